@@ -1,0 +1,48 @@
+"""rbi: better policies from logged experience, without making things worse."""
+
+from importlib.metadata import version
+
+from rbi import measures
+from rbi.rules import (
+    PPO,
+    BackwardKL,
+    Behavior,
+    ForwardKL,
+    Greedy,
+    Reroute,
+    Rule,
+    TotalVariation,
+    backward_kl,
+    floor,
+    forward_kl,
+    greedy,
+    max_ppo,
+    max_reroute,
+    max_tv,
+    mix,
+    parse_rule,
+)
+
+__version__ = version("rbi")
+
+__all__ = [
+    "PPO",
+    "BackwardKL",
+    "Behavior",
+    "ForwardKL",
+    "Greedy",
+    "Reroute",
+    "Rule",
+    "TotalVariation",
+    "__version__",
+    "backward_kl",
+    "floor",
+    "forward_kl",
+    "greedy",
+    "max_ppo",
+    "max_reroute",
+    "max_tv",
+    "measures",
+    "mix",
+    "parse_rule",
+]

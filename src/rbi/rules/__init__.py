@@ -1,0 +1,41 @@
+"""Improvement rules: from a behaviour policy beta and its advantages to a better policy, state by state.
+
+`linear.py` and `divergence.py` hold the rules as functions, `named.py` as values with parameters. Beneath them stand
+`ranking.py` (the order of actions), `arrays.py` (one arithmetic for three libraries), `checks.py` (what is refused)
+and `fused.py` (Max-Reroute as one CUDA kernel).
+"""
+
+from rbi.rules.divergence import backward_kl, forward_kl
+from rbi.rules.linear import greedy, max_ppo, max_reroute, max_tv
+from rbi.rules.named import (
+    PPO,
+    BackwardKL,
+    Behavior,
+    ForwardKL,
+    Greedy,
+    Reroute,
+    Rule,
+    TotalVariation,
+    parse_rule,
+)
+from rbi.rules.policies import floor, mix
+
+__all__ = [
+    "PPO",
+    "BackwardKL",
+    "Behavior",
+    "ForwardKL",
+    "Greedy",
+    "Reroute",
+    "Rule",
+    "TotalVariation",
+    "backward_kl",
+    "floor",
+    "forward_kl",
+    "greedy",
+    "max_ppo",
+    "max_reroute",
+    "max_tv",
+    "mix",
+    "parse_rule",
+]

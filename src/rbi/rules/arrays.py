@@ -1,0 +1,76 @@
+"""One arithmetic for three libraries: which library an array is of, and the few things the array standard leaves out."""
+
+import contextlib
+from typing import Any
+
+import array_api_compat.numpy as numpy_xp
+import array_api_compat.torch as torch_xp
+import numpy as np
+import torch
+from array_api_compat import array_namespace, is_jax_array
+
+Number = int | float | np.generic
+
+
+def namespace(*arrays: Any) -> Any:
+    """The array-standard namespace of the arrays' library (spelled out, so that torch.compile traces it silently)."""
+    if any(isinstance(a, torch.Tensor) for a in arrays):
+        return torch_xp
+    if any(isinstance(a, np.ndarray) for a in arrays):
+        return numpy_xp
+    return array_namespace(*arrays)
+
+
+def library(array: Any) -> str | None:
+    """The library's name, or None for what is no array of NumPy, PyTorch or JAX."""
+    if isinstance(array, torch.Tensor):
+        return "PyTorch"
+    if isinstance(array, np.ndarray):
+        return "NumPy"
+    return "JAX" if is_jax_array(array) else None
+
+
+def is_floating(dtype: Any) -> bool:
+    if isinstance(dtype, torch.dtype):
+        return dtype.is_floating_point
+    return dtype.kind == "f" or dtype.name == "bfloat16"  # ml_dtypes' bfloat16 is of kind "V"
+
+
+def computing_dtype(xp: Any, *arrays: Any) -> Any:
+    """float64 in NumPy (its float32 sums run one by one and drift); elsewhere the arrays' own, at least float32."""
+    if xp is numpy_xp:
+        return xp.float64
+    wide = any(is_floating(a.dtype) and a.dtype.itemsize == 8 for a in arrays)
+    return xp.float64 if wide else xp.float32
+
+
+def at_most(xp: Any, x: Any, limit: Any) -> Any:
+    """min(x, limit) for a number or an array; torch.minimum itself takes arrays only."""
+    return x.clamp(max=limit) if xp is torch_xp and isinstance(limit, float) else xp.minimum(x, limit)
+
+
+def at_least(xp: Any, x: Any, limit: Any) -> Any:
+    """max(x, limit) for a number or an array."""
+    return x.clamp(min=limit) if xp is torch_xp and isinstance(limit, float) else xp.maximum(x, limit)
+
+
+def indices(xp: Any, like: Any) -> Any:
+    """0 .. A-1 on the device of `like` `[..., A]` (a traced JAX array has none yet)."""
+    actions = like.shape[-1]
+    return xp.arange(actions, device=like.device) if xp is torch_xp else xp.arange(actions)
+
+
+def constant(xp: Any, x: Any) -> Any:
+    """The same numbers, cut off from differentiation."""
+    if xp is torch_xp:
+        return x.detach()
+    if xp is numpy_xp:
+        return x
+    from jax.lax import stop_gradient
+
+    return stop_gradient(x)
+
+
+def quiet(xp: Any) -> Any:
+    """NumPy warns where infinities are meant (gaps to -inf, temperatures near 0); the other libraries do not."""
+    return np.errstate(all="ignore") if xp is numpy_xp else contextlib.nullcontext()

@@ -1,0 +1,59 @@
+"""When Max-Reroute may run as one CUDA kernel, and its launch. The kernel itself stands in `fused_kernel.py`.
+
+The same arithmetic as `linear.max_reroute` for its hot case (PyTorch on CUDA, numbers as bounds, no gradient): beta
+and advantage are read once, pi is written once, so a step over a million states costs about as much as copying them.
+"""
+
+import functools
+import math
+from typing import Any
+
+import torch
+
+MOST_ACTIONS = 64  # the comparisons of all pairs are unrolled
+PAIRS_A_BLOCK = 256
+WARPS_A_BLOCK = 4
+LARGEST = 3e38  # stands for c_max = inf, so that 0 * c_max stays 0
+
+
+def can_run(beta: Any, advantage: Any, c_min: Any, c_max: Any, legal: Any) -> bool:
+    if torch.compiler.is_compiling() or not (isinstance(beta, torch.Tensor) and beta.is_cuda):
+        return False
+    return (
+        legal is None
+        and isinstance(c_min, int | float)
+        and isinstance(c_max, int | float)
+        and beta.shape == advantage.shape
+        and beta.dtype == advantage.dtype
+        and beta.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        and 1 <= beta.shape[-1] <= MOST_ACTIONS
+        and 0 < beta.numel() < 2**31 - 1024
+        and not (torch.is_grad_enabled() and (beta.requires_grad or advantage.requires_grad))
+        and kernel() is not None
+    )
+
+
+def max_reroute(beta: Any, advantage: Any, c_min: float, c_max: float) -> Any:
+    """`linear.max_reroute` where `can_run` says yes."""
+    beta, advantage = beta.contiguous(), advantage.contiguous()
+    pi = beta.new_empty(beta.shape)
+    actions = beta.shape[-1]
+    together = 2 if actions % 2 == 0 else 1
+    grid = (math.ceil(beta.numel() / (PAIRS_A_BLOCK * together)),)
+    kernel()[grid](
+        beta, advantage, pi, beta.numel(), float(c_min), min(float(c_max), LARGEST),
+        actions, together, PAIRS_A_BLOCK, num_warps=WARPS_A_BLOCK,
+    )  # fmt: skip
+    return pi
+
+
+@functools.cache
+def kernel() -> Any:
+    """The kernel, or None where Triton is not installed."""
+    try:
+        from rbi.rules.fused_kernel import max_reroute_kernel
+    except ModuleNotFoundError as missing:
+        if missing.name != "triton":
+            raise
+        return None
+    return max_reroute_kernel

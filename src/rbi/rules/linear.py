@@ -1,0 +1,95 @@
+"""The improvement rules that are linear programs: Max-Reroute, Max-TV, Max-PPO and the greedy step.
+
+Arguments of all rules: `beta` and `advantage` are arrays `[..., A]` of NumPy, PyTorch or JAX, and the answer comes
+back in that library, dtype, shape and device. Q-values may stand for advantages. `legal` (boolean `[..., A]`)
+restricts the rule: beta is first renormalised over the legal actions. `check=False` skips the validation of values,
+and with it every device synchronisation: that is the kernel for hot loops.
+"""
+
+from typing import Any, TypeVar
+
+from rbi.rules import checks, fused
+from rbi.rules.arrays import at_least, at_most
+from rbi.rules.state import State
+
+Array = TypeVar("Array")
+
+
+def max_reroute(
+    beta: Array, advantage: Array, c_min: Any, c_max: Any, *, legal: Any = None, check: bool = True
+) -> Array:
+    """The reroute policy with the largest improvement step.      (paper: Algorithm Max-Reroute, eq. 4)
+
+        maximise  sum_a pi(a) A(a)   with   c_min*beta <= pi <= c_max*beta,   sum_a pi(a) = 1
+
+    `c_min` and `c_max` are numbers, or arrays per state `[..., 1]` or per action `[..., A]`.
+
+    >>> import numpy as np
+    >>> max_reroute(np.array([.5, .3, .2]), np.array([0., 1., 2.]), 0.5, 1.5)
+    array([0.25, 0.45, 0.3 ])
+    """
+    if check:
+        checks.state(beta, advantage, legal, {"c_min": c_min, "c_max": c_max}, per_action=True)
+        checks.reroute_bounds(beta, legal, c_min, c_max)
+    if fused.can_run(beta, advantage, c_min, c_max, legal):
+        return fused.max_reroute(beta, advantage, c_min, c_max)
+    s = State.of(beta, advantage, legal)
+    low = s.parameter(c_min) * s.beta
+    high = at_most(s.xp, s.parameter(c_max) * s.beta, 1.0)
+    return s.answer(low + s.fill(1.0 - s.sum(low), high - low))
+
+
+def max_tv(beta: Array, advantage: Array, delta: Any, *, legal: Any = None, check: bool = True) -> Array:
+    """The policy within total variation `delta` with the largest improvement step.      (paper: Algorithm Max-TV)
+
+        maximise  sum_a pi(a) A(a)   with   1/2 sum_a |pi(a) - beta(a)| <= delta,   sum_a pi(a) = 1
+
+    The best action gains the mass that the worst ones lose, whether or not beta ever tried it.
+
+    >>> import numpy as np
+    >>> max_tv(np.array([.5, .3, .2]), np.array([0., 1., 2.]), 0.25)
+    array([0.25, 0.3 , 0.45])
+    """
+    if check:
+        checks.state(beta, advantage, legal, {"delta": delta})
+        checks.between("delta", delta, 0, 1)
+    s = State.of(beta, advantage, legal)
+    best = s.best(among=s.legal)
+    moved = at_most(s.xp, 1.0 - s.sum(s.xp.where(best, s.beta, 0.0)), s.parameter(delta))
+    return s.answer(s.fill(1.0 - moved, s.beta) + s.xp.where(best, moved, 0.0))
+
+
+def max_ppo(beta: Array, advantage: Array, epsilon: Any, *, legal: Any = None, check: bool = True) -> Array:
+    """A maximiser of the PPO objective.      (paper: Algorithm Ad hoc PPO Maximization)
+
+        maximise  sum_a beta(a) min(A(a) c(a), A(a) clip(c(a), 1-epsilon, 1+epsilon))   with   c = pi/beta
+
+    Actions of positive advantage take up to (1+epsilon)*beta in order; what is left goes to the best of them. Signs
+    matter here, so the advantages are centred by sum_a beta(a) A(a). Where none is positive, beta comes back.
+
+    >>> import numpy as np
+    >>> max_ppo(np.array([.5, .3, .2]), np.array([0., 1., 2.]), 0.5)
+    array([0.  , 0.45, 0.55])
+    """
+    if check:
+        checks.state(beta, advantage, legal, {"epsilon": epsilon})
+        checks.between("epsilon", epsilon, 0, float("inf"))
+    s = State.of(beta, advantage, legal)
+    gap = s.xp.where(s.support, s.gap(), 0.0)
+    positive = s.support & (gap < s.sum(s.beta * gap))
+    pi = s.fill(1.0, s.xp.where(positive, at_most(s.xp, (1.0 + s.parameter(epsilon)) * s.beta, 1.0), 0.0))
+    rest = s.xp.where(s.best(among=s.support), 1.0 - s.sum(pi), 0.0)
+    return s.answer(s.xp.where(s.xp.any(positive, axis=-1, keepdims=True), pi + at_least(s.xp, rest, 0.0), s.beta))
+
+
+def greedy(beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
+    """All probability on the best action, whatever beta says.      (paper: section 2.1)
+
+    >>> import numpy as np
+    >>> greedy(np.array([.5, .3, .2]), np.array([0., 1., 2.]))
+    array([0., 0., 1.])
+    """
+    if check:
+        checks.state(beta, advantage, legal, {})
+    s = State.of(beta, advantage, legal)
+    return s.answer(s.best(among=s.legal))
