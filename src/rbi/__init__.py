@@ -1,7 +1,5 @@
 """rbi: better policies from logged experience, without making things worse."""
 
-from importlib.metadata import version
-
 from rbi import measures
 from rbi.rules import (
     PPO,
@@ -23,7 +21,7 @@ from rbi.rules import (
     parse_rule,
 )
 
-__version__ = version("rbi")
+__version__ = "0.1.0"
 
 __all__ = [
     "PPO",

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rbi.rules.arrays import Number, at_most, is_floating, library, namespace
+from rbi.rules.arrays import Number, is_floating, library, namespace
+from rbi.rules.state import State
 
 SUM_TOLERANCE = 1e-4  # float32 softmaxes over 10,000 actions stay within 1e-5; hand-typed tables do not
 
@@ -119,19 +120,13 @@ def reroute_bounds(beta: Any, legal: Any, c_min: Any, c_max: Any) -> None:
         return
     if not has_values(beta, c_min, c_max):
         return
-    xp = namespace(beta)
-    wide = xp.float32 if is_floating(beta.dtype) and beta.dtype.itemsize < 8 else xp.float64
-    beta = xp.astype(beta, wide)
-    if legal is not None:
-        beta = xp.where(legal, beta, 0.0)
-    beta = beta / xp.sum(beta, axis=-1, keepdims=True)
-    low, high = (xp.zeros_like(beta) + (float(c) if isinstance(c, Number) else xp.astype(c, wide)) for c in (c_min, c_max))
+    s = State.of(beta, beta, legal)
+    low, high = (s.xp.zeros_like(s.beta) + s.parameter(c) for c in (c_min, c_max))
     refuse("c_min", low, ~(low >= 0), "must be >= 0")
     refuse("c_max", high, ~(high >= low), "must be >= c_min")
-    least = xp.sum(low * beta, axis=-1)
-    most = xp.sum(xp.where(beta > 0, at_most(xp, high, 1 / epsilon_of(wide)) * beta, 0.0), axis=-1)
-    refuse("sum of c_min * beta", least, ~(least <= 1 + SUM_TOLERANCE), "must be <= 1, or no policy is that large")
-    refuse("sum of c_max * beta", most, ~(most >= 1 - SUM_TOLERANCE), "must be >= 1, or no policy is that small")
+    least, most = (s.xp.sum(c * s.beta, axis=-1) for c in (low, high))
+    refuse("the sum of c_min * beta", least, ~(least <= 1 + SUM_TOLERANCE), "must be <= 1: no policy lies that high")
+    refuse("the sum of c_max * beta", most, ~(most >= 1 - SUM_TOLERANCE), "must be >= 1: no policy lies that low")
 
 
 def between(name: str, value: Any, least: float, most: float) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 MOST_ACTIONS = 64  # the comparisons of all pairs are unrolled
-PAIRS_A_BLOCK = 256
-WARPS_A_BLOCK = 4
+ACTIONS_A_THREAD = 6
+THREADS_A_BLOCK = 128
 LARGEST = 3e38  # stands for c_max = inf, so that 0 * c_max stays 0
 
 
@@ -27,7 +27,7 @@ def can_run(beta: Any, advantage: Any, c_min: Any, c_max: Any, legal: Any) -> bo
         and beta.dtype == advantage.dtype
         and beta.dtype in (torch.float32, torch.float16, torch.bfloat16)
         and 1 <= beta.shape[-1] <= MOST_ACTIONS
-        and 0 < beta.numel() < 2**31 - 1024
+        and 0 < beta.numel() < 2**31
         and not (torch.is_grad_enabled() and (beta.requires_grad or advantage.requires_grad))
         and kernel() is not None
     )
@@ -36,14 +36,17 @@ def can_run(beta: Any, advantage: Any, c_min: Any, c_max: Any, legal: Any) -> bo
 def max_reroute(beta: Any, advantage: Any, c_min: float, c_max: float) -> Any:
     """`linear.max_reroute` where `can_run` says yes."""
     beta, advantage = beta.contiguous(), advantage.contiguous()
-    pi = beta.new_empty(beta.shape)
+    pi = torch.empty_like(beta)
     actions = beta.shape[-1]
-    together = 2 if actions % 2 == 0 else 1
-    grid = (math.ceil(beta.numel() / (PAIRS_A_BLOCK * together)),)
-    kernel()[grid](
-        beta, advantage, pi, beta.numel(), float(c_min), min(float(c_max), LARGEST),
-        actions, together, PAIRS_A_BLOCK, num_warps=WARPS_A_BLOCK,
-    )  # fmt: skip
+    states = beta.numel() // actions
+    stride = math.ceil(actions / ACTIONS_A_THREAD)
+    grid = (math.ceil(states * stride / THREADS_A_BLOCK),)
+    c_max = min(float(c_max), LARGEST)
+    with torch.cuda.device(beta.device):
+        kernel()[grid](
+            beta, advantage, pi, states, float(c_min), c_max, actions, stride, THREADS_A_BLOCK,
+            num_warps=THREADS_A_BLOCK // 32,
+        )  # fmt: skip
     return pi
 
 

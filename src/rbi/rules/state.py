@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rbi.rules import ranking
-from rbi.rules.arrays import Number, computing_dtype, is_floating, namespace, quiet
+from rbi.rules.arrays import Number, at_most, computing_dtype, is_floating, namespace, quiet
+
+LARGEST = {4: 3.4e38, 8: 1.7e308}  # by the bytes of a number
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,11 @@ class State:
         return self.xp.astype(pi, self.dtype, copy=False)
 
     def parameter(self, value: Any) -> Any:
-        """A rule's parameter: numbers stay numbers, arrays take the computing precision."""
-        return float(value) if isinstance(value, Number) else self.xp.astype(value, self.beta.dtype, copy=False)
+        """A rule's parameter in the computing precision; infinity becomes the largest number, so that 0 * it is 0."""
+        largest = LARGEST[self.beta.dtype.itemsize]
+        if isinstance(value, Number):
+            return min(float(value), largest)
+        return at_most(self.xp, self.xp.astype(value, self.beta.dtype, copy=False), largest)
 
     @property
     def support(self) -> Any:

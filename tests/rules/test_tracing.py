@@ -1,0 +1,93 @@
+"""torch.compile, jax.jit and gradients go through every rule."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from pytest import approx
+
+import rbi
+from tests.rules.cases import RULES, numbers, random_states
+
+SMOOTH = [rbi.ForwardKL(1.0), rbi.ForwardKL(radius=0.1), rbi.BackwardKL(0.1)]
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("actions", [2, 18])
+def test_torch_compile_traces_every_rule_as_one_graph(rule, actions):
+    beta, advantage = (torch.tensor(x) for x in random_states((7,), actions))
+    compiled = torch.compile(lambda b, a: rule(b, a), fullgraph=True, backend="aot_eager")
+    assert numbers(compiled(beta, advantage)) == approx(numbers(rule(beta, advantage)), abs=1e-12)
+
+
+def test_torch_compile_traces_legal_masks_and_bounds_per_action():
+    beta, advantage = (torch.tensor(x) for x in random_states((7,), 4))
+    legal, c_max = torch.tensor([True, True, True, False]), torch.linspace(1, 2, 4, dtype=torch.float64)
+    legal = legal | (beta[:, 3:] > 0.5)
+
+    def step(b, a):
+        return rbi.max_reroute(b, a, 0.1, c_max, legal=legal)
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    assert numbers(compiled(beta, advantage)) == approx(numbers(step(beta, advantage)), abs=1e-12)
+
+
+def test_inductor_compiles_max_reroute_to_the_same_answer():
+    beta, advantage = (torch.tensor(x, dtype=torch.float32) for x in random_states((64,), 18))
+    compiled = torch.compile(rbi.Reroute(0.5, 1.5), fullgraph=True)
+    assert numbers(compiled(beta, advantage)) == approx(numbers(rbi.Reroute(0.5, 1.5)(beta, advantage)), abs=1e-6)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_jax_jit_and_vmap_go_through_every_rule(rule):
+    beta, advantage = (jnp.asarray(x) for x in random_states((7,), 6))
+    expected = approx(numbers(rule(beta, advantage)), abs=1e-9)
+    assert numbers(jax.jit(rule)(beta, advantage)) == expected
+    assert numbers(jax.vmap(rule)(beta, advantage)) == expected
+
+
+def test_a_trace_still_refuses_wrong_shapes():
+    compiled = torch.compile(lambda b, a: rbi.max_tv(b, a, 0.1), fullgraph=True, backend="eager")
+    with pytest.raises(Exception, match="3 actions"):
+        compiled(torch.ones(2) / 2, torch.zeros(3))
+    with pytest.raises(ValueError, match="3 actions"):
+        jax.jit(lambda b, a: rbi.max_tv(b, a, 0.1))(jnp.ones(2) / 2, jnp.zeros(3))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_gradients_are_finite_through_every_rule(rule):
+    beta, advantage = (torch.tensor(x, requires_grad=True) for x in random_states((9,), 5))
+    pi = rule(beta, advantage)
+    if pi.requires_grad:
+        (pi * torch.linspace(-1, 1, 5, dtype=torch.float64)).sum().backward()
+        assert torch.isfinite(beta.grad).all()
+        assert advantage.grad is None or torch.isfinite(advantage.grad).all()
+    gradient = jax.grad(lambda b, a: (rule(b, a) * jnp.linspace(-1, 1, 5)).sum(), argnums=(0, 1))
+    for g in gradient(*(jnp.asarray(x.detach().numpy()) for x in (beta, advantage))):
+        assert np.isfinite(g).all()
+
+
+@pytest.mark.parametrize("rule", [*SMOOTH, rbi.Reroute(0.5, 1.5), rbi.TotalVariation(0.25)], ids=str)
+def test_gradients_are_the_slopes_that_finite_differences_see(rule):
+    rng = np.random.default_rng(0)
+    logits = torch.tensor(rng.normal(size=(4, 5)), requires_grad=True)
+    advantage = torch.tensor(rng.normal(size=(4, 5)), requires_grad=True)
+    assert torch.autograd.gradcheck(lambda z, a: rule(torch.softmax(z, -1), a), (logits, advantage), atol=1e-6)
+
+
+def test_the_temperature_and_the_radius_have_gradients_too():
+    beta, advantage = (torch.tensor(x) for x in random_states((4,), 5))
+    beta = 0.9 * beta + 0.02
+    parameter = torch.full((4, 1), 0.2, dtype=torch.float64, requires_grad=True)
+    for rule in (
+        lambda x: rbi.forward_kl(beta, advantage, x),
+        lambda x: rbi.forward_kl(beta, advantage, radius=x),
+        lambda x: rbi.backward_kl(beta, advantage, x),
+    ):
+        assert torch.autograd.gradcheck(rule, (parameter,), atol=1e-6)
