@@ -60,6 +60,27 @@ def indices(xp: Any, like: Any) -> Any:
     return xp.arange(actions, device=like.device) if xp is torch_xp else xp.arange(actions)
 
 
+def take(xp: Any, x: Any, order: Any) -> Any:
+    """x in the given order along the last axis."""
+    if xp is torch_xp:
+        return x.gather(-1, order)
+    return x[order] if xp is numpy_xp and x.ndim == 1 else xp.take_along_axis(x, order, axis=-1)
+
+
+def put(xp: Any, order: Any, x: Any) -> Any:
+    """What `take` undoes: x back from the given order."""
+    if xp is torch_xp:
+        return xp.empty_like(x).scatter_(-1, order, x)
+    if xp is not numpy_xp:  # JAX arrays do not change in place
+        return xp.take_along_axis(x, xp.argsort(order, axis=-1), axis=-1)
+    back = np.empty_like(x)
+    if x.ndim == 1:
+        back[order] = x
+    else:
+        np.put_along_axis(back, order, x, axis=-1)
+    return back
+
+
 def constant(xp: Any, x: Any) -> Any:
     """The same numbers, cut off from differentiation."""
     if xp is torch_xp:

@@ -3,9 +3,13 @@
 `fill` is the step that Max-Reroute, Max-TV and Max-PPO share: the while-loops of the paper, without the loop.
 """
 
+import math
 from typing import Any
 
-from rbi.rules.arrays import at_least, indices, numpy_xp, torch_xp
+from rbi.rules.arrays import at_least, indices, numpy_xp, put, take, torch_xp
+
+PAIRED_ACTIONS = 32
+PAIRS = 2**28  # 1 GiB of float32 where nothing fuses them
 
 
 def fill(xp: Any, budget: Any, room: Any, advantage: Any) -> Any:
@@ -29,23 +33,19 @@ def fill_by_pairs(xp: Any, budget: Any, room: Any, advantage: Any) -> Any:
 
 
 def fill_by_sorting(xp: Any, budget: Any, room: Any, advantage: Any) -> Any:
+    """Sort, add up along the order, put everything back."""
     order = xp.argsort(-advantage, axis=-1, stable=True)
-    room = xp.take_along_axis(room, order, axis=-1)
+    room = take(xp, room, order)
     taken = room.cumsum(-1) - room
-    given = xp.minimum(at_least(xp, budget - taken, 0.0), room)
-    if xp is torch_xp:
-        return xp.empty_like(given).scatter_(-1, order, given)
-    return xp.take_along_axis(given, xp.argsort(order, axis=-1), axis=-1)
+    return put(xp, order, xp.minimum(at_least(xp, budget - taken, 0.0), room))
 
 
 def prefers_pairs(xp: Any, advantage: Any) -> bool:
-    """Which of the two is faster: measured by `benchmarks/rules.py`, see docs/decisions/002-fill.md."""
+    """Accelerators compare faster than they sort (docs/decisions/002-fill.md); CPUs sort faster at every size."""
+    if xp is numpy_xp or (xp is torch_xp and advantage.device.type == "cpu"):
+        return False
     actions = advantage.shape[-1]
-    if xp is numpy_xp:
-        return bool(advantage.size * actions <= 4096)
-    if xp is torch_xp:
-        return bool(actions <= (32 if advantage.device.type == "cuda" else 2))
-    return bool(actions <= 32)
+    return actions <= PAIRED_ACTIONS and math.prod(advantage.shape) * actions <= PAIRS
 
 
 def first(xp: Any, advantage: Any, among: Any) -> Any:

@@ -37,7 +37,7 @@ class State:
             beta = xp.where(legal, beta, 0.0)
         elif beta.shape != advantage.shape:
             beta, advantage = xp.broadcast_arrays(beta, advantage)
-        return cls(xp, beta / xp.sum(beta, axis=-1, keepdims=True), advantage, legal, dtype)
+        return cls(xp, beta / beta.sum(axis=-1, keepdims=True), advantage, legal, dtype)
 
     def answer(self, pi: Any) -> Any:
         return self.xp.astype(pi, self.dtype, copy=False)
@@ -61,7 +61,7 @@ class State:
 
     def sum(self, values: Any) -> Any:
         """Over actions, `[..., 1]`."""
-        return self.xp.sum(values, axis=-1, keepdims=True)
+        return values.sum(axis=-1, keepdims=True)
 
     def fill(self, budget: Any, room: Any) -> Any:
         """Hand out the budget in the order of advantages, at most `room` to each action."""
