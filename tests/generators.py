@@ -19,7 +19,7 @@ def simplexes(draw, least=1, most=8, zeros=True, batch=(), rare=True):
 
 @st.composite
 def states(draw, least=1, most=8, zeros=True, batch=(), rare=True, extremes=False):
-    """(beta, advantage) `[*batch, A]`: advantages small integers (ties) or floats; with `extremes` 1e30 and -inf too."""
+    """(beta, advantage) `[*batch, A]`: small integers (ties) or floats, and with `extremes` 1e30 and -inf too."""
     beta = draw(simplexes(least, most, zeros, batch, rare))
     value = st.integers(-3, 3).map(float) | floats(-100, 100).map(lambda x: round(x, 3))
     if extremes:

@@ -20,8 +20,7 @@ from rbi.rules import (
     mix,
     parse_rule,
 )
-
-__version__ = "0.1.0"
+from rbi.version import __version__
 
 __all__ = [
     "PPO",

@@ -8,7 +8,7 @@ from pytest import approx
 import rbi
 from rbi import measures
 from tests.generators import floats, states
-from tests.reference import programs
+from tests.reference import convex_programs, linear_programs
 
 
 def assert_policy(pi):
@@ -27,7 +27,7 @@ def test_max_reroute_is_the_linear_programs_optimum(state, c_min, c_max):
     pi = rbi.max_reroute(beta, advantage, c_min, c_max)
     assert_policy(pi)
     assert measures.is_reroute(pi, beta, c_min, c_max, tolerance=1e-12)
-    assert pi @ advantage == near(programs.max_reroute(beta, advantage, c_min, c_max), advantage)
+    assert pi @ advantage == near(linear_programs.max_reroute(beta, advantage, c_min, c_max), advantage)
 
 
 @given(states(), st.randoms(use_true_random=False))
@@ -38,7 +38,7 @@ def test_max_reroute_with_bounds_per_action_is_the_linear_programs_optimum(state
     pi = rbi.max_reroute(beta, advantage, c_min, c_max)
     assert_policy(pi)
     assert measures.is_reroute(pi, beta, c_min, c_max, tolerance=1e-12)
-    assert pi @ advantage == near(programs.max_reroute(beta, advantage, c_min, c_max), advantage)
+    assert pi @ advantage == near(linear_programs.max_reroute(beta, advantage, c_min, c_max), advantage)
 
 
 @given(states(), floats(0, 1))
@@ -47,7 +47,7 @@ def test_max_tv_is_the_linear_programs_optimum(state, delta):
     pi = rbi.max_tv(beta, advantage, delta)
     assert_policy(pi)
     assert measures.total_variation(pi, beta) <= delta + 1e-12
-    assert pi @ advantage == near(programs.max_tv(beta, advantage, delta), advantage)
+    assert pi @ advantage == near(linear_programs.max_tv(beta, advantage, delta), advantage)
 
 
 @given(states(zeros=False), floats(0, 1))
@@ -60,7 +60,7 @@ def test_max_ppo_reaches_the_maximum_of_the_ppo_objective(state, epsilon):
     if (centred <= 1e-9).all():
         assert pi == approx(beta, abs=1e-9)  # "no positive advantage": beta, where the objective is 0 as well
     else:
-        assert reached == near(programs.max_ppo(beta, centred, epsilon), advantage)
+        assert reached == near(linear_programs.max_ppo(beta, centred, epsilon), advantage)
 
 
 @given(states())
@@ -92,7 +92,7 @@ def test_forward_kl_with_a_radius_is_the_convex_programs_optimum(state, radius):
     pi = rbi.forward_kl(beta, advantage, radius=radius)
     assert_policy(pi)
     assert measures.kl(pi, beta) <= radius + 1e-9
-    assert pi @ advantage == near(programs.forward_kl(beta, advantage, radius), advantage, 1e-5)
+    assert pi @ advantage == near(convex_programs.forward_kl(beta, advantage, radius), advantage, 1e-5)
 
 
 @settings(max_examples=60)
@@ -102,7 +102,7 @@ def test_backward_kl_is_the_convex_programs_optimum(state, radius):
     pi = rbi.backward_kl(beta, advantage, radius)
     assert_policy(pi)
     assert measures.kl(beta, pi) <= radius + 1e-9
-    assert pi @ advantage == near(programs.backward_kl(beta, advantage, radius), advantage, 1e-5)
+    assert pi @ advantage == near(convex_programs.backward_kl(beta, advantage, radius), advantage, 1e-5)
 
 
 @given(states(least=2, zeros=False), floats(1e-4, 0.5), st.sampled_from(["forward", "backward"]))

@@ -141,7 +141,7 @@ def test_papers_example_under_tv_gives_delta_to_the_action_that_beta_never_takes
 
 @given(floats(0.01, 5))
 def test_papers_example_under_backward_kl_corrected_gives_1_minus_exp_of_minus_delta(delta):
-    """The paper has exp(-delta); KL(beta || pi) = -log(1 - a) makes it 1 - exp(-delta). Unbounded ratio all the same."""
+    """The paper has exp(-delta); KL(beta || pi) = -log(1 - a) gives 1 - exp(-delta). The ratio is unbounded still."""
     pi = rbi.backward_kl(np.array([1.0, 0.0]), np.array([0.0, 1.0]), delta)
     assert pi == approx([np.exp(-delta), 1 - np.exp(-delta)])
     assert measures.probability_ratio(pi, np.array([1.0, 0.0]))[1] == np.inf

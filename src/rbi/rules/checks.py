@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rbi.rules.arrays import Number, is_floating, library, namespace
+from rbi.arrays import NUMBERS, is_floating, library, namespace
 from rbi.rules.state import State
 
 SUM_TOLERANCE = 1e-4  # float32 softmaxes over 10,000 actions stay within 1e-5; hand-typed tables do not
@@ -61,7 +61,7 @@ def shapes(beta: Any, advantage: Any, legal: Any, names: tuple[str, str] = ("bet
 
 def parameters(values: dict[str, Any], *states: Any, per_action: bool = False) -> None:
     """Numbers, or arrays that broadcast: one value a state `[..., 1]` or, where allowed, one an action `[..., A]`."""
-    arrays = {name: v for name, v in values.items() if v is not None and not isinstance(v, Number)}
+    arrays = {name: v for name, v in values.items() if v is not None and not isinstance(v, NUMBERS)}
     one_library({"beta": states[0]} | arrays)
     actions = states[0].shape[-1]
     for name, array in arrays.items():
@@ -106,15 +106,19 @@ def probabilities(name: str, pi: Any, legal: Any = None) -> None:
     refuse(f"the sum of {name}", total, ~(abs(total - 1) <= tolerance), f"must be 1 within {tolerance:g}")
     if legal is not None:
         pi, legal = xp.broadcast_arrays(wide, legal)
-        refuse("the number of legal actions", xp.sum(xp.astype(legal, xp.int32), axis=-1), ~xp.any(legal, axis=-1),
-               "at least one action must be legal")
+        refuse(
+            "the number of legal actions",
+            xp.sum(xp.astype(legal, xp.int32), axis=-1),
+            ~xp.any(legal, axis=-1),
+            "at least one action must be legal",
+        )
         total = xp.sum(xp.where(legal, pi, 0.0), axis=-1)
         refuse(f"the sum of {name} over legal actions", total, ~(total > 0), "must be above 0")
 
 
 def reroute_bounds(beta: Any, legal: Any, c_min: Any, c_max: Any) -> None:
     """0 <= c_min <= c_max and sum c_min beta <= 1 <= sum c_max beta: some policy lies between the bounds."""
-    if isinstance(c_min, Number) and isinstance(c_max, Number):
+    if isinstance(c_min, NUMBERS) and isinstance(c_max, NUMBERS):
         between("c_min", c_min, 0, 1)
         between("c_max", c_max, 1, float("inf"))
         return
@@ -132,7 +136,7 @@ def reroute_bounds(beta: Any, legal: Any, c_min: Any, c_max: Any) -> None:
 def between(name: str, value: Any, least: float, most: float) -> None:
     """A number, or an array of numbers, inside a closed interval."""
     limits = f"must be >= {least:g}" if most == float("inf") else f"must be in [{least:g}, {most:g}]"
-    if isinstance(value, Number):
+    if isinstance(value, NUMBERS):
         if not least <= value <= most:
             raise ValueError(f"{name} = {value}: {limits}")
     elif value is not None and has_values(value):
@@ -140,7 +144,7 @@ def between(name: str, value: Any, least: float, most: float) -> None:
 
 
 def positive(name: str, value: Any) -> None:
-    if isinstance(value, Number):
+    if isinstance(value, NUMBERS):
         if not value > 0:
             raise ValueError(f"{name} = {value}: must be > 0")
     elif value is not None and has_values(value):

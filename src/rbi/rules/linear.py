@@ -8,8 +8,8 @@ and with it every device synchronisation: that is the kernel for hot loops.
 
 from typing import Any, TypeVar
 
+from rbi.arrays import at_least, at_most
 from rbi.rules import checks, fused
-from rbi.rules.arrays import at_least, at_most
 from rbi.rules.state import State
 
 Array = TypeVar("Array")

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar, final
 
+from rbi.arrays import NUMBERS
 from rbi.rules import checks
 from rbi.rules.divergence import backward_kl, forward_kl
 from rbi.rules.linear import greedy, max_ppo, max_reroute, max_tv
@@ -178,6 +179,6 @@ def number(value: float) -> str:
 
 def real(name: str, value: Any) -> Any:
     """The value, if it is a number (or None for one that was not given); arrays belong to the functions."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, checks.Number)):
+    if value is not None and (isinstance(value, bool) or not isinstance(value, NUMBERS)):
         raise ValueError(f"{name} = {value!r}: must be a number")
     return value

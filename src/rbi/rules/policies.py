@@ -24,7 +24,7 @@ def mix(pi: Array, other: Array, weight: Any, *, check: bool = True) -> Array:
     return s.answer((1.0 - weight) * s.beta + weight * (s.advantage / s.sum(s.advantage)))
 
 
-def floor(pi: Array, f: Any, *, legal: Any = None, check: bool = True) -> Array:
+def floor(pi: Any, f: Any, *, legal: Any = None, check: bool = True) -> Any:
     """(1 - A f) pi + f: no legal action falls below probability f.
 
     >>> import numpy as np

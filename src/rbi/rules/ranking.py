@@ -6,7 +6,7 @@
 import math
 from typing import Any
 
-from rbi.rules.arrays import at_least, indices, numpy_xp, put, take, torch_xp
+from rbi.arrays import at_least, indices, numpy_xp, put, take, torch_xp
 
 PAIRED_ACTIONS = 32
 PAIRS = 2**28  # 1 GiB of float32 where nothing fuses them
@@ -45,7 +45,7 @@ def prefers_pairs(xp: Any, advantage: Any) -> bool:
     if xp is numpy_xp or (xp is torch_xp and advantage.device.type == "cpu"):
         return False
     actions = advantage.shape[-1]
-    return actions <= PAIRED_ACTIONS and math.prod(advantage.shape) * actions <= PAIRS
+    return bool(actions <= PAIRED_ACTIONS and math.prod(advantage.shape) * actions <= PAIRS)
 
 
 def first(xp: Any, advantage: Any, among: Any) -> Any:

@@ -7,8 +7,8 @@ arrays `[..., A]` of one library, wide enough to compute in, with beta normalise
 from dataclasses import dataclass
 from typing import Any
 
+from rbi.arrays import NUMBERS, at_most, computing_dtype, is_floating, namespace, quiet
 from rbi.rules import ranking
-from rbi.rules.arrays import Number, at_most, computing_dtype, is_floating, namespace, quiet
 
 LARGEST = {4: 3.4e38, 8: 1.7e308}  # by the bytes of a number
 
@@ -45,7 +45,7 @@ class State:
     def parameter(self, value: Any) -> Any:
         """A rule's parameter in the computing precision; infinity becomes the largest number, so that 0 * it is 0."""
         largest = LARGEST[self.beta.dtype.itemsize]
-        if isinstance(value, Number):
+        if isinstance(value, NUMBERS):
             return min(float(value), largest)
         return at_most(self.xp, self.xp.astype(value, self.beta.dtype, copy=False), largest)
 

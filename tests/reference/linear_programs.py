@@ -1,9 +1,8 @@
-"""Each rule's own optimisation problem, handed to a solver that knows nothing of the rule: HiGHS and Clarabel.
+"""The linear rules' own optimisation problems, handed to a solver that knows nothing of the rules: HiGHS.
 
 All return the largest improvement step (or objective), not the policy: where optima are not unique, only it is.
 """
 
-import cvxpy as cp
 import numpy as np
 from scipy.optimize import linprog
 
@@ -50,21 +49,3 @@ def max_ppo(beta, advantage, epsilon):
         b_eq=[1],
         bounds=bounds,
     )
-
-
-def conic(beta, advantage, divergence, radius):
-    pi = cp.Variable(len(beta), nonneg=True)
-    problem = cp.Problem(cp.Maximize(advantage @ pi), [cp.sum(pi) == 1, divergence(pi) <= radius])
-    return problem.solve(solver=cp.CLARABEL)
-
-
-def forward_kl(beta, advantage, radius):
-    """max A.pi   with   KL(pi || beta) <= radius, on beta's support (elsewhere the divergence is infinite)"""
-    beta, advantage = beta[beta > 0], advantage[beta > 0]
-    return conic(beta, advantage, lambda pi: cp.sum(cp.rel_entr(pi, beta)), radius)
-
-
-def backward_kl(beta, advantage, radius):
-    """max A.pi   with   KL(beta || pi) <= radius"""
-    on = np.flatnonzero(beta > 0)
-    return conic(beta, advantage, lambda pi: cp.sum(cp.rel_entr(beta[on], pi[on])), radius)

@@ -1,15 +1,19 @@
-"""One arithmetic for three libraries: which library an array is of, and the few things the array standard leaves out."""
+"""One arithmetic for three libraries: which one an array is of, and the few things the array standard leaves out."""
 
 import contextlib
 from typing import Any
 
-import array_api_compat.numpy as numpy_xp
-import array_api_compat.torch as torch_xp
+import array_api_compat.numpy
+import array_api_compat.torch
 import numpy as np
 import torch
 from array_api_compat import array_namespace, is_jax_array
 
-Number = int | float | np.generic
+Number = int | float | np.integer[Any] | np.floating[Any]
+NUMBERS = (int, float, np.integer, np.floating)
+
+numpy_xp: Any = array_api_compat.numpy
+torch_xp: Any = array_api_compat.torch
 
 
 def namespace(*arrays: Any) -> Any:
@@ -33,7 +37,7 @@ def library(array: Any) -> str | None:
 def is_floating(dtype: Any) -> bool:
     if isinstance(dtype, torch.dtype):
         return dtype.is_floating_point
-    return dtype.kind == "f" or dtype.name == "bfloat16"  # ml_dtypes' bfloat16 is of kind "V"
+    return bool(dtype.kind == "f") or dtype.name == "bfloat16"  # ml_dtypes' bfloat16 is of kind "V"
 
 
 def computing_dtype(xp: Any, *arrays: Any) -> Any:

@@ -1,0 +1,56 @@
+# Each target makes .venv and installs what it needs; nothing is done again while pyproject.toml and constraints.txt
+# stay as they are.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: help demo test check format bench results clean
+
+help:
+	@echo "make demo     every improvement rule on one state: a table and a picture, in runs/demo"
+	@echo "make test     all tests"
+	@echo "make check    formatting, lint, types, import directions, doctests"
+	@echo "make format   put the code into the house format"
+	@echo "make bench    measure speed on this machine; JSON goes to benchmarks/results/"
+	@echo "make results  draw docs/results.md from benchmarks/results/"
+	@echo "make clean    remove the virtual environment and caches"
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "== installing rbi and its tools into .venv (some minutes on a fresh machine)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED)
+	@echo "== every improvement rule on one state"
+	@$(BIN)/rbi rules --out runs/demo --overwrite
+
+test: $(INSTALLED)
+	@echo "== tests"
+	@$(BIN)/python -m pytest --quiet --numprocesses auto
+
+check: $(INSTALLED)
+	@echo "== formatting and lint"
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@echo "== types"
+	@$(BIN)/mypy
+	@echo "== import directions"
+	@$(BIN)/lint-imports
+	@echo "== doctests"
+	@$(BIN)/python -m pytest --quiet --doctest-modules src --ignore=src/rbi/rules/fused_kernel.py
+
+format: $(INSTALLED)
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED)
+	@echo "== speed of the rules (about five minutes)"
+	@$(BIN)/python -m benchmarks.rules
+
+results: $(INSTALLED)
+	@$(BIN)/python -m benchmarks.results_page
+
+clean:
+	rm -rf .venv .venv-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

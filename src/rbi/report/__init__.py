@@ -1,0 +1,1 @@
+"""Figures and tables: they read run folders, never live objects."""

@@ -1,0 +1,220 @@
+"""The run folder: the one place that writes it and the one place that reads it.
+
+    config.json     what ran: command, command line, settings, seed, versions, machine, start time
+    metrics.jsonl   one JSON object a line, in the order they happened
+    result.json     the numbers that a table or a figure needs; there once the run is complete
+    figures/        NAME.png and NAME.pdf
+
+Files appear whole or not at all: each is written beside its place, flushed to disk, and renamed. Metric lines are
+appended with one write each; a line torn by a power cut is dropped by the reader and cut off by `Writer.reopen`.
+Numbers that JSON does not know are written as "nan", "inf" and "-inf" and read back as numbers.
+"""
+
+import dataclasses
+import datetime
+import functools
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from rbi.version import __version__
+
+VERSIONED = ("numpy", "torch", "scipy", "array-api-compat", "matplotlib")
+NOT_JSON = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a run folder holds. `result` is None while the run is not complete."""
+
+    path: Path
+    config: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    result: dict[str, Any] | None
+
+    @property
+    def figures(self) -> list[Path]:
+        return sorted((self.path / "figures").glob("*.png"))
+
+
+class Writer:
+    """An open run folder. Made by `Writer.create` (new) or `Writer.reopen` (to go on with)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._metrics = os.open(path / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        command: str,
+        settings: Mapping[str, Any],
+        seed: int,
+        argv: Sequence[str],
+        overwrite: bool = False,
+    ) -> Self:
+        """A new folder with its config.json; it appears with that file inside, or not at all."""
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{path}: is a file, not a folder for a run")
+        if path.exists() and any(path.iterdir()):
+            if not overwrite:
+                raise ValueError(f"{path}: is not empty; choose another folder or pass --overwrite")
+            remove_run(path)
+        config = {
+            "command": command,
+            "argv": list(argv),
+            "settings": settings,
+            "seed": seed,
+            "versions": versions(),
+            "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
+            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        growing = path.parent / f".{path.name}.{os.getpid()}.tmp"
+        growing.mkdir()
+        try:
+            write_json(growing / "config.json", config)
+            growing.replace(path)
+        except BaseException:
+            shutil.rmtree(growing)
+            raise
+        return cls(path)
+
+    @classmethod
+    def reopen(cls, path: Path) -> Self:
+        """An existing folder, to append to: a torn last metric line is cut off first."""
+        read(path)
+        metrics = path / "metrics.jsonl"
+        if metrics.exists():
+            os.truncate(metrics, metrics.read_bytes().rfind(b"\n") + 1)
+        return cls(path)
+
+    def metric(self, **values: Any) -> None:
+        """Append one line to metrics.jsonl."""
+        os.write(self._metrics, (to_json(values) + "\n").encode())
+
+    def result(self, values: Mapping[str, Any]) -> None:
+        """Write result.json: the run is complete."""
+        write_json(self.path / "result.json", values)
+
+    def figure(self, name: str, figure: Any) -> None:
+        """Write a matplotlib figure as figures/NAME.png and figures/NAME.pdf."""
+        (self.path / "figures").mkdir(exist_ok=True)
+        undated = {"png": {}, "pdf": {"CreationDate": None}}  # the same run gives the same bytes
+        for kind, metadata in undated.items():
+            save = functools.partial(figure.savefig, format=kind, dpi=200, metadata=metadata)
+            write_whole(self.path / "figures" / f"{name}.{kind}", save)
+
+    def close(self) -> None:
+        os.close(self._metrics)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read(path: Path) -> Run:
+    """A run folder, complete or not. A file that cannot be understood is named, with the line and the reason."""
+    if not (path / "config.json").is_file():
+        raise ValueError(f"{path}: is not a run folder (it has no config.json)")
+    result = path / "result.json"
+    return Run(
+        path=path,
+        config=parse(path / "config.json", (path / "config.json").read_text(), 1),
+        metrics=read_lines(path / "metrics.jsonl"),
+        result=parse(result, result.read_text(), 1) if result.is_file() else None,
+    )
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a .jsonl file; a last line without its end of line was torn and does not count."""
+    if not path.is_file():
+        return []
+    *lines, _torn = path.read_text().split("\n")
+    return [parse(path, line, number) for number, line in enumerate(lines, 1)]
+
+
+def parse(path: Path, text: str, line: int) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}, line {line + error.lineno - 1}: is not JSON ({error.msg})") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}, line {line}: holds {type(found).__name__}, not an object")
+    return {key: numbers(value) for key, value in found.items()}
+
+
+def numbers(value: Any) -> Any:
+    """Undo what `plain` did to numbers that JSON does not know."""
+    if isinstance(value, str):
+        return NOT_JSON.get(value, value)
+    if isinstance(value, list):
+        return [numbers(v) for v in value]
+    return {k: numbers(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(plain(value), indent=indent, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's types: arrays become lists, dataclasses objects, anything else its text."""
+    if dataclasses.is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    return plain(value.tolist()) if hasattr(value, "tolist") else str(value)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_whole(path, lambda at: at.write_text(to_json(value, indent=2) + "\n"))
+
+
+def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
+    """Let `write` fill a file beside `path`, put it on disk, and only then give it its name."""
+    growing = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(growing)
+        with growing.open("rb") as file:
+            os.fsync(file.fileno())
+        growing.replace(path)
+    finally:
+        growing.unlink(missing_ok=True)
+
+
+def remove_run(path: Path) -> None:
+    """Empty a run folder of a run's files; refuse if it holds anything else."""
+    own = {"config.json", "metrics.jsonl", "result.json", "figures"}
+    foreign = sorted(p.name for p in path.iterdir() if p.name not in own)
+    if foreign:
+        raise ValueError(f"{path}: holds {foreign[0]!r}, which no run wrote; --overwrite replaces runs only")
+    for entry in path.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def versions() -> dict[str, str]:
+    """What the numbers of a run may depend on."""
+    found = {"rbi": __version__, "python": sys.version.split()[0]}
+    for name in VERSIONED:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
