@@ -111,10 +111,12 @@ def parse(argv: Sequence[str]) -> Command:
 
 
 def first_sentence(box: str) -> str:
-    """What stands in a box between its top edge and its first rule, on one line, without the box."""
-    inside = [line.strip("│ ") for line in box.splitlines()[1:]]
-    until = next((i for i, line in enumerate(inside) if line.startswith(("─", "╰"))), len(inside))
-    return re.sub(r"^Error parsing [A-Z]\w*: ", "", " ".join(inside[:until])).strip()
+    """The first part below the title of tyro's box, on one line, without what is drawn around it."""
+    lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()[1:]]
+    lines = ["" if set(line) <= set("─-") else line for line in lines]
+    lines = lines[1:] if lines and not lines[0] else lines  # plain boxes have a rule under the title
+    end = lines.index("") if "" in lines else len(lines)
+    return re.sub(r"^Error parsing [A-Z]\w*: ", "", " ".join(lines[:end]))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

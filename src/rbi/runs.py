@@ -109,9 +109,8 @@ class Writer:
     def figure(self, name: str, figure: Any) -> None:
         """Write a matplotlib figure as figures/NAME.png and figures/NAME.pdf."""
         (self.path / "figures").mkdir(exist_ok=True)
-        undated = {"png": {}, "pdf": {"CreationDate": None}}  # the same run gives the same bytes
-        for kind, metadata in undated.items():
-            save = functools.partial(figure.savefig, format=kind, dpi=200, metadata=metadata)
+        for kind in ("png", "pdf"):
+            save = functools.partial(figure.savefig, format=kind, dpi=200)
             write_whole(self.path / "figures" / f"{name}.{kind}", save)
 
     def close(self) -> None:

@@ -1,0 +1,103 @@
+"""The command line as a user meets it: help, version, a run, and one line for each mistake."""
+
+import json
+import subprocess
+import sys
+
+import matplotlib.image
+import pytest
+
+from rbi import cli, runs
+from rbi.version import __version__
+
+
+def rbi(*arguments):
+    return subprocess.run([sys.executable, "-m", "rbi.cli", *arguments], capture_output=True, text=True, timeout=120)
+
+
+def test_help_lists_the_commands_and_version_prints_it():
+    shown = rbi("--help")
+    assert shown.returncode == 0
+    assert "rules" in shown.stdout
+    assert "without making things worse" in shown.stdout
+    assert rbi("--version").stdout == f"rbi {__version__}\n"
+
+
+def test_rules_writes_a_run_folder_and_shows_its_table(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert cli.main(["rules", "--out", str(out), "--beta", "0.5", "0.5", "--advantage", "-1", "1", "--seed", "3"]) == 0
+    run = runs.read(out)
+    assert run.config["command"] == "rules"
+    assert run.config["seed"] == 3
+    assert run.config["settings"]["advantage"] == [-1, 1]
+    steps = {step["rule"]: step for step in run.result["steps"]}
+    assert steps["reroute(0.5,1.5)"]["pi"] == pytest.approx([0.25, 0.75])
+    assert steps["reroute(0.5,1.5)"]["promise"] == pytest.approx(0.5)
+    assert steps["reroute(0.5,1.5)"]["risk"] == pytest.approx((2 * 0.125 / 100) ** 0.5)
+    assert [m["rule"] for m in run.metrics] == list(steps)
+    shown = capsys.readouterr().out
+    assert "0.25 0.75" in shown
+    assert str(out) in shown
+
+
+def test_rules_draws_a_picture_that_can_be_opened(tmp_path):
+    assert cli.main(["rules", "--out", str(tmp_path / "run")]) == 0
+    png, pdf = tmp_path / "run" / "figures" / "rules.png", tmp_path / "run" / "figures" / "rules.pdf"
+    picture = matplotlib.image.imread(png)
+    assert picture.shape[0] > 500
+    assert picture[..., :3].std() > 0.05  # something is drawn
+    assert pdf.read_bytes().startswith(b"%PDF")
+    assert runs.read(tmp_path / "run").figures == [png]
+
+
+def test_the_same_command_gives_the_same_result(tmp_path):
+    for name in ("a", "b"):
+        cli.main(["rules", "--out", str(tmp_path / name)])
+    assert (tmp_path / "a" / "result.json").read_bytes() == (tmp_path / "b" / "result.json").read_bytes()
+    assert (tmp_path / "a" / "figures" / "rules.png").read_bytes() == (tmp_path / "b/figures/rules.png").read_bytes()
+
+
+def test_without_out_a_new_folder_is_made_under_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["rules", "--rules", "greedy"]) == 0
+    (made,) = (tmp_path / "runs").iterdir()
+    assert made.name.endswith("-rules")
+    assert json.loads((made / "config.json").read_text())["settings"]["rules"] == ["greedy"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["rules", "--beta", "0.6", "0.5", "--advantage", "0", "1"],
+            "rbi: the sum of beta = 1.1: must be 1 within 0.0001",
+        ),
+        (["rules", "--beta", "0.5", "0.5"], "rbi: advantage has 5 actions (shape (5,)), beta has 2 (shape (2,))"),
+        (["rules", "--rules", "rerute(1,2)"], "rbi: rule 'rerute(1,2)' is not known: give one of reroute(c_min,c_max)"),
+        (["rules", "--visits", "0"], "rbi: --visits = 0: must be at least 1 (see rbi --help)"),
+        (["rules", "--visits", "many"], "rbi: Error parsing --visits: invalid literal for int()"),
+        (["rules", "--return-std", "nan"], "rbi: --return-std = nan: must be >= 0"),
+        (["rules", "--bogus", "1"], "rbi: Unrecognized options: --bogus"),
+        (["rulez"], "rbi: "),
+        ([], "rbi: "),
+    ],
+)
+def test_a_mistake_gives_one_line_status_2_and_no_folder(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(message)
+    assert told.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_occupied_folder_is_left_alone(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert cli.main(["rules", "--out", str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_an_unwritable_place_is_named(capsys):
+    assert cli.main(["rules", "--out", "/proc/nowhere/run"]) == 2
+    assert "/proc/nowhere" in capsys.readouterr().err

@@ -1,0 +1,149 @@
+"""Measures of a step: distances, gains, and the paper's variance terms."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from pytest import approx
+from scipy import stats
+
+import rbi
+from rbi import measures
+from tests.generators import floats, states
+
+
+@given(states(rare=False))
+def test_divergences_are_scipys(state):
+    beta, advantage = state
+    pi = rbi.forward_kl(beta, advantage, 2.0)
+    assert measures.kl(pi, beta) == approx(stats.entropy(pi, beta), abs=1e-9)
+    assert measures.entropy(pi) == approx(stats.entropy(pi), abs=1e-9)
+    assert measures.total_variation(pi, beta) == approx(np.abs(pi - beta).sum() / 2)
+
+
+def test_divergences_are_infinite_where_mass_appears_from_nothing():
+    assert measures.kl(np.array([0.5, 0.5]), np.array([1.0, 0.0])) == np.inf
+    assert measures.kl(np.array([1.0, 0.0]), np.array([0.5, 0.5])) == approx(np.log(2))
+    assert measures.penalty_term(np.array([0.5, 0.5]), np.array([1.0, 0.0])).tolist() == [0.25, np.inf]
+    assert measures.probability_ratio(np.array([0.5, 0.5, 0.0]), np.array([1.0, 0.0, 0.0])).tolist() == [0.5, np.inf, 1]
+
+
+@given(states(), floats(0, 1), floats(1, 4))
+def test_the_tightest_bounds_contain_the_policy_and_nothing_tighter_does(state, c_min, c_max):
+    beta, advantage = state
+    pi = rbi.max_reroute(beta, advantage, c_min, c_max)
+    bounds = measures.reroute_bounds(pi, beta)
+    assert c_min - 1e-9 <= bounds.c_min <= 1 <= bounds.c_max <= c_max + 1e-9
+    assert measures.is_reroute(pi, beta, bounds.c_min, bounds.c_max, tolerance=1e-9)
+    for tighter in ((bounds.c_min + 0.01, np.inf), (0, bounds.c_max - 0.01)):
+        if beta.max() < 1:  # of a sure action every bound but 1 is loose
+            assert not measures.is_reroute(pi, beta, *tighter, tolerance=0)
+
+
+def test_membership_answers_per_state_and_takes_bounds_per_action():
+    beta, pi = np.array([[0.5, 0.5], [0.5, 0.5]]), np.array([[0.25, 0.75], [0.1, 0.9]])
+    assert measures.is_reroute(pi, beta, 0.5, 1.5).tolist() == [True, False]
+    assert measures.is_reroute(pi, beta, np.array([0.2, 0.5]), np.array([1.0, 1.8])).tolist() == [True, True]
+    assert not measures.is_reroute(np.array([0.9, 0.1]), np.array([1.0, 0.0]), 0, np.inf)
+
+
+@given(states(), floats(0, 1), floats(1, 4))
+def test_reroute_tames_every_penalty_term(state, c_min, c_max):
+    """With reroute each (beta - pi)^2 / beta is at most beta max(1 - c_min, c_max - 1)^2: no term explodes."""
+    beta, advantage = state
+    pi = rbi.max_reroute(beta, advantage, c_min, c_max)
+    assert (measures.penalty_term(pi, beta) <= beta * max(1 - c_min, c_max - 1) ** 2 + 1e-9).all()
+
+
+@given(floats(0.001, 1), floats(0.01, 10))
+def test_tv_and_backward_kl_do_not_tame_it(share, radius):
+    """The paper's appendix: beside a sure action, an untried one gains mass at no bounded cost."""
+    beta, advantage = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    assert measures.penalty_term(rbi.max_tv(beta, advantage, share), beta)[1] == np.inf
+    assert measures.penalty_term(rbi.backward_kl(beta, advantage, radius), beta)[1] == np.inf
+
+
+def test_standard_error_is_that_of_simulated_monte_carlo_means():
+    rng = np.random.default_rng(0)
+    beta, visits, std = np.array([0.75, 0.25]), 40, np.array([1.0, 3.0])
+    expected = measures.value_standard_error(std, visits, beta)
+    for action in range(2):
+        means = rng.normal(0, std[action], size=(20_000, int(visits * beta[action]))).mean(-1)
+        assert means.std() == approx(expected[action], rel=0.02)
+
+
+def simulated_penalties(pi, beta, errors, visitation):
+    """E = sum_s rho(s) sum_a eps(s,a) (beta - pi), for many draws of errors `[draws, S, A]`."""
+    return (visitation[:, None] * errors * (beta - pi)).sum((-2, -1))
+
+
+@given(states(batch=(3,), zeros=False, rare=False, least=2, most=4))
+def test_variance_of_the_penalty_with_independent_errors_is_the_lower_bound(state):
+    beta, advantage = state
+    pi, visitation, sigma = rbi.Reroute(0.5, 1.5)(beta, advantage), np.array([1.0, 0.5, 2.0]), 0.3 / np.sqrt(beta)
+    lower, upper = measures.penalty_variance_bounds(pi, beta, sigma, visitation)
+    errors = np.random.default_rng(0).normal(size=(20_000, *beta.shape)) * sigma
+    variance = simulated_penalties(pi, beta, errors, visitation).var()
+    assert variance == approx(lower, rel=0.06, abs=1e-12)
+    assert variance <= 1.06 * upper + 1e-12
+
+
+@given(states(batch=(2,), zeros=False, rare=False, least=2, most=4), floats(-0.3, 1))
+def test_upper_variance_bound_holds_whatever_the_correlation(state, correlation):
+    beta, advantage = state
+    pi, visitation, sigma = rbi.Reroute(0.5, 1.5)(beta, advantage), np.array([1.0, 2.0]), np.full(beta.shape, 0.7)
+    n = beta.size
+    correlation = max(correlation, -1 / (n - 1))  # below that no such correlation matrix exists
+    covariance = 0.7**2 * ((1 - correlation) * np.eye(n) + correlation)
+    weights = (visitation[:, None] * (beta - pi)).reshape(-1)
+    assert weights @ covariance @ weights <= measures.penalty_variance_bounds(pi, beta, sigma, visitation).upper + 1e-12
+
+
+def test_lower_variance_bound_fails_for_correlated_errors():
+    """Two actions, correlation .5, mass d moved: the total variance is d^2, the sum of the variances 2 d^2."""
+    d = 0.25
+    beta, pi = np.array([[0.5, 0.5]]), np.array([[0.5 - d, 0.5 + d]])
+    lower = measures.penalty_variance_bounds(pi, beta, np.ones((1, 2)), np.ones(1)).lower
+    moved = (beta - pi)[0]
+    total = moved @ np.array([[1.0, 0.5], [0.5, 1.0]]) @ moved
+    assert lower == approx(2 * d**2)
+    assert total == approx(d**2)
+
+
+def test_ppo_objective_has_many_maximisers_some_of_unbounded_ratio():
+    beta, advantage = np.array([0.98, 0.01, 0.01]), np.array([-1.0, 49.0, 49.0])
+    maximisers = [np.array([0.0, 0.5, 0.5]), np.array([0.49, 0.015, 0.495]), np.array([0.0, 0.985, 0.015])]
+    reached = [float(measures.ppo_objective(pi, beta, advantage, 0.5)) for pi in maximisers]
+    best = measures.ppo_objective(rbi.max_ppo(beta, advantage, 0.5), beta, advantage, 0.5)
+    assert reached == approx([best] * 3)
+    assert measures.reroute_bounds(maximisers[2], beta).c_max > 90
+
+
+def test_improvement_step_of_q_values_is_that_of_advantages():
+    beta, pi, q = np.array([0.5, 0.5]), np.array([0.25, 0.75]), np.array([10.0, 12.0])
+    assert measures.improvement_step(pi, q, beta=beta) == measures.improvement_step(pi, q - beta @ q)
+    assert measures.improvement_step(np.array([0.0, 1.0]), np.array([-np.inf, 2.0])) == 2
+
+
+@pytest.mark.parametrize("make", [torch.tensor, jnp.asarray], ids=["torch", "jax"])
+def test_measures_take_every_library(make):
+    beta, pi, advantage = np.array([[0.5, 0.3, 0.2]]), np.array([[0.2, 0.3, 0.5]]), np.array([[0.0, 1.0, 2.0]])
+    b, p, a = (make(x) for x in (beta, pi, advantage))
+    pairs = [
+        (measures.probability_ratio(p, b), measures.probability_ratio(pi, beta)),
+        (measures.total_variation(p, b), measures.total_variation(pi, beta)),
+        (measures.kl(p, b), measures.kl(pi, beta)),
+        (measures.entropy(p), measures.entropy(pi)),
+        (measures.improvement_step(p, a, beta=b), measures.improvement_step(pi, advantage, beta=beta)),
+        (measures.penalty_term(p, b), measures.penalty_term(pi, beta)),
+        (measures.value_standard_error(2.0, 50, b), measures.value_standard_error(2.0, 50, beta)),
+        (measures.reroute_bounds(p, b).c_max, measures.reroute_bounds(pi, beta).c_max),
+        (measures.is_reroute(p, b, 0.1, 3), measures.is_reroute(pi, beta, 0.1, 3)),
+        (measures.ppo_objective(p, b, a, 0.2), measures.ppo_objective(pi, beta, advantage, 0.2)),
+        (measures.reroute_tv_radius(b, 1 + b), measures.reroute_tv_radius(beta, 1 + beta)),
+        (measures.reroute_tv_radius(0.5, 1 + b), measures.reroute_tv_radius(0.5, 1 + beta)),
+    ]
+    for got, expected in pairs:
+        assert type(got) is type(b)
+        assert np.asarray(got) == approx(expected)
