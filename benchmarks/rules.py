@@ -1,0 +1,166 @@
+"""How fast is Max-Reroute? Against an LP solver a state, the paper's loop, sorting and comparing pairs, and a copy.
+
+    python -m benchmarks.rules                 this machine's CPU, and its GPU if it has one; about five minutes
+    python -m benchmarks.rules --quick         a small grid, to see that it runs
+
+States a second, float32, c = (0.5, 1.5). "copy" is a plain copy that reads and writes as many bytes as the rule
+must: beta and advantage in, pi out. It is the physical limit.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import rbi
+from benchmarks.timing import machine, seconds_a_call
+from rbi.arrays import namespace
+from rbi.rules import ranking
+from rbi.rules.state import State
+from tests.reference import linear_programs, paper_loops
+
+C_MIN, C_MAX = 0.5, 1.5
+ACTIONS, BATCHES = (2, 6, 18, 256), (1, 32, 1024, 32_768, 2**20)
+MOST_NUMBERS = 2**26  # beyond that an array alone takes a quarter gigabyte, and the pairs far more
+RESULTS = Path(__file__).parent / "results"
+
+
+def states(batch, actions, device):
+    rng = np.random.default_rng(0)
+    beta = rng.dirichlet(np.ones(actions), size=min(batch, 4096)).astype(np.float32)
+    beta = np.resize(beta, (batch, actions))
+    advantage = rng.standard_normal((batch, actions), dtype=np.float32)
+    return torch.from_numpy(beta).to(device), torch.from_numpy(advantage).to(device)
+
+
+def plain(fill):
+    """Max-Reroute written with one way of handing out mass, whatever the library would choose itself."""
+
+    def rule(beta, advantage):
+        s = State.of(beta, advantage)
+        low = C_MIN * s.beta
+        return low + fill(s.xp, 1 - s.sum(low), C_MAX * s.beta - low, s.advantage)
+
+    return rule
+
+
+def one_by_one(solve, most):
+    """A method that takes one state at a time, on the first states of a batch; seconds are scaled to all of it."""
+
+    def rule(beta, advantage):
+        for b, a in zip(beta[:most].double().numpy(), advantage[:most].double().numpy(), strict=True):
+            solve(b / b.sum(), a, C_MIN, C_MAX)
+
+    rule.most = most
+    return rule
+
+
+def in_numpy(beta, advantage):
+    """The same states as NumPy arrays; a batch of one becomes a single state `[A]`."""
+    return tuple(x.numpy().squeeze(0) if len(x) == 1 else x.numpy() for x in (beta, advantage))
+
+
+def unchecked(beta, advantage):
+    return rbi.max_reroute(beta, advantage, C_MIN, C_MAX, check=False)
+
+
+def methods(device, quick):
+    """Name -> (rule, the most pairs it may hold in memory)."""
+    unlimited, fitting = float("inf"), 2**28 if device == "cpu" else 2**32
+    rows = {
+        "rbi": (unchecked, unlimited),
+        "rbi, checked": (lambda b, a: rbi.max_reroute(b, a, C_MIN, C_MAX), unlimited),
+        "rbi, compiled": (torch.compile(unchecked, fullgraph=True, dynamic=False), unlimited),
+        "sorting": (plain(ranking.fill_by_sorting), unlimited),
+        "pairs": (plain(ranking.fill_by_pairs), fitting),
+    }
+    if device == "cpu":
+        rows["rbi, NumPy"] = (unchecked, unlimited)
+        rows["paper's loop"] = (one_by_one(paper_loops.max_reroute, 20 if quick else 300), unlimited)
+        rows["LP solver"] = (one_by_one(linear_programs.max_reroute, 5 if quick else 60), unlimited)
+    if quick:
+        del rows["rbi, compiled"]
+    return rows
+
+
+def measure(device, quick):
+    grid = [(a, b) for a in ACTIONS for b in BATCHES if a * b <= MOST_NUMBERS]
+    if quick:
+        grid = [(18, 1), (18, 1024)]
+    budget = 0.05 if quick else 0.3
+    told = f"max_reroute on {device}"
+    for actions, batch in track(grid, told, console=Console(stderr=True), auto_refresh=False):  # no thread beside us
+        beta, advantage = states(batch, actions, device)
+        torch.compiler.reset()
+        for name, (rule, most_pairs) in methods(device, quick).items():
+            if batch * actions * actions > most_pairs:
+                continue
+            share = min(1, getattr(rule, "most", batch) / batch)
+            given = in_numpy(beta, advantage) if name == "rbi, NumPy" else (beta, advantage)
+            seconds = seconds_a_call(lambda r=rule, g=given: r(*g), device, budget) / share
+            yield {"device": device, "method": name, "actions": actions, "batch": batch, "seconds": seconds}
+        source = torch.randn(batch * actions * 3 // 2, device=device)
+        target = torch.empty_like(source)
+        seconds = seconds_a_call(lambda t=target, s=source: t.copy_(s), device, budget)
+        yield {"device": device, "method": "copy", "actions": actions, "batch": batch, "seconds": seconds}
+
+
+def table(rows, device):
+    """States a second: one row a method, one column a size."""
+    sizes = sorted({(r["actions"], r["batch"]) for r in rows if r["device"] == device})
+    found = {(r["method"], r["actions"], r["batch"]): r["batch"] / r["seconds"] for r in rows if r["device"] == device}
+    shown = Table(title=f"max_reroute on {device}: states a second", title_justify="left")
+    shown.add_column("actions x batch")
+    names = list(dict.fromkeys(r["method"] for r in rows if r["device"] == device))
+    for name in names:
+        shown.add_column(name, justify="right")
+    for actions, batch in sizes:
+        cells = [found.get((name, actions, batch)) for name in names]
+        shown.add_row(f"{actions} x {batch}", *("-" if c is None else f"{c:,.0f}" for c in cells))
+    return shown
+
+
+def check_agreement(device):
+    """All methods answer the same before any is timed."""
+    beta, advantage = states(200, 18, device)
+    expected = torch.stack(
+        [
+            torch.tensor(paper_loops.max_reroute(b / b.sum(), a, C_MIN, C_MAX))
+            for b, a in zip(beta.cpu().double().numpy(), advantage.cpu().double().numpy(), strict=True)
+        ]
+    )
+    for rule in (unchecked, plain(ranking.fill_by_sorting), plain(ranking.fill_by_pairs)):
+        found = rule(beta, advantage)
+        assert namespace(found) is namespace(beta)
+        torch.testing.assert_close(found.cpu().double(), expected, atol=2e-6, rtol=0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a small grid, nothing is written unless --out is given")
+    parser.add_argument("--out", type=Path, help="JSON file (default: benchmarks/results/rules-DEVICE.json)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="only this one (default: all there are)")
+    parser.add_argument("--commit", help="the commit measured, where there is no git checkout to ask")
+    arguments = parser.parse_args()
+    present = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    for device in [arguments.device] if arguments.device else present:
+        check_agreement(device)
+        rows = list(measure(device, arguments.quick))
+        console = Console(width=200)
+        console.print(table(rows, device))
+        out = arguments.out or (None if arguments.quick else RESULTS / f"rules-{device}.json")
+        if out is not None:
+            command = f"python -m benchmarks.rules --device {device}"
+            result = {"benchmark": "rules", "command": command, "machine": machine(arguments.commit), "rows": rows}
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps(result, indent=1) + "\n")
+            console.print(f"wrote {out}")
+
+
+if __name__ == "__main__":
+    main()

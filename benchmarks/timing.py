@@ -1,0 +1,75 @@
+"""How all benchmarks measure: warm up, repeat, take the median; wait for the device where there is one."""
+
+import os
+import platform
+import subprocess
+import time
+
+import numpy as np
+import torch
+
+from rbi.version import __version__
+
+
+def seconds_a_call(call, device="cpu", budget=0.5, least=3):
+    """The median time of a call over at least `least` repetitions and about `budget` seconds."""
+    call()
+    if device == "cuda":
+        return seconds_on_device(call, budget)
+    times = []
+    while len(times) < least or sum(times) < budget:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def seconds_on_device(call, budget):
+    """Device time between two events around each call, after clearing the cache as a fresh batch would find it."""
+    flush = torch.empty(2**27, dtype=torch.int8, device="cuda")  # larger than any second-level cache
+    call()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    repeats = int(np.clip(budget / (time.perf_counter() - start), 10, 200))
+    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+    for before, after in marks:
+        flush.zero_()
+        before.record()
+        call()
+        after.record()
+    torch.cuda.synchronize()
+    return float(np.median([before.elapsed_time(after) for before, after in marks])) / 1e3
+
+
+def machine(commit=None):
+    """What was measured on: written into every result."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "gpu": gpu,
+        "versions": {"rbi": __version__, "torch": torch.__version__, "numpy": np.__version__},
+        "commit": commit or git_commit(),
+    }
+
+
+def processor():
+    """The processor's name as `lscpu` tells it, or the architecture."""
+    try:
+        told = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in told.splitlines() if line.startswith("Model name")]
+    return names[0] if names else platform.machine()
+
+
+def git_commit():
+    """The commit that is checked out, with a plus sign where files differ from it."""
+    try:
+        head = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run(["git", "status", "--porcelain", "src"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
