@@ -18,11 +18,9 @@ torch_xp: Any = array_api_compat.torch
 
 def namespace(*arrays: Any) -> Any:
     """The array-standard namespace of the arrays' library (spelled out, so that torch.compile traces it silently)."""
-    if any(isinstance(a, torch.Tensor) for a in arrays):
+    if isinstance(arrays[0], torch.Tensor):
         return torch_xp
-    if any(isinstance(a, np.ndarray) for a in arrays):
-        return numpy_xp
-    return array_namespace(*arrays)
+    return numpy_xp if isinstance(arrays[0], np.ndarray) else array_namespace(*arrays)
 
 
 def library(array: Any) -> str | None:
@@ -49,19 +47,32 @@ def computing_dtype(xp: Any, *arrays: Any) -> Any:
 
 
 def at_most(xp: Any, x: Any, limit: Any) -> Any:
-    """min(x, limit) for a number or an array; torch.minimum itself takes arrays only."""
-    return x.clamp(max=limit) if xp is torch_xp and isinstance(limit, float) else xp.minimum(x, limit)
+    """min(x, limit) for a number or an array, which torch.minimum does not take."""
+    if xp is torch_xp:
+        return x.clamp(max=limit)
+    return xp.minimum(x, limit)
 
 
 def at_least(xp: Any, x: Any, limit: Any) -> Any:
     """max(x, limit) for a number or an array."""
-    return x.clamp(min=limit) if xp is torch_xp and isinstance(limit, float) else xp.maximum(x, limit)
+    if xp is torch_xp:
+        return x.clamp(min=limit)
+    return xp.maximum(x, limit)
 
 
 def indices(xp: Any, like: Any) -> Any:
     """0 .. A-1 on the device of `like` `[..., A]` (a traced JAX array has none yet)."""
     actions = like.shape[-1]
     return xp.arange(actions, device=like.device) if xp is torch_xp else xp.arange(actions)
+
+
+def descending(xp: Any, x: Any) -> Any:
+    """The order that sorts x along the last axis from the largest down, the first of equals first."""
+    if xp is torch_xp:
+        return torch.argsort(x, dim=-1, descending=True, stable=True)
+    if xp is numpy_xp:
+        return (-x).argsort(axis=-1, kind="stable")
+    return xp.argsort(-x, axis=-1, stable=True)
 
 
 def take(xp: Any, x: Any, order: Any) -> Any:

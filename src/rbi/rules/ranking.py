@@ -6,7 +6,7 @@
 import math
 from typing import Any
 
-from rbi.arrays import at_least, indices, numpy_xp, put, take, torch_xp
+from rbi.arrays import at_least, at_most, descending, indices, numpy_xp, put, take, torch_xp
 
 PAIRED_ACTIONS = 32
 PAIRS = 2**28  # 1 GiB of float32 where nothing fuses them
@@ -29,15 +29,15 @@ def fill_by_pairs(xp: Any, budget: Any, room: Any, advantage: Any) -> Any:
     index = indices(xp, advantage)
     before = (theirs > mine) | ((theirs == mine) & (index[None, :] < index[:, None]))
     taken = xp.sum(xp.where(before, room[..., None, :], 0.0), axis=-1)
-    return xp.minimum(at_least(xp, budget - taken, 0.0), room)
+    return at_most(xp, at_least(xp, budget - taken, 0.0), room)
 
 
 def fill_by_sorting(xp: Any, budget: Any, room: Any, advantage: Any) -> Any:
     """Sort, add up along the order, put everything back."""
-    order = xp.argsort(-advantage, axis=-1, stable=True)
+    order = descending(xp, advantage)
     room = take(xp, room, order)
     taken = room.cumsum(-1) - room
-    return put(xp, order, xp.minimum(at_least(xp, budget - taken, 0.0), room))
+    return put(xp, order, at_most(xp, at_least(xp, budget - taken, 0.0), room))
 
 
 def prefers_pairs(xp: Any, advantage: Any) -> bool:
