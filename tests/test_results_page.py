@@ -1,0 +1,22 @@
+"""The figures in the docs are those in the raw results."""
+
+from benchmarks import results_page
+from benchmarks.results_page import ROOT, load, short, states_a_second
+
+
+def test_the_results_page_is_drawn_from_the_raw_results():
+    assert results_page.PAGE.read_text() == results_page.page(), "run `make results`"
+
+
+def test_the_readmes_speed_is_the_measured_one():
+    cpu, cuda = states_a_second(load("rules-cpu.json")), states_a_second(load("rules-cuda.json"))
+    eager, fused = cpu["rbi", 18, 2**20], cuda["rbi", 18, 2**20]
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"handles {eager / 1e6:.1f} million states a second" in text
+    assert f"some {eager / cpu['LP solver', 18, 2**20] / 1000:.1f}00 times".replace(".", ",") in text
+    assert f"and {fused / 1e9:.1f} billion on one H200" in text
+    assert f"{cuda['copy', 18, 2**20] / fused:.1f} times the time of copying" in text
+
+
+def test_numbers_are_shortened_to_three_digits():
+    assert [short(x) for x in (12_656_624_554, 2_872_430, 999.4, 48.7)] == ["12.7 G", "2.87 M", "999", "48.7"]
