@@ -1,13 +1,20 @@
 """The KL rules' own optimisation problems, handed to a conic solver that knows nothing of the rules: Clarabel."""
 
+import warnings
+
 import cvxpy as cp
 import numpy as np
 
 
 def conic(beta, advantage, divergence, radius):
+    """The optimum, or None where the solver itself doubts its answer. It is given advantages of unit size."""
+    scale = abs(advantage).max() or 1.0
     pi = cp.Variable(len(beta), nonneg=True)
-    problem = cp.Problem(cp.Maximize(advantage @ pi), [cp.sum(pi) == 1, divergence(pi) <= radius])
-    return problem.solve(solver=cp.CLARABEL)
+    problem = cp.Problem(cp.Maximize((advantage / scale) @ pi), [cp.sum(pi) == 1, divergence(pi) <= radius])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Solution may be inaccurate")
+        value = problem.solve(solver=cp.CLARABEL)
+    return value * scale if problem.status == cp.OPTIMAL else None
 
 
 def forward_kl(beta, advantage, radius):

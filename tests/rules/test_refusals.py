@@ -74,6 +74,10 @@ def test_every_rule_refuses_mixed_libraries_and_what_is_no_array(rule):
         (lambda b, a: rbi.max_tv(b, a, 1.5), r"^delta = 1.5: must be in \[0, 1\]$"),
         (lambda b, a: rbi.max_tv(b, a, np.array([[0.1], [-1.0]])), r"^delta\[1, 0\] = -1: must be in \[0, 1\]$"),
         (lambda b, a: rbi.max_tv(b, a, np.array([0.1, 0.2])), r"^delta has shape \(2,\): its last axis must be 1"),
+        (
+            lambda b, a: rbi.max_tv(b, a, np.ones((3, 1))),
+            r"^shapes do not broadcast: beta \(2, 2\), .*, delta \(3, 1\)$",
+        ),
         (lambda b, a: rbi.max_ppo(b, a, -0.5), r"^epsilon = -0.5: must be >= 0$"),
         (lambda b, a: rbi.forward_kl(b, a, 0.0), r"^temperature = 0.0: must be > 0$"),
         (lambda b, a: rbi.forward_kl(b, a, radius=-1), r"^radius = -1: must be >= 0$"),

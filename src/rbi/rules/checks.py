@@ -27,7 +27,7 @@ def state(
 ) -> None:
     """beta is a distribution, advantage has no NaN or +inf, legal leaves something to do, and all of it broadcasts."""
     shapes(beta, advantage, legal, names)
-    parameters(parameters_, beta, advantage, per_action=per_action)
+    parameters(parameters_, {names[0]: beta, names[1]: advantage}, per_action=per_action)
     if not has_values(beta, advantage, legal):
         return
     probabilities(names[0], beta, legal)
@@ -59,11 +59,11 @@ def shapes(beta: Any, advantage: Any, legal: Any, names: tuple[str, str] = ("bet
         raise ValueError(f"legal has dtype {legal.dtype}: must be boolean, True for the actions that may be taken")
 
 
-def parameters(values: dict[str, Any], *states: Any, per_action: bool = False) -> None:
+def parameters(values: dict[str, Any], states: dict[str, Any], *, per_action: bool = False) -> None:
     """Numbers, or arrays that broadcast: one value a state `[..., 1]` or, where allowed, one an action `[..., A]`."""
     arrays = {name: v for name, v in values.items() if v is not None and not isinstance(v, NUMBERS)}
-    one_library({"beta": states[0]} | arrays)
-    actions = states[0].shape[-1]
+    one_library(states | arrays)
+    actions = next(iter(states.values())).shape[-1]
     for name, array in arrays.items():
         if array.ndim > 0 and array.shape[-1] not in ((1, actions) if per_action else (1,)):
             last = f"1 or {actions}" if per_action else "1"
@@ -71,7 +71,7 @@ def parameters(values: dict[str, Any], *states: Any, per_action: bool = False) -
                 f"{name} has shape {tuple(array.shape)}: its last axis must be {last}, "
                 "one value a state" + (" or an action" if per_action else "")
             )
-        broadcast({f"argument {i}": s for i, s in enumerate(states)} | {name: array})
+        broadcast(states | {name: array})
 
 
 def broadcast(arrays: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ def mix(pi: Array, other: Array, weight: Any, *, check: bool = True) -> Array:
     """
     if check:
         checks.pair(pi, other, "pi", "other")
-        checks.parameters({"weight": weight}, pi)
+        checks.parameters({"weight": weight}, {"pi": pi, "other": other})
         checks.between("weight", weight, 0, 1)
     s = State.of(pi, other)
     weight = s.parameter(weight)
