@@ -3,11 +3,14 @@
 `fill` is the step that Max-Reroute, Max-TV and Max-PPO share: the while-loops of the paper, without the loop.
 """
 
+import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from rbi.arrays import at_least, at_most, descending, indices, numpy_xp, put, take, torch_xp
 
+COLUMNS = 3  # actions; from four on PyTorch's sort is as fast
 PAIRED_ACTIONS = 32
 PAIRS = 2**28  # 1 GiB of float32 where nothing fuses them
 
@@ -19,8 +22,16 @@ def fill(xp: Any, budget: Any, room: Any, advantage: Any) -> Any:
     """
     if advantage.shape != room.shape:
         room, advantage = xp.broadcast_arrays(room, advantage)
-    by = fill_by_pairs if prefers_pairs(xp, advantage) else fill_by_sorting
-    return by(xp, budget, room, advantage)
+    return way_to_fill(xp, advantage)(xp, budget, room, advantage)
+
+
+def way_to_fill(xp: Any, advantage: Any) -> Callable[[Any, Any, Any, Any], Any]:
+    """The fastest way for this library, device and size, as measured (docs/decisions/002-fill.md)."""
+    actions = advantage.shape[-1]
+    if xp is numpy_xp or (xp is torch_xp and advantage.device.type == "cpu"):
+        return fill_by_columns if actions <= COLUMNS else fill_by_sorting
+    few = actions <= PAIRED_ACTIONS and math.prod(advantage.shape) * actions <= PAIRS
+    return fill_by_pairs if few else fill_by_sorting
 
 
 def fill_by_pairs(xp: Any, budget: Any, room: Any, advantage: Any) -> Any:
@@ -32,20 +43,23 @@ def fill_by_pairs(xp: Any, budget: Any, room: Any, advantage: Any) -> Any:
     return at_most(xp, at_least(xp, budget - taken, 0.0), room)
 
 
+def fill_by_columns(xp: Any, budget: Any, room: Any, advantage: Any) -> Any:
+    """Compare two actions at a time over all states: neither a sort nor `[..., A, A]` values, for very few actions."""
+    actions = range(advantage.shape[-1])
+    taken = [xp.zeros_like(room[..., 0]) for _ in actions]
+    for i, j in itertools.combinations(actions, 2):
+        first = advantage[..., i] >= advantage[..., j]  # i < j: of equals i ranks first
+        taken[j] = taken[j] + xp.where(first, room[..., i], 0.0)
+        taken[i] = taken[i] + xp.where(first, 0.0, room[..., j])
+    return at_most(xp, at_least(xp, budget - xp.stack(taken, axis=-1), 0.0), room)
+
+
 def fill_by_sorting(xp: Any, budget: Any, room: Any, advantage: Any) -> Any:
     """Sort, add up along the order, put everything back."""
     order = descending(xp, advantage)
     room = take(xp, room, order)
     taken = room.cumsum(-1) - room
     return put(xp, order, at_most(xp, at_least(xp, budget - taken, 0.0), room))
-
-
-def prefers_pairs(xp: Any, advantage: Any) -> bool:
-    """Accelerators compare faster than they sort (docs/decisions/002-fill.md); CPUs sort faster at every size."""
-    if xp is numpy_xp or (xp is torch_xp and advantage.device.type == "cpu"):
-        return False
-    actions = advantage.shape[-1]
-    return bool(actions <= PAIRED_ACTIONS and math.prod(advantage.shape) * actions <= PAIRS)
 
 
 def first(xp: Any, advantage: Any, among: Any) -> Any:
