@@ -76,7 +76,9 @@ def test_without_out_a_new_folder_is_made_under_runs(tmp_path, monkeypatch):
         (["rules", "--rules", "rerute(1,2)"], "rbi: rule 'rerute(1,2)' is not known: give one of reroute(c_min,c_max)"),
         (["rules", "--visits", "0"], "rbi: --visits = 0: must be at least 1 (see rbi --help)"),
         (["rules", "--visits", "many"], "rbi: Error parsing --visits: invalid literal for int()"),
-        (["rules", "--return-std", "nan"], "rbi: --return-std = nan: must be >= 0"),
+        (["rules", "--return-std", "nan"], "rbi: --return-std = nan: must be in [0, 1e100]"),
+        (["rules", "--visits", "1" + "0" * 400], "rbi: "),
+        (["rules", "--rules", *["greedy"] * 21], "rbi: --rules: give 1 to 20 of them, not 21"),
         (["rules", "--bogus", "1"], "rbi: Unrecognized options: --bogus"),
         (["rulez"], "rbi: "),
         ([], "rbi: "),
@@ -96,6 +98,17 @@ def test_an_occupied_folder_is_left_alone(tmp_path, capsys):
     assert cli.main(["rules", "--out", str(tmp_path)]) == 2
     assert "is not empty" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_brackets_in_a_path_are_no_markup(tmp_path, capsys):
+    assert cli.main(["rules", "--rules", "greedy", "--out", str(tmp_path / "[/x]")]) == 0
+    assert "[/x]" in capsys.readouterr().out
+
+
+def test_advantages_of_minus_infinity_are_shown_without_a_warning(tmp_path, capsys):
+    assert cli.main(["rules", "--advantage", "-inf", "0", "1", "-1", "2", "--out", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().err == ""
+    assert "nan" not in (tmp_path / "run" / "result.json").read_text()
 
 
 def test_an_unwritable_place_is_named(capsys):

@@ -122,8 +122,18 @@ def test_ppo_objective_has_many_maximisers_some_of_unbounded_ratio():
 
 def test_improvement_step_of_q_values_is_that_of_advantages():
     beta, pi, q = np.array([0.5, 0.5]), np.array([0.25, 0.75]), np.array([10.0, 12.0])
-    assert measures.improvement_step(pi, q, beta=beta) == measures.improvement_step(pi, q - beta @ q)
-    assert measures.improvement_step(np.array([0.0, 1.0]), np.array([-np.inf, 2.0])) == 2
+    assert measures.improvement_step(pi, q, beta=beta) == approx(measures.improvement_step(pi, q - beta @ q))
+
+
+def test_infinite_advantages_and_errors_give_infinities_not_nan():
+    worst = np.array([-np.inf, 2.0])
+    assert measures.improvement_step(np.array([0.0, 1.0]), worst) == 2
+    assert measures.improvement_step(np.array([0.2, 0.8]), worst, beta=np.array([0.5, 0.5])) == np.inf
+    assert measures.ppo_objective(np.array([0.0, 1.0]), np.array([0.5, 0.5]), worst, 0.5) == -np.inf
+    assert measures.ppo_objective(np.array([0.0, 1.0]), np.array([0.5, 0.5]), worst, 1.0) == approx(2)
+    pi, beta, error = np.array([[0.25, 0.75], [1, 0]]), np.array([[0.5, 0.5], [0, 1]]), np.array([[1, 1], [np.inf, 1]])
+    unvisited = measures.penalty_variance_bounds(pi, beta, error, np.array([1.0, 0.0]))
+    assert unvisited == measures.penalty_variance_bounds(pi[:1], beta[:1], error[:1], np.array([1.0]))
 
 
 @pytest.mark.parametrize("make", [torch.tensor, jnp.asarray], ids=["torch", "jax"])

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,13 +33,20 @@ def test_what_is_written_is_read_back(tmp_path):
     assert read.config["versions"]["rbi"] == __version__
     assert read.config["versions"]["torch"] == torch.__version__
     assert read.metrics[0] == {"step": 1, "score": 0.5}
-    assert math.isnan(read.metrics[1]["score"])
+    assert read.metrics[1] == {"step": 2, "score": None}
     assert read.result == {"pi": [[0.25, 0.75]], "ratio": math.inf, "q": [1.0, -math.inf]}
+
+
+def test_words_stay_words(tmp_path):
+    with create(tmp_path / "run", argv=["rules", "--advantage", "-inf"]) as run:
+        run.metric(label="nan")
+    assert runs.read(tmp_path / "run").config["argv"] == ["rules", "--advantage", "-inf"]
+    assert runs.read(tmp_path / "run").metrics == [{"label": "nan"}]
 
 
 def test_files_are_standard_json(tmp_path):
     with create(tmp_path / "run") as run:
-        run.result({"ratio": math.inf})
+        run.result({"ratio": math.inf, "mean": math.nan})
 
     def refuse(constant):
         raise AssertionError(f"{constant} is not JSON")
@@ -60,11 +68,40 @@ def test_an_earlier_run_is_not_overwritten_unless_asked(tmp_path):
     assert runs.read(tmp_path / "run").result is None
 
 
-def test_overwriting_never_removes_what_no_run_wrote(tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match=r"holds 'thesis.tex', which no run wrote"):
-        create(tmp_path, overwrite=True)
-    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+@pytest.mark.parametrize("name", ["thesis.tex", "figures/thesis.png", "figures/notes/a.txt"])
+@pytest.mark.parametrize("is_run", [True, False])
+def test_overwriting_never_removes_what_no_run_wrote(tmp_path, name, is_run):
+    if is_run:
+        create(tmp_path / "run").close()
+    precious = tmp_path / "run" / name
+    precious.parent.mkdir(parents=True, exist_ok=True)
+    precious.write_text("years of work")
+    with pytest.raises(ValueError, match=r"which no run wrote|is not a run folder"):
+        create(tmp_path / "run", overwrite=True)
+    assert precious.read_text() == "years of work"
+
+
+def test_overwriting_works_through_links_from_inside_and_after_a_kill(tmp_path, monkeypatch):
+    create(tmp_path / "real").close()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "real" / ".result.json.123.tmp").write_text('{"torn')
+    with create(tmp_path / "link", overwrite=True, seed=8) as run:
+        run.result({})
+    assert runs.read(tmp_path / "real").config["seed"] == 8
+    monkeypatch.chdir(tmp_path / "real")
+    create(Path(), overwrite=True, seed=9).close()
+    assert runs.read(tmp_path / "real").config["seed"] == 9
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "real"]
+
+
+def test_an_earlier_run_survives_a_new_one_that_cannot_start(tmp_path):
+    with create(tmp_path / "run") as run:
+        run.result({"x": 1})
+    loop = []
+    loop.append(loop)
+    with pytest.raises(RecursionError):
+        create(tmp_path / "run", settings={"loop": loop}, overwrite=True)
+    assert runs.read(tmp_path / "run").result == {"x": 1}
 
 
 def test_an_empty_folder_may_be_used_and_a_file_may_not(tmp_path):
@@ -101,6 +138,10 @@ def test_a_damaged_file_is_named_with_its_line(tmp_path):
         runs.read(tmp_path / "run")
     (tmp_path / "run" / "metrics.jsonl").write_text("[1]\n")
     with pytest.raises(ValueError, match=r"metrics.jsonl, line 1: holds list, not an object"):
+        runs.read(tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    (tmp_path / "run" / "result.json").write_bytes(b'{"x": "\xff"}')
+    with pytest.raises(ValueError, match=r"result.json, byte 7: is not UTF-8 text"):
         runs.read(tmp_path / "run")
     with pytest.raises(ValueError, match=r"is not a run folder \(it has no config.json\)"):
         runs.read(tmp_path)

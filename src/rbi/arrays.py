@@ -28,7 +28,7 @@ def library(array: Any) -> str | None:
     if isinstance(array, torch.Tensor):
         return "PyTorch"
     if isinstance(array, np.ndarray):
-        return "NumPy"
+        return None if isinstance(array, np.matrix | np.ma.MaskedArray) else "NumPy"
     return "JAX" if is_jax_array(array) else None
 
 
@@ -39,11 +39,28 @@ def is_floating(dtype: Any) -> bool:
 
 
 def computing_dtype(xp: Any, *arrays: Any) -> Any:
-    """float64 in NumPy (its float32 sums run one by one and drift); elsewhere the arrays' own, at least float32."""
+    """float64 in NumPy (its float32 sums run one by one and drift); elsewhere the arrays' own, at least float32.
+
+    Integers that float32 cannot tell apart need float64 as well.
+    """
     if xp is numpy_xp:
         return xp.float64
-    wide = any(is_floating(a.dtype) and a.dtype.itemsize == 8 for a in arrays)
-    return xp.float64 if wide else xp.float32
+    wide = any(a.dtype.itemsize == 8 or (a.dtype.itemsize == 4 and not is_floating(a.dtype)) for a in arrays)
+    return widest_dtype(xp, arrays[0]) if wide else xp.float32
+
+
+def widest_dtype(xp: Any, like: Any) -> Any:
+    """float64 where it exists: not in JAX unless jax_enable_x64 is set, not on Apple's GPUs."""
+    if xp is torch_xp:
+        return torch.float32 if like.device.type == "mps" else torch.float64
+    return xp.float64 if xp is numpy_xp else xp.asarray(0.0).dtype
+
+
+def is_real(dtype: Any) -> bool:
+    """Floating of 2, 4 or 8 bytes, integer or boolean: what the rules compute with."""
+    if isinstance(dtype, torch.dtype):
+        return not dtype.is_complex and "float8" not in str(dtype) and "float4" not in str(dtype)
+    return dtype.name == "bfloat16" or (dtype.kind in "fiub" and dtype.itemsize <= 8)
 
 
 def at_most(xp: Any, x: Any, limit: Any) -> Any:

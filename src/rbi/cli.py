@@ -23,6 +23,7 @@ Every command shows what it does, takes --out and --seed, and writes a run folde
 metrics, results and figures. `rbi --version` prints the version, `rbi COMMAND --help` the options of a command."""
 
 USAGE_ERROR, INTERRUPTED = 2, 130
+MOST_RULES = 20  # more do not fit a picture that can be read
 
 
 class Command(Protocol):
@@ -63,10 +64,10 @@ class Rules:
     def __post_init__(self) -> None:
         if self.visits < 1:
             raise ValueError(f"--visits = {self.visits}: must be at least 1")
-        if not self.return_std >= 0:
-            raise ValueError(f"--return-std = {self.return_std}: must be >= 0")
-        if not self.rules:
-            raise ValueError("--rules: give at least one rule")
+        if not 0 <= self.return_std <= 1e100:
+            raise ValueError(f"--return-std = {self.return_std}: must be in [0, 1e100]")
+        if not 1 <= len(self.rules) <= MOST_RULES:
+            raise ValueError(f"--rules: give 1 to {MOST_RULES} of them, not {len(self.rules)}")
 
     def run(self, argv: Sequence[str]) -> None:
         from rbi.lab import one_state
@@ -80,9 +81,8 @@ class Rules:
             run.result({"steps": steps})
             done = runs.read(run.path)
             run.figure("rules", report.figure(done))
-        console = Console()
-        console.print(report.table(done))
-        console.print(f"wrote {run.path} (figures/rules.png)", highlight=False, soft_wrap=True)
+        Console().print(report.table(done))
+        say(f"wrote {run.path} (figures/rules.png)")
 
 
 def new_run(
@@ -123,19 +123,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; 0 if it worked, 2 with one line for a bad argument or file, 130 if interrupted."""
     argv = sys.argv[1:] if argv is None else argv
     if list(argv) in (["--version"], ["-V"]):
-        Console().print(f"rbi {rbi.__version__}", highlight=False)
+        say(f"rbi {rbi.__version__}")
         return 0
     try:
         parse(argv).run(argv)
-    except (ValueError, OSError) as error:
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of a pipe has gone; the run itself is complete
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, OSError, OverflowError) as error:
         if os.environ.get("RBI_TRACEBACK"):
             raise
-        Console(stderr=True).print(f"rbi: {error}", highlight=False, soft_wrap=True, markup=False)
+        say(f"rbi: {error}", stderr=True)
         return USAGE_ERROR
     except KeyboardInterrupt:
-        Console(stderr=True).print("rbi: interrupted")
+        say("rbi: interrupted", stderr=True)
         return INTERRUPTED
     return 0
+
+
+def say(line: str, *, stderr: bool = False) -> None:
+    """One line, as it is: not wrapped, not coloured, brackets left alone."""
+    Console(stderr=stderr).print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 if __name__ == "__main__":

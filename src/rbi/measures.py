@@ -63,15 +63,15 @@ def entropy(pi: Any) -> Any:
 def improvement_step(pi: Any, advantage: Any, beta: Any = None) -> Any:
     """sum_a pi(a) A(a): what the step gains if the advantages are right.      (paper: Lemma Soft Policy Improvement)
 
-    With `beta`, the advantages are first centred by sum_a beta(a) A(a), so that Q-values may stand for them.
+    With `beta` it is sum_a (pi(a) - beta(a)) A(a), so that Q-values may stand for advantages. Leaving an action at
+    -inf, wholly or in part, then gains infinitely much.
 
     >>> import numpy as np
     >>> float(improvement_step(np.array([.25, .75]), np.array([0., 2.]), beta=np.array([.5, .5])))
     0.5
     """
-    xp, pi, advantage = together(pi, advantage)
-    step = expectation(xp, pi, advantage)
-    return step if beta is None else step - expectation(xp, *together(beta, advantage)[1:])
+    xp, pi, advantage, beta = together(pi, advantage, pi * 0 if beta is None else beta)
+    return expectation(xp, pi - beta, advantage)
 
 
 def penalty_term(pi: Any, beta: Any) -> Any:
@@ -129,7 +129,8 @@ def penalty_variance_bounds(pi: Any, beta: Any, standard_error: Any, visitation:
     xp, pi, beta = together(pi, beta)
     moved = abs(beta - pi)
     with quiet(xp):
-        sigma = xp.where(moved > 0, visitation[..., None] * standard_error * moved, 0.0)
+        weight = visitation[..., None] * moved
+        sigma = xp.where(weight > 0, weight * standard_error, 0.0)  # what is not visited or not moved costs nothing
     return VarianceBounds(xp.sum(sigma**2, axis=(-2, -1)), xp.sum(sigma, axis=(-2, -1)) ** 2)
 
 
@@ -196,12 +197,14 @@ def ppo_objective(pi: Any, beta: Any, advantage: Any, epsilon: Any) -> Any:
     xp, pi, beta, advantage = together(pi, beta, advantage)
     ratio = xp.where(beta > 0, pi / xp.where(beta > 0, beta, 1.0), 1.0)
     clipped = at_most(xp, at_least(xp, ratio, 1.0 - epsilon), 1.0 + epsilon)
-    return expectation(xp, beta, xp.minimum(advantage * ratio, advantage * clipped))
+    worse = xp.where(advantage < 0, xp.maximum(ratio, clipped), xp.minimum(ratio, clipped))  # the smaller product
+    return expectation(xp, beta * worse, advantage)
 
 
 def expectation(xp: Any, pi: Any, values: Any) -> Any:
-    """sum_a pi(a) values(a), where an action that is never taken counts nothing, even at -inf."""
-    return xp.sum(xp.where(pi > 0, pi * xp.where(pi > 0, values, 0.0), 0.0), axis=-1)
+    """sum_a pi(a) values(a), where an action of no weight counts nothing, even at -inf."""
+    with quiet(xp):
+        return xp.sum(pi * xp.where(pi != 0, values, 0.0), axis=-1)
 
 
 def together(*arrays: Any) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@
 
 Files appear whole or not at all: each is written beside its place, flushed to disk, and renamed. Metric lines are
 appended with one write each; a line torn by a power cut is dropped by the reader and cut off by `Writer.reopen`.
-Numbers that JSON does not know are written as "nan", "inf" and "-inf" and read back as numbers.
+JSON has no infinity and no NaN: infinity is written as 1e999, which every reader of floats takes for it, NaN as null.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,8 @@ from typing import Any, Self
 from rbi.version import __version__
 
 VERSIONED = ("numpy", "torch", "scipy", "array-api-compat", "matplotlib")
-NOT_JSON = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+OWN = re.compile(r"config\.json|metrics\.jsonl|result\.json|figures|\.(config|result)\.json\.\d+\.tmp")
+INFINITY = "\0infinity"  # stands in a document for a moment, where no text of ours can be
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,13 +64,18 @@ class Writer:
         argv: Sequence[str],
         overwrite: bool = False,
     ) -> Self:
-        """A new folder with its config.json; it appears with that file inside, or not at all."""
+        """A new folder with its config.json; it appears with that file inside, or not at all.
+
+        With `overwrite` it takes the place of an earlier run, which stays whole until that moment.
+        """
+        path = path.resolve()
         if path.exists() and not path.is_dir():
             raise ValueError(f"{path}: is a file, not a folder for a run")
-        if path.exists() and any(path.iterdir()):
-            if not overwrite:
-                raise ValueError(f"{path}: is not empty; choose another folder or pass --overwrite")
-            remove_run(path)
+        occupied = path.exists() and any(path.iterdir())
+        if occupied and not overwrite:
+            raise ValueError(f"{path}: is not empty; choose another folder or pass --overwrite")
+        if occupied:
+            refuse_foreign_files(path)
         config = {
             "command": command,
             "argv": list(argv),
@@ -83,9 +90,11 @@ class Writer:
         growing.mkdir()
         try:
             write_json(growing / "config.json", config)
+            if occupied:
+                shutil.rmtree(path)
             growing.replace(path)
         except BaseException:
-            shutil.rmtree(growing)
+            shutil.rmtree(growing, ignore_errors=True)
             raise
         return cls(path)
 
@@ -130,41 +139,42 @@ def read(path: Path) -> Run:
     result = path / "result.json"
     return Run(
         path=path,
-        config=parse(path / "config.json", (path / "config.json").read_text(), 1),
+        config=parse(path / "config.json", read_text(path / "config.json"), 1),
         metrics=read_lines(path / "metrics.jsonl"),
-        result=parse(result, result.read_text(), 1) if result.is_file() else None,
+        result=parse(result, read_text(result), 1) if result.is_file() else None,
     )
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}, byte {error.start}: is not UTF-8 text") from None
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a .jsonl file; a last line without its end of line was torn and does not count."""
     if not path.is_file():
         return []
-    *lines, _torn = path.read_text().split("\n")
+    *lines, _torn = path.read_bytes().split(b"\n")
     return [parse(path, line, number) for number, line in enumerate(lines, 1)]
 
 
-def parse(path: Path, text: str, line: int) -> dict[str, Any]:
+def parse(path: Path, text: str | bytes, line: int) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {line + error.lineno - 1}: is not JSON ({error.msg})") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}, line {line}: is not UTF-8 text") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path}, line {line}: holds {type(found).__name__}, not an object")
-    return {key: numbers(value) for key, value in found.items()}
-
-
-def numbers(value: Any) -> Any:
-    """Undo what `plain` did to numbers that JSON does not know."""
-    if isinstance(value, str):
-        return NOT_JSON.get(value, value)
-    if isinstance(value, list):
-        return [numbers(v) for v in value]
-    return {k: numbers(v) for k, v in value.items()} if isinstance(value, dict) else value
+    return found
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(plain(value), indent=indent, allow_nan=False)
+    text = json.dumps(plain(value), indent=indent, allow_nan=False)
+    return text.replace(json.dumps(INFINITY), "1e999").replace(json.dumps("-" + INFINITY), "-1e999")
 
 
 def plain(value: Any) -> Any:
@@ -176,7 +186,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        if math.isnan(value):
+            return None
+        return value if math.isfinite(value) else INFINITY if value > 0 else "-" + INFINITY
     if value is None or isinstance(value, str | bool | int):
         return value
     return plain(value.tolist()) if hasattr(value, "tolist") else str(value)
@@ -198,14 +210,16 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
         growing.unlink(missing_ok=True)
 
 
-def remove_run(path: Path) -> None:
-    """Empty a run folder of a run's files; refuse if it holds anything else."""
-    own = {"config.json", "metrics.jsonl", "result.json", "figures"}
-    foreign = sorted(p.name for p in path.iterdir() if p.name not in own)
+def refuse_foreign_files(path: Path) -> None:
+    """A folder may be replaced only if it is a run and holds nothing that no run writes."""
+    if not (path / "config.json").is_file():
+        raise ValueError(f"{path}: is not a run folder (it has no config.json); --overwrite replaces runs only")
+    foreign = [p for p in path.iterdir() if not OWN.fullmatch(p.name)]
+    foreign += [p for p in path.glob("figures/*") if p.suffix not in (".png", ".pdf", ".tmp")]
+    foreign += [p for p in path.glob("figures/*.png") if not p.with_suffix(".pdf").exists()]  # we write both
     if foreign:
-        raise ValueError(f"{path}: holds {foreign[0]!r}, which no run wrote; --overwrite replaces runs only")
-    for entry in path.iterdir():
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        name = min(p.relative_to(path).as_posix() for p in foreign)
+        raise ValueError(f"{path}: holds {name!r}, which no run wrote; --overwrite replaces runs only")
 
 
 def versions() -> dict[str, str]:

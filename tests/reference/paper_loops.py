@@ -48,7 +48,8 @@ def max_ppo(beta, advantage, epsilon):
     """Algorithm Ad hoc PPO Maximization, on centred advantages, with the actions that beta never takes left out."""
     supported = {a for a in range(len(beta)) if beta[a] > 0}
     mean = sum(beta[a] * advantage[a] for a in supported)
-    actions = {a for a in supported if advantage[a] > mean}
+    zero = 1e-12 * (max(advantage[a] for a in supported) - mean)  # what is positive by rounding only is not
+    actions = {a for a in supported if advantage[a] - mean > zero}
     if not actions:
         return beta.copy()
     pi = np.zeros_like(beta)

@@ -56,6 +56,21 @@ def test_gradients_take_the_plain_rule():
     assert torch.isfinite(beta.grad).all()
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's remark on vmap over sorting
+def test_transforms_take_the_plain_rule():
+    beta, advantage = on_device(random_states((5,), 6))
+    expected = numbers(rbi.max_reroute(beta, advantage, 0.5, 1.5))
+
+    def rule(b):
+        return rbi.max_reroute(b, advantage, 0.5, 1.5)
+
+    pi, slope = torch.func.jvp(rule, (beta,), (torch.ones_like(beta),))
+    assert numbers(pi) == approx(expected, abs=2e-6)
+    assert numbers(slope) == approx(1 - beta.shape[-1] * expected, abs=1e-4)  # beta is normalised inside
+    each = torch.func.vmap(lambda b, a: rbi.max_reroute(b, a, 0.5, 1.5))(beta, advantage)
+    assert numbers(each) == approx(expected, abs=2e-6)
+
+
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_unchecked_rules_never_wait_for_the_device_and_can_be_captured(rule):

@@ -208,6 +208,48 @@ def test_parameters_of_all_rules_may_differ_per_state():
     assert pi[1] == approx(rbi.forward_kl(beta[1], advantage[1], radius=0.3), abs=1e-12)
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_parameters_may_enlarge_the_batch(library):
+    beta, advantage = (array(library, x) for x in ([0.5, 0.3, 0.2], [0.0, 1.0, 2.0]))
+    column = array(library, np.linspace(0.1, 0.3, 5)[:, None])
+    for rule in (rbi.max_tv, rbi.max_ppo, rbi.forward_kl, rbi.backward_kl):
+        assert rule(beta, advantage, column).shape == (5, 3), rule
+    assert rbi.max_reroute(beta, advantage, column, 1 + column).shape == (5, 3)
+
+
+@pytest.mark.parametrize("rule", [rbi.ForwardKL(radius=0.5), rbi.BackwardKL(0.5)], ids=str)
+def test_radii_are_met_in_float32_for_rare_actions_and_masks_by_large_numbers(rule):
+    for beta, advantage in (
+        ([1, 1e-30], [0, 1]),
+        ([1, 1e-30, 1e-3], [0, 1, 0.5]),
+        ([0.1, 0.8, 0.1], [torch.finfo(torch.float32).min, 0, 1]),
+        ([0.1, 0.8, 0.1], [-1e30, 0, 1]),
+    ):
+        b, a = torch.tensor(beta) / sum(beta), torch.tensor(advantage, dtype=torch.float32)
+        wide = rule(b.double() / b.double().sum(), a.double())
+        assert numbers(rule(b, a)) == approx(numbers(wide), abs=1e-6)
+        distance = measures.kl(wide, b.double()) if isinstance(rule, rbi.ForwardKL) else measures.kl(b.double(), wide)
+        assert float(distance) == approx(0.5, abs=1e-5)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_temperatures_near_zero_are_greedy_on_the_support(library):
+    for temperature in (1e-46, 1e-40, 1e-30):
+        pi = rbi.forward_kl(array(library, [0.5, 0.5], "float32"), array(library, [0, 1], "float32"), temperature)
+        assert numbers(pi) == approx([0, 1])
+
+
+def test_large_integers_keep_their_order():
+    assert rbi.greedy(torch.tensor([0.5, 0.5]), torch.tensor([2**24, 2**24 + 1])).tolist() == [0, 1]
+
+
+def test_bounds_of_any_size_are_numbers():
+    beta, advantage = np.array([0.5, 0.5]), np.array([0.0, 1.0])
+    assert rbi.max_reroute(beta, advantage, 0, 10**400) == approx([0, 1])
+    with pytest.raises(ValueError, match="is too large"):
+        rbi.Reroute(0, 10**400)
+
+
 def test_a_one_hot_beta_of_integers_is_a_distribution_too():
     pi = rbi.max_tv(np.array([0, 1]), np.array([1, 0]), 0.25)
     assert pi.dtype == np.float64

@@ -35,6 +35,7 @@ REFUSALS = {
     "negative c_min per action": (dict(c_min=[-0.5, 0.5]), r"^c_min\[0, 0\] = -0.5: must be >= 0$"),
     "lower bounds too high": (dict(c_min=[1.2, 1.2], c_max=3.0), r"^the sum of c_min \* beta\[0\] = 1.2: must be <= 1"),
     "upper bounds too low": (dict(c_min=0.0, c_max=[0.9, 0.9]), r"^the sum of c_max \* beta\[0\] = 0.9: must be >= 1"),
+    "lower bounds a little too high": (dict(c_min=[1.00009], c_max=[2.0]), r"^the sum of c_min \* beta\[0\] = 1.00009"),
     "bounds of a wrong shape": (dict(c_max=[1.5, 1.5, 1.5]), r"^c_max has shape \(3,\): its last axis must be 1 or 2"),
     "no legal action": (dict(legal=[[True, True], [False, False]]), r"^the number of legal actions\[1\] = 0: at least"),
     "beta has no legal mass": (
@@ -79,7 +80,7 @@ def test_every_rule_refuses_mixed_libraries_and_what_is_no_array(rule):
             r"^shapes do not broadcast: beta \(2, 2\), .*, delta \(3, 1\)$",
         ),
         (lambda b, a: rbi.max_ppo(b, a, -0.5), r"^epsilon = -0.5: must be >= 0$"),
-        (lambda b, a: rbi.forward_kl(b, a, 0.0), r"^temperature = 0.0: must be > 0$"),
+        (lambda b, a: rbi.forward_kl(b, a, 0.0), r"^temperature = 0: must be > 0$"),
         (lambda b, a: rbi.forward_kl(b, a, radius=-1), r"^radius = -1: must be >= 0$"),
         (lambda b, a: rbi.forward_kl(b, a), r"^give exactly one of temperature or radius: got temperature=None"),
         (lambda b, a: rbi.forward_kl(b, a, 1.0, radius=1.0), r"^give exactly one of temperature or radius"),
@@ -95,6 +96,27 @@ def test_every_rule_refuses_mixed_libraries_and_what_is_no_array(rule):
 def test_parameters_of_other_rules_are_named_too(call, message):
     with pytest.raises(ValueError, match=message):
         call(np.array(BETA), np.array([[1.0, 2.0], [3.0, 4.0]]))
+
+
+@pytest.mark.parametrize(
+    ("beta", "message"),
+    [
+        (np.array([0.5, 0.5], dtype=np.longdouble), r"^beta has dtype (float128|longdouble): must be floating"),
+        (np.array([0.5, 0.5], dtype=complex), r"^beta has dtype complex128: must be floating"),
+        (np.array(["a", "b"]), r"^beta has dtype <U1: must be floating"),
+        (np.matrix([0.5, 0.5]), r"^beta is a matrix: must be a NumPy, PyTorch or JAX array$"),
+        (np.ma.masked_array([0.5, 0.5], [True, False]), r"^beta is a MaskedArray: must be"),
+    ],
+    ids=["longdouble", "complex", "text", "matrix", "masked"],
+)
+def test_arrays_that_no_rule_computes_with_are_refused(beta, message):
+    with pytest.raises(ValueError, match=message):
+        rbi.max_tv(beta, np.array([0.0, 1.0]), 0.1)
+
+
+def test_a_missing_parameter_is_named():
+    with pytest.raises(ValueError, match=r"^delta is a NoneType: must be"):
+        rbi.max_tv(np.array([0.5, 0.5]), np.array([0.0, 1.0]), None)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

@@ -52,6 +52,41 @@ def test_jax_jit_and_vmap_go_through_every_rule(rule):
     assert numbers(jax.vmap(rule)(beta, advantage)) == expected
 
 
+def test_jax_jit_takes_constants_beside_traced_arguments():
+    beta, advantage, delta = jnp.array([0.5, 0.5]), jnp.array([0.0, 1.0]), jnp.array([0.1])
+    expected = approx([0.4, 0.6])
+    assert numbers(jax.jit(lambda d: rbi.max_tv(beta, advantage, d))(0.1)) == expected
+    assert numbers(jax.jit(lambda a: rbi.max_tv(beta, a, delta))(advantage)) == expected
+    assert numbers(jax.jit(lambda x: rbi.max_tv(beta, advantage, 0.1) * x)(1.0)) == expected
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's remark on vmap over scatter
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_torch_vmap_goes_through_every_rule(rule):
+    beta, advantage = (torch.tensor(x) for x in random_states((4,), 5))
+    assert numbers(torch.func.vmap(rule)(beta, advantage)) == approx(numbers(rule(beta, advantage)), abs=1e-12)
+
+
+def test_rules_with_numpy_numbers_compile_too():
+    beta, advantage = (torch.tensor(x) for x in random_states((4,), 5))
+    rule = rbi.Reroute(np.float64(0.5), np.float32(1.5))
+    compiled = torch.compile(lambda b, a: rule(b, a), fullgraph=True, backend="aot_eager")
+    assert numbers(compiled(beta, advantage)) == approx(numbers(rbi.Reroute(0.5, 1.5)(beta, advantage)))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("values", [[-np.inf, 1.0, 2.0], [3e38, -3e38, 0.0], [0.0, 0.0, 0.0]], ids=str)
+def test_gradients_are_finite_at_extremes(rule, values):
+    for weights in ([0.5, 0.3, 0.2], [0.0, 0.6, 0.4], [1.0, 1e-30, 0.0]):
+        beta = torch.tensor(weights, requires_grad=True)
+        advantage = torch.tensor(values, requires_grad=True)
+        pi = rule(beta, advantage)
+        if pi.requires_grad:
+            pi[1].backward()
+            assert torch.isfinite(beta.grad).all()
+            assert advantage.grad is None or torch.isfinite(advantage.grad).all()
+
+
 def test_a_trace_still_refuses_wrong_shapes():
     compiled = torch.compile(lambda b, a: rbi.max_tv(b, a, 0.1), fullgraph=True, backend="eager")
     with pytest.raises(Exception, match="3 actions"):

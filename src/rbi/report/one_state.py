@@ -63,7 +63,9 @@ def draw_policy(panel: Any, step: dict[str, Any], beta: list[float]) -> None:
 def draw_promises(panel: Any, steps: list[dict[str, Any]]) -> None:
     """One line a rule: the promised step, with two standard deviations of what errors can take from it (or add)."""
     for place, step in enumerate(steps):
-        if math.isfinite(step["risk"]):
+        if not math.isfinite(step["promise"]):
+            panel.annotate("promise unbounded", (0, place), (6, -3), textcoords="offset points", fontsize=7)
+        elif math.isfinite(step["risk"]):
             may_lose = 2 * step["risk"] > step["promise"]
             color = WARNING if may_lose else ACCENT
             marker = "o" if may_lose else "s"  # told apart without colour too

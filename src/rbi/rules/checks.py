@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rbi.arrays import NUMBERS, is_floating, library, namespace
+from rbi.arrays import NUMBERS, is_floating, is_real, library, namespace
 from rbi.rules.state import State
 
+BOUNDS_TOLERANCE = 1e-6  # what rounding may do to sums of bounds
 SUM_TOLERANCE = 1e-4  # float32 softmaxes over 10,000 actions stay within 1e-5; hand-typed tables do not
 
 
@@ -61,7 +62,7 @@ def shapes(beta: Any, advantage: Any, legal: Any, names: tuple[str, str] = ("bet
 
 def parameters(values: dict[str, Any], states: dict[str, Any], *, per_action: bool = False) -> None:
     """Numbers, or arrays that broadcast: one value a state `[..., 1]` or, where allowed, one an action `[..., A]`."""
-    arrays = {name: v for name, v in values.items() if v is not None and not isinstance(v, NUMBERS)}
+    arrays = {name: v for name, v in values.items() if not isinstance(v, NUMBERS)}
     one_library(states | arrays)
     actions = next(iter(states.values())).shape[-1]
     for name, array in arrays.items():
@@ -87,6 +88,8 @@ def one_library(arrays: dict[str, Any]) -> None:
     for name, found in libraries.items():
         if found is None:
             raise ValueError(f"{name} is a {type(arrays[name]).__name__}: must be a NumPy, PyTorch or JAX array")
+        if not is_real(arrays[name].dtype):
+            raise ValueError(f"{name} has dtype {arrays[name].dtype}: must be floating (16, 32, 64 bits) or integer")
     if len(set(libraries.values())) > 1:
         told = ", ".join(f"{name} is {found}" for name, found in libraries.items())
         raise ValueError(f"arrays of one library are needed: {told}")
@@ -129,8 +132,8 @@ def reroute_bounds(beta: Any, legal: Any, c_min: Any, c_max: Any) -> None:
     refuse("c_min", low, ~(low >= 0), "must be >= 0")
     refuse("c_max", high, ~(high >= low), "must be >= c_min")
     least, most = (s.xp.sum(c * s.beta, axis=-1) for c in (low, high))
-    refuse("the sum of c_min * beta", least, ~(least <= 1 + SUM_TOLERANCE), "must be <= 1: no policy lies that high")
-    refuse("the sum of c_max * beta", most, ~(most >= 1 - SUM_TOLERANCE), "must be >= 1: no policy lies that low")
+    refuse("the sum of c_min * beta", least, ~(least <= 1 + BOUNDS_TOLERANCE), "must be <= 1: no policy lies that high")
+    refuse("the sum of c_max * beta", most, ~(most >= 1 - BOUNDS_TOLERANCE), "must be >= 1: no policy lies that low")
 
 
 def between(name: str, value: Any, least: float, most: float) -> None:
@@ -138,7 +141,7 @@ def between(name: str, value: Any, least: float, most: float) -> None:
     limits = f"must be >= {least:g}" if most == float("inf") else f"must be in [{least:g}, {most:g}]"
     if isinstance(value, NUMBERS):
         if not least <= value <= most:
-            raise ValueError(f"{name} = {value}: {limits}")
+            raise ValueError(f"{name} = {value:g}: {limits}")
     elif value is not None and has_values(value):
         refuse(name, value, ~((value >= least) & (value <= most)), limits)
 
@@ -146,7 +149,7 @@ def between(name: str, value: Any, least: float, most: float) -> None:
 def positive(name: str, value: Any) -> None:
     if isinstance(value, NUMBERS):
         if not value > 0:
-            raise ValueError(f"{name} = {value}: must be > 0")
+            raise ValueError(f"{name} = {value:g}: must be > 0")
     elif value is not None and has_values(value):
         refuse(name, value, ~(value > 0), "must be > 0")
 
@@ -161,7 +164,8 @@ def exactly_one(**options: Any) -> None:
 def refuse(name: str, values: Any, bad: Any, rule: str) -> None:
     """Raise if any value is marked bad, naming the first one by its index."""
     xp = namespace(bad)
-    if not bool(xp.any(bad)):
+    found = xp.any(bad)
+    if is_symbol(found) or not bool(found):
         return
     index = tuple(int(i[0]) for i in xp.nonzero(bad)) if bad.ndim else ()
     place = f"[{', '.join(map(str, index))}]" if index else ""
@@ -173,8 +177,14 @@ def has_values(*arrays: Any) -> bool:
     if any(isinstance(a, torch.Tensor) for a in arrays):
         capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         return not torch.compiler.is_compiling() and not capturing
-    traced = (sys.modules["jax"].core.Tracer,) if any(library(a) == "JAX" for a in arrays) else ()
-    return not any(isinstance(a, traced) for a in arrays)
+    return not any(is_symbol(a) for a in arrays)
+
+
+def is_symbol(array: Any) -> bool:
+    """Whether the array stands for values to come: traced by JAX, or batched by torch.func.vmap."""
+    if isinstance(array, torch.Tensor):
+        return bool(torch._C._functorch.is_batchedtensor(array))
+    return "jax" in sys.modules and isinstance(array, sys.modules["jax"].core.Tracer)
 
 
 def epsilon_of(dtype: Any) -> float:

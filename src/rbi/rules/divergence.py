@@ -14,7 +14,7 @@ from rbi.rules.state import State
 Array = TypeVar("Array")
 
 MINUS_INFINITY_GAP = 1e6  # an advantage of -inf counts as a million times the largest finite gap
-BISECTIONS = 20  # halvings of at most 920 units of log scale: 0.001 left
+BISECTIONS = 21  # halvings of at most 1,382 units of log scale: 0.0007 left
 NEWTON_STEPS = 3  # each about squares that
 
 
@@ -43,17 +43,19 @@ def forward_kl(
     """
     if check:
         checks.exactly_one(temperature=temperature, radius=radius)
-        checks.state(beta, advantage, legal, {"temperature": temperature, "radius": radius})
+        checks.state(beta, advantage, legal, {"temperature": temperature} if radius is None else {"radius": radius})
         checks.positive("temperature", temperature)
         checks.between("radius", radius, 0, float("inf"))
-    s = State.of(beta, advantage, legal)
+    s = State.of(beta, advantage, legal, widest=radius is not None)
     with quiet(s.xp):
         if radius is None:
-            exponent = -s.xp.where(s.support, s.gap(), 0.0) / s.parameter(temperature)
+            gap = s.gap()
+            hopeless = s.xp.isinf(gap) | ~s.support
+            gap, coldness = s.xp.where(hopeless, 0.0, gap), 1.0 / not_tiny(s, s.parameter(temperature))
         else:
             gap, _ = relative_gaps(s)
-            exponent = -gap * inverse_temperature(s, gap, s.parameter(radius))
-        weight = s.beta * s.xp.exp(exponent)
+            hopeless, coldness = ~s.support, inverse_temperature(s, gap, s.parameter(radius))
+        weight = s.xp.where(hopeless, 0.0, s.beta * s.xp.exp(-gap * coldness))
     return s.answer(weight / s.sum(weight))
 
 
@@ -75,14 +77,15 @@ def backward_kl(beta: Array, advantage: Array, radius: Any, *, legal: Any = None
     if check:
         checks.state(beta, advantage, legal, {"radius": radius})
         checks.between("radius", radius, 0, float("inf"))
-    s = State.of(beta, advantage, legal)
+    s = State.of(beta, advantage, legal, widest=True)
     xp, radius = s.xp, s.parameter(radius)
     with quiet(xp):
         gap, unsupported_lead = relative_gaps(s)
-        supported_multiplier = 1.0 / inverse_multiplier(s, gap, radius)  # lambda' above the best supported advantage
-        weight = s.beta / (supported_multiplier + gap)
+        x = inverse_multiplier(s, gap, radius)
+        weight = s.beta / (1.0 + x * gap)
         on_support = weight / s.sum(weight)
 
+        supported_multiplier = 1.0 / x  # lambda', counted from the best supported advantage
         lead = xp.maximum(unsupported_lead, supported_multiplier)
         log_distance = xp.log(lead + gap)  # log(lambda' - A)
         supported = s.beta * xp.exp(s.sum(s.beta * log_distance) - radius - log_distance)
@@ -97,11 +100,14 @@ def relative_gaps(s: State) -> tuple[Any, Any]:
     Both in units of the largest finite gap, which makes the solvers blind to the scale of rewards.
     """
     xp, gap = s.xp, s.gap()
-    unit = xp.max(xp.where(s.support & xp.isfinite(gap), gap, 0.0), axis=-1, keepdims=True)
+    infinite = ~(gap < largest_scale(s) ** 0.5)  # -inf, and numbers that only stand for it
+    behind = xp.where(s.support & ~infinite, gap, 0.0)  # no infinity gets into the arithmetic, nor into its gradient
+    unit = xp.max(behind, axis=-1, keepdims=True)
     unit = xp.where(unit > 0, unit, 1.0)
-    supported = xp.where(s.support, xp.where(xp.isinf(gap), MINUS_INFINITY_GAP, gap / unit), 0.0)
-    lead = xp.max(xp.where(s.untried, -gap / unit, -1.0), axis=-1, keepdims=True)
-    return supported, at_most(xp, lead, largest_scale(s))
+    supported = xp.where(s.support & infinite, MINUS_INFINITY_GAP, behind / unit)
+    ahead = xp.where(s.untried & (gap < 0), at_most(xp, -gap, largest_scale(s)), 0.0)
+    lead = at_most(xp, xp.max(ahead, axis=-1, keepdims=True) / unit, largest_scale(s))
+    return supported, xp.where(xp.any(s.untried & (gap < 0), axis=-1, keepdims=True), lead, -1.0)
 
 
 def inverse_temperature(s: State, gap: Any, radius: Any) -> Any:
@@ -162,4 +168,10 @@ def solve(s: State, divergence: Callable[[Any], Any], slope: Callable[[Any], Any
 
 def largest_scale(s: State) -> float:
     """How far the solvers look: probabilities down to its inverse stay representable."""
-    return 1e200 if s.beta.dtype.itemsize == 8 else 1e25
+    return 1e300 if s.beta.dtype.itemsize == 8 else 1e36
+
+
+def not_tiny(s: State, value: Any) -> Any:
+    """The value, or the smallest number whose inverse is finite."""
+    least = 1.0 / largest_scale(s)
+    return max(value, least) if isinstance(value, float) else at_least(s.xp, value, least)

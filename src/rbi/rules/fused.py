@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 MOST_ACTIONS = 64  # the comparisons of all pairs are unrolled
 ACTIONS_A_THREAD = 9  # measured on one H200: fewer re-read more, more hold too many registers
@@ -28,7 +29,7 @@ def can_run(beta: Any, advantage: Any, c_min: Any, c_max: Any, legal: Any) -> bo
         and beta.dtype in (torch.float32, torch.float16, torch.bfloat16)
         and 1 <= beta.shape[-1] <= MOST_ACTIONS
         and 0 < beta.numel() < 2**31
-        and not (torch.is_grad_enabled() and (beta.requires_grad or advantage.requires_grad))
+        and not is_differentiated(beta, advantage)
         and kernel() is not None
     )
 
@@ -48,6 +49,14 @@ def max_reroute(beta: Any, advantage: Any, c_min: float, c_max: float) -> Any:
             num_warps=THREADS_A_BLOCK // 32,
         )  # fmt: skip
     return pi
+
+
+def is_differentiated(*arrays: Any) -> bool:
+    """Whether autograd, forward-mode or a transform of torch.func watches the arrays: the kernel knows none of them."""
+    if any(torch._C._functorch.is_functorch_wrapped_tensor(a) for a in arrays):
+        return True
+    backward = torch.is_grad_enabled() and any(a.requires_grad for a in arrays)
+    return backward or forward_ad._current_level >= 0
 
 
 @functools.cache

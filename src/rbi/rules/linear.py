@@ -13,6 +13,7 @@ from rbi.rules import checks, fused
 from rbi.rules.state import State
 
 Array = TypeVar("Array")
+ROUNDING = {4: 1e-6, 8: 1e-13}  # of a mean, by the bytes of a number
 
 
 def max_reroute(
@@ -65,7 +66,8 @@ def max_ppo(beta: Array, advantage: Array, epsilon: Any, *, legal: Any = None, c
         maximise  sum_a beta(a) min(A(a) c(a), A(a) clip(c(a), 1-epsilon, 1+epsilon))   with   c = pi/beta
 
     Actions of positive advantage take up to (1+epsilon)*beta in order; what is left goes to the best of them. Signs
-    matter here, so the advantages are centred by sum_a beta(a) A(a). Where none is positive, beta comes back.
+    matter here, so the advantages are centred by sum_a beta(a) A(a), and what is 0 but for rounding counts as 0. Where
+    none is positive, beta comes back.
 
     >>> import numpy as np
     >>> max_ppo(np.array([.5, .3, .2]), np.array([0., 1., 2.]), 0.5)
@@ -76,7 +78,7 @@ def max_ppo(beta: Array, advantage: Array, epsilon: Any, *, legal: Any = None, c
         checks.between("epsilon", epsilon, 0, float("inf"))
     s = State.of(beta, advantage, legal)
     gap = s.xp.where(s.support, s.gap(), 0.0)
-    positive = s.support & (gap < s.sum(s.beta * gap))
+    positive = s.support & (gap < (1.0 - ROUNDING[gap.dtype.itemsize]) * s.sum(s.beta * gap))
     pi = s.fill(1.0, s.xp.where(positive, at_most(s.xp, (1.0 + s.parameter(epsilon)) * s.beta, 1.0), 0.0))
     rest = s.xp.where(s.best(among=s.support), 1.0 - s.sum(pi), 0.0)
     return s.answer(s.xp.where(s.xp.any(positive, axis=-1, keepdims=True), pi + at_least(s.xp, rest, 0.0), s.beta))

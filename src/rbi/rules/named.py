@@ -28,6 +28,13 @@ class Rule(ABC):
 
     name: ClassVar[str]
 
+    def __post_init__(self) -> None:
+        """Parameters are kept as plain floats: NumPy's numbers compare alike but do not trace alike."""
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is not None:
+                object.__setattr__(self, f.name, real(f.name, value))
+
     @abstractmethod
     def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
         """The improved policy pi, `[..., A]`. `check=False` skips validation and so never waits for a device."""
@@ -48,8 +55,9 @@ class Reroute(Rule):
     c_max: float
 
     def __post_init__(self) -> None:
-        checks.between("c_min", real("c_min", self.c_min), 0, 1)
-        checks.between("c_max", real("c_max", self.c_max), 1, math.inf)
+        super().__post_init__()
+        checks.between("c_min", self.c_min, 0, 1)
+        checks.between("c_max", self.c_max, 1, math.inf)
 
     def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
         return max_reroute(beta, advantage, self.c_min, self.c_max, legal=legal, check=check)
@@ -64,7 +72,8 @@ class TotalVariation(Rule):
     delta: float
 
     def __post_init__(self) -> None:
-        checks.between("delta", real("delta", self.delta), 0, 1)
+        super().__post_init__()
+        checks.between("delta", self.delta, 0, 1)
 
     def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
         return max_tv(beta, advantage, self.delta, legal=legal, check=check)
@@ -79,7 +88,8 @@ class PPO(Rule):
     epsilon: float
 
     def __post_init__(self) -> None:
-        checks.between("epsilon", real("epsilon", self.epsilon), 0, math.inf)
+        super().__post_init__()
+        checks.between("epsilon", self.epsilon, 0, math.inf)
 
     def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
         return max_ppo(beta, advantage, self.epsilon, legal=legal, check=check)
@@ -95,9 +105,10 @@ class ForwardKL(Rule):
     radius: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checks.exactly_one(temperature=self.temperature, radius=self.radius)
-        checks.positive("temperature", real("temperature", self.temperature))
-        checks.between("radius", real("radius", self.radius), 0, math.inf)
+        checks.positive("temperature", self.temperature)
+        checks.between("radius", self.radius, 0, math.inf)
 
     def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
         return forward_kl(beta, advantage, self.temperature, radius=self.radius, legal=legal, check=check)
@@ -112,7 +123,8 @@ class BackwardKL(Rule):
     radius: float
 
     def __post_init__(self) -> None:
-        checks.between("radius", real("radius", self.radius), 0, math.inf)
+        super().__post_init__()
+        checks.between("radius", self.radius, 0, math.inf)
 
     def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
         return backward_kl(beta, advantage, self.radius, legal=legal, check=check)
@@ -177,8 +189,11 @@ def number(value: float) -> str:
     return repr(float(value)).removesuffix(".0")
 
 
-def real(name: str, value: Any) -> Any:
-    """The value, if it is a number (or None for one that was not given); arrays belong to the functions."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, NUMBERS)):
+def real(name: str, value: Any) -> float:
+    """The value as a float, if it is a number; arrays belong to the functions."""
+    if isinstance(value, bool) or not isinstance(value, NUMBERS):
         raise ValueError(f"{name} = {value!r}: must be a number")
-    return value
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} = {value}: is too large for a number") from None

@@ -20,7 +20,9 @@ def fill(xp: Any, budget: Any, room: Any, advantage: Any) -> Any:
 
     taken_i = sum_j room_j [j ranks before i],    given_i = min(max(budget - taken_i, 0), room_i)
     """
-    if advantage.shape != room.shape:
+    if not isinstance(budget, float) and budget.shape[:-1] != room.shape[:-1]:
+        budget, room, advantage = xp.broadcast_arrays(budget, room, advantage)
+    elif advantage.shape != room.shape:
         room, advantage = xp.broadcast_arrays(room, advantage)
     return way_to_fill(xp, advantage)(xp, budget, room, advantage)
 

@@ -7,7 +7,7 @@ arrays `[..., A]` of one library, wide enough to compute in, with beta normalise
 from dataclasses import dataclass
 from typing import Any
 
-from rbi.arrays import NUMBERS, at_most, computing_dtype, is_floating, namespace, quiet
+from rbi.arrays import NUMBERS, at_most, computing_dtype, is_floating, namespace, quiet, widest_dtype
 from rbi.rules import ranking
 
 LARGEST = {4: 3.4e38, 8: 1.7e308}  # by the bytes of a number
@@ -27,10 +27,11 @@ class State:
     dtype: Any
 
     @classmethod
-    def of(cls, beta: Any, advantage: Any, legal: Any = None) -> "State":
+    def of(cls, beta: Any, advantage: Any, legal: Any = None, *, widest: bool = False) -> "State":
+        """`widest` computes in float64 whatever comes in, for rules that solve equations."""
         xp = namespace(beta, advantage)
-        wide = computing_dtype(xp, beta, advantage)
-        dtype = beta.dtype if is_floating(beta.dtype) else wide
+        wide = widest_dtype(xp, beta) if widest else computing_dtype(xp, beta, advantage)
+        dtype = beta.dtype if is_floating(beta.dtype) else computing_dtype(xp, beta, advantage)
         beta, advantage = xp.astype(beta, wide, copy=False), xp.astype(advantage, wide, copy=False)
         if legal is not None:
             beta, advantage, legal = xp.broadcast_arrays(beta, advantage, legal)
@@ -46,7 +47,7 @@ class State:
         """A rule's parameter in the computing precision; infinity becomes the largest number, so that 0 * it is 0."""
         largest = LARGEST[self.beta.dtype.itemsize]
         if isinstance(value, NUMBERS):
-            return min(float(value), largest)
+            return largest if value > largest else float(value)
         return at_most(self.xp, self.xp.astype(value, self.beta.dtype, copy=False), largest)
 
     @property
