@@ -104,7 +104,7 @@ def test_parameters_of_other_rules_are_named_too(call, message):
         (np.array([0.5, 0.5], dtype=np.longdouble), r"^beta has dtype (float128|longdouble): must be floating"),
         (np.array([0.5, 0.5], dtype=complex), r"^beta has dtype complex128: must be floating"),
         (np.array(["a", "b"]), r"^beta has dtype <U1: must be floating"),
-        (np.matrix([0.5, 0.5]), r"^beta is a matrix: must be a NumPy, PyTorch or JAX array$"),
+        (np.array([0.5, 0.5]).view(np.matrix), r"^beta is a matrix: must be a NumPy, PyTorch or JAX array$"),
         (np.ma.masked_array([0.5, 0.5], [True, False]), r"^beta is a MaskedArray: must be"),
     ],
     ids=["longdouble", "complex", "text", "matrix", "masked"],

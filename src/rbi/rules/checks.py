@@ -174,9 +174,10 @@ def refuse(name: str, values: Any, bad: Any, rule: str) -> None:
 
 def has_values(*arrays: Any) -> bool:
     """Whether the arrays hold numbers that may be looked at now, rather than symbols of a trace."""
-    if any(isinstance(a, torch.Tensor) for a in arrays):
-        capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-        return not torch.compiler.is_compiling() and not capturing
+    if torch.compiler.is_compiling():
+        return False
+    if any(isinstance(a, torch.Tensor) and a.is_cuda for a in arrays) and torch.cuda.is_current_stream_capturing():
+        return False
     return not any(is_symbol(a) for a in arrays)
 
 
