@@ -8,7 +8,7 @@ INSTALLED := .venv/.installed
 .PHONY: help demo test check format bench results clean
 
 help:
-	@echo "make demo     every improvement rule on one state: a table and a picture, in runs/demo"
+	@echo "make demo     the improvement rules and the paper's bandit: tables and pictures, in runs/demo"
 	@echo "make test     all tests"
 	@echo "make check    formatting, lint, types, import directions, doctests"
 	@echo "make format   put the code into the house format"
@@ -24,7 +24,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 demo: $(INSTALLED)
 	@echo "== every improvement rule on one state"
-	@$(BIN)/rbi rules --out runs/demo --overwrite
+	@$(BIN)/rbi rules --out runs/demo/rules --overwrite
+	@echo "== the two-armed bandit: what one step gains over the behaviour policy (the paper's Figure 1)"
+	@$(BIN)/rbi bandit regret --out runs/demo/regret --overwrite
+	@echo "== the two-armed bandit: learning curves (the paper's Figure 2, at a tenth of its size)"
+	@$(BIN)/rbi bandit learn --repetitions 1000 --steps 2000 --out runs/demo/learn --overwrite
 
 test: $(INSTALLED)
 	@echo "== tests"

@@ -78,8 +78,14 @@ def test_without_out_a_new_folder_is_made_under_runs(tmp_path, monkeypatch):
         (["rules", "--visits", "many"], "rbi: Error parsing --visits: invalid literal for int()"),
         (["rules", "--return-std", "nan"], "rbi: --return-std = nan: must be in [0, 1e100]"),
         (["rules", "--visits", "1" + "0" * 400], "rbi: "),
-        (["rules", "--rules", *["greedy"] * 21], "rbi: --rules: give 1 to 20 of them, not 21"),
+        (["rules", "--rules", *["greedy"] * 9], "rbi: --rules: give 1 to 8 of them, not 9"),
         (["rules", "--bogus", "1"], "rbi: Unrecognized options: --bogus"),
+        (["bandit", "regret", "--means", "1", "-1"], "rbi: --means 1 -1: the second arm must be the better one"),
+        (["bandit", "regret", "--samples", "0"], "rbi: --samples and --stds: give at least one of each"),
+        (["bandit", "learn", "--stds", "1"], "rbi: --stds 1: means (-1.0, 1.0) and stds (1.0,): one of each an arm"),
+        (["bandit", "learn", "--rates", "2"], "rbi: --rates 2: must be 1/n or a number in (0, 1]"),
+        (["bandit", "learn", "--floor", "0.6"], "rbi: --floor = 0.6: must be in [0, 1/2]"),
+        (["bandit", "learn", "--steps", "0"], "rbi: --steps = 0: must be at least 1"),
         (["rulez"], "rbi: "),
         ([], "rbi: "),
     ],
@@ -91,6 +97,31 @@ def test_a_mistake_gives_one_line_status_2_and_no_folder(arguments, message, tmp
     assert told.startswith(message)
     assert told.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_bandit_regret_draws_figure_1_and_compares_it_with_a_simulation(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert cli.main(["bandit", "regret", "--out", str(out), "--points", "11", "--monte-carlo", "4000"]) == 0
+    result = runs.read(out).finished()
+    assert len(result["curves"]) == 6 * 2 * 3
+    assert result["farthest_simulation_in_standard_errors"] < 6
+    assert matplotlib.image.imread(out / "figures" / "regret.png").shape[1] > 1000
+    assert "reroute(0.5,2)" in capsys.readouterr().out
+
+
+def test_bandit_learn_gives_the_same_curves_whatever_the_number_of_workers(tmp_path, capsys):
+    for workers in ("1", "2"):
+        arguments = ["bandit", "learn", "--repetitions", "20", "--steps", "50", "--workers", workers, "--seed", "5"]
+        assert cli.main([*arguments, "--out", str(tmp_path / workers), "--rules", "greedy", "tv(0.25)"]) == 0
+    assert (tmp_path / "1" / "result.json").read_bytes() == (tmp_path / "2" / "result.json").read_bytes()
+    assert (tmp_path / "1" / "figures" / "learning.pdf").exists()
+    assert "t=50" in capsys.readouterr().out
+
+
+def test_bandit_learn_takes_more_arms(tmp_path):
+    arguments = ["bandit", "learn", "--means", "0", "1", "2", "--stds", "1,1,1", "--rates", "0.1", "--rules", "greedy"]
+    assert cli.main([*arguments, "--repetitions", "10", "--steps", "20", "--out", str(tmp_path / "run")]) == 0
+    assert runs.read(tmp_path / "run").finished()["curves"][0]["stds"] == "1,1,1"
 
 
 def test_an_occupied_folder_is_left_alone(tmp_path, capsys):

@@ -1,29 +1,36 @@
 """The command line: the only place that parses arguments, chooses folders and turns a seed into generators."""
 
+import concurrent.futures
 import contextlib
 import datetime
 import io
+import math
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+import numpy as np
 from rich.console import Console
+from rich.progress import track
 from tyro.extras import SubcommandApp
 
 import rbi
 from rbi import runs
+from rbi.lab import bandit
 
 HELP = """Better policies from logged experience, without making things worse.
 
 Every command shows what it does, takes --out and --seed, and writes a run folder that holds its configuration,
 metrics, results and figures. `rbi --version` prints the version, `rbi COMMAND --help` the options of a command."""
 
+T = TypeVar("T")
+
 USAGE_ERROR, INTERRUPTED = 2, 130
-MOST_RULES = 20  # more do not fit a picture that can be read
+MOST_RULES = 8  # more cannot be told apart in one picture
 
 
 class Command(Protocol):
@@ -66,8 +73,7 @@ class Rules:
             raise ValueError(f"--visits = {self.visits}: must be at least 1")
         if not 0 <= self.return_std <= 1e100:
             raise ValueError(f"--return-std = {self.return_std}: must be in [0, 1e100]")
-        if not 1 <= len(self.rules) <= MOST_RULES:
-            raise ValueError(f"--rules: give 1 to {MOST_RULES} of them, not {len(self.rules)}")
+        some_rules(self.rules)
 
     def run(self, argv: Sequence[str]) -> None:
         from rbi.lab import one_state
@@ -85,6 +91,186 @@ class Rules:
         say(f"wrote {run.path} (figures/rules.png)")
 
 
+@dataclass(frozen=True)
+class BanditRegret:
+    """What one step from a batch gains over beta in the two-armed bandit, exactly (the paper's Figure 1)."""
+
+    rules: tuple[str, ...] = (
+        "reroute(0.5,1.5)",
+        "greedy",
+        "reroute(0,2)",
+        "reroute(0.25,1.75)",
+        "reroute(0.5,2)",
+        "forward_kl(1)",
+    )
+    """The rules to compare. reroute(0.5,2) is here to show that asymmetric bounds can lose."""
+    means: tuple[float, float] = (-1.0, 1.0)
+    """Mean rewards; the second arm is the better one."""
+    stds: tuple[str, ...] = ("1,10", "10,1")
+    """Standard deviations of the two arms, written 1,10; one pair a scenario."""
+    samples: tuple[float, ...] = (10, 100, 1000)
+    """Batch sizes N; arm i has N beta_i samples."""
+    points: int = 101
+    """How many beta(better arm) between 0 and 1."""
+    monte_carlo: int = 0
+    """Simulate as well, with this many batches a point, and say how well the two agree."""
+    out: Path | None = None
+    """Folder for the results; a new one under runs/ if not given."""
+    seed: int = 0
+    """Seed of the simulation."""
+    overwrite: bool = False
+    """Replace an earlier run in the same folder."""
+
+    def __post_init__(self) -> None:
+        some_rules(self.rules)
+        for stds in self.stds:
+            arms_of(self.means, stds)
+        if not (self.samples and self.stds and min(self.samples) > 0):
+            raise ValueError("--samples and --stds: give at least one of each, and batches larger than 0")
+        if self.points < 2 or self.monte_carlo < 0:
+            raise ValueError("--points must be at least 2, --monte-carlo at least 0")
+        if not self.means[1] > self.means[0]:
+            raise ValueError(f"--means {self.means[0]:g} {self.means[1]:g}: the second arm must be the better one")
+
+    def run(self, argv: Sequence[str]) -> None:
+        from rbi.report import bandit as report
+
+        better, rng = np.linspace(0, 1, self.points), np.random.default_rng(self.seed)
+        cases = [(rbi.parse_rule(r), s, n) for s in self.stds for n in self.samples for r in self.rules]
+        with new_run("bandit-regret", self.out, self, self.seed, argv, self.overwrite) as run:
+            curves, farthest = [], 0.0
+            for rule, stds, n in progress(cases, "regret of one step"):
+                arms = arms_of(self.means, stds)
+                exact = bandit.gain(rule, better, n, arms)
+                found = {"rule": str(rule), "stds": stds, "samples": n, "better": better, "gain": exact.mean}
+                if self.monte_carlo:
+                    simulated = bandit.simulated_gain(rule, better, n, arms, self.monte_carlo, rng).mean
+                    error = exact.std / np.sqrt(self.monte_carlo)
+                    found |= {"simulated": simulated, "standard_error": error}
+                    farthest = max(farthest, float((abs(simulated - exact.mean) / np.maximum(error, 1e-9)).max()))
+                run.metric(rule=str(rule), stds=stds, samples=n, worst=exact.mean.min())
+                curves.append(found)
+            run.result({"curves": curves, "farthest_simulation_in_standard_errors": farthest or None})
+            done = runs.read(run.path)
+            run.figure("regret", report.regret_figure(done))
+        Console().print(report.regret_table(done))
+        if self.monte_carlo:
+            say(f"of {len(cases) * self.points} simulated points the farthest lies {farthest:.1f} standard errors off")
+        say(f"wrote {run.path} (figures/regret.png)")
+
+
+@dataclass(frozen=True)
+class BanditLearn:
+    """Off-policy learning curves in the Gaussian bandit (the paper's Figure 2)."""
+
+    rules: tuple[str, ...] = ("reroute(0.5,1.5)", "greedy", "tv(0.25)", "ppo(0.5)", "forward_kl(1)")
+    """The rules to compare."""
+    means: tuple[float, ...] = (-1.0, 1.0)
+    """Mean rewards, one an arm."""
+    stds: tuple[str, ...] = ("1,10", "10,1")
+    """Standard deviations, one an arm, written 1,10; one list a scenario."""
+    rates: tuple[str, ...] = ("1/n", "0.01")
+    """Learning rates of Q: a number, or 1/n for the mean of all samples."""
+    repetitions: int = 2000
+    """Independent learners a curve."""
+    steps: int = 10_000
+    """Samples a learner."""
+    exploration: float = 0.1
+    """Share of uniform exploration in the policy that draws the samples."""
+    floor: float = 1e-3
+    """Least probability of an arm."""
+    first: int = 10
+    """Uniform samples before learning starts."""
+    workers: int = 0
+    """Processes to use; 0 for one a core. The result does not depend on it."""
+    out: Path | None = None
+    """Folder for the results; a new one under runs/ if not given."""
+    seed: int = 0
+    """Seed of all draws."""
+    overwrite: bool = False
+    """Replace an earlier run in the same folder."""
+
+    def __post_init__(self) -> None:
+        some_rules(self.rules)
+        for name in ("repetitions", "steps", "first"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} = {getattr(self, name)}: must be at least 1")
+        if not 0 <= self.exploration <= 1:
+            raise ValueError(f"--exploration = {self.exploration:g}: must be in [0, 1]")
+        if not 0 <= self.floor <= 1 / len(self.means):
+            raise ValueError(f"--floor = {self.floor:g}: must be in [0, 1/{len(self.means)}]")
+        if not (self.stds and self.rates):
+            raise ValueError("--stds and --rates: give at least one of each")
+        for stds in self.stds:
+            arms_of(self.means, stds)
+        for rate in self.rates:
+            learning_rate(rate)
+
+    def run(self, argv: Sequence[str]) -> None:
+        from rbi.report import bandit as report
+
+        cases = [(s, rate, r) for s in self.stds for rate in self.rates for r in self.rules]
+        generators = [np.random.default_rng(s) for s in np.random.SeedSequence(self.seed).spawn(len(cases))]
+        tasks = [
+            (
+                rbi.parse_rule(rule),
+                arms_of(self.means, stds),
+                bandit.Learning(self.exploration, self.floor, self.first, learning_rate(rate)),
+                self.repetitions,
+                self.steps,
+                rng,
+            )
+            for (stds, rate, rule), rng in zip(cases, generators, strict=True)
+        ]
+        with new_run("bandit-learn", self.out, self, self.seed, argv, self.overwrite) as run:
+            curves = []
+            with concurrent.futures.ProcessPoolExecutor(self.workers or os.cpu_count()) as pool:
+                finished = pool.map(bandit.curve, *zip(*tasks, strict=True))
+                for (stds, rate, rule), curve in progress(zip(cases, finished, strict=True), "learning", len(cases)):
+                    curves.append({"stds": stds, "rate": rate, "rule": rule} | asdict(curve))
+                    run.metric(stds=stds, rate=rate, rule=rule, final=curve.mean[-1])
+            run.result({"curves": curves})
+            done = runs.read(run.path)
+            run.figure("learning", report.learning_figure(done))
+        Console().print(report.learning_table(done))
+        say(f"wrote {run.path} (figures/learning.png)")
+
+
+def arms_of(means: tuple[float, ...], stds: str) -> bandit.Arms:
+    """The bandit's arms, with standard deviations written like 1,10."""
+    try:
+        return bandit.Arms(means, tuple(float(word) for word in stds.split(",")))
+    except ValueError as error:
+        raise ValueError(f"--stds {stds}: {error}; write them like 1,10") from None
+
+
+def learning_rate(text: str) -> float | None:
+    """A number in (0, 1], or None for 1/n."""
+    if text == "1/n":
+        return None
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate <= 1:
+        raise ValueError(f"--rates {text}: must be 1/n or a number in (0, 1]")
+    return rate
+
+
+def some_rules(rules: Sequence[str]) -> None:
+    """As many rules as a picture can show, each of them readable."""
+    if not 1 <= len(rules) <= MOST_RULES:
+        raise ValueError(f"--rules: give 1 to {MOST_RULES} of them, not {len(rules)}")
+    for text in rules:
+        rbi.parse_rule(text)
+
+
+def progress(items: Iterable[T], told: str, total: int | None = None) -> Iterator[T]:
+    """The items, with a bar on the error stream while it is a terminal."""
+    console = Console(stderr=True)
+    return iter(track(items, told, total=total, console=console, disable=not console.is_terminal, transient=True))
+
+
 def new_run(
     command: str, out: Path | None, settings: object, seed: int, argv: Sequence[str], overwrite: bool
 ) -> runs.Writer:
@@ -97,8 +283,11 @@ def new_run(
 
 def parse(argv: Sequence[str]) -> Command:
     """The command that the arguments ask for. tyro explains a mistake in a box; users get its first sentence."""
-    app = SubcommandApp()
+    app, bandit = SubcommandApp(), SubcommandApp()
     app.command(name="rules")(Rules)
+    bandit.command(name="regret")(BanditRegret)
+    bandit.command(name="learn")(BanditLearn)
+    app.command(bandit, name="bandit", help="The paper's Gaussian bandit: regret of one step, learning curves.")
     told = io.StringIO()
     try:
         with contextlib.redirect_stderr(told):
@@ -116,7 +305,7 @@ def first_sentence(box: str) -> str:
     lines = ["" if set(line) <= set("─-") else line for line in lines]
     lines = lines[1:] if lines and not lines[0] else lines  # plain boxes have a rule under the title
     end = lines.index("") if "" in lines else len(lines)
-    return re.sub(r"^Error parsing [A-Z]\w*: ", "", " ".join(lines[:end]))
+    return re.sub(r"^Error parsing (?!-)\S+: ", "", " ".join(lines[:end]))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

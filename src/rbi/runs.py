@@ -45,6 +45,12 @@ class Run:
     def figures(self) -> list[Path]:
         return sorted((self.path / "figures").glob("*.png"))
 
+    def finished(self) -> dict[str, Any]:
+        """The result, which a figure or table needs; a run without one is named."""
+        if self.result is None:
+            raise ValueError(f"{self.path}: the run is not complete (it has no result.json)")
+        return self.result
+
 
 class Writer:
     """An open run folder. Made by `Writer.create` (new) or `Writer.reopen` (to go on with)."""

@@ -21,7 +21,7 @@ def table(run: Run) -> Table:
     table.add_column("rule", no_wrap=True)
     for name in ("pi", "pi/beta", "TV", "promise", "risk"):
         table.add_column(name, justify="right", no_wrap=True)
-    for step in finished(run):
+    for step in run.finished()["steps"]:
         policy = " ".join(f"{p:.2f}" for p in step["pi"])
         ratios = f"{step['c_min']:.2f}..{step['c_max']:.2f}"
         numbers = (step["total_variation"], step["promise"], step["risk"])
@@ -31,7 +31,7 @@ def table(run: Run) -> Table:
 
 def figure(run: Run) -> Any:
     """A panel a rule with beta behind and pi in front; below them what each promises, with its error bar."""
-    steps, beta = finished(run), run.config["settings"]["beta"]
+    steps, beta = run.finished()["steps"], run.config["settings"]["beta"]
     rows = math.ceil(len(steps) / COLUMNS)
     height = 1.45 * rows + 0.2 * len(steps) + 1.2
     with plt.rc_context(LOOK):
@@ -94,10 +94,3 @@ def caption(run: Run) -> str:
         f"Advantages ({advantages}). Risk: standard deviation of the penalty"
         f" ({settings['visits']} visits, returns +- {settings['return_std']:g})."
     )
-
-
-def finished(run: Run) -> list[dict[str, Any]]:
-    if run.result is None:
-        raise ValueError(f"{run.path}: the run is not complete (it has no result.json)")
-    steps: list[dict[str, Any]] = run.result["steps"]
-    return steps

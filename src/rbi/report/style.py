@@ -8,6 +8,17 @@ mpl.use("Agg")  # files only: no window, no display needed
 
 GREY, DARK, ACCENT, WARNING = "#c8ccd2", "#22303c", "#1f5f99", "#b4462a"
 
+LINES: tuple[dict[str, Any], ...] = (  # told apart by dashes and width as well as by colour
+    {"color": "#1f5f99", "linestyle": "-", "linewidth": 1.8},
+    {"color": "#b4462a", "linestyle": "--", "linewidth": 1.3},
+    {"color": "#2b7a4b", "linestyle": "-.", "linewidth": 1.3},
+    {"color": "#22303c", "linestyle": ":", "linewidth": 1.5},
+    {"color": "#8a5a9e", "linestyle": (0, (6, 1.5, 1, 1.5, 1, 1.5)), "linewidth": 1.3},
+    {"color": "#9a7b1d", "linestyle": (0, (2, 1)), "linewidth": 1.1},
+    {"color": "#5b6770", "linestyle": "-", "linewidth": 0.9},
+    {"color": "#3f8f9b", "linestyle": (0, (8, 3)), "linewidth": 1.1},
+)
+
 LOOK: Any = {
     "font.size": 8,
     "axes.titlesize": 8.5,

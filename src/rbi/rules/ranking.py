@@ -53,7 +53,8 @@ def fill_by_columns(xp: Any, budget: Any, room: Any, advantage: Any) -> Any:
         first = advantage[..., i] >= advantage[..., j]  # i < j: of equals i ranks first
         taken[j] = taken[j] + xp.where(first, room[..., i], 0.0)
         taken[i] = taken[i] + xp.where(first, 0.0, room[..., j])
-    return at_most(xp, at_least(xp, budget - xp.stack(taken, axis=-1), 0.0), room)
+    taken = xp.moveaxis(xp.stack(taken, axis=0), 0, -1)  # columns stay columns in memory
+    return at_most(xp, at_least(xp, budget - taken, 0.0), room)
 
 
 def fill_by_sorting(xp: Any, budget: Any, room: Any, advantage: Any) -> Any:
@@ -66,6 +67,9 @@ def fill_by_sorting(xp: Any, budget: Any, room: Any, advantage: Any) -> Any:
 
 def first(xp: Any, advantage: Any, among: Any) -> Any:
     """True at the first action of the total order among the marked ones, False elsewhere. Shape `[..., A]`."""
+    if way_to_fill(xp, advantage) is fill_by_columns:  # whoever takes all of a budget of 1 is the first
+        room = xp.ones_like(advantage) if among is None else xp.astype(among, advantage.dtype)
+        return fill_by_columns(xp, 1.0, room, advantage) > 0
     if among is None:
         at = xp.argmax(advantage, axis=-1, keepdims=True)
     else:

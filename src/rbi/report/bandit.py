@@ -1,0 +1,130 @@
+"""The figures of the paper's section 3, from the run folders of `rbi bandit`."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from rbi.report.style import DARK, LINES, LOOK
+from rbi.runs import Run
+
+BANDS = 2  # quartiles of all rules on top of each other cannot be read
+
+
+def regret_figure(run: Run) -> Any:
+    """Figure 1: what one step gains over beta, against how good beta is; a row a scenario, a column a batch size."""
+    settings, curves = run.config["settings"], run.finished()["curves"]
+    scenarios, batches = settings["stds"], settings["samples"]
+    with plt.rc_context(LOOK):
+        size = (2.4 * len(batches), 2.1 * len(scenarios) + 0.7)
+        figure: Any = plt.figure(figsize=size, layout="constrained")
+        panels = figure.subplots(len(scenarios), len(batches), sharex=True, sharey="row", squeeze=False)
+        for row, stds in zip(panels, scenarios, strict=True):
+            for panel, n in zip(row, batches, strict=True):
+                chosen = [c for c in curves if c["stds"] == stds and c["samples"] == n]
+                for look, c in zip(LINES, chosen, strict=False):
+                    panel.plot(c["better"], c["gain"], label=c["rule"], **look)
+                panel.axhline(0, color=DARK, linewidth=0.6)
+                panel.set_title(f"N = {n:g},  sigma = ({stds})")
+            row[0].set_ylabel("gain over beta")
+        for panel in panels[-1]:
+            panel.set_xlabel("beta(better arm)")
+        finish(figure, panels, regret_caption(run), len(settings["rules"]))
+    return figure
+
+
+def learning_figure(run: Run) -> Any:
+    """Figure 2: learning curves in log time, mean and quartiles; a row a scenario, a column a learning rate."""
+    settings, curves = run.config["settings"], run.finished()["curves"]
+    scenarios, rates = settings["stds"], settings["rates"]
+    with plt.rc_context(LOOK):
+        size = (3.6 * len(rates), 2.3 * len(scenarios) + 0.7)
+        figure: Any = plt.figure(figsize=size, layout="constrained")
+        panels = figure.subplots(len(scenarios), len(rates), sharex=True, sharey=True, squeeze=False)
+        for row, stds in zip(panels, scenarios, strict=True):
+            for panel, rate in zip(row, rates, strict=True):
+                chosen = [c for c in curves if c["stds"] == stds and c["rate"] == rate]
+                for look, c in zip(LINES, chosen, strict=False):
+                    panel.plot(c["times"], c["mean"], label=c["rule"], **look)
+                for look, c in zip(LINES[:BANDS], chosen, strict=False):
+                    panel.fill_between(c["times"], c["lower"], c["upper"], color=look["color"], alpha=0.13, linewidth=0)
+                panel.set(xscale="log", title=f"sigma = ({stds}),  learning rate {rate}")
+            row[0].set_ylabel("value of pi")
+        for panel in panels[-1]:
+            panel.set_xlabel("samples")
+        finish(figure, panels, learning_caption(run), len(settings["rules"]))
+    return figure
+
+
+def finish(figure: Any, panels: Any, caption: str, rules: int) -> None:
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    columns = rules if rules <= 5 else math.ceil(rules / 2)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=7.5, handlelength=2.8)
+    figure.suptitle(caption, x=0.01, ha="left", fontsize=7.5)
+    plt.close(figure)
+
+
+def regret_table(run: Run) -> Table:
+    """Per rule: the worst and the best gain over the whole grid, and where the worst is."""
+    table = Table(title=regret_caption(run), title_justify="left", title_style="", box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("rule", "worst gain", "at (N, sigma, beta)", "best gain"):
+        table.add_column(name, justify="left" if name == "rule" else "right", no_wrap=True)
+    curves = run.finished()["curves"]
+    for rule in run.config["settings"]["rules"]:
+        own = [c for c in curves if c["rule"] == rule]
+        worst, where = min((g, (c["samples"], c["stds"], b)) for c in own for g, b in grid(c))
+        best = max(g for c in own for g, _ in grid(c))
+        place = f"{where[0]:g}, ({where[1]}), {where[2]:.2f}"
+        table.add_row(rule, f"{worst:+.3f}", place if worst < -1e-9 else "-", f"{best:+.3f}")
+    return table
+
+
+def grid(curve: dict[str, Any]) -> Sequence[tuple[float, float]]:
+    return list(zip(curve["gain"], curve["better"], strict=True))
+
+
+def learning_table(run: Run) -> Table:
+    """Per panel and rule: the mean value early, in the middle and at the end."""
+    curves = run.finished()["curves"]
+    times = curves[0]["times"]
+    shown = [nearest(times, moment) for moment in milestones(times[-1])]
+    table = Table(title=learning_caption(run), title_justify="left", title_style="", box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("sigma", "rate", "rule", *(f"t={times[i]:,}" for i in shown)):
+        table.add_column(name, justify="right" if name.startswith("t=") else "left", no_wrap=True)
+    for c in curves:
+        table.add_row(f"({c['stds']})", str(c["rate"]), c["rule"], *(f"{c['mean'][i]:+.3f}" for i in shown))
+    return table
+
+
+def nearest(times: Sequence[int], moment: float) -> int:
+    """Where in `times` the moment is, or nearly."""
+    return min(range(len(times)), key=lambda i: abs(times[i] - moment))
+
+
+def milestones(steps: int) -> list[float]:
+    """Powers of ten up to the end of the run, and the end."""
+    return [*(10.0**k for k in range(1, 9) if 10**k < 0.7 * steps), float(steps)]
+
+
+def regret_caption(run: Run) -> str:
+    means = run.config["settings"]["means"]
+    return f"Expected regret of beta minus that of pi, one step from a batch of N; means ({means[0]:g}, {means[1]:g})."
+
+
+def learning_caption(run: Run) -> str:
+    s = run.config["settings"]
+    means = ", ".join(f"{m:g}" for m in s["means"])
+    return (
+        f"Means ({means}), {s['repetitions']:,} repetitions, exploration {s['exploration']:g}, floor {s['floor']:g},"
+        f" {s['first']} uniform samples first. Lines: means;"
+        f" bands: quartiles of {' and '.join(s['rules'][:BANDS])}." + two_armed_ppo(s)
+    )
+
+
+def two_armed_ppo(settings: dict[str, Any]) -> str:
+    """What a reader of the figure must know, or they look for a line that lies under another."""
+    shown = any(rule.startswith("ppo") for rule in settings["rules"]) and len(settings["means"]) == 2
+    return "\nWith two arms Max-PPO is the greedy step: the two differ by chance only." if shown else ""
