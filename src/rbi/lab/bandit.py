@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
+from rbi.lab.sampling import draw
 from rbi.rules import Rule
 
 Floats = np.ndarray
@@ -117,17 +118,6 @@ def learn(
         if step >= 0:
             pi = (1 - n * learning.floor) * rule(pi, q, check=False) + learning.floor
             yield pi @ means
-
-
-def draw(probs: Floats, rng: np.random.Generator) -> Floats:
-    """One index a row of `probs` `[R, n]`."""
-    left = rng.random(len(probs))
-    index = np.zeros(len(probs), dtype=np.intp)
-    for column in probs.T[:-1]:
-        left = left - column
-        index += left > 0
-        left = np.where(left > 0, left, -1.0)  # found: stays so
-    return index
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def learning_caption(run: Run) -> str:
     means = ", ".join(f"{m:g}" for m in s["means"])
     return (
         f"Means ({means}), {s['repetitions']:,} repetitions, exploration {s['exploration']:g}, floor {s['floor']:g},"
-        f" {s['first']} uniform samples first. Lines: means;"
+        f" {s['first']} uniform samples first.\nLines: means;"
         f" bands: quartiles of {' and '.join(s['rules'][:BANDS])}." + two_armed_ppo(s)
     )
 
