@@ -8,10 +8,11 @@ import math
 import os
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -33,14 +34,32 @@ USAGE_ERROR, INTERRUPTED = 2, 130
 MOST_RULES = 8  # more cannot be told apart in one picture
 
 
-class Command(Protocol):
-    """What the parser makes of the command line: settings that can run."""
+@dataclass(frozen=True)
+class Command(ABC):
+    """What the parser makes of the command line: settings that can run. All commands share where and how they write."""
 
-    def run(self, argv: Sequence[str]) -> None: ...
+    out: Path | None = None
+    """Folder for the results; a new one under runs/ if not given."""
+    seed: int = 0
+    """Seed of everything that is drawn at random."""
+    overwrite: bool = False
+    """Replace an earlier run in the same folder."""
+
+    @abstractmethod
+    def run(self, argv: Sequence[str]) -> None:
+        """Do the work, write the run folder, show the result."""
+
+    def new_run(self, name: str, argv: Sequence[str]) -> runs.Writer:
+        """The run folder: --out, or a new one under runs/ named by time and command."""
+        path = self.out if self.out is not None else Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{name}"
+        settings = {k: v for k, v in vars(self).items() if k not in ("out", "seed", "overwrite")}
+        return runs.Writer.create(
+            path, command=name, settings=settings, seed=self.seed, argv=argv, overwrite=self.overwrite
+        )
 
 
 @dataclass(frozen=True)
-class Rules:
+class Rules(Command):
     """Every improvement rule on one state: probabilities, ratios, what each promises and what it risks."""
 
     beta: tuple[float, ...] = (0.55, 0.25, 0.12, 0.06, 0.02)
@@ -61,12 +80,6 @@ class Rules:
     """How often the state was visited: the estimates' error falls with it."""
     return_std: float = 1.0
     """Standard deviation of returns."""
-    out: Path | None = None
-    """Folder for the results; a new one under runs/ if not given."""
-    seed: int = 0
-    """Written into the run folder; this command draws nothing at random."""
-    overwrite: bool = False
-    """Replace an earlier run in the same folder."""
 
     def __post_init__(self) -> None:
         if self.visits < 1:
@@ -81,7 +94,7 @@ class Rules:
 
         rules = [rbi.parse_rule(text) for text in self.rules]
         steps = one_state.steps(rules, self.beta, self.advantage, visits=self.visits, return_std=self.return_std)
-        with new_run("rules", self.out, self, self.seed, argv, self.overwrite) as run:
+        with self.new_run("rules", argv) as run:
             for step in steps:
                 run.metric(**asdict(step))
             run.result({"steps": steps})
@@ -92,7 +105,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class BanditRegret:
+class BanditRegret(Command):
     """What one step from a batch gains over beta in the two-armed bandit, exactly (the paper's Figure 1)."""
 
     rules: tuple[str, ...] = (
@@ -114,12 +127,6 @@ class BanditRegret:
     """How many beta(better arm) between 0 and 1."""
     monte_carlo: int = 0
     """Simulate as well, with this many batches a point, and say how well the two agree."""
-    out: Path | None = None
-    """Folder for the results; a new one under runs/ if not given."""
-    seed: int = 0
-    """Seed of the simulation."""
-    overwrite: bool = False
-    """Replace an earlier run in the same folder."""
 
     def __post_init__(self) -> None:
         some_rules(self.rules)
@@ -137,7 +144,7 @@ class BanditRegret:
 
         better, rng = np.linspace(0, 1, self.points), np.random.default_rng(self.seed)
         cases = [(rbi.parse_rule(r), s, n) for s in self.stds for n in self.samples for r in self.rules]
-        with new_run("bandit-regret", self.out, self, self.seed, argv, self.overwrite) as run:
+        with self.new_run("bandit-regret", argv) as run:
             curves, farthest = [], 0.0
             for rule, stds, n in progress(cases, "regret of one step"):
                 arms = arms_of(self.means, stds)
@@ -160,7 +167,7 @@ class BanditRegret:
 
 
 @dataclass(frozen=True)
-class BanditLearn:
+class BanditLearn(Command):
     """Off-policy learning curves in the Gaussian bandit (the paper's Figure 2)."""
 
     rules: tuple[str, ...] = ("reroute(0.5,1.5)", "greedy", "tv(0.25)", "ppo(0.5)", "forward_kl(1)")
@@ -183,12 +190,6 @@ class BanditLearn:
     """Uniform samples before learning starts."""
     workers: int = 0
     """Processes to use; 0 for one a core. The result does not depend on it."""
-    out: Path | None = None
-    """Folder for the results; a new one under runs/ if not given."""
-    seed: int = 0
-    """Seed of all draws."""
-    overwrite: bool = False
-    """Replace an earlier run in the same folder."""
 
     def __post_init__(self) -> None:
         some_rules(self.rules)
@@ -222,7 +223,7 @@ class BanditLearn:
             )
             for (stds, rate, rule), rng in zip(cases, generators, strict=True)
         ]
-        with new_run("bandit-learn", self.out, self, self.seed, argv, self.overwrite) as run:
+        with self.new_run("bandit-learn", argv) as run:
             curves = []
             with concurrent.futures.ProcessPoolExecutor(self.workers or os.cpu_count()) as pool:
                 finished = pool.map(bandit.curve, *zip(*tasks, strict=True))
@@ -269,16 +270,6 @@ def progress(items: Iterable[T], told: str, total: int | None = None) -> Iterato
     """The items, with a bar on the error stream while it is a terminal."""
     console = Console(stderr=True)
     return iter(track(items, told, total=total, console=console, disable=not console.is_terminal, transient=True))
-
-
-def new_run(
-    command: str, out: Path | None, settings: object, seed: int, argv: Sequence[str], overwrite: bool
-) -> runs.Writer:
-    """The run folder of a command: --out, or a new one under runs/ named by time and command."""
-    stamp = f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    path = out if out is not None else Path("runs") / f"{stamp}-{command}"
-    kept = {k: v for k, v in vars(settings).items() if k not in ("out", "seed", "overwrite")}
-    return runs.Writer.create(path, command=command, settings=kept, seed=seed, argv=argv, overwrite=overwrite)
 
 
 def parse(argv: Sequence[str]) -> Command:
