@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from array_api_compat import array_namespace, is_jax_array
 
-Number = int | float | np.integer[Any] | np.floating[Any]
 NUMBERS = (int, float, np.integer, np.floating)
 
 numpy_xp: Any = array_api_compat.numpy
