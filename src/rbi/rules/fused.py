@@ -5,6 +5,7 @@ and advantage are read once, pi is written once, so a step over a million states
 """
 
 import functools
+import importlib.metadata
 import math
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.autograd import forward_ad
 MOST_ACTIONS = 64  # the comparisons of all pairs are unrolled
 ACTIONS_A_THREAD = 9  # measured on one H200: fewer re-read more, more hold too many registers
 THREADS_A_BLOCK = 128
+OLDEST_TRITON = (3, 5)  # the kernel keeps its answers in a tuple, which earlier ones do not know
 LARGEST = 3e38  # stands for c_max = inf, so that 0 * c_max stays 0
 
 
@@ -61,11 +63,13 @@ def is_differentiated(*arrays: Any) -> bool:
 
 @functools.cache
 def kernel() -> Any:
-    """The kernel, or None where Triton is not installed."""
+    """The kernel, or None where Triton is not installed or too old."""
     try:
-        from rbi.rules.fused_kernel import max_reroute_kernel
-    except ModuleNotFoundError as missing:
-        if missing.name != "triton":
-            raise
+        version = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
         return None
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_TRITON:
+        return None
+    from rbi.rules.fused_kernel import max_reroute_kernel
+
     return max_reroute_kernel
