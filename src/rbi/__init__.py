@@ -1,6 +1,6 @@
 """rbi: better policies from logged experience, without making things worse."""
 
-from rbi import measures
+from rbi import measures, runs
 from rbi.rules import (
     PPO,
     BackwardKL,
@@ -42,4 +42,5 @@ __all__ = [
     "measures",
     "mix",
     "parse_rule",
+    "runs",
 ]

@@ -7,7 +7,7 @@
 
 Files appear whole or not at all: each is written beside its place, flushed to disk, and renamed. Metric lines are
 appended with one write each; a line torn by a power cut is dropped by the reader and cut off by `Writer.reopen`.
-JSON has no infinity and no NaN: infinity is written as 1e999, which every reader of floats takes for it, NaN as null.
+JSON has no infinity and no NaN: infinity is written as 1e999, which readers of floats take for it, NaN as null.
 """
 
 import dataclasses
@@ -138,8 +138,9 @@ class Writer:
         self.close()
 
 
-def read(path: Path) -> Run:
+def read(path: Path | str) -> Run:
     """A run folder, complete or not. A file that cannot be understood is named, with the line and the reason."""
+    path = Path(path)
     if not (path / "config.json").is_file():
         raise ValueError(f"{path}: is not a run folder (it has no config.json)")
     result = path / "result.json"

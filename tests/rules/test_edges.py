@@ -262,6 +262,7 @@ def test_mix_and_floor():
     assert rbi.floor(pi, 0.1) == approx(np.array([[0.66, 0.24, 0.1]]))
     legal = np.array([True, True, False])
     assert rbi.floor(pi, 0.1, legal=legal) == approx(np.array([[0.74, 0.26, 0.0]]))
+    assert rbi.floor(np.array([0.5, 0.0, 0.5]), 0.4, legal=np.array([True, False, True])) == approx([0.5, 0, 0.5])
     narrow = rbi.floor(torch.tensor([1.0, 0.0], dtype=torch.bfloat16), 0.25)
     assert narrow.dtype == torch.bfloat16
     assert narrow.tolist() == [0.75, 0.25]

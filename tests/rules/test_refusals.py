@@ -87,7 +87,7 @@ def test_every_rule_refuses_mixed_libraries_and_what_is_no_array(rule):
         (lambda b, a: rbi.backward_kl(b, a, np.nan), r"^radius = nan: must be >= 0$"),
         (lambda b, a: rbi.mix(b, a, 0.1), r"^the sum of other\[0\] = 3: must be 1 within"),
         (lambda b, _: rbi.mix(b, b, 1.1), r"^weight = 1.1: must be in \[0, 1\]$"),
-        (lambda b, _: rbi.floor(b, 0.6), r"^f = 0.6: must be in \[0, 0.5\]$"),
+        (lambda b, _: rbi.floor(b, 0.6), r"^f \* legal actions\[0\] = 1.2: must be <= 1$"),
         (lambda b, a: rbi.greedy(b, a, legal=np.array([1, 1])), r"^legal has dtype int64: must be boolean"),
         (lambda b, a: rbi.greedy(b, a[:, :0]), r"^advantage has shape \(2, 0\): the last axis holds the actions"),
         (lambda b, _: rbi.greedy(b, np.array(1.0)), r"^advantage has shape \(\): the last axis holds the actions"),

@@ -32,10 +32,12 @@ class Arms:
 
 
 class Gain(NamedTuple):
-    """R^beta - R^pi over batches: its mean (what the paper plots) and its standard deviation, `[K]` each."""
+    """R^beta - R^pi over batches: its mean (what the paper plots) and standard deviation, and how often the worse arm
+    looks better, 1 - P(I). All `[K]`."""
 
     mean: Floats
     std: Floats
+    missed: Floats
 
 
 def gain(rule: Rule, better: Floats, samples: float, arms: Arms, nodes: int = 64) -> Gain:
@@ -60,7 +62,7 @@ def gain(rule: Rule, better: Floats, samples: float, arms: Arms, nodes: int = 64
         pi = rule(beta[:, None, :], np.stack([np.zeros_like(estimated), estimated], axis=-1))
         expected += width * (pi[..., 1] @ weights)
         squared += width * (pi[..., 1] ** 2 @ weights)
-    return Gain(lead * (expected - better), lead * np.sqrt(np.maximum(squared - expected**2, 0)))
+    return Gain(lead * (expected - better), lead * np.sqrt(np.maximum(squared - expected**2, 0)), missed)
 
 
 def mean_errors(samples: Floats, arms: Arms) -> Floats:
@@ -77,7 +79,7 @@ def simulated_gain(
     noise = rng.standard_normal((repetitions, *beta.shape))
     estimated = np.asarray(arms.means) + mean_errors(samples * beta, arms) * noise
     gained = (rule(beta, estimated) - beta) @ np.asarray(arms.means)
-    return Gain(gained.mean(0), gained.std(0))
+    return Gain(gained.mean(0), gained.std(0), (estimated[..., 1] <= estimated[..., 0]).mean(0))
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,8 @@ def curve(
     points: int = 120,
 ) -> Curve:
     """The learning curve at about `points` moments, evenly spaced in log time."""
-    times = np.unique(np.geomspace(1, steps, points).round().astype(int))
+    decades = 10 ** np.arange(int(np.log10(steps)) + 1)
+    times = np.unique([*np.geomspace(1, steps, points).round().astype(int), *decades])
     wanted = set(times.tolist())
     values = (v for t, v in enumerate(learn(rule, arms, learning, repetitions, steps, rng), 1) if t in wanted)
     kept = np.stack(list(values))

@@ -18,14 +18,16 @@ def table(run: Run) -> Table:
     table = Table(
         title=caption(run), title_justify="left", title_style="", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True
     )
+    steps = run.finished()["steps"]
+    shows_pi = len(steps[0]["pi"]) <= 6  # more would push the numbers out of a terminal; result.json has them
     table.add_column("rule", no_wrap=True)
-    for name in ("pi", "pi/beta", "TV", "promise", "risk"):
+    for name in (*(["pi"] if shows_pi else []), "pi/beta", "TV", "promise", "risk"):
         table.add_column(name, justify="right", no_wrap=True)
-    for step in run.finished()["steps"]:
-        policy = " ".join(f"{p:.2f}" for p in step["pi"])
+    for step in steps:
+        policy = [" ".join(f"{p:.2f}" for p in step["pi"])] if shows_pi else []
         ratios = f"{step['c_min']:.2f}..{step['c_max']:.2f}"
         numbers = (step["total_variation"], step["promise"], step["risk"])
-        table.add_row(step["rule"], policy, ratios, *(f"{x:.2f}" for x in numbers))
+        table.add_row(step["rule"], *policy, ratios, *(f"{x:.2f}" for x in numbers))
     return table
 
 
@@ -42,7 +44,8 @@ def figure(run: Run) -> Any:
             draw_policy(panel, step, beta)
         for panel in panels[len(steps) :]:
             panel.axis("off")
-        panels[0].set_ylabel("probability")
+        for panel in panels[: len(steps) : COLUMNS]:
+            panel.set_ylabel("probability")
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="upper right", ncols=2, fontsize=7, handlelength=1.2)
         draw_promises(bottom.subplots(), steps)
@@ -92,5 +95,5 @@ def caption(run: Run) -> str:
     advantages = ", ".join(f"{a:g}" for a in settings["advantage"])
     return (
         f"Advantages ({advantages}). Risk: standard deviation of the penalty"
-        f" ({settings['visits']} visits, returns +- {settings['return_std']:g})."
+        f" ({settings['visits']} visits, returns +- {settings['return_std']:g}, independent errors)."
     )

@@ -136,6 +136,15 @@ def reroute_bounds(beta: Any, legal: Any, c_min: Any, c_max: Any) -> None:
     refuse("the sum of c_max * beta", most, ~(most >= 1 - BOUNDS_TOLERANCE), "must be >= 1: no policy lies that low")
 
 
+def floor(f: Any, pi: Any, legal: Any) -> None:
+    """A floor under all legal actions takes no more than there is: A f <= 1."""
+    if has_values(pi, f, legal):
+        s = State.of(pi, pi, legal)
+        count = s.sum(s.xp.ones_like(s.beta) if legal is None else s.xp.astype(s.legal, s.beta.dtype))
+        needed = count * s.parameter(f)
+        refuse("f * legal actions", needed[..., 0], ~(needed[..., 0] <= 1 + BOUNDS_TOLERANCE), "must be <= 1")
+
+
 def between(name: str, value: Any, least: float, most: float) -> None:
     """A number, or an array of numbers, inside a closed interval."""
     limits = f"must be >= {least:g}" if most == float("inf") else f"must be in [{least:g}, {most:g}]"

@@ -25,7 +25,7 @@ def mix(pi: Array, other: Array, weight: Any, *, check: bool = True) -> Array:
 
 
 def floor(pi: Any, f: Any, *, legal: Any = None, check: bool = True) -> Any:
-    """(1 - A f) pi + f: no legal action falls below probability f.
+    """(1 - A f) pi + f: no action falls below probability f. With `legal`, A counts the legal actions.
 
     >>> import numpy as np
     >>> floor(np.array([1., 0.]), 0.001)
@@ -33,7 +33,8 @@ def floor(pi: Any, f: Any, *, legal: Any = None, check: bool = True) -> Any:
     """
     if check:
         checks.state(pi, pi, legal, {"f": f}, names=("pi", "pi"))
-        checks.between("f", f, 0, 1 / pi.shape[-1])
+        checks.between("f", f, 0, 1)
+        checks.floor(f, pi, legal)
     s = State.of(pi, pi, legal)
     f, legal = s.parameter(f), s.xp.ones_like(s.beta) if s.legal is None else s.xp.astype(s.legal, s.beta.dtype)
     return s.answer((1.0 - s.sum(legal) * f) * s.beta + f * legal)
