@@ -27,7 +27,7 @@ demo: $(INSTALLED)
 	@$(BIN)/rbi rules --out runs/demo/rules --overwrite
 	@echo "== the two-armed bandit: what one step gains over the behaviour policy (the paper's Figure 1)"
 	@$(BIN)/rbi bandit regret --out runs/demo/regret --overwrite
-	@echo "== the two-armed bandit: learning curves (the paper's Figure 2, at a tenth of its size)"
+	@echo "== the two-armed bandit: learning curves (Figure 2, a tenth of what rbi bandit learn runs)"
 	@$(BIN)/rbi bandit learn --repetitions 1000 --steps 2000 --out runs/demo/learn --overwrite
 
 test: $(INSTALLED)

@@ -16,9 +16,10 @@ RULES_HEAD = """
 ## Speed of Max-Reroute
 
 States a second, float32, c = (0.5, 1.5). *rbi* is `rbi.max_reroute(..., check=False)` in PyTorch, *checked* the same
-with validation of values, *compiled* under `torch.compile`. *Sorting* and *pairs* are the plain rule with one way of
-handing out mass. *Paper's loop* is Algorithm Max-Reroute in Python, *LP solver* is HiGHS, both a state at a time.
-*Copy* moves as many bytes as the rule must read and write: the physical limit. A dash: not run, too large.
+with validation of values, *compiled* under `torch.compile`. *Sorting*, *columns* and *pairs* are the plain rule with
+one way of handing out mass ([decision 002](decisions/002-fill.md)). *Paper's loop* is Algorithm Max-Reroute in Python,
+*LP solver* is HiGHS, both a state at a time. *Copy* moves as many bytes as the rule must read and write: the physical
+limit. A dash: not run, too large.
 """
 
 
@@ -58,8 +59,8 @@ def rules_table(result):
 
 
 def rules_highlights(cpu, cuda):
-    """The figures that were asked for, with what was reached."""
-    lines = ["| asked | reached |", "|---|---|"]
+    """What the rules should reach, and what they do."""
+    lines = ["| aim | reached |", "|---|---|"]
     if cpu:
         found = states_a_second(cpu)
         eager, lp = found["rbi", 18, 2**20], found["LP solver", 18, 2**20]
@@ -76,7 +77,7 @@ def rules_highlights(cpu, cuda):
 
 def page():
     cpu, cuda = load("rules-cpu.json"), load("rules-cuda.json")
-    parts = [HEAD, RULES_HEAD, rules_highlights(cpu, cuda)]
+    parts = [HEAD.rstrip(), RULES_HEAD, rules_highlights(cpu, cuda)]
     for result in (cpu, cuda):
         if result:
             parts += [f"\n{measured_on(result)}\n", rules_table(result)]

@@ -15,7 +15,7 @@ def test_the_readmes_speed_is_the_measured_one():
     assert f"handles {eager / 1e6:.1f} million states a second" in text
     assert f"some {eager / cpu['LP solver', 18, 2**20] / 1000:.1f}00 times".replace(".", ",") in text
     assert f"and {fused / 1e9:.1f} billion on one H200" in text
-    assert f"{cuda['copy', 18, 2**20] / fused:.1f} times the time of copying" in text
+    assert f"{cuda['copy', 18, 2**20] / fused:.2f} times the time of copying" in text
 
 
 def test_numbers_are_shortened_to_three_digits():

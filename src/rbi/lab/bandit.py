@@ -102,8 +102,8 @@ def learn(
     """The value sum_a pi(a) mu(a) of each repetition `[R]`, after every step.
 
     Each step: sample an arm from pi mixed with exploration, move its Q towards the reward, improve pi by the rule.
-    Departs from the text in one point that it leaves open: the rule's base is the last pi, not the mixture, which only
-    draws the samples.
+    The paper leaves the rule's base open; here it is the last pi, not the mixture, which only draws the samples
+    (docs/decisions/005-what-the-paper-leaves-open.md).
     """
     n = len(arms.means)
     means, stds = np.asarray(arms.means), np.asarray(arms.stds)

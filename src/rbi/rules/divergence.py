@@ -35,6 +35,8 @@ def forward_kl(
 
         maximise  sum_a pi(a) A(a)   with   KL(pi || beta) <= radius
 
+    Arrays, `legal` and `check` as in `max_reroute`; the parameters are numbers or one value a state `[..., 1]`.
+
     >>> import numpy as np
     >>> forward_kl(np.array([.5, .3, .2]), np.array([0., 1., 2.]), 1.0).round(3)
     array([0.179, 0.292, 0.529])
@@ -67,6 +69,8 @@ def backward_kl(beta: Array, advantage: Array, radius: Any, *, legal: Any = None
 
     Actions with beta = 0 cost nothing here: if the best of them ranks above lambda', then lambda' is its advantage
     and it takes all that the constraint leaves over.
+
+    Arrays, `legal` and `check` as in `max_reroute`; the parameters are numbers or one value a state `[..., 1]`.
 
     >>> import numpy as np
     >>> backward_kl(np.array([.5, .3, .2]), np.array([0., 1., 2.]), 0.1).round(3)

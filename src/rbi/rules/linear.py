@@ -23,7 +23,11 @@ def max_reroute(
 
         maximise  sum_a pi(a) A(a)   with   c_min*beta <= pi <= c_max*beta,   sum_a pi(a) = 1
 
-    `c_min` and `c_max` are numbers, or arrays per state `[..., 1]` or per action `[..., A]`.
+    `beta` and `advantage` (or Q-values) are arrays `[..., A]` of NumPy, PyTorch or JAX; the answer has beta's library,
+    dtype, shape and device. `c_min` and `c_max` are numbers, or arrays per state `[..., 1]` or per action `[..., A]`.
+    `legal`, boolean `[..., A]`, restricts the rule to some actions, with beta renormalised over them. Of equal
+    advantages the lower index ranks first; -inf ranks last. A value that makes no sense raises a ValueError which names
+    it; `check=False` skips looking at values, and with it every device synchronisation.
 
     >>> import numpy as np
     >>> max_reroute(np.array([.5, .3, .2]), np.array([0., 1., 2.]), 0.5, 1.5)
@@ -47,6 +51,8 @@ def max_tv(beta: Array, advantage: Array, delta: Any, *, legal: Any = None, chec
 
     The best action gains the mass that the worst ones lose, whether or not beta ever tried it.
 
+    Arrays, `legal` and `check` as in `max_reroute`; the parameters are numbers or one value a state `[..., 1]`.
+
     >>> import numpy as np
     >>> max_tv(np.array([.5, .3, .2]), np.array([0., 1., 2.]), 0.25)
     array([0.25, 0.3 , 0.45])
@@ -69,6 +75,8 @@ def max_ppo(beta: Array, advantage: Array, epsilon: Any, *, legal: Any = None, c
     matter here, so the advantages are centred by sum_a beta(a) A(a), and what is 0 but for rounding counts as 0. Where
     none is positive, beta comes back.
 
+    Arrays, `legal` and `check` as in `max_reroute`; the parameters are numbers or one value a state `[..., 1]`.
+
     >>> import numpy as np
     >>> max_ppo(np.array([.5, .3, .2]), np.array([0., 1., 2.]), 0.5)
     array([0.  , 0.45, 0.55])
@@ -86,6 +94,8 @@ def max_ppo(beta: Array, advantage: Array, epsilon: Any, *, legal: Any = None, c
 
 def greedy(beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
     """All probability on the best action, whatever beta says.      (paper: section 2.1)
+
+    Arrays, `legal` and `check` as in `max_reroute`.
 
     >>> import numpy as np
     >>> greedy(np.array([.5, .3, .2]), np.array([0., 1., 2.]))

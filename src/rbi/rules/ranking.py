@@ -11,6 +11,7 @@ from typing import Any
 from rbi.arrays import at_least, at_most, descending, indices, numpy_xp, put, take, torch_xp
 
 COLUMNS = 3  # actions; from four on PyTorch's sort is as fast
+MANY = 2**13  # numbers from which on PyTorch's calls for columns pay
 PAIRED_ACTIONS = 32
 PAIRS = 2**28  # 1 GiB of float32 where nothing fuses them
 
@@ -30,8 +31,11 @@ def fill(xp: Any, budget: Any, room: Any, advantage: Any) -> Any:
 def way_to_fill(xp: Any, advantage: Any) -> Callable[[Any, Any, Any, Any], Any]:
     """The fastest way for this library, device and size, as measured (docs/decisions/002-fill.md)."""
     actions = advantage.shape[-1]
-    if xp is numpy_xp or (xp is torch_xp and advantage.device.type == "cpu"):
+    if xp is numpy_xp:
         return fill_by_columns if actions <= COLUMNS else fill_by_sorting
+    if xp is torch_xp and advantage.device.type == "cpu":
+        many = math.prod(advantage.shape) >= MANY
+        return fill_by_columns if actions <= COLUMNS and many else fill_by_sorting
     few = actions <= PAIRED_ACTIONS and math.prod(advantage.shape) * actions <= PAIRS
     return fill_by_pairs if few else fill_by_sorting
 
