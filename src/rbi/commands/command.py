@@ -1,0 +1,84 @@
+"""What all commands share: where they write, and how they show progress and results."""
+
+import concurrent.futures
+import contextlib
+import datetime
+import multiprocessing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from rbi import runs
+from rbi.rules import parse_rule
+
+T = TypeVar("T")
+
+MOST_RULES = 8  # more cannot be told apart in one picture
+
+
+@dataclass(frozen=True)
+class Command(ABC):
+    """What the parser makes of the command line: settings that can run. All commands share where and how they write."""
+
+    out: Path | None = None
+    """Folder for the results; a new one under runs/ if not given."""
+    seed: int = 0
+    """Seed of everything that is drawn at random."""
+    overwrite: bool = False
+    """Replace an earlier run in the same folder."""
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"--seed = {self.seed}: must be at least 0")
+
+    @abstractmethod
+    def run(self, argv: Sequence[str]) -> None:
+        """Do the work, write the run folder, show the result."""
+
+    def new_run(self, name: str, argv: Sequence[str]) -> runs.Writer:
+        """The run folder: --out, or a new one under runs/ named by time and command."""
+        path = self.out if self.out is not None else Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{name}"
+        settings = {k: v for k, v in vars(self).items() if k not in ("out", "seed", "overwrite")}
+        return runs.Writer.create(
+            path, command=name, settings=settings, seed=self.seed, argv=argv, overwrite=self.overwrite
+        )
+
+
+def some_rules(rules: Sequence[str]) -> tuple[str, ...]:
+    """As many rules as a picture can show, each in its one spelling."""
+    if not 1 <= len(rules) <= MOST_RULES:
+        raise ValueError(f"--rules: give 1 to {MOST_RULES} of them, not {len(rules)}")
+    return tuple(str(parse_rule(text)) for text in rules)
+
+
+@contextlib.contextmanager
+def parallel_map(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """A `map` over processes; the plain one for a single worker. Processes start afresh: forks of threads can hang."""
+    if workers == 1:
+        yield map
+        return
+    with concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        yield pool.map
+
+
+def progress(items: Iterable[T], told: str, total: int | None = None) -> Iterator[T]:
+    """The items, with a bar on the error stream while it is a terminal."""
+    console = Console(stderr=True)
+    return iter(track(items, told, total=total, console=console, disable=not console.is_terminal, transient=True))
+
+
+def show(table: Table) -> None:
+    """A table, in full where no terminal limits its width."""
+    console = Console()
+    (console if console.is_terminal else Console(width=160)).print(table)
+
+
+def say(line: str, *, stderr: bool = False) -> None:
+    """One line, as it is: not wrapped, not coloured, brackets left alone."""
+    Console(stderr=stderr).print(line, highlight=False, soft_wrap=True, markup=False)
