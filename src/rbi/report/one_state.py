@@ -94,6 +94,6 @@ def caption(run: Run) -> str:
     settings = run.config["settings"]
     advantages = ", ".join(f"{a:g}" for a in settings["advantage"])
     return (
-        f"Advantages ({advantages}). Risk: standard deviation of the penalty"
+        f"Advantages ({advantages}).\nRisk: standard deviation of the penalty"
         f" ({settings['visits']} visits, returns +- {settings['return_std']:g}, independent errors)."
     )
