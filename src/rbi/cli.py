@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tyro.extras import SubcommandApp
 
-from rbi.commands import bandit, rules
+from rbi.commands import bandit, rules, spi
 from rbi.commands.command import Command, say
 from rbi.version import __version__
 
@@ -28,6 +28,7 @@ def parse(argv: Sequence[str]) -> Command:
     bandits.command(name="regret")(bandit.Regret)
     bandits.command(name="learn")(bandit.Learn)
     app.command(bandits, name="bandit", help="The paper's Gaussian bandit: regret of one step, learning curves.")
+    app.command(name="spi")(spi.Spi)
     told = io.StringIO()
     try:
         with contextlib.redirect_stderr(told):

@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import datetime
+import json
 import multiprocessing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,10 +45,27 @@ class Command(ABC):
     def new_run(self, name: str, argv: Sequence[str]) -> runs.Writer:
         """The run folder: --out, or a new one under runs/ named by time and command."""
         path = self.out if self.out is not None else Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{name}"
-        settings = {k: v for k, v in vars(self).items() if k not in ("out", "seed", "overwrite")}
         return runs.Writer.create(
-            path, command=name, settings=settings, seed=self.seed, argv=argv, overwrite=self.overwrite
+            path, command=name, settings=self.settings(), seed=self.seed, argv=argv, overwrite=self.overwrite
         )
+
+    def resumed_run(self, name: str) -> runs.Writer:
+        """The run folder --out of the same command, settings and seed, to go on with."""
+        if self.out is None:
+            raise ValueError("--resume: name the run with --out")
+        found = runs.read(self.out).config
+        if found.get("command") != name:
+            raise ValueError(f"{self.out}: is a run of {found.get('command')!r}, not of {name!r}")
+        wanted = json.loads(runs.to_json(self.settings() | {"seed": self.seed}))
+        before = found.get("settings", {}) | {"seed": found.get("seed")}
+        for key, value in wanted.items():
+            if key not in ("workers", "resume") and before.get(key) != value:
+                raise ValueError(f"{self.out}: was started with {key} = {before.get(key)}, not {value}")
+        return runs.Writer.reopen(self.out)
+
+    def settings(self) -> dict[str, Any]:
+        """What config.json keeps of the command line, beside the seed."""
+        return {k: v for k, v in vars(self).items() if k not in ("out", "seed", "overwrite")}
 
 
 def some_rules(rules: Sequence[str]) -> tuple[str, ...]:

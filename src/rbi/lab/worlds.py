@@ -1,14 +1,102 @@
-"""The worlds of the safe-policy-improvement study: small, and every policy in them can be scored exactly."""
+"""The worlds of the safe-policy-improvement study: small, and every policy in them can be scored exactly.
+
+A problem is W worlds with the baseline that is logged in each. Where worlds differ by chance (Random MDPs), or only
+their baselines do (the gridworld), each has its own generator, so that world i is the same in every study of its seed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from rbi.lab.mdp import MDP, Floats, optimal_policy, performance, q_values
+from rbi.lab.baselines import baselines
+from rbi.lab.mdp import MDP, Floats, optimal_policy, performance
 
 CHICKEN_SIZE = 5
 CHICKEN_MOVES = ((0, 0), (-1, 0), (-2, 0), (0, -1), (0, 1))  # drift, hold, paddle back, left, right
+GRID_SIZE = 5
+GRID_MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left, right
+GRID_SWAMPS = ((1, 1), (1, 3), (2, 2), (3, 3), (4, 1))
 
 
-def wet_chicken() -> MDP:
+@dataclass(frozen=True)
+class Problem:
+    """W worlds `[W, 1, S, A, S]`, their baselines `[W, 1, S, A]`, and what arriving in each state earns.
+
+    `arrival` is `[S + 1]`: the last entry is what the end earns. The axis of length 1 is for datasets.
+    """
+
+    mdp: MDP
+    arrival: Floats
+    beta: Floats
+
+    def __post_init__(self) -> None:
+        shape = self.beta.shape
+        if len(shape) != 4 or shape[1] != 1 or self.mdp.transitions.shape != (*shape, shape[2]):
+            raise ValueError(f"transitions {self.mdp.transitions.shape} and beta {shape} must be [W, 1, S, A, ...]")
+        if self.arrival.shape != (shape[2] + 1,):
+            raise ValueError(f"arrival has shape {self.arrival.shape}: must be [{shape[2] + 1}], states and the end")
+
+    @property
+    def continuing(self) -> bool:
+        """True where no step ever ends an episode."""
+        return bool((self.mdp.transitions.sum(-1) > 1 - 1e-9).all())
+
+
+def random_mdps(quality: float, rngs: Sequence[np.random.Generator]) -> Problem:
+    """Random MDPs, one a generator, with baselines of this quality."""
+    worlds = [random_world(rng) for rng in rngs]
+    mdp = MDP(
+        np.stack([w.transitions for w in worlds]), np.stack([w.rewards for w in worlds]), worlds[0].start, 0.95
+    )
+    beta = baselines(mdp, quality, rngs)
+    arrival = np.eye(mdp.start.size + 1)[-1]  # the end is the goal
+    return Problem(one_dataset(mdp), arrival, beta[:, None])
+
+
+def random_world(rng: np.random.Generator, states: int = 50, actions: int = 4, branches: int = 4) -> MDP:
+    """A random MDP with one goal, as hard to reach as discounting allows: reward 1 and the end on entering it.
+
+    Every pair has `branches` successors, with the gaps of sorted uniforms as probabilities. Of all goals the one with
+    the smallest optimal value at state 0 is taken that is still above discount^states.
+    """
+    discount = 0.95
+    cuts = np.sort(rng.random((states, actions, branches - 1)))
+    gaps = np.diff(cuts, prepend=0.0, append=1.0)
+    successors = rng.random((states, actions, states)).argpartition(branches - 1)[..., :branches]
+    transitions = np.zeros((states, actions, states))
+    np.put_along_axis(transitions, successors, gaps, -1)
+    goals = np.arange(1, states)
+    worlds = with_goals(transitions, goals, discount)
+    value = performance(worlds, optimal_policy(worlds))
+    chosen = int(np.argmin(np.where(value > discount**states, value, np.inf)))
+    return MDP(worlds.transitions[chosen], worlds.rewards[chosen], worlds.start, discount)
+
+
+def with_goals(transitions: Floats, goals: np.ndarray, discount: float) -> MDP:
+    """One MDP a goal `[G, S, A, S]`: entering the goal earns 1 and ends the episode."""
+    entering = np.moveaxis(transitions[..., goals], -1, 0)
+    worlds = np.tile(transitions, (len(goals), 1, 1, 1))
+    which = np.arange(len(goals))
+    worlds[which, :, :, goals] = 0  # what would enter the goal ends instead
+    worlds[which, goals] = 0
+    rewards = entering.copy()
+    rewards[which, goals] = 0
+    return MDP(worlds, rewards, np.eye(transitions.shape[0])[0], discount)
+
+
+def wet_chicken(epsilon: float) -> Problem:
+    """Wet Chicken, one world, with the heuristic canoeist who acts at random with probability epsilon."""
+    arrival = np.append(np.arange(CHICKEN_SIZE**2) // CHICKEN_SIZE, 0.0)
+    river = wet_chicken_river()
+    return Problem(
+        one_dataset(MDP(river.transitions[None], river.rewards[None], river.start, river.discount)),
+        arrival,
+        wet_chicken_baseline(epsilon)[None, None],
+    )
+
+
+def wet_chicken_river() -> MDP:
     """A canoe above a waterfall: the nearer (x), the better the reward, and the sooner it falls and starts anew.
 
     State 5x + y on a 5x5 river, reward x after the step, discount .95, no end. The stream v = 3y/5 and a turbulence
@@ -46,59 +134,52 @@ def wet_chicken_baseline(epsilon: float) -> Floats:
     return (1 - epsilon) * pi + epsilon / 5
 
 
-def random_world(rng: np.random.Generator, states: int = 50, actions: int = 4, branches: int = 4) -> MDP:
-    """A random MDP with one goal, as hard to reach as discounting allows: reward 1 and the end on entering it.
+def gridworlds(quality: float, rngs: Sequence[np.random.Generator]) -> Problem:
+    """The gridworld, with as many different baselines of this quality as there are generators."""
+    grid = gridworld()
+    W = len(rngs)
+    mdp = MDP(np.tile(grid.transitions, (W, 1, 1, 1)), np.tile(grid.rewards, (W, 1, 1)), grid.start, grid.discount)
+    return Problem(one_dataset(mdp), grid_arrival(), baselines(mdp, quality, rngs)[:, None])
 
-    Every pair has `branches` successors, with the gaps of sorted uniforms as probabilities. Of all goals the one with
-    the smallest optimal value at state 0 is taken that is still above discount^states.
+
+def gridworld() -> MDP:
+    """Five by five fields with swamps between the start in one corner and the goal in the other, and slippery ground.
+
+    Four moves; one in five slips to either side; the border holds. The goal earns 1 and ends the episode, a swamp costs
+    half of that each time it is entered. Discount .95.
     """
-    discount = 0.95
-    transitions = np.zeros((states, actions, states))
-    for s, a in np.ndindex(states, actions):
-        cuts = np.sort(rng.random(branches - 1))
-        gaps = np.diff(np.concatenate([[0.0], cuts, [1.0]]))
-        transitions[s, a, rng.choice(states, branches, replace=False)] = gaps
-    goals = np.arange(1, states)
-    worlds = with_goals(transitions, goals, discount)
-    value = performance(worlds, optimal_policy(worlds))
-    chosen = goals[np.argmin(np.where(value > discount**states, value, np.inf))]
-    one = with_goals(transitions, np.array([chosen]), discount)
-    return MDP(one.transitions[0], one.rewards[0], one.start, discount)
+    n = GRID_SIZE
+    goal = n * n - 1
+    arrival = grid_arrival()
+    transitions, rewards = np.zeros((n * n, 4, n * n)), np.zeros((n * n, 4))
+    for x, y, action in np.ndindex(n, n, 4):
+        state = n * x + y
+        if state == goal:
+            continue
+        for (dx, dy), probability in ((GRID_MOVES[action], 0.8), *((side, 0.1) for side in sideways(action))):
+            landing = n * int(np.clip(x + dx, 0, n - 1)) + int(np.clip(y + dy, 0, n - 1))
+            if landing == goal:
+                rewards[state, action] += probability * arrival[-1]
+            else:
+                transitions[state, action, landing] += probability
+                rewards[state, action] += probability * arrival[landing]
+    return MDP(transitions, rewards, np.eye(n * n)[0], 0.95)
 
 
-def with_goals(transitions: Floats, goals: np.ndarray, discount: float) -> MDP:
-    """One MDP a goal `[G, S, A, S]`: entering the goal earns 1 and ends the episode."""
-    entering = np.moveaxis(transitions[..., goals], -1, 0)
-    worlds = np.tile(transitions, (len(goals), 1, 1, 1))
-    which = np.arange(len(goals))
-    worlds[which, :, :, goals] = 0  # what would enter the goal ends instead
-    worlds[which, goals] = 0
-    rewards = entering.copy()
-    rewards[which, goals] = 0
-    return MDP(worlds, rewards, np.eye(transitions.shape[0])[0], discount)
+def sideways(action: int) -> tuple[tuple[int, int], ...]:
+    """The two moves across."""
+    return GRID_MOVES[2:] if action < 2 else GRID_MOVES[:2]
 
 
-def baseline(mdp: MDP, quality: float, rng: np.random.Generator) -> Floats:
-    """A stochastic policy whose value stands `quality` of the way from the uniform policy's to the optimal one's.
-
-    First the softmax of optimal Q-values, cooled less and less until it stands at (1 + quality)/2; then, state by state
-    at random, the best action becomes rarer by a tenth until the target is met.
-    """
-    q = q_values(mdp, optimal_policy(mdp))
-    uniform = np.full(q.shape, 1 / q.shape[-1])
-    worst, best = performance(mdp, uniform), performance(mdp, optimal_policy(mdp))
-    coldness = 2e6
-    pi = softmax(coldness * q)
-    while performance(mdp, pi) > worst + (1 + quality) / 2 * (best - worst):
-        coldness *= 0.9
-        pi = softmax(coldness * q)
-    while performance(mdp, pi) > worst + quality * (best - worst):
-        state = rng.integers(len(pi))
-        pi[state, q[state].argmax()] *= 0.9
-        pi[state] /= pi[state].sum()
-    return pi
+def grid_arrival() -> Floats:
+    """What entering each field earns, and at last the end, which is the goal."""
+    arrival = np.zeros(GRID_SIZE**2 + 1)
+    arrival[-1] = 1.0
+    for x, y in GRID_SWAMPS:
+        arrival[GRID_SIZE * x + y] = -0.5
+    return arrival
 
 
-def softmax(x: Floats) -> Floats:
-    weight = np.exp(x - x.max(-1, keepdims=True))
-    return weight / weight.sum(-1, keepdims=True)
+def one_dataset(mdp: MDP) -> MDP:
+    """W worlds `[W, ...]` with an axis for datasets, `[W, 1, ...]`."""
+    return MDP(mdp.transitions[:, None], mdp.rewards[:, None], mdp.start, mdp.discount)

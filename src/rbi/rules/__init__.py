@@ -1,10 +1,12 @@
 """Improvement rules: from a behaviour policy beta and its advantages to a better policy, state by state.
 
-`linear.py` and `divergence.py` hold the rules as functions, `named.py` as values with parameters. Beneath them stand
+`linear.py` and `divergence.py` hold the rules as functions, `named.py` as values with parameters, `counts.py` bounds
+from counts. Beneath them stand
 `ranking.py` (the order of actions), `arrays.py` (one arithmetic for three libraries), `checks.py` (what is refused)
 and `fused.py` (Max-Reroute as one CUDA kernel).
 """
 
+from rbi.rules.counts import count_bounds
 from rbi.rules.divergence import backward_kl, forward_kl
 from rbi.rules.linear import greedy, max_ppo, max_reroute, max_tv
 from rbi.rules.named import (
@@ -30,6 +32,7 @@ __all__ = [
     "Rule",
     "TotalVariation",
     "backward_kl",
+    "count_bounds",
     "floor",
     "forward_kl",
     "greedy",

@@ -1,0 +1,117 @@
+"""`rbi spi`: the safe-policy-improvement study."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from rbi import runs
+from rbi.commands.command import Command, parallel_map, progress, say, show
+from rbi.lab import spi
+from rbi.lab.summary import summarise
+from rbi.report import spi as report
+
+MOST_ALGORITHMS = 20
+
+
+@dataclass(frozen=True)
+class Spi(Command):
+    """Safe policy improvement where truth is known: mean, 1%-CVaR and violations beside SPIBB and friends."""
+
+    worlds: tuple[str, ...] = ("random(0.9)", "random(0.5)", "chicken(0.1)", "grid(0.7)")
+    """Worlds: random(ETA) and grid(ETA), with baselines ETA of the way from random to optimal; chicken(EPSILON)."""
+    algorithms: tuple[str, ...] = ()
+    """Algorithms, written like pi_b_spibb(10); if not given, the field's and ours with each world's usual settings."""
+    sizes: tuple[int, ...] = ()
+    """Data sizes: trajectories, or steps for chicken; if not given, those the field publishes for each world."""
+    repetitions: int = 300
+    """Worlds (random), baselines (grid) or datasets (chicken); the 1%-CVaR of 300 is the mean of three."""
+    ours: str = spi.OURS
+    """The algorithm that is compared with each of the others."""
+    resamples: int = 2000
+    """Bootstrap samples behind the intervals."""
+    workers: int = 0
+    """Processes to use; 0 for one a core. The result does not depend on it."""
+    resume: bool = False
+    """Go on with the study in --out that was stopped; all settings must be the same."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "worlds", tuple(dict.fromkeys(str(spi.parse_world(w)) for w in self.worlds)))
+        object.__setattr__(self, "ours", spi.parse_algorithm(self.ours)[0])
+        spelled = tuple(dict.fromkeys(spi.parse_algorithm(a)[0] for a in self.algorithms))
+        object.__setattr__(self, "algorithms", spelled)
+        object.__setattr__(self, "sizes", tuple(sorted(set(self.sizes))))
+        if not self.worlds:
+            raise ValueError("--worlds: give at least one")
+        if len(spelled) > MOST_ALGORITHMS:
+            raise ValueError(f"--algorithms: give at most {MOST_ALGORITHMS} of them, not {len(spelled)}")
+        for name, value, least in (
+            ("repetitions", self.repetitions, 2),
+            ("resamples", self.resamples, 1),
+            ("workers", self.workers, 0),
+            ("sizes", min(self.sizes, default=1), 1),
+        ):
+            if value < least:
+                raise ValueError(f"--{name} {value}: must be at least {least}")
+        if self.resume and (self.out is None or self.overwrite):
+            raise ValueError("--resume: name the stopped study with --out, without --overwrite")
+
+    def run(self, argv: Sequence[str]) -> None:
+        parts = [self.part(spi.parse_world(text)) for text in self.worlds]
+        with self.resumed_run("spi") if self.resume else self.new_run("spi", argv) as run:
+            done = {(m["world"], m["first"]): m["scores"] for m in runs.read(run.path).metrics}
+            tasks = [
+                (world, algorithms, sizes, self.seed, which)
+                for world, algorithms, sizes in parts
+                for which in spi.blocks(world, self.repetitions)
+            ]
+            left = [task for task in tasks if (str(task[0]), task[-1].start) not in done]
+            if self.resume:
+                say(f"{len(tasks) - len(left)} of {len(tasks)} blocks were done", stderr=True)
+            with parallel_map(min(self.workers or os.cpu_count() or 1, max(len(left), 1))) as each:
+                finished = each(spi.numbered_block, *zip(*left, strict=True)) if left else iter(())
+                for task, scores in progress(zip(left, finished, strict=True), "safe improvement", len(left)):
+                    key = (str(task[0]), task[-1].start)
+                    run.metric(world=key[0], first=key[1], scores=scores)
+                    done[key] = scores
+            run.result({"worlds": [self.summary(*part, done) for part in parts]})
+            complete = runs.read(run.path)
+            for part in complete.finished()["worlds"]:
+                run.figure(part["name"], report.figure(part))
+        console = Console()
+        for table in report.tables(complete, console.width if console.is_terminal else None):
+            show(table)
+        say(f"wrote {run.path} (figures/*.png)")
+
+    def part(self, world: spi.World) -> tuple[spi.World, tuple[str, ...], tuple[int, ...]]:
+        """A world, the algorithms that run in it (ours among them), and its data sizes."""
+        algorithms = self.algorithms or world.traits.algorithms
+        return world, tuple(dict.fromkeys((*algorithms, self.ours))), self.sizes or world.traits.sizes
+
+    def summary(
+        self, world: spi.World, algorithms: tuple[str, ...], sizes: tuple[int, ...], done: dict[tuple[str, int], Any]
+    ) -> dict[str, Any]:
+        """All that a table or figure of one world needs."""
+        each = [np.asarray(done[str(world), which.start]) for which in spi.blocks(world, self.repetitions)]
+        base = spi.baseline_score(world)
+        rng = np.random.default_rng([self.seed, len(each)])
+        traits = world.traits
+        return {
+            "world": str(world),
+            "name": f"{world.family}-{world.quality:g}",
+            "title": traits.title,
+            "level": traits.level,
+            "quality": world.quality,
+            "unit": traits.unit,
+            "score": "score (baseline 0, optimal 1)" if traits.normalised else "value at the start",
+            "baseline": base,
+            "repetitions": self.repetitions,
+            "sizes": sizes,
+            "algorithms": algorithms,
+            "ours": self.ours,
+            "summary": summarise(np.concatenate(each), base, algorithms.index(self.ours), rng, self.resamples),
+        }

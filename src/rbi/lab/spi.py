@@ -1,0 +1,189 @@
+"""The safe-policy-improvement study: which worlds, which algorithms, and one block of it, exactly scored."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rbi.lab import improvers, worlds
+from rbi.lab.hcpi import hcpi
+from rbi.lab.improvers import Evidence
+from rbi.lab.logs import record
+from rbi.lab.mdp import Floats, optimal_policy, performance
+from rbi.lab.worlds import Problem
+
+OURS = "count_aware(0.2)"  # its one parameter was tuned on other worlds than the reported (docs/count-aware.md)
+EPISODE_STEPS = 50
+SPELLING = re.compile(r"(\w+)(?:\(([^()]*)\))?")
+
+ALGORITHMS: dict[str, tuple[Callable[..., Floats], int]] = {  # by name: the function, and how many numbers it takes
+    "baseline": (improvers.baseline, 0),
+    "basic_rl": (improvers.basic_rl, 0),
+    "pi_b_spibb": (improvers.pi_b_spibb, 1),
+    "pi_le_b_spibb": (improvers.pi_le_b_spibb, 1),
+    "soft_spibb": (improvers.soft_spibb, 1),
+    "ramdp": (improvers.ramdp, 1),
+    "hcpi": (hcpi, 1),
+    "rbi_monte_carlo": (improvers.rbi_monte_carlo, 2),
+    "rbi_model": (improvers.rbi_model, 2),
+    "rbi_iterated": (improvers.rbi_iterated, 2),
+    "count_aware": (improvers.count_aware, 1),
+    "count_aware_draining": (improvers.count_aware_draining, 1),
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """A family of worlds with baselines of one quality: `random` and `grid` by eta, `chicken` by epsilon."""
+
+    family: str
+    quality: float
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ValueError(f"unknown world {self.family}: there are {', '.join(FAMILIES)}")
+        if not 0 < self.quality < 1:
+            raise ValueError(f"{self}: {FAMILIES[self.family].level} must be between 0 and 1")
+
+    def __str__(self) -> str:
+        return f"{self.family}({self.quality:g})"
+
+    @property
+    def traits(self) -> "Family":
+        return FAMILIES[self.family]
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the worlds of one name share: data sizes, the algorithms' usual settings, and how results are told."""
+
+    title: str
+    level: str  # what its number means
+    unit: str  # what data sizes count
+    sizes: tuple[int, ...]
+    n_wedge: float
+    kappa: float
+    tuned: tuple[str, ...]  # the peers' best settings on the tuning worlds, where they differ from the protocol's
+    normalised: bool  # scores run from 0 (baseline) to 1 (optimal); else they are values at the start
+    at_once: int  # worlds or datasets in a block: as many as a processor's cache likes
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """The peers as the field sets them and as tuning does, then ours."""
+        return (
+            "basic_rl",
+            f"pi_b_spibb({self.n_wedge:g})",
+            f"pi_le_b_spibb({self.n_wedge:g})",
+            "soft_spibb(2)",
+            "soft_spibb(1)",
+            f"ramdp({self.kappa:g})",
+            "hcpi(0.05)",
+            *self.tuned,
+            "rbi_monte_carlo(0,2)",
+            "rbi_model(0,2)",
+            "rbi_iterated(0,2)",
+            "count_aware_draining(0.2)",
+            OURS,
+        )
+
+
+TRAJECTORIES = (10, 20, 50, 100, 200, 500, 1000, 2000)
+FAMILIES = {
+    "random": Family("Random MDPs", "eta", "trajectories", TRAJECTORIES, 10, 0.05, (), True, 25),
+    "chicken": Family("Wet Chicken", "epsilon", "steps", (100, 200, 500, 1000, 2000, 5000, 10000), 7, 2, (), False, 50),
+    "grid": Family("5x5 gridworld", "eta", "trajectories", TRAJECTORIES, 10, 0.05, (), True, 25),
+}
+
+
+def parse_world(text: str) -> World:
+    """`random(0.9)` and the like."""
+    name, numbers = spelled(text, "world", "random(0.9)")
+    if len(numbers) != 1:
+        raise ValueError(f"world {text}: write it with one number, like random(0.9)")
+    return World(name, numbers[0])
+
+
+def parse_algorithm(text: str) -> tuple[str, Callable[[Evidence], Floats]]:
+    """The algorithm's one spelling, and the function that makes policies of evidence."""
+    name, numbers = spelled(text, "algorithm", "pi_b_spibb(10)")
+    if name not in ALGORITHMS:
+        raise ValueError(f"unknown algorithm {name}: there are {', '.join(ALGORITHMS)}")
+    function, arity = ALGORITHMS[name]
+    if len(numbers) != arity:
+        raise ValueError(f"algorithm {text}: {name} takes {arity} number{'s' * (arity != 1)}, not {len(numbers)}")
+    if any(not 0 <= x < np.inf for x in numbers):
+        raise ValueError(f"algorithm {text}: numbers must be at least 0 and finite")
+    if name.startswith("rbi") and not numbers[0] <= 1 <= numbers[1]:
+        raise ValueError(f"algorithm {text}: bounds must be c_min <= 1 <= c_max")
+    if name == "hcpi" and not 0 < numbers[0] < 1:
+        raise ValueError(f"algorithm {text}: the level of its test must be between 0 and 1")
+    spelling = f"{name}({','.join(f'{x:g}' for x in numbers)})" if numbers else name
+    return spelling, lambda seen: function(seen, *numbers)
+
+
+def spelled(text: str, what: str, example: str) -> tuple[str, tuple[float, ...]]:
+    """Name and numbers of `name(1,2)`."""
+    match = SPELLING.fullmatch(text.replace(" ", ""))
+    if not match:
+        raise ValueError(f"{what} {text!r}: write it like {example}")
+    words = match[2].split(",") if match[2] else []
+    try:
+        return match[1], tuple(float(word) for word in words)
+    except ValueError:
+        raise ValueError(f"{what} {text!r}: write it like {example}") from None
+
+
+def problem_of(world: World, rngs: Sequence[np.random.Generator], size: int) -> tuple[Problem, Floats]:
+    """Worlds and baselines, and the uniform numbers `[T, W, D, N]` that draw the largest dataset of each."""
+    if world.family == "chicken":
+        drawn = np.stack([rng.random(size, dtype=np.float32) for rng in rngs], 1)
+        return worlds.wet_chicken(world.quality), drawn[:, None, :, None]
+    make = worlds.random_mdps if world.family == "random" else worlds.gridworlds
+    problem = make(world.quality, rngs)
+    drawn = np.stack([rng.random((EPISODE_STEPS, size), dtype=np.float32) for rng in rngs], 1)
+    return problem, drawn[:, :, None]
+
+
+def block(
+    world: World, algorithms: Sequence[str], sizes: Sequence[int], rngs: Sequence[np.random.Generator]
+) -> Floats:
+    """Scores `[repetitions, sizes, algorithms]`, one repetition a generator; smaller datasets lie inside larger ones."""
+    problem, uniforms = problem_of(world, rngs, max(sizes))
+    logs = record(problem, uniforms)
+    found = np.empty((len(rngs), len(sizes), len(algorithms)))
+    chosen = [parse_algorithm(text)[1] for text in algorithms]
+    for i, size in enumerate(sizes):
+        seen = Evidence(problem, logs.first(size))
+        for j, improve in enumerate(chosen):
+            found[:, i, j] = score(world, problem, improve(seen))
+    return found
+
+
+def score(world: World, problem: Problem, pi: Floats) -> Floats:
+    """Exact scores, one a dataset: (rho - rho_b)/(rho* - rho_b), or the value at the start."""
+    value = performance(problem.mdp, pi)
+    if not world.traits.normalised:
+        return value.reshape(-1)
+    base, best = performance(problem.mdp, problem.beta), performance(problem.mdp, optimal_policy(problem.mdp))
+    return ((value - base) / (best - base)).reshape(-1)
+
+
+def baseline_score(world: World) -> float:
+    """What the baseline scores: 0 where scores are normalised."""
+    if world.traits.normalised:
+        return 0.0
+    problem = worlds.wet_chicken(world.quality)
+    return float(performance(problem.mdp, problem.beta).item())
+
+
+def blocks(world: World, repetitions: int) -> list[range]:
+    """The repetitions in parts that are computed together; a part does not depend on how many there are in all."""
+    step = world.traits.at_once
+    return [range(first, min(first + step, repetitions)) for first in range(0, repetitions, step)]
+
+
+def numbered_block(world: World, algorithms: Sequence[str], sizes: Sequence[int], seed: int, which: range) -> Floats:
+    """`block` for the repetitions of these numbers, each with the generator of its own number."""
+    rngs = [np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,))) for number in which]
+    return block(world, algorithms, sizes, rngs)

@@ -1,0 +1,156 @@
+"""The figures and tables of `rbi spi`: mean and tail of every algorithm against the size of its data."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from rbi.report.style import DARK, LOOK
+from rbi.runs import Run
+
+CELL, NAME = 18, 28  # columns of a terminal that a cell and a name take
+COLORS = {  # by family of algorithms; members of a family differ in dashes and markers
+    "baseline": "#22303c",
+    "basic_rl": "#7a848c",
+    "pi_b_spibb": "#1f5f99",
+    "pi_le_b_spibb": "#3f8fc9",
+    "soft_spibb": "#2b7a4b",
+    "ramdp": "#9a7b1d",
+    "hcpi": "#8a5a9e",
+    "rbi_monte_carlo": "#c98a72",
+    "rbi_model": "#d8654a",
+    "rbi_iterated": "#b4462a",
+    "count_aware": "#22303c",
+    "count_aware_draining": "#5b6770",
+}
+MARKERS = "osv^D*PX<>phdH8"
+DASHES = ("-", "--", ":", "-.")
+
+
+def tables(run: Run, width: int | None) -> list[Table]:
+    """Two tables a world: scores, and where one algorithm leads the others. `width` limits how many sizes are shown."""
+    found = []
+    for part in run.finished()["worlds"]:
+        found += [score_table(part, width), lead_table(part)]
+    return found
+
+
+def score_table(part: dict[str, Any], width: int | None) -> Table:
+    """A row an algorithm, a column a size: mean / CVaR / share below the baseline."""
+    shown = fitting(part["sizes"], width)
+    left_out = "" if len(shown) == len(part["sizes"]) else "; result.json has all sizes"
+    table = Table(
+        title=f"{heading(part)}\nmean / 1%-CVaR / share below the baseline, by {part['unit']}{left_out}",
+        title_justify="left",
+        title_style="",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("algorithm", no_wrap=True)
+    for i in shown:
+        table.add_column(f"{part['sizes'][i]:,}", justify="right", no_wrap=True)
+    for j, name in enumerate(part["algorithms"]):
+        table.add_row(name, *(cell(part, i, j) for i in shown), style="bold" if name == part["ours"] else "")
+    return table
+
+
+def lead_table(part: dict[str, Any]) -> Table:
+    """Against each algorithm, by size: + ours leads in mean and CVaR, - it trails in both, . neither."""
+    table = Table(
+        title=f"{part['ours']} against each, a sign for every size"
+        "\n+ leads in mean and CVaR, - trails in both, . neither or within the interval",
+        title_justify="left",
+        title_style="",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for name in ("algorithm", "beyond paired 95% intervals", "by the estimates"):
+        table.add_column(name, no_wrap=True)
+    for j, name in enumerate(part["algorithms"]):
+        if name != part["ours"]:
+            table.add_row(name, signs(part, j, beyond=True), signs(part, j, beyond=False))
+    return table
+
+
+def signs(part: dict[str, Any], column: int, *, beyond: bool) -> str:
+    """One sign a size, for one algorithm."""
+    told = ""
+    for i in range(len(part["sizes"])):
+        leads = [[part["summary"][key][k][i][column] for k in range(3)] for key in ("mean_lead", "cvar_lead")]
+        lows = [low if beyond else at for at, low, _ in leads]
+        highs = [high if beyond else at for at, _, high in leads]
+        told += "+" if min(lows) > 0 else "-" if max(highs) < 0 else "."
+    return told
+
+
+def cell(part: dict[str, Any], size: int, column: int) -> str:
+    s = part["summary"]
+    mean, cvar, below = (s[key][size][column] for key in ("mean", "cvar", "below"))
+    return f"{mean:.2f}/{cvar:.2f}/{below:.2f}"
+
+
+def fitting(sizes: Sequence[int], width: int | None) -> list[int]:
+    """As many sizes as fit, spread over all of them."""
+    most = len(sizes) if width is None else max(1, min(len(sizes), (width - NAME) // CELL))
+    if most == 1:
+        return [len(sizes) // 2]
+    return sorted({round(k * (len(sizes) - 1) / (most - 1)) for k in range(most)})
+
+
+def figure(part: dict[str, Any]) -> Any:
+    """Mean and CVaR against data size, one line an algorithm."""
+    with plt.rc_context(LOOK):
+        figure: Any = plt.figure(figsize=(7.2, 4.6), layout="constrained")
+        panels = figure.subplots(1, 2, sharex=True, sharey=True)
+        for panel, key, title in zip(panels, ("mean", "cvar"), ("mean", "mean of the worst 1%"), strict=True):
+            for j, name in enumerate(part["algorithms"]):
+                line = [row[j] for row in part["summary"][key]]
+                panel.plot(part["sizes"], line, label=name, **look(part["algorithms"], j, part["ours"]))
+            panel.axhline(part["baseline"], color=DARK, linewidth=0.6)
+            panel.set(xscale="log", title=title, xlabel=part["unit"])
+            panel.set_xticks(part["sizes"], [short(n) for n in part["sizes"]])
+            panel.minorticks_off()
+        panels[0].set(ylabel=part["score"], ylim=limits(part))
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=7, handlelength=3.2)
+        cut = " Lines that leave the panels go on below." if leaves(part) else ""
+        figure.suptitle(f"{heading(part)} The thin line is the baseline.{cut}", x=0.01, ha="left", fontsize=7.5)
+        plt.close(figure)
+    return figure
+
+
+def look(names: Sequence[str], column: int, ours: str) -> dict[str, Any]:
+    """Colour by family, dash by member, a marker of its own; ours is thick and comes on top."""
+    family = names[column].split("(")[0]
+    member = sum(other.split("(")[0] == family for other in names[:column])
+    thick = names[column] == ours
+    return {
+        "color": COLORS.get(family, DARK),
+        "linestyle": DASHES[member % len(DASHES)],
+        "marker": MARKERS[column % len(MARKERS)],
+        "markersize": 4.5 if thick else 3,
+        "linewidth": 2.4 if thick else 1.0,
+        "zorder": 3 if thick else 2,
+    }
+
+
+def short(size: int) -> str:
+    """2000 as 2k."""
+    return f"{size / 1000:g}k" if size >= 1000 else str(size)
+
+
+def limits(part: dict[str, Any]) -> tuple[float, float]:
+    """From a little below the baseline to the top: what falls far below it would squeeze all else."""
+    top = max(max(row) for row in part["summary"]["mean"])
+    room = max(top - part["baseline"], 1e-9)
+    return part["baseline"] - 0.7 * room, top + 0.05 * room
+
+
+def leaves(part: dict[str, Any]) -> bool:
+    return min(min(row) for row in part["summary"]["cvar"]) < limits(part)[0]
+
+
+def heading(part: dict[str, Any]) -> str:
+    return f"{part['title']}, {part['level']} = {part['quality']:g}, {part['repetitions']:,} repetitions."

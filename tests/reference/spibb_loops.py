@@ -1,0 +1,43 @@
+"""The improvement steps of SPIBB's papers as loops over one state. Slow twins for the tests."""
+
+import numpy as np
+
+
+def best_first(q):
+    return sorted(range(len(q)), key=lambda a: (-q[a], a))
+
+
+def pi_b_spibb(beta, q, known):
+    """Unknown actions keep beta; the best known one gets the rest."""
+    pi = np.where(known, 0.0, beta)
+    for a in best_first(q):
+        if known[a]:
+            pi[a] = 1 - np.where(known, 0.0, beta).sum()
+            return pi
+    return beta.copy()
+
+
+def pi_le_b_spibb(beta, q, known):
+    """From the best action down: an unknown one gets at most beta, the first known one all that is left."""
+    pi, left = np.zeros_like(beta), 1.0
+    for a in best_first(q):
+        pi[a] = left if known[a] else min(beta[a], left)
+        left -= pi[a]
+    return pi
+
+
+def soft_spibb(beta, q, errors, epsilon):
+    """Approx-Soft-SPIBB: from the worst action up, mass goes where it gains most a unit of error."""
+    pi, left = beta.copy(), epsilon
+    for worst in sorted(range(len(q)), key=lambda a: (q[a], a)):
+        mass = min(pi[worst], left / (2 * errors[worst]))
+        for best in best_first((q - q[worst]) / errors):
+            if q[best] <= q[worst] or np.isinf(errors[best]):
+                break  # from here on nothing gains
+            moved = min(mass, left / (2 * errors[best]))
+            if moved > 0:
+                mass -= moved
+                pi[worst] -= moved
+                pi[best] += moved
+                left -= moved * (errors[worst] + errors[best])
+    return pi
