@@ -30,13 +30,11 @@ def soft_spibb(beta, q, errors, epsilon):
     """Approx-Soft-SPIBB: from the worst action up, mass goes where it gains most a unit of error."""
     pi, left = beta.copy(), epsilon
     for worst in sorted(range(len(q)), key=lambda a: (q[a], a)):
-        mass = min(pi[worst], left / (2 * errors[worst]))
         for best in best_first((q - q[worst]) / errors):
             if q[best] <= q[worst] or np.isinf(errors[best]):
                 break  # from here on nothing gains
-            moved = min(mass, left / (2 * errors[best]))
-            if moved > 0:
-                mass -= moved
+            if np.isfinite(errors[worst]):
+                moved = min(pi[worst], left / (2 * errors[worst]), left / (2 * errors[best]))
                 pi[worst] -= moved
                 pi[best] += moved
                 left -= moved * (errors[worst] + errors[best])

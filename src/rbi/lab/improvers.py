@@ -20,7 +20,7 @@ from rbi.rules.counts import count_bounds
 from rbi.rules.linear import greedy
 
 MOST_ITERATIONS = 100
-PRIOR, CAUTION = 10.0, 0.5  # of the cautious world (docs/count-aware.md)
+PRIOR = 10.0  # tries, of the cautious world (docs/count-aware.md)
 SAME = 1e-9  # Q-values that differ by less are the same: the iteration has ended
 
 Improve = Callable[[Floats, Floats, np.ndarray], Floats]  # Q-values, the policy, which datasets -> a new policy
@@ -91,17 +91,20 @@ def soft_spibb(seen: Evidence, epsilon: float, delta: float = 1.0) -> Floats:
 
 
 def soft_step(q: Floats, beta: Floats, errors: Floats, epsilon: float) -> Floats:
-    """Move mass from the worst action up, to where it gains most a unit of error, while the budget of errors lasts."""
+    """Move mass from the worst action up, to where it gains most a unit of error, while the budget of errors lasts.
+
+    Half of what is left of the budget may go to either side of a move. (The published code looks at the worse side once
+    only, before several moves, and so can spend more than there is.)
+    """
     pi, left = beta.copy(), np.full(q.shape[:-1], float(epsilon))
     cost = np.where(np.isfinite(errors), errors, 0.0)  # nothing moves at an infinite error
     for worst in np.moveaxis(np.argsort(q, -1, kind="stable"), -1, 0):
-        mass = np.minimum(pick(pi, worst), left / (2 * pick(errors, worst)))
-        going = np.ones(mass.shape, dtype=bool)
+        going = np.ones(left.shape, dtype=bool)
         gain = (q - pick(q, worst)[..., None]) / errors
         for best in np.moveaxis(np.argsort(-gain, -1, kind="stable"), -1, 0)[:-1]:
             going &= pick(gain, best) > 0  # from here on nothing gains
-            moved = np.where(going, np.minimum(mass, left / (2 * pick(errors, best))), 0.0)
-            mass = mass - moved
+            affordable = left / (2 * np.maximum(pick(errors, worst), pick(errors, best)))
+            moved = np.where(going, np.minimum(pick(pi, worst), affordable), 0.0)
             left = left - moved * (pick(cost, worst) + pick(cost, best))
             np.put_along_axis(pi, worst[..., None], (pick(pi, worst) - moved)[..., None], -1)
             np.put_along_axis(pi, best[..., None], (pick(pi, best) + moved)[..., None], -1)
@@ -135,30 +138,31 @@ def rbi_iterated(seen: Evidence, c_min: float, c_max: float) -> Floats:
 def count_aware(seen: Evidence, tau: float) -> Floats:
     """Policy iteration inside the count-aware reroute set, in a cautious world. `docs/count-aware.md` derives it."""
     c_min, c_max = count_bounds(seen.beta, seen.tries, tau, check=False)
-    return inside(cautious_model(seen, PRIOR, CAUTION), seen.beta, c_min, c_max)
+    return inside(cautious_model(seen), seen.beta, c_min, c_max)
 
 
 def count_aware_draining(seen: Evidence, tau: float) -> Floats:
     """The same, but actions never tried may lose probability: what keeping theirs costs, and not a safe method."""
     c_min, c_max = count_bounds(seen.beta, seen.tries, tau, check=False)
-    return inside(cautious_model(seen, PRIOR, CAUTION), seen.beta, np.zeros_like(c_min), c_max)
+    return inside(cautious_model(seen), seen.beta, np.zeros_like(c_min), c_max)
 
 
-def cautious_model(seen: Evidence, prior: float, caution: float) -> MDP:
-    """The estimated world, seen with `prior` tries more of every pair that went as the baseline goes in that state.
+def cautious_model(seen: Evidence) -> MDP:
+    """The estimated world, seen with PRIOR tries more of every pair that went as the baseline goes in that state.
 
-    A pair never tried is then worth what its state is worth, not nothing. Each step costs `caution` sigma / n, with
-    sigma the spread of r + gamma V(s') that all pairs share.
+    A pair never tried is then worth what its state is worth, not nothing. The less its own tries say, the more a step
+    costs: the prior's share of them times sigma / (tries in all), with sigma the spread of r + gamma V(s') that all
+    pairs share.
     """
     world, tries = seen.model, seen.tries
     weight = seen.beta * (tries > 0)
     weight = weight / np.maximum(weight.sum(-1, keepdims=True), 1e-12)
-    usual_transitions = (weight[..., None, :] @ world.transitions)  # [W, D, S, 1, S]
+    usual_transitions = weight[..., None, :] @ world.transitions  # [W, D, S, 1, S]
     usual_rewards = (weight * world.rewards).sum(-1, keepdims=True)
-    trust = tries / (tries + prior)
-    transitions = trust[..., None] * world.transitions + (1 - trust)[..., None] * usual_transitions
-    cost = caution * spread(seen)[..., None, None] / np.maximum(tries, 0.5)
-    rewards = trust * world.rewards + (1 - trust) * usual_rewards - cost
+    doubt = PRIOR / (tries + PRIOR)
+    transitions = (1 - doubt)[..., None] * world.transitions + doubt[..., None] * usual_transitions
+    cost = spread(seen)[..., None, None] * doubt / (tries + PRIOR)
+    rewards = (1 - doubt) * world.rewards + doubt * usual_rewards - cost
     return MDP(transitions, rewards, world.start, world.discount)
 
 

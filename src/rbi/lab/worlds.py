@@ -63,7 +63,7 @@ def random_world(rng: np.random.Generator, states: int = 50, actions: int = 4, b
     discount = 0.95
     cuts = np.sort(rng.random((states, actions, branches - 1)))
     gaps = np.diff(cuts, prepend=0.0, append=1.0)
-    successors = rng.random((states, actions, states)).argpartition(branches - 1)[..., :branches]
+    successors = np.sort(rng.random((states, actions, states)).argpartition(branches - 1)[..., :branches])
     transitions = np.zeros((states, actions, states))
     np.put_along_axis(transitions, successors, gaps, -1)
     goals = np.arange(1, states)

@@ -1,0 +1,49 @@
+"""The published safe-policy-improvement study: `rbi spi` with 3,000 repetitions a world, its summary kept as JSON.
+
+    python -m benchmarks.spi                   about half an hour on 2 cores; can be stopped and started again
+    python -m benchmarks.spi --repetitions 300 --out /tmp/spi.json
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.timing import machine
+from rbi import runs
+from rbi.commands.spi import Spi
+
+RESULTS = Path(__file__).parent / "results"
+SEED = 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repetitions", type=int, default=3000)
+    parser.add_argument("--run", type=Path, default=Path(tempfile.gettempdir()) / "rbi-spi-published")
+    parser.add_argument("--out", type=Path, default=RESULTS / "spi.json")
+    asked = parser.parse_args()
+    resume = (asked.run / "config.json").exists()
+    start = time.perf_counter()
+    Spi(out=asked.run, repetitions=asked.repetitions, seed=SEED, resume=resume).run(["spi"])
+    found = {
+        "command": f"rbi spi --repetitions {asked.repetitions} --seed {SEED}",
+        "machine": machine(),
+        "seconds": None if resume else time.perf_counter() - start,
+        "seed": SEED,
+        **runs.read(asked.run).finished(),
+    }
+    asked.out.write_text(runs.to_json(rounded(found)) + "\n")
+
+
+def rounded(value):
+    """Numbers with five digits behind the point: more would be noise in a committed file."""
+    if isinstance(value, dict):
+        return {key: rounded(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [rounded(v) for v in value]
+    return round(value, 5) if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    main()
