@@ -1,7 +1,7 @@
-"""The published safe-policy-improvement study: `rbi spi` with 3,000 repetitions a world, its summary kept as JSON.
+"""The published safe-policy-improvement study: `rbi spi` with 5,500 repetitions a world, its summary kept as JSON.
 
-    python -m benchmarks.spi                   about half an hour on 2 cores; can be stopped and started again
-    python -m benchmarks.spi --repetitions 300 --out /tmp/spi.json
+python -m benchmarks.spi                   more than an hour on 2 cores; can be stopped and started again
+python -m benchmarks.spi --repetitions 300 --out /tmp/spi.json
 """
 
 import argparse
@@ -19,7 +19,7 @@ SEED = 1
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repetitions", type=int, default=3000)
+    parser.add_argument("--repetitions", type=int, default=5500)
     parser.add_argument("--run", type=Path, default=Path(tempfile.gettempdir()) / "rbi-spi-published")
     parser.add_argument("--out", type=Path, default=RESULTS / "spi.json")
     asked = parser.parse_args()

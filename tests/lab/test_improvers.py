@@ -170,7 +170,9 @@ def test_one_step_rbi_with_exact_values_is_the_papers_step():
     seen = Evidence(worlds.wet_chicken(0.9), river_logs(0.9, 100_000))
     exact = max_reroute(np.array(seen.beta), q_values(seen.problem.mdp, seen.problem.beta), 0.5, 1.5)
     for made in (improvers.rbi_model(seen, 0.5, 1.5), improvers.rbi_monte_carlo(seen, 0.5, 1.5)):
-        assert performance(seen.problem.mdp, made).item() == approx(performance(seen.problem.mdp, exact).item(), rel=0.01)
+        assert performance(seen.problem.mdp, made).item() == approx(
+            performance(seen.problem.mdp, exact).item(), rel=0.01
+        )
 
 
 def test_doubly_robust_gains_are_unbiased():

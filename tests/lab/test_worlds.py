@@ -112,7 +112,7 @@ def test_a_quality_that_no_baseline_has_is_refused():
 
 def test_the_gridworld_is_slippery_has_walls_swamps_and_an_end():
     grid = worlds.gridworld()
-    up, down, left, right = range(4)
+    up, _, _, right = range(4)
     assert grid.transitions[0, up] == approx(0.9 * np.eye(25)[0] + 0.1 * np.eye(25)[1])  # against the border
     middle = grid.transitions[7, right]  # row 1, column 2: ahead lies a swamp, so does one below
     assert middle[[8, 2, 12]] == approx([0.8, 0.1, 0.1])

@@ -29,8 +29,8 @@ class Spi(Command):
     """Data sizes: trajectories, or steps for chicken; if not given, those the field publishes for each world."""
     repetitions: int = 300
     """Worlds (random), baselines (grid) or datasets (chicken); the 1%-CVaR of 300 is the mean of three."""
-    ours: str = spi.OURS
-    """The algorithm that is compared with each of the others."""
+    compare: tuple[str, ...] = (spi.OURS, spi.OTHER)
+    """Algorithms that are compared with each of the others; the first is the thick line of the figures."""
     resamples: int = 2000
     """Bootstrap samples behind the intervals."""
     workers: int = 0
@@ -41,12 +41,12 @@ class Spi(Command):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "worlds", tuple(dict.fromkeys(str(spi.parse_world(w)) for w in self.worlds)))
-        object.__setattr__(self, "ours", spi.parse_algorithm(self.ours)[0])
+        object.__setattr__(self, "compare", tuple(dict.fromkeys(spi.parse_algorithm(a)[0] for a in self.compare)))
         spelled = tuple(dict.fromkeys(spi.parse_algorithm(a)[0] for a in self.algorithms))
         object.__setattr__(self, "algorithms", spelled)
         object.__setattr__(self, "sizes", tuple(sorted(set(self.sizes))))
-        if not self.worlds:
-            raise ValueError("--worlds: give at least one")
+        if not (self.worlds and self.compare):
+            raise ValueError("--worlds and --compare: give at least one of each")
         if len(spelled) > MOST_ALGORITHMS:
             raise ValueError(f"--algorithms: give at most {MOST_ALGORITHMS} of them, not {len(spelled)}")
         for name, value, least in (
@@ -88,9 +88,9 @@ class Spi(Command):
         say(f"wrote {run.path} (figures/*.png)")
 
     def part(self, world: spi.World) -> tuple[spi.World, tuple[str, ...], tuple[int, ...]]:
-        """A world, the algorithms that run in it (ours among them), and its data sizes."""
+        """A world, the algorithms that run in it (the compared ones among them), and its data sizes."""
         algorithms = self.algorithms or world.traits.algorithms
-        return world, tuple(dict.fromkeys((*algorithms, self.ours))), self.sizes or world.traits.sizes
+        return world, tuple(dict.fromkeys((*algorithms, *self.compare))), self.sizes or world.traits.sizes
 
     def summary(
         self, world: spi.World, algorithms: tuple[str, ...], sizes: tuple[int, ...], done: dict[tuple[str, int], Any]
@@ -100,6 +100,7 @@ class Spi(Command):
         base = spi.baseline_score(world)
         rng = np.random.default_rng([self.seed, len(each)])
         traits = world.traits
+        compared = [algorithms.index(name) for name in self.compare]
         return {
             "world": str(world),
             "name": f"{world.family}-{world.quality:g}",
@@ -112,6 +113,6 @@ class Spi(Command):
             "repetitions": self.repetitions,
             "sizes": sizes,
             "algorithms": algorithms,
-            "ours": self.ours,
-            "summary": summarise(np.concatenate(each), base, algorithms.index(self.ours), rng, self.resamples),
+            "compared": self.compare,
+            "summary": summarise(np.concatenate(each), base, compared, rng, self.resamples),
         }

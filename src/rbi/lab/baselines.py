@@ -37,9 +37,7 @@ def warmest_softmax(mdp: MDP, q: Floats, target: Floats) -> Floats:
     return pi
 
 
-def perturbed(
-    mdp: MDP, pi: Floats, best: np.ndarray, target: Floats, rngs: Sequence[np.random.Generator]
-) -> Floats:
+def perturbed(mdp: MDP, pi: Floats, best: np.ndarray, target: Floats, rngs: Sequence[np.random.Generator]) -> Floats:
     """Make the best action of one random state after the other rarer, until no value is above its target.
 
     A change in one state changes one row of I - gamma P^pi, so the inverse follows by Sherman and Morrison's formula.

@@ -61,7 +61,7 @@ def baseline(seen: Evidence) -> Floats:
 
 def basic_rl(seen: Evidence) -> Floats:
     """The optimal policy of the estimated world, as if it were the true one."""
-    return iterate(seen.model, seen.beta, lambda q, pi, at: greedy(pi, q, check=False))
+    return iterate(seen.model, seen.beta, lambda q, pi, _: greedy(pi, q, check=False))
 
 
 def pi_b_spibb(seen: Evidence, n_wedge: float) -> Floats:
@@ -76,7 +76,7 @@ def pi_le_b_spibb(seen: Evidence, n_wedge: float) -> Floats:
 
 
 def soft_spibb(seen: Evidence, epsilon: float, delta: float = 1.0) -> Floats:
-    """Approx-Soft-SPIBB: sum_a e(s,a) |pi - beta| <= epsilon, with e = sqrt(2 ln(2 S A / delta) / n), infinite for 0."""
+    """Approx-Soft-SPIBB: sum_a e(s,a) |pi - beta| <= epsilon, e = sqrt(2 ln(2 S A / delta) / n), infinite for 0."""
     _, _, S, A = seen.tries.shape
     tries = seen.tries.reshape(-1, S, A)
     errors = np.where(tries > 0, np.sqrt(2 * np.log(2 * S * A / delta) / np.maximum(tries, 1)), np.inf)
@@ -116,7 +116,7 @@ def ramdp(seen: Evidence, kappa: float) -> Floats:
     world = seen.model
     tries = np.where(seen.tries > 0, seen.tries, 1e-5)
     cautious = MDP(world.transitions, world.rewards - kappa / np.sqrt(tries), world.start, world.discount)
-    return iterate(cautious, seen.beta, lambda q, pi, at: greedy(pi, q, check=False))
+    return iterate(cautious, seen.beta, lambda q, pi, _: greedy(pi, q, check=False))
 
 
 def rbi_monte_carlo(seen: Evidence, c_min: float, c_max: float) -> Floats:
@@ -182,7 +182,7 @@ def inside(world: MDP, beta: Floats, c_min: Floats, c_max: Floats) -> Floats:
     """Policy iteration in an estimated world, inside the reroute set c_min <= pi/beta <= c_max `[W, D, S, A]`."""
     _, _, S, A = beta.shape
     base, low, high = (x.reshape(-1, S, A) for x in (beta, c_min, c_max))
-    return iterate(world, beta, lambda q, pi, at: max_reroute(base[at], q, low[at], high[at], check=False))
+    return iterate(world, beta, lambda q, _, at: max_reroute(base[at], q, low[at], high[at], check=False))
 
 
 def iterate(world: MDP, beta: Floats, improve: Improve) -> Floats:

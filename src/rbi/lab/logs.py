@@ -77,9 +77,7 @@ def model(problem: Problem, counts: np.ndarray) -> MDP:
     """The maximum-likelihood world: relative frequencies and true rewards; a pair never tried leads nowhere, for 0."""
     tries = np.maximum(counts.sum(-1, keepdims=True), 1)
     frequencies = counts / tries
-    return MDP(
-        frequencies[..., :-1], frequencies @ problem.arrival, problem.mdp.start, problem.mdp.discount
-    )
+    return MDP(frequencies[..., :-1], frequencies @ problem.arrival, problem.mdp.start, problem.mdp.discount)
 
 
 def monte_carlo(problem: Problem, logs: Logs) -> Floats:

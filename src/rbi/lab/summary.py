@@ -1,5 +1,6 @@
 """What many repetitions say: mean, tail and violations, with intervals, and paired comparisons of algorithms."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,10 +14,10 @@ BELOW = 1e-9  # how far below the baseline a score must be to count as below: ro
 
 @dataclass(frozen=True)
 class Summary:
-    """Of scores `[repetitions, sizes, algorithms]`: statistics `[sizes, algorithms]`, intervals `[2, ...]` of the first.
+    """Of scores `[repetitions, sizes, algorithms]`: statistics `[sizes, algorithms]` and their intervals `[2, ...]`.
 
-    `mean_lead` and `cvar_lead` `[3, sizes, algorithms]` are what one algorithm, `ours`, is ahead of each: the estimate
-    and its paired interval.
+    `mean_lead` and `cvar_lead` `[compared, 3, sizes, algorithms]` are what each compared algorithm is ahead of the
+    others: the estimate and its paired interval.
     """
 
     mean: Floats
@@ -29,7 +30,9 @@ class Summary:
     cvar_lead: Floats
 
 
-def summarise(scores: Floats, baseline: float, ours: int, rng: np.random.Generator, resamples: int = 2000) -> Summary:
+def summarise(
+    scores: Floats, baseline: float, compared: Sequence[int], rng: np.random.Generator, resamples: int = 2000
+) -> Summary:
     """Statistics with percentile intervals of the bootstrap; all algorithms share the resampled repetitions."""
     n = len(scores)
     flat = scores.reshape(n, -1)
@@ -42,10 +45,10 @@ def summarise(scores: Floats, baseline: float, ours: int, rng: np.random.Generat
     def interval(x: Floats) -> Floats:
         return np.quantile(x, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0).reshape(2, *shape)
 
-    def lead(value: Floats, resampled: Floats) -> Floats:
+    def lead(value: Floats, resampled: Floats, one: int) -> Floats:
         value, resampled = value.reshape(shape), resampled.reshape(resamples, *shape)
-        ahead = value[:, ours, None] - value
-        return np.concatenate([ahead[None], interval((resampled[..., ours, None] - resampled).reshape(resamples, -1))])
+        ahead = (resampled[..., one, None] - resampled).reshape(resamples, -1)
+        return np.concatenate([(value[:, one, None] - value)[None], interval(ahead)])
 
     return Summary(
         mean.reshape(shape),
@@ -54,13 +57,13 @@ def summarise(scores: Floats, baseline: float, ours: int, rng: np.random.Generat
         interval(means),
         interval(tails),
         interval(belows),
-        lead(mean, means),
-        lead(cvar, tails),
+        np.stack([lead(mean, means, one) for one in compared]),
+        np.stack([lead(cvar, tails, one) for one in compared]),
     )
 
 
 def weighted_cvar(scores: Floats, weights: np.ndarray) -> Floats:
-    """The mean of the lowest hundredth (at least one) of scores `[n, K]`, each counted weights `[B, n]` times: `[B, K]`.
+    """The mean of the lowest hundredth (at least one) of scores `[n, K]`, each counted weights `[B, n]` times.
 
     Only the lowest few scores can be among them, so no resample is sorted.
     """
@@ -69,7 +72,7 @@ def weighted_cvar(scores: Floats, weights: np.ndarray) -> Floats:
     order = np.argsort(scores, 0)
     found = np.empty((len(weights), scores.shape[1]))
     for column in range(scores.shape[1]):
-        lowest, reached = order[:, column], 0
+        lowest = order[:, column]
         reached = min(n, 3 * tail + 20)
         while (weights[:, lowest[:reached]].sum(1) < tail).any():
             reached = min(n, 2 * reached)

@@ -46,9 +46,7 @@ class Problem:
 def random_mdps(quality: float, rngs: Sequence[np.random.Generator]) -> Problem:
     """Random MDPs, one a generator, with baselines of this quality."""
     worlds = [random_world(rng) for rng in rngs]
-    mdp = MDP(
-        np.stack([w.transitions for w in worlds]), np.stack([w.rewards for w in worlds]), worlds[0].start, 0.95
-    )
+    mdp = MDP(np.stack([w.transitions for w in worlds]), np.stack([w.rewards for w in worlds]), worlds[0].start, 0.95)
     beta = baselines(mdp, quality, rngs)
     arrival = np.eye(mdp.start.size + 1)[-1]  # the end is the goal
     return Problem(one_dataset(mdp), arrival, beta[:, None])

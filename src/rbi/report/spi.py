@@ -30,10 +30,10 @@ DASHES = ("-", "--", ":", "-.")
 
 
 def tables(run: Run, width: int | None) -> list[Table]:
-    """Two tables a world: scores, and where one algorithm leads the others. `width` limits how many sizes are shown."""
+    """Tables for each world: scores, and where an algorithm leads the others. `width` limits the sizes shown."""
     found = []
     for part in run.finished()["worlds"]:
-        found += [score_table(part, width), lead_table(part)]
+        found += [score_table(part, width), *(lead_table(part, name) for name in part["compared"])]
     return found
 
 
@@ -52,14 +52,14 @@ def score_table(part: dict[str, Any], width: int | None) -> Table:
     for i in shown:
         table.add_column(f"{part['sizes'][i]:,}", justify="right", no_wrap=True)
     for j, name in enumerate(part["algorithms"]):
-        table.add_row(name, *(cell(part, i, j) for i in shown), style="bold" if name == part["ours"] else "")
+        table.add_row(name, *(cell(part, i, j) for i in shown), style="bold" if name == part["compared"][0] else "")
     return table
 
 
-def lead_table(part: dict[str, Any]) -> Table:
+def lead_table(part: dict[str, Any], ours: str) -> Table:
     """Against each algorithm, by size: + ours leads in mean and CVaR, - it trails in both, . neither."""
     table = Table(
-        title=f"{part['ours']} against each, a sign for every size"
+        title=f"{ours} against each, a sign for every size"
         "\n+ leads in mean and CVaR, - trails in both, . neither or within the interval",
         title_justify="left",
         title_style="",
@@ -69,16 +69,16 @@ def lead_table(part: dict[str, Any]) -> Table:
     for name in ("algorithm", "beyond paired 95% intervals", "by the estimates"):
         table.add_column(name, no_wrap=True)
     for j, name in enumerate(part["algorithms"]):
-        if name != part["ours"]:
-            table.add_row(name, signs(part, j, beyond=True), signs(part, j, beyond=False))
+        if name != ours:
+            table.add_row(name, signs(part, ours, j, beyond=True), signs(part, ours, j, beyond=False))
     return table
 
 
-def signs(part: dict[str, Any], column: int, *, beyond: bool) -> str:
+def signs(part: dict[str, Any], ours: str, column: int, *, beyond: bool) -> str:
     """One sign a size, for one algorithm."""
-    told = ""
+    told, which = "", part["compared"].index(ours)
     for i in range(len(part["sizes"])):
-        leads = [[part["summary"][key][k][i][column] for k in range(3)] for key in ("mean_lead", "cvar_lead")]
+        leads = [[part["summary"][key][which][k][i][column] for k in range(3)] for key in ("mean_lead", "cvar_lead")]
         lows = [low if beyond else at for at, low, _ in leads]
         highs = [high if beyond else at for at, _, high in leads]
         told += "+" if min(lows) > 0 else "-" if max(highs) < 0 else "."
@@ -107,7 +107,7 @@ def figure(part: dict[str, Any]) -> Any:
         for panel, key, title in zip(panels, ("mean", "cvar"), ("mean", "mean of the worst 1%"), strict=True):
             for j, name in enumerate(part["algorithms"]):
                 line = [row[j] for row in part["summary"][key]]
-                panel.plot(part["sizes"], line, label=name, **look(part["algorithms"], j, part["ours"]))
+                panel.plot(part["sizes"], line, label=name, **look(part["algorithms"], j, part["compared"][0]))
             panel.axhline(part["baseline"], color=DARK, linewidth=0.6)
             panel.set(xscale="log", title=title, xlabel=part["unit"])
             panel.set_xticks(part["sizes"], [short(n) for n in part["sizes"]])
