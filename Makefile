@@ -8,7 +8,7 @@ INSTALLED := .venv/.installed
 .PHONY: help demo test check format bench results clean
 
 help:
-	@echo "make demo     the improvement rules and the paper's bandit: tables and pictures, in runs/demo"
+	@echo "make demo     improvement rules, the paper's bandit, a small safe-improvement study: tables and pictures, in runs/demo"
 	@echo "make test     all tests"
 	@echo "make check    formatting, lint, types, import directions, doctests"
 	@echo "make format   put the code into the house format"
@@ -29,6 +29,8 @@ demo: $(INSTALLED)
 	@$(BIN)/rbi bandit regret --out runs/demo/regret --overwrite
 	@echo "== the two-armed bandit: learning curves (Figure 2, a tenth of what rbi bandit learn runs)"
 	@$(BIN)/rbi bandit learn --repetitions 1000 --steps 2000 --out runs/demo/learn --overwrite
+	@echo "== safe improvement where truth is known, beside SPIBB and friends (a small rbi spi)"
+	@$(BIN)/rbi spi --worlds "random(0.9)" "chicken(0.1)" --sizes 50 200 1000 --repetitions 100 --out runs/demo/spi --overwrite
 
 test: $(INSTALLED)
 	@echo "== tests"

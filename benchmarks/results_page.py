@@ -3,8 +3,11 @@
 import json
 from pathlib import Path
 
+from rbi.report import spi as spi_report
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "results.md"
+FIGURES = ROOT / "docs" / "figures"
 RESULTS = Path(__file__).parent / "results"
 
 HEAD = """# Results
@@ -20,6 +23,28 @@ with validation of values, *compiled* under `torch.compile`. *Sorting*, *columns
 one way of handing out mass ([decision 002](decisions/002-fill.md)). *Paper's loop* is Algorithm Max-Reroute in Python,
 *LP solver* is HiGHS, both a state at a time. *Copy* moves as many bytes as the rule must read and write: the physical
 limit. A dash: not run, too large.
+"""
+
+
+SPI_HEAD = """
+## Safe policy improvement
+
+`rbi spi`: policies from logs of a known baseline, scored exactly. Cells are mean / 1%-CVaR / share below the baseline;
+Random MDPs and the gridworld score 0 for the baseline and 1 for the optimal policy, Wet Chicken by the value at the
+start. `count_aware` is [count-aware reroute](count-aware.md), in which an action never tried keeps its probability;
+`count_aware_draining` lets such actions lose theirs. Peers stand as the field sets them and, where tuning found better,
+as tuned on other worlds and seeds; tuning gave every algorithm the same budget.
+"""
+
+SPI_AIM = """
+What we set out to reach on Random MDPs with eta 0.9 and 0.5 and on Wet Chicken with epsilon 0.1: nowhere is a peer
+better in both mean and CVaR, and at half the sizes or more ours is better in both than each variant of SPIBB, beyond
+paired bootstrap intervals. *Sizes led* counts those sizes for the SPIBB variant that comes closest.
+"""
+
+SPI_SIGNS = """
+Against each algorithm, one sign for every size: `+` leads in mean and CVaR beyond paired 95% intervals, `-` trails in
+both, `.` neither.
 """
 
 
@@ -75,15 +100,71 @@ def rules_highlights(cpu, cuda):
     return "\n".join(lines)
 
 
+def spi_aim(result):
+    """One line a world and method: how often SPIBB is led, and which peers lead."""
+    lines = ["| world | method | sizes led, closest SPIBB variant | peers better in both |", "|---|---|---|---|"]
+    for part in result["worlds"]:
+        if part["world"].startswith("grid"):
+            continue
+        names, sizes = part["algorithms"], len(part["sizes"])
+        for ours in part["compared"]:
+            told = {n: spi_report.signs(part, ours, j, beyond=True) for j, n in enumerate(names) if is_peer(n)}
+            closest = min((n for n in told if "spibb" in n), key=lambda n: told[n].count("+"))
+            ahead = [f"`{n}` at {part['sizes'][i]:,}" for n, t in told.items() for i in range(sizes) if t[i] == "-"]
+            led = f"{told[closest].count('+')} of {sizes} (`{closest}`)"
+            lines.append(f"| {part['world']} | `{ours}` | {led} | {', '.join(ahead) or 'none'} |")
+    return "\n".join(lines)
+
+
+def is_peer(name):
+    return not name.startswith(("rbi", "count_aware"))
+
+
+def spi_world(part):
+    """Scores, signs and the figure of one world."""
+    heads = [f"{n:,}" for n in part["sizes"]]
+    lines = [f"\n### {spi_report.heading(part).rstrip('.')}\n"]
+    lines += [f"![mean and CVaR against data size](figures/spi-{part['name']}.png)\n"]
+    lines += [f"| algorithm, by {part['unit']} | " + " | ".join(heads) + " |", "|---|" + "--:|" * len(heads)]
+    for j, name in enumerate(part["algorithms"]):
+        cells = [spi_report.cell(part, i, j) for i in range(len(heads))]
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    lines += [SPI_SIGNS, "| algorithm | " + " | ".join(f"`{c}`" for c in part["compared"]) + " |"]
+    lines += ["|---|" + "---|" * len(part["compared"])]
+    for j, name in enumerate(part["algorithms"]):
+        told = [f"`{spi_report.signs(part, o, j, beyond=True)}`" if o != name else "" for o in part["compared"]]
+        lines.append(f"| `{name}` | " + " | ".join(told) + " |")
+    return "\n".join(lines)
+
+
+def spi_speed(result):
+    lines = ["\n### Speed\n", "| study | aim, seconds | reached |", "|---|--:|--:|"]
+    lines += [f"| {r['study']} | {r['aim']} | {r['seconds']:.0f} |" for r in result["rows"]]
+    return "\n".join([*lines, f"\n{measured_on(result)}"])
+
+
 def page():
     cpu, cuda = load("rules-cpu.json"), load("rules-cuda.json")
     parts = [HEAD.rstrip(), RULES_HEAD, rules_highlights(cpu, cuda)]
     for result in (cpu, cuda):
         if result:
             parts += [f"\n{measured_on(result)}\n", rules_table(result)]
+    study, speed = load("spi.json"), load("spi-speed.json")
+    if study:
+        parts += [SPI_HEAD, f"{measured_on(study)}", SPI_AIM, spi_aim(study)]
+        parts += [spi_world(part) for part in study["worlds"]]
+    if speed:
+        parts.append(spi_speed(speed))
     return "\n".join(parts) + "\n"
+
+
+def draw_figures():
+    FIGURES.mkdir(exist_ok=True)
+    for part in load("spi.json")["worlds"]:
+        spi_report.figure(part).savefig(FIGURES / f"spi-{part['name']}.png", dpi=130)
 
 
 if __name__ == "__main__":
     PAGE.write_text(page())
-    print(f"wrote {PAGE.relative_to(ROOT)}")
+    draw_figures()
+    print(f"wrote {PAGE.relative_to(ROOT)} and {FIGURES.relative_to(ROOT)}")

@@ -15,14 +15,34 @@ from rbi.commands.spi import Spi
 
 RESULTS = Path(__file__).parent / "results"
 SEED = 1
+SPEED = {
+    "300 Random MDPs, 5 sizes, all algorithms": (120, "random(0.9)", (10, 50, 100, 200, 500), 300),
+    "1,000 Wet Chicken datasets, 5 sizes, all algorithms": (60, "chicken(0.1)", (100, 500, 1000, 2000, 5000), 1000),
+}
+
+
+def speed(out):
+    """Seconds for whole runs of the command: processes, worlds, algorithms, intervals, figures."""
+    rows = []
+    for name, (aim, world, sizes, repetitions) in SPEED.items():
+        with tempfile.TemporaryDirectory() as folder:
+            start = time.perf_counter()
+            Spi(out=Path(folder) / "run", worlds=(world,), sizes=sizes, repetitions=repetitions).run(["spi"])
+            rows.append({"study": name, "aim": aim, "seconds": time.perf_counter() - start})
+    written = {"command": "python -m benchmarks.spi --speed", "machine": machine(), "rows": rows}
+    out.write_text(runs.to_json(rounded(written), indent=1) + "\n")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--speed", action="store_true")
     parser.add_argument("--repetitions", type=int, default=5500)
     parser.add_argument("--run", type=Path, default=Path(tempfile.gettempdir()) / "rbi-spi-published")
     parser.add_argument("--out", type=Path, default=RESULTS / "spi.json")
     asked = parser.parse_args()
+    if asked.speed:
+        speed(RESULTS / "spi-speed.json")
+        return
     resume = (asked.run / "config.json").exists()
     start = time.perf_counter()
     Spi(out=asked.run, repetitions=asked.repetitions, seed=SEED, resume=resume).run(["spi"])

@@ -1,6 +1,7 @@
 """The command line as a user meets it: help, version, a run, and one line for each mistake."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -161,3 +162,72 @@ def test_advantages_of_minus_infinity_are_shown_without_a_warning(tmp_path, caps
 def test_an_unwritable_place_is_named(capsys):
     assert cli.main(["rules", "--out", "/proc/nowhere/run"]) == 2
     assert "/proc/nowhere" in capsys.readouterr().err
+
+
+SMALL = ("spi", "--worlds", "chicken(0.1)", "grid(0.7)", "--sizes", "20", "60", "--repetitions", "60")
+FEW = ("--algorithms", "basic_rl", "pi_b_spibb(7)", "--resamples", "50", "--workers", "1")
+
+
+def test_spi_writes_scores_tables_and_a_figure_a_world(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert cli.main([*SMALL, *FEW, "--out", str(out)]) == 0
+    run = runs.read(out)
+    river, grid = run.finished()["worlds"]
+    assert river["algorithms"] == ["basic_rl", "pi_b_spibb(7)", "count_aware(0.25)", "count_aware_draining(0.25)"]
+    assert river["baseline"] == pytest.approx(29.750, abs=5e-4)
+    assert np.shape(grid["summary"]["mean"]) == (2, 4)
+    assert np.shape(grid["summary"]["cvar_lead"]) == (2, 3, 2, 4)
+    assert {p.name for p in run.figures} == {"chicken-0.1.png", "grid-0.7.png"}
+    shown = capsys.readouterr().out
+    assert "Wet Chicken, epsilon = 0.1, 60 repetitions" in shown
+    assert f"{river['summary']['mean'][0][0]:.2f}/{river['summary']['cvar'][0][0]:.2f}" in shown
+
+
+def test_spi_stopped_at_any_block_resumes_to_the_same_result(tmp_path, capsys):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert cli.main([*SMALL, *FEW, "--out", str(whole)]) == 0
+    shutil.copytree(whole, broken)
+    (broken / "result.json").unlink()
+    lines = (broken / "metrics.jsonl").read_bytes().split(b"\n")
+    assert len(lines) > 4
+    (broken / "metrics.jsonl").write_bytes(b"\n".join(lines[:2]) + b"\n" + lines[2][:100])  # killed while writing
+    assert cli.main([*SMALL, *FEW, "--out", str(broken), "--resume"]) == 0
+    assert (broken / "result.json").read_bytes() == (whole / "result.json").read_bytes()
+    assert "2 of 5 blocks were done" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--worlds", "maze(1)"), "unknown world maze"),
+        (("--algorithms", "spibb(3)"), "unknown algorithm spibb"),
+        (("--repetitions", "1"), "--repetitions 1: must be at least 2"),
+        (("--sizes", "0"), "--sizes 0: must be at least 1"),
+        (("--resume",), "name the stopped study with --out"),
+        (("--worlds", "grid(0.1)", "--repetitions", "2", "--workers", "1"), "no baseline of this quality"),
+    ],
+)
+def test_spi_refuses_in_one_line(tmp_path, monkeypatch, capsys, arguments, told):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["spi", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert err.count("\n") == 1
+
+
+def test_spi_resumes_only_what_it_began(tmp_path, capsys):
+    out = str(tmp_path / "run")
+    assert cli.main([*SMALL, *FEW, "--out", out]) == 0
+    assert cli.main([*SMALL, *FEW, "--out", out, "--resume", "--seed", "4"]) == 2
+    assert "was started with seed = 0, not 4" in capsys.readouterr().err
+    cli.main(["rules", "--out", str(tmp_path / "rules")])
+    assert cli.main([*SMALL, *FEW, "--out", str(tmp_path / "rules"), "--resume"]) == 2
+    assert "is a run of 'rules', not of 'spi'" in capsys.readouterr().err
+    assert cli.main([*SMALL, *FEW, "--out", str(tmp_path / "none"), "--resume"]) == 2
+    assert "is not a run folder" in capsys.readouterr().err
+
+
+def test_spi_leaves_no_folder_behind_when_it_refuses(tmp_path):
+    out = tmp_path / "run"
+    assert cli.main(["spi", "--worlds", "grid(0.1)", "--out", str(out)]) == 2
+    assert not out.exists()

@@ -62,6 +62,10 @@ class Spi(Command):
 
     def run(self, argv: Sequence[str]) -> None:
         parts = [self.part(spi.parse_world(text)) for text in self.worlds]
+        for world, _, _ in parts:
+            spi.numbered_block(
+                world, ("baseline",), (1,), self.seed, range(1)
+            )  # refuses what cannot be, before any work
         with self.resumed_run("spi") if self.resume else self.new_run("spi", argv) as run:
             done = {(m["world"], m["first"]): m["scores"] for m in runs.read(run.path).metrics}
             tasks = [
