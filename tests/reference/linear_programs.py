@@ -21,7 +21,11 @@ def max_reroute(beta, advantage, c_min, c_max):
 
 
 def max_tv(beta, advantage, delta):
-    """max A.pi   with   sum d <= 2 delta,   -d <= pi - beta <= d,   sum pi = 1"""
+    """max A.pi   with   sum d <= 2 delta,   -d <= pi - beta <= d,   sum pi = 1
+
+    The solver meets constraints to 1e-7. With delta = 0 and probabilities of that size it finds no room at all, so it
+    gets that much of it.
+    """
     n = len(beta)
     eye, one, zero = np.eye(n), np.ones(n), np.zeros(n)
     above, below = np.hstack([eye, -eye]), np.hstack([-eye, -eye])
@@ -29,7 +33,7 @@ def max_tv(beta, advantage, delta):
     return highs(
         np.hstack([advantage, zero]),
         A_ub=rows,
-        b_ub=np.hstack([beta, -beta, 2 * delta]),
+        b_ub=np.hstack([beta, -beta, 2 * delta + 1e-7]),
         A_eq=np.hstack([one, zero])[None],
         b_eq=[1],
     )

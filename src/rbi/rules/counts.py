@@ -18,7 +18,7 @@ def count_bounds(beta: Any, counts: Any, tau: float, c_max: float = 2.0, *, chec
 
     >>> import numpy as np
     >>> count_bounds(np.array([.5, .3, .2]), np.array([30, 8, 0]), 0.1)
-    (array([0., 0., 1.]), array([2.07648566, 2.        , 1.        ]))
+    (array([0., 0., 1.]), array([2.0569964, 2.       , 1.       ]))
     """
     if check:
         checks.shapes(beta, counts, None, ("beta", "counts"))
