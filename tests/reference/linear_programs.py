@@ -8,8 +8,11 @@ from scipy.optimize import linprog
 
 
 def highs(gain, **constraints):
-    """The maximum of a linear program over x, with sum(pi) = 1 among the constraints that are passed on."""
-    solution = linprog(-gain, method="highs", **constraints)
+    """The maximum of a linear program over x, with sum(pi) = 1 among the constraints that are passed on.
+
+    Without presolve, which calls programs infeasible when their room is as small as its tolerance (TV with delta = 0).
+    """
+    solution = linprog(-gain, method="highs", options={"presolve": False}, **constraints)
     assert solution.status == 0, solution.message
     return -solution.fun
 
@@ -21,11 +24,7 @@ def max_reroute(beta, advantage, c_min, c_max):
 
 
 def max_tv(beta, advantage, delta):
-    """max A.pi   with   sum d <= 2 delta,   -d <= pi - beta <= d,   sum pi = 1
-
-    The solver meets constraints to 1e-7. With delta = 0 and probabilities of that size it finds no room at all, so it
-    gets that much of it.
-    """
+    """max A.pi   with   sum d <= 2 delta,   -d <= pi - beta <= d,   sum pi = 1"""
     n = len(beta)
     eye, one, zero = np.eye(n), np.ones(n), np.zeros(n)
     above, below = np.hstack([eye, -eye]), np.hstack([-eye, -eye])
@@ -33,7 +32,7 @@ def max_tv(beta, advantage, delta):
     return highs(
         np.hstack([advantage, zero]),
         A_ub=rows,
-        b_ub=np.hstack([beta, -beta, 2 * delta + 1e-7]),
+        b_ub=np.hstack([beta, -beta, 2 * delta]),
         A_eq=np.hstack([one, zero])[None],
         b_eq=[1],
     )
