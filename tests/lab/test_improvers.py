@@ -51,7 +51,7 @@ def test_every_algorithm_makes_policies_and_each_world_has_its_own_in_any_compan
         problem.arrival,
         problem.beta[2:3],
     )
-    mine = ALL[name](Evidence(alone, Logs(SEEN.logs.steps[:, 2:3], 50, 4)))
+    mine = ALL[name](Evidence(alone, Logs(SEEN.logs.steps[:, 2:3], 50, 4, False)))
     assert mine == approx(pi[2:3], abs=1e-9)
 
 

@@ -65,6 +65,7 @@ def test_counts_are_those_of_going_through_the_steps():
 def test_smaller_logs_lie_inside_larger_ones():
     _, logs = grid_logs(40)
     assert (logs.first(10).steps == logs.steps[..., :10]).all()
+    assert (logs.first(1).first(1).steps == logs.steps[..., :1]).all()  # one trajectory is not one step
     river = record(worlds.wet_chicken(0.1), np.random.default_rng(0).random((300, 1, 5, 1), dtype=np.float32))
     assert (river.first(100).steps == river.steps[:100]).all()
     assert (count(river.first(100)) <= count(river)).all()
@@ -133,4 +134,4 @@ def test_monte_carlo_values_of_a_world_without_end_are_near_the_truth():
 @pytest.mark.parametrize("size", [1, 49])
 def test_an_empty_part_of_the_world_has_no_counts(size):
     steps = np.full((size, 1, 1, 2), -1, dtype=np.int32)
-    assert count(Logs(steps, 25, 4)).sum() == 0
+    assert count(Logs(steps, 25, 4, False)).sum() == 0

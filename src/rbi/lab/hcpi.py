@@ -1,5 +1,7 @@
 """High-confidence policy improvement: deploy a candidate only if a test on held-out logs says that it is better."""
 
+from dataclasses import replace
+
 import numpy as np
 from scipy import stats
 
@@ -22,7 +24,8 @@ def hcpi(seen: Evidence, delta: float) -> Floats:
     """
     pieces = cut(seen.logs)
     trajectories = pieces.steps.shape[-1]
-    train = Evidence(seen.problem, Logs(pieces.steps[..., : (n := training_part(trajectories))], *sizes(pieces)))
+    n = training_part(trajectories)
+    train = Evidence(seen.problem, pieces.first(n))
     best = basic_rl(train)
     held_out = trajectories - n
     if held_out < 2:
@@ -30,7 +33,7 @@ def hcpi(seen: Evidence, delta: float) -> Floats:
     candidates = [(1 - w) * seen.beta + w * best for w in MIXTURES]
     expected = np.stack([lower_bound(gains(train, pi, train.logs), delta, held_out) for pi in candidates])
     chosen = np.take_along_axis(np.stack(candidates), expected.argmax(0)[None, ..., None, None], 0)[0]
-    test = Logs(pieces.steps[..., n:], *sizes(pieces))
+    test = replace(pieces, steps=pieces.steps[..., n:])
     accepted = lower_bound(gains(train, chosen, test), delta, held_out) > 0
     return np.where(accepted[..., None, None], chosen, seen.beta)
 
@@ -40,18 +43,14 @@ def training_part(trajectories: int) -> int:
     return max(1, int(TRAINING * trajectories))
 
 
-def sizes(logs: Logs) -> tuple[int, int]:
-    return logs.states, logs.actions
-
-
 def cut(logs: Logs) -> Logs:
-    """Trajectories as they are; a single one in pieces `[PIECE, W, D, T/PIECE]`, the rest of it left out."""
-    T, W, D, N = logs.steps.shape
-    if N > 1 or T < 2 * PIECE:
-        return logs
+    """Trajectories as they are; an endless one in pieces `[PIECE, W, D, T/PIECE]`, the rest of it left out."""
+    T, W, D, _ = logs.steps.shape
+    if not logs.by_steps or T < 2 * PIECE:
+        return replace(logs, by_steps=False)
     whole = T // PIECE
     steps = logs.steps[: whole * PIECE].reshape(whole, PIECE, W, D)
-    return Logs(np.moveaxis(steps, 0, -1), *sizes(logs))
+    return replace(logs, steps=np.moveaxis(steps, 0, -1), by_steps=False)
 
 
 def gains(train: Evidence, pi: Floats, logs: Logs) -> Floats:
@@ -67,7 +66,7 @@ def gains(train: Evidence, pi: Floats, logs: Logs) -> Floats:
 
 def doubly_robust(train: Evidence, pi: Floats, logs: Logs) -> Floats:
     T, W, D, N = logs.steps.shape
-    S, A = sizes(logs)
+    S, A = logs.states, logs.actions
     v = values(train.model, pi)
     q = lookahead(train.model, v).reshape(W * D, S * A)
     ratio = (pi / np.where(train.beta > 0, train.beta, 1.0)).reshape(W * D, S * A)

@@ -4,7 +4,7 @@ W worlds have D datasets each: transitions `[W, 1, S, A, S]`, baseline `[W, 1, S
 Many worlds with one dataset (Random MDPs) and one world with many datasets (Wet Chicken) are the same to it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,11 +14,15 @@ from rbi.lab.worlds import Problem
 
 @dataclass(frozen=True)
 class Logs:
-    """Steps `[T, W, D, N]` of N trajectories a dataset: state, action and successor in one number, -1 after the end."""
+    """Steps `[T, W, D, N]` of N trajectories a dataset: state, action and successor in one number, -1 after the end.
+
+    Data sizes count trajectories, or the steps of the only one.
+    """
 
     steps: np.ndarray
     states: int
     actions: int
+    by_steps: bool
 
     @property
     def pairs(self) -> np.ndarray:
@@ -26,9 +30,8 @@ class Logs:
         return self.steps // (self.states + 1)
 
     def first(self, size: int) -> "Logs":
-        """The first `size` trajectories; of a single trajectory, its first steps. So smaller logs lie inside larger."""
-        part = self.steps[:size] if self.steps.shape[-1] == 1 else self.steps[..., :size]
-        return Logs(part, self.states, self.actions)
+        """The first `size` trajectories or steps: smaller logs lie inside larger ones."""
+        return replace(self, steps=self.steps[:size] if self.by_steps else self.steps[..., :size])
 
 
 def record(problem: Problem, uniforms: Floats) -> Logs:
@@ -59,7 +62,7 @@ def record(problem: Problem, uniforms: Floats) -> Logs:
         state = following[drawn]
         if (state < 0).any():
             alive, state = alive[state >= 0], state[state >= 0]
-    return Logs(steps.reshape(uniforms.shape), S, A)
+    return Logs(steps.reshape(uniforms.shape), S, A, problem.continuing)
 
 
 def count(logs: Logs) -> np.ndarray:
