@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 
 import matplotlib.image
 import numpy as np
@@ -204,7 +205,8 @@ def test_spi_stopped_at_any_block_resumes_to_the_same_result(tmp_path, capsys):
         (("--repetitions", "1"), "--repetitions 1: must be at least 2"),
         (("--sizes", "0"), "--sizes 0: must be at least 1"),
         (("--resume",), "name the stopped study with --out"),
-        (("--worlds", "grid(0.1)", "--repetitions", "2", "--workers", "1"), "no baseline of this quality"),
+        (("--worlds", "grid(0.1)"), "eta must be in [0.5, 0.999]"),
+        (("--sizes", "100000000000000"), "must be at most 1000000"),
     ],
 )
 def test_spi_refuses_in_one_line(tmp_path, monkeypatch, capsys, arguments, told):
@@ -220,6 +222,9 @@ def test_spi_resumes_only_what_it_began(tmp_path, capsys):
     assert cli.main([*SMALL, *FEW, "--out", out]) == 0
     assert cli.main([*SMALL, *FEW, "--out", out, "--resume", "--seed", "4"]) == 2
     assert "was started with seed = 0, not 4" in capsys.readouterr().err
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"a": 1}\n')
+    assert cli.main([*SMALL, *FEW, "--out", out, "--resume"]) == 2
+    assert "metrics.jsonl, line 1: is no block of scores" in capsys.readouterr().err
     cli.main(["rules", "--out", str(tmp_path / "rules")])
     assert cli.main([*SMALL, *FEW, "--out", str(tmp_path / "rules"), "--resume"]) == 2
     assert "is a run of 'rules', not of 'spi'" in capsys.readouterr().err
@@ -227,7 +232,26 @@ def test_spi_resumes_only_what_it_began(tmp_path, capsys):
     assert "is not a run folder" in capsys.readouterr().err
 
 
-def test_spi_leaves_no_folder_behind_when_it_refuses(tmp_path):
+def test_workers_leave_with_their_parent_and_a_stopped_study_resumes(tmp_path):
+    """SIGKILL gives no time to tidy up: the workers themselves must notice."""
     out = tmp_path / "run"
-    assert cli.main(["spi", "--worlds", "grid(0.1)", "--out", str(out)]) == 2
-    assert not out.exists()
+    arguments = ["spi", "--worlds", "chicken(0.1)", "--sizes", "2000", "--repetitions", "400", "--workers", "2"]
+    process = subprocess.Popen([sys.executable, "-m", "rbi.cli", *arguments, "--out", str(out)], stdout=subprocess.PIPE)
+    while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").stat().st_size:
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.kill()
+    process.communicate(timeout=60)  # ends only once no worker holds the pipe any more
+    assert cli.main([*arguments, "--out", str(out), "--resume"]) == 0
+    assert len(runs.read(out).metrics) == 8
+
+
+def test_sigterm_stops_a_run_like_an_interrupt(tmp_path):
+    arguments = ["spi", "--worlds", "chicken(0.1)", "--sizes", "2000", "--repetitions", "2000", "--workers", "1"]
+    command = [sys.executable, "-m", "rbi.cli", *arguments, "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "run" / "metrics.jsonl").exists():
+        time.sleep(0.1)
+    process.terminate()
+    assert process.communicate(timeout=60)[1] == "rbi: interrupted\n"
+    assert process.returncode == cli.INTERRUPTED

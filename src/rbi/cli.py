@@ -4,7 +4,9 @@ import contextlib
 import io
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 from tyro.extras import SubcommandApp
@@ -55,12 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if list(argv) in (["--version"], ["-V"]):
         say(f"rbi {__version__}")
         return 0
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops a run as Ctrl-C does
     try:
         parse(argv).run(argv)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of a pipe has gone; the run itself is complete
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, OSError, OverflowError) as error:
+    except (ValueError, OSError, OverflowError, MemoryError) as error:
         if os.environ.get("RBI_TRACEBACK"):
             raise
         say(f"rbi: {error}", stderr=True)

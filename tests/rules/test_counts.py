@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
@@ -58,6 +59,21 @@ def test_the_spread_they_allow_is_that_of_a_mean_whose_variance_is_estimated_too
     _, high = rbi.count_bounds(np.array([0.5, 0.5]), np.array([n, n]), 1.0, 1.0)
     allowed = (high[0] - 1) * 0.5  # tau sqrt(n_eff)
     assert 1 / allowed**2 == approx(t.var() / n, rel=0.02)
+
+
+def test_half_precision_is_no_obstacle_to_large_counts():
+    beta, counts = torch.tensor([0.9, 0.1]), torch.tensor([270_000, 300])
+    for dtype in (torch.float16, torch.bfloat16):
+        low, high = rbi.count_bounds(beta.to(dtype), counts, 0.01)
+        assert np.asarray(high) == approx(np.asarray(rbi.count_bounds(beta, counts, 0.01)[1]), rel=0.02)
+        assert rbi.max_reroute(beta.to(dtype), torch.tensor([0.0, 1.0], dtype=dtype), low, high)[1] < 0.3
+
+
+def test_count_bounds_compile_with_their_checks():
+    compiled = torch.compile(lambda b, n: rbi.count_bounds(b, n, 0.1), fullgraph=True)
+    beta, counts = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([30, 8, 0])
+    for mine, plain in zip(compiled(beta, counts), rbi.count_bounds(beta, counts, 0.1), strict=True):
+        assert torch.allclose(mine, plain)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

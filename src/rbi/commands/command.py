@@ -5,6 +5,9 @@ import contextlib
 import datetime
 import json
 import multiprocessing
+import os
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -81,8 +84,20 @@ def parallel_map(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
     if workers == 1:
         yield map
         return
-    with concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(workers, spawn, leave_with, (os.getpid(),)) as pool:
         yield pool.map
+
+
+def leave_with(parent: int) -> None:
+    """End this process when its parent is gone: whatever kills the parent, no worker stays behind."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def progress(items: Iterable[T], told: str, total: int | None = None) -> Iterator[T]:

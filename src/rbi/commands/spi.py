@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from rbi.lab.summary import summarise
 from rbi.report import spi as report
 
 MOST_ALGORITHMS = 20
+MOST_DATA = 1_000_000  # a block of so many trajectories still fits memory
 
 
 @dataclass(frozen=True)
@@ -22,15 +24,18 @@ class Spi(Command):
     """Safe policy improvement where truth is known: mean, 1%-CVaR and violations beside SPIBB and friends."""
 
     worlds: tuple[str, ...] = ("random(0.9)", "random(0.5)", "chicken(0.1)", "grid(0.7)")
-    """Worlds: random(ETA) and grid(ETA), with baselines ETA of the way from random to optimal; chicken(EPSILON)."""
+    """Worlds: random(ETA) and grid(ETA), with baselines ETA of the way from random to optimal, and chicken(EPSILON),
+    whose baseline acts at random with probability EPSILON."""
     algorithms: tuple[str, ...] = ()
-    """Algorithms, written like pi_b_spibb(10); if not given, the field's and ours with each world's usual settings."""
+    """Algorithms: baseline, basic_rl, pi_b_spibb(N), pi_le_b_spibb(N), soft_spibb(EPSILON), ramdp(KAPPA), hcpi(DELTA),
+    rbi_monte_carlo(C_MIN,C_MAX), rbi_model(C_MIN,C_MAX), rbi_iterated(C_MIN,C_MAX), count_aware(TAU),
+    count_aware_draining(TAU); if not given, the field's and ours with each world's usual settings."""
     sizes: tuple[int, ...] = ()
     """Data sizes: trajectories, or steps for chicken; if not given, those the field publishes for each world."""
     repetitions: int = 300
     """Worlds (random), baselines (grid) or datasets (chicken); the 1%-CVaR of 300 is the mean of three."""
     compare: tuple[str, ...] = (spi.OURS, spi.OTHER)
-    """Algorithms that are compared with each of the others; the first is the thick line of the figures."""
+    """Algorithms that run in any case and are compared with each other one; the first is the figures' thick line."""
     resamples: int = 2000
     """Bootstrap samples behind the intervals."""
     workers: int = 0
@@ -57,17 +62,15 @@ class Spi(Command):
         ):
             if value < least:
                 raise ValueError(f"--{name} {value}: must be at least {least}")
+        if max(self.sizes, default=1) > MOST_DATA:
+            raise ValueError(f"--sizes {max(self.sizes)}: must be at most {MOST_DATA}")
         if self.resume and (self.out is None or self.overwrite):
             raise ValueError("--resume: name the stopped study with --out, without --overwrite")
 
     def run(self, argv: Sequence[str]) -> None:
         parts = [self.part(spi.parse_world(text)) for text in self.worlds]
-        for world, _, _ in parts:
-            spi.numbered_block(
-                world, ("baseline",), (1,), self.seed, range(1)
-            )  # refuses what cannot be, before any work
         with self.resumed_run("spi") if self.resume else self.new_run("spi", argv) as run:
-            done = {(m["world"], m["first"]): m["scores"] for m in runs.read(run.path).metrics}
+            done = {(m["world"], m["first"]): m["scores"] for m in self.finished_blocks(run.path)}
             tasks = [
                 (world, algorithms, sizes, self.seed, which)
                 for world, algorithms, sizes in parts
@@ -90,6 +93,15 @@ class Spi(Command):
         for table in report.tables(complete, console.width if console.is_terminal else None):
             show(table)
         say(f"wrote {run.path} (figures/*.png)")
+
+    def finished_blocks(self, path: Path) -> list[dict[str, Any]]:
+        """The blocks that metrics.jsonl holds; a line that is none is named."""
+        found = runs.read(path).metrics
+        for number, line in enumerate(found, 1):
+            scores = np.array(line.get("scores"), dtype=float)
+            if not {"world", "first"} <= set(line) or scores.ndim != 3 or np.isnan(scores).any():
+                raise ValueError(f"{path / 'metrics.jsonl'}, line {number}: is no block of scores")
+        return found
 
     def part(self, world: spi.World) -> tuple[spi.World, tuple[str, ...], tuple[int, ...]]:
         """A world, the algorithms that run in it (the compared ones among them), and its data sizes."""

@@ -89,4 +89,4 @@ def lower_bound(samples: Floats, delta: float, size: int) -> Floats:
     mean = samples.mean(-1)
     if samples.shape[-1] < 2:
         return mean  # nothing is known of the spread: any candidate may be tried
-    return mean - stats.t.ppf(1 - delta, size - 1) * samples.std(-1, ddof=1) / np.sqrt(size)
+    return mean - stats.t.isf(delta, size - 1) * samples.std(-1, ddof=1) / np.sqrt(size)

@@ -16,6 +16,7 @@ from rbi.lab.worlds import Problem
 OURS = "count_aware(0.25)"  # its one parameter was tuned on other worlds than the reported (docs/count-aware.md)
 OTHER = "count_aware_draining(0.25)"  # what it costs that never-tried actions keep their probability
 EPISODE_STEPS = 50
+MOST = 1e9  # for parameters of algorithms
 SPELLING = re.compile(r"(\w+)(?:\(([^()]*)\))?")
 
 ALGORITHMS: dict[str, tuple[Callable[..., Floats], int]] = {  # by name: the function, and how many numbers it takes
@@ -44,11 +45,11 @@ class World:
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
             raise ValueError(f"unknown world {self.family}: there are {', '.join(FAMILIES)}")
-        if not 0 < self.quality < 1:
-            raise ValueError(f"{self}: {FAMILIES[self.family].level} must be between 0 and 1")
+        if not self.traits.least <= self.quality <= 0.999:
+            raise ValueError(f"world {self}: {self.traits.level} must be in [{self.traits.least:g}, 0.999]")
 
     def __str__(self) -> str:
-        return f"{self.family}({self.quality:g})"
+        return f"{self.family}({exact(self.quality)})"
 
     @property
     def traits(self) -> "Family":
@@ -68,6 +69,7 @@ class Family:
     tuned: tuple[str, ...]  # the peers' best settings on the tuning worlds, where they differ from the protocol's
     normalised: bool  # scores run from 0 (baseline) to 1 (optimal); else they are values at the start
     at_once: int  # worlds or datasets in a block: as many as a processor's cache likes
+    least: float = 0.001  # quality
 
     @property
     def algorithms(self) -> tuple[str, ...]:
@@ -104,7 +106,7 @@ FAMILIES = {
         normalised=False,
         at_once=50,
     ),
-    "grid": Family("5x5 gridworld", "eta", "trajectories", TRAJECTORIES, 10, 0.05, TUNED, True, 25),
+    "grid": Family("5x5 gridworld", "eta", "trajectories", TRAJECTORIES, 10, 0.05, TUNED, True, 25, least=0.5),
 }
 
 
@@ -124,14 +126,19 @@ def parse_algorithm(text: str) -> tuple[str, Callable[[Evidence], Floats]]:
     function, arity = ALGORITHMS[name]
     if len(numbers) != arity:
         raise ValueError(f"algorithm {text}: {name} takes {arity} number{'s' * (arity != 1)}, not {len(numbers)}")
-    if any(not 0 <= x < np.inf for x in numbers):
-        raise ValueError(f"algorithm {text}: numbers must be at least 0 and finite")
+    if any(not 0 <= x <= MOST for x in numbers):
+        raise ValueError(f"algorithm {text}: numbers must be in [0, {MOST:g}]")
     if name.startswith("rbi") and not numbers[0] <= 1 <= numbers[1]:
         raise ValueError(f"algorithm {text}: bounds must be c_min <= 1 <= c_max")
-    if name == "hcpi" and not 0 < numbers[0] < 1:
-        raise ValueError(f"algorithm {text}: the level of its test must be between 0 and 1")
-    spelling = f"{name}({','.join(f'{x:g}' for x in numbers)})" if numbers else name
+    if name == "hcpi" and not 1e-9 <= numbers[0] <= 0.999:
+        raise ValueError(f"algorithm {text}: the level of its test must be in [1e-09, 0.999]")
+    spelling = f"{name}({','.join(exact(x) for x in numbers)})" if numbers else name
     return spelling, lambda seen: function(seen, *numbers)
+
+
+def exact(number: float) -> str:
+    """The shortest text that gives the number back."""
+    return f"{number:g}" if float(f"{number:g}") == number else repr(number)
 
 
 def spelled(text: str, what: str, example: str) -> tuple[str, tuple[float, ...]]:
@@ -153,7 +160,7 @@ def problem_of(world: World, rngs: Sequence[np.random.Generator], size: int) -> 
         return worlds.wet_chicken(world.quality), drawn[:, None, :, None]
     make = worlds.random_mdps if world.family == "random" else worlds.gridworlds
     problem = make(world.quality, rngs)
-    drawn = np.stack([rng.random((EPISODE_STEPS, size), dtype=np.float32) for rng in rngs], 1)
+    drawn = np.stack([rng.random((size, EPISODE_STEPS), dtype=np.float32).T for rng in rngs], 1)  # as many as asked for
     return problem, drawn[:, :, None]
 
 

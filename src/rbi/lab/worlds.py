@@ -47,7 +47,7 @@ def random_mdps(quality: float, rngs: Sequence[np.random.Generator]) -> Problem:
     """Random MDPs, one a generator, with baselines of this quality."""
     worlds = [random_world(rng) for rng in rngs]
     mdp = MDP(np.stack([w.transitions for w in worlds]), np.stack([w.rewards for w in worlds]), worlds[0].start, 0.95)
-    beta = baselines(mdp, quality, rngs)
+    beta = baselines(mdp, quality, own(rngs))
     arrival = np.eye(mdp.start.size + 1)[-1]  # the end is the goal
     return Problem(one_dataset(mdp), arrival, beta[:, None])
 
@@ -137,7 +137,7 @@ def gridworlds(quality: float, rngs: Sequence[np.random.Generator]) -> Problem:
     grid = gridworld()
     W = len(rngs)
     mdp = MDP(np.tile(grid.transitions, (W, 1, 1, 1)), np.tile(grid.rewards, (W, 1, 1)), grid.start, grid.discount)
-    return Problem(one_dataset(mdp), grid_arrival(), baselines(mdp, quality, rngs)[:, None])
+    return Problem(one_dataset(mdp), grid_arrival(), baselines(mdp, quality, own(rngs))[:, None])
 
 
 def gridworld() -> MDP:
@@ -176,6 +176,11 @@ def grid_arrival() -> Floats:
     for x, y in GRID_SWAMPS:
         arrival[GRID_SIZE * x + y] = -0.5
     return arrival
+
+
+def own(rngs: Sequence[np.random.Generator]) -> list[np.random.Generator]:
+    """Generators for the baselines: how many numbers one takes must not shift the data that are drawn afterwards."""
+    return [rng.spawn(1)[0] for rng in rngs]
 
 
 def one_dataset(mdp: MDP) -> MDP:

@@ -88,7 +88,7 @@ def signs(part: dict[str, Any], ours: str, column: int, *, beyond: bool) -> str:
 def cell(part: dict[str, Any], size: int, column: int) -> str:
     s = part["summary"]
     mean, cvar, below = (s[key][size][column] for key in ("mean", "cvar", "below"))
-    return f"{mean:.2f}/{cvar:.2f}/{below:.2f}"
+    return "/".join(f"{round(x, 2) + 0.0:.2f}" for x in (mean, cvar, below))  # never -0.00
 
 
 def fitting(sizes: Sequence[int], width: int | None) -> list[int]:

@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from rbi.arrays import at_least, namespace
+from rbi.arrays import at_least, computing_dtype, namespace
 from rbi.rules import checks
+
+MOST = 1e15  # tries, or tau: more is a mistake
 
 
 def count_bounds(beta: Any, counts: Any, tau: float, c_max: float = 2.0, *, check: bool = True) -> tuple[Any, Any]:
@@ -15,6 +17,7 @@ def count_bounds(beta: Any, counts: Any, tau: float, c_max: float = 2.0, *, chec
     Moving an action by d adds d sigma / sqrt(n) to the standard deviation of the improvement penalty; `tau` is what
     each action may add, in units of sigma. With sigma unknown the mean of n returns has the spread of n_eff returns
     with sigma known, and none at all up to n = 3: there the plain bound c_max holds. `docs/count-aware.md` derives it.
+    Bounds come in float64 for NumPy, else in beta's precision and at least float32.
 
     >>> import numpy as np
     >>> count_bounds(np.array([.5, .3, .2]), np.array([30, 8, 0]), 0.1)
@@ -22,13 +25,14 @@ def count_bounds(beta: Any, counts: Any, tau: float, c_max: float = 2.0, *, chec
     """
     if check:
         checks.shapes(beta, counts, None, ("beta", "counts"))
-        checks.probabilities("beta", beta)
-        checks.between("counts", counts, 0, float("inf"))
-        checks.between("tau", tau, 0, float("inf"))
+        if checks.has_values(beta, counts):
+            checks.probabilities("beta", beta)
+        checks.between("counts", counts, 0, MOST)
+        checks.between("tau", tau, 0, MOST)
         checks.between("c_max", c_max, 1, float("inf"))
     xp = namespace(beta, counts)
-    counts = xp.astype(counts, beta.dtype)
-    effective = counts * at_least(xp, counts - 3.0, 0.0) / at_least(xp, counts - 1.0, 1.0)
+    beta, counts = (xp.astype(x, computing_dtype(xp, beta)) for x in (beta, counts))
+    effective = counts * (at_least(xp, counts - 3.0, 0.0) / at_least(xp, counts - 1.0, 1.0))
     some = xp.where(beta > 0, beta, 1.0)
     upper = at_least(xp, 1.0 + tau * xp.sqrt(effective) / some, c_max)
     untouched = xp.ones_like(upper)
