@@ -54,6 +54,8 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	@echo "== speed of the rules (about five minutes)"
 	@$(BIN)/python -m benchmarks.rules
+	@echo "== speed of the safe-improvement study (about a minute)"
+	@$(BIN)/python -m benchmarks.spi --speed
 
 results: $(INSTALLED)
 	@$(BIN)/python -m benchmarks.results_page

@@ -1,6 +1,6 @@
 """The published safe-policy-improvement study: `rbi spi` with 5,500 repetitions a world, its summary kept as JSON.
 
-python -m benchmarks.spi                   more than an hour on 2 cores; can be stopped and started again
+python -m benchmarks.spi                   some 80 minutes of processor time; can be stopped and started again
 python -m benchmarks.spi --repetitions 300 --out /tmp/spi.json
 """
 

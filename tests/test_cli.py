@@ -251,6 +251,7 @@ def test_sigterm_stops_a_run_like_an_interrupt(tmp_path):
     command = [sys.executable, "-m", "rbi.cli", *arguments, "--out", str(tmp_path / "run")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "run" / "metrics.jsonl").exists():
+        assert process.poll() is None
         time.sleep(0.1)
     process.terminate()
     assert process.communicate(timeout=60)[1] == "rbi: interrupted\n"

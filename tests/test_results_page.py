@@ -2,6 +2,7 @@
 
 from benchmarks import results_page
 from benchmarks.results_page import ROOT, load, short, states_a_second
+from rbi.lab import spi
 
 
 def test_the_results_page_is_drawn_from_the_raw_results():
@@ -16,6 +17,27 @@ def test_the_readmes_speed_is_the_measured_one():
     assert f"some {eager / cpu['LP solver', 18, 2**20] / 1000:.1f}00 times".replace(".", ",") in text
     assert f"and {fused / 1e9:.1f} billion on one H200" in text
     assert f"{cuda['copy', 18, 2**20] / fused:.2f} times the time of copying" in text
+
+
+def test_the_studys_settings_are_those_that_tuning_found():
+    tuned = load("spi-tuning.json")
+    assert tuned["ours"] == spi.OURS
+    for family in ("random", "chicken"):
+        best = {s for key, s in tuned["best"].items() if key.startswith(family) and "count_aware" not in key}
+        assert best <= set(spi.FAMILIES[family].algorithms)
+    assert not set(tuned["utility"]) & {part["world"] for part in load("spi.json")["worlds"]}  # tuned elsewhere
+
+
+def test_the_tuning_table_is_the_measured_one():
+    page = (ROOT / "docs" / "count-aware.md").read_text()
+    lead = load("spi-tuning.json")["lead"]
+    assert "| ahead | " + " | ".join(f"{x:.3f}" for x in lead.values()) + " |" in page
+
+
+def test_the_readmes_study_takes_the_measured_time():
+    seconds = load("spi-speed.json")["rows"][0]["seconds"]
+    assert 25 < seconds < 35
+    assert "take half a minute on 2 cores" in (ROOT / "README.md").read_text()
 
 
 def test_numbers_are_shortened_to_three_digits():

@@ -5,7 +5,7 @@ import pytest
 from pytest import approx
 
 from rbi.lab import worlds
-from rbi.lab.logs import Logs, count, model, monte_carlo, record
+from rbi.lab.logs import Logs, count, every_visit_monte_carlo, model, record
 from rbi.lab.mdp import q_values
 
 
@@ -119,7 +119,7 @@ def test_monte_carlo_values_are_means_of_returns_over_all_visits():
                     following = problem.arrival[reached[t, w, 0, n]] + 0.95 * following
                     returns[w, 0, state[t, w, 0, n], action[t, w, 0, n]] += following
                     visits[w, 0, state[t, w, 0, n], action[t, w, 0, n]] += 1
-    assert monte_carlo(problem, logs) == approx(returns / np.maximum(visits, 1))
+    assert every_visit_monte_carlo(problem, logs) == approx(returns / np.maximum(visits, 1))
 
 
 def test_monte_carlo_values_of_a_world_without_end_are_near_the_truth():
@@ -127,7 +127,7 @@ def test_monte_carlo_values_of_a_world_without_end_are_near_the_truth():
     logs = record(problem, np.random.default_rng(0).random((50_000, 1, 1, 1), dtype=np.float32))
     tries = count(logs).sum(-1)
     truth = q_values(problem.mdp, problem.beta)
-    assert abs(monte_carlo(problem, logs) - truth)[tries > 300] == approx(0, abs=2.5)
+    assert abs(every_visit_monte_carlo(problem, logs) - truth)[tries > 300] == approx(0, abs=2.5)
     assert problem.continuing
 
 

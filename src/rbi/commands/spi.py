@@ -119,7 +119,7 @@ class Spi(Command):
         compared = [algorithms.index(name) for name in self.compare]
         return {
             "world": str(world),
-            "name": f"{world.family}-{world.quality:g}",
+            "name": f"{world.family}-{spi.exact(world.quality)}",
             "title": traits.title,
             "level": traits.level,
             "quality": world.quality,

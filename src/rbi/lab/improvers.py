@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rbi.lab.logs import Logs, count, model, monte_carlo
+from rbi.lab.logs import Logs, count, every_visit_monte_carlo, model
 from rbi.lab.mdp import MDP, Floats, q_values, values
 from rbi.lab.worlds import Problem
 from rbi.rules import max_reroute
@@ -121,7 +121,7 @@ def ramdp(seen: Evidence, kappa: float) -> Floats:
 
 def rbi_monte_carlo(seen: Evidence, c_min: float, c_max: float) -> Floats:
     """The paper's step: Max-Reroute with Monte-Carlo Q-values of the baseline."""
-    return max_reroute(seen.beta, monte_carlo(seen.problem, seen.logs), c_min, c_max, check=False)
+    return max_reroute(seen.beta, every_visit_monte_carlo(seen.problem, seen.logs), c_min, c_max, check=False)
 
 
 def rbi_model(seen: Evidence, c_min: float, c_max: float) -> Floats:

@@ -83,7 +83,7 @@ def model(problem: Problem, counts: np.ndarray) -> MDP:
     return MDP(frequencies[..., :-1], frequencies @ problem.arrival, problem.mdp.start, problem.mdp.discount)
 
 
-def monte_carlo(problem: Problem, logs: Logs) -> Floats:
+def every_visit_monte_carlo(problem: Problem, logs: Logs) -> Floats:
     """Q `[W, D, S, A]` of the baseline as mean returns after each visit; 0 where there is none.
 
     Where the world goes on for ever, what lies behind the last step is filled in with the mean reward of the data.

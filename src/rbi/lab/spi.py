@@ -173,17 +173,14 @@ def block(world: World, algorithms: Sequence[str], sizes: Sequence[int], rngs: S
     for i, size in enumerate(sizes):
         seen = Evidence(problem, logs.first(size))
         for j, improve in enumerate(chosen):
-            found[:, i, j] = score(world, problem, improve(seen))
-    return found
+            found[:, i, j] = performance(problem.mdp, improve(seen)).reshape(-1)
+    return normalised(problem, found) if world.traits.normalised else found
 
 
-def score(world: World, problem: Problem, pi: Floats) -> Floats:
-    """Exact scores, one a dataset: (rho - rho_b)/(rho* - rho_b), or the value at the start."""
-    value = performance(problem.mdp, pi)
-    if not world.traits.normalised:
-        return value.reshape(-1)
+def normalised(problem: Problem, values: Floats) -> Floats:
+    """(rho - rho_b)/(rho* - rho_b) of values `[W, sizes, algorithms]`: 0 for the baseline, 1 for the optimal policy."""
     base, best = performance(problem.mdp, problem.beta), performance(problem.mdp, optimal_policy(problem.mdp))
-    return ((value - base) / (best - base)).reshape(-1)
+    return (values - base[..., None]) / (best - base)[..., None]
 
 
 def baseline_score(world: World) -> float:
