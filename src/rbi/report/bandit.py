@@ -112,8 +112,8 @@ def milestones(steps: int) -> list[float]:
 def regret_caption(run: Run) -> str:
     means = run.config["settings"]["means"]
     return (
-        f"Expected regret of beta minus that of pi, one step from a batch of N; means ({means[0]:g}, {means[1]:g}),"
-        " the second arm is the better one. At the ends one arm has no sample."
+        f"Expected regret of beta minus that of pi, one step from a batch of N; means ({means[0]:g}, {means[1]:g}).\n"
+        "The second arm is the better one; at the ends one arm has no sample."
     )
 
 
