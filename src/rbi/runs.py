@@ -10,6 +10,7 @@ appended with one write each; a line torn by a power cut is dropped by the reade
 JSON has no infinity and no NaN: infinity is written as 1e999, which readers of floats take for it, NaN as null.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -21,14 +22,17 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from rbi.version import __version__
 
 VERSIONED = ("numpy", "torch", "scipy", "array-api-compat", "matplotlib")
-OWN = re.compile(r"config\.json|metrics\.jsonl|result\.json|figures|\.(config|result)\.json\.\d+\.tmp")
+OWN = re.compile(
+    r"config\.json|metrics\.jsonl|result\.json|figures|checkpoints|policies|tensorboard|"
+    r"\.(config|result)\.json\.\d+\.tmp"
+)
 INFINITY = "\0infinity"  # stands in a document for a moment, where no text of ours can be
 
 
@@ -105,12 +109,14 @@ class Writer:
         return cls(path)
 
     @classmethod
-    def reopen(cls, path: Path) -> Self:
-        """An existing folder, to append to: a torn last metric line is cut off first."""
+    def reopen(cls, path: Path, lines: int | None = None) -> Self:
+        """An existing folder, to append to: a torn last metric line is cut off first, or all but so many lines."""
         read(path)
         metrics = path / "metrics.jsonl"
         if metrics.exists():
-            os.truncate(metrics, metrics.read_bytes().rfind(b"\n") + 1)
+            written = metrics.read_bytes()
+            whole = written[: written.rfind(b"\n") + 1].splitlines(keepends=True)
+            os.truncate(metrics, sum(len(line) for line in whole[:lines]))
         return cls(path)
 
     def metric(self, **values: Any) -> None:
@@ -215,6 +221,27 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
         growing.replace(path)
     finally:
         growing.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which then takes its name; one that was there stays until that moment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    growing = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(growing, ignore_errors=True)
+    growing.mkdir()
+    try:
+        yield growing
+        for file in growing.iterdir():
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+        old = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
+        if path.exists():
+            path.replace(old)
+        growing.replace(path)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(growing, ignore_errors=True)
 
 
 def refuse_foreign_files(path: Path) -> None:

@@ -1,0 +1,152 @@
+"""Actors, learner and replay as CUDA graphs on two streams: the local engine on a GPU.
+
+    actor's stream     upload frames, act, download actions      high priority: it never queues behind the learner
+    learner's stream   store, learn, learn, ..., publish         all access to the replay, so nothing races
+
+The host waits for nothing but the actions. An actor's buffers are written again only when the learner's stream has
+stored what they held, which also keeps the actors from running ahead of the learner by more than one step each.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rbi.envs import Seen
+from rbi.online import Actor, Learner
+from rbi.replay import Moment, Replay
+
+WARM_UPS = 3
+
+
+class GraphedCalls:
+    """The same calls as `PlainCalls`, captured once and replayed."""
+
+    def __init__(self, actors: list[Actor], learner: Learner, replay: Replay, published: Tensor) -> None:
+        self.actors, self.learner, self.replay, self.published = actors, learner, replay, published
+        self.device = learner.device
+        self.acting = torch.cuda.Stream(self.device, priority=-1)
+        self.learning = torch.cuda.Stream(self.device)
+        self.publishing = torch.cuda.Event()
+        self.groups = [GraphedActor(actor, self.acting) for actor in actors]
+        self.stores = [
+            capture(lambda g=g, group=group: replay.add(g, group.moment), self.learning, [])  # type: ignore[misc]
+            for g, group in enumerate(self.groups)
+        ]
+        keep = [*learner.state().values(), learner.computing.detach()]
+        self.round = warmed(lambda: learner.round(replay), self.learning, learner.generator, keep)
+        torch.cuda.synchronize(self.device)
+
+    def act(self, group: int, seen: Seen) -> np.ndarray[Any, Any]:
+        return self.groups[group].act(seen)
+
+    def store(self, group: int) -> None:
+        actor = self.groups[group]
+        self.learning.wait_event(actor.acted)
+        with torch.cuda.stream(self.learning):
+            self.stores[group].replay()
+            actor.stored.record()
+
+    def learn(self) -> None:
+        with torch.cuda.stream(self.learning):
+            self.round.replay()
+
+    def passed(self) -> None:
+        with torch.cuda.stream(self.learning):
+            self.learner.passed()
+
+    def publish(self) -> None:
+        with torch.cuda.stream(self.learning):
+            self.learning.wait_stream(self.acting)  # a refresh may still be reading
+            self.published.copy_(self.learner.vector.detach())
+            self.publishing.record()
+
+    def refresh(self, group: int) -> None:
+        self.acting.wait_event(self.publishing)
+        with torch.cuda.stream(self.acting):
+            self.actors[group].load(self.published)
+
+    def act_uniformly(self, uniform: bool) -> None:
+        with torch.cuda.stream(self.acting):
+            for actor in self.actors:
+                actor.uniform.fill_(uniform)
+
+    def reveal(self) -> None:
+        with torch.cuda.stream(self.learning):
+            self.replay.reveal()
+
+    def settle(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+
+class GraphedActor:
+    """An actor's step as one graph, between pinned buffers."""
+
+    def __init__(self, actor: Actor, stream: torch.cuda.Stream) -> None:
+        self.stream = stream
+        players = len(actor.epsilon)
+        seen = (
+            torch.zeros((players, *actor.sight.frame), dtype=actor.stack.dtype),
+            torch.zeros(players, dtype=torch.bool),
+            torch.zeros(players, dtype=torch.float32),
+            torch.zeros(players, dtype=torch.uint8),
+        )
+        self.host = [buffer.pin_memory() for buffer in seen]
+        self.given = [buffer.to(actor.device) for buffer in seen]
+        self.actions = torch.zeros(players, dtype=torch.int64).pin_memory()
+        self.acted, self.stored = torch.cuda.Event(), torch.cuda.Event()
+        self.moment: Moment
+
+        def step() -> None:
+            self.moment = actor.act(*self.given)
+
+        self.graph = warmed(step, stream, actor.generator, list(actor.state().values()))
+
+    def act(self, seen: Seen) -> np.ndarray[Any, Any]:
+        for buffer, array in zip(self.host, seen, strict=True):
+            np.copyto(buffer.numpy(), array)
+        self.stream.wait_event(self.stored)
+        with torch.cuda.stream(self.stream):
+            for buffer, given in zip(self.host, self.given, strict=True):
+                given.copy_(buffer, non_blocking=True)
+            self.graph.replay()
+            self.actions.copy_(self.moment.action, non_blocking=True)
+            self.acted.record()
+        self.acted.synchronize()
+        return self.actions.numpy()
+
+
+def warmed(
+    function: Callable[[], None],
+    stream: torch.cuda.Stream,
+    generator: torch.Generator,
+    keep: list[Tensor],
+) -> torch.cuda.CUDAGraph:
+    """A function as a graph, after a few trial runs that leave no trace in the tensors to keep."""
+    torch.cuda.synchronize()
+    before = [tensor.detach().clone() for tensor in keep]
+    random = generator.get_state()
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UPS):
+            function()
+    torch.cuda.synchronize()
+    graph = capture(function, stream, [generator])
+    with torch.no_grad():
+        for tensor, value in zip(keep, before, strict=True):
+            tensor.copy_(value)
+    generator.set_state(random)
+    torch.cuda.synchronize()
+    return graph
+
+
+def capture(
+    function: Callable[[], None], stream: torch.cuda.Stream, generators: list[torch.Generator]
+) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    for generator in generators:
+        graph.register_generator_state(generator)
+    with torch.cuda.graph(graph, stream=stream):
+        function()
+    return graph

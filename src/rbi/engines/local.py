@@ -1,0 +1,211 @@
+"""One machine: two groups of environments take turns, and the learner works while they move.
+
+    recv(A)  act(A)  send(A)  store, learn | recv(B)  act(B)  send(B)  store, learn | recv(A) ...
+             environments of B move              environments of A move
+
+Actors, learner and replay are the same objects that other engines use. On a GPU they are replayed as CUDA graphs;
+on a processor they are plain calls, and a run is the same to the last bit each time.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from rbi import envs
+from rbi.engines.graphed import GraphedCalls
+from rbi.engines.plain import PlainCalls
+from rbi.evaluation.episodes import EpisodeScores, RecentScores
+from rbi.nets import Sight, attach, computing_dtype, drawn
+from rbi.online.actor import Actor, ladders
+from rbi.online.learner import Learner
+from rbi.online.plan import GROUPS, Plan
+from rbi.policy import Policy
+from rbi.replay import Replay
+from rbi.returns import exploration_ladder
+from rbi.rules import Behavior, Greedy, parse_rule
+
+CAREFUL = 0.05  # a player that explores no more than this shows what the policy can do
+
+
+class LocalEngine:
+    """A training run on this machine. `ticks` runs it; everything to be saved is in `state`."""
+
+    def __init__(self, plan: Plan, seed: int, device: torch.device, worlds: list[envs.VectorEnv]) -> None:
+        self.plan, self.seed, self.device, self.worlds = plan, seed, device, worlds
+        first = worlds[0]
+        self.sight = Sight(first.frame, first.stack, first.actions)
+        dtype = computing_dtype(device)
+        pace, acting = plan.pace, plan.actor
+        seeds = np.random.SeedSequence(seed).generate_state(GROUPS + 3, np.uint32).tolist()
+        generators = [torch.Generator(device).manual_seed(s) for s in seeds[: GROUPS + 1]]
+        self.env_seed, weights_seed = seeds[-2] >> 1, seeds[-1]  # the emulator takes 31 bits
+
+        def networks() -> Any:
+            return drawn(self.sight, pace.hidden, with_pi=plan.learns_policy, seed=weights_seed)
+
+        ladder = exploration_ladder(pace.players, acting.exploration, acting.exploration_exponent)
+        self.epsilon = ladders(ladder, GROUPS)
+        self.actors = [
+            Actor(acting, networks(), epsilon, plan.horizon, generator, dtype)
+            for epsilon, generator in zip(self.epsilon, generators, strict=False)
+        ]
+        self.learner = Learner(plan.learner, acting, networks(), generators[-1], dtype)
+        self.published = self.learner.vector.detach().clone()
+        self.replay = Replay(plan.replay, self.sight, pace.players, GROUPS, plan.horizon, device)
+        self.scores = [EpisodeScores(pace.players // GROUPS) for _ in range(GROUPS)]
+        self.recent = RecentScores()
+        self.tick, self.states, self.owed, self.started = 0, 0, 0.0, False
+        self.refill = pace.start_states
+        self.calls: PlainCalls | GraphedCalls | None = None
+
+    def ticks(self) -> Iterator[None]:
+        """Train to the end: one step of one group each time, and the updates that it pays for."""
+        calls = self.ready()
+        seen = self.opening()
+        while self.learner.updates < self.plan.pace.updates:
+            group = self.tick % GROUPS
+            now = seen.pop(group, None) or self.worlds[group].recv()
+            self.watch(group, now)
+            if self.tick // GROUPS % self.plan.pace.refresh_steps == 0:
+                calls.refresh(group)
+            self.worlds[group].send(calls.act(group, now))
+            calls.store(group)
+            self.tick += 1
+            self.states += len(now.first)
+            self.learn(calls)
+            yield
+
+    def ready(self) -> PlainCalls | GraphedCalls:
+        """How actors and learner are called on this device."""
+        if self.calls is None:
+            kind = GraphedCalls if self.device.type == "cuda" else PlainCalls
+            self.calls = kind(self.actors, self.learner, self.replay, self.published)
+        uniform = self.learner.updates < self.plan.pace.random_updates
+        self.calls.act_uniformly(uniform)
+        return self.calls
+
+    def opening(self) -> dict[int, envs.Seen]:
+        """First frames of new episodes, where no restored environment is in the middle of a step."""
+        if self.tick and all(world.moving for world in self.worlds):
+            return {}
+        each = self.plan.pace.players // GROUPS
+        return {group: world.reset(self.env_seed + group * each) for group, world in enumerate(self.worlds)}
+
+    def watch(self, group: int, seen: envs.Seen) -> None:
+        for episode in self.scores[group].see(seen):
+            self.recent.add(episode, careful=bool(self.epsilon[group][episode.player] <= CAREFUL))
+
+    def learn(self, calls: PlainCalls | GraphedCalls) -> None:
+        """The updates that the new states pay for."""
+        pace, round_ = self.plan.pace, self.plan.learner.round_updates
+        if not self.started:
+            self.started = self.can_start(calls)
+            return
+        self.owed += self.plan.pace.players / GROUPS / pace.states_per_update
+        while self.owed >= round_ and self.learner.updates < pace.updates:
+            self.owed -= round_
+            calls.learn()
+            calls.passed()
+            updates = self.learner.updates
+            if updates % pace.publish_updates == 0:
+                calls.publish()
+            if updates == pace.random_updates:
+                calls.act_uniformly(False)
+            if self.plan.replay.reveal_updates and updates % self.plan.replay.reveal_updates == 0:
+                calls.reveal()
+        if self.plan.replay.store_at_episode_end and not self.plan.replay.reveal_updates:
+            calls.reveal()
+
+    def can_start(self, calls: PlainCalls | GraphedCalls) -> bool:
+        """Whether enough states are there, and some of them can be drawn."""
+        if self.states < self.refill:
+            return False
+        calls.reveal()
+        calls.settle()
+        return bool(self.replay.mass.sum() > 0)
+
+    def metrics(self) -> dict[str, Any]:
+        """What there is to say since the last call. Waits for the device."""
+        self.settle()
+        acting = [actor.metrics() for actor in self.actors]
+        return {
+            "updates": self.learner.updates,
+            "states": self.states,
+            **self.recent.metrics(),
+            **{name: sum(each[name] for each in acting) / GROUPS for name in acting[0]},
+            **self.learner.metrics(),
+            "priority_mean": float(self.replay.mass.sum()) / max(1, min(self.states, self.plan.replay.states)),
+        }
+
+    def policy(self) -> Policy:
+        """What has been learned, as a policy of its own on the CPU: with the rule, without exploration."""
+        self.settle()
+        networks = drawn(self.sight, self.plan.pace.hidden, with_pi=self.plan.learns_policy, seed=0)
+        attach(networks, self.learner.vector.detach().cpu().clone())
+        acting = self.plan.actor
+        about = {"algo": self.plan.algo, "updates": self.learner.updates, "states": self.states}
+        env = self.plan.world.id
+        if not self.plan.learns_policy:
+            return Policy(networks, Greedy(), env=env, about=about)
+        if acting.improves == "learner":
+            return Policy(networks, Behavior(), env=env, about=about)
+        return Policy(networks, parse_rule(acting.rule), acting.c_greedy, env=env, about=about)
+
+    def settle(self) -> None:
+        if self.calls is not None:
+            self.calls.settle()
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All tensors of the run but the replay's, without a copy; random states among them."""
+        self.settle()
+        parts = {"learner": self.learner.state()} | {f"actor{i}": a.state() for i, a in enumerate(self.actors)}
+        named = {f"{part}.{name}": t for part, state in parts.items() for name, t in state.items()}
+        generators = [*(actor.generator for actor in self.actors), self.learner.generator]
+        random = {f"random{i}": generator.get_state() for i, generator in enumerate(generators)}
+        return named | random | {"published": self.published}
+
+    def counters(self) -> dict[str, Any]:
+        """All numbers of the run."""
+        return {
+            "updates": self.learner.updates,
+            "tick": self.tick,
+            "states": self.states,
+            "owed": self.owed,
+            "started": self.started,
+            "recent": self.recent.state(),
+            "scores": [{"score": s.score.tolist(), "steps": s.steps.tolist()} for s in self.scores],
+        }
+
+    def restore(
+        self,
+        counters: dict[str, Any],
+        tensors: dict[str, torch.Tensor],
+        replay: dict[str, torch.Tensor] | None,
+        worlds: list[bytes] | None,
+    ) -> None:
+        """Go on from a saved run, before the first tick. Without environments' states, players start new episodes."""
+        self.learner.updates, self.tick, self.states = (counters[k] for k in ("updates", "tick", "states"))
+        self.owed, self.started = counters["owed"], counters["started"]
+        self.recent.restore(counters["recent"])
+        for scores, saved in zip(self.scores, counters["scores"], strict=True):
+            scores.score, scores.steps = np.array(saved["score"]), np.array(saved["steps"])
+        for part, owner in (("learner", self.learner), *((f"actor{i}", a) for i, a in enumerate(self.actors))):
+            owner.restore({k.removeprefix(part + "."): v for k, v in tensors.items() if k.startswith(part + ".")})
+        for i, generator in enumerate([*(actor.generator for actor in self.actors), self.learner.generator]):
+            generator.set_state(tensors[f"random{i}"])
+        self.published.copy_(tensors["published"])
+        if replay is not None:
+            self.replay.load(replay)
+        else:
+            self.started = False  # the replay must fill up again first
+            self.refill = self.states + self.plan.pace.start_states
+        if worlds is not None:
+            for world, state in zip(self.worlds, worlds, strict=True):
+                world.restore(state)
+            return
+        for group, actor in enumerate(self.actors):
+            actor.forget()
+            if replay is not None:
+                self.replay.cut(group)

@@ -1,0 +1,17 @@
+"""Networks that learn to act: what they see, how they are made, and their weights as one vector."""
+
+from rbi.nets.networks import Networks, PiNet, QNet, Sight, drawn
+from rbi.nets.vectors import attach, computing_dtype, joined, size, to_vector
+
+__all__ = [
+    "Networks",
+    "PiNet",
+    "QNet",
+    "Sight",
+    "attach",
+    "computing_dtype",
+    "drawn",
+    "joined",
+    "size",
+    "to_vector",
+]

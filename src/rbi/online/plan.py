@@ -1,0 +1,151 @@
+"""All settings of a training run, in parts, and the two presets."""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from rbi.envs import World
+from rbi.online.actor import ActorConfig
+from rbi.online.learner import LearnerConfig
+from rbi.replay import ReplayConfig
+from rbi.returns import Horizon
+
+Algorithm = Literal["rbi", "apex"]
+Preset = Literal["paper", "fast", "small"]
+GROUPS = 2  # while one group of environments moves, the other's actions are computed
+
+PAPER_GAMES = (
+    "Asterix",
+    "Berzerk",
+    "Breakout",
+    "Enduro",
+    "Freeway",
+    "Frostbite",
+    "IceHockey",
+    "Kangaroo",
+    "MsPacman",
+    "Qbert",
+    "Seaquest",
+    "SpaceInvaders",
+)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How actors and learner keep step: counted, never an accident of speed."""
+
+    updates: int = 3_125_000
+    """Updates of the networks in all."""
+    players: int = 256
+    """Environments side by side, in two groups that take turns."""
+    states_per_update: float = 256.0
+    """New states for each update."""
+    publish_updates: int = 100
+    """The learner publishes its weights every so many updates."""
+    refresh_steps: int = 1000
+    """A player takes the newest published weights every so many of its steps."""
+    start_states: int = 50_000
+    """Learning starts when so many states are there."""
+    random_updates: int = 2500
+    """Players act at random until so many updates are done."""
+    hidden: int = 512
+    """Size of the networks' hidden layers."""
+    threads: int = 0
+    """Emulator threads of each group; 0: one a core."""
+
+    def __post_init__(self) -> None:
+        for name in ("updates", "players", "publish_updates", "refresh_steps", "start_states", "hidden"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
+        if self.players % GROUPS:
+            raise ValueError(f"players = {self.players}: must be even, since two groups take turns")
+        if not 0 < self.states_per_update < math.inf:
+            raise ValueError(f"states_per_update = {self.states_per_update}: must be positive")
+        if self.random_updates < 0 or self.threads < 0:
+            raise ValueError("random_updates and threads: must be at least 0")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A training run, whole."""
+
+    world: World
+    algo: Algorithm = "rbi"
+    """rbi: both networks and the improvement step; apex: the same with a greedy policy and double Q-learning."""
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    horizon: Horizon = field(default_factory=Horizon)
+    pace: Pace = field(default_factory=Pace)
+
+    def __post_init__(self) -> None:
+        round_ = self.learner.round_updates
+        for name, value in (
+            ("updates", self.pace.updates),
+            ("publish_updates", self.pace.publish_updates),
+            ("reveal_updates", self.replay.reveal_updates),
+            ("random_updates", self.pace.random_updates),
+        ):
+            if value % round_:
+                raise ValueError(f"{name} = {value}: not a multiple of round_updates = {round_}")
+        if self.pace.start_states > self.replay.states // 2 and self.pace.start_states > 1:
+            raise ValueError(
+                f"start_states = {self.pace.start_states}: learning would wait for more than half of the replay's "
+                f"{self.replay.states} states; give a smaller --pace.start-states or a larger --replay.states"
+            )
+
+    @property
+    def learns_policy(self) -> bool:
+        return self.algo == "rbi"
+
+
+PRESETS: dict[Preset, dict[str, Any]] = {
+    # every number of the paper and, where it gives none, of docs/decisions/007
+    "paper": {
+        "actor": ActorConfig(),
+        "learner": LearnerConfig(),
+        "replay": ReplayConfig(store_at_episode_end=True, reveal_updates=5000),
+        "horizon": Horizon(),
+        "pace": Pace(),
+    },
+    # one GPU and minutes: ten batches share a look at the priorities, weights travel at once
+    "fast": {
+        "actor": ActorConfig(),
+        "learner": LearnerConfig(learning_rate=0.0001, round_updates=10, target_updates=1000),
+        "replay": ReplayConfig(states=1_000_000),
+        "horizon": Horizon(),
+        "pace": Pace(
+            updates=400_000,
+            players=512,
+            states_per_update=25.0,
+            publish_updates=10,
+            refresh_steps=4,
+            start_states=50_000,
+            random_updates=0,
+        ),
+    },
+    # a processor and minutes: light environments and small networks
+    "small": {
+        "actor": ActorConfig(),
+        "learner": LearnerConfig(batch=64, learning_rate=0.0005, target_updates=200),
+        "replay": ReplayConfig(states=50_000),
+        "horizon": Horizon(),
+        "pace": Pace(
+            updates=6000,
+            players=16,
+            states_per_update=8.0,
+            publish_updates=2,
+            refresh_steps=4,
+            start_states=1000,
+            random_updates=0,
+            hidden=128,
+        ),
+    },
+}
+PAPER_FRAMES = 50_000  # an episode's cap in training; 108,000 in evaluation
+
+
+def plan(preset: Preset, env: str, algo: Algorithm, **changes: Any) -> Plan:
+    """The preset's plan for an environment; `changes` are whole parts."""
+    whole = Plan(world=World(env, max_frames=PAPER_FRAMES), algo=algo, **PRESETS[preset])
+    return replace(whole, **changes)

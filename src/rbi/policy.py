@@ -1,0 +1,126 @@
+"""A policy that acts: networks, the improvement step on top of them, and one folder that holds both.
+
+    policy.json           what it sees, among how many actions it chooses, its rule, where it comes from
+    weights.safetensors   the networks; loading it runs no code
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import torch
+from safetensors.torch import load_file, save_file
+
+from rbi import runs
+from rbi.nets import Networks, Sight
+from rbi.rules import Rule, greedy, mix, parse_rule
+
+FORMAT = 1
+CONFIG, WEIGHTS = "policy.json", "weights.safetensors"
+
+
+class Policy:
+    """pi = (1 - c_greedy) rule(beta, Q) + c_greedy greedy(Q), where beta is the pi-net's policy.
+
+    Without a pi-net beta is uniform, and with the greedy rule pi is Q-learning's policy. States are arrays
+    `[B, stack, *frame]` (or `[B, *frame]` where one frame is a state). A reroute policy is stochastic: its guarantees
+    speak of draws from `predict_proba`, as `act` makes them. `mode` leaves the set that the rule allows.
+    """
+
+    def __init__(
+        self, networks: Networks, rule: Rule, c_greedy: float = 0.0, *, env: str = "", about: dict[str, Any] | None = None
+    ) -> None:
+        self.networks = networks.eval().requires_grad_(False)
+        self.rule, self.c_greedy, self.env, self.about = rule, c_greedy, env, dict(about or {})
+        self.sight = networks.sight
+        self._example = next(networks.parameters())
+
+    def predict_proba(self, states: Any) -> np.ndarray[Any, Any]:
+        """Probabilities of all actions, `[B, A]`."""
+        array: np.ndarray[Any, Any] = self.probs(self.tensor(states)).cpu().numpy()
+        return array
+
+    def act(self, states: Any, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+        """Actions `[B]`, drawn from the policy."""
+        probs = self.predict_proba(states)
+        draw = rng.random((len(probs), 1))
+        return np.minimum((draw >= probs.cumsum(1)).sum(1), probs.shape[1] - 1)
+
+    def mode(self, states: Any) -> np.ndarray[Any, Any]:
+        """The most probable actions `[B]`. Not the policy that the rule speaks of: its ratio to beta is unbounded."""
+        best: np.ndarray[Any, Any] = self.predict_proba(states).argmax(1)
+        return best
+
+    def probs(self, states: torch.Tensor) -> torch.Tensor:
+        """`predict_proba` for tensors on the policy's device."""
+        with torch.no_grad():
+            seen = self.sight.look(states, self._example.dtype)
+            if self.networks.pi is None:
+                q, _ = self.networks.q(seen)
+                beta = torch.full_like(q, 1 / self.sight.actions)
+            else:
+                beta = torch.softmax(self.networks.pi(seen), 1)
+                q, _ = self.networks.q(seen, beta)
+            pi = self.rule(beta, q, check=False)
+            return mix(pi, greedy(beta, q, check=False), self.c_greedy, check=False) if self.c_greedy else pi
+
+    def tensor(self, states: Any) -> torch.Tensor:
+        """States as the networks take them; another shape is refused."""
+        given = torch.as_tensor(np.asarray(states))
+        wanted = (self.sight.stack, *self.sight.frame)
+        if self.sight.stack == 1 and given.shape[1:] == self.sight.frame:
+            given = given[:, None]
+        if given.shape[1:] != wanted:
+            raise ValueError(f"states of shape {tuple(given.shape)}: this policy sees {('B', *wanted)}")
+        return given.to(self._example.device, torch.uint8 if self.sight.pictures else torch.float32)
+
+    def to(self, device: torch.device | str) -> "Policy":
+        """Move the networks."""
+        self.networks.to(device)
+        return self
+
+    def save(self, path: Path | str) -> None:
+        """Write the folder; a policy that was there stays whole until the new one is."""
+        path = Path(path)
+        config = {
+            "format": FORMAT,
+            "sight": asdict(self.sight),
+            "hidden": self.networks.hidden,
+            "pi_net": self.networks.pi is not None,
+            "rule": str(self.rule),
+            "c_greedy": self.c_greedy,
+            "env": self.env,
+            "about": self.about,
+        }
+        weights = {k: v.detach().float().cpu().contiguous() for k, v in self.networks.state_dict().items()}
+        with runs.whole_folder(path) as growing:
+            save_file(weights, growing / WEIGHTS)
+            runs.write_json(growing / CONFIG, config)
+
+
+def load_policy(path: Path | str) -> Policy:
+    """The policy of a folder that `Policy.save` wrote, or the best one of a training run."""
+    path = Path(path)
+    if not (path / CONFIG).is_file():
+        inside = [path / "policies" / name for name in ("best", "last")]
+        path = next((p for p in inside if (p / CONFIG).is_file()), path)
+    if not (path / CONFIG).is_file():
+        raise ValueError(f"{path}: holds no policy (it has no {CONFIG})")
+    config = runs.parse(path / CONFIG, runs.read_text(path / CONFIG), 1)
+    if config.get("format") != FORMAT:
+        raise ValueError(f"{path / CONFIG}: is of format {config.get('format')}; this version reads {FORMAT}")
+    try:
+        sight = Sight(tuple(config["sight"]["frame"]), config["sight"]["stack"], config["sight"]["actions"])
+        networks = Networks(sight, config["hidden"], with_pi=config["pi_net"])
+        rule, c_greedy = parse_rule(config["rule"]), float(config["c_greedy"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path / CONFIG}: lacks or garbles {error}") from None
+    try:
+        networks.load_state_dict(load_file(path / WEIGHTS))
+    except (safetensors.SafetensorError, RuntimeError, OSError) as error:
+        raise ValueError(f"{path / WEIGHTS}: cannot be read ({str(error).splitlines()[0]})") from None
+    return Policy(networks, rule, c_greedy, env=config.get("env", ""), about=config.get("about"))
+
+

@@ -1,0 +1,99 @@
+"""Returns, priorities and exploration of iterative RL: pure functions over tensors.
+
+A step ends in one of four ways, which stay apart: it goes on, a life is lost, the game is over, or time is up. A lost
+life and a finished game end the return; time running out does not: what would have come is bootstrapped.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED = range(4)
+MIXED_ACTIONS = 43.7  # c_mix = m / (43.7 + m) for m actions
+DAMPING = 0.1  # the two constants of w^pi
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """How far returns look ahead, and what the future counts."""
+
+    steps: int = 3
+    """Rewards that are summed before the value takes over."""
+    gamma: float = 0.99
+    """What a reward one step later counts."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps = {self.steps}: a return needs at least 1")
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma = {self.gamma}: must lie in [0, 1]")
+
+
+class NStep(NamedTuple):
+    """n-step returns without their bootstrap: the target is `reward + discount * V(state `steps` later)`."""
+
+    reward: Tensor
+    discount: Tensor
+    steps: Tensor
+
+
+def n_step(rewards: Tensor, ends: Tensor, gamma: float) -> NStep:
+    """From `[B, n]` rewards and ends: sum_k gamma^k r_k up to the first end, and what the bootstrap counts.
+
+    >>> rewards, ends = torch.tensor([[1.0, 1.0, 1.0]] * 3), torch.tensor([[0, 0, 0], [0, 1, 0], [3, 0, 0]])
+    >>> n_step(rewards, ends, 0.5)
+    NStep(reward=tensor([1.7500, 1.5000, 1.0000]), discount=tensor([0.1250, 0.0000, 0.5000]), steps=tensor([3, 2, 1]))
+    """
+    n = rewards.shape[1]
+    goes_on = (ends == GOES_ON).to(rewards.dtype)
+    reached = torch.cat([torch.ones_like(goes_on[:, :1]), goes_on[:, :-1].cumprod(1)], dim=1)
+    powers = gamma ** torch.arange(n + 1, device=rewards.device, dtype=rewards.dtype)
+    steps = reached.sum(1).long()
+    last = ends.gather(1, steps[:, None] - 1).squeeze(1)
+    bootstraps = (last == GOES_ON) | (last == TRUNCATED)
+    return NStep((reached * powers[:n] * rewards).sum(1), powers[steps] * bootstraps, steps)
+
+
+def exploration_ladder(players: int, base: float = 0.4, exponent: float = 7.0) -> Tensor:
+    """Ape-X's exploration, one rate a player: eps_i = base^(1 + exponent * i / (players - 1)).
+
+    >>> exploration_ladder(3)
+    tensor([0.4000, 0.0256, 0.0007])
+    """
+    rung = torch.arange(players) / max(1, players - 1)
+    return base ** (1 + exponent * rung)
+
+
+def c_mix(actions: int) -> float:
+    """How much uniform noise the policy gets before its advantage variance is taken.      (paper: table of settings)
+
+    >>> round(c_mix(4), 4)
+    0.0839
+    """
+    return actions / (MIXED_ACTIONS + actions)
+
+
+def policy_priority(pi: Tensor, q: Tensor, alpha: float, noise: float) -> Tensor:
+    """w^pi `[B]`, with batch mean 1: where a small error of the policy costs much.      (paper: eq. adv_var)
+
+        w ~ ((sum_a pi_mix(a) A(a)^2 + 0.1) / (|V| + 0.1))^alpha,   pi_mix = (1 - noise) pi + noise / m
+
+    with V = sum_a pi(a) Q(a) and A = Q - V.
+    """
+    value = (pi * q).sum(1)
+    mixed = (1 - noise) * pi + noise / pi.shape[-1]
+    variance = (mixed * (q - value[:, None]).square()).sum(1)
+    weight = ((variance + DAMPING) / (value.abs() + DAMPING)) ** alpha
+    return weight / weight.mean()
+
+
+def huber(error: Tensor) -> Tensor:
+    """Squared near zero, linear beyond 1: the loss of Q where rewards are clipped to [-1, 1].
+
+    >>> huber(torch.tensor([0.5, -2.0]))
+    tensor([0.1250, 1.5000])
+    """
+    size = error.abs()
+    return torch.where(size <= 1, 0.5 * size.square(), size - 0.5)
