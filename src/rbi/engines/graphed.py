@@ -35,7 +35,7 @@ class GraphedCalls:
             capture(lambda g=g, group=group: replay.add(g, group.moment), self.learning, [])  # type: ignore[misc]
             for g, group in enumerate(self.groups)
         ]
-        keep = [*learner.state().values(), learner.computing.detach()]
+        keep = [*learner.state().values(), learner.computing]
         self.round = warmed(lambda: learner.round(replay), self.learning, learner.generator, keep)
         torch.cuda.synchronize(self.device)
 
@@ -60,7 +60,7 @@ class GraphedCalls:
     def publish(self) -> None:
         with torch.cuda.stream(self.learning):
             self.learning.wait_stream(self.acting)  # a refresh may still be reading
-            self.published.copy_(self.learner.vector.detach())
+            self.published.copy_(self.learner.vector)
             self.publishing.record()
 
     def refresh(self, group: int) -> None:
@@ -128,11 +128,12 @@ def warmed(
     torch.cuda.synchronize()
     before = [tensor.detach().clone() for tensor in keep]
     random = generator.get_state()
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UPS):
-            function()
-    torch.cuda.synchronize()
-    graph = capture(function, stream, [generator])
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # the trial runs choose the fastest kernels
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                function()
+        torch.cuda.synchronize()
+        graph = capture(function, stream, [generator])
     with torch.no_grad():
         for tensor, value in zip(keep, before, strict=True):
             tensor.copy_(value)

@@ -52,7 +52,7 @@ class LocalEngine:
             for epsilon, generator in zip(self.epsilon, generators, strict=False)
         ]
         self.learner = Learner(plan.learner, acting, networks(), generators[-1], dtype)
-        self.published = self.learner.vector.detach().clone()
+        self.published = self.learner.vector.clone()
         self.replay = Replay(plan.replay, self.sight, pace.players, GROUPS, plan.horizon, device)
         self.scores = [EpisodeScores(pace.players // GROUPS) for _ in range(GROUPS)]
         self.recent = RecentScores()
@@ -143,7 +143,7 @@ class LocalEngine:
         """What has been learned, as a policy of its own on the CPU: with the rule, without exploration."""
         self.settle()
         networks = drawn(self.sight, self.plan.pace.hidden, with_pi=self.plan.learns_policy, seed=0)
-        attach(networks, self.learner.vector.detach().cpu().clone())
+        attach(networks, self.learner.vector.cpu().clone())
         acting = self.plan.actor
         about = {"algo": self.plan.algo, "updates": self.learner.updates, "states": self.states}
         env = self.plan.world.id

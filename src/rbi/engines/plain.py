@@ -38,7 +38,7 @@ class PlainCalls:
         self.learner.passed()
 
     def publish(self) -> None:
-        self.published.copy_(self.learner.vector.detach())
+        self.published.copy_(self.learner.vector)
 
     def refresh(self, group: int) -> None:
         self.actors[group].load(self.published)

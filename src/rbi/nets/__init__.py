@@ -1,9 +1,11 @@
 """Networks that learn to act: what they see, how they are made, and their weights as one vector."""
 
+from rbi.nets.adam import Adam
 from rbi.nets.networks import Networks, PiNet, QNet, Sight, drawn
-from rbi.nets.vectors import attach, computing_dtype, joined, size, to_vector
+from rbi.nets.vectors import attach, computing_dtype, join, size, to_vector
 
 __all__ = [
+    "Adam",
     "Networks",
     "PiNet",
     "QNet",
@@ -11,7 +13,7 @@ __all__ = [
     "attach",
     "computing_dtype",
     "drawn",
-    "joined",
+    "join",
     "size",
     "to_vector",
 ]

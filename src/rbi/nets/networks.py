@@ -1,7 +1,6 @@
 """The networks of iterative RL: the duelling Q-net and the pi-net, for pictures or for vectors.
 
-Both networks read `seen = Sight.look(frames)`: first-layer patches of pictures, or the vector itself. It is made once
-for all networks that look at the same states.
+Both networks read `seen = Sight.look(frames)`, made once for all networks that look at the same states.
 """
 
 import math
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rbi.nets.patches import convolve_relu, frame_patches, out_size
+from rbi.nets.convolution import convolve_relu, out_size
 
 
 class Layer(NamedTuple):
@@ -26,6 +25,7 @@ NATURE = (Layer(32, 8, 4), Layer(64, 4, 2), Layer(64, 3, 1))
 SMALL = (Layer(16, 3, 1), Layer(16, 3, 1))
 """For games of a few pixels."""
 SMALLEST_NATURE, SMALLEST = 36, 5
+BRIGHTEST = 256  # a power of two, so that a byte divided by it is exact in bfloat16
 
 
 @dataclass(frozen=True)
@@ -51,25 +51,49 @@ class Sight:
         return len(self.frame) > 1
 
     @property
-    def layers(self) -> tuple[Layer, ...]:
-        """The convolutions, none for vectors."""
+    def block(self) -> int:
+        """The stride of the first convolution: pictures are seen in blocks of so many pixels squared."""
+        return self.kind[0].stride
+
+    @property
+    def kind(self) -> tuple[Layer, ...]:
+        """The convolutions as they are usually written, none for vectors."""
         if not self.pictures:
             return ()
         return NATURE if min(self.frame[:2]) >= SMALLEST_NATURE else SMALL
 
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The convolutions over what `look` gives: the first one, with stride 1, over blocks of pixels."""
+        if not self.pictures:
+            return ()
+        first, *others = self.kind
+        return (Layer(first.filters, first.kernel // first.stride, 1), *others)
+
     def look(self, frames: Tensor, dtype: torch.dtype) -> Tensor:
-        """`[B, stack, *frame]` as the networks read it, in their precision."""
+        """`[B, stack, *frame]` as the networks read it, in their precision.
+
+        Pictures become `[B, H / s, W / s, s * s * channels]` for a first convolution of stride s: a kernel of 8 x 8
+        pixels and stride 4 is one of 2 x 2 blocks and stride 1, with channels enough for fast kernels.
+        """
         if not self.pictures:
             return frames.flatten(1).to(dtype)
-        if len(self.frame) == 3:  # colours become channels, beside the stack
-            frames = frames.movedim(-1, 2).flatten(1, 2)
-        return frame_patches(frames.contiguous(), self.layers[0].kernel, self.layers[0].stride, dtype)
+        s, (height, width) = self.block, self.frame[:2]
+        high, wide = height // s, width // s
+        frames = frames[:, :, : high * s, : wide * s].view(len(frames), self.stack, high, s, wide, s, -1)
+        blocks = frames.permute(0, 2, 4, 3, 5, 1, 6)
+        seen = torch.empty(blocks.shape, dtype=dtype, device=frames.device)
+        return torch.mul(blocks, 1 / BRIGHTEST, out=seen).view(len(frames), high, wide, -1)
+
+    def channels(self) -> int:
+        """How many numbers `look` gives for a block."""
+        return self.block**2 * self.stack * math.prod(self.frame[2:])
 
     def features(self) -> int:
         """How many numbers leave the convolutions."""
         if not self.pictures:
             return self.stack * self.frame[0]
-        height, width = self.frame[:2]
+        height, width = (size // self.block for size in self.frame[:2])
         for layer in self.layers:
             height, width = (out_size(size, layer.kernel, layer.stride) for size in (height, width))
         return height * width * self.layers[-1].filters
@@ -82,7 +106,7 @@ class Trunk(nn.Module):
         super().__init__()
         self.layers = sight.layers
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        channels = math.prod(sight.frame[2:]) * sight.stack
+        channels = sight.channels() if self.layers else 0
         for layer in self.layers:
             self.add(layer.kernel**2 * channels, layer.filters)
             channels = layer.filters
@@ -94,17 +118,15 @@ class Trunk(nn.Module):
     def add(self, inputs: int, outputs: int) -> None:
         """Weights drawn as PyTorch draws those of its layers."""
         bound = 1 / math.sqrt(inputs)
-        self.weights.append(nn.Parameter(torch.empty(inputs, outputs).uniform_(-bound, bound)))
+        self.weights.append(nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound)))
         self.biases.append(nn.Parameter(torch.empty(outputs).uniform_(-bound, bound)))
 
     def forward(self, seen: Tensor) -> Tensor:
         if not self.layers:
-            return torch.addmm(self.biases[0], seen, self.weights[0]).relu_()
-        x = torch.addmm(self.biases[0], seen.flatten(0, 2), self.weights[0], alpha=1 / 255).relu_()
-        x = x.view(*seen.shape[:3], -1)
-        for layer, weight, bias in zip(self.layers[1:], self.weights[1:], self.biases[1:], strict=True):
-            x = convolve_relu(x, weight, bias, layer.kernel, layer.stride)
-        return x.flatten(1)
+            return functional.relu(functional.linear(seen, self.weights[0], self.biases[0]))
+        for layer, weight, bias in zip(self.layers, self.weights, self.biases, strict=True):
+            seen = convolve_relu(seen, weight, bias, layer.kernel, layer.stride)
+        return seen.flatten(1)
 
 
 class QNet(nn.Module):
@@ -129,6 +151,13 @@ class QNet(nn.Module):
         advantage = self.advantage(of_advantage).float()
         centre = advantage.mean(1, keepdim=True) if pi is None else (pi * advantage).sum(1, keepdim=True)
         return value + advantage - centre, value.squeeze(1)
+
+    def values(self, seen: Tensor) -> Tensor:
+        """V(s) `[B]` alone: half of the work."""
+        half = self.value.in_features
+        hidden = functional.linear(self.trunk(seen), self.hidden.weight[:half], self.hidden.bias[:half])
+        value: Tensor = self.value(functional.relu(hidden))
+        return value.float().squeeze(1)
 
 
 class PiNet(nn.Module):

@@ -10,27 +10,43 @@ import torch
 from torch import Tensor, nn
 
 
-def attach(module: nn.Module, vector: Tensor) -> None:
-    """Make the parameters of the module views of a vector that holds their values, in their order."""
-    start = 0
+ALIGNED = 64  # each parameter starts at a multiple of so many numbers: fast kernels want addresses of 16 bytes
+
+
+def places(module: nn.Module) -> list[tuple[nn.Parameter, int]]:
+    """The parameters of a module and where each starts in its vector."""
+    found, start = [], 0
     for parameter in module.parameters():
-        end = start + parameter.numel()
-        parameter.data = vector[start:end].view(parameter.shape)
-        start = end
-
-
-def to_vector(module: nn.Module) -> Tensor:
-    """The parameters of a module, one after the other, in float32."""
-    return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).float()
-
-
-def joined(gradients: Sequence[Tensor]) -> Tensor:
-    """Gradients of the parameters as one float32 vector."""
-    return torch.cat([g.reshape(-1) for g in gradients]).float()
+        found.append((parameter, start))
+        start += -(-parameter.numel() // ALIGNED) * ALIGNED
+    return found
 
 
 def size(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
+    """How long a module's vector is."""
+    parameter, start = places(module)[-1]
+    return start + -(-parameter.numel() // ALIGNED) * ALIGNED
+
+
+def attach(module: nn.Module, vector: Tensor) -> None:
+    """Make the parameters of the module views of a vector that holds their values."""
+    for parameter, start in places(module):
+        parameter.data = vector[start : start + parameter.numel()].view(parameter.shape)
+
+
+def to_vector(module: nn.Module) -> Tensor:
+    """The parameters of a module in one float32 vector, with zeros between them."""
+    vector = torch.zeros(size(module))
+    for parameter, start in places(module):
+        vector[start : start + parameter.numel()] = parameter.detach().reshape(-1)
+    return vector
+
+
+def join(gradients: Sequence[Tensor], module: nn.Module, vector: Tensor) -> None:
+    """Write the gradients of a module's parameters into one vector."""
+    spans = [(start, parameter.numel()) for parameter, start in places(module)]
+    slots = [vector[start : start + count] for start, count in spans]
+    torch._foreach_copy_(slots, [gradient.reshape(-1) for gradient in gradients])
 
 
 def computing_dtype(device: torch.device) -> torch.dtype:

@@ -19,13 +19,15 @@ import torch
 from torch import Tensor
 
 from rbi import measures
-from rbi.nets import Networks, attach, joined, size, to_vector
+from rbi.nets import Adam, Networks, attach, join, size, to_vector
 from rbi.online.actor import ActorConfig, improved
 from rbi.replay import Batch, Replay
 from rbi.returns import c_mix, huber, policy_priority
 from rbi.rules import parse_rule
 
-METRICS = ("q_loss", "pi_loss", "q", "td_error", "pi_net_entropy", "weight_pi_max", "importance", "counted")
+Q_METRICS = ("q_loss", "q", "td_error", "importance")
+PI_METRICS = ("pi_loss", "pi_net_entropy", "weight_pi_max")
+METRICS = Q_METRICS + PI_METRICS
 
 
 @dataclass(frozen=True)
@@ -86,90 +88,100 @@ class Learner:
         self.computing = self.vector if dtype == torch.float32 else self.vector.to(dtype)
         attach(self.networks, self.computing)
         self.parameters = list(self.networks.parameters())
-        self.vector.requires_grad_(True)
-        self.vector.grad = torch.zeros_like(self.vector)
-        on_cuda = self.device.type == "cuda"
-        self.optimiser = torch.optim.Adam(
-            [self.vector], lr=config.learning_rate, eps=config.adam_epsilon, fused=True, capturable=on_cuda
-        )
-        self.optimiser.step()  # with a gradient of zero: it only makes Adam's moments, which then keep their places
-        self.adam: dict[str, Tensor] = self.optimiser.state[self.vector]
-        self.adam["step"].zero_()
+        self.adam = Adam(self.vector, self.computing, config.learning_rate, config.adam_epsilon)
         self.target = copy.deepcopy(self.networks.q).requires_grad_(False)
-        self.target_vector = self.computing.detach()[: size(self.networks.q)].clone()
+        self.target_vector = self.computing[: size(self.networks.q)].clone()
         attach(self.target, self.target_vector)
-        self.sums = torch.zeros(len(METRICS), dtype=torch.float64, device=self.device)
-        self.beside = torch.cuda.Stream(self.device) if on_cuda else None
+        self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=self.device)
+        self.beside = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self.updates = 0
 
     def round(self, replay: Replay) -> None:
         """Draw the batches of a round, learn from each, and give their states new priorities."""
         batch = self.config.batch
         drawn = replay.sample(batch * self.config.round_updates, self.generator)
-        parts = [drawn.part(k * batch, batch) for k in range(self.config.round_updates)]
-        errors = [self.update(part, watched=part is parts[-1]) for part in parts]
+        ahead = self.ahead(drawn)  # the target network stays the same through a round, so it is asked once
+        errors = []
+        for start in range(0, len(ahead), batch):
+            last = start + batch == len(ahead)
+            errors.append(self.update(drawn.part(start, batch), ahead[start : start + batch], watched=last))
         replay.reprioritise(drawn.row, drawn.lane, torch.cat(errors))
 
     def passed(self) -> None:
         """Count a round, and renew the target network when its time has come."""
         self.updates += self.config.round_updates
         if self.updates % self.config.target_updates == 0:
-            self.target_vector.copy_(self.computing.detach()[: len(self.target_vector)])
+            self.target_vector.copy_(self.computing[: len(self.target_vector)])
 
-    def update(self, batch: Batch, *, watched: bool = True) -> Tensor:
-        """One step of both networks; the TD errors `[B]`."""
+    def update(self, batch: Batch, ahead: Tensor, *, watched: bool = True) -> Tensor:
+        """One step of both networks; the TD errors `[B]`. `ahead` is what the target network says of the batch.
+
+        The losses enter as their gradients at the networks' outputs, which have closed forms:
+
+            dL_q / dQ(s_i, a_i) = -w_i clip(R_i - Q(s_i, a_i), -1, 1) / B
+            dL_pi / dlogits_i   =  w_i w^pi_i (pi-net(s_i) - pi_i) / B
+        """
         centre = batch.pi if self.networks.pi is not None and self.config.centres == "pi" else None
         seen = self.sight.look(batch.frames, self.dtype)
-        logits = None
+        outputs, slopes = [], []
         if self.networks.pi is not None:
             with self.overlapping():
                 logits = self.networks.pi(seen)
         q, _ = self.networks.q(seen, centre)
         with torch.no_grad():
-            goal = batch.reward + batch.discount * self.value_ahead(batch)
-        error = goal - q.gather(1, batch.action[:, None]).squeeze(1)
-        q_loss = huber(error) if self.config.q_loss == "huber" else error.square()
-        losses = batch.weight * q_loss
-        if logits is not None:
-            self.join()
-            divergence, weight = self.policy_loss(batch, logits, q.detach())
-            losses = losses + batch.weight * weight * divergence
-        gradients = torch.autograd.grad(losses.mean(), self.parameters)
+            goal = batch.reward + batch.discount * self.value_ahead(batch, ahead)
+            error = goal - q.gather(1, batch.action[:, None]).squeeze(1)
+            slope = error.clamp(-1, 1) if self.config.q_loss == "huber" else 2 * error
+            of_action = -batch.weight * slope / len(error)
+            outputs.append(q)
+            slopes.append(torch.zeros_like(q).scatter_(1, batch.action[:, None], of_action[:, None]))
+            if self.networks.pi is not None:
+                self.join()
+                pi, pi_net, weight = self.goal_policy(batch, logits, q)
+                outputs.append(logits)
+                slopes.append((batch.weight * weight / len(error))[:, None] * (pi_net - pi))
+                if watched:
+                    self.count(PI_METRICS, [measures.kl(pi, pi_net).mean(), measures.entropy(pi_net).mean(), weight.max()])
+            if watched:
+                loss = huber(error) if self.config.q_loss == "huber" else error.square()
+                self.count(Q_METRICS, [loss.mean(), q.mean(), error.abs().mean(), batch.weight.mean()])
+        gradients = torch.autograd.grad(outputs, self.parameters, slopes)
         self.join()
-        self.step(joined(gradients))
-        if watched:
-            self.count(batch, q_loss, error, q, logits)
-        return error.detach()
+        join(gradients, self.networks, self.adam.gradient)
+        self.adam.step()
+        return error
 
-    def value_ahead(self, batch: Batch) -> Tensor:
-        """V at the state n steps ahead, by the target network, `[B]`."""
+    def ahead(self, batch: Batch) -> Tensor:
+        """What the target network says of the states n steps ahead: V `[B]`, or Q `[B, A]` where that is needed."""
         seen = self.sight.look(batch.next_frames, self.dtype)
-        if self.networks.pi is None:
-            best = self.networks.q(seen)[0].argmax(1, keepdim=True)
-            return self.target(seen)[0].gather(1, best).squeeze(1)
-        pi = batch.next_pi if self.config.bootstraps == "stored" else torch.softmax(self.networks.pi(seen), 1)
-        q, value = self.target(seen, pi if self.config.centres == "pi" else None)
-        return value if self.config.centres == "pi" else (pi * q).sum(1)
+        with torch.no_grad():
+            if self.networks.pi is None or self.config.centres == "mean":
+                return self.target(seen)[0]
+            if self.config.bootstraps == "net":
+                return self.target(seen, batch.next_pi)[0]
+            return self.target.values(seen)
 
-    def policy_loss(self, batch: Batch, logits: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-        """KL(pi || pi-net) and its weight w^pi, `[B]` each."""
-        log_probs = torch.log_softmax(logits, 1)
-        pi_net = log_probs.detach().exp()
+    def value_ahead(self, batch: Batch, ahead: Tensor) -> Tensor:
+        """V at the states n steps ahead, `[B]`: of the stored policy, of the pi-net's, or of the best action."""
+        if ahead.dim() == 1:
+            return ahead  # advantages are centred by the stored policy, so V is its value
+        if self.networks.pi is not None and self.config.bootstraps == "stored":
+            return (batch.next_pi * ahead).sum(1)
+        seen = self.sight.look(batch.next_frames, self.dtype)
+        if self.networks.pi is not None:
+            return (torch.softmax(self.networks.pi(seen), 1) * ahead).sum(1)
+        best = self.networks.q(seen)[0].argmax(1, keepdim=True)
+        return ahead.gather(1, best).squeeze(1)
+
+    def goal_policy(self, batch: Batch, logits: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The policy to imitate, the pi-net's own, `[B, A]` each, and the weight w^pi `[B]`."""
+        pi_net = torch.softmax(logits, 1)
         pi = batch.pi
         if self.acting.improves == "learner":
             pi = improved(self.rule, self.acting.c_greedy, pi_net, q)
-        divergence = (torch.special.xlogy(pi, pi) - pi * log_probs).sum(1)
         if not self.config.weighs_policy:
-            return divergence, torch.ones_like(divergence)
-        return divergence, policy_priority(pi_net, q, self.config.policy_exponent, self.noise)
-
-    def step(self, gradient: Tensor) -> None:
-        """Adam on the vector of all weights."""
-        assert self.vector.grad is not None
-        self.vector.grad.copy_(gradient)
-        self.optimiser.step()
-        if self.computing is not self.vector:
-            self.computing.copy_(self.vector.detach())
+            return pi, pi_net, torch.ones_like(batch.weight)
+        return pi, pi_net, policy_priority(pi_net, q, self.config.policy_exponent, self.noise)
 
     @contextlib.contextmanager
     def overlapping(self) -> Iterator[None]:
@@ -185,34 +197,26 @@ class Learner:
         if self.beside is not None:
             torch.cuda.current_stream(self.device).wait_stream(self.beside)
 
-    def count(self, batch: Batch, q_loss: Tensor, error: Tensor, q: Tensor, logits: Tensor | None) -> None:
+    def count(self, names: tuple[str, ...], values: list[Tensor]) -> None:
         """Add up what is worth watching; read by `metrics`."""
-        zero = torch.zeros((), device=self.device)
-        with torch.no_grad():
-            of_policy = [zero, zero, zero]
-            if logits is not None:
-                pi_net = torch.softmax(logits, 1)
-                weight = policy_priority(pi_net, q, self.config.policy_exponent, self.noise)
-                of_policy = [measures.kl(batch.pi, pi_net).mean(), measures.entropy(pi_net).mean(), weight.max()]
-            told = [q_loss.mean(), of_policy[0], q.mean(), error.abs().mean(), *of_policy[1:], batch.weight.mean()]
-            self.sums += torch.stack([*told, zero + 1])
+        start = METRICS.index(names[0])
+        self.sums[start : start + len(names)] += torch.stack(values)
+        if names is Q_METRICS:
+            self.sums[-1] += 1
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call. Waits for the device."""
         *sums, count = self.sums.tolist()
         self.sums.zero_()
-        means = {name: total / max(1.0, count) for name, total in zip(METRICS, sums, strict=False)}
-        if self.networks.pi is None:
-            return {k: v for k, v in means.items() if k not in ("pi_loss", "pi_net_entropy", "weight_pi_max")}
-        return means
+        names = Q_METRICS if self.networks.pi is None else METRICS
+        return {name: total / max(1.0, count) for name, total in zip(names, sums, strict=False)}
 
     def state(self) -> dict[str, Tensor]:
         """All that changes while learning, without a copy; the random state is the generator's."""
-        vectors = {"vector": self.vector.detach(), "target": self.target_vector, "sums": self.sums}
-        return vectors | {f"adam_{name}": value for name, value in self.adam.items()}
+        return {"vector": self.vector, "target": self.target_vector, "sums": self.sums} | self.adam.state()
 
     def restore(self, state: dict[str, Tensor]) -> None:
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
         if self.computing is not self.vector:
-            self.computing.copy_(self.vector.detach())
+            self.computing.copy_(self.vector)

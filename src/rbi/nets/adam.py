@@ -1,0 +1,54 @@
+"""Adam on one vector of weights, with the copy that networks compute with kept up to date."""
+
+import functools
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BETAS = (0.9, 0.999)
+NUMBERS_A_BLOCK = 1024
+
+
+class Adam:
+    """Adam's moments for a float32 vector. `computing` is the vector itself, or its copy in a shorter precision."""
+
+    def __init__(self, vector: Tensor, computing: Tensor, learning_rate: float, epsilon: float) -> None:
+        self.vector, self.computing = vector, computing
+        self.gradient = torch.zeros_like(vector)
+        self.learning_rate, self.epsilon = learning_rate, epsilon
+        self.mean, self.square = torch.zeros_like(vector), torch.zeros_like(vector)
+        self.count = torch.zeros((), device=vector.device)
+
+    def step(self) -> None:
+        """One step along `gradient`. On a GPU one kernel reads and writes each number once."""
+        if self.vector.is_cuda and kernel() is not None:
+            self.count += 1
+            blocks = -(-len(self.vector) // NUMBERS_A_BLOCK)
+            kernel()[(blocks,)](
+                self.vector, self.computing, self.gradient, self.mean, self.square, self.count, len(self.vector),
+                self.learning_rate, *BETAS, self.epsilon, NUMBERS_A_BLOCK,
+            )  # fmt: skip
+            return
+        torch._fused_adam_(
+            [self.vector], [self.gradient], [self.mean], [self.square], [], [self.count + 1],
+            lr=self.learning_rate, beta1=BETAS[0], beta2=BETAS[1], weight_decay=0.0, eps=self.epsilon,
+            amsgrad=False, maximize=False,
+        )  # fmt: skip
+        self.count += 1
+        if self.computing is not self.vector:
+            self.computing.copy_(self.vector)
+
+    def state(self) -> dict[str, Tensor]:
+        return {"adam_mean": self.mean, "adam_square": self.square, "adam_count": self.count}
+
+
+@functools.cache
+def kernel() -> Any:
+    """The fused kernel, or None where Triton is not installed."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    from rbi.nets.adam_kernel import adam_kernel
+
+    return adam_kernel
