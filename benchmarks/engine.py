@@ -5,9 +5,6 @@ python -m benchmarks.engine --peer PYTHON       beside Stable-Baselines3, which 
 """
 
 import argparse
-import json
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -25,31 +22,35 @@ RESULTS = Path(__file__).parent / "results"
 GAME = "ALE/Breakout-v5"
 
 
-def bare_emulator(players, threads, seconds):
+def bare_emulator(worlds, seconds):
     """Steps a second with random actions, in the same two groups that take turns, and nothing else to do."""
-    worlds = [make(World(GAME), players // GROUPS, threads) for _ in range(GROUPS)]
     draw = np.random.default_rng(0)
     for group, world in enumerate(worlds):
-        world.reset(group * players)
+        world.reset(group * world.players)
         world.send(draw.integers(world.actions, size=world.players))
-    tick, start = 0, None
+    tick, steps, start = 0, 0, None
     while start is None or time.perf_counter() - start < seconds:
         if tick == 2 * GROUPS:
-            start = time.perf_counter()
+            start, steps = time.perf_counter(), 0
         world = worlds[tick % GROUPS]
         world.recv()
         world.send(draw.integers(world.actions, size=world.players))
+        steps += world.players
         tick += 1
     took = time.perf_counter() - start
+    come_to_rest(worlds)
+    return steps / took
+
+
+def come_to_rest(worlds):
+    """Let environments finish the steps they are in, so that they can be used again: making them takes long."""
     for world in worlds:
-        world.recv()
-        world.close()
-    return (tick - 2 * GROUPS) * players / GROUPS / took
+        if world.moving:
+            world.recv()
 
 
-def started(whole, device):
+def started(whole, device, worlds):
     """An engine that has filled its replay far enough to learn."""
-    worlds = [make(whole.world, whole.pace.players // GROUPS, whole.pace.threads) for _ in range(GROUPS)]
     engine = LocalEngine(whole, 0, device, worlds)
     ticks = engine.ticks()
     while not engine.learner.updates:
@@ -81,59 +82,61 @@ def alone(engine, seconds):
     return rounds * engine.plan.learner.round_updates / (time.perf_counter() - start)
 
 
-def on_gpu(seconds, out, players, threads, algos):
-    bare = bare_emulator(players, threads, seconds)
+def measured(whole, device, worlds, bare, seconds):
+    """One row: acting and learning together, and the learner alone."""
+    engine, ticks = started(whole, device, worlds)
+    together(engine, ticks, seconds / 4)  # caches and clocks settle
+    steps, updates = together(engine, ticks, seconds)
+    learner = alone(engine, seconds / 2)
+    come_to_rest(worlds)
+    row = {
+        "algo": whole.algo,
+        "players": whole.pace.players,
+        "batch": whole.learner.batch,
+        "states_per_update": whole.pace.states_per_update,
+        "steps_per_second": steps,
+        "of_the_bare_emulator": steps / bare,
+        "updates_per_second": updates,
+        "learner_alone_updates_per_second": learner,
+    }
+    print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+    return row
+
+
+def on_gpu(seconds, out, players, threads, ratios):
+    device = torch.device("cuda")
+    worlds = [make(World(GAME), players // GROUPS, threads) for _ in range(GROUPS)]
+    bare = bare_emulator(worlds, seconds)
     print(f"bare emulator: {bare:,.0f} steps/s", flush=True)
     rows = []
-    for algo in algos:
-        whole = plan("fast", GAME, algo)
-        whole = replace(whole, pace=replace(whole.pace, players=players, threads=threads))
-        engine, ticks = started(whole, torch.device("cuda"))
-        steps, updates = together(engine, ticks, seconds)
-        learner = alone(engine, seconds)
-        rows.append(
-            {
-                "algo": algo,
-                "steps_per_second": steps,
-                "updates_per_second": updates,
-                "of_the_bare_emulator": steps / bare,
-                "learner_alone_updates_per_second": learner,
-                "states_per_update": whole.pace.states_per_update,
-                "batch": whole.learner.batch,
-            }
-        )
-        print(rows[-1], flush=True)
-        close(engine)
-        del engine, ticks
-        torch.cuda.empty_cache()
+    for algo in ("rbi", "apex"):
+        for ratio in ratios:
+            whole = plan("fast", GAME, algo)
+            pace = replace(whole.pace, players=players, threads=threads, states_per_update=ratio)
+            rows.append(measured(replace(whole, pace=pace), device, worlds, bare, seconds))
+            torch.cuda.empty_cache()
     found = {
         "command": "python -m benchmarks.engine",
         "machine": machine(),
         "game": GAME,
         "players": players,
         "bare_emulator_steps_per_second": bare,
-        "bare_again": bare_emulator(players, threads, seconds),
+        "bare_emulator_again": bare_emulator(worlds, seconds),
         "rows": rows,
     }
     out.write_text(runs.to_json(found, indent=1) + "\n")
-
-
-def close(engine):
-    for world in engine.worlds:
-        world.recv()
-        world.close()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--players", type=int, default=512)
-    parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--algos", nargs="+", default=["rbi", "apex"])
+    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--ratios", nargs="+", type=float, default=[25.0, 15.0])
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     if torch.cuda.is_available():
-        on_gpu(asked.seconds, asked.out or RESULTS / "engine-cuda.json", asked.players, asked.threads, asked.algos)
+        on_gpu(asked.seconds, asked.out or RESULTS / "engine-cuda.json", asked.players, asked.threads, asked.ratios)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """rbi: better policies from logged experience, without making things worse."""
 
 from rbi import measures, runs
+from rbi.policy import Policy, load_policy
 from rbi.rules import (
     PPO,
     BackwardKL,
@@ -29,6 +30,7 @@ __all__ = [
     "Behavior",
     "ForwardKL",
     "Greedy",
+    "Policy",
     "Reroute",
     "Rule",
     "TotalVariation",
@@ -38,6 +40,7 @@ __all__ = [
     "floor",
     "forward_kl",
     "greedy",
+    "load_policy",
     "max_ppo",
     "max_reroute",
     "max_tv",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tyro.extras import SubcommandApp
 
-from rbi.commands import bandit, rules, spi
+from rbi.commands import bandit, evaluate, rules, spi, train
 from rbi.commands.command import Command, say
 from rbi.version import __version__
 
@@ -31,6 +31,8 @@ def parse(argv: Sequence[str]) -> Command:
     bandits.command(name="learn")(bandit.Learn)
     app.command(bandits, name="bandit", help="The paper's Gaussian bandit: regret of one step, learning curves.")
     app.command(name="spi")(spi.Spi)
+    app.command(name="train")(train.with_preset(argv))
+    app.command(name="evaluate")(evaluate.Evaluate)
     told = io.StringIO()
     try:
         with contextlib.redirect_stderr(told):

@@ -1,7 +1,7 @@
 """A policy that acts: networks, the improvement step on top of them, and one folder that holds both.
 
-    policy.json           what it sees, among how many actions it chooses, its rule, where it comes from
-    weights.safetensors   the networks; loading it runs no code
+policy.json           what it sees, among how many actions it chooses, its rule, where it comes from
+weights.safetensors   the networks; loading it runs no code
 """
 
 from dataclasses import asdict
@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rbi import runs
-from rbi.nets import Networks, Sight
+from rbi.nets import Networks
 from rbi.rules import Rule, greedy, mix, parse_rule
+from rbi.sight import Sight
 
 FORMAT = 1
 CONFIG, WEIGHTS = "policy.json", "weights.safetensors"
@@ -30,7 +31,13 @@ class Policy:
     """
 
     def __init__(
-        self, networks: Networks, rule: Rule, c_greedy: float = 0.0, *, env: str = "", about: dict[str, Any] | None = None
+        self,
+        networks: Networks,
+        rule: Rule,
+        c_greedy: float = 0.0,
+        *,
+        env: str = "",
+        about: dict[str, Any] | None = None,
     ) -> None:
         self.networks = networks.eval().requires_grad_(False)
         self.rule, self.c_greedy, self.env, self.about = rule, c_greedy, env, dict(about or {})
@@ -122,5 +129,3 @@ def load_policy(path: Path | str) -> Policy:
     except (safetensors.SafetensorError, RuntimeError, OSError) as error:
         raise ValueError(f"{path / WEIGHTS}: cannot be read ({str(error).splitlines()[0]})") from None
     return Policy(networks, rule, c_greedy, env=config.get("env", ""), about=config.get("about"))
-
-

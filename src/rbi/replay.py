@@ -25,8 +25,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rbi.nets import Sight
 from rbi.returns import GOES_ON, TERMINATED, TRUNCATED, Horizon, n_step
+from rbi.sight import Sight
 
 TINY = 1e-6  # the least priority of what can be drawn
 COLUMNS = ("action", "pi", "reward", "end", "age", "final", "priority", "held")

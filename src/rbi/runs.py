@@ -30,7 +30,7 @@ from rbi.version import __version__
 
 VERSIONED = ("numpy", "torch", "scipy", "array-api-compat", "matplotlib")
 OWN = re.compile(
-    r"config\.json|metrics\.jsonl|result\.json|figures|checkpoints|policies|tensorboard|"
+    r"config\.json|metrics\.jsonl|result\.json|figures|checkpoints|policies|tensorboard|runs|"
     r"\.(config|result)\.json\.\d+\.tmp"
 )
 INFINITY = "\0infinity"  # stands in a document for a moment, where no text of ours can be

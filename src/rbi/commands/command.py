@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from rich.console import Console
 from rich.progress import track
@@ -29,6 +29,9 @@ MOST_RULES = 8  # more cannot be told apart in one picture
 @dataclass(frozen=True)
 class Command(ABC):
     """What the parser makes of the command line: settings that can run. All commands share where and how they write."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("workers", "resume")
+    """Settings that a resumed run may have otherwise: they do not change what is computed."""
 
     out: Path | None = None
     """Folder for the results; a new one under runs/ if not given."""
@@ -54,6 +57,11 @@ class Command(ABC):
 
     def resumed_run(self, name: str) -> runs.Writer:
         """The run folder --out of the same command, settings and seed, to go on with."""
+        self.refuse_other_run(name)
+        return runs.Writer.reopen(self.out or Path())
+
+    def refuse_other_run(self, name: str) -> None:
+        """--resume goes on with the run in --out: it must be of this command, with these settings and this seed."""
         if self.out is None:
             raise ValueError("--resume: name the run with --out")
         found = runs.read(self.out).config
@@ -61,14 +69,22 @@ class Command(ABC):
             raise ValueError(f"{self.out}: is a run of {found.get('command')!r}, not of {name!r}")
         wanted = json.loads(runs.to_json(self.settings() | {"seed": self.seed}))
         before = found.get("settings", {}) | {"seed": found.get("seed")}
-        for key, value in wanted.items():
-            if key not in ("workers", "resume") and before.get(key) != value:
-                raise ValueError(f"{self.out}: was started with {key} = {before.get(key)}, not {value}")
-        return runs.Writer.reopen(self.out)
+        for key, value in flat(wanted).items():
+            was = flat(before).get(key)
+            if key not in self.MAY_CHANGE and was != value:
+                raise ValueError(f"{self.out}: was started with {key} = {was}, not {value}")
 
     def settings(self) -> dict[str, Any]:
         """What config.json keeps of the command line, beside the seed."""
         return {k: v for k, v in vars(self).items() if k not in ("out", "seed", "overwrite")}
+
+
+def flat(settings: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """Settings in parts as one table, with the names of the command line: learner.batch."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= flat(value, f"{before}{key}.") if isinstance(value, dict) else {before + key: value}
+    return found
 
 
 def some_rules(rules: Sequence[str]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from rbi import envs
 from rbi.engines.graphed import GraphedCalls
 from rbi.engines.plain import PlainCalls
 from rbi.evaluation.episodes import EpisodeScores, RecentScores
-from rbi.nets import Sight, attach, computing_dtype, drawn
+from rbi.nets import attach, computing_dtype, drawn
 from rbi.online.actor import Actor, ladders
 from rbi.online.learner import Learner
 from rbi.online.plan import GROUPS, Plan
@@ -25,6 +25,7 @@ from rbi.policy import Policy
 from rbi.replay import Replay
 from rbi.returns import exploration_ladder
 from rbi.rules import Behavior, Greedy, parse_rule
+from rbi.sight import Sight
 
 CAREFUL = 0.05  # a player that explores no more than this shows what the policy can do
 
@@ -129,12 +130,12 @@ class LocalEngine:
     def metrics(self) -> dict[str, Any]:
         """What there is to say since the last call. Waits for the device."""
         self.settle()
-        acting = [actor.metrics() for actor in self.actors]
+        acting = [told for told in (actor.metrics() for actor in self.actors) if told]
         return {
             "updates": self.learner.updates,
             "states": self.states,
             **self.recent.metrics(),
-            **{name: sum(each[name] for each in acting) / GROUPS for name in acting[0]},
+            **{name: sum(told[name] for told in acting) / len(acting) for name in acting[0]},
             **self.learner.metrics(),
             "priority_mean": float(self.replay.mass.sum()) / max(1, min(self.states, self.plan.replay.states)),
         }
@@ -191,8 +192,9 @@ class LocalEngine:
         self.recent.restore(counters["recent"])
         for scores, saved in zip(self.scores, counters["scores"], strict=True):
             scores.score, scores.steps = np.array(saved["score"]), np.array(saved["steps"])
-        for part, owner in (("learner", self.learner), *((f"actor{i}", a) for i, a in enumerate(self.actors))):
-            owner.restore({k.removeprefix(part + "."): v for k, v in tensors.items() if k.startswith(part + ".")})
+        self.learner.restore(part_of(tensors, "learner."))
+        for i, actor in enumerate(self.actors):
+            actor.restore(part_of(tensors, f"actor{i}."))
         for i, generator in enumerate([*(actor.generator for actor in self.actors), self.learner.generator]):
             generator.set_state(tensors[f"random{i}"])
         self.published.copy_(tensors["published"])
@@ -209,3 +211,8 @@ class LocalEngine:
             actor.forget()
             if replay is not None:
                 self.replay.cut(group)
+
+
+def part_of(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """The tensors whose names start so, without that start."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,5 +1,6 @@
 """Atari games through ale-py's C++ vector environment: the only importer of ale_py."""
 
+import difflib
 from typing import Any
 
 import numpy as np
@@ -21,36 +22,47 @@ def game_of(id_: str) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(camel))
 
 
+def check(id_: str) -> str:
+    """The emulator's name of a game that it has."""
+    try:
+        from ale_py import roms
+    except ImportError:
+        raise ValueError(INSTALL) from None
+    game, known = game_of(id_), sorted(roms.get_all_rom_ids())
+    if game not in known:
+        near = difflib.get_close_matches(game, known, n=3, cutoff=0.4)
+        raise ValueError(f"--env {id_}: no such Atari game" + (f"; did you mean {', '.join(near)}?" if near else ""))
+    return game
+
+
+def emulators(world: World, players: int, threads: int = 0, **changes: Any) -> Any:
+    """ale-py's vector environment: raw rewards, one frame at a time, whole games."""
+    game = check(world.id)
+    import ale_py
+    from ale_py.vector_env import AtariVectorEnv
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    settings = {
+        "num_threads": threads,
+        "max_num_frames_per_episode": world.max_frames,
+        "repeat_action_probability": world.sticky,
+        "noop_max": world.no_ops,
+        "stack_num": 1,  # we stack ourselves, so only the newest frame travels
+        "reward_clipping": False,
+        "episodic_life": False,  # it would reset the whole game at each lost life
+    }
+    return AtariVectorEnv(game, players, **(settings | changes))
+
+
 class AtariVector:
     """Grey 84 x 84 frames, one for each four of the emulator's (the larger of the last two), raw rewards."""
 
-    frame = (84, 84)
+    frame: tuple[int, ...] = (84, 84)
     stack = STACK
 
     def __init__(self, world: World, players: int, threads: int = 0) -> None:
-        try:
-            import ale_py
-            from ale_py import roms
-            from ale_py.vector_env import AtariVectorEnv
-        except ImportError:
-            raise ValueError(INSTALL) from None
-        game = game_of(world.id)
-        if game not in set(roms.get_all_rom_ids()):
-            known = ", ".join(sorted(roms.get_all_rom_ids()))
-            raise ValueError(f"--env {world.id}: no such Atari game; ale-py has {known}")
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self.world, self.players = world, players
-        self.envs = AtariVectorEnv(
-            game,
-            players,
-            num_threads=threads,
-            max_num_frames_per_episode=world.max_frames,
-            repeat_action_probability=world.sticky,
-            noop_max=world.no_ops,
-            stack_num=1,  # we stack ourselves, so only the newest frame travels
-            reward_clipping=False,
-            episodic_life=False,  # it would reset the whole game at each lost life
-        )
+        self.envs = emulators(world, players, threads)
         self.actions = int(self.envs.single_action_space.n)
         self.lives = np.zeros(players, dtype=np.int64)
         self.over = np.zeros(players, dtype=bool)
@@ -78,11 +90,38 @@ class AtariVector:
     def state(self) -> bytes | None:
         return None  # the vector environment shows no state of its emulators
 
-    def restore(self, state: bytes) -> None:
+    def restore(self, _state: bytes) -> None:
         raise ValueError(f"{self.world.id}: an Atari run goes on at the start of new episodes, not within them")
-
-    def screen(self) -> np.ndarray[Any, Any]:
-        raise NotImplementedError("watch an Atari game through AtariScreen")
 
     def close(self) -> None:
         self.envs.close()
+
+
+class AtariScreen:
+    """One game, and beside it the same game in colour: same seed, same actions, so the same moments."""
+
+    def __init__(self, world: World) -> None:
+        self.grey = AtariVector(world, 1)
+        self.coloured = emulators(world, 1, img_height=210, img_width=160, grayscale=False)
+        self.frame, self.stack, self.actions = self.grey.frame, self.grey.stack, self.grey.actions
+        self.picture = np.zeros((210, 160, 3), dtype=np.uint8)
+
+    def reset(self, seed: int) -> Seen:
+        self.picture = self.coloured.reset(seed=seed)[0][0, 0]
+        return self.grey.reset(seed)
+
+    def send(self, actions: np.ndarray[Any, Any]) -> None:
+        self.coloured.send(actions)
+        self.grey.send(actions)
+
+    def recv(self) -> Seen:
+        self.picture = self.coloured.recv()[0][0, 0]
+        return self.grey.recv()
+
+    def screen(self) -> np.ndarray[Any, Any]:
+        """The screen `[210, 160, 3]`."""
+        return self.picture
+
+    def close(self) -> None:
+        self.coloured.close()
+        self.grey.close()

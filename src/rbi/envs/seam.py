@@ -74,8 +74,5 @@ class VectorEnv(Protocol):
     def restore(self, state: bytes) -> None:
         """Go on from a `state`."""
 
-    def screen(self) -> np.ndarray[Any, Any]:
-        """The first player's screen, `[H, W, 3]` bytes, for people to look at."""
-
     def close(self) -> None:
         """Give everything back."""

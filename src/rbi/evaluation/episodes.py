@@ -56,10 +56,14 @@ class RecentScores:
             self.of_careful.append(episode.score)
 
     def metrics(self) -> dict[str, Any]:
-        """Mean scores; None until an episode has finished."""
-        mean = {"score": self.of_careful, "score_all": self.of_all}
-        return {name: float(np.mean(scores)) if scores else None for name, scores in mean.items()} | {
-            "episodes": self.episodes
+        """Mean scores, and quartiles of the careful players'; None until an episode has finished."""
+        low, high = np.percentile(self.of_careful, [25, 75]).tolist() if self.of_careful else (None, None)
+        return {
+            "score": float(np.mean(self.of_careful)) if self.of_careful else None,
+            "score_low": low,
+            "score_high": high,
+            "score_all": float(np.mean(self.of_all)) if self.of_all else None,
+            "episodes": self.episodes,
         }
 
     def state(self) -> dict[str, Any]:

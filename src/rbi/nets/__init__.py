@@ -1,7 +1,7 @@
 """Networks that learn to act: what they see, how they are made, and their weights as one vector."""
 
 from rbi.nets.adam import Adam
-from rbi.nets.networks import Networks, PiNet, QNet, Sight, drawn
+from rbi.nets.networks import Networks, PiNet, QNet, drawn
 from rbi.nets.vectors import attach, computing_dtype, join, size, to_vector
 
 __all__ = [
@@ -9,7 +9,6 @@ __all__ = [
     "Networks",
     "PiNet",
     "QNet",
-    "Sight",
     "attach",
     "computing_dtype",
     "drawn",

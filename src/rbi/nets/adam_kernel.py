@@ -1,6 +1,8 @@
+# mypy: ignore-errors
+# Reason: this is Triton's language, which looks like Python but is compiled for the GPU; its names carry no types.
 """Adam in one pass over memory. Imported only where Triton is installed; the arithmetic is that of `torch.optim.Adam`.
 
-PyTorch's own fused kernel gives each block 65,536 numbers, so a network of a few million keeps half of a large GPU idle.
+PyTorch's own fused kernel gives each block 65,536 numbers: a network of a few million keeps half of a large GPU idle.
 """
 
 import triton

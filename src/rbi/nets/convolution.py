@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rbi.sight import out_size
+
 CUDNN_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -19,11 +21,6 @@ def convolve_relu(x: Tensor, weight: Tensor, bias: Tensor, kernel: int, stride: 
     by = _OnGpu if x.is_cuda and x.dtype in CUDNN_DTYPES else _ByPatches
     answer: Tensor = by.apply(x, weight, bias, kernel, stride)
     return answer
-
-
-def out_size(size: int, kernel: int, stride: int) -> int:
-    """How many pixels leave a convolution."""
-    return (size - kernel) // stride + 1
 
 
 class _OnGpu(torch.autograd.Function):

@@ -4,99 +4,13 @@ Both networks read `seen = Sight.look(frames)`, made once for all networks that 
 """
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rbi.nets.convolution import convolve_relu, out_size
-
-
-class Layer(NamedTuple):
-    filters: int
-    kernel: int
-    stride: int
-
-
-NATURE = (Layer(32, 8, 4), Layer(64, 4, 2), Layer(64, 3, 1))
-"""The convolutions of DQN, for pictures of 36 pixels or more."""
-SMALL = (Layer(16, 3, 1), Layer(16, 3, 1))
-"""For games of a few pixels."""
-SMALLEST_NATURE, SMALLEST = 36, 5
-BRIGHTEST = 256  # a power of two, so that a byte divided by it is exact in bfloat16
-
-
-@dataclass(frozen=True)
-class Sight:
-    """What a network sees, and among how many actions it chooses.
-
-    `frame`: the shape of one frame, `(height, width)` or `(height, width, channels)` of bytes, or `(size,)` of floats.
-    `stack`: how many frames, oldest first, make a state.
-    """
-
-    frame: tuple[int, ...]
-    stack: int
-    actions: int
-
-    def __post_init__(self) -> None:
-        if len(self.frame) not in (1, 2, 3) or min(self.frame) < 1 or self.stack < 1 or self.actions < 1:
-            raise ValueError(f"no network sees frames of shape {self.frame}, {self.stack} at a time")
-        if self.pictures and min(self.frame[:2]) < SMALLEST:
-            raise ValueError(f"frames of {self.frame[0]} x {self.frame[1]} pixels are too small: {SMALLEST} at least")
-
-    @property
-    def pictures(self) -> bool:
-        return len(self.frame) > 1
-
-    @property
-    def block(self) -> int:
-        """The stride of the first convolution: pictures are seen in blocks of so many pixels squared."""
-        return self.kind[0].stride
-
-    @property
-    def kind(self) -> tuple[Layer, ...]:
-        """The convolutions as they are usually written, none for vectors."""
-        if not self.pictures:
-            return ()
-        return NATURE if min(self.frame[:2]) >= SMALLEST_NATURE else SMALL
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """The convolutions over what `look` gives: the first one, with stride 1, over blocks of pixels."""
-        if not self.pictures:
-            return ()
-        first, *others = self.kind
-        return (Layer(first.filters, first.kernel // first.stride, 1), *others)
-
-    def look(self, frames: Tensor, dtype: torch.dtype) -> Tensor:
-        """`[B, stack, *frame]` as the networks read it, in their precision.
-
-        Pictures become `[B, H / s, W / s, s * s * channels]` for a first convolution of stride s: a kernel of 8 x 8
-        pixels and stride 4 is one of 2 x 2 blocks and stride 1, with channels enough for fast kernels.
-        """
-        if not self.pictures:
-            return frames.flatten(1).to(dtype)
-        s, (height, width) = self.block, self.frame[:2]
-        high, wide = height // s, width // s
-        frames = frames[:, :, : high * s, : wide * s].view(len(frames), self.stack, high, s, wide, s, -1)
-        blocks = frames.permute(0, 2, 4, 3, 5, 1, 6)
-        seen = torch.empty(blocks.shape, dtype=dtype, device=frames.device)
-        return torch.mul(blocks, 1 / BRIGHTEST, out=seen).view(len(frames), high, wide, -1)
-
-    def channels(self) -> int:
-        """How many numbers `look` gives for a block."""
-        return self.block**2 * self.stack * math.prod(self.frame[2:])
-
-    def features(self) -> int:
-        """How many numbers leave the convolutions."""
-        if not self.pictures:
-            return self.stack * self.frame[0]
-        height, width = (size // self.block for size in self.frame[:2])
-        for layer in self.layers:
-            height, width = (out_size(size, layer.kernel, layer.stride) for size in (height, width))
-        return height * width * self.layers[-1].filters
+from rbi.nets.convolution import convolve_relu
+from rbi.sight import Sight
 
 
 class Trunk(nn.Module):

@@ -12,6 +12,7 @@ Ape-X is the same actor without a pi-net: pi is greedy. An actor serves one grou
 no engine, and never waits for its device.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,10 +23,10 @@ from rbi import measures
 from rbi.nets import Networks, attach, to_vector
 from rbi.replay import Moment
 from rbi.returns import Horizon, n_step
-from rbi.rules import Rule, greedy, mix, parse_rule
+from rbi.rules import greedy, mix, parse_rule
 
 BOUND = 1e-3  # a ratio this close to a bound of reroute counts as at it
-METRICS = ("pi_entropy", "q_acted", "moved_mass", "at_c_min", "at_c_max", "acted")
+METRICS = ("pi_entropy", "q_acted", "moved_mass", "at_c_min", "at_c_max")
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Actor:
         self.ends = torch.zeros((players, horizon.steps), dtype=torch.uint8, device=self.device)
         self.began = torch.zeros((players, horizon.steps + 1), device=self.device)
         self.values = torch.zeros((players, horizon.steps + 1), device=self.device)
-        self.sums = torch.zeros(len(METRICS), dtype=torch.float64, device=self.device)
+        self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=self.device)
 
     def load(self, vector: Tensor) -> None:
         """Take newer weights."""
@@ -93,11 +94,11 @@ class Actor:
         """Choose actions for newly seen frames; `reward` and `end` are of the steps that led to them."""
         self.see(frame, first)
         with torch.no_grad():
-            pi, q, beta_hat = self.policy(self.networks.sight.look(self.stack, self.dtype))
+            pi, q, base, stepped = self.policy(self.sight.look(self.stack, self.dtype))
         explored = (1 - self.epsilon) * pi + self.epsilon / self.sight.actions
         draw = torch.rand((len(pi), 1), device=self.device, generator=self.generator)
         action = (draw >= explored.cumsum(1)).sum(1).clamp(max=self.sight.actions - 1)
-        self.count(pi, q, beta_hat)
+        self.count(pi, q, base, stepped)
         if self.config.clip_rewards:
             reward = reward.clamp(-1, 1)
         value = (pi * q).sum(1)
@@ -111,19 +112,20 @@ class Actor:
         self.stack[:, :-1] = self.stack[:, 1:] * mask
         self.stack[:, -1] = frame
 
-    def policy(self, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The policy that is followed and stored, without exploration; Q; and the policy before improvement."""
+    def policy(self, seen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The policy that is followed and stored, without exploration; Q; the pi-net's; and it after the rule alone."""
         if self.networks.pi is None:
             q, _ = self.networks.q(seen)
             base = torch.full_like(q, 1 / self.sight.actions)
-            pi = greedy(base, q, check=False)
+            stepped = pi = greedy(base, q, check=False)
         else:
             base = torch.softmax(self.networks.pi(seen), 1)
             q, _ = self.networks.q(seen, base)
-            pi = base
+            stepped = pi = base
             if self.config.improves == "actor":
-                pi = improved(self.rule, self.config.c_greedy, base, q)
-        return torch.where(self.uniform, 1 / self.sight.actions, pi), q, base
+                stepped = self.rule(base, q, check=False)
+                pi = greedy_mix(stepped, q, self.config.c_greedy)
+        return torch.where(self.uniform, 1 / self.sight.actions, pi), q, base, stepped
 
     def remember(self, reward: Tensor, end: Tensor, value: Tensor, began: Tensor) -> Tensor:
         """|n-step return - Q| of the step that began n moments ago, now that its n steps are known."""
@@ -135,31 +137,27 @@ class Actor:
         bootstrap = self.values.gather(1, coming.steps[:, None]).squeeze(1)
         return (coming.reward + coming.discount * bootstrap - self.began[:, 0]).abs()
 
-    def count(self, pi: Tensor, q: Tensor, base: Tensor) -> None:
+    def count(self, pi: Tensor, q: Tensor, base: Tensor, stepped: Tensor) -> None:
         """Add up what is worth watching; read by `metrics`."""
-        ratio = measures.probability_ratio(pi, base)
-        rule = self.rule
-        low, high = getattr(rule, "c_min", 0.0), getattr(rule, "c_max", float("inf"))
-        told = torch.stack(
+        ratio = measures.probability_ratio(stepped, base)
+        low, high = getattr(self.rule, "c_min", 0.0), getattr(self.rule, "c_max", math.inf)
+        self.sums += torch.stack(
             [
                 measures.entropy(pi).mean(),
                 (pi * q).sum(1).mean(),
-                measures.total_variation(pi, base).mean(),
+                measures.total_variation(stepped, base).mean(),
                 (ratio <= low + BOUND).float().mean(),
                 (ratio >= high - BOUND).float().mean(),
                 torch.ones((), device=self.device),
             ]
         )
-        self.sums += told
 
     def metrics(self) -> dict[str, float]:
-        """Means since the last call. Waits for the device."""
+        """Means since the last call, nothing if there was no step. Waits for the device."""
         *sums, count = self.sums.tolist()
         self.sums.zero_()
-        means = {name: total / max(1.0, count) for name, total in zip(METRICS, sums, strict=False)}
-        if self.networks.pi is None:
-            return {name: means[name] for name in ("q_acted",)}
-        return means
+        means = {name: total / count for name, total in zip(METRICS, sums, strict=True)} if count else {}
+        return {k: v for k, v in means.items() if self.networks.pi is not None or k == "q_acted"}
 
     def state(self) -> dict[str, Tensor]:
         """All that changes while acting, to be saved; the random state is the generator's."""
@@ -178,10 +176,9 @@ class Actor:
 STATE = ("vector", "stack", "uniform", "rewards", "ends", "began", "values", "sums")
 
 
-def improved(rule: Rule, c_greedy: float, base: Tensor, q: Tensor) -> Tensor:
-    """pi = (1 - c_greedy) rule(base, Q) + c_greedy greedy(Q).      (paper: section 5)"""
-    pi = rule(base, q, check=False)
-    return mix(pi, greedy(base, q, check=False), c_greedy, check=False) if c_greedy else pi
+def greedy_mix(pi: Tensor, q: Tensor, c_greedy: float) -> Tensor:
+    """(1 - c_greedy) pi + c_greedy greedy(Q).      (paper: section 5)"""
+    return mix(pi, greedy(pi, q, check=False), c_greedy, check=False) if c_greedy else pi
 
 
 def push(window: Tensor, newest: Tensor) -> None:

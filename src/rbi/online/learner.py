@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rbi import measures
 from rbi.nets import Adam, Networks, attach, join, size, to_vector
-from rbi.online.actor import ActorConfig, improved
+from rbi.online.actor import ActorConfig, greedy_mix
 from rbi.replay import Batch, Replay
 from rbi.returns import c_mix, huber, policy_priority
 from rbi.rules import parse_rule
@@ -141,7 +141,9 @@ class Learner:
                 outputs.append(logits)
                 slopes.append((batch.weight * weight / len(error))[:, None] * (pi_net - pi))
                 if watched:
-                    self.count(PI_METRICS, [measures.kl(pi, pi_net).mean(), measures.entropy(pi_net).mean(), weight.max()])
+                    self.count(
+                        PI_METRICS, [measures.kl(pi, pi_net).mean(), measures.entropy(pi_net).mean(), weight.max()]
+                    )
             if watched:
                 loss = huber(error) if self.config.q_loss == "huber" else error.square()
                 self.count(Q_METRICS, [loss.mean(), q.mean(), error.abs().mean(), batch.weight.mean()])
@@ -178,7 +180,7 @@ class Learner:
         pi_net = torch.softmax(logits, 1)
         pi = batch.pi
         if self.acting.improves == "learner":
-            pi = improved(self.rule, self.acting.c_greedy, pi_net, q)
+            pi = greedy_mix(self.rule(pi_net, q, check=False), q, self.acting.c_greedy)
         if not self.config.weighs_policy:
             return pi, pi_net, torch.ones_like(batch.weight)
         return pi, pi_net, policy_priority(pi_net, q, self.config.policy_exponent, self.noise)

@@ -116,7 +116,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         "horizon": Horizon(),
         "pace": Pace(
             updates=400_000,
-            players=256,
+            players=512,
             states_per_update=25.0,
             publish_updates=10,
             refresh_steps=4,

@@ -1,0 +1,367 @@
+"""`rbi train`: iterative RL on one machine, with checkpoints, metrics and the policies that came out."""
+
+import dataclasses
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch.utils.tensorboard import SummaryWriter
+
+from rbi import envs, runs
+from rbi.commands.command import Command, say, show
+from rbi.commands.evaluate import evaluated
+from rbi.engines import checkpoint
+from rbi.engines.local import LocalEngine
+from rbi.evaluation import Protocol
+from rbi.online.actor import ActorConfig
+from rbi.online.learner import LearnerConfig
+from rbi.online.plan import GROUPS, PAPER_FRAMES, PAPER_GAMES, PRESETS, Algorithm, Pace, Plan, Preset
+from rbi.replay import ReplayConfig, bytes_needed
+from rbi.report import train as pages
+from rbi.returns import Horizon
+from rbi.sight import Sight
+
+SAVED_REPLAY = 2_000_000_000  # bytes up to which the replay is part of a checkpoint unless told otherwise
+SECONDS_A_LINE = 30  # between progress lines where there is no terminal
+BEST_AFTER = 20  # episodes before a policy can be the best
+
+
+@dataclass(frozen=True)
+class Train(Command):
+    """Iterative RL: actors improve the policy in every state, a learner imitates them and learns Q.
+
+    Every setting has the preset's value unless given: rbi train --preset paper --help shows the paper's.
+    """
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("resume", "checkpoint_minutes", "save_replay", "episodes", "pace.threads")
+
+    algo: Literal["rbi", "apex", "both"] = "rbi"
+    """rbi: the paper's algorithm; apex: its baseline, greedy with double Q-learning, all else the same; both."""
+    env: str = "ALE/Breakout-v5"
+    """A Gymnasium id with discrete actions."""
+    envs: str = ""
+    """Several environments instead, between commas; paper12: the paper's twelve games, and its table."""
+    seeds: int = 1
+    """Train so many times, with seeds from --seed on."""
+    preset: Preset | None = None
+    """paper: every number of the paper; fast: one GPU and minutes; small: a processor and minutes. Without it, fast for
+    Atari and small for anything else."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where networks and replay live; auto takes the GPU if there is one."""
+    resume: bool = False
+    """Go on with the run in --out, from its last checkpoint."""
+    checkpoint_minutes: float = 5.0
+    """Minutes between checkpoints."""
+    save_replay: bool | None = None
+    """Keep the replay in checkpoints; if not said, up to 2 GB. Without it a run that goes on fills its replay again."""
+    report_updates: int = 0
+    """Updates between lines of metrics.jsonl; 0: a five-hundredth of the run."""
+    episodes: int = 30
+    """Episodes that the last policy plays at the end; 0: none."""
+    max_frames: int = PAPER_FRAMES
+    """Emulator frames after which an Atari episode is cut off in training."""
+    sticky: float = 0.0
+    """Probability that an Atari game repeats the last action in training."""
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    horizon: Horizon = field(default_factory=Horizon)
+    pace: Pace = field(default_factory=Pace)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.checkpoint_minutes <= 0:
+            raise ValueError(f"--checkpoint-minutes = {self.checkpoint_minutes}: must be positive")
+        for name in ("report_updates", "episodes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"--{name.replace('_', '-')} = {getattr(self, name)}: must be at least 0")
+        if self.seeds < 1:
+            raise ValueError(f"--seeds = {self.seeds}: must be at least 1")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("--device cuda: PyTorch finds no GPU here")
+
+    def run(self, argv: Sequence[str]) -> None:
+        jobs = self.jobs()
+        if len(jobs) == 1:
+            train(jobs[0], argv)
+        else:
+            sweep(self, jobs, argv)
+
+    def jobs(self) -> list["Train"]:
+        """One command for each algorithm, environment and seed that is asked for."""
+        algos = ("rbi", "apex") if self.algo == "both" else (self.algo,)
+        worlds = [f"ALE/{game}-v5" for game in PAPER_GAMES] if self.envs == "paper12" else self.envs.split(",")
+        worlds = [world.strip() for world in worlds if world.strip()] or [self.env]
+        seeds = range(self.seed, self.seed + self.seeds)
+        chosen = itertools.product(worlds, algos, seeds)
+        alone = {"envs": "", "seeds": 1}
+        found = [dataclasses.replace(self, env=e, algo=a, seed=s, **alone) for e, a, s in chosen]
+        for job in found:
+            job.plan()
+        return found
+
+    def plan(self) -> Plan:
+        """The settings of the run, checked."""
+        algo: Algorithm = "apex" if self.algo == "apex" else "rbi"
+        world = envs.World(self.env, max_frames=self.max_frames, sticky=self.sticky)
+        return Plan(world, algo, self.actor, self.learner, self.replay, self.horizon, self.pace)
+
+    def on(self) -> torch.device:
+        found = "cuda" if torch.cuda.is_available() else "cpu"
+        return torch.device(found if self.device == "auto" else self.device)
+
+
+def with_preset(argv: Sequence[str]) -> type[Train]:
+    """The command with the preset's values as defaults, so that help shows them and any can be changed."""
+    given = {name: value_of(argv, f"--{name}") for name in ("preset", "env", "envs")}
+    atari = (given["envs"] or given["env"] or Train.env).startswith(("ALE/", "paper12"))
+    name = given["preset"] if given["preset"] in PRESETS else "fast" if atari else "small"
+    parts = PRESETS[name]  # type: ignore[index]
+    fields = [(part, type(value), field(default=value)) for part, value in parts.items()]
+    return dataclasses.make_dataclass(
+        "Train", fields, bases=(Train,), frozen=True, namespace={"__doc__": Train.__doc__}
+    )
+
+
+def value_of(argv: Sequence[str], flag: str) -> str:
+    """What an argument is given as, in either spelling; empty if it is not."""
+    for word, following in itertools.zip_longest(argv, argv[1:], fillvalue=""):
+        if word == flag:
+            return following
+        if word.startswith(flag + "="):
+            return word.split("=", 1)[1]
+    return ""
+
+
+def train(command: Train, argv: Sequence[str]) -> dict[str, Any]:
+    """One run, from its beginning or its last checkpoint to its end; the result."""
+    plan, device = command.plan(), command.on()
+    players = plan.pace.players // GROUPS
+    first = envs.make(plan.world, players, plan.pace.threads)
+    sight = Sight(first.frame, first.stack, first.actions)
+    refuse_too_large(plan, sight, device)
+    start = prepare(command)
+    worlds = [first, envs.make(plan.world, players, plan.pace.threads)]
+    engine = LocalEngine(plan, command.seed, device, worlds)
+    about: dict[str, Any] = {"seconds": 0.0, "best": None, "lines": 0}
+    if start is not None:
+        about = checkpoint.restore(start, engine)
+    with open_run(command, argv, about, resumed=start is not None) as writer:
+        keeper = Keeper(command, engine, writer, about)
+        try:
+            with Watch(plan, engine) as watch:
+                for _ in engine.ticks():
+                    keeper.after_tick()
+                    watch.show(keeper)
+        except KeyboardInterrupt:
+            keeper.save()
+            say(
+                f"rbi: stopped after {engine.learner.updates:,} updates; go on with --resume --out {writer.path}",
+                stderr=True,
+            )
+            raise
+        return keeper.finish()
+
+
+def prepare(command: Train) -> Path | None:
+    """The checkpoint to go on from, once it is known to be whole; None for a run from the beginning."""
+    if not command.resume:
+        return None
+    command.refuse_other_run("train")
+    assert command.out is not None
+    start = checkpoint.newest(command.out)
+    if start is not None:
+        checkpoint.read(start)
+    return start
+
+
+def open_run(command: Train, argv: Sequence[str], about: dict[str, Any], *, resumed: bool) -> runs.Writer:
+    if not command.resume:
+        return command.new_run("train", argv)
+    assert command.out is not None
+    if not resumed:  # it was stopped before its first checkpoint
+        shutil.rmtree(command.out / "tensorboard", ignore_errors=True)
+    return runs.Writer.reopen(command.out, lines=about["lines"])
+
+
+class Keeper:
+    """Keeps what a run finds: metrics, checkpoints, the last and the best policy."""
+
+    def __init__(self, command: Train, engine: LocalEngine, writer: runs.Writer, about: dict[str, Any]) -> None:
+        self.command, self.engine, self.writer, self.about = command, engine, writer, about
+        self.began = time.monotonic() - about["seconds"]
+        self.saved = time.monotonic()
+        updates = engine.plan.pace.updates
+        round_ = engine.plan.learner.round_updates
+        asked = command.report_updates or max(10, updates // 500)
+        self.every = -(-asked // round_) * round_
+        self.reported = engine.learner.updates
+        self.boards = SummaryWriter(str(writer.path / "tensorboard"), purge_step=engine.learner.updates)
+        self.last: dict[str, Any] = {}
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def after_tick(self) -> None:
+        """Report and save where it is time to."""
+        updates = self.engine.learner.updates
+        if updates - self.reported >= self.every:
+            self.reported = updates - updates % self.every
+            self.report()
+        if time.monotonic() - self.saved > 60 * self.command.checkpoint_minutes:
+            self.save()
+
+    def report(self) -> None:
+        metrics = self.engine.metrics()
+        self.last = metrics
+        self.writer.metric(**metrics, seconds=round(self.seconds, 3))
+        self.about["lines"] += 1
+        for name, value in metrics.items():
+            if value is not None and name != "updates":
+                self.boards.add_scalar(name, value, metrics["updates"])
+        best, score = self.about["best"], metrics["score"]
+        if score is not None and len(self.engine.recent.of_careful) >= BEST_AFTER and (best is None or score > best):
+            self.about["best"] = score
+            self.engine.policy().save(self.writer.path / "policies" / "best")
+
+    def save(self) -> None:
+        """A checkpoint, and the policy as it is now."""
+        self.about["seconds"] = self.seconds
+        size = bytes_needed(self.engine.plan.replay, self.engine.sight)
+        asked = self.command.save_replay
+        with_replay = size <= SAVED_REPLAY if asked is None else asked
+        self.engine.policy().save(self.writer.path / "policies" / "last")
+        checkpoint.save(self.writer.path, self.engine, with_replay=with_replay, about=self.about)
+        self.saved = time.monotonic()
+
+    def finish(self) -> dict[str, Any]:
+        """The last line, checkpoint and policy, an evaluation, the result and its figure."""
+        if self.reported != self.engine.learner.updates or not self.last:
+            self.report()
+        self.save()
+        self.boards.close()
+        seconds, states = self.seconds, self.engine.states
+        result = {
+            "algo": self.engine.plan.algo,
+            "env": self.engine.plan.world.id,
+            "device": str(self.engine.device),
+            "seconds": seconds,
+            "best_score": self.about["best"],
+            "last": self.last,
+            "steps_per_second": states / seconds,
+            "updates_per_second": self.engine.learner.updates / seconds,
+        }
+        if self.command.episodes:
+            policy = self.engine.policy().to(self.engine.device)
+            protocol = Protocol("paper")
+            result["evaluation"] = evaluated(
+                policy, protocol, self.engine.plan.world.id, self.command.episodes, self.command.seed
+            )
+        self.writer.result(result)
+        run = runs.read(self.writer.path)
+        self.writer.figure("learning", pages.learning_curves([run]))
+        show(pages.result_table(run))
+        say(f"policies, metrics and figures: {self.writer.path}")
+        return result
+
+
+class Watch:
+    """What a person sees while it runs: a bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, plan: Plan, engine: LocalEngine) -> None:
+        self.plan, self.engine = plan, engine
+        console = Console(stderr=True)
+        self.live = console.is_terminal
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[told]}"),
+            TimeRemainingColumn(),
+        )
+        self.progress = Progress(*columns, console=console, disable=not self.live, transient=True)
+        self.task = self.progress.add_task(f"{plan.algo} {plan.world.id}", total=plan.pace.updates, told="")
+        self.shown, self.states, self.updates = time.monotonic(), engine.states, engine.learner.updates
+
+    def __enter__(self) -> "Watch":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def show(self, keeper: Keeper) -> None:
+        now = time.monotonic()
+        took = now - self.shown
+        if took < (1 if self.live else SECONDS_A_LINE):
+            return
+        steps = (self.engine.states - self.states) / took
+        updates = (self.engine.learner.updates - self.updates) / took
+        score = self.engine.recent.metrics()["score"]
+        told = f"{steps:,.0f} steps/s, {updates:,.0f} updates/s, score {'-' if score is None else f'{score:,.1f}'}"
+        done = self.engine.learner.updates
+        if not self.engine.started:
+            told = f"filling the replay, {self.engine.states:,} states, {steps:,.0f} steps/s"
+        self.progress.update(self.task, completed=done, told=told)
+        if not self.live:
+            say(f"{keeper.seconds:8,.0f} s  {done:,} of {self.plan.pace.updates:,} updates, {told}", stderr=True)
+        self.shown, self.states, self.updates = now, self.engine.states, self.engine.learner.updates
+
+
+def refuse_too_large(plan: Plan, sight: Sight, device: torch.device) -> None:
+    """A replay that cannot fit is refused before it takes memory."""
+    need = bytes_needed(plan.replay, sight)
+    if device.type == "cuda":
+        have, where = torch.cuda.mem_get_info(device)[0], "the GPU"
+    else:
+        have, where = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "this machine"
+        with_cache = available_memory()
+        have = with_cache if with_cache is not None else have
+    if need > have:
+        fits = int(plan.replay.states * 0.9 * have / need)
+        raise ValueError(
+            f"--replay.states = {plan.replay.states:,}: needs {need / 1e9:.1f} GB, {where} has {have / 1e9:.1f} GB "
+            f"free; up to {fits:,} would fit"
+        )
+
+
+def available_memory() -> int | None:
+    """Bytes that can be taken without swapping, where the system says so."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None
+
+
+def sweep(command: Train, jobs: list[Train], argv: Sequence[str]) -> None:
+    """Several runs in one folder, each with its own; finished ones are kept, and the table marks what nobody ran."""
+    if command.resume:
+        command.refuse_other_run("train")
+        writer = runs.Writer.reopen(command.out or Path())
+    else:
+        writer = command.new_run("train", argv)
+    with writer:
+        for number, job in enumerate(jobs, 1):
+            at = writer.path / "runs" / f"{job.algo}-{job.env.replace('/', '-').replace(':', '-')}-seed{job.seed}"
+            if at.exists() and runs.read(at).result is not None:
+                continue
+            say(f"== {number} of {len(jobs)}: {job.algo} on {job.env}, seed {job.seed}")
+            going_on = (at / "config.json").is_file()
+            train(dataclasses.replace(job, out=at, resume=going_on), argv)
+        found = pages.read_all(writer.path / "runs")
+        writer.result(pages.scores(found))
+        for env in dict.fromkeys(job.env for job in jobs):
+            of_env = [run for run in found if run.config["settings"]["env"] == env]
+            writer.figure(f"learning-{env.replace('/', '-').replace(':', '-')}", pages.learning_curves(of_env))
+        show(pages.score_table(runs.read(writer.path).finished(), paper=command.envs == "paper12"))
+        say(f"runs and figures: {writer.path}")

@@ -1,0 +1,97 @@
+"""A training run on disk, to go on from: everything that changes, whole or not at all.
+
+    checkpoints/<updates>/state.json            counters, and the size and checksum of every other file
+                          tensors.safetensors   networks, optimiser, target, actors' memories, random states
+                          replay.safetensors    the replay, where it is saved
+                          worlds.bin            the environments, where they can be copied
+
+The environments are pickled: go on only with runs that you trust. A new checkpoint takes its name when it is complete,
+and only then the one before it goes.
+"""
+
+import re
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from rbi import runs
+from rbi.engines.local import LocalEngine
+
+FOLDER, STATE, TENSORS, REPLAY, WORLDS = (
+    "checkpoints", "state.json", "tensors.safetensors", "replay.safetensors", "worlds.bin",
+)  # fmt: skip
+
+
+def save(run: Path, engine: LocalEngine, *, with_replay: bool, about: dict[str, Any]) -> Path:
+    """Write a checkpoint of the engine, between two ticks; `about` is kept beside its counters."""
+    at = run / FOLDER / f"{engine.learner.updates:010d}"
+    with runs.whole_folder(at) as growing:
+        save_file({name: on_host(t) for name, t in engine.tensors().items()}, growing / TENSORS)
+        if with_replay:
+            save_file({name: on_host(t) for name, t in engine.replay.state().items()}, growing / REPLAY)
+        worlds = [world.state() for world in engine.worlds]
+        if all(worlds):
+            sizes = [len(state or b"") for state in worlds]
+            (growing / WORLDS).write_bytes(b"".join(state or b"" for state in worlds))
+        else:
+            sizes = []
+        files = {file.name: fingerprint(file) for file in growing.iterdir()}
+        known = {"world": engine.plan.world.id, "algo": engine.plan.algo, "worlds": sizes}
+        runs.write_json(growing / STATE, known | {"counters": engine.counters(), "about": about, "files": files})
+    for older in (run / FOLDER).iterdir():
+        if older != at:
+            shutil.rmtree(older, ignore_errors=True)
+    return at
+
+
+def newest(run: Path) -> Path | None:
+    """The newest complete checkpoint of a run, if there is one."""
+    found = [p for p in (run / FOLDER).glob("*") if re.fullmatch(r"\d{10}", p.name) and (p / STATE).is_file()]
+    return max(found, default=None)
+
+
+def restore(path: Path, engine: LocalEngine) -> dict[str, Any]:
+    """Put the engine where the checkpoint was; what was said `about` it. A torn or foreign file is named."""
+    state = read(path)
+    for what, here in (("world", engine.plan.world.id), ("algo", engine.plan.algo)):
+        if state[what] != here:
+            raise ValueError(f"{path}: is a checkpoint of {state[what]}, not of {here}")
+    replay = load_file(path / REPLAY) if REPLAY in state["files"] else None
+    worlds = None
+    if state["worlds"]:
+        whole, worlds = (path / WORLDS).read_bytes(), []
+        for size in state["worlds"]:
+            worlds.append(whole[:size])
+            whole = whole[size:]
+    engine.restore(state["counters"], load_file(path / TENSORS), replay, worlds)
+    about: dict[str, Any] = state["about"]
+    return about
+
+
+def read(path: Path) -> dict[str, Any]:
+    """state.json of a checkpoint whose files are all there as they were written."""
+    state = runs.parse(path / STATE, runs.read_text(path / STATE), 1)
+    for name, wanted in state["files"].items():
+        if not (path / name).is_file():
+            raise ValueError(f"{path / name}: is missing from the checkpoint")
+        if fingerprint(path / name) != wanted:
+            raise ValueError(f"{path / name}: is torn or was changed (its size or checksum is not what was written)")
+    return state
+
+
+def fingerprint(path: Path) -> list[int]:
+    """Size and CRC-32 of a file."""
+    size = crc = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            size, crc = size + len(block), zlib.crc32(block, crc)
+    return [size, crc]
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that shares memory with nothing, as safetensors wants it."""
+    return tensor.detach().to("cpu", copy=True).contiguous()

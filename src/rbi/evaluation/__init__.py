@@ -1,0 +1,16 @@
+"""How good a policy is: episodes under a stated protocol, their scores, a film."""
+
+from rbi.evaluation.episodes import Episode, EpisodeScores, RecentScores
+from rbi.evaluation.rollout import Protocol, play
+from rbi.evaluation.scores import PUBLISHED, human_normalised, summary
+
+__all__ = [
+    "PUBLISHED",
+    "Episode",
+    "EpisodeScores",
+    "Protocol",
+    "RecentScores",
+    "human_normalised",
+    "play",
+    "summary",
+]

@@ -1,0 +1,102 @@
+"""Playing episodes with a policy under a stated protocol, many side by side."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from rbi import envs
+from rbi.envs import Seen, VectorEnv, World
+from rbi.evaluation.episodes import Episode, EpisodeScores
+from rbi.policy import Policy
+
+Name = Literal["paper", "modern"]
+MOST_PLAYERS = 64
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How episodes are played. `str` says it in words, for every table."""
+
+    name: Name
+    epsilon: float = 0.0
+    """Probability of a random action instead of the policy's."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.epsilon <= 1:
+            raise ValueError(f"epsilon = {self.epsilon}: must lie in [0, 1]")
+
+    def world(self, env: str) -> World:
+        """The environment as the protocol wants it."""
+        if self.name == "modern":
+            return World(env, max_frames=108_000, sticky=0.25, no_ops=0)
+        return World(env, max_frames=108_000, sticky=0.0, no_ops=30)
+
+    def told(self, env: str) -> str:
+        """One line for people."""
+        draw = "actions drawn from the policy" + (f", random with probability {self.epsilon:g}" if self.epsilon else "")
+        if not World(env).atari:
+            return f"{draw}; the environment's own limits"
+        world = self.world(env)
+        start = f"up to {world.no_ops} no-ops at the start" if world.no_ops else "no no-ops"
+        return f"{draw}; {start}, sticky actions {world.sticky:g}, {world.max_frames:,} frames at most, raw scores"
+
+
+class Stacks:
+    """The newest frames of every player, as the policy sees them."""
+
+    def __init__(self, policy: Policy, players: int) -> None:
+        sight = policy.sight
+        dtype = np.uint8 if sight.pictures else np.float32
+        self.frames = np.zeros((players, sight.stack, *sight.frame), dtype=dtype)
+
+    def see(self, seen: Seen) -> np.ndarray[Any, Any]:
+        self.frames[:, :-1] = self.frames[:, 1:]
+        self.frames[seen.first, :-1] = 0
+        self.frames[:, -1] = seen.frame
+        return self.frames
+
+
+def play(
+    policy: Policy,
+    protocol: Protocol,
+    env: str,
+    episodes: int,
+    seed: int,
+    make: Callable[[World, int], VectorEnv] = envs.make,
+) -> Iterator[Episode]:
+    """Finished episodes, exactly as many as asked for. Every player plays its share, so long episodes count in full."""
+    if episodes < 1:
+        raise ValueError(f"episodes = {episodes}: must be at least 1")
+    players = min(episodes, MOST_PLAYERS)
+    share = np.full(players, episodes // players) + (np.arange(players) < episodes % players)
+    world = make(protocol.world(env), players)
+    fits(policy, world, env)
+    rng = np.random.default_rng(seed)
+    scores, stacks = EpisodeScores(players), Stacks(policy, players)
+    seen = world.reset(int(rng.integers(2**30)))
+    try:
+        while share.any():
+            for episode in scores.see(seen):
+                if share[episode.player]:
+                    share[episode.player] -= 1
+                    yield episode
+            actions = policy.act(stacks.see(seen), rng)
+            explored = rng.random(players) < protocol.epsilon
+            actions = np.where(explored, rng.integers(policy.sight.actions, size=players), actions)
+            world.send(actions)
+            seen = world.recv()
+    finally:
+        world.close()
+
+
+def fits(policy: Policy, world: VectorEnv, env: str) -> None:
+    """Refuse a policy that was learned in another kind of world."""
+    of_world = replace(policy.sight, frame=world.frame, stack=world.stack, actions=world.actions)
+    if policy.sight != of_world:
+        learned = f" ({policy.env})" if policy.env else ""
+        raise ValueError(
+            f"--env {env}: gives frames {world.frame} and {world.actions} actions, but the policy{learned} sees "
+            f"{policy.sight.frame} and chooses among {policy.sight.actions}"
+        )

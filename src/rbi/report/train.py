@@ -1,0 +1,121 @@
+"""Learning curves and score tables of `rbi train`, from its run folders."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from rbi import runs
+from rbi.evaluation.scores import PUBLISHED, game_name
+from rbi.online.plan import PAPER_GAMES
+from rbi.report.evaluate import human_text
+from rbi.report.style import LINES, LOOK
+from rbi.runs import Run
+
+NOT_RUN = "not run"
+NAMES = {"rbi": "RBI", "apex": "Ape-X"}
+
+
+def learning_curves(of: Sequence[Run]) -> Any:
+    """Scores while learning: the mean of the careful players' last 100 episodes, quartiles shadowed; one line a run."""
+    with plt.rc_context(LOOK):
+        figure: Any = plt.figure(figsize=(5.2, 3.0), layout="constrained")
+        panel = figure.subplots()
+        for number, run in enumerate(of):
+            lines = [line for line in run.metrics if line["score"] is not None]
+            look = LINES[number % len(LINES)]
+            frames = 4 if run.config["settings"]["env"].startswith("ALE/") else 1
+            x = np.array([line["states"] * frames / 1e6 for line in lines])
+            panel.plot(x, [line["score"] for line in lines], label=curve_name(run), **look)
+            low, high = ([line[k] for line in lines] for k in ("score_low", "score_high"))
+            panel.fill_between(x, low, high, color=look["color"], alpha=0.13, linewidth=0)
+        atari = of[0].config["settings"]["env"].startswith("ALE/")
+        panel.set(xlabel="million frames" if atari else "million steps", ylabel="score while learning")
+        panel.set_title(of[0].config["settings"]["env"], loc="left")
+        panel.legend(loc="upper left")
+    return figure
+
+
+def curve_name(run: Run) -> str:
+    settings = run.config["settings"]
+    return f"{NAMES[settings['algo']]}, seed {run.config['seed']}"
+
+
+def result_table(run: Run) -> Table:
+    """What one run came to."""
+    found, last = run.finished(), run.finished()["last"]
+    table = Table(box=SIMPLE_HEAD, title=f"{NAMES[found['algo']]} on {found['env']}")
+    table.add_column("")
+    table.add_column("")
+    table.add_row("updates, states", f"{last['updates']:,}, {last['states']:,}")
+    table.add_row("time", f"{found['seconds']:,.0f} s on {found['device']}")
+    speed = f"{found['steps_per_second']:,.0f} steps/s, {found['updates_per_second']:,.0f} updates/s"
+    table.add_row("speed, all included", speed)
+    if last["score"] is not None:
+        table.add_row("score while learning", f"{last['score']:,.1f} (least exploring players, last 100 episodes)")
+    played = found.get("evaluation")
+    if played:
+        low, high = played["interval"]
+        told = f"{played['mean']:,.1f} ({low:,.1f} to {high:,.1f}), median {played['median']:,.1f}"
+        table.add_row(f"score of the policy, {played['episodes']} episodes", told)
+        if played["human_normalised"] is not None:
+            table.add_row("human-normalised", human_text(played["human_normalised"]))
+        table.caption = played["told"]
+    return table
+
+
+def read_all(folder: Path) -> list[Run]:
+    """The finished runs of a sweep."""
+    found = [runs.read(path.parent) for path in sorted(folder.glob("*/config.json"))]
+    return [run for run in found if run.result is not None]
+
+
+def scores(of: Sequence[Run]) -> dict[str, Any]:
+    """Final scores of a sweep: one row a run."""
+    rows = []
+    for run in of:
+        found = run.finished()
+        played = found.get("evaluation") or {}
+        row = {
+            "env": found["env"],
+            "algo": found["algo"],
+            "seed": run.config["seed"],
+            "updates": found["last"]["updates"],
+        }
+        kept = ("mean", "interval", "median", "quartiles", "episodes", "human_normalised", "told")
+        rows.append(row | {k: played.get(k) for k in kept} | {"score_while_learning": found["last"]["score"]})
+    return {"rows": rows}
+
+
+def score_table(found: dict[str, Any], *, paper: bool) -> Table:
+    """Mean scores by environment; with `paper` the paper's twelve games beside its columns, missing ones marked."""
+    rows = found["rows"]
+    environments = [f"ALE/{game}-v5" for game in PAPER_GAMES] if paper else list(dict.fromkeys(r["env"] for r in rows))
+    told = next((row["told"] for row in rows if row["told"]), None)
+    table = Table(box=SIMPLE_HEAD, caption=told)
+    columns = ("environment", "random", "human", "Rainbow", "Ape-X, paper", "RBI, paper", "Ape-X, here", "RBI, here")
+    for name in columns:
+        table.add_column(name, justify="left" if name == "environment" else "right")
+    for env in environments:
+        known = PUBLISHED.get(game_name(env)) if env.startswith("ALE/") else None
+        published = ["-"] * 5
+        if known is not None:
+            of_paper = (known.random, known.human, known.rainbow, known.paper_apex, known.paper_rbi)
+            published = ["-" if value is None else f"{value:,.1f}" for value in of_paper]
+        here = [cell([r for r in rows if r["env"] == env and r["algo"] == algo]) for algo in ("apex", "rbi")]
+        table.add_row(game_name(env), *published, *here)
+    return table
+
+
+def cell(rows: list[dict[str, Any]]) -> str:
+    """The mean over seeds, the spread between them, and after how many updates."""
+    means = [row["mean"] if row["mean"] is not None else row["score_while_learning"] for row in rows]
+    means = [mean for mean in means if mean is not None]
+    if not means:
+        return NOT_RUN
+    spread = f" ({min(means):,.1f} to {max(means):,.1f})" if len(means) > 1 else ""
+    return f"{np.mean(means):,.1f}{spread} at {rows[0]['updates']:,}"
