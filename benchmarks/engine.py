@@ -103,13 +103,13 @@ def measured(whole, device, worlds, bare, seconds):
     return row
 
 
-def on_gpu(seconds, out, players, threads, ratios):
+def on_gpu(seconds, out, players, threads, algos, ratios):
     device = torch.device("cuda")
     worlds = [make(World(GAME), players // GROUPS, threads) for _ in range(GROUPS)]
     bare = bare_emulator(worlds, seconds)
     print(f"bare emulator: {bare:,.0f} steps/s", flush=True)
     rows = []
-    for algo in ("rbi", "apex"):
+    for algo in algos:
         for ratio in ratios:
             whole = plan("fast", GAME, algo)
             pace = replace(whole.pace, players=players, threads=threads, states_per_update=ratio)
@@ -132,11 +132,19 @@ def main():
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--players", type=int, default=512)
     parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--algos", nargs="+", default=["rbi", "apex"])
     parser.add_argument("--ratios", nargs="+", type=float, default=[25.0, 15.0])
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     if torch.cuda.is_available():
-        on_gpu(asked.seconds, asked.out or RESULTS / "engine-cuda.json", asked.players, asked.threads, asked.ratios)
+        on_gpu(
+            asked.seconds,
+            asked.out or RESULTS / "engine-cuda.json",
+            asked.players,
+            asked.threads,
+            asked.algos,
+            asked.ratios,
+        )
 
 
 if __name__ == "__main__":

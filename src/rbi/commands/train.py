@@ -145,11 +145,13 @@ def train(command: Train, argv: Sequence[str]) -> dict[str, Any]:
     """One run, from its beginning or its last checkpoint to its end; the result."""
     plan, device = command.plan(), command.on()
     players = plan.pace.players // GROUPS
-    first = envs.make(plan.world, players, plan.pace.threads)
+    threads = plan.pace.threads or max(1, (os.cpu_count() or 1) // GROUPS)
+    say(f"making {plan.pace.players} environments of {plan.world.id}", stderr=True)
+    first = envs.make(plan.world, players, threads)
     sight = Sight(first.frame, first.stack, first.actions)
     refuse_too_large(plan, sight, device)
     start = prepare(command)
-    worlds = [first, envs.make(plan.world, players, plan.pace.threads)]
+    worlds = [first, envs.make(plan.world, players, threads)]
     engine = LocalEngine(plan, command.seed, device, worlds)
     about: dict[str, Any] = {"seconds": 0.0, "best": None, "lines": 0}
     if start is not None:

@@ -51,7 +51,7 @@ class Pace:
     hidden: int = 512
     """Size of the networks' hidden layers."""
     threads: int = 0
-    """Emulator threads of each group; 0: one a core."""
+    """Emulator threads of each group; 0: the groups share the cores."""
 
     def __post_init__(self) -> None:
         for name in ("updates", "players", "publish_updates", "refresh_steps", "start_states", "hidden"):
@@ -111,13 +111,13 @@ PRESETS: dict[Preset, dict[str, Any]] = {
     # one GPU and minutes: ten batches share a look at the priorities, weights travel at once
     "fast": {
         "actor": ActorConfig(),
-        "learner": LearnerConfig(learning_rate=0.0001, round_updates=10, target_updates=1000),
+        "learner": LearnerConfig(learning_rate=0.0001, adam_epsilon=1e-8, round_updates=10, target_updates=1000),
         "replay": ReplayConfig(states=1_000_000),
         "horizon": Horizon(),
         "pace": Pace(
             updates=400_000,
             players=512,
-            states_per_update=25.0,
+            states_per_update=16.0,
             publish_updates=10,
             refresh_steps=4,
             start_states=50_000,

@@ -1,0 +1,108 @@
+"""Learning curves at equal budgets of updates and frames, kept as raw JSON that `make results` draws.
+
+python -m benchmarks.learning --algos rbi apex --updates 120000 --seeds 0 1
+python -m benchmarks.learning --from RUN        keeps the curve of a run that `rbi train` made
+"""
+
+import argparse
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from benchmarks.engine import come_to_rest
+from benchmarks.timing import machine
+from rbi import runs
+from rbi.commands.evaluate import evaluated
+from rbi.engines.local import LocalEngine
+from rbi.envs import World, make
+from rbi.evaluation import Protocol
+from rbi.online.plan import GROUPS, PAPER_FRAMES, plan
+
+RESULTS = Path(__file__).parent / "results"
+POINTS = 100
+KEPT = ("updates", "states", "seconds", "score", "score_low", "score_high", "score_all", "q", "td_error", "pi_entropy")
+
+
+def learned(whole, seed, device, worlds, episodes):
+    """Train, and look at the scores a hundred times on the way."""
+    engine = LocalEngine(whole, seed, device, worlds)
+    start, curve, every = time.perf_counter(), [], whole.pace.updates // POINTS
+    for _ in engine.ticks():
+        if engine.learner.updates >= every * (len(curve) + 1):
+            curve.append(engine.metrics() | {"seconds": time.perf_counter() - start})
+            if len(curve) % 10 == 0:
+                print(whole.algo, seed, {k: curve[-1].get(k) for k in ("updates", "seconds", "score", "q")}, flush=True)
+    seconds = time.perf_counter() - start
+    come_to_rest(worlds)
+    policy = engine.policy().to(device)
+    played = evaluated(policy, Protocol("paper"), whole.world.id, episodes, seed)
+    print(whole.algo, seed, "evaluation", played["mean"], played["interval"], played["median"], flush=True)
+    return {
+        "env": whole.world.id,
+        "algo": whole.algo,
+        "seed": seed,
+        "seconds": seconds,
+        "settings": {part: getattr(whole, part) for part in ("actor", "learner", "replay", "horizon", "pace")},
+        "curve": [{k: point.get(k) for k in KEPT} for point in curve],
+        "evaluation": played,
+    }
+
+
+def from_run(path):
+    """The curve of a run folder, thinned to as many points."""
+    run = runs.read(path)
+    lines = run.metrics[:: max(1, len(run.metrics) // POINTS)]
+    settings = run.config["settings"]
+    return {
+        "env": settings["env"],
+        "algo": settings["algo"],
+        "seed": run.config["seed"],
+        "seconds": run.finished()["seconds"],
+        "settings": {part: settings[part] for part in ("actor", "learner", "replay", "horizon", "pace")},
+        "curve": [{k: line.get(k) for k in KEPT} for line in lines],
+        "evaluation": run.finished()["evaluation"],
+    }
+
+
+def keep(found, folder, command, about):
+    """One file a run, named by what it is."""
+    game = found["env"].removeprefix("ALE/").rsplit("-v", 1)[0].lower()
+    updates = found["settings"]["pace"].updates if hasattr(found["settings"]["pace"], "updates") else None
+    updates = updates or found["settings"]["pace"]["updates"]
+    name = f"learning-{game}-{found['algo']}-{updates // 1000}k-seed{found['seed']}.json"
+    written = {"command": command, "machine": about, **found}
+    (folder / name).write_text(runs.to_json(written) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--env", default="ALE/Breakout-v5")
+    parser.add_argument("--algos", nargs="+", default=["rbi", "apex"])
+    parser.add_argument("--preset", default="fast")
+    parser.add_argument("--updates", type=int, default=120_000)
+    parser.add_argument("--players", type=int)
+    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--episodes", type=int, default=32)
+    parser.add_argument("--from", dest="run", type=Path)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    asked = parser.parse_args()
+    if asked.run:
+        keep(from_run(asked.run), asked.out, "rbi train", machine())
+        return
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    whole = plan(asked.preset, asked.env, "rbi")
+    whole = replace(whole, pace=replace(whole.pace, updates=asked.updates, players=asked.players or whole.pace.players))
+    world = World(asked.env, max_frames=PAPER_FRAMES)
+    worlds = [make(world, whole.pace.players // GROUPS, asked.threads) for _ in range(GROUPS)]
+    command = f"python -m benchmarks.learning --env {asked.env} --updates {asked.updates}"
+    for seed in asked.seeds:
+        for algo in asked.algos:
+            found = learned(replace(whole, algo=algo), seed, device, worlds, asked.episodes)
+            keep(found, asked.out, command, machine())
+
+
+if __name__ == "__main__":
+    main()

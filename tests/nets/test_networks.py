@@ -1,0 +1,132 @@
+"""The duelling Q-net, the pi-net, and how they are drawn."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pytest import approx
+from torch.nn import functional
+
+from rbi.nets import Networks, PiNet, QNet, drawn
+from rbi.sight import Sight
+from tests.generators import simplexes
+
+SIGHTS = [Sight((4,), 1, 3), Sight((3,), 2, 1), Sight((5, 6), 2, 4), Sight((8, 8, 3), 1, 2), Sight((36, 40), 4, 18)]
+
+
+def seen_by(sight, batch=5):
+    generator = torch.Generator().manual_seed(0)
+    shape = (batch, sight.stack, *sight.frame)
+    if sight.pictures:
+        return sight.look(torch.randint(256, shape, dtype=torch.uint8, generator=generator), torch.float64)
+    return sight.look(torch.randn(shape, generator=generator), torch.float64)
+
+
+def networks_of(sight, seed=0):
+    return drawn(sight, 8, with_pi=True, seed=seed).double()
+
+
+def policies(sight, batch=5):
+    generator = torch.Generator().manual_seed(1)
+    return torch.softmax(torch.randn((batch, sight.actions), generator=generator, dtype=torch.float64), 1)
+
+
+@pytest.mark.parametrize("sight", SIGHTS, ids=str)
+def test_v_is_the_value_of_the_policy_that_centres_the_advantages(sight):
+    seen, pi = seen_by(sight), policies(sight)
+    q, value = networks_of(sight).q(seen, pi)
+    assert (pi * q).sum(1).tolist() == approx(value.tolist(), abs=1e-6)
+
+
+@settings(max_examples=20)
+@given(simplexes(least=3, most=3, batch=(5,)))
+def test_v_is_the_value_of_every_policy(pi):
+    q, value = networks_of(SIGHTS[0]).q(seen_by(SIGHTS[0]), torch.from_numpy(pi))
+    assert (torch.from_numpy(pi) * q).sum(1).tolist() == approx(value.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("sight", SIGHTS, ids=str)
+def test_without_a_policy_the_mean_centres_the_advantages(sight):
+    q, value = networks_of(sight).q(seen_by(sight))
+    assert q.mean(1).tolist() == approx(value.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("sight", SIGHTS, ids=str)
+def test_the_policy_shifts_q_by_one_number_a_state(sight):
+    """Differences between actions are those of the advantage stream, whatever centres them."""
+    network, seen = networks_of(sight).q, seen_by(sight)
+    shift = (network(seen, policies(sight))[0] - network(seen)[0]).detach()
+    assert shift.numpy() == approx(shift[:, :1].expand_as(shift).numpy(), abs=1e-6)
+
+
+@pytest.mark.parametrize("sight", SIGHTS, ids=str)
+def test_values_alone_are_the_values_beside_q(sight):
+    network, seen = networks_of(sight).q, seen_by(sight)
+    assert network.values(seen).tolist() == approx(network(seen, policies(sight))[1].tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("sight", SIGHTS, ids=str)
+def test_networks_answer_one_number_for_each_action_in_float32_whatever_they_compute_in(sight):
+    networks, seen = networks_of(sight), seen_by(sight)
+    q, value = networks.q(seen)
+    logits = networks.pi(seen)
+    assert q.shape == logits.shape == (5, sight.actions)
+    assert value.shape == networks.q.values(seen).shape == (5,)
+    assert {x.dtype for x in (q, value, logits, networks.q.values(seen))} == {torch.float32}
+
+
+@pytest.mark.parametrize("sight", SIGHTS, ids=str)
+def test_every_parameter_learns(sight):
+    networks, seen = networks_of(sight), seen_by(sight)
+    q, _ = networks.q(seen)
+    loss = (q * torch.arange(1, sight.actions + 1)).sum() + networks.pi(seen)[:, 0].sum()
+    loss.backward()
+    stuck = [name for name, parameter in networks.named_parameters() if not parameter.grad.abs().sum() > 0]
+    assert stuck == ([] if sight.actions > 1 else ["q.advantage.weight", "q.advantage.bias"])  # one action: A = 0
+
+
+def test_vectors_go_through_one_hidden_layer_before_the_streams():
+    network, seen = networks_of(SIGHTS[0]).q, seen_by(SIGHTS[0])
+    hidden = functional.relu(seen @ network.trunk.weights[0].T + network.trunk.biases[0])
+    streams = functional.relu(hidden @ network.hidden.weight.T + network.hidden.bias)
+    value = streams[:, :8] @ network.value.weight.T + network.value.bias
+    advantage = streams[:, 8:] @ network.advantage.weight.T + network.advantage.bias
+    expected = value + advantage - advantage.mean(1, keepdim=True)
+    assert network(seen)[0].detach().numpy() == approx(expected.detach().numpy(), abs=1e-6)
+
+
+def test_the_papers_networks_have_as_many_weights_as_duelling_dqn():
+    atari = Sight((84, 84), 4, 18)
+    convolutions = 32 * (4 * 8 * 8 + 1) + 64 * (32 * 4 * 4 + 1) + 64 * (64 * 3 * 3 + 1)
+    stream = 512 * (3136 + 1)
+    q = convolutions + 2 * stream + (512 + 1) + 18 * (512 + 1)
+    pi = convolutions + stream + 18 * (512 + 1)
+    assert sum(p.numel() for p in QNet(atari, 512).parameters()) == q
+    assert sum(p.numel() for p in PiNet(atari, 512).parameters()) == pi
+
+
+def test_where_no_policy_is_learned_there_is_no_pi_net():
+    assert Networks(SIGHTS[0], 8, with_pi=False).pi is None
+
+
+@given(st.integers(0, 2**31), st.integers(0, 2**31))
+@settings(max_examples=10)
+def test_a_seed_gives_the_same_weights_and_leaves_torchs_generator_alone(seed, outside):
+    torch.manual_seed(outside)
+    before = torch.get_rng_state()
+    first = networks_of(SIGHTS[0], seed)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(3)
+    again, other = networks_of(SIGHTS[0], seed), networks_of(SIGHTS[0], seed + 1)
+    for name, weight in first.state_dict().items():
+        assert torch.equal(weight, again.state_dict()[name])
+        assert not torch.equal(weight, other.state_dict()[name])
+
+
+@pytest.mark.parametrize("sight", SIGHTS, ids=str)
+def test_weights_lie_within_one_over_the_root_of_their_inputs_and_fill_that_range(sight):
+    for trunk in (networks_of(sight).q.trunk, networks_of(sight).pi.trunk):
+        for weight, bias in zip(trunk.weights, trunk.biases, strict=True):
+            bound = weight.shape[1] ** -0.5
+            assert max(weight.abs().max(), bias.abs().max()) <= bound
+            assert weight.abs().max() > 0.7 * bound

@@ -1,0 +1,283 @@
+"""The learner beside autograd of the paper's losses, written out state by state."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from pytest import approx
+
+from rbi.nets import attach, drawn, join, size, to_vector
+from rbi.online.actor import ActorConfig
+from rbi.online.learner import Learner, LearnerConfig
+from rbi.replay import Batch, Moment, Replay, ReplayConfig
+from rbi.returns import Horizon
+from rbi.sight import Sight
+from tests.reference import iterative
+from tests.streams import Players
+
+VECTORS, PICTURES = Sight((2,), 3, 4), Sight((5, 6), 2, 3)
+CPU, STATES = torch.device("cpu"), 6
+
+
+def learner_of(sight=VECTORS, *, algo="rbi", improves="actor", seed=0, draws=0, dtype=torch.float32, **config):
+    """A learner with large weights: policies far from uniform, errors on both sides of huber's corner."""
+    networks = drawn(sight, 16, with_pi=algo == "rbi", seed=seed)
+    attach(networks, 2 * to_vector(networks))
+    settings = LearnerConfig(**(dict(batch=STATES, learning_rate=0.003) | config))
+    acting = ActorConfig(improves=improves)
+    return Learner(settings, acting, networks, torch.Generator().manual_seed(draws), dtype)
+
+
+def batch_of(sight=VECTORS, seed=0):
+    """States and what followed, some of it at the end of an episode."""
+    rng = np.random.default_rng(seed)
+    shape = (STATES, sight.stack, *sight.frame)
+
+    def frames():
+        drawn_ = rng.integers(256, size=shape, dtype=np.uint8) if sight.pictures else rng.normal(size=shape)
+        return torch.from_numpy(drawn_) if sight.pictures else torch.from_numpy(drawn_).float()
+
+    def policies():
+        return torch.from_numpy(rng.dirichlet(np.ones(sight.actions), STATES)).float()
+
+    return Batch(
+        frames=frames(),
+        action=torch.from_numpy(rng.integers(sight.actions, size=STATES)),
+        pi=policies(),
+        reward=torch.from_numpy(rng.normal(scale=1.5, size=STATES)).float(),
+        discount=torch.tensor([0.97, 0.0, 0.98, 0.97, 0.0, 0.99]),
+        next_frames=frames(),
+        next_pi=policies(),
+        weight=torch.from_numpy(rng.uniform(0.2, 1, STATES)).float(),
+        row=torch.zeros(STATES, dtype=torch.long),
+        lane=torch.zeros(STATES, dtype=torch.long),
+    )
+
+
+def value_ahead(networks, target, batch, config):
+    """V of the target network n steps ahead, state by state."""
+    values = []
+    for i in range(len(batch.action)):
+        seen = networks.sight.look(batch.next_frames[i : i + 1], torch.float32)
+        stored = batch.next_pi[i : i + 1]
+        if networks.pi is None:  # double Q-learning
+            best = int(networks.q(seen)[0].argmax())
+            values.append(float(target(seen)[0][0, best]))
+            continue
+        pi = stored if config.bootstraps == "stored" else torch.softmax(networks.pi(seen), 1)
+        q = target(seen, stored if config.centres == "pi" else None)[0]
+        values.append(sum(p * x for p, x in zip(pi[0].tolist(), q[0].tolist(), strict=True)))
+    return values
+
+
+def losses(networks, target, batch, learner):
+    """The paper's losses on networks as they stand, and the errors R - Q."""
+    config, seen = learner.config, networks.sight.look(batch.frames, torch.float32)
+    loss = iterative.huber if config.q_loss == "huber" else iterative.square
+    with torch.no_grad():
+        ahead = value_ahead(networks, target, batch, config)
+    if networks.pi is None:
+        return iterative.rbi_losses(batch, networks.q(seen)[0], None, ahead, None, loss, None)
+    logits, (q, _) = networks.pi(seen), networks.q(seen, batch.pi if config.centres == "pi" else None)
+    pi_net, q_now = torch.softmax(logits, 1).detach().double().numpy(), q.detach().double().numpy()
+    goals, m = batch.pi, networks.sight.actions
+    if learner.acting.improves == "learner":
+        goals = np.stack([iterative.actor_policy(p, x, 0.1, 2, 0.1) for p, x in zip(pi_net, q_now, strict=True)])
+    weights = iterative.policy_weights(pi_net, q_now, config.policy_exponent, m / (43.7 + m))
+    weights = weights if config.weighs_policy else [1.0] * len(weights)
+    return iterative.rbi_losses(batch, q, logits, ahead, goals, loss, weights)
+
+
+CASES = [
+    dict(), dict(sight=PICTURES), dict(q_loss="squared"), dict(centres="mean"), dict(bootstraps="net"),
+    dict(centres="mean", bootstraps="net"), dict(weighs_policy=False), dict(policy_exponent=1.0),
+    dict(improves="learner"), dict(improves="learner", centres="mean", bootstraps="net", q_loss="squared"),
+    dict(algo="apex"), dict(algo="apex", q_loss="squared"), dict(algo="apex", sight=PICTURES),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_an_update_follows_the_gradient_of_the_papers_losses(case):
+    sight = case.get("sight", VECTORS)
+    learner = learner_of(**case)
+    for seed in range(5):  # the networks move on, their target stays behind
+        other = batch_of(sight, seed)
+        learner.update(other, learner.ahead(other))
+    networks, target = copy.deepcopy(learner.networks), copy.deepcopy(learner.target)
+    batch = batch_of(sight, seed=9)
+    errors = learner.update(batch, learner.ahead(batch))
+
+    loss_q, loss_pi, expected = losses(networks, target, batch, learner)
+    assert errors.tolist() == approx(expected, abs=1e-4)
+    assert min(map(abs, expected)) < 1 < max(map(abs, expected))  # both sides of huber
+    gradient = torch.zeros(size(networks))
+    join(torch.autograd.grad(loss_q + loss_pi, list(networks.parameters())), networks, gradient)
+    assert learner.adam.gradient.numpy() == approx(gradient.numpy(), rel=1e-3, abs=1e-5)
+    assert gradient.abs().max() > 0.1
+
+
+def test_the_two_networks_do_not_disturb_each_other():
+    """Nothing of the policy loss reaches the Q-net: without it, the Q-net's gradient is the same."""
+    batch = batch_of()
+    first, second = learner_of(), learner_of(weighs_policy=False, improves="learner")
+    for learner in (first, second):
+        learner.update(batch, learner.ahead(batch))
+    q = size(first.networks.q)
+    assert torch.equal(first.adam.gradient[:q], second.adam.gradient[:q])
+    assert not torch.equal(first.adam.gradient[q:], second.adam.gradient[q:])
+
+
+def test_repeated_updates_bring_q_to_the_returns_and_the_pi_net_to_the_policies():
+    learner, batch = learner_of(learning_rate=0.01), batch_of()
+    batch = batch._replace(discount=torch.zeros(STATES))
+    for _ in range(500):
+        errors = learner.update(batch, learner.ahead(batch))
+    seen = VECTORS.look(batch.frames, torch.float32)
+    assert errors.abs().max() < 0.01
+    assert torch.softmax(learner.networks.pi(seen), 1).detach().numpy() == approx(batch.pi.numpy(), abs=0.01)
+
+
+def test_metrics_are_means_of_the_losses_since_the_last_look():
+    learner, told = learner_of(), []
+    for seed in range(3):
+        batch = batch_of(seed=seed)
+        networks, target = copy.deepcopy(learner.networks), copy.deepcopy(learner.target)
+        seen = VECTORS.look(batch.frames, torch.float32)
+        pi_net = torch.softmax(networks.pi(seen), 1).detach().double().numpy()
+        q = networks.q(seen, batch.pi)[0].detach().double().numpy()
+        _, _, errors = losses(networks, target, batch, learner)
+        pi = batch.pi.double().numpy()
+        told.append({
+            "q_loss": np.mean([iterative.huber(error) for error in errors]),
+            "q": q.mean(),
+            "td_error": np.mean(np.abs(errors)),
+            "importance": batch.weight.mean().item(),
+            "pi_loss": np.mean((pi * np.log(pi / pi_net)).sum(1)),
+            "pi_net_entropy": -np.mean((pi_net * np.log(pi_net)).sum(1)),
+            "weight_pi_max": max(iterative.policy_weights(pi_net, q, 0.5, 4 / 47.7)),
+        })  # fmt: skip
+        learner.update(batch, learner.ahead(batch))
+    assert learner.metrics() == approx({name: np.mean([t[name] for t in told]) for name in told[0]}, rel=1e-3, abs=1e-5)
+
+
+def test_ape_x_tells_of_no_policy_loss():
+    learner, batch = learner_of(algo="apex"), batch_of()
+    learner.update(batch, learner.ahead(batch))
+    assert set(learner.metrics()) == {"q_loss", "q", "td_error", "importance"}
+
+
+def replay_of(sight=VECTORS, moments=40, **config):
+    """A replay with the lives of three players in it."""
+    rng = np.random.default_rng(0)
+    replay = Replay(ReplayConfig(states=150, **config), sight, 3, 1, Horizon(2, 0.9), CPU)
+    players = Players(3, sight.frame, rng)
+    for _ in range(moments):
+        action = torch.from_numpy(rng.integers(sight.actions, size=3))
+        pi = torch.from_numpy(rng.dirichlet(np.ones(sight.actions), 3)).float()
+        replay.add(0, Moment(*players.show(), action, pi, torch.from_numpy(rng.uniform(0.1, 2, 3)).float()))
+    return replay
+
+
+def next_draw(learner, replay):
+    """What the learner will draw in its next round."""
+    generator = torch.Generator()
+    generator.set_state(learner.generator.get_state())
+    return replay.sample(learner.config.batch * learner.config.round_updates, generator)
+
+
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_a_round_gives_every_drawn_state_the_priority_of_its_new_error(algo):
+    learner, replay = learner_of(algo=algo, batch=20), replay_of(priority_exponent=1.0)
+    drawn_ = next_draw(learner, replay)
+    networks, target = copy.deepcopy(learner.networks), copy.deepcopy(learner.target)
+    before = replay.priority.clone()
+    learner.round(replay)
+    _, _, errors = losses(networks, target, drawn_.part(0, 20), learner)
+    assert replay.priority[drawn_.row, drawn_.lane].tolist() == approx(np.abs(errors).tolist(), abs=1e-4)
+    untouched = torch.ones_like(before, dtype=torch.bool)
+    untouched[drawn_.row, drawn_.lane] = False
+    assert torch.equal(replay.priority[untouched], before[untouched])
+
+
+def test_a_round_of_several_updates_takes_the_parts_of_one_draw_in_turn():
+    together, replay = learner_of(batch=8, round_updates=3, target_updates=3), replay_of(priority_exponent=1.0)
+    apart, drawn_ = learner_of(batch=8), next_draw(together, replay)
+    together.round(replay)
+    errors = []
+    for start in (0, 8, 16):
+        part = drawn_.part(start, 8)
+        errors += apart.update(part, apart.ahead(part)).abs().tolist()
+    assert torch.equal(together.vector, apart.vector)
+    told = {}
+    for row, lane, error in zip(drawn_.row.tolist(), drawn_.lane.tolist(), errors, strict=True):
+        told.setdefault((row, lane), []).append(error)
+    for cell, of_cell in told.items():  # a state drawn twice has two errors, and one of them stays
+        assert min(abs(replay.priority[cell].item() - error) for error in of_cell) < 1e-4
+    assert replay.mass.numpy() == approx(replay.priority.double().sum(1).numpy())
+
+
+@pytest.mark.parametrize(("round_updates", "target_updates"), [(1, 1), (1, 3), (2, 4), (5, 5)])
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_the_target_is_renewed_every_so_many_updates_and_stays_in_between(algo, round_updates, target_updates):
+    learner = learner_of(algo=algo, round_updates=round_updates, target_updates=target_updates)
+    replay, expected = replay_of(), to_vector(learner.networks.q)
+    for count in range(1, 13):
+        learner.round(replay)
+        assert torch.equal(to_vector(learner.target), expected)
+        learner.passed()
+        assert learner.updates == count * round_updates
+        if learner.updates % target_updates == 0:
+            expected = to_vector(learner.networks.q)
+        assert torch.equal(to_vector(learner.target), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_a_learner_goes_on_from_its_saved_state_as_if_nothing_had_happened(algo, dtype):
+    options = dict(algo=algo, dtype=dtype, target_updates=3)
+    learner, replay = learner_of(**options), replay_of()
+    for _ in range(4):
+        learner.round(replay)
+        learner.passed()
+    restored, again = learner_of(seed=1, draws=1, **options), replay_of(moments=0)
+    restored.restore({name: tensor.clone() for name, tensor in learner.state().items()})
+    restored.generator.set_state(learner.generator.get_state())
+    restored.updates = learner.updates
+    again.load({name: tensor.clone() for name, tensor in replay.state().items()})
+    for _ in range(4):
+        for one, table in ((learner, replay), (restored, again)):
+            one.round(table)
+            one.passed()
+    for name, tensor in learner.state().items():
+        assert torch.equal(tensor, restored.state()[name]), name
+    assert torch.equal(replay.priority, again.priority)
+
+
+def test_networks_compute_with_the_rounded_copy_of_the_weights_that_are_stepped():
+    """float64 stands for the second precision here: not every processor multiplies matrices of bfloat16."""
+    learner, replay = learner_of(dtype=torch.float64), replay_of()
+    for _ in range(3):
+        learner.round(replay)
+        assert torch.equal(learner.computing, learner.vector.double())
+        assert torch.equal(to_vector(learner.networks), learner.vector)
+    assert {parameter.dtype for parameter in learner.networks.parameters()} == {torch.float64}
+    assert learner.vector.dtype == torch.float32
+
+
+BAD = [
+    dict(batch=0), dict(target_updates=0), dict(round_updates=0), dict(learning_rate=0.0), dict(learning_rate=1.0),
+    dict(adam_epsilon=0.0), dict(policy_exponent=-1.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_settings_that_make_no_sense_are_refused_by_name(bad):
+    ((name, value),) = bad.items()
+    with pytest.raises(ValueError, match=f"^{name} = {value}"):
+        LearnerConfig(**bad)
+
+
+def test_a_target_that_would_be_renewed_within_a_round_is_refused():
+    with pytest.raises(ValueError, match=r"^target_updates = 5: not a multiple of 2, a round$"):
+        LearnerConfig(target_updates=5, round_updates=2)

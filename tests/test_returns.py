@@ -1,0 +1,141 @@
+"""Returns, priorities and exploration, beside loops written as the paper writes them."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from pytest import approx
+
+from rbi.returns import (
+    GOES_ON,
+    LIFE_LOST,
+    TERMINATED,
+    TRUNCATED,
+    Horizon,
+    c_mix,
+    exploration_ladder,
+    huber,
+    n_step,
+    policy_priority,
+)
+from tests.generators import floats, states
+from tests.reference import iterative
+
+GAMMAS = floats(0, 1)
+
+
+@st.composite
+def windows(draw, least=1):
+    """Rewards and ends `[B, n]`: each step may end in every way."""
+    shape = draw(st.integers(1, 5)), draw(st.integers(least, 6))
+    rewards = draw(arrays(np.float64, shape, elements=floats(-10, 10).map(lambda x: round(x, 3))))
+    ends = draw(arrays(np.uint8, shape, elements=st.sampled_from([GOES_ON, GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED])))
+    return torch.from_numpy(rewards), torch.from_numpy(ends)
+
+
+def first_end(ends):
+    """Steps up to and with the first end, `[B, 1]`."""
+    ended = [[*np.flatnonzero(row), len(row) - 1][0] + 1 for row in ends.numpy()]
+    return torch.tensor(ended)[:, None]
+
+
+@given(windows(), GAMMAS)
+def test_n_step_returns_are_the_loops(window, gamma):
+    rewards, ends = window
+    answer = n_step(rewards, ends, gamma)
+    for i, (row, how) in enumerate(zip(rewards.tolist(), ends.tolist(), strict=True)):
+        reward, discount, steps = iterative.n_step_return(row, how, gamma)
+        assert answer.reward[i].item() == approx(reward)
+        assert answer.discount[i].item() == approx(discount)
+        assert answer.steps[i] == steps
+
+
+@given(windows(least=2), floats(-10, 10), GAMMAS)
+def test_a_return_is_its_first_reward_and_the_discounted_return_of_the_next_step(window, value, gamma):
+    rewards, ends = window
+    ends[:, 0] = GOES_ON
+    whole, rest = n_step(rewards, ends, gamma), n_step(rewards[:, 1:], ends[:, 1:], gamma)
+    then = rest.reward + rest.discount * value
+    assert (whole.reward + whole.discount * value).numpy() == approx((rewards[:, 0] + gamma * then).numpy())
+    assert whole.steps.tolist() == (rest.steps + 1).tolist()
+
+
+@given(windows(), floats(-10, 10), st.sampled_from([GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED]), GAMMAS)
+def test_nothing_after_an_end_counts(window, reward, end, gamma):
+    rewards, ends = window
+    after = torch.arange(rewards.shape[1]) >= first_end(ends)
+    changed = n_step(torch.where(after, reward, rewards), torch.where(after, end, ends), gamma)
+    for kept, column in zip(n_step(rewards, ends, gamma), changed, strict=True):
+        assert torch.equal(kept, column)
+
+
+@given(windows(), GAMMAS)
+def test_lives_and_games_end_the_return_where_a_time_limit_only_shortens_it(window, gamma):
+    rewards, ends = window
+
+    def ended(by):
+        return n_step(rewards, torch.where(ends == GOES_ON, GOES_ON, by), gamma)
+
+    by_life, by_game, by_time = ended(LIFE_LOST), ended(TERMINATED), ended(TRUNCATED)
+    assert all(torch.equal(a, b) for a, b in zip(by_life, by_game, strict=True))
+    assert torch.equal(by_life.reward, by_time.reward)
+    assert by_time.discount.numpy() == approx(gamma ** by_time.steps.double().numpy())
+    some = (ends != GOES_ON).any(1)
+    assert (by_game.discount[some] == 0).all()
+
+
+@pytest.mark.parametrize("bad", [dict(steps=0), dict(steps=-1), dict(gamma=-0.1), dict(gamma=1.1)])
+def test_horizons_that_make_no_sense_are_refused_by_name(bad):
+    ((name, value),) = bad.items()
+    with pytest.raises(ValueError, match=f"^{name} = {value}"):
+        Horizon(**bad)
+
+
+@given(st.integers(1, 300), floats(0.01, 1), floats(0, 10))
+def test_exploration_falls_from_the_base_down_the_ladder_of_ape_x(players, base, exponent):
+    ladder = exploration_ladder(players, base, exponent)
+    assert ladder.tolist() == approx(iterative.exploration(players, base, exponent), rel=1e-4)
+    assert ladder[0].item() == approx(base)
+
+
+def test_exploration_of_the_papers_players_runs_from_four_tenths_to_its_eighth_power():
+    ladder = exploration_ladder(256)
+    assert ladder[[0, -1]].tolist() == approx([0.4, 0.4**8], rel=1e-5)
+    assert (ladder.diff() < 0).all()
+
+
+@given(st.integers(1, 1000))
+def test_c_mix_is_the_share_of_actions_among_themselves_and_the_papers_constant(m):
+    assert c_mix(m) / (1 - c_mix(m)) == approx(m / 43.7)
+
+
+@given(states(batch=(4,)), floats(0, 2), floats(0, 1))
+def test_policy_weights_are_the_papers_loop(state, alpha, noise):
+    pi, q = state
+    weight = policy_priority(torch.from_numpy(pi), torch.from_numpy(q), alpha, noise)
+    assert weight.tolist() == approx(iterative.policy_weights(pi, q, alpha, noise))
+    assert weight.mean().item() == approx(1)
+
+
+@given(states(batch=(4,)), floats(0, 1))
+def test_policy_weights_are_one_without_an_exponent(state, noise):
+    pi, q = state
+    assert policy_priority(torch.from_numpy(pi), torch.from_numpy(q), 0.0, noise).tolist() == approx([1.0] * 4)
+
+
+def test_states_where_actions_matter_weigh_more():
+    pi, q = torch.full((2, 2), 0.5), torch.tensor([[0.0, 0.0], [-1.0, 1.0]])
+    indifferent, decisive = policy_priority(pi, q, 0.5, c_mix(2)).tolist()
+    assert decisive / indifferent == approx(np.sqrt(11))  # (1 + 0.1) / (0 + 0.1), to the half
+
+
+@given(floats(-100, 100))
+def test_huber_starts_at_zero_and_its_slope_is_the_error_clipped_to_one(error):
+    x = torch.tensor(error, dtype=torch.float64, requires_grad=True)
+    loss = huber(x)
+    loss.backward()
+    assert x.grad.item() == approx(np.clip(error, -1, 1))
+    assert loss.item() == approx(iterative.huber(error))
+    assert huber(torch.zeros(1)).item() == 0
