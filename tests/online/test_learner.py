@@ -101,9 +101,8 @@ CASES = [
 def test_an_update_follows_the_gradient_of_the_papers_losses(case):
     sight = case.get("sight", VECTORS)
     learner = learner_of(**case)
-    for seed in range(5):  # the networks move on, their target stays behind
-        other = batch_of(sight, seed)
-        learner.update(other, learner.ahead(other))
+    stale = learner_of(**case, seed=1)  # a target that is far behind, and prefers other actions
+    learner.restore(learner.state() | {"target": stale.state()["target"]})
     networks, target = copy.deepcopy(learner.networks), copy.deepcopy(learner.target)
     batch = batch_of(sight, seed=9)
     errors = learner.update(batch, learner.ahead(batch))
@@ -115,6 +114,19 @@ def test_an_update_follows_the_gradient_of_the_papers_losses(case):
     join(torch.autograd.grad(loss_q + loss_pi, list(networks.parameters())), networks, gradient)
     assert learner.adam.gradient.numpy() == approx(gradient.numpy(), rel=1e-3, abs=1e-5)
     assert gradient.abs().max() > 0.1
+
+
+def test_ape_x_asks_the_target_about_the_action_that_is_best_for_the_network_that_learns():
+    learner, batch = learner_of(algo="apex"), batch_of()
+    stale = learner_of(algo="apex", seed=1)
+    learner.restore(learner.state() | {"target": stale.state()["target"]})
+    seen = VECTORS.look(batch.next_frames, torch.float32)
+    with torch.no_grad():
+        mine, theirs = learner.networks.q(seen)[0], stale.networks.q(seen)[0]
+    assert (mine.argmax(1) != theirs.argmax(1)).any()
+    expected = [theirs[i, int(mine[i].argmax())].item() for i in range(STATES)]
+    with torch.no_grad():
+        assert learner.value_ahead(batch, learner.ahead(batch)).tolist() == approx(expected, abs=1e-5)
 
 
 def test_the_two_networks_do_not_disturb_each_other():

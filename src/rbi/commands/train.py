@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from torch.utils.tensorboard import SummaryWriter
 
 from rbi import envs, runs
 from rbi.commands.command import Command, say, show
@@ -41,7 +40,9 @@ class Train(Command):
     Every setting has the preset's value unless given: rbi train --preset paper --help shows the paper's.
     """
 
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("resume", "checkpoint_minutes", "save_replay", "episodes", "pace.threads")
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = (
+        "resume", "checkpoint_minutes", "save_replay", "episodes", "report_updates", "pace.threads", "pace.updates",
+    )  # fmt: skip
 
     algo: Literal["rbi", "apex", "both"] = "rbi"
     """rbi: the paper's algorithm; apex: its baseline, greedy with double Q-learning, all else the same; both."""
@@ -97,15 +98,16 @@ class Train(Command):
 
     def jobs(self) -> list["Train"]:
         """One command for each algorithm, environment and seed that is asked for."""
-        algos = ("rbi", "apex") if self.algo == "both" else (self.algo,)
+        algos: tuple[Algorithm, ...] = ("rbi", "apex") if self.algo == "both" else (self.algo,)
         worlds = [f"ALE/{game}-v5" for game in PAPER_GAMES] if self.envs == "paper12" else self.envs.split(",")
         worlds = [world.strip() for world in worlds if world.strip()] or [self.env]
         seeds = range(self.seed, self.seed + self.seeds)
         chosen = itertools.product(worlds, algos, seeds)
-        alone = {"envs": "", "seeds": 1}
-        found = [dataclasses.replace(self, env=e, algo=a, seed=s, **alone) for e, a, s in chosen]
+        found = [dataclasses.replace(self, env=e, algo=a, seed=s, envs="", seeds=1) for e, a, s in chosen]
         for job in found:
-            job.plan()
+            plan = job.plan()
+            if len(found) > 1:
+                envs.check(plan.world)
         return found
 
     def plan(self) -> Plan:
@@ -124,7 +126,7 @@ def with_preset(argv: Sequence[str]) -> type[Train]:
     given = {name: value_of(argv, f"--{name}") for name in ("preset", "env", "envs")}
     atari = (given["envs"] or given["env"] or Train.env).startswith(("ALE/", "paper12"))
     name = given["preset"] if given["preset"] in PRESETS else "fast" if atari else "small"
-    parts = PRESETS[name]  # type: ignore[index]
+    parts = PRESETS[name]
     fields = [(part, type(value), field(default=value)) for part, value in parts.items()]
     return dataclasses.make_dataclass(
         "Train", fields, bases=(Train,), frozen=True, namespace={"__doc__": Train.__doc__}
@@ -144,6 +146,8 @@ def value_of(argv: Sequence[str], flag: str) -> str:
 def train(command: Train, argv: Sequence[str]) -> dict[str, Any]:
     """One run, from its beginning or its last checkpoint to its end; the result."""
     plan, device = command.plan(), command.on()
+    if command.resume and (done := complete(command)) is not None:
+        return done
     players = plan.pace.players // GROUPS
     threads = plan.pace.threads or max(1, (os.cpu_count() or 1) // GROUPS)
     say(f"making {plan.pace.players} environments of {plan.world.id}", stderr=True)
@@ -173,11 +177,21 @@ def train(command: Train, argv: Sequence[str]) -> dict[str, Any]:
         return keeper.finish()
 
 
+def complete(command: Train) -> dict[str, Any] | None:
+    """The result of a run that has nothing left to do, shown again."""
+    command.refuse_other_run("train")
+    run = runs.read(command.out or Path())
+    if run.result is None or run.result["last"]["updates"] < command.pace.updates:
+        return None
+    show(pages.result_table(run))
+    say(f"nothing left to do: {run.path} is complete; a larger --pace.updates goes on")
+    return run.result
+
+
 def prepare(command: Train) -> Path | None:
     """The checkpoint to go on from, once it is known to be whole; None for a run from the beginning."""
     if not command.resume:
         return None
-    command.refuse_other_run("train")
     assert command.out is not None
     start = checkpoint.newest(command.out)
     if start is not None:
@@ -205,7 +219,9 @@ class Keeper:
         round_ = engine.plan.learner.round_updates
         asked = command.report_updates or max(10, updates // 500)
         self.every = -(-asked // round_) * round_
-        self.reported = engine.learner.updates
+        self.reported = engine.learner.updates // self.every * self.every
+        from torch.utils.tensorboard import SummaryWriter  # a second of importing that no other command should wait for
+
         self.boards = SummaryWriter(str(writer.path / "tensorboard"), purge_step=engine.learner.updates)
         self.last: dict[str, Any] = {}
 
@@ -217,7 +233,7 @@ class Keeper:
         """Report and save where it is time to."""
         updates = self.engine.learner.updates
         if updates - self.reported >= self.every:
-            self.reported = updates - updates % self.every
+            self.reported = updates // self.every * self.every
             self.report()
         if time.monotonic() - self.saved > 60 * self.command.checkpoint_minutes:
             self.save()
@@ -247,7 +263,7 @@ class Keeper:
 
     def finish(self) -> dict[str, Any]:
         """The last line, checkpoint and policy, an evaluation, the result and its figure."""
-        if self.reported != self.engine.learner.updates or not self.last:
+        if not self.last or self.last["updates"] != self.engine.learner.updates:
             self.report()
         self.save()
         self.boards.close()

@@ -100,12 +100,12 @@ class LocalEngine:
 
     def learn(self, calls: PlainCalls | GraphedCalls) -> None:
         """The updates that the new states pay for."""
-        pace, round_ = self.plan.pace, self.plan.learner.round_updates
+        pace, round_, reveals = self.plan.pace, self.plan.learner.round_updates, self.plan.replay.reveal_updates
         if not self.started:
-            self.started = self.can_start(calls)
+            self.started = self.states >= self.refill and self.reveal(calls)
             return
         self.owed += self.plan.pace.players / GROUPS / pace.states_per_update
-        while self.owed >= round_ and self.learner.updates < pace.updates:
+        while self.owed >= round_ and self.learner.updates < pace.updates and self.started:
             self.owed -= round_
             calls.learn()
             calls.passed()
@@ -114,15 +114,13 @@ class LocalEngine:
                 calls.publish()
             if updates == pace.random_updates:
                 calls.act_uniformly(False)
-            if self.plan.replay.reveal_updates and updates % self.plan.replay.reveal_updates == 0:
-                calls.reveal()
-        if self.plan.replay.store_at_episode_end and not self.plan.replay.reveal_updates:
-            calls.reveal()
+            if reveals and updates % reveals == 0:
+                self.started = self.reveal(calls)
+        if self.plan.replay.store_at_episode_end and not reveals:
+            self.started = self.reveal(calls)
 
-    def can_start(self, calls: PlainCalls | GraphedCalls) -> bool:
-        """Whether enough states are there, and some of them can be drawn."""
-        if self.states < self.refill:
-            return False
+    def reveal(self, calls: PlainCalls | GraphedCalls) -> bool:
+        """Let the learner see what was held back; whether there is anything to draw now."""
         calls.reveal()
         calls.settle()
         return bool(self.replay.mass.sum() > 0)

@@ -2,7 +2,7 @@
 
 from rbi.envs.seam import Seen, VectorEnv, World
 
-__all__ = ["Seen", "VectorEnv", "World", "make"]
+__all__ = ["Seen", "VectorEnv", "World", "check", "make"]
 
 
 def make(world: World, players: int, threads: int = 0) -> VectorEnv:
@@ -14,3 +14,13 @@ def make(world: World, players: int, threads: int = 0) -> VectorEnv:
     from rbi.envs.gym import GymVector
 
     return GymVector(world, players)
+
+
+def check(world: World) -> None:
+    """Refuse an environment that does not exist or cannot be learned, without making many of them."""
+    if world.atari:
+        from rbi.envs import atari
+
+        atari.check(world.id)
+    else:
+        make(world, 1).close()

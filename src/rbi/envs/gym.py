@@ -86,7 +86,7 @@ class GymVector:
 
 def make_one(id_: str, render_mode: str | None) -> gymnasium.Env[Any, Any]:
     try:
-        return gymnasium.make(id_, render_mode=render_mode)
+        return gymnasium.make(id_, render_mode=render_mode) if render_mode else gymnasium.make(id_)
     except (gymnasium.error.Error, ImportError) as error:
         told = " ".join(str(error).split())
         raise ValueError(f"--env {id_}: {told}") from None

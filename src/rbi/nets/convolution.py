@@ -19,7 +19,7 @@ CUDNN_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 def convolve_relu(x: Tensor, weight: Tensor, bias: Tensor, kernel: int, stride: int) -> Tensor:
     """relu(convolution + bias) of `[B, H, W, C]` with weight `[out, kernel * kernel * C]`: `[B, h, w, out]`."""
     by = _OnGpu if x.is_cuda and x.dtype in CUDNN_DTYPES else _ByPatches
-    answer: Tensor = by.apply(x, weight, bias, kernel, stride)
+    answer: Tensor = by.apply(x.contiguous(), weight, bias, kernel, stride)
     return answer
 
 

@@ -72,8 +72,8 @@ class Actor:
         self.config, self.horizon, self.generator = config, horizon, generator
         self.device, self.sight, self.dtype = generator.device, networks.sight, dtype
         self.rule = parse_rule(config.rule)
-        self.networks = networks.to(self.device, dtype).requires_grad_(False)
         self.vector = to_vector(networks).to(self.device, dtype)
+        self.networks = networks.to(self.device, dtype).requires_grad_(False)
         attach(self.networks, self.vector)
         self.epsilon = epsilon.to(self.device)[:, None]
         players, bytes_ = len(epsilon), torch.uint8 if self.sight.pictures else torch.float32

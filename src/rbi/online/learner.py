@@ -83,8 +83,8 @@ class Learner:
         self.device, self.dtype, self.sight = generator.device, dtype, networks.sight
         self.rule = parse_rule(acting.rule)
         self.noise = c_mix(self.sight.actions)
-        self.networks = networks.to(self.device, dtype)
         self.vector = to_vector(networks).to(self.device)
+        self.networks = networks.to(self.device, dtype)
         self.computing = self.vector if dtype == torch.float32 else self.vector.to(dtype)
         attach(self.networks, self.computing)
         self.parameters = list(self.networks.parameters())
@@ -148,7 +148,8 @@ class Learner:
                 loss = huber(error) if self.config.q_loss == "huber" else error.square()
                 self.count(Q_METRICS, [loss.mean(), q.mean(), error.abs().mean(), batch.weight.mean()])
         gradients = torch.autograd.grad(outputs, self.parameters, slopes)
-        self.join()
+        if self.networks.pi is not None:
+            self.join()
         join(gradients, self.networks, self.adam.gradient)
         self.adam.step()
         return error

@@ -94,6 +94,13 @@ class Plan:
                 f"{self.replay.states} states; give a smaller --pace.start-states or a larger --replay.states"
             )
 
+        unseen = self.replay.reveal_updates * self.pace.states_per_update
+        if unseen > self.replay.states:
+            raise ValueError(
+                f"reveal_updates = {self.replay.reveal_updates}: {unseen:,.0f} new states would come between two "
+                f"reveals and write over all {self.replay.states:,} of the replay"
+            )
+
     @property
     def learns_policy(self) -> bool:
         return self.algo == "rbi"

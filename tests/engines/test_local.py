@@ -1,0 +1,215 @@
+"""The local engine: paces that are counted, runs that repeat to the last bit, and checkpoints to go on from."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rbi import envs
+from rbi.engines import checkpoint
+from rbi.engines.local import LocalEngine
+from rbi.online.plan import GROUPS, plan
+
+CPU = torch.device("cpu")
+
+
+def small_plan(algo="rbi", env="CartPole-v1", **changes):
+    whole = plan("small", env, algo)
+    pace = {
+        "updates": 60,
+        "players": 8,
+        "states_per_update": 4.0,
+        "start_states": 64,
+        "hidden": 16,
+        "publish_updates": 2,
+    }
+    learner = {"batch": 16, "target_updates": 8, "round_updates": 2}
+    for part, defaults in (("pace", pace), ("learner", learner), ("replay", {"states": 2000}), ("actor", {})):
+        whole = replace(whole, **{part: replace(getattr(whole, part), **(defaults | changes.get(part, {})))})
+    return whole
+
+
+def engine_of(whole, seed=0, device=CPU):
+    worlds = [envs.make(whole.world, whole.pace.players // GROUPS, 1) for _ in range(GROUPS)]
+    return LocalEngine(whole, seed, device, worlds)
+
+
+def run_out(engine):
+    for _ in engine.ticks():
+        pass
+    return engine
+
+
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_a_run_repeats_to_the_last_bit_and_depends_on_its_seed(algo):
+    first, again, other = (run_out(engine_of(small_plan(algo), seed)) for seed in (1, 1, 2))
+    assert torch.equal(first.learner.vector, again.learner.vector)
+    assert first.metrics() == again.metrics()
+    assert not torch.equal(first.learner.vector, other.learner.vector)
+
+
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+@pytest.mark.parametrize("stop", [3, 40, 77])
+def test_a_run_from_a_checkpoint_ends_as_the_uninterrupted_one(algo, stop, tmp_path):
+    whole = small_plan(algo)
+    unbroken = run_out(engine_of(whole))
+    stopped = engine_of(whole)
+    for _, _ in zip(range(stop), stopped.ticks(), strict=False):
+        pass
+    checkpoint.save(tmp_path, stopped, with_replay=True, about={"lines": 3})
+    resumed = engine_of(whole)
+    assert checkpoint.restore(checkpoint.newest(tmp_path), resumed) == {"lines": 3}
+    run_out(resumed)
+    assert torch.equal(resumed.learner.vector, unbroken.learner.vector)
+    assert torch.equal(resumed.replay.priority, unbroken.replay.priority)
+    assert resumed.metrics() == unbroken.metrics()
+
+
+def test_without_its_replay_a_run_fills_it_again_before_it_learns(tmp_path):
+    whole = small_plan()
+    stopped = engine_of(whole)
+    while stopped.learner.updates < 20:
+        next(ticks := stopped.ticks() if stopped.tick == 0 else ticks)  # noqa: F821 (bound in the first round)
+    checkpoint.save(tmp_path, stopped, with_replay=False, about={})
+    resumed = engine_of(whole)
+    checkpoint.restore(checkpoint.newest(tmp_path), resumed)
+    before, ticks = resumed.states, resumed.ticks()
+    while resumed.learner.updates == 20:
+        next(ticks)
+    assert resumed.states - before >= whole.pace.start_states
+
+
+def test_new_states_pay_for_updates_at_the_set_ratio():
+    for ratio in (1.5, 4.0, 10.0):
+        whole = small_plan(pace={"states_per_update": ratio})
+        engine = engine_of(whole)
+        started = None
+        for _ in engine.ticks():
+            if engine.started and started is None:
+                started = engine.states
+            if started is not None:
+                paid = (engine.states - started) / ratio
+                assert paid - whole.learner.round_updates < engine.learner.updates + 1e-9 <= paid + 1e-9 or (
+                    engine.learner.updates == whole.pace.updates
+                )
+
+
+def test_actors_take_published_weights_at_their_refresh_only():
+    whole = small_plan(pace={"refresh_steps": 5, "publish_updates": 4})
+    engine = engine_of(whole)
+    published, actors = [], []
+    for _ in engine.ticks():
+        published.append(engine.published.clone())
+        actors.append([actor.vector.clone() for actor in engine.actors])
+    for tick in range(1, len(actors)):
+        group = tick % GROUPS
+        refreshed = tick // GROUPS % 5 == 0
+        assert torch.equal(actors[tick][group], published[tick - 1] if refreshed else actors[tick - 1][group])
+        assert torch.equal(actors[tick][1 - group], actors[tick - 1][1 - group])
+    assert len({p.sum().item() for p in published}) == 1 + whole.pace.updates // 4
+
+
+def test_players_act_at_random_until_the_set_number_of_updates():
+    whole = small_plan(pace={"random_updates": 20})
+    engine = engine_of(whole)
+    for _ in engine.ticks():
+        random = engine.learner.updates < 20
+        assert all(bool(actor.uniform) == random for actor in engine.actors)
+
+
+def test_with_episodes_stored_at_their_end_learning_waits_for_the_first():
+    whole = small_plan(replay={"store_at_episode_end": True, "reveal_updates": 10}, pace={"start_states": 16})
+    engine = engine_of(whole)
+    for _ in engine.ticks():
+        drawn = (engine.replay.priority > 0).any(0)
+        assert not (drawn & (engine.replay.over == 0)).any()
+        if engine.learner.updates:
+            assert engine.recent.episodes > 0
+
+
+def test_an_atari_run_goes_on_at_the_start_of_new_episodes(tmp_path):
+    whole = small_plan(
+        env="ALE/Pong-v5",
+        pace={"players": 2, "start_states": 16, "updates": 6, "hidden": 16, "states_per_update": 2.0},
+        learner={"batch": 4, "target_updates": 2},
+        replay={"states": 200},
+    )
+    stopped = engine_of(whole)
+    for _, _ in zip(range(24), stopped.ticks(), strict=False):
+        pass
+    checkpoint.save(tmp_path, stopped, with_replay=True, about={})
+    resumed = engine_of(whole)
+    checkpoint.restore(checkpoint.newest(tmp_path), resumed)
+    last = int(resumed.replay.written[0]) - 1
+    assert resumed.replay.final[last].all()
+    ticks = resumed.ticks()
+    next(ticks), next(ticks)
+    assert (resumed.replay.age[last + 1] == 0).all()
+    for _ in ticks:
+        pass
+    assert resumed.learner.updates == 6
+
+
+@pytest.mark.parametrize("name", ["tensors.safetensors", "replay.safetensors", "worlds.bin"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+def test_a_torn_checkpoint_is_named(name, damage, tmp_path):
+    engine = engine_of(small_plan())
+    for _, _ in zip(range(20), engine.ticks(), strict=False):
+        pass
+    file = checkpoint.save(tmp_path, engine, with_replay=True, about={}) / name
+    if damage == "gone":
+        file.unlink()
+    else:
+        written = bytearray(file.read_bytes())
+        written[-1] ^= 1
+        file.write_bytes(written[: len(written) // 2] if damage == "cut" else written)
+    with pytest.raises(ValueError, match=name):
+        checkpoint.restore(checkpoint.newest(tmp_path), engine_of(small_plan()))
+
+
+def test_a_checkpoint_of_another_world_or_algorithm_is_refused(tmp_path):
+    engine = engine_of(small_plan())
+    next(engine.ticks())
+    at = checkpoint.save(tmp_path, engine, with_replay=True, about={})
+    with pytest.raises(ValueError, match="checkpoint of CartPole-v1, not of Acrobot-v1"):
+        checkpoint.restore(at, engine_of(small_plan(env="Acrobot-v1")))
+    with pytest.raises(ValueError, match="checkpoint of rbi, not of apex"):
+        checkpoint.restore(at, engine_of(small_plan("apex")))
+
+
+def test_a_new_checkpoint_takes_the_place_of_the_one_before(tmp_path):
+    engine = engine_of(small_plan())
+    for number, _ in enumerate(engine.ticks()):
+        if number % 20 == 0:
+            checkpoint.save(tmp_path, engine, with_replay=False, about={})
+    (left,) = (tmp_path / "checkpoints").iterdir()
+    assert left == checkpoint.newest(tmp_path)
+    assert checkpoint.newest(tmp_path / "nothing") is None
+
+
+def test_the_policy_of_a_run_is_what_its_actors_follow():
+    engine = run_out(engine_of(small_plan()))
+    actor = engine.actors[0]
+    actor.load(engine.learner.vector)
+    states = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    pi, *_ = actor.policy(actor.sight.look(torch.from_numpy(states)[:, None], torch.float32))
+    assert engine.policy().predict_proba(states) == pytest.approx(pi.numpy(), abs=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_on_a_gpu_the_same_counts_come_out_and_trial_runs_leave_no_trace(algo):
+    cuda = torch.device("cuda")
+    whole = small_plan(algo)
+    engine = engine_of(whole, device=cuda)
+    before = engine.learner.vector.clone()
+    engine.ready()
+    assert torch.equal(engine.learner.vector, before)
+    assert engine.learner.adam.count == 0
+    run_out(engine)
+    twin = run_out(engine_of(whole))
+    assert (engine.learner.updates, engine.states) == (twin.learner.updates, twin.states)
+    assert engine.learner.adam.count == whole.pace.updates
+    assert not torch.equal(engine.learner.vector, before)
+    assert torch.isfinite(engine.learner.vector).all()

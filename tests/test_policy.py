@@ -1,0 +1,105 @@
+"""Policies as artefacts: what they answer, and a folder that gives the same policy back."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import rbi
+from rbi.nets import drawn
+from rbi.policy import Policy
+from rbi.sight import Sight
+
+VECTOR = Sight((3,), 1, 4)
+PICTURE = Sight((40, 44), 4, 3)
+
+
+def policy_of(sight, rule="reroute(0.5,1.5)", c_greedy=0.1, *, with_pi=True):
+    networks = drawn(sight, 16, with_pi=with_pi, seed=1)
+    return Policy(networks, rbi.parse_rule(rule), c_greedy, env="CartPole-v1", about={"updates": 7})
+
+
+def states_of(sight, count=6):
+    rng = np.random.default_rng(0)
+    if sight.pictures:
+        return rng.integers(0, 256, (count, sight.stack, *sight.frame), dtype=np.uint8)
+    return rng.normal(size=(count, *sight.frame)).astype(np.float32)
+
+
+@pytest.mark.parametrize("sight", [VECTOR, PICTURE], ids=["vector", "picture"])
+@pytest.mark.parametrize("with_pi", [True, False])
+def test_a_saved_policy_comes_back_the_same(sight, with_pi, tmp_path):
+    policy, states = policy_of(sight, with_pi=with_pi), states_of(sight)
+    policy.save(tmp_path / "policy")
+    again = rbi.load_policy(tmp_path / "policy")
+    assert np.array_equal(again.predict_proba(states), policy.predict_proba(states))
+    assert (again.rule, again.c_greedy, again.env, again.about) == (policy.rule, 0.1, "CartPole-v1", {"updates": 7})
+    assert sorted(p.name for p in (tmp_path / "policy").iterdir()) == ["policy.json", "weights.safetensors"]
+
+
+def test_probabilities_are_the_rule_on_the_networks_answers_with_the_greedy_mix():
+    policy, states = policy_of(VECTOR), states_of(VECTOR)
+    with torch.no_grad():
+        seen = torch.from_numpy(states)
+        beta = torch.softmax(policy.networks.pi(seen), 1)
+        q, _ = policy.networks.q(seen, beta)
+    wanted = 0.9 * rbi.max_reroute(beta, q, 0.5, 1.5) + 0.1 * rbi.greedy(beta, q)
+    assert policy.predict_proba(states) == pytest.approx(wanted.numpy(), abs=1e-6)
+    assert policy.predict_proba(states).sum(1) == pytest.approx(np.ones(6), abs=1e-6)
+
+
+def test_without_the_mix_the_policy_stays_in_the_reroute_set():
+    policy, states = policy_of(VECTOR, c_greedy=0.0), states_of(VECTOR, 50)
+    with torch.no_grad():
+        beta = torch.softmax(policy.networks.pi(torch.from_numpy(states)), 1).numpy()
+    ratio = policy.predict_proba(states) / beta
+    assert ratio.min() >= 0.5 - 1e-5
+    assert ratio.max() <= 1.5 + 1e-5
+
+
+def test_actions_are_drawn_with_the_policys_probabilities_and_mode_takes_the_most_probable():
+    policy = policy_of(VECTOR)
+    states = np.repeat(states_of(VECTOR, 1), 20_000, axis=0)
+    drawn_actions = policy.act(states, np.random.default_rng(3))
+    wanted = policy.predict_proba(states[:1])[0]
+    assert np.bincount(drawn_actions, minlength=4) / 20_000 == pytest.approx(wanted, abs=0.02)
+    assert policy.mode(states[:1]) == [wanted.argmax()]
+
+
+def test_states_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"states of shape \(2, 5\): this policy sees"):
+        policy_of(VECTOR).predict_proba(np.zeros((2, 5)))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda at: (at / "policy.json").unlink(), "holds no policy"),
+        (lambda at: (at / "policy.json").write_text("{"), "is not JSON"),
+        (lambda at: (at / "policy.json").write_text('{"format": 99}'), "is of format 99"),
+        (lambda at: (at / "policy.json").write_text('{"format": 1}'), "lacks or garbles 'sight'"),
+        (lambda at: (at / "weights.safetensors").write_bytes(b"torn"), "weights.safetensors: cannot be read"),
+        (lambda at: (at / "weights.safetensors").unlink(), "weights.safetensors: cannot be read"),
+    ],
+)
+def test_a_spoiled_folder_is_named(spoil, told, tmp_path):
+    policy_of(VECTOR).save(tmp_path)
+    spoil(tmp_path)
+    with pytest.raises(ValueError, match=told):
+        rbi.load_policy(tmp_path)
+
+
+def test_a_policy_with_other_weights_than_it_says_is_refused(tmp_path):
+    policy_of(VECTOR).save(tmp_path)
+    config = json.loads((tmp_path / "policy.json").read_text())
+    (tmp_path / "policy.json").write_text(json.dumps(config | {"hidden": 17}))
+    with pytest.raises(ValueError, match="cannot be read"):
+        rbi.load_policy(tmp_path)
+
+
+def test_saving_over_a_policy_replaces_it_whole(tmp_path):
+    policy_of(VECTOR).save(tmp_path / "p")
+    policy_of(VECTOR, rule="greedy", with_pi=False).save(tmp_path / "p")
+    assert rbi.load_policy(tmp_path / "p").networks.pi is None
+    assert [p.name for p in tmp_path.iterdir()] == ["p"]

@@ -1,0 +1,240 @@
+"""`rbi train` and `rbi evaluate` as a user meets them."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+import rbi
+from rbi import cli, runs
+from rbi.commands import train
+
+ROOT = Path(__file__).parent.parent
+TINY = [
+    "train", "--env", "CartPole-v1", "--pace.players", "8", "--pace.start-states", "64", "--pace.hidden", "16",
+    "--learner.batch", "16", "--learner.round-updates", "2", "--learner.target-updates", "8", "--replay.states", "2000",
+    "--pace.publish-updates", "2", "--pace.states-per-update", "4", "--report-updates", "10", "--episodes", "3",
+]  # fmt: skip
+
+
+def lines_of(run):
+    """Metrics without what depends on the clock."""
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in runs.read(run).metrics]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained") / "run"
+    assert cli.main([*TINY, "--pace.updates", "200", "--out", str(out)]) == 0
+    return out
+
+
+def test_train_leaves_metrics_policies_a_checkpoint_a_figure_and_boards(trained):
+    run = runs.read(trained)
+    assert [line["updates"] for line in run.metrics] == list(range(10, 201, 10))
+    for name in (
+        "score",
+        "q",
+        "td_error",
+        "pi_loss",
+        "pi_entropy",
+        "moved_mass",
+        "at_c_min",
+        "at_c_max",
+        "priority_mean",
+    ):
+        assert isinstance(run.metrics[-1][name], float), name
+    assert run.result["last"]["updates"] == 200
+    assert run.result["evaluation"]["episodes"] == 3
+    assert matplotlib.image.imread(trained / "figures" / "learning.png").std() > 0.01
+    assert list((trained / "tensorboard").glob("events*"))
+    assert rbi.load_policy(trained / "policies" / "last").about["updates"] == 200
+    best = rbi.load_policy(trained)
+    assert best.env == "CartPole-v1"
+    assert str(best.rule) == "reroute(0.1,2)"
+
+
+def test_boards_hold_what_the_metrics_hold(trained):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(trained / "tensorboard"))
+    board.Reload()
+    written = {event.step: event.value for event in board.Scalars("q")}
+    assert written == pytest.approx({line["updates"]: line["q"] for line in runs.read(trained).metrics})
+
+
+def start(arguments):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-m", "rbi.cli", *arguments], stderr=subprocess.PIPE, env=environment)
+
+
+def test_killed_outright_a_run_goes_on_to_the_same_metrics(tmp_path):
+    arguments = [*TINY, "--pace.updates", "600", "--checkpoint-minutes", "0.005"]
+    assert cli.main([*arguments, "--out", str(tmp_path / "whole")]) == 0
+    broken = tmp_path / "broken"
+    process = start([*arguments, "--out", str(broken)])
+    while not (broken / "metrics.jsonl").exists() or len(runs.read(broken).metrics) < 12:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    assert runs.read(broken).result is None
+    with (broken / "metrics.jsonl").open("a") as file:
+        file.write('{"updates": 99')  # torn by the kill
+    assert cli.main([*arguments, "--out", str(broken), "--resume"]) == 0
+    assert lines_of(broken) == lines_of(tmp_path / "whole")
+    assert (
+        runs.read(broken).result["evaluation"]["scores"] == runs.read(tmp_path / "whole").result["evaluation"]["scores"]
+    )
+    assert not list(broken.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_by_a_signal_a_run_saves_itself_and_says_how_to_go_on(how, tmp_path):
+    arguments = [*TINY, "--pace.updates", "2000", "--out", str(tmp_path / "run")]
+    process = start(arguments)
+    while not (tmp_path / "run" / "metrics.jsonl").exists() or len(runs.read(tmp_path / "run").metrics) < 3:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(how)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == cli.INTERRUPTED
+    assert b"go on with --resume --out" in told
+    (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
+    assert int(saved.name) >= 30
+
+
+def test_a_finished_run_that_goes_on_changes_nothing(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "run")
+    assert cli.main([*TINY, "--pace.updates", "200", "--out", str(tmp_path / "run"), "--resume"]) == 0
+    assert lines_of(tmp_path / "run") == lines_of(trained)
+
+
+def test_a_finished_run_goes_on_when_more_updates_are_asked_for(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "run")
+    assert cli.main([*TINY, "--pace.updates", "240", "--out", str(tmp_path / "run"), "--resume"]) == 0
+    assert lines_of(tmp_path / "run")[:20] == lines_of(trained)
+    assert runs.read(tmp_path / "run").result["last"]["updates"] == 240
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--env", "NoSuchGame-v0"), "--env NoSuchGame-v0: "),
+        (("--env", "ALE/Brekout-v5"), "no such Atari game; did you mean breakout"),
+        (("--env", "Pendulum-v1"), "only discrete ones can be learned"),
+        (("--env", "CartPole-v1", "--replay.states", "2000000000000"), "GB free; up to"),
+        (("--env", "CartPole-v1", "--pace.players", "7"), "players = 7: must be even"),
+        (("--env", "CartPole-v1", "--actor.rule", "reroute(2,1)"), "rule 'reroute(2,1)'"),
+        (("--env", "CartPole-v1", "--learner.round-updates", "3"), "target_updates"),
+        (("--env", "CartPole-v1", "--preset", "slow"), "preset"),
+        (("--env", "CartPole-v1", "--learner.batch", "0"), "batch = 0: must be at least 1"),
+        (("--env", "CartPole-v1", "--resume"), "--resume: name the run with --out"),
+        (("--env", "CartPole-v1", "--resume", "--out", "nowhere"), "is not a run folder"),
+        (("--env", "CartPole-v1", "--device", "cuda"), "PyTorch finds no GPU here"),
+        (("--envs", "CartPole-v1,Pendulum-v1"), "only discrete ones can be learned"),
+    ],
+)
+def test_a_mistake_gives_one_line_before_any_work(arguments, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", *arguments]) == 2
+    err = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("making ")]
+    assert len(err) == 1
+    assert told in err[0]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_goes_on_only_as_it_was_started(trained, tmp_path, capsys):
+    shutil.copytree(trained, tmp_path / "run")
+    again = [*TINY, "--pace.updates", "200", "--out", str(tmp_path / "run"), "--resume"]
+    for change, told in (
+        (("--learner.batch", "32"), "was started with learner.batch = 16, not 32"),
+        (("--env", "Acrobot-v1"), "was started with env = CartPole-v1, not Acrobot-v1"),
+        (("--algo", "apex"), "was started with algo = rbi, not apex"),
+    ):
+        assert cli.main([*again, *change]) == 2
+        assert told in capsys.readouterr().err
+    (at,) = (tmp_path / "run" / "checkpoints").iterdir()
+    (at / "replay.safetensors").write_bytes(b"torn")
+    assert cli.main([*again, "--pace.updates", "240"]) == 2
+    assert "replay.safetensors: is torn or was changed" in capsys.readouterr().err
+
+
+def test_presets_set_the_defaults_that_help_shows(capsys):
+    for arguments, told in (
+        (("--preset", "paper"), "3125000"),
+        (("--preset", "fast"), "1000000"),
+        (("--env", "CartPole-v1"), "(default: small)"),
+    ):
+        with pytest.raises(SystemExit):
+            cli.main(["train", *arguments, "--help"])
+        shown = capsys.readouterr().out
+        assert told in shown or arguments[0] == "--env"
+    assert train.with_preset(["--preset", "paper"])().pace.updates == 3_125_000
+    assert train.with_preset(["--env=CartPole-v1"])().pace.updates == train.PRESETS["small"]["pace"].updates
+    assert train.with_preset([])().pace.states_per_update == train.PRESETS["fast"]["pace"].states_per_update
+
+
+def test_a_sweep_runs_every_algorithm_world_and_seed_and_marks_what_is_missing(tmp_path, capsys):
+    out = tmp_path / "sweep"
+    arguments = [*TINY, "--pace.updates", "20", "--algo", "both", "--seeds", "2", "--episodes", "2", "--out", str(out)]
+    assert cli.main(arguments) == 0
+    rows = runs.read(out).result["rows"]
+    assert {(r["algo"], r["seed"]) for r in rows} == {("rbi", 0), ("rbi", 1), ("apex", 0), ("apex", 1)}
+    assert (out / "figures" / "learning-CartPole-v1.png").exists()
+    assert "CartPole" in capsys.readouterr().out
+    shutil.rmtree(out / "runs" / "apex-CartPole-v1-seed1")
+    times = {p: p.stat().st_mtime for p in out.glob("runs/rbi*/result.json")}
+    assert cli.main([*arguments, "--resume"]) == 0
+    assert len(runs.read(out).result["rows"]) == 4
+    assert times == {p: p.stat().st_mtime for p in out.glob("runs/rbi*/result.json")}
+    from rbi.report import train as pages
+
+    table = pages.score_table({"rows": []}, paper=True)
+    assert table.row_count == 12
+    assert list(table.columns[-1].cells) == ["not run"] * 12
+
+
+def test_evaluate_plays_a_run_and_states_its_protocol(trained, tmp_path, capsys):
+    command = ["evaluate", str(trained), "--episodes", "5", "--out", str(tmp_path / "run")]
+    assert cli.main(command) == 0
+    shown = capsys.readouterr().out
+    assert "CartPole-v1, 5 episodes" in shown
+    assert "actions drawn from the policy" in shown
+    result = runs.read(tmp_path / "run").result
+    assert result["mean"] == pytest.approx(np.mean(result["scores"]))
+    assert result["human_normalised"] is None
+    assert matplotlib.image.imread(tmp_path / "run" / "figures" / "scores.png").std() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("nowhere",), "nowhere: holds no policy"),
+        (("RUN", "--env", "Acrobot-v1"), "but the policy (CartPole-v1) sees"),
+        (("RUN", "--episodes", "0"), "--episodes = 0: must be at least 1"),
+        (("RUN", "--video", "film.avi"), "films are written as"),
+        (("RUN", "--epsilon", "3"), "epsilon = 3"),
+    ],
+)
+def test_evaluate_refuses_in_one_line(arguments, told, trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["evaluate", *(str(trained) if a == "RUN" else a for a in arguments)]) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_paper_games_are_the_papers_twelve():
+    jobs = train.with_preset([])(envs="paper12").jobs()
+    assert len(jobs) == 12
+    assert json.dumps([job.env for job in jobs]).count("ALE/") == 12
