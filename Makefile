@@ -8,7 +8,7 @@ INSTALLED := .venv/.installed
 .PHONY: help demo test check format bench results clean
 
 help:
-	@echo "make demo     improvement rules, the paper's bandit, a small safe-improvement study: tables and pictures, in runs/demo"
+	@echo "make demo     rules, the paper's bandit, a small safe-improvement study, RBI on CartPole: tables and pictures, in runs/demo"
 	@echo "make test     all tests"
 	@echo "make check    formatting, lint, types, import directions, doctests"
 	@echo "make format   put the code into the house format"
@@ -31,6 +31,9 @@ demo: $(INSTALLED)
 	@$(BIN)/rbi bandit learn --repetitions 1000 --steps 2000 --out runs/demo/learn --overwrite
 	@echo "== safe improvement where truth is known, beside SPIBB and friends (a small rbi spi)"
 	@$(BIN)/rbi spi --worlds "random(0.9)" "chicken(0.1)" --sizes 50 200 1000 --repetitions 100 --out runs/demo/spi --overwrite
+
+	@echo "== iterative RL: RBI learns CartPole, actors and learner on this machine (a short rbi train)"
+	@$(BIN)/rbi train --env CartPole-v1 --pace.updates 4000 --out runs/demo/train --overwrite
 
 test: $(INSTALLED)
 	@echo "== tests"
@@ -56,6 +59,10 @@ bench: $(INSTALLED)
 	@$(BIN)/python -m benchmarks.rules
 	@echo "== speed of the safe-improvement study (about a minute)"
 	@$(BIN)/python -m benchmarks.spi --speed
+	@echo "== speed of the training engine (about six minutes without a GPU, with Stable-Baselines3 from .venv-peers)"
+	@test -d .venv-peers || { $(PYTHON) -m venv .venv-peers && .venv-peers/bin/pip install --quiet \
+	  --disable-pip-version-check --constraint constraints.txt torch stable-baselines3 ale-py opencv-python-headless; }
+	@$(BIN)/python -m benchmarks.engine
 
 results: $(INSTALLED)
 	@$(BIN)/python -m benchmarks.results_page

@@ -5,6 +5,9 @@ python -m benchmarks.engine --peer PYTHON       beside Stable-Baselines3, which 
 """
 
 import argparse
+import json
+import os
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.timing import machine
+from benchmarks.timing import machine, seconds_a_call
 from rbi import runs
 from rbi.engines.local import LocalEngine
 from rbi.envs import World, make
@@ -20,6 +23,8 @@ from rbi.online.plan import GROUPS, plan
 
 RESULTS = Path(__file__).parent / "results"
 GAME = "ALE/Breakout-v5"
+PLAYERS_ON_CPU = 128
+WORK = ((4, 32), (16, 128), (256, 128))  # states an update and batch: DQN's, our preset's, the paper's
 
 
 def bare_emulator(worlds, seconds):
@@ -127,6 +132,44 @@ def on_gpu(seconds, out, players, threads, algos, ratios):
     out.write_text(runs.to_json(found, indent=1) + "\n")
 
 
+def on_cpu(seconds, out, peer):
+    """Beside Stable-Baselines3 on the same cores: same game, batch, states an update, and duelling network.
+
+    Ours is Ape-X without double Q-learning, so that both ask the same networks about the same states.
+    """
+    device, rows = torch.device("cpu"), []
+    worlds = [make(World(GAME), PLAYERS_ON_CPU // GROUPS, os.cpu_count(), at_once=True) for _ in range(GROUPS)]
+    bare = bare_emulator(worlds, seconds / 4)
+    for ratio, batch in WORK:
+        whole = plan("fast", GAME, "apex")
+        whole = replace(
+            whole,
+            learner=replace(whole.learner, batch=batch, round_updates=2, double_q=False),
+            replay=replace(whole.replay, states=10_000),
+            pace=replace(whole.pace, players=PLAYERS_ON_CPU, states_per_update=float(ratio), start_states=1000),
+        )
+        row = measured(whole, device, worlds, bare, seconds)
+        for envs in (1, 8):
+            script = str(Path(__file__).parent / "peers" / "sb3_dqn.py")
+            command = [peer, script, GAME, str(envs), str(ratio), str(batch), str(seconds)]
+            told = json.loads(
+                subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+            )
+            row[f"sb3_{envs}"] = told
+            row[f"times_sb3_{envs}"] = row["steps_per_second"] / told["steps_per_second"]
+            print(f"  Stable-Baselines3, {envs} environments: {told}", flush=True)
+        rows.append(row | {"multiply_adds_limit": multiply_adds()})
+    found = {"command": "python -m benchmarks.engine --peer PYTHON", "machine": machine(), "game": GAME}
+    written = found | {"bare_emulator_steps_per_second": bare, "rows": rows}
+    out.write_text(runs.to_json(written, indent=1) + "\n")
+
+
+def multiply_adds():
+    """Floating-point operations a second in a large float32 matrix product: what the cores can do at most."""
+    a = torch.rand(2048, 2048)
+    return 2 * 2048**3 / seconds_a_call(lambda: a @ a)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20)
@@ -135,6 +178,7 @@ def main():
     parser.add_argument("--algos", nargs="+", default=["rbi", "apex"])
     parser.add_argument("--ratios", nargs="+", type=float, default=[25.0, 15.0])
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--peer", default=".venv-peers/bin/python")
     asked = parser.parse_args()
     if torch.cuda.is_available():
         on_gpu(
@@ -145,6 +189,8 @@ def main():
             asked.algos,
             asked.ratios,
         )
+    else:
+        on_cpu(asked.seconds, asked.out or RESULTS / "engine-cpu.json", asked.peer)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from benchmarks import iterative_page
 from rbi.report import spi as spi_report
 
 ROOT = Path(__file__).parent.parent
@@ -155,6 +156,7 @@ def page():
         parts += [spi_world(part) for part in study["worlds"]]
     if speed:
         parts.append(spi_speed(speed))
+    parts += iterative_page.iterative_part(load, measured_on)
     return "\n".join(parts) + "\n"
 
 
@@ -162,6 +164,7 @@ def draw_figures():
     FIGURES.mkdir(exist_ok=True)
     for part in load("spi.json")["worlds"]:
         spi_report.figure(part).savefig(FIGURES / f"spi-{part['name']}.png", dpi=130)
+    iterative_page.draw_learning(FIGURES / "learning-breakout.png")
 
 
 if __name__ == "__main__":

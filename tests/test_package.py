@@ -10,9 +10,9 @@ import rbi
 
 ROOT = Path(__file__).parent.parent
 PROMISED = {
-    "PPO", "BackwardKL", "Behavior", "ForwardKL", "Greedy", "Reroute", "Rule", "TotalVariation", "__version__",
-    "backward_kl", "count_bounds", "floor", "forward_kl", "greedy", "max_ppo", "max_reroute", "max_tv", "measures",
-    "mix", "parse_rule", "runs",
+    "PPO", "BackwardKL", "Behavior", "ForwardKL", "Greedy", "Policy", "Reroute", "Rule", "TotalVariation",
+    "__version__", "backward_kl", "count_bounds", "floor", "forward_kl", "greedy", "load_policy", "max_ppo",
+    "max_reroute", "max_tv", "measures", "mix", "parse_rule", "runs",
 }  # fmt: skip
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 

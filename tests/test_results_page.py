@@ -40,5 +40,14 @@ def test_the_readmes_study_takes_the_measured_time():
     assert "take half a minute on 2 cores" in (ROOT / "README.md").read_text()
 
 
+def test_the_readmes_training_speed_is_the_measured_one():
+    (row,) = [r for r in load("engine-cuda.json")["rows"] if r["states_per_update"] == 16 and r["algo"] == "rbi"]
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert row["of_the_bare_emulator"] > 0.98
+    assert f"as fast as the bare emulator, {round(row['steps_per_second'], -2):,.0f} steps a second" in text
+    assert f"take {round(row['updates_per_second'], -1):,.0f} updates a second" in text
+    assert f"the learner alone takes {round(row['learner_alone_updates_per_second'], -1):,.0f}" in text
+
+
 def test_numbers_are_shortened_to_three_digits():
     assert [short(x) for x in (12_656_624_554, 2_872_430, 999.4, 48.7)] == ["12.7 G", "2.87 M", "999", "48.7"]

@@ -1,6 +1,7 @@
 """`rbi evaluate`: what a saved policy scores, under a protocol that the output states."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -54,6 +55,9 @@ class Evaluate(Command):
         found = "cuda" if torch.cuda.is_available() else "cpu"
         policy.to(found if self.device == "auto" else self.device)
         protocol = Protocol(self.protocol, self.epsilon)
+        if self.video is not None:  # its first screen now, so that what cannot be filmed is refused before any work
+            filmed = films.episode(policy, protocol, env, self.seed)
+            screens: Iterator[Any] = itertools.chain([next(filmed)], filmed)
         result = evaluated(policy, protocol, env, self.episodes, self.seed)
         with self.new_run("evaluate", argv) as writer:
             writer.result(result | {"policy": policy.about, "path": str(self.path)})
@@ -61,7 +65,6 @@ class Evaluate(Command):
             writer.figure("scores", pages.score_figure(run))
             show(pages.score_table(run))
             if self.video is not None:
-                screens = films.episode(policy, protocol, env, self.seed)
                 count = films.write(self.video, progress(screens, "filming"))
                 say(f"film of one episode, {count} screens: {self.video}")
             say(f"scores of all episodes: {writer.path}")

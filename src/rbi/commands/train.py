@@ -41,7 +41,8 @@ class Train(Command):
     """
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = (
-        "resume", "checkpoint_minutes", "save_replay", "episodes", "report_updates", "pace.threads", "pace.updates",
+        "resume", "checkpoint_minutes", "save_replay", "episodes", "report_updates", "device", "pace.threads",
+        "pace.updates",
     )  # fmt: skip
 
     algo: Literal["rbi", "apex", "both"] = "rbi"
@@ -149,13 +150,16 @@ def train(command: Train, argv: Sequence[str]) -> dict[str, Any]:
     if command.resume and (done := complete(command)) is not None:
         return done
     players = plan.pace.players // GROUPS
-    threads = plan.pace.threads or max(1, (os.cpu_count() or 1) // GROUPS)
+    alone = device.type == "cpu"  # then games and networks take turns on the cores, and so do the groups
+    threads = plan.pace.threads or max(1, (os.cpu_count() or 1) // (1 if alone else GROUPS))
     say(f"making {plan.pace.players} environments of {plan.world.id}", stderr=True)
-    first = envs.make(plan.world, players, threads)
+    if device.type == "cpu" and plan.world.atari:
+        say("no GPU: pictures learn slowly on a processor; fewer --pace.players and --pace.updates help", stderr=True)
+    first = envs.make(plan.world, players, threads, at_once=alone)
     sight = Sight(first.frame, first.stack, first.actions)
     refuse_too_large(plan, sight, device)
     start = prepare(command)
-    worlds = [first, envs.make(plan.world, players, threads)]
+    worlds = [first, envs.make(plan.world, players, threads, at_once=alone)]
     engine = LocalEngine(plan, command.seed, device, worlds)
     about: dict[str, Any] = {"seconds": 0.0, "best": None, "lines": 0}
     if start is not None:

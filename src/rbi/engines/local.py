@@ -128,14 +128,17 @@ class LocalEngine:
     def metrics(self) -> dict[str, Any]:
         """What there is to say since the last call. Waits for the device."""
         self.settle()
+        learning = self.learner.metrics()
         acting = [told for told in (actor.metrics() for actor in self.actors) if told]
+        mass = float(self.replay.mass.sum())
+        self.settle()  # sums are zero before anything is added again
         return {
             "updates": self.learner.updates,
             "states": self.states,
             **self.recent.metrics(),
-            **{name: sum(told[name] for told in acting) / len(acting) for name in acting[0]},
-            **self.learner.metrics(),
-            "priority_mean": float(self.replay.mass.sum()) / max(1, min(self.states, self.plan.replay.states)),
+            **{name: sum(told[name] for told in acting) / len(acting) for name in (acting[0] if acting else {})},
+            **learning,
+            "priority_mean": mass / max(1, min(self.states, self.plan.replay.states)),
         }
 
     def policy(self) -> Policy:

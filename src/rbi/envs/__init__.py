@@ -5,12 +5,15 @@ from rbi.envs.seam import Seen, VectorEnv, World
 __all__ = ["Seen", "VectorEnv", "World", "check", "make"]
 
 
-def make(world: World, players: int, threads: int = 0) -> VectorEnv:
-    """Environments side by side: Atari games in C++ threads, all others through Gymnasium."""
+def make(world: World, players: int, threads: int = 0, *, at_once: bool = False) -> VectorEnv:
+    """Environments side by side: Atari games in C++ threads, all others through Gymnasium.
+
+    `threads`: of the emulator, 0 for one a core. `at_once`: games do not move while other work is done.
+    """
     if world.atari:
         from rbi.envs.atari import AtariVector
 
-        return AtariVector(world, players, threads)
+        return AtariVector(world, players, threads, at_once=at_once)
     from rbi.envs.gym import GymVector
 
     return GymVector(world, players)

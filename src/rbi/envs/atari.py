@@ -60,9 +60,11 @@ class AtariVector:
     frame: tuple[int, ...] = (84, 84)
     stack = STACK
 
-    def __init__(self, world: World, players: int, threads: int = 0) -> None:
-        self.world, self.players = world, players
+    def __init__(self, world: World, players: int, threads: int = 0, *, at_once: bool = False) -> None:
+        """With `at_once` games have moved when `send` returns: beside a learner on the same cores both are slower."""
+        self.world, self.players, self.at_once = world, players, at_once
         self.envs = emulators(world, players, threads)
+        self.received: Any = None
         self.actions = int(self.envs.single_action_space.n)
         self.lives = np.zeros(players, dtype=np.int64)
         self.over = np.zeros(players, dtype=bool)
@@ -77,10 +79,12 @@ class AtariVector:
     def send(self, actions: np.ndarray[Any, Any]) -> None:
         self.moving = True
         self.envs.send(actions)
+        if self.at_once:
+            self.received = self.envs.recv()
 
     def recv(self) -> Seen:
         self.moving = False
-        frames, rewards, terminated, truncated, info = self.envs.recv()
+        frames, rewards, terminated, truncated, info = self.received if self.at_once else self.envs.recv()
         first, lives = self.over, info["lives"]
         fewer = (lives < self.lives) & ~first
         end = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, np.where(fewer, LIFE_LOST, GOES_ON)))

@@ -76,7 +76,11 @@ class GymVector:
         self.moving = True
 
     def screen(self) -> np.ndarray[Any, Any]:
-        picture: Any = self.envs[0].render()
+        """The first player's screen, `[H, W, 3]` bytes, for people to look at."""
+        try:
+            picture: Any = self.envs[0].render()
+        except gymnasium.error.Error as error:
+            raise ValueError(f"--env {self.world.id}: cannot be filmed; {error}") from None
         return np.asarray(picture, dtype=np.uint8)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import contextlib
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,6 +52,8 @@ class LearnerConfig:
     """The exponent alpha of w^pi."""
     centres: Literal["pi", "mean"] = "pi"
     """What advantages are centred by: the policy, so that V is its value, or the mean (always so in Ape-X)."""
+    double_q: bool = True
+    """Ape-X: let the learning network choose the action that the target network values; without, the target does."""
     bootstraps: Literal["stored", "net"] = "stored"
     """Whose policy values the state n steps ahead: the one that the actor stored there, or the pi-net's."""
 
@@ -66,6 +68,16 @@ class LearnerConfig:
             raise ValueError(f"policy_exponent = {self.policy_exponent}: must be at least 0")
         if self.target_updates % self.round_updates:
             raise ValueError(f"target_updates = {self.target_updates}: not a multiple of {self.round_updates}, a round")
+
+
+class Ahead(NamedTuple):
+    """What the target network says of the states n steps ahead, V `[B]` or Q `[B, A]`, and what networks see there."""
+
+    said: Tensor
+    seen: Tensor
+
+    def part(self, start: int, size: int) -> "Ahead":
+        return Ahead(self.said[start : start + size], self.seen[start : start + size])
 
 
 class Learner:
@@ -102,9 +114,9 @@ class Learner:
         drawn = replay.sample(batch * self.config.round_updates, self.generator)
         ahead = self.ahead(drawn)  # the target network stays the same through a round, so it is asked once
         errors = []
-        for start in range(0, len(ahead), batch):
-            last = start + batch == len(ahead)
-            errors.append(self.update(drawn.part(start, batch), ahead[start : start + batch], watched=last))
+        for start in range(0, len(drawn.row), batch):
+            last = start + batch == len(drawn.row)
+            errors.append(self.update(drawn.part(start, batch), ahead.part(start, batch), watched=last))
         replay.reprioritise(drawn.row, drawn.lane, torch.cat(errors))
 
     def passed(self) -> None:
@@ -113,7 +125,7 @@ class Learner:
         if self.updates % self.config.target_updates == 0:
             self.target_vector.copy_(self.computing[: len(self.target_vector)])
 
-    def update(self, batch: Batch, ahead: Tensor, *, watched: bool = True) -> Tensor:
+    def update(self, batch: Batch, ahead: Ahead, *, watched: bool = True) -> Tensor:
         """One step of both networks; the TD errors `[B]`. `ahead` is what the target network says of the batch.
 
         The losses enter as their gradients at the networks' outputs, which have closed forms:
@@ -154,27 +166,26 @@ class Learner:
         self.adam.step()
         return error
 
-    def ahead(self, batch: Batch) -> Tensor:
-        """What the target network says of the states n steps ahead: V `[B]`, or Q `[B, A]` where that is needed."""
+    def ahead(self, batch: Batch) -> Ahead:
+        """Ask the target network about the states n steps ahead."""
         seen = self.sight.look(batch.next_frames, self.dtype)
         with torch.no_grad():
             if self.networks.pi is None or self.config.centres == "mean":
-                return self.target(seen)[0]
+                return Ahead(self.target(seen)[0], seen)
             if self.config.bootstraps == "net":
-                return self.target(seen, batch.next_pi)[0]
-            return self.target.values(seen)
+                return Ahead(self.target(seen, batch.next_pi)[0], seen)
+            return Ahead(self.target.values(seen), seen)
 
-    def value_ahead(self, batch: Batch, ahead: Tensor) -> Tensor:
+    def value_ahead(self, batch: Batch, ahead: Ahead) -> Tensor:
         """V at the states n steps ahead, `[B]`: of the stored policy, of the pi-net's, or of the best action."""
-        if ahead.dim() == 1:
-            return ahead  # advantages are centred by the stored policy, so V is its value
-        if self.networks.pi is not None and self.config.bootstraps == "stored":
-            return (batch.next_pi * ahead).sum(1)
-        seen = self.sight.look(batch.next_frames, self.dtype)
-        if self.networks.pi is not None:
-            return (torch.softmax(self.networks.pi(seen), 1) * ahead).sum(1)
-        best = self.networks.q(seen)[0].argmax(1, keepdim=True)
-        return ahead.gather(1, best).squeeze(1)
+        if ahead.said.dim() == 1:
+            return ahead.said  # advantages are centred by the stored policy, so V is its value
+        if self.networks.pi is None:
+            chooser = self.networks.q(ahead.seen)[0] if self.config.double_q else ahead.said
+            return ahead.said.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
+        stored = self.config.bootstraps == "stored"
+        pi = batch.next_pi if stored else torch.softmax(self.networks.pi(ahead.seen), 1)
+        return (pi * ahead.said).sum(1)
 
     def goal_policy(self, batch: Batch, logits: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The policy to imitate, the pi-net's own, `[B, A]` each, and the weight w^pi `[B]`."""

@@ -115,7 +115,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         "horizon": Horizon(),
         "pace": Pace(),
     },
-    # one GPU and minutes: ten batches share a look at the priorities, weights travel at once
+    # one GPU and minutes: ten batches share a look at the priorities, weights travel at once (docs/decisions/008)
     "fast": {
         "actor": ActorConfig(),
         "learner": LearnerConfig(learning_rate=0.0001, adam_epsilon=1e-8, round_updates=10, target_updates=1000),
@@ -134,14 +134,14 @@ PRESETS: dict[Preset, dict[str, Any]] = {
     # a processor and minutes: light environments and small networks
     "small": {
         "actor": ActorConfig(),
-        "learner": LearnerConfig(batch=64, learning_rate=0.0005, target_updates=200),
-        "replay": ReplayConfig(states=50_000),
+        "learner": LearnerConfig(learning_rate=0.002, round_updates=4, target_updates=20),
+        "replay": ReplayConfig(states=50_000, priority_exponent=0.0),
         "horizon": Horizon(),
         "pace": Pace(
             updates=6000,
             players=16,
             states_per_update=8.0,
-            publish_updates=2,
+            publish_updates=4,
             refresh_steps=4,
             start_states=1000,
             random_updates=0,

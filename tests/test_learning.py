@@ -1,0 +1,50 @@
+"""That it learns: both algorithms, from vectors and from pictures, from fixed seeds, in seconds on a processor."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rbi import envs
+from rbi.engines.local import LocalEngine
+from rbi.evaluation import Protocol, play
+from rbi.online.plan import GROUPS, plan
+
+CATCH = "tests.games:Catch-v0"
+
+
+def learning(env, algo, updates, look_every, **pace):
+    """Mean scores of 20 episodes, again and again while it learns."""
+    whole = plan("small", env, algo)
+    whole = replace(whole, pace=replace(whole.pace, updates=updates, **pace))
+    worlds = [envs.make(whole.world, whole.pace.players // GROUPS) for _ in range(GROUPS)]
+    engine = LocalEngine(whole, 0, torch.device("cpu"), worlds)
+    yield mean_score(engine.policy(), env)
+    looked = 0
+    for _ in engine.ticks():
+        if engine.learner.updates - looked >= look_every:
+            looked = engine.learner.updates
+            yield mean_score(engine.policy(), env)
+
+
+def mean_score(policy, env):
+    return np.mean([episode.score for episode in play(policy, Protocol("paper"), env, 20, 1)])
+
+
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_cart_pole_is_solved(algo):
+    scores = []
+    for score in learning("CartPole-v1", algo, updates=6000, look_every=500):
+        scores.append(score)
+        if score >= 450:
+            return
+    pytest.fail(f"the best of {scores} is below 450")
+
+
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_a_game_of_pixels_is_learned(algo):
+    """Five balls a game, 1 for each that is caught and -1 for each that is missed."""
+    untrained, *later = learning(CATCH, algo, updates=400, look_every=200)
+    assert untrained < 0
+    assert later[-1] > 2.5
