@@ -46,7 +46,8 @@ Huber loss on clipped rewards are far smaller (median of their root mean square 
 Adam becomes plain gradient descent with a tiny step. With 1e-8 RBI has three times the score at the same number of
 updates. The preset `fast` takes 1e-8, `paper` keeps 0.00015. The run of 490,000 updates is from before that was found.
 A long run with 1e-8 has not been made yet, and Ape-X has run for 30,000 updates only (with 256 players): there it is
-ahead of RBI, whose policy can follow Q only as fast as the pi-net imitates states of the whole replay.
+ahead of RBI. We suppose that RBI's policy follows Q only as fast as the pi-net imitates states of the whole replay;
+this has not been tested.
 """
 
 

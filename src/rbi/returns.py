@@ -60,7 +60,7 @@ def exploration_ladder(players: int, base: float = 0.4, exponent: float = 7.0) -
     """Ape-X's exploration, one rate a player: eps_i = base^(1 + exponent * i / (players - 1)).
 
     >>> exploration_ladder(3)
-    tensor([0.4000, 0.0256, 0.0007])
+    tensor([0.4000, 0.0162, 0.0007])
     """
     rung = torch.arange(players) / max(1, players - 1)
     return base ** (1 + exponent * rung)

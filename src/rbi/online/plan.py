@@ -1,4 +1,4 @@
-"""All settings of a training run, in parts, and the two presets."""
+"""All settings of a training run, in parts, and the presets."""
 
 import math
 from dataclasses import dataclass, field, replace
