@@ -25,9 +25,9 @@ def small_plan(algo="rbi", env="CartPole-v1", **changes):
         "publish_updates": 2,
     }
     learner = {"batch": 16, "target_updates": 8, "round_updates": 2}
-    for part, defaults in (("pace", pace), ("learner", learner), ("replay", {"states": 2000}), ("actor", {})):
-        whole = replace(whole, **{part: replace(getattr(whole, part), **(defaults | changes.get(part, {})))})
-    return whole
+    defaults = {"pace": pace, "learner": learner, "replay": {"states": 2000}, "actor": {}}
+    parts = {name: replace(getattr(whole, name), **(d | changes.get(name, {}))) for name, d in defaults.items()}
+    return replace(whole, **parts)
 
 
 def engine_of(whole, seed=0, device=CPU):

@@ -106,9 +106,7 @@ class Train(Command):
         chosen = itertools.product(worlds, algos, seeds)
         found = [dataclasses.replace(self, env=e, algo=a, seed=s, envs="", seeds=1) for e, a, s in chosen]
         for job in found:
-            plan = job.plan()
-            if len(found) > 1:
-                envs.check(plan.world)
+            envs.check(job.plan().world)
         return found
 
     def plan(self) -> Plan:
@@ -153,12 +151,12 @@ def train(command: Train, argv: Sequence[str]) -> dict[str, Any]:
     alone = device.type == "cpu"  # then games and networks take turns on the cores, and so do the groups
     threads = plan.pace.threads or max(1, (os.cpu_count() or 1) // (1 if alone else GROUPS))
     say(f"making {plan.pace.players} environments of {plan.world.id}", stderr=True)
-    if device.type == "cpu" and plan.world.atari:
-        say("no GPU: pictures learn slowly on a processor; fewer --pace.players and --pace.updates help", stderr=True)
     first = envs.make(plan.world, players, threads, at_once=alone)
     sight = Sight(first.frame, first.stack, first.actions)
     refuse_too_large(plan, sight, device)
     start = prepare(command)
+    if alone and plan.world.atari:
+        say("no GPU: pictures learn slowly on a processor; fewer --pace.players and --pace.updates help", stderr=True)
     worlds = [first, envs.make(plan.world, players, threads, at_once=alone)]
     engine = LocalEngine(plan, command.seed, device, worlds)
     about: dict[str, Any] = {"seconds": 0.0, "best": None, "lines": 0}

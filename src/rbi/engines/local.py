@@ -56,7 +56,7 @@ class LocalEngine:
         self.published = self.learner.vector.clone()
         self.replay = Replay(plan.replay, self.sight, pace.players, GROUPS, plan.horizon, device)
         self.scores = [EpisodeScores(pace.players // GROUPS) for _ in range(GROUPS)]
-        self.recent = RecentScores()
+        self.recent = RecentScores(int((ladder <= CAREFUL).sum()))
         self.tick, self.states, self.owed, self.started = 0, 0, 0.0, False
         self.refill = pace.start_states
         self.calls: PlainCalls | GraphedCalls | None = None

@@ -42,9 +42,10 @@ class EpisodeScores:
 
 
 class RecentScores:
-    """The newest finished episodes of the players that explore least, and of all."""
+    """The newest finished episodes of the players that explore least, and of all: two a player, 20 to 100 in all."""
 
-    def __init__(self, window: int = 100) -> None:
+    def __init__(self, careful_players: int) -> None:
+        window = max(20, min(100, 2 * careful_players))
         self.of_all: deque[float] = deque(maxlen=window)
         self.of_careful: deque[float] = deque(maxlen=window)
         self.episodes = 0

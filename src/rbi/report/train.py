@@ -21,20 +21,19 @@ NAMES = {"rbi": "RBI", "apex": "Ape-X"}
 
 
 def learning_curves(of: Sequence[Run]) -> Any:
-    """Scores while learning: the mean of the careful players' last 100 episodes, quartiles shadowed; one line a run."""
+    """Scores while learning: the mean of the careful players' last episodes, quartiles shadowed; one line a run."""
     with plt.rc_context(LOOK):
         figure: Any = plt.figure(figsize=(5.2, 3.0), layout="constrained")
         panel = figure.subplots()
+        atari = of[0].config["settings"]["env"].startswith("ALE/")
         for number, run in enumerate(of):
             lines = [line for line in run.metrics if line["score"] is not None]
             look = LINES[number % len(LINES)]
-            frames = 4 if run.config["settings"]["env"].startswith("ALE/") else 1
-            x = np.array([line["states"] * frames / 1e6 for line in lines])
+            x = np.array([line["states"] for line in lines]) * (4e-6 if atari else 1e-3)
             panel.plot(x, [line["score"] for line in lines], label=curve_name(run), **look)
             low, high = ([line[k] for line in lines] for k in ("score_low", "score_high"))
             panel.fill_between(x, low, high, color=look["color"], alpha=0.13, linewidth=0)
-        atari = of[0].config["settings"]["env"].startswith("ALE/")
-        panel.set(xlabel="million frames" if atari else "million steps", ylabel="score while learning")
+        panel.set(xlabel="million frames" if atari else "thousand steps", ylabel="score while learning")
         panel.set_title(of[0].config["settings"]["env"], loc="left")
         panel.legend(loc="upper left")
     return figure
@@ -56,7 +55,7 @@ def result_table(run: Run) -> Table:
     speed = f"{found['steps_per_second']:,.0f} steps/s, {found['updates_per_second']:,.0f} updates/s"
     table.add_row("speed, all included", speed)
     if last["score"] is not None:
-        table.add_row("score while learning", f"{last['score']:,.1f} (least exploring players, last 100 episodes)")
+        table.add_row("score while learning", f"{last['score']:,.1f} (least exploring players, last episodes)")
     played = found.get("evaluation")
     if played:
         low, high = played["interval"]
