@@ -172,3 +172,24 @@ for step in itertools.count():
         assert [m["step"] for m in read.metrics] == list(range(len(read.metrics)))
         assert read.result["text"] == "y" * 200_000
         assert abs(read.result["step"] - read.metrics[-1]["step"]) <= 1
+
+
+def test_what_a_kill_left_of_a_folder_is_put_right(tmp_path):
+    for name in (".best.12.old.tmp", ".best.12.tmp", ".last.12.tmp", ".last.12.old.tmp", "last"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "whose").write_text(name)
+    runs.tidy(tmp_path)
+    assert {p.name: (p / "whose").read_text() for p in tmp_path.iterdir()} == {
+        "best": ".best.12.old.tmp",
+        "last": "last",
+    }
+
+
+def test_a_whole_folder_takes_its_place_only_when_it_is_filled(tmp_path):
+    with runs.whole_folder(tmp_path / "it") as growing:
+        (growing / "a").write_text("first")
+    with pytest.raises(KeyError), runs.whole_folder(tmp_path / "it") as growing:
+        (growing / "a").write_text("second")
+        raise KeyError
+    assert (tmp_path / "it" / "a").read_text() == "first"
+    assert [p.name for p in tmp_path.iterdir()] == ["it"]

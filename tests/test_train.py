@@ -76,40 +76,51 @@ def start(arguments):
     return subprocess.Popen([sys.executable, "-m", "rbi.cli", *arguments], stderr=subprocess.PIPE, env=environment)
 
 
-def test_killed_outright_a_run_goes_on_to_the_same_metrics(tmp_path):
-    arguments = [*TINY, "--pace.updates", "600", "--checkpoint-minutes", "0.005"]
-    assert cli.main([*arguments, "--out", str(tmp_path / "whole")]) == 0
-    broken = tmp_path / "broken"
-    process = start([*arguments, "--out", str(broken)])
-    while not (broken / "metrics.jsonl").exists() or len(runs.read(broken).metrics) < 12:
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.kill()
-    process.communicate()
-    assert runs.read(broken).result is None
-    with (broken / "metrics.jsonl").open("a") as file:
-        file.write('{"updates": 99')  # torn by the kill
-    assert cli.main([*arguments, "--out", str(broken), "--resume"]) == 0
-    assert lines_of(broken) == lines_of(tmp_path / "whole")
-    assert (
-        runs.read(broken).result["evaluation"]["scores"] == runs.read(tmp_path / "whole").result["evaluation"]["scores"]
-    )
-    assert not list(broken.rglob("*.tmp"))
+LONGER = [*TINY, "--pace.updates", "600", "--checkpoint-minutes", "0.005"]
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_stopped_by_a_signal_a_run_saves_itself_and_says_how_to_go_on(how, tmp_path):
-    arguments = [*TINY, "--pace.updates", "2000", "--out", str(tmp_path / "run")]
-    process = start(arguments)
-    while not (tmp_path / "run" / "metrics.jsonl").exists() or len(runs.read(tmp_path / "run").metrics) < 3:
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    out = tmp_path_factory.mktemp("unbroken") / "run"
+    assert cli.main([*LONGER, "--out", str(out)]) == 0
+    return out
+
+
+def stopped(out, how):
+    """A run that a signal has stopped in the middle; what it said."""
+    process = start([*LONGER, "--out", str(out)])
+    while not (out / "metrics.jsonl").exists() or len(runs.read(out).metrics) < 12:
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(how)
     _, told = process.communicate(timeout=60)
-    assert process.returncode == cli.INTERRUPTED
+    assert runs.read(out).result is None
+    return process.returncode, told
+
+
+def same_end(one, other):
+    assert lines_of(one) == lines_of(other)
+    assert runs.read(one).result["evaluation"]["scores"] == runs.read(other).result["evaluation"]["scores"]
+
+
+def test_killed_outright_a_run_goes_on_to_the_same_metrics(unbroken, tmp_path):
+    stopped(tmp_path / "run", signal.SIGKILL)
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"updates": 99')  # torn by the kill
+    assert cli.main([*LONGER, "--out", str(tmp_path / "run"), "--resume"]) == 0
+    same_end(tmp_path / "run", unbroken)
+    assert not list((tmp_path / "run" / "policies").glob(".*"))
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_by_a_signal_a_run_saves_itself_where_it_is_and_goes_on_from_there(how, unbroken, tmp_path):
+    status, told = stopped(tmp_path / "run", how)
+    assert status == cli.INTERRUPTED
     assert b"go on with --resume --out" in told
     (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
-    assert int(saved.name) >= 30
+    assert int(saved.name) >= 10 * 12
+    assert cli.main([*LONGER, "--out", str(tmp_path / "run"), "--resume"]) == 0
+    same_end(tmp_path / "run", unbroken)
 
 
 def test_a_finished_run_that_goes_on_changes_nothing(trained, tmp_path):

@@ -79,13 +79,7 @@ class Writer:
         With `overwrite` it takes the place of an earlier run, which stays whole until that moment.
         """
         path = path.resolve()
-        if path.exists() and not path.is_dir():
-            raise ValueError(f"{path}: is a file, not a folder for a run")
-        occupied = path.exists() and any(path.iterdir())
-        if occupied and not overwrite:
-            raise ValueError(f"{path}: is not empty; choose another folder or pass --overwrite")
-        if occupied:
-            refuse_foreign_files(path)
+        occupied = refuse_occupied(path, overwrite=overwrite)
         config = {
             "command": command,
             "argv": list(argv),
@@ -242,6 +236,28 @@ def whole_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(growing, ignore_errors=True)
+
+
+def tidy(folder: Path) -> None:
+    """Clear what `whole_folder` left when it was killed: a folder moved aside comes back, half a one goes."""
+    for left in sorted(folder.glob(".*.tmp")):
+        found = re.fullmatch(r"\.(.+)\.\d+(\.old)?\.tmp", left.name)
+        if found and found[2] and not (folder / found[1]).exists():
+            left.replace(folder / found[1])
+        elif found:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def refuse_occupied(path: Path, *, overwrite: bool) -> bool:
+    """Refuse a place that a new run may not take; whether there is something that it would replace."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path}: is a file, not a folder for a run")
+    occupied = path.exists() and any(path.iterdir())
+    if occupied and not overwrite:
+        raise ValueError(f"{path}: is not empty; choose another folder or pass --overwrite")
+    if occupied:
+        refuse_foreign_files(path)
+    return occupied
 
 
 def refuse_foreign_files(path: Path) -> None:

@@ -1,11 +1,14 @@
 """`rbi train`: iterative RL on one machine, with checkpoints, metrics and the policies that came out."""
 
+import contextlib
 import dataclasses
 import itertools
 import os
 import shutil
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -147,6 +150,8 @@ def train(command: Train, argv: Sequence[str]) -> dict[str, Any]:
     plan, device = command.plan(), command.on()
     if command.resume and (done := complete(command)) is not None:
         return done
+    if command.out is not None and not command.resume:
+        runs.refuse_occupied(command.out.resolve(), overwrite=command.overwrite)
     players = plan.pace.players // GROUPS
     alone = device.type == "cpu"  # then games and networks take turns on the cores, and so do the groups
     threads = plan.pace.threads or max(1, (os.cpu_count() or 1) // (1 if alone else GROUPS))
@@ -164,19 +169,39 @@ def train(command: Train, argv: Sequence[str]) -> dict[str, Any]:
         about = checkpoint.restore(start, engine)
     with open_run(command, argv, about, resumed=start is not None) as writer:
         keeper = Keeper(command, engine, writer, about)
-        try:
-            with Watch(plan, engine) as watch:
-                for _ in engine.ticks():
-                    keeper.after_tick()
-                    watch.show(keeper)
-        except KeyboardInterrupt:
+        with Watch(plan, engine) as watch, stopping_between_ticks() as stopped:
+            for _ in engine.ticks():
+                keeper.after_tick()
+                watch.show(keeper)
+                if stopped.is_set():
+                    break
+        if stopped.is_set():
             keeper.save()
-            say(
-                f"rbi: stopped after {engine.learner.updates:,} updates; go on with --resume --out {writer.path}",
-                stderr=True,
-            )
-            raise
+            told = f"{engine.learner.updates:,} updates"
+            say(f"rbi: stopped after {told}; go on with --resume --out {writer.path}", stderr=True)
+            raise KeyboardInterrupt
         return keeper.finish()
+
+
+@contextlib.contextmanager
+def stopping_between_ticks() -> Iterator[threading.Event]:
+    """The first Ctrl-C or SIGTERM asks the run to stop where it can be saved; a second one stops it at once."""
+    stopped = threading.Event()
+
+    def ask(number: int, frame: Any) -> None:
+        if stopped.is_set():
+            signal.default_int_handler(number, frame)
+        stopped.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def complete(command: Train) -> dict[str, Any] | None:
@@ -207,6 +232,7 @@ def open_run(command: Train, argv: Sequence[str], about: dict[str, Any], *, resu
     assert command.out is not None
     if not resumed:  # it was stopped before its first checkpoint
         shutil.rmtree(command.out / "tensorboard", ignore_errors=True)
+    runs.tidy(command.out / "policies")
     return runs.Writer.reopen(command.out, lines=about["lines"])
 
 
@@ -225,7 +251,8 @@ class Keeper:
         from torch.utils.tensorboard import SummaryWriter  # a second of importing that no other command should wait for
 
         self.boards = SummaryWriter(str(writer.path / "tensorboard"), purge_step=engine.learner.updates)
-        self.last: dict[str, Any] = {}
+        lines = runs.read(writer.path).metrics
+        self.last: dict[str, Any] = lines[-1] if lines else {}
 
     @property
     def seconds(self) -> float:
@@ -242,8 +269,8 @@ class Keeper:
 
     def report(self) -> None:
         metrics = self.engine.metrics()
-        self.last = metrics
-        self.writer.metric(**metrics, seconds=round(self.seconds, 3))
+        self.last = metrics | {"seconds": round(self.seconds, 3)}
+        self.writer.metric(**self.last)
         self.about["lines"] += 1
         for name, value in metrics.items():
             if value is not None and name != "updates":
