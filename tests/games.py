@@ -44,4 +44,22 @@ class Catch(gymnasium.Env):
         return np.repeat(self.picture()[:, :, None], 3, axis=2).repeat(8, 0).repeat(8, 1)
 
 
-gymnasium.register(id="Catch-v0", entry_point=Catch)
+class Broken(Catch):
+    """Fails after a while."""
+
+    def drop(self):
+        super().drop()
+        if self.left < self.BALLS:
+            raise KeyError("a cable")
+
+
+class Nan(Catch):
+    """Gives a reward that is no number."""
+
+    def step(self, action):
+        picture, _, *rest = super().step(action)
+        return (picture, float("nan"), *rest)
+
+
+for game in (Catch, Broken, Nan):
+    gymnasium.register(id=f"{game.__name__}-v0", entry_point=game)

@@ -152,6 +152,11 @@ def test_a_finished_run_goes_on_when_more_updates_are_asked_for(trained, tmp_pat
         (("--env", "CartPole-v1", "--resume", "--out", "nowhere"), "is not a run folder"),
         (("--env", "CartPole-v1", "--device", "cuda"), "PyTorch finds no GPU here"),
         (("--envs", "CartPole-v1,Pendulum-v1"), "only discrete ones can be learned"),
+        (("--env", ""), "--env: name an environment"),
+        (("--env", "CartPole-v1", "--actor.exploration-exponent", "nan"), "exploration_exponent = nan"),
+        (("--env", "CartPole-v1", "--pace.hidden", "9999999999"), "hidden = 9999999999: must be at most"),
+        (("--env", "CartPole-v1", "--learner.batch", "40000"), "batch = 40000: 160,000 states a round"),
+        (("--env", "CartPole-v1", "--horizon.steps", "100000000"), "steps = 100000000"),
     ],
 )
 def test_a_mistake_gives_one_line_before_any_work(arguments, told, tmp_path, monkeypatch, capsys):
@@ -174,9 +179,44 @@ def test_a_run_goes_on_only_as_it_was_started(trained, tmp_path, capsys):
         assert cli.main([*again, *change]) == 2
         assert told in capsys.readouterr().err
     (at,) = (tmp_path / "run" / "checkpoints").iterdir()
+    more = [*again, "--pace.updates", "240"]
+    (tmp_path / "run" / "result.json").rename(tmp_path / "result.json")
+    assert cli.main([*again, "--pace.updates", "100"]) == 2
+    assert "--pace.updates = 100" in capsys.readouterr().err
+    (at / "state.json").rename(tmp_path / "state.json")
+    (at / "state.json").write_text("{}")
+    assert cli.main(more) == 2
+    assert "state.json: lacks 'world'" in capsys.readouterr().err
+    (tmp_path / "state.json").rename(at / "state.json")
     (at / "replay.safetensors").write_bytes(b"torn")
     assert cli.main([*again, "--pace.updates", "240"]) == 2
     assert "replay.safetensors: is torn or was changed" in capsys.readouterr().err
+    shutil.rmtree(at)
+    (tmp_path / "result.json").rename(tmp_path / "run" / "result.json")
+    assert cli.main(more) == 2
+    assert "has no checkpoint to go on from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("game", "told"),
+    [
+        ("Broken-v0", "failed with KeyError: 'a cable'"),
+        ("Nan-v0", "gave a reward or an observation that is not a finite"),
+    ],
+)
+def test_an_environment_that_fails_is_named_in_one_line(game, told, tmp_path, capsys):
+    env = f"tests.games:{game}"
+    assert cli.main([*TINY, "--env", env, "--pace.updates", "200", "--out", str(tmp_path / "run")]) == 2
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last.startswith(f"rbi: --env {env}: ")
+    assert told in last
+
+
+def test_an_evaluation_never_takes_the_place_of_what_it_evaluates(trained, capsys):
+    for out in (trained, trained / "policies", trained.parent):
+        assert cli.main(["evaluate", str(trained), "--out", str(out), "--overwrite"]) == 2
+        assert "belongs to the run that is evaluated" in capsys.readouterr().err
+    assert rbi.load_policy(trained)
 
 
 def test_presets_set_the_defaults_that_help_shows(capsys):

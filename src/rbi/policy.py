@@ -19,6 +19,7 @@ from rbi.rules import Rule, greedy, mix, parse_rule
 from rbi.sight import Sight
 
 FORMAT = 1
+MOST_HIDDEN = 65_536
 CONFIG, WEIGHTS = "policy.json", "weights.safetensors"
 
 
@@ -120,12 +121,21 @@ def load_policy(path: Path | str) -> Policy:
         raise ValueError(f"{path / CONFIG}: is of format {config.get('format')}; this version reads {FORMAT}")
     try:
         sight = Sight(tuple(config["sight"]["frame"]), config["sight"]["stack"], config["sight"]["actions"])
-        networks = Networks(sight, config["hidden"], with_pi=config["pi_net"])
+        if not 1 <= config["hidden"] <= MOST_HIDDEN:
+            raise ValueError(f"hidden = {config['hidden']}: must lie in [1, {MOST_HIDDEN:,}]")
+        networks = Networks(sight, config["hidden"], with_pi=config["pi_net"] is True)
         rule, c_greedy = parse_rule(config["rule"]), float(config["c_greedy"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path / CONFIG}: lacks or garbles {error}") from None
+        if not 0 <= c_greedy <= 1:
+            raise ValueError(f"c_greedy = {c_greedy}: must lie in [0, 1]")
+        env, about = config.get("env", ""), config.get("about", {})
+        if not isinstance(env, str) or not isinstance(about, dict):
+            raise ValueError("env must be a name and about a table")
+    except KeyError as error:
+        raise ValueError(f"{path / CONFIG}: lacks {error}") from None
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{path / CONFIG}: {str(error).splitlines()[0]}") from None
     try:
         networks.load_state_dict(load_file(path / WEIGHTS))
     except (safetensors.SafetensorError, RuntimeError, OSError) as error:
         raise ValueError(f"{path / WEIGHTS}: cannot be read ({str(error).splitlines()[0]})") from None
-    return Policy(networks, rule, c_greedy, env=config.get("env", ""), about=config.get("about"))
+    return Policy(networks, rule, c_greedy, env=env, about=about)

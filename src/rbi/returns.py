@@ -12,6 +12,7 @@ from torch import Tensor
 
 GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED = range(4)
 MIXED_ACTIONS = 43.7  # c_mix = m / (43.7 + m) for m actions
+MOST_STEPS = 10_000
 DAMPING = 0.1  # the two constants of w^pi
 
 
@@ -25,8 +26,8 @@ class Horizon:
     """What a reward one step later counts."""
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps = {self.steps}: a return needs at least 1")
+        if not 1 <= self.steps <= MOST_STEPS:
+            raise ValueError(f"steps = {self.steps}: a return needs at least 1, and {MOST_STEPS:,} at most")
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma = {self.gamma}: must lie in [0, 1]")
 

@@ -17,6 +17,8 @@ from rbi.evaluation.rollout import Name
 from rbi.policy import Policy, load_policy
 from rbi.report import evaluate as pages
 
+MOST_EPISODES = 1_000_000
+
 
 @dataclass(frozen=True)
 class Evaluate(Command):
@@ -40,14 +42,16 @@ class Evaluate(Command):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.episodes < 1:
-            raise ValueError(f"--episodes = {self.episodes}: must be at least 1")
+        if not 1 <= self.episodes <= MOST_EPISODES:
+            raise ValueError(f"--episodes = {self.episodes}: must be at least 1 and at most {MOST_EPISODES:,}")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("--device cuda: PyTorch finds no GPU here")
         if self.video is not None:
             films.check(self.video)
 
     def run(self, argv: Sequence[str]) -> None:
+        if self.out is not None and related(self.out.resolve(), self.path.resolve()):
+            raise ValueError(f"--out {self.out}: belongs to the run that is evaluated; choose another folder")
         policy = load_policy(self.path)
         env = self.env or policy.env
         if not env:
@@ -68,6 +72,11 @@ class Evaluate(Command):
                 count = films.write(self.video, progress(screens, "filming"))
                 say(f"film of one episode, {count} screens: {self.video}")
             say(f"scores of all episodes: {writer.path}")
+
+
+def related(one: Path, other: Path) -> bool:
+    """Whether one folder is the other or lies inside it."""
+    return one == other or one in other.parents or other in one.parents
 
 
 def evaluated(policy: Policy, protocol: Protocol, env: str, episodes: int, seed: int) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Train(Command):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.checkpoint_minutes <= 0:
+        if not self.checkpoint_minutes > 0:
             raise ValueError(f"--checkpoint-minutes = {self.checkpoint_minutes}: must be positive")
         for name in ("report_updates", "episodes"):
             if getattr(self, name) < 0:
@@ -104,7 +104,7 @@ class Train(Command):
         """One command for each algorithm, environment and seed that is asked for."""
         algos: tuple[Algorithm, ...] = ("rbi", "apex") if self.algo == "both" else (self.algo,)
         worlds = [f"ALE/{game}-v5" for game in PAPER_GAMES] if self.envs == "paper12" else self.envs.split(",")
-        worlds = [world.strip() for world in worlds if world.strip()] or [self.env]
+        worlds = list(dict.fromkeys(world.strip() for world in worlds if world.strip())) or [self.env]
         seeds = range(self.seed, self.seed + self.seeds)
         chosen = itertools.product(worlds, algos, seeds)
         found = [dataclasses.replace(self, env=e, algo=a, seed=s, envs="", seeds=1) for e, a, s in chosen]
@@ -145,8 +145,8 @@ def value_of(argv: Sequence[str], flag: str) -> str:
     return ""
 
 
-def train(command: Train, argv: Sequence[str]) -> dict[str, Any]:
-    """One run, from its beginning or its last checkpoint to its end; the result."""
+def train(command: Train, argv: Sequence[str], sweep_at: Path | None = None) -> dict[str, Any]:
+    """One run, from its beginning or its last checkpoint to its end, of a sweep or by itself; the result."""
     plan, device = command.plan(), command.on()
     if command.resume and (done := complete(command)) is not None:
         return done
@@ -155,11 +155,10 @@ def train(command: Train, argv: Sequence[str]) -> dict[str, Any]:
     players = plan.pace.players // GROUPS
     alone = device.type == "cpu"  # then games and networks take turns on the cores, and so do the groups
     threads = plan.pace.threads or max(1, (os.cpu_count() or 1) // (1 if alone else GROUPS))
+    refuse_too_large(plan, seen_in(plan.world), device)
+    start = prepare(command)
     say(f"making {plan.pace.players} environments of {plan.world.id}", stderr=True)
     first = envs.make(plan.world, players, threads, at_once=alone)
-    sight = Sight(first.frame, first.stack, first.actions)
-    refuse_too_large(plan, sight, device)
-    start = prepare(command)
     if alone and plan.world.atari:
         say("no GPU: pictures learn slowly on a processor; fewer --pace.players and --pace.updates help", stderr=True)
     worlds = [first, envs.make(plan.world, players, threads, at_once=alone)]
@@ -178,7 +177,7 @@ def train(command: Train, argv: Sequence[str]) -> dict[str, Any]:
         if stopped.is_set():
             keeper.save()
             told = f"{engine.learner.updates:,} updates"
-            say(f"rbi: stopped after {told}; go on with --resume --out {writer.path}", stderr=True)
+            say(f"rbi: stopped after {told}; go on with --resume --out {sweep_at or writer.path}", stderr=True)
             raise KeyboardInterrupt
         return keeper.finish()
 
@@ -204,6 +203,17 @@ def stopping_between_ticks() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+def seen_in(world: envs.World) -> Sight:
+    """What a policy sees in a world: one environment tells."""
+    one = envs.make(world, 1)
+    try:
+        return Sight(one.frame, one.stack, one.actions)
+    except ValueError as error:
+        raise ValueError(f"--env {world.id}: {error}") from None
+    finally:
+        one.close()
+
+
 def complete(command: Train) -> dict[str, Any] | None:
     """The result of a run that has nothing left to do, shown again."""
     command.refuse_other_run("train")
@@ -221,8 +231,14 @@ def prepare(command: Train) -> Path | None:
         return None
     assert command.out is not None
     start = checkpoint.newest(command.out)
-    if start is not None:
-        checkpoint.read(start)
+    if start is None:
+        if runs.read(command.out).result is not None:
+            raise ValueError(f"{command.out}: has no checkpoint to go on from; --overwrite begins again")
+        say(f"{command.out}: has no checkpoint yet, so it begins again", stderr=True)
+        return None
+    done = checkpoint.read(start)["counters"]["updates"]
+    if done > command.pace.updates:
+        raise ValueError(f"--pace.updates = {command.pace.updates}: {command.out} has done {done:,} already")
     return start
 
 
@@ -233,6 +249,7 @@ def open_run(command: Train, argv: Sequence[str], about: dict[str, Any], *, resu
     if not resumed:  # it was stopped before its first checkpoint
         shutil.rmtree(command.out / "tensorboard", ignore_errors=True)
     runs.tidy(command.out / "policies")
+    (command.out / "result.json").unlink(missing_ok=True)  # of fewer updates; the run is not complete any more
     return runs.Writer.reopen(command.out, lines=about["lines"])
 
 
@@ -404,7 +421,7 @@ def sweep(command: Train, jobs: list[Train], argv: Sequence[str]) -> None:
                 continue
             say(f"== {number} of {len(jobs)}: {job.algo} on {job.env}, seed {job.seed}")
             going_on = (at / "config.json").is_file()
-            train(dataclasses.replace(job, out=at, resume=going_on), argv)
+            train(dataclasses.replace(job, out=at, resume=going_on), argv, writer.path)
         found = pages.read_all(writer.path / "runs")
         writer.result(pages.scores(found))
         for env in dict.fromkeys(job.env for job in jobs):

@@ -75,6 +75,9 @@ def restore(path: Path, engine: LocalEngine) -> dict[str, Any]:
 def read(path: Path) -> dict[str, Any]:
     """state.json of a checkpoint whose files are all there as they were written."""
     state = runs.parse(path / STATE, runs.read_text(path / STATE), 1)
+    for key in ("world", "algo", "worlds", "counters", "about", "files"):
+        if key not in state:
+            raise ValueError(f"{path / STATE}: lacks {key!r}; the checkpoint is damaged")
     for name, wanted in state["files"].items():
         if not (path / name).is_file():
             raise ValueError(f"{path / name}: is missing from the checkpoint")

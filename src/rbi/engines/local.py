@@ -95,6 +95,8 @@ class LocalEngine:
         return {group: world.reset(self.env_seed + group * each) for group, world in enumerate(self.worlds)}
 
     def watch(self, group: int, seen: envs.Seen) -> None:
+        if not np.isfinite(seen.reward).all() or not (self.sight.pictures or np.isfinite(seen.frame).all()):
+            raise ValueError(f"--env {self.plan.world.id}: gave a reward or an observation that is not a finite number")
         for episode in self.scores[group].see(seen):
             self.recent.add(episode, careful=bool(self.epsilon[group][episode.player] <= CAREFUL))
 

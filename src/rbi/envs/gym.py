@@ -1,6 +1,8 @@
 """Any Gymnasium environment with discrete actions: vectors, pictures, or numbered states."""
 
+import contextlib
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -31,7 +33,8 @@ class GymVector:
 
     def reset(self, seed: int) -> Seen:
         self.over[:] = False
-        frames = [self.read(env.reset(seed=seed + i)[0]) for i, env in enumerate(self.envs)]
+        with self.named():
+            frames = [self.read(env.reset(seed=seed + i)[0]) for i, env in enumerate(self.envs)]
         none = np.zeros(self.players)
         first = np.ones(self.players, dtype=bool)
         return Seen(np.stack(frames), first, none.astype(np.float32), none.astype(np.uint8))
@@ -45,25 +48,38 @@ class GymVector:
         frames = []
         first, reward = self.over.copy(), np.zeros(self.players, dtype=np.float32)
         end = np.full(self.players, GOES_ON, dtype=np.uint8)
-        for i, env in enumerate(self.envs):
-            if first[i]:
-                observation, _ = env.reset()
-            else:
-                observation, r, terminated, truncated, _ = env.step(self.pending[i] + self.lowest)
-                reward[i] = r
-                end[i] = TERMINATED if terminated else TRUNCATED if truncated else GOES_ON
-            frames.append(self.read(observation))
+        with self.named():
+            for i, env in enumerate(self.envs):
+                if first[i]:
+                    observation, _ = env.reset()
+                else:
+                    observation, r, terminated, truncated, _ = env.step(self.pending[i] + self.lowest)
+                    reward[i] = r
+                    end[i] = TERMINATED if terminated else TRUNCATED if truncated else GOES_ON
+                frames.append(self.read(observation))
         self.over = end != GOES_ON
         return Seen(np.stack(frames), first, reward, end)
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Whatever goes wrong inside an environment is told in one line with its name."""
+        try:
+            yield
+        except Exception as error:
+            told = " ".join(str(error).split())
+            raise ValueError(f"--env {self.world.id}: failed with {type(error).__name__}: {told}") from error
 
     def read(self, observation: Any) -> np.ndarray[Any, Any]:
         """One frame: a picture as it is, a vector in float32, a numbered state as a vector of zeros and a one."""
         if self.numbered:
             space: Any = self.envs[0].observation_space
             return np.eye(self.frame[0], dtype=np.float32)[int(observation) - int(space.start)]
-        if len(self.frame) > 1:
-            return np.asarray(observation)
-        return np.asarray(observation, dtype=np.float32).reshape(-1)
+        seen = np.asarray(observation)
+        if len(self.frame) == 1:
+            seen = seen.astype(np.float32).reshape(-1)
+        if seen.shape != self.frame:
+            raise ValueError(f"shows {seen.shape} where its space says {self.frame}")
+        return seen
 
     def state(self) -> bytes | None:
         try:
@@ -91,7 +107,7 @@ class GymVector:
 def make_one(id_: str, render_mode: str | None) -> gymnasium.Env[Any, Any]:
     try:
         return gymnasium.make(id_, render_mode=render_mode) if render_mode else gymnasium.make(id_)
-    except (gymnasium.error.Error, ImportError) as error:
+    except Exception as error:  # whatever its constructor raises
         told = " ".join(str(error).split())
         raise ValueError(f"--env {id_}: {told}") from None
 

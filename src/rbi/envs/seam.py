@@ -37,6 +37,8 @@ class World:
     """An Atari episode starts with up to so many actions of doing nothing."""
 
     def __post_init__(self) -> None:
+        if not self.id.strip():
+            raise ValueError("--env: name an environment, such as CartPole-v1")
         if self.max_frames < 1:
             raise ValueError(f"max_frames = {self.max_frames}: must be at least 1")
         if not 0 <= self.sticky <= 1:

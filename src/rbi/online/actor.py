@@ -53,8 +53,8 @@ class ActorConfig:
         for name in ("c_greedy", "exploration"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must lie in [0, 1]")
-        if self.exploration_exponent < 0:
-            raise ValueError(f"exploration_exponent = {self.exploration_exponent}: must be at least 0")
+        if not 0 <= self.exploration_exponent < math.inf:
+            raise ValueError(f"exploration_exponent = {self.exploration_exponent}: must be at least 0, and finite")
 
 
 class Actor:

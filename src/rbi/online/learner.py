@@ -11,6 +11,7 @@ best for Q (double Q-learning). A learner knows no engine and never waits for it
 
 import contextlib
 import copy
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -64,8 +65,8 @@ class LearnerConfig:
         for name in ("learning_rate", "adam_epsilon"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must lie between 0 and 1")
-        if self.policy_exponent < 0:
-            raise ValueError(f"policy_exponent = {self.policy_exponent}: must be at least 0")
+        if not 0 <= self.policy_exponent < math.inf:
+            raise ValueError(f"policy_exponent = {self.policy_exponent}: must be at least 0, and finite")
         if self.target_updates % self.round_updates:
             raise ValueError(f"target_updates = {self.target_updates}: not a multiple of {self.round_updates}, a round")
 

@@ -12,6 +12,7 @@ from rbi.returns import Horizon
 
 Algorithm = Literal["rbi", "apex"]
 Preset = Literal["paper", "fast", "small"]
+MOST_HIDDEN = 65_536
 GROUPS = 2  # while one group of environments moves, the other's actions are computed
 
 PAPER_GAMES = (
@@ -61,8 +62,11 @@ class Pace:
             raise ValueError(f"players = {self.players}: must be even, since two groups take turns")
         if not 0 < self.states_per_update < math.inf:
             raise ValueError(f"states_per_update = {self.states_per_update}: must be positive")
-        if self.random_updates < 0 or self.threads < 0:
-            raise ValueError("random_updates and threads: must be at least 0")
+        for name in ("random_updates", "threads"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} = {getattr(self, name)}: must be at least 0")
+        if self.hidden > MOST_HIDDEN:
+            raise ValueError(f"hidden = {self.hidden}: must be at most {MOST_HIDDEN:,}")
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,9 @@ class Plan:
                 f"{self.replay.states} states; give a smaller --pace.start-states or a larger --replay.states"
             )
 
+        drawn = self.learner.batch * round_
+        if drawn > self.replay.states:
+            raise ValueError(f"batch = {self.learner.batch}: {drawn:,} states a round, and the replay holds fewer")
         unseen = self.replay.reveal_updates * self.pace.states_per_update
         if unseen > self.replay.states:
             raise ValueError(
