@@ -199,11 +199,9 @@ def test_a_run_goes_on_only_as_it_was_started(trained, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("game", "told"),
-    [
-        ("Broken-v0", "failed with KeyError: 'a cable'"),
-        ("Nan-v0", "gave a reward or an observation that is not a finite"),
-    ],
+    [("Broken-v0", "failed with KeyError: 'a cable'"), ("Nan-v0", "gave a reward or an observation that is not")],
 )
+@pytest.mark.filterwarnings("ignore:.*NaN value")  # Gymnasium's own, before ours
 def test_an_environment_that_fails_is_named_in_one_line(game, told, tmp_path, capsys):
     env = f"tests.games:{game}"
     assert cli.main([*TINY, "--env", env, "--pace.updates", "200", "--out", str(tmp_path / "run")]) == 2
