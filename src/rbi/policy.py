@@ -14,12 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rbi import runs
-from rbi.nets import Networks
+from rbi.nets import MOST_HIDDEN, Networks
 from rbi.rules import Rule, greedy, mix, parse_rule
 from rbi.sight import Sight
 
 FORMAT = 1
-MOST_HIDDEN = 65_536
 CONFIG, WEIGHTS = "policy.json", "weights.safetensors"
 
 

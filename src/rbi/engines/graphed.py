@@ -35,7 +35,7 @@ class GraphedCalls:
             capture(lambda g=g, group=group: replay.add(g, group.moment), self.learning, [])  # type: ignore[misc]
             for g, group in enumerate(self.groups)
         ]
-        keep = [*learner.state().values(), learner.computing]
+        keep = [*learner.state().values(), learner.computing, replay.priority, replay.mass]
         self.round = warmed(lambda: learner.round(replay), self.learning, learner.generator, keep)
         torch.cuda.synchronize(self.device)
 

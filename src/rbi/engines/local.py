@@ -27,21 +27,22 @@ from rbi.returns import exploration_ladder
 from rbi.rules import Behavior, Greedy, parse_rule
 from rbi.sight import Sight
 
+MOST_SEED = 2**31 - 2**20  # the emulator takes 31 bits, one seed a player
 CAREFUL = 0.05  # a player that explores no more than this shows what the policy can do
 
 
 class LocalEngine:
-    """A training run on this machine. `ticks` runs it; everything to be saved is in `state`."""
+    """A training run on this machine. `ticks` runs it; to be saved are `tensors`, `counters`, replay and worlds."""
 
     def __init__(self, plan: Plan, seed: int, device: torch.device, worlds: list[envs.VectorEnv]) -> None:
-        self.plan, self.seed, self.device, self.worlds = plan, seed, device, worlds
+        self.plan, self.device, self.worlds = plan, device, worlds
         first = worlds[0]
         self.sight = Sight(first.frame, first.stack, first.actions)
         dtype = computing_dtype(device)
         pace, acting = plan.pace, plan.actor
         seeds = np.random.SeedSequence(seed).generate_state(GROUPS + 3, np.uint32).tolist()
         generators = [torch.Generator(device).manual_seed(s) for s in seeds[: GROUPS + 1]]
-        self.env_seed, weights_seed = seeds[-2] >> 1, seeds[-1]  # the emulator takes 31 bits
+        self.env_seed, weights_seed = seeds[-2] >> 1, seeds[-1]
 
         def networks() -> Any:
             return drawn(self.sight, pace.hidden, with_pi=plan.learns_policy, seed=weights_seed)
@@ -91,8 +92,8 @@ class LocalEngine:
         """First frames of new episodes, where no restored environment is in the middle of a step."""
         if self.tick and all(world.moving for world in self.worlds):
             return {}
-        each = self.plan.pace.players // GROUPS
-        return {group: world.reset(self.env_seed + group * each) for group, world in enumerate(self.worlds)}
+        each, start = self.plan.pace.players // GROUPS, (self.env_seed + self.tick) % MOST_SEED
+        return {group: world.reset(start + group * each) for group, world in enumerate(self.worlds)}
 
     def watch(self, group: int, seen: envs.Seen) -> None:
         if not np.isfinite(seen.reward).all() or not (self.sight.pictures or np.isfinite(seen.frame).all()):

@@ -12,6 +12,8 @@ from torch.nn import functional
 from rbi.nets.convolution import convolve_relu
 from rbi.sight import Sight
 
+MOST_HIDDEN = 65_536  # numbers in a hidden layer; more is a slip of the hand
+
 
 class Trunk(nn.Module):
     """From what is seen to features: DQN's convolutions, or one hidden layer for vectors."""

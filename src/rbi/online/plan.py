@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rbi.envs import World
+from rbi.nets import MOST_HIDDEN
 from rbi.online.actor import ActorConfig
 from rbi.online.learner import LearnerConfig
 from rbi.replay import ReplayConfig
@@ -12,7 +13,6 @@ from rbi.returns import Horizon
 
 Algorithm = Literal["rbi", "apex"]
 Preset = Literal["paper", "fast", "small"]
-MOST_HIDDEN = 65_536
 GROUPS = 2  # while one group of environments moves, the other's actions are computed
 
 PAPER_GAMES = (
@@ -97,7 +97,6 @@ class Plan:
                 f"start_states = {self.pace.start_states}: learning would wait for more than half of the replay's "
                 f"{self.replay.states} states; give a smaller --pace.start-states or a larger --replay.states"
             )
-
         drawn = self.learner.batch * round_
         if drawn > self.replay.states:
             raise ValueError(f"batch = {self.learner.batch}: {drawn:,} states a round, and the replay holds fewer")
