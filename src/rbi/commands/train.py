@@ -281,7 +281,7 @@ def sweep(command: Train, jobs: list[Train], argv: Sequence[str]) -> None:
         writer = command.new_run("train", argv)
     with writer:
         for number, job in enumerate(jobs, 1):
-            at = writer.path / "runs" / f"{job.algo}-{job.env.replace('/', '-').replace(':', '-')}-seed{job.seed}"
+            at = writer.path / "runs" / f"{job.algo}-{as_name(job.env)}-seed{job.seed}"
             if at.exists() and runs.read(at).result is not None:
                 continue
             say(f"== {number} of {len(jobs)}: {job.algo} on {job.env}, seed {job.seed}")
@@ -291,6 +291,11 @@ def sweep(command: Train, jobs: list[Train], argv: Sequence[str]) -> None:
         writer.result(pages.scores(found))
         for env in dict.fromkeys(job.env for job in jobs):
             of_env = [run for run in found if run.config["settings"]["env"] == env]
-            writer.figure(f"learning-{env.replace('/', '-').replace(':', '-')}", pages.learning_curves(of_env))
+            writer.figure(f"learning-{as_name(env)}", pages.learning_curves(of_env))
         show(pages.score_table(runs.read(writer.path).finished(), paper=command.envs == "paper12"))
         say(f"runs and figures: {writer.path}")
+
+
+def as_name(env: str) -> str:
+    """An environment's id as part of a file's name."""
+    return env.replace("/", "-").replace(":", "-")
