@@ -43,9 +43,9 @@ columns are the final policy's, drawn from without exploration, no-op starts, st
 LEARNING_TELLS = """
 Adam's epsilon decides how fast the Q-net learns here. The paper's optimiser has 0.00015, but the gradients of a mean
 Huber loss on clipped rewards are far smaller (median of their root mean square 0.000003, looked at once after 100
-updates), so that Adam becomes plain gradient descent with a tiny step. With 1e-8 RBI has two and a half to three times the score
-around 120,000 updates (one seed each). The preset `fast` takes 1e-8, `paper` keeps 0.00015. The run of 490,000 updates
-is from before that was found.
+updates), so that Adam becomes plain gradient descent with a tiny step. With 1e-8 RBI has two and a half to
+three times the score around 120,000 updates (one seed each). The preset `fast` takes 1e-8, `paper` keeps 0.00015.
+The run of 490,000 updates is from before that was found.
 A long run with 1e-8 has not been made yet, and Ape-X has run for 30,000 updates only (with 256 players): there it is
 ahead of RBI. We suppose that RBI's policy follows Q only as fast as the pi-net imitates states of the whole replay;
 this has not been tested.
