@@ -57,6 +57,35 @@ def n_step(rewards: Tensor, ends: Tensor, gamma: float) -> NStep:
     return NStep((reached * powers[:n] * rewards).sum(1), powers[steps] * bootstraps, steps)
 
 
+class MonteCarlo(NamedTuple):
+    """Discounted sums of all rewards to come, and how many steps there are to the end of each sum."""
+
+    returns: Tensor
+    left: Tensor
+
+
+def monte_carlo(rewards: Tensor, ends: Tensor, gamma: float) -> MonteCarlo:
+    """From `[S]` rewards and ends of episodes one after the other: sum_k gamma^k r_{t+k} up to the next end.
+
+    Every end but GOES_ON ends the sum; a caller who lets returns run over lost lives clears those first. What comes
+    after a truncation is unknown: gamma^left says how much of it is missing. Sums are doubled in length, log2 times.
+
+    >>> monte_carlo(torch.tensor([1.0, 1.0, 1.0, 8.0]), torch.tensor([0, 0, 2, 3]), 0.5)
+    MonteCarlo(returns=tensor([1.7500, 1.5000, 1.0000, 8.0000]), left=tensor([3, 2, 1, 1]))
+    """
+    size = len(rewards)
+    ended = torch.nonzero(ends != GOES_ON).squeeze(1)
+    if size and (not len(ended) or ended[-1] != size - 1):
+        raise ValueError("the last step of all must be an end")
+    step = torch.arange(size, device=rewards.device)
+    left = ended[torch.searchsorted(ended, step)] - step + 1 if size else step
+    sums, reach = rewards.double(), 1
+    while size and reach < int(left.max()):
+        sums[:-reach] += torch.where(left[:-reach] > reach, gamma**reach * sums[reach:], 0.0)
+        reach *= 2
+    return MonteCarlo(sums.to(rewards.dtype), left)
+
+
 def exploration_ladder(players: int, base: float = 0.4, exponent: float = 7.0) -> Tensor:
     """Ape-X's exploration, one rate a player: eps_i = base^(1 + exponent * i / (players - 1)).
 

@@ -124,7 +124,9 @@ PRESETS: dict[Preset, dict[str, Any]] = {
     # one GPU and minutes: ten batches share a look at the priorities, weights travel at once (docs/decisions/007)
     "fast": {
         "actor": ActorConfig(),
-        "learner": LearnerConfig(learning_rate=0.0001, adam_epsilon=1e-8, round_updates=10, target_updates=1000),
+        "learner": LearnerConfig(
+            learning_rate=0.0001, adam_epsilon=1e-8, round_updates=10, target_updates=1000, centres="mean"
+        ),
         "replay": ReplayConfig(states=1_000_000),
         "horizon": Horizon(),
         "pace": Pace(

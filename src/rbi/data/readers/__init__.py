@@ -1,0 +1,87 @@
+"""Every format that episodes come in, one file each, recognised by what is there."""
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from rbi.data.episode import Episode
+from rbi.data.episodes import Episodes, Problem
+from rbi.data.readers.agc_settings import AgcConfig
+from rbi.data.readers.seam import Asked, Outline, Reader
+from rbi.data.readers.table_settings import TableConfig
+from rbi.data.store import Store, is_store
+
+__all__ = ["Asked", "Format", "Outline", "Reader", "Settings", "load_episodes", "open_reader", "recognise"]
+
+Format = Literal["store", "agc", "dqn_replay", "minari", "d3rlpy", "parquet", "csv"]
+"""In the order in which they are tried."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user says about the data, in general and for some formats."""
+
+    asked: Asked = field(default_factory=Asked)
+    agc: AgcConfig = field(default_factory=AgcConfig)
+    table: TableConfig = field(default_factory=TableConfig)
+
+
+def module(name: str) -> Any:
+    """The file of a format: it has `recognises(path)` and `open_reader(path, settings)`."""
+    return importlib.import_module(f"rbi.data.readers.{name}")
+
+
+def recognise(path: Path) -> Format:
+    """What kind of data lies there."""
+    if not path.exists():
+        raise ValueError(f"{path}: no such file or folder")
+    for name in get_args(Format):
+        if module(name).recognises(path):
+            found: Format = name
+            return found
+    raise ValueError(f"{path}: no format that we know is there; name it with --format ({', '.join(get_args(Format))})")
+
+
+def open_reader(path: Path | str, format_: Format | None = None, settings: Settings | None = None) -> Reader:
+    """The reader of the data at a path."""
+    path = Path(path)
+    name = format_ or recognise(path)
+    if not path.exists():
+        raise ValueError(f"{path}: no such file or folder")
+    found: Reader = module(name).open_reader(path, settings or Settings())
+    return found
+
+
+def load_episodes(
+    path: Path | str,
+    format: Format | None = None,  # noqa: A002 - the word that users look for
+    *,
+    settings: Settings | None = None,
+    strict: bool = False,
+) -> Episodes:
+    """The episodes at a path, in any supported format, recognised by what is there.
+
+    A store is read where it lies; everything else is read into memory (`rbi data import` makes a store of what is too
+    large). Episodes that cannot be used are left out and told in `.problems`; with `strict` the first is an error.
+    """
+    path = Path(path)
+    if (format_ := format) in (None, "store") and is_store(path):
+        return Store(path)
+    reader = open_reader(path, format_, settings)
+    problems: list[Problem] = []
+
+    def good() -> Iterator[Episode]:
+        for part in reader.parts():
+            for item in reader.read(part):
+                if isinstance(item, Problem):
+                    if strict:
+                        raise ValueError(str(item))
+                    problems.append(item)
+                else:
+                    yield item
+
+    found = Episodes.of(good(), reader.spec)
+    found.problems = problems
+    return found

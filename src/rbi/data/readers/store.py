@@ -1,0 +1,54 @@
+"""Our own store, as a format among others."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rbi.data.episode import Episode
+from rbi.data.episodes import Problem
+from rbi.data.readers.seam import Outline
+from rbi.data.store import Store, is_store
+
+
+def recognises(path: Path) -> bool:
+    return is_store(path)
+
+
+def open_reader(path: Path, _settings: Any) -> "StoreReader":
+    return StoreReader(path)
+
+
+class StoreReader:
+    """Episodes of a store; a part is an episode's number."""
+
+    parallel = False
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.store = path, Store(path)
+        self.spec = self.store.spec
+
+    def parts(self) -> Sequence[int]:
+        return range(len(self.store))
+
+    def read(self, part: int) -> Iterator[Episode | Problem]:
+        try:
+            yield self.store[part]
+        except ValueError as error:
+            yield Problem(str(self.path), part + 1, str(error))
+
+    def outline(self, part: int) -> Iterator[Outline | Problem]:
+        record = self.store.records[part]
+        columns = {name: self.store.part(name, record) for name in ("actions", "rewards", "terminated", "life_lost")}
+        yield Outline(
+            columns["actions"],
+            columns["rewards"],
+            bool(columns["terminated"][-1]),
+            bool(record["quit"]),
+            int(np.sum(columns["life_lost"])),
+            self.spec.has_probs,
+            self.store.texts[record["player"]],
+            self.store.texts[record["source"]],
+            int(record["line"]),
+        )

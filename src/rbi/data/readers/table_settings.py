@@ -1,0 +1,8 @@
+"""How tables are read: which column is what."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TableConfig:
+    """Settings of the table readers."""

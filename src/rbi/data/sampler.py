@@ -1,0 +1,248 @@
+"""Random batches for learning: states of stacked frames, actions, and returns, straight from where episodes lie.
+
+    observations   f0 f1 f2 f3 | g0 g1 g2 ...         every frame once, episodes one after the other
+    state of f1    [0, 0, f0, f1]                     stacked on read; before the first frame there is black
+
+Which steps there are, their returns and where their frames lie is worked out once; a draw is a few gathers.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rbi.data.episode import Array, Episode
+from rbi.data.episodes import Episodes
+from rbi.data.store import Store
+from rbi.returns import GOES_ON, LIFE_LOST, TRUNCATED, monte_carlo, n_step
+
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class SamplerConfig:
+    """What a batch holds."""
+
+    batch: int = 32
+    """States in a batch."""
+    steps: int | None = None
+    """n-step returns, with the state n steps ahead; None: Monte-Carlo returns to the end."""
+    gamma: float = 0.99
+    """What a reward one step later counts."""
+    split_lives: bool = True
+    """A lost life ends the return."""
+    clip_rewards: bool = True
+    """Clip rewards to [-1, 1]; for learning, never for scores."""
+    unfinished: float = 0.05
+    """Leave out steps whose Monte-Carlo return was cut off so near that gamma^steps of it, more than this, is missing;
+    1 leaves none out."""
+    memory_bytes: int | None = None
+    """Keep at most about so many bytes of a store in this process' memory; None lets the system decide."""
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise ValueError(f"batch = {self.batch}: must be at least 1")
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps = {self.steps}: must be at least 1, or None for Monte-Carlo returns")
+        for name in ("gamma", "unfinished"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} = {getattr(self, name)}: must lie in [0, 1]")
+        if self.memory_bytes is not None and self.memory_bytes < 1:
+            raise ValueError(f"memory_bytes = {self.memory_bytes}: must be at least 1")
+
+
+class Batch(NamedTuple):
+    """B steps. The target of Q(state, action) is `returns + discount * V(next_states)`."""
+
+    states: Tensor
+    """`[B, stack, *frame]`"""
+    actions: Tensor
+    """`[B]` int64"""
+    returns: Tensor
+    """`[B]`: the Monte-Carlo return, or the n rewards of an n-step return."""
+    discount: Tensor
+    """`[B]`: what the value of the next state counts; 0 where the return is whole."""
+    next_states: Tensor | None
+    """`[B, stack, *frame]` for n-step returns, else None. Where discount is 0 they mean nothing."""
+    steps: Tensor
+    """`[B]`: which steps of the data they are."""
+    legal: Tensor | None = None
+    """`[B, A]` where it was logged."""
+
+
+class Sampler:
+    """Draws steps with equal probability, or in proportion to `weights` (one a step), with replacement.
+
+    `which` limits it to some episodes. On a GPU with `resident` all frames lie in its memory and nothing travels;
+    otherwise they are gathered in the host's memory (pinned where there is a GPU) and sent to `device`.
+    """
+
+    def __init__(
+        self,
+        episodes: Episodes | Sequence[Episode],
+        config: SamplerConfig,
+        generator: torch.Generator,
+        *,
+        device: torch.device | str = "cpu",
+        which: Sequence[int] | Array | None = None,
+        weights: Array | None = None,
+        resident: bool = False,
+    ) -> None:
+        data = episodes if isinstance(episodes, Episodes) else Episodes.of(episodes)
+        self.data, self.config, self.generator, self.device = data, config, generator, torch.device(device)
+        self.stack, self.frame = data.spec.stack, data.spec.frame
+        at = self.device if resident else torch.device("cpu")
+        self.frames = flat_frames(data).to(at)
+        self.pinned = at.type == "cpu" and self.device.type == "cuda"
+        self.back = torch.arange(self.stack - 1, -1, -1, device=at)
+        index = data.records
+        which = np.arange(len(index)) if which is None else np.asarray(which)
+        self.place, self.age = (torch.from_numpy(a).to(at) for a in places(index, self.stack))
+        self.actions = torch.from_numpy(data.arrays["actions"].astype(np.int64)).to(at)
+        self.legal = torch.from_numpy(data.arrays["legal"].copy()).to(at) if data.spec.has_legal else None
+        returns = returns_of(data, config)
+        self.returns, self.discount, self.ahead = (t.to(at) for t in (returns.reward, returns.discount, returns.steps))
+        candidates = chosen_steps(index, which)
+        self.usable = candidates[returns.usable[candidates].numpy()]
+        self.left_out = 1 - len(self.usable) / max(1, len(candidates))
+        if not len(self.usable):
+            raise ValueError("no step is left to draw from: every return was cut off too early")
+        self.from_ = torch.from_numpy(self.usable).to(at)
+        self.mass = None if weights is None else running_sum(weights, self.usable, data.steps).to(at)
+        self.touched = 0
+
+    def draw(self, batch: int | None = None) -> Batch:
+        """A batch."""
+        size = (batch or self.config.batch,)
+        at = self.from_.device
+        if self.mass is None:
+            drawn = torch.randint(len(self.from_), size, generator=self.generator, device=at)
+        else:
+            point = torch.rand(size, generator=self.generator, device=at, dtype=torch.float64) * self.mass[-1]
+            drawn = torch.searchsorted(self.mass, point, right=True).clamp_(max=len(self.mass) - 1)
+        return self.batch(self.from_[drawn])
+
+    def batch(self, steps: Tensor) -> Batch:
+        """The batch of these steps of the data."""
+        place, age, ahead = (table.index_select(0, steps) for table in (self.place, self.age, self.ahead))
+        if self.config.steps is None:
+            states, next_states = self.states(place, age), None
+        else:  # both in one gather
+            later = (age + ahead).clamp_(max=self.stack - 1)
+            states, next_states = self.states(torch.cat([place, place + ahead]), torch.cat([age, later])).chunk(2)
+        found = Batch(
+            states,
+            self.actions.index_select(0, steps),
+            self.returns.index_select(0, steps),
+            self.discount.index_select(0, steps),
+            next_states,
+            steps,
+            None if self.legal is None else self.legal.index_select(0, steps),
+        )
+        self.stay_small(states.numel() * states.element_size() * (1 if next_states is None else 2))
+        if self.frames.device == self.device:
+            return found
+        return Batch(*(None if t is None else t.to(self.device, non_blocking=True) for t in found))  # type: ignore[arg-type]
+
+    def states(self, place: Tensor, age: Tensor) -> Tensor:
+        """Stacks `[B, stack, *frame]` that end at these frames; `age` older ones, at most, are of the episode."""
+        rows = (place[:, None] - self.back).clamp_(0, len(self.frames) - 1).flatten()
+        shape = (len(rows), self.frames.shape[1])
+        out = torch.empty(shape, dtype=self.frames.dtype, device=rows.device, pin_memory=self.pinned)
+        torch.index_select(self.frames, 0, rows, out=out)
+        before = (self.back > age[:, None]).flatten()
+        if self.frames.is_cuda:
+            out.masked_fill_(before[:, None], 0)
+        elif before.any():
+            out.index_fill_(0, before.nonzero().squeeze(1), 0)
+        return out.view(len(place), self.stack, *self.frame)
+
+    def stay_small(self, read_bytes: int) -> None:
+        self.touched += read_bytes
+        if self.config.memory_bytes and self.touched > self.config.memory_bytes and isinstance(self.data, Store):
+            self.data.forget()
+            self.touched = 0
+
+    def epoch(self) -> Iterator[Batch]:
+        """Every usable step once, in random order; the last batch may be smaller."""
+        order = torch.randperm(len(self.from_), generator=self.generator, device=self.from_.device)
+        for part in torch.split(order, self.config.batch):
+            yield self.batch(self.from_[part])
+
+
+class Returns(NamedTuple):
+    """For every step `[S]`: its return, what the bootstrap counts, how far ahead it lies, whether it can be used."""
+
+    reward: Tensor
+    discount: Tensor
+    steps: Tensor
+    usable: Tensor
+
+
+def returns_of(data: Episodes, config: SamplerConfig) -> Returns:
+    """The returns that the config asks for."""
+    rewards = torch.from_numpy(np.array(data.arrays["rewards"], dtype=np.float32))
+    rewards = rewards.clamp_(-1, 1) if config.clip_rewards else rewards
+    ends = torch.from_numpy(data.ends())
+    if not config.split_lives:
+        ends[ends == LIFE_LOST] = GOES_ON
+    if config.steps is None:
+        found = monte_carlo(rewards, ends, config.gamma)
+        last = torch.arange(len(rewards)) + found.left - 1
+        missing = torch.where(ends[last] == TRUNCATED, config.gamma ** found.left.double(), 0.0)
+        none = torch.zeros(len(rewards))
+        return Returns(found.returns, none, none.long(), missing <= config.unfinished)
+    parts = [
+        n_step(window(rewards, start, config.steps), window(ends, start, config.steps), config.gamma)
+        for start in range(0, len(rewards), CHUNK)
+    ]
+    reward, discount, steps = (torch.cat(part) for part in zip(*parts, strict=True))
+    has_final = torch.from_numpy(np.repeat(data.records["observations"] > data.records["steps"], data.records["steps"]))
+    left = monte_carlo(rewards, torch.where(ends == LIFE_LOST, GOES_ON, ends), 0.0).left
+    return Returns(reward, discount, steps, (discount == 0) | (steps < left) | has_final)
+
+
+def window(values: Tensor, start: int, steps: int) -> Tensor:
+    """`[CHUNK, steps]`: each value and those that follow it."""
+    part = values[start : start + CHUNK + steps - 1]
+    short = min(CHUNK, len(values) - start) + steps - 1 - len(part)
+    return torch.nn.functional.pad(part, (0, short)).unfold(0, steps, 1)
+
+
+def places(index: Array, stack: int) -> tuple[Array, Array]:
+    """For every step: where its observation lies, and how many older frames of its state there are."""
+    steps = index["steps"]
+    shift = np.repeat(index["first_observation"] - index["first_step"], steps)
+    first = np.repeat(index["first_step"], steps)
+    step = np.arange(len(shift))
+    return step + shift, np.minimum(step - first, stack - 1)
+
+
+def chosen_steps(index: Array, which: Array) -> Array:
+    """The steps of some episodes."""
+    if len(which) == 0:
+        return np.zeros(0, dtype=np.int64)
+    starts, counts = index["first_step"][which], index["steps"][which]
+    shift = np.repeat(starts - np.concatenate([[0], counts.cumsum()[:-1]]), counts)
+    return np.arange(counts.sum()) + shift
+
+
+def running_sum(weights: Array, usable: Array, steps: int) -> Tensor:
+    """The running sum of weights over the steps that can be drawn, in float64: float32 would lose items."""
+    weights = np.asarray(weights, dtype=np.float64)
+    if weights.shape != (steps,):
+        raise ValueError(f"weights of shape {weights.shape} for {steps} steps")
+    mine = weights[usable]
+    if not np.isfinite(mine).all() or (mine < 0).any() or not mine.sum():
+        raise ValueError("weights must be finite, not negative, and not all zero")
+    return torch.from_numpy(mine.cumsum())
+
+
+def flat_frames(data: Episodes) -> Tensor:
+    """All observations `[F, numbers]`, where they lie."""
+    found = data.arrays["observations"].view()
+    found.flags.writeable = True  # PyTorch knows no arrays that cannot be written to; nobody does
+    return torch.from_numpy(found.reshape(len(found), -1))

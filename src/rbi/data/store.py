@@ -1,0 +1,250 @@
+"""The store: a folder of plain arrays that grow at their ends, and an index of the episodes in them.
+
+    store.json         format, and what all episodes share (`Spec`)
+    observations.bin   every observation once, one after the other, `[F, *frame]`
+    actions.bin ...    a file a column, `[S]`: actions, rewards, terminated, truncated, life_lost, and where they were
+                       logged action_probs and legal `[S, A]`
+    texts.jsonl        names of players and sources, a JSON string a line
+    episodes.bin       a record of fixed size for each episode: where it begins, how long it is, who played (`RECORD`)
+    set_aside.jsonl    episodes that were not taken, with source, line and reason
+
+Nothing is ever changed, only appended, and the index last: an episode is there when its record is. What a killed
+writer left behind the last record is cut off by the next one; readers never look there. docs/store.md has the layout
+for readers without this package.
+"""
+
+import contextlib
+import fcntl
+import json
+import math
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from rbi import runs
+from rbi.data.episode import Array, Episode, Spec
+from rbi.data.episodes import RECORD, Episodes, Problem, checksum, columns, fill
+
+FORMAT = 1
+CONFIG, INDEX, TEXTS, SET_ASIDE = "store.json", "episodes.bin", "texts.jsonl", "set_aside.jsonl"
+BUFFERED_BYTES, BUFFERED_SECONDS = 1 << 20, 1.0  # short episodes are written together; none waits longer
+SYNCED_BYTES = 1 << 28
+
+
+class Store(Episodes):
+    """The episodes of a folder, read where they lie.
+
+    It shows what was there when it was opened; `refresh` looks again, while someone else may be appending.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.maps: dict[str, mmap.mmap] = {}
+        super().__init__(read_spec(self.path), {}, np.zeros(0, RECORD), [])
+        self.refresh()
+
+    def refresh(self) -> None:
+        """See the episodes that were appended since."""
+        self.records = read_index(self.path, self.spec)
+        self.texts = read_texts(self.path)
+        self.problems = [Problem(**line) for line in runs.read_lines(self.path / SET_ASIDE)]
+        self.arrays = {name: self.mapped(name) for name in columns(self.spec)}
+
+    def mapped(self, name: str) -> Array:
+        """A column of all episodes, read from disk as it is used."""
+        dtype, shape = columns(self.spec)[name]
+        count = self.frames if name == "observations" else self.steps
+        if not count:
+            return np.zeros((0, *shape), dtype)
+        with (self.path / f"{name}.bin").open("rb") as file:  # private, so that PyTorch takes it; nobody writes to it
+            size = count * dtype.itemsize * math.prod(shape)
+            self.maps[name] = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+        array = np.frombuffer(self.maps[name], dtype).reshape(count, *shape)
+        array.flags.writeable = False
+        return array
+
+    def forget(self) -> None:
+        """Give back the memory of what was read; it is read again when it is used."""
+        for mapped in self.maps.values():
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+    def verify(self) -> Iterator[Problem]:
+        """Compare every episode's bytes with its checksum; the damaged ones."""
+        for number, record in enumerate(self.records, 1):
+            if checksum(self.part(name, record) for name in self.arrays) != record["checksum"]:
+                yield Problem(str(self.path), number, "its bytes are not those that were written")
+
+
+class StoreWriter:
+    """Appends episodes. Made by `StoreWriter.create` (new) or `StoreWriter.append_to`; one at a time a store."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.spec = path, read_spec(path)
+        self._lock = (path / CONFIG).open("rb")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise ValueError(f"{path}: another process is writing to this store") from None
+        index = read_index(path, self.spec)
+        last = index[-1] if len(index) else None
+        self.steps = int(last["first_step"] + last["steps"]) if last is not None else 0
+        self.frames = int(last["first_observation"] + last["observations"]) if last is not None else 0
+        self.episodes = len(index)
+        cut(path / INDEX, len(index) * RECORD.itemsize)
+        self._files = {name: self.open_column(name) for name in columns(self.spec)}
+        self._index = (path / INDEX).open("ab", buffering=0)
+        self._texts = {text: number for number, text in enumerate(read_texts(path))}
+        self._texts_written = len(self._texts)
+        self._texts_file = (path / TEXTS).open("ab", buffering=0)
+        cut(path / TEXTS, whole_lines(path / TEXTS))
+        cut(path / SET_ASIDE, whole_lines(path / SET_ASIDE))
+        self._aside = (path / SET_ASIDE).open("ab", buffering=0)
+        self._waiting: list[tuple[Episode, Array]] = []
+        self._bytes, self._since_sync, self._since = 0, 0, time.monotonic()
+
+    @classmethod
+    def create(cls, path: Path | str, spec: Spec) -> Self:
+        """A new store in an empty or new folder."""
+        path = Path(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ValueError(f"{path}: is not empty; a new store needs a new folder")
+        path.mkdir(parents=True, exist_ok=True)
+        runs.write_json(path / CONFIG, {"format": FORMAT, **asdict(spec)})
+        return cls(path)
+
+    @classmethod
+    def append_to(cls, path: Path | str) -> Self:
+        """A store that is there; what a killed writer left unfinished is cut off."""
+        return cls(Path(path))
+
+    def open_column(self, name: str) -> Any:
+        dtype, shape = columns(self.spec)[name]
+        count = self.frames if name == "observations" else self.steps
+        file = (self.path / f"{name}.bin").open("ab", buffering=0)
+        cut(self.path / f"{name}.bin", count * dtype.itemsize * math.prod(shape))
+        return file
+
+    def append(self, episode: Episode) -> None:
+        """Add an episode; one that does not fit the store is refused."""
+        episode.fits(self.spec)
+        record = np.zeros(1, RECORD)
+        fill(record[0], episode, self.spec, self.frames, self.steps, self._texts)
+        self.frames += len(episode.observations)
+        self.steps += len(episode)
+        self.episodes += 1
+        self._waiting.append((episode, record))
+        self._bytes += episode.observations.nbytes + len(episode)
+        if self._bytes >= BUFFERED_BYTES or time.monotonic() - self._since >= BUFFERED_SECONDS:
+            self.flush()
+
+    def set_aside(self, problem: Problem) -> None:
+        """Note an episode that is not taken, and why."""
+        self.flush()
+        put(self._aside, (runs.to_json(problem._asdict()) + "\n").encode())
+
+    def flush(self) -> None:
+        """Hand everything to the system, the index last."""
+        new = list(self._texts)[self._texts_written :]
+        put(self._texts_file, "".join(json.dumps(text) + "\n" for text in new).encode())
+        for name, file in self._files.items():
+            parts = [getattr(episode, name) for episode, _ in self._waiting]
+            if len(parts) == 1:
+                put(file, np.ascontiguousarray(parts[0]))
+            elif parts:
+                put(file, np.concatenate(parts))
+        self._since_sync += self._bytes
+        if self._since_sync >= SYNCED_BYTES:
+            self.sync()
+        if self._waiting:
+            put(self._index, np.concatenate([record for _, record in self._waiting]).tobytes())
+        self._waiting, self._texts_written, self._bytes = [], len(self._texts), 0
+        self._since = time.monotonic()
+
+    def sync(self) -> None:
+        """Put what was written on the disk itself."""
+        for file in (self._texts_file, *self._files.values(), self._index, self._aside):
+            os.fsync(file.fileno())
+        self._since_sync = 0
+
+    def close(self) -> None:
+        self.flush()
+        self.sync()
+        self.release()
+
+    def release(self) -> None:
+        for file in (*self._files.values(), self._texts_file, self._index, self._aside, self._lock):
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:  # the disk may be full: what was appended is kept where it can be
+            with contextlib.suppress(OSError):
+                self.flush()
+            self.release()
+
+
+def is_store(path: Path) -> bool:
+    return (path / CONFIG).is_file()
+
+
+def read_spec(path: Path) -> Spec:
+    """What the episodes of a store share."""
+    if not is_store(path):
+        raise ValueError(f"{path}: is not a store of episodes (it has no {CONFIG})")
+    config = runs.parse(path / CONFIG, runs.read_text(path / CONFIG), 1)
+    if config.pop("format", None) != FORMAT:
+        raise ValueError(f"{path / CONFIG}: is of another format; this version reads {FORMAT}")
+    try:
+        return Spec(**config)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path / CONFIG}: {error}") from None
+
+
+def read_index(path: Path, spec: Spec) -> Array:
+    """The records of the episodes that are there whole; nobody can write to them."""
+    written = (path / INDEX).read_bytes() if (path / INDEX).exists() else b""
+    index = np.frombuffer(written[: len(written) // RECORD.itemsize * RECORD.itemsize], RECORD)
+    for name, (dtype, shape) in columns(spec).items():
+        file, size = path / f"{name}.bin", dtype.itemsize * math.prod(shape)
+        entries = file.stat().st_size // size if file.exists() else 0
+        which = ("first_observation", "observations") if name == "observations" else ("first_step", "steps")
+        index = index[index[which[0]] + index[which[1]] <= entries]  # after a power cut the disk may lack the last ones
+    return index
+
+
+def read_texts(path: Path) -> list[str]:
+    if not (path / TEXTS).exists():
+        return []
+    *lines, _torn = (path / TEXTS).read_bytes().split(b"\n")
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError:
+        raise ValueError(f"{path / TEXTS}: holds a line that is not a JSON string") from None
+
+
+def put(file: Any, data: Any) -> None:
+    """Write all of it: one call may write less than it was given."""
+    left = memoryview(data).cast("B") if not isinstance(data, bytes) else memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
+def whole_lines(path: Path) -> int:
+    """How many bytes of a file are whole lines."""
+    return path.read_bytes().rfind(b"\n") + 1 if path.exists() else 0
+
+
+def cut(path: Path, size: int) -> None:
+    if path.exists() and path.stat().st_size > size:
+        os.truncate(path, size)
