@@ -25,29 +25,36 @@ POINTS = 100
 KEPT = ("updates", "states", "seconds", "score", "score_low", "score_high", "score_all", "q", "td_error", "pi_entropy")
 
 
-def learned(whole, seed, device, worlds, episodes):
-    """Train, and look at the scores a hundred times on the way."""
+def learned(whole, seed, device, worlds, seconds):
+    """Train, and look at the scores a hundred times on the way; the engine, and what to keep of it."""
     engine = LocalEngine(whole, seed, device, worlds)
     start, curve, every = time.perf_counter(), [], whole.pace.updates // POINTS
     for _ in engine.ticks():
+        if time.perf_counter() - start > seconds:
+            break
         if engine.learner.updates >= every * (len(curve) + 1):
             curve.append(engine.metrics() | {"seconds": time.perf_counter() - start})
             if len(curve) % 10 == 0:
                 print(whole.algo, seed, {k: curve[-1].get(k) for k in ("updates", "seconds", "score", "q")}, flush=True)
-    seconds = time.perf_counter() - start
+    took = time.perf_counter() - start
     come_to_rest(worlds)
-    policy = engine.policy().to(device)
-    played = evaluated(policy, Protocol("paper"), whole.world.id, episodes, seed)
-    print(whole.algo, seed, "evaluation", played["mean"], played["interval"], played["median"], flush=True)
-    return {
+    return engine, {
         "env": whole.world.id,
         "algo": whole.algo,
         "seed": seed,
-        "seconds": seconds,
+        "seconds": took,
+        "updates": engine.learner.updates,
         "settings": {part: getattr(whole, part) for part in ("actor", "learner", "replay", "horizon", "pace")},
         "curve": [{k: point.get(k) for k in KEPT} for point in curve],
-        "evaluation": played,
+        "evaluation": None,
     }
+
+
+def scored(engine, found, device, episodes):
+    """The same with what the last policy scores."""
+    played = evaluated(engine.policy().to(device), Protocol("paper"), found["env"], episodes, found["seed"])
+    print(found["algo"], found["seed"], "evaluation", played["mean"], played["interval"], played["median"], flush=True)
+    return found | {"evaluation": played}
 
 
 def from_run(path):
@@ -60,6 +67,7 @@ def from_run(path):
         "algo": settings["algo"],
         "seed": run.config["seed"],
         "seconds": run.finished()["seconds"],
+        "updates": run.finished()["last"]["updates"],
         "settings": {part: settings[part] for part in ("actor", "learner", "replay", "horizon", "pace")},
         "curve": [{k: line.get(k) for k in KEPT} for line in lines],
         "evaluation": run.finished()["evaluation"],
@@ -69,9 +77,7 @@ def from_run(path):
 def keep(found, folder, command, about):
     """One file a run, named by what it is."""
     game = found["env"].removeprefix("ALE/").rsplit("-v", 1)[0].lower()
-    updates = found["settings"]["pace"].updates if hasattr(found["settings"]["pace"], "updates") else None
-    updates = updates or found["settings"]["pace"]["updates"]
-    name = f"learning-{game}-{found['algo']}-{updates // 1000}k-seed{found['seed']}.json"
+    name = f"learning-{game}-{found['algo']}-{found['updates'] // 1000}k-seed{found['seed']}.json"
     written = {"command": command, "machine": about, **found}
     (folder / name).write_text(runs.to_json(written) + "\n")
 
@@ -86,6 +92,7 @@ def main():
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--episodes", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop training after so long")
     parser.add_argument("--from", dest="run", type=Path)
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
@@ -100,8 +107,9 @@ def main():
     command = f"python -m benchmarks.learning --env {asked.env} --updates {asked.updates}"
     for seed in asked.seeds:
         for algo in asked.algos:
-            found = learned(replace(whole, algo=algo), seed, device, worlds, asked.episodes)
-            keep(found, asked.out, command, machine())
+            engine, found = learned(replace(whole, algo=algo), seed, device, worlds, asked.seconds)
+            keep(found, asked.out, command, machine())  # now, since an evaluation can be long
+            keep(scored(engine, found, device, asked.episodes), asked.out, command, machine())
 
 
 if __name__ == "__main__":

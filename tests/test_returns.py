@@ -17,6 +17,7 @@ from rbi.returns import (
     c_mix,
     exploration_ladder,
     huber,
+    monte_carlo,
     n_step,
     policy_priority,
 )
@@ -139,3 +140,22 @@ def test_huber_starts_at_zero_and_its_slope_is_the_error_clipped_to_one(error):
     assert x.grad.item() == approx(np.clip(error, -1, 1))
     assert loss.item() == approx(iterative.huber(error))
     assert huber(torch.zeros(1)).item() == 0
+
+
+@given(st.lists(st.tuples(st.floats(-3, 3), st.sampled_from([0, 0, 0, 1, 2, 3])), min_size=1, max_size=40))
+def test_monte_carlo_sums_what_comes_until_the_next_end(steps):
+    rewards = torch.tensor([reward for reward, _ in steps], dtype=torch.float64)
+    ends = torch.tensor([end for _, end in steps[:-1]] + [2])
+    found = monte_carlo(rewards, ends, 0.9)
+    total, left = 0.0, 0
+    for t in range(len(steps) - 1, -1, -1):
+        ended = ends[t] != 0
+        total = float(rewards[t]) + (0.0 if ended else 0.9 * total)
+        left = 1 if ended else left + 1
+        assert float(found.returns[t]) == approx(total, abs=1e-9)
+        assert int(found.left[t]) == left
+
+
+def test_monte_carlo_refuses_episodes_that_do_not_end():
+    with pytest.raises(ValueError, match="must be an end"):
+        monte_carlo(torch.ones(3), torch.tensor([0, 2, 0]), 0.9)

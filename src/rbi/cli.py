@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tyro.extras import SubcommandApp
 
-from rbi.commands import bandit, evaluate, rules, spi, train
+from rbi.commands import bandit, data, evaluate, record, rules, spi, train
 from rbi.commands.command import Command, say
 from rbi.version import __version__
 
@@ -25,12 +25,17 @@ USAGE_ERROR, INTERRUPTED = 2, 130
 
 def parse(argv: Sequence[str]) -> Command:
     """The command that the arguments ask for. tyro explains a mistake in a box; users get its first sentence."""
-    app, bandits = SubcommandApp(), SubcommandApp()
+    app, bandits, experience = SubcommandApp(), SubcommandApp(), SubcommandApp()
     app.command(name="rules")(rules.Rules)
     bandits.command(name="regret")(bandit.Regret)
     bandits.command(name="learn")(bandit.Learn)
     app.command(bandits, name="bandit", help="The paper's Gaussian bandit: regret of one step, learning curves.")
     app.command(name="spi")(spi.Spi)
+    experience.command(name="import")(data.Import)
+    experience.command(name="info")(data.Info)
+    experience.command(name="export")(data.Export)
+    experience.command(name="record")(record.Record)
+    app.command(experience, name="data", help="Experience on disk: import, look at, export, record.")
     app.command(name="train")(train.with_preset(argv))
     app.command(name="evaluate")(evaluate.Evaluate)
     told = io.StringIO()

@@ -79,7 +79,7 @@ def monte_carlo(rewards: Tensor, ends: Tensor, gamma: float) -> MonteCarlo:
         raise ValueError("the last step of all must be an end")
     step = torch.arange(size, device=rewards.device)
     left = ended[torch.searchsorted(ended, step)] - step + 1 if size else step
-    sums, reach = rewards.double(), 1
+    sums, reach = rewards.to(torch.float64, copy=True), 1
     while size and reach < int(left.max()):
         sums[:-reach] += torch.where(left[:-reach] > reach, gamma**reach * sums[reach:], 0.0)
         reach *= 2

@@ -31,6 +31,8 @@ from rbi.version import __version__
 VERSIONED = ("numpy", "torch", "scipy", "array-api-compat", "matplotlib")
 OWN = re.compile(
     r"config\.json|metrics\.jsonl|result\.json|figures|checkpoints|policies|tensorboard|runs|"
+    r"store\.json|(observations|actions|rewards|terminated|truncated|life_lost|action_probs|legal|episodes)\.bin|"
+    r"(texts|set_aside)\.jsonl|episodes\.parquet|data|trajectories|screens|truth|"
     r"\.(config|result)\.json\.\d+\.tmp"
 )
 INFINITY = "\0infinity"  # stands in a document for a moment, where no text of ours can be

@@ -1,5 +1,6 @@
 """What all commands share: where they write, and how they show progress and results."""
 
+import collections
 import concurrent.futures
 import contextlib
 import datetime
@@ -103,6 +104,31 @@ def parallel_map(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(workers, spawn, leave_with, (os.getpid(),)) as pool:
         yield pool.map
+
+
+@contextlib.contextmanager
+def bounded_map(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """A `map` over processes for large results: no more of them wait than there are workers."""
+    if workers == 1:
+        yield map
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(workers, spawn, leave_with, (os.getpid(),)) as pool:
+
+        def each(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+            waiting: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+
+        try:
+            yield each
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def leave_with(parent: int) -> None:

@@ -34,6 +34,8 @@ class Keeping(Protocol):
     def save_replay(self) -> bool | None: ...
     @property
     def episodes(self) -> int: ...
+    @property
+    def ages(self) -> int: ...
 
 
 class Keeper:
@@ -48,6 +50,8 @@ class Keeper:
         asked = command.report_updates or max(10, updates // 500)
         self.every = -(-asked // round_) * round_
         self.reported = engine.learner.updates // self.every * self.every
+        self.age_updates = max(1, updates // command.ages) if command.ages else 0
+        self.aged = self.age()
         from torch.utils.tensorboard import SummaryWriter  # a second of importing that no other command should wait for
 
         self.boards = SummaryWriter(str(writer.path / "tensorboard"), purge_step=engine.learner.updates)
@@ -64,8 +68,15 @@ class Keeper:
         if updates - self.reported >= self.every:
             self.reported = updates // self.every * self.every
             self.report()
+        if self.age() > self.aged:
+            self.aged = self.age()
+            self.engine.policy().save(self.writer.path / "policies" / f"updates-{updates:08}")
         if time.monotonic() - self.saved > 60 * self.command.checkpoint_minutes:
             self.save()
+
+    def age(self) -> int:
+        """How many of the moments have passed at which a policy is kept."""
+        return self.engine.learner.updates // self.age_updates if self.age_updates else 0
 
     def report(self) -> None:
         metrics = self.engine.metrics()

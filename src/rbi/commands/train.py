@@ -36,7 +36,7 @@ class Train(Command):
     """
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = (
-        "resume", "checkpoint_minutes", "save_replay", "episodes", "report_updates", "device", "pace.threads",
+        "resume", "checkpoint_minutes", "save_replay", "episodes", "report_updates", "ages", "device", "pace.threads",
         "pace.updates",
     )  # fmt: skip
 
@@ -63,6 +63,8 @@ class Train(Command):
     """Updates between lines of metrics.jsonl; 0: a five-hundredth of the run."""
     episodes: int = 30
     """Episodes that the last policy plays at the end; 0: none."""
+    ages: int = 0
+    """Keep the policy of so many moments, evenly spread: the players of `rbi data record --crowd`."""
     max_frames: int = PAPER_FRAMES
     """Emulator frames after which an Atari episode is cut off in training."""
     sticky: float = 0.0
@@ -77,7 +79,7 @@ class Train(Command):
         super().__post_init__()
         if not self.checkpoint_minutes > 0:
             raise ValueError(f"--checkpoint-minutes = {self.checkpoint_minutes}: must be positive")
-        for name in ("report_updates", "episodes"):
+        for name in ("report_updates", "episodes", "ages"):
             if getattr(self, name) < 0:
                 raise ValueError(f"--{name.replace('_', '-')} = {getattr(self, name)}: must be at least 0")
         if self.seeds < 1:

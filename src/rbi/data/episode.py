@@ -135,7 +135,7 @@ class Episode:
             refuse(~((self.action_probs > 0) & (self.action_probs <= 1)), self.action_probs, "logging probability")
         if self.legal is not None:
             width = self.legal.shape[1]
-            refuse(self.actions >= width, self.actions, f"action, of {width}")
+            refuse(self.actions >= width, self.actions, "action", f" among {width}")
             refuse(~self.legal[np.arange(steps), self.actions], self.actions, "illegal action")
 
     def __len__(self) -> int:
@@ -160,7 +160,7 @@ class Episode:
         """Refuse an episode that does not belong to a data set of this kind."""
         if self.observations.shape[1:] != spec.frame:
             raise ValueError(f"observations of shape {self.observations.shape[1:]}, where others have {spec.frame}")
-        refuse(self.actions >= spec.actions, self.actions, f"action, of {spec.actions}")
+        refuse(self.actions >= spec.actions, self.actions, "action", f" among {spec.actions}")
         if spec.has_probs and self.action_probs is None:
             raise ValueError("no logging probabilities, where other episodes have them")
         if spec.has_legal and (self.legal is None or self.legal.shape[1] != spec.actions):
@@ -190,8 +190,8 @@ def whole_numbers(values: Any) -> Array:
     return frozen(given.astype(np.int32))
 
 
-def refuse(bad: Any, values: Array, name: str) -> None:
+def refuse(bad: Any, values: Array, name: str, more: str = "") -> None:
     """Name the first bad value and its step."""
     where = np.flatnonzero(bad)
     if len(where):
-        raise ValueError(f"step {where[0]}: {name} {values[where[0]]} is not possible")
+        raise ValueError(f"step {where[0]}: {name} {values[where[0]]} is not possible{more}")

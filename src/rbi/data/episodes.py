@@ -81,10 +81,10 @@ class Episodes(Sequence[Episode]):
             fill(record, episode, spec, frames, steps, texts)
             frames, steps = frames + len(episode.observations), steps + len(episode)
         arrays = {
-            name: np.concatenate([np.zeros((0, *shape), dtype), *(getattr(episode, name) for episode in episodes)])
+            name: np.concatenate([np.zeros((0, *shape), dtype), *(getattr(episode, name) for episode in episodes)])[:]
             for name, (dtype, shape) in columns(spec).items()
         }
-        for array in arrays.values():
+        for array in arrays.values():  # views, of memory that PyTorch may take
             array.flags.writeable = False
         return cls(spec, arrays, records, list(texts), problems)
 
@@ -165,5 +165,5 @@ def checksum(parts: Iterable[Array]) -> int:
     """CRC-32 of arrays, one after the other."""
     value = 0
     for part in parts:
-        value = zlib.crc32(memoryview(np.ascontiguousarray(part).reshape(-1).view(np.uint8)), value)
+        value = zlib.crc32(np.ascontiguousarray(part).data.cast("B"), value)
     return value

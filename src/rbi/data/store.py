@@ -33,6 +33,7 @@ from rbi.data.episodes import RECORD, Episodes, Problem, checksum, columns, fill
 
 FORMAT = 1
 CONFIG, INDEX, TEXTS, SET_ASIDE = "store.json", "episodes.bin", "texts.jsonl", "set_aside.jsonl"
+RUN_FILES = ("config.json", "metrics.jsonl")
 BUFFERED_BYTES, BUFFERED_SECONDS = 1 << 20, 1.0  # short episodes are written together; none waits longer
 SYNCED_BYTES = 1 << 28
 
@@ -111,9 +112,9 @@ class StoreWriter:
 
     @classmethod
     def create(cls, path: Path | str, spec: Spec) -> Self:
-        """A new store in an empty or new folder."""
+        """A new store in an empty folder, a new one, or that of a run that has just begun."""
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and (not path.is_dir() or any(file.name not in RUN_FILES for file in path.iterdir())):
             raise ValueError(f"{path}: is not empty; a new store needs a new folder")
         path.mkdir(parents=True, exist_ok=True)
         runs.write_json(path / CONFIG, {"format": FORMAT, **asdict(spec)})

@@ -16,7 +16,7 @@ import torch
 from rbi import envs
 from rbi.engines.graphed import GraphedCalls
 from rbi.engines.plain import PlainCalls
-from rbi.evaluation.episodes import EpisodeScores, RecentScores
+from rbi.evaluation.outcomes import EpisodeScores, RecentScores
 from rbi.nets import attach, computing_dtype, drawn
 from rbi.online.actor import Actor, ladders
 from rbi.online.learner import Learner

@@ -129,3 +129,57 @@ class AtariScreen:
     def close(self) -> None:
         self.coloured.close()
         self.grey.close()
+
+
+class FrameByFrame:
+    """One game as the console runs it: 60 frames a second, all 18 actions, none of them repeated by itself.
+
+    Same game, same seed, same actions: the same frames again.
+    """
+
+    actions = 18
+
+    def __init__(self, id_: str, seed: int) -> None:
+        game = check(id_)
+        import ale_py
+        from ale_py import roms
+
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        self.id, self.seed = id_, seed
+        self.emulator = ale_py.ALEInterface()
+        self.emulator.setInt("random_seed", seed)
+        self.emulator.setInt("frame_skip", 1)
+        self.emulator.setFloat("repeat_action_probability", 0.0)
+        self.emulator.setInt("max_num_frames_per_episode", 0)  # whoever plays says when it is enough
+        rom: Any = roms.get_rom_path(game)  # there is one: it was checked
+        self.emulator.loadROM(rom)
+        self.emulator.reset_game()
+
+    def act(self, action: int) -> int:
+        """Hold the joystick for one frame; the points it brought. Nothing moves once the game is over."""
+        if not 0 <= action < self.actions:
+            raise ValueError(f"action = {action}: {self.id} has actions from 0 to {self.actions - 1}")
+        return int(self.emulator.act(action))
+
+    def screen(self) -> np.ndarray[Any, Any]:
+        """`[210, 160, 3]` bytes, in the emulator's own colours."""
+        picture: np.ndarray[Any, Any] = self.emulator.getScreenRGB()
+        return picture
+
+    def colours(self) -> np.ndarray[Any, Any]:
+        """`[210, 160]` bytes: which of the console's 128 colours each pixel has."""
+        numbers: np.ndarray[Any, Any] = self.emulator.getScreen() >> 1  # the console counts them in twos
+        return numbers
+
+    def memory(self) -> np.ndarray[Any, Any]:
+        """`[128]` bytes: the console's memory."""
+        found: np.ndarray[Any, Any] = self.emulator.getRAM()
+        return found
+
+    @property
+    def lives(self) -> int:
+        return int(self.emulator.lives())
+
+    @property
+    def over(self) -> bool:
+        return bool(self.emulator.game_over())

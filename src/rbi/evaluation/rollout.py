@@ -8,8 +8,9 @@ import numpy as np
 
 from rbi import envs
 from rbi.envs import Seen, VectorEnv, World
-from rbi.evaluation.episodes import Episode, EpisodeScores
+from rbi.evaluation.outcomes import EpisodeScores, Outcome
 from rbi.policy import Policy
+from rbi.sight import Sight
 
 Name = Literal["paper", "modern"]
 MOST_PLAYERS = 64
@@ -43,19 +44,17 @@ class Protocol:
         return f"{draw}; {start}, sticky actions {world.sticky:g}, {world.max_frames:,} frames at most, raw scores"
 
 
-class Stacks:
-    """The newest frames of every player, as the policy sees them."""
+def black(sight: Sight, players: int) -> np.ndarray[Any, Any]:
+    """States `[N, stack, *frame]` in which nothing is seen yet."""
+    return np.zeros((players, sight.stack, *sight.frame), np.uint8 if sight.pictures else np.float32)
 
-    def __init__(self, policy: Policy, players: int) -> None:
-        sight = policy.sight
-        dtype = np.uint8 if sight.pictures else np.float32
-        self.frames = np.zeros((players, sight.stack, *sight.frame), dtype=dtype)
 
-    def see(self, seen: Seen) -> np.ndarray[Any, Any]:
-        self.frames[:, :-1] = self.frames[:, 1:]
-        self.frames[seen.first, :-1] = 0
-        self.frames[:, -1] = seen.frame
-        return self.frames
+def stacked(states: np.ndarray[Any, Any], seen: Seen) -> np.ndarray[Any, Any]:
+    """Move every player's stack of frames, `[N, stack, *frame]`, on by what was seen; new episodes begin in black."""
+    states[:, :-1] = states[:, 1:]
+    states[seen.first, :-1] = 0
+    states[:, -1] = seen.frame
+    return states
 
 
 def play(
@@ -65,7 +64,7 @@ def play(
     episodes: int,
     seed: int,
     make: Callable[[World, int], VectorEnv] = envs.make,
-) -> Iterator[Episode]:
+) -> Iterator[Outcome]:
     """Finished episodes, exactly as many as asked for. Every player plays its share, so long episodes count in full."""
     if episodes < 1:
         raise ValueError(f"episodes = {episodes}: must be at least 1")
@@ -74,7 +73,7 @@ def play(
     world = make(protocol.world(env), players)
     fits(policy, world, env)
     rng = np.random.default_rng(seed)
-    scores, stacks = EpisodeScores(players), Stacks(policy, players)
+    scores, states = EpisodeScores(players), black(policy.sight, players)
     seen = world.reset(int(rng.integers(2**30)))
     try:
         while share.any():
@@ -82,7 +81,7 @@ def play(
                 if share[episode.player]:
                     share[episode.player] -= 1
                     yield episode
-            actions = policy.act(stacks.see(seen), rng)
+            actions = policy.act(stacked(states, seen), rng)
             explored = rng.random(players) < protocol.epsilon
             actions = np.where(explored, rng.integers(policy.sight.actions, size=players), actions)
             world.send(actions)

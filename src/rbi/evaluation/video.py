@@ -11,7 +11,7 @@ from PIL import Image
 
 from rbi import runs
 from rbi.envs import World
-from rbi.evaluation.rollout import Protocol, Stacks, fits
+from rbi.evaluation.rollout import Protocol, black, fits, stacked
 from rbi.policy import Policy
 from rbi.returns import TERMINATED, TRUNCATED
 
@@ -32,13 +32,13 @@ def episode(policy: Policy, protocol: Protocol, env: str, seed: int) -> Iterator
     """The screens `[H, W, 3]` of one episode."""
     world = watched(protocol.world(env))
     fits(policy, world, env)
-    rng, stacks = np.random.default_rng(seed), Stacks(policy, 1)
+    rng, states = np.random.default_rng(seed), black(policy.sight, 1)
     seen = world.reset(int(rng.integers(2**30)))
     for _ in range(LONGEST):
         yield world.screen()
         if seen.end[0] in (TERMINATED, TRUNCATED):
             break
-        actions = policy.act(stacks.see(seen), rng)
+        actions = policy.act(stacked(states, seen), rng)
         if rng.random() < protocol.epsilon:
             actions = rng.integers(policy.sight.actions, size=1)
         world.send(actions)

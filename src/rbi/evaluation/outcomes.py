@@ -11,7 +11,7 @@ from rbi.returns import TERMINATED, TRUNCATED
 
 
 @dataclass(frozen=True)
-class Episode:
+class Outcome:
     """A finished episode of one player."""
 
     player: int
@@ -28,7 +28,7 @@ class EpisodeScores:
         self.score = np.zeros(players)
         self.steps = np.zeros(players, dtype=np.int64)
 
-    def see(self, seen: Seen) -> list[Episode]:
+    def see(self, seen: Seen) -> list[Outcome]:
         """Count a step of every player; the episodes that it ended."""
         self.score = np.where(seen.first, 0.0, self.score + seen.reward)
         self.steps = np.where(seen.first, 0, self.steps + 1)
@@ -36,7 +36,7 @@ class EpisodeScores:
         if not over.any():
             return []
         return [
-            Episode(int(i), float(self.score[i]), int(self.steps[i]), bool(seen.end[i] == TRUNCATED))
+            Outcome(int(i), float(self.score[i]), int(self.steps[i]), bool(seen.end[i] == TRUNCATED))
             for i in np.flatnonzero(over)
         ]
 
@@ -50,7 +50,7 @@ class RecentScores:
         self.of_careful: deque[float] = deque(maxlen=window)
         self.episodes = 0
 
-    def add(self, episode: Episode, *, careful: bool) -> None:
+    def add(self, episode: Outcome, *, careful: bool) -> None:
         self.episodes += 1
         self.of_all.append(episode.score)
         if careful:

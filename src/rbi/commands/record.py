@@ -1,0 +1,149 @@
+"""`rbi data record`: what players do, kept as episodes."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+import tyro
+
+from rbi import envs, runs
+from rbi.commands.command import Command, progress, say, show
+from rbi.data import Spec, Store, StoreWriter
+from rbi.data.about import About
+from rbi.data.readers.seam import outline_of
+from rbi.envs import VectorEnv
+from rbi.evaluation import Protocol
+from rbi.evaluation.crowd import Manners
+from rbi.evaluation.recording import Player, Recorder
+from rbi.evaluation.rollout import Name, fits
+from rbi.evaluation.scripted import AtRandom, FollowsBall, Mind
+from rbi.policy import Policy, load_policy
+from rbi.report import data as pages
+
+MOST_ENVIRONMENTS = 64
+SCRIPTED = ("random", "follow")
+
+
+@dataclass(frozen=True)
+class Record(Command):
+    """Let players act in many environments at once and keep their episodes in a store."""
+
+    minds: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Who plays: runs of rbi train or policy folders, random, or follow (follows the ball of Breakout or Pong)."""
+    env: str = ""
+    """The environment; the one that the first policy was learned in if not given."""
+    episodes: int = 0
+    """Record so many whole episodes."""
+    steps: int = 0
+    """Or so many steps; the episodes that are going on then are cut off."""
+    epsilon: float = 0.0
+    """Probability of a random action; a crowd has its own."""
+    crowd: int = 0
+    """A crowd of so many players of mixed skill, each with one of the minds (of a training run all that it kept with
+    --ages) and a manner of its own."""
+    manners: Manners = field(default_factory=Manners)
+    environments: int = 0
+    """Environments side by side; 0: one an episode, 64 at most, and one a player of a crowd at least."""
+    protocol: Name = "paper"
+    """paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability 0.25."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where policies run; auto takes the GPU if there is one."""
+    resume: bool = False
+    """Go on with the recording in --out that was stopped."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.minds:
+            raise ValueError("name who plays: a run of rbi train, a policy's folder, random, or follow")
+        if (self.episodes > 0) == (self.steps > 0) or min(self.episodes, self.steps) < 0:
+            raise ValueError("give either --episodes or --steps, at least 1")
+        if not 0 <= self.epsilon <= 1:
+            raise ValueError(f"--epsilon {self.epsilon}: must lie in [0, 1]")
+        for name in ("crowd", "environments"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"--{name} {getattr(self, name)}: must be at least 0")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("--device cuda: PyTorch finds no GPU here")
+        if self.resume and (self.out is None or self.overwrite):
+            raise ValueError("--resume: name the stopped recording with --out, without --overwrite")
+
+    def run(self, argv: Sequence[str]) -> None:
+        policies = {name: self.policies(Path(name)) for name in self.minds if name not in SCRIPTED}
+        learned = [policy.env for found in policies.values() for _, policy in found if policy.env]
+        env = self.env or next(iter(learned), "")
+        if not env:
+            raise ValueError("--env: name the environment to record in")
+        world = Protocol(self.protocol).world(env)
+        envs.check(world)
+        if self.out is not None and not self.resume:
+            runs.refuse_occupied(self.out.resolve(), overwrite=self.overwrite)
+        count = self.environments or max(self.crowd, min(self.episodes or MOST_ENVIRONMENTS, MOST_ENVIRONMENTS))
+        worlds = envs.make(world, count)
+        minds = self.all_minds(policies, env, worlds)
+        players = self.players(minds, count)
+        spec = Spec(worlds.frame, worlds.actions, worlds.stack, env, has_probs=True)
+        with self.resumed_run("data-record") if self.resume else self.new_run("data-record", argv) as run:
+            there = (run.path / "store.json").exists()
+            with StoreWriter.append_to(run.path) if there else StoreWriter.create(run.path, spec) as writer:
+                self.record(writer, worlds, players, spec)
+            store, about = Store(run.path), About(spec.actions)
+            for episode in store:
+                about.add(outline_of(episode))
+            told = about.told() | {"path": str(run.path), "format": "store", "spec": asdict(spec)}
+            run.result(told | {"observations_seen": None, "protocol": Protocol(self.protocol).told(env)})
+            found = runs.read(run.path).finished()
+            run.figure("data", pages.info_figure(found))
+        worlds.close()
+        show(pages.info_table(found))
+        say(f"{len(store):,} episodes, {store.steps:,} steps: {run.path}")
+
+    def record(self, writer: StoreWriter, worlds: VectorEnv, players: list[Player], spec: Spec) -> None:
+        """Append what is missing to the number that is asked for."""
+        rng = np.random.default_rng([self.seed, writer.episodes])  # a recording that goes on plays other episodes
+        recorder = Recorder(worlds, players, spec, source_of(self.minds), rng)
+        recorder.kept = writer.episodes
+        episodes = max(0, self.episodes - writer.episodes) if self.episodes else None
+        steps = self.steps - writer.steps if self.steps else None
+        if episodes == 0 or (steps is not None and steps <= 0):
+            return
+        for episode in progress(recorder.episodes(episodes, steps), "recording", episodes):
+            writer.append(episode)
+
+    def policies(self, path: Path) -> list[tuple[str, Policy]]:
+        """The policy of a folder; for a crowd all those that a training run kept."""
+        kept = sorted(file.parent for file in (path / "policies").glob("*/policy.json"))
+        chosen = [at for at in kept if at.name.startswith("updates-")] or kept
+        where = torch.device("cuda" if torch.cuda.is_available() and self.device != "cpu" else "cpu")
+        if self.crowd and chosen:
+            return [(f"{path.name}/{at.name}", load_policy(at).to(where)) for at in chosen]
+        return [(path.name, load_policy(path).to(where))]
+
+    def all_minds(
+        self, policies: dict[str, list[tuple[str, Policy]]], env: str, worlds: VectorEnv
+    ) -> list[tuple[str, Mind]]:
+        """Everyone who decides, with a name, once it is known to fit the environment."""
+        found: list[tuple[str, Mind]] = []
+        for name in self.minds:
+            if name == "random":
+                found.append((name, AtRandom(worlds.actions)))
+            elif name == "follow":
+                found.append((name, FollowsBall(env, worlds.actions)))
+            for told, policy in policies.get(name, []):
+                fits(policy, worlds, env)
+                found.append((told, policy))
+        return found
+
+    def players(self, minds: list[tuple[str, Mind]], count: int) -> list[Player]:
+        """A player for every environment."""
+        chosen = self.manners.crowd(self.crowd, minds, np.random.default_rng([self.seed, 1])) if self.crowd else []
+        chosen = chosen or [Player(name, mind, self.epsilon) for name, mind in minds]
+        if len(chosen) > count:
+            raise ValueError(f"--environments {count}: fewer than the {len(chosen)} players")
+        return [chosen[i % len(chosen)] for i in range(count)]
+
+
+def source_of(minds: tuple[str, ...]) -> str:
+    return "recorded: " + ", ".join(minds)

@@ -1,0 +1,220 @@
+"""Atari Grand Challenge, versions 1 and 2: games that people played in a browser.
+
+    <root>/trajectories/<game>/<N>.txt         a row a frame, 60 a second
+    <root>/screens/<game>/<N>/<frame>.png      160 x 210, RGB
+
+Row n and screen n belong together, but for the offsets: the text comes from the session, the screens from playing it
+again. Corrected by them, row n has the action that led to screen n and the reward that came with it. A step is four
+frames, as everywhere: it starts at a frame that is seen, its action is that of the first frame after, its reward the
+sum over the four. A game that is over ends `terminated`; otherwise the player left, and the last step is `truncated`
+with `quit`. Lives that end on the screen end returns; the last one of a player who left never ends, and the sampler
+leaves out the steps whose return it cuts off too early (`SamplerConfig.unfinished`).
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from PIL import Image
+
+from rbi.data.episode import Array, Episode, Spec
+from rbi.data.episodes import Problem
+from rbi.data.readers.agc_settings import AgcConfig, Game
+from rbi.data.readers.agc_text import ACTIONS, FIRST_ROW, Fault, Trajectory, identity_of, parse
+from rbi.data.readers.seam import Outline
+from rbi.data.repair.screens import HEIGHT, SIZE, WIDTH, shrink
+
+SKIP = 4
+BLOCK = 64
+"""Frames in memory at once, in colour."""
+GAMES: tuple[str, ...] = get_args(Game)
+ENVS = {
+    "spaceinvaders": "ALE/SpaceInvaders-v5",
+    "qbert": "ALE/Qbert-v5",
+    "mspacman": "ALE/MsPacman-v5",
+    "pinball": "ALE/VideoPinball-v5",
+    "revenge": "ALE/MontezumaRevenge-v5",
+}
+
+
+def recognises(path: Path) -> bool:
+    root, game, _ = place(path)
+    return any((root / "trajectories" / name).is_dir() for name in ([game] if game else GAMES))
+
+
+def place(path: Path) -> tuple[Path, str | None, str | None]:
+    """The root, the game and the file that a path means; the last two may be all that there are."""
+    path = path.resolve()
+    if path.suffix == ".txt" and path.parent.parent.name == "trajectories":
+        return path.parents[2], path.parent.name, path.name
+    if path.parent.name in ("trajectories", "screens") and path.name in GAMES:
+        return path.parents[1], path.name, None
+    if path.name in ("trajectories", "screens"):
+        return path.parent, None, None
+    return path, None, None
+
+
+def open_reader(path: Path, settings: Any) -> "AgcReader":
+    return AgcReader(path, settings.agc, settings.asked)
+
+
+class AgcReader:
+    """Episodes of one game; a part is the number of one."""
+
+    parallel = True
+
+    def __init__(self, path: Path, config: AgcConfig, asked: Any) -> None:
+        self.path, self.config = path, config
+        self.root, game, only = place(path)
+        self.game = chosen(self.root, game or config.game)
+        self.numbers = [int(only.removesuffix(".txt"))] if only else numbered(self.root / "trajectories" / self.game)
+        if not self.numbers:
+            raise ValueError(f"{self.root / 'trajectories' / self.game}: holds no episodes (files such as 12.txt)")
+        self.repeated = {} if config.duplicates else repeats(self.root, [self.source(n) for n in self.numbers])
+        if asked.actions not in (None, ACTIONS):
+            raise ValueError(f"--actions = {asked.actions}: AGC has {ACTIONS}")
+        self.spec = Spec((SIZE, SIZE), ACTIONS, asked.stack or 4, asked.env or ENVS[self.game])
+
+    def source(self, number: int) -> str:
+        return f"trajectories/{self.game}/{number}.txt"
+
+    def parts(self) -> Sequence[int]:
+        return self.numbers
+
+    def read(self, part: int) -> Iterator[Episode | Problem]:
+        try:
+            yield self.episode(part)
+        except Fault as fault:
+            yield Problem(self.source(part), fault.line, fault.reason)
+
+    def outline(self, part: int) -> Iterator[Outline | Problem]:
+        try:
+            text = self.text(part)
+            steps = Steps(len(text), self.config.phase)
+            actions, rewards = steps.fold(text, self.config.action_offset or 0, self.config.reward_offset or 0)
+            yield Outline(
+                actions, rewards, text.terminal, not text.terminal, 0, False, "", self.source(part), 1
+            )  # fmt: skip
+        except Fault as fault:
+            yield Problem(self.source(part), fault.line, fault.reason)
+
+    def text(self, number: int) -> Trajectory:
+        """An episode's text."""
+        source = self.source(number)
+        if source in self.repeated:
+            raise Fault(1, f"is the same episode as {self.repeated[source]}")
+        try:
+            return parse((self.root / source).read_bytes())
+        except OSError as error:
+            raise Fault(1, f"cannot be read ({error.strerror})") from None
+
+    def episode(self, number: int) -> Episode:
+        """An episode, from its text and its screens."""
+        text = self.text(number)
+        steps = Steps(len(text), self.config.phase)
+        frames = np.empty((len(steps.seen), SIZE, SIZE), np.uint8)
+        for start, grey in blocks(self.root / "screens" / self.game / str(number), len(text)):
+            which = steps.within(start, len(grey) - 1)
+            at = steps.seen[which] - start + 1
+            frames[which] = shrink(np.maximum(grey[at - 1], grey[at]))
+        actions, rewards = steps.fold(text, self.config.action_offset or 0, self.config.reward_offset or 0)
+        last = np.arange(len(actions)) == len(actions) - 1
+        return Episode(
+            observations=frames[: len(actions) + 1],
+            actions=actions,
+            rewards=rewards,
+            terminated=last & text.terminal,
+            truncated=last & (not text.terminal),
+            quit=not text.terminal,
+            source=self.source(number),
+            line=1,
+        )
+
+
+class Steps:
+    """How F frames make steps: which ones are seen, from the phase on every fourth, and the last one."""
+
+    def __init__(self, frames: int, phase: int) -> None:
+        self.frames = frames
+        self.seen = np.append(np.arange(phase, frames - 1, SKIP), frames - 1)
+
+    def within(self, start: int, count: int) -> slice:
+        """Which of the frames seen lie within a block."""
+        first, last = np.searchsorted(self.seen, (start, start + count))
+        return slice(int(first), int(last))
+
+    def fold(self, text: Trajectory, action_offset: int, reward_offset: int) -> tuple[Array, Array]:
+        """Actions and rewards of the steps. A step whose action is no longer in the text is left out."""
+        firsts = self.seen[:-1] + 1
+        firsts = firsts[firsts + action_offset < self.frames]
+        if not len(firsts):
+            raise Fault(FIRST_ROW, f"{self.frames} frames are too few for a step")
+        rewards = text.rewards[reward_offset:]
+        inside = firsts[firsts < len(rewards)]
+        sums = np.add.reduceat(rewards, inside) if len(inside) else np.zeros(0)
+        return text.actions[firsts + action_offset], np.append(sums, np.zeros(len(firsts) - len(inside)))
+
+
+def blocks(folder: Path, frames: int) -> Iterator[tuple[int, Array]]:
+    """`(start, [1 + B, 210, 160])`: grey screens from `start` on, and before them the one that came before."""
+    before = None
+    for start in range(0, frames, BLOCK):
+        grey = np.empty((min(BLOCK, frames - start) + 1, HEIGHT, WIDTH), np.uint8)
+        for i in range(1, len(grey)):
+            grey[i] = np.asarray(screen(folder, start + i - 1).convert("L"))
+        grey[0] = grey[1] if before is None else before
+        before = grey[-1]
+        yield start, grey
+
+
+def screen(folder: Path, frame: int) -> Image.Image:
+    """A screen, decoded."""
+    name = "/".join((*folder.parts[-3:], f"{frame}.png"))
+    try:
+        image = Image.open(folder / f"{frame}.png", formats=("PNG",))
+        image.load()
+    except FileNotFoundError:
+        raise Fault(frame + FIRST_ROW, f"{name}: no such screen") from None
+    except (OSError, SyntaxError, ValueError) as error:  # what Pillow says of files that are cut short or damaged
+        raise Fault(frame + FIRST_ROW, f"{name}: is not a whole picture ({error})") from None
+    if image.size != (WIDTH, HEIGHT):
+        raise Fault(frame + FIRST_ROW, f"{name}: is {image.size[0]} x {image.size[1]}, not {WIDTH} x {HEIGHT}")
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def chosen(root: Path, game: str | None) -> str:
+    """The game that is asked for, or the only one there."""
+    there = [name for name in GAMES if (root / "trajectories" / name).is_dir()]
+    if game is None and len(there) > 1:
+        raise ValueError(f"{root}: holds {', '.join(there)}; choose one with --agc.game")
+    if game is None and not there:
+        raise ValueError(f"{root}: holds no game of AGC (trajectories/{', trajectories/'.join(GAMES)})")
+    if game is not None and game not in there:
+        raise ValueError(f"{root}: holds no trajectories/{game}; it has {', '.join(there) or 'no game of AGC'}")
+    return game or there[0]
+
+
+def numbered(folder: Path) -> list[int]:
+    """The numbers of the episodes in a folder, in order."""
+    return sorted(int(file.stem) for file in folder.glob("*.txt") if file.stem.isdecimal())
+
+
+def repeats(root: Path, sources: list[str]) -> dict[str, str]:
+    """Episodes that came before under another name: with the same number in the data base, or the same rows."""
+    first: dict[Any, str] = {}
+    found: dict[str, str] = {}
+    for source in sources:
+        try:
+            with (root / source).open("rb") as file:
+                identity = identity_of(file.readline(100))
+                rows = hashlib.sha256(file.read()).digest()
+        except (OSError, Fault):
+            continue  # reading it will say what is wrong
+        earlier = first.get(identity) or first.get(rows)
+        if earlier:
+            found[source] = earlier
+        for key in (identity, rows):
+            first.setdefault(key, source)
+    return found

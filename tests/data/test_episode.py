@@ -1,0 +1,89 @@
+"""An episode is whole and consistent, or it is not made."""
+
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pytest
+
+from rbi.data import Episode, Spec
+from rbi.returns import GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED
+
+from .episodes import episode
+
+
+def fields(**changes):
+    """Three good steps, with something changed."""
+    good = dict(
+        observations=np.zeros((4, 2), np.float32),
+        actions=np.array([0, 1, 2]),
+        rewards=np.array([0.0, 1.0, 0.0]),
+        terminated=np.array([False, False, True]),
+        truncated=np.zeros(3, dtype=bool),
+    )
+    return good | changes
+
+
+def test_three_ends_become_one_code_and_the_games_end_counts_first():
+    lost, over, cut = np.array([1, 0, 0], bool), np.array([0, 0, 1], bool), np.zeros(3, bool)
+    assert list(Episode(**fields(life_lost=lost)).ends) == [LIFE_LOST, GOES_ON, TERMINATED]
+    assert list(Episode(**fields(terminated=cut, truncated=over)).ends) == [GOES_ON, GOES_ON, TRUNCATED]
+
+
+def test_an_episode_cannot_be_changed_not_even_through_the_arrays_it_was_made_of():
+    seen = np.zeros((4, 2), np.float32)
+    made = Episode(**fields(observations=seen))
+    seen[:] = 7
+    assert made.observations.max() == 0
+    with pytest.raises(ValueError, match="read-only"):
+        made.rewards[0] = 5
+    with pytest.raises(FrozenInstanceError):
+        made.player = "other"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (dict(rewards=np.array([0, np.nan, 0])), "step 1: reward nan"),
+        (dict(actions=np.array([0, -1, 2])), "step 1: action -1"),
+        (dict(actions=np.array([0, 1.5, 2])), r"step 1: action 1\.5"),
+        (dict(actions=np.array([0, 2**40, 2])), "step 1: action 1099511627776"),
+        (dict(observations=np.zeros((3, 2))), "type float64"),
+        (dict(observations=np.zeros((5, 2), np.float32)), "5 observations for 3 steps"),
+        (dict(observations=np.full((4, 2), np.inf, np.float32)), "step 0: observation"),
+        (dict(terminated=np.zeros(3, bool)), "without end"),
+        (dict(terminated=np.array([True, False, True])), "step 0 of 3 is marked as the end"),
+        (dict(truncated=np.array([False, False, True])), "terminated and truncated at once"),
+        (dict(quit=True), "quits"),
+        (dict(life_lost=np.array([0, 0, 1])), "no further life"),
+        (dict(action_probs=np.array([0.5, 0.0, 1.0])), "step 1: logging probability 0.0"),
+        (dict(legal=np.ones((3, 2), bool)), "step 2: action 2 is not possible among 2"),
+        (dict(legal=np.eye(3, dtype=bool)[[0, 0, 2]]), "step 1: illegal action 1"),
+        (dict(rewards=np.zeros(2)), "rewards of shape"),
+        (dict(actions=np.zeros(0, int)), "without steps"),
+    ],
+)
+def test_nonsense_is_refused_with_the_step_and_the_value(changes, told):
+    with pytest.raises(ValueError, match=told):
+        Episode(**fields(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (dict(frame=(5,)), r"shape \(3,\), where others have \(5,\)"),
+        (dict(actions=1), "not possible among 1"),
+        (dict(has_probs=True), "no logging probabilities"),
+        (dict(has_legal=True), "no legal-action masks of 4"),
+    ],
+)
+def test_an_episode_of_another_kind_does_not_fit(changes, told):
+    made = episode(np.random.default_rng(0), 30)
+    made.fits(spec := Spec((3,), 4))
+    with pytest.raises(ValueError, match=told):
+        made.fits(replace(spec, **changes))
+
+
+@pytest.mark.parametrize("changes", [dict(frame=(2, 2, 2, 2)), dict(frame=(0,)), dict(actions=0), dict(stack=0)])
+def test_a_spec_of_nonsense_is_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        replace(Spec((3,), 4), **changes)

@@ -1,0 +1,157 @@
+"""A batch holds what the slow twin says of its steps, and steps are drawn as often as they should be."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rbi.data import Episodes, Sampler, SamplerConfig, Spec, Store, StoreWriter
+from tests.reference import batches
+
+from .episodes import episode, some_episodes
+
+
+def seeded(number=0):
+    return torch.Generator().manual_seed(number)
+
+
+def owners(episodes):
+    """For every step of the data: its episode and its place there."""
+    return [(e, t) for e in episodes for t in range(len(e))]
+
+
+def together(episodes, stack):
+    first = episodes[0]
+    spec = Spec(
+        first.observations.shape[1:],
+        4,
+        stack,
+        has_probs=first.action_probs is not None,
+        has_legal=first.legal is not None,
+    )
+    return Episodes.of(episodes, spec)
+
+
+@given(some_episodes(), st.integers(1, 4), st.booleans(), st.booleans(), st.sampled_from([0.0, 0.5, 0.99, 1.0]))
+@settings(max_examples=60, deadline=None)
+def test_monte_carlo_batches_are_those_of_the_slow_twin(episodes, stack, split, clip, gamma):
+    config = SamplerConfig(batch=16, gamma=gamma, split_lives=split, clip_rewards=clip, unfinished=1.0)
+    sampler, steps = Sampler(together(episodes, stack), config, seeded()), owners(episodes)
+    batch = sampler.draw()
+    assert batch.next_states is None
+    assert batch.discount.eq(0).all()
+    for i, step in enumerate(batch.steps.tolist()):
+        one, t = steps[step]
+        np.testing.assert_array_equal(batch.states[i], batches.state(one, t, stack))
+        assert batch.actions[i] == one.actions[t]
+        assert float(batch.returns[i]) == pytest.approx(batches.monte_carlo(one, t, gamma, split, clip)[0], abs=1e-5)
+        if one.legal is not None:
+            np.testing.assert_array_equal(batch.legal[i], one.legal[t])
+
+
+@given(some_episodes(), st.integers(1, 4), st.integers(1, 5), st.booleans(), st.sampled_from([0.5, 0.99]))
+@settings(max_examples=60, deadline=None)
+def test_n_step_batches_are_those_of_the_slow_twin(episodes, stack, n, split, gamma):
+    config = SamplerConfig(batch=16, steps=n, gamma=gamma, split_lives=split)
+    steps = owners(episodes)
+    answers = [batches.n_step(e, t, n, gamma, split, True) for e, t in steps]
+    usable = [
+        i for i, ((e, _), (_, counts, at)) in enumerate(zip(steps, answers, strict=True))
+        if counts == 0 or at < len(e.observations)
+    ]  # fmt: skip
+    if not usable:
+        with pytest.raises(ValueError, match="no step is left"):
+            Sampler(together(episodes, stack), config, seeded())
+        return
+    sampler = Sampler(together(episodes, stack), config, seeded())
+    assert sorted(sampler.usable) == usable
+    batch = sampler.draw()
+    for i, step in enumerate(batch.steps.tolist()):
+        (one, _), (total, counts, at) = steps[step], answers[step]
+        assert float(batch.returns[i]) == pytest.approx(total, abs=1e-5)
+        assert float(batch.discount[i]) == pytest.approx(counts)
+        if counts:
+            np.testing.assert_array_equal(batch.next_states[i], batches.state(one, at, stack))
+
+
+def test_steps_before_a_cut_are_left_out_until_little_of_their_return_is_missing():
+    rng = np.random.default_rng(0)
+    episodes = [episode(rng, 400, end="quit"), episode(rng, 100), episode(rng, 300, end="truncated", lives=True)]
+    sampler = Sampler(episodes, SamplerConfig(gamma=0.99, unfinished=0.05), seeded())
+    missing = [batches.monte_carlo(e, t, 0.99, True, True)[1] for e, t in owners(episodes)]
+    assert list(sampler.usable) == [i for i, part in enumerate(missing) if part <= 0.05]
+    assert 0 < sampler.left_out < 1
+    assert sampler.left_out == pytest.approx(1 - len(sampler.usable) / 800)
+
+
+def test_a_store_and_memory_give_the_same_batches_and_a_seed_gives_them_again(tmp_path):
+    rng = np.random.default_rng(1)
+    episodes = [episode(rng, 30, frame=(8, 8)) for _ in range(4)]
+    spec = Spec((8, 8), 4, stack=3)
+    with StoreWriter.create(tmp_path / "s", spec) as writer:
+        for one in episodes:
+            writer.append(one)
+    config = SamplerConfig(batch=64, steps=2, memory_bytes=1)  # gives memory back after every batch
+    draws = [
+        [Sampler(data, config, seeded(5)).draw() for _ in range(1)]
+        for data in (Store(tmp_path / "s"), Episodes.of(episodes, spec), Store(tmp_path / "s"))
+    ]
+    for one, other in ((draws[0], draws[1]), (draws[0], draws[2])):
+        for a, b in zip(one[0], other[0], strict=True):
+            assert (a is None and b is None) or torch.equal(a, b)
+
+
+def test_equal_steps_are_drawn_equally_often_and_weighted_ones_in_proportion():
+    rng = np.random.default_rng(2)
+    episodes = [episode(rng, 5), episode(rng, 5)]
+    weights = np.arange(10.0)
+    for given_, expected in ((None, np.full(10, 0.1)), (weights, weights / weights.sum())):
+        sampler = Sampler(episodes, SamplerConfig(), seeded(3), weights=given_)
+        counts = np.bincount(sampler.draw(40_000).steps, minlength=10) / 40_000
+        assert np.abs(counts - expected).max() < 5 * np.sqrt(0.2 * 0.8 / 40_000)
+        assert counts[0] > 0 or given_ is not None
+    assert counts[0] == 0
+
+
+def test_an_epoch_visits_every_step_of_the_chosen_episodes_once():
+    rng = np.random.default_rng(3)
+    episodes = [episode(rng, size) for size in (3, 7, 4, 9)]
+    sampler = Sampler(episodes, SamplerConfig(batch=5), seeded(), which=[3, 1])
+    visited = torch.cat([batch.steps for batch in sampler.epoch()])
+    assert sorted(visited.tolist()) == [*range(3, 10), *range(14, 23)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (dict(weights=np.ones(3)), "weights of shape"),
+        (dict(weights=np.full(5, np.nan)), "finite"),
+        (dict(weights=np.zeros(5)), "not all zero"),
+        (dict(which=[]), "no step is left"),
+    ],
+)
+def test_a_sampler_of_nothing_is_refused(arguments, told):
+    with pytest.raises(ValueError, match=told):
+        Sampler([episode(np.random.default_rng(0), 5)], SamplerConfig(), seeded(), **arguments)
+
+
+@pytest.mark.parametrize(
+    "changes", [dict(batch=0), dict(steps=0), dict(gamma=1.1), dict(unfinished=-1), dict(memory_bytes=0)]
+)
+def test_nonsense_settings_are_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        SamplerConfig(**changes)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("resident", [True, False])
+def test_batches_on_the_gpu_are_those_of_the_processor(resident):
+    rng = np.random.default_rng(4)
+    episodes = [episode(rng, 40, frame=(8, 8), lives=True) for _ in range(3)]
+    config = SamplerConfig(batch=32, steps=3)
+    on_gpu = Sampler(episodes, config, torch.Generator("cuda" if resident else "cpu"), device="cuda", resident=resident)
+    found = on_gpu.draw()
+    same = Sampler(episodes, config, seeded()).batch(found.steps.cpu())
+    for a, b in zip(found, same, strict=True):
+        assert (a is None and b is None) or (a.is_cuda and torch.equal(a.cpu(), b))

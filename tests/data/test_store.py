@@ -1,0 +1,184 @@
+"""The store gives back what was put in, while it grows, after a kill, and for plain NumPy."""
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from rbi.data import Episodes, Problem, Spec, Store, StoreWriter
+from rbi.data.episodes import RECORD, columns, common
+
+from .episodes import assert_same, episode, some_episodes
+
+
+def write(path, episodes, spec=None):
+    with StoreWriter.create(path, spec or common(episodes)) as writer:
+        for item in episodes:
+            writer.append(item)
+    return Store(path)
+
+
+@given(some_episodes())
+@settings(max_examples=30, deadline=None)
+def test_a_store_gives_back_the_episodes_that_were_put_in(episodes):
+    with tempfile.TemporaryDirectory() as folder:
+        store = write(Path(folder) / "store", episodes)
+        assert len(store) == len(episodes)
+        for one, other in zip(store, episodes, strict=True):
+            assert_same(one, other)
+        assert store.steps == sum(len(e) for e in episodes)
+        assert store.scores == pytest.approx([e.score for e in episodes])
+        assert list(store.verify()) == []
+
+
+@given(some_episodes())
+@settings(max_examples=30, deadline=None)
+def test_episodes_in_memory_are_the_same(episodes):
+    together = Episodes.of(episodes)
+    assert [len(e) for e in together] == [len(e) for e in episodes]
+    for one, other in zip(together[:], episodes, strict=True):
+        assert_same(one, other)
+
+
+def test_plain_numpy_reads_it_by_the_documented_layout(tmp_path):
+    rng = np.random.default_rng(1)
+    episodes = [episode(rng, 5, frame=(6, 4)), episode(rng, 3, frame=(6, 4), final=False)]
+    write(tmp_path / "s", episodes, Spec((6, 4), 4, stack=2, env="X-v0"))
+    about = json.loads((tmp_path / "s" / "store.json").read_text())
+    assert (about["format"], about["frame"], about["actions"], about["stack"]) == (1, [6, 4], 4, 2)
+    index = np.fromfile(tmp_path / "s" / "episodes.bin", RECORD)
+    frames = np.memmap(tmp_path / "s" / "observations.bin", np.uint8, "r").reshape(-1, *about["frame"])
+    actions = np.fromfile(tmp_path / "s" / "actions.bin", "<i4")
+    texts = [json.loads(line) for line in (tmp_path / "s" / "texts.jsonl").read_text().splitlines()]
+    second = index[1]
+    first, count = second["first_observation"], second["observations"]
+    np.testing.assert_array_equal(frames[first : first + count], episodes[1].observations)
+    np.testing.assert_array_equal(actions[second["first_step"] :][: second["steps"]], episodes[1].actions)
+    assert texts[second["player"]] == episodes[1].player
+
+
+def test_a_reader_sees_what_is_appended_when_it_looks_again(tmp_path):
+    rng = np.random.default_rng(2)
+    store = write(tmp_path / "s", [episode(rng, 4)])
+    held = store[0].observations
+    with StoreWriter.append_to(tmp_path / "s") as writer:
+        for _ in range(300):
+            writer.append(episode(rng, 50))
+        writer.flush()
+        assert len(store) == 1
+        store.refresh()
+        assert len(store) == 301
+    assert_same(store[0], Store(tmp_path / "s")[0])
+    np.testing.assert_array_equal(held, store[0].observations)  # what was read before stays what it was
+
+
+def test_only_one_process_writes_at_a_time(tmp_path):
+    with (
+        StoreWriter.create(tmp_path / "s", Spec((3,), 4)),
+        pytest.raises(ValueError, match="another process is writing"),
+    ):
+        StoreWriter.append_to(tmp_path / "s")
+
+
+@pytest.mark.parametrize("name", [*columns(Spec((3,), 4)), "episodes", "texts", "set_aside"])
+@pytest.mark.parametrize("torn", [b"\x01", b"x" * 100])
+def test_what_a_killed_writer_left_behind_the_index_is_never_seen_and_is_cut_off(tmp_path, name, torn):
+    rng = np.random.default_rng(3)
+    before = [episode(rng, 4), episode(rng, 2)]
+    write(tmp_path / "s", before, Spec((3,), 4))
+    [file] = (tmp_path / "s").glob(f"{name}.*")
+    with file.open("ab") as left:
+        left.write(torn[: RECORD.itemsize - 1])
+    assert len(Store(tmp_path / "s")) == 2
+    after = episode(rng, 3)
+    with StoreWriter.append_to(tmp_path / "s") as writer:
+        writer.append(after)
+    for one, other in zip(Store(tmp_path / "s"), [*before, after], strict=True):
+        assert_same(one, other)
+
+
+def test_an_index_that_is_ahead_of_its_data_shows_the_whole_episodes_only(tmp_path):
+    rng = np.random.default_rng(4)
+    before = [episode(rng, 4), episode(rng, 2), episode(rng, 6)]
+    write(tmp_path / "s", before, Spec((3,), 4))
+    rewards = tmp_path / "s" / "rewards.bin"
+    rewards.write_bytes(rewards.read_bytes()[:-5])  # as a power cut may leave it
+    assert len(Store(tmp_path / "s")) == 2
+    with StoreWriter.append_to(tmp_path / "s") as writer:
+        writer.append(before[2])
+    for one, other in zip(Store(tmp_path / "s"), before, strict=True):
+        assert_same(one, other)
+
+
+def test_changed_bytes_are_found(tmp_path):
+    rng = np.random.default_rng(5)
+    store = write(tmp_path / "s", [episode(rng, 4), episode(rng, 4)])
+    place = (tmp_path / "s" / "observations.bin").stat().st_size - 2
+    with (tmp_path / "s" / "observations.bin").open("r+b") as file:
+        file.seek(place)
+        file.write(b"\x55")
+    store.refresh()
+    assert [problem.line for problem in store.verify()] == [2]
+
+
+KILLED = """
+import sys, time
+import numpy as np
+from rbi.data import Spec, StoreWriter
+from tests.data.episodes import episode
+rng = np.random.default_rng(0)
+with StoreWriter.create(sys.argv[1], Spec((84, 84), 4, 4)) as writer:
+    while True:
+        writer.append(episode(rng, 200, frame=(84, 84)))
+        print(writer.episodes, flush=True)
+"""
+
+
+def test_a_kill_leaves_all_finished_episodes_readable(tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path / "s")], stdout=subprocess.PIPE, text=True)
+    told = [child.stdout.readline() for _ in range(5)]
+    time.sleep(0.02)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    store = Store(tmp_path / "s")
+    assert len(store) >= int(told[-1])
+    assert list(store.verify()) == []
+    rng = np.random.default_rng(0)
+    for one in store:
+        assert_same(one, episode(rng, 200, frame=(84, 84)))
+    with StoreWriter.append_to(tmp_path / "s") as writer:
+        writer.append(episode(rng, 3, frame=(84, 84)))
+    assert len(Store(tmp_path / "s")) == len(store) + 1
+
+
+def test_problems_are_kept_beside_the_episodes(tmp_path):
+    with StoreWriter.create(tmp_path / "s", Spec((3,), 4)) as writer:
+        writer.set_aside(Problem("a.csv", 7, "reward nan"))
+    assert Store(tmp_path / "s").problems == [Problem("a.csv", 7, "reward nan")]
+    assert str(Store(tmp_path / "s").problems[0]) == "a.csv, line 7: reward nan"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("{", "is not JSON"), ('{"format": 9}', "another format"), ('{"format": 1, "frame": [3]}', "actions")],
+)
+def test_a_damaged_description_is_named(tmp_path, text, told):
+    (tmp_path / "store.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"store\.json.*{told}"):
+        Store(tmp_path)
+
+
+def test_a_store_is_not_made_in_a_folder_of_other_things(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(ValueError, match="is not empty"):
+        StoreWriter.create(tmp_path, Spec((3,), 4))
+    with pytest.raises(ValueError, match="not a store of episodes"):
+        Store(tmp_path)
