@@ -10,8 +10,10 @@ import rbi
 
 ROOT = Path(__file__).parent.parent
 PROMISED = {
-    "PPO", "BackwardKL", "Behavior", "ForwardKL", "Greedy", "Policy", "Reroute", "Rule", "TotalVariation",
-    "__version__", "backward_kl", "count_bounds", "floor", "forward_kl", "greedy", "load_policy", "max_ppo",
+    "PPO", "BackwardKL", "Behavior", "Episode",
+    "ForwardKL", "Greedy", "Policy", "Reroute", "Rule", "TotalVariation",
+    "__version__", "backward_kl", "count_bounds", "floor", "forward_kl", "greedy", "load_episodes",
+    "load_policy", "max_ppo",
     "max_reroute", "max_tv", "measures", "mix", "parse_rule", "runs",
 }  # fmt: skip
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]

@@ -1,6 +1,8 @@
 """rbi: better policies from logged experience, without making things worse."""
 
 from rbi import measures, runs
+from rbi.data.episode import Episode
+from rbi.data.readers import load_episodes
 from rbi.policy import Policy, load_policy
 from rbi.rules import (
     PPO,
@@ -28,6 +30,7 @@ __all__ = [
     "PPO",
     "BackwardKL",
     "Behavior",
+    "Episode",
     "ForwardKL",
     "Greedy",
     "Policy",
@@ -40,6 +43,7 @@ __all__ = [
     "floor",
     "forward_kl",
     "greedy",
+    "load_episodes",
     "load_policy",
     "max_ppo",
     "max_reroute",

@@ -6,8 +6,10 @@
 Which steps there are, their returns and where their frames lie is worked out once; a draw is a few gathers.
 """
 
+import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -112,7 +114,7 @@ class Sampler:
             raise ValueError("no step is left to draw from: every return was cut off too early")
         self.from_ = torch.from_numpy(self.usable).to(at)
         self.mass = None if weights is None else running_sum(weights, self.usable, data.steps).to(at)
-        self.touched = 0
+        self.mapped_limit = mapped_bytes() + (config.memory_bytes or 0)
 
     def draw(self, batch: int | None = None) -> Batch:
         """A batch."""
@@ -142,7 +144,7 @@ class Sampler:
             steps,
             None if self.legal is None else self.legal.index_select(0, steps),
         )
-        self.stay_small(states.numel() * states.element_size() * (1 if next_states is None else 2))
+        self.stay_small()
         if self.frames.device == self.device:
             return found
         return Batch(*(None if t is None else t.to(self.device, non_blocking=True) for t in found))  # type: ignore[arg-type]
@@ -160,11 +162,10 @@ class Sampler:
             out.index_fill_(0, before.nonzero().squeeze(1), 0)
         return out.view(len(place), self.stack, *self.frame)
 
-    def stay_small(self, read_bytes: int) -> None:
-        self.touched += read_bytes
-        if self.config.memory_bytes and self.touched > self.config.memory_bytes and isinstance(self.data, Store):
+    def stay_small(self) -> None:
+        """Give memory back when too much of a store has come in; how much a read brings along is up to the system."""
+        if self.config.memory_bytes and isinstance(self.data, Store) and mapped_bytes() > self.mapped_limit:
             self.data.forget()
-            self.touched = 0
 
     def epoch(self) -> Iterator[Batch]:
         """Every usable step once, in random order; the last batch may be smaller."""
@@ -239,6 +240,15 @@ def running_sum(weights: Array, usable: Array, steps: int) -> Tensor:
     if not np.isfinite(mine).all() or (mine < 0).any() or not mine.sum():
         raise ValueError("weights must be finite, not negative, and not all zero")
     return torch.from_numpy(mine.cumsum())
+
+
+def mapped_bytes() -> int:
+    """How much of files this process has in memory; 0 where the system does not tell."""
+    try:
+        shared = Path("/proc/self/statm").read_bytes().split()[2]
+    except OSError:
+        return 0
+    return int(shared) * mmap.PAGESIZE
 
 
 def flat_frames(data: Episodes) -> Tensor:

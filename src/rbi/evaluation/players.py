@@ -5,10 +5,10 @@ is made for each episode, so it can remember.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from rbi.data.episode import Array
 from rbi.envs.atari import FrameByFrame
 
 Player = Callable[[FrameByFrame, np.random.Generator], int]
@@ -83,7 +83,8 @@ class Hopper:
     HOPS = ((DOWN, -1, 1), (RIGHT, 1, 1), (UP, 1, -1), (LEFT, -1, -1))
 
     def __init__(self, care: float = 0.97) -> None:
-        self.care, self.been, self.action, self.frames_left = care, {}, NOOP, 0  # type: ignore[var-annotated]
+        self.care, self.action, self.frames_left = care, NOOP, 0
+        self.been: dict[tuple[int, int], int] = {}
 
     def __call__(self, game: FrameByFrame, rng: np.random.Generator) -> int:
         memory = game.memory()
@@ -108,31 +109,35 @@ class Hopper:
 
 
 class Runner:
-    """Ms. Pac-Man: goes on as long as it goes on, and turns away from the nearest ghost."""
+    """Ms. Pac-Man: turns away from a ghost that is near, and else towards where it has not been."""
 
     GHOSTS_X, GHOSTS_Y, OWN_X, OWN_Y = slice(6, 10), slice(12, 16), 10, 16
-    NEAR = 24
+    NEAR, CELL, AHEAD = 20, 8, 12
+    WAYS = ((UP, 0, -1), (RIGHT, 1, 0), (LEFT, -1, 0), (DOWN, 0, 1))
 
     def __init__(self) -> None:
         self.action, self.frames_left, self.last = LEFT, 0, (0, 0)
+        self.been: dict[tuple[int, int], int] = {}
 
     def __call__(self, game: FrameByFrame, rng: np.random.Generator) -> int:
         memory = game.memory().astype(int)
-        x, y = memory[self.OWN_X], memory[self.OWN_Y]
-        away_x, away_y = x - memory[self.GHOSTS_X], y - memory[self.GHOSTS_Y]
-        distance = np.abs(away_x) + np.abs(away_y)
+        x, y = int(memory[self.OWN_X]), int(memory[self.OWN_Y])
+        cell = x // self.CELL, y // self.CELL
+        self.been[cell] = self.been.get(cell, 0) + 1
         stuck, self.last = (x, y) == self.last, (x, y)
-        self.frames_left = max(0, self.frames_left - 1)
-        if self.frames_left == 0 and (stuck or distance.min() < self.NEAR or rng.random() < 0.02):
-            self.action, self.frames_left = self.turn(away_x, away_y, int(distance.argmin()), rng), 10
+        self.frames_left = max(0, self.frames_left - (3 if stuck else 1))
+        if self.frames_left == 0:
+            self.action, self.frames_left = self.turn(memory, x, y, rng), int(rng.integers(6, 14))
         return self.action
 
-    def turn(self, away_x: Any, away_y: Any, ghost: int, rng: np.random.Generator) -> int:
-        dx, dy = int(away_x[ghost]), int(away_y[ghost])
-        flight = (RIGHT if dx >= 0 else LEFT, DOWN if dy >= 0 else UP)
-        if abs(dx) + abs(dy) < self.NEAR and rng.random() < 0.8:
-            return flight[int(rng.integers(2))]
-        return int(rng.choice((UP, RIGHT, LEFT, DOWN)))
+    def turn(self, memory: Array, x: int, y: int, rng: np.random.Generator) -> int:
+        ghosts = np.stack([memory[self.GHOSTS_X], memory[self.GHOSTS_Y]], 1)
+        costs = []
+        for _, right, down in self.WAYS:
+            ahead = x + self.AHEAD * right, y + self.AHEAD * down
+            danger = np.abs(ghosts - ahead).sum(1).min() < self.NEAR
+            costs.append(self.been.get((ahead[0] // self.CELL, ahead[1] // self.CELL), 0) + 10_000 * danger)
+        return self.WAYS[int(np.argmin(costs + 20 * rng.random(len(costs))))][0]
 
 
 class Climber:

@@ -26,7 +26,7 @@ class AtRandom:
 
 
 class FollowsBall:
-    """Moves the paddle to where the ball is, in Breakout and Pong, from the newest frame of 84 x 84 grey pixels."""
+    """Moves the paddle to where the ball will be, in Breakout and Pong, as the two newest frames of 84 x 84 show it."""
 
     def __init__(self, env: str, actions: int) -> None:
         game = env.removeprefix("ALE/").rsplit("-v", 1)[0]
@@ -35,30 +35,39 @@ class FollowsBall:
         self.choose, self.actions = FOLLOWED[game], actions
 
     def predict_proba(self, states: Any) -> Array:
-        return np.eye(self.actions)[self.choose(np.asarray(states)[:, -1])]
+        return np.eye(self.actions)[self.choose(np.asarray(states)[:, -2:])]
 
 
 def breakout(frames: Array) -> Array:
     """Actions for Breakout: the ball is what shines between the bricks and the paddle; without one, serve."""
-    field, paddle = frames[:, 38:74, 4:80] > 0, frames[:, 76, 4:80] > 0
-    ball, where = centre(field.any(1)), centre(paddle)
-    chosen = np.where(ball > where + 1.5, RIGHT, np.where(ball < where - 1.5, LEFT, NO_OP))
-    return np.where(field.any((1, 2)), chosen, FIRE)
+    field = frames[:, :, 38:75, 5:79] > 0  # [B, 2, 37, 74]: inside the walls
+    seen = field.any((2, 3))
+    x, y = centre(field.any(2)), centre(field.any(3))
+    paddle = centre(frames[:, 1, 76, 5:79] > 0)
+    fall = y[:, 1] - y[:, 0]
+    falls = seen.all(1) & (fall > 0.2)
+    ahead = np.where(falls, (37 - y[:, 1]) / np.maximum(fall, 0.2), 0.0) * (x[:, 1] - x[:, 0])
+    goal = 74 - np.abs(np.abs(x[:, 1] + ahead) % 148 - 74)  # walls send it back
+    chosen = towards(goal - paddle, 2.0, RIGHT, LEFT)
+    return np.where(seen[:, 1], chosen, FIRE)
 
 
 def pong(frames: Array) -> Array:
     """Actions for Pong: the ball is brighter than all else between the paddles."""
-    field, paddle = frames[:, 14:77, 12:73] > 200, frames[:, 14:77, 74] > 120
-    ball, where = centre(field.any(2)), centre(paddle)
-    chosen = np.where(ball < where - 2, RIGHT, np.where(ball > where + 2, LEFT, NO_OP))
+    field, paddle = frames[:, 1, 14:77, 12:73] > 200, frames[:, 1, 14:77, 74] > 120
+    chosen = towards(centre(field.any(2)) - centre(paddle), 2.0, LEFT, RIGHT)
     return np.where(field.any((1, 2)), chosen, NO_OP)
 
 
+def towards(gap: Array, near: float, more: int, less: int) -> Array:
+    """The action that makes a gap smaller; none where it is small."""
+    return np.where(gap > near, more, np.where(gap < -near, less, NO_OP))
+
+
 def centre(seen: Any) -> Array:
-    """The middle of what is seen, `[B]` from `[B, N]` booleans; the middle of all where nothing is."""
-    places = np.arange(seen.shape[1])
-    count = seen.sum(1)
-    return np.where(count > 0, (seen * places).sum(1) / np.maximum(count, 1), seen.shape[1] / 2)
+    """The middle of what is seen along the last axis of booleans; the middle of all where nothing is."""
+    count = seen.sum(-1)
+    return np.where(count > 0, (seen * np.arange(seen.shape[-1])).sum(-1) / np.maximum(count, 1), seen.shape[-1] / 2)
 
 
 FOLLOWED: dict[str, Callable[[Array], Array]] = {"Breakout": breakout, "Pong": pong}

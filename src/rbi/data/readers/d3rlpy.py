@@ -89,8 +89,8 @@ class Numbered:
         seen = None
         if look:
             seen = [file[name][()] for name in names_of_parts(file, f"observations_{part}")]
-        columns = [np.asarray(file[f"{name}_{part}"][()]) for name in ("actions", "rewards")]
-        return Steps(seen, *columns, bool(file[f"terminated_{part}"][()]))
+        actions, rewards, terminated = (file[f"{name}_{part}"][()] for name in ("actions", "rewards", "terminated"))
+        return Steps(seen, actions, rewards, bool(terminated))
 
     def most(self, file: Any) -> int:
         names = (f"actions_{part}" for part in range(self.episodes))
@@ -143,8 +143,7 @@ class D3rlpyReader:
         return range(self.layout.count())
 
     def read(self, part: int) -> Iterator[Episode | Problem]:
-        found = self.episode(part, look=True)
-        yield found
+        yield self.episode(part, look=True)
 
     def outline(self, part: int) -> Iterator[Outline | Problem]:
         found = self.episode(part, look=False)
@@ -207,7 +206,8 @@ def spec_of(file: Any, layout: Layout, asked: Asked) -> Spec:
     numbered = actions.shape[1:] in ((), (1,)) and whole(actions[:1000] if actions.shape else actions[()])
     if not numbered:
         raise ValueError(
-            f"its actions have the shape {actions.shape[1:]} and type {actions.dtype}; only numbered actions can be used"
+            f"its actions have the shape {actions.shape[1:]} and type {actions.dtype}; "
+            "only numbered actions can be used"
         )
     names = ["observations"] if version_1 else names_of_parts(file, "observations_0")
     frame = observed([file[name][:1] for name in names]).shape[1:]
@@ -223,7 +223,7 @@ def names_of_parts(file: Any, name: str) -> list[str]:
     """An array of this name, or those that make up an observation of several parts."""
     if name in file:
         return [name]
-    found = []
+    found: list[str] = []
     while f"{name}_{len(found)}" in file:
         found.append(f"{name}_{len(found)}")
     if not found:

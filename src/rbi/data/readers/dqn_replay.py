@@ -10,10 +10,11 @@ in memory are the small columns of one file, and the pictures of one or two epis
 What the logs are like, from the program that wrote them:
 
 - Before each episode stand three rows of zeros (they padded the stacks of four frames). They are dropped.
-- A file is a ring buffer, written when only its last slot was not new. So the last slot of file N + 1 holds the row that
-  comes after the last but one of file N and before the first of file N + 1. Where the add_counts of both files show that
-  nothing lies between them, it is put there; else it is left out, and an episode that goes over from one file to the next
-  lacks one step. In the last file of a run the ring was not filled again: its add_count says how many rows are new.
+- A file is a ring buffer, written when only its last slot was not new. So the last slot of file N + 1 holds the row
+  that comes after the last but one of file N and before the first of file N + 1. Where the add_counts of both files
+  show that nothing else lies between them, it is put there; else it is left out, and an episode that goes over from one
+  file to the next lacks one step. The last file was written before its ring was full again: its add_count says how many
+  rows are new.
 - The agents' limit of 27,000 steps was logged as an end of the game. An episode of just so many steps is `truncated`.
 """
 

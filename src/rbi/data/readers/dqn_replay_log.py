@@ -56,13 +56,24 @@ class Log:
         """Whether its last slot is known to hold the one row between the other's rows and its own."""
         if other is None or other.count is None or self.count is None or other.size != self.size:
             return False
-        filled = other.count % self.size == self.size - 1
-        return filled and self.number == other.number + 1 and self.count in (other.count + self.size, self.valid)
+        full = self.number == other.number + 1 and other.valid == other.size - 1
+        return full and (self.count == other.count + self.size or self.goes_on_with(other))
+
+    def goes_on_with(self, other: "Log") -> bool:
+        """Whether it is the last, and its slots that are not new are still those of the other."""
+        old = slice(self.valid, self.size - 1)
+        same = all(np.array_equal(self.columns[name][old], other.columns[name][old]) for name in SMALL)
+        return same and self.count == self.valid
+
+    def repeats(self, other: "Log | None") -> bool:
+        """Whether the run stopped just when the other was written: then it was written a second time, as the last."""
+        same = other is not None and all(np.array_equal(self.columns[name], other.columns[name]) for name in SMALL)
+        return same and self.count == self.size - 1
 
     def may_come_after(self, other: "Log | None") -> bool:
         """Whether nothing shows that rows lie between the other's and its own."""
         if other is None:
-            return self.number == 0
+            return self.number == 0 and (self.count is None or self.count < self.size)
         known = other.count is not None and self.count is not None
         return self.number == other.number + 1 and (not known or self.comes_after(other))
 
@@ -107,7 +118,7 @@ def add_count(logs: Path, number: int, size: int, *, last: bool) -> int | None:
             count = int(found)
     except (OSError, ValueError):
         return None
-    return count if size and (count % size == size - 1 or (last and 0 < count < size)) else None
+    return count if size and (count % size == size - 1 or (last and 0 <= count < size)) else None
 
 
 @dataclass(eq=False)
@@ -127,13 +138,16 @@ class Piece:
         return file_of(self.log.logs, OBSERVATION, self.log.number)
 
 
-def pieces_of(log: Log) -> Iterator[tuple[Piece, bool]]:
-    """A file cut behind each end, and whether a piece has one: the last may not."""
-    stops = (np.flatnonzero(log.columns["terminal"][: log.valid]) + 1).tolist()
+def pieces_of(log: Log, *, joined: bool) -> Iterator[tuple[Piece, bool]]:
+    """A file cut behind each end, and whether a piece has one. `joined`: its last slot comes before its first."""
+    terminal = log.columns["terminal"]
+    if joined:
+        yield Piece(log, log.size - 1, 1), bool(terminal[-1])
+    stops = (np.flatnonzero(terminal[: log.valid]) + 1).tolist()
     for start, stop in pairwise([0, *stops]):
         yield Piece(log, start, stop - start), True
-    if (start := stops[-1] if stops else 0) < log.valid:
-        yield Piece(log, start, log.valid - start), False
+    if rest := log.valid - [0, *stops][-1]:
+        yield Piece(log, log.valid - rest, rest), False
 
 
 def padding(piece: Piece) -> int:
@@ -153,13 +167,16 @@ class Walk:
 
     def __init__(self, logs: Path, *, look: bool) -> None:
         self.logs, self.look = logs, look
-        self.begin()
+        self.pieces: list[Piece] = []
+        self.reason = ""
 
     def items(self) -> Iterator[list[Piece] | Fault]:
         previous = None
         present = numbers(self.logs)
         for number in present:
             log = read_log(self.logs, number, last=number == present[-1], look=self.look)
+            if log.repeats(previous):
+                continue
             if not log.may_come_after(previous):
                 yield from self.stop("an episode without end: the rows after it are not there")
                 self.begin(LOST)
@@ -169,32 +186,31 @@ class Walk:
 
     def file(self, log: Log, *, joined: bool) -> Iterator[list[Piece] | Fault]:
         """The episodes that end in a file. `joined`: its last slot comes before its first."""
-        between, waiting, fault = Piece(log, log.size - 1, 1), [], log.fault
-        if joined:
-            self.pieces.append(between)
-            if between.column("terminal")[0]:
-                waiting.append(self.finish())
-        with self.pictures(log) as frames:
-            for piece, ended in pieces_of(log):
-                self.take(piece, frames)
-                if frames is not None and frames.fault:
-                    break
-                if self.pieces and not joined and piece.first == 0 and self.look and padding(piece) == PADDING:
+        between: Piece | None = None
+        waiting: list[Piece] = []
+        with self.pictures(log, wanted=joined or log.valid > 0) as frames:
+            for piece, ended in pieces_of(log, joined=joined):
+                if joined and between is None:
+                    between = piece
+                else:
+                    self.take(piece, frames)
+                if self.pieces and not joined and self.is_a_start(piece):
                     yield from self.stop("an episode without end: its last row was not logged")
                 self.pieces.append(piece)
+                if frames is not None and frames.fault:
+                    break
                 if ended:
                     item = self.finish()
                     if isinstance(item, list) and between in item:
-                        waiting.append(item)
+                        waiting = item
                     else:
                         yield item
-            if frames is not None:
-                fault = self.take_last(between, frames, joined=joined) or fault
-        for item in waiting:
-            usable = not fault or isinstance(item, Fault)
-            yield item if usable else Fault(item[0].file, item[0].first, "a step of it cannot be read")
+            fault = self.take_last(between, frames) or log.fault
+        if waiting:
+            yield Fault(waiting[0].file, waiting[0].first, "a step of it cannot be read") if fault else waiting
         if fault:
             yield fault
+            yield from self.stop("an episode without end: the rows after it cannot be read")
             self.begin(LOST)
 
     def take(self, piece: Piece, frames: GzippedArray | None) -> None:
@@ -208,18 +224,22 @@ class Walk:
         elif frames is not None:
             piece.frames = frames.rows(piece.rows)
 
-    def take_last(self, between: Piece, frames: GzippedArray, *, joined: bool) -> Fault | None:
+    def take_last(self, between: Piece | None, frames: GzippedArray | None) -> Fault | None:
         """Read the picture in the last slot, if it is wanted; why no more could be read."""
-        if joined:
+        if frames is not None and between is not None:
             frames.skip(between.first - frames.taken)
             between.frames = frames.rows(1)
-        if frames.fault:
+        if frames is not None and frames.fault:
             return Fault(frames.path, frames.taken, f"{frames.fault} after row {frames.taken:,}: get it again")
         return None
 
+    def is_a_start(self, piece: Piece) -> bool:
+        """Whether an episode begins with a piece, as far as one sees: only pictures tell padding from doing nothing."""
+        return piece.first == 0 and piece.frames is not None and padding(piece) == PADDING
+
     @contextlib.contextmanager
-    def pictures(self, log: Log) -> Iterator[GzippedArray | None]:
-        if not self.look or not log.valid:
+    def pictures(self, log: Log, *, wanted: bool) -> Iterator[GzippedArray | None]:
+        if not (self.look and wanted):
             yield None
             return
         with GzippedArray(file_of(self.logs, OBSERVATION, log.number)) as frames:
@@ -227,8 +247,7 @@ class Walk:
 
     def begin(self, reason: str = "") -> None:
         """A new episode; with a reason, one that cannot be used."""
-        self.pieces: list[Piece] = []
-        self.reason = reason
+        self.pieces, self.reason = [], reason
 
     def finish(self) -> list[Piece] | Fault:
         """The end of an episode."""

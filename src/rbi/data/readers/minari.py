@@ -105,7 +105,7 @@ class MinariReader:
             raise ValueError(f"{steps} steps can be read, of {metadata['total_steps']}")
         ours = {"source": self.source(part), "line": part + 1, "has_final": True} | json.loads(metadata.get(OURS, "{}"))
         infos, shape = found["infos"] or {}, {"legal": (steps, -1)}
-        added = {
+        added: dict[str, Any] = {
             name: np.asarray(infos[key])[:steps].reshape(shape.get(name, steps))
             for name, key in ADDED.items()
             if key in infos

@@ -52,10 +52,10 @@ class ParquetFiles:
     def lists(self, path: Path, name: str) -> Lists | None:
         """The shape of the first list."""
         with open_file(path) as file, understood(path):
+            if not is_list(file.schema_arrow.field(name).type):
+                return None
             for batch in file.iter_batches(batch_size=16, columns=[name]):
                 column = batch.column(0).drop_null()
-                if not is_list(column.type):
-                    return None
                 if len(column):
                     return shape_of(column, path, name)
         return None
@@ -127,8 +127,13 @@ class ArrowBlock:
             inner = column.filter(fits)
             for _ in shape:
                 inner = inner.flatten()
-            if inner.null_count or not is_bytes(inner.type):
-                inner = inner.cast("float32", safe=False).fill_null(np.nan)
+            if inner.null_count:
+                holes = np.zeros(len(column), bool)
+                holes[fits] = inner.is_null().to_numpy(zero_copy_only=False).reshape(-1, math.prod(shape)).any(1)
+                note(self, holes, name, None, "holds a number that is missing")
+                inner = inner.fill_null(0)
+            if not is_bytes(inner.type):
+                inner = inner.cast("float32", safe=False)
             values = inner.to_numpy(zero_copy_only=False).reshape(-1, *shape)
         if fits.all():
             return values, there

@@ -83,8 +83,8 @@ def find_layout(path: Path, names: Sequence[str], config: TableConfig, *, own: b
                 "--table.truncated"
             )
     observations = found.observations(bandit=bandit)
-    if len(observations) > 1:
-        single["final"] = None  # it is one column, beside one column of observations
+    if observations != ("obs",):
+        single["final"] = None  # it belongs to that column
     return Layout(
         action=action,
         reward=reward,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any, Self
 
 import numpy as np
@@ -176,7 +177,7 @@ class Checker:
     def codes(self, block: Block, name: str) -> Array:
         """The number of each row's text."""
         known, texts = self.categories[name], block.texts(name)
-        codes = np.fromiter((known.get(text, -1) for text in texts.tolist()), np.int64, len(texts))
+        codes = np.fromiter(map(known.get, texts.tolist(), repeat(-1)), np.int64, len(texts))
         note(block, codes < 0, name, texts, "is missing")
         return np.maximum(codes, 0)
 
@@ -184,9 +185,11 @@ class Checker:
         """Observations after the step, and where there are any."""
         if self.lists:
             return self.listed(block, name, self.lists)
-        values = block.numbers(name)
-        with np.errstate(over="ignore"):
-            return values.astype(np.float32).reshape(-1, *self.spec.frame), np.isfinite(values)
+        there = ~np.isnan(block.numbers(name))
+        values = np.where(there, block.numbers(name), 0)
+        bad = np.abs(values) > np.finfo(np.float32).max
+        note(block, bad, name, values, "is not possible")
+        return np.where(bad, 0, values).astype(np.float32).reshape(-1, *self.spec.frame), there
 
     def listed(self, block: Block, name: str, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """Observations in lists, and where there are any."""
@@ -199,7 +202,7 @@ class Checker:
             return values, there
         values = values.reshape(-1, *self.spec.frame)
         bad: Array = np.any(~(np.abs(values) <= np.finfo(np.float32).max), axis=1)
-        note(block, bad, name, None, "holds a number that is missing or not finite")
+        note(block, bad, name, None, "holds a number that is not finite")
         if bad.any():
             values = np.where(bad[:, None], 0, values)
         return values.astype(np.float32, copy=False), there
@@ -209,7 +212,7 @@ def note(block: Block, bad: Array, name: str, values: Array | None, reason: str)
     """Say what is wrong with rows. What was said first about a row stays."""
     for row in np.flatnonzero(bad).tolist():
         value = None if values is None else values[row]
-        told = "" if value is None or value != value else f" {value:.10g}"
+        told = "" if value is None or value != value else f" {value!r}" if isinstance(value, str) else f" {value:.10g}"
         block.faults.setdefault(row, f"{name}{told} {reason}")
 
 

@@ -34,7 +34,8 @@ class TableReader:
         if not self.paths:
             raise ValueError(f"{path}: holds no {files.suffix} files")
         own = files.own_spec(self.paths[0]) if config == TableConfig() else None
-        self.layout = find_layout(self.paths[0], self.column_names(self.paths[0]), config, own=own is not None)
+        self.own = own is not None
+        self.layout = find_layout(self.paths[0], self.column_names(self.paths[0]), config, own=self.own)
         self.refuse_other_columns()
         scan = Scan(self.layout, need_actions=asked.actions is None and own is None and not self.layout.action_mask)
         scan.look(self.blocks(scan.columns) if scan.columns else ())
@@ -78,6 +79,10 @@ class TableReader:
                     pieces.clear()
                 seen.add(last)
                 continue
+            if self.own and rows.lines[0] == 1:  # our writer counts episodes from 0 in every file
+                yield from finish()
+                seen.clear()
+                last = None
             ids = filled(rows.ids, last)
             starts = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist()]
             names = ids[starts].tolist()
@@ -168,7 +173,8 @@ def in_order(rows: Rows, which: slice, first: int) -> slice | Array | Wrong:
     at = int(wrong[0])
     twice = at > 0 and steps[at] == steps[at - 1]
     return Wrong(
-        int(rows_in_order[at]), f"step {steps[at]} comes twice" if twice else f"step {wanted[at]} is missing before this"
+        int(rows_in_order[at]),
+        f"step {steps[at]} comes twice" if twice else f"step {wanted[at]} is missing before this",
     )
 
 

@@ -105,7 +105,7 @@ def buffers(episodes: Iterable[Episode], spec: Spec, about: list[dict[str, str]]
 
 
 def one_more(column: Array) -> Array:
-    """`[T + 1, n]`: infos are as many as observations, and of Arrow files Minari does not read back a plain `[T + 1]`."""
+    """`[T + 1, n]`: infos are as many as observations, and Minari cannot read `[T + 1]` back from Arrow files."""
     return np.concatenate([column, column[-1:]]).reshape(len(column) + 1, -1)
 
 

@@ -1,0 +1,294 @@
+"""The repairs of the human data against the truth: games recorded with every defect put in on purpose, and imported.
+
+python -m benchmarks.agc                          40 episodes of each of four games; some 5 minutes on 2 cores
+python -m benchmarks.agc --episodes 100 --data /tmp/agc --out /tmp/agc.json
+
+The data is recorded once and kept where --data says. An end of life counts as found if it is reported in the step of
+four frames in which it happens, or in one that begins or ends at most two frames away.
+"""
+
+import argparse
+import itertools
+import os
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.timing import machine
+from rbi import runs
+from rbi.commands.command import bounded_map
+from rbi.data.importing import bring_in
+from rbi.data.readers import Settings, open_reader
+from rbi.data.readers.agc_settings import AgcConfig
+from rbi.data.store import Store, StoreWriter
+from rbi.evaluation.agc import Recording, read_truth, record
+from rbi.evaluation.defects import Defects
+
+RESULTS = Path(__file__).parent / "results"
+GAMES = ("spaceinvaders", "qbert", "mspacman", "revenge")
+SKIP, TOLERANCE = 4, 2
+LOST_ROWS = 5  # what happens so late may stand behind the last row, and is in no file
+SEED = 1
+DEFECTS = Defects(
+    reward_offset=0.4,
+    action_offset=0.4,
+    flashing=0.3,
+    palette=0.5,
+    wrong_score=0.1,
+    drift=0.05,
+    same_identity=0.025,
+    same_rows=0.025,
+    cut_picture=0.025,
+    missing_picture=0.025,
+    four_fields=0.025,
+    impossible_action=0.025,
+    no_terminal=0.025,
+)
+AIMS = {
+    "life_recall": 0.99,
+    "life_precision": 0.99,
+    "reward_offsets_recovered": 1.0,
+    "action_offsets_recovered": 1.0,
+    "defective_found": 1.0,
+    "false_alarms": 0.01,
+    "rows_per_second": 1500,
+    "peak_gigabytes": 1.0,
+}
+AT_MOST = ("false_alarms", "peak_gigabytes")
+
+
+class Job(NamedTuple):
+    root: Path
+    recording: Recording
+    index: int
+
+
+def recorded(job):
+    """Record an episode, unless it is there."""
+    if not (job.root / "truth" / job.recording.game / f"{2 * job.index}.json").exists():
+        record(job.root, job.recording, job.index)
+    return job
+
+
+def record_all(root, episodes, frames, cores):
+    """Record all games, an episode a job; how long it took."""
+    start = time.perf_counter()
+    made = [Recording(game, seed=SEED, most_frames=frames, defects=DEFECTS) for game in GAMES]
+    jobs = [Job(root, recording, index) for index, recording in itertools.product(range(episodes), made)]
+    with bounded_map(cores) as each:
+        for count, _ in enumerate(each(recorded, jobs), 1):
+            if count % 20 == 0:
+                print(f"  {count} of {len(jobs)} episodes recorded, {time.perf_counter() - start:.0f} s", flush=True)
+    return time.perf_counter() - start
+
+
+class Memory(threading.Thread):
+    """The most memory that this process and its children held at once, shared pages counted once."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.peak, self.done = 0, threading.Event()
+
+    def run(self):
+        while not self.done.wait(0.1):
+            self.peak = max(self.peak, sum(held(pid) for pid in (os.getpid(), *children())))
+
+
+def children():
+    tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    return [int(pid) for task in tasks for pid in task.read_text().split()]
+
+
+def held(pid):
+    """Bytes of a process, its part of shared pages only; none if it has just ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def imported(root, game, folder, cores):
+    """Import a game into a store as `rbi data import` does; the store, seconds and the peak of memory in bytes."""
+    settings = Settings(agc=AgcConfig(game=game, reward_offset=None, action_offset=None))
+    reader, memory = open_reader(root, "agc", settings), Memory()
+    with bounded_map(cores) as each:
+        list(each(time.sleep, [0.5] * cores))  # workers are there before the clock runs
+        memory.start()
+        start = time.perf_counter()
+        with StoreWriter.create(folder, reader.spec) as writer:
+            for _ in bring_in(reader, writer, each):
+                pass
+        seconds = time.perf_counter() - start
+    memory.done.set()
+    memory.join()
+    return Store(folder), seconds, memory.peak
+
+
+def truths_of(root, game):
+    files = (root / "truth" / game).glob("*.json")
+    return [read_truth(root, game, number) for number in sorted(int(file.stem) for file in files)]
+
+
+def lives_found(truth, episode):
+    """True ends of life, how many of them were found, how many were reported, and how many in the very step.
+
+    Q*bert's last life has no icon. Its beginning need not be found; if it is, that is no mistake.
+    """
+    first = SKIP * np.flatnonzero(episode.life_lost) + 1
+    free = set(range(len(first)))
+    wanted = found = exact = 0
+    for frame, left in zip(truth.life_losses, truth.lives_left, strict=True):
+        near = [i for i in free if first[i] - TOLERANCE <= frame <= first[i] + SKIP - 1 + TOLERANCE]
+        needed = not (truth.game == "qbert" and left == 1) and frame <= SKIP * len(episode)
+        wanted += needed
+        if near:
+            best = min(near, key=lambda i: abs(first[i] + 1.5 - frame))
+            free.remove(best)
+            found += needed
+            exact += needed and bool(first[best] <= frame <= first[best] + SKIP - 1)
+    return {"wanted": wanted, "found": found, "exact": exact, "reported": len(first), "false": len(free)}
+
+
+def offsets_right(truth, episode):
+    """Whether the imported rewards and actions are the true ones, and whether points could have shown it."""
+    steps = len(episode)
+    actions, rewards = np.array(truth.actions[1:]), np.array(truth.rewards[1:])
+    folded = np.add.reduceat(rewards, np.arange(0, len(rewards), SKIP))
+    sure = min(steps, (truth.frames - 1 - LOST_ROWS) // SKIP)
+    return {
+        "rewards": bool(np.array_equal(episode.rewards[:sure], folded[:sure])),
+        "actions": bool(np.array_equal(episode.actions[:sure], actions[::SKIP][:sure])),
+        "points": bool(folded[:sure].any()),
+    }
+
+
+def compared(truths, store):
+    """What became of each episode, beside what should have become of it."""
+    taken = {episode.source: episode for episode in store}
+    reasons = {problem.source: problem.reason for problem in store.problems}
+    rows = []
+    for truth in truths:
+        source = f"trajectories/{truth.game}/{truth.number}.txt"
+        episode = taken.get(source)
+        row = {
+            "number": truth.number,
+            "frames": truth.frames,
+            "player": truth.player,
+            "usable": truth.usable,
+            "copy": truth.copy_of is not None,
+            "injected": truth.injected,
+            "taken": episode is not None,
+            "reason": reasons.get(source),
+        }
+        if episode is not None and truth.usable:
+            row |= {"lives": lives_found(truth, episode), "offsets": offsets_right(truth, episode)}
+        rows.append(row)
+    return rows
+
+
+def share(part, whole):
+    return part / whole if whole else None
+
+
+def measured(rows, seconds, peak):
+    """The figures of one game."""
+    good = [row for row in rows if row["taken"] and row["usable"]]
+    lives = {
+        name: sum(row["lives"][name] for row in good) for name in ("wanted", "found", "exact", "reported", "false")
+    }
+    late = {
+        kind: [row for row in good if getattr(row["injected"], f"{kind}_offset") != 2] for kind in ("reward", "action")
+    }
+    shown = [row for row in late["reward"] if row["offsets"]["points"]]
+    bad, usable = [row for row in rows if not row["usable"]], [row for row in rows if row["usable"]]
+    decoded = [row for row in rows if row["taken"] or row["injected"].fatal in ("wrong_score", "drift")]
+    return {
+        "episodes": len(rows),
+        "rows": sum(row["frames"] for row in rows),
+        "ends_of_life": lives["wanted"],
+        "life_recall": share(lives["found"], lives["wanted"]),
+        "life_precision": share(lives["reported"] - lives["false"], lives["reported"]),
+        "life_recall_same_step": share(lives["exact"], lives["wanted"]),
+        "reward_offsets_injected": len(shown),
+        "reward_offsets_recovered": share(sum(row["offsets"]["rewards"] for row in shown), len(shown)),
+        "rewards_right": share(sum(row["offsets"]["rewards"] for row in good), len(good)),
+        "action_offsets_injected": len(late["action"]),
+        "action_offsets_recovered": share(
+            sum(row["offsets"]["actions"] for row in late["action"]), len(late["action"])
+        ),
+        "actions_right": share(sum(row["offsets"]["actions"] for row in good), len(good)),
+        "defective": len(bad),
+        "defective_found": share(sum(not row["taken"] for row in bad), len(bad)),
+        "defective_missed": sorted(str(row["injected"].fatal) for row in bad if row["taken"]),
+        "false_alarms": share(sum(not row["taken"] for row in usable), len(usable)),
+        "rows_per_second": sum(row["frames"] for row in decoded) / seconds,
+        "peak_gigabytes": peak / 1e9,
+    }
+
+
+def show(games):
+    """Print a table: a figure a line, a game a column, an aim behind."""
+    names = list(games)
+    print(f"\n{'':28}" + "".join(f"{name:>15}" for name in names) + f"{'aim':>10}")
+    for figure in next(iter(games.values())):
+        aim = AIMS.get(figure)
+        told = f"{'<=' if figure in AT_MOST else '>='} {aim}" if aim is not None else ""
+        print(f"{figure:28}" + "".join(f"{cell(games[name][figure]):>15}" for name in names) + f"{told:>10}")
+
+
+def cell(value):
+    if isinstance(value, list):
+        return ",".join(value) or "none"
+    return "-" if value is None else f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--episodes", type=int, default=40)
+    parser.add_argument("--frames", type=int, default=2000)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--data", type=Path, help="where recordings are, or will be kept; removed again if not given")
+    parser.add_argument("--out", type=Path, default=RESULTS / "agc.json")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        root = asked.data or Path(scratch) / "data"
+        recording = record_all(root, asked.episodes, asked.frames, asked.cores)
+        figures, details = {}, {}
+        for game in GAMES:
+            store, seconds, peak = imported(root, game, Path(scratch) / game, asked.cores)
+            details[game] = compared(truths_of(root, game), store)
+            figures[game] = measured(details[game], seconds, peak)
+            print(f"  {game}: imported in {seconds:.0f} s", flush=True)
+            shutil.rmtree(Path(scratch) / game)
+        show(figures)
+        written = {
+            "command": f"python -m benchmarks.agc --episodes {asked.episodes} --frames {asked.frames}",
+            "machine": machine(),
+            "defects": DEFECTS,
+            "recording_seconds": recording,
+            "games": figures,
+            "aims": AIMS,
+            "surprises": {game: surprises(rows) for game, rows in details.items()},
+        }
+        asked.out.write_text(runs.to_json(written, indent=1) + "\n")
+
+
+def surprises(rows):
+    """The episodes that did not become what they should have."""
+    return [
+        row
+        for row in rows
+        if row["taken"] != row["usable"]
+        or ("lives" in row and (row["lives"]["found"] < row["lives"]["wanted"] or row["lives"]["false"]))
+        or ("offsets" in row and not (row["offsets"]["rewards"] and row["offsets"]["actions"]))
+    ]
+
+
+if __name__ == "__main__":
+    main()

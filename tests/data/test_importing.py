@@ -1,0 +1,200 @@
+"""An import takes what can be used, sets aside the rest with its reason, and goes on where it was stopped."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import rbi
+from rbi.cli import main
+from rbi.data import Episode, Problem, Spec, Store, StoreWriter
+from rbi.data.importing import bring_in
+from rbi.runs import read
+
+from .episodes import assert_same, episode
+
+
+class Listed:
+    """A reader of what it is given."""
+
+    parallel = False
+
+    def __init__(self, items, spec):
+        self.items, self.spec = items, spec
+
+    def parts(self):
+        return range(len(self.items))
+
+    def read(self, part):
+        if isinstance(self.items[part], Exception):
+            raise self.items[part]
+        yield self.items[part]
+
+
+def numbered(count, seed=0):
+    rng = np.random.default_rng(seed)
+    made = [episode(rng, 4) for _ in range(count)]
+    return [
+        Episode(e.observations, e.actions, e.rewards, e.terminated, e.truncated, source="list", line=i)
+        for i, e in enumerate(made, 1)
+    ]
+
+
+def test_what_does_not_fit_is_set_aside_and_the_rest_is_taken(tmp_path):
+    good = numbered(3)
+    other = episode(np.random.default_rng(1), 4, frame=(7,))
+    items = [good[0], Problem("list", 9, "torn"), good[1], other, good[2]]
+    with StoreWriter.create(tmp_path / "s", Spec((3,), 4)) as writer:
+        *_, tally = bring_in(Listed(items, writer.spec), writer, map)
+    assert (tally.episodes, tally.steps, tally.set_aside) == (3, 12, 2)
+    store = Store(tmp_path / "s")
+    assert [e.line for e in store] == [1, 2, 3]
+    assert [p.reason.split()[0] for p in store.problems] == ["torn", "observations"]
+
+
+def test_strict_stops_at_the_first_problem_and_keeps_what_came_before(tmp_path):
+    good = numbered(2)
+    with (
+        pytest.raises(ValueError, match="list, line 9: torn"),
+        StoreWriter.create(tmp_path / "s", Spec((3,), 4)) as writer,
+    ):
+        list(bring_in(Listed([good[0], Problem("list", 9, "torn"), good[1]], writer.spec), writer, map, strict=True))
+    assert len(Store(tmp_path / "s")) == 1
+
+
+def test_an_import_that_was_stopped_goes_on_without_doing_anything_twice(tmp_path):
+    good = numbered(6)
+    broken = [*good[:3], Problem("list", 99, "torn"), OSError("the disk is gone")]
+    with pytest.raises(OSError, match="disk"), StoreWriter.create(tmp_path / "s", Spec((3,), 4)) as writer:
+        list(bring_in(Listed(broken, writer.spec), writer, map))
+    with StoreWriter.append_to(tmp_path / "s") as writer:
+        *_, tally = bring_in(Listed([*broken[:4], *good[3:]], writer.spec), writer, map)
+    assert (tally.before, tally.episodes, tally.set_aside) == (4, 3, 0)
+    for one, other in zip(Store(tmp_path / "s"), good, strict=True):
+        assert_same(one, other)
+
+
+def table(path, episodes, *, breaks=()):
+    """A CSV of so many episodes of three steps; some with a row of four fields."""
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["episode_id", "t", "action", "reward", "terminated", "truncated", "obs_0", "obs_1"])
+        for e in range(episodes):
+            for t in range(3):
+                row = [e, t, (e + t) % 3, 0.5, int(t == 2), 0, e / 10, t / 10]
+                rows.writerow(row[:4] if (e, t) in breaks else row)
+
+
+def test_the_command_imports_and_counts_both_kinds(tmp_path, capsys):
+    table(tmp_path / "clicks.csv", 10, breaks={(4, 1)})
+    assert main(["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "s")]) == 0
+    told = capsys.readouterr().out
+    assert "9 episodes, 27 steps" in told
+    assert "clicks.csv, line 15" in told
+    result = read(tmp_path / "s").finished()
+    assert (result["episodes"], result["set_aside"]) == (9, 1)
+    loaded = rbi.load_episodes(tmp_path / "s")
+    assert len(loaded) == 9
+    assert loaded.problems[0].line == 15
+    direct = rbi.load_episodes(tmp_path / "clicks.csv")
+    for one, other in zip(loaded, direct, strict=True):
+        assert_same(one, other)
+
+
+def test_strict_says_which_line_and_exits_with_two(tmp_path, capsys):
+    table(tmp_path / "clicks.csv", 10, breaks={(4, 1)})
+    arguments = ["data", "import", str(tmp_path / "clicks.csv"), "--strict", "--out", str(tmp_path / "s")]
+    assert main(arguments) == 2
+    assert "clicks.csv, line 15" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["import"], "name the data"),
+        (["import", "nowhere"], "nowhere: no such file or folder"),
+        (["info", "empty"], "no format that we know"),
+        (["import", "clicks.csv", "--format", "parquet"], "clicks.csv"),
+        (["import", "clicks.csv", "--actions", "0"], "--actions"),
+        (["import", "clicks.csv", "--resume"], "--resume"),
+        (["export", "clicks.csv", "--out", "clicks.csv"], "is the data that is read"),
+        (["record", "random"], "--episodes or --steps"),
+        (["record", "random", "--episodes", "3"], "--env"),
+        (["record", "random", "--episodes", "3", "--env", "NoSuchWorld-v0"], "NoSuchWorld"),
+        (["record", "--episodes", "3", "--env", "CartPole-v1"], "name who plays"),
+        (["record", "no/policy", "--episodes", "3"], "no/policy: holds no policy"),
+        (["record", "follow", "--episodes", "3", "--env", "CartPole-v1"], "follows the ball"),
+    ],
+)
+def test_bad_input_gives_one_line_and_leaves_no_folder(tmp_path, monkeypatch, capsys, arguments, told):
+    monkeypatch.chdir(tmp_path)
+    table(tmp_path / "clicks.csv", 2)
+    (tmp_path / "empty").mkdir()
+    where = [] if "--out" in arguments else ["--out", "made"] if "--resume" not in arguments else []
+    assert main(["data", *arguments, *where]) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert len(err.strip().splitlines()) == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["clicks.csv", "empty"]
+
+
+def test_nothing_that_can_be_used_is_an_error_that_points_to_the_reasons(tmp_path, capsys):
+    table(tmp_path / "clicks.csv", 1, breaks={(0, 1)})
+    assert main(["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "s")]) == 2
+    assert "no episode could be used" in capsys.readouterr().err
+    assert json.loads((tmp_path / "s" / "set_aside.jsonl").read_text())["line"] == 3
+
+
+def test_a_killed_import_goes_on_with_resume_and_ends_the_same(tmp_path):
+    table(tmp_path / "clicks.csv", 20_000)
+    command = [sys.executable, "-m", "rbi.cli", "data", "import", str(tmp_path / "clicks.csv")]
+    child = subprocess.Popen([*command, "--out", str(tmp_path / "s")], stderr=subprocess.DEVNULL)
+    index = tmp_path / "s" / "episodes.bin"
+    while not (index.exists() and index.stat().st_size):
+        assert child.poll() is None
+        time.sleep(0.01)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    before = len(Store(tmp_path / "s"))
+    assert 0 < before < 20_000
+    assert main(["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "s"), "--resume"]) == 0
+    assert main(["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "whole")]) == 0
+    for file in (tmp_path / "whole").glob("*.bin"):
+        assert file.read_bytes() == (tmp_path / "s" / file.name).read_bytes(), file.name
+
+
+def test_info_says_what_is_there_in_any_format(tmp_path, capsys):
+    table(tmp_path / "clicks.csv", 10, breaks={(4, 1)})
+    assert main(["data", "info", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "info")]) == 0
+    found = read(tmp_path / "info").finished()
+    assert (found["episodes"], found["steps"], found["set_aside"]) == (9, 27, 1)
+    assert sum(found["actions"]) == 27
+    assert found["scores"]["mean"] == pytest.approx(1.5)
+    assert found["ends"] == {"terminated": 9, "time limit": 0, "quit": 0}
+    assert (tmp_path / "info" / "figures" / "data.png").exists()
+    assert "3 of 3 actions" in capsys.readouterr().out
+
+
+def test_damage_in_a_store_is_found_when_asked_for(tmp_path, capsys):
+    table(tmp_path / "clicks.csv", 3)
+    assert main(["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "s")]) == 0
+    rewards = tmp_path / "s" / "rewards.bin"
+    rewards.write_bytes(rewards.read_bytes()[:-4] + b"\0\0\0\0")
+    assert main(["data", "info", str(tmp_path / "s"), "--out", str(tmp_path / "one")]) == 0
+    assert main(["data", "info", str(tmp_path / "s"), "--verify", "--out", str(tmp_path / "two")]) == 2
+    assert "not those that were written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("to", ["parquet", "minari", "store"])
+def test_what_is_exported_comes_back_the_same(tmp_path, to):
+    table(tmp_path / "clicks.csv", 5)
+    assert main(["data", "export", str(tmp_path / "clicks.csv"), "--to", to, "--out", str(tmp_path / to)]) == 0
+    back, before = rbi.load_episodes(tmp_path / to), rbi.load_episodes(tmp_path / "clicks.csv")
+    for one, other in zip(back, before, strict=True):
+        assert_same(one, other)

@@ -1,0 +1,294 @@
+"""Minari data sets: what Minari writes we read, what we write Minari reads."""
+
+import json
+import os
+import pickle
+import warnings
+
+import gymnasium
+import h5py
+import minari
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from minari.data_collector import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
+
+from rbi.data import Episodes, Problem, Spec
+from rbi.data.readers import Settings, load_episodes, open_reader, recognise
+from rbi.data.readers.observations import flattened, single_frames
+from rbi.data.readers.seam import Asked, outline_of
+from rbi.data.writers.minari import dataset_id, write_minari
+from tests.data.episodes import assert_same, episode, some_episodes
+
+FORMATS = ("hdf5", "arrow", "parquet")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Minari's own folder of data sets, for one test."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    return tmp_path
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def collect(env, name, data_format, episodes=4):
+    """Random play as Minari records it."""
+    collector = minari.DataCollector(gymnasium.make(env), data_format=data_format)
+    collector.action_space.seed(0)
+    for seed in range(episodes):
+        collector.reset(seed=seed)
+        while not any(collector.step(collector.action_space.sample())[2:4]):
+            pass
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Minari asks for authors, links and descriptions
+        return collector.create_dataset(name)
+
+
+def store(folder, observation_space, action_space, data_format="hdf5", episodes=(), **more):
+    """A data set made of buffers with Minari's own storage."""
+    folder.mkdir()
+    storage = MinariStorage.new(folder / "data", observation_space, action_space, data_format=data_format, **more)
+    storage.update_metadata({"dataset_id": f"{folder.name}-v0", "minari_version": minari.__version__})
+    storage.update_episodes(episodes)
+    return folder
+
+
+def buffer(observations, actions, **columns):
+    steps = len(actions)
+    last = np.arange(steps) == steps - 1
+    return EpisodeBuffer(
+        **dict(
+            observations=observations, actions=np.asarray(actions), rewards=np.arange(steps) / 2,
+            terminations=last, truncations=np.zeros(steps, bool),
+        ) | columns
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")  # Minari's collector leaves its folder
+def test_what_minari_records_is_read_with_equal_numbers(here, data_format):
+    recorded = collect("CartPole-v1", "cart/random-v0", data_format)
+    folder = here / "cart" / "random-v0"
+    assert recognise(folder) == recognise(folder / "data") == "minari"
+    episodes = load_episodes(folder)
+    assert not episodes.problems
+    assert episodes.spec == Spec((4,), 2, stack=1, env="CartPole-v1")
+    for ours, theirs in zip(episodes, recorded.iterate_episodes(), strict=True):
+        assert len(ours.observations) == len(ours) + 1
+        for name, column in [("terminated", "terminations"), ("truncated", "truncations")]:
+            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, column))
+        for name in ("observations", "actions", "rewards"):
+            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+    assert [e.line for e in episodes] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_what_we_write_minari_reads(here, data_format):
+    rng = np.random.default_rng(0)
+    ours = [episode(rng, 5, frame=(40, 36)), episode(rng, 1, frame=(40, 36), end="truncated", final=False)]
+    environment = dict(os.environ)
+    assert write_minari(ours, Spec((40, 36), 4, stack=4, env="ALE/Qbert-v5"), here / "mine-v3", data_format) == 2
+    assert dict(os.environ) == environment
+    assert names(here / "mine-v3") == ["data"]
+    found = minari.load_dataset("mine-v3")
+    assert (found.spec.dataset_id, found.total_steps) == ("mine-v3", 6)
+    assert found.spec.env_spec.id == "ALE/Qbert-v5"
+    assert found.spec.action_space == spaces.Discrete(4)
+    for one, theirs in zip(ours, found.iterate_episodes(), strict=True):
+        seen = one.observations if one.has_final else np.concatenate([one.observations, one.observations[-1:]])
+        np.testing.assert_array_equal(theirs.observations, seen, "pictures are kept exactly")
+        np.testing.assert_array_equal(theirs.actions, one.actions)
+        np.testing.assert_array_equal(theirs.rewards, one.rewards)
+        np.testing.assert_array_equal(theirs.terminations, one.terminated)
+        np.testing.assert_array_equal(theirs.truncations, one.truncated)
+
+
+@settings(max_examples=12)
+@pytest.mark.parametrize("data_format", FORMATS)
+@given(written=some_episodes())
+def test_the_round_trip_loses_nothing(tmp_path_factory, data_format, written):
+    folder = tmp_path_factory.mktemp("minari") / "out"
+    spec = Episodes.of(written).spec
+    spec = Spec(spec.frame, 4, stack=2, env="CartPole-v1", has_probs=spec.has_probs, has_legal=spec.has_legal)
+    write_minari(iter(written), spec, folder, data_format)
+    found = load_episodes(folder)
+    assert found.spec == spec
+    assert not found.problems
+    for one, other in zip(written, found, strict=True):
+        assert_same(one, other)
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_outlines_are_those_of_the_episodes(tmp_path, data_format):
+    rng = np.random.default_rng(1)
+    written = [episode(rng, 4, end=end, lives=True, probs=True) for end in ("terminated", "truncated", "quit")]
+    write_minari(written, Spec((3,), 4, has_probs=True), tmp_path / "a", data_format)
+    reader = pickle.loads(pickle.dumps(open_reader(tmp_path / "a")))
+    for part, one in zip(reader.parts(), written, strict=True):
+        for name, told, value in zip(outline_of(one)._fields, *reader.outline(part), outline_of(one), strict=True):
+            np.testing.assert_array_equal(told, value, name)
+
+
+def test_a_failed_export_leaves_nothing_and_a_data_set_is_not_written_over(tmp_path):
+    rng = np.random.default_rng(0)
+    spec = Spec((3,), 4)
+    with pytest.raises(ValueError, match="observations of shape"):
+        write_minari([episode(rng, 3), episode(rng, 3, frame=(2,))], spec, tmp_path / "a")
+    assert not names(tmp_path)
+    write_minari([episode(rng, 3)], spec, tmp_path / "a")
+    with pytest.raises(ValueError, match="is there already"):
+        write_minari([episode(rng, 3)], spec, tmp_path / "a")
+    with pytest.raises(ValueError, match="env = 'no id'"):
+        write_minari([episode(rng, 3)], Spec((3,), 4, env="no id"), tmp_path / "b")
+    assert names(tmp_path) == ["a"]
+
+
+def test_a_folder_that_is_there_keeps_what_else_is_in_it(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    write_minari([episode(np.random.default_rng(0), 3)], Spec((3,), 4), tmp_path)
+    assert names(tmp_path) == ["config.json", "data"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [("mine", "mine-v0"), ("mine-v12", "mine-v12"), ("a b.c", "a-b-c-v0"), ("-v1", "-v1-v0")],
+)
+def test_ids_are_those_that_minari_takes(tmp_path, folder, expected):
+    assert dataset_id(tmp_path / folder) == expected
+    minari.dataset.minari_dataset.parse_dataset_id(expected)
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(5, start=2),
+        spaces.MultiBinary(3),
+        spaces.Box(-1, 1, (2, 3), np.float64),
+        spaces.Box(0, 255, (6,), np.uint8),
+        spaces.Dict({"b": spaces.Box(0, 1, (2,)), "a": spaces.Tuple([spaces.Discrete(3), spaces.Box(0, 1, (1, 2))])}),
+        spaces.MultiDiscrete([2, 4], start=[1, 0]),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+def test_observations_become_the_vectors_that_gymnasium_flattens(tmp_path, data_format, space):
+    space.seed(0)
+    samples = [space.sample() for _ in range(4)]
+    batch = gymnasium.vector.utils.concatenate(space, samples, gymnasium.vector.utils.create_empty_array(space, 4))
+    expected = [spaces.flatten(space, sample) for sample in samples]
+    np.testing.assert_allclose(flattened(space, batch), expected, rtol=1e-7)
+    folder = store(tmp_path / "a", space, spaces.Discrete(3, start=1), data_format, [buffer(batch, [1, 3, 2])])
+    [found] = load_episodes(folder)
+    np.testing.assert_allclose(found.observations, expected, rtol=1e-7)
+    assert found.observations.dtype == np.float32
+    np.testing.assert_array_equal(found.actions, [0, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((40, 36), lambda x: x),
+        ((40, 36, 3), lambda x: x),
+        ((40, 36, 1), lambda x: x[..., 0]),
+        ((4, 40, 36), lambda x: x[:, -1]),
+        ((3, 40, 36), lambda x: x.transpose(0, 2, 3, 1)),
+        ((2, 9, 8, 3), lambda x: x[:, -1]),
+        ((5, 5, 20), lambda x: x),
+    ],
+)
+def test_pictures_become_single_frames_with_channels_last(tmp_path, shape, expected):
+    seen = np.random.default_rng(0).integers(0, 256, (3, *shape), dtype=np.uint8)
+    space = spaces.Box(0, 255, shape, np.uint8)
+    folder = store(tmp_path / "a", space, spaces.Discrete(2), "hdf5", [buffer(seen, [0, 1])], jpeg_encoding=False)
+    found = load_episodes(folder)
+    np.testing.assert_array_equal(found[0].observations, expected(seen))
+    assert found.spec.stack == 4
+    np.testing.assert_array_equal(single_frames(seen, channels_first=False), expected(seen))
+
+
+def test_jpeg_pictures_are_read_as_minari_decodes_them(tmp_path):
+    seen = np.full((3, 40, 36), 128, np.uint8) + np.arange(36, dtype=np.uint8)
+    space = spaces.Box(0, 255, (40, 36), np.uint8)
+    folder = store(tmp_path / "a", space, spaces.Discrete(2), "hdf5", [buffer(seen, [0, 1])])
+    [theirs] = minari.MinariDataset(folder / "data").iterate_episodes()
+    [found] = load_episodes(folder)
+    np.testing.assert_array_equal(found.observations, theirs.observations)
+    assert np.abs(found.observations.astype(int) - seen).max() < 8
+
+
+def test_bad_episodes_are_set_aside_with_their_number_and_the_rest_is_read(tmp_path):
+    space, off = spaces.Box(-np.inf, np.inf, (2,)), np.zeros(3, bool)
+    seen = np.zeros((4, 2), np.float32)
+    episodes = [
+        buffer(seen, [0, 1, 0]),
+        buffer(seen, [0, 1, 0], terminations=off),
+        buffer(seen, [0, 5, 0]),
+        buffer(seen, [0, 1, 0], terminations=~off),
+        buffer(seen * np.nan, [0, 1, 0]),
+        buffer(seen, [1, 1, 1], truncations=np.array([False, False, True])),
+        buffer(seen, [0, 1, 0]),
+    ]
+    folder = store(tmp_path / "a", space, spaces.Discrete(2), "hdf5", episodes)
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        del file["episode_6"]["rewards"]
+    found = load_episodes(folder)
+    assert [e.line for e in found] == [1, 6]
+    assert found[1].terminated[-1], "terminated counts before truncated"
+    assert [p.line for p in found.problems] == [2, 3, 4, 5, 7]
+    assert {p.source for p in found.problems} == {"data/main_data.hdf5"}
+    for problem, reason in zip(
+        found.problems, ["without end", "action 5", "step 0 of 3", "nan", "rewards"], strict=True
+    ):
+        assert reason in problem.reason
+    reader = open_reader(folder)
+    told = [item for part in reader.parts() for item in reader.outline(part)]
+    assert [p.line for p in told if isinstance(p, Problem)] == [2, 3, 4, 7], "one needs a look at observations"
+
+
+def test_an_arrow_episode_that_minari_reads_only_in_part_is_set_aside(tmp_path):
+    steps = 140_000  # Arrow hands on batches of 131,072 rows, and Minari takes the first
+    seen = np.zeros((steps + 1, 1), np.float32)
+    whole = buffer(seen[:4], [0, 1, 0])
+    long = buffer(seen, np.zeros(steps, np.int64))
+    folder = store(tmp_path / "a", spaces.Box(-1, 1, (1,)), spaces.Discrete(2), "parquet", [whole, long])
+    found = load_episodes(folder)
+    assert [len(e) for e in found] == [3]
+    assert [(p.source, p.line) for p in found.problems] == [("data/1", 2)]
+    assert "of 140000" in found.problems[0].reason
+
+
+def test_what_the_user_says_counts(tmp_path):
+    write_minari([episode(np.random.default_rng(0), 3)], Spec((3,), 4, env="CartPole-v1"), tmp_path / "a")
+    asked = Settings(Asked(env="Taxi-v3", actions=9, stack=3))
+    assert open_reader(tmp_path / "a", settings=asked).spec == Spec((3,), 9, stack=3, env="Taxi-v3")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"action_space": '{"type": "Box", "dtype": "float32", "shape": [1], "low": [0], "high": [1]}'}, "Discrete"),
+        ({"observation_space": None}, "says nothing of the observation_space"),
+        ({"data_format": "tape"}, "tape"),
+    ],
+)
+def test_a_data_set_that_cannot_be_used_is_refused_in_one_line(tmp_path, change, reason):
+    write_minari([episode(np.random.default_rng(0), 3)], Spec((3,), 4), tmp_path / "a")
+    file = tmp_path / "a" / "data" / "metadata.json"
+    metadata = json.loads(file.read_text()) | change
+    file.write_text(json.dumps({name: value for name, value in metadata.items() if value is not None}))
+    with pytest.raises(ValueError, match=reason) as refused:
+        open_reader(tmp_path / "a")
+    assert str(tmp_path / "a") in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_other_folders_are_not_taken_for_minari(tmp_path):
+    (tmp_path / "metadata.json").write_text("[1]")
+    for path in (tmp_path, tmp_path / "metadata.json", tmp_path / "nothing"):
+        with pytest.raises(ValueError, match=r"no format that we know|no such file"):
+            recognise(path)

@@ -1,0 +1,567 @@
+"""Tables: what is written comes back, what is wrong is set aside with its line, and the rest goes on."""
+
+import csv
+import pickle
+import re
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rbi.data import Episode, Problem, Spec
+from rbi.data.readers import Asked, Settings, open_reader
+from rbi.data.readers import csv as csv_reader
+from rbi.data.readers import parquet as parquet_reader
+from rbi.data.readers.table_settings import TableConfig
+from rbi.data.writers import parquet as parquet_writer
+from rbi.data.writers.parquet import write_parquet
+
+from .episodes import assert_same, episode, some_episodes
+
+ACTIONS = 4
+TWO_EPISODES = {
+    "episode_id": ["a", "a", "b", "b", "b"],
+    "t": [0, 1, 0, 1, 2],
+    "obs_0": [0.5, 1.5, 2.5, 3.5, 4.5],
+    "obs_1": [1, 2, 3, 4, 5],
+    "action": [0, 1, 2, 1, 0],
+    "reward": [0.0, 1.0, 0.0, 0.5, -1.0],
+    "terminated": [False, True, False, False, False],
+    "truncated": [False, False, False, False, True],
+}
+ONE_ROW = {name: column[1:2] for name, column in TWO_EPISODES.items()}
+
+
+def asking(actions=None, env="", stack=None, **table):
+    return Settings(asked=Asked(env=env, actions=actions, stack=stack), table=TableConfig(**table))
+
+
+def read(path, **asked):
+    reader = open_reader(path, settings=asking(**asked))
+    return [item for part in reader.parts() for item in reader.read(part)]
+
+
+def shared(episodes, **more):
+    """What made-up episodes have in common."""
+    first = episodes[0]
+    has = dict(has_probs=first.action_probs is not None, has_legal=first.legal is not None)
+    return Spec(first.observations.shape[1:], ACTIONS, **has, **more)
+
+
+def as_csv(path, columns, **changes):
+    """A table as text, some columns changed or, if None, left out."""
+    columns = {name: column for name, column in (columns | changes).items() if column is not None}
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+    return path
+
+
+def as_parquet(path, columns, **changes):
+    columns = {name: column for name, column in (columns | changes).items() if column is not None}
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def table(path, columns, **changes):
+    return (as_csv if path.suffix == ".csv" else as_parquet)(path, columns, **changes)
+
+
+def changed(name, row, value):
+    """A column of the two episodes with another value in one row."""
+    column = list(TWO_EPISODES[name])
+    column[row] = value
+    return {name: column}
+
+
+def flat_columns(episodes, rng):
+    """Vector episodes as one row a step, the rows of each in any order."""
+    rows = []
+    for number, e in enumerate(episodes):
+        for t in rng.permutation(len(e)):
+            row = {"episode_id": f"e{number}", "t": int(t), "action": int(e.actions[t]), "reward": float(e.rewards[t])}
+            row |= {name: bool(getattr(e, name)[t]) for name in ("terminated", "truncated", "life_lost")}
+            row |= {f"obs_{i}": float(x) for i, x in enumerate(e.observations[t])} | {"player": e.player}
+            row |= {} if e.action_probs is None else {"action_prob": float(e.action_probs[t])}
+            row |= {} if e.legal is None else {f"action_mask_{a}": bool(x) for a, x in enumerate(e.legal[t])}
+            rows.append(row)
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+@pytest.fixture(params=[".csv", ".parquet"])
+def file(request, tmp_path):
+    return tmp_path / f"log{request.param}"
+
+
+@given(some_episodes(frames=((3,), (1,), (5, 4), (2, 3, 2))), st.integers(1, 1000))
+@settings(max_examples=60)
+def test_what_the_parquet_writer_wrote_is_read_back_in_every_field(episodes, group_bytes):
+    spec = shared(episodes, stack=3, env="CartPole-v1")
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet_writer, "GROUP_BYTES", group_bytes)
+        patch.setattr(parquet_reader, "BLOCK_ROWS", 4)
+        path = Path(folder) / "episodes.parquet"
+        write_parquet(iter(episodes), spec, path)
+        reader = open_reader(path)
+        assert reader.spec == spec
+        for found, wanted in zip(reader.read(reader.parts()[0]), episodes, strict=True):
+            assert_same(found, wanted)
+
+
+@given(some_episodes(frames=((3,), (12,))), st.integers(0, 2**32), st.sampled_from([".csv", ".parquet"]), st.data())
+@settings(max_examples=60)
+def test_rows_in_any_order_of_t_over_any_blocks_and_files_are_the_episodes(episodes, seed, suffix, data):
+    columns = flat_columns(episodes, np.random.default_rng(seed))
+    rows = len(columns["t"])
+    cuts = sorted(data.draw(st.sets(st.integers(1, rows - 1), max_size=3))) if rows > 1 else []
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet_reader, "BLOCK_ROWS", data.draw(st.integers(1, 7)))
+        patch.setattr(csv_reader, "BLOCK_CHARACTERS", data.draw(st.integers(1, 400)))
+        for number, (start, stop) in enumerate(pairwise([0, *cuts, rows])):
+            table(Path(folder) / f"part-{number}{suffix}", {name: c[start:stop] for name, c in columns.items()})
+        found = read(Path(folder), actions=ACTIONS)
+    assert len(found) == len(episodes)
+    begins = np.cumsum([0, *(len(e) for e in episodes)])
+    for got, wanted, begin in zip(found, episodes, begins, strict=False):
+        part = int(np.searchsorted(cuts, begin, side="right"))
+        line = begin - [0, *cuts][part] + (2 if suffix == ".csv" else 1)
+        seen = wanted.observations[: len(wanted)]
+        assert_same(got, replace(wanted, observations=seen, quit=False, source=f"part-{part}{suffix}", line=line))
+
+
+def test_a_file_that_cannot_be_finished_does_not_appear(tmp_path):
+    good = episode(np.random.default_rng(0), 3)
+    other = episode(np.random.default_rng(0), 3, frame=(5,))
+    with pytest.raises(ValueError, match=r"episode 2: observations of shape \(5,\)"):
+        write_parquet([good, other], shared([good]), tmp_path / "episodes.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_tools_read_what_the_writer_wrote(tmp_path):
+    made = episode(np.random.default_rng(0), 2, frame=(2, 3))
+    write_parquet([made], shared([made]), tmp_path / "episodes.parquet")
+    rows = pq.read_table(tmp_path / "episodes.parquet").to_pylist()
+    assert [row["obs"] for row in rows] == made.observations[:2].tolist()
+    assert [row["final_obs"] for row in rows] == [None, made.observations[2].tolist()]
+    assert [row["action"] for row in rows] == made.actions.tolist()
+
+
+def test_numbers_in_names_count_as_numbers(file):
+    many = {f"obs_{i}": [float(i)] for i in (10, 2, 1, 0)}
+    (found,) = read(table(file, ONE_ROW | {"t": [0]} | many))
+    assert found.observations.tolist() == [[0, 1, 2, 10]]
+
+
+def test_one_more_than_the_largest_action_is_their_number_unless_masks_or_the_user_say_more(file):
+    table(file, TWO_EPISODES)
+    assert open_reader(file).spec.actions == 3
+    assert open_reader(file, settings=asking(actions=7, env="CartPole-v1", stack=2)).spec == Spec(
+        (2,), 7, 2, "CartPole-v1"
+    )
+    table(file, TWO_EPISODES, **{f"action_mask_{a}": [True] * 5 for a in range(5)})
+    assert open_reader(file).spec == Spec((2,), 5, has_legal=True)
+
+
+BROKEN = [
+    (changed("reward", 1, None), 1, "reward is missing"),
+    (changed("reward", 1, float("inf")), 1, "reward inf is not possible"),
+    (changed("reward", 1, 1e300), 1, r"reward 1e\+300 is not possible"),
+    (changed("action", 1, None), 1, "action is missing"),
+    (changed("action", 1, 1.5), 1, "action 1.5 is not a whole number"),
+    (changed("action", 1, -2), 1, "action -2 is negative"),
+    (changed("action", 1, 3), 1, "action 3 is too large: there are 3"),
+    (changed("obs_1", 1, float("nan")), 1, "obs_1 is missing"),
+    (changed("t", 1, 0), 1, "step 0 comes twice"),
+    (changed("t", 1, 2), 1, "step 1 is missing"),
+    (changed("t", 0, 2), 1, "step 0 is missing"),
+    (changed("t", 1, 0.5), 1, "t 0.5 is not a whole number"),
+    (changed("terminated", 1, False), 0, "without end"),
+    (changed("terminated", 0, True), 0, "step 0 of 2 is marked as the end"),
+    (changed("terminated", 1, None), 1, "terminated is missing"),
+    (changed("truncated", 1, True), 0, "terminated and truncated"),
+    (changed("episode_id", 1, None), 1, "episode_id is missing"),
+    ({"action_prob": [0.5, 0.0, 1, 1, 1]}, 1, "action_prob 0 is not the probability"),
+    ({"action_prob": [0.5, 1.5, 1, 1, 1]}, 1, "action_prob 1.5 is not the probability"),
+    ({"action_prob": [0.5, None, 1, 1, 1]}, 1, "action_prob is missing"),
+    ({"action_logp": [-0.5, 0.5, 0, 0, 0]}, 1, "action_logp 0.5 is not the probability"),
+    ({"player": ["x", "y", "z", "z", "z"]}, 0, "more than one player"),
+    ({"action_mask_0": [True, True, True, True, True], "action_mask_1": [True, False, True, True, True],
+      "action_mask_2": [True, True, True, True, True]}, 1, "action 1 is not one of the possible ones"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "row", "told"), BROKEN, ids=[told for *_, told in BROKEN])
+def test_a_bad_row_sets_its_episode_aside_and_names_its_line_and_the_rest_goes_on(file, changes, row, told):
+    problem, good = read(table(file, TWO_EPISODES, **changes), actions=3)
+    assert isinstance(problem, Problem)
+    assert (problem.source, problem.line) == (file.name, row + (2 if file.suffix == ".csv" else 1))
+    assert pytest.approx(good.rewards) == [0, 0.5, -1]
+    assert re.search(told, problem.reason)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("a,1,0.5,1,x,0,True,False", "action 'x' is not a number"),
+        ("a,1,0.5,1,0,0,maybe,False", "terminated 'maybe' is neither true nor false"),
+        ("a,1,0.5,1,0,0,True", "the line has 7 fields, where the header has 8"),
+        ("a,1,0.5,1,0,0,True,False,9", "the line has 9 fields, where the header has 8"),
+        ('"a,1,0.5,1,0,0,True,False', "the line cannot be read"),
+        ('a,1,0.5,1,0,0,"True,False', "the line cannot be read"),
+        ("a,1,\udcff,1,0,0,True,False", "the line is not UTF-8 text"),
+        ("a", "the line has 1 fields"),
+    ],
+)
+@pytest.mark.parametrize("block", [1, 1 << 18])
+def test_a_line_that_cannot_be_read_spoils_its_episode_only(tmp_path, line, told, block, monkeypatch):
+    monkeypatch.setattr(csv_reader, "BLOCK_CHARACTERS", block)
+    path = as_csv(tmp_path / "log.csv", TWO_EPISODES)
+    lines = path.read_text().splitlines()
+    lines[2:3] = ["", line]
+    path.write_text("\r\n".join(lines), encoding="utf-8", errors="surrogateescape")
+    problem, good = read(path)
+    assert problem[:2] == ("log.csv", 4)
+    assert told in problem.reason
+    assert (good.line, good.rewards.tolist()) == (5, [0, 0.5, -1])
+
+
+def test_text_tables_may_have_marks_quotes_blank_lines_and_words_for_numbers(tmp_path):
+    (tmp_path / "log.csv").write_bytes(
+        b'\xef\xbb\xbfepisode_id, action,reward,obs_0,terminated,"note"\r\n'
+        b'"x, 1",0, 1e1,1,0,"said ""hi"""\r\n\r\n'
+        b'"x, 1",1.0,-2,2,TRUE,\xc3\xa9'
+    )
+    (found,) = read(tmp_path / "log.csv")
+    assert (found.rewards.tolist(), found.actions.tolist(), found.terminated.tolist()) == (
+        [10, -2],
+        [0, 1],
+        [False, True],
+    )
+    assert found.line == 2
+
+
+def test_an_id_that_comes_back_is_a_problem_of_its_second_run_only(file):
+    ids = {"episode_id": ["a", "a", "b", "a", "c"], "t": [0, 1, 0, 0, 0], "terminated": [False, True, True, True, True]}
+    first, second, problem, last = read(table(file, TWO_EPISODES, **ids, truncated=None))
+    assert [len(first), len(second), len(last)] == [2, 1, 1]
+    assert problem.line == (5 if file.suffix == ".csv" else 4)
+    assert "episode_id 'a' comes back" in problem.reason
+
+
+def test_a_fault_in_the_second_file_of_an_episode_is_told_there(file):
+    head = {name: column[:4] for name, column in TWO_EPISODES.items()}
+    tail = {name: column[4:] for name, column in TWO_EPISODES.items()}
+    table(file.with_stem("9"), head)
+    for changes, told in (({"reward": [float("nan")]}, "reward"), ({"t": [3]}, "step 2")):
+        table(file.with_stem("10"), tail, **changes)
+        good, problem = read(file.parent)
+        assert good.source == f"9{file.suffix}"
+        assert problem[:2] == (f"10{file.suffix}", 2 if file.suffix == ".csv" else 1)
+        assert told in problem.reason
+
+
+def test_steps_count_from_one_where_the_table_has_no_zero(file):
+    assert [len(e) for e in read(table(file, TWO_EPISODES, t=[1, 2, 1, 2, 3]))] == [2, 3]
+
+
+def test_without_t_rows_count_as_they_come(file):
+    assert [e.actions.tolist() for e in read(table(file, TWO_EPISODES, t=None))] == [[0, 1], [2, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"reward": None}, "no column of rewards .*its columns are 'episode_id', 't'.*--table.reward"),
+        ({"action": None}, "no column of actions .*its columns are 'episode_id', 't'.*--table.action"),
+        ({"episode_id": None}, "no column of episodes .*--table.one-step"),
+        ({"obs_0": None, "obs_1": None}, "no columns of observations"),
+        ({"terminated": None, "truncated": None}, "needs a column terminated .* truncated"),
+        ({"action": [float("nan")] * 5}, "no row has a whole number as its action"),
+    ],
+)
+def test_a_table_that_lacks_a_column_is_refused_in_one_line_that_names_those_it_has(file, changes, told):
+    table(file, TWO_EPISODES, **changes)
+    with pytest.raises(ValueError, match=told) as error:
+        open_reader(file)
+    assert str(error.value).startswith(f"{file}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_all_files_of_a_folder_must_have_the_columns_of_the_first(file):
+    table(file.with_stem("a"), TWO_EPISODES)
+    table(file.with_stem("b"), TWO_EPISODES, reward=None)
+    with pytest.raises(ValueError, match=f"b{file.suffix}: no column 'reward', which a{file.suffix} has"):
+        open_reader(file.parent)
+
+
+def test_the_user_can_say_which_column_is_what(file):
+    names = dict(episode="who", step="when", action="what", reward="pay", terminated="dead", truncated="cut")
+    usual = ("episode_id", "t", "action", "reward", "terminated", "truncated")
+    columns = dict(zip(names.values(), (TWO_EPISODES[name] for name in usual), strict=True))
+    columns |= {"seen_b": [1, 2, 3, 4, 5], "seen_a": [0] * 5, "colour": ["red", "blue", "red", "green", "red"]}
+    columns |= {"p": [0.5] * 5, "can_0": [1] * 5, "can_1": [1] * 5, "can_2": [1] * 5, "user": [7] * 5}
+    more = dict(observations=("colour", "seen_"), action_prob="p", action_mask="can_", player="user")
+    first, second = read(table(file, columns), **names, **more)
+    assert first.observations.tolist() == [[0, 0, 1, 0, 1], [1, 0, 0, 0, 2]]
+    assert (first.player, second.player) == ("7", "7")
+    assert second.action_probs.tolist() == [0.5] * 3
+    assert second.legal.tolist() == [[True] * 3] * 3
+    with pytest.raises(ValueError, match=r"no column 'when\?' \(--table.step\); its columns are 'who'"):
+        read(file, **names | {"step": "when?"}, **more)
+    with pytest.raises(ValueError, match=r"no column is or begins with 'look' \(--table.observations\)"):
+        read(file, **names, **more | {"observations": ("look",)})
+
+
+def test_every_row_is_an_episode_where_the_user_says_so(file):
+    columns = dict(action=[0, 2], reward=[1.0, 0.0], obs_0=[0.25, 0.5])
+    first, second = read(table(file, columns), one_step=True)
+    assert (first.terminated.tolist(), second.actions.tolist(), second.observations.tolist()) == ([True], [2], [[0.5]])
+    with pytest.raises(ValueError, match="one-step"):
+        TableConfig(one_step=True, episode="episode_id")
+
+
+BANDIT = {
+    "timestamp": ["2019-11-24 00:00:00+00:00"] * 4,
+    "item_id": [3, 0, 3, 1],
+    "position": [1, 3, 2, 1],
+    "click": [0, 1, 0, 0],
+    "propensity_score": [0.25, 0.5, 0.0, 1.0],
+    "user_feature_1": ["ff", "0a", "0a", "1e5"],
+    "user_feature_0": [0.5, 1.5, 2.5, None],
+    "item_feature_0": [1, 1, 1, 1],
+}
+
+
+def test_a_bandits_log_has_an_episode_a_row_and_its_texts_become_vectors(file):
+    table(file, BANDIT)
+    assert open_reader(file).spec == Spec((5,), 4, has_probs=True)  # a number, three texts, the position
+    first, second, third, last = read(file)
+    assert first.observations.tolist() == [[0.5, 0, 0, 1, 1]]
+    assert second.observations.tolist() == [[1.5, 1, 0, 0, 3]]
+    for found, action, click, probability in ((first, 3, 0, 0.25), (second, 0, 1, 0.5)):
+        assert found.actions.tolist() == [action]
+        assert found.rewards.tolist() == [click]
+        assert found.action_probs.tolist() == [probability]
+        assert found.terminated.tolist() == [True]
+    line = 4 if file.suffix == ".csv" else 3
+    assert third == Problem(file.name, line, "propensity_score 0 is not the probability of an action that was taken")
+    assert last == Problem(file.name, line + 1, "user_feature_0 is missing")
+
+
+def test_a_stray_text_among_numbers_is_a_fault_not_a_category(tmp_path):
+    path = as_csv(tmp_path / "log.csv", BANDIT, user_feature_0=[1, 2, 3, "?"], propensity_score=[0.5] * 4)
+    assert [type(item) for item in read(path)] == [Episode] * 3 + [Problem]
+    assert read(path)[-1].reason == "user_feature_0 '?' is not a number"
+
+
+RLLIB = {
+    "eps_id": [8, 8, 3],
+    "t": [1, 0, 0],
+    "obs": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]],
+    "new_obs": [[7.0, 8.0], [1.0, 2.0], [9.0, 9.0]],
+    "actions": [1, 0, 1],
+    "rewards": [1.0, 2.0, 3.0],
+    "terminateds": [True, False, False],
+    "truncateds": [False, False, True],
+    "action_logp": [np.log(0.5), 0.0, np.log(0.25)],
+}
+
+
+def test_rllibs_names_are_known_and_the_last_new_obs_is_the_final_observation(tmp_path):
+    first, second = read(as_parquet(tmp_path / "log.parquet", RLLIB))
+    assert first.observations.tolist() == [[3, 4], [1, 2], [7, 8]]
+    assert (first.actions.tolist(), first.rewards.tolist()) == ([0, 1], [2, 1])
+    assert first.action_probs.tolist() == [1, 0.5]
+    assert second.observations.tolist() == [[5, 6], [9, 9]]
+    assert second.truncated.tolist() == [True]
+
+
+def test_one_number_may_be_all_that_is_observed(file):
+    obs = dict(obs=[1.0, 2.0, 3.0, 4.0, 5.0], new_obs=[2.0, 7.0, 4.0, 5.0, None], obs_0=None, obs_1=None)
+    first, second = read(table(file, TWO_EPISODES, **obs))
+    assert first.observations.tolist() == [[1], [2], [7]]
+    assert second.observations.tolist() == [[3], [4], [5]]  # nobody kept the last one
+    problem, _ = read(table(file, TWO_EPISODES, **obs | {"new_obs": [2.0, float("inf"), 4.0, 5.0, 6.0]}))
+    assert problem.reason == "new_obs inf is not possible"
+
+
+@pytest.mark.parametrize(
+    ("kind", "frame", "stack"),
+    [
+        (pa.list_(pa.list_(pa.uint8())), (2, 3), 4),
+        (pa.large_list(pa.list_(pa.uint8(), 3)), (2, 3), 4),
+        (pa.list_(pa.list_(pa.int64())), (6,), 1),
+        (pa.list_(pa.list_(pa.float64(), 3), 2), (6,), 1),
+    ],
+)
+def test_nested_lists_of_bytes_are_pictures_and_all_others_vectors(tmp_path, kind, frame, stack):
+    pictures = np.arange(18).reshape(3, 2, 3)
+    path = as_parquet(tmp_path / "log.parquet", RLLIB, obs=pa.array(pictures.tolist(), kind), new_obs=None)
+    reader = open_reader(path)
+    assert (reader.spec.frame, reader.spec.stack) == (frame, stack)
+    first, second = read(path)
+    assert first.observations.tolist() == pictures[[1, 0]].reshape(2, *frame).tolist()
+    assert second.observations.tolist() == pictures[[2]].reshape(1, *frame).tolist()
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ([[1, 2, 3]], r"obs is not of shape \(2, 3\)"),
+        ([[1, 2, 3], [4, 5]], r"obs is not of shape \(2, 3\)"),
+        ([[1, 2, 3], None], r"obs is not of shape \(2, 3\)"),
+        ([[1, 2, 3], [4, 5, None]], "obs holds a number that is missing"),
+        ([], r"obs is not of shape \(2, 3\)"),
+        (None, "obs is missing"),
+    ],
+)
+@pytest.mark.parametrize("kind", [pa.uint8(), pa.float32()])
+def test_lists_that_do_not_fit_spoil_their_episode_only(tmp_path, value, told, kind):
+    whole = [[1, 2, 3], [4, 5, 6]]
+    pictures = pa.array([whole, whole, value], pa.list_(pa.list_(kind)))
+    good, problem = read(as_parquet(tmp_path / "log.parquet", RLLIB, obs=pictures, new_obs=None))
+    assert good.observations.reshape(2, 2, 3).tolist() == [whole, whole]
+    assert problem[:2] == ("log.parquet", 3)
+    assert re.search(told, problem.reason)
+
+
+def test_numbers_in_lists_must_be_finite_in_the_final_observation_too(tmp_path):
+    for name in ("obs", "new_obs"):
+        for bad in (float("nan"), float("inf"), 1e300):
+            lists = [*RLLIB[name][:2], [1.0, bad]]
+            good, problem = read(as_parquet(tmp_path / "log.parquet", RLLIB, **{name: lists}))
+            assert len(good) == 2
+            assert problem == Problem("log.parquet", 3, f"{name} holds a number that is not finite")
+
+
+def test_masks_may_be_lists(tmp_path):
+    masks = [[True, True, False], [True, False, False], [True, False, True]]
+    good, problem = read(as_parquet(tmp_path / "log.parquet", RLLIB, action_mask=masks))
+    assert good.legal.tolist() == [masks[1], masks[0]]
+    assert problem.reason == "action 1 is not one of the possible ones (action_mask)"
+
+
+def test_columns_of_other_types_mean_the_same(tmp_path):
+    plain = read(as_parquet(tmp_path / "plain.parquet", TWO_EPISODES))
+    other = read(
+        as_parquet(
+            tmp_path / "other.parquet",
+            TWO_EPISODES,
+            episode_id=pa.array(TWO_EPISODES["episode_id"]).dictionary_encode(),
+            action=[str(action) for action in TWO_EPISODES["action"]],
+            terminated=[int(flag) for flag in TWO_EPISODES["terminated"]],
+            truncated=[str(flag) for flag in TWO_EPISODES["truncated"]],
+            reward=pa.array(TWO_EPISODES["reward"]).cast(pa.decimal128(5, 2)),
+        )
+    )
+    for found, wanted in zip(other, plain, strict=True):
+        assert_same(found, replace(wanted, source="other.parquet"))
+
+
+def test_lists_where_numbers_must_be_are_refused_in_one_line(tmp_path):
+    path = as_parquet(tmp_path / "log.parquet", RLLIB, actions=[[1], [0], [1]])
+    with pytest.raises(ValueError, match=r"log.parquet, column 'actions': cannot be read"):
+        open_reader(path)
+
+
+def test_a_file_that_is_not_parquet_or_is_cut_off_is_refused_in_one_line(tmp_path):
+    path = as_parquet(tmp_path / "log.parquet", RLLIB)
+    whole = path.read_bytes()
+    for content in (b"", b"episode_id,t\n", whole[:-20], whole[20:-30]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"log.parquet: cannot be read") as error:
+            open_reader(path)
+        assert "\n" not in str(error.value)
+
+
+def test_damage_inside_a_file_is_told_and_the_next_file_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_writer, "GROUP_BYTES", 1)
+    rng = np.random.default_rng(0)
+    episodes = [episode(rng, 50, final=False) for _ in range(4)]
+    for name in ("1.parquet", "2.parquet"):
+        write_parquet(episodes, shared(episodes), tmp_path / name)
+    content = bytearray((tmp_path / "1.parquet").read_bytes())
+    rewards = pq.read_metadata(tmp_path / "1.parquet").row_group(2).column(4)
+    begin = rewards.dictionary_page_offset or rewards.data_page_offset
+    content[begin : begin + rewards.total_compressed_size] = b"x" * rewards.total_compressed_size
+    (tmp_path / "1.parquet").write_bytes(content)
+    found = read(tmp_path)
+    good = [item for item in found if isinstance(item, Episode)]
+    damage = next(item for item in found if isinstance(item, Problem))
+    assert (damage.source, "damaged from here on" in damage.reason) == ("1.parquet", True)
+    assert 1 <= damage.line <= 101
+    assert len(good) >= 4
+    for one, wanted in zip(good[-4:], episodes, strict=True):
+        assert_same(one, wanted)
+
+
+def test_rows_that_lack_their_damaged_rest_are_no_episode_even_if_the_next_file_goes_on(tmp_path, monkeypatch):
+    columns = {name: column * 100 for name, column in ONE_ROW.items()} | {"t": None, "terminated": [False] * 100}
+    as_parquet(tmp_path / "2.parquet", columns, terminated=[False] * 99 + [True])
+    columns = pa.table({name: column for name, column in columns.items() if column is not None})
+    pq.write_table(columns, tmp_path / "1.parquet", row_group_size=50)
+    content = bytearray((tmp_path / "1.parquet").read_bytes())
+    rewards = pq.read_metadata(tmp_path / "1.parquet").row_group(1).column(4)
+    content[rewards.dictionary_page_offset : rewards.data_page_offset] = b"x" * (
+        rewards.data_page_offset - rewards.dictionary_page_offset
+    )
+    (tmp_path / "1.parquet").write_bytes(content)
+    monkeypatch.setattr(parquet_reader, "BLOCK_ROWS", 50)
+    damage, begun, rest = read(tmp_path, actions=2)
+    assert (damage.source, damage.line) == ("1.parquet", 51)
+    assert begun == Problem("1.parquet", 1, "its file is damaged further on")
+    assert (rest.source, "comes back" in rest.reason) == ("2.parquet", True)
+
+
+def test_text_tables_need_no_pyarrow_and_parquet_says_that_it_does(tmp_path, monkeypatch):
+    as_csv(tmp_path / "log.csv", TWO_EPISODES)
+    as_parquet(tmp_path / "log.parquet", TWO_EPISODES)
+    for name in ("pyarrow", "pyarrow.parquet", "pyarrow.compute"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert len(read(tmp_path / "log.csv")) == 2
+    with pytest.raises(ValueError, match=r"needs pyarrow: pip install 'rbi\[data\]'"):
+        open_reader(tmp_path / "log.parquet")
+
+
+def test_files_are_recognised_by_their_names_and_hidden_ones_are_left_alone(tmp_path):
+    for name in ("._x.csv", "_SUCCESS.parquet", "x.txt"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "y.csv").mkdir()
+    for module in (csv_reader, parquet_reader):
+        assert not module.recognises(tmp_path)
+        assert not module.recognises(tmp_path / "nowhere.csv")
+    as_csv(tmp_path / "x.CSV", TWO_EPISODES)
+    assert csv_reader.recognises(tmp_path)
+    assert [len(e) for e in read(tmp_path)] == [2, 3]
+
+
+def test_outlines_tell_the_same_as_episodes_and_a_reader_can_be_sent(file):
+    reader = pickle.loads(pickle.dumps(open_reader(table(file, TWO_EPISODES, **changed("reward", 0, None)))))
+    problem, outline = reader.outline(reader.parts()[0])
+    assert problem == read(file)[0]
+    assert (outline.actions.tolist(), outline.terminated, outline.line) == ([2, 1, 0], False, read(file)[1].line)
+
+
+def test_a_table_without_rows_or_names_is_refused(file):
+    table(file, {name: [] for name in TWO_EPISODES})
+    with pytest.raises(ValueError, match="no row has a whole number as its action"):
+        open_reader(file)
+    assert read(file, actions=3) == []
+    as_csv(file.with_suffix(".csv"), {"": []})
+    with pytest.raises(ValueError, match="no column of actions"):
+        open_reader(file.with_suffix(".csv"))
+    file.with_suffix(".csv").write_text("")
+    with pytest.raises(ValueError, match="must name the columns, and is empty"):
+        open_reader(file.with_suffix(".csv"))
+    file.with_suffix(".csv").write_text("action,action\n")
+    with pytest.raises(ValueError, match="more than one column 'action'"):
+        open_reader(file.with_suffix(".csv"))

@@ -1,0 +1,167 @@
+"""What is recorded is what happened: the same frames, actions and rewards, whole episodes, and who played them."""
+
+import numpy as np
+import pytest
+
+from rbi import envs
+from rbi.cli import main
+from rbi.data import Spec, Store
+from rbi.envs import World
+from rbi.evaluation.crowd import Manners
+from rbi.evaluation.recording import Player, Recorder, shares
+from rbi.evaluation.scripted import AtRandom, FollowsBall
+
+
+class Counting:
+    """A world in which a frame says which player sees it and when; every episode of player i has i + 2 steps."""
+
+    frame, stack, actions, moving = (2,), 1, 3, False
+
+    def __init__(self, players):
+        self.players = players
+        self.time = np.zeros(players, dtype=int)
+        self.sent = []
+
+    def seen(self, first, reward, end):
+        frame = np.stack([np.arange(self.players), self.time], axis=1).astype(np.float32)
+        return envs.Seen(frame, first, reward.astype(np.float32), end.astype(np.uint8))
+
+    def reset(self, _seed):
+        self.time[:] = 0
+        self.over = np.zeros(self.players, dtype=bool)
+        none = np.zeros(self.players)
+        return self.seen(np.ones(self.players, dtype=bool), none, none)
+
+    def send(self, actions):
+        self.sent.append(actions.copy())
+
+    def recv(self):
+        first = self.over.copy()
+        self.time = np.where(first, 0, self.time + 1)
+        self.over = ~first & (self.time == np.arange(self.players) + 2)
+        return self.seen(first, np.where(first, 0, self.time), np.where(self.over, 2, 0))
+
+
+SPEC = Spec((2,), 3, has_probs=True)
+
+
+def record(players, episodes=None, steps=None, seed=0):
+    recorder = Recorder(Counting(len(players)), players, SPEC, "test", np.random.default_rng(seed))
+    return list(recorder.episodes(episodes, steps)), recorder
+
+
+def test_every_slot_plays_its_share_of_whole_episodes():
+    players = [Player(f"p{i}", AtRandom(3)) for i in range(3)]
+    found, _ = record(players, episodes=7)
+    assert sorted(e.player for e in found) == ["p0"] * 3 + ["p1"] * 2 + ["p2"] * 2
+    assert sorted(e.line for e in found) == [*range(1, 8)]
+    for one in found:
+        i = int(one.player[1])
+        assert len(one) == i + 2
+        assert one.terminated[-1]
+        assert one.has_final
+        np.testing.assert_array_equal(one.observations, [[i, t] for t in range(i + 3)])
+        np.testing.assert_array_equal(one.rewards, np.arange(1, i + 3))
+
+
+def test_so_many_steps_are_so_many_and_the_last_episodes_are_cut_off():
+    players = [Player("p", AtRandom(3))] * 4
+    found, recorder = record(players, steps=50)
+    assert recorder.steps == sum(len(e) for e in found)
+    assert 50 <= recorder.steps < 54
+    assert any(e.truncated[-1] and not e.quit for e in found)
+
+
+def test_the_logged_probability_is_that_of_the_action():
+    class Sure:
+        def predict_proba(self, states):
+            return np.tile([0.2, 0.8, 0.0], (len(states), 1))
+
+    found, _ = record([Player("p", Sure(), epsilon=0.3)] * 2, episodes=200)
+    actions = np.concatenate([e.actions for e in found])
+    probs = np.concatenate([e.action_probs for e in found])
+    expected = 0.7 * np.array([0.2, 0.8, 0.0]) + 0.1
+    np.testing.assert_allclose(probs, expected[actions], rtol=1e-6)
+    shares_ = np.bincount(actions, minlength=3) / len(actions)
+    assert np.abs(shares_ - expected).max() < 0.08
+
+
+def test_a_late_player_does_now_what_it_decided_then():
+    class ByTime:
+        def predict_proba(self, states):
+            return np.eye(3)[states[:, 0, 1].astype(int) % 3]
+
+    [one, *_], _ = record([Player("p", ByTime())] * 4, episodes=4)
+    assert [int(a) for a in one.actions] == [t % 3 for t in range(len(one))]
+    found, _ = record([Player("p", ByTime(), delay=2)] * 4, episodes=4)
+    longest = max(found, key=len)
+    assert [int(a) for a in longest.actions] == [0, 0, *(t % 3 for t in range(len(longest) - 2))]
+
+
+def test_a_player_who_leaves_is_recorded_up_to_there_as_one_who_quit():
+    found, _ = record([Player("p", AtRandom(3), quits=0.3)] * 4, episodes=60)
+    quits = [e for e in found if e.quit]
+    assert 5 < len(quits) < 60
+    assert all(e.truncated[-1] and not e.terminated[-1] for e in quits)
+    assert all(len(e) < 6 for e in quits)
+    assert all(int(e.observations[0, 1]) == 0 for e in found)  # the next one begins at a beginning
+
+
+def test_a_crowd_has_every_mind_and_many_manners_and_is_the_same_again():
+    minds = [("a", AtRandom(3)), ("b", AtRandom(3))]
+    crowds = [Manners(epsilon=0.5, delay=3, quits=0.1).crowd(40, minds, np.random.default_rng(1)) for _ in range(2)]
+    assert [p.name for p in crowds[0]] == [p.name for p in crowds[1]]
+    assert sum(p.mind is minds[0][1] for p in crowds[0]) == 20
+    assert {p.delay for p in crowds[0]} == {0, 1, 2, 3}
+    assert 0 < np.mean([p.quits > 0 for p in crowds[0]]) < 1
+    assert max(p.epsilon for p in crowds[0]) <= 0.5
+    assert len({p.name for p in crowds[0]}) == 40
+
+
+@pytest.mark.parametrize("changes", [dict(epsilon=1.5), dict(delay=-1), dict(quits=2)])
+def test_nonsense_manners_are_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        Manners(**changes)
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        Player("p", AtRandom(3), **changes)
+
+
+def test_shares_add_up():
+    assert shares(10, 4) == [3, 3, 2, 2]
+    assert sum(shares(3, 8)) == 3
+
+
+@pytest.mark.parametrize("env", ["ALE/Breakout-v5", "ALE/Pong-v5"])
+def test_who_follows_the_ball_plays_better_than_at_random(env):
+    worlds = envs.make(World(env), 8)
+    spec = Spec(worlds.frame, worlds.actions, worlds.stack, env)
+    scores = []
+    for mind in (AtRandom(worlds.actions), FollowsBall(env, worlds.actions)):
+        players = [Player("p", mind, epsilon=0.05)] * 8
+        found = Recorder(worlds, players, spec, "", np.random.default_rng(0)).episodes(None, 2400)
+        scores.append(sum(e.score for e in found))
+    worlds.close()
+    assert scores[1] > scores[0] + 20
+
+
+def test_the_command_records_a_crowd_of_a_training_run_and_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    short = ["--pace.updates", "40", "--pace.start-states", "200", "--pace.hidden", "16", "--episodes", "0"]
+    assert main(["train", "--env", "CartPole-v1", *short, "--ages", "2", "--out", "run"]) == 0
+    kept = sorted(p.name for p in (tmp_path / "run" / "policies").iterdir() if p.name.startswith("updates"))
+    assert kept == ["updates-00000020", "updates-00000040"]
+    crowd = ["data", "record", "run", "random", "--crowd", "6", "--episodes", "12", "--out", "crowd"]
+    assert main(crowd) == 0
+    store = Store(tmp_path / "crowd")
+    assert len(store) == 12
+    assert len(set(store.players)) == 6
+    assert all(any(name in player for player in store.players) for name in (*kept, "random"))
+    before = (tmp_path / "crowd" / "actions.bin").read_bytes()
+    records = (tmp_path / "crowd" / "episodes.bin").read_bytes()
+    (tmp_path / "crowd" / "episodes.bin").write_bytes(records[: -5 * len(records) // 12])  # as a kill leaves it
+    (tmp_path / "crowd" / "result.json").unlink()
+    assert main([*crowd, "--resume"]) == 0
+    again = Store(tmp_path / "crowd")
+    assert len(again) == 12
+    assert again.arrays["actions"].tobytes()[:40] == before[:40]
+    assert list(again.verify()) == []
