@@ -181,6 +181,7 @@ def compared(truths, store):
             "frames": truth.frames,
             "player": truth.player,
             "usable": truth.usable,
+            "shows": truth.shows,
             "copy": truth.copy_of is not None,
             "injected": truth.injected,
             "taken": episode is not None,
@@ -206,7 +207,7 @@ def measured(rows, seconds, peak):
         kind: [row for row in good if getattr(row["injected"], f"{kind}_offset") != 2] for kind in ("reward", "action")
     }
     shown = [row for row in late["reward"] if row["offsets"]["points"]]
-    bad, usable = [row for row in rows if not row["usable"]], [row for row in rows if row["usable"]]
+    bad, usable = [row for row in rows if row["shows"]], [row for row in rows if row["usable"]]
     decoded = [row for row in rows if row["taken"] or row["injected"].fatal in ("wrong_score", "drift")]
     return {
         "episodes": len(rows),
@@ -251,7 +252,7 @@ def cell(value):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--episodes", type=int, default=40)
-    parser.add_argument("--frames", type=int, default=2000)
+    parser.add_argument("--frames", type=int, default=3000)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--data", type=Path, help="where recordings are, or will be kept; removed again if not given")
     parser.add_argument("--out", type=Path, default=RESULTS / "agc.json")
@@ -284,7 +285,8 @@ def surprises(rows):
     return [
         row
         for row in rows
-        if row["taken"] != row["usable"]
+        if (row["taken"] and row["shows"])
+        or (row["usable"] and not row["taken"])
         or ("lives" in row and (row["lives"]["found"] < row["lives"]["wanted"] or row["lives"]["false"]))
         or ("offsets" in row and not (row["offsets"]["rewards"] and row["offsets"]["actions"]))
     ]

@@ -199,8 +199,13 @@ BROKEN = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("block", [1, 1 << 18])
 @pytest.mark.parametrize(("changes", "row", "told"), BROKEN, ids=[told for *_, told in BROKEN])
-def test_a_bad_row_sets_its_episode_aside_and_names_its_line_and_the_rest_goes_on(file, changes, row, told):
+def test_a_bad_row_sets_its_episode_aside_and_names_its_line_and_the_rest_goes_on(
+    file, changes, row, told, block, monkeypatch
+):
+    monkeypatch.setattr(parquet_reader, "BLOCK_ROWS", block)
+    monkeypatch.setattr(csv_reader, "BLOCK_CHARACTERS", block)
     problem, good = read(table(file, TWO_EPISODES, **changes), actions=3)
     assert isinstance(problem, Problem)
     assert (problem.source, problem.line) == (file.name, row + (2 if file.suffix == ".csv" else 1))
@@ -485,6 +490,7 @@ def test_a_file_that_is_not_parquet_or_is_cut_off_is_refused_in_one_line(tmp_pat
 
 def test_damage_inside_a_file_is_told_and_the_next_file_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_writer, "GROUP_BYTES", 1)
+    monkeypatch.setattr(parquet_reader, "BLOCK_ROWS", 50)
     rng = np.random.default_rng(0)
     episodes = [episode(rng, 50, final=False) for _ in range(4)]
     for name in ("1.parquet", "2.parquet"):
@@ -494,13 +500,11 @@ def test_damage_inside_a_file_is_told_and_the_next_file_is_read(tmp_path, monkey
     begin = rewards.dictionary_page_offset or rewards.data_page_offset
     content[begin : begin + rewards.total_compressed_size] = b"x" * rewards.total_compressed_size
     (tmp_path / "1.parquet").write_bytes(content)
-    found = read(tmp_path)
-    good = [item for item in found if isinstance(item, Episode)]
-    damage = next(item for item in found if isinstance(item, Problem))
-    assert (damage.source, "damaged from here on" in damage.reason) == ("1.parquet", True)
-    assert 1 <= damage.line <= 101
-    assert len(good) >= 4
-    for one, wanted in zip(good[-4:], episodes, strict=True):
+    first, damage, second, *others = read(tmp_path)
+    assert damage[:2] == ("1.parquet", 101)
+    assert "damaged from here on" in damage.reason
+    assert second == Problem("1.parquet", 51, "its file is damaged further on")  # it may have had more rows
+    for one, wanted in zip([first, *others], [episodes[0], *episodes], strict=True):  # both files count from 0
         assert_same(one, wanted)
 
 

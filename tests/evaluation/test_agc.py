@@ -184,7 +184,7 @@ def test_a_wrong_score_is_in_the_text_only(tmp_path):
     assert truth.score == truth.screen_score == sum(truth.rewards)
     assert found.scores[-1] == truth.text_score == truth.score + truth.injected.points
     assert np.array_equal(np.cumsum(found.rewards), found.scores)
-    assert not truth.usable
+    assert (truth.usable, truth.shows) == (False, True)
 
 
 def test_a_run_that_drifts_shows_the_players_game_up_to_a_frame_and_another_one_after(tmp_path):
@@ -193,6 +193,7 @@ def test_a_run_that_drifts_shows_the_players_game_up_to_a_frame_and_another_one_
     same = [np.array_equal(screen(tmp_path, truth, n), game.screen()) for n, game in played_again(truth)]
     assert all(same[:at])
     assert not all(same[at : at + 3 * DRIFT_FRAMES])
+    assert (truth.usable, truth.shows) == (False, truth.screen_score != truth.text_score)
 
 
 @pytest.mark.parametrize(("kind", "changed"), [("same_identity", 0), ("same_rows", 1)])
@@ -247,7 +248,7 @@ def test_who_knows_the_game_makes_more_points_than_who_presses_anything(game):
     def points(kind, seed):
         return play(FrameByFrame(ENVS[game], seed), kind(), 1000, np.random.default_rng(seed)).rewards.sum()
 
-    assert sum(points(SKILLED[ENVS[game]], seed) - points(Restless, seed) for seed in range(3)) > 0
+    assert sum(points(SKILLED[ENVS[game]], seed) - points(Restless, seed) for seed in range(2)) > 0
 
 
 def test_any_function_can_play():

@@ -111,9 +111,12 @@ class Truth:
     @property
     def usable(self) -> bool:
         """Whether a reader should take it. An episode that was copied is good; its copy is not."""
-        if self.injected.fatal == "drift":
-            return self.text_score == self.screen_score  # nothing that a score could show
         return self.copy_of is None and self.injected.fatal in (None, "same_identity", "same_rows")
+
+    @property
+    def shows(self) -> bool:
+        """Whether the files show what is wrong: a run that drifts and ends with the same score does not."""
+        return not self.usable and (self.injected.fatal != "drift" or self.text_score != self.screen_score)
 
 
 def play(game: FrameByFrame, player: Player, most_frames: int, rng: np.random.Generator) -> Played:

@@ -24,7 +24,12 @@ from rbi.data.episodes import Problem
 from rbi.data.readers.agc_settings import AgcConfig, Game
 from rbi.data.readers.agc_text import ACTIONS, FIRST_ROW, Fault, Trajectory, identity_of, parse
 from rbi.data.readers.seam import Outline
+from rbi.data.repair.lives import losses
+from rbi.data.repair.movement import onsets
+from rbi.data.repair.offsets import USUAL, action_offset, reward_offset
+from rbi.data.repair.scores import COUNTERS
 from rbi.data.repair.screens import HEIGHT, SIZE, WIDTH, shrink
+from rbi.data.repair.watch import Watch
 
 SKIP = 4
 BLOCK = 64
@@ -90,15 +95,19 @@ class AgcReader:
             yield Problem(self.source(part), fault.line, fault.reason)
 
     def outline(self, part: int) -> Iterator[Outline | Problem]:
+        """What the text alone tells: without lost lives, and with the usual offsets where they are to be found."""
         try:
             text = self.text(part)
-            steps = Steps(len(text), self.config.phase)
-            actions, rewards = steps.fold(text, self.config.action_offset or 0, self.config.reward_offset or 0)
-            yield Outline(
-                actions, rewards, text.terminal, not text.terminal, 0, False, "", self.source(part), 1
-            )  # fmt: skip
+            action, reward = (USUAL if offset is None else offset for offset in self.offsets)
+            actions, rewards = Steps(len(text), self.config.phase).fold(text, action, reward)
+            yield Outline(actions, rewards, text.terminal, not text.terminal, 0, False, "", self.source(part), 1)
         except Fault as fault:
             yield Problem(self.source(part), fault.line, fault.reason)
+
+    @property
+    def offsets(self) -> tuple[int | None, int | None]:
+        """Of actions and of rewards, as asked for."""
+        return self.config.action_offset, self.config.reward_offset
 
     def text(self, number: int) -> Trajectory:
         """An episode's text."""
@@ -115,22 +124,53 @@ class AgcReader:
         text = self.text(number)
         steps = Steps(len(text), self.config.phase)
         frames = np.empty((len(steps.seen), SIZE, SIZE), np.uint8)
-        for start, grey in blocks(self.root / "screens" / self.game / str(number), len(text)):
+        watch = Watch(self.game) if self.game in COUNTERS and self.repairs else None
+        folder = self.root / "screens" / self.game / str(number)
+        for start, grey, colour in blocks(folder, len(text), colour=bool(watch) and self.config.action_offset is None):
             which = steps.within(start, len(grey) - 1)
             at = steps.seen[which] - start + 1
             frames[which] = shrink(np.maximum(grey[at - 1], grey[at]))
-        actions, rewards = steps.fold(text, self.config.action_offset or 0, self.config.reward_offset or 0)
+            if watch:
+                watch.look(grey, colour)
+        actions, rewards = steps.fold(text, *self.found_offsets(text, watch))
         last = np.arange(len(actions)) == len(actions) - 1
+        lost = (
+            steps.holding(losses(self.game, watch.lives), len(actions))
+            if watch and self.config.find_lives
+            else 0 * last
+        )
         return Episode(
             observations=frames[: len(actions) + 1],
             actions=actions,
             rewards=rewards,
             terminated=last & text.terminal,
             truncated=last & (not text.terminal),
+            life_lost=lost & ~(last & text.terminal),
             quit=not text.terminal,
             source=self.source(number),
             line=1,
         )
+
+    @property
+    def repairs(self) -> bool:
+        """Whether anything has to be read off the screens."""
+        return self.config.check_scores or self.config.find_lives or None in self.offsets
+
+    def found_offsets(self, text: Trajectory, watch: Watch | None) -> tuple[int, int]:
+        """The offsets of actions and rewards, found if they are not given. Refuses a score that the screens deny."""
+        action, reward = self.offsets
+        if watch and reward is None:
+            reward = reward_offset(self.game, watch.scores, text.scores)
+        if watch and action is None:
+            action = action_offset(self.game, onsets(self.game, np.concatenate(watch.places)), text.actions)
+        action, reward = (USUAL if offset is None else offset for offset in (action, reward))
+        if watch and self.config.check_scores:
+            denied = COUNTERS[self.game].contradiction(watch.scores, text.scores, reward)
+            if denied:
+                raise Fault(
+                    len(text) + FIRST_ROW - 1, f"the score is {denied[0]} in the text and {denied[1]} on the screen"
+                )
+        return action, reward
 
 
 class Steps:
@@ -145,6 +185,11 @@ class Steps:
         first, last = np.searchsorted(self.seen, (start, start + count))
         return slice(int(first), int(last))
 
+    def holding(self, frames: Array, count: int) -> Array:
+        """`[count]` booleans: the steps in which these frames lie; what comes later counts for the last one."""
+        which = np.searchsorted(self.seen, frames) - 1
+        return np.isin(np.arange(count), which[which >= 0].clip(max=count - 1))
+
     def fold(self, text: Trajectory, action_offset: int, reward_offset: int) -> tuple[Array, Array]:
         """Actions and rewards of the steps. A step whose action is no longer in the text is left out."""
         firsts = self.seen[:-1] + 1
@@ -157,16 +202,16 @@ class Steps:
         return text.actions[firsts + action_offset], np.append(sums, np.zeros(len(firsts) - len(inside)))
 
 
-def blocks(folder: Path, frames: int) -> Iterator[tuple[int, Array]]:
-    """`(start, [1 + B, 210, 160])`: grey screens from `start` on, and before them the one that came before."""
+def blocks(folder: Path, frames: int, *, colour: bool) -> Iterator[tuple[int, Array, Array | None]]:
+    """Screens from `start` on, B at a time: `start`, `[1 + B, 210, 160]` grey ones with the one before them in front,
+    and if asked for the same in colour `[B, 210, 160, 3]`."""
     before = None
     for start in range(0, frames, BLOCK):
-        grey = np.empty((min(BLOCK, frames - start) + 1, HEIGHT, WIDTH), np.uint8)
-        for i in range(1, len(grey)):
-            grey[i] = np.asarray(screen(folder, start + i - 1).convert("L"))
-        grey[0] = grey[1] if before is None else before
-        before = grey[-1]
-        yield start, grey
+        images = [screen(folder, frame) for frame in range(start, min(start + BLOCK, frames))]
+        new = np.stack([np.asarray(image.convert("L")) for image in images])
+        grey = np.concatenate([new[:1] if before is None else before, new])
+        before = new[-1:]
+        yield start, grey, np.stack([np.asarray(image) for image in images]) if colour else None
 
 
 def screen(folder: Path, frame: int) -> Image.Image:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from rbi.data.repair.offsets import LARGEST, USUAL
+
 Game = Literal["spaceinvaders", "qbert", "mspacman", "pinball", "revenge"]
-LARGEST_OFFSET = 10
 
 
 @dataclass(frozen=True)
@@ -13,10 +14,10 @@ class AgcConfig:
 
     game: Game | None = None
     """Which game, where the folder holds several."""
-    reward_offset: int | None = 2
+    reward_offset: int | None = USUAL
     """By how many frames rewards come later in the text than on the screen; None: found in each episode by the score
     that its screens show, and 2 where the score never changes."""
-    action_offset: int | None = 2
+    action_offset: int | None = USUAL
     """By how many frames actions come later in the text than their effect on the screen; None: found in each episode by
     what moves on its screens, and 2 where too little moves."""
     phase: int = 0
@@ -32,9 +33,9 @@ class AgcConfig:
     def __post_init__(self) -> None:
         for name in ("reward_offset", "action_offset"):
             offset = getattr(self, name)
-            if offset is not None and not 0 <= offset <= LARGEST_OFFSET:
+            if offset is not None and not 0 <= offset <= LARGEST:
                 raise ValueError(
-                    f"--agc.{name.replace('_', '-')} = {offset}: must lie in 0 to {LARGEST_OFFSET}, or None to find it"
+                    f"--agc.{name.replace('_', '-')} = {offset}: must lie in 0 to {LARGEST}, or None to find it"
                 )
         if not 0 <= self.phase <= 3:
             raise ValueError(f"--agc.phase = {self.phase}: must lie in 0 to 3")

@@ -21,6 +21,8 @@ from rbi.data.readers.observations import single_frames, unseen, vectors
 from rbi.data.readers.seam import Asked, Outline, needs, outline_of
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
+FAULTS = (KeyError, ValueError, OSError, RuntimeError, TypeError)
+"""What h5py raises when it meets something damaged, and we when it makes no sense."""
 FLAT = ("observations", "actions", "rewards", "terminals")
 
 
@@ -40,7 +42,7 @@ def recognises(path: Path) -> bool:
             return {"columns", "num_episodes"} <= file.keys() or all(
                 isinstance(file.get(name), h5py.Dataset) for name in FLAT
             )
-    except OSError:
+    except (OSError, RuntimeError):
         return path.suffix in (".h5", ".hdf5")  # damaged: opening it will say so
 
 
@@ -136,8 +138,8 @@ class D3rlpyReader:
             try:
                 self.layout = layout_of(file)
                 self.spec = spec_of(file, self.layout, asked)
-            except (KeyError, ValueError, OSError) as error:
-                raise ValueError(f"{path}: {error}") from None
+            except FAULTS as error:
+                raise ValueError(f"{path}: {told(error)}") from None
 
     def parts(self) -> Sequence[int]:
         return range(self.layout.count())
@@ -168,8 +170,8 @@ class D3rlpyReader:
             )
             episode.fits(self.spec if look else replace(self.spec, frame=(1,)))
             return episode
-        except (KeyError, ValueError, OSError) as error:
-            return Problem(self.path.name, line, str(error).strip("\"'"))
+        except FAULTS as error:
+            return Problem(self.path.name, line, told(error))
 
 
 def opened(path: Path) -> Any:
@@ -236,6 +238,11 @@ def observed(parts: list[Array]) -> Array:
     if len(parts) == 1 and parts[0].dtype == np.uint8 and parts[0].ndim > 2:
         return single_frames(parts[0], channels_first=True)
     return np.concatenate([vectors(part) for part in parts], axis=1)
+
+
+def told(error: Exception) -> str:
+    """An error in one line; a KeyError puts quotes around its text."""
+    return " ".join(str(error).strip("\"'").split())
 
 
 def whole(values: Array) -> bool:

@@ -65,7 +65,7 @@ def runs_at(path: Path) -> list[Path]:
         return []
     if (path / LOGS).is_dir():
         return [path / LOGS]
-    found = [run / LOGS for run in path.iterdir() if run.name.isdigit() and (run / LOGS).is_dir()]
+    found = [run / LOGS for run in path.iterdir() if run.name.isdecimal() and (run / LOGS).is_dir()]
     return sorted(found, key=lambda logs: int(logs.parent.name)) or [path]
 
 
@@ -116,7 +116,7 @@ class DqnReplayReader:
                 rewards=rewards,
                 terminated=ended & (len(ended) != LIMIT),
                 truncated=ended & (len(ended) == LIMIT),
-                player=logs.parent.name if logs.parent.name.isdigit() else "",
+                player=logs.parent.name if logs.parent.name.isdecimal() else "",
                 source=self.source(pieces[0].file),
                 line=pieces[0].first + 1,
             )
@@ -172,4 +172,4 @@ def env_of(logs: Path) -> str:
     """The environment, by the name of the game's folder."""
     run = logs.resolve().parent
     game = run.parent.name
-    return f"ALE/{game}-v5" if run.name.isdigit() and GAME.fullmatch(game) else ""
+    return f"ALE/{game}-v5" if run.name.isdecimal() and GAME.fullmatch(game) else ""

@@ -45,8 +45,10 @@ REVENGE = """
 #######
 #######
 """
-STEADY = 3
-"""Frames for which a number must stay to be believed, unless the episode ends."""
+FLASH = 24
+"""Frames for which icons may be gone without a meaning: they flash."""
+DELAYS = {"revenge": 1}
+"""Frames from the emulator's own counter to the icons, measured with ale-py; none in the other games."""
 
 
 def strips(text: str, most: int, pitch: int) -> Array:
@@ -104,21 +106,23 @@ class Lives:
 
 def losses(game: str, lives: Lives) -> Array:
     """The frames at which a life is lost, within two frames of the emulator's own counter."""
-    known = np.flatnonzero(steady(lives.counts))
-    numbers = lives.counts[known]
-    fallen = np.flatnonzero(np.diff(numbers) < 0)
-    times = known[fallen + 1]
-    if game != "qbert":
-        return times
-    return np.array([hidden_loss(int(before), int(back), lives.still) for before, back in zip(known[fallen], times)], int)
+    known = np.flatnonzero(lives.counts != NOTHING)
+    counts = without_flashes(lives.counts)[known]
+    fallen = np.flatnonzero(np.diff(counts) < 0)
+    before, back = known[fallen], known[fallen + 1]
+    whole = back + FLASH <= len(lives.counts)
+    believed = whole | (counts[fallen] - counts[fallen + 1] == 1)  # near the end a flash cannot be told by its own end
+    if game == "qbert":
+        pairs = zip(before.tolist(), back.tolist(), strict=True)
+        back = np.array([hidden_loss(*pair, lives.still) for pair in pairs], np.int64)
+    return back[believed] - DELAYS.get(game, 0)
 
 
-def steady(counts: Array) -> Array:
-    """`[F]`: where a number was read that stays for a while, or to the end."""
-    edges = np.flatnonzero(np.diff(counts)) + 1
-    starts, ends = np.append(0, edges), np.append(edges, len(counts))
-    long = (ends - starts >= STEADY) | (ends == len(counts))
-    return np.repeat(long & (counts[starts] != NOTHING), ends - starts)
+def without_flashes(counts: Array) -> Array:
+    """The largest number within the next frames: a fall that is soon undone was none."""
+    ahead = np.append(counts, np.full(FLASH - 1, NOTHING))
+    found: Array = np.lib.stride_tricks.sliding_window_view(ahead, FLASH).max(1)
+    return found
 
 
 def hidden_loss(before: int, back: int, still: Array) -> int:

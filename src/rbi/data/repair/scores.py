@@ -45,8 +45,9 @@ INVADERS = """
 #.#..#..#.....#...#...#.#.#...#.#.#...#
 ###.###.###.###...#.###.###...#.###...#
 """
-LAST_SCREENS = 120
-"""How far before the end of an episode its score is looked for: screens near the end may not show it."""
+BLANK = 10
+LAST_READINGS, SLACK = 10, 2
+"""How many of the last screens with a score are compared with the text, and by how many frames it may be off."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,10 @@ class Counter:
     """Where the digits of `places`, one after the other, stand in the number."""
     modulus: int
     """It shows the score modulo this."""
+    delay: int
+    """Frames from a reward to the screen that shows it, measured with ale-py."""
     unit: int = 1
-    """It shows the score to this: the rest of the last digits is not the game's."""
+    """It shows the score to this: the last digits below it are not the game's."""
 
     def read(self, grey: Array) -> Array:
         """`[B]`: the score on screens `[B, 210, 160]`, or -1 where none can be read."""
@@ -73,8 +76,16 @@ class Counter:
         """What is on the screen at a score."""
         return score % self.modulus // self.unit * self.unit
 
+    def contradiction(self, shown: Array, scores: Array, offset: int) -> tuple[int, int] | None:
+        """The last scores of the text and of the screens, if they contradict each other.
 
-BLANK = 10
+        `shown` `[F]` are those read off the screens, `scores` `[F]` those of the text, `offset` frames late. What the
+        last readable screens show must be the text's score of about then.
+        """
+        frames = np.flatnonzero(shown != NOTHING)[-LAST_READINGS:]
+        rows = frames - self.delay + offset + np.arange(-SLACK, SLACK + 1)[:, None]
+        agree = self.shows(scores[rows.clip(0, len(scores) - 1)]) == shown[frames]
+        return None if agree.any() or not len(frames) else (int(scores[-1]), int(shown[frames[-1]]))
 
 
 def or_blank(shapes: Array) -> Array:
@@ -88,10 +99,10 @@ def invaders_digits() -> tuple[Places, Places]:
 
 
 COUNTERS = {
-    "qbert": Counter((Places(6, range(34, 67, 8), drawn(QBERT, 5)),), tuple(range(5)), 10**5),
+    "qbert": Counter((Places(6, range(34, 67, 8), drawn(QBERT, 5)),), tuple(range(5)), 10**5, delay=2),
     "mspacman": Counter(
-        (Places(187, range(55, 96, 8), or_blank(drawn(MSPACMAN, 7))),), tuple(range(6)), 10**6, unit=10
+        (Places(187, range(55, 96, 8), or_blank(drawn(MSPACMAN, 7))),), tuple(range(6)), 10**6, delay=0, unit=10
     ),
-    "revenge": Counter((Places(6, range(57, 98, 8), or_blank(drawn(REVENGE, 5))),), tuple(range(6)), 10**6),
-    "spaceinvaders": Counter(invaders_digits(), (0, 3, 1, 2), 10**4),
+    "revenge": Counter((Places(6, range(57, 98, 8), or_blank(drawn(REVENGE, 5))),), tuple(range(6)), 10**6, delay=1),
+    "spaceinvaders": Counter(invaders_digits(), (0, 3, 1, 2), 10**4, delay=1),
 }

@@ -1,0 +1,90 @@
+"""Where the player's figure is on the screen, and when it begins to move."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from rbi.data.episode import Array
+from rbi.data.repair.screens import HEIGHT, WIDTH
+
+TOLERANCE = 10
+FASTEST = 8
+"""Pixels a frame; whatever goes further was put there."""
+AHEAD = 4
+"""Frames over which a movement must go on to be one."""
+REST, HOP_FRAMES, HOP_PIXELS = 8, 26, 8
+"""Qbert must have rested so long that only the player's hand can start its hop; a hop goes so far in so many frames."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What the player moves: its rows, and its colours in the palettes of AGC and of ALE."""
+
+    rows: slice
+    colours: tuple[tuple[int, int, int], tuple[int, int, int]]
+    vertical: bool = False
+    """Whether it moves up and down as freely as to the sides."""
+    hidden: slice = slice(0, 0)
+    """Rows in which something else has its colours."""
+
+
+FIGURES = {
+    "spaceinvaders": Figure(slice(185, 195), ((64, 124, 64), (50, 132, 50))),
+    "qbert": Figure(slice(10, 200), ((172, 80, 48), (181, 83, 40)), hidden=slice(136, 142)),
+    "mspacman": Figure(slice(2, 171), ((204, 160, 92), (210, 164, 74)), vertical=True),
+    "revenge": Figure(slice(48, 180), ((192, 88, 88), (200, 72, 72))),
+}
+
+
+def positions(game: str, colour: Array) -> Array:
+    """`[B, 2]`: column and row of the figure's middle on screens `[B, 210, 160, 3]`; NaN where it is not there."""
+    figure = FIGURES[game]
+    seen = np.zeros((len(colour), HEIGHT, WIDTH), bool)
+    part = colour[:, figure.rows]
+    for rgb in figure.colours:
+        low = np.array(rgb, np.uint8) - np.uint8(TOLERANCE)
+        seen[:, figure.rows] |= (part - low <= 2 * TOLERANCE).all(-1)  # bytes below `low` wrap around to large ones
+    seen[:, figure.hidden] = False
+    mass = seen.sum((1, 2))
+    columns, rows = seen.sum(1) @ np.arange(WIDTH), seen.sum(2) @ np.arange(HEIGHT)
+    with np.errstate(invalid="ignore"):
+        return np.stack([columns / mass, rows / mass], 1)
+
+
+class Onsets(NamedTuple):
+    """Moments at which the figure begins to move."""
+
+    frames: Array
+    axes: Array
+    """0 to the sides, 1 up and down"""
+    signs: Array
+    """1 to the right or down, -1 to the left or up"""
+
+
+def onsets(game: str, places: Array) -> Onsets:
+    """When the figure begins to move in a direction, from its places `[F, 2]`."""
+    steps = np.diff(places, axis=0, prepend=places[:1])
+    lost = ~(np.abs(steps) <= FASTEST).all(1)
+    steps[lost] = 0
+    if game == "qbert":
+        return hops(places, steps, lost)
+    path = np.cumsum(np.pad(steps, ((AHEAD, AHEAD), (0, 0))), axis=0)
+    here = np.arange(len(places)) + AHEAD - 1
+    after, before = path[here + AHEAD] - path[here], path[here] - path[here - AHEAD + 1]
+    signs = np.sign(after)
+    begins = (np.abs(steps) > 0.3) & (np.sign(steps) == signs) & (np.abs(after) > 1.4) & (before * signs < 0.5)
+    frames, axes = np.nonzero(begins if FIGURES[game].vertical else begins[:, :1])
+    return Onsets(frames, axes, signs[frames, axes].astype(int))
+
+
+def hops(places: Array, steps: Array, lost: Array) -> Onsets:
+    """When Qbert leaves a cube on which it rested, and whether to the right or to the left."""
+    moves = (np.abs(steps) > 0.05).any(1) | lost
+    count = np.cumsum(np.append(0, moves))
+    frames = np.flatnonzero(moves & ~lost)
+    frames = frames[(frames >= REST) & (frames + HOP_FRAMES < len(places))]
+    frames = frames[count[frames] == count[frames - REST]]
+    way = places[frames + HOP_FRAMES, 0] - places[frames - 1, 0]
+    clear = np.abs(way) >= HOP_PIXELS  # not where it is NaN
+    return Onsets(frames[clear], np.zeros(clear.sum(), int), np.sign(way[clear]).astype(int))
