@@ -27,6 +27,7 @@ def test_three_ends_become_one_code_and_the_games_end_counts_first():
     lost, over, cut = np.array([1, 0, 0], bool), np.array([0, 0, 1], bool), np.zeros(3, bool)
     assert list(Episode(**fields(life_lost=lost)).ends) == [LIFE_LOST, GOES_ON, TERMINATED]
     assert list(Episode(**fields(terminated=cut, truncated=over)).ends) == [GOES_ON, GOES_ON, TRUNCATED]
+    assert list(Episode(**fields(terminated=over, truncated=over)).ends) == [GOES_ON, GOES_ON, TERMINATED]
 
 
 def test_an_episode_cannot_be_changed_not_even_through_the_arrays_it_was_made_of():
@@ -51,8 +52,8 @@ def test_an_episode_cannot_be_changed_not_even_through_the_arrays_it_was_made_of
         (dict(observations=np.zeros((5, 2), np.float32)), "5 observations for 3 steps"),
         (dict(observations=np.full((4, 2), np.inf, np.float32)), "step 0: observation"),
         (dict(terminated=np.zeros(3, bool)), "without end"),
+        (dict(terminated=np.array([True, False, False])), "without end"),
         (dict(terminated=np.array([True, False, True])), "step 0 of 3 is marked as the end"),
-        (dict(truncated=np.array([False, False, True])), "terminated and truncated at once"),
         (dict(quit=True), "quits"),
         (dict(life_lost=np.array([0, 0, 1])), "no further life"),
         (dict(action_probs=np.array([0.5, 0.0, 1.0])), "step 1: logging probability 0.0"),

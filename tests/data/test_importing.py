@@ -80,6 +80,18 @@ def test_an_import_that_was_stopped_goes_on_without_doing_anything_twice(tmp_pat
         assert_same(one, other)
 
 
+def test_episodes_that_cannot_be_told_apart_are_counted_when_an_import_goes_on(tmp_path):
+    rng = np.random.default_rng(2)
+    alike = [episode(rng, 4) for _ in range(5)]
+    alike = [Episode(e.observations, e.actions, e.rewards, e.terminated, e.truncated) for e in alike]
+    with StoreWriter.create(tmp_path / "s", Spec((3,), 4)) as writer:
+        list(bring_in(Listed(alike[:2], writer.spec), writer, map))
+    with StoreWriter.append_to(tmp_path / "s") as writer:
+        list(bring_in(Listed(alike, writer.spec), writer, map))
+    for one, other in zip(Store(tmp_path / "s"), alike, strict=True):
+        assert_same(one, other)
+
+
 def table(path, episodes, *, breaks=()):
     """A CSV of so many episodes of three steps; some with a row of four fields."""
     with path.open("w", newline="") as file:

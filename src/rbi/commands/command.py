@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from rich.console import Console
-from rich.progress import track
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, track
 from rich.table import Table
 
 from rbi import runs
@@ -24,6 +24,7 @@ from rbi.rules import parse_rule
 
 T = TypeVar("T")
 
+SECONDS_A_LINE = 30  # between lines of progress where there is no terminal
 MOST_RULES = 8  # more cannot be told apart in one picture
 
 
@@ -146,6 +147,23 @@ def progress(items: Iterable[T], told: str, total: int | None = None) -> Iterato
     """The items, with a bar on the error stream while it is a terminal."""
     console = Console(stderr=True)
     return iter(track(items, told, total=total, console=console, disable=not console.is_terminal, transient=True))
+
+
+def watched(
+    items: Iterable[T], told: str, total: int | None, done: Callable[[T], int], text: Callable[[T], str]
+) -> Iterator[T]:
+    """The items, with a bar and a text on a terminal, and a line of text now and then elsewhere."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeRemainingColumn())
+    spoken = time.monotonic()
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(told, total=total, told="")
+        for item in items:
+            bar.update(task, completed=done(item), told=text(item))
+            if not console.is_terminal and time.monotonic() - spoken > SECONDS_A_LINE:
+                spoken = time.monotonic()
+                say(f"{told}: {text(item)}", stderr=True)
+            yield item
 
 
 def show(table: Table) -> None:

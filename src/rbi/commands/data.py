@@ -11,7 +11,7 @@ import numpy as np
 import tyro
 
 from rbi import runs
-from rbi.commands.command import Command, bounded_map, progress, say, show
+from rbi.commands.command import Command, bounded_map, progress, say, show, watched
 from rbi.data.about import About, outlines, sample
 from rbi.data.episode import Episode, Spec
 from rbi.data.episodes import Problem
@@ -23,6 +23,8 @@ from rbi.data.readers.table_settings import TableConfig
 from rbi.data.store import Store, StoreWriter
 from rbi.data.writers import minari, parquet
 from rbi.report import data as pages
+
+SECONDS_A_METRIC = 10
 
 
 @dataclass(frozen=True)
@@ -72,15 +74,20 @@ class Import(FromData):
     def run(self, argv: Sequence[str]) -> None:
         self.refuse_own_data()
         reader = self.reader()
-        started, tally = time.monotonic(), Tally()
+        started, noted, tally = time.monotonic(), 0.0, Tally()
         with self.resumed_run("data-import") if self.resume else self.new_run("data-import", argv) as run:
             there = (run.path / "store.json").exists()
             writing = StoreWriter.append_to(run.path) if there else StoreWriter.create(run.path, reader.spec)
-            workers = min(self.workers or os.cpu_count() or 1, max(1, len(reader.parts()))) if reader.parallel else 1
+            total = len(reader.parts())
+            workers = min(self.workers or os.cpu_count() or 1, max(1, total)) if reader.parallel else 1
             with writing as writer, bounded_map(workers) as each:
                 told = bring_in(reader, writer, each, strict=self.strict)
-                for tally in progress(told, "importing", len(reader.parts())):
-                    run.metric(**without_reasons(tally), seconds=time.monotonic() - started)
+                for tally in watched(
+                    told, "importing", total, lambda t: t.parts + t.before * reader.parallel, in_words
+                ):
+                    if time.monotonic() - noted > SECONDS_A_METRIC or tally.parts == total:
+                        noted = time.monotonic()
+                        run.metric(**without_reasons(tally), seconds=noted - started)
             seconds = time.monotonic() - started
             store = Store(run.path)
             run.result(
@@ -192,6 +199,11 @@ def unfit(episode: Episode, spec: Spec) -> Problem | None:
     except ValueError as error:
         return Problem(episode.source, episode.line, str(error))
     return None
+
+
+def in_words(tally: Tally) -> str:
+    told = f"{tally.episodes:,} episodes, {tally.steps:,} steps"
+    return told + (f", {tally.set_aside:,} set aside" if tally.set_aside else "")
 
 
 def without_reasons(tally: Tally) -> dict[str, Any]:

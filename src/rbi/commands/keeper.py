@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rbi import runs
-from rbi.commands.command import say, show
+from rbi.commands.command import SECONDS_A_LINE, say, show
 from rbi.commands.evaluate import evaluated
 from rbi.engines import checkpoint
 from rbi.engines.local import LocalEngine
@@ -17,7 +17,6 @@ from rbi.replay import bytes_needed
 from rbi.report import train as pages
 
 SAVED_REPLAY = 2_000_000_000  # bytes up to which the replay is part of a checkpoint unless told otherwise
-SECONDS_A_LINE = 30  # between progress lines where there is no terminal
 BEST_AFTER = 20  # episodes before a policy can be the best
 
 

@@ -53,7 +53,7 @@ class Episode:
 
     Step t saw `observations[t]`, took `actions[t]` and got `rewards[t]`. Its three ends are three columns: the
     environment was over (`terminated`), the episode was cut off (`truncated`), a life was lost and the game went on
-    (`life_lost`). Only the last step is terminated or truncated, and it is one of the two.
+    (`life_lost`). The last step and no other is terminated or truncated; if it is both, the environment was over.
     """
 
     observations: Array
@@ -88,14 +88,19 @@ class Episode:
         put = object.__setattr__
         put(self, "observations", frozen(np.asarray(self.observations)))
         put(self, "actions", whole_numbers(self.actions))
-        put(self, "rewards", frozen(np.asarray(self.rewards, dtype=np.float32)))
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
+            put(self, "rewards", frozen(np.asarray(self.rewards, dtype=np.float32)))
         for name in ("terminated", "truncated", "life_lost"):
             given = getattr(self, name)
-            put(self, name, frozen(np.asarray(np.zeros(steps) if given is None else given).astype(bool)))
+            put(
+                self,
+                name,
+                frozen(np.zeros(steps, bool) if given is None else np.asarray(given).astype(bool, copy=False)),
+            )
         if self.action_probs is not None:
             put(self, "action_probs", frozen(np.asarray(self.action_probs, dtype=np.float32)))
         if self.legal is not None:
-            put(self, "legal", frozen(np.asarray(self.legal).astype(bool)))
+            put(self, "legal", frozen(np.asarray(self.legal).astype(bool, copy=False)))
         self.check_shapes(steps)
         self.check_values(steps)
 
@@ -120,14 +125,12 @@ class Episode:
         refuse(self.actions < 0, self.actions, "action")
         if self.observations.dtype != np.uint8:
             refuse(~np.isfinite(self.observations).all(1), self.observations, "observation")
-        ended = np.flatnonzero(self.terminated | self.truncated)
-        if len(ended) and ended[0] != steps - 1:
-            raise ValueError(f"step {ended[0]} of {steps} is marked as the end")
-        if not len(ended):
+        ended = self.terminated | self.truncated
+        if not ended[-1]:
             raise ValueError("an episode without end: its last step is neither terminated nor truncated")
-        if self.terminated[-1] and self.truncated[-1]:
-            raise ValueError("the last step is terminated and truncated at once")
-        if self.quit and not self.truncated[-1]:
+        if ended[:-1].any():
+            raise ValueError(f"step {int(ended.argmax())} of {steps} is marked as the end")
+        if self.quit and (self.terminated[-1] or not self.truncated[-1]):
             raise ValueError("a player who quits leaves an episode truncated, not terminated")
         if self.life_lost[-1] and self.terminated[-1]:
             raise ValueError("the step that ends the game loses no further life")
@@ -187,11 +190,11 @@ def whole_numbers(values: Any) -> Array:
     if given.dtype.kind not in "iub":
         refuse(given != np.floor(given), given, "action")  # NaN is refused here too
     refuse(np.abs(given) > MOST_ACTIONS, given, "action")
-    return frozen(given.astype(np.int32))
+    return frozen(given.astype(np.int32, copy=False))
 
 
 def refuse(bad: Any, values: Array, name: str, more: str = "") -> None:
     """Name the first bad value and its step."""
-    where = np.flatnonzero(bad)
-    if len(where):
+    if bad.any():
+        where = np.flatnonzero(bad)
         raise ValueError(f"step {where[0]}: {name} {values[where[0]]} is not possible{more}")

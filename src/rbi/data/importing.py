@@ -1,15 +1,17 @@
 """From any format into the store: what can be used is appended, what cannot is set aside with its reason."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from rbi.data.episode import Episode
 from rbi.data.episodes import Problem
-from rbi.data.readers.seam import Reader
+from rbi.data.readers.seam import OneEach, Reader
 from rbi.data.store import Store, StoreWriter
 
 Map = Callable[..., Iterable[Any]]
+TOLD_EVERY = 200  # episodes
 
 
 @dataclass
@@ -41,24 +43,31 @@ def kind(problem: Problem) -> str:
 
 
 def bring_in(reader: Reader, writer: StoreWriter, mapped: Map, *, strict: bool = False) -> Iterator[Tally]:
-    """Append every episode of the reader; what there is to tell comes after each part, and a last time at the end.
+    """Append every episode of the reader; what there is to tell comes now and then, and after each part.
 
     Goes on where an earlier import into the same store stopped: sources and lines that it has seen to are passed over.
     `mapped` reads parts that may be read side by side.
     """
     tally, done = Tally(), seen_to(writer)
-    parts = [part for part in reader.parts() if (str(part), 0) not in done] if reader.parallel else reader.parts()
+    parts = reader.parts()
+    if isinstance(reader, OneEach):  # what is there already need not be read again
+        sources = {source for source, _ in done}
+        parts = [part for part in parts if reader.source(part) not in sources]
+        tally.before = len(reader.parts()) - len(parts)
     found = mapped(Whole(reader), parts) if reader.parallel else (reader.read(part) for part in parts)
     for items in found:
-        tally.parts += 1
-        for item in items:
-            if (item.source, item.line) in done:
+        for number, item in enumerate(items, 1):
+            if done[item.source, item.line]:
+                done[item.source, item.line] -= 1
                 tally.before += 1
             elif problem := taken(item, writer, tally):
                 if strict:
                     raise ValueError(f"{problem} (without --strict it would be set aside)")
                 tally.add(problem)
                 writer.set_aside(problem)
+            if number % TOLD_EVERY == 0:
+                yield tally
+        tally.parts += 1
         yield tally
 
 
@@ -75,11 +84,11 @@ def taken(item: Episode | Problem, writer: StoreWriter, tally: Tally) -> Problem
     return None
 
 
-def seen_to(writer: StoreWriter) -> set[tuple[str, int]]:
-    """The sources and lines that the store has, taken or set aside."""
+def seen_to(writer: StoreWriter) -> Counter[tuple[str, int]]:
+    """The sources and lines that the store has, taken or set aside, and how often: not all data tells them apart."""
     store = Store(writer.path)
     sources = ((store.texts[r["source"]], int(r["line"])) for r in store.records)
-    return {*sources, *((problem.source, problem.line) for problem in store.problems)}
+    return Counter([*sources, *((problem.source, problem.line) for problem in store.problems)])
 
 
 class Whole:

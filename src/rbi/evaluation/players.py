@@ -82,21 +82,25 @@ class Hopper:
     TOP, STEP, MIDDLE, HALF, LOWEST = 25, 28, 77, 12, 5
     HOPS = ((DOWN, -1, 1), (RIGHT, 1, 1), (UP, 1, -1), (LEFT, -1, -1))
 
+    REST_FRAMES, HOLD_FRAMES = 30, (8, 22)  # a hop takes longer than that, so the next one is chosen after landing
+
     def __init__(self, care: float = 0.97) -> None:
-        self.care, self.action, self.frames_left = care, NOOP, 0
+        self.care = care
+        self.planned: list[int] = []
         self.been: dict[tuple[int, int], int] = {}
 
     def __call__(self, game: FrameByFrame, rng: np.random.Generator) -> int:
+        if self.planned:
+            return self.planned.pop()
         memory = game.memory()
         x, y = int(memory[self.COLUMN]), int(memory[self.HEIGHT])
         row, rest = divmod(y - self.TOP, self.STEP)
         if rest or not 0 <= row <= self.LOWEST:
-            self.frames_left = 0
             return NOOP  # in the air
-        if self.frames_left == 0:
-            self.action, self.frames_left = self.hop(x, row, rng), int(rng.integers(6, 16))
-        self.frames_left -= 1
-        return self.action
+        hesitates = rng.random() < 0.5
+        held = [self.hop(x, row, rng)] * int(rng.integers(*self.HOLD_FRAMES))
+        self.planned = held + [NOOP] * int(hesitates * rng.integers(self.REST_FRAMES))
+        return NOOP
 
     def hop(self, x: int, row: int, rng: np.random.Generator) -> int:
         place = row, round((x - self.MIDDLE) / self.HALF)

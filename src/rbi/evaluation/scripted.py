@@ -31,17 +31,17 @@ class FollowsBall:
     def __init__(self, env: str, actions: int) -> None:
         game = env.removeprefix("ALE/").rsplit("-v", 1)[0]
         if game not in FOLLOWED:
-            raise ValueError(f"--players follow: follows the ball in {' and '.join(FOLLOWED)}, not in {env}")
+            raise ValueError(f"follow: follows the ball in {' and '.join(FOLLOWED)}, not in {env}")
         self.choose, self.actions = FOLLOWED[game], actions
 
     def predict_proba(self, states: Any) -> Array:
         return np.eye(self.actions)[self.choose(np.asarray(states)[:, -2:])]
 
 
-def breakout(frames: Array) -> Array:
+def breakout(frames: Any) -> Array:
     """Actions for Breakout: the ball is what shines between the bricks and the paddle; without one, serve."""
     field = frames[:, :, 38:75, 5:79] > 0  # [B, 2, 37, 74]: inside the walls
-    seen = field.any((2, 3))
+    seen: Array = field.any((2, 3))
     x, y = centre(field.any(2)), centre(field.any(3))
     paddle = centre(frames[:, 1, 76, 5:79] > 0)
     fall = y[:, 1] - y[:, 0]
@@ -52,7 +52,7 @@ def breakout(frames: Array) -> Array:
     return np.where(seen[:, 1], chosen, FIRE)
 
 
-def pong(frames: Array) -> Array:
+def pong(frames: Any) -> Array:
     """Actions for Pong: the ball is brighter than all else between the paddles."""
     field, paddle = frames[:, 1, 14:77, 12:73] > 200, frames[:, 1, 14:77, 74] > 120
     chosen = towards(centre(field.any(2)) - centre(paddle), 2.0, LEFT, RIGHT)

@@ -22,7 +22,7 @@ from PIL import Image
 from rbi.data.episode import Array, Episode, Spec
 from rbi.data.episodes import Problem
 from rbi.data.readers.agc_settings import AgcConfig, Game
-from rbi.data.readers.agc_text import ACTIONS, FIRST_ROW, Fault, Trajectory, identity_of, parse
+from rbi.data.readers.agc_text import ACTIONS, FIRST_ROW, EpisodeError, Trajectory, identity_of, parse
 from rbi.data.readers.seam import Outline
 from rbi.data.repair.lives import losses
 from rbi.data.repair.movement import onsets
@@ -91,7 +91,7 @@ class AgcReader:
     def read(self, part: int) -> Iterator[Episode | Problem]:
         try:
             yield self.episode(part)
-        except Fault as fault:
+        except EpisodeError as fault:
             yield Problem(self.source(part), fault.line, fault.reason)
 
     def outline(self, part: int) -> Iterator[Outline | Problem]:
@@ -101,7 +101,7 @@ class AgcReader:
             action, reward = (USUAL if offset is None else offset for offset in self.offsets)
             actions, rewards = Steps(len(text), self.config.phase).fold(text, action, reward)
             yield Outline(actions, rewards, text.terminal, not text.terminal, 0, False, "", self.source(part), 1)
-        except Fault as fault:
+        except EpisodeError as fault:
             yield Problem(self.source(part), fault.line, fault.reason)
 
     @property
@@ -113,11 +113,11 @@ class AgcReader:
         """An episode's text."""
         source = self.source(number)
         if source in self.repeated:
-            raise Fault(1, f"is the same episode as {self.repeated[source]}")
+            raise EpisodeError(1, f"is the same episode as {self.repeated[source]}")
         try:
             return parse((self.root / source).read_bytes())
         except OSError as error:
-            raise Fault(1, f"cannot be read ({error.strerror})") from None
+            raise EpisodeError(1, f"cannot be read ({error.strerror})") from None
 
     def episode(self, number: int) -> Episode:
         """An episode, from its text and its screens."""
@@ -167,7 +167,7 @@ class AgcReader:
         if watch and self.config.check_scores:
             denied = COUNTERS[self.game].contradiction(watch.scores, text.scores, reward)
             if denied:
-                raise Fault(
+                raise EpisodeError(
                     len(text) + FIRST_ROW - 1, f"the score is {denied[0]} in the text and {denied[1]} on the screen"
                 )
         return action, reward
@@ -195,7 +195,7 @@ class Steps:
         firsts = self.seen[:-1] + 1
         firsts = firsts[firsts + action_offset < self.frames]
         if not len(firsts):
-            raise Fault(FIRST_ROW, f"{self.frames} frames are too few for a step")
+            raise EpisodeError(FIRST_ROW, f"{self.frames} frames are too few for a step")
         rewards = text.rewards[reward_offset:]
         inside = firsts[firsts < len(rewards)]
         sums = np.add.reduceat(rewards, inside) if len(inside) else np.zeros(0)
@@ -221,11 +221,11 @@ def screen(folder: Path, frame: int) -> Image.Image:
         image = Image.open(folder / f"{frame}.png", formats=("PNG",))
         image.load()
     except FileNotFoundError:
-        raise Fault(frame + FIRST_ROW, f"{name}: no such screen") from None
+        raise EpisodeError(frame + FIRST_ROW, f"{name}: no such screen") from None
     except (OSError, SyntaxError, ValueError) as error:  # what Pillow says of files that are cut short or damaged
-        raise Fault(frame + FIRST_ROW, f"{name}: is not a whole picture ({error})") from None
+        raise EpisodeError(frame + FIRST_ROW, f"{name}: is not a whole picture ({error})") from None
     if image.size != (WIDTH, HEIGHT):
-        raise Fault(frame + FIRST_ROW, f"{name}: is {image.size[0]} x {image.size[1]}, not {WIDTH} x {HEIGHT}")
+        raise EpisodeError(frame + FIRST_ROW, f"{name}: is {image.size[0]} x {image.size[1]}, not {WIDTH} x {HEIGHT}")
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
@@ -255,7 +255,7 @@ def repeats(root: Path, sources: list[str]) -> dict[str, str]:
             with (root / source).open("rb") as file:
                 identity = identity_of(file.readline(100))
                 rows = hashlib.sha256(file.read()).digest()
-        except (OSError, Fault):
+        except (OSError, EpisodeError):
             continue  # reading it will say what is wrong
         earlier = first.get(identity) or first.get(rows)
         if earlier:

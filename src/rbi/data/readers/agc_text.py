@@ -21,7 +21,7 @@ FIRST_ROW = 3
 ACTIONS = 18
 
 
-class Fault(ValueError):
+class EpisodeError(ValueError):
     """Why an episode cannot be used, and the line of its text that shows it."""
 
     def __init__(self, line: int, reason: str) -> None:
@@ -52,21 +52,21 @@ def identity_of(first_line: bytes) -> int:
     """The number in `db traj id : 1234`."""
     found = re.fullmatch(rb"\s*db traj id\s*:\s*(\d{1,18})\s*", first_line)
     if found is None:
-        raise Fault(1, f"{first_line[:40]!r} is not a line such as 'db traj id : 1234'")
+        raise EpisodeError(1, f"{first_line[:40]!r} is not a line such as 'db traj id : 1234'")
     return int(found[1])
 
 
 def parse(written: bytes) -> Trajectory:
     """The text of an episode, checked."""
     if not written.strip():
-        raise Fault(1, "is empty")
+        raise EpisodeError(1, "is empty")
     lines = written.rstrip().split(b"\n")
     identity = identity_of(lines[0])
     header = lines[1].replace(b" ", b"").strip().split(b",") if len(lines) > 1 else []
     if header != [name.encode() for name in FIELDS]:
-        raise Fault(2, f"the columns must be {','.join(FIELDS)}")
+        raise EpisodeError(2, f"the columns must be {','.join(FIELDS)}")
     if len(lines) < FIRST_ROW:
-        raise Fault(FIRST_ROW, "has no frames")
+        raise EpisodeError(FIRST_ROW, "has no frames")
     rows = numbers(lines[FIRST_ROW - 1 :])
     frame, reward, score, terminal, action = rows.T
     refuse(frame != np.arange(len(rows)), frame, "frame {}: frames must be consecutive from 0")
@@ -86,7 +86,7 @@ def numbers(lines: list[bytes]) -> Array:
         return np.array(found, np.int64).reshape(-1, len(FIELDS))
     except (ValueError, OverflowError):
         line, field = next((i, f) for i, row in enumerate(fields) for f in row if not whole(f))
-        raise Fault(line + FIRST_ROW, f"{field[:40].decode(errors='replace')!r} is not a whole number") from None
+        raise EpisodeError(line + FIRST_ROW, f"{field[:40].decode(errors='replace')!r} is not a whole number") from None
 
 
 def whole(field: bytes) -> bool:
@@ -100,4 +100,4 @@ def refuse(bad: Array, values: Array, reason: str) -> None:
     """Name the first bad value and its line."""
     where = np.flatnonzero(bad)
     if len(where):
-        raise Fault(int(where[0]) + FIRST_ROW, reason.format(values[where[0]]))
+        raise EpisodeError(int(where[0]) + FIRST_ROW, reason.format(values[where[0]]))

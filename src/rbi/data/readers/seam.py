@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -61,6 +61,14 @@ class Reader(Protocol):
 
     def outline(self, part: Any) -> Iterator[Outline | Problem]:
         """The same without observations, where that is cheaper."""
+
+
+@runtime_checkable
+class OneEach(Protocol):
+    """A reader whose parts are one episode each, known by its source without reading it."""
+
+    def source(self, part: Any) -> str:
+        """Where the episode of a part comes from."""
 
 
 def outline_of(episode: Episode) -> Outline:

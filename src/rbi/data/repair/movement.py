@@ -13,7 +13,7 @@ FASTEST = 8
 """Pixels a frame; whatever goes further was put there."""
 AHEAD = 4
 """Frames over which a movement must go on to be one."""
-REST, HOP_FRAMES, HOP_PIXELS = 8, 26, 8
+REST, HOP_FRAMES, HOP_PIXELS = 6, 26, 8
 """Qbert must have rested so long that only the player's hand can start its hop; a hop goes so far in so many frames."""
 
 
@@ -25,13 +25,13 @@ class Figure:
     colours: tuple[tuple[int, int, int], tuple[int, int, int]]
     vertical: bool = False
     """Whether it moves up and down as freely as to the sides."""
-    hidden: slice = slice(0, 0)
+    hidden: tuple[int, int] = (0, 0)
     """Rows in which something else has its colours."""
 
 
 FIGURES = {
     "spaceinvaders": Figure(slice(185, 195), ((64, 124, 64), (50, 132, 50))),
-    "qbert": Figure(slice(10, 200), ((172, 80, 48), (181, 83, 40)), hidden=slice(136, 142)),
+    "qbert": Figure(slice(10, 200), ((172, 80, 48), (181, 83, 40)), hidden=(136, 142)),
     "mspacman": Figure(slice(2, 171), ((204, 160, 92), (210, 164, 74)), vertical=True),
     "revenge": Figure(slice(48, 180), ((192, 88, 88), (200, 72, 72))),
 }
@@ -45,7 +45,7 @@ def positions(game: str, colour: Array) -> Array:
     for rgb in figure.colours:
         low = np.array(rgb, np.uint8) - np.uint8(TOLERANCE)
         seen[:, figure.rows] |= (part - low <= 2 * TOLERANCE).all(-1)  # bytes below `low` wrap around to large ones
-    seen[:, figure.hidden] = False
+    seen[:, slice(*figure.hidden)] = False
     mass = seen.sum((1, 2))
     columns, rows = seen.sum(1) @ np.arange(WIDTH), seen.sum(2) @ np.arange(HEIGHT)
     with np.errstate(invalid="ignore"):
@@ -65,7 +65,7 @@ class Onsets(NamedTuple):
 def onsets(game: str, places: Array) -> Onsets:
     """When the figure begins to move in a direction, from its places `[F, 2]`."""
     steps = np.diff(places, axis=0, prepend=places[:1])
-    lost = ~(np.abs(steps) <= FASTEST).all(1)
+    lost: Array = np.logical_not((np.abs(steps) <= FASTEST).all(1))  # also where it was not there
     steps[lost] = 0
     if game == "qbert":
         return hops(places, steps, lost)

@@ -34,7 +34,7 @@ CERTAIN = 3.0
 
 
 def reward_offset(game: str, shown: Array, scores: Array) -> int | None:
-    """By how many frames the text's scores `[F]` come later than those that screens show `[F]`; None if nobody can say."""
+    """By how many frames the text's scores `[F]` come later than the ones on screens `[F]`; None if they do not say."""
     counter = COUNTERS[game]
     frames = np.flatnonzero(shown != NOTHING)
     frames = frames[(frames >= counter.delay) & (frames - counter.delay + LARGEST < len(scores))]

@@ -25,7 +25,7 @@ COLUMNS = shares(WIDTH, SIZE)
 
 def shrink(grey: Array) -> Array:
     """`[B, 210, 160]` bytes averaged over areas to `[B, 84, 84]` bytes."""
-    # Five rows make two: rows 0, 1 and half of 2, then the other half of 2, and 3, 4. In sums of fifths nothing is lost.
+    # Five rows make two: rows 0, 1 and half of 2, then the other half of 2, and 3, 4. Sums of fifths are whole numbers.
     rows = np.asarray(grey).reshape(-1, SIZE // 2, 5, WIDTH).astype(np.uint16)
     fifths = np.empty((len(rows), SIZE // 2, 2, WIDTH), np.uint16)
     fifths[:, :, 0] = 2 * (rows[:, :, 0] + rows[:, :, 1]) + rows[:, :, 2]

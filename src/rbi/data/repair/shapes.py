@@ -46,7 +46,7 @@ class Places:
         return found
 
     def read(self, grey: Array) -> Array:
-        """`[B, places]`: which shape is in each place of screens `[B, 210, 160]`; -1 all over where any place has none."""
+        """`[B, places]`: which shape is in each place of screens `[B, 210, 160]`; all -1 where any place has none."""
         seen = np.where(grey.reshape(-1, HEIGHT * WIDTH)[:, self.pixels] > LIT, np.float32(1), np.float32(-1))
         same = seen @ self.signs == len(self.signs)  # [B, shifts, places, K]
         good = same.any(3).all(2)  # [B, shifts]
