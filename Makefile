@@ -8,7 +8,7 @@ INSTALLED := .venv/.installed
 .PHONY: help demo test check format bench results clean
 
 help:
-	@echo "make demo     rules, the paper's bandit, a small safe-improvement study, RBI on CartPole: tables and pictures, in runs/demo"
+	@echo "make demo     rules, the paper's bandit, a small safe-improvement study, RBI on CartPole, a recorded crowd: in runs/demo"
 	@echo "make test     all tests"
 	@echo "make check    formatting, lint, types, import directions, doctests"
 	@echo "make format   put the code into the house format"
@@ -31,9 +31,10 @@ demo: $(INSTALLED)
 	@$(BIN)/rbi bandit learn --repetitions 1000 --steps 2000 --out runs/demo/learn --overwrite
 	@echo "== safe improvement where truth is known, beside SPIBB and friends (a small rbi spi)"
 	@$(BIN)/rbi spi --worlds "random(0.9)" "chicken(0.1)" --sizes 50 200 1000 --repetitions 100 --out runs/demo/spi --overwrite
-
 	@echo "== iterative RL: RBI learns CartPole, actors and learner on this machine (a short rbi train)"
-	@$(BIN)/rbi train --env CartPole-v1 --pace.updates 4000 --out runs/demo/train --overwrite
+	@$(BIN)/rbi train --env CartPole-v1 --pace.updates 4000 --ages 4 --out runs/demo/train --overwrite
+	@echo "== a crowd of mixed skill, recorded into a store (rbi data record)"
+	@$(BIN)/rbi data record runs/demo/train random --crowd 12 --episodes 120 --out runs/demo/crowd --overwrite
 
 test: $(INSTALLED)
 	@echo "== tests"
@@ -63,6 +64,13 @@ bench: $(INSTALLED)
 	@test -d .venv-peers || { $(PYTHON) -m venv .venv-peers && .venv-peers/bin/pip install --quiet \
 	  --disable-pip-version-check --constraint constraints.txt torch stable-baselines3 ale-py opencv-python-headless; }
 	@$(BIN)/python -m benchmarks.engine
+	@echo "== speed and memory of the sampler, beside d3rlpy (two minutes)"
+	@.venv-peers/bin/python -c "import d3rlpy" 2>/dev/null || .venv-peers/bin/pip install --quiet \
+	  --disable-pip-version-check --no-deps d3rlpy==2.8.1 dataclasses-json marshmallow structlog typing-inspect gym \
+	  gym-notices colorama tqdm scikit-learn threadpoolctl narwhals h5py  # it pins a gymnasium that ale-py cannot use
+	@$(BIN)/python -m benchmarks.data
+	@echo "== the repairs of the human data against the truth (ten minutes)"
+	@$(BIN)/python -m benchmarks.agc
 
 results: $(INSTALLED)
 	@$(BIN)/python -m benchmarks.results_page

@@ -24,6 +24,7 @@ from rbi.policy import Policy, load_policy
 from rbi.report import data as pages
 
 MOST_ENVIRONMENTS = 64
+STEPS_EACH = 1000  # fewer would be mostly beginnings
 SCRIPTED = ("random", "follow")
 
 
@@ -46,7 +47,7 @@ class Record(Command):
     --ages) and a manner of its own."""
     manners: Manners = field(default_factory=Manners)
     environments: int = 0
-    """Environments side by side; 0: one an episode, 64 at most, and one a player of a crowd at least."""
+    """Environments side by side; 0: one an episode, or for every 1,000 steps, 64 at most, and one a player at least."""
     protocol: Name = "paper"
     """paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability 0.25."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -80,7 +81,8 @@ class Record(Command):
         envs.check(world)
         if self.out is not None and not self.resume:
             runs.refuse_occupied(self.out.resolve(), overwrite=self.overwrite)
-        count = self.environments or max(self.crowd, min(self.episodes or MOST_ENVIRONMENTS, MOST_ENVIRONMENTS))
+        wanted = self.episodes or self.steps // STEPS_EACH
+        count = self.environments or max(1, self.crowd, len(self.minds), min(wanted, MOST_ENVIRONMENTS))
         worlds = envs.make(world, count)
         minds = self.all_minds(policies, env, worlds)
         players = self.players(minds, count)

@@ -48,9 +48,16 @@ def spread_text(found: dict[str, Any]) -> str:
         return "none"
     low, middle, high = found["quartiles"]
     return (
-        f"mean {found['mean']:,.4g}, median {middle:,.4g}, quartiles {low:,.4g} to {high:,.4g}, "
-        f"range {found['least']:,.4g} to {found['most']:,.4g}"
+        f"mean {found['mean']:,.4g}, median {middle:,.4g}, quartiles {low:,.4g} to {high:,.4g}\n"
+        f"{found['least']:,.4g} {bars(found['counts'])} {found['most']:,.4g}"
     )
+
+
+def bars(counts: Any) -> str:
+    """A histogram in one line."""
+    counts = np.asarray(counts)
+    heights = np.ceil(8 * counts / max(1, counts.max())).astype(int)
+    return "".join(" ▁▂▃▄▅▆▇█"[height] for height in heights)
 
 
 def rewards_text(found: dict[str, Any]) -> str:
@@ -132,6 +139,7 @@ def info_figure(found: dict[str, Any]) -> Any:
         taken = np.asarray(found["actions"])
         panels[2].bar(np.arange(len(taken)), taken / max(1, taken.sum()), color=GREY)
         panels[2].set(xlabel="action", ylabel="share of steps")
+        panels[2].xaxis.get_major_locator().set_params(integer=True)
     return figure
 
 
@@ -143,7 +151,8 @@ def frame_figure(frames: Any) -> Any:
         figure: Any = plt.figure(figsize=(1.25 * columns, 1.35 * rows), layout="constrained")
         panels = np.atleast_1d(figure.subplots(rows, columns)).ravel()
         for panel, frame in zip(panels, frames, strict=False):
-            panel.imshow(frame if frame.ndim == 2 or frame.shape[2] == 3 else frame[..., 0], cmap="grey", vmin=0)
+            shown = frame if frame.ndim == 2 or frame.shape[2] == 3 else frame[..., 0]
+            panel.imshow(shown, cmap="grey", vmin=0, vmax=255)
         for panel in panels:
             panel.axis("off")
     return figure

@@ -12,7 +12,7 @@ leaves out the steps whose return it cuts off too early (`SamplerConfig.unfinish
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -35,6 +35,8 @@ SKIP = 4
 BLOCK = 64
 """Frames in memory at once, in colour."""
 GAMES: tuple[str, ...] = get_args(Game)
+DAMAGED = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+"""What Pillow raises over files that are cut short or damaged."""
 ENVS = {
     "spaceinvaders": "ALE/SpaceInvaders-v5",
     "qbert": "ALE/Qbert-v5",
@@ -73,10 +75,13 @@ class AgcReader:
     def __init__(self, path: Path, config: AgcConfig, asked: Any) -> None:
         self.path, self.config = path, config
         self.root, game, only = place(path)
+        if game and config.game not in (None, game):
+            raise ValueError(f"{path}: holds {game}, not {config.game}; leave out --agc.game")
         self.game = chosen(self.root, game or config.game)
-        self.numbers = [int(only.removesuffix(".txt"))] if only else numbered(self.root / "trajectories" / self.game)
+        folder = self.root / "trajectories" / self.game
+        self.numbers = numbered([folder / only] if only else folder.glob("*.txt"))
         if not self.numbers:
-            raise ValueError(f"{self.root / 'trajectories' / self.game}: holds no episodes (files such as 12.txt)")
+            raise ValueError(f"{path if only else folder}: is no episode, or holds none (files such as 12.txt)")
         self.repeated = {} if config.duplicates else repeats(self.root, [self.source(n) for n in self.numbers])
         if asked.actions not in (None, ACTIONS):
             raise ValueError(f"--actions = {asked.actions}: AGC has {ACTIONS}")
@@ -134,18 +139,14 @@ class AgcReader:
                 watch.look(grey, colour)
         actions, rewards = steps.fold(text, *self.found_offsets(text, watch))
         last = np.arange(len(actions)) == len(actions) - 1
-        lost = (
-            steps.holding(losses(self.game, watch.lives), len(actions))
-            if watch and self.config.find_lives
-            else 0 * last
-        )
+        lost = losses(self.game, watch.lives) if watch and self.config.find_lives else np.zeros(0, np.int64)
         return Episode(
             observations=frames[: len(actions) + 1],
             actions=actions,
             rewards=rewards,
             terminated=last & text.terminal,
             truncated=last & (not text.terminal),
-            life_lost=lost & ~(last & text.terminal),
+            life_lost=steps.holding(lost, len(actions)) & ~(last & text.terminal),
             quit=not text.terminal,
             source=self.source(number),
             line=1,
@@ -204,29 +205,31 @@ class Steps:
 
 def blocks(folder: Path, frames: int, *, colour: bool) -> Iterator[tuple[int, Array, Array | None]]:
     """Screens from `start` on, B at a time: `start`, `[1 + B, 210, 160]` grey ones with the one before them in front,
-    and if asked for the same in colour `[B, 210, 160, 3]`."""
+    and if asked for the same in colour `[B, 3, 210, 160]`."""
     before = None
     for start in range(0, frames, BLOCK):
         images = [screen(folder, frame) for frame in range(start, min(start + BLOCK, frames))]
         new = np.stack([np.asarray(image.convert("L")) for image in images])
         grey = np.concatenate([new[:1] if before is None else before, new])
         before = new[-1:]
-        yield start, grey, np.stack([np.asarray(image) for image in images]) if colour else None
+        yield start, grey, np.array([[*map(np.asarray, image.split())] for image in images]) if colour else None
 
 
 def screen(folder: Path, frame: int) -> Image.Image:
     """A screen, decoded."""
     name = "/".join((*folder.parts[-3:], f"{frame}.png"))
     try:
-        image = Image.open(folder / f"{frame}.png", formats=("PNG",))
-        image.load()
+        with Image.open(folder / f"{frame}.png", formats=("PNG",)) as image:
+            if image.size != (WIDTH, HEIGHT):
+                raise EpisodeError(
+                    frame + FIRST_ROW, f"{name}: is {image.size[0]} x {image.size[1]}, not {WIDTH} x {HEIGHT}"
+                )
+            image.load()
+            return image if image.mode == "RGB" else image.convert("RGB")
     except FileNotFoundError:
         raise EpisodeError(frame + FIRST_ROW, f"{name}: no such screen") from None
-    except (OSError, SyntaxError, ValueError) as error:  # what Pillow says of files that are cut short or damaged
-        raise EpisodeError(frame + FIRST_ROW, f"{name}: is not a whole picture ({error})") from None
-    if image.size != (WIDTH, HEIGHT):
-        raise EpisodeError(frame + FIRST_ROW, f"{name}: is {image.size[0]} x {image.size[1]}, not {WIDTH} x {HEIGHT}")
-    return image if image.mode == "RGB" else image.convert("RGB")
+    except DAMAGED:
+        raise EpisodeError(frame + FIRST_ROW, f"{name}: is not a whole picture; get it again") from None
 
 
 def chosen(root: Path, game: str | None) -> str:
@@ -241,9 +244,9 @@ def chosen(root: Path, game: str | None) -> str:
     return game or there[0]
 
 
-def numbered(folder: Path) -> list[int]:
-    """The numbers of the episodes in a folder, in order."""
-    return sorted(int(file.stem) for file in folder.glob("*.txt") if file.stem.isdecimal())
+def numbered(files: Iterable[Path]) -> list[int]:
+    """The numbers of the files that are episodes, in order."""
+    return sorted(int(file.stem) for file in files if file.stem.isdecimal())
 
 
 def repeats(root: Path, sources: list[str]) -> dict[str, str]:

@@ -21,7 +21,7 @@ FIRST_ROW = 3
 ACTIONS = 18
 
 
-class EpisodeError(ValueError):
+class EpisodeError(Exception):
     """Why an episode cannot be used, and the line of its text that shows it."""
 
     def __init__(self, line: int, reason: str) -> None:

@@ -38,16 +38,19 @@ FIGURES = {
 
 
 def positions(game: str, colour: Array) -> Array:
-    """`[B, 2]`: column and row of the figure's middle on screens `[B, 210, 160, 3]`; NaN where it is not there."""
+    """`[B, 2]`: column and row of the figure's middle on screens `[B, 3, 210, 160]`; NaN where it is not there."""
     figure = FIGURES[game]
     seen = np.zeros((len(colour), HEIGHT, WIDTH), bool)
-    part = colour[:, figure.rows]
     for rgb in figure.colours:
-        low = np.array(rgb, np.uint8) - np.uint8(TOLERANCE)
-        seen[:, figure.rows] |= (part - low <= 2 * TOLERANCE).all(-1)  # bytes below `low` wrap around to large ones
+        red, green, blue = (
+            plane - np.uint8(value - TOLERANCE) <= 2 * TOLERANCE  # what lies below wraps around to large bytes
+            for plane, value in zip(colour[:, :, figure.rows].swapaxes(0, 1), rgb, strict=True)
+        )
+        seen[:, figure.rows] |= red & green & blue
     seen[:, slice(*figure.hidden)] = False
-    mass = seen.sum((1, 2))
-    columns, rows = seen.sum(1) @ np.arange(WIDTH), seen.sum(2) @ np.arange(HEIGHT)
+    frame, pixel = np.divmod(np.flatnonzero(seen), HEIGHT * WIDTH)
+    row, column = np.divmod(pixel, WIDTH)
+    mass, columns, rows = (np.bincount(frame, weights, len(colour)) for weights in (None, column, row))
     with np.errstate(invalid="ignore"):
         return np.stack([columns / mass, rows / mass], 1)
 

@@ -17,7 +17,7 @@ class Watch:
         self.places: list[Array] = []
 
     def look(self, grey: Array, colour: Array | None) -> None:
-        """See screens `[1 + B, 210, 160]`, the first of which was there before, and the same `[B, 210, 160, 3]`."""
+        """See screens `[1 + B, 210, 160]`, the first of which was there before, and the same `[B, 3, 210, 160]`."""
         scores = COUNTERS[self.game].read(grey[1:])
         top = grey[:, *TOP]
         self.seen.append((scores, count(self.game, grey[1:], scores), (top[1:] == top[:-1]).all((1, 2))))
