@@ -65,9 +65,9 @@ bench: $(INSTALLED)
 	  --disable-pip-version-check --constraint constraints.txt torch stable-baselines3 ale-py opencv-python-headless; }
 	@$(BIN)/python -m benchmarks.engine
 	@echo "== speed and memory of the sampler, beside d3rlpy (two minutes)"
-	@.venv-peers/bin/python -c "import d3rlpy" 2>/dev/null || .venv-peers/bin/pip install --quiet \
-	  --disable-pip-version-check --no-deps d3rlpy==2.8.1 dataclasses-json marshmallow structlog typing-inspect gym \
-	  gym-notices colorama tqdm scikit-learn threadpoolctl narwhals h5py  # it pins a gymnasium that ale-py cannot use
+	@.venv-peers/bin/python -c "import d3rlpy" 2>/dev/null || { .venv-peers/bin/pip install --quiet \
+	  --disable-pip-version-check dataclasses-json structlog gym colorama tqdm scikit-learn h5py && \
+	  .venv-peers/bin/pip install --quiet --disable-pip-version-check --no-deps d3rlpy==2.8.1; }  # pins an old gymnasium
 	@$(BIN)/python -m benchmarks.data
 	@echo "== the repairs of the human data against the truth (ten minutes)"
 	@$(BIN)/python -m benchmarks.agc

@@ -11,9 +11,10 @@ REPAIRS_HEAD = """
 ## Repairs of the human data
 
 The paper's human data cannot be had here, so games were recorded in its format with every known defect put in on
-purpose and the truth kept beside (`rbi.evaluation.agc`, `rbi.evaluation.defects`): rewards and actions that come late by
-0 to 4 frames instead of 2, icons that are blanked, the other simulator's colours, screens that drift away from the text,
-wrong final scores, duplicates, torn files. What the importer makes of them, against the truth in the console's memory:
+purpose and the truth kept beside (`rbi.evaluation.agc`, `rbi.evaluation.defects`): rewards and actions that come late
+by 0 to 4 frames instead of 2, icons that are blanked, the other simulator's colours, screens that drift away from the
+text, wrong final scores, duplicates, torn files. What the importer makes of them, against the truth in the console's
+memory:
 """
 
 FIGURES = {
