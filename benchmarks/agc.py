@@ -1,10 +1,10 @@
 """The repairs of the human data against the truth: games recorded with every defect put in on purpose, and imported.
 
-python -m benchmarks.agc                          40 episodes of each of four games; some 5 minutes on 2 cores
+python -m benchmarks.agc                          40 episodes of each of four games; some 8 minutes on 2 cores
 python -m benchmarks.agc --episodes 100 --data /tmp/agc --out /tmp/agc.json
 
-The data is recorded once and kept where --data says. An end of life counts as found if it is reported in the step of
-four frames in which it happens, or in one that begins or ends at most two frames away.
+The data is recorded once and kept where --data says. Ends of life are compared to the frame, before frames become
+steps: one counts as found if one is reported at most two frames away.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from rbi.commands.command import bounded_map
 from rbi.data.importing import bring_in
 from rbi.data.readers import Settings, open_reader
 from rbi.data.readers.agc_settings import AgcConfig
+from rbi.data.repair.lives import losses
 from rbi.data.store import Store, StoreWriter
 from rbi.evaluation.agc import Recording, read_truth, record
 from rbi.evaluation.defects import Defects
@@ -32,6 +33,7 @@ from rbi.evaluation.defects import Defects
 RESULTS = Path(__file__).parent / "results"
 GAMES = ("spaceinvaders", "qbert", "mspacman", "revenge")
 SKIP, TOLERANCE = 4, 2
+QBERT_HIDES = 60  # frames for which its icons are away after a life, at most, when it falls off the pyramid
 LOST_ROWS = 5  # what happens so late may stand behind the last row, and is in no file
 SEED = 1
 DEFECTS = Defects(
@@ -130,29 +132,60 @@ def imported(root, game, folder, cores):
     return Store(folder), seconds, memory.peak
 
 
-def truths_of(root, game):
+def truths_of(root, game, episodes):
+    """What is true of each episode, copies included."""
     files = (root / "truth" / game).glob("*.json")
-    return [read_truth(root, game, number) for number in sorted(int(file.stem) for file in files)]
+    found = [read_truth(root, game, number) for number in sorted(int(file.stem) for file in files)]
+    if sum(truth.copy_of is None for truth in found) != episodes:
+        raise ValueError(f"{root}: holds other than {episodes} episodes of {game}; choose another folder for --data")
+    return found
 
 
-def lives_found(truth, episode):
-    """True ends of life, how many of them were found, how many were reported, and how many in the very step.
+class Lost:
+    """The frames at which the importer finds that lives end, for a `map` over processes."""
 
-    Q*bert's last life has no icon. Its beginning need not be found; if it is, that is no mistake.
+    def __init__(self, reader):
+        self.reader = reader
+
+    def __call__(self, number):
+        text, _, watch = self.reader.watched(number)
+        found = losses(self.reader.game, watch.lives)
+        last_step = SKIP * ((len(text) - 2) // SKIP)  # what happens there is the end of the game, if it ends
+        return found[found <= last_step].tolist() if text.terminal else found.tolist()
+
+
+def lost(root, game, numbers, cores):
+    """The frames found for each of these episodes."""
+    reader = open_reader(root, "agc", Settings(agc=AgcConfig(game=game, check_scores=False)))
+    with bounded_map(cores) as each:
+        return dict(zip(numbers, each(Lost(reader), numbers), strict=True))
+
+
+def lives_found(truth, reported):
+    """True ends of life, how many of them were found, how many were reported, and by how many frames they are off.
+
+    Q*bert's last life has no icon. Its beginning need not be found; if it is, that is no mistake. Those that icons can
+    show in time are counted on their own, too.
     """
-    first = SKIP * np.flatnonzero(episode.life_lost) + 1
-    free = set(range(len(first)))
-    wanted = found = exact = 0
+    free = list(reported)
+    told, off = dict.fromkeys(("wanted", "found", "shown", "shown_found"), 0), []
     for frame, left in zip(truth.life_losses, truth.lives_left, strict=True):
-        near = [i for i in free if first[i] - TOLERANCE <= frame <= first[i] + SKIP - 1 + TOLERANCE]
-        needed = not (truth.game == "qbert" and left == 1) and frame <= SKIP * len(episode)
-        wanted += needed
+        near = [other for other in free if abs(other - frame) <= TOLERANCE]
+        wanted = not (truth.game == "qbert" and left == 1)
+        shown = wanted and not hidden(truth, frame)
         if near:
-            best = min(near, key=lambda i: abs(first[i] + 1.5 - frame))
+            best = min(near, key=lambda other: abs(other - frame))
             free.remove(best)
-            found += needed
-            exact += needed and bool(first[best] <= frame <= first[best] + SKIP - 1)
-    return {"wanted": wanted, "found": found, "exact": exact, "reported": len(first), "false": len(free)}
+            off.append(best - frame)
+        more = (wanted, wanted and bool(near), shown, shown and bool(near))
+        told = {name: count + one for (name, count), one in zip(told.items(), more, strict=True)}
+    return told | {"reported": len(reported), "false": len(free), "off": off}
+
+
+def hidden(truth, frame):
+    """Whether icons were black when a life ended, or the player left before Q*bert showed them again."""
+    black = any(start <= frame < start + count - TOLERANCE for start, count in truth.injected.flashes)
+    return black or (truth.game == "qbert" and truth.quit and truth.frames - frame < QBERT_HIDES)
 
 
 def offsets_right(truth, episode):
@@ -168,7 +201,7 @@ def offsets_right(truth, episode):
     }
 
 
-def compared(truths, store):
+def compared(truths, store, frames_lost):
     """What became of each episode, beside what should have become of it."""
     taken = {episode.source: episode for episode in store}
     reasons = {problem.source: problem.reason for problem in store.problems}
@@ -188,7 +221,8 @@ def compared(truths, store):
             "reason": reasons.get(source),
         }
         if episode is not None and truth.usable:
-            row |= {"lives": lives_found(truth, episode), "offsets": offsets_right(truth, episode)}
+            found = lives_found(truth, frames_lost[truth.number])
+            row |= {"lives": found, "offsets": offsets_right(truth, episode)}
         rows.append(row)
     return rows
 
@@ -200,9 +234,9 @@ def share(part, whole):
 def measured(rows, seconds, peak):
     """The figures of one game."""
     good = [row for row in rows if row["taken"] and row["usable"]]
-    lives = {
-        name: sum(row["lives"][name] for row in good) for name in ("wanted", "found", "exact", "reported", "false")
-    }
+    names = ("wanted", "found", "shown", "shown_found", "reported", "false")
+    lives = {name: sum(row["lives"][name] for row in good) for name in names}
+    off = [frames for row in good for frames in row["lives"]["off"]]
     late = {
         kind: [row for row in good if getattr(row["injected"], f"{kind}_offset") != 2] for kind in ("reward", "action")
     }
@@ -215,7 +249,9 @@ def measured(rows, seconds, peak):
         "ends_of_life": lives["wanted"],
         "life_recall": share(lives["found"], lives["wanted"]),
         "life_precision": share(lives["reported"] - lives["false"], lives["reported"]),
-        "life_recall_same_step": share(lives["exact"], lives["wanted"]),
+        "ends_of_life_shown": lives["shown"],
+        "life_recall_shown": share(lives["shown_found"], lives["shown"]),
+        "life_frames_off": float(np.mean(np.abs(off))) if off else None,
         "reward_offsets_injected": len(shown),
         "reward_offsets_recovered": share(sum(row["offsets"]["rewards"] for row in shown), len(shown)),
         "rewards_right": share(sum(row["offsets"]["rewards"] for row in good), len(good)),
@@ -263,7 +299,9 @@ def main():
         figures, details = {}, {}
         for game in GAMES:
             store, seconds, peak = imported(root, game, Path(scratch) / game, asked.cores)
-            details[game] = compared(truths_of(root, game), store)
+            truths = truths_of(root, game, asked.episodes)
+            found = lost(root, game, [truth.number for truth in truths if truth.usable], asked.cores)
+            details[game] = compared(truths, store, found)
             figures[game] = measured(details[game], seconds, peak)
             print(f"  {game}: imported in {seconds:.0f} s", flush=True)
             shutil.rmtree(Path(scratch) / game)

@@ -1,6 +1,6 @@
 """`rbi data record`: what players do, kept as episodes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,9 +13,12 @@ from rbi import envs, runs
 from rbi.commands.command import Command, progress, say, show
 from rbi.data import Spec, Store, StoreWriter
 from rbi.data.about import About
+from rbi.data.readers import agc as agc_reader
 from rbi.data.readers.seam import outline_of
 from rbi.envs import VectorEnv
-from rbi.evaluation import Protocol
+from rbi.evaluation import Protocol, agc
+from rbi.evaluation import players as console_players
+from rbi.evaluation.console import AtConsole
 from rbi.evaluation.crowd import Manners
 from rbi.evaluation.recording import Player, Recorder
 from rbi.evaluation.rollout import Name, fits
@@ -24,8 +27,13 @@ from rbi.policy import Policy, load_policy
 from rbi.report import data as pages
 
 MOST_ENVIRONMENTS = 64
+MOST_FRAMES = 108_000
 STEPS_EACH = 1000  # fewer would be mostly beginnings
 SCRIPTED = ("random", "follow")
+AT_CONSOLE: dict[str, Callable[[str], Callable[[], console_players.Player]]] = {
+    "restless": lambda _: console_players.Restless,
+    "skilled": lambda env: console_players.SKILLED.get(env, console_players.Restless),
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,10 @@ class Record(Command):
     """Let players act in many environments at once and keep their episodes in a store."""
 
     minds: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Who plays: runs of rbi train or policy folders, random, or follow (follows the ball of Breakout or Pong)."""
+    """Who plays: runs of rbi train or policy folders, random, or follow (follows the ball of Breakout or Pong); for AGC
+    also restless (presses anything for a while) and skilled (knows its game)."""
+    to: Literal["store", "agc"] = "store"
+    """store: ours; agc: the files of the Atari Grand Challenge, frame by frame, with the truth beside them."""
     env: str = ""
     """The environment; the one that the first policy was learned in if not given."""
     episodes: int = 0
@@ -70,9 +81,12 @@ class Record(Command):
             raise ValueError("--device cuda: PyTorch finds no GPU here")
         if self.resume and (self.out is None or self.overwrite):
             raise ValueError("--resume: name the stopped recording with --out, without --overwrite")
+        if self.to == "agc" and self.steps:
+            raise ValueError("--to agc: records whole episodes; give --episodes")
 
     def run(self, argv: Sequence[str]) -> None:
-        policies = {name: self.policies(Path(name)) for name in self.minds if name not in SCRIPTED}
+        known = (*SCRIPTED, *AT_CONSOLE) if self.to == "agc" else SCRIPTED
+        policies = {name: self.policies(Path(name)) for name in self.minds if name not in known}
         learned = [policy.env for found in policies.values() for _, policy in found if policy.env]
         env = self.env or next(iter(learned), "")
         if not env:
@@ -81,6 +95,9 @@ class Record(Command):
         envs.check(world)
         if self.out is not None and not self.resume:
             runs.refuse_occupied(self.out.resolve(), overwrite=self.overwrite)
+        if self.to == "agc":
+            self.record_agc(argv, env, policies)
+            return
         wanted = self.episodes or self.steps // STEPS_EACH
         count = self.environments or max(1, self.crowd, len(self.minds), min(wanted, MOST_ENVIRONMENTS))
         worlds = envs.make(world, count)
@@ -114,6 +131,28 @@ class Record(Command):
         for episode in progress(recorder.episodes(episodes, steps), "recording", episodes):
             writer.append(episode)
 
+    def record_agc(self, argv: Sequence[str], env: str, policies: dict[str, list[tuple[str, Policy]]]) -> None:
+        """Episodes in the format of the Atari Grand Challenge, one after the other."""
+        games = {of: game for game, of in agc_reader.ENVS.items()}
+        if env not in games:
+            raise ValueError(f"--env {env}: the Atari Grand Challenge has {', '.join(games)}")
+        worlds = envs.make(envs.World(env), 1)
+        minds = self.all_minds(policies, env, worlds)
+        worlds.close()
+        players = self.players(minds, max(len(minds), self.crowd)) if minds else []
+        console = [(name, AT_CONSOLE[name](env)) for name in self.minds if name in AT_CONSOLE]
+        recording = agc.Recording(games[env], self.seed, MOST_FRAMES, quits=0.0)
+        with self.resumed_run("data-record") if self.resume else self.new_run("data-record", argv) as run:
+            frames = scored = 0
+            for index in progress(range(self.episodes), "recording"):
+                who = index % (len(players) + len(console))
+                plays = at_console(players[who]) if who < len(players) else console[who - len(players)]
+                truth = agc.recorded(run.path, recording, index, (plays[0], plays[1]()))
+                frames, scored = frames + truth.frames, scored + truth.score
+                run.metric(episode=truth.number, player=truth.player, frames=truth.frames, score=truth.score)
+            run.result({"episodes": self.episodes, "frames": frames, "mean_score": scored / self.episodes, "env": env})
+        say(f"{self.episodes:,} episodes, {frames:,} frames, mean score {scored / self.episodes:,.1f}: {run.path}")
+
     def policies(self, path: Path) -> list[tuple[str, Policy]]:
         """The policy of a folder; for a crowd all those that a training run kept."""
         kept = sorted(file.parent for file in (path / "policies").glob("*/policy.json"))
@@ -145,6 +184,10 @@ class Record(Command):
         if len(chosen) > count:
             raise ValueError(f"--environments {count}: fewer than the {len(chosen)} players")
         return [chosen[i % len(chosen)] for i in range(count)]
+
+
+def at_console(player: Player) -> tuple[str, Callable[[], console_players.Player]]:
+    return player.name, lambda: AtConsole(player)
 
 
 def source_of(minds: tuple[str, ...]) -> str:

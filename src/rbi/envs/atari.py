@@ -166,6 +166,15 @@ class FrameByFrame:
         picture: np.ndarray[Any, Any] = self.emulator.getScreenRGB()
         return picture
 
+    def grey(self) -> np.ndarray[Any, Any]:
+        """`[210, 160]` bytes: how bright each pixel is."""
+        picture: np.ndarray[Any, Any] = self.emulator.getScreenGrayscale()
+        return picture
+
+    def needed(self) -> list[int]:
+        """The actions that the game knows apart, in the order in which the vector environment numbers them."""
+        return [int(action.value) for action in self.emulator.getMinimalActionSet()]
+
     def colours(self) -> np.ndarray[Any, Any]:
         """`[210, 160]` bytes: which of the console's 128 colours each pixel has."""
         numbers: np.ndarray[Any, Any] = self.emulator.getScreen() >> 1  # the console counts them in twos

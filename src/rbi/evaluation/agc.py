@@ -123,7 +123,8 @@ def play(game: FrameByFrame, player: Player, most_frames: int, rng: np.random.Ge
     """Let someone play until the game is over or it is enough."""
     actions, rewards, lives = [0], [0], lives_of(game)
     while len(actions) < most_frames and not game.over:
-        action = player(game, rng)
+        if (action := player(game, rng)) is None:
+            break
         points, before, lives = game.act(action), lives, lives_of(game)
         if restarted(game, before, lives):
             return Played(np.array(actions), np.array(rewards), over=True)
@@ -167,14 +168,14 @@ def restarted(game: FrameByFrame, before: int, now: int) -> bool:
     return game.id == ENVS["qbert"] and before == 1 and now > 2
 
 
-def record(root: Path, recording: Recording, index: int) -> list[Truth]:
-    """Record an episode, the `index`-th of its kind; what is true of it, and of its copy if it has one."""
+def record(root: Path, recording: Recording, index: int, player: tuple[str, Player] | None = None) -> list[Truth]:
+    """Record an episode, the `index`-th of its kind; what is true of it, and of its copy if it has one.
+
+    Without a player, with a name, one is drawn.
+    """
     game, rng = recording.game, np.random.default_rng([recording.seed, index, list(ENVS).index(recording.game)])
     number, seed = 2 * index, int(rng.integers(2**30))  # odd numbers are for copies: numbers have gaps
-    skilled = SKILLED.get(ENVS[game], Restless) if rng.random() < recording.skilled else Restless
-    played = play(FrameByFrame(ENVS[game], seed), skilled(), recording.most_frames, rng)
-    if rng.random() < recording.quits:
-        played = played.first(int(rng.integers(len(played.actions) // 3, len(played.actions))))
+    name, played = session(recording, seed, rng, player)
     injected = draw(recording.defects, game, played.rewards, rng)
     identity = 1_000_000 * (1 + list(ENVS).index(game)) + number
     rows = Rows.late(
@@ -197,7 +198,7 @@ def record(root: Path, recording: Recording, index: int) -> list[Truth]:
         number=number,
         identity=identity,
         frames=len(rows),
-        player=skilled.__name__,
+        player=name,
         quit=not played.over,
         score=int(played.rewards.sum()),
         screen_score=again.score,
@@ -212,6 +213,28 @@ def record(root: Path, recording: Recording, index: int) -> list[Truth]:
     for one in found:
         write_truth(root, one)
     return found
+
+
+def recorded(root: Path, recording: Recording, index: int, player: tuple[str, Player]) -> Truth:
+    """The same, unless it was recorded before; without defects there are no copies."""
+    if truth_file(root, recording.game, 2 * index).exists():
+        return read_truth(root, recording.game, 2 * index)
+    return record(root, recording, index, player)[0]
+
+
+def session(
+    recording: Recording, seed: int, rng: np.random.Generator, player: tuple[str, Player] | None
+) -> tuple[str, Played]:
+    """Someone plays, and perhaps leaves: who it is, and what they did."""
+    env = ENVS[recording.game]
+    if player is None:
+        made = SKILLED.get(env, Restless) if rng.random() < recording.skilled else Restless
+        player = made.__name__, made()
+    name, plays = player
+    played = play(FrameByFrame(env, seed), plays, recording.most_frames, rng)
+    if rng.random() < recording.quits:
+        played = played.first(int(rng.integers(len(played.actions) // 3, len(played.actions))))
+    return name, played
 
 
 def screens(again: Replayed, game: str, injected: Injected) -> Iterator[Array]:

@@ -11,7 +11,8 @@ import numpy as np
 from rbi.data.episode import Array
 from rbi.envs.atari import FrameByFrame
 
-Player = Callable[[FrameByFrame, np.random.Generator], int]
+Player = Callable[[FrameByFrame, np.random.Generator], int | None]
+"""Gives the action of a frame; None: the player leaves."""
 NOOP, FIRE, UP, RIGHT, LEFT, DOWN = range(6)
 RIGHT_FIRE, LEFT_FIRE = 11, 12
 REACTION_FRAMES = (4, 30)  # people hold a direction for about that long

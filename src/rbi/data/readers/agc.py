@@ -126,17 +126,8 @@ class AgcReader:
 
     def episode(self, number: int) -> Episode:
         """An episode, from its text and its screens."""
-        text = self.text(number)
+        text, frames, watch = self.watched(number)
         steps = Steps(len(text), self.config.phase)
-        frames = np.empty((len(steps.seen), SIZE, SIZE), np.uint8)
-        watch = Watch(self.game) if self.game in COUNTERS and self.repairs else None
-        folder = self.root / "screens" / self.game / str(number)
-        for start, grey, colour in blocks(folder, len(text), colour=bool(watch) and self.config.action_offset is None):
-            which = steps.within(start, len(grey) - 1)
-            at = steps.seen[which] - start + 1
-            frames[which] = shrink(np.maximum(grey[at - 1], grey[at]))
-            if watch:
-                watch.look(grey, colour)
         actions, rewards = steps.fold(text, *self.found_offsets(text, watch))
         last = np.arange(len(actions)) == len(actions) - 1
         lost = losses(self.game, watch.lives) if watch and self.config.find_lives else np.zeros(0, np.int64)
@@ -151,6 +142,21 @@ class AgcReader:
             source=self.source(number),
             line=1,
         )
+
+    def watched(self, number: int) -> tuple[Trajectory, Array, Watch | None]:
+        """An episode's text, the frames that are seen `[T + 1, 84, 84]`, and what all screens show beside the game."""
+        text = self.text(number)
+        steps = Steps(len(text), self.config.phase)
+        frames = np.empty((len(steps.seen), SIZE, SIZE), np.uint8)
+        watch = Watch(self.game) if self.game in COUNTERS and self.repairs else None
+        folder = self.root / "screens" / self.game / str(number)
+        for start, grey, colour in blocks(folder, len(text), colour=bool(watch) and self.config.action_offset is None):
+            which = steps.within(start, len(grey) - 1)
+            at = steps.seen[which] - start + 1
+            frames[which] = shrink(np.maximum(grey[at - 1], grey[at]))
+            if watch:
+                watch.look(grey, colour)
+        return text, frames, watch
 
     @property
     def repairs(self) -> bool:

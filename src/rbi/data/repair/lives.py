@@ -47,8 +47,11 @@ REVENGE = """
 """
 FLASH = 24
 """Frames for which icons may be gone without a meaning: they flash."""
-DELAYS = {"revenge": 1}
-"""Frames from the emulator's own counter to the icons, measured with ale-py; none in the other games."""
+LASTING = 120
+"""Frames after which even an unlikely number is believed."""
+DELAYS = {"revenge": 1, "qbert": 1}
+"""Frames from the emulator's own counter to the icons, measured with ale-py; none in the other games. In Qbert they are
+sometimes none either."""
 
 
 def strips(text: str, most: int, pitch: int) -> Array:
@@ -106,16 +109,28 @@ class Lives:
 
 def losses(game: str, lives: Lives) -> Array:
     """The frames at which a life is lost, within two frames of the emulator's own counter."""
-    known = np.flatnonzero(lives.counts != NOTHING)
-    counts = without_flashes(lives.counts)[known]
-    fallen = np.flatnonzero(np.diff(counts) < 0)
-    before, back = known[fallen], known[fallen + 1]
-    whole = back + FLASH <= len(lives.counts)
-    believed = whole | (counts[fallen] - counts[fallen + 1] == 1)  # near the end a flash cannot be told by its own end
+    falls = numbers_that_fall(without_flashes(lives.counts), lives.counts != NOTHING)
     if game == "qbert":
-        pairs = zip(before.tolist(), back.tolist(), strict=True)
-        back = np.array([hidden_loss(*pair, lives.still) for pair in pairs], np.int64)
-    return back[believed] - DELAYS.get(game, 0)
+        return np.array([hidden_loss(before, back, lives.still) for before, back in falls], np.int64)
+    return np.array([back - DELAYS.get(game, 0) for _, back in falls], np.int64)
+
+
+def numbers_that_fall(counts: Array, known: Array) -> list[tuple[int, int]]:
+    """Where a number is smaller than the one before: the last frame with that one, and the first with the smaller one.
+
+    Lives go one at a time: a number that is smaller by more, and does not stay, is a flash.
+    """
+    frames = np.flatnonzero(known)
+    runs = np.split(frames, np.flatnonzero(np.diff(counts[frames])) + 1)
+    found, trusted, last = [], -1, -1
+    for run in runs if len(frames) else []:
+        number = int(counts[run[0]])
+        if number < trusted - 1 and len(run) < LASTING:
+            continue
+        if number < trusted:
+            found.append((last, int(run[0])))
+        trusted, last = number, int(run[-1])
+    return found
 
 
 def without_flashes(counts: Array) -> Array:
@@ -129,7 +144,7 @@ def hidden_loss(before: int, back: int, still: Array) -> int:
     """When Qbert lost its life, if its number was last seen at `before` and is one less at `back`."""
     gap = back - before - 1
     if gap == 0:
-        return back
+        return back - DELAYS["qbert"]
     moves = np.flatnonzero(~still[before : back + 1]) + before
     rests = np.diff(moves) - 1
     caught = np.flatnonzero((rests >= CAUGHT[0]) & (rests <= CAUGHT[1]))

@@ -11,10 +11,11 @@ from rbi.data.repair.screens import HEIGHT, WIDTH
 TOLERANCE = 10
 FASTEST = 8
 """Pixels a frame; whatever goes further was put there."""
-AHEAD = 4
-"""Frames over which a movement must go on to be one."""
-REST, HOP_FRAMES, HOP_PIXELS = 6, 26, 8
-"""Qbert must have rested so long that only the player's hand can start its hop; a hop goes so far in so many frames."""
+NEAR, MOVED, FAR = 4, 0.3, 1.4
+"""A movement begins with a step of `MOVED` pixels; for `NEAR` frames before there was none like it, and in the next
+ones it goes `FAR`. Less is a figure that moves its limbs."""
+REST, HOP_FRAMES, HOP_PIXELS = 2, 26, 8
+"""Qbert sits on a cube for so many frames before it hops, and goes so far to the side in so many frames."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,11 @@ def onsets(game: str, places: Array) -> Onsets:
     steps[lost] = 0
     if game == "qbert":
         return hops(places, steps, lost)
-    path = np.cumsum(np.pad(steps, ((AHEAD, AHEAD), (0, 0))), axis=0)
-    here = np.arange(len(places)) + AHEAD - 1
-    after, before = path[here + AHEAD] - path[here], path[here] - path[here - AHEAD + 1]
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(steps, ((NEAR, NEAR - 1), (0, 0))), NEAR, axis=0)
+    before, after = windows[: len(steps)], windows[NEAR:].sum(2)
     signs = np.sign(after)
-    begins = (np.abs(steps) > 0.3) & (np.sign(steps) == signs) & (np.abs(after) > 1.4) & (before * signs < 0.5)
+    begins = (np.abs(steps) > MOVED) & (np.sign(steps) == signs) & (np.abs(after) > FAR)
+    begins &= ~(before * signs[..., None] > MOVED).any(2)
     frames, axes = np.nonzero(begins if FIGURES[game].vertical else begins[:, :1])
     return Onsets(frames, axes, signs[frames, axes].astype(int))
 

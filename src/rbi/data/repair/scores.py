@@ -80,12 +80,12 @@ class Counter:
         """The last scores of the text and of the screens, if they contradict each other.
 
         `shown` `[F]` are those read off the screens, `scores` `[F]` those of the text, `offset` frames late. What the
-        last readable screens show must be the text's score of about then.
+        last readable screens show must mostly be the text's score of about then.
         """
         frames = np.flatnonzero(shown != NOTHING)[-LAST_READINGS:]
         rows = frames - self.delay + offset + np.arange(-SLACK, SLACK + 1)[:, None]
-        agree = self.shows(scores[rows.clip(0, len(scores) - 1)]) == shown[frames]
-        return None if agree.any() or not len(frames) else (int(scores[-1]), int(shown[frames[-1]]))
+        agree = (self.shows(scores[rows.clip(0, len(scores) - 1)]) == shown[frames]).any(0)
+        return None if 2 * agree.sum() >= len(frames) else (int(scores[-1]), int(shown[frames[-1]]))
 
 
 def or_blank(shapes: Array) -> Array:
