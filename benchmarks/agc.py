@@ -295,6 +295,7 @@ def main():
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         root = asked.data or Path(scratch) / "data"
+        reused = (root / "truth").exists()
         recording = record_all(root, asked.episodes, asked.frames, asked.cores)
         figures, details = {}, {}
         for game in GAMES:
@@ -310,7 +311,7 @@ def main():
             "command": f"python -m benchmarks.agc --episodes {asked.episodes} --frames {asked.frames}",
             "machine": machine(),
             "defects": DEFECTS,
-            "recording_seconds": recording,
+            "recording_seconds": None if reused else recording,
             "games": figures,
             "aims": AIMS,
             "surprises": {game: surprises(rows) for game, rows in details.items()},

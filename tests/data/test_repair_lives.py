@@ -110,3 +110,18 @@ def test_no_more_lives_are_lost_than_numbers_fall(counts):
         found = losses(game, seen)
         assert len(found) <= falls
         assert np.all(np.diff(found) >= 0)
+
+
+def test_a_digit_whose_beginning_was_hidden_was_put_there_its_usual_time_before_it_goes():
+    def seen(*shown, frames=400):
+        counts = np.full(frames, NOTHING)
+        counts[:129] = 3
+        for first, last in shown:
+            counts[first:last] = 2
+        return losses("spaceinvaders", Lives(counts, np.zeros(frames, bool))).tolist()
+
+    assert seen((200, 264)) == [200]
+    assert seen((212, 264)) == [200]  # a flash over the moment
+    assert seen((212, 220), (225, 264)) == [200]  # and another one later
+    assert seen((212, 235)) == [212]  # shown for less time than the emulator shows it: another simulator
+    assert seen((212, 230), frames=230) == [212]  # the episode ends before the digit goes

@@ -22,7 +22,8 @@ class About:
         self.scores: list[float] = []
         self.lengths: list[int] = []
         self.ends = {"terminated": 0, "time limit": 0, "quit": 0}
-        self.lives_lost = self.rewarded = 0
+        self.rewarded = 0
+        self.lives_lost: int | None = 0
         self.rewards = (np.inf, -np.inf)
         self.logged = True
         self.of_player: dict[str, list[float]] = {}
@@ -41,7 +42,8 @@ class About:
         self.scores.append(score)
         self.lengths.append(len(item.actions))
         self.ends["terminated" if item.terminated else "quit" if item.quit else "time limit"] += 1
-        self.lives_lost += item.lives_lost
+        if self.lives_lost is not None:
+            self.lives_lost = None if item.lives_lost is None else self.lives_lost + item.lives_lost
         self.rewarded += int(np.count_nonzero(item.rewards))
         low, high = self.rewards
         self.rewards = (min(low, float(item.rewards.min())), max(high, float(item.rewards.max())))

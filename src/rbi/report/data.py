@@ -24,7 +24,7 @@ def info_table(found: dict[str, Any]) -> Table:
         "length": spread_text(found["lengths"]),
         "rewards": rewards_text(found),
         "ends": ", ".join(f"{count:,} {name}" for name, count in ends.items() if count) or "none",
-        "lives lost": f"{found['lives_lost']:,}",
+        "lives lost": "found by an import only" if found["lives_lost"] is None else f"{found['lives_lost']:,}",
         "players": players_text(found),
         "logging probabilities": "yes" if found["logging_probabilities"] else "no",
         "coverage": coverage_text(found),

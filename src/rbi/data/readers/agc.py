@@ -105,7 +105,7 @@ class AgcReader:
             text = self.text(part)
             action, reward = (USUAL if offset is None else offset for offset in self.offsets)
             actions, rewards = Steps(len(text), self.config.phase).fold(text, action, reward)
-            yield Outline(actions, rewards, text.terminal, not text.terminal, 0, False, "", self.source(part), 1)
+            yield Outline(actions, rewards, text.terminal, not text.terminal, None, False, "", self.source(part), 1)
         except EpisodeError as fault:
             yield Problem(self.source(part), fault.line, fault.reason)
 

@@ -36,7 +36,8 @@ class Outline(NamedTuple):
     rewards: Array
     terminated: bool
     quit: bool
-    lives_lost: int
+    lives_lost: int | None
+    """None where only an import finds them."""
     has_probs: bool
     player: str
     source: str

@@ -88,6 +88,8 @@ def count(game: str, grey: Array, scores: Array) -> Array:
     return found
 
 
+SHOWN = 64
+"""Frames for which Space Invaders shows its digit after a loss, measured with ale-py."""
 CAUGHT = (120, 130)
 """Frames for which Qbert stands still when an enemy has caught it: 127, measured with ale-py."""
 TOP = (slice(28, 76), slice(40, 120))
@@ -112,6 +114,8 @@ def losses(game: str, lives: Lives) -> Array:
     falls = numbers_that_fall(without_flashes(lives.counts), lives.counts != NOTHING)
     if game == "qbert":
         return np.array([hidden_loss(before, back, lives.still) for before, back in falls], np.int64)
+    if game == "spaceinvaders":
+        return np.array([shown_from(back, lives.counts != NOTHING) for _, back in falls], np.int64)
     return np.array([back - DELAYS.get(game, 0) for _, back in falls], np.int64)
 
 
@@ -138,6 +142,15 @@ def without_flashes(counts: Array) -> Array:
     ahead = np.append(counts, np.full(FLASH - 1, NOTHING))
     found: Array = np.lib.stride_tricks.sliding_window_view(ahead, FLASH).max(1)
     return found
+
+
+def shown_from(back: int, known: Array) -> int:
+    """When Space Invaders' digit, first seen at `back`, was put there: a flash may have hidden its beginning."""
+    later = np.flatnonzero(known[back:]) + back
+    pauses = np.flatnonzero(np.diff(later) > FLASH)
+    gone = int(later[pauses[0] if len(pauses) else -1]) + 1
+    put = gone - SHOWN
+    return put if back - FLASH <= put < back and gone < len(known) else back
 
 
 def hidden_loss(before: int, back: int, still: Array) -> int:
