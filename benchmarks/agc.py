@@ -1,10 +1,10 @@
 """The repairs of the human data against the truth: games recorded with every defect put in on purpose, and imported.
 
-python -m benchmarks.agc                          40 episodes of each of four games; some 8 minutes on 2 cores
+python -m benchmarks.agc                          40 episodes of each of four games; 14 minutes on 2 busy cores
 python -m benchmarks.agc --episodes 100 --data /tmp/agc --out /tmp/agc.json
 
-The data is recorded once and kept where --data says. Ends of life are compared to the frame, before frames become
-steps: one counts as found if one is reported at most two frames away.
+Most of that is recording: data that lies where --data says is used again. Ends of life are compared to the frame,
+before frames become steps: one counts as found if one is reported at most two frames away.
 """
 
 import argparse
@@ -35,7 +35,7 @@ GAMES = ("spaceinvaders", "qbert", "mspacman", "revenge")
 SKIP, TOLERANCE = 4, 2
 QBERT_HIDES = 60  # frames for which its icons are away after a life, at most, when it falls off the pyramid
 LOST_ROWS = 5  # what happens so late may stand behind the last row, and is in no file
-SEED = 1
+SEED = 2
 DEFECTS = Defects(
     reward_offset=0.4,
     action_offset=0.4,

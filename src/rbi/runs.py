@@ -13,6 +13,7 @@ JSON has no infinity and no NaN: infinity is written as 1e999, which readers of 
 import contextlib
 import dataclasses
 import datetime
+import fcntl
 import functools
 import importlib.metadata
 import json
@@ -32,7 +33,7 @@ VERSIONED = ("numpy", "torch", "scipy", "array-api-compat", "matplotlib")
 OWN = re.compile(
     r"config\.json|metrics\.jsonl|result\.json|figures|checkpoints|policies|tensorboard|runs|"
     r"store\.json|(observations|actions|rewards|terminated|truncated|life_lost|action_probs|legal|episodes)\.bin|"
-    r"(texts|set_aside)\.jsonl|episodes\.parquet|data|trajectories|screens|truth|"
+    r"(texts|set_aside)\.jsonl|source\.json|episodes\.parquet|data|trajectories|screens|truth|"
     r"\.(config|result)\.json\.\d+\.tmp"
 )
 INFINITY = "\0infinity"  # stands in a document for a moment, where no text of ours can be
@@ -91,7 +92,10 @@ class Writer:
             "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise ValueError(f"{path}: cannot be made, since a file is where a folder should be") from None
         growing = path.parent / f".{path.name}.{os.getpid()}.tmp"
         growing.mkdir()
         try:
@@ -259,7 +263,19 @@ def refuse_occupied(path: Path, *, overwrite: bool) -> bool:
         raise ValueError(f"{path}: is not empty; choose another folder or pass --overwrite")
     if occupied:
         refuse_foreign_files(path)
+        refuse_busy(path)
     return occupied
+
+
+def refuse_busy(path: Path) -> None:
+    """A folder that another process is writing episodes to stays: writers hold a lock on store.json."""
+    if not (path / "store.json").exists():
+        return
+    with (path / "store.json").open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(f"{path}: another process is writing to this store") from None
 
 
 def refuse_foreign_files(path: Path) -> None:

@@ -136,6 +136,9 @@ def test_strict_says_which_line_and_exits_with_two(tmp_path, capsys):
         (["import", "clicks.csv", "--actions", "0"], "--actions"),
         (["import", "clicks.csv", "--resume"], "--resume"),
         (["export", "clicks.csv", "--out", "clicks.csv"], "is the data that is read"),
+        (["import", "clicks.csv", "--out", "clicks.csv/x"], "lies in it"),
+        (["export", "cut.csv", "--out", "clicks.csv/x"], "a file is where a folder should be"),
+        (["info", "clicks.csv", "--verify"], "is no store"),
         (["record", "random"], "--episodes or --steps"),
         (["record", "random", "--episodes", "3"], "--env"),
         (["record", "random", "--episodes", "3", "--env", "NoSuchWorld-v0"], "NoSuchWorld"),
@@ -147,13 +150,14 @@ def test_strict_says_which_line_and_exits_with_two(tmp_path, capsys):
 def test_bad_input_gives_one_line_and_leaves_no_folder(tmp_path, monkeypatch, capsys, arguments, told):
     monkeypatch.chdir(tmp_path)
     table(tmp_path / "clicks.csv", 2)
+    table(tmp_path / "cut.csv", 2)
     (tmp_path / "empty").mkdir()
     where = [] if "--out" in arguments else ["--out", "made"] if "--resume" not in arguments else []
     assert main(["data", *arguments, *where]) == 2
     err = capsys.readouterr().err
     assert told in err
     assert len(err.strip().splitlines()) == 1
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["clicks.csv", "empty"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["clicks.csv", "cut.csv", "empty"]
 
 
 def test_nothing_that_can_be_used_is_an_error_that_points_to_the_reasons(tmp_path, capsys):
@@ -186,7 +190,7 @@ def test_info_says_what_is_there_in_any_format(tmp_path, capsys):
     assert main(["data", "info", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "info")]) == 0
     found = read(tmp_path / "info").finished()
     assert (found["episodes"], found["steps"], found["set_aside"]) == (9, 27, 1)
-    assert sum(found["actions"]) == 27
+    assert found["actions"] == {"0": 9, "1": 9, "2": 9}
     assert found["scores"]["mean"] == pytest.approx(1.5)
     assert found["ends"] == {"terminated": 9, "time limit": 0, "quit": 0}
     assert (tmp_path / "info" / "figures" / "data.png").exists()
@@ -201,6 +205,65 @@ def test_damage_in_a_store_is_found_when_asked_for(tmp_path, capsys):
     assert main(["data", "info", str(tmp_path / "s"), "--out", str(tmp_path / "one")]) == 0
     assert main(["data", "info", str(tmp_path / "s"), "--verify", "--out", str(tmp_path / "two")]) == 2
     assert "not those that were written" in capsys.readouterr().err
+
+
+def test_a_store_tells_what_its_import_set_aside_and_what_is_lost(tmp_path, capsys):
+    table(tmp_path / "clicks.csv", 4, breaks={(1, 1)})
+    assert main(["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "s")]) == 0
+    os.truncate(tmp_path / "s" / "rewards.bin", 7 * 4)
+    assert main(["data", "info", str(tmp_path / "s"), "--out", str(tmp_path / "info")]) == 0
+    found = read(tmp_path / "info").finished()
+    assert (found["episodes"], found["set_aside"]) == (2, 2)
+    assert "rewards.bin" in capsys.readouterr().out
+
+
+def test_a_million_possible_actions_are_shown_by_the_most_frequent(tmp_path, capsys):
+    table(tmp_path / "clicks.csv", 3)
+    text = (tmp_path / "clicks.csv").read_text().replace("0,1,1,", "0,1,999998,")
+    (tmp_path / "clicks.csv").write_text(text)
+    assert main(["data", "info", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "info")]) == 0
+    assert "of 999,999" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["info"], ["import"], ["export", "--to", "store"]])
+def test_data_that_is_read_is_never_replaced(tmp_path, capsys, command):
+    table(tmp_path / "clicks.csv", 3)
+    assert main(["data", "export", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "pq")]) == 0
+    file = tmp_path / "pq" / "episodes.parquet"
+    assert main(["data", *command, str(file), "--out", str(tmp_path / "pq"), "--overwrite"]) == 2
+    assert "holds it or lies in it" in capsys.readouterr().err
+    assert file.exists()
+
+
+def test_a_store_that_someone_writes_to_is_not_replaced(tmp_path, capsys):
+    table(tmp_path / "clicks.csv", 3)
+    arguments = ["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "s")]
+    assert main(arguments) == 0
+    with StoreWriter.append_to(tmp_path / "s"):
+        assert main([*arguments, "--overwrite"]) == 2
+    assert "another process is writing" in capsys.readouterr().err
+    assert len(Store(tmp_path / "s")) == 3
+
+
+def test_an_import_does_not_go_on_with_data_that_has_changed(tmp_path, capsys):
+    table(tmp_path / "clicks.csv", 3)
+    arguments = ["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "s")]
+    assert main(arguments) == 0
+    table(tmp_path / "clicks.csv", 4)
+    assert main([*arguments, "--resume"]) == 2
+    assert "has changed since its import" in capsys.readouterr().err
+
+
+def test_what_is_said_about_a_store_is_heard(tmp_path, capsys):
+    table(tmp_path / "clicks.csv", 3)
+    assert main(["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "s")]) == 0
+    said = ["--actions", "7", "--env", "Foo-v0", "--stack", "3"]
+    assert main(["data", "export", str(tmp_path / "s"), "--to", "store", *said, "--out", str(tmp_path / "t")]) == 0
+    spec = Store(tmp_path / "t").spec
+    assert (spec.actions, spec.env, spec.stack) == (7, "Foo-v0", 3)
+    for wrong, told in ((["--actions", "2"], "--actions"), (["--table.action", "x"], "--table")):
+        assert main(["data", "info", str(tmp_path / "s"), *wrong, "--out", str(tmp_path / "u")]) == 2
+        assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("to", ["parquet", "minari", "store"])

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rbi.data import Episodes, Sampler, SamplerConfig, Spec, Store, StoreWriter
+from rbi.data import Episode, Episodes, Sampler, SamplerConfig, Spec, Store, StoreWriter
 from tests.reference import batches
 
 from .episodes import episode, some_episodes
@@ -55,7 +55,7 @@ def test_monte_carlo_batches_are_those_of_the_slow_twin(episodes, stack, split, 
 def test_n_step_batches_are_those_of_the_slow_twin(episodes, stack, n, split, gamma):
     config = SamplerConfig(batch=16, steps=n, gamma=gamma, split_lives=split)
     steps = owners(episodes)
-    answers = [batches.n_step(e, t, n, gamma, split, True) for e, t in steps]
+    answers = [batches.n_step(e, t, n, gamma, split, len(e.observations.shape) > 2) for e, t in steps]
     usable = [
         i for i, ((e, _), (_, counts, at)) in enumerate(zip(steps, answers, strict=True))
         if counts == 0 or at < len(e.observations)
@@ -79,7 +79,7 @@ def test_steps_before_a_cut_are_left_out_until_little_of_their_return_is_missing
     rng = np.random.default_rng(0)
     episodes = [episode(rng, 400, end="quit"), episode(rng, 100), episode(rng, 300, end="truncated", lives=True)]
     sampler = Sampler(episodes, SamplerConfig(gamma=0.99, unfinished=0.05), seeded())
-    missing = [batches.monte_carlo(e, t, 0.99, True, True)[1] for e, t in owners(episodes)]
+    missing = [batches.monte_carlo(e, t, 0.99, True, False)[1] for e, t in owners(episodes)]
     assert list(sampler.usable) == [i for i, part in enumerate(missing) if part <= 0.05]
     assert 0 < sampler.left_out < 1
     assert sampler.left_out == pytest.approx(1 - len(sampler.usable) / 800)
@@ -114,6 +114,35 @@ def test_equal_steps_are_drawn_equally_often_and_weighted_ones_in_proportion():
     assert counts[0] == 0
 
 
+def test_a_life_lost_in_the_step_of_a_cut_ends_its_return_where_lives_do():
+    made = episode(np.random.default_rng(5), 3, end="truncated")
+    lost = Episode(
+        made.observations, made.actions, made.rewards, made.terminated, made.truncated, life_lost=np.array([0, 0, 1])
+    )
+    for split, discounts in ((True, [0.99, 0.99, 0]), (False, [0.99, 0.99, 0.99])):
+        sampler = Sampler([lost], SamplerConfig(steps=1, split_lives=split), seeded())
+        assert sampler.batch(torch.arange(3)).discount.tolist() == pytest.approx(discounts)
+    assert list(Sampler([lost], SamplerConfig(unfinished=0.0), seeded()).usable) == [0, 1, 2]
+    with pytest.raises(ValueError, match="no step is left"):
+        Sampler([lost], SamplerConfig(unfinished=0.0, split_lives=False), seeded())
+
+
+def test_rewards_are_clipped_by_themselves_for_pictures_only():
+    rng = np.random.default_rng(6)
+    for frame, most in (((3,), 9.0), ((5, 5), 1.0)):
+        made = episode(rng, 2, frame=frame)
+        rich = Episode(made.observations, made.actions, np.array([0.0, 9.0]), made.terminated, made.truncated)
+        assert float(Sampler([rich], SamplerConfig(gamma=1.0), seeded()).returns.max()) == most
+
+
+def test_a_batch_of_nothing_and_a_store_of_nothing_are_refused():
+    made = [episode(np.random.default_rng(0), 5)]
+    with pytest.raises(ValueError, match="batch = 0"):
+        Sampler(made, SamplerConfig(), seeded()).draw(0)
+    with pytest.raises(ValueError, match="no episodes"):
+        Sampler(Episodes.of([], Spec((3,), 4)), SamplerConfig(), seeded())
+
+
 def test_an_epoch_visits_every_step_of_the_chosen_episodes_once():
     rng = np.random.default_rng(3)
     episodes = [episode(rng, size) for size in (3, 7, 4, 9)]
@@ -128,7 +157,11 @@ def test_an_epoch_visits_every_step_of_the_chosen_episodes_once():
         (dict(weights=np.ones(3)), "weights of shape"),
         (dict(weights=np.full(5, np.nan)), "finite"),
         (dict(weights=np.zeros(5)), "not all zero"),
-        (dict(which=[]), "no step is left"),
+        (dict(weights=np.full(5, 1e308)), "as a sum"),
+        (dict(which=[]), "at least one"),
+        (dict(which=[1]), "from 0 to 0"),
+        (dict(which=[0.5]), "numbers of episodes"),
+        (dict(which=[[0]]), "numbers of episodes"),
     ],
 )
 def test_a_sampler_of_nothing_is_refused(arguments, told):
@@ -137,7 +170,17 @@ def test_a_sampler_of_nothing_is_refused(arguments, told):
 
 
 @pytest.mark.parametrize(
-    "changes", [dict(batch=0), dict(steps=0), dict(gamma=1.1), dict(unfinished=-1), dict(memory_bytes=0)]
+    "changes",
+    [
+        dict(batch=0),
+        dict(batch=2.5),
+        dict(steps=1.5),
+        dict(steps=10**9),
+        dict(steps=0),
+        dict(gamma=1.1),
+        dict(unfinished=-1),
+        dict(memory_bytes=0),
+    ],
 )
 def test_nonsense_settings_are_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):

@@ -17,6 +17,8 @@ from rbi.data.episodes import RECORD, columns, common
 
 from .episodes import assert_same, episode, some_episodes
 
+SPEC = '{"format": 1, "frame": [3], "actions": 4, "stack": 1, "env": "", "has_probs": false, "has_legal": false}'
+
 
 def write(path, episodes, spec=None):
     with StoreWriter.create(path, spec or common(episodes)) as writer:
@@ -110,11 +112,57 @@ def test_an_index_that_is_ahead_of_its_data_shows_the_whole_episodes_only(tmp_pa
     write(tmp_path / "s", before, Spec((3,), 4))
     rewards = tmp_path / "s" / "rewards.bin"
     rewards.write_bytes(rewards.read_bytes()[:-5])  # as a power cut may leave it
-    assert len(Store(tmp_path / "s")) == 2
-    with StoreWriter.append_to(tmp_path / "s") as writer:
+    store = Store(tmp_path / "s")
+    assert len(store) == 2
+    assert "rewards.bin: holds 10 of 12 entries, so 1 episodes are lost" in str(store.lost[0])
+    assert list(store.verify()) == store.lost
+    with pytest.raises(ValueError, match=r"rewards\.bin.*repair=True"):
+        StoreWriter.append_to(tmp_path / "s")
+    assert len(Store(tmp_path / "s")) == 2  # nothing was cut
+    with StoreWriter.append_to(tmp_path / "s", repair=True) as writer:
         writer.append(before[2])
     for one, other in zip(Store(tmp_path / "s"), before, strict=True):
         assert_same(one, other)
+
+
+@pytest.mark.parametrize("name", ["actions.bin", "observations.bin", "life_lost.bin", "episodes.bin", "texts.jsonl"])
+def test_a_file_that_is_gone_is_named_and_nothing_is_cut(tmp_path, name):
+    rng = np.random.default_rng(6)
+    write(tmp_path / "s", [episode(rng, 4), episode(rng, 2)], Spec((3,), 4))
+    (tmp_path / "s" / name).unlink()
+    left = {file.name: file.stat().st_size for file in (tmp_path / "s").iterdir()}
+    for opened in (Store, lambda path: StoreWriter.append_to(path, repair=True)):
+        with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+            opened(tmp_path / "s")
+    assert left == {file.name: file.stat().st_size for file in (tmp_path / "s").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("player", 99), ("source", -1), ("first_observation", -50), ("first_step", 1), ("steps", 0), ("observations", 9)],
+)
+def test_an_index_that_nobody_wrote_is_refused(tmp_path, field, value):
+    rng = np.random.default_rng(7)
+    write(tmp_path / "s", [episode(rng, 4), episode(rng, 2)], Spec((3,), 4))
+    index = np.fromfile(tmp_path / "s" / "episodes.bin", RECORD)
+    index[field][1] = value
+    index.tofile(tmp_path / "s" / "episodes.bin")
+    with pytest.raises(ValueError, match=r"damaged|lacks names"):
+        Store(tmp_path / "s")
+
+
+def test_a_line_of_problems_that_is_none_is_named(tmp_path):
+    write(tmp_path / "s", [episode(np.random.default_rng(8), 4)], Spec((3,), 4))
+    (tmp_path / "s" / "set_aside.jsonl").write_text('{"a": 1}\n')
+    with pytest.raises(ValueError, match=r"set_aside\.jsonl, line 1"):
+        Store(tmp_path / "s")
+
+
+def test_a_closed_writer_takes_no_episode(tmp_path):
+    with StoreWriter.create(tmp_path / "s", Spec((3,), 4)) as writer:
+        pass
+    with pytest.raises(ValueError, match="was closed"):
+        writer.append(episode(np.random.default_rng(9), 4))
 
 
 def test_changed_bytes_are_found(tmp_path):
@@ -168,7 +216,14 @@ def test_problems_are_kept_beside_the_episodes(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("{", "is not JSON"), ('{"format": 9}', "another format"), ('{"format": 1, "frame": [3]}', "actions")],
+    [
+        ("{", "is not JSON"),
+        ('{"format": 9}', "another format"),
+        ('{"format": 1, "frame": [3]}', "actions"),
+        (SPEC.replace("4", '"x"'), "must hold format"),
+        (SPEC.replace('"stack": 1', '"stack": null'), "must hold format"),
+        (SPEC.replace("[3]", "[0]"), "frame"),
+    ],
 )
 def test_a_damaged_description_is_named(tmp_path, text, told):
     (tmp_path / "store.json").write_text(text)

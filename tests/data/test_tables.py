@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rbi.data import Episode, Problem, Spec
-from rbi.data.readers import Asked, Settings, open_reader
+from rbi.data.episodes import common
+from rbi.data.readers import Asked, Settings, load_episodes, open_reader
 from rbi.data.readers import csv as csv_reader
 from rbi.data.readers import parquet as parquet_reader
 from rbi.data.readers.table_settings import TableConfig
@@ -187,7 +188,6 @@ BROKEN = [
     (changed("terminated", 1, False), 0, "without end"),
     (changed("terminated", 0, True), 0, "step 0 of 2 is marked as the end"),
     (changed("terminated", 1, None), 1, "terminated is missing"),
-    (changed("truncated", 1, True), 0, "terminated and truncated"),
     (changed("episode_id", 1, None), 1, "episode_id is missing"),
     ({"action_prob": [0.5, 0.0, 1, 1, 1]}, 1, "action_prob 0 is not the probability"),
     ({"action_prob": [0.5, 1.5, 1, 1, 1]}, 1, "action_prob 1.5 is not the probability"),
@@ -569,3 +569,51 @@ def test_a_table_without_rows_or_names_is_refused(file):
     file.with_suffix(".csv").write_text("action,action\n")
     with pytest.raises(ValueError, match="more than one column 'action'"):
         open_reader(file.with_suffix(".csv"))
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_the_header_tells_what_separates_the_columns(tmp_path, separator):
+    rows = [
+        ["episode_id", "action", "reward", "terminated", "truncated", "obs_0"],
+        *[[e, 1, 0.5, 1, 0, e] for e in range(3)],
+    ]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(separator.join(map(str, row)) for row in rows) + "\n")
+    found = load_episodes(path)
+    assert [float(e.observations[0, 0]) for e in found] == [0, 1, 2]
+
+
+def test_a_number_with_an_underscore_is_none(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("episode_id,action,reward,terminated,truncated,obs_0\n0,1,1_0,1,0,3\n1,1,2,1,0,3\n")
+    found = load_episodes(path)
+    assert [e.score for e in found] == [2.0]
+    assert "'1_0' is not a number" in found.problems[0].reason
+
+
+def test_a_folder_of_two_kinds_of_tables_must_be_named(tmp_path):
+    (tmp_path / "a.csv").write_text("episode_id,action,reward,terminated,truncated,obs_0\n0,1,1,1,0,3\n")
+    write_parquet([one_step()], common([one_step()]), tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match="both"):
+        load_episodes(tmp_path)
+    assert len(load_episodes(tmp_path, "csv")) == 1
+
+
+def one_step():
+    return Episode(np.zeros((1, 2), np.float32), np.array([1]), np.array([1.0]), np.array([True]), np.array([False]))
+
+
+def test_a_missing_id_of_a_column_of_floats_is_missing(tmp_path):
+    table = pa.table(
+        {
+            "episode_id": [0.0, float("nan")],
+            "action": [1, 1],
+            "reward": [1.0, 1.0],
+            "terminated": [True, True],
+            "truncated": [False, False],
+            "obs_0": [0.0, 0.0],
+        }
+    )
+    pq.write_table(table, tmp_path / "t.parquet")
+    [problem] = load_episodes(tmp_path / "t.parquet").problems
+    assert problem.reason == "episode_id is missing"

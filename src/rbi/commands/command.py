@@ -74,11 +74,17 @@ class Command(ABC):
         for key, value in flat(wanted).items():
             was = flat(before).get(key)
             if key not in self.MAY_CHANGE and was != value:
-                raise ValueError(f"{self.out}: was started with {key} = {was}, not {value}")
+                raise ValueError(f"{self.out}: was started with {key.removeprefix('about.')} = {was}, not {value}")
 
     def settings(self) -> dict[str, Any]:
         """What config.json keeps of the command line, beside the seed."""
         return {k: v for k, v in vars(self).items() if k not in ("out", "seed", "overwrite")}
+
+
+def related(one: Path, other: Path) -> bool:
+    """Whether one folder or file is the other or lies inside it."""
+    one, other = one.resolve(), other.resolve()
+    return one == other or one in other.parents or other in one.parents
 
 
 def flat(settings: dict[str, Any], before: str = "") -> dict[str, Any]:

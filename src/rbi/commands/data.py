@@ -1,5 +1,6 @@
 """`rbi data import`, `info` and `export`: experience in any format, into the store, looked at, and out again."""
 
+import json
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 import tyro
 
 from rbi import runs
-from rbi.commands.command import Command, bounded_map, progress, say, show, watched
+from rbi.commands.command import Command, bounded_map, progress, related, say, show, watched
 from rbi.data.about import About, outlines, sample
 from rbi.data.episode import Episode, Spec
 from rbi.data.episodes import Problem
@@ -19,19 +20,21 @@ from rbi.data.importing import Tally, bring_in
 from rbi.data.readers import Format, Reader, Settings, open_reader, recognise
 from rbi.data.readers.agc_settings import AgcConfig
 from rbi.data.readers.seam import Asked
+from rbi.data.readers.store import StoreReader
 from rbi.data.readers.table_settings import TableConfig
 from rbi.data.store import Store, StoreWriter
 from rbi.data.writers import minari, parquet
 from rbi.report import data as pages
 
 SECONDS_A_METRIC = 10
+SOURCE = "source.json"
 
 
 @dataclass(frozen=True)
 class FromData(Command):
     """What commands that read data share."""
 
-    path: Annotated[Path, tyro.conf.Positional] = Path()
+    path: Annotated[Path | None, tyro.conf.Positional] = None
     """The data: a file or a folder."""
     format: Format | None = None
     """Its format; recognised by what is there if not given."""
@@ -40,14 +43,21 @@ class FromData(Command):
     table: TableConfig = field(default_factory=TableConfig)
 
     def reader(self) -> Reader:
-        if str(self.path) == ".":
+        return open_reader(self.place, self.format, Settings(self.about, self.agc, self.table))
+
+    @property
+    def place(self) -> Path:
+        """Where the data is."""
+        if self.path is None:
             raise ValueError("name the data: a file or a folder")
-        return open_reader(self.path, self.format, Settings(self.about, self.agc, self.table))
+        return self.path
 
     def refuse_own_data(self) -> None:
         """What is read must not be what is written."""
-        if self.out is not None and self.out.resolve() == self.path.resolve():
-            raise ValueError(f"--out {self.out}: is the data that is read; choose another folder")
+        if self.out is not None and related(self.out, self.place):
+            raise ValueError(
+                f"--out {self.out}: is the data that is read, holds it or lies in it; choose another folder"
+            )
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,9 @@ class Import(FromData):
         started, noted, tally = time.monotonic(), 0.0, Tally()
         with self.resumed_run("data-import") if self.resume else self.new_run("data-import", argv) as run:
             there = (run.path / "store.json").exists()
-            writing = StoreWriter.append_to(run.path) if there else StoreWriter.create(run.path, reader.spec)
+            writing = self.old_store(run.path, reader) if there else StoreWriter.create(run.path, reader.spec)
+            if not there:
+                runs.write_json(run.path / SOURCE, fingerprint(self.place))
             total = len(reader.parts())
             workers = min(self.workers or os.cpu_count() or 1, max(1, total)) if reader.parallel else 1
             with writing as writer, bounded_map(workers) as each:
@@ -102,11 +114,26 @@ class Import(FromData):
         if tally.before:
             say(f"{tally.before:,} episodes were there already")
         if tally.set_aside:
-            show(pages.problem_table(told_problems(tally), tally.set_aside, f", all in {run.path}/set_aside.jsonl"))
+            show(pages.problem_table(told_problems(tally), tally.set_aside))
+            say(f"all of them: {run.path}/set_aside.jsonl")
         rate = f", {tally.steps / max(seconds, 1e-9):,.0f} steps a second" if tally.steps else ""
         say(f"{len(store):,} episodes, {store.steps:,} steps{rate}; {len(store.problems):,} set aside: {run.path}")
         if not len(store):
-            raise ValueError(f"{self.path}: no episode could be used; {run.path}/set_aside.jsonl says why")
+            why = f"could be used; {run.path}/set_aside.jsonl says why" if store.problems else "is there"
+            raise ValueError(f"{self.path}: no episode {why}")
+
+    def old_store(self, path: Path, reader: Reader) -> StoreWriter:
+        """The store of an import that was stopped, if the data is still what it was."""
+        before = json.loads((path / SOURCE).read_text()) if (path / SOURCE).exists() else None
+        if before is not None and before != fingerprint(self.place):
+            raise ValueError(f"{self.path}: has changed since its import into {path} began; import it anew")
+        writer = StoreWriter.append_to(path, repair=True)
+        if writer.spec != reader.spec:
+            writer.release()
+            raise ValueError(f"{path}: holds {writer.spec}, and {self.path} is {reader.spec}")
+        for problem in writer.lost:
+            say(f"{problem}; they are read again", stderr=True)
+        return writer
 
 
 @dataclass(frozen=True)
@@ -119,18 +146,21 @@ class Info(FromData):
     def run(self, argv: Sequence[str]) -> None:
         self.refuse_own_data()
         reader = self.reader()
+        store = reader.store if isinstance(reader, StoreReader) else None
+        if self.verify:
+            self.refuse_damage(store)
         about = About(reader.spec.actions)
+        for problem in [*store.problems, *store.lost] if store else []:
+            about.add(problem)
         for part in progress(outlines(reader), "reading", len(reader.parts())):
             for item in part:
                 about.add(item)
         seen = sample(reader, np.random.default_rng(self.seed))
-        damaged = list(Store(self.path).verify()) if self.verify and (self.path / "store.json").exists() else []
         told = about.told() | {
             "path": str(self.path),
-            "format": self.format or recognise(self.path),
+            "format": self.format or recognise(self.place),
             "spec": asdict(reader.spec),
             "observations_seen": seen and {"distinct": seen.distinct, "looked_at": seen.looked_at},
-            "damaged": [str(problem) for problem in damaged],
         }
         with self.new_run("data-info", argv) as run:
             run.result(told)
@@ -139,16 +169,16 @@ class Info(FromData):
                 run.figure("data", pages.info_figure(found))
             if seen and reader.spec.pictures:
                 run.figure("frames", pages.frame_figure(seen.frames))
-        show(pages.info_table(found))
-        if found["episodes"]:
-            show(pages.action_table(found))
-        if (players := pages.player_table(found)) is not None:
-            show(players)
-        if found["set_aside"]:
-            show(pages.problem_table(found["problems"], found["set_aside"], " by an import"))
-        say(f"figures: {run.path}/figures")
+        for table in pages.info_tables(found):
+            show(table)
+        say(f"numbers and figures: {run.path}")
+
+    def refuse_damage(self, store: Store | None) -> None:
+        if store is None:
+            raise ValueError(f"--verify: {self.path} is no store")
+        damaged = list(progress(store.verify(), "verifying"))
         if damaged:
-            raise ValueError(f"{damaged[0]} ({len(damaged)} damaged in all)")
+            raise ValueError(f"{damaged[0]} ({len(damaged)} such faults in all)")
 
 
 @dataclass(frozen=True)
@@ -175,8 +205,10 @@ class Export(FromData):
                         writer.append(episode)
             run.result({**without_reasons(tally), "to": self.to, "spec": asdict(reader.spec)})
         if tally.set_aside:
-            show(pages.problem_table(told_problems(tally), tally.set_aside, ""))
+            show(pages.problem_table(told_problems(tally), tally.set_aside))
         say(f"{tally.episodes:,} episodes, {tally.steps:,} steps as {self.to}: {run.path}")
+        if not tally.episodes:
+            raise ValueError(f"{self.path}: no episode {'could be used' if tally.set_aside else 'is there'}")
 
     def usable(self, reader: Reader, tally: Tally) -> Iterator[Episode]:
         """The episodes that can be used; the others are counted."""
@@ -190,6 +222,17 @@ class Export(FromData):
                     if self.strict:
                         raise ValueError(f"{problem} (without --strict it would be set aside)")
                     tally.add(problem)
+
+
+def fingerprint(path: Path) -> dict[str, Any]:
+    """What shows that data has changed: its files but pictures, how many, how large, and when the last was written."""
+    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.suffix != ".png" and p.is_file()]
+    stats = [file.stat() for file in files]
+    return {
+        "files": len(stats),
+        "bytes": sum(s.st_size for s in stats),
+        "newest": max((s.st_mtime_ns for s in stats), default=0),
+    }
 
 
 def unfit(episode: Episode, spec: Spec) -> Problem | None:

@@ -10,7 +10,7 @@ import torch
 import tyro
 
 from rbi import runs
-from rbi.commands.command import Command, progress, say, show
+from rbi.commands.command import Command, progress, related, say, show
 from rbi.evaluation import Protocol, human_normalised, play, summary
 from rbi.evaluation import video as films
 from rbi.evaluation.rollout import Name
@@ -50,7 +50,7 @@ class Evaluate(Command):
             films.check(self.video)
 
     def run(self, argv: Sequence[str]) -> None:
-        if self.out is not None and related(self.out.resolve(), self.path.resolve()):
+        if self.out is not None and related(self.out, self.path):
             raise ValueError(f"--out {self.out}: belongs to the run that is evaluated; choose another folder")
         policy = load_policy(self.path)
         env = self.env or policy.env
@@ -72,11 +72,6 @@ class Evaluate(Command):
                 count = films.write(self.video, progress(screens, "filming"))
                 say(f"film of one episode, {count} screens: {self.video}")
             say(f"scores of all episodes: {writer.path}")
-
-
-def related(one: Path, other: Path) -> bool:
-    """Whether one folder is the other or lies inside it."""
-    return one == other or one in other.parents or other in one.parents
 
 
 def evaluated(policy: Policy, protocol: Protocol, env: str, episodes: int, seed: int) -> dict[str, Any]:

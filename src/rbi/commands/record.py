@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 import tyro
 
 from rbi import envs, runs
-from rbi.commands.command import Command, progress, say, show
+from rbi.commands.command import Command, progress, related, say, show
 from rbi.data import Spec, Store, StoreWriter
 from rbi.data.about import About
 from rbi.data.readers import agc as agc_reader
@@ -38,7 +38,12 @@ AT_CONSOLE: dict[str, Callable[[str], Callable[[], console_players.Player]]] = {
 
 @dataclass(frozen=True)
 class Record(Command):
-    """Let players act in many environments at once and keep their episodes in a store."""
+    """Let players act in many environments at once and keep their episodes in a store.
+
+    A recording that was finished goes on with --resume and a larger number of episodes or steps.
+    """
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("resume", "device", "episodes", "steps", "environments")
 
     minds: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Who plays: runs of rbi train or policy folders, random, or follow (follows the ball of Breakout or Pong); for AGC
@@ -50,7 +55,7 @@ class Record(Command):
     episodes: int = 0
     """Record so many whole episodes."""
     steps: int = 0
-    """Or so many steps; the episodes that are going on then are cut off."""
+    """Or at least so many steps; the episodes that are going on then are cut off."""
     epsilon: float = 0.0
     """Probability of a random action; a crowd has its own."""
     crowd: int = 0
@@ -91,6 +96,9 @@ class Record(Command):
         env = self.env or next(iter(learned), "")
         if not env:
             raise ValueError("--env: name the environment to record in")
+        for name in policies:
+            if self.out is not None and related(self.out, Path(name)):
+                raise ValueError(f"--out {self.out}: belongs to {name}, which plays; choose another folder")
         world = Protocol(self.protocol).world(env)
         envs.check(world)
         if self.out is not None and not self.resume:
@@ -106,7 +114,9 @@ class Record(Command):
         spec = Spec(worlds.frame, worlds.actions, worlds.stack, env, has_probs=True)
         with self.resumed_run("data-record") if self.resume else self.new_run("data-record", argv) as run:
             there = (run.path / "store.json").exists()
-            with StoreWriter.append_to(run.path) if there else StoreWriter.create(run.path, spec) as writer:
+            with (
+                StoreWriter.append_to(run.path, repair=True) if there else StoreWriter.create(run.path, spec) as writer
+            ):
                 self.record(writer, worlds, players, spec)
             store, about = Store(run.path), About(spec.actions)
             for episode in store:

@@ -64,9 +64,8 @@ class About:
             "ends": self.ends,
             "lives_lost": self.lives_lost,
             "rewards": {"least": self.rewards[0], "most": self.rewards[1], "share": self.rewarded / max(1, steps)},
-            "actions": self.taken,
-            "actions_tried": len(seen),
-            "actions_effective": float(np.exp(-(seen * np.log(seen)).sum())),
+            "actions": {int(action): int(self.taken[action]) for action in np.flatnonzero(self.taken)},
+            "actions_effective": float(np.exp(-(seen * np.log(seen)).sum())) if len(seen) else 0.0,
             "logging_probabilities": self.logged and bool(self.scores),
             "players": [
                 {"name": name, "episodes": len(scores), "mean": float(np.mean(scores))}

@@ -85,6 +85,8 @@ class Episode:
         steps = len(np.atleast_1d(self.actions))
         if steps == 0:
             raise ValueError("an episode without steps")
+        if not isinstance(self.player, str) or not isinstance(self.source, str):
+            raise ValueError(f"player {self.player!r} and source {self.source!r}: must be texts")
         put = object.__setattr__
         put(self, "observations", frozen(np.asarray(self.observations)))
         put(self, "actions", whole_numbers(self.actions))
@@ -171,9 +173,10 @@ class Episode:
 
 
 def one_column(terminated: Any, truncated: Any, life_lost: Any) -> Array:
-    """The three ends as the codes of `returns`: the end of the game counts before a lost life."""
-    ends = np.where(life_lost, LIFE_LOST, GOES_ON)
-    ends = np.where(truncated, TRUNCATED, ends)
+    """The three ends as the codes of `returns`. A life lost in the very step of a cut ends its return: nothing of it is
+    missing."""
+    ends = np.where(truncated, TRUNCATED, GOES_ON)
+    ends = np.where(life_lost, LIFE_LOST, ends)
     return np.where(terminated, TERMINATED, ends).astype(np.uint8)
 
 
@@ -187,7 +190,9 @@ def frozen(array: Array) -> Array:
 
 def whole_numbers(values: Any) -> Array:
     given = np.asarray(values)
-    if given.dtype.kind not in "iub":
+    if given.dtype.kind not in "iubf":
+        raise ValueError(f"actions of type {given.dtype}: must be whole numbers")
+    if given.dtype.kind == "f":
         refuse(given != np.floor(given), given, "action")  # NaN is refused here too
     refuse(np.abs(given) > MOST_ACTIONS, given, "action")
     return frozen(given.astype(np.int32, copy=False))

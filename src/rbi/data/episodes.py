@@ -107,9 +107,10 @@ class Episodes(Sequence[Episode]):
         """Who played each episode."""
         return [self.texts[number] for number in self.records["player"]]
 
-    def ends(self) -> Array:
-        """`[S]` uint8: the three ends as codes of `returns`."""
-        return one_column(*(self.arrays[name] for name in ("terminated", "truncated", "life_lost")))
+    def ends(self, *, lives: bool = True) -> Array:
+        """`[S]` uint8: the three ends as codes of `returns`; without `lives` a lost one is none."""
+        lost = self.arrays["life_lost"] if lives else np.zeros(1, bool)
+        return one_column(self.arrays["terminated"], self.arrays["truncated"], lost)
 
     def __len__(self) -> int:
         return len(self.records)

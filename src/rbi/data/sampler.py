@@ -19,7 +19,7 @@ from torch import Tensor
 from rbi.data.episode import Array, Episode
 from rbi.data.episodes import Episodes
 from rbi.data.store import Store
-from rbi.returns import GOES_ON, LIFE_LOST, TRUNCATED, monte_carlo, n_step
+from rbi.returns import MOST_STEPS, TRUNCATED, monte_carlo, n_step
 
 CHUNK = 1 << 20
 
@@ -36,8 +36,9 @@ class SamplerConfig:
     """What a reward one step later counts."""
     split_lives: bool = True
     """A lost life ends the return."""
-    clip_rewards: bool = True
-    """Clip rewards to [-1, 1]; for learning, never for scores."""
+    clip_rewards: bool | None = None
+    """Clip rewards to [-1, 1], for learning, never for scores; None: where observations are pictures, as is usual for
+    Atari."""
     unfinished: float = 0.05
     """Leave out steps whose Monte-Carlo return was cut off so near that gamma^steps of it, more than this, is missing;
     1 leaves none out."""
@@ -45,10 +46,10 @@ class SamplerConfig:
     """Keep at most about so many bytes of a store in this process' memory; None lets the system decide."""
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise ValueError(f"batch = {self.batch}: must be at least 1")
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps = {self.steps}: must be at least 1, or None for Monte-Carlo returns")
+        if type(self.batch) is not int or self.batch < 1:
+            raise ValueError(f"batch = {self.batch}: must be a whole number, at least 1")
+        if self.steps is not None and (type(self.steps) is not int or not 1 <= self.steps <= MOST_STEPS):
+            raise ValueError(f"steps = {self.steps}: must lie in 1 to {MOST_STEPS:,}, or None for Monte-Carlo returns")
         for name in ("gamma", "unfinished"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must lie in [0, 1]")
@@ -94,6 +95,8 @@ class Sampler:
         resident: bool = False,
     ) -> None:
         data = episodes if isinstance(episodes, Episodes) else Episodes.of(episodes)
+        if not len(data):
+            raise ValueError("there are no episodes to draw from")
         self.data, self.config, self.generator, self.device = data, config, generator, torch.device(device)
         self.stack, self.frame = data.spec.stack, data.spec.frame
         at = self.device if resident else torch.device("cpu")
@@ -101,13 +104,13 @@ class Sampler:
         self.pinned = at.type == "cpu" and self.device.type == "cuda"
         self.back = torch.arange(self.stack - 1, -1, -1, device=at)
         index = data.records
-        which = np.arange(len(index)) if which is None else np.asarray(which)
+        chosen = np.arange(len(index)) if which is None else some_episodes(which, len(index))
         self.place, self.age = (torch.from_numpy(a).to(at) for a in places(index, self.stack))
         self.actions = torch.from_numpy(data.arrays["actions"].astype(np.int64)).to(at)
         self.legal = torch.from_numpy(data.arrays["legal"].copy()).to(at) if data.spec.has_legal else None
         returns = returns_of(data, config)
         self.returns, self.discount, self.ahead = (t.to(at) for t in (returns.reward, returns.discount, returns.steps))
-        candidates = chosen_steps(index, which)
+        candidates = chosen_steps(index, chosen)
         self.usable = candidates[returns.usable[candidates].numpy()]
         self.left_out = 1 - len(self.usable) / max(1, len(candidates))
         if not len(self.usable):
@@ -118,6 +121,8 @@ class Sampler:
 
     def draw(self, batch: int | None = None) -> Batch:
         """A batch."""
+        if batch is not None and batch < 1:
+            raise ValueError(f"batch = {batch}: must be at least 1")
         size = (batch or self.config.batch,)
         at = self.from_.device
         if self.mass is None:
@@ -186,30 +191,31 @@ class Returns(NamedTuple):
 def returns_of(data: Episodes, config: SamplerConfig) -> Returns:
     """The returns that the config asks for."""
     rewards = torch.from_numpy(np.array(data.arrays["rewards"], dtype=np.float32))
-    rewards = rewards.clamp_(-1, 1) if config.clip_rewards else rewards
-    ends = torch.from_numpy(data.ends())
-    if not config.split_lives:
-        ends[ends == LIFE_LOST] = GOES_ON
+    clips = data.spec.pictures if config.clip_rewards is None else config.clip_rewards
+    rewards = rewards.clamp_(-1, 1) if clips else rewards
+    ends = torch.from_numpy(data.ends(lives=config.split_lives))
     if config.steps is None:
         found = monte_carlo(rewards, ends, config.gamma)
         last = torch.arange(len(rewards)) + found.left - 1
         missing = torch.where(ends[last] == TRUNCATED, config.gamma ** found.left.double(), 0.0)
         none = torch.zeros(len(rewards))
         return Returns(found.returns, none, none.long(), missing <= config.unfinished)
+    longest = min(config.steps, int(data.records["steps"].max()))  # no return is longer than its episode
+    rows = max(1, CHUNK // longest)
     parts = [
-        n_step(window(rewards, start, config.steps), window(ends, start, config.steps), config.gamma)
-        for start in range(0, len(rewards), CHUNK)
+        n_step(window(rewards, start, rows, longest), window(ends, start, rows, longest), config.gamma)
+        for start in range(0, len(rewards), rows)
     ]
     reward, discount, steps = (torch.cat(part) for part in zip(*parts, strict=True))
     has_final = torch.from_numpy(np.repeat(data.records["observations"] > data.records["steps"], data.records["steps"]))
-    left = monte_carlo(rewards, torch.where(ends == LIFE_LOST, GOES_ON, ends), 0.0).left
+    left = monte_carlo(rewards, torch.from_numpy(data.ends(lives=False)), 0.0).left
     return Returns(reward, discount, steps, (discount == 0) | (steps < left) | has_final)
 
 
-def window(values: Tensor, start: int, steps: int) -> Tensor:
-    """`[CHUNK, steps]`: each value and those that follow it."""
-    part = values[start : start + CHUNK + steps - 1]
-    short = min(CHUNK, len(values) - start) + steps - 1 - len(part)
+def window(values: Tensor, start: int, rows: int, steps: int) -> Tensor:
+    """`[rows, steps]`: values from `start` on, each with those that follow it."""
+    part = values[start : start + rows + steps - 1]
+    short = min(rows, len(values) - start) + steps - 1 - len(part)
     return torch.nn.functional.pad(part, (0, short)).unfold(0, steps, 1)
 
 
@@ -222,10 +228,18 @@ def places(index: Array, stack: int) -> tuple[Array, Array]:
     return step + shift, np.minimum(step - first, stack - 1)
 
 
+def some_episodes(which: Sequence[int] | Array, count: int) -> Array:
+    """Numbers of episodes, if that is what they are."""
+    given = np.asarray(which)
+    if given.ndim != 1 or not len(given) or given.dtype.kind not in "iu":
+        raise ValueError(f"which = {which}: must be numbers of episodes, at least one")
+    if given.min() < 0 or given.max() >= count:
+        raise ValueError(f"which: episodes are numbered from 0 to {count - 1}, not {given.min()} to {given.max()}")
+    return given
+
+
 def chosen_steps(index: Array, which: Array) -> Array:
     """The steps of some episodes."""
-    if len(which) == 0:
-        return np.zeros(0, dtype=np.int64)
     starts, counts = index["first_step"][which], index["steps"][which]
     shift = np.repeat(starts - np.concatenate([[0], counts.cumsum()[:-1]]), counts)
     return np.arange(counts.sum()) + shift
@@ -237,9 +251,11 @@ def running_sum(weights: Array, usable: Array, steps: int) -> Tensor:
     if weights.shape != (steps,):
         raise ValueError(f"weights of shape {weights.shape} for {steps} steps")
     mine = weights[usable]
-    if not np.isfinite(mine).all() or (mine < 0).any() or not mine.sum():
-        raise ValueError("weights must be finite, not negative, and not all zero")
-    return torch.from_numpy(mine.cumsum())
+    with np.errstate(over="ignore"):
+        total = mine.cumsum()
+    if not np.isfinite(total[-1]) or (mine < 0).any() or not total[-1]:
+        raise ValueError("weights must be finite, also as a sum, not negative, and not all zero")
+    return torch.from_numpy(total)
 
 
 def mapped_bytes() -> int:

@@ -39,7 +39,7 @@ SYNCED_BYTES = 1 << 28
 
 
 class Store(Episodes):
-    """The episodes of a folder, read where they lie.
+    """The episodes of a folder, read where they lie; `lost` says what of them is missing, as after a power cut.
 
     It shows what was there when it was opened; `refresh` looks again, while someone else may be appending.
     """
@@ -47,14 +47,14 @@ class Store(Episodes):
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.maps: dict[str, mmap.mmap] = {}
+        self.lost: list[Problem] = []
         super().__init__(read_spec(self.path), {}, np.zeros(0, RECORD), [])
         self.refresh()
 
     def refresh(self) -> None:
         """See the episodes that were appended since."""
-        self.records = read_index(self.path, self.spec)
-        self.texts = read_texts(self.path)
-        self.problems = [Problem(**line) for line in runs.read_lines(self.path / SET_ASIDE)]
+        self.records, self.texts, self.lost = read_index(self.path, self.spec)
+        self.problems = read_problems(self.path)
         self.arrays = {name: self.mapped(name) for name in columns(self.spec)}
 
     def mapped(self, name: str) -> Array:
@@ -76,7 +76,8 @@ class Store(Episodes):
             mapped.madvise(mmap.MADV_DONTNEED)
 
     def verify(self) -> Iterator[Problem]:
-        """Compare every episode's bytes with its checksum; the damaged ones."""
+        """Compare every episode's bytes with its checksum; the damaged ones, and what is missing."""
+        yield from self.lost
         for number, record in enumerate(self.records, 1):
             if checksum(self.part(name, record) for name in self.arrays) != record["checksum"]:
                 yield Problem(str(self.path), number, "its bytes are not those that were written")
@@ -85,7 +86,7 @@ class Store(Episodes):
 class StoreWriter:
     """Appends episodes. Made by `StoreWriter.create` (new) or `StoreWriter.append_to`; one at a time a store."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, repair: bool = False) -> None:
         self.path, self.spec = path, read_spec(path)
         self._lock = (path / CONFIG).open("rb")
         try:
@@ -93,7 +94,13 @@ class StoreWriter:
         except OSError:
             self._lock.close()
             raise ValueError(f"{path}: another process is writing to this store") from None
-        index = read_index(path, self.spec)
+        try:
+            index, texts, self.lost = read_index(path, self.spec)
+            if self.lost and not repair:
+                raise ValueError(f"{self.lost[0]}; append_to(path, repair=True) goes on without them")
+        except ValueError:
+            self._lock.close()
+            raise
         last = index[-1] if len(index) else None
         self.steps = int(last["first_step"] + last["steps"]) if last is not None else 0
         self.frames = int(last["first_observation"] + last["observations"]) if last is not None else 0
@@ -101,7 +108,7 @@ class StoreWriter:
         cut(path / INDEX, len(index) * RECORD.itemsize)
         self._files = {name: self.open_column(name) for name in columns(self.spec)}
         self._index = (path / INDEX).open("ab", buffering=0)
-        self._texts = {text: number for number, text in enumerate(read_texts(path))}
+        self._texts = {text: number for number, text in enumerate(texts)}
         self._texts_written = len(self._texts)
         self._texts_file = (path / TEXTS).open("ab", buffering=0)
         cut(path / TEXTS, whole_lines(path / TEXTS))
@@ -121,9 +128,12 @@ class StoreWriter:
         return cls(path)
 
     @classmethod
-    def append_to(cls, path: Path | str) -> Self:
-        """A store that is there; what a killed writer left unfinished is cut off."""
-        return cls(Path(path))
+    def append_to(cls, path: Path | str, *, repair: bool = False) -> Self:
+        """A store that is there; what a killed writer left unfinished is cut off.
+
+        Episodes that the index has and a column lacks, as after a power cut, are given up only with `repair`.
+        """
+        return cls(Path(path), repair=repair)
 
     def open_column(self, name: str) -> Any:
         dtype, shape = columns(self.spec)[name]
@@ -134,6 +144,8 @@ class StoreWriter:
 
     def append(self, episode: Episode) -> None:
         """Add an episode; one that does not fit the store is refused."""
+        if self._lock.closed:
+            raise ValueError(f"{self.path}: this writer was closed")
         episode.fits(self.spec)
         record = np.zeros(1, RECORD)
         fill(record[0], episode, self.spec, self.frames, self.steps, self._texts)
@@ -206,22 +218,66 @@ def read_spec(path: Path) -> Spec:
     config = runs.parse(path / CONFIG, runs.read_text(path / CONFIG), 1)
     if config.pop("format", None) != FORMAT:
         raise ValueError(f"{path / CONFIG}: is of another format; this version reads {FORMAT}")
+    kinds: dict[str, Any] = {
+        "frame": list, "actions": int, "stack": int, "env": str, "has_probs": bool, "has_legal": bool
+    }  # fmt: skip
+    if set(config) != set(kinds) or any(type(config[name]) is not kind for name, kind in kinds.items()):
+        raise ValueError(f"{path / CONFIG}: must hold format, {', '.join(kinds)}, each of its kind")
     try:
         return Spec(**config)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path / CONFIG}: {error}") from None
 
 
-def read_index(path: Path, spec: Spec) -> Array:
-    """The records of the episodes that are there whole; nobody can write to them."""
+def read_index(path: Path, spec: Spec) -> tuple[Array, list[str], list[Problem]]:
+    """The records of the episodes that are there whole, all texts, and what a column lacks of other episodes.
+
+    The index is read first: what it names was written before it, even while someone is writing.
+    """
     written = (path / INDEX).read_bytes() if (path / INDEX).exists() else b""
     index = np.frombuffer(written[: len(written) // RECORD.itemsize * RECORD.itemsize], RECORD)
+    if not (path / INDEX).exists() and any((path / f"{name}.bin").exists() for name in columns(spec)):
+        raise ValueError(f"{path / INDEX}: is missing; without it nobody knows which episodes there are")
+    texts = read_texts(path)
+    check_records(path, index, len(texts))
+    whole, lost = index, []
     for name, (dtype, shape) in columns(spec).items():
         file, size = path / f"{name}.bin", dtype.itemsize * math.prod(shape)
+        if len(index) and not file.exists():
+            raise ValueError(f"{file}: is missing")
         entries = file.stat().st_size // size if file.exists() else 0
         which = ("first_observation", "observations") if name == "observations" else ("first_step", "steps")
-        index = index[index[which[0]] + index[which[1]] <= entries]  # after a power cut the disk may lack the last ones
-    return index
+        there = index[which[0]] + index[which[1]] <= entries  # after a power cut the disk may lack the last ones
+        if not there.all():
+            wanted, short = int(index[-1][which[0]] + index[-1][which[1]]), int((~there).sum())
+            lost.append(
+                Problem(str(file), 0, f"holds {entries:,} of {wanted:,} entries, so {short:,} episodes are lost")
+            )
+        whole = whole if len(whole) <= there.sum() else index[: int(there.sum())]
+    return whole, texts, lost
+
+
+def check_records(path: Path, index: Array, texts: int) -> None:
+    """Refuse an index that no writer wrote: episodes follow each other, and everything that they name is there."""
+    steps, observations = index["steps"].astype(np.int64), index["observations"].astype(np.int64)
+    good = (steps >= 1) & (observations >= steps) & (observations <= steps + 1)
+    good &= index["first_step"] == np.cumsum(steps) - steps
+    good &= index["first_observation"] == np.cumsum(observations) - observations
+    if not good.all():
+        raise ValueError(f"{path / INDEX}, record {int(good.argmin()) + 1}: is damaged")
+    named = np.stack([index["player"], index["source"]]) if len(index) else np.zeros((2, 0), np.int32)
+    if (named < 0).any() or (named >= texts).any():
+        raise ValueError(f"{path / TEXTS}: lacks names that episodes have (it holds {texts})")
+
+
+def read_problems(path: Path) -> list[Problem]:
+    """The episodes that were set aside."""
+    found = []
+    for number, line in enumerate(runs.read_lines(path / SET_ASIDE), 1):
+        if [type(line.get(name)) for name in Problem._fields] != [str, int, str] or len(line) != len(Problem._fields):
+            raise ValueError(f"{path / SET_ASIDE}, line {number}: is no source, line and reason")
+        found.append(Problem(**line))
+    return found
 
 
 def read_texts(path: Path) -> list[str]:

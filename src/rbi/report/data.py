@@ -38,6 +38,14 @@ def info_table(found: dict[str, Any]) -> Table:
     return table
 
 
+def info_tables(found: dict[str, Any]) -> list[Table]:
+    """Everything that there is to show."""
+    tables = [info_table(found)]
+    if found["episodes"]:
+        tables += [action_table(found), *([players] if (players := player_table(found)) else [])]
+    return tables + ([problem_table(found["problems"], found["set_aside"])] if found["set_aside"] else [])
+
+
 def kind(spec: dict[str, Any]) -> str:
     size = " x ".join(str(n) for n in spec["frame"])
     return f"pictures {size}" if len(spec["frame"]) > 1 else f"vectors of {size}"
@@ -69,6 +77,8 @@ def rewards_text(found: dict[str, Any]) -> str:
 
 def players_text(found: dict[str, Any]) -> str:
     count = found["players_in_all"]
+    if not count:
+        return "none"
     if count == 1 and not found["players"][0]["name"]:
         return "not said"
     return f"{count:,}"
@@ -76,28 +86,34 @@ def players_text(found: dict[str, Any]) -> str:
 
 def coverage_text(found: dict[str, Any]) -> str:
     text = (
-        f"{found['actions_tried']} of {len(found['actions'])} actions taken, as spread as "
+        f"{len(found['actions'])} of {found['spec']['actions']:,} actions taken, as spread as "
         f"{found['actions_effective']:.1f} equal ones"
     )
     seen = found["observations_seen"]
     return text + (f"; {seen['distinct']:,} of {seen['looked_at']:,} observations differ" if seen else "")
 
 
+def shown_actions(found: dict[str, Any]) -> tuple[list[int], Any, str]:
+    """Actions to show, their counts, and what to say if they are not all: then the most frequent ones."""
+    taken = {int(action): count for action, count in found["actions"].items()}
+    if found["spec"]["actions"] <= SHOWN_ACTIONS:
+        every = list(range(found["spec"]["actions"]))
+        return every, np.array([taken.get(action, 0) for action in every]), ""
+    most = sorted(taken, key=lambda action: (-taken[action], action))[:SHOWN_ACTIONS]
+    told = f"the {len(most)} most frequent of {found['spec']['actions']:,}"
+    return most, np.array([taken[action] for action in most]), told
+
+
 def action_table(found: dict[str, Any]) -> Table:
     """How often each action was taken."""
-    taken = np.asarray(found["actions"])
-    shares = taken / max(1, taken.sum())
-    most = max(float(shares.max()), 1e-9)
-    table = Table(box=SIMPLE_HEAD, title="actions")
+    actions, counts, told = shown_actions(found)
+    table = Table(box=SIMPLE_HEAD, title="actions", caption=told or None)
     for name in ("action", "steps", "share"):
         table.add_column(name, justify="right")
     table.add_column("")
-    order = np.argsort(-taken, kind="stable")[:SHOWN_ACTIONS] if len(taken) > SHOWN_ACTIONS else range(len(taken))
-    for action in order:
-        bar = "█" * round(24 * shares[action] / most)
-        table.add_row(str(action), f"{taken[action]:,}", f"{100 * shares[action]:.1f}%", bar)
-    if len(taken) > SHOWN_ACTIONS:
-        table.caption = f"the {SHOWN_ACTIONS} most frequent of {len(taken):,}"
+    for action, count in zip(actions, counts, strict=True):
+        bar = "█" * round(24 * count / max(1, counts.max()))
+        table.add_row(str(action), f"{count:,}", f"{100 * count / max(1, found['steps']):.1f}%", bar)
     return table
 
 
@@ -116,9 +132,9 @@ def player_table(found: dict[str, Any]) -> Table | None:
     return table
 
 
-def problem_table(problems: list[dict[str, Any]], count: int, where: str) -> Table:
+def problem_table(problems: list[dict[str, Any]], count: int) -> Table:
     """What was set aside, one example of each kind."""
-    table = Table(box=SIMPLE_HEAD, title=f"{count:,} episodes set aside{where}")
+    table = Table(box=SIMPLE_HEAD, title=f"set aside: {count:,}")
     table.add_column("the first of each kind", overflow="fold")
     for problem in problems:
         table.add_row(problem["first"])
@@ -136,10 +152,11 @@ def info_figure(found: dict[str, Any]) -> Any:
             panel.axvline(found[name]["mean"], color=ACCENT, linewidth=1.4)
             panel.annotate(" mean", (found[name]["mean"], 1), xycoords=("data", "axes fraction"), va="top")
             panel.set(xlabel=label, ylabel="episodes")
-        taken = np.asarray(found["actions"])
-        panels[2].bar(np.arange(len(taken)), taken / max(1, taken.sum()), color=GREY)
-        panels[2].set(xlabel="action", ylabel="share of steps")
-        panels[2].xaxis.get_major_locator().set_params(integer=True)
+        actions, counts, told = shown_actions(found)
+        panels[2].bar(np.arange(len(actions)), counts / max(1, found["steps"]), color=GREY)
+        panels[2].set_xticks(np.arange(len(actions)), actions, fontsize=6 if len(actions) > 9 else None)
+        panels[2].tick_params("x", rotation=90 if told else 0)
+        panels[2].set(xlabel="action" + (f", {told}" if told else ""), ylabel="share of steps")
     return figure
 
 

@@ -37,10 +37,11 @@ def recognise(path: Path) -> Format:
     """What kind of data lies there."""
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
-    for name in get_args(Format):
-        if module(name).recognises(path):
-            found: Format = name
-            return found
+    found: list[Format] = [name for name in get_args(Format) if module(name).recognises(path)]
+    if set(found) >= {"parquet", "csv"}:
+        raise ValueError(f"{path}: holds both .parquet and .csv files; name one with --format")
+    if found:
+        return found[0]
     raise ValueError(f"{path}: no format that we know is there; name it with --format ({', '.join(get_args(Format))})")
 
 
@@ -50,7 +51,12 @@ def open_reader(path: Path | str, format_: Format | None = None, settings: Setti
     name = format_ or recognise(path)
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
-    found: Reader = module(name).open_reader(path, settings or Settings())
+    settings = settings or Settings()
+    if settings.table != TableConfig() and name not in ("parquet", "csv"):
+        raise ValueError(f"--table: {path} is read as {name}, not as a table")
+    if settings.agc != AgcConfig() and name != "agc":
+        raise ValueError(f"--agc: {path} is read as {name}, not as AGC")
+    found: Reader = module(name).open_reader(path, settings)
     return found
 
 
@@ -67,7 +73,7 @@ def load_episodes(
     large). Episodes that cannot be used are left out and told in `.problems`; with `strict` the first is an error.
     """
     path = Path(path)
-    if (format_ := format) in (None, "store") and is_store(path):
+    if (format_ := format) in (None, "store") and is_store(path) and settings is None:
         return Store(path)
     reader = open_reader(path, format_, settings)
     problems: list[Problem] = []

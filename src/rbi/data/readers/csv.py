@@ -1,4 +1,4 @@
-"""Tables of text: comma-separated values, the names of the columns in the first line. A row is a line."""
+"""Tables of text, the names of the columns in the first line, which also tells what separates them. A row is a line."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -16,6 +16,7 @@ from rbi.data.readers.tables import TableReader
 
 BLOCK_CHARACTERS = 1 << 18  # larger ones are slower: the texts leave the cache
 SUFFIX = ".csv"
+SEPARATORS = ",;\t|"
 
 
 def recognises(path: Path) -> bool:
@@ -33,7 +34,8 @@ class CsvFiles:
 
     def names(self, path: Path) -> list[str]:
         with open_text(path) as file:
-            header = next(csv.reader([file.readline()]), [])
+            line = file.readline()
+            header = next(csv.reader([line], delimiter=separator(line)), [])
         if not header:
             raise ValueError(f"{path}: the first line must name the columns, and is empty")
         if damaged("".join(header)):
@@ -50,10 +52,10 @@ class CsvFiles:
         names = self.names(path)
         places = {name: names.index(name) for name in columns}
         with open_text(path) as file:
-            file.readline()
+            by = separator(file.readline())
             line = 2
             while lines := file.readlines(BLOCK_CHARACTERS):
-                block = TextBlock(source, places, len(names), lines, line)
+                block = TextBlock(source, places, len(names), lines, line, by)
                 line += len(lines)
                 if len(block.lines):
                     yield block
@@ -62,8 +64,10 @@ class CsvFiles:
 class TextBlock:
     """Some lines of a file."""
 
-    def __init__(self, source: str, places: dict[str, int], width: int, lines: list[str], first: int) -> None:
-        self.source, self.places, self.faults = source, places, dict[int, str]()
+    def __init__(
+        self, source: str, places: dict[str, int], width: int, lines: list[str], first: int, separator: str
+    ) -> None:
+        self.source, self.places, self.faults, self.separator = source, places, dict[int, str](), separator
         rows = self.parse(lines)
         blank = [number for number, row in enumerate(rows) if not row or (len(row) == 1 and not row[0].strip())]
         self.lines = np.delete(np.arange(first, first + len(rows)), blank)
@@ -78,7 +82,7 @@ class TextBlock:
         """The fields of each line; one by one only where something is wrong."""
         if not damaged("".join(lines)):
             try:
-                rows = list(csv.reader(lines, strict=True))
+                rows = list(csv.reader(lines, delimiter=self.separator, strict=True))
             except csv.Error:
                 rows = []
             if len(rows) == len(lines):  # a quote that is not closed swallows the lines after it
@@ -89,10 +93,10 @@ class TextBlock:
         if damaged(line):
             self.faults[number] = "the line is not UTF-8 text"
         try:
-            return next(csv.reader([line], strict=True), [])
+            return next(csv.reader([line], delimiter=self.separator, strict=True), [])
         except csv.Error as error:
             self.faults[number] = f"the line cannot be read ({error}); a row must be on one line"
-            return line.rstrip("\r\n").replace('"', "").split(",")  # whose episode it was can mostly be told
+            return line.rstrip("\r\n").replace('"', "").split(self.separator)  # whose episode it was can mostly be told
 
     def fit(self, number: int, row: list[str], width: int) -> list[str]:
         """A row with too few or too many fields: noted, and kept for the sake of its episode."""
@@ -115,6 +119,11 @@ class TextBlock:
 
     def holds_text(self, _name: str) -> bool:
         return True
+
+
+def separator(header: str) -> str:
+    """What stands between the names of a header: a comma unless another sign is more frequent."""
+    return max(SEPARATORS, key=header.count)
 
 
 def open_text(path: Path) -> Any:

@@ -114,6 +114,9 @@ class ArrowBlock:
                 return column.to_numpy(zero_copy_only=False)
             return np.array(column.to_pylist(), dtype=object)
         with understood(self.path, name):
+            if pa.types.is_floating(column.type):
+                compute = needs("pyarrow.compute")
+                column = compute.if_else(compute.is_nan(column), None, column)
             column = column.cast("string").dictionary_encode()
             texts = np.array([*column.dictionary.to_pylist(), None], dtype=object)
             return texts[column.indices.fill_null(len(texts) - 1).to_numpy(zero_copy_only=False)]

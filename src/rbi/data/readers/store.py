@@ -1,6 +1,7 @@
 """Our own store, as a format among others."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from rbi.data.episode import Episode
 from rbi.data.episodes import Problem
-from rbi.data.readers.seam import Outline
+from rbi.data.readers.seam import Asked, Outline
 from rbi.data.store import Store, is_store
 
 
@@ -16,8 +17,8 @@ def recognises(path: Path) -> bool:
     return is_store(path)
 
 
-def open_reader(path: Path, _settings: Any) -> "StoreReader":
-    return StoreReader(path)
+def open_reader(path: Path, settings: Any) -> "StoreReader":
+    return StoreReader(path, settings.asked)
 
 
 class StoreReader:
@@ -25,9 +26,17 @@ class StoreReader:
 
     parallel = False
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, asked: Asked) -> None:
         self.path, self.store = path, Store(path)
-        self.spec = self.store.spec
+        spec = self.store.spec
+        if asked.actions is not None and (asked.actions < spec.actions or spec.has_legal):
+            raise ValueError(f"--actions {asked.actions}: {path} has {spec.actions}")
+        self.spec = replace(
+            spec,
+            actions=asked.actions or spec.actions,
+            stack=asked.stack or spec.stack,
+            env=asked.env or spec.env,
+        )
 
     def parts(self) -> Sequence[int]:
         return range(len(self.store))

@@ -154,6 +154,7 @@ class Checker:
             return np.stack([block.flags(name) for name in names], 1)
         values, there = block.lists(names[0], (self.spec.actions,))
         note(block, ~there, names[0], None, "is missing")
+        note(block, there & ((values != 0) & (values != 1)).any(1), names[0], None, "holds more than true and false")
         return values.astype(bool)
 
     def observations(self, block: Block) -> Array:
@@ -219,7 +220,9 @@ def note(block: Block, bad: Array, name: str, values: Array | None, reason: str)
 def numbers_of_texts(texts: Sequence[str | None], name: str, faults: dict[int, str]) -> Array:
     """Numbers written as text; NaN where one is missing, or is none, which is noted."""
     try:
-        return np.fromiter(map(float, texts), np.float64, len(texts))  # type: ignore[arg-type]
+        if "_" not in "".join(texts):  # type: ignore[arg-type]
+            return np.fromiter(map(float, texts), np.float64, len(texts))  # type: ignore[arg-type]
+        return np.array([number(text, row, name, faults) for row, text in enumerate(texts)])
     except (TypeError, ValueError):
         return np.array([number(text, row, name, faults) for row, text in enumerate(texts)])
 
@@ -234,11 +237,12 @@ def number(text: str | None, row: int, name: str, faults: dict[int, str]) -> flo
 
 
 def is_number(text: str) -> bool:
+    """Whether people would read it as a number: Python also reads 1_0 as ten."""
     try:
         float(text)
     except ValueError:
         return False
-    return True
+    return "_" not in text
 
 
 def flags_of_texts(texts: Sequence[str | None], name: str, faults: dict[int, str]) -> Array:

@@ -24,7 +24,8 @@ from rbi.data.episode import Array, Episode, Spec
 from rbi.data.readers.parquet import OWN_KEY
 from rbi.data.readers.seam import needs
 
-GROUP_BYTES = 1 << 25
+GROUP_BYTES, ROW_BYTES = 1 << 25, 64
+EACH = ("player", "source", "line", "quit")
 
 
 def write_parquet(episodes: Iterable[Episode], spec: Spec, path: Path) -> None:
@@ -34,19 +35,21 @@ def write_parquet(episodes: Iterable[Episode], spec: Spec, path: Path) -> None:
 
     def write(growing: Path) -> None:
         with parquet.ParquetWriter(growing, schema) as writer:
-            for tables in groups(to_table(episode, number, spec, schema) for number, episode in enumerate(episodes)):
-                writer.write_table(needs("pyarrow").concat_tables(tables))
+            written = 0
+            for group in groups(episodes):
+                writer.write_table(to_table(group, written, spec, schema))
+                written += len(group)
 
     runs.write_whole(path, write)
 
 
-def groups(tables: Iterator[Any]) -> Iterator[list[Any]]:
-    """Tables one after the other, as many as are written together."""
-    waiting: list[Any] = []
+def groups(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
+    """Episodes one after the other, as many as are written together."""
+    waiting: list[Episode] = []
     size = 0
-    for table in tables:
-        waiting.append(table)
-        size += table.nbytes
+    for episode in episodes:
+        waiting.append(episode)
+        size += episode.observations.nbytes + ROW_BYTES * len(episode)
         if size >= GROUP_BYTES:
             yield waiting
             waiting, size = [], 0
@@ -82,36 +85,47 @@ def schema_of(spec: Spec) -> Any:
     return pa.schema(list(columns.items()), metadata={OWN_KEY: json.dumps(asdict(spec))})
 
 
-def to_table(episode: Episode, number: int, spec: Spec, schema: Any) -> Any:
-    """The rows of one episode."""
+def to_table(episodes: list[Episode], first: int, spec: Spec, schema: Any) -> Any:
+    """The rows of some episodes, of which the first one has this number."""
     pa = needs("pyarrow")
-    try:
-        episode.fits(spec)
-    except ValueError as error:
-        raise ValueError(f"episode {number + 1}: {error}") from None
-    steps = len(episode)
-    observation = schema.field("obs").type
-    final = nested(episode.observations[steps:]) if episode.has_final else pa.nulls(1, observation)
+    for number, episode in enumerate(episodes, first + 1):
+        try:
+            episode.fits(spec)
+        except ValueError as error:
+            raise ValueError(f"episode {number}: {error}") from None
+    steps = np.array([len(episode) for episode in episodes])
+    kept = np.array([episode.has_final for episode in episodes])
     columns: dict[str, Any] = {
-        "episode_id": np.full(steps, number),
-        "t": np.arange(steps),
-        "obs": nested(episode.observations[:steps]),
-        "action": episode.actions,
-        "reward": episode.rewards,
-        "terminated": episode.terminated,
-        "truncated": episode.truncated,
-        "life_lost": episode.life_lost,
-        "final_obs": pa.concat_arrays([pa.nulls(steps - 1, observation), final]),
-        "player": pa.repeat(episode.player, steps),
-        "source": pa.repeat(episode.source, steps),
-        "line": np.full(steps, episode.line),
-        "quit": np.full(steps, episode.quit),
+        "episode_id": np.repeat(np.arange(first, first + len(episodes)), steps),
+        "t": np.arange(steps.sum()) - np.repeat(steps.cumsum() - steps, steps),
+        "obs": nested(np.concatenate([episode.observations[: len(episode)] for episode in episodes])),
+        "action": joined(episodes, "actions"),
+        "reward": joined(episodes, "rewards"),
+        **{name: joined(episodes, name) for name in ("terminated", "truncated", "life_lost")},
+        "final_obs": pa.nulls(int(steps.sum()), schema.field("obs").type),
+        **{name: each(episodes, name).take(pa.array(np.repeat(np.arange(len(episodes)), steps))) for name in EACH},
     }
+    if kept.any():
+        last = np.zeros(steps.sum(), np.int64)
+        last[steps.cumsum() - 1] = kept.cumsum() - 1
+        none = np.ones(steps.sum(), bool)
+        none[steps.cumsum() - 1] = ~kept
+        finals = nested(np.stack([episode.observations[-1] for episode in episodes if episode.has_final]))
+        columns["final_obs"] = finals.take(pa.array(last, mask=none))
     if spec.has_probs:
-        columns["action_prob"] = episode.action_probs
+        columns["action_prob"] = joined(episodes, "action_probs")
     if spec.has_legal:
-        columns["action_mask"] = nested(episode.legal)
+        columns["action_mask"] = nested(joined(episodes, "legal"))
     return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+def joined(episodes: list[Episode], name: str) -> Array:
+    return np.concatenate([getattr(episode, name) for episode in episodes])
+
+
+def each(episodes: list[Episode], name: str) -> Any:
+    """One value an episode."""
+    return needs("pyarrow").array([getattr(episode, name) for episode in episodes])
 
 
 def nested(array: Array | None) -> Any:
