@@ -188,6 +188,6 @@ def draw_learning(path):
             low, high = ([p[k] for p in points] for k in ("score_low", "score_high"))
             panel.fill_between(frames, low, high, color=look["color"], alpha=0.13, linewidth=0)
         panel.set(xlabel="million frames", ylabel="score while learning")
-        panel.legend(loc="upper left")
+        panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
         figure.savefig(path, dpi=130)
         plt.close(figure)
