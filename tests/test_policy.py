@@ -8,6 +8,7 @@ import torch
 
 import rbi
 from rbi.nets import drawn
+from rbi.nets.from_logs import LogNetConfig, LogNetworks
 from rbi.policy import Policy
 from rbi.sight import Sight
 
@@ -103,3 +104,55 @@ def test_saving_over_a_policy_replaces_it_whole(tmp_path):
     policy_of(VECTOR, rule="greedy", with_pi=False).save(tmp_path / "p")
     assert rbi.load_policy(tmp_path / "p").networks.pi is None
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
+
+
+@pytest.mark.parametrize("sight", [Sight((3,), 1, 4), Sight((36, 36), 4, 4)])
+def test_a_policy_learned_from_logs_comes_back_the_same_with_its_temperature(sight, tmp_path):
+    networks = LogNetworks(sight, LogNetConfig(latent=8))
+    networks.train()
+    for _ in range(3):  # so that batch norm has statistics of its own
+        states = torch.as_tensor(states_of(sight, 16)).view(16, sight.stack, *sight.frame)
+        networks.pi(sight.look(states, torch.float32))
+    policy = Policy(networks, rbi.parse_rule("reroute(0.5,1.5)"), temperature=2.5, env="X-v0")
+    policy.save(tmp_path / "p")
+    back, states = rbi.load_policy(tmp_path / "p"), states_of(sight)
+    assert back.temperature == 2.5
+    np.testing.assert_array_equal(back.predict_proba(states), policy.predict_proba(states))
+
+
+def test_a_higher_temperature_makes_the_behaviour_more_even():
+    sight = Sight((3,), 1, 4)
+    networks = LogNetworks(sight, LogNetConfig(latent=8))
+    policies = [Policy(networks, rbi.parse_rule("behavior"), temperature=t) for t in (0.2, 5)]
+    cold, hot = (policy.predict_proba(states_of(sight)) for policy in policies)
+    assert (cold.max(1) > hot.max(1)).all()
+
+
+def test_legal_actions_get_all_the_mass_and_the_bounds_hold_for_what_is_left_of_beta():
+    sight = Sight((3,), 1, 4)
+    policy, states = policy_of(sight, "reroute(0.5,1.5)", 0.0), states_of(sight)
+    legal = np.array([[1, 1, 0, 1]] * len(states), dtype=bool)
+    pi = policy.predict_proba(states, legal)
+    beta = policy_of(sight, "behavior", 0.0)
+    beta.networks.load_state_dict(policy.networks.state_dict())
+    base = beta.predict_proba(states) * legal
+    base /= base.sum(1, keepdims=True)
+    assert (pi[:, 2] == 0).all()
+    np.testing.assert_allclose(pi.sum(1), 1, atol=1e-6)
+    ratio = pi[:, [0, 1, 3]] / base[:, [0, 1, 3]]
+    assert ((ratio > 0.5 - 1e-4) & (ratio < 1.5 + 1e-4)).all()
+    assert (policy.act(states, np.random.default_rng(0), legal) != 2).all()
+
+
+@pytest.mark.parametrize(
+    ("legal", "told"),
+    [
+        (np.ones((6, 3), bool), "must be booleans"),
+        (np.ones((6, 4)), "must be booleans"),
+        (np.zeros((6, 4), bool), "state 0: no action is legal"),
+    ],
+)
+def test_masks_that_are_none_are_refused(legal, told):
+    sight = Sight((3,), 1, 4)
+    with pytest.raises(ValueError, match=told):
+        policy_of(sight).predict_proba(states_of(sight), legal)

@@ -4,6 +4,7 @@ policy.json           what it sees, among how many actions it chooses, its rule,
 weights.safetensors   the networks; loading it runs no code
 """
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from rbi import runs
 from rbi.nets import MOST_HIDDEN, Networks
+from rbi.nets.from_logs import LogNetConfig, LogNetworks
 from rbi.rules import Rule, greedy, mix, parse_rule
 from rbi.sight import Sight
 
@@ -23,7 +25,7 @@ CONFIG, WEIGHTS = "policy.json", "weights.safetensors"
 
 
 class Policy:
-    """pi = (1 - c_greedy) rule(beta, Q) + c_greedy greedy(Q), where beta is the pi-net's policy.
+    """pi = (1 - c_greedy) rule(beta, Q) + c_greedy greedy(Q), where beta is the pi-net's policy at a temperature.
 
     Without a pi-net beta is uniform, and with the greedy rule pi is Q-learning's policy. States are arrays
     `[B, stack, *frame]` (or `[B, *frame]` where one frame is a state). A reroute policy is stochastic: its guarantees
@@ -32,35 +34,37 @@ class Policy:
 
     def __init__(
         self,
-        networks: Networks,
+        networks: Networks | LogNetworks,
         rule: Rule,
         c_greedy: float = 0.0,
         *,
+        temperature: float = 1.0,
         env: str = "",
         about: dict[str, Any] | None = None,
     ) -> None:
         self.networks = networks.eval().requires_grad_(False)
         self.rule, self.c_greedy, self.env, self.about = rule, c_greedy, env, dict(about or {})
-        self.sight = networks.sight
+        self.sight, self.temperature = networks.sight, temperature
         self._example = next(networks.parameters())
 
-    def predict_proba(self, states: Any) -> np.ndarray[Any, Any]:
-        """Probabilities of all actions, `[B, A]`."""
-        array: np.ndarray[Any, Any] = self.probs(self.tensor(states)).cpu().numpy()
+    def predict_proba(self, states: Any, legal: Any = None) -> np.ndarray[Any, Any]:
+        """Probabilities of all actions, `[B, A]`; with `legal`, booleans `[B, A]`, of those that can be taken."""
+        masks = None if legal is None else self.masks(legal, len(states))
+        array: np.ndarray[Any, Any] = self.probs(self.tensor(states), masks).cpu().numpy()
         return array
 
-    def act(self, states: Any, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    def act(self, states: Any, rng: np.random.Generator, legal: Any = None) -> np.ndarray[Any, Any]:
         """Actions `[B]`, drawn from the policy."""
-        probs = self.predict_proba(states)
+        probs = self.predict_proba(states, legal)
         draw = rng.random((len(probs), 1))
         return np.minimum((draw >= probs.cumsum(1)).sum(1), probs.shape[1] - 1)
 
-    def mode(self, states: Any) -> np.ndarray[Any, Any]:
+    def mode(self, states: Any, legal: Any = None) -> np.ndarray[Any, Any]:
         """The most probable actions `[B]`. Not the policy that the rule speaks of: its ratio to beta is unbounded."""
-        best: np.ndarray[Any, Any] = self.predict_proba(states).argmax(1)
+        best: np.ndarray[Any, Any] = self.predict_proba(states, legal).argmax(1)
         return best
 
-    def probs(self, states: torch.Tensor) -> torch.Tensor:
+    def probs(self, states: torch.Tensor, legal: torch.Tensor | None = None) -> torch.Tensor:
         """`predict_proba` for tensors on the policy's device."""
         with torch.no_grad():
             seen = self.sight.look(states, self._example.dtype)
@@ -68,10 +72,23 @@ class Policy:
                 q, _ = self.networks.q(seen)
                 beta = torch.full_like(q, 1 / self.sight.actions)
             else:
-                beta = torch.softmax(self.networks.pi(seen), 1)
+                beta = torch.softmax(self.networks.pi(seen) / self.temperature, 1)
                 q, _ = self.networks.q(seen, beta)
-            pi = self.rule(beta, q, check=False)
-            return mix(pi, greedy(beta, q, check=False), self.c_greedy, check=False) if self.c_greedy else pi
+            pi = self.rule(beta, q, legal=legal, check=False)
+            if not self.c_greedy:
+                return pi
+            return mix(pi, greedy(beta, q, legal=legal, check=False), self.c_greedy, check=False)
+
+    def masks(self, legal: Any, count: int) -> torch.Tensor:
+        """Legal actions as the rules take them; a state without any is refused."""
+        given = np.asarray(legal)
+        if given.shape != (count, self.sight.actions) or given.dtype != bool:
+            raise ValueError(
+                f"legal of shape {given.shape}, {given.dtype}: must be booleans {count, self.sight.actions}"
+            )
+        if not given.any(1).all():
+            raise ValueError(f"state {int(given.any(1).argmin())}: no action is legal")
+        return torch.from_numpy(given).to(self._example.device)
 
     def tensor(self, states: Any) -> torch.Tensor:
         """States as the networks take them; another shape is refused."""
@@ -94,17 +111,38 @@ class Policy:
         config = {
             "format": FORMAT,
             "sight": asdict(self.sight),
-            "hidden": self.networks.hidden,
-            "pi_net": self.networks.pi is not None,
+            **described(self.networks),
             "rule": str(self.rule),
             "c_greedy": self.c_greedy,
+            "temperature": self.temperature,
             "env": self.env,
             "about": self.about,
         }
-        weights = {k: v.detach().float().cpu().contiguous() for k, v in self.networks.state_dict().items()}
+        weights = {k: to_save(v) for k, v in self.networks.state_dict().items()}
         with runs.whole_folder(path) as growing:
             save_file(weights, growing / WEIGHTS)
             runs.write_json(growing / CONFIG, config)
+
+
+def to_save(tensor: torch.Tensor) -> torch.Tensor:
+    found = tensor.detach().cpu().contiguous()
+    return found.float() if found.is_floating_point() else found
+
+
+def described(networks: Networks | LogNetworks) -> dict[str, Any]:
+    """What a policy's file says about its networks."""
+    if isinstance(networks, LogNetworks):
+        return {"from_logs": asdict(networks.config)}
+    return {"hidden": networks.hidden, "pi_net": networks.pi is not None}
+
+
+def networks_of(sight: Sight, config: dict[str, Any]) -> Networks | LogNetworks:
+    """Networks as a policy's file describes them, with any weights."""
+    if "from_logs" in config:
+        return LogNetworks(sight, LogNetConfig(**config["from_logs"]))
+    if not 1 <= config["hidden"] <= MOST_HIDDEN:
+        raise ValueError(f"hidden = {config['hidden']}: must lie in [1, {MOST_HIDDEN:,}]")
+    return Networks(sight, config["hidden"], with_pi=config["pi_net"] is True)
 
 
 def load_policy(path: Path | str) -> Policy:
@@ -120,10 +158,14 @@ def load_policy(path: Path | str) -> Policy:
         raise ValueError(f"{path / CONFIG}: is of format {config.get('format')}; this version reads {FORMAT}")
     try:
         sight = Sight(tuple(config["sight"]["frame"]), config["sight"]["stack"], config["sight"]["actions"])
-        if not 1 <= config["hidden"] <= MOST_HIDDEN:
-            raise ValueError(f"hidden = {config['hidden']}: must lie in [1, {MOST_HIDDEN:,}]")
-        networks = Networks(sight, config["hidden"], with_pi=config["pi_net"] is True)
-        rule, c_greedy = parse_rule(config["rule"]), float(config["c_greedy"])
+        networks = networks_of(sight, config)
+        rule, c_greedy, temperature = (
+            parse_rule(config["rule"]),
+            float(config["c_greedy"]),
+            config.get("temperature", 1.0),
+        )
+        if not 0 < float(temperature) < math.inf:
+            raise ValueError(f"temperature = {temperature}: must be positive")
         if not 0 <= c_greedy <= 1:
             raise ValueError(f"c_greedy = {c_greedy}: must lie in [0, 1]")
         env, about = config.get("env", ""), config.get("about", {})
@@ -137,4 +179,4 @@ def load_policy(path: Path | str) -> Policy:
         networks.load_state_dict(load_file(path / WEIGHTS))
     except (safetensors.SafetensorError, RuntimeError, OSError) as error:
         raise ValueError(f"{path / WEIGHTS}: cannot be read ({str(error).splitlines()[0]})") from None
-    return Policy(networks, rule, c_greedy, env=env, about=about)
+    return Policy(networks, rule, c_greedy, temperature=temperature, env=env, about=about)

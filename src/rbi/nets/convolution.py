@@ -23,6 +23,15 @@ def convolve_relu(x: Tensor, weight: Tensor, bias: Tensor, kernel: int, stride: 
     return answer
 
 
+def convolve(x: Tensor, weight: Tensor, kernel: int, stride: int) -> Tensor:
+    """The convolution alone, without bias and relu."""
+    if x.is_cuda:
+        filters = weight.view(-1, kernel, kernel, x.shape[3]).permute(0, 3, 1, 2)
+        return functional.conv2d(x.permute(0, 3, 1, 2), filters, stride=stride).permute(0, 2, 3, 1)
+    answer: Tensor = _Products.apply(x.contiguous(), weight, kernel, stride)
+    return answer
+
+
 class _OnGpu(torch.autograd.Function):
     """One fused kernel forward; the mask of relu, the two gradients and the bias's sum backward."""
 
@@ -71,6 +80,27 @@ class _ByPatches(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             dx = input_gradient(dy.view(*seen.shape[:3], -1), weight, x_shape, kernel, stride)
         return dx, d_weight, dy.sum(0), None, None
+
+
+class _Products(torch.autograd.Function):
+    """The same without bias and relu."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, kernel: int, stride: int) -> Tensor:
+        seen = patches(x, kernel, stride)
+        ctx.save_for_backward(seen, weight)
+        ctx.geometry = (x.shape, kernel, stride)
+        return (seen.flatten(0, 2) @ weight.T).view(*seen.shape[:3], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        seen, weight = ctx.saved_tensors
+        x_shape, kernel, stride = ctx.geometry
+        dy = grads[0].reshape(-1, len(weight))
+        dx = None
+        if ctx.needs_input_grad[0]:
+            dx = input_gradient(dy.view(*seen.shape[:3], -1), weight, x_shape, kernel, stride)
+        return dx, dy.T @ seen.flatten(0, 2), None, None
 
 
 def patches(x: Tensor, kernel: int, stride: int) -> Tensor:

@@ -1,0 +1,126 @@
+"""The networks of section 4, for data that does not grow: DQN's, held back from learning it by heart.
+
+dropout -> (convolution -> batch norm -> ReLU) x 3 -> linear -> batch norm -> ReLU -> dropout -> actions, value
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rbi.nets.convolution import convolve
+from rbi.nets.networks import MOST_HIDDEN
+from rbi.sight import Sight
+
+
+@dataclass(frozen=True)
+class LogNetConfig:
+    """The networks for beta and Q.      (paper: table of hyperparameters)"""
+
+    latent: int = 1024
+    """Numbers in the last hidden layer."""
+    input_dropout: float = 0.25
+    """The share of what is seen that is blanked while learning."""
+    latent_dropout: float = 0.5
+    """The share of the last hidden layer that is blanked while learning."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.latent <= MOST_HIDDEN:
+            raise ValueError(f"latent = {self.latent}: must lie in [1, {MOST_HIDDEN:,}]")
+        for name in ("input_dropout", "latent_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)}: must lie in [0, 1)")
+
+
+class Normalised(nn.Module):
+    """A layer without bias, batch norm and ReLU: over pictures with a kernel, over vectors without."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int = 0, stride: int = 0) -> None:
+        super().__init__()
+        self.kernel, self.stride = kernel, stride
+        bound = 1 / math.sqrt(inputs)
+        self.weight = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound))
+        self.norm = nn.BatchNorm1d(outputs)
+
+    def forward(self, seen: Tensor) -> Tensor:
+        if not self.kernel:
+            return functional.relu_(self.norm(functional.linear(seen, self.weight)))
+        product = convolve(seen, self.weight, self.kernel, self.stride)
+        return functional.relu_(self.norm(product.flatten(0, 2))).view_as(product)
+
+
+class LogNet(nn.Module):
+    """A number for every action and one for the state. It looks at what `Sight.look` gives."""
+
+    def __init__(self, sight: Sight, config: LogNetConfig) -> None:
+        super().__init__()
+        self.latent_dropout = config.latent_dropout
+        self.layers = nn.ModuleList()
+        channels = sight.channels() if sight.layers else 0
+        for layer in sight.layers:
+            self.layers.append(Normalised(layer.kernel**2 * channels, layer.filters, layer.kernel, layer.stride))
+            channels = layer.filters
+        features = sight.features()
+        self.dense = nn.ModuleList()
+        for _ in range(1 if sight.pictures else 2):  # a vector gets a second layer in place of the convolutions
+            self.dense.append(Normalised(features, config.latent))
+            features = config.latent
+        self.heads = nn.Linear(config.latent, sight.actions + 1)
+
+    def forward(self, seen: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """`[B, A]` and `[B]`, in float32. With a generator, a share of the last hidden layer is blanked."""
+        for layer in self.layers:
+            seen = layer(seen)
+        seen = seen.flatten(1)
+        for layer in self.dense:
+            seen = layer(seen)
+        out = self.heads(dropped(seen, self.latent_dropout, generator)).float()
+        return out[:, :-1], out[:, -1]
+
+
+def dropped(x: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
+    """Blank a share of the numbers and enlarge the others, so that their sum is expected to stay; nothing without a
+    generator."""
+    if generator is None or not share:
+        return x
+    kept = torch.empty_like(x).bernoulli_(1 - share, generator=generator)
+    return x * kept.div_(1 - share)
+
+
+class LoggedPolicyNet(nn.Module):
+    """beta: who acted, as a network; its softmax is the policy."""
+
+    def __init__(self, sight: Sight, config: LogNetConfig) -> None:
+        super().__init__()
+        self.net = LogNet(sight, config)
+
+    def forward(self, seen: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Logits `[B, A]`."""
+        logits, _ = self.net(seen, generator)
+        return logits
+
+
+class LoggedQNet(nn.Module):
+    """Q of beta, duelling: Q = V + a - mean a."""
+
+    def __init__(self, sight: Sight, config: LogNetConfig) -> None:
+        super().__init__()
+        self.net = LogNet(sight, config)
+
+    def forward(
+        self, seen: Tensor, _pi: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Q(s, .) `[B, A]` and V(s) `[B]`."""
+        advantage, value = self.net(seen, generator)
+        return value[:, None] + advantage - advantage.mean(1, keepdim=True), value
+
+
+class LogNetworks(nn.Module):
+    """Both networks, as `rbi.Policy` takes them."""
+
+    def __init__(self, sight: Sight, config: LogNetConfig) -> None:
+        super().__init__()
+        self.sight, self.config = sight, config
+        self.q, self.pi = LoggedQNet(sight, config), LoggedPolicyNet(sight, config)

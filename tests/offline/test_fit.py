@@ -1,0 +1,105 @@
+"""beta and Q follow the gradients of their losses, and learn what the data says."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from rbi.data import Episode, Episodes, Sampler, SamplerConfig, Spec
+from rbi.nets.from_logs import LogNetConfig, dropped
+from rbi.offline.fit import Fit, FitConfig, networks_for
+from rbi.sight import Sight
+from tests.data.episodes import episode
+
+PLAIN = LogNetConfig(latent=16, input_dropout=0.0, latent_dropout=0.0)
+
+
+def seeded(number=0):
+    return torch.Generator().manual_seed(number)
+
+
+def fit_of(frame, *, nets=PLAIN, seed=0, **changes):
+    rng = np.random.default_rng(1)
+    data = [episode(rng, 12, frame=frame) for _ in range(6)]
+    stack = 1 if len(frame) == 1 else 4
+
+    sampler = Sampler(Episodes.of(data, Spec(frame, 4, stack)), SamplerConfig(batch=8), seeded(2))
+    networks = networks_for(Sight(frame, stack, 4), nets, seed)
+    return Fit(FitConfig(nets=nets, **changes), networks, sampler, seeded(3))
+
+
+@pytest.mark.parametrize("frame", [(3,), (36, 36), (10, 10, 2)])
+def test_an_update_follows_the_gradient_of_both_losses(frame):
+    fit = fit_of(frame)
+    batch = Sampler(fit.sampler.data, fit.sampler.config, seeded(2)).draw()  # the one that comes next
+    seen = fit.sight.look(batch.states, torch.float32)
+    fit.networks.train()
+    logits, (q, _) = fit.networks.pi(seen), fit.networks.q(seen)
+    chosen = q.gather(1, batch.actions[:, None]).squeeze(1)
+    loss = functional.cross_entropy(logits, batch.actions) + (batch.returns - chosen).square().mean()
+    expected = torch.autograd.grad(loss, list(fit.networks.parameters()))
+    fit.update()
+    start = 0
+    for gradient in expected:
+        part = fit.adam.gradient[start : start + gradient.numel()].view(gradient.shape)
+        torch.testing.assert_close(part, gradient, rtol=1e-4, atol=1e-6)
+        start += -(-gradient.numel() // 64) * 64
+
+
+def test_beta_and_q_learn_what_there_is_to_learn():
+    """Two states; in the first action 0 is taken in three of four cases, in the second always 1; returns differ."""
+
+    rng = np.random.default_rng(0)
+    data = []
+    for _ in range(400):
+        state = int(rng.integers(2))
+        action = 1 if state else int(rng.random() < 0.25)
+        reward = [[1.0, -1.0], [0.0, 0.5]][state][action]
+        end = np.array([True])
+        data.append(Episode(np.eye(2, dtype=np.float32)[[state]], np.array([action]), np.array([reward]), end, ~end))
+    sampler = Sampler(Episodes.of(data, Spec((2,), 2)), SamplerConfig(batch=64), seeded())
+    config = FitConfig(updates=400, learning_rate=0.01, nets=PLAIN)
+    fit = Fit(config, networks_for(Sight((2,), 1, 2), PLAIN, 0), sampler, seeded())
+    for _ in fit.learn():
+        pass
+    fit.networks.eval()
+    seen = fit.sight.look(torch.eye(2)[:, None], torch.float32)
+    with torch.no_grad():
+        beta, (q, _) = torch.softmax(fit.networks.pi(seen), 1), fit.networks.q(seen)
+    taken = np.mean([e.actions[0] == 0 for e in data if e.observations[0, 0] == 1])
+    assert float(beta[0, 0]) == pytest.approx(taken, abs=0.05)
+    assert float(beta[1, 1]) > 0.97
+    assert q[0].tolist() == pytest.approx([1.0, -1.0], abs=0.1)
+    assert float(q[1, 1]) == pytest.approx(0.5, abs=0.1)
+
+
+def test_dropout_blanks_its_share_keeps_the_mean_and_needs_a_generator():
+    x = torch.ones(200, 500)
+    assert dropped(x, 0.25, None) is x
+    blanked = dropped(x, 0.25, seeded())
+    assert float((blanked == 0).float().mean()) == pytest.approx(0.25, abs=0.01)
+    assert float(blanked.mean()) == pytest.approx(1.0, abs=0.02)
+    again = dropped(x, 0.25, seeded())
+    assert torch.equal(blanked, again)
+
+
+def test_the_same_seeds_give_the_same_networks_and_dropout_changes_them():
+    fits = [fit_of((3,), nets=nets) for nets in (PLAIN, PLAIN, LogNetConfig(latent=16))]
+    for fit in fits:
+        for _ in range(5):
+            fit.networks.train()
+            fit.update()
+    assert torch.equal(fits[0].vector, fits[1].vector)
+    assert not torch.equal(fits[0].vector, fits[2].vector)
+
+
+@pytest.mark.parametrize("changes", [dict(updates=0), dict(learning_rate=0.0), dict(adam_epsilon=1.0)])
+def test_nonsense_is_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        FitConfig(**changes)
+
+
+@pytest.mark.parametrize("changes", [dict(latent=0), dict(input_dropout=1.0), dict(latent_dropout=-0.1)])
+def test_networks_of_nonsense_are_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        LogNetConfig(**changes)
