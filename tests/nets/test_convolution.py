@@ -5,7 +5,7 @@ import torch
 from pytest import approx
 from torch.nn import functional
 
-from rbi.nets.convolution import convolve_relu
+from rbi.nets.convolution import convolve, convolve_relu
 from rbi.sight import out_size
 
 # height, width, channels, filters, kernel, stride; in some the last rows or columns are seen by no kernel
@@ -47,6 +47,20 @@ def test_gradients_are_those_of_finite_differences(size):
     *shape, kernel, stride = size
     given = [tensor.requires_grad_() for tensor in drawn(*shape, kernel, batch=2)]
     assert torch.autograd.gradcheck(lambda *three: convolve_relu(*three, kernel, stride), given)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_the_convolution_alone_and_its_gradients_are_torchs(size):
+    *shape, kernel, stride = size
+    x, weight, _ = (tensor.requires_grad_() for tensor in drawn(*shape, kernel))
+    filters = weight.view(len(weight), kernel, kernel, x.shape[3]).permute(0, 3, 1, 2)
+    ours = convolve(x, weight, kernel, stride)
+    theirs = torch.conv2d(x.permute(0, 3, 1, 2), filters, None, stride).permute(0, 2, 3, 1)
+    assert ours.detach().numpy() == approx(theirs.detach().numpy(), abs=1e-12)
+    slope = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1), dtype=ours.dtype)
+    grads = (torch.autograd.grad(answer, (x, weight), slope) for answer in (ours, theirs))
+    for mine, expected in zip(*grads, strict=True):
+        assert mine.numpy() == approx(expected.numpy(), abs=1e-11)
 
 
 def test_pixels_that_no_kernel_sees_get_no_gradient():

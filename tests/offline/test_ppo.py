@@ -1,0 +1,65 @@
+"""The ascent starts at beta, climbs, and does not pass what the closed form reaches."""
+
+import numpy as np
+import pytest
+import torch
+
+import rbi
+from rbi.data import Episodes, Sampler, SamplerConfig, Spec
+from rbi.nets.from_logs import LogNetConfig
+from rbi.offline.fit import networks_for
+from rbi.offline.ppo import AscentConfig, PpoAscent
+from rbi.policy import Policy
+from rbi.sight import Sight
+from tests.data.episodes import episode
+
+SIGHT = Sight((3,), 1, 4)
+
+
+def ascent_of(**changes):
+    rng = np.random.default_rng(0)
+    data = Episodes.of([episode(rng, 8) for _ in range(4)], Spec((3,), 4))
+    sampler = Sampler(data, SamplerConfig(batch=32), torch.Generator().manual_seed(0))
+    networks = networks_for(SIGHT, LogNetConfig(latent=64), 1)
+    with torch.no_grad():  # values that differ: the ascent has something to climb
+        networks.q.net.heads.weight.mul_(5)
+    return PpoAscent(AscentConfig(**changes), networks, sampler, temperature=0.7), data
+
+
+def test_it_starts_at_beta_and_climbs_to_the_closed_forms_objective_and_no_further():
+    ascent, data = ascent_of(updates=600, learning_rate=0.005)
+    states = torch.as_tensor(np.array(data.arrays["observations"]))[:, None]
+    seen = SIGHT.look(states, torch.float32)
+    with torch.no_grad():
+        beta = torch.softmax(ascent.learned.pi(seen) / 0.7, 1)
+        q, _ = ascent.learned.q(seen)
+        advantage = q - (beta * q).sum(1, keepdim=True)
+        first = ascent.objective(seen)
+        best = rbi.measures.ppo_objective(rbi.max_ppo(beta, q, 0.5), beta, advantage, 0.5)
+    assert float(first.abs().max()) < 1e-6  # sum_a beta A = 0
+    earned = list(ascent.learn())
+    assert earned[-1] > earned[0]
+    with torch.no_grad():
+        last = ascent.objective(seen)
+    assert (last <= best + 1e-5).all()
+    assert float(last.mean()) > 0.9 * float(best.mean())
+
+
+def test_the_policy_that_comes_out_is_the_network_that_climbed_and_beta_is_left_alone():
+    ascent, data = ascent_of(updates=50, learning_rate=0.005)
+    before = {name: value.clone() for name, value in ascent.learned.state_dict().items()}
+    list(ascent.learn())
+    for name, value in ascent.learned.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    states = np.array(data.arrays["observations"][:5])
+    policy = Policy(ascent.networks(), rbi.Behavior(), temperature=0.7)
+    seen = SIGHT.look(torch.as_tensor(states)[:, None], torch.float32)
+    with torch.no_grad():
+        expected = torch.softmax(ascent.pi(seen) / 0.7, 1).numpy()
+    np.testing.assert_allclose(policy.predict_proba(states), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("changes", [dict(epsilon=0.0), dict(epsilon=1.0), dict(updates=0), dict(learning_rate=2.0)])
+def test_nonsense_is_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        AscentConfig(**changes)
