@@ -1,0 +1,62 @@
+"""The paper's claim of section 4 where truth is known: from a crowd's data, by networks, scored without noise."""
+
+import numpy as np
+import pytest
+import torch
+
+import rbi
+from rbi.data import Sampler, SamplerConfig
+from rbi.lab.mdp import performance
+from rbi.nets.from_logs import LogNetConfig
+from rbi.offline.fit import Fit, FitConfig, networks_for
+from rbi.policy import Policy
+from rbi.sight import Sight
+
+from .crowds import recorded, world_and_crowd
+
+RULES = ("reroute(0.5,1.5)", "reroute(0,2)", "tv(0.25)", "ppo(0.5)", "greedy")
+SEEDS = range(5)
+
+
+def gains(seed):
+    """What each rule gains over the behaviour that was learned, from 30 episodes of three players."""
+    world, players = world_and_crowd(seed, qualities=(0.8, 0.9, 0.95))
+    data = recorded(world, players, 30, np.random.default_rng(seed))
+    sampler = Sampler(data, SamplerConfig(batch=128, gamma=world.discount), torch.Generator().manual_seed(seed))
+    sight, nets = Sight(data.spec.frame, 1, data.spec.actions), LogNetConfig(64, 0.0, 0.0)
+    config = FitConfig(updates=400, learning_rate=0.003, nets=nets)
+    fit = Fit(config, networks_for(sight, nets, seed), sampler, torch.Generator().manual_seed(seed))
+    for _ in fit.learn():
+        pass
+    every = np.eye(*data.spec.frame, dtype=np.float32)
+    scores = [
+        float(performance(world, Policy(fit.networks, rbi.parse_rule(rule)).predict_proba(every).astype(np.float64)))
+        for rule in ("behavior", *RULES)
+    ]
+    return np.array(scores[1:]) - scores[0]
+
+
+@pytest.fixture(scope="module")
+def found():
+    """Gains of each rule, five worlds each."""
+    return dict(zip(RULES, np.array([gains(seed) for seed in SEEDS]).T, strict=True))
+
+
+def test_reroute_falls_below_behaviour_in_no_world(found):
+    assert found["reroute(0.5,1.5)"].min() > -0.003
+    assert found["reroute(0,2)"].min() > -0.003
+    assert found["reroute(0.5,1.5)"].mean() > 0.003
+
+
+def test_steps_that_ignore_how_rare_an_action_is_fall_below(found):
+    assert found["greedy"].mean() < -0.04
+    assert (found["greedy"] < 0).all()
+    assert found["tv(0.25)"].min() < -0.01
+    assert found["ppo(0.5)"].min() < -0.01
+
+
+def test_the_order_of_safety_is_the_papers(found):
+    worst = [found[rule].min() for rule in ("reroute(0.5,1.5)", "tv(0.25)", "greedy")]
+    assert worst == sorted(worst, reverse=True)
+    spread = [found[rule].std() for rule in ("reroute(0.5,1.5)", "tv(0.25)", "greedy")]
+    assert spread == sorted(spread)
