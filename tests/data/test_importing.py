@@ -217,6 +217,17 @@ def test_a_store_tells_what_its_import_set_aside_and_what_is_lost(tmp_path, caps
     assert "rewards.bin" in capsys.readouterr().out
 
 
+def test_an_action_that_a_bad_disk_made_is_told_not_a_crash(tmp_path, capsys):
+    table(tmp_path / "clicks.csv", 3)
+    assert main(["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "s")]) == 0
+    actions = np.fromfile(tmp_path / "s" / "actions.bin", "<i4")
+    actions[4] = -5
+    actions.tofile(tmp_path / "s" / "actions.bin")
+    assert main(["data", "info", str(tmp_path / "s"), "--out", str(tmp_path / "info")]) == 0
+    assert read(tmp_path / "info").finished()["set_aside"] == 1
+    assert "action -5 is not possible among 3" in capsys.readouterr().out
+
+
 def test_a_million_possible_actions_are_shown_by_the_most_frequent(tmp_path, capsys):
     table(tmp_path / "clicks.csv", 3)
     text = (tmp_path / "clicks.csv").read_text().replace("0,1,1,", "0,1,999998,")

@@ -33,8 +33,9 @@ class About:
         if isinstance(item, Problem):
             self.problems.add(item)
             return
-        if int(item.actions.max()) >= len(self.taken):
-            reason = f"action {int(item.actions.max())} is not possible among {len(self.taken)}"
+        strange = item.actions[(item.actions < 0) | (item.actions >= len(self.taken))]
+        if len(strange):
+            reason = f"action {int(strange[0])} is not possible among {len(self.taken)}"
             self.problems.add(Problem(item.source, item.line, reason))
             return
         self.taken += np.bincount(item.actions, minlength=len(self.taken))
