@@ -185,6 +185,19 @@ def test_a_killed_import_goes_on_with_resume_and_ends_the_same(tmp_path):
         assert file.read_bytes() == (tmp_path / "s" / file.name).read_bytes(), file.name
 
 
+@pytest.mark.parametrize("to", ["minari", "parquet", "store"])
+def test_an_import_of_any_kind_that_was_stopped_takes_the_rest(tmp_path, to):
+    table(tmp_path / "clicks.csv", 9)
+    assert main(["data", "export", str(tmp_path / "clicks.csv"), "--to", to, "--out", str(tmp_path / "data")]) == 0
+    arguments = ["data", "import", str(tmp_path / "data"), "--out", str(tmp_path / "s")]
+    assert main(arguments) == 0
+    index = tmp_path / "s" / "episodes.bin"
+    index.write_bytes(index.read_bytes()[: 4 * len(index.read_bytes()) // 9])  # as a kill after four of nine leaves it
+    assert main([*arguments, "--resume"]) == 0
+    for one, other in zip(Store(tmp_path / "s"), rbi.load_episodes(tmp_path / "clicks.csv"), strict=True):
+        assert_same(one, other)
+
+
 def test_info_says_what_is_there_in_any_format(tmp_path, capsys):
     table(tmp_path / "clicks.csv", 10, breaks={(4, 1)})
     assert main(["data", "info", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "info")]) == 0

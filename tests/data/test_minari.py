@@ -1,5 +1,6 @@
 """Minari data sets: what Minari writes we read, what we write Minari reads."""
 
+import gc
 import json
 import os
 import pickle
@@ -15,7 +16,8 @@ from hypothesis import given, settings
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
-from rbi.data import Episodes, Problem, Spec
+from rbi.cli import main
+from rbi.data import Episodes, Problem, Spec, Store
 from rbi.data.readers import Settings, load_episodes, open_reader, recognise
 from rbi.data.readers.observations import flattened, single_frames
 from rbi.data.readers.seam import Asked, outline_of
@@ -46,7 +48,10 @@ def collect(env, name, data_format, episodes=4):
             pass
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Minari asks for authors, links and descriptions
-        return collector.create_dataset(name)
+        made = collector.create_dataset(name)
+        del collector
+        gc.collect()  # its temporary folders go now, with a warning of their own
+    return made
 
 
 def store(folder, observation_space, action_space, data_format="hdf5", episodes=(), **more):
@@ -292,3 +297,17 @@ def test_other_folders_are_not_taken_for_minari(tmp_path):
     for path in (tmp_path, tmp_path / "metadata.json", tmp_path / "nothing"):
         with pytest.raises(ValueError, match=r"no format that we know|no such file"):
             recognise(path)
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_an_import_of_what_minari_recorded_goes_on_with_the_episodes_that_are_missing(here, data_format):
+    recorded = collect("CartPole-v1", "cart/random-v0", data_format, episodes=6)
+    arguments = ["data", "import", str(here / "cart" / "random-v0"), "--out", str(here / "s")]
+    assert main(arguments) == 0
+    index = here / "s" / "episodes.bin"
+    index.write_bytes(index.read_bytes()[: 2 * len(index.read_bytes()) // 6])  # as a kill after two of six leaves it
+    assert main([*arguments, "--resume"]) == 0
+    found = Store(here / "s")
+    assert [len(one) for one in found] == [len(one.rewards) for one in recorded.iterate_episodes()]
+    for one, other in zip(found, recorded.iterate_episodes(), strict=True):
+        np.testing.assert_array_equal(one.actions, other.actions)

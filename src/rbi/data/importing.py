@@ -52,7 +52,7 @@ def bring_in(reader: Reader, writer: StoreWriter, mapped: Map, *, strict: bool =
     parts = reader.parts()
     if isinstance(reader, OneEach):  # what is there already need not be read again
         sources = {source for source, _ in done}
-        parts = [part for part in parts if reader.source(part) not in sources]
+        parts = [part for part in parts if reader.file_of(part) not in sources]
         tally.before = len(reader.parts()) - len(parts)
     found = mapped(Whole(reader), parts) if reader.parallel else (reader.read(part) for part in parts)
     for items in found:

@@ -82,12 +82,12 @@ class AgcReader:
         self.numbers = numbered([folder / only] if only else folder.glob("*.txt"))
         if not self.numbers:
             raise ValueError(f"{path if only else folder}: is no episode, or holds none (files such as 12.txt)")
-        self.repeated = {} if config.duplicates else repeats(self.root, [self.source(n) for n in self.numbers])
+        self.repeated = {} if config.duplicates else repeats(self.root, [self.file_of(n) for n in self.numbers])
         if asked.actions not in (None, ACTIONS):
             raise ValueError(f"--actions = {asked.actions}: AGC has {ACTIONS}")
         self.spec = Spec((SIZE, SIZE), ACTIONS, asked.stack or 4, asked.env or ENVS[self.game])
 
-    def source(self, number: int) -> str:
+    def file_of(self, number: int) -> str:
         return f"trajectories/{self.game}/{number}.txt"
 
     def parts(self) -> Sequence[int]:
@@ -97,7 +97,7 @@ class AgcReader:
         try:
             yield self.episode(part)
         except EpisodeError as fault:
-            yield Problem(self.source(part), fault.line, fault.reason)
+            yield Problem(self.file_of(part), fault.line, fault.reason)
 
     def outline(self, part: int) -> Iterator[Outline | Problem]:
         """What the text alone tells: without lost lives, and with the usual offsets where they are to be found."""
@@ -105,9 +105,9 @@ class AgcReader:
             text = self.text(part)
             action, reward = (USUAL if offset is None else offset for offset in self.offsets)
             actions, rewards = Steps(len(text), self.config.phase).fold(text, action, reward)
-            yield Outline(actions, rewards, text.terminal, not text.terminal, None, False, "", self.source(part), 1)
+            yield Outline(actions, rewards, text.terminal, not text.terminal, None, False, "", self.file_of(part), 1)
         except EpisodeError as fault:
-            yield Problem(self.source(part), fault.line, fault.reason)
+            yield Problem(self.file_of(part), fault.line, fault.reason)
 
     @property
     def offsets(self) -> tuple[int | None, int | None]:
@@ -116,7 +116,7 @@ class AgcReader:
 
     def text(self, number: int) -> Trajectory:
         """An episode's text."""
-        source = self.source(number)
+        source = self.file_of(number)
         if source in self.repeated:
             raise EpisodeError(1, f"is the same episode as {self.repeated[source]}")
         try:
@@ -139,7 +139,7 @@ class AgcReader:
             truncated=last & (not text.terminal),
             life_lost=steps.holding(lost, len(actions)) & ~(last & text.terminal),
             quit=not text.terminal,
-            source=self.source(number),
+            source=self.file_of(number),
             line=1,
         )
 

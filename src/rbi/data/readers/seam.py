@@ -66,10 +66,10 @@ class Reader(Protocol):
 
 @runtime_checkable
 class OneEach(Protocol):
-    """A reader whose parts are one episode each, known by its source without reading it."""
+    """A reader whose parts are one episode each, in a file of its own."""
 
-    def source(self, part: Any) -> str:
-        """Where the episode of a part comes from."""
+    def file_of(self, part: Any) -> str:
+        """The source of the only episode of a part, known without reading it."""
 
 
 def outline_of(episode: Episode) -> Outline:
