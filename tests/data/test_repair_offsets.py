@@ -9,7 +9,7 @@ from rbi.data.repair.offsets import LARGEST, action_offset, reward_offset
 from rbi.data.repair.scores import COUNTERS
 from rbi.data.writers.agc import delayed
 from rbi.evaluation.colours import repainted
-from rbi.evaluation.players import Hopper
+from rbi.evaluation.console_players import Hopper
 from tests.data.consoles import console
 
 FRAMES, KEY_FRAME = 1500, 300

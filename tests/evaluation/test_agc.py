@@ -12,8 +12,8 @@ from rbi.data.readers.agc_text import FIRST_ROW, parse
 from rbi.envs.atari import FrameByFrame
 from rbi.evaluation.agc import Played, Recording, play, read_truth, record
 from rbi.evaluation.colours import TABLE
+from rbi.evaluation.console_players import SKILLED, Restless
 from rbi.evaluation.defects import DRIFT_FRAMES, ICONS, Defects, Injected, draw
-from rbi.evaluation.players import SKILLED, Restless
 
 GAMES = ("spaceinvaders", "qbert", "mspacman", "revenge")
 SCORES = {"spaceinvaders": (104, 102), "qbert": (91, 90, 89), "mspacman": (120, 121, 122), "revenge": (21, 20, 19)}

@@ -16,8 +16,7 @@ from rbi.data.about import About
 from rbi.data.readers import agc as agc_reader
 from rbi.data.readers.seam import outline_of
 from rbi.envs import VectorEnv
-from rbi.evaluation import Protocol, agc
-from rbi.evaluation import players as console_players
+from rbi.evaluation import Protocol, agc, console_players
 from rbi.evaluation.console import AtConsole
 from rbi.evaluation.crowd import Manners
 from rbi.evaluation.recording import Player, Recorder

@@ -1,4 +1,4 @@
-"""How good a policy is: episodes under a stated protocol, their scores, a film."""
+"""Policies and other players at play: scores under a stated protocol, films, recordings of episodes."""
 
 from rbi.evaluation.outcomes import EpisodeScores, Outcome, RecentScores
 from rbi.evaluation.rollout import Protocol, play

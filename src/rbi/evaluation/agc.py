@@ -23,6 +23,7 @@ from rbi.data.readers.agc import ENVS
 from rbi.data.writers.agc import Rows, Version, write_episode
 from rbi.envs.atari import FrameByFrame
 from rbi.evaluation.colours import repainted
+from rbi.evaluation.console_players import SKILLED, Player, Restless
 from rbi.evaluation.defects import (
     Defects,
     Injected,
@@ -33,7 +34,6 @@ from rbi.evaluation.defects import (
     drifted,
     wrong_score,
 )
-from rbi.evaluation.players import SKILLED, Player, Restless
 
 QBERT_LIVES = 8  # where its memory counts them: 2, 1, 0, 255, and 254 when the game is over
 
