@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rbi.cli import main
+from rbi.data.readers import load_episodes
 from rbi.data.readers.agc import ENVS
 from rbi.data.readers.agc_text import FIRST_ROW, parse
 from rbi.envs.atari import FrameByFrame
@@ -275,3 +277,16 @@ def test_the_truth_is_plain_json(whole):
     root, truths = whole
     told = json.loads((root / "truth" / "qbert" / "0.json").read_text())
     assert set(told) == {field.name for field in dataclasses.fields(truths["qbert"])}
+
+
+def test_the_command_records_what_the_importer_reads_and_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["data", "record", "restless", "--to", "agc", "--env", "ALE/SpaceInvaders-v5", "--out", "agc"]
+    assert main([*command, "--episodes", "1"]) == 0
+    [first] = (tmp_path / "agc" / "trajectories" / "spaceinvaders").iterdir()
+    before = first.read_bytes()
+    assert main([*command, "--episodes", "2", "--resume"]) == 0
+    assert first.read_bytes() == before
+    assert main(["data", "import", "agc", "--out", "s"]) == 0
+    truths = [read_truth(tmp_path / "agc", "spaceinvaders", number) for number in (0, 2)]
+    assert [one.score for one in load_episodes(tmp_path / "s")] == [truth.score for truth in truths]
