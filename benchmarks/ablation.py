@@ -16,21 +16,27 @@ from rbi.envs import World, make
 from rbi.online.plan import GROUPS, PAPER_FRAMES, plan
 
 RESULTS = Path(__file__).parent / "results"
-VARIANTS = {  # part, setting, value; each beside a base that centres advantages by the policy, as the paper does
+VARIANTS = {  # changes of the preset: part, setting, value
     "base": (),
-    "mean": ("learner", "centres", "mean"),
-    "learner": ("actor", "improves", "learner"),
-    "greedy.3": ("actor", "c_greedy", 0.3),
-    "nowpi": ("learner", "weighs_policy", False),
-    "replay128k": ("replay", "states", 128_000),
+    "pi": (("learner", "centres", "pi"),),
+    "learner": (("actor", "improves", "learner"),),
+    "greedy.3": (("actor", "c_greedy", 0.3),),
+    "nowpi": (("learner", "weighs_policy", False),),
+    "replay128k": (("replay", "states", 128_000),),
+    "rate2.5": (("learner", "learning_rate", 2.5e-4),),
+    "uniform": (("replay", "priority_exponent", 0.0),),
+    "net": (("learner", "bootstraps", "net"),),
+    "rate2.5-learner": (("learner", "learning_rate", 2.5e-4), ("actor", "improves", "learner")),
+    "rate2.5-uniform": (("learner", "learning_rate", 2.5e-4), ("replay", "priority_exponent", 0.0)),
+    "apex-rate2.5": (("", "algo", "apex"), ("learner", "learning_rate", 2.5e-4)),
 }
 
 
-def variant(base, change):
-    if not change:
-        return base
-    part, name, value = change
-    return replace(base, **{part: replace(getattr(base, part), **{name: value})})
+def variant(base, changes):
+    for part, name, value in changes:
+        whole = {name: value} if not part else {part: replace(getattr(base, part), **{name: value})}
+        base = replace(base, **whole)
+    return base
 
 
 def main():
@@ -46,7 +52,6 @@ def main():
     base = plan("fast", asked.env, "rbi")
     base = replace(
         base,
-        learner=replace(base.learner, centres="pi"),
         pace=replace(base.pace, updates=asked.updates, players=asked.players),
     )
     world = World(asked.env, max_frames=PAPER_FRAMES)
@@ -65,7 +70,7 @@ def main():
             "seed": 0,
             "variants": found,
         }
-        (asked.out / f"ablation-{game}.json").write_text(runs.to_json(told) + "\n")
+        (asked.out / f"ablation-{game}-{asked.updates // 1000}k.json").write_text(runs.to_json(told) + "\n")
 
 
 if __name__ == "__main__":

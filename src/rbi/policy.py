@@ -66,18 +66,24 @@ class Policy:
 
     def probs(self, states: torch.Tensor, legal: torch.Tensor | None = None) -> torch.Tensor:
         """`predict_proba` for tensors on the policy's device."""
+        return self.step(*self.believed(states), legal)
+
+    def believed(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the networks say: beta and Q, `[B, A]` each. Policies that share networks differ in `step` alone."""
         with torch.no_grad():
             seen = self.sight.look(states, self._example.dtype)
             if self.networks.pi is None:
                 q, _ = self.networks.q(seen)
-                beta = torch.full_like(q, 1 / self.sight.actions)
-            else:
-                beta = torch.softmax(self.networks.pi(seen) / self.temperature, 1)
-                q, _ = self.networks.q(seen, beta)
-            pi = self.rule(beta, q, legal=legal, check=False)
-            if not self.c_greedy:
-                return pi
-            return mix(pi, greedy(beta, q, legal=legal, check=False), self.c_greedy, check=False)
+                return torch.full_like(q, 1 / self.sight.actions), q
+            beta = torch.softmax(self.networks.pi(seen) / self.temperature, 1)
+            return beta, self.networks.q(seen, beta)[0]
+
+    def step(self, beta: torch.Tensor, q: torch.Tensor, legal: torch.Tensor | None = None) -> torch.Tensor:
+        """The improvement step, `[B, A]`: pi from beta and Q."""
+        pi = self.rule(beta, q, legal=legal, check=False)
+        if not self.c_greedy:
+            return pi
+        return mix(pi, greedy(beta, q, legal=legal, check=False), self.c_greedy, check=False)
 
     def masks(self, legal: Any, count: int) -> torch.Tensor:
         """Legal actions as the rules take them; a state without any is refused."""
@@ -132,14 +138,14 @@ def to_save(tensor: torch.Tensor) -> torch.Tensor:
 def described(networks: Networks | LogNetworks) -> dict[str, Any]:
     """What a policy's file says about its networks."""
     if isinstance(networks, LogNetworks):
-        return {"from_logs": asdict(networks.config)}
+        return {"from_logs": asdict(networks.config), "pi_net": networks.pi is not None}
     return {"hidden": networks.hidden, "pi_net": networks.pi is not None}
 
 
 def networks_of(sight: Sight, config: dict[str, Any]) -> Networks | LogNetworks:
     """Networks as a policy's file describes them, with any weights."""
     if "from_logs" in config:
-        return LogNetworks(sight, LogNetConfig(**config["from_logs"]))
+        return LogNetworks(sight, LogNetConfig(**config["from_logs"]), with_pi=config.get("pi_net") is not False)
     if not 1 <= config["hidden"] <= MOST_HIDDEN:
         raise ValueError(f"hidden = {config['hidden']}: must lie in [1, {MOST_HIDDEN:,}]")
     return Networks(sight, config["hidden"], with_pi=config["pi_net"] is True)

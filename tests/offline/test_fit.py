@@ -1,13 +1,16 @@
 """beta and Q follow the gradients of their losses, and learn what the data says."""
 
+from collections import deque
+
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
 from rbi.data import Episode, Episodes, Sampler, SamplerConfig, Spec
-from rbi.nets.from_logs import LogNetConfig, dropped
-from rbi.offline.fit import Fit, FitConfig, networks_for
+from rbi.nets.from_logs import LogNetConfig, dropped, networks_for
+from rbi.offline.fit import Fit, FitConfig
+from rbi.offline.learning import learn
 from rbi.sight import Sight
 from tests.data.episodes import episode
 
@@ -41,7 +44,7 @@ def test_an_update_follows_the_gradient_of_both_losses(frame):
     fit.update()
     start = 0
     for gradient in expected:
-        part = fit.adam.gradient[start : start + gradient.numel()].view(gradient.shape)
+        part = fit.trained.adam.gradient[start : start + gradient.numel()].view(gradient.shape)
         torch.testing.assert_close(part, gradient, rtol=1e-4, atol=1e-6)
         start += -(-gradient.numel() // 64) * 64
 
@@ -60,8 +63,7 @@ def test_beta_and_q_learn_what_there_is_to_learn():
     sampler = Sampler(Episodes.of(data, Spec((2,), 2)), SamplerConfig(batch=64), seeded())
     config = FitConfig(updates=400, learning_rate=0.01, nets=PLAIN)
     fit = Fit(config, networks_for(Sight((2,), 1, 2), PLAIN, 0), sampler, seeded())
-    for _ in fit.learn():
-        pass
+    deque(learn(fit, fit.config.updates), maxlen=0)
     fit.networks.eval()
     seen = fit.sight.look(torch.eye(2)[:, None], torch.float32)
     with torch.no_grad():
@@ -89,8 +91,8 @@ def test_the_same_seeds_give_the_same_networks_and_dropout_changes_them():
         for _ in range(5):
             fit.networks.train()
             fit.update()
-    assert torch.equal(fits[0].vector, fits[1].vector)
-    assert not torch.equal(fits[0].vector, fits[2].vector)
+    assert torch.equal(fits[0].trained.vector, fits[1].trained.vector)
+    assert not torch.equal(fits[0].trained.vector, fits[2].trained.vector)
 
 
 @pytest.mark.parametrize("changes", [dict(updates=0), dict(learning_rate=0.0), dict(adam_epsilon=1.0)])

@@ -1,15 +1,18 @@
 """What is held out was not learned from, and the diagnosis is what it says."""
 
+from collections import deque
+
 import numpy as np
 import pytest
 import torch
 from pytest import approx
 
 from rbi.data import Sampler, SamplerConfig
-from rbi.nets.from_logs import LogNetConfig
+from rbi.nets.from_logs import LogNetConfig, networks_for
 from rbi.offline.calibration import log_probs
-from rbi.offline.fit import Fit, FitConfig, networks_for
+from rbi.offline.fit import Fit, FitConfig
 from rbi.offline.held_out import Answers, answers, diagnosis, split
+from rbi.offline.learning import learn
 from rbi.sight import Sight
 
 from .crowds import recorded, world_and_crowd
@@ -17,8 +20,8 @@ from .crowds import recorded, world_and_crowd
 
 @pytest.mark.parametrize(("episodes", "share", "held"), [(10, 0.2, 2), (2, 0.01, 1), (3, 0.99, 2), (100, 0.1, 10)])
 def test_every_episode_is_on_one_side_and_both_have_some(episodes, share, held):
-    learn, out = split(episodes, share, np.random.default_rng(0))
-    assert sorted([*learn, *out]) == [*range(episodes)]
+    mine, out = split(episodes, share, np.random.default_rng(0))
+    assert sorted([*mine, *out]) == [*range(episodes)]
     assert len(out) == held
 
 
@@ -31,9 +34,9 @@ def test_what_cannot_be_split_is_refused(episodes, share):
 def test_networks_that_have_learned_are_better_than_frequencies_on_episodes_that_they_never_saw():
     world, players = world_and_crowd(0)
     data = recorded(world, players, 200, np.random.default_rng(0))
-    learn, out = split(len(data), 0.25, np.random.default_rng(1))
+    mine, out = split(len(data), 0.25, np.random.default_rng(1))
     config = SamplerConfig(batch=128, gamma=world.discount)
-    samplers = [Sampler(data, config, torch.Generator().manual_seed(0), which=which) for which in (learn, out)]
+    samplers = [Sampler(data, config, torch.Generator().manual_seed(0), which=which) for which in (mine, out)]
     sight, nets = Sight(data.spec.frame, 1, data.spec.actions), LogNetConfig(32, 0.0, 0.0)
     fit = Fit(
         FitConfig(updates=400, learning_rate=0.003, nets=nets),
@@ -41,8 +44,7 @@ def test_networks_that_have_learned_are_better_than_frequencies_on_episodes_that
         samplers[0],
         torch.Generator().manual_seed(0),
     )
-    for _ in fit.learn():
-        pass
+    deque(learn(fit, fit.config.updates), maxlen=0)
     held = answers(fit.networks, samplers[1])
     assert len(held.actions) == len(samplers[1].usable)
     found = diagnosis(held)

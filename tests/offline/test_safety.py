@@ -1,5 +1,7 @@
 """The paper's claim of section 4 where truth is known: from a crowd's data, by networks, scored without noise."""
 
+from collections import deque
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,9 @@ import torch
 import rbi
 from rbi.data import Sampler, SamplerConfig
 from rbi.lab.mdp import performance
-from rbi.nets.from_logs import LogNetConfig
-from rbi.offline.fit import Fit, FitConfig, networks_for
+from rbi.nets.from_logs import LogNetConfig, networks_for
+from rbi.offline.fit import Fit, FitConfig
+from rbi.offline.learning import learn
 from rbi.policy import Policy
 from rbi.sight import Sight
 
@@ -26,8 +29,7 @@ def gains(seed):
     sight, nets = Sight(data.spec.frame, 1, data.spec.actions), LogNetConfig(64, 0.0, 0.0)
     config = FitConfig(updates=400, learning_rate=0.003, nets=nets)
     fit = Fit(config, networks_for(sight, nets, seed), sampler, torch.Generator().manual_seed(seed))
-    for _ in fit.learn():
-        pass
+    deque(learn(fit, fit.config.updates), maxlen=0)
     every = np.eye(*data.spec.frame, dtype=np.float32)
     scores = [
         float(performance(world, Policy(fit.networks, rbi.parse_rule(rule)).predict_proba(every).astype(np.float64)))

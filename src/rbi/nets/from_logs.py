@@ -118,9 +118,17 @@ class LoggedQNet(nn.Module):
 
 
 class LogNetworks(nn.Module):
-    """Both networks, as `rbi.Policy` takes them."""
+    """Both networks, as `rbi.Policy` takes them; without a pi-net where a Q is learned alone."""
 
-    def __init__(self, sight: Sight, config: LogNetConfig) -> None:
+    def __init__(self, sight: Sight, config: LogNetConfig, *, with_pi: bool = True) -> None:
         super().__init__()
         self.sight, self.config = sight, config
-        self.q, self.pi = LoggedQNet(sight, config), LoggedPolicyNet(sight, config)
+        self.q = LoggedQNet(sight, config)
+        self.pi = LoggedPolicyNet(sight, config) if with_pi else None
+
+
+def networks_for(sight: Sight, config: LogNetConfig, seed: int, *, with_pi: bool = True) -> LogNetworks:
+    """Networks with weights drawn from a seed, on the CPU; PyTorch's own generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LogNetworks(sight, config, with_pi=with_pi)

@@ -35,6 +35,7 @@ def split(episodes: int, share: float, rng: np.random.Generator) -> tuple[Array,
 
 def answers(networks: LogNetworks, sampler: Sampler) -> Answers:
     """Ask about every usable step of a sampler, each once."""
+    assert networks.pi is not None
     networks.eval()
     parts = []
     with torch.no_grad():

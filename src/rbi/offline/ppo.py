@@ -7,7 +7,6 @@ takes, unlike `max_ppo`, which gives one of them in closed form.
 """
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +14,11 @@ from torch import Tensor
 
 from rbi import measures
 from rbi.data import Sampler
-from rbi.nets import Adam, attach, join, to_vector
 from rbi.nets.from_logs import LogNetworks
+from rbi.nets.trained import Trained
+from rbi.offline.learning import frozen, means
+
+METRICS = ("ppo_objective",)
 
 
 @dataclass(frozen=True)
@@ -44,34 +46,38 @@ class PpoAscent:
     at the start the ratio is 1 in every state."""
 
     def __init__(self, config: AscentConfig, learned: LogNetworks, sampler: Sampler, temperature: float = 1.0) -> None:
+        assert learned.pi is not None
         self.config, self.learned, self.sampler, self.temperature = config, learned.eval(), sampler, temperature
-        self.sight = learned.sight
-        self.pi = copy.deepcopy(learned.pi).eval().requires_grad_(True)
-        self.vector = to_vector(self.pi).to(sampler.device)
-        attach(self.pi, self.vector)
-        self.parameters = list(self.pi.parameters())
-        self.adam = Adam(self.vector, self.vector, config.learning_rate, 1e-8)
+        self.sight, self.beta = learned.sight, learned.pi
+        self.pi = copy.deepcopy(learned.pi).eval()
+        self.trained = Trained(self.pi, sampler.device, config.learning_rate)
+        self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=sampler.device)
         self.updates = 0
 
-    def learn(self) -> Iterator[float]:
-        """Take all updates; the objective of each batch before its update."""
-        while self.updates < self.config.updates:
-            yield self.update()
-
-    def update(self) -> float:
+    def update(self) -> None:
         """One step uphill."""
-        seen = self.sight.look(self.sampler.draw().states, torch.float32)
-        objective = self.objective(seen).mean()
-        gradients = torch.autograd.grad(-objective, self.parameters)
-        join(gradients, self.pi, self.adam.gradient)
-        self.adam.step()
+        objective = self.objective(self.sight.look(self.sampler.draw().states, torch.float32)).mean()
+        self.sums += torch.stack([objective.detach(), torch.ones_like(objective)])
+        self.trained.descend([-objective])
+
+    def passed(self) -> None:
+        """Count an update."""
         self.updates += 1
-        return float(objective.detach())
+
+    def metrics(self) -> dict[str, float]:
+        """The mean objective since the last call. Waits for the device."""
+        return means(METRICS, self.sums)
+
+    def generators(self) -> list[torch.Generator]:
+        return [self.sampler.generator]
+
+    def state(self) -> dict[str, Tensor]:
+        return self.trained.state() | {"sums": self.sums}
 
     def objective(self, seen: Tensor) -> Tensor:
         """What each state earns, `[B]`."""
         with torch.no_grad():
-            beta = torch.softmax(self.learned.pi(seen) / self.temperature, 1)
+            beta = torch.softmax(self.beta(seen) / self.temperature, 1)
             q, _ = self.learned.q(seen)
             advantage = q - (beta * q).sum(1, keepdim=True)
         pi = torch.softmax(self.pi(seen) / self.temperature, 1)
@@ -80,6 +86,6 @@ class PpoAscent:
 
     def networks(self) -> LogNetworks:
         """The networks of a policy whose behaviour is what was climbed to."""
-        found = copy.deepcopy(self.learned)
+        found = frozen(self.learned)
         found.pi = copy.deepcopy(self.pi).requires_grad_(False)
-        return found.eval()
+        return found

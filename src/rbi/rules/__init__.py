@@ -13,6 +13,7 @@ from rbi.rules.named import (
     PPO,
     BackwardKL,
     Behavior,
+    Familiar,
     ForwardKL,
     Greedy,
     Reroute,
@@ -20,12 +21,13 @@ from rbi.rules.named import (
     TotalVariation,
     parse_rule,
 )
-from rbi.rules.policies import floor, mix
+from rbi.rules.policies import familiar, floor, mix
 
 __all__ = [
     "PPO",
     "BackwardKL",
     "Behavior",
+    "Familiar",
     "ForwardKL",
     "Greedy",
     "Reroute",
@@ -33,6 +35,7 @@ __all__ = [
     "TotalVariation",
     "backward_kl",
     "count_bounds",
+    "familiar",
     "floor",
     "forward_kl",
     "greedy",

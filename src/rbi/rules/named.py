@@ -17,7 +17,7 @@ from rbi.arrays import NUMBERS
 from rbi.rules import checks
 from rbi.rules.divergence import backward_kl, forward_kl
 from rbi.rules.linear import greedy, max_ppo, max_reroute, max_tv
-from rbi.rules.policies import behavior
+from rbi.rules.policies import behavior, familiar
 
 Array = TypeVar("Array")
 
@@ -143,6 +143,22 @@ class Greedy(Rule):
 
 @final
 @dataclass(frozen=True)
+class Familiar(Rule):
+    """All probability on the best action among those that beta takes often enough: the policy of discrete BCQ."""
+
+    name: ClassVar[str] = "familiar"
+    threshold: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.between("threshold", self.threshold, 0, 1)
+
+    def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
+        return familiar(beta, advantage, self.threshold, legal=legal, check=check)
+
+
+@final
+@dataclass(frozen=True)
 class Behavior(Rule):
     """beta, unchanged."""
 
@@ -152,7 +168,7 @@ class Behavior(Rule):
         return behavior(beta, advantage, legal=legal, check=check)
 
 
-RULES: tuple[type[Rule], ...] = (Reroute, TotalVariation, PPO, ForwardKL, BackwardKL, Greedy, Behavior)
+RULES: tuple[type[Rule], ...] = (Reroute, TotalVariation, PPO, ForwardKL, BackwardKL, Greedy, Familiar, Behavior)
 
 
 def parse_rule(text: str) -> Rule:

@@ -1,4 +1,4 @@
-"""Small maps between policies: mixing two of them, and keeping every probability above a floor."""
+"""Small maps between policies: mixing two of them, a floor under every probability, and what is familiar."""
 
 from typing import Any, TypeVar
 
@@ -38,6 +38,22 @@ def floor(pi: Any, f: Any, *, legal: Any = None, check: bool = True) -> Any:
     s = State.of(pi, pi, legal)
     f, legal = s.parameter(f), s.xp.ones_like(s.beta) if s.legal is None else s.xp.astype(s.legal, s.beta.dtype)
     return s.answer((1.0 - s.sum(legal) * f) * s.beta + f * legal)
+
+
+def familiar(beta: Array, advantage: Array, threshold: float, *, legal: Any = None, check: bool = True) -> Array:
+    """All probability on the best action among those that beta takes at least `threshold` times as often as its
+    commonest: the policy of discrete BCQ.
+
+    >>> import numpy as np
+    >>> familiar(np.array([.6, .3, .1]), np.array([0., 1., 2.]), 0.3)
+    array([0., 1., 0.])
+    """
+    if check:
+        checks.state(beta, advantage, legal, {})
+        checks.between("threshold", threshold, 0, 1)
+    s = State.of(beta, advantage, legal)
+    known = s.beta >= threshold * s.xp.max(s.beta, axis=-1, keepdims=True)
+    return s.answer(s.best(among=known if s.legal is None else known & s.legal))
 
 
 def behavior(beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:

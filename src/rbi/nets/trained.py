@@ -1,0 +1,31 @@
+"""A module that learns: its weights as one vector, and Adam that steps it."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rbi.nets.adam import Adam
+from rbi.nets.vectors import attach, join, to_vector
+
+
+class Trained:
+    """`module` with its weights in `vector`, on a device, in float32. Nothing here waits for the device."""
+
+    def __init__(self, module: nn.Module, device: torch.device, learning_rate: float, epsilon: float = 1e-8) -> None:
+        self.vector = to_vector(module).to(device)
+        self.module = module.to(device).requires_grad_(True)
+        attach(module, self.vector)
+        self.parameters = list(module.parameters())
+        self.adam = Adam(self.vector, self.vector, learning_rate, epsilon)
+
+    def descend(self, outputs: Sequence[Tensor], slopes: Sequence[Tensor] | None = None) -> None:
+        """One step down, where `slopes` are the losses' gradients at the outputs; without them the outputs are losses
+        themselves."""
+        join(torch.autograd.grad(outputs, self.parameters, slopes), self.module, self.adam.gradient)
+        self.adam.step()
+
+    def state(self) -> dict[str, Tensor]:
+        """All that changes, without a copy: weights, what batch norm has seen, Adam's memory."""
+        seen = {f"buffer.{name}": buffer for name, buffer in self.module.named_buffers()}
+        return {"vector": self.vector, **seen, **self.adam.state()}
