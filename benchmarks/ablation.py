@@ -11,32 +11,12 @@ import torch
 
 from benchmarks.learning import learned
 from benchmarks.timing import machine
+from benchmarks.variants import VARIANTS, variant
 from rbi import runs
 from rbi.envs import World, make
 from rbi.online.plan import GROUPS, PAPER_FRAMES, plan
 
 RESULTS = Path(__file__).parent / "results"
-VARIANTS = {  # changes of the preset: part, setting, value
-    "base": (),
-    "pi": (("learner", "centres", "pi"),),
-    "learner": (("actor", "improves", "learner"),),
-    "greedy.3": (("actor", "c_greedy", 0.3),),
-    "nowpi": (("learner", "weighs_policy", False),),
-    "replay128k": (("replay", "states", 128_000),),
-    "rate2.5": (("learner", "learning_rate", 2.5e-4),),
-    "uniform": (("replay", "priority_exponent", 0.0),),
-    "net": (("learner", "bootstraps", "net"),),
-    "rate2.5-learner": (("learner", "learning_rate", 2.5e-4), ("actor", "improves", "learner")),
-    "rate2.5-uniform": (("learner", "learning_rate", 2.5e-4), ("replay", "priority_exponent", 0.0)),
-    "apex-rate2.5": (("", "algo", "apex"), ("learner", "learning_rate", 2.5e-4)),
-}
-
-
-def variant(base, changes):
-    for part, name, value in changes:
-        whole = {name: value} if not part else {part: replace(getattr(base, part), **{name: value})}
-        base = replace(base, **whole)
-    return base
 
 
 def main():
@@ -50,10 +30,7 @@ def main():
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     base = plan("fast", asked.env, "rbi")
-    base = replace(
-        base,
-        pace=replace(base.pace, updates=asked.updates, players=asked.players),
-    )
+    base = replace(base, pace=replace(base.pace, updates=asked.updates, players=asked.players))
     world = World(asked.env, max_frames=PAPER_FRAMES)
     worlds = [make(world, asked.players // GROUPS, asked.threads) for _ in range(GROUPS)]
     found = {}

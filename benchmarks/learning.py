@@ -13,6 +13,7 @@ import torch
 
 from benchmarks.engine import come_to_rest
 from benchmarks.timing import machine
+from benchmarks.variants import VARIANTS, variant
 from rbi import runs
 from rbi.commands.evaluate import evaluated
 from rbi.engines.local import LocalEngine
@@ -93,6 +94,7 @@ def main():
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--episodes", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop training after so long")
+    parser.add_argument("--variant", choices=VARIANTS, default="base", help="a change of the preset")
     parser.add_argument("--from", dest="run", type=Path)
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
@@ -102,9 +104,10 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     whole = plan(asked.preset, asked.env, "rbi")
     whole = replace(whole, pace=replace(whole.pace, updates=asked.updates, players=asked.players or whole.pace.players))
+    whole = variant(whole, VARIANTS[asked.variant])
     world = World(asked.env, max_frames=PAPER_FRAMES)
     worlds = [make(world, whole.pace.players // GROUPS, asked.threads) for _ in range(GROUPS)]
-    command = f"python -m benchmarks.learning --env {asked.env} --updates {asked.updates}"
+    command = f"python -m benchmarks.learning --env {asked.env} --updates {asked.updates} --variant {asked.variant}"
     for seed in asked.seeds:
         for algo in asked.algos:
             engine, found = learned(replace(whole, algo=algo), seed, device, worlds, asked.seconds)

@@ -52,7 +52,7 @@ def familiar(beta: Array, advantage: Array, threshold: float, *, legal: Any = No
         checks.state(beta, advantage, legal, {})
         checks.between("threshold", threshold, 0, 1)
     s = State.of(beta, advantage, legal)
-    known = s.beta >= threshold * s.xp.max(s.beta, axis=-1, keepdims=True)
+    known = s.beta >= threshold * (1 - 1e-6) * s.xp.max(s.beta, axis=-1, keepdims=True)  # rounding is no reason
     return s.answer(s.best(among=known if s.legal is None else known & s.legal))
 
 

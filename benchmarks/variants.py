@@ -1,0 +1,26 @@
+"""Changes of the preset `fast` that runs are compared in."""
+
+from dataclasses import replace
+
+VARIANTS = {  # changes of the preset: part, setting, value
+    "base": (),
+    "pi": (("learner", "centres", "pi"),),
+    "learner": (("actor", "improves", "learner"),),
+    "greedy.3": (("actor", "c_greedy", 0.3),),
+    "nowpi": (("learner", "weighs_policy", False),),
+    "replay250k": (("replay", "states", 250_000),),
+    "replay128k": (("replay", "states", 128_000),),
+    "rate2.5": (("learner", "learning_rate", 2.5e-4),),
+    "uniform": (("replay", "priority_exponent", 0.0),),
+    "net": (("learner", "bootstraps", "net"),),
+    "rate2.5-learner": (("learner", "learning_rate", 2.5e-4), ("actor", "improves", "learner")),
+    "rate2.5-uniform": (("learner", "learning_rate", 2.5e-4), ("replay", "priority_exponent", 0.0)),
+    "apex-rate2.5": (("", "algo", "apex"), ("learner", "learning_rate", 2.5e-4)),
+}
+
+
+def variant(base, changes):
+    for part, name, value in changes:
+        whole = {name: value} if not part else {part: replace(getattr(base, part), **{name: value})}
+        base = replace(base, **whole)
+    return base
