@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tyro.extras import SubcommandApp
 
-from rbi.commands import bandit, data, evaluate, record, rules, spi, train
+from rbi.commands import bandit, data, evaluate, improve, offline, record, rules, spi, train
 from rbi.commands.command import Command, say
 from rbi.version import __version__
 
@@ -37,6 +37,8 @@ def parse(argv: Sequence[str]) -> Command:
     experience.command(name="record")(record.Record)
     app.command(experience, name="data", help="Experience on disk: import, look at, export, record.")
     app.command(name="train")(train.with_preset(argv))
+    app.command(name="offline")(offline.with_preset(argv))
+    app.command(name="improve")(improve.Improve)
     app.command(name="evaluate")(evaluate.Evaluate)
     told = io.StringIO()
     try:

@@ -87,7 +87,7 @@ class Policy:
 
     def masks(self, legal: Any, count: int) -> torch.Tensor:
         """Legal actions as the rules take them; a state without any is refused."""
-        given = np.asarray(legal)
+        given = np.require(legal, requirements="W")  # PyTorch knows no arrays that cannot be written to
         if given.shape != (count, self.sight.actions) or given.dtype != bool:
             raise ValueError(
                 f"legal of shape {given.shape}, {given.dtype}: must be booleans {count, self.sight.actions}"
@@ -98,7 +98,7 @@ class Policy:
 
     def tensor(self, states: Any) -> torch.Tensor:
         """States as the networks take them; another shape is refused."""
-        given = torch.as_tensor(np.asarray(states))
+        given = torch.as_tensor(np.require(states, requirements="W"))
         wanted = (self.sight.stack, *self.sight.frame)
         if self.sight.stack == 1 and given.shape[1:] == self.sight.frame:
             given = given[:, None]

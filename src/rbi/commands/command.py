@@ -4,9 +4,11 @@ import collections
 import concurrent.futures
 import contextlib
 import datetime
+import itertools
 import json
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -147,6 +149,37 @@ def leave_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+@contextlib.contextmanager
+def stopping_between_ticks() -> Iterator[threading.Event]:
+    """The first Ctrl-C or SIGTERM asks the run to stop where it can be saved; a second one stops it at once."""
+    stopped = threading.Event()
+
+    def ask(number: int, frame: Any) -> None:
+        if stopped.is_set():
+            signal.default_int_handler(number, frame)
+        stopped.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def value_of(argv: Sequence[str], flag: str) -> str:
+    """What an argument is given as, in either spelling; empty if it is not."""
+    for word, following in itertools.zip_longest(argv, argv[1:], fillvalue=""):
+        if word == flag:
+            return following
+        if word.startswith(flag + "="):
+            return word.split("=", 1)[1]
+    return ""
 
 
 def progress(items: Iterable[T], told: str, total: int | None = None) -> Iterator[T]:

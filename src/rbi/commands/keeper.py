@@ -10,7 +10,7 @@ from rbi import runs
 from rbi.commands.command import SECONDS_A_LINE, say, show
 from rbi.commands.evaluate import evaluated
 from rbi.engines import checkpoint
-from rbi.engines.local import LocalEngine
+from rbi.engines.seam import Engine
 from rbi.evaluation import Protocol as Evaluation
 from rbi.online.plan import Plan
 from rbi.replay import bytes_needed
@@ -40,7 +40,7 @@ class Keeping(Protocol):
 class Keeper:
     """Keeps what a run finds: metrics, checkpoints, the last and the best policy."""
 
-    def __init__(self, command: Keeping, engine: LocalEngine, writer: runs.Writer, about: dict[str, Any]) -> None:
+    def __init__(self, command: Keeping, engine: Engine, writer: runs.Writer, about: dict[str, Any]) -> None:
         self.command, self.engine, self.writer, self.about = command, engine, writer, about
         self.began = time.monotonic() - about["seconds"]
         self.saved = time.monotonic()
@@ -116,7 +116,10 @@ class Keeper:
             "last": self.last,
             "steps_per_second": states / seconds,
             "updates_per_second": self.engine.learner.updates / seconds,
+            **self.engine.summary(),
         }
+        if self.about.get("resumed"):
+            result["resumed"] = self.about["resumed"]
         if self.command.episodes:
             policy = self.engine.policy().to(self.engine.device)
             protocol = Evaluation("paper")
@@ -134,7 +137,7 @@ class Keeper:
 class Watch:
     """What a person sees while it runs: a bar on a terminal, a line now and then elsewhere."""
 
-    def __init__(self, plan: Plan, engine: LocalEngine) -> None:
+    def __init__(self, plan: Plan, engine: Engine) -> None:
         self.plan, self.engine = plan, engine
         console = Console(stderr=True)
         self.live = console.is_terminal

@@ -1,12 +1,10 @@
-"""`rbi train`: iterative RL on one machine, with checkpoints, metrics and the policies that came out."""
+"""`rbi train`: iterative RL on this machine or a cluster, with checkpoints, metrics and the policies that came out."""
 
 import contextlib
 import dataclasses
 import itertools
 import os
 import shutil
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +13,13 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from rbi import envs, runs
-from rbi.commands.command import Command, say, show
+from rbi.commands.command import Command, say, show, stopping_between_ticks, value_of
 from rbi.commands.keeper import Keeper, Watch
 from rbi.engines import checkpoint
 from rbi.engines.local import LocalEngine
+from rbi.engines.ray.cluster import joined
+from rbi.engines.ray.settings import ClusterConfig
+from rbi.engines.seam import Engine
 from rbi.online.actor import ActorConfig
 from rbi.online.learner import LearnerConfig
 from rbi.online.plan import GROUPS, PAPER_FRAMES, PAPER_GAMES, PRESETS, Algorithm, Pace, Plan, Preset
@@ -37,7 +38,7 @@ class Train(Command):
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = (
         "resume", "checkpoint_minutes", "save_replay", "episodes", "report_updates", "ages", "device", "pace.threads",
-        "pace.updates",
+        "pace.updates", "address", *(f"cluster.{part.name}" for part in dataclasses.fields(ClusterConfig)),
     )  # fmt: skip
 
     algo: Literal["rbi", "apex", "both"] = "rbi"
@@ -53,6 +54,10 @@ class Train(Command):
     Atari and small for anything else."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where networks and replay live; auto takes the GPU if there is one."""
+    engine: Literal["local", "ray"] = "local"
+    """local: this machine; ray: a Ray cluster, over which several runs (--seeds, --envs) are spread whole."""
+    address: str = ""
+    """The Ray cluster to join; auto: the one that this machine is part of. Without it, one is started here."""
     resume: bool = False
     """Go on with the run in --out, from its last checkpoint."""
     checkpoint_minutes: float = 5.0
@@ -74,6 +79,7 @@ class Train(Command):
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     horizon: Horizon = field(default_factory=Horizon)
     pace: Pace = field(default_factory=Pace)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,6 +92,8 @@ class Train(Command):
             raise ValueError(f"--seeds = {self.seeds}: must be at least 1")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("--device cuda: PyTorch finds no GPU here")
+        if self.address and self.engine != "ray":
+            raise ValueError(f"--address {self.address}: is for --engine ray")
 
     def run(self, argv: Sequence[str]) -> None:
         jobs = self.jobs()
@@ -129,72 +137,69 @@ def with_preset(argv: Sequence[str]) -> type[Train]:
     )
 
 
-def value_of(argv: Sequence[str], flag: str) -> str:
-    """What an argument is given as, in either spelling; empty if it is not."""
-    for word, following in itertools.zip_longest(argv, argv[1:], fillvalue=""):
-        if word == flag:
-            return following
-        if word.startswith(flag + "="):
-            return word.split("=", 1)[1]
-    return ""
-
-
 def train(command: Train, argv: Sequence[str], sweep_at: Path | None = None) -> dict[str, Any]:
     """One run, from its beginning or its last checkpoint to its end, of a sweep or by itself; the result."""
-    plan, device = command.plan(), command.on()
+    plan = command.plan()
     if command.resume and (done := complete(command)) is not None:
         return done
     if command.out is not None and not command.resume:
         runs.refuse_occupied(command.out.resolve(), overwrite=command.overwrite)
-    players = plan.pace.players // GROUPS
-    alone = device.type == "cpu"  # then games and networks take turns on the cores, and so do the groups
-    threads = plan.pace.threads or max(1, (os.cpu_count() or 1) // (1 if alone else GROUPS))
-    refuse_too_large(plan, seen_in(plan.world), device)
     start = prepare(command)
-    say(f"making {plan.pace.players} environments of {plan.world.id}", stderr=True)
-    first = envs.make(plan.world, players, threads, at_once=alone)
-    if alone and plan.world.atari:
-        say("no GPU: pictures learn slowly on a processor; fewer --pace.players and --pace.updates help", stderr=True)
-    worlds = [first, envs.make(plan.world, players, threads, at_once=alone)]
-    engine = LocalEngine(plan, command.seed, device, worlds)
     about: dict[str, Any] = {"seconds": 0.0, "best": None, "lines": 0}
-    if start is not None:
-        about = checkpoint.restore(start, engine)
-    with open_run(command, argv, about, resumed=start is not None) as writer:
-        keeper = Keeper(command, engine, writer, about)
-        with Watch(plan, engine) as watch, stopping_between_ticks() as stopped:
-            for _ in engine.ticks():
-                keeper.after_tick()
-                watch.show(keeper)
-                if stopped.is_set():
-                    break
-        if stopped.is_set():
-            keeper.save()
-            told = f"{engine.learner.updates:,} updates"
-            say(f"rbi: stopped after {told}; go on with --resume --out {sweep_at or writer.path}", stderr=True)
-            raise KeyboardInterrupt
-        return keeper.finish()
+    with engine_for(command) as engine:
+        if start is not None:
+            about = note_resumed(command, checkpoint.restore(start, engine), engine)
+        with open_run(command, argv, about, resumed=start is not None) as writer:
+            keeper = Keeper(command, engine, writer, about)
+            with Watch(plan, engine) as watch, stopping_between_ticks() as stopped:
+                for _ in engine.ticks():
+                    keeper.after_tick()
+                    watch.show(keeper)
+                    if stopped.is_set():
+                        break
+            if stopped.is_set():
+                keeper.save()
+                told = f"{engine.learner.updates:,} updates"
+                say(f"rbi: stopped after {told}; go on with --resume --out {sweep_at or writer.path}", stderr=True)
+                raise KeyboardInterrupt
+            return keeper.finish()
 
 
 @contextlib.contextmanager
-def stopping_between_ticks() -> Iterator[threading.Event]:
-    """The first Ctrl-C or SIGTERM asks the run to stop where it can be saved; a second one stops it at once."""
-    stopped = threading.Event()
+def engine_for(command: Train) -> Iterator[Engine]:
+    """The engine of a run, with its environments."""
+    plan = command.plan()
+    sight = seen_in(plan.world)
+    if command.engine == "ray":
+        with joined(command.address):
+            from rbi.engines.ray.engine import RayEngine  # needs Ray, which is an extra
 
-    def ask(number: int, frame: Any) -> None:
-        if stopped.is_set():
-            signal.default_int_handler(number, frame)
-        stopped.set()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
+            engine = RayEngine(plan, command.seed, command.cluster, sight)
+            say(f"{engine.workers} workers with {plan.pace.players} environments of {plan.world.id}", stderr=True)
+            try:
+                yield engine
+            finally:
+                engine.close()
         return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    device = command.on()
+    refuse_too_large(plan, sight, device)
+    players = plan.pace.players // GROUPS
+    alone = device.type == "cpu"  # then games and networks take turns on the cores, and so do the groups
+    threads = plan.pace.threads or max(1, (os.cpu_count() or 1) // (1 if alone else GROUPS))
+    say(f"making {plan.pace.players} environments of {plan.world.id}", stderr=True)
+    if alone and plan.world.atari:
+        say("no GPU: pictures learn slowly on a processor; fewer --pace.players and --pace.updates help", stderr=True)
+    worlds = [envs.make(plan.world, players, threads, at_once=alone) for _ in range(GROUPS)]
+    yield LocalEngine(plan, command.seed, device, worlds)
+
+
+def note_resumed(command: Train, about: dict[str, Any], engine: Engine) -> dict[str, Any]:
+    """Count that a run goes on, and the updates after its checkpoint that are done again."""
+    lines = runs.read(command.out or Path()).metrics
+    again = max(0, lines[-1]["updates"] - engine.learner.updates) if lines else 0
+    before = about.get("resumed") or {"times": 0, "updates_done_again": 0}
+    told = {"times": before["times"] + 1, "updates_done_again": before["updates_done_again"] + again}
+    return about | {"resumed": told}
 
 
 def seen_in(world: envs.World) -> Sight:
@@ -212,7 +217,7 @@ def complete(command: Train) -> dict[str, Any] | None:
     """The result of a run that has nothing left to do, shown again."""
     command.refuse_other_run("train")
     run = runs.read(command.out or Path())
-    if run.result is None or run.result["last"]["updates"] < command.pace.updates:
+    if run.result is None or run.result["last"]["updates"] - run.result.get("updates_gone", 0) < command.pace.updates:
         return None
     show(pages.result_table(run))
     say(f"nothing left to do: {run.path} is complete; a larger --pace.updates goes on")
@@ -230,7 +235,8 @@ def prepare(command: Train) -> Path | None:
             raise ValueError(f"{command.out}: has no checkpoint to go on from; --overwrite begins again")
         say(f"{command.out}: has no checkpoint yet, so it begins again", stderr=True)
         return None
-    done = checkpoint.read(start)["counters"]["updates"]
+    counters = checkpoint.read(start)["counters"]
+    done = counters["updates"] - counters.get("gone", 0)
     if done > command.pace.updates:
         raise ValueError(f"--pace.updates = {command.pace.updates}: {command.out} has done {done:,} already")
     return start

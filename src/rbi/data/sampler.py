@@ -42,6 +42,9 @@ class SamplerConfig:
     unfinished: float = 0.05
     """Leave out steps whose Monte-Carlo return was cut off so near that gamma^steps of it, more than this, is missing;
     1 leaves none out."""
+    draws_unfinished: bool = False
+    """Draw those steps all the same, marked in `Batch.whole`: what a player did before leaving is known, only not what
+    came of it."""
     memory_bytes: int | None = None
     """Keep at most about so many bytes of a store in this process' memory; None lets the system decide."""
 
@@ -74,13 +77,16 @@ class Batch(NamedTuple):
     """`[B]`: which steps of the data they are."""
     legal: Tensor | None = None
     """`[B, A]` where it was logged."""
+    whole: Tensor | None = None
+    """`[B]` booleans: whether the return can be used. None: all can."""
 
 
 class Sampler:
     """Draws steps with equal probability, or in proportion to `weights` (one a step), with replacement.
 
     `which` limits it to some episodes. On a GPU with `resident` all frames lie in its memory and nothing travels;
-    otherwise they are gathered in the host's memory (pinned where there is a GPU) and sent to `device`.
+    otherwise they are gathered in the host's memory (pinned where there is a GPU) and sent to `device`. A sampler made
+    `beside` another one of the same data shares its frames.
     """
 
     def __init__(
@@ -93,6 +99,7 @@ class Sampler:
         which: Sequence[int] | Array | None = None,
         weights: Array | None = None,
         resident: bool = False,
+        beside: "Sampler | None" = None,
     ) -> None:
         data = episodes if isinstance(episodes, Episodes) else Episodes.of(episodes)
         if not len(data):
@@ -100,7 +107,8 @@ class Sampler:
         self.data, self.config, self.generator, self.device = data, config, generator, torch.device(device)
         self.stack, self.frame = data.spec.stack, data.spec.frame
         at = self.device if resident else torch.device("cpu")
-        self.frames = flat_frames(data).to(at)
+        shared = beside is not None and beside.data is data
+        self.frames: Tensor = beside.frames if beside is not None and shared else flat_frames(data).to(at)
         self.pinned = at.type == "cpu" and self.device.type == "cuda"
         self.back = torch.arange(self.stack - 1, -1, -1, device=at)
         index = data.records
@@ -111,8 +119,10 @@ class Sampler:
         returns = returns_of(data, config)
         self.returns, self.discount, self.ahead = (t.to(at) for t in (returns.reward, returns.discount, returns.steps))
         candidates = chosen_steps(index, chosen)
-        self.usable = candidates[returns.usable[candidates].numpy()]
-        self.left_out = 1 - len(self.usable) / max(1, len(candidates))
+        whole = returns.usable[candidates].numpy()
+        self.left_out = 1 - float(whole.sum()) / max(1, len(candidates))
+        self.usable = candidates if config.draws_unfinished else candidates[whole]
+        self.whole = returns.usable.to(at) if config.draws_unfinished else None
         if not len(self.usable):
             raise ValueError("no step is left to draw from: every return was cut off too early")
         self.from_ = torch.from_numpy(self.usable).to(at)
@@ -148,6 +158,7 @@ class Sampler:
             next_states,
             steps,
             None if self.legal is None else self.legal.index_select(0, steps),
+            None if self.whole is None else self.whole.index_select(0, steps),
         )
         self.stay_small()
         if self.frames.device == self.device:

@@ -12,6 +12,7 @@ and only then the one before it goes.
 import re
 import shutil
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rbi import runs
-from rbi.engines.local import LocalEngine
+from rbi.engines.seam import Engine
 
 FOLDER, STATE, TENSORS, REPLAY, WORLDS = (
     "checkpoints", "state.json", "tensors.safetensors", "replay.safetensors", "worlds.bin",
 )  # fmt: skip
 
 
-def save(run: Path, engine: LocalEngine, *, with_replay: bool, about: dict[str, Any]) -> Path:
+def save(run: Path, engine: Engine, *, with_replay: bool, about: dict[str, Any]) -> Path:
     """Write a checkpoint of the engine, between two ticks; `about` is kept beside its counters."""
     at = run / FOLDER / f"{engine.learner.updates:010d}"
     with runs.whole_folder(at) as growing:
@@ -42,10 +43,15 @@ def save(run: Path, engine: LocalEngine, *, with_replay: bool, about: dict[str, 
         files = {file.name: fingerprint(file) for file in growing.iterdir()}
         known = {"world": engine.plan.world.id, "algo": engine.plan.algo, "worlds": sizes}
         runs.write_json(growing / STATE, known | {"counters": engine.counters(), "about": about, "files": files})
-    for older in (run / FOLDER).iterdir():
+    forget_older(at)
+    return at
+
+
+def forget_older(at: Path) -> None:
+    """Remove the checkpoints beside a complete one."""
+    for older in at.parent.iterdir():
         if older != at:
             shutil.rmtree(older, ignore_errors=True)
-    return at
 
 
 def newest(run: Path) -> Path | None:
@@ -54,7 +60,7 @@ def newest(run: Path) -> Path | None:
     return max(found, default=None)
 
 
-def restore(path: Path, engine: LocalEngine) -> dict[str, Any]:
+def restore(path: Path, engine: Engine) -> dict[str, Any]:
     """Put the engine where the checkpoint was; what was said `about` it. A torn or foreign file is named."""
     state = read(path)
     for what, here in (("world", engine.plan.world.id), ("algo", engine.plan.algo)):
@@ -72,10 +78,10 @@ def restore(path: Path, engine: LocalEngine) -> dict[str, Any]:
     return about
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path, keys: Sequence[str] = ("world", "algo", "worlds", "counters")) -> dict[str, Any]:
     """state.json of a checkpoint whose files are all there as they were written."""
     state = runs.parse(path / STATE, runs.read_text(path / STATE), 1)
-    for key in ("world", "algo", "worlds", "counters", "about", "files"):
+    for key in (*keys, "about", "files"):
         if key not in state:
             raise ValueError(f"{path / STATE}: lacks {key!r}; the checkpoint is damaged")
     for name, wanted in state["files"].items():

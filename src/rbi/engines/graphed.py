@@ -7,18 +7,16 @@ The host waits for nothing but the actions. An actor's buffers are written again
 stored what they held, which also keeps the actors from running ahead of the learner by more than one step each.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rbi.engines.graphs import capture, warmed
 from rbi.envs import Seen
 from rbi.online import Actor, Learner
 from rbi.replay import Moment, Replay
-
-WARM_UPS = 3
 
 
 class GraphedCalls:
@@ -36,7 +34,7 @@ class GraphedCalls:
             for g, group in enumerate(self.groups)
         ]
         keep = [*learner.state().values(), learner.computing, replay.priority, replay.mass]
-        self.round = warmed(lambda: learner.round(replay), self.learning, learner.generator, keep)
+        self.round = warmed(lambda: learner.round(replay), self.learning, [learner.generator], keep)
         torch.cuda.synchronize(self.device)
 
     def act(self, group: int, seen: Seen) -> np.ndarray[Any, Any]:
@@ -102,7 +100,7 @@ class GraphedActor:
         def step() -> None:
             self.moment = actor.act(*self.given)
 
-        self.graph = warmed(step, stream, actor.generator, list(actor.state().values()))
+        self.graph = warmed(step, stream, [actor.generator], list(actor.state().values()))
 
     def act(self, seen: Seen) -> np.ndarray[Any, Any]:
         for buffer, array in zip(self.host, seen, strict=True):
@@ -116,38 +114,3 @@ class GraphedActor:
             self.acted.record()
         self.acted.synchronize()
         return self.actions.numpy()
-
-
-def warmed(
-    function: Callable[[], None],
-    stream: torch.cuda.Stream,
-    generator: torch.Generator,
-    keep: list[Tensor],
-) -> torch.cuda.CUDAGraph:
-    """A function as a graph, after a few trial runs that leave no trace in the tensors to keep."""
-    torch.cuda.synchronize()
-    before = [tensor.detach().clone() for tensor in keep]
-    random = generator.get_state()
-    with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # the trial runs choose the fastest kernels
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                function()
-        torch.cuda.synchronize()
-        graph = capture(function, stream, [generator])
-    with torch.no_grad():
-        for tensor, value in zip(keep, before, strict=True):
-            tensor.copy_(value)
-    generator.set_state(random)
-    torch.cuda.synchronize()
-    return graph
-
-
-def capture(
-    function: Callable[[], None], stream: torch.cuda.Stream, generators: list[torch.Generator]
-) -> torch.cuda.CUDAGraph:
-    graph = torch.cuda.CUDAGraph()
-    for generator in generators:
-        graph.register_generator_state(generator)
-    with torch.cuda.graph(graph, stream=stream):
-        function()
-    return graph

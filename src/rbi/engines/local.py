@@ -8,7 +8,7 @@ on a processor they are plain calls, and a run is the same to the last bit each 
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,12 +40,12 @@ class LocalEngine:
         self.sight = Sight(first.frame, first.stack, first.actions)
         dtype = computing_dtype(device)
         pace, acting = plan.pace, plan.actor
-        seeds = np.random.SeedSequence(seed).generate_state(GROUPS + 3, np.uint32).tolist()
-        generators = [torch.Generator(device).manual_seed(s) for s in seeds[: GROUPS + 1]]
-        self.env_seed, weights_seed = seeds[-2] >> 1, seeds[-1]
+        seeds = seeds_of(seed)
+        generators = [torch.Generator(device).manual_seed(s) for s in (*seeds.actors, seeds.learner)]
+        self.env_seed = seeds.env
 
         def networks() -> Any:
-            return drawn(self.sight, pace.hidden, with_pi=plan.learns_policy, seed=weights_seed)
+            return drawn(self.sight, pace.hidden, with_pi=plan.learns_policy, seed=seeds.weights)
 
         ladder = exploration_ladder(pace.players, acting.exploration, acting.exploration_exponent)
         self.epsilon = ladders(ladder, GROUPS)
@@ -147,16 +147,11 @@ class LocalEngine:
     def policy(self) -> Policy:
         """What has been learned, as a policy of its own on the CPU: with the rule, without exploration."""
         self.settle()
-        networks = drawn(self.sight, self.plan.pace.hidden, with_pi=self.plan.learns_policy, seed=0)
-        attach(networks, self.learner.vector.cpu().clone())
-        acting = self.plan.actor
-        about = {"algo": self.plan.algo, "updates": self.learner.updates, "states": self.states}
-        env = self.plan.world.id
-        if not self.plan.learns_policy:
-            return Policy(networks, Greedy(), env=env, about=about)
-        if acting.improves == "learner":
-            return Policy(networks, Behavior(), env=env, about=about)
-        return Policy(networks, parse_rule(acting.rule), acting.c_greedy, env=env, about=about)
+        return policy_of(self.plan, self.sight, self.learner.vector.cpu().clone(), self.learner.updates, self.states)
+
+    def summary(self) -> dict[str, Any]:
+        """What the result says of the engine itself: nothing here."""
+        return {}
 
     def settle(self) -> None:
         if self.calls is not None:
@@ -215,6 +210,36 @@ class LocalEngine:
             actor.forget()
             if replay is not None:
                 self.replay.cut(group)
+
+
+class Seeds(NamedTuple):
+    """Where the random numbers of a run come from."""
+
+    actors: list[int]
+    learner: int
+    env: int
+    weights: int
+
+
+def seeds_of(seed: int, *part: int) -> Seeds:
+    """The seeds of a run, or of a part of it that draws by itself."""
+    *actors, learner, env, weights = (
+        np.random.SeedSequence(seed, spawn_key=part).generate_state(GROUPS + 3, np.uint32).tolist()
+    )
+    return Seeds(actors, learner, env >> 1, weights)
+
+
+def policy_of(plan: Plan, sight: Sight, vector: torch.Tensor, updates: int, states: int) -> Policy:
+    """Weights as a policy of its own: with the rule, without exploration."""
+    networks = drawn(sight, plan.pace.hidden, with_pi=plan.learns_policy, seed=0)
+    attach(networks, vector)
+    about = {"algo": plan.algo, "updates": updates, "states": states}
+    env = plan.world.id
+    if not plan.learns_policy:
+        return Policy(networks, Greedy(), env=env, about=about)
+    if plan.actor.improves == "learner":
+        return Policy(networks, Behavior(), env=env, about=about)
+    return Policy(networks, parse_rule(plan.actor.rule), plan.actor.c_greedy, env=env, about=about)
 
 
 def part_of(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

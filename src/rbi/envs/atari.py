@@ -70,7 +70,7 @@ class AtariVector:
         self.over = np.zeros(players, dtype=bool)
         self.moving = False
 
-    def reset(self, seed: int) -> Seen:
+    def reset(self, seed: int | None) -> Seen:
         frames, info = self.envs.reset(seed=seed)
         self.lives, self.over = info["lives"], np.zeros(self.players, dtype=bool)
         none = np.zeros(self.players)
@@ -110,7 +110,7 @@ class AtariScreen:
         self.frame, self.stack, self.actions = self.grey.frame, self.grey.stack, self.grey.actions
         self.picture = np.zeros((210, 160, 3), dtype=np.uint8)
 
-    def reset(self, seed: int) -> Seen:
+    def reset(self, seed: int | None) -> Seen:
         self.picture = self.coloured.reset(seed=seed)[0][0, 0]
         return self.grey.reset(seed)
 

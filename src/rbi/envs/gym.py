@@ -31,10 +31,12 @@ class GymVector:
         self.moving = False
         self.pending = np.zeros(players, dtype=np.int64)
 
-    def reset(self, seed: int) -> Seen:
+    def reset(self, seed: int | None) -> Seen:
         self.over[:] = False
         with self.named():
-            frames = [self.read(env.reset(seed=seed + i)[0]) for i, env in enumerate(self.envs)]
+            frames = [
+                self.read(env.reset(seed=None if seed is None else seed + i)[0]) for i, env in enumerate(self.envs)
+            ]
         none = np.zeros(self.players)
         first = np.ones(self.players, dtype=bool)
         return Seen(np.stack(frames), first, none.astype(np.float32), none.astype(np.uint8))

@@ -61,8 +61,9 @@ class VectorEnv(Protocol):
     moving: bool
     """Whether actions were sent whose results have not been received."""
 
-    def reset(self, seed: int) -> Seen:
-        """Start all episodes afresh."""
+    def reset(self, seed: int | None) -> Seen:
+        """Start all episodes afresh; without a seed with the random numbers that come next, which Atari games do far
+        faster. The first reset takes a seed."""
 
     def send(self, actions: np.ndarray[Any, Any]) -> None:
         """Give every player its action, `[N]` integers."""

@@ -1,19 +1,15 @@
-"""Playing episodes with a policy under a stated protocol, many side by side."""
+"""How episodes are played: the protocol, what players see of them, which policies can."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from rbi import envs
 from rbi.envs import Seen, VectorEnv, World
-from rbi.evaluation.outcomes import EpisodeScores, Outcome
 from rbi.policy import Policy
 from rbi.sight import Sight
 
 Name = Literal["paper", "modern"]
-MOST_PLAYERS = 64
 
 
 @dataclass(frozen=True)
@@ -55,39 +51,6 @@ def stacked(states: np.ndarray[Any, Any], seen: Seen) -> np.ndarray[Any, Any]:
     states[seen.first, :-1] = 0
     states[:, -1] = seen.frame
     return states
-
-
-def play(
-    policy: Policy,
-    protocol: Protocol,
-    env: str,
-    episodes: int,
-    seed: int,
-    make: Callable[[World, int], VectorEnv] = envs.make,
-) -> Iterator[Outcome]:
-    """Finished episodes, exactly as many as asked for. Every player plays its share, so long episodes count in full."""
-    if episodes < 1:
-        raise ValueError(f"episodes = {episodes}: must be at least 1")
-    players = min(episodes, MOST_PLAYERS)
-    share = np.full(players, episodes // players) + (np.arange(players) < episodes % players)
-    world = make(protocol.world(env), players)
-    fits(policy, world, env)
-    rng = np.random.default_rng(seed)
-    scores, states = EpisodeScores(players), black(policy.sight, players)
-    seen = world.reset(int(rng.integers(2**30)))
-    try:
-        while share.any():
-            for episode in scores.see(seen):
-                if share[episode.player]:
-                    share[episode.player] -= 1
-                    yield episode
-            actions = policy.act(stacked(states, seen), rng)
-            explored = rng.random(players) < protocol.epsilon
-            actions = np.where(explored, rng.integers(policy.sight.actions, size=players), actions)
-            world.send(actions)
-            seen = world.recv()
-    finally:
-        world.close()
 
 
 def fits(policy: Policy, world: VectorEnv, env: str) -> None:

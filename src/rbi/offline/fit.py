@@ -67,6 +67,7 @@ class Fit:
             allowed = logits if batch.legal is None else logits.masked_fill(~batch.legal, -torch.inf)
             beta = torch.softmax(allowed, 1)
             error = (q * taken).sum(1) - batch.returns
+            error = error if batch.whole is None else error * batch.whole  # what came of a step that was cut off?
             slopes = [(beta - taken) / size, 2 * error[:, None] * taken / size]
             self.count(beta, taken, error, q)
         self.trained.descend([logits, q], slopes)

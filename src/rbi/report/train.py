@@ -17,6 +17,7 @@ from rbi.report.style import LINES, LOOK
 from rbi.runs import Run
 
 NOT_RUN = "not run"
+DEATHS = ("workers", "shards", "learners")
 NAMES = {"rbi": "RBI", "apex": "Ape-X"}
 
 
@@ -56,6 +57,8 @@ def result_table(run: Run) -> Table:
     table.add_row("speed, all included", speed)
     if last["score"] is not None:
         table.add_row("score while learning", f"{last['score']:,.1f} (least exploring players, last episodes)")
+    for name, told in faults(found):
+        table.add_row(name, told)
     played = found.get("evaluation")
     if played:
         low, high = played["interval"]
@@ -65,6 +68,24 @@ def result_table(run: Run) -> Table:
             table.add_row("human-normalised", human_text(played["human_normalised"]))
         table.caption = played["told"]
     return table
+
+
+def faults(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """What faults have cost a run, where there were any."""
+    rows, lost, resumed = [], found.get("lost", {}), found.get("resumed")
+    deaths = [f"{lost[name]} {name if lost[name] > 1 else name[:-1]}" for name in DEATHS if lost.get(name)]
+    if deaths:
+        rows.append(("died and came back", ", ".join(deaths)))
+    parts = {"steps in flight": "steps_in_flight", "states of the replay": "replay_states"}
+    costs = [f"{lost[key]:,} {name}" for name, key in parts.items() if lost.get(key)]
+    if costs:
+        rows.append(("lost", ", ".join(costs)))
+    again = lost.get("updates", 0) + (resumed["updates_done_again"] if resumed else 0)
+    if again:
+        rows.append(("done again", f"{again:,} updates"))
+    if resumed:
+        rows.append(("resumed", f"{resumed['times']} times" if resumed["times"] > 1 else "once"))
+    return rows
 
 
 def read_all(folder: Path) -> list[Run]:

@@ -1,0 +1,170 @@
+"""Updates a second of learning from logs: beta and Q alone and together, DQfD, BCQ, CQL; beside d3rlpy on a processor.
+
+python -m benchmarks.offline         on a GPU without peers; on a processor with d3rlpy in .venv-peers (Makefile, bench)
+
+Frames are noise: what they show does not change the work. Same batch, same convolutions, latent size, batch norm and
+dropout on both sides, sampling included.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.nn import functional
+
+from benchmarks.timing import machine
+from rbi.data import Episode, Episodes, Spec
+from rbi.engines.together import advance, lane
+from rbi.nets.from_logs import dropped, networks_for
+from rbi.nets.trained import Trained
+from rbi.offline.one_seed import OneSeed
+from rbi.offline.plan import PRESETS
+
+RESULTS = Path(__file__).parent / "results"
+PEER = Path(__file__).parent / "peers" / "d3rlpy_updates.py"
+ACTIONS, STEPS, FRAME = 6, 500, (84, 84)
+ROUNDS = 3
+PEERS = ("dqfd", "bcq", "cql")
+
+
+def noise(steps):
+    """Episodes of noise in the shape of Atari."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(steps // STEPS):
+        last = np.arange(STEPS) == STEPS - 1
+        frames = rng.integers(0, 256, (STEPS + 1, *FRAME), dtype=np.uint8)
+        rewards = rng.choice([0.0, 1.0], STEPS, p=[0.9, 0.1])
+        found.append(Episode(frames, rng.integers(ACTIONS, size=STEPS), rewards, last, ~last & False))
+    return Episodes.of(found, Spec(FRAME, ACTIONS, 4))
+
+
+class Alone:
+    """beta or Q by itself, with the same work as in `Fit`: what `Fit` does to both at once, for comparison."""
+
+    def __init__(self, seed, part):
+        self.sampler, self.generator, self.sight, self.part = seed.sampler, seed.fit.generator, seed.sight, part
+        self.nets = seed.config.fit.nets
+        self.trained = Trained(getattr(networks_for(seed.sight, self.nets, 0), part).train(), seed.device, 0.00025)
+        self.updates = 0
+
+    def update(self):
+        batch = self.sampler.draw()
+        seen = dropped(self.sight.look(batch.states, torch.float32), self.nets.input_dropout, self.generator)
+        told = self.trained.module(seen, generator=self.generator)
+        output = told if self.part == "pi" else told[0]
+        with torch.no_grad():
+            taken = functional.one_hot(batch.actions, self.sight.actions).to(output.dtype)
+            slope = torch.softmax(output, 1) - taken
+            if self.part == "q":
+                slope = 2 * ((output * taken).sum(1) - batch.returns)[:, None] * taken
+        self.trained.descend([output], [slope / len(output)])
+
+    def passed(self):
+        self.updates += 1
+
+    def generators(self):
+        return [self.sampler.generator, self.generator]
+
+    def state(self):
+        return self.trained.state()
+
+
+def updates_per_second(learners, device, seconds):
+    """Updates of each of the learners a second, while all of them learn."""
+    lanes = [lane(learner, device, graphed=device.type == "cuda") for learner in learners]
+    for _ in advance(lanes, [one.learner.updates + 3 for one in lanes]):
+        pass
+    before, start = learners[0].updates, time.perf_counter()
+    for _ in advance(lanes, [2**40] * len(lanes)):
+        if time.perf_counter() - start > seconds:
+            break
+    for one in lanes:
+        one.settle()
+    return (learners[0].updates - before) / (time.perf_counter() - start)
+
+
+def ours(data, device, seconds, seeds):
+    """What is measured, by name."""
+    resident, config = device.type == "cuda", PRESETS["paper"]
+    first = OneSeed(config, PEERS, data, 0, device, resident=resident)
+
+    found = {
+        "beta": updates_per_second([Alone(first, "pi")], device, seconds),
+        "q": updates_per_second([Alone(first, "q")], device, seconds),
+        "beta_and_q": updates_per_second([first.fit], device, seconds),
+    }
+    for peer in PEERS:
+        found[peer] = updates_per_second([first.peers[peer]], device, seconds)
+    if resident:
+        together = [first.fit, *first.peers.values()]
+        found["all_four_at_once"] = updates_per_second(together, device, seconds)
+        for seed in range(1, seeds):
+            other = OneSeed(config, PEERS, data, seed, device, resident=resident, beside=first)
+            together += [other.fit, *other.peers.values()]
+        found[f"all_four_of_{seeds}_seeds_at_once"] = updates_per_second(together, device, seconds)
+    return found
+
+
+def d3rlpy(python, data, seconds):
+    """The peer's updates a second, in its own process, from the same frames."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "episodes.npz"
+        frames = np.concatenate([episode.observations[: len(episode)] for episode in data])
+        arrays = {name: data.arrays[name] for name in ("actions", "rewards")}
+        np.savez(path, observations=frames, lengths=[len(episode) for episode in data], **arrays)
+        told = subprocess.run([python, PEER, path, str(seconds)], capture_output=True, text=True, check=False)
+    if told.returncode:
+        sys.exit(f"{python} {PEER}: {told.stderr.strip().splitlines()[-1]}")
+    return json.loads(told.stdout.splitlines()[-1])
+
+
+def medians(rounds):
+    return {name: float(np.median([r[name] for r in rounds])) for name in rounds[0] if name != "version"}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peer", type=Path, default=Path(".venv-peers/bin/python"))
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    asked = parser.parse_args()
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda" if on_gpu else "cpu")
+    torch.set_float32_matmul_precision("high")
+    data = noise(asked.steps)
+    told = {"command": "python -m benchmarks.offline", "machine": machine(), "batch": 32, "steps": asked.steps}
+    if on_gpu:
+        told["ours"] = ours(data, device, asked.seconds, asked.seeds)
+    else:  # in turns, so that both see the same machine
+        rounds = [
+            (ours(data, device, asked.seconds, 1), d3rlpy(asked.peer, data, asked.seconds)) for _ in range(ROUNDS)
+        ]
+        told |= {"ours": medians([r[0] for r in rounds]), "d3rlpy": medians([r[1] for r in rounds])}
+        told["d3rlpy_version"] = rounds[0][1]["version"]
+        told["times"] = {
+            "beta": told["ours"]["beta"] / told["d3rlpy"]["bc"],
+            "critic": told["ours"]["cql"] / told["d3rlpy"]["double_dqn"],
+            "both": told["ours"]["beta_and_q"] * (1 / told["d3rlpy"]["bc"] + 1 / told["d3rlpy"]["double_dqn"]),
+        }
+    (asked.out / f"offline-speed-{device.type}.json").write_text(json.dumps(told, indent=2) + "\n")
+    table = Table(title="updates a second, batch 32")
+    for column in ("", "updates/s"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, value in [*told["ours"].items(), *told.get("d3rlpy", {}).items(), *told.get("times", {}).items()]:
+        table.add_row(name, f"{value:,.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Is a policy worse than the one that it came from? Scores of several seeds, held against the behaviour policy's.
+
+Scores are `[seeds][episodes]`, a sequence for each seed. Every episode counts alike. Bootstraps draw a seed's episodes
+from that seed's, as many as it has, and keep the seeds: what they say is of these seeds' policies, not of other seeds.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from rbi.evaluation.scores import RESAMPLES
+
+Array = np.ndarray[Any, Any]
+Scores = Sequence[Sequence[float]]
+Call = Literal["above", "not below", "below", "open"]
+MARGIN, CONFIDENCE = 0.05, 0.95
+FEWEST = 10
+"""Episodes a seed: a bootstrap of fewer is too sure of itself."""
+ROUNDING = 1e-12  # relative: means of equal scores differ by less, whatever their number
+
+
+class Intervals(NamedTuple):
+    """95% intervals of the mean and of the interquartile mean."""
+
+    mean: tuple[float, float]
+    iqm: tuple[float, float]
+
+
+class Verdict(NamedTuple):
+    """What was found, the row's mean less the behaviour's, and the one-sided bounds of that difference."""
+
+    call: Call
+    difference: float
+    lower: float
+    upper: float
+
+
+def iqm(values: Any) -> Array:
+    """The interquartile mean over the last axis: of the middle half of the values, `[..., N]` to `[...]`.
+
+    A value that lies half inside the middle half has half its weight.
+
+    >>> float(iqm([1, 2, 3, 100]))
+    2.5
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64), -1)
+    N = ordered.shape[-1]
+    i = np.arange(N)
+    weights = np.maximum(np.minimum(i + 1, 0.75 * N) - np.maximum(i, 0.25 * N), 0)
+    middle: Array = ordered @ weights / weights.sum()
+    return middle
+
+
+def resampled(scores: Scores, rng: np.random.Generator) -> Array:
+    """Bootstrap samples `[RESAMPLES, episodes of all seeds]`, each seed's episodes drawn among its own."""
+    return np.concatenate([rng.choice(of_seed, (RESAMPLES, len(of_seed))) for of_seed in by_seed(scores)], 1)
+
+
+def intervals(scores: Scores, rng: np.random.Generator) -> Intervals:
+    """Where the mean and the interquartile mean lie, in 95% of bootstrap samples."""
+    drawn = resampled(scores, rng)
+    (low, high), (iqm_low, iqm_high) = (np.percentile(of, [2.5, 97.5]).tolist() for of in (drawn.mean(1), iqm(drawn)))
+    return Intervals((low, high), (iqm_low, iqm_high))
+
+
+def differences(scores: Scores, behaviour: Scores, rng: np.random.Generator) -> Array:
+    """The row's mean less the behaviour's in bootstrap samples of both, `[RESAMPLES]`; what is rounding is 0."""
+    ours, theirs = (resampled(of, rng).mean(1) for of in (scores, behaviour))
+    return np.where(np.isclose(ours, theirs, rtol=ROUNDING, atol=0), 0.0, ours - theirs)
+
+
+def below(scores: Scores, behaviour: Scores, rng: np.random.Generator) -> float:
+    """The bootstrap probability that the row's mean is below the behaviour's; equal is not below."""
+    return share_below(differences(scores, behaviour, rng))
+
+
+def verdict(
+    scores: Scores,
+    behaviour: Scores,
+    rng: np.random.Generator,
+    *,
+    margin: float = MARGIN,
+    confidence: float = CONFIDENCE,
+) -> Verdict:
+    """A test of non-inferiority by the one-sided bootstrap bounds of D = mean(row) - mean(behaviour), first that holds:
+
+        above        lower(D) > 0
+        not below    lower(D) >= -margin |mean(behaviour)|        what is lost, if anything, is within the margin
+        below        upper(D) < 0
+        open         otherwise, and wherever a seed has fewer than FEWEST episodes
+
+    Each bound alone has the stated confidence. A loss that is sure but surely within the margin is "not below". Where
+    the behaviour's mean is near 0 the margin is too, and more episodes are needed.
+    """
+    return judged(differences(scores, behaviour, rng), scores, behaviour, margin, confidence)
+
+
+def judged(drawn: Array, scores: Scores, behaviour: Scores, margin: float, confidence: float) -> Verdict:
+    """`verdict` from bootstrap differences."""
+    if not 0 <= margin < 1:
+        raise ValueError(f"margin = {margin}: must lie in [0, 1)")
+    if not 0.5 <= confidence < 1:
+        raise ValueError(f"confidence = {confidence}: must lie in [0.5, 1)")
+    lower, upper = np.quantile(drawn, [1 - confidence, confidence]).tolist()
+    base = mean(behaviour)
+    enough = min(len(of_seed) for of_seed in (*scores, *behaviour)) >= FEWEST
+    call = called(lower, upper, margin * abs(base)) if enough else "open"
+    return Verdict(call, mean(scores) - base, lower, upper)
+
+
+def called(lower: float, upper: float, room: float) -> Call:
+    """What bounds of the difference say, where losing up to `room` is allowed."""
+    if lower > 0:
+        return "above"
+    if lower >= -room:
+        return "not below"
+    return "below" if upper < 0 else "open"
+
+
+def row(
+    scores: Scores,
+    behaviour: Scores | None,
+    rng: np.random.Generator,
+    *,
+    margin: float = MARGIN,
+    confidence: float = CONFIDENCE,
+) -> dict[str, Any]:
+    """All that a table says of a policy; what compares it is None where there is nothing to compare it with."""
+    values = by_seed(scores)
+    least, quarter, median, three_quarters, most = np.percentile(np.concatenate(values), [0, 25, 50, 75, 100]).tolist()
+    found = intervals(scores, rng)
+    told: dict[str, Any] = {
+        "episodes": sum(map(len, values)),
+        "seeds": len(values),
+        "mean": mean(scores),
+        "interval": list(found.mean),
+        "iqm": float(iqm(np.concatenate(values))),
+        "iqm_interval": list(found.iqm),
+        "median": median,
+        "quartiles": [quarter, three_quarters],
+        "least": least,
+        "most": most,
+        "seed_means": [float(of_seed.mean()) for of_seed in values],
+    }
+    if behaviour is None:
+        return told | dict.fromkeys(("below", "verdict", "difference", "difference_bounds"))
+    drawn = differences(scores, behaviour, rng)
+    call, difference, lower, upper = judged(drawn, scores, behaviour, margin, confidence)
+    compared = {"verdict": call, "difference": difference, "difference_bounds": [lower, upper]}
+    return told | {"below": share_below(drawn)} | compared
+
+
+def share_below(drawn: Array) -> float:
+    return float((drawn < 0).mean())
+
+
+def mean(scores: Scores) -> float:
+    """Of all episodes."""
+    return float(np.concatenate(by_seed(scores)).mean())
+
+
+def by_seed(scores: Scores) -> list[Array]:
+    """Each seed's scores as an array; what cannot be compared is refused."""
+    values = [np.asarray(of_seed, dtype=np.float64) for of_seed in scores]
+    if not values:
+        raise ValueError("scores: of no seed; at least one is needed")
+    for seed, of_seed in enumerate(values):
+        if of_seed.ndim != 1 or not len(of_seed):
+            raise ValueError(f"scores of seed {seed}, shape {of_seed.shape}: must be a list of one episode or more")
+        if not np.isfinite(of_seed).all():
+            raise ValueError(f"scores of seed {seed}: {of_seed[~np.isfinite(of_seed)][0]} is not finite")
+    return values

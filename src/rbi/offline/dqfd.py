@@ -1,0 +1,162 @@
+"""DQfD: Q-learning from demonstrations alone, its pre-training phase whole.      (paper: section 4; Hester et al. 2018)
+
+    J = mean_i w_i [huber(1-step error_i) + lambda_n huber(n-step error_i) + lambda_E margin_i] + lambda_l2 |weights|^2
+    margin_i = max_a [Q(s_i, a) + l (a != a_i)] - Q(s_i, a_i)
+
+Both errors bootstrap by double Q-learning. Steps are drawn by priority, (|1-step error_i| + constant)^exponent, and w_i
+undoes a part of that. Hester et al. take the last 1-step error too. Their constant is 1 for demonstrations, which is
+all there is here, and 0.001 for what the agent does by itself; ours is the one of the paper's table, 0.001.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rbi.data import Batch, Sampler
+from rbi.nets.from_logs import LogNetConfig, LogNetworks
+from rbi.nets.trained import Trained
+from rbi.offline.learning import means
+from rbi.offline.losses import chosen, large_margin, td_error
+from rbi.offline.priorities import Priorities
+from rbi.offline.td import Target, among, legal_ahead, refuse_dropout, refuse_unfit, without_dropout
+from rbi.returns import huber
+
+METRICS = ("dqfd_loss", "dqfd_1_step", "dqfd_n_step", "dqfd_margin", "dqfd_l2", "dqfd_q", "dqfd_importance")
+
+
+@dataclass(frozen=True)
+class DqfdConfig:
+    """DQfD's settings.      (paper: table of hyperparameters, DQfD; the three weights: Hester et al. 2018)"""
+
+    updates: int = 1_562_500
+    """Batches to learn from."""
+    learning_rate: float = 0.0000625
+    """Step size of Adam."""
+    adam_epsilon: float = 1e-8
+    """Adam's epsilon."""
+    target_updates: int = 16_384
+    """The target network is renewed every so many updates."""
+    steps: int = 10
+    """Rewards of the longer of the two returns."""
+    margin: float = 0.8
+    """By how much the demonstrated action should lead: l."""
+    weight_n: float = 1.0
+    """What the loss of the n-step return counts."""
+    weight_margin: float = 1.0
+    """What the margin's loss counts."""
+    weight_l2: float = 1e-5
+    """What the sum of all squared weights counts."""
+    priority_exponent: float = 0.4
+    """0 draws uniformly, 1 in proportion to the error."""
+    importance_exponent: float = 0.6
+    """How much of the bias of prioritised drawing is weighted away; 1 is all."""
+    priority_constant: float = 0.001
+    """Added to every error before the exponent."""
+    nets: LogNetConfig = field(default_factory=without_dropout)
+
+    def __post_init__(self) -> None:
+        for name in ("updates", "target_updates", "steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
+        for name in ("learning_rate", "adam_epsilon"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)}: must lie between 0 and 1")
+        for name in ("margin", "weight_n", "weight_margin", "weight_l2"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} = {getattr(self, name)}: must be at least 0, and finite")
+        for name in ("priority_exponent", "importance_exponent"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} = {getattr(self, name)}: must lie in [0, 1]")
+        if not 0 < self.priority_constant < math.inf:
+            raise ValueError(f"priority_constant = {self.priority_constant}: must be positive, and finite")
+        refuse_dropout(self.nets)
+
+
+class Dqfd:
+    """A Q-net that learns from two samplers of the same episodes, on their device: of 1-step and of n-step returns."""
+
+    def __init__(self, config: DqfdConfig, networks: LogNetworks, one_step: Sampler, n_step: Sampler) -> None:
+        refuse_unlike(config, one_step, n_step)
+        for sampler in (one_step, n_step):
+            refuse_unfit(networks, sampler)
+        self.config, self.networks, self.sight = config, networks.train(), networks.sight
+        self.one_step, self.n_step, self.device = one_step, n_step, one_step.device
+        both = np.intersect1d(one_step.usable, n_step.usable)
+        if not len(both):
+            raise ValueError("no step is left to draw from: none has both returns")
+        at = one_step.from_.device
+        self.steps = torch.from_numpy(both).to(at)
+        self.priorities = Priorities(
+            len(both), config.priority_exponent, config.importance_exponent, config.priority_constant, at
+        )
+        self.trained = Trained(networks, self.device, config.learning_rate, config.adam_epsilon)
+        self.target = Target(networks, self.trained.vector)
+        self.legal_ahead = [legal_ahead(sampler) for sampler in (one_step, n_step)]
+        self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=self.device)
+        self.updates = 0
+
+    def update(self) -> None:
+        """One step of the Q-net, which stays ready to learn, and new priorities for what was drawn."""
+        self.networks.train()
+        positions, importance = self.priorities.draw(self.one_step.config.batch, self.one_step.generator)
+        importance = importance.to(self.device, non_blocking=True)
+        steps = self.steps.index_select(0, positions)
+        near, far = self.one_step.batch(steps), self.n_step.batch(steps)
+        ahead, ahead_far = self.ahead(near, far)
+        q, _ = self.networks.q(self.sight.look(near.states, torch.float32))
+        error = td_error(q, near.actions, near.returns, near.discount, ahead)
+        error_far = td_error(q, far.actions, far.returns, far.discount, ahead_far)
+        behind = large_margin(among(q, near.legal), near.actions, self.config.margin)
+        losses = huber(error) + self.config.weight_n * huber(error_far) + self.config.weight_margin * behind
+        squares = torch.stack([weight.square().sum() for weight in self.trained.parameters]).sum()
+        loss = (importance * losses).mean() + self.config.weight_l2 * squares
+        with torch.no_grad():
+            watched = [huber(error), huber(error_far), behind, squares, chosen(q, near.actions), importance]
+            self.sums += torch.stack([loss, *(value.mean() for value in watched), torch.ones_like(loss)])
+            self.priorities.renew(positions, error.detach())
+        self.trained.descend([loss])
+
+    def ahead(self, near: Batch, far: Batch) -> tuple[Tensor, Tensor]:
+        """V one step and n steps ahead, `[B]` each: both in one pass through each network."""
+        assert near.next_states is not None
+        assert far.next_states is not None
+        seen = self.sight.look(torch.cat([near.next_states, far.next_states]), torch.float32)
+        legal = [table.index_select(0, near.steps) for table in self.legal_ahead if table is not None]
+        first, second = self.target.ahead(seen, torch.cat(legal) if legal else None).chunk(2)
+        return first, second
+
+    def passed(self) -> None:
+        """Count an update, and renew the target network when its time has come."""
+        self.updates += 1
+        if self.updates % self.config.target_updates == 0:
+            self.target.renew()
+
+    def metrics(self) -> dict[str, float]:
+        """Means since the last call. Waits for the device."""
+        return means(METRICS, self.sums)
+
+    def generators(self) -> list[torch.Generator]:
+        """Whatever an update draws from."""
+        return [self.one_step.generator]
+
+    def state(self) -> dict[str, Tensor]:
+        """All that changes while learning, without a copy; the random states are the generators'."""
+        return self.trained.state() | self.target.state() | self.priorities.state() | {"sums": self.sums}
+
+
+def refuse_unlike(config: DqfdConfig, one_step: Sampler, n_step: Sampler) -> None:
+    """The two samplers must differ in the length of their returns alone, and draw nothing themselves."""
+    if one_step.config.steps != 1:
+        raise ValueError(f"one_step.steps = {one_step.config.steps}: must be 1")
+    if n_step.config.steps != config.steps:
+        raise ValueError(f"n_step.steps = {n_step.config.steps}: must be {config.steps}, the config's steps")
+    if one_step.data is not n_step.data or one_step.device != n_step.device:
+        raise ValueError("one_step and n_step: must be samplers of the same episodes, on one device")
+    if dataclasses.replace(one_step.config, steps=config.steps) != n_step.config:
+        raise ValueError("one_step and n_step: their settings must be the same, but for the steps of a return")
+    if one_step.mass is not None or n_step.mass is not None:
+        raise ValueError("weights: DQfD draws by its own priorities")

@@ -1,0 +1,246 @@
+"""Many policies at play: each by its own rule, on its own players, in games that are made once."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from rbi import envs
+from rbi.envs import Seen, World
+from rbi.evaluation import Arena, Protocol
+from rbi.nets import drawn
+from rbi.policy import Policy
+from rbi.returns import GOES_ON, TERMINATED, TRUNCATED
+from rbi.rules import Behavior, Familiar, Greedy, Reroute
+from rbi.sight import Sight
+
+ACTIONS = 5
+SIGHT = Sight((3,), 1, ACTIONS)
+
+
+class Corridors:
+    """Player i's episodes last i + 1 steps and pay 1 a step; its frames are numbers drawn anew at each step."""
+
+    actions, frame, stack = ACTIONS, (3,), 1
+
+    def __init__(self, _world, players):
+        self.players, self.lasts = players, np.arange(players) + 1
+        self.resets, self.shown, self.taken, self.closed = 0, [], [], False
+
+    def seen(self, first, end):
+        self.shown.append(self.rng.normal(size=(self.players, 3)).astype(np.float32))
+        return Seen(self.shown[-1], first, (~first).astype(np.float32), end.astype(np.uint8))
+
+    def reset(self, seed):
+        self.resets, self.rng = self.resets + 1, np.random.default_rng(seed)
+        self.shown, self.taken = [], []
+        self.steps, self.over = np.zeros(self.players, int), np.zeros(self.players, bool)
+        return self.seen(np.ones(self.players, bool), np.zeros(self.players))
+
+    def send(self, actions):
+        assert actions.shape == (self.players,)
+        self.taken.append(actions.copy())
+
+    def recv(self):
+        first = self.over
+        self.steps = np.where(first, 0, self.steps + 1)
+        self.over = self.steps == self.lasts
+        return self.seen(first, np.where(self.over, TERMINATED, GOES_ON))
+
+    def close(self):
+        self.closed = True
+
+
+def nets(seed, with_pi=True, sight=SIGHT):
+    return drawn(sight, 16, with_pi=with_pi, seed=seed)
+
+
+def arena(players, epsilon=0.0):
+    return Arena(Protocol("paper", epsilon), "Corridors-v0", players, Corridors)
+
+
+def generator(seed=0):
+    return np.random.default_rng(seed)
+
+
+def sharing():
+    """Five policies that choose one action: three on one pair of networks, two more on others; two by the same rule."""
+    shared = nets(0)
+    others = [Policy(nets(1), Greedy()), Policy(nets(2, with_pi=False), Greedy())]
+    return [Policy(shared, Greedy()), others[0], Policy(shared, Familiar(1.0)), others[1], Policy(shared, Greedy())]
+
+
+def asked_sizes(networks):
+    """The sizes of all batches that a Q-net sees from now on."""
+    sizes = []
+    networks.q.register_forward_hook(lambda _module, given, _result: sizes.append(len(given[0])))
+    return sizes
+
+
+def at_work(games, player, episodes):
+    """The states that a player showed while it played so many episodes, and the actions taken there.
+
+    An action is chosen at each of its steps, and at each last frame but the very last.
+    """
+    decisions = episodes * (player + 1) + episodes - 1
+    assert decisions <= len(games.world.taken)
+    return tuple(np.stack(rows)[:decisions, player] for rows in (games.world.shown, games.world.taken))
+
+
+@pytest.mark.parametrize("players", [1, 2, 5, 8, 12, 23])
+@pytest.mark.parametrize("episodes", [1, 4, 7])
+def test_every_policy_plays_exactly_the_asked_episodes_its_players_even_shares(players, episodes):
+    played = list(arena(players).play(sharing(), episodes, generator()))
+    assert Counter(number for number, _ in played) == dict.fromkeys(range(5), episodes)
+    assert all(outcome.score == outcome.steps == outcome.player + 1 for _, outcome in played)
+    for number in range(5):
+        shares = Counter(outcome.player for n, outcome in played if n == number)
+        place = number % players  # later turns begin at the first player again
+        each = players // min(players, 5 - (number - place))
+        first = place * each
+        wanted = [episodes // each + (i < episodes % each) for i in range(each)]
+        assert dict(shares) == {first + i: share for i, share in enumerate(wanted) if share}
+
+
+def test_more_policies_than_players_take_turns_in_new_games():
+    games = arena(2)
+    played = list(games.play(sharing(), 3, generator()))
+    assert games.world.resets == 3
+    turns = [number // 2 for number, _ in played]
+    assert turns == sorted(turns)
+
+
+def test_each_policy_chooses_for_its_own_players_what_it_would_choose_alone():
+    policies, games = sharing(), arena(11)
+    list(games.play(policies, 5, generator()))
+    for player in range(10):
+        states, taken = at_work(games, player, [3, 2][player % 2])
+        assert np.array_equal(taken, policies[player // 2].mode(states))
+
+
+def test_networks_that_policies_share_are_asked_once_a_step_for_the_players_still_at_work():
+    policies = sharing()
+    shared, alone = asked_sizes(policies[0].networks), asked_sizes(policies[1].networks)
+    games = arena(10)
+    list(games.play(policies, 2, generator()))
+    players_of = {0: [0, 1, 4, 5, 8, 9], 1: [2, 3]}  # an episode for each, of as many steps as player i's, i + 1
+    for sizes, players in ((shared, players_of[0]), (alone, players_of[1])):
+        assert sizes == [sum(player + 1 > t for player in players) for t in range(max(players) + 1)]
+    assert len(games.world.taken) == 10
+
+
+def test_policies_of_one_network_at_two_temperatures_are_told_different_betas():
+    shared, games = nets(3), arena(20)
+    cold, hot = Policy(shared, Behavior(), temperature=1e-4), Policy(shared, Behavior(), temperature=100.0)
+    list(games.play([cold, hot], 200, generator()))
+    for policy, player, least, most in ((cold, 9, 0.95, 1.0), (hot, 19, 0.0, 0.4)):
+        states, taken = at_work(games, player, 20)
+        assert least <= np.mean(taken == policy.mode(states)) <= most
+
+
+def test_actions_are_drawn_as_often_as_the_policy_says():
+    policies, games = [Policy(nets(4), Behavior()), Policy(nets(4), Reroute(0.5, 1.5), 0.1)], arena(40)
+    list(games.play(policies, 400, generator()))
+    for policy, player in ((policies[0], 19), (policies[1], 39)):
+        states, taken = at_work(games, player, 20)
+        probs = policy.predict_proba(states)
+        excess = np.eye(ACTIONS)[taken] - probs  # nothing on average, also where an action is probable
+        assert (np.abs(excess.sum(0)) < 4 * np.sqrt((probs * (1 - probs)).sum(0))).all()
+        assert (np.abs((excess * probs).sum(0)) < 4 * np.sqrt((probs**3 * (1 - probs)).sum(0))).all()
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0])
+def test_the_protocols_share_of_actions_is_random(epsilon):
+    policy, games = Policy(nets(5), Greedy()), arena(20, epsilon)
+    list(games.play([policy], 1000, generator()))
+    states, taken = at_work(games, 19, 50)
+    share = 1 - epsilon + epsilon / ACTIONS
+    error = np.sqrt(share * (1 - share) / len(taken))
+    assert np.mean(taken == policy.mode(states)) == pytest.approx(share, abs=4 * error + 1e-9)
+
+
+def test_players_who_are_done_act_at_random():
+    games = arena(20)
+    list(games.play([Policy(nets(5), Greedy())], 21, generator()))  # the first has two episodes, all others one
+    idle = np.concatenate([np.stack(games.world.taken)[player + 1 :, player] for player in range(1, 20)])
+    counts = np.bincount(idle, minlength=ACTIONS)
+    assert np.abs(counts - len(idle) / ACTIONS).max() < 4 * np.sqrt(len(idle) / ACTIONS)
+
+
+def test_the_same_generator_gives_the_same_episodes_and_another_gives_others():
+    def played(seed):
+        with Arena(Protocol("paper"), "CartPole-v1", 6) as games:
+            sight = Sight((4,), 1, 2)
+            policies = [Policy(nets(s, sight=sight), Behavior()) for s in range(3)]
+            return list(games.play(policies, 4, generator(seed)))
+
+    assert played(1) == played(1)
+    assert played(1) != played(2)
+
+
+def short(world, players):
+    """Games of 160 frames, 40 steps."""
+    return envs.make(replace(world, max_frames=160), players)
+
+
+@pytest.mark.parametrize(
+    ("env", "sight"),
+    [
+        ("CartPole-v1", Sight((4,), 1, 2)),
+        ("ALE/Breakout-v5", Sight((84, 84), 4, 4)),
+    ],
+)
+def test_an_arena_that_was_left_before_the_end_plays_as_a_new_one(env, sight):
+    shared = nets(0, sight=sight)
+    policies = [Policy(shared, Greedy(), 0.5), Policy(shared, Behavior())]
+    with Arena(Protocol("paper"), env, 2, short) as used, Arena(Protocol("paper"), env, 2, short) as new:
+        assert len(list(islice(used.play(policies, 2, generator(1)), 1))) == 1
+        again = list(used.play(policies, 2, generator(2)))
+        assert again == list(new.play(policies, 2, generator(2)))
+    assert Counter(number for number, _ in again) == {0: 2, 1: 2}
+    assert all(0 < outcome.steps <= (500 if env == "CartPole-v1" else 40) for _, outcome in again)
+
+
+@pytest.mark.parametrize(
+    ("world", "stop"),
+    [
+        (World("CartPole-v1"), 33),
+        (World("ALE/Breakout-v5", 200), 33),
+        (World("ALE/Breakout-v5", 200, sticky=0.25), 50),
+    ],
+)
+def test_a_reset_restarts_every_game_wherever_it_stood(world, stop):
+    """After 33 steps Atari games are in mid-episode; after 50 they are cut off and would begin anew by themselves."""
+    games = envs.make(world, 2)
+    actions = generator().integers(games.actions, size=(stop, 2))
+    lives = []
+    for _ in range(2):
+        seen = [games.reset(7)]
+        for row in actions:
+            games.send(row)
+            seen.append(Seen(*(array.copy() for array in games.recv())))
+        lives.append(seen)
+    games.close()
+    if world.atari:
+        assert (lives[0][-1].end == TRUNCATED).all() == (stop == 50)
+    for before, after in zip(*lives, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_an_arena_closes_its_world_and_refuses_what_it_cannot_play():
+    with arena(2) as games:
+        with pytest.raises(ValueError, match="episodes = 0: must be at least 1"):
+            next(games.play(sharing(), 0, generator()))
+        with pytest.raises(ValueError, match="policies: none to play"):
+            next(games.play([], 1, generator()))
+        stranger = Policy(nets(0, sight=Sight((4,), 1, 2)), Greedy(), env="CartPole-v1")
+        with pytest.raises(
+            ValueError, match=r"--env Corridors-v0: gives frames \(3,\) and 5 actions, but the policy \(Car"
+        ):
+            next(games.play([*sharing(), stranger], 1, generator()))
+        assert games.world.resets == 0
+    assert games.world.closed
+    with pytest.raises(ValueError, match="players = 0: must be at least 1"):
+        arena(0)

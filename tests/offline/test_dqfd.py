@@ -1,0 +1,264 @@
+"""DQfD follows the gradient of its four losses, draws by their first, and is pulled toward what was demonstrated."""
+
+import copy
+import math
+from collections import deque
+
+import numpy as np
+import pytest
+import torch
+
+from rbi.data import Episode, Episodes, Sampler, SamplerConfig, Spec
+from rbi.nets.from_logs import LogNetConfig, networks_for
+from rbi.offline.dqfd import Dqfd, DqfdConfig
+from rbi.offline.learning import frozen, learn
+from rbi.sight import Sight
+from tests.data.episodes import episode
+
+from .waits import NoWaiting
+
+PLAIN = LogNetConfig(16, 0.0, 0.0)
+ENDS = ("terminated", "truncated", "quit")
+
+
+def seeded(number=0):
+    return torch.Generator().manual_seed(number)
+
+
+def episodes_of(frame=(3,), *, legal=False):
+    rng = np.random.default_rng(1)
+    return [episode(rng, 6, frame=frame, end=ENDS[i % 3], final=i % 3 != 2, lives=True, legal=legal) for i in range(12)]
+
+
+def samplers_of(data, steps, *, which=None, **changes):
+    stack = 1 if data[0].observations.ndim == 2 else 4
+    spec = Spec(data[0].observations.shape[1:], 4, stack, has_legal=data[0].legal is not None)
+    episodes = Episodes.of(data, spec)
+    settings = dict(batch=8) | changes
+    one = Sampler(episodes, SamplerConfig(steps=1, **settings), seeded(2), which=which)
+    return one, Sampler(episodes, SamplerConfig(steps=steps, **settings), seeded(4), which=which, beside=one)
+
+
+def learner_of(data, *, seed=0, steps=3, rate=0.01, **changes):
+    one, far = samplers_of(data, steps)
+    config = DqfdConfig(learning_rate=rate, steps=steps, nets=PLAIN, **changes)
+    return Dqfd(config, networks_for(Sight(one.frame, one.stack, 4), PLAIN, seed, with_pi=False), one, far)
+
+
+def advance(learner, updates):
+    deque(learn(learner, learner.updates + updates), maxlen=0)
+
+
+def coming_steps(learner):
+    """Positions and importance weights that the next update will draw, from priorities as a list."""
+    generator = seeded()
+    generator.set_state(learner.one_step.generator.get_state())
+    positions, _ = learner.priorities.draw(learner.one_step.config.batch, generator)
+    likely = learner.priorities.priority.flatten().tolist()
+    raw = [(sum(likely) / (len(learner.steps) * likely[i])) ** 0.6 for i in positions.tolist()]
+    return positions, [weight / max(raw) for weight in raw]
+
+
+def huber(error):
+    size = error.abs()
+    return size**2 / 2 if float(size.detach()) <= 1 else size - 0.5
+
+
+def legal_at(data, number, ahead):
+    """Legal actions so many steps after a step of the data: all where nobody acted there."""
+    for one in data:
+        if number < len(one.actions):
+            then = number + ahead
+            known = one.legal is not None and then < len(one.actions)
+            return [a for a in range(4) if not known or one.legal[then, a]]
+        number -= len(one.actions)
+    raise AssertionError("there is no such step")
+
+
+def slow_loss(learner, data, positions, weights):
+    """J as it is written, an example and an action at a time; and the 1-step errors."""
+    config, look = learner.config, learner.sight.look
+    online, judge, target = copy.deepcopy(learner.networks).train(), frozen(learner.networks), learner.target.networks
+    steps = learner.steps[positions]
+    q, _ = online.q(look(learner.one_step.batch(steps).states, torch.float32))
+    total, errors = 0.0, []
+    for i, step in enumerate(steps.tolist()):
+        found = []
+        for sampler in (learner.one_step, learner.n_step):
+            batch = sampler.batch(torch.tensor([step]))
+            seen = look(batch.next_states, torch.float32)
+            with torch.no_grad():
+                allowed = legal_at(data, step, int(sampler.ahead[step]))
+                preferred = max(allowed, key=judge.q(seen)[0][0].tolist().__getitem__)
+                goal = batch.returns[0] + batch.discount[0] * target.q(seen)[0][0, preferred]
+            taken = int(batch.actions[0])
+            found.append(goal - q[i, taken])
+        best = max(q[i, a] + config.margin * (a != taken) for a in legal_at(data, step, 0))
+        near, far = found
+        each = huber(near) + config.weight_n * huber(far) + config.weight_margin * (best - q[i, taken])
+        total = total + weights[i] * each / len(steps)
+        errors.append(float(near.detach()))
+    squares = sum((weight * weight).sum() for weight in online.parameters())
+    return total + config.weight_l2 * squares, errors, online
+
+
+@pytest.mark.parametrize("legal", [False, True])
+@pytest.mark.parametrize("weights", [{}, dict(weight_n=0.3, weight_margin=2.0, weight_l2=0.01, margin=0.2)])
+def test_an_update_follows_the_gradient_of_the_four_losses_and_renews_the_priorities_of_what_it_drew(weights, legal):
+    data = episodes_of(legal=legal)
+    learner = learner_of(data, target_updates=4, **weights)
+    advance(learner, 6)  # the target network lags by two, and priorities differ
+    positions, importance = coming_steps(learner)
+    assert min(importance) < 0.95
+    loss, errors, online = slow_loss(learner, data, positions, importance)
+    expected = torch.autograd.grad(loss, list(online.parameters()))
+    priorities = learner.priorities.priority.flatten().tolist()
+    learner.metrics()
+    learner.update()
+    start = 0
+    for gradient in expected:
+        part = learner.trained.adam.gradient[start : start + gradient.numel()].view(gradient.shape)
+        torch.testing.assert_close(part, gradient, rtol=1e-4, atol=1e-6)
+        start += -(-gradient.numel() // 64) * 64
+    for i, error in zip(positions.tolist(), errors, strict=True):
+        priorities[i] = (abs(error) + 0.001) ** 0.4
+    np.testing.assert_allclose(learner.priorities.priority.flatten(), priorities, rtol=1e-3)
+    told = learner.metrics()
+    assert told["dqfd_loss"] == pytest.approx(float(loss.detach()), rel=1e-4)
+    assert told["dqfd_importance"] == pytest.approx(np.mean(importance), rel=1e-4)
+    assert all(name.startswith("dqfd_") for name in told)
+    assert set(learner.metrics().values()) == {0.0}
+
+
+def test_pictures_are_learned_from_too():
+    data = episodes_of((10, 10, 2))
+    learner = learner_of(data)
+    loss, _, _ = slow_loss(learner, data, *coming_steps(learner))
+    advance(learner, 1)
+    assert learner.metrics()["dqfd_loss"] == pytest.approx(float(loss.detach()), rel=1e-4)
+
+
+def test_only_steps_that_have_both_returns_are_drawn():
+    """Who left without a last observation has no state ahead of the last steps: one for 1 step, three for 3."""
+    data = [episode(np.random.default_rng(i), 6, end="quit", final=False) for i in range(4)]
+    learner = learner_of(data)
+    assert [len(sampler.usable) for sampler in (learner.one_step, learner.n_step)] == [20, 12]
+    assert learner.steps.tolist() == [6 * i + time for i in range(4) for time in range(3)]
+    assert float(learner.priorities.mass.sum()) == 12
+
+
+def test_batch_norm_learns_once_an_update_and_the_target_is_renewed_at_its_interval_with_its_buffers_in_place():
+    learner = learner_of(episodes_of(), target_updates=3)
+    places = {name: tensor.data_ptr() for name, tensor in learner.target.networks.state_dict().items()}
+    for updates in range(1, 8):
+        before = {name: tensor.clone() for name, tensor in learner.target.networks.state_dict().items()}
+        advance(learner, 1)
+        online = learner.networks.state_dict()
+        for name, tensor in learner.target.networks.state_dict().items():
+            assert torch.equal(tensor, (online if updates % 3 == 0 else before)[name]), (updates, name)
+            assert tensor.data_ptr() == places[name]
+        tracked = [int(buffer) for name, buffer in online.items() if "tracked" in name]
+        assert set(tracked) == {updates}
+        assert learner.networks.training
+
+
+def test_the_margin_pulls_toward_what_was_demonstrated_where_rewards_say_nothing():
+    states, rng = 12, np.random.default_rng(0)
+    shown = rng.integers(4, size=states)
+    data = []
+    for _ in range(40):
+        path, last = rng.integers(states, size=6), np.arange(6) == 5
+        seen = np.eye(states, dtype=np.float32)[path]
+        data.append(Episode(seen, shown[path], np.zeros(6), last, np.zeros(6, dtype=bool)))
+    agreement, lead = [], []
+    for weight in (1.0, 0.0):
+        learner = learner_of(data, weight_margin=weight, target_updates=20)
+        advance(learner, 100)
+        with torch.no_grad():
+            q = frozen(learner.networks).q(torch.eye(states))[0].numpy()
+        taken = q[np.arange(states), shown]
+        others = np.where(np.arange(4) == shown[:, None], -np.inf, q).max(1)
+        agreement.append(float((q.argmax(1) == shown).mean()))
+        lead.append(float((taken - others).min()))
+    assert agreement[0] == 1
+    assert agreement[1] < 0.7
+    assert lead[0] > 0.6
+    assert lead[1] < 0
+
+
+def test_its_state_put_into_a_fresh_learner_goes_on_bit_by_bit():
+    first, second = (learner_of(episodes_of(), seed=seed, target_updates=4) for seed in (0, 9))
+    advance(first, 6)
+    for name, tensor in second.state().items():
+        tensor.copy_(first.state()[name])
+    for mine, its in zip(second.generators(), first.generators(), strict=True):
+        mine.set_state(its.get_state())
+    second.updates = first.updates
+    for learner in (first, second):
+        advance(learner, 7)
+    for name, tensor in second.state().items():
+        assert torch.equal(tensor, first.state()[name]), name
+    assert first.metrics() == second.metrics()
+
+
+@pytest.mark.parametrize("legal", [False, True])
+def test_an_update_never_waits_for_the_device(legal, monkeypatch):
+    learner, watch = learner_of(episodes_of(legal=legal)), NoWaiting()
+    for sampler in (learner.one_step, learner.n_step):
+        monkeypatch.setattr(sampler, "batch", watch.excused(sampler.batch))
+    with watch:
+        learner.update()
+        learner.passed()
+        with pytest.raises(AssertionError, match="waits"):  # the watch is awake
+            learner.sums[0].item()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(updates=0),
+        dict(target_updates=0),
+        dict(steps=0),
+        dict(learning_rate=1.0),
+        dict(adam_epsilon=0.0),
+        dict(margin=-0.1),
+        dict(weight_n=math.nan),
+        dict(weight_margin=-1.0),
+        dict(weight_l2=math.inf),
+        dict(priority_exponent=1.1),
+        dict(importance_exponent=-0.1),
+        dict(priority_constant=0.0),
+        dict(nets=LogNetConfig()),
+    ],
+)
+def test_nonsense_is_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        DqfdConfig(**changes)
+
+
+def test_samplers_that_do_not_go_together_are_refused():
+    data, sight = episodes_of(), Sight((3,), 1, 4)
+    one, far = samplers_of(data, 10)
+    other, _ = samplers_of(data, 10)
+    near = Sampler(one.data, SamplerConfig(batch=8, steps=3), seeded())
+    impatient = Sampler(one.data, SamplerConfig(batch=8, steps=10, gamma=0.5), seeded())
+    weighed = Sampler(one.data, far.config, seeded(), weights=np.ones(one.data.steps))
+    here, there = (
+        Sampler(one.data, SamplerConfig(batch=8, steps=s), seeded(), which=[i]) for s, i in ((1, 0), (10, 1))
+    )
+    networks = networks_for(sight, PLAIN, 0, with_pi=False)
+    for first, second, why in (
+        (far, far, "one_step.steps = 10"),
+        (one, near, "n_step.steps = 3"),
+        (other, far, "same episodes"),
+        (one, impatient, "settings"),
+        (one, weighed, "weights"),
+        (here, there, "both returns"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            Dqfd(DqfdConfig(nets=PLAIN), networks, first, second)
+    with pytest.raises(ValueError, match="Q is learned alone"):
+        Dqfd(DqfdConfig(nets=PLAIN), networks_for(sight, PLAIN, 0), one, far)
+    unfinished = samplers_of(data, 10, draws_unfinished=True)
+    with pytest.raises(ValueError, match="draws_unfinished"):
+        Dqfd(DqfdConfig(nets=PLAIN), networks, *unfinished)

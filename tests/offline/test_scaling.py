@@ -1,0 +1,72 @@
+"""Networks that learned standardised numbers say the same about numbers as they are."""
+
+import numpy as np
+import pytest
+import torch
+
+from rbi.data import Episodes, Sampler, SamplerConfig, Spec
+from rbi.nets.from_logs import LogNetConfig, networks_for
+from rbi.offline.fit import Fit, FitConfig
+from rbi.offline.scaling import scale, scaling_of, unscaled
+from rbi.sight import Sight
+from tests.data.episodes import episode
+
+NETS = LogNetConfig(16, 0.0, 0.0)
+
+
+def seeded():
+    return torch.Generator().manual_seed(0)
+
+
+def far_off(rng, frame, **more):
+    """An episode of numbers of every size, and rewards in thousands."""
+    found = episode(rng, 9, frame=frame, **more)
+    observations = found.observations
+    if len(frame) == 1:
+        observations = (observations * np.array([1e-3, 1, 1e4, 0]) + np.array([5, -300, 2e4, 7])).astype(np.float32)
+    return type(found)(observations, found.actions, 1e3 * found.rewards + 400, found.terminated, found.truncated)
+
+
+@pytest.mark.parametrize(("frame", "stack"), [((4,), 1), ((4,), 3), ((10, 10), 4)])
+def test_unscaled_networks_say_of_numbers_as_they_are_what_the_others_say_of_scaled_ones(frame, stack):
+    rng = np.random.default_rng(0)
+    data = Episodes.of([far_off(rng, frame) for _ in range(8)], Spec(frame, 4, stack))
+    raw, scaled = (Sampler(data, SamplerConfig(batch=16, clip_rewards=False), seeded()) for _ in range(2))
+    by = scaling_of(scaled)
+    scale(scaled, by)
+    fit = Fit(FitConfig(learning_rate=0.01, nets=NETS), networks_for(Sight(frame, stack, 4), NETS, 0), scaled, seeded())
+    for _ in range(30):
+        fit.update()
+    fit.networks.eval()
+    plain = unscaled(fit.networks, by)
+    steps = torch.from_numpy(raw.usable)
+    with torch.no_grad():
+        inside, outside = (fit.sight.look(s.batch(steps).states, torch.float32) for s in (scaled, raw))
+        torch.testing.assert_close(plain.pi(outside), fit.networks.pi(inside), rtol=1e-2, atol=1e-2)
+        expected = by.mean + by.spread * fit.networks.q(inside)[0]
+        torch.testing.assert_close(plain.q(outside)[0], expected, rtol=1e-2, atol=0.01 * by.spread)
+    np.testing.assert_allclose(by.mean + by.spread * scaled.returns.numpy(), raw.returns.numpy(), rtol=1e-4, atol=1e-2)
+    assert data.arrays["observations"].flags.writeable is False
+
+
+def test_scaled_numbers_have_mean_0_and_deviation_1_and_what_never_changes_stays_finite():
+    rng = np.random.default_rng(0)
+    data = Episodes.of([far_off(rng, (4,), final=False) for _ in range(50)], Spec((4,), 4))
+    sampler = Sampler(data, SamplerConfig(), seeded())
+    scale(sampler, scaling_of(sampler))
+    frames = sampler.frames.double()
+    torch.testing.assert_close(frames.mean(0), torch.zeros(4, dtype=torch.float64), rtol=0, atol=1e-3)
+    torch.testing.assert_close(frames.std(0)[:3], torch.ones(3, dtype=torch.float64), rtol=1e-2, atol=0)
+    assert frames[:, 3].abs().max() < 1e-6
+    assert float(sampler.returns.mean()) == pytest.approx(0, abs=1e-5)
+    assert float(sampler.returns.std()) == pytest.approx(1, abs=1e-2)
+
+
+def test_returns_that_were_cut_off_do_not_set_the_scale():
+    rng = np.random.default_rng(0)
+    whole = [far_off(rng, (4,)) for _ in range(4)]
+    cut = [far_off(rng, (4,), end="truncated") for _ in range(4)]
+    config = SamplerConfig(draws_unfinished=True)
+    both = scaling_of(Sampler(Episodes.of(whole + cut, Spec((4,), 4)), config, seeded()))
+    alone = scaling_of(Sampler(Episodes.of(whole, Spec((4,), 4)), config, seeded()))
+    assert (both.mean, both.spread) == pytest.approx((alone.mean, alone.spread))

@@ -1,0 +1,330 @@
+"""Q-learning from a fixed data set follows its losses, is held to the data, and learns where truth is known."""
+
+import copy
+import math
+from collections import deque
+
+import numpy as np
+import pytest
+import torch
+
+import rbi
+from rbi.data import Episodes, Sampler, SamplerConfig, Spec
+from rbi.lab.mdp import performance
+from rbi.nets.from_logs import LogNetConfig, networks_for
+from rbi.offline.fit import Fit, FitConfig
+from rbi.offline.learning import frozen, learn
+from rbi.offline.td import TdConfig, TemporalDifference, legal_ahead
+from rbi.policy import Policy
+from rbi.sight import Sight
+from tests.data.episodes import episode
+
+from .crowds import recorded, world_and_crowd
+from .waits import NoWaiting
+
+PLAIN = LogNetConfig(16, 0.0, 0.0)
+BOTH = dict(conservative=0.7, familiar=0.6)
+ENDS = ("terminated", "truncated", "quit")
+
+
+def seeded(number=0):
+    return torch.Generator().manual_seed(number)
+
+
+def episodes_of(frame=(3,), *, legal=False):
+    rng = np.random.default_rng(1)
+    return [episode(rng, 6, frame=frame, end=ENDS[i % 3], final=i % 3 != 2, lives=True, legal=legal) for i in range(12)]
+
+
+def sharp_beta(sight):
+    """A beta that hardly takes some of the actions."""
+    beta = networks_for(sight, PLAIN, 5).pi
+    with torch.no_grad():
+        beta.net.heads.weight.mul_(5)
+    return beta
+
+
+def learner_of(data, *, seed=0, steps=1, rate=0.01, **changes):
+    stack = 1 if len(data[0].observations.shape) == 2 else 4
+    frame = data[0].observations.shape[1:]
+    spec = Spec(frame, 4, stack, has_legal=data[0].legal is not None)
+    sampler = Sampler(Episodes.of(data, spec), SamplerConfig(batch=8, steps=steps), seeded(2))
+    sight = Sight(frame, stack, 4)
+    beta = sharp_beta(sight) if changes.get("familiar") else None
+    networks = networks_for(sight, PLAIN, seed, with_pi=False)
+    return TemporalDifference(TdConfig(learning_rate=rate, nets=PLAIN, **changes), networks, sampler, beta)
+
+
+def advance(learner, updates):
+    deque(learn(learner, learner.updates + updates), maxlen=0)
+
+
+def step_of(data, number):
+    """The episode and the time of a step of the data."""
+    for one in data:
+        if number < len(one.actions):
+            return one, number
+        number -= len(one.actions)
+    raise AssertionError("there is no such step")
+
+
+def slow_loss(learner, data, batch):
+    """The loss as the papers write it, an example and an action at a time."""
+    online, target = copy.deepcopy(learner.networks), learner.target.networks
+    q, _ = online.train().q(learner.sight.look(batch.states, torch.float32))
+    judge, every = frozen(learner.networks), range(4)
+    beta = None if learner.beta is None else copy.deepcopy(learner.beta).eval()
+    losses = []
+    for i in range(len(q)):
+        one, time = step_of(data, int(batch.steps[i]))
+        then = time + int(learner.sampler.ahead[batch.steps[i]])
+        legal = [a for a in every if one.legal is None or one.legal[time, a]]
+        known = [a for a in every if one.legal is None or then >= len(one.actions) or one.legal[then, a]]
+        seen = learner.sight.look(batch.next_states[i : i + 1], torch.float32)
+        with torch.no_grad():
+            if beta is not None:
+                odds = beta(seen)[0].double().exp().tolist()
+                most = max(odds[a] for a in known)
+                known = [a for a in known if odds[a] >= learner.config.familiar * most]
+            preferred = max(known, key=judge.q(seen)[0][0].tolist().__getitem__)
+            goal = batch.returns[i] + batch.discount[i] * target.q(seen)[0][0, preferred]
+        taken = q[i, batch.actions[i]]
+        size = (goal - taken).abs()
+        huber = size**2 / 2 if float(size.detach()) <= 1 else size - 0.5
+        penalty = sum(q[i, a].exp() for a in legal).log() - taken
+        losses.append(huber + learner.config.conservative * penalty)
+    return sum(losses) / len(losses), online
+
+
+def assert_gradient(learner, expected):
+    """What Adam was last given."""
+    start = 0
+    for gradient in expected:
+        part = learner.trained.adam.gradient[start : start + gradient.numel()].view(gradient.shape)
+        torch.testing.assert_close(part, gradient, rtol=1e-4, atol=1e-6)
+        start += -(-gradient.numel() // 64) * 64
+
+
+@pytest.mark.parametrize("legal", [False, True])
+@pytest.mark.parametrize("held", [{}, dict(conservative=0.7), dict(familiar=0.6), BOTH])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_an_update_follows_the_gradient_of_the_loss_as_the_papers_write_it(steps, held, legal):
+    data = episodes_of(legal=legal)
+    learner = learner_of(data, steps=steps, target_updates=4, **held)
+    advance(learner, 6)  # the target network lags by two
+    coming = Sampler(learner.sampler.data, learner.sampler.config, seeded())
+    coming.generator.set_state(learner.sampler.generator.get_state())
+    loss, online = slow_loss(learner, data, coming.draw())
+    expected = torch.autograd.grad(loss, list(online.parameters()))
+    learner.metrics()
+    learner.update()
+    assert_gradient(learner, expected)
+    assert (learner.metrics()["bcq_familiar"] < 1) == bool(learner.config.familiar or legal)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_legal_actions_ahead_are_those_of_the_step_there_and_all_where_nobody_acted(steps):
+    data = episodes_of(legal=True)
+    sampler = learner_of(data, steps=steps).sampler
+    found, unacted = legal_ahead(sampler), 0
+    for number in sampler.usable.tolist():
+        one, time = step_of(data, number)
+        then = time + int(sampler.ahead[number])
+        acted = then < len(one.actions)
+        unacted += not acted
+        assert found[number].tolist() == (one.legal[then].tolist() if acted else [True] * 4)
+    assert unacted > 0
+    assert legal_ahead(learner_of(episodes_of(), steps=steps).sampler) is None
+
+
+@pytest.mark.parametrize("frame", [(36, 36), (10, 10, 2)])
+def test_pictures_are_learned_from_too(frame):
+    data = episodes_of(frame)
+    learner = learner_of(data, **BOTH)
+    coming = Sampler(learner.sampler.data, learner.sampler.config, seeded(2)).draw()
+    loss, online = slow_loss(learner, data, coming)
+    expected = torch.autograd.grad(loss, list(online.parameters()))
+    learner.update()
+    assert_gradient(learner, expected)
+    assert coming.returns.abs().max() <= 1
+
+
+def test_batch_norm_learns_from_the_states_of_a_batch_once_an_update_and_from_nothing_else():
+    learner = learner_of(episodes_of(), **BOTH)
+    others = {**dict(learner.target.networks.named_buffers()), **{f"b{n}": b for n, b in learner.beta.named_buffers()}}
+    before = {name: buffer.clone() for name, buffer in others.items()}
+    learner.beta.train()
+    for updates in range(1, 4):
+        online = copy.deepcopy(learner.networks).train()
+        coming = Sampler(learner.sampler.data, learner.sampler.config, seeded())
+        coming.generator.set_state(learner.sampler.generator.get_state())
+        online.q(learner.sight.look(coming.draw().states, torch.float32))
+        learner.update()
+        for (name, mine), expected in zip(learner.networks.named_buffers(), online.buffers(), strict=True):
+            torch.testing.assert_close(mine, expected)
+            assert "tracked" not in name or int(mine) == updates
+        assert learner.networks.training
+        assert learner.beta.training  # as it was
+    for name, buffer in others.items():
+        assert torch.equal(buffer, before[name]), name
+
+
+def test_the_target_network_is_renewed_at_its_interval_alone_with_its_buffers_and_in_place():
+    learner = learner_of(episodes_of(), target_updates=3)
+    target, online = learner.target.networks.state_dict(), learner.networks.state_dict()
+    places = {name: tensor.data_ptr() for name, tensor in target.items()}
+    for updates in range(1, 8):
+        before = {name: tensor.clone() for name, tensor in target.items()}
+        advance(learner, 1)
+        renewed = online if updates % 3 == 0 else before
+        for name, tensor in learner.target.networks.state_dict().items():
+            assert torch.equal(tensor, renewed[name]), (updates, name)
+            assert tensor.data_ptr() == places[name]
+        assert not torch.equal(before["q.net.heads.weight"], online["q.net.heads.weight"])
+
+
+def test_bcq_bootstraps_from_no_action_that_beta_hardly_takes_and_plain_q_learning_does():
+    """Both networks rate the action highest that beta takes least."""
+    data = episodes_of()
+    for held in (dict(familiar=0.6), {}):
+        learner = learner_of(data, **held)
+        batch = learner.sampler.draw(64)
+        seen = learner.sight.look(batch.next_states, torch.float32)
+        beta = sharp_beta(learner.sight)
+        probs = torch.softmax(beta.eval()(seen), 1)
+        rare = int(probs.mean(0).argmin())
+        with torch.no_grad():
+            for networks in (learner.networks, learner.target.networks):
+                networks.q.net.heads.bias[rare] += 100
+        unfamiliar = probs[:, rare] < 0.6 * probs.amax(1)
+        assert int(unfamiliar.sum()) > 0
+        misled = learner.target.ahead(seen, learner.allowed(batch, seen))[unfamiliar] > 50
+        assert misled.any() != bool(held)
+        assert misled.all() != bool(held)
+
+
+@pytest.fixture(scope="module")
+def crowded():
+    """A world, its data, and beta as it was learned from it."""
+    seed = 0
+    world, players = world_and_crowd(seed, qualities=(0.3, 0.5, 0.7))
+    data = recorded(world, players, 200, np.random.default_rng(seed))
+    sight, nets = Sight(data.spec.frame, 1, data.spec.actions), LogNetConfig(64, 0.0, 0.0)
+    sampler = Sampler(data, SamplerConfig(batch=128, gamma=world.discount), seeded(seed))
+    fit = Fit(FitConfig(learning_rate=0.003, nets=nets), networks_for(sight, nets, seed), sampler, seeded(seed))
+    deque(learn(fit, 300), maxlen=0)
+    return world, players, data, frozen(fit.networks).pi
+
+
+@pytest.mark.parametrize(("held", "rule"), [(dict(conservative=0.1), "greedy"), (dict(familiar=0.3), "familiar(0.3)")])
+def test_cql_and_bcq_learn_from_a_crowd_to_play_better_than_uniformly_and_than_the_crowd(crowded, held, rule):
+    world, players, data, beta = crowded
+    sampler = Sampler(data, SamplerConfig(batch=64, steps=1, gamma=world.discount), seeded())
+    sight, nets = Sight(data.spec.frame, 1, data.spec.actions), LogNetConfig(64, 0.0, 0.0)
+    config = TdConfig(learning_rate=0.003, target_updates=25, nets=nets, **held)
+    beta = beta if config.familiar else None
+    learner = TemporalDifference(config, networks_for(sight, nets, 0, with_pi=False), sampler, beta)
+    advance(learner, 300)
+    networks = frozen(learner.networks)
+    networks.pi = beta
+    every = np.eye(*data.spec.frame, dtype=np.float32)
+    pi = Policy(networks, rbi.parse_rule(rule)).predict_proba(every).astype(np.float64)
+    score = performance(world, pi)
+    assert score > 2 * performance(world, np.full_like(pi, 1 / pi.shape[1]))
+    assert score > np.mean([performance(world, player) for player in players])
+    if beta is not None:
+        with torch.no_grad():
+            probs = torch.softmax(beta(torch.as_tensor(every)), 1).numpy()
+        assert (probs[pi > 0] >= 0.3 * (1 - 1e-5) * probs.max(1)).all()  # one action a state
+
+
+def test_a_larger_alpha_keeps_what_nobody_took_further_down():
+    gaps = []
+    for alpha in (0.0, 0.3, 10.0):
+        learner = learner_of(episodes_of(), conservative=alpha)
+        advance(learner, 70)
+        batch = learner.sampler.draw(64)
+        with torch.no_grad():
+            q, _ = frozen(learner.networks).q(learner.sight.look(batch.states, torch.float32))
+        gaps.append(float((q.gather(1, batch.actions[:, None]).squeeze(1) - q.mean(1)).mean()))
+    assert gaps == sorted(gaps)
+    assert gaps[2] > gaps[0] + 0.3
+
+
+def test_its_state_put_into_a_fresh_learner_goes_on_bit_by_bit():
+    first, second = (learner_of(episodes_of(), seed=seed, target_updates=4, **BOTH) for seed in (0, 9))
+    advance(first, 6)
+    with torch.no_grad():
+        first.beta.net.heads.bias[0] += 2  # its owner renews it
+    for name, tensor in second.state().items():
+        tensor.copy_(first.state()[name])
+    for mine, its in zip(second.generators(), first.generators(), strict=True):
+        mine.set_state(its.get_state())
+    second.updates = first.updates
+    for learner in (first, second):
+        advance(learner, 7)
+    for name, tensor in second.state().items():
+        assert torch.equal(tensor, first.state()[name]), name
+    assert first.metrics() == second.metrics()
+
+
+def test_metrics_are_means_since_the_last_call():
+    data = episodes_of()
+    learner = learner_of(data, **BOTH)
+    coming = Sampler(learner.sampler.data, learner.sampler.config, seeded(2)).draw()
+    loss = slow_loss(learner, data, coming)[0].detach()
+    advance(learner, 1)
+    told = learner.metrics()
+    assert set(told) == {"td_loss", "td_error", "td_q", "cql_penalty", "bcq_familiar"}
+    assert told["td_loss"] + 0.7 * told["cql_penalty"] == pytest.approx(float(loss), rel=1e-5)
+    assert 0.25 <= told["bcq_familiar"] < 1
+    assert set(learner.metrics().values()) == {0.0}
+    plain = learner_of(data)
+    advance(plain, 3)
+    assert plain.metrics()["bcq_familiar"] == 1
+
+
+@pytest.mark.parametrize("legal", [False, True])
+def test_an_update_never_waits_for_the_device(legal, monkeypatch):
+    learner, watch = learner_of(episodes_of(legal=legal), **BOTH), NoWaiting()
+    monkeypatch.setattr(learner.sampler, "batch", watch.excused(learner.sampler.batch))
+    with watch:
+        learner.update()
+        learner.passed()
+        with pytest.raises(AssertionError, match="waits"):  # the watch is awake
+            learner.sums[0].item()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(updates=0),
+        dict(target_updates=0),
+        dict(learning_rate=0.0),
+        dict(adam_epsilon=1.0),
+        dict(conservative=-0.1),
+        dict(conservative=math.inf),
+        dict(familiar=1.1),
+        dict(familiar=math.nan),
+        dict(nets=LogNetConfig(16, 0.25, 0.0)),
+        dict(nets=LogNetConfig(16, 0.0, 0.5)),
+    ],
+)
+def test_nonsense_is_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        TdConfig(**changes)
+
+
+def test_what_does_not_go_together_is_refused():
+    learner = learner_of(episodes_of())
+    data, sight, beta = learner.sampler.data, learner.sight, networks_for(learner.sight, PLAIN, 0).pi
+    networks = networks_for(sight, PLAIN, 0, with_pi=False)
+    with pytest.raises(ValueError, match="needs beta"):
+        TemporalDifference(TdConfig(familiar=0.3), networks, learner.sampler, None)
+    with pytest.raises(ValueError, match="familiar = 0"):
+        TemporalDifference(TdConfig(), networks, learner.sampler, beta)
+    with pytest.raises(ValueError, match="Q is learned alone"):
+        TemporalDifference(TdConfig(), networks_for(sight, PLAIN, 0), learner.sampler, None)
+    for settings in (dict(steps=None), dict(steps=1, draws_unfinished=True)):
+        with pytest.raises(ValueError, match="next state"):
+            TemporalDifference(TdConfig(), networks, Sampler(data, SamplerConfig(**settings), seeded()), None)
