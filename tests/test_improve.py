@@ -10,16 +10,19 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
+import torch
 
 import rbi
 from rbi import cli, runs
 from rbi.commands.improve import Improve
 from rbi.data import Spec, StoreWriter
 from rbi.data.readers import Asked, Settings, TableConfig
+from rbi.offline.held_out import answers_about, diagnosis
+from rbi.offline.learning import learn
 from rbi.offline.moments import BestMoments
 from tests.data.episodes import episode
 
-QUICK = ["--updates", "200", "--batch", "128", "--latent", "16", "--learning-rate", "0.005", "--gamma", "1"]
+QUICK = ["--updates", "160", "--batch", "128", "--latent", "16", "--learning-rate", "0.005", "--gamma", "1"]
 BETA = np.array([[0.7, 0.3], [0.4, 0.6]])
 REWARDS = np.array([[0.0, 50.0], [100.0, 0.0]])
 Q = REWARDS + np.array([[BETA[1] @ REWARDS[1]], [0.0]])
@@ -73,7 +76,7 @@ def test_the_policy_is_the_best_reroute_of_who_acted(improved):
 
 def test_the_run_tells_how_well_it_learned_and_what_changed(improved):
     run = runs.read(improved)
-    assert [line["updates"] for line in run.metrics] == [*range(10, 201, 10)]
+    assert [line["updates"] for line in run.metrics] == [*range(8, 161, 8)]
     found = run.result
     assert found["held_out"] == found["chosen_by"] == {"episodes": 20, "steps": 40}
     assert found["apart"]
@@ -105,12 +108,41 @@ def test_the_kept_networks_are_those_of_the_best_moments(improved):
         assert abs(line[key]) == best[name]["loss"]
 
 
-def test_a_store_gives_the_same_policy_as_the_table_that_it_came_from(logs, improved, tmp_path):
-    store, out = tmp_path / "store", tmp_path / "run"
-    assert cli.main(["data", "import", str(logs), "--out", str(store)]) == 0
-    assert cli.main(["improve", str(store), *QUICK, "--out", str(out)]) == 0
-    assert runs.read(out).result["diagnosis"] == runs.read(improved).result["diagnosis"]
-    np.testing.assert_array_equal(*(rbi.load_policy(run).predict_proba(LOOKS) for run in (out, improved)))
+def test_networks_that_got_worse_are_not_kept(logs):
+    command = Improve(path=logs, updates=40, batch=32, latent=8, learning_rate=0.01, held_out=0.5)
+    data = command.episodes()
+    learner = command.learner(data, command.hold_out(data))
+    lines = [learner.look() for _ in learn(learner, 40)]
+    best = {name: dict(learner.best[name]) for name in ("q", "beta")}
+    assert best["q"]["loss"] == min(line["q_error"] for line in lines)
+    assert best["beta"]["loss"] == min(-line["likelihood_calibrated"] for line in lines)
+    learner.fit.trained.vector.mul_(-3)
+    worse = learner.look()
+    assert worse["q_error"] > best["q"]["loss"]
+    assert worse["likelihood_calibrated"] < -best["beta"]["loss"]
+    told = diagnosis(answers_about(learner.networks(), learner.held, learner.asked))
+    assert (told["q_error"], -told["likelihood_calibrated"]) == (best["q"]["loss"], best["beta"]["loss"])
+    assert learner.best == best
+    assert learner.temperature(learner.networks()) == told["temperature"]
+
+
+def learned(path, updates=5):
+    """The weights after some updates, and what is said of the episodes that choose."""
+    command = Improve(path=path, updates=updates, batch=32, latent=8)
+    data = command.episodes()
+    learner = command.learner(data, command.hold_out(data))
+    assert [*learn(learner, updates)][-1] == updates
+    return learner.fit.trained.vector, learner.look()
+
+
+@pytest.mark.parametrize("kind", ["store", "parquet"])
+def test_the_same_is_learned_from_every_format(kind, logs, tmp_path):
+    made = tmp_path / kind
+    assert cli.main(["data", "export", str(logs), "--to", kind, "--out", str(made)]) == 0
+    weights, told = learned(made / "episodes.parquet" if kind == "parquet" else made)
+    expected, told_of_csv = learned(logs)
+    assert torch.equal(weights, expected)
+    assert told == told_of_csv
 
 
 def test_legal_actions_bind_what_is_learned_and_what_is_told(tmp_path):

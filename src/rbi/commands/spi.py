@@ -1,16 +1,18 @@
 """`rbi spi`: the safe-policy-improvement study."""
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from rich.console import Console
 
 from rbi import runs
 from rbi.commands.command import Command, parallel_map, progress, say, show
+from rbi.engines.ray.cluster import cluster_map
 from rbi.lab import spi
 from rbi.lab.summary import summarise
 from rbi.report import spi as report
@@ -22,6 +24,8 @@ MOST_DATA = 1_000_000  # a block of so many trajectories still fits memory
 @dataclass(frozen=True)
 class Spi(Command):
     """Safe policy improvement where truth is known: mean, 1%-CVaR and violations beside SPIBB and friends."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = (*Command.MAY_CHANGE, "engine", "address")
 
     worlds: tuple[str, ...] = ("random(0.9)", "random(0.5)", "chicken(0.1)", "grid(0.7)")
     """Worlds: random(ETA) and grid(ETA), with baselines ETA of the way from random to optimal, and chicken(EPSILON),
@@ -40,6 +44,10 @@ class Spi(Command):
     """Bootstrap samples behind the intervals."""
     workers: int = 0
     """Processes to use; 0 for one a core. The result does not depend on it."""
+    engine: Literal["local", "ray"] = "local"
+    """local: the processes of this machine; ray: the tasks of a Ray cluster."""
+    address: str = ""
+    """The Ray cluster to join; auto: the one that this machine is part of. Without it, one is started here."""
     resume: bool = False
     """Go on with the study in --out that was stopped; all settings must be the same."""
 
@@ -64,6 +72,8 @@ class Spi(Command):
                 raise ValueError(f"--{name} {value}: must be at least {least}")
         if max(self.sizes, default=1) > MOST_DATA:
             raise ValueError(f"--sizes {max(self.sizes)}: must be at most {MOST_DATA}")
+        if self.address and self.engine != "ray":
+            raise ValueError(f"--address {self.address}: is for --engine ray")
         if self.resume and (self.out is None or self.overwrite):
             raise ValueError("--resume: name the stopped study with --out, without --overwrite")
 
@@ -79,7 +89,7 @@ class Spi(Command):
             left = [task for task in tasks if (str(task[0]), task[-1].start) not in done]
             if self.resume:
                 say(f"{len(tasks) - len(left)} of {len(tasks)} blocks were done", stderr=True)
-            with parallel_map(min(self.workers or os.cpu_count() or 1, max(len(left), 1))) as each:
+            with self.many(len(left)) as each:
                 finished = each(spi.numbered_block, *zip(*left, strict=True)) if left else iter(())
                 for task, scores in progress(zip(left, finished, strict=True), "safe improvement", len(left)):
                     key = (str(task[0]), task[-1].start)
@@ -93,6 +103,12 @@ class Spi(Command):
         for table in report.tables(complete, console.width if console.is_terminal else None):
             show(table)
         say(f"wrote {run.path} (figures/*.png)")
+
+    def many(self, blocks: int) -> contextlib.AbstractContextManager[Callable[..., Iterable[Any]]]:
+        """A `map` over processes or over a cluster."""
+        if self.engine == "ray":
+            return cluster_map(self.address)
+        return parallel_map(min(self.workers or os.cpu_count() or 1, max(blocks, 1)))
 
     def finished_blocks(self, path: Path) -> list[dict[str, Any]]:
         """The blocks that metrics.jsonl holds; a line that is none is named."""

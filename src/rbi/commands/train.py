@@ -15,9 +15,10 @@ import torch
 from rbi import envs, runs
 from rbi.commands.command import Command, say, show, stopping_between_ticks, value_of
 from rbi.commands.keeper import Keeper, Watch
+from rbi.commands.spread import spread
 from rbi.engines import checkpoint
 from rbi.engines.local import LocalEngine
-from rbi.engines.ray.cluster import joined
+from rbi.engines.ray.cluster import joined, processors
 from rbi.engines.ray.settings import ClusterConfig
 from rbi.engines.seam import Engine
 from rbi.online.actor import ActorConfig
@@ -176,6 +177,8 @@ def engine_for(command: Train) -> Iterator[Engine]:
 
             engine = RayEngine(plan, command.seed, command.cluster, sight)
             say(f"{engine.workers} workers with {plan.pace.players} environments of {plan.world.id}", stderr=True)
+            if (room := command.cluster.room(processors())) < engine.workers:
+                say(f"the cluster has room for {room} of them; the others wait until nodes join", stderr=True)
             try:
                 yield engine
             finally:
@@ -288,10 +291,12 @@ def sweep(command: Train, jobs: list[Train], argv: Sequence[str]) -> None:
     else:
         writer = command.new_run("train", argv)
     with writer:
-        for number, job in enumerate(jobs, 1):
-            at = writer.path / "runs" / f"{job.algo}-{as_name(job.env)}-seed{job.seed}"
-            if at.exists() and runs.read(at).result is not None:
-                continue
+        places = [writer.path / "runs" / f"{job.algo}-{as_name(job.env)}-seed{job.seed}" for job in jobs]
+        left = [(job, at) for job, at in zip(jobs, places, strict=True) if not finished(at)]
+        if command.engine == "ray":
+            spread(command, left, argv)
+            left = []
+        for number, (job, at) in enumerate(left, len(jobs) - len(left) + 1):
             say(f"== {number} of {len(jobs)}: {job.algo} on {job.env}, seed {job.seed}")
             going_on = (at / "config.json").is_file()
             train(dataclasses.replace(job, out=at, resume=going_on), argv, writer.path)
@@ -302,6 +307,10 @@ def sweep(command: Train, jobs: list[Train], argv: Sequence[str]) -> None:
             writer.figure(f"learning-{as_name(env)}", pages.learning_curves(of_env))
         show(pages.score_table(runs.read(writer.path).finished(), paper=command.envs == "paper12"))
         say(f"runs and figures: {writer.path}")
+
+
+def finished(at: Path) -> bool:
+    return at.exists() and runs.read(at).result is not None
 
 
 def as_name(env: str) -> str:

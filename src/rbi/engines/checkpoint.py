@@ -29,9 +29,10 @@ FOLDER, STATE, TENSORS, REPLAY, WORLDS = (
 
 def save(run: Path, engine: Engine, *, with_replay: bool, about: dict[str, Any]) -> Path:
     """Write a checkpoint of the engine, between two ticks; `about` is kept beside its counters."""
+    tensors = engine.tensors()  # which waits for all that is on its way
     at = run / FOLDER / f"{engine.learner.updates:010d}"
     with runs.whole_folder(at) as growing:
-        save_file({name: on_host(t) for name, t in engine.tensors().items()}, growing / TENSORS)
+        save_file({name: on_host(t) for name, t in tensors.items()}, growing / TENSORS)
         if with_replay:
             save_file({name: on_host(t) for name, t in engine.replay.state().items()}, growing / REPLAY)
         worlds = [world.state() for world in engine.worlds]

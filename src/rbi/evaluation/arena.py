@@ -39,6 +39,7 @@ class Arena:
     ) -> None:
         self.protocol, self.env, self.players = protocol, env, at_least_one("players", players)
         self.world = make(protocol.world(env), players)
+        self.seeded = False
 
     def play(
         self, policies: Sequence[Policy], episodes: int, rng: np.random.Generator
@@ -67,7 +68,9 @@ class Arena:
         share = (episodes // each + (place < episodes % each)) * (policy_of < len(policies))
         asked = groups(policies, policy_of, share > 0)
         scores, states = EpisodeScores(self.players), black(policies[0].sight, self.players)
-        seen = self.world.reset(int(rng.integers(2**30)))
+        seed = int(rng.integers(2**30))
+        seen = self.world.reset(None if self.seeded else seed)
+        self.seeded = World(self.env).atari  # a game is as slow to seed as to make: it goes on with its random numbers
         while asked:
             self.world.send(self.actions(asked, stacked(states, seen), rng))
             seen = self.world.recv()

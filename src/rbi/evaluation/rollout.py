@@ -19,16 +19,20 @@ class Protocol:
     name: Name
     epsilon: float = 0.0
     """Probability of a random action instead of the policy's."""
+    max_frames: int = 108_000
+    """Emulator frames after which an Atari episode is cut off."""
 
     def __post_init__(self) -> None:
+        if self.max_frames < 1:
+            raise ValueError(f"max_frames = {self.max_frames}: must be at least 1")
         if not 0 <= self.epsilon <= 1:
             raise ValueError(f"epsilon = {self.epsilon}: must lie in [0, 1]")
 
     def world(self, env: str) -> World:
         """The environment as the protocol wants it."""
         if self.name == "modern":
-            return World(env, max_frames=108_000, sticky=0.25, no_ops=0)
-        return World(env, max_frames=108_000, sticky=0.0, no_ops=30)
+            return World(env, max_frames=self.max_frames, sticky=0.25, no_ops=0)
+        return World(env, max_frames=self.max_frames, sticky=0.0, no_ops=30)
 
     def told(self, env: str) -> str:
         """One line for people."""

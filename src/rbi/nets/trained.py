@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rbi.nets.adam import Adam
+from rbi.nets.beside import Beside
 from rbi.nets.vectors import attach, join, to_vector
 
 
@@ -19,10 +20,15 @@ class Trained:
         self.parameters = list(module.parameters())
         self.adam = Adam(self.vector, self.vector, learning_rate, epsilon)
 
-    def descend(self, outputs: Sequence[Tensor], slopes: Sequence[Tensor] | None = None) -> None:
+    def descend(
+        self, outputs: Sequence[Tensor], slopes: Sequence[Tensor] | None = None, beside: Beside | None = None
+    ) -> None:
         """One step down, where `slopes` are the losses' gradients at the outputs; without them the outputs are losses
-        themselves."""
-        join(torch.autograd.grad(outputs, self.parameters, slopes), self.module, self.adam.gradient)
+        themselves. What was computed on a stream `beside` has its gradient computed there."""
+        gradients = torch.autograd.grad(outputs, self.parameters, slopes)
+        if beside is not None:
+            beside.join()
+        join(gradients, self.module, self.adam.gradient)
         self.adam.step()
 
     def state(self) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rbi.data import Sampler
+from rbi.nets.beside import Beside
 from rbi.nets.from_logs import LogNetConfig, LogNetworks, dropped
 from rbi.nets.trained import Trained
 from rbi.offline.learning import means
@@ -48,6 +49,7 @@ class Fit:
         self.networks, self.sight = networks, networks.sight
         self.trained = Trained(networks.train(), sampler.device, config.learning_rate, config.adam_epsilon)
         self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=sampler.device)
+        self.beside = Beside(sampler.device)
         self.updates = 0
 
     def update(self) -> None:
@@ -60,8 +62,10 @@ class Fit:
         batch = self.sampler.draw()
         seen = dropped(self.sight.look(batch.states, torch.float32), self.config.nets.input_dropout, self.generator)
         size = len(batch.actions)
-        logits = self.networks.pi(seen, self.generator)
+        with self.beside.overlapping():
+            logits = self.networks.pi(seen, self.generator)
         q, _ = self.networks.q(seen, generator=self.generator)
+        self.beside.join()
         with torch.no_grad():
             taken = functional.one_hot(batch.actions, self.sight.actions).to(q.dtype)
             allowed = logits if batch.legal is None else logits.masked_fill(~batch.legal, -torch.inf)
@@ -70,7 +74,7 @@ class Fit:
             error = error if batch.whole is None else error * batch.whole  # what came of a step that was cut off?
             slopes = [(beta - taken) / size, 2 * error[:, None] * taken / size]
             self.count(beta, taken, error, q)
-        self.trained.descend([logits, q], slopes)
+        self.trained.descend([logits, q], slopes, self.beside)
 
     def passed(self) -> None:
         """Count an update."""

@@ -106,7 +106,7 @@ class BestMoments:
 
 class HeldOut(NamedTuple):
     """Numbers of episodes that nothing is learned from: some choose the best moments and the temperature, others tell
-    how good those are. Numbers from those that chose would flatter."""
+    how good those are. Numbers from those that chose could flatter."""
 
     choosing: Array
     telling: Array

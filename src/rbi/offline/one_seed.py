@@ -38,13 +38,14 @@ class OneSeed:
     ) -> None:
         self.config, self.seed, self.device, self.data = config, seed, device, data
         self.sight = Sight(data.spec.frame, data.spec.stack, data.spec.actions)
-        self.resident, self.first = resident, None if beside is None else beside.sampler
+        self.resident = resident
+        self.first: Sampler | None = None if beside is None else beside.sampler
         self.mine, self.out = split(len(data), config.held_out, np.random.default_rng([seed, DRAWS.index("split")]))
-        self.sampler = self.draws("fit", self.mine)
+        self.sampler: Sampler = self.draws("fit", self.mine)
         self.held = self.draws("held", self.out, batch=512, draws_unfinished=False)
         networks = networks_for(self.sight, config.fit.nets, seed)
         self.fit = Fit(config.fit, networks, self.sampler, self.generator("dropout"))
-        self.peers: dict[Peer, Any] = {peer: self.peer(peer) for peer in peers if peer != "ppo"}
+        self.peers: dict[str, Any] = {peer: self.peer(peer) for peer in peers if peer != "ppo"}
         self.temperature = 1.0
         self.told: dict[str, Any] = {}
         self.answered: Answers | None = None
@@ -71,13 +72,14 @@ class OneSeed:
 
     def peer(self, peer: Peer) -> LearnsFromLogs:
         """A learner of Q beside beta's own."""
-        config = {"dqfd": self.config.dqfd, "bcq": self.config.bcq, "cql": self.config.cql}[peer]
-        networks = networks_for(self.sight, config.nets, self.seed + DRAWS.index(peer), with_pi=False)
+        nets = getattr(self.config, peer).nets
+        networks = networks_for(self.sight, nets, self.seed + DRAWS.index(peer), with_pi=False)
         one_step = self.draws(peer, self.mine, steps=1)
         if peer == "dqfd":
             return Dqfd(self.config.dqfd, networks, one_step, self.draws(peer, self.mine, steps=self.config.dqfd.steps))
-        beta = frozen(self.fit.networks).pi if peer == "bcq" else None
-        return TemporalDifference(self.config.bcq if peer == "bcq" else self.config.cql, networks, one_step, beta)
+        if peer == "bcq":
+            return TemporalDifference(self.config.bcq, networks, one_step, frozen(self.fit.networks).pi)
+        return TemporalDifference(self.config.cql, networks, one_step, None)
 
     def learners(self) -> dict[str, LearnsFromLogs]:
         """Everything that is saved, by name."""
@@ -90,7 +92,9 @@ class OneSeed:
         self.told = diagnosis(self.answered)
         self.temperature = self.told["temperature"]
         if "bcq" in self.peers:
-            self.peers["bcq"].beta.load_state_dict(self.fit.networks.pi.state_dict())
+            beta = self.fit.networks.pi
+            assert beta is not None
+            self.peers["bcq"].beta.load_state_dict(beta.state_dict())
         return self.told
 
     def steps_taken(self, rows: Sequence[Row]) -> dict[str, dict[str, float]]:

@@ -81,7 +81,7 @@ def rows(rules: tuple[str, ...], peers: tuple[Peer, ...], config: OfflineConfig)
 def with_latent(latent: int, target_updates: int, learning_rate: float, ascent: int) -> dict[str, Any]:
     """The learners' settings for smaller networks that learn faster from vectors."""
     plain = LogNetConfig(latent, 0.0, 0.0)
-    td = {"learning_rate": learning_rate, "target_updates": target_updates, "nets": plain}
+    td: dict[str, Any] = {"learning_rate": learning_rate, "target_updates": target_updates, "nets": plain}
     return {
         "fit": FitConfig(learning_rate=learning_rate, nets=plain),
         "ppo": AscentConfig(updates=ascent, learning_rate=learning_rate),

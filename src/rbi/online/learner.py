@@ -9,10 +9,8 @@ V is that of the stored policy, sum_a pi(a) Q_target(s, a). Ape-X has no L_pi, a
 best for Q (double Q-learning). A learner knows no engine and never waits for its device.
 """
 
-import contextlib
 import copy
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -21,6 +19,7 @@ from torch import Tensor
 
 from rbi import measures
 from rbi.nets import Adam, Networks, attach, join, size, to_vector
+from rbi.nets.beside import Beside
 from rbi.online.actor import ActorConfig, greedy_mix
 from rbi.replay import Batch, Replay
 from rbi.returns import c_mix, huber, policy_priority
@@ -106,7 +105,7 @@ class Learner:
         self.target_vector = self.computing[: size(self.networks.q)].clone()
         attach(self.target, self.target_vector)
         self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=self.device)
-        self.beside = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self.beside = Beside(self.device)
         self.updates = 0
 
     def round(self, replay: Replay) -> None:
@@ -138,7 +137,7 @@ class Learner:
         seen = self.sight.look(batch.frames, self.dtype)
         outputs, slopes = [], []
         if self.networks.pi is not None:
-            with self.overlapping():
+            with self.beside.overlapping():
                 logits = self.networks.pi(seen)
         q, _ = self.networks.q(seen, centre)
         with torch.no_grad():
@@ -149,7 +148,7 @@ class Learner:
             outputs.append(q)
             slopes.append(torch.zeros_like(q).scatter_(1, batch.action[:, None], of_action[:, None]))
             if self.networks.pi is not None:
-                self.join()
+                self.beside.join()
                 pi, pi_net, weight = self.goal_policy(batch, logits, q)
                 outputs.append(logits)
                 slopes.append((batch.weight * weight / len(error))[:, None] * (pi_net - pi))
@@ -162,7 +161,7 @@ class Learner:
                 self.count(Q_METRICS, [loss.mean(), q.mean(), error.abs().mean(), batch.weight.mean()])
         gradients = torch.autograd.grad(outputs, self.parameters, slopes)
         if self.networks.pi is not None:
-            self.join()
+            self.beside.join()
         join(gradients, self.networks, self.adam.gradient)
         self.adam.step()
         return error
@@ -197,20 +196,6 @@ class Learner:
         if not self.config.weighs_policy:
             return pi, pi_net, torch.ones_like(batch.weight)
         return pi, pi_net, policy_priority(pi_net, q, self.config.policy_exponent, self.noise)
-
-    @contextlib.contextmanager
-    def overlapping(self) -> Iterator[None]:
-        """The pi-net's share of the work, beside the Q-net's on a stream of its own where there are streams."""
-        if self.beside is None:
-            yield
-            return
-        self.beside.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self.beside):
-            yield
-
-    def join(self) -> None:
-        if self.beside is not None:
-            torch.cuda.current_stream(self.device).wait_stream(self.beside)
 
     def count(self, names: tuple[str, ...], values: list[Tensor]) -> None:
         """Add up what is worth watching; read by `metrics`."""

@@ -165,7 +165,7 @@ def closing(run: Run) -> list[str]:
     if found["held_out"]["steps"] < FEW_STEPS:
         lines.append(f"{found['held_out']['steps']} held-out steps say little: hold out more, or log more.")
     if not found["apart"]:
-        lines.append("One episode was held out to choose and to tell: its numbers flatter.")
+        lines.append("One episode was held out to choose and to tell: its numbers may flatter.")
     if seen["interval"] is not None and seen["interval"][1] < 0:
         lines.append("The held-out returns speak against the change: take beta instead.")
     elif seen["interval"] is not None and step["mean"] > 0 and seen["interval"][0] <= 0:

@@ -38,16 +38,24 @@ def joined(address: str) -> Iterator[None]:
         if address:
             ray.init(address=address, **quiet)
         else:
-            ray.init(include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
+            cores = max(2, os.cpu_count() or 1)  # learner and worker share a single one
+            ray.init("local", num_cpus=cores, include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
     except (ConnectionError, RuntimeError) as error:
         told = " ".join(str(error).split())
-        raise ValueError(f"--address {address}: no cluster answers there; {told}") from None
+        raise ValueError(f"--address {address}: no cluster answers there, or it wants another token; {told}") from None
     if in_main:
         signal.signal(signal.SIGTERM, before)  # Ray takes it for itself
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def processors() -> float:
+    """The processors of the cluster that this process has joined."""
+    import ray
+
+    return float(ray.cluster_resources().get("CPU", 0))
 
 
 @contextlib.contextmanager
@@ -63,7 +71,7 @@ def cluster_map(address: str, cpus: float = 1.0, gpus: float = 0.0) -> Iterator[
             waiting: collections.deque[Any] = collections.deque()
             for one in zip(*items, strict=True):
                 waiting.append(task.remote(*one))
-                if len(waiting) > 4 * max(1, ray.cluster_resources().get("CPU", 1)):
+                if len(waiting) > 4 * max(1, processors()):
                     yield got(waiting.popleft())
             while waiting:
                 yield got(waiting.popleft())

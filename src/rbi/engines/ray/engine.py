@@ -13,6 +13,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from rbi import envs
 from rbi.engines.local import CAREFUL, part_of, policy_of
 from rbi.engines.ray.cast import Cast, Post, Slot, Store, cast
+from rbi.engines.ray.cluster import processors
 from rbi.engines.ray.ledger import Ledger
 from rbi.engines.ray.player import Array
 from rbi.engines.ray.settings import ClusterConfig
@@ -35,15 +36,16 @@ class RayEngine:
         self.plan, self.seed, self.config, self.sight = plan, seed, config, sight
         self.device = torch.device("cpu")  # of this process; workers and learner have their own
         self.worlds: list[envs.VectorEnv] = []  # they live in the workers, and begin anew when a run goes on
-        self.workers = config.workers_for(plan.pace, ray.cluster_resources().get("CPU", 0))
+        self.workers = config.workers_for(plan.pace, processors())
         self.learner = self.ledger = Ledger(plan)
         acting = plan.actor
         ladder = exploration_ladder(plan.pace.players, acting.exploration, acting.exploration_exponent)
         self.recent = RecentScores(int((ladder <= CAREFUL).sum()))
         self.sums = np.zeros(len(METRICS) + 1)
+        self.acting: dict[str, float] = {}
         self.bytes = {"blocks": 0, "batches": 0, "weights": 0}
-        self.waited, self.most_workers = 0.0, 0
-        self.calls = 0  # of workers, shards and learner that are on their way
+        self.waited, self.most_workers, self.behind = 0.0, 0, 0
+        self.calls = 0  # blocks and rounds that are on their way
         self.learning = 0
         self.pending: dict[Any, Callable[[Any], None]] = {}
         self.published: Any = None
@@ -125,6 +127,7 @@ class RayEngine:
             self.worker_died(slot, life)
             return
         self.bytes["blocks"] += told.bytes
+        self.behind = self.ledger.updates - told.version
         self.sums += np.sum(told.sums, 0)
         for player, score, careful in told.episodes:
             self.recent.add(Outcome(player, score, 0, False), careful=careful)
@@ -150,7 +153,8 @@ class RayEngine:
     def pay(self, people: Cast) -> None:
         """Ask for the updates that new states pay for."""
         at_once = 1 if self.config.lockstep else AT_ONCE
-        while people.learner.live and self.learning < at_once and (rounds := self.ledger.rounds_due()):
+        able = people.learner.live and self.mass() > 0
+        while able and self.learning < at_once and (rounds := self.ledger.rounds_due()):
             expected = self.ledger.ask(rounds)
             told, weights = people.learner.handle.learn.options(num_returns=2).remote(
                 expected, rounds, [store.mass for store in people.stores]
@@ -224,7 +228,7 @@ class RayEngine:
             self.pending.pop(ref)(ref)
 
     def settle(self) -> None:
-        """Wait until nothing is on its way but greetings and evaluations."""
+        """Wait until no block and no round is on its way."""
         while self.calls:
             self.pump()
 
@@ -253,7 +257,7 @@ class RayEngine:
         if store.live or not store.born:
             store.live, store.mass = False, 0.0
             ref = store.again("stock").remote() if state is None else store.again("load").remote(state)
-            self.call(ref, functools.partial(self.looked_into, store))
+            self.pending[ref] = functools.partial(self.looked_into, store)
             self.pending[store.again("hello").remote()] = functools.partial(self.known, store)
 
     def looked_into(self, store: Store, ref: Any) -> None:
@@ -293,7 +297,7 @@ class RayEngine:
         post.live = False
         handles = [store.handle for store in people.stores]
         ref = post.again("restore").remote(handles, self.ledger.updates, self.saved[1])
-        self.call(ref, functools.partial(self.back, post))
+        self.pending[ref] = functools.partial(self.back, post)
         self.pending[post.again("hello").remote()] = functools.partial(self.known, post)
 
     def back(self, post: Post, ref: Any) -> None:
@@ -317,10 +321,11 @@ class RayEngine:
     # what there is to tell and to save
 
     def of_learner(self, method: str) -> Any:
-        """What the learner answers between two rounds; after its death, what the next one answers."""
+        """What the learner answers; after its death, what the next one answers."""
         people = self.opening()
         while True:
-            self.settle()
+            while not people.learner.live:
+                self.pump()
             life = people.learner.life
             found = answer(getattr(people.learner.handle, method).remote())
             if found is not None:
@@ -331,19 +336,21 @@ class RayEngine:
         """What there is to say since the last call."""
         people = self.opening()
         *sums, count = self.sums.tolist()
-        self.sums[:] = 0
-        acting = dict(zip(METRICS, (total / count for total in sums), strict=True)) if count else {}
+        if count:  # otherwise no block has come, and what the last ones said still holds
+            self.sums[:] = 0
+            self.acting = dict(zip(METRICS, (total / count for total in sums), strict=True))
         learning = answer(people.learner.handle.metrics.remote()) if people.learner.live else None
         updates, score = self.evaluated
         return {
             "updates": self.ledger.updates,
             "states": self.states,
             **self.recent.metrics(),
-            **{k: v for k, v in acting.items() if self.plan.learns_policy or k == "q_acted"},
+            **{k: v for k, v in self.acting.items() if self.plan.learns_policy or k == "q_acted"},
             **(learning or {}),
             "priority_mean": self.mass() / max(1, min(self.states, self.plan.replay.states)),
             "evaluated_score": score,
             "evaluated_updates": updates,
+            "weights_behind": self.behind,
             "workers": sum(slot.live for slot in people.slots),
             "lost_steps": self.ledger.lost.steps_in_flight,
             "lost_updates": self.ledger.lost.updates,
@@ -352,8 +359,8 @@ class RayEngine:
 
     def policy(self) -> Policy:
         """What has been learned, as a policy of its own."""
-        weights = torch.from_numpy(self.of_learner("weights").copy())
-        return policy_of(self.plan, self.sight, weights, self.ledger.updates, self.states)
+        updates, weights = self.of_learner("policy")
+        return policy_of(self.plan, self.sight, torch.from_numpy(weights.copy()), updates, self.states)
 
     def summary(self) -> dict[str, Any]:
         """What the result says of the cluster, and of what was lost on it."""
@@ -369,6 +376,7 @@ class RayEngine:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The learner, to be saved; it is also what a learner that dies goes on from."""
+        self.settle()
         found = self.of_learner("state")
         self.saved = (self.ledger.updates, ray.put(found))
         return {name: torch.from_numpy(tensor.copy()) for name, tensor in found.items()}
@@ -446,5 +454,5 @@ def made(ref: Any) -> Any:
     except RayTaskError as error:
         raise error.cause from None
     except RayActorError as error:
-        told = " ".join(str(error).split())
+        *_, told = str(error).split("\n")
         raise ValueError(f"--engine ray: a process of the run cannot be started: {told}") from None

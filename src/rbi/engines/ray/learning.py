@@ -12,13 +12,15 @@ from ray.exceptions import RayError
 from torch import Tensor
 
 from rbi.engines.local import part_of, seeds_of
-from rbi.engines.ray.player import Array, Role
+from rbi.engines.ray.player import Array, Role, shared
 from rbi.engines.ray.shard import Drawn, as_batch
 from rbi.nets import computing_dtype, drawn
 from rbi.online.learner import Learner
 from rbi.online.plan import Plan
 from rbi.replay import Batch
 from rbi.sight import Sight
+
+PATIENCE = 60.0  # seconds after which a shard that says nothing counts as gone
 
 
 class Learned(NamedTuple):
@@ -75,7 +77,7 @@ class Shards:
     def receive(self, number: int, ref: Any) -> Drawn | None:
         began = time.monotonic()
         try:
-            found: Drawn | None = ray.get(ref)
+            found: Drawn | None = ray.get(ref, timeout=PATIENCE)
         except RayError:
             found = None
         self.waited += time.monotonic() - began
@@ -124,12 +126,12 @@ class LearnerRole(Role):
         self.prefetch = 0 if lockstep else prefetch
         self.shards: Shards | None = None
 
-    def restore(self, handles: Sequence[Any], updates: int, tensors: dict[str, Array] | None) -> Array | None:
+    def restore(self, handles: Sequence[Any], updates: int, tensors: dict[str, Array] | None) -> Array:
         """Go on from saved tensors with the count of updates that the driver knows; the weights."""
         exponent = self.plan.replay.importance_exponent
         self.shards = Shards(handles, self.prefetch, exponent, self.device)
         if tensors is not None:
-            held = {name: torch.from_numpy(np.array(tensor)) for name, tensor in tensors.items()}
+            held = {name: shared(tensor) for name, tensor in tensors.items()}
             self.learner.restore(part_of(held, "learner."))
         self.learner.updates = updates
         return self.weights()
@@ -155,8 +157,12 @@ class LearnerRole(Role):
         publishes = updates != expected and updates % self.plan.pace.publish_updates == 0
         return Learned(updates, publishes, shards.bytes, shards.waited), self.weights() if publishes else None
 
-    def weights(self) -> Array | None:
-        return None if self.shards is None else self.learner.vector.cpu().numpy().copy()
+    def weights(self) -> Array:
+        return self.learner.vector.cpu().numpy().copy()
+
+    def policy(self) -> tuple[int, Array] | None:
+        """The count of updates, and the weights."""
+        return None if self.shards is None else (self.learner.updates, self.weights())
 
     def metrics(self) -> dict[str, float] | None:
         return None if self.shards is None else self.learner.metrics()

@@ -1,6 +1,7 @@
 """An actor worker: the players of one slot, in two groups that take turns, who play a block when they are asked."""
 
 import os
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,13 @@ class Told(NamedTuple):
     """What each group's actor counted (`Actor.sums`)."""
 
 
+def shared(array: Array) -> torch.Tensor:
+    """A tensor on the memory of an array out of the object store, which nobody may write to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
 class Role:
     """What every process of a run says of itself."""
 
@@ -83,10 +91,11 @@ class Player(Role):
             return None, None
         for actor in self.actors:
             actor.uniform.fill_(uniform)
-        newest = None if weights is None else torch.from_numpy(np.array(weights))
+        newest = None if weights is None else shared(weights)
         if begin and newest is not None:
             for actor in self.actors:
                 actor.load(newest)
+            self.version = version
         block, episodes = self.empty(ticks), []
         for at in range(ticks):
             group = self.tick % GROUPS

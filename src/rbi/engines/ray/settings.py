@@ -52,6 +52,11 @@ class ClusterConfig:
         if self.workers and self.shards > self.workers:
             raise ValueError(f"cluster.shards = {self.shards}: more than cluster.workers = {self.workers} can fill")
 
+    def room(self, cpus: float) -> int:
+        """How many workers find room beside the others on so many processors."""
+        left = cpus - self.learner_cpus - self.shards * self.shard_cpus - self.evaluator_cpus
+        return max(0, int(left / self.actor_cpus + 1e-9)) if self.actor_cpus else max(1, int(cpus))
+
     def workers_for(self, pace: Pace, cpus: float) -> int:
         """The workers of a run on a cluster with so many processors: the players must divide among them."""
         if self.workers or self.lockstep:
@@ -62,9 +67,7 @@ class ClusterConfig:
                     f"{GROUPS} groups each"
                 )
             return workers
-        left = cpus - self.learner_cpus - self.shards * self.shard_cpus - self.evaluator_cpus
-        room = int(left / self.actor_cpus) if self.actor_cpus else int(cpus)
-        most = max(1, self.shards, min(room, pace.players // GROUPS))
+        most = max(1, self.shards, min(self.room(cpus), pace.players // GROUPS))
         fitting = [workers for workers in range(self.shards, most + 1) if pace.players % (GROUPS * workers) == 0]
         if not fitting:
             raise ValueError(f"--pace.players = {pace.players}: do not divide among {self.shards} workers or more")

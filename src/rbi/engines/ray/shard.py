@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from rbi.engines.local import seeds_of
-from rbi.engines.ray.player import Array, Block, Role
+from rbi.engines.ray.player import Array, Block, Role, shared
 from rbi.online.plan import GROUPS, Plan
 from rbi.replay import Batch, Moment, Replay
 from rbi.sight import Sight
@@ -55,8 +55,8 @@ class Shard(Role):
             for group in range(here * GROUPS, (here + 1) * GROUPS):
                 if self.replay.written[group] > 0:
                     self.replay.cut(group)
-        for tick, moment in enumerate(zip(*(np.array(column) for column in block), strict=True), start):
-            self.replay.add(here * GROUPS + tick % GROUPS, Moment(*(torch.from_numpy(column) for column in moment)))
+        for tick, moment in enumerate(zip(*(shared(column) for column in block), strict=True), start):
+            self.replay.add(here * GROUPS + tick % GROUPS, Moment(*moment))
         self.next[here] = start + len(block.frame)
         if self.plan.replay.store_at_episode_end and not self.plan.replay.reveal_updates:
             self.replay.reveal()
@@ -83,7 +83,7 @@ class Shard(Role):
     def reprioritise(self, born: str, row: Array, lane: Array, td_error: Array) -> None:
         """New priorities of drawn states; those of a table that is gone are of no use."""
         if born == self.born:
-            self.replay.reprioritise(*(torch.from_numpy(np.array(column)) for column in (row, lane, td_error)))
+            self.replay.reprioritise(*(shared(column) for column in (row, lane, td_error)))
 
     def state(self) -> dict[str, Any]:
         """Everything, to be saved."""
@@ -91,7 +91,7 @@ class Shard(Role):
         return columns | {"random": self.generator.get_state().numpy(), "next": np.array(self.next)}
 
     def load(self, state: dict[str, Array]) -> Stock:
-        held = {name: torch.from_numpy(np.array(column)) for name, column in state.items()}
+        held = {name: shared(column) for name, column in state.items()}
         self.generator.set_state(held.pop("random"))
         self.next = held.pop("next").tolist()
         self.replay.load(held)
@@ -100,4 +100,4 @@ class Shard(Role):
 
 def as_batch(drawn: Drawn, device: torch.device) -> Batch:
     """The states as the learner takes them."""
-    return Batch(*(torch.from_numpy(np.array(column)).to(device) for column in drawn.batch))
+    return Batch(*(shared(column).to(device) for column in drawn.batch))

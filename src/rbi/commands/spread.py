@@ -1,0 +1,69 @@
+"""Whole training runs spread over a cluster, one a task: what `rbi train --engine ray` does with several of them."""
+
+import dataclasses
+import io
+import tarfile
+import tempfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rbi import runs
+from rbi.commands.command import say
+from rbi.engines.ray.cluster import cluster_map
+
+if TYPE_CHECKING:
+    from rbi.commands.train import Train
+
+
+def spread(command: "Train", jobs: Sequence[tuple["Train", Path]], argv: Sequence[str]) -> None:
+    """Run every job on the local engine of some node. Where nodes share the folder of the sweep, a run whose node dies
+    goes on from its checkpoint; elsewhere it begins again, and comes back as a whole."""
+    if not jobs:
+        return
+    folder = jobs[0][1].parent
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = folder / f".{uuid.uuid4().hex}.tmp"
+    mark.touch()
+    config = command.cluster
+    try:
+        with cluster_map(command.address, config.learner_cpus, config.learner_gpus or 0.0) as each:
+            plain = [as_local(job) for job, _ in jobs]
+            found = each(one_run, plain, [list(argv)] * len(jobs), [at for _, at in jobs], [mark] * len(jobs))
+            for number, ((job, at), packed) in enumerate(zip(jobs, found, strict=True), 1):
+                if packed is not None:
+                    unpack(packed, at)
+                say(f"== {number} of {len(jobs)}: {job.algo} on {job.env}, seed {job.seed}: done")
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def as_local(job: "Train") -> "Train":
+    """The job as a run of one machine, of the class that other processes can import."""
+    from rbi.commands.train import Train
+
+    parts: dict[str, Any] = {part.name: getattr(job, part.name) for part in dataclasses.fields(Train)}
+    return Train(**(parts | {"engine": "local", "address": ""}))
+
+
+def one_run(job: "Train", argv: Sequence[str], at: Path, mark: Path) -> bytes | None:
+    """A whole run, in its own folder where this node can see it; elsewhere as the bytes of that folder."""
+    from rbi.commands.train import train
+
+    if mark.exists():
+        train(dataclasses.replace(job, out=at, resume=(at / "config.json").is_file()), argv)
+        return None
+    with tempfile.TemporaryDirectory() as place:
+        train(dataclasses.replace(job, out=Path(place) / at.name, resume=False), argv)
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for file in sorted((Path(place) / at.name).iterdir()):
+                archive.add(file, file.name)
+        return packed.getvalue()
+
+
+def unpack(packed: bytes, at: Path) -> None:
+    """A run that came back, whole or not at all."""
+    with runs.whole_folder(at) as growing, tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(growing, filter="data")

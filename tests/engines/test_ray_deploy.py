@@ -1,0 +1,47 @@
+"""The example files for clusters are what their readers take; that is all that can be known without a cloud."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rbi import cli
+
+yaml = pytest.importorskip("yaml")
+ray = pytest.importorskip("ray")
+jsonschema = pytest.importorskip("jsonschema")
+
+DEPLOY = Path(__file__).parent.parent.parent / "deploy"
+
+
+def read(name):
+    return yaml.safe_load((DEPLOY / name).read_text())
+
+
+def test_the_autoscaler_file_fits_rays_schema():
+    config = read("ray-aws.yaml")
+    schema = json.loads((Path(ray.__file__).parent / "autoscaler" / "ray-schema.json").read_text())
+    jsonschema.validate(config, schema)
+    assert config["head_node_type"] in config["available_node_types"]
+    starts = config["head_start_ray_commands"] + config["worker_start_ray_commands"]
+    assert all("RAY_AUTH_MODE=token" in command for command in starts if " start " in command)
+
+
+def test_the_kubernetes_manifest_is_a_job_that_asks_for_a_token_and_goes_on_by_itself():
+    job = read("kuberay.yaml")
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    cluster = job["spec"]["rayClusterSpec"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert cluster["rayVersion"] == ray.__version__
+    pods = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    for pod in pods:
+        (container,) = pod["template"]["spec"]["containers"]
+        assert container["resources"]["limits"] == container["resources"]["requests"]
+
+
+def test_the_command_of_the_manifest_is_one_that_rbi_takes():
+    words = read("kuberay.yaml")["spec"]["entrypoint"].split("rbi ", 1)[1].split("$(")[0].split()
+    command = cli.parse([word.replace("$at", "/runs/breakout") for word in words])
+    assert command.engine == "ray"
+    assert command.cluster.workers == 32
+    assert command.plan().pace.publish_updates == 100

@@ -1,0 +1,168 @@
+"""`rbi offline` from data to table, on CartPole: whole, stopped and gone on with, and with data that cannot be used."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import rbi
+from rbi import cli, envs, runs
+from rbi.commands.study import Study
+from rbi.data import Episode, Spec, StoreWriter
+from rbi.evaluation.recording import Player, Recorder
+
+ENV = "CartPole-v1"
+SMALL = (
+    "--updates 40 --batch 16 --points 2 --curve-episodes 10 --episodes 10 --players 24 --fit.nets.latent 16 "
+    "--dqfd.nets.latent 16 --bcq.nets.latent 16 --cql.nets.latent 16 --ppo.updates 10"
+).split()
+
+
+class Balances:
+    """Pushes to where the pole falls."""
+
+    def predict_proba(self, states):
+        lean = np.asarray(states)[:, -1, 2] + 0.3 * np.asarray(states)[:, -1, 3]
+        return np.eye(2)[(lean > 0).astype(int)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Two hundred and forty short games of players who press at random more or less often."""
+    path = tmp_path_factory.mktemp("crowd") / "store"
+    world = envs.make(envs.World(ENV), 8)
+    players = [Player(f"player {i}", Balances(), epsilon=0.3 + 0.08 * i) for i in range(8)]
+    spec = Spec(world.frame, world.actions, world.stack, ENV)
+    with StoreWriter.create(path, spec) as writer:
+        for episode in Recorder(world, players, spec, "test", np.random.default_rng(0)).episodes(40, None):
+            writer.append(episode)
+    world.close()
+    return path
+
+
+def offline(*words):
+    return cli.main(["offline", *map(str, words)])
+
+
+def scores_of(path):
+    return {row["name"]: row["scores"] for row in runs.read(path).finished()["rows"]}
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """A run from its beginning to its end."""
+    path = tmp_path_factory.mktemp("offline") / "run"
+    assert offline(data, *SMALL, "--seeds", 2, "--out", path) == 0
+    return path
+
+
+def test_every_row_of_the_papers_table_is_there_with_its_scores_and_what_they_say(whole):
+    found = runs.read(whole).finished()
+    names = [row["name"] for row in found["rows"]]
+    assert names == [
+        "behavior", "reroute(0.5,1.5)", "reroute(0.25,1.75)", "reroute(0,2)", "tv(0.25)", "forward_kl(radius=0.125)",
+        "ppo(0.5)", "greedy", "ppo(0.5) by ascent", "DQfD", "BCQ(0.3)", "CQL(1)",
+    ]  # fmt: skip
+    for row in found["rows"]:
+        assert [len(seed) for seed in row["scores"]] == [10, 10]
+        assert row["mean"] == pytest.approx(np.mean(row["scores"]))
+        assert (row["verdict"] is None) == (row["name"] == "behavior")
+    assert found["crowd"]["all_episodes"] == 40
+    assert found["crowd"]["players"] == 8
+    assert len(found["held_out"]) == 2
+    assert 0 <= found["steps"][0]["reroute(0.5,1.5)"]["at_c_max"] <= 1
+    assert found["steps"][0]["greedy"]["expected_step"] >= found["steps"][0]["reroute(0.5,1.5)"]["expected_step"] >= 0
+    figures = {path.name for path in runs.read(whole).figures}
+    assert figures == {"curves.png", "overfitting.png", "reliability.png"}
+
+
+def test_the_policy_that_is_kept_is_the_safe_step_and_plays(whole):
+    policy = rbi.load_policy(whole)
+    assert str(policy.rule) == "reroute(0.5,1.5)"
+    assert policy.env == ENV
+    assert policy.predict_proba(np.zeros((3, 4), np.float32)).sum(1) == pytest.approx(1)
+    assert (whole / "policies" / "seed1" / "policy.json").is_file()
+
+
+def test_the_curve_has_as_many_points_as_were_asked_for_and_looks_at_what_is_held_out(whole):
+    lines = runs.read(whole).metrics
+    played = [line for line in lines if line["kind"] == "played"]
+    assert [line["updates"] for line in played] == [20, 40]
+    assert len(played[0]["scores"]["greedy"][1]) == 10
+    looked = [line["updates"] for line in lines if line["kind"] == "looked" and line["seed"] == 0]
+    assert looked == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40]
+
+
+def test_a_run_that_was_stopped_in_mid_play_goes_on_to_the_same_scores(data, whole, tmp_path, monkeypatch, capsys):
+    path, play = tmp_path / "run", Study.played
+
+    def stopped(self, policies, point):
+        if point == 2:
+            raise KeyboardInterrupt
+        return play(self, policies, point)
+
+    monkeypatch.setattr(Study, "played", stopped)
+    assert offline(data, *SMALL, "--seeds", 2, "--out", path) == 130
+    monkeypatch.undo()
+    assert runs.read(path).result is None
+    assert offline(data, *SMALL, "--seeds", 2, "--out", path, "--resume") == 0
+    assert scores_of(path) == scores_of(whole)
+    kinds = [(line["kind"], line["updates"]) for line in runs.read(path).metrics]
+    assert kinds == [(line["kind"], line["updates"]) for line in runs.read(whole).metrics]
+    capsys.readouterr()
+    assert offline(data, *SMALL, "--seeds", 2, "--out", path, "--resume") == 0
+    assert "nothing left to do" in capsys.readouterr().out
+
+
+def store(path, *, actions=2, frame=(4,), taken=(0, 1), reward=1.0, env=ENV, episodes=3):
+    """A small store that may not be what it should."""
+    rng = np.random.default_rng(0)
+    with StoreWriter.create(path, Spec(frame, actions, 1, env)) as writer:
+        for _ in range(episodes):
+            last = np.arange(6) == 5
+            seen = rng.normal(size=(6, *frame)).astype(np.float32)
+            writer.append(Episode(seen, rng.choice(taken, 6), np.full(6, reward), last, last & False))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "told"),
+    [
+        (dict(episodes=0), [], "holds no episodes"),
+        (dict(taken=(1,)), [], "action 1 is the only one"),
+        (dict(reward=0.0), [], "all rewards are 0"),
+        (dict(env=""), [], "does not say where it was recorded"),
+        (dict(), ["--env", "Acrobot-v1"], "the data is of CartPole-v1"),
+        (dict(frame=(5,)), [], r"shows frames \(4,\)"),
+        (dict(actions=3, taken=(0, 2)), [], "has 2 actions, and the data 3"),
+        (dict(env="NoSuch-v0"), [], "NoSuch"),
+        (dict(episodes=1), [], "1 episodes"),
+        (dict(), ["--rules", "nonsense"], "nonsense"),
+        (dict(), ["--updates", "0"], "updates = 0"),
+        (dict(), ["--margin", "2"], "margin"),
+        (dict(), ["--points", "9000"], "points"),
+    ],
+)
+def test_what_cannot_be_learned_from_is_told_in_one_line_before_any_work(changes, words, told, tmp_path, capfd):
+    path = store(tmp_path / "store", **changes)
+    assert offline(path, *words, "--out", tmp_path / "run") == 2
+    last = capfd.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("rbi: ")
+    assert __import__("re").search(told, last), last
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_with_fewer_actions_than_the_environment_gets_them_all(data, tmp_path):
+    found = rbi.load_episodes(data)
+    fewer = dataclasses.replace(found.spec, actions=2)
+    assert fewer.actions == envs.make(envs.World(ENV), 1).actions
+
+
+def test_no_such_data_and_a_run_of_something_else_are_named(tmp_path, capfd):
+    assert offline(tmp_path / "nothing") == 2
+    assert "nothing" in capfd.readouterr().err
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text(json.dumps({"command": "spi"}))
+    assert offline(store(tmp_path / "store"), "--resume", "--out", tmp_path / "other") == 2
+    assert "'spi'" in capfd.readouterr().err
