@@ -64,6 +64,8 @@ bench: $(INSTALLED)
 	@test -d .venv-peers || { $(PYTHON) -m venv .venv-peers && .venv-peers/bin/pip install --quiet \
 	  --disable-pip-version-check --constraint constraints.txt torch stable-baselines3 ale-py opencv-python-headless; }
 	@$(BIN)/python -m benchmarks.engine
+	@echo "== the Ray engine with 1 to 8 workers, and on paper with 1,000 (four minutes)"
+	@$(BIN)/python -m benchmarks.ray_scaling
 	@echo "== speed and memory of the sampler, beside d3rlpy (two minutes)"
 	@.venv-peers/bin/python -c "import d3rlpy" 2>/dev/null || { .venv-peers/bin/pip install --quiet \
 	  --disable-pip-version-check dataclasses-json structlog gym colorama tqdm scikit-learn h5py && \

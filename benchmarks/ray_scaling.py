@@ -51,8 +51,11 @@ def processor_seconds(process):
 
 def counts(engine, posts):
     used = {name: sum(processor_seconds(p) for p in processes) for name, processes in posts.items()}
-    moved = getattr(engine, "bytes", {})
-    return time.perf_counter(), engine.states, engine.learner.updates, dict(moved), used, getattr(engine, "waited", 0.0)
+    moved, waited = {}, 0.0
+    if not isinstance(engine, LocalEngine):
+        moved = {"blocks": engine.block_bytes, "batches": engine.batch_bytes, "weights": engine.company.weight_bytes}
+        waited = engine.waited
+    return time.perf_counter(), engine.states, engine.learner.updates, moved, used, waited
 
 
 def rates(engine, ticks, posts, seconds):
@@ -92,13 +95,13 @@ def of_ray(whole, workers, seconds):
     world = make(whole.world, 1)
     engine = RayEngine(whole, 0, config, Sight(world.frame, world.stack, world.actions))
     ticks = engine.ticks()
-    while not (engine.learner.updates and all(slot.live for slot in engine.cast.slots)):
+    while not (engine.learner.updates and all(slot.live for slot in engine.company.slots)):
         next(ticks)
     posts = {
         "driver": [os.getpid()],
-        "learner": [engine.cast.learner.process],
-        "shard": [store.process for store in engine.cast.stores],
-        "workers": [slot.process for slot in engine.cast.slots],
+        "learner": [engine.company.learner.process],
+        "shard": [store.process for store in engine.company.stores],
+        "workers": [slot.process for slot in engine.company.slots],
     }
     rates(engine, ticks, posts, seconds / 4)
     found = {"workers": workers, "blocks_of_states": config.block_steps * GROUPS * PLAYERS // GROUPS // workers}
@@ -206,12 +209,12 @@ def learner_speed():
 
 def shown(found):
     local = found["local"]["steps_per_second"]
-    print(f"local engine: {local:,.0f} steps/s, {found['local']['updates_per_second']:,.0f} updates/s")
-    for row in found["ray"]:
+    for row in (found["local"], *found["ray"]):
         steps, moved = row["steps_per_second"], sum(row["bytes_per_second"].values()) / 1e6
         spent = ", ".join(f"{name} {ms:.0f}" for name, ms in row["processor_ms_per_1000_steps"].items())
         told = f"{steps:,.0f} steps/s ({steps / local:.2f} of local), {row['updates_per_second']:,.0f} updates/s"
-        print(f"{row['workers']} workers: {told}, {moved:,.1f} MB/s; processor ms for 1,000 steps: {spent}")
+        name = f"{row['workers']} workers" if "workers" in row else "local engine"
+        print(f"{name}: {told}, {moved:,.1f} MB/s; processor ms for 1,000 steps: {spent}")
     for case in found["on_paper"]:
         print(
             f"on paper, {case['states_per_update']} states an update, weights every {case['publish_updates']} updates"

@@ -47,6 +47,11 @@ class Policy:
         self.sight, self.temperature = networks.sight, temperature
         self._example = next(networks.parameters())
 
+    @property
+    def device(self) -> torch.device:
+        """Where the networks are."""
+        return self._example.device
+
     def predict_proba(self, states: Any, legal: Any = None) -> np.ndarray[Any, Any]:
         """Probabilities of all actions, `[B, A]`; with `legal`, booleans `[B, A]`, of those that can be taken."""
         masks = None if legal is None else self.masks(legal, len(states))

@@ -5,6 +5,7 @@ import ipaddress
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from rbi import cli, runs  # noqa: E402
+from rbi.commands import spread  # noqa: E402
 from rbi.engines import checkpoint  # noqa: E402
 from rbi.engines.ray.engine import AT_ONCE, RayEngine  # noqa: E402
 from rbi.engines.ray.learning import Shards  # noqa: E402
@@ -101,7 +103,7 @@ class Running:
 
     def now(self):
         ledger = self.engine.ledger
-        return ledger.updates, ledger.states, self.engine.version, self.engine.recent.episodes
+        return ledger.updates, ledger.states, self.engine.company.version, self.engine.recent.episodes
 
 
 def endless(**changes):
@@ -118,7 +120,7 @@ def test_in_lockstep_the_weights_are_the_local_engines_to_the_last_bit(algo, hel
     other = engines(whole, 3, lockstep=True)
     for _ in other.ticks():
         pass
-    assert torch.equal(torch.from_numpy(other.of_learner("policy")[1].copy()), local.learner.vector)
+    assert torch.equal(torch.from_numpy(other.company.of_learner("policy")[1].copy()), local.learner.vector)
     assert (other.learner.updates, other.states) == (local.learner.updates, local.states)
     ours, theirs = other.metrics(), local.metrics()
     del theirs["priority_mean"]  # ours is as of the last block
@@ -130,7 +132,7 @@ def test_a_killed_worker_comes_back_and_costs_the_steps_in_flight(engines):
     engine = engines(endless())
     run = Running(engine)
     run.more(20)
-    (slot,) = engine.cast.slots
+    (slot,) = engine.company.slots
     os.kill(slot.process, signal.SIGKILL)
     died_at = slot.tick
     run.until(lambda: engine.ledger.lost.workers == 1 and slot.live)
@@ -146,13 +148,13 @@ def test_a_node_that_joins_adds_a_worker_and_a_killed_one_takes_no_other_with_it
     engine = engines(endless(), workers=2, shards=2, prefetch=1)
     run = Running(engine)
     run.more(20)
-    assert [slot.live for slot in engine.cast.slots] == [True, False]
+    assert [slot.live for slot in engine.company.slots] == [True, False]
     node = cluster.add_node(num_cpus=1, object_store_memory=STORE)
-    run.until(lambda: all(slot.live and slot.tick > 0 for slot in engine.cast.slots))
+    run.until(lambda: all(slot.live and slot.tick > 0 for slot in engine.company.slots))
     run.more(20)
-    assert all(store.mass > 0 for store in engine.cast.stores)
-    away = next(slot for slot in engine.cast.slots if slot.node == node.node_id)
-    gone = [post for post in engine.cast.posts() if post.node == node.node_id]
+    assert all(store.mass > 0 for store in engine.company.stores)
+    away = next(slot for slot in engine.company.slots if slot.node == node.node_id)
+    gone = [post for post in engine.company.posts if post.node == node.node_id]
     for post in gone:
         os.kill(post.process, signal.SIGKILL)
     cluster.remove_node(node, allow_graceful=False)
@@ -168,7 +170,7 @@ def test_a_killed_shard_loses_its_share_and_fills_again(engines):
     engine = engines(endless())
     run = Running(engine)
     run.more(20)
-    (store,) = engine.cast.stores
+    (store,) = engine.company.stores
     os.kill(store.process, signal.SIGKILL)
     run.until(lambda: engine.ledger.lost.shards == 1)
     run.until(lambda: engine.started)
@@ -187,10 +189,10 @@ def test_a_killed_learner_goes_on_from_the_checkpoint_and_does_again_what_is_gon
     saved, vector = engine.learner.updates, engine.tensors()["learner.vector"]
     assert at.name == f"{saved:010d}"
     run.more(10)
-    post = engine.cast.learner
+    post = engine.company.learner
     os.kill(post.process, signal.SIGKILL)
     run.until(lambda: engine.ledger.lost.learners == 1 and post.live)
-    assert torch.equal(torch.from_numpy(ray.get(engine.published).copy()), vector)
+    assert torch.equal(torch.from_numpy(ray.get(engine.company.published).copy()), vector)
     gone = engine.learner.updates - saved
     assert engine.summary()["lost"]["updates"] == gone >= 10
     assert engine.ledger.goal == 10**6 + gone
@@ -371,3 +373,24 @@ def test_without_ray_one_line_says_what_to_install(monkeypatch, capsys, tmp_path
     assert cli.main([*TINY, "--out", str(tmp_path / "run")]) == cli.USAGE_ERROR
     assert "pip install 'rbi[ray]'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_an_address_where_nobody_listens_is_refused_at_once(capsys, tmp_path):
+    with socket.socket() as taken:  # bound, so that nobody else has the port, and not listening
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert cli.main([*TINY, "--address", address, "--out", str(tmp_path / "run")]) == cli.USAGE_ERROR
+    assert f"--address {address}: nobody answers there" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_on_a_node_that_does_not_see_the_sweeps_folder_comes_back_whole(tmp_path):
+    command = cli.parse([*TINY, "--pace.updates", "20", "--episodes", "1"])
+    at = tmp_path / "runs" / "one"
+    packed = spread.one_run(spread.as_local(command), [], at, tmp_path / "no mark")
+    assert not at.exists()
+    spread.unpack(packed, at)
+    run = runs.read(at)
+    assert run.result["last"]["updates"] == 20
+    assert run.config["settings"]["engine"] == "local"
+    assert checkpoint.read(checkpoint.newest(at))["counters"]["updates"] == 20

@@ -9,7 +9,7 @@ from rbi.data import Spec, Store
 from rbi.envs import World
 from rbi.evaluation.crowd import Manners
 from rbi.evaluation.recording import Player, Recorder, shares
-from rbi.evaluation.scripted import AtRandom, FollowsBall
+from rbi.evaluation.scripted import AtRandom, Crosses, FollowsBall
 
 
 class Counting:
@@ -129,6 +129,18 @@ def test_nonsense_manners_are_refused(changes):
 def test_shares_add_up():
     assert shares(10, 4) == [3, 3, 2, 2]
     assert sum(shares(3, 8)) == 3
+
+
+def test_who_crosses_the_road_gets_across_and_plays_no_other_game():
+    env = "ALE/Freeway-v5"
+    worlds = envs.make(World(env), 4)
+    spec = Spec(worlds.frame, worlds.actions, worlds.stack, env)
+    players = [Player("p", Crosses(env, worlds.actions))] * 4
+    found = list(Recorder(worlds, players, spec, "", np.random.default_rng(0)).episodes(None, 1200))
+    worlds.close()
+    assert all(episode.score >= 2 for episode in found)
+    with pytest.raises(ValueError, match="Freeway"):
+        Crosses("ALE/Pong-v5", 6)
 
 
 @pytest.mark.parametrize("env", ["ALE/Breakout-v5", "ALE/Pong-v5"])

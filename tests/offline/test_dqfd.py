@@ -216,7 +216,6 @@ def test_an_update_never_waits_for_the_device(legal, monkeypatch):
 @pytest.mark.parametrize(
     "changes",
     [
-        dict(updates=0),
         dict(target_updates=0),
         dict(steps=0),
         dict(learning_rate=1.0),

@@ -61,9 +61,9 @@ def test_beta_and_q_learn_what_there_is_to_learn():
         end = np.array([True])
         data.append(Episode(np.eye(2, dtype=np.float32)[[state]], np.array([action]), np.array([reward]), end, ~end))
     sampler = Sampler(Episodes.of(data, Spec((2,), 2)), SamplerConfig(batch=64), seeded())
-    config = FitConfig(updates=400, learning_rate=0.01, nets=PLAIN)
+    config = FitConfig(learning_rate=0.01, nets=PLAIN)
     fit = Fit(config, networks_for(Sight((2,), 1, 2), PLAIN, 0), sampler, seeded())
-    deque(learn(fit, fit.config.updates), maxlen=0)
+    deque(learn(fit, 400), maxlen=0)
     fit.networks.eval()
     seen = fit.sight.look(torch.eye(2)[:, None], torch.float32)
     with torch.no_grad():
@@ -95,7 +95,7 @@ def test_the_same_seeds_give_the_same_networks_and_dropout_changes_them():
     assert not torch.equal(fits[0].trained.vector, fits[2].trained.vector)
 
 
-@pytest.mark.parametrize("changes", [dict(updates=0), dict(learning_rate=0.0), dict(adam_epsilon=1.0)])
+@pytest.mark.parametrize("changes", [dict(learning_rate=0.0), dict(adam_epsilon=1.0)])
 def test_nonsense_is_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         FitConfig(**changes)

@@ -39,12 +39,12 @@ def test_networks_that_have_learned_are_better_than_frequencies_on_episodes_that
     samplers = [Sampler(data, config, torch.Generator().manual_seed(0), which=which) for which in (mine, out)]
     sight, nets = Sight(data.spec.frame, 1, data.spec.actions), LogNetConfig(32, 0.0, 0.0)
     fit = Fit(
-        FitConfig(updates=400, learning_rate=0.003, nets=nets),
+        FitConfig(learning_rate=0.003, nets=nets),
         networks_for(sight, nets, 0),
         samplers[0],
         torch.Generator().manual_seed(0),
     )
-    deque(learn(fit, fit.config.updates), maxlen=0)
+    deque(learn(fit, 400), maxlen=0)
     held = answers(fit.networks, samplers[1])
     assert len(held.actions) == len(samplers[1].usable)
     found = diagnosis(held)

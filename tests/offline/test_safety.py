@@ -27,9 +27,9 @@ def gains(seed):
     data = recorded(world, players, 30, np.random.default_rng(seed))
     sampler = Sampler(data, SamplerConfig(batch=128, gamma=world.discount), torch.Generator().manual_seed(seed))
     sight, nets = Sight(data.spec.frame, 1, data.spec.actions), LogNetConfig(64, 0.0, 0.0)
-    config = FitConfig(updates=400, learning_rate=0.003, nets=nets)
+    config = FitConfig(learning_rate=0.003, nets=nets)
     fit = Fit(config, networks_for(sight, nets, seed), sampler, torch.Generator().manual_seed(seed))
-    deque(learn(fit, fit.config.updates), maxlen=0)
+    deque(learn(fit, 400), maxlen=0)
     every = np.eye(*data.spec.frame, dtype=np.float32)
     scores = [
         float(performance(world, Policy(fit.networks, rbi.parse_rule(rule)).predict_proba(every).astype(np.float64)))

@@ -298,7 +298,6 @@ def test_an_update_never_waits_for_the_device(legal, monkeypatch):
 @pytest.mark.parametrize(
     "changes",
     [
-        dict(updates=0),
         dict(target_updates=0),
         dict(learning_rate=0.0),
         dict(adam_epsilon=1.0),

@@ -97,7 +97,7 @@ class Improve(FromData):
         if self.resume and (self.out is None or self.overwrite):
             raise ValueError("--resume: name the stopped run with --out, without --overwrite")
         self.draws(2)
-        self.fits(VECTORS, 1)
+        self.fits(VECTORS)
 
     def run(self, argv: Sequence[str]) -> None:
         self.refuse_own_data()
@@ -139,10 +139,10 @@ class Improve(FromData):
             batch, gamma=self.gamma, clip_rewards=self.clip_rewards, unfinished=self.unfinished, **changes
         )
 
-    def fits(self, usual: Sizes, updates: int) -> FitConfig:
+    def fits(self, usual: Sizes) -> FitConfig:
         nets = LogNetConfig(self.latent or usual.latent, usual.input_dropout, usual.latent_dropout)
         rate = usual.learning_rate if self.learning_rate is None else self.learning_rate
-        return FitConfig(updates, rate, nets=nets)
+        return FitConfig(rate, nets=nets)
 
     def learner(self, data: Episodes, out: HeldOut) -> BestMoments:
         """beta and Q with nothing learned yet, and the episodes that choose their best moments."""
@@ -163,10 +163,11 @@ class Improve(FromData):
         )
         scaling = scaling_of(sampler)
         scale(sampler, scaling)
-        config = self.fits(usual, updates)
+        config = self.fits(usual)
         sight = Sight(data.spec.frame, data.spec.stack, data.spec.actions)
         networks = networks_for(sight, config.nets, self.seed)
-        return BestMoments(Fit(config, networks, sampler, self.generator("dropout", device)), scaling, held)
+        fit = Fit(config, networks, sampler, self.generator("dropout", device))
+        return BestMoments(fit, updates, scaling, held)
 
     def hold_out(self, data: Episodes) -> HeldOut:
         """The episodes to hold out; data of which nothing can be learned is refused."""
@@ -207,7 +208,7 @@ class Improve(FromData):
 
     def learn(self, learner: BestMoments, writer: runs.Writer, about: dict[str, Any]) -> None:
         """Take the updates that are left; a look, a line and a checkpoint at each of twenty moments."""
-        updates = learner.fit.config.updates
+        updates = learner.goal
         moments = {math.ceil(n * updates / MOMENTS) for n in range(1, MOMENTS + 1)}
         told = f"fitting beta and Q to {len(learner.fit.sampler.usable):,} steps"
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import shutil
 import tarfile
 import tempfile
 import uuid
@@ -9,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rbi import runs
 from rbi.commands.command import say
 from rbi.engines.ray.cluster import cluster_map
 
@@ -65,5 +65,11 @@ def one_run(job: "Train", argv: Sequence[str], at: Path, mark: Path) -> bytes | 
 
 def unpack(packed: bytes, at: Path) -> None:
     """A run that came back, whole or not at all."""
-    with runs.whole_folder(at) as growing, tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(growing, filter="data")
+    growing = at.with_name(f".{at.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(growing, filter="data")
+        shutil.rmtree(at, ignore_errors=True)
+        growing.replace(at)
+    finally:
+        shutil.rmtree(growing, ignore_errors=True)

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rbi.engines.graphs import capture, warmed
 from rbi.envs import Seen
+from rbi.nets.graphs import capture, warmed
 from rbi.online import Actor, Learner
 from rbi.replay import Moment, Replay
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from rbi.engines.graphs import warmed
+from rbi.nets.graphs import warmed
 from rbi.offline.learning import LearnsFromLogs
 
 AHEAD = 20  # updates that may wait in a stream before the host waits for it

@@ -1,18 +1,17 @@
 """Policies at play: any number of them side by side, in worlds that are made once."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Self
 
 import numpy as np
-import torch
 
 from rbi import envs
-from rbi.envs import VectorEnv, World
+from rbi.envs import Seen, VectorEnv, World
+from rbi.evaluation.deciding import Array, OnDevice, groups
 from rbi.evaluation.outcomes import EpisodeScores, Outcome
-from rbi.evaluation.rollout import Protocol, black, fits, stacked
+from rbi.evaluation.rollout import Protocol, fits
 from rbi.policy import Policy
 
-Array = np.ndarray[Any, Any]
 MOST_PLAYERS = 64
 
 
@@ -66,32 +65,25 @@ class Arena:
         each = self.players // len(policies)
         policy_of, place = np.divmod(np.arange(self.players), each)  # players to spare have a number beyond the last
         share = (episodes // each + (place < episodes % each)) * (policy_of < len(policies))
-        asked = groups(policies, policy_of, share > 0)
-        scores, states = EpisodeScores(self.players), black(policies[0].sight, self.players)
-        seed = int(rng.integers(2**30))
+        deciding = OnDevice(groups(policies, policy_of, share > 0), self.players, policies[0].device)
+        scores, seed = EpisodeScores(self.players), int(rng.integers(2**30))
         seen = self.world.reset(None if self.seeded else seed)
         self.seeded = World(self.env).atari  # a game is as slow to seed as to make: it goes on with its random numbers
-        while asked:
-            self.world.send(self.actions(asked, stacked(states, seen), rng))
+        while share.any():
+            self.world.send(self.actions(deciding, seen, share > 0, rng))
             seen = self.world.recv()
             for outcome in scores.see(seen):
                 if share[outcome.player]:
                     share[outcome.player] -= 1
                     yield int(policy_of[outcome.player]), outcome
-                    if not share[outcome.player]:
-                        asked = groups(policies, policy_of, share > 0)
+                    if not share[outcome.player] and share.any():
+                        deciding.only(groups(policies, policy_of, share > 0))
 
-    def actions(self, asked: "list[Group]", states: Array, rng: np.random.Generator) -> Array:
+    def actions(self, deciding: OnDevice, seen: Seen, active: Array, rng: np.random.Generator) -> Array:
         """Actions `[N]`: draws of the policies; at random for those that explore, and for players who are done."""
-        on_device = [group.probs(states) for group in asked]  # all are under way before one is waited for
-        probs = np.concatenate([of_group.cpu().numpy() for of_group in on_device])
-        players = np.concatenate([group.players for group in asked])
-        draw = rng.random((self.players, 1))[players]
-        drawn = np.minimum((draw >= probs.cumsum(1)).sum(1), probs.shape[1] - 1)
-        follows = (rng.random(self.players) >= self.protocol.epsilon)[players]
-        actions = rng.integers(self.world.actions, size=self.players)
-        actions[players[follows]] = drawn[follows]
-        return actions
+        chosen = deciding.actions(seen, rng.random((self.players, 1)))
+        follows = active & (rng.random(self.players) >= self.protocol.epsilon)
+        return np.where(follows, chosen, rng.integers(self.world.actions, size=self.players))
 
     def close(self) -> None:
         """Give the games back."""
@@ -102,39 +94,6 @@ class Arena:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class Group(NamedTuple):
-    """Policies that share what their networks say, and the players who wait for them."""
-
-    players: Array
-    """Their numbers, one policy's after another's."""
-    parts: list[tuple[Policy, slice]]
-    """The policies, and which of `players` are whose."""
-
-    def probs(self, states: Array) -> torch.Tensor:
-        """Probabilities `[players, A]`, on the networks' device; the networks look once at all states."""
-        one = self.parts[0][0]
-        beta, q = one.believed(one.tensor(states[self.players]))
-        return torch.cat([policy.step(beta[part], q[part]) for policy, part in self.parts])
-
-
-def groups(policies: Sequence[Policy], policy_of: Array, active: Array) -> list[Group]:
-    """The active players, by who shares networks and temperature; `policy_of` says whose player each is, `[N]`."""
-    alike: dict[tuple[int, float], list[int]] = {}
-    for number in np.unique(policy_of[active]).tolist():
-        policy = policies[number]
-        alike.setdefault((id(policy.networks), policy.temperature), []).append(number)
-    found = []
-    for numbers in alike.values():
-        players = [np.flatnonzero(active & (policy_of == number)) for number in numbers]
-        ends = np.cumsum([len(own) for own in players]).tolist()
-        parts = [
-            (policies[number], slice(end - len(own), end))
-            for number, own, end in zip(numbers, players, ends, strict=True)
-        ]
-        found.append(Group(np.concatenate(players), parts))
-    return found
 
 
 def at_least_one(name: str, value: int) -> int:

@@ -1,9 +1,11 @@
-"""Players that need no learning: one that acts at random, and one that follows the ball of a paddle game."""
+"""Players that need no learning: at random, after the ball of a paddle game, across Freeway's road."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
+
+from rbi.evaluation.scores import game_name
 
 Array = np.ndarray[Any, Any]
 NO_OP, FIRE, RIGHT, LEFT = range(4)  # the first actions of both paddle games; in Pong right is up and left is down
@@ -29,13 +31,27 @@ class FollowsBall:
     """Moves the paddle to where the ball will be, in Breakout and Pong, as the two newest frames of 84 x 84 show it."""
 
     def __init__(self, env: str, actions: int) -> None:
-        game = env.removeprefix("ALE/").rsplit("-v", 1)[0]
+        game = game_name(env)
         if game not in FOLLOWED:
             raise ValueError(f"follow: follows the ball in {' and '.join(FOLLOWED)}, not in {env}")
         self.choose, self.actions = FOLLOWED[game], actions
 
     def predict_proba(self, states: Any) -> Array:
         return np.eye(self.actions)[self.choose(np.asarray(states)[:, -2:])]
+
+
+class Crosses:
+    """Walks up Freeway's road, whatever comes."""
+
+    UP = 1
+
+    def __init__(self, env: str, actions: int) -> None:
+        if game_name(env) != "Freeway":
+            raise ValueError(f"cross: crosses the road of Freeway, not of {env}")
+        self.actions = actions
+
+    def predict_proba(self, states: Any) -> Array:
+        return np.tile(np.eye(self.actions)[self.UP], (len(states), 1))
 
 
 def breakout(frames: Any) -> Array:

@@ -32,8 +32,6 @@ METRICS = ("dqfd_loss", "dqfd_1_step", "dqfd_n_step", "dqfd_margin", "dqfd_l2", 
 class DqfdConfig:
     """DQfD's settings.      (paper: table of hyperparameters, DQfD; the three weights: Hester et al. 2018)"""
 
-    updates: int = 1_562_500
-    """Batches to learn from."""
     learning_rate: float = 0.0000625
     """Step size of Adam."""
     adam_epsilon: float = 1e-8
@@ -59,7 +57,7 @@ class DqfdConfig:
     nets: LogNetConfig = field(default_factory=without_dropout)
 
     def __post_init__(self) -> None:
-        for name in ("updates", "target_updates", "steps"):
+        for name in ("target_updates", "steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
         for name in ("learning_rate", "adam_epsilon"):

@@ -25,8 +25,6 @@ METRICS = ("beta_loss", "beta_accuracy", "q_loss", "q")
 class FitConfig:
     """How beta and Q are fitted.      (paper: table of hyperparameters)"""
 
-    updates: int = 1_562_500
-    """Batches to learn from."""
     learning_rate: float = 0.00025
     """Step size of Adam, for both networks."""
     adam_epsilon: float = 1e-8
@@ -34,8 +32,6 @@ class FitConfig:
     nets: LogNetConfig = field(default_factory=LogNetConfig)
 
     def __post_init__(self) -> None:
-        if self.updates < 1:
-            raise ValueError(f"updates = {self.updates}: must be at least 1")
         for name in ("learning_rate", "adam_epsilon"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must lie between 0 and 1")

@@ -29,11 +29,11 @@ HELD_OUT = ("likelihood", "likelihood_calibrated", "accuracy", "temperature", "q
 class BestMoments:
     """A learner like the fit inside it, with the best networks so far beside it, and as part of what is saved.
 
-    `held` has the episodes that choose.
+    `goal` is how many updates there will be, `held` has the episodes that choose.
     """
 
-    def __init__(self, fit: Fit, scaling: Scaling, held: Sampler) -> None:
-        self.fit, self.scaling, self.held = fit, scaling, held
+    def __init__(self, fit: Fit, goal: int, scaling: Scaling, held: Sampler) -> None:
+        self.fit, self.goal, self.scaling, self.held = fit, goal, scaling, held
         count = min(ASKED, len(held.usable))
         self.asked = held.usable[np.linspace(0, len(held.usable) - 1, count).round().astype(int)]
         self.calibrates = len(held.usable) >= FEWEST_TO_CALIBRATE
@@ -50,7 +50,7 @@ class BestMoments:
 
     def update(self) -> None:
         """An update with a step that shrinks as the end comes near, so that the last moments do not jitter."""
-        left = 1 - self.updates / self.fit.config.updates
+        left = 1 - self.updates / self.goal
         self.fit.trained.adam.learning_rate = self.fit.config.learning_rate * max(LAST_RATE, left)
         self.fit.update()
 

@@ -41,8 +41,6 @@ def without_dropout() -> LogNetConfig:
 class TdConfig:
     """How Q is learned by bootstrapping."""
 
-    updates: int = 1_562_500
-    """Batches to learn from."""
     learning_rate: float = 0.0000625
     """Step size of Adam."""
     adam_epsilon: float = 1e-8
@@ -58,7 +56,7 @@ class TdConfig:
     nets: LogNetConfig = field(default_factory=without_dropout)
 
     def __post_init__(self) -> None:
-        for name in ("updates", "target_updates"):
+        for name in ("target_updates",):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
         for name in ("learning_rate", "adam_epsilon"):

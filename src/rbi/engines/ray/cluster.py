@@ -4,6 +4,7 @@ import collections
 import contextlib
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -28,6 +29,7 @@ def joined(address: str) -> Iterator[None]:
         import ray
     except ImportError:
         raise ValueError(INSTALL) from None
+    refuse_silent(address)
     if ray.is_initialized():
         yield
         return
@@ -49,6 +51,17 @@ def joined(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def refuse_silent(address: str) -> None:
+    """Refuse a host and port where nobody listens: Ray itself would try for many minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise ValueError(f"--address {address}: nobody answers there; {error}") from None
 
 
 def processors() -> float:

@@ -1,0 +1,67 @@
+"""Players on a device do what their policies would do with stacks made by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+import rbi
+from rbi.envs import Seen
+from rbi.evaluation.deciding import OnDevice, groups
+from rbi.evaluation.rollout import black, stacked
+from rbi.nets.from_logs import LogNetConfig, networks_for
+from rbi.policy import Policy
+from rbi.sight import Sight
+
+SIGHT = Sight((36, 36), 4, 5)
+RULES = ("behavior", "reroute(0.5,1.5)", "tv(0.25)", "ppo(0.5)", "forward_kl(radius=0.125)", "greedy", "familiar(0.3)")
+
+
+def policies(device):
+    nets = [networks_for(SIGHT, LogNetConfig(16, 0.0, 0.0), seed).to(device) for seed in range(2)]
+    return [Policy(net, rbi.parse_rule(rule), temperature=0.8) for net in nets for rule in RULES]
+
+
+def steps(players, rng, count=6):
+    """What is seen, with new episodes now and then, and draws."""
+    none = np.zeros(players, np.float32)
+    for number in range(count):
+        first = np.ones(players, bool) if number == 0 else rng.random(players) < 0.2
+        frame = rng.integers(0, 256, (players, *SIGHT.frame), dtype=np.uint8)
+        yield Seen(frame, first, none, none.astype(np.uint8)), rng.random((players, 1))
+
+
+def same_as_by_hand(device):
+    asked = policies(device)
+    players = 3 * len(asked)
+    policy_of = np.arange(players) // 3
+    deciding = OnDevice(groups(asked, policy_of, np.ones(players, bool)), players, torch.device(device))
+    states, differ = black(SIGHT, players), 0
+    for seen, draw in steps(players, np.random.default_rng(0)):
+        chosen = deciding.actions(seen, draw)
+        states = stacked(states, seen)
+        for number, policy in enumerate(asked):
+            probs = policy.predict_proba(states[policy_of == number])
+            by_hand = np.minimum((draw[policy_of == number] >= probs.cumsum(1)).sum(1), SIGHT.actions - 1)
+            differ += int((chosen[policy_of == number] != by_hand).sum())
+    return differ
+
+
+def test_actions_are_those_of_each_policy_in_stacks_made_by_hand():
+    assert same_as_by_hand("cpu") <= 1  # a draw on the edge between two actions may be rounded to either side
+
+
+def test_players_who_are_done_are_not_asked_for():
+    asked = policies("cpu")[:2]
+    policy_of = np.array([0, 0, 1, 1])
+    deciding = OnDevice(groups(asked, policy_of, np.ones(4, bool)), 4, torch.device("cpu"))
+    (seen, draw), (again, later) = steps(4, np.random.default_rng(1), 2)
+    before = deciding.actions(seen, draw).copy()
+    deciding.only(groups(asked, policy_of, np.array([True, True, False, False])))
+    after = deciding.actions(again, later)
+    assert (after[2:] == before[2:]).all()
+    assert [group.players.tolist() for group, _ in deciding.asked] == [[0, 1]]
+
+
+@pytest.mark.gpu
+def test_the_same_as_one_graph_on_a_gpu():
+    assert same_as_by_hand("cuda") <= 2
