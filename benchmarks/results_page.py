@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from benchmarks import data_page, iterative_page
+from benchmarks import data_page, iterative_page, offline_page
 from rbi.report import spi as spi_report
 
 ROOT = Path(__file__).parent.parent
@@ -157,6 +157,7 @@ def page():
     if speed:
         parts.append(spi_speed(speed))
     parts += iterative_page.iterative_part(load, measured_on)
+    parts += offline_page.offline_part(load, measured_on)
     parts += data_page.data_part(load, measured_on)
     return "\n".join(parts) + "\n"
 
@@ -166,6 +167,7 @@ def draw_figures():
     for part in load("spi.json")["worlds"]:
         spi_report.figure(part).savefig(FIGURES / f"spi-{part['name']}.png", dpi=130)
     iterative_page.draw_learning(FIGURES / "learning-breakout.png")
+    offline_page.draw_games(FIGURES)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ VARIANTS = {  # changes of the preset: part, setting, value
     "nowpi": (("learner", "weighs_policy", False),),
     "replay250k": (("replay", "states", 250_000),),
     "replay128k": (("replay", "states", 128_000),),
+    "float32": (("pace", "precision", "float32"),),
+    "greedy.5": (("actor", "c_greedy", 0.5),),
     "rate2.5": (("learner", "learning_rate", 2.5e-4),),
     "uniform": (("replay", "priority_exponent", 0.0),),
     "net": (("learner", "bootstraps", "net"),),

@@ -306,7 +306,8 @@ def test_a_sweep_runs_on_a_cluster_of_its_own_that_listens_on_this_machine_only(
         "--out",
         str(tmp_path / "s"),
     ]
-    run = subprocess.Popen([sys.executable, "-m", "rbi.cli", *sweep], env=environment, stdout=subprocess.DEVNULL)
+    with (tmp_path / "told").open("w") as told:
+        run = subprocess.Popen([sys.executable, "-m", "rbi.cli", *sweep], env=environment, stdout=told, stderr=told)
     try:
         heard, started = set(), set()
         while run.poll() is None:
@@ -316,7 +317,7 @@ def test_a_sweep_runs_on_a_cluster_of_its_own_that_listens_on_this_machine_only(
     finally:
         run.kill()
         run.wait()
-    assert run.returncode == 0
+    assert run.returncode == 0, (tmp_path / "told").read_text()
     assert heard
     assert all(address == "127.0.0.1" for address in heard)
     assert [row["seed"] for row in runs.read(tmp_path / "s").result["rows"]] == [0, 1]

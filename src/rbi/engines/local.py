@@ -38,7 +38,9 @@ class LocalEngine:
         self.plan, self.device, self.worlds = plan, device, worlds
         first = worlds[0]
         self.sight = Sight(first.frame, first.stack, first.actions)
-        dtype = computing_dtype(device)
+        dtype = computing_dtype(device, plan.pace.precision)
+        if device.type == "cuda":
+            torch.set_float32_matmul_precision("high")  # TF32, where float32 is computed in at all
         pace, acting = plan.pace, plan.actor
         seeds = seeds_of(seed)
         generators = [torch.Generator(device).manual_seed(s) for s in (*seeds.actors, seeds.learner)]

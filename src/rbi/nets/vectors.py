@@ -5,6 +5,7 @@ vector, refreshed by one copy after each step; in float32 they are views of the 
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -48,8 +49,10 @@ def join(gradients: Sequence[Tensor], module: nn.Module, vector: Tensor) -> None
     torch._foreach_copy_(slots, [gradient.reshape(-1) for gradient in gradients])
 
 
-def computing_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the hardware multiplies matrices of it, float32 elsewhere."""
+def computing_dtype(device: torch.device, precision: Literal["auto", "float32"] = "auto") -> torch.dtype:
+    """bfloat16 where the hardware multiplies matrices of it, float32 elsewhere, or where that is asked for."""
+    if precision == "float32":
+        return torch.float32
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
     amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)

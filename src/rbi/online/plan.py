@@ -51,6 +51,8 @@ class Pace:
     """Players act at random until so many updates are done."""
     hidden: int = 512
     """Size of the networks' hidden layers."""
+    precision: Literal["auto", "float32"] = "auto"
+    """What networks compute in: bfloat16 where the hardware multiplies it fast, or float32 (TF32 on a GPU)."""
     threads: int = 0
     """Emulator threads of each group; 0: the groups share the cores."""
 

@@ -122,7 +122,9 @@ class LearnerRole(Role):
         seeds = seeds_of(seed)
         networks = drawn(sight, plan.pace.hidden, with_pi=plan.learns_policy, seed=seeds.weights)
         generator = torch.Generator(self.device).manual_seed(seeds.learner)
-        self.learner = Learner(plan.learner, plan.actor, networks, generator, computing_dtype(self.device))
+        self.learner = Learner(
+            plan.learner, plan.actor, networks, generator, computing_dtype(self.device, plan.pace.precision)
+        )
         self.prefetch = 0 if lockstep else prefetch
         self.shards: Shards | None = None
 

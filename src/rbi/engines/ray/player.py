@@ -120,7 +120,7 @@ class Player(Role):
         seeds = seeds_of(self.seed)
         first = self.slot == 0 and start == 0
         here = seeds if first else seeds_of(self.seed, self.slot, start)
-        pace, dtype = self.plan.pace, computing_dtype(self.device)
+        pace, dtype = self.plan.pace, computing_dtype(self.device, self.plan.pace.precision)
         self.actors = [
             Actor(
                 self.plan.actor,

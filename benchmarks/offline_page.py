@@ -1,0 +1,101 @@
+"""The part of docs/results.md on learning from a crowd, from whatever results are there."""
+
+import json
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+from rbi.report.offline import NAMES, PAPER, between, number
+from rbi.report.style import LINES, LOOK
+
+RESULTS = Path(__file__).parent / "results"
+
+SPEED_HEAD = """
+## Speed of learning from logs
+
+Updates a second at batch 32 with the paper's networks (latent size 1024, batch norm), drawing and Adam included.
+"""
+
+ROWS = {
+    "beta": "beta alone",
+    "q": "Q alone, Monte-Carlo",
+    "beta_and_q": "beta and Q, both in each update",
+    "dqfd": "DQfD",
+    "bcq": "BCQ",
+    "cql": "CQL",
+    "all_four_at_once": "all four learners at once, each",
+    "all_four_of_3_seeds_at_once": "all four of three seeds at once, each",
+    "bc": "d3rlpy's DiscreteBC",
+    "double_dqn": "d3rlpy's DoubleDQN",
+}
+
+GAME_HEAD = """
+## Learning {game} from a crowd
+
+![scores while learning](figures/offline-{name}.png)
+
+{crowd[players]} players of {crowd[all_episodes]} episodes and {crowd[steps]:,} steps: policies that Ape-X had at
+several ages, with manners of their own, and random ones. {updates:,} updates, {told}.
+"""
+
+
+def speed(results, measured_on):
+    """One table a machine."""
+    parts = [SPEED_HEAD]
+    for result in results:
+        lines = ["| | updates/s |", "|---|--:|"]
+        for name, value in {**result["ours"], **result.get("d3rlpy", {})}.items():
+            lines.append(f"| {ROWS[name]} | {value:,.1f} |" if value < 100 else f"| {ROWS[name]} | {value:,.0f} |")
+        parts.append("\n".join(lines))
+        if "times" in result:
+            times = result["times"]
+            parts.append(
+                f"\nBeside d3rlpy {result['d3rlpy_version']}: beta {times['beta']:.1f} times DiscreteBC; the critic, "
+                f"ours with CQL's penalty, {times['critic']:.1f} times DoubleDQN; beta and Q in one update "
+                f"{times['both']:.1f} times both of theirs in turn."
+            )
+        parts.append(f"\n{measured_on(result)}\n")
+    return parts
+
+
+def game(result, measured_on):
+    """The table of one game beside the paper's."""
+    name = result["env"].removeprefix("ALE/").rsplit("-v", 1)[0]
+    of_paper = PAPER.get(name, {})
+    lines = [GAME_HEAD.format(game=name, name=name.lower(), **result)]
+    lines += ["| policy | mean | 95% | IQM | median | quartiles | P(below) | verdict | paper |"]
+    lines += ["|---|--:|--:|--:|--:|--:|--:|---|--:|"]
+    for row in [result["crowd"] | {"name": "crowd"}, *result["rows"]]:
+        compared = row.get("below") is not None
+        cells = [NAMES.get(row["name"], row["name"]), number(row["mean"]), between(row["interval"])]
+        cells += [number(row["iqm"]) if "iqm" in row else "", number(row["median"]), between(row["quartiles"])]
+        cells += [f"{row['below']:.2f}" if compared else "", row["verdict"] if compared else ""]
+        lines.append("| " + " | ".join([*cells, f"{of_paper.get(row['name'], '')}"]) + " |")
+    return "\n".join([*lines, f"\n{measured_on(result)}"])
+
+
+def games():
+    return [json.loads(path.read_text()) for path in sorted(RESULTS.glob("offline-*.json")) if "speed" not in path.name]
+
+
+def offline_part(load, measured_on):
+    """Markdown of everything that has been measured."""
+    measured = [found for kind in ("cpu", "cuda") if (found := load(f"offline-speed-{kind}.json"))]
+    parts = speed(measured, measured_on) if measured else []
+    return parts + [game(result, measured_on) for result in games()]
+
+
+def draw_games(folder):
+    for result in games():
+        name = result["env"].removeprefix("ALE/").rsplit("-v", 1)[0].lower()
+        with plt.rc_context(LOOK):
+            figure = plt.figure(figsize=(5.6, 3.4), layout="constrained")
+            panel = figure.subplots()
+            shown = ("behavior", "reroute(0.5,1.5)", "reroute(0,2)", "tv(0.25)", "greedy", "ppo(0.5) by ascent", "DQfD")
+            for look, row in zip(LINES, shown, strict=False):
+                means = [sum(point["means"][row]) / len(point["means"][row]) for point in result["curve"]]
+                panel.plot([p["updates"] / 1000 for p in result["curve"]], means, label=NAMES.get(row, row), **look)
+            panel.set(xlabel="thousand updates", ylabel="score")
+            panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+            figure.savefig(folder / f"offline-{name}.png", dpi=130)
+            plt.close(figure)
