@@ -5,10 +5,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help demo test check format bench results clean
+.PHONY: help demo tour test check format bench results clean
 
 help:
-	@echo "make demo     rules, the paper's bandit, a small safe-improvement study, RBI on CartPole, a recorded crowd: in runs/demo"
+	@echo "make demo     the main job on Atari: a crowd is recorded, learned from, improved by every rule and played; runs/demo"
+	@echo "make tour     rules, the paper's bandit, a small safe-improvement study, RBI on CartPole, its crowd: in runs/tour"
 	@echo "make test     all tests"
 	@echo "make check    formatting, lint, types, import directions, doctests"
 	@echo "make format   put the code into the house format"
@@ -23,18 +24,26 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(INSTALLED)
+	@echo "== a small crowd of mixed skill plays Freeway (rbi data record)"
+	@$(BIN)/rbi data record cross cross random --env ALE/Freeway-v5 --crowd 12 --episodes 12 --manners.epsilon 0.8 \
+	  --out runs/demo/crowd --overwrite
+	@echo "== beta and Q from its pixels, every improvement step on top, all played beside each other (rbi offline)"
+	@$(BIN)/rbi offline runs/demo/crowd --preset quick --peers ppo --points 1 --episodes 12 --max-frames 2000 \
+	  --out runs/demo/offline --overwrite
+
+tour: $(INSTALLED)
 	@echo "== every improvement rule on one state"
-	@$(BIN)/rbi rules --out runs/demo/rules --overwrite
+	@$(BIN)/rbi rules --out runs/tour/rules --overwrite
 	@echo "== the two-armed bandit: what one step gains over the behaviour policy (the paper's Figure 1)"
-	@$(BIN)/rbi bandit regret --out runs/demo/regret --overwrite
+	@$(BIN)/rbi bandit regret --out runs/tour/regret --overwrite
 	@echo "== the two-armed bandit: learning curves (Figure 2, a tenth of what rbi bandit learn runs)"
-	@$(BIN)/rbi bandit learn --repetitions 1000 --steps 2000 --out runs/demo/learn --overwrite
+	@$(BIN)/rbi bandit learn --repetitions 1000 --steps 2000 --out runs/tour/learn --overwrite
 	@echo "== safe improvement where truth is known, beside SPIBB and friends (a small rbi spi)"
-	@$(BIN)/rbi spi --worlds "random(0.9)" "chicken(0.1)" --sizes 50 200 1000 --repetitions 100 --out runs/demo/spi --overwrite
+	@$(BIN)/rbi spi --worlds "random(0.9)" "chicken(0.1)" --sizes 50 200 1000 --repetitions 100 --out runs/tour/spi --overwrite
 	@echo "== iterative RL: RBI learns CartPole, actors and learner on this machine (a short rbi train)"
-	@$(BIN)/rbi train --env CartPole-v1 --pace.updates 4000 --ages 4 --out runs/demo/train --overwrite
+	@$(BIN)/rbi train --env CartPole-v1 --pace.updates 4000 --ages 4 --out runs/tour/train --overwrite
 	@echo "== a crowd of mixed skill, recorded into a store (rbi data record)"
-	@$(BIN)/rbi data record runs/demo/train random --crowd 12 --episodes 120 --out runs/demo/crowd --overwrite
+	@$(BIN)/rbi data record runs/tour/train random --crowd 12 --episodes 120 --out runs/tour/crowd --overwrite
 
 test: $(INSTALLED)
 	@echo "== tests"

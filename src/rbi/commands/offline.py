@@ -37,8 +37,8 @@ class Offline(Command):
     env: str = ""
     """The environment to play in; the one that the data was recorded in if not given."""
     preset: Preset | None = None
-    """paper: every number of the paper; fast: one GPU and minutes; small: a processor and a minute, for vectors.
-    Without it, fast for pictures and small for vectors."""
+    """paper: every number of the paper; fast: one GPU and minutes; quick: a processor and minutes, for pictures; small:
+    a processor and a minute, for vectors. Without it, fast for pictures and small for vectors."""
     rules: tuple[str, ...] = RULES
     """Improvement steps on top of beta and Q; any of rbi rules."""
     peers: tuple[Peer, ...] = PEERS

@@ -91,12 +91,15 @@ class LogNet(nn.Module):
 
 
 def dropped(x: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
-    """Blank a share of the numbers and enlarge the others, so that their sum is expected to stay; nothing without a
-    generator."""
-    if generator is None or not share:
+    """Blank a share of the numbers, in 256ths, and enlarge the others, so that their sum is expected to stay; nothing
+    without a generator. Eight bytes of random bits decide about eight numbers: to draw a number for each takes longer."""
+    blank = round(256 * share)
+    if generator is None or not blank:
         return x
-    kept = torch.empty_like(x).bernoulli_(1 - share, generator=generator)
-    return x * kept.div_(1 - share)
+    words = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device)
+    words.random_(-(2**63), None, generator=generator)
+    kept = (words.view(torch.uint8)[: x.numel()] >= blank).view(x.shape)
+    return x * kept.to(x.dtype).mul_(256 / (256 - blank))
 
 
 class LoggedPolicyNet(nn.Module):

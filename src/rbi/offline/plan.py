@@ -13,7 +13,7 @@ from rbi.offline.ppo import AscentConfig
 from rbi.offline.td import TdConfig
 from rbi.rules import Behavior, Familiar, Greedy, Rule, parse_rule
 
-Preset = Literal["paper", "fast", "small"]
+Preset = Literal["paper", "fast", "quick", "small"]
 Peer = Literal["ppo", "dqfd", "bcq", "cql"]
 PEERS: tuple[Peer, ...] = ("ppo", "dqfd", "bcq", "cql")
 RULES = (
@@ -102,6 +102,8 @@ PRESETS: dict[Preset, OfflineConfig] = {
         bcq=TdConfig(familiar=0.3, target_updates=1000),
         cql=TdConfig(conservative=1.0, target_updates=1000),
     ),
+    # a processor and minutes, for pictures: what is large and moves, not what is small and rare
+    "quick": OfflineConfig(updates=400, held_out=0.2, **with_latent(256, 100, 0.0005, 40)),
     # a processor and a minute, for vectors
     "small": OfflineConfig(updates=2000, batch=128, **with_latent(128, 200, 0.001, 500)),
 }
