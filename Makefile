@@ -80,6 +80,8 @@ bench: $(INSTALLED)
 	  --disable-pip-version-check dataclasses-json structlog gym colorama tqdm scikit-learn h5py && \
 	  .venv-peers/bin/pip install --quiet --disable-pip-version-check --no-deps d3rlpy==2.8.1; }  # pins an old gymnasium
 	@$(BIN)/python -m benchmarks.data
+	@echo "== speed of learning from logs, beside d3rlpy (three minutes)"
+	@$(BIN)/python -m benchmarks.offline
 	@echo "== the repairs of the human data against the truth (ten minutes)"
 	@$(BIN)/python -m benchmarks.agc
 

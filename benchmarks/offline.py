@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
-from benchmarks.timing import machine
+from benchmarks.timing import machine, seconds_a_call
 from rbi.data import Episode, Episodes, Spec
 from rbi.engines.together import advance, lane
 from rbi.nets.from_logs import dropped, networks_for
@@ -127,6 +127,12 @@ def d3rlpy(python, data, seconds):
     return json.loads(told.stdout.splitlines()[-1])
 
 
+def products_per_second():
+    """Floating-point operations a second in a large float32 matrix product: what bounds everybody."""
+    square = torch.randn(2000, 2000)
+    return 2 * 2000**3 / seconds_a_call(lambda: square @ square, budget=3.0)
+
+
 def medians(rounds):
     return {name: float(np.median([r[name] for r in rounds])) for name in rounds[0] if name != "version"}
 
@@ -151,6 +157,7 @@ def main():
             (ours(data, device, asked.seconds, 1), d3rlpy(asked.peer, data, asked.seconds)) for _ in range(ROUNDS)
         ]
         told |= {"ours": medians([r[0] for r in rounds]), "d3rlpy": medians([r[1] for r in rounds])}
+        told["operations_limit"] = products_per_second()
         told["d3rlpy_version"] = rounds[0][1]["version"]
         told["times"] = {
             "beta": told["ours"]["beta"] / told["d3rlpy"]["bc"],

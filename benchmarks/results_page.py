@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from benchmarks import data_page, iterative_page, offline_page
+from benchmarks import cluster_page, data_page, iterative_page, offline_page
 from rbi.report import spi as spi_report
 
 ROOT = Path(__file__).parent.parent
@@ -157,6 +157,7 @@ def page():
     if speed:
         parts.append(spi_speed(speed))
     parts += iterative_page.iterative_part(load, measured_on)
+    parts += cluster_page.cluster_part(load, measured_on)
     parts += offline_page.offline_part(load, measured_on)
     parts += data_page.data_part(load, measured_on)
     return "\n".join(parts) + "\n"

@@ -9,7 +9,7 @@ import pytest
 import rbi
 from rbi import cli, envs, runs
 from rbi.commands.offline import checked
-from rbi.commands.study import Study
+from rbi.commands.study import Study, crowd
 from rbi.data import Episode, Spec, StoreWriter
 from rbi.evaluation.recording import Player, Recorder
 
@@ -173,6 +173,14 @@ def test_data_with_fewer_actions_than_the_environment_gets_them_all(tmp_path):
     found = rbi.load_episodes(store(tmp_path / "store", frame=(6,), env="Acrobot-v1"))
     assert checked(found, "", tmp_path) == "Acrobot-v1"
     assert found.spec.actions == 3
+
+
+def test_the_crowd_is_cut_off_where_the_policies_are(tmp_path):
+    found = rbi.load_episodes(store(tmp_path / "store"))
+    assert crowd(found)["mean"] == 6
+    assert crowd(found, 4)["mean"] == 4
+    assert crowd(found, 4)["cut_at"] == 4
+    assert crowd(found, 9)["mean"] == 6
 
 
 def test_no_such_data_and_a_run_of_something_else_are_named(tmp_path, capfd):

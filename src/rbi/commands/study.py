@@ -25,6 +25,7 @@ LONG = 20  # seconds of learning that are worth a checkpoint before games are pl
 LOOKS = 5  # at held-out steps, between two evaluations
 PLAYERS = {"cpu": 64, "cuda": 312}
 SHARE_OF_GPU = 0.6  # of its memory that frames may take
+FRAMES_A_STEP, USUAL_FRAMES = 4, 108_000
 SAVED = "reroute(0.5,1.5)"
 
 
@@ -202,6 +203,11 @@ class Study:
             policy = policies[number * len(self.rows) + which]
             policy.save(self.writer.path / "policies" / ("best" if number == 0 else f"seed{seed.seed}"))
 
+    def steps_at_most(self) -> int | None:
+        """Steps after which an episode is cut off, where that is sooner than usual: the crowd is then cut off too."""
+        world = self.protocol.world(self.env)
+        return world.max_frames // FRAMES_A_STEP if world.atari and world.max_frames < USUAL_FRAMES else None
+
     def result(self, scores: dict[str, list[list[float]]]) -> None:
         """result.json and the figures."""
         behaviour = scores[BEHAVIOR]
@@ -221,7 +227,7 @@ class Study:
                 "seconds": self.seconds,
                 "updates": self.config.updates,
                 "margin": self.command.margin,
-                "crowd": crowd(self.data) | {"cut_off_share": self.seeds[0].sampler.left_out},
+                "crowd": crowd(self.data, self.steps_at_most()) | {"cut_off_share": self.seeds[0].sampler.left_out},
                 "rows": found,
                 "held_out": [seed.told for seed in self.seeds],
                 "steps": [seed.steps_taken(self.rows) for seed in self.seeds],
@@ -232,12 +238,23 @@ class Study:
             self.writer.figure(name, figure)
 
 
-def crowd(data: Episodes) -> dict[str, Any]:
-    """What the players of the data scored, in episodes that they played to the end where there are some."""
+def crowd(data: Episodes, most: int | None = None) -> dict[str, Any]:
+    """What the players of the data scored in at most so many steps, in episodes that they played to the end, or as far,
+    where there are some."""
+    steps, scores = data.records["steps"], data.scores
     whole = ~data.records["quit"].astype(bool)
-    scores = data.scores[whole] if whole.any() else data.scores
+    if most is not None:
+        total = np.concatenate([[0.0], np.cumsum(data.arrays["rewards"], dtype=np.float64)])
+        first = data.records["first_step"]
+        scores, whole = total[first + np.minimum(steps, most)] - total[first], whole | (steps >= most)
+    scores = scores[whole] if whole.any() else scores
     players = len({data.texts[number] for number in data.records["player"]})
-    return summary(scores.tolist()) | {"all_episodes": len(data), "steps": data.steps, "players": players}
+    return summary(scores.tolist()) | {
+        "cut_at": most,
+        "all_episodes": len(data),
+        "steps": data.steps,
+        "players": players,
+    }
 
 
 def fits_on(device: torch.device, data: Episodes) -> bool:

@@ -92,7 +92,7 @@ class LogNet(nn.Module):
 
 def dropped(x: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
     """Blank a share of the numbers, in 256ths, and enlarge the others, so that their sum is expected to stay; nothing
-    without a generator. Eight bytes of random bits decide about eight numbers: to draw a number for each takes longer."""
+    without a generator. A random word decides about eight of them: to draw one number for each takes far longer."""
     blank = round(256 * share)
     if generator is None or not blank:
         return x

@@ -22,6 +22,7 @@ PAPER = {  # final scores of the paper's appendix
                       "reroute(0,2)": 675, "tv(0.25)": 573, "ppo(0.5) by ascent": 547, "DQfD": 402},
 }  # fmt: skip
 NAMES = {"behavior": "behaviour, cloned", "crowd": "the crowd itself", "ppo(0.5)": "ppo(0.5), closed form"}
+FEW: dict[str, Any] = {"marker": "o", "markersize": 4}  # a line of one point would not be seen
 VERDICTS = {"above": "above", "not below": "not below", "below": "below", "open": "open"}
 
 
@@ -40,6 +41,9 @@ def scores(run: Run) -> Table:
     columns = ["policy", "mean", "95% interval", "IQM", "median", "quartiles", "P(below)", "verdict"]
     for name in columns + ["paper"] * bool(of_paper):
         table.add_column(name, justify="left" if name in ("policy", "verdict") else "right")
+    cut = found["crowd"].get("cut_at")
+    if cut:
+        table.caption = f"{found['told']}; the crowd too is counted up to {cut:,} steps"
     for row in [found["crowd"] | {"name": "crowd"}, *found["rows"]]:
         cells = [NAMES.get(row["name"], row["name"]), number(row["mean"]), between(row["interval"])]
         cells += [number(row["iqm"]) if "iqm" in row else "", number(row["median"]), between(row["quartiles"])]
@@ -136,7 +140,7 @@ def curves(run: Run) -> Any:
         ):
             for look, name in zip(LINES, ["behavior", *names], strict=False):
                 means = np.array([np.mean([np.mean(seed) for seed in line["scores"][name]]) for line in played])
-                panel.plot(updates, means, label=NAMES.get(name, name), **look)
+                panel.plot(updates, means, label=NAMES.get(name, name), **look, **FEW if len(updates) < 3 else {})
                 low, high = (
                     [np.percentile(np.concatenate(line["scores"][name]), q) for line in played] for q in (25, 75)
                 )
@@ -167,8 +171,8 @@ def overfitting(run: Run) -> Any:
             right.plot(updates, [line["held_out"]["q_error"] for line in lines], color=colour, label=f"seed {seed}")
         left.set(xlabel="thousand updates", ylabel="log-likelihood of an action")
         right.set(xlabel="thousand updates", ylabel="error of Q, root mean square")
-        left.set_title("beta: held out (solid), learning, with dropout (dotted)", loc="left")
-        right.set_title("Q", loc="left")
+        left.set_title("beta: held out", loc="left")
+        right.set_title("Q: held out; dotted: while learning", loc="left")
         left.legend(loc="best")
     return figure
 
