@@ -64,8 +64,9 @@ def beside_d3rlpy(result):
     return (
         f"\nBeside d3rlpy {result['d3rlpy_version']}: beta {beta:.1f} times DiscreteBC; the critic, ours with CQL's "
         f"penalty, {critic:.1f} times DoubleDQN; beta and Q in one update {both:.1f} times both of theirs in turn. "
-        f"**The aim, 2 times each, is not reached.** Arithmetic bounds it: {limit / 1e9:.0f} GFLOP/s in a large product "
-        f"and {OPERATIONS / 1e6:.0f} MFLOP a sample leave room for {most:.0f} updates of one network a second, {most / result['d3rlpy']['bc']:.1f} times DiscreteBC, and products of these shapes reach three "
+        f"**The aim, 2 times each, is not reached.** Arithmetic bounds it: {limit / 1e9:.0f} GFLOP/s in a large "
+        f"product and {OPERATIONS / 1e6:.0f} MFLOP a sample leave room for {most:.0f} updates of one network a second, "
+        f"{most / result['d3rlpy']['bc']:.1f} times DiscreteBC, and products of these shapes reach three "
         "quarters of that."
     )
 
