@@ -22,8 +22,9 @@ comes first.
 |---|--:|---|"""
 
 TELLS = """
-The first to break is a shard's processor, then the network, where batches cross it. Shards share both; more states an
-update make batches rarer. [docs/cluster.md](cluster.md#how-far-it-goes) says what to set.
+At {ratio} states an update the first thing to break is the one shard's processor, with {shard:.0f} workers; with shards
+on other machines it is the network that their batches cross, with {network:.0f}. More states an update make batches
+rarer. [docs/cluster.md](cluster.md#how-far-it-goes) says what to set.
 """
 
 
@@ -58,4 +59,12 @@ def cluster_part(load, measured_on):
             told = ", ".join(f"{name} {use:.2f}" for name, use in uses)
             setting = f"{case['states_per_update']}, {case['publish_updates']} updates"
             lines.append(f"| {setting} | {row['workers']:,} | {told} |")
-    return ["\n".join([*lines, TELLS, measured_on(result)])]
+    first = result["on_paper"][0]
+    each = first["rows"][0]["steps_per_second"]
+    full = {name: steps / each for name, steps in first["full_at_steps_per_second"].items()}
+    told = TELLS.format(
+        ratio=first["states_per_update"],
+        shard=full["one shard's processor"],
+        network=full["network: batches from shards elsewhere"],
+    )
+    return ["\n".join([*lines, told, measured_on(result)])]

@@ -12,6 +12,8 @@ VARIANTS = {  # changes of the preset: part, setting, value
     "replay128k": (("replay", "states", 128_000),),
     "float32": (("pace", "precision", "float32"),),
     "greedy.5": (("actor", "c_greedy", 0.5),),
+    "epsilon1.5e-5": (("learner", "adam_epsilon", 1.5e-5),),
+    "rate0.25": (("learner", "learning_rate", 2.5e-5),),
     "rate2.5": (("learner", "learning_rate", 2.5e-4),),
     "uniform": (("replay", "priority_exponent", 0.0),),
     "net": (("learner", "bootstraps", "net"),),
