@@ -14,25 +14,9 @@ from rbi.data import Episode, Spec, StoreWriter
 from rbi.evaluation.recording import Player, Recorder
 
 ENV = "CartPole-v1"
-NETS = [word for part in ("fit", "dqfd", "bcq", "cql") for word in (f"--{part}.nets.latent", "16")]
-SMALL = [
-    *[
-        "--updates",
-        "40",
-        "--batch",
-        "16",
-        "--points",
-        "2",
-        "--curve-episodes",
-        "10",
-        "--episodes",
-        "10",
-        "--players",
-        "24",
-    ],
-    *NETS,
-]
-SMALL += ["--ppo.updates", "10"]
+NETS = {f"--{part}.nets.latent": 16 for part in ("fit", "dqfd", "bcq", "cql")}
+SETTINGS = {"--updates": 40, "--batch": 16, "--points": 2, "--curve-episodes": 4, "--episodes": 10, "--players": 240}
+SMALL = [str(word) for pair in (SETTINGS | NETS | {"--ppo.updates": 10}).items() for word in pair]
 
 
 class Balances:
@@ -45,7 +29,7 @@ class Balances:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Two hundred and forty short games of players who press at random more or less often."""
+    """Forty short games of players who press at random more or less often."""
     path = tmp_path_factory.mktemp("crowd") / "store"
     world = envs.make(envs.World(ENV), 8)
     players = [Player(f"player {i}", Balances(), epsilon=0.3 + 0.08 * i) for i in range(8)]
@@ -105,7 +89,7 @@ def test_the_curve_has_as_many_points_as_were_asked_for_and_looks_at_what_is_hel
     lines = runs.read(whole).metrics
     played = [line for line in lines if line["kind"] == "played"]
     assert [line["updates"] for line in played] == [20, 40]
-    assert len(played[0]["scores"]["greedy"][1]) == 10
+    assert len(played[0]["scores"]["greedy"][1]) == 4
     looked = [line["updates"] for line in lines if line["kind"] == "looked" and line["seed"] == 0]
     assert looked == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40]
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ import tyro
 
 from rbi import envs, runs
 from rbi.commands.command import Command, related, say, show, value_of
+from rbi.commands.data import fingerprint
 from rbi.commands.study import Study
 from rbi.data import Episodes
 from rbi.data.readers import load_episodes
@@ -32,7 +33,7 @@ class Offline(Command):
 
     MAY_CHANGE = ("resume", "checkpoint_minutes", "device", "players")
 
-    data: Annotated[Path, tyro.conf.Positional] = Path()
+    data: Annotated[Path | None, tyro.conf.Positional] = None
     """The data: a store, or any format that rbi data import reads."""
     env: str = ""
     """The environment to play in; the one that the data was recorded in if not given."""
@@ -87,8 +88,15 @@ class Offline(Command):
         object.__setattr__(self, "rules", tuple(dict.fromkeys(str(parse_rule(text)) for text in self.rules)))
         object.__setattr__(self, "peers", tuple(dict.fromkeys(self.peers)))
 
+    @property
+    def place(self) -> Path:
+        """Where the data is."""
+        if self.data is None:
+            raise ValueError("name the data: a store, or any format that rbi data import reads")
+        return self.data
+
     def run(self, argv: Sequence[str]) -> None:
-        if self.out is not None and related(self.out, self.data):
+        if self.out is not None and related(self.out, self.place):
             raise ValueError(f"--out {self.out}: is the data that is read, holds it or lies in it")
         if self.resume:
             self.refuse_other_run("offline")
@@ -98,11 +106,11 @@ class Offline(Command):
                 return
         elif self.out is not None:
             runs.refuse_occupied(self.out.resolve(), overwrite=self.overwrite)
-        data = load_episodes(self.data)
-        env = checked(data, self.env, self.data)
+        data = load_episodes(self.place)
+        env = checked(data, self.env, self.place)
         with Study(self, data, env, self.on()) as study:
-            before = saved_learners.restore(self.out or Path(), study.learners()) if self.resume else None
-            about = before or {"lines": 0, "seconds": 0.0, "point": 0}
+            about: dict[str, Any] = {"lines": 0, "seconds": 0.0, "point": 0, "data": fingerprint(self.place)}
+            about = self.go_on(study, about) if self.resume else about
             with (
                 runs.Writer.reopen(self.out or Path(), lines=about["lines"])
                 if self.resume
@@ -110,6 +118,17 @@ class Offline(Command):
             ):
                 study.go(writer, about)
                 self.finished(writer.path)
+
+    def go_on(self, study: Study, about: dict[str, Any]) -> dict[str, Any]:
+        """Put the learners where the last checkpoint was, if there is one and the data is still what it was."""
+        assert self.out is not None
+        before = saved_learners.restore(self.out, study.learners())
+        if before is None:
+            say(f"{self.out}: has no checkpoint yet, so it begins again", stderr=True)
+            return about
+        if before["data"] != about["data"]:
+            raise ValueError(f"{self.data}: has changed since the run in {self.out} began; begin a new one")
+        return before
 
     def finished(self, path: Path) -> None:
         """Show the result once more."""
