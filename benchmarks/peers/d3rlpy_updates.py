@@ -11,33 +11,19 @@ import warnings
 warnings.filterwarnings("ignore")
 
 import d3rlpy  # noqa: E402
-import numpy as np  # noqa: E402
-from d3rlpy.dataset import Episode, FrameStackTransitionPicker, InfiniteBuffer, ReplayBuffer  # noqa: E402
 from d3rlpy.models.encoders import PixelEncoderFactory  # noqa: E402
 from d3rlpy.preprocessing import PixelObservationScaler  # noqa: E402
+from d3rlpy_buffer import buffer_of  # noqa: E402
 
 BATCH = 32
-data, seconds = np.load(sys.argv[1]), float(sys.argv[2])
-observations, actions, rewards = (data[name] for name in ("observations", "actions", "rewards"))
-episodes, start = [], 0
-for length in data["lengths"]:
-    part = slice(start, start + length)
-    frames, taken, got = observations[part][:, None], actions[part][:, None], rewards[part][:, None]
-    episodes.append(Episode(observations=frames, actions=taken, rewards=got, terminated=True))
-    start += length
-buffer = ReplayBuffer(
-    InfiniteBuffer(),
-    episodes=episodes,
-    transition_picker=FrameStackTransitionPicker(4),
-    action_space=d3rlpy.constants.ActionSpace.DISCRETE,
-    action_size=int(actions.max()) + 1,
-)
+buffer, actions = buffer_of(sys.argv[1])
+seconds = float(sys.argv[2])
 
 
 def measured(config):
     """Updates a second, sampling included."""
     algorithm = config.create(device="cpu:0")
-    algorithm.create_impl((4, 84, 84), int(actions.max()) + 1)
+    algorithm.create_impl((4, 84, 84), actions)
     algorithm.update(buffer.sample_transition_batch(BATCH))
     count, begin = 0, time.perf_counter()
     while time.perf_counter() - begin < seconds:
