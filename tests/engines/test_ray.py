@@ -31,7 +31,7 @@ ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from rbi import cli, runs  # noqa: E402
-from rbi.commands import spread  # noqa: E402
+from rbi.commands import spread, train  # noqa: E402
 from rbi.engines import checkpoint  # noqa: E402
 from rbi.engines.ray.engine import AT_ONCE, RayEngine  # noqa: E402
 from rbi.engines.ray.learning import Shards  # noqa: E402
@@ -388,7 +388,7 @@ def test_an_address_where_nobody_listens_is_refused_at_once(capsys, tmp_path):
 def test_a_run_on_a_node_that_does_not_see_the_sweeps_folder_comes_back_whole(tmp_path):
     command = cli.parse([*TINY, "--pace.updates", "20", "--episodes", "1"])
     at = tmp_path / "runs" / "one"
-    packed = spread.one_run(spread.as_local(command), [], at, tmp_path / "no mark")
+    packed = spread.one_run(train.train, train.as_local(command), [], at, tmp_path / "no mark")
     assert not at.exists()
     spread.unpack(packed, at)
     run = runs.read(at)

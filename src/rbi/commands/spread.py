@@ -6,18 +6,28 @@ import shutil
 import tarfile
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from rbi.commands.command import say
 from rbi.engines.ray.cluster import cluster_map
+from rbi.engines.ray.settings import ClusterConfig
 
-if TYPE_CHECKING:
-    from rbi.commands.train import Train
+Job = Any  # a command that trains, as a frozen dataclass with `out` and `resume`
+Run = Callable[[Job, Sequence[str]], Any]
 
 
-def spread(command: "Train", jobs: Sequence[tuple["Train", Path]], argv: Sequence[str]) -> None:
+class Spreading(Protocol):
+    """The settings that say where runs are spread."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def cluster(self) -> ClusterConfig: ...
+
+
+def spread(command: Spreading, run: Run, jobs: Sequence[tuple[Job, Path]], argv: Sequence[str]) -> None:
     """Run every job on the local engine of some node. Where nodes share the folder of the sweep, a run whose node dies
     goes on from its checkpoint; elsewhere it begins again, and comes back as a whole."""
     if not jobs:
@@ -29,8 +39,9 @@ def spread(command: "Train", jobs: Sequence[tuple["Train", Path]], argv: Sequenc
     config = command.cluster
     try:
         with cluster_map(command.address, config.learner_cpus, config.learner_gpus or 0.0) as each:
-            plain = [as_local(job) for job, _ in jobs]
-            found = each(one_run, plain, [list(argv)] * len(jobs), [at for _, at in jobs], [mark] * len(jobs))
+            count = len(jobs)
+            plain, places = zip(*jobs, strict=True)
+            found = each(one_run, [run] * count, plain, [list(argv)] * count, places, [mark] * count)
             for number, ((job, at), packed) in enumerate(zip(jobs, found, strict=True), 1):
                 if packed is not None:
                     unpack(packed, at)
@@ -39,23 +50,13 @@ def spread(command: "Train", jobs: Sequence[tuple["Train", Path]], argv: Sequenc
         mark.unlink(missing_ok=True)
 
 
-def as_local(job: "Train") -> "Train":
-    """The job as a run of one machine, of the class that other processes can import."""
-    from rbi.commands.train import Train
-
-    parts: dict[str, Any] = {part.name: getattr(job, part.name) for part in dataclasses.fields(Train)}
-    return Train(**(parts | {"engine": "local", "address": ""}))
-
-
-def one_run(job: "Train", argv: Sequence[str], at: Path, mark: Path) -> bytes | None:
+def one_run(run: Run, job: Job, argv: Sequence[str], at: Path, mark: Path) -> bytes | None:
     """A whole run, in its own folder where this node can see it; elsewhere as the bytes of that folder."""
-    from rbi.commands.train import train
-
     if mark.exists():
-        train(dataclasses.replace(job, out=at, resume=(at / "config.json").is_file()), argv)
+        run(dataclasses.replace(job, out=at, resume=(at / "config.json").is_file()), argv)
         return None
     with tempfile.TemporaryDirectory() as place:
-        train(dataclasses.replace(job, out=Path(place) / at.name, resume=False), argv)
+        run(dataclasses.replace(job, out=Path(place) / at.name, resume=False), argv)
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as archive:
             for file in sorted((Path(place) / at.name).iterdir()):

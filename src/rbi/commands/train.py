@@ -294,7 +294,7 @@ def sweep(command: Train, jobs: list[Train], argv: Sequence[str]) -> None:
         places = [writer.path / "runs" / f"{job.algo}-{as_name(job.env)}-seed{job.seed}" for job in jobs]
         left = [(job, at) for job, at in zip(jobs, places, strict=True) if not finished(at)]
         if command.engine == "ray":
-            spread(command, left, argv)
+            spread(command, train, [(as_local(job), at) for job, at in left], argv)
             left = []
         for number, (job, at) in enumerate(left, len(jobs) - len(left) + 1):
             say(f"== {number} of {len(jobs)}: {job.algo} on {job.env}, seed {job.seed}")
@@ -311,6 +311,12 @@ def sweep(command: Train, jobs: list[Train], argv: Sequence[str]) -> None:
 
 def finished(at: Path) -> bool:
     return at.exists() and runs.read(at).result is not None
+
+
+def as_local(job: Train) -> Train:
+    """The job as a run of one machine, of the class that other processes can import."""
+    parts: dict[str, Any] = {part.name: getattr(job, part.name) for part in dataclasses.fields(Train)}
+    return Train(**(parts | {"engine": "local", "address": ""}))
 
 
 def as_name(env: str) -> str:
