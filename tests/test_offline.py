@@ -1,7 +1,9 @@
 """`rbi offline` from data to table, on CartPole: whole, stopped and gone on with, and with data that cannot be used."""
 
+import itertools
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from rbi.commands.offline import checked
 from rbi.commands.study import Study, crowd
 from rbi.data import Episode, Spec, StoreWriter
 from rbi.evaluation.recording import Player, Recorder
+from rbi.offline.one_seed import OneSeed
 
 ENV = "CartPole-v1"
 NETS = {f"--{part}.nets.latent": 16 for part in ("fit", "dqfd", "bcq", "cql")}
@@ -115,14 +118,49 @@ def test_a_run_that_was_stopped_in_mid_play_goes_on_to_the_same_scores(data, who
     assert "nothing left to do" in capsys.readouterr().out
 
 
-def store(path, *, actions=2, frame=(4,), taken=(0, 1), reward=1.0, env=ENV, episodes=3):
+def test_a_run_that_was_stopped_after_its_last_games_writes_its_result(data, whole, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    (path / "result.json").unlink()
+    shutil.rmtree(path / "figures")
+    shutil.rmtree(path / "policies")
+    assert offline(data, *SMALL, "--seeds", 2, "--out", path, "--resume") == 0
+    assert scores_of(path) == scores_of(whole)
+    assert runs.read(path).finished()["steps"] == runs.read(whole).finished()["steps"]
+    assert len(runs.read(path).figures) == 3
+    states = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    np.testing.assert_array_equal(
+        rbi.load_policy(path).predict_proba(states), rbi.load_policy(whole).predict_proba(states)
+    )
+
+
+def test_a_run_that_was_stopped_between_two_looks_repeats_and_loses_none(data, whole, tmp_path, monkeypatch):
+    path, diagnose, count = tmp_path / "run", OneSeed.diagnose, itertools.count()
+
+    def stops(self):
+        if next(count) == 8:  # in the middle of the fifth look of two seeds
+            raise KeyboardInterrupt
+        return diagnose(self)
+
+    monkeypatch.setattr(OneSeed, "diagnose", stops)
+    words = [*SMALL, "--seeds", 2, "--out", path, "--checkpoint-minutes", "0.000001"]
+    assert offline(data, *words) == 130
+    monkeypatch.undo()
+    assert offline(data, *words, "--resume") == 0
+    assert scores_of(path) == scores_of(whole)
+    told = [[line.get("learned") for line in runs.read(p).metrics if line["kind"] == "looked"] for p in (path, whole)]
+    assert told[0] == told[1]
+
+
+def store(path, *, actions=2, frame=(4,), taken=(0, 1), reward=1.0, env=ENV, episodes=3, masks=False):
     """A small store that may not be what it should."""
     rng = np.random.default_rng(0)
-    with StoreWriter.create(path, Spec(frame, actions, 1, env)) as writer:
+    with StoreWriter.create(path, Spec(frame, actions, 1, env, has_legal=masks)) as writer:
         for _ in range(episodes):
             last = np.arange(6) == 5
             seen = rng.normal(size=(6, *frame)).astype(np.float32)
-            writer.append(Episode(seen, rng.choice(taken, 6), np.full(6, reward), last, last & False))
+            legal = np.ones((6, actions), bool) if masks else None
+            writer.append(Episode(seen, rng.choice(taken, 6), np.full(6, reward), last, last & False, legal=legal))
     return path
 
 
@@ -132,6 +170,8 @@ def store(path, *, actions=2, frame=(4,), taken=(0, 1), reward=1.0, env=ENV, epi
         (dict(episodes=0), [], "holds no episodes"),
         (dict(taken=(1,)), [], "action 1 is the only one"),
         (dict(reward=0.0), [], "all rewards are 0"),
+        (dict(reward=1e30), [], r"as large as 1e\+30"),
+        (dict(frame=(6,), env="Acrobot-v1", masks=True), [], "masks are of 2"),
         (dict(env=""), [], "does not say where it was recorded"),
         (dict(), ["--env", "Acrobot-v1"], "the data is of CartPole-v1"),
         (dict(frame=(5,)), [], r"shows frames \(4,\)"),
@@ -140,6 +180,10 @@ def store(path, *, actions=2, frame=(4,), taken=(0, 1), reward=1.0, env=ENV, epi
         (dict(episodes=1), [], "1 episodes"),
         (dict(), ["--rules", "nonsense"], "nonsense"),
         (dict(), ["--updates", "0"], "updates = 0"),
+        (dict(), ["--batch", "1"], "batch = 1"),
+        (dict(), ["--held-out", "0.9"], "held_out = 0.9"),
+        (dict(), ["--fit.nets.input-dropout", "0.999"], "input_dropout = 0.999"),
+        (dict(), ["--seed", str(2**70)], "--seed"),
         (dict(), ["--margin", "2"], "margin"),
         (dict(), ["--points", "9000"], "points"),
     ],

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from safetensors import SafetensorError
 from tyro.extras import SubcommandApp
 
 from rbi.commands import bandit, data, evaluate, improve, offline, record, rules, spi, train
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of a pipe has gone; the run itself is complete
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, OSError, OverflowError, MemoryError) as error:
+    except (ValueError, OSError, OverflowError, MemoryError, SafetensorError) as error:
         if os.environ.get("RBI_TRACEBACK"):
             raise
         say(f"rbi: {error}", stderr=True)

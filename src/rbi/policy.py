@@ -47,6 +47,9 @@ class Policy:
         self.sight, self.temperature = networks.sight, temperature
         self._example = next(networks.parameters())
 
+    def __repr__(self) -> str:
+        return f"Policy({self.rule}, {self.sight.actions} actions, states {(self.sight.stack, *self.sight.frame)})"
+
     @property
     def device(self) -> torch.device:
         """Where the networks are."""
@@ -108,7 +111,11 @@ class Policy:
         if self.sight.stack == 1 and given.shape[1:] == self.sight.frame:
             given = given[:, None]
         if given.shape[1:] != wanted:
-            raise ValueError(f"states of shape {tuple(given.shape)}: this policy sees {('B', *wanted)}")
+            shown = ("B", *self.sight.frame) if self.sight.stack == 1 else ("B", *wanted)
+            raise ValueError(f"states of shape {tuple(np.shape(states))}: this policy sees {shown}")
+        if not self.sight.pictures and not bool(torch.isfinite(given).all()):
+            row = int((~torch.isfinite(given.flatten(1)).all(1)).nonzero()[0])
+            raise ValueError(f"state {row}: holds a number that is not finite")
         return given.to(self._example.device, torch.uint8 if self.sight.pictures else torch.float32)
 
     def to(self, device: torch.device | str) -> "Policy":

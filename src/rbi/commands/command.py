@@ -45,8 +45,8 @@ class Command(ABC):
     """Replace an earlier run in the same folder."""
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ValueError(f"--seed = {self.seed}: must be at least 0")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"--seed = {self.seed}: must be at least 0, and less than 2^63")
 
     @abstractmethod
     def run(self, argv: Sequence[str]) -> None:

@@ -33,6 +33,7 @@ from rbi.sight import Sight
 NAME = "improve"
 DRAWS = ("split", "batches", "dropout", "bootstrap")
 MOMENTS = 20
+MOST_HELD_OUT = 0.8
 EPOCHS, FEWEST_UPDATES, MOST_UPDATES = 20, 1_000, 20_000
 
 
@@ -90,8 +91,8 @@ class Improve(FromData):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"--{name} = {value}: must be at least {least}")
-        if not 0 < self.held_out < 1:
-            raise ValueError(f"--held-out = {self.held_out}: must lie between 0 and 1")
+        if not 0 < self.held_out <= MOST_HELD_OUT:
+            raise ValueError(f"--held-out = {self.held_out}: must be positive, and at most {MOST_HELD_OUT}")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("--device cuda: PyTorch finds no GPU here")
         if self.resume and (self.out is None or self.overwrite):
@@ -129,6 +130,8 @@ class Improve(FromData):
             raise ValueError(f"{self.path}: no episode {why}")
         if data.problems:
             say(f"{len(data.problems):,} episodes set aside; the first: {data.problems[0]}", stderr=True)
+        if data.spec.has_probs:
+            say("logged probabilities are not used: beta is learned from the actions themselves", stderr=True)
         actions = np.unique(data.arrays["actions"])
         if len(actions) == 1:
             raise ValueError(f"{self.path}: only action {actions[0]} was ever taken: nothing to improve")

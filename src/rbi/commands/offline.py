@@ -1,6 +1,7 @@
 """`rbi offline`: from a crowd's data to policies, by every rule and baseline of the paper's section 4, and a table."""
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ from rbi.evaluation.rollout import Name
 from rbi.offline.plan import PEERS, PRESETS, RULES, OfflineConfig, Peer, Preset
 from rbi.report import offline as pages
 from rbi.rules import parse_rule
+
+LARGEST_REWARD = 1e9  # sums of squares must stay numbers
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class Offline(Command):
             raise ValueError(f"--checkpoint-minutes = {self.checkpoint_minutes}: must be positive")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("--device cuda: PyTorch finds no GPU here")
+        if self.resume and (self.out is None or self.overwrite):
+            raise ValueError("--resume: name the stopped run with --out, without --overwrite")
         object.__setattr__(self, "rules", tuple(dict.fromkeys(str(parse_rule(text)) for text in self.rules)))
         object.__setattr__(self, "peers", tuple(dict.fromkeys(self.peers)))
 
@@ -109,7 +114,13 @@ class Offline(Command):
         data = load_episodes(self.place)
         env = checked(data, self.env, self.place)
         with Study(self, data, env, self.on()) as study:
-            about: dict[str, Any] = {"lines": 0, "seconds": 0.0, "point": 0, "data": fingerprint(self.place)}
+            about: dict[str, Any] = {
+                "lines": 0,
+                "seconds": 0.0,
+                "point": 0,
+                "looked": 0,
+                "data": fingerprint(self.place),
+            }
             about = self.go_on(study, about) if self.resume else about
             with (
                 runs.Writer.reopen(self.out or Path(), lines=about["lines"])
@@ -131,13 +142,18 @@ class Offline(Command):
         return before
 
     def finished(self, path: Path) -> None:
-        """Show the result once more."""
+        """Draw the figures and show the result."""
         run = runs.read(path)
+        with runs.Writer.reopen(path) as writer:
+            for name, figure in pages.figures(run).items():
+                writer.figure(name, figure)
         for table in pages.tables(run):
             show(table)
         for line in pages.verdicts(run):
             say(line)
-        say(f"policies, scores of all episodes and figures: {path}")
+        kept = run.finished()["kept"]
+        say(f"scores of all episodes, figures and the policy of {kept}: {path}")
+        say(f"in Python: rbi.load_policy({str(path)!r})")
 
     def on(self) -> torch.device:
         found = "cuda" if torch.cuda.is_available() else "cpu"
@@ -160,23 +176,34 @@ def with_preset(argv: Sequence[str]) -> type[Offline]:
 
 def shows_pictures(argv: Sequence[str]) -> bool:
     """Whether the data that is named is a store of pictures; other data has to be read before one can tell."""
-    for word in argv[1:]:
-        if (Path(word) / "store.json").is_file():
-            with_store = runs.parse(Path(word) / "store.json", runs.read_text(Path(word) / "store.json"), 1)
-            return len(with_store.get("frame", ())) > 1
+    for word in argv[1:] if argv and argv[0] == "offline" else ():
+        try:
+            return len(json.loads((Path(word) / "store.json").read_bytes())["frame"]) > 1
+        except (OSError, ValueError, TypeError, KeyError):
+            continue  # no store, or one that the reader will refuse with its reason
     return False
+
+
+def learnable(data: Episodes, path: Path) -> None:
+    """Refuse data of which nothing can be learned."""
+    if not len(data):
+        why = f" that can be used; the first: {data.problems[0]}" if data.problems else ""
+        raise ValueError(f"{path}: holds no episodes{why}")
+    if data.problems:
+        say(f"{len(data.problems):,} episodes set aside; the first: {data.problems[0]}", stderr=True)
+    taken = np.unique(data.arrays["actions"])
+    if len(taken) == 1:
+        raise ValueError(f"{path}: action {taken[0]} is the only one ever taken; there is nothing to choose from")
+    largest = float(np.abs(data.arrays["rewards"]).max())
+    if not largest:
+        raise ValueError(f"{path}: all rewards are 0; no action can be told to be better than another")
+    if largest > LARGEST_REWARD:
+        raise ValueError(f"{path}: rewards as large as {largest:g}; scale them to {LARGEST_REWARD:g} at most")
 
 
 def checked(data: Episodes, asked: str, path: Path) -> str:
     """The environment to play in, once it is known that the data can be learned from and belongs to it."""
-    if not len(data):
-        raise ValueError(f"{path}: holds no episodes")
-    taken = np.unique(data.arrays["actions"])
-    if len(taken) == 1:
-        raise ValueError(f"{path}: action {taken[0]} is the only one ever taken; there is nothing to choose from")
-    rewards = data.arrays["rewards"]
-    if not np.any(rewards):
-        raise ValueError(f"{path}: all rewards are 0; no action can be told to be better than another")
+    learnable(data, path)
     env = asked or data.spec.env
     if not env:
         raise ValueError(f"{path}: does not say where it was recorded; give --env (rbi improve needs none)")
@@ -192,6 +219,8 @@ def checked(data: Episodes, asked: str, path: Path) -> str:
             )
         if data.spec.actions > one.actions:
             raise ValueError(f"--env {env}: has {one.actions} actions, and the data {data.spec.actions}")
+        if data.spec.has_legal and data.spec.actions < one.actions:
+            raise ValueError(f"--env {env}: has {one.actions} actions, and the data's masks are of {data.spec.actions}")
         if data.spec.actions < one.actions:
             data.spec = dataclasses.replace(data.spec, actions=one.actions)
     finally:

@@ -19,7 +19,6 @@ from rbi.offline.one_seed import OneSeed
 from rbi.offline.plan import BEHAVIOR, OfflineConfig, Peer, rows
 from rbi.offline.ppo import PpoAscent
 from rbi.policy import Policy
-from rbi.report import offline as pages
 
 LONG = 20  # seconds of learning that are worth a checkpoint before games are played
 LOOKS = 5  # at held-out steps, between two evaluations
@@ -108,6 +107,7 @@ class Study:
         self.writer, self.about = writer, about
         self.began = time.monotonic() - about["seconds"]
         self.saved = time.monotonic()
+        scores = self.last_scores() if about["point"] == self.command.points else {}
         for point in range(about["point"] + 1, self.command.points + 1):
             self.behaviour_until(point)
             ascents = self.peers_until(point)
@@ -120,20 +120,32 @@ class Study:
             self.line("played", point, scores=scores)
             self.about["point"] = point
             self.save()
-        self.keep_policies(policies)
+        self.keep_policies()
         self.result(scores)
+
+    def last_scores(self) -> dict[str, list[list[float]]]:
+        """Those of a run that was stopped after its last games; its learners are looked at once more."""
+        for seed in self.seeds:
+            seed.diagnose()
+        played = [line for line in runs.read(self.writer.path).metrics if line["kind"] == "played"]
+        found: dict[str, list[list[float]]] = played[-1]["scores"]
+        return found
 
     def behaviour_until(self, point: int) -> None:
         """Fit beta and Q, with looks at what is held out on the way."""
         for look in range(1, LOOKS + 1):
             goal = self.goal(point - 1 + look / LOOKS)
-            if all(seed.fit.updates >= goal for seed in self.seeds) and look < LOOKS:
+            if goal <= self.about["looked"]:  # before the run was stopped
                 continue
             self.drive(self.fits, [goal] * len(self.fits), "beta and Q")
             for seed in self.seeds:
                 learned = seed.fit.metrics()
                 told = seed.diagnose()
                 self.line("looked", point, seed=seed.seed, learned=learned, held_out=told)
+            self.about["looked"] = goal
+        for seed in self.seeds:
+            if seed.answered is None:
+                seed.diagnose()
 
     def peers_until(self, point: int) -> list[PpoAscent | None]:
         """What is learned beside them; PPO's ascents start anew from beta as it is now."""
@@ -141,7 +153,7 @@ class Study:
         climbing = [self.lane(ascent) for ascent in ascents if ascent is not None]
         goals = [self.goal(point)] * len(self.others) + [self.config.ppo.updates] * len(climbing)
         if goals:
-            self.drive([*self.others, *climbing], goals, "PPO, DQfD, BCQ, CQL")
+            self.drive([*self.others, *climbing], goals, ", ".join(self.command.peers))
         learned = {name: learner.metrics() for name, learner in self.learners().items() if not name.endswith(".fit")}
         learned |= {
             f"seed{seed.seed}.ppo": ascent.metrics()
@@ -195,13 +207,14 @@ class Study:
         saved_learners.save(self.writer.path, self.learners(), self.about)
         self.saved = time.monotonic()
 
-    def keep_policies(self, policies: Sequence[Policy]) -> None:
-        """The safe step of every seed, or behaviour itself where that rule was not asked for; the first is `best`."""
-        names = [row.name for row in self.rows]
-        which = names.index(SAVED) if SAVED in names else names.index(BEHAVIOR)
+    def keep_policies(self) -> None:
+        """The safe step of every seed, or the first rule that was asked for; the first seed's is `best`."""
+        row = next((row for row in self.rows if row.name == SAVED), self.rows[min(1, len(self.rows) - 1)])
+        row = row if row.learner == "fit" else self.rows[0]
         for number, seed in enumerate(self.seeds):
-            policy = policies[number * len(self.rows) + which]
+            (policy,) = seed.policies([row], None, self.env)
             policy.save(self.writer.path / "policies" / ("best" if number == 0 else f"seed{seed.seed}"))
+        self.kept = row.name
 
     def steps_at_most(self) -> int | None:
         """Steps after which an episode is cut off, where that is sooner than usual: the crowd is then cut off too."""
@@ -226,6 +239,8 @@ class Study:
                 "device": str(self.device),
                 "seconds": self.seconds,
                 "updates": self.config.updates,
+                "kept": self.kept,
+                "set_aside": len(self.data.problems),
                 "margin": self.command.margin,
                 "crowd": crowd(self.data, self.steps_at_most()) | {"cut_off_share": self.seeds[0].sampler.left_out},
                 "rows": found,
@@ -233,9 +248,6 @@ class Study:
                 "steps": [seed.steps_taken(self.rows) for seed in self.seeds],
             }
         )
-        run = runs.read(self.writer.path)
-        for name, figure in pages.figures(run).items():
-            self.writer.figure(name, figure)
 
 
 def crowd(data: Episodes, most: int | None = None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Learners from logs on disk, to go on from: weights, optimisers, random states and counters, whole or not at all.
 
-The layout is that of `checkpoint`: checkpoints/<updates>/ with state.json and tensors.safetensors.
+The layout is that of `checkpoint`: checkpoints/<number>/ with state.json and tensors.safetensors.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,8 @@ from rbi.offline.learning import LearnsFromLogs
 def save(run: Path, learners: Mapping[str, LearnsFromLogs], about: dict[str, Any]) -> None:
     """Write a checkpoint of learners that are at rest; `about` is kept beside it."""
     updates = {name: learner.updates for name, learner in learners.items()}
-    at = run / FOLDER / f"{sum(updates.values()):010d}"
+    before = newest(run)
+    at = run / FOLDER / f"{0 if before is None else int(before.name) + 1:010d}"  # never over the only one there is
     with runs.whole_folder(at) as growing:
         save_file({name: on_host(tensor) for name, tensor in tensors(learners).items()}, growing / TENSORS)
         files = {TENSORS: fingerprint(growing / TENSORS)}

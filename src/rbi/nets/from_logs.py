@@ -14,6 +14,8 @@ from rbi.nets.convolution import convolve
 from rbi.nets.networks import MOST_HIDDEN
 from rbi.sight import Sight
 
+MOST_DROPPED = 0.99  # shares are counted in 256ths
+
 
 @dataclass(frozen=True)
 class LogNetConfig:
@@ -30,8 +32,8 @@ class LogNetConfig:
         if not 1 <= self.latent <= MOST_HIDDEN:
             raise ValueError(f"latent = {self.latent}: must lie in [1, {MOST_HIDDEN:,}]")
         for name in ("input_dropout", "latent_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)}: must lie in [0, 1)")
+            if not 0 <= getattr(self, name) <= MOST_DROPPED:
+                raise ValueError(f"{name} = {getattr(self, name)}: must lie in [0, {MOST_DROPPED}]")
 
 
 class Normalised(nn.Module):

@@ -47,13 +47,13 @@ class OfflineConfig:
     cql: TdConfig = field(default_factory=lambda: TdConfig(conservative=1.0))
 
     def __post_init__(self) -> None:
-        for name in ("updates", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
+        for name, least in (("updates", 1), ("batch", 2)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} = {getattr(self, name)}: must be at least {least}")
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma = {self.gamma}: must lie in [0, 1]")
-        if not 0 < self.held_out < 1:
-            raise ValueError(f"held_out = {self.held_out}: must lie between 0 and 1")
+        if not 0 < self.held_out <= 0.5:
+            raise ValueError(f"held_out = {self.held_out}: must be positive, and at most 0.5")
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def coverage_text(found: dict[str, Any]) -> str:
         f"{found['actions_effective']:.1f} equal ones"
     )
     seen = found["observations_seen"]
-    return text + (f"; {seen['distinct']:,} of {seen['looked_at']:,} observations differ" if seen else "")
+    return text + (f"; {seen['distinct']:,} of {seen['looked_at']:,} observations looked at differ" if seen else "")
 
 
 def shown_actions(found: dict[str, Any]) -> tuple[list[int], Any, str]:

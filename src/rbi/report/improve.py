@@ -74,13 +74,13 @@ def change_table(found: dict[str, Any]) -> Table:
         f"{percent(high)}",
         "states changed by more than 1%": percent(told["changed"]),
         "value of beta, V(s)": f"{told['value']:.4g}",
-        "improvement step, by Q": interval_text(told["step"]),
-        "the same, by held-out returns": interval_text(told["step_seen"]),
+        "gain of a changed step, by held-out returns": interval_text(told["step_seen"]),
+        "the same, by Q, which chose it": f"{told['step']['mean']:+.4g}",
     }
     if "at_c_min" in told:
         rows["actions of beta at c_min, at c_max"] = f"{percent(told['at_c_min'])}, {percent(told['at_c_max'])}"
     table = two_columns(f"what {found['rule']} changes", rows)
-    table.caption = "intervals: 95%, over which episodes happened to be held out; beta and Q count as given"
+    table.caption = "interval: 95%, over which episodes happened to be held out; beta counts as given"
     return table
 
 
@@ -158,18 +158,25 @@ def closing(run: Run) -> list[str]:
     found = run.finished()
     told, step, seen = found["diagnosis"], found["changes"]["overall"]["step"], found["changes"]["overall"]["step_seen"]
     lines = []
-    if told["q_explained"] is not None and told["q_explained"] <= 0:
-        lines.append("Q explains nothing of the held-out returns: which action it prefers is likely noise.")
+    low, high = seen["interval"] or (0.0, 0.0)
+    if high < 0:
+        lines.append("The held-out returns speak against the change: take beta instead.")
+    elif low > 0:
+        gain = f"{seen['mean']:+.4g} a step ({low:+.4g} to {high:+.4g})"
+        lines.append(f"The held-out returns speak for the change: {gain}.")
+    elif step["mean"] > 0:
+        lines.append("The held-out returns alone do not tell the change from none.")
+        if told["q_explained"] is not None and told["q_explained"] <= 0:
+            lines.append("Nor does Q foretell them: which action it prefers may be noise.")
     if told["likelihood_calibrated"] <= told["likelihood_of_frequencies"]:
-        lines.append("beta is no better than how often each action is taken: it does not know who acted.")
+        lines.append(
+            "beta foretells held-out actions no better than plain frequencies; held-out returns are weighed by it."
+        )
     if found["held_out"]["steps"] < FEW_STEPS:
-        lines.append(f"{found['held_out']['steps']} held-out steps say little: hold out more, or log more.")
+        told_few = f"{found['held_out']['steps']} held-out steps say little"
+        lines.append(f"{told_few}: hold out more (--held-out 0.4), or log more.")
     if not found["apart"]:
         lines.append("One episode was held out to choose and to tell: its numbers may flatter.")
-    if seen["interval"] is not None and seen["interval"][1] < 0:
-        lines.append("The held-out returns speak against the change: take beta instead.")
-    elif seen["interval"] is not None and step["mean"] > 0 and seen["interval"][0] <= 0:
-        lines.append("The held-out returns alone do not tell the change from none.")
     bound = bound_text(found["rule"])
     return [*lines, f"The improvement is what Q expects: an estimate, not a certificate. {bound}"]
 

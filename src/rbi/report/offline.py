@@ -7,6 +7,7 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from rbi.evaluation import comparison
 from rbi.evaluation.scores import game_name
 from rbi.report.style import DARK, LINES, LOOK
 from rbi.runs import Run
@@ -89,9 +90,10 @@ def trust(run: Run) -> Table:
     ):
         table.add_row(name, *("-" if seed[key] is None else form.format(seed[key]) for seed in found["held_out"]))
     left_out = found["crowd"]["cut_off_share"]
-    table.caption = (
-        f"{left_out:.1%} of the steps were cut off too near their end for Q; beta learned from them all the same"
-    )
+    if left_out:
+        table.caption = (
+            f"{left_out:.1%} of the steps were cut off too near their end for Q; beta learned from them all the same"
+        )
     return table
 
 
@@ -107,6 +109,8 @@ def verdicts(run: Run) -> list[str]:
             f"reroute(0.5,1.5) is {said(safe['verdict'])} the cloned behaviour: {safe['difference']:+,.1f} "
             f"({low:+,.1f} to {high:+,.1f}; margin {found['margin']:.0%})"
         )
+    if compared and min(len(seed) for row in compared for seed in row["scores"]) < comparison.FEWEST:
+        return [f"fewer than {comparison.FEWEST} episodes of each policy and seed: no verdicts"]
     for verdict, told in (("below", "fell below it"), ("open", "not decided by so many episodes")):
         names = [NAMES.get(row["name"], row["name"]) for row in compared if row["verdict"] == verdict]
         if names:

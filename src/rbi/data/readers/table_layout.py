@@ -80,7 +80,7 @@ def find_layout(path: Path, names: Sequence[str], config: TableConfig, *, own: b
             raise ValueError(
                 f"{path}: nothing says where episodes end: it needs a column terminated (the environment was over), "
                 f"truncated (the episode was cut off), or both; {found.told()}; name them with --table.terminated and "
-                "--table.truncated"
+                "--table.truncated, or pass --table.one-step if every row is an episode"
             )
     observations = found.observations(bandit=bandit)
     if observations != ("obs",):

@@ -91,7 +91,7 @@ def make_checker(path: Path, files: Files, asked: Asked, own: Spec | None, scan:
     width = masks.shape[0] if masks else len(layout.action_mask)
     actions = asked.actions or (own.actions if own else width or scan.largest_action + 1)
     if actions < 1:
-        raise ValueError(f"{path}: no row has a whole number as its {layout.action}; give their number with --actions")
+        raise ValueError(f"{path}: no row has a whole number as its {layout.action}: actions are numbered from 0")
     if width and width != actions:
         raise ValueError(f"{path}: {layout.action_mask[0]} is of {width} actions, not of {actions}")
     frame: tuple[int, ...] = (sum(len(categories.get(name, "1")) for name in layout.observations),)
