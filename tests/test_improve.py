@@ -237,7 +237,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(how, pictures, tmp_path, monkeypa
         assert cli.main(arguments) == cli.INTERRUPTED
     assert runs.read(tmp_path / "run").result is None
     (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
-    assert int(saved.name) == (30 if how == "kill" else 32)
+    assert json.loads((saved / "state.json").read_text())["updates"] == {"improve": 30 if how == "kill" else 32}
     if how == "signal":
         assert "stopped after 32 updates; go on with --resume --out" in capsys.readouterr().err
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
@@ -293,7 +293,7 @@ CUT = [row | {"terminated": 0, "truncated": row["t"]} for row in ROWS]
         (ROWS, {"table": TableConfig(action="did")}, "no column 'did'"),
         (ROWS, {"rule": "better"}, "rule 'better' is not known"),
         (ROWS, {"rule": "reroute(2,3)"}, "c_min"),
-        (ROWS, {"held_out": 1.0}, "--held-out = 1.0: must lie between 0 and 1"),
+        (ROWS, {"held_out": 1.0}, "--held-out = 1.0: must be positive, and at most 0.8"),
         (ROWS, {"batch": 1}, "--batch = 1: must be at least 2"),
         (ROWS, {"updates": 0}, "--updates = 0: must be at least 1"),
         (ROWS, {"learning_rate": 2.0}, "learning_rate = 2.0"),

@@ -157,6 +157,7 @@ def info_figure(found: dict[str, Any]) -> Any:
         panels[2].set_xticks(np.arange(len(actions)), actions, fontsize=6 if len(actions) > 9 else None)
         panels[2].tick_params("x", rotation=90 if told else 0)
         panels[2].set(xlabel="action" + (f", {told}" if told else ""), ylabel="share of steps")
+    plt.close(figure)  # pyplot need not remember it
     return figure
 
 
@@ -172,4 +173,5 @@ def frame_figure(frames: Any) -> Any:
             panel.imshow(shown, cmap="grey", vmin=0, vmax=255)
         for panel in panels:
             panel.axis("off")
+    plt.close(figure)  # pyplot need not remember it
     return figure

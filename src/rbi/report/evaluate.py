@@ -49,4 +49,5 @@ def score_figure(run: Run) -> Any:
         panel.annotate(f" mean {found['mean']:,.1f}", at, xycoords=("axes fraction", "data"), va="bottom", color=DARK)
         panel.set(xlabel="episode, lowest score first", ylabel="score")
         panel.set_title(f"{found['env']}: {found['protocol']} protocol", loc="left")
+    plt.close(figure)  # pyplot need not remember it
     return figure

@@ -156,6 +156,7 @@ def curves(run: Run) -> Any:
             panel.set_title(title, loc="left")
             panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=2, fontsize=6.5)
         panels[0].set_ylabel("score")
+    plt.close(figure)  # pyplot need not remember it
     return figure
 
 
@@ -178,6 +179,7 @@ def overfitting(run: Run) -> Any:
         left.set_title("beta: held out", loc="left")
         right.set_title("Q: held out; dotted: while learning", loc="left")
         left.legend(loc="best")
+    plt.close(figure)  # pyplot need not remember it
     return figure
 
 
@@ -197,6 +199,7 @@ def reliability(run: Run) -> Any:
         panel.plot([low, high], [low, high], color=DARK, linewidth=0.6, linestyle=(0, (1, 3)))
         panel.set(xlabel="Q foretold", ylabel="return that came", xlim=(low, high), ylim=(low, high))
         panel.legend(loc="upper left")
+    plt.close(figure)  # pyplot need not remember it
     return figure
 
 

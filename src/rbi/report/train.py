@@ -37,6 +37,7 @@ def learning_curves(of: Sequence[Run]) -> Any:
         panel.set(xlabel="million frames" if atari else "thousand steps", ylabel="score while learning")
         panel.set_title(of[0].config["settings"]["env"], loc="left")
         panel.legend(loc="upper left")
+    plt.close(figure)  # pyplot need not remember it
     return figure
 
 
