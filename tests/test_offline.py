@@ -10,9 +10,11 @@ import pytest
 
 import rbi
 from rbi import cli, envs, runs
+from rbi.commands import study
 from rbi.commands.offline import checked
-from rbi.commands.study import Study, crowd
+from rbi.commands.study import crowd
 from rbi.data import Episode, Spec, StoreWriter
+from rbi.evaluation import Arena
 from rbi.evaluation.recording import Player, Recorder
 from rbi.offline.one_seed import OneSeed
 
@@ -98,21 +100,25 @@ def test_the_curve_has_as_many_points_as_were_asked_for_and_looks_at_what_is_hel
 
 
 def test_a_run_that_was_stopped_in_mid_play_goes_on_to_the_same_scores(data, whole, tmp_path, monkeypatch, capsys):
-    path, play = tmp_path / "run", Study.played
+    path, play, count = tmp_path / "run", Arena.play, itertools.count()
 
-    def stopped(self, policies, point):
-        if point == 2:
-            raise KeyboardInterrupt
-        return play(self, policies, point)
+    def stops(self, policies, episodes, rng):
+        for number, outcome in enumerate(play(self, policies, episodes, rng)):
+            if number == 30 and next(count):  # in the second evaluation
+                raise KeyboardInterrupt
+            yield outcome
 
-    monkeypatch.setattr(Study, "played", stopped)
+    monkeypatch.setattr(Arena, "play", stops)
+    monkeypatch.setattr(study, "LONG", -1)  # a checkpoint before every evaluation
     assert offline(data, *SMALL, "--seeds", 2, "--out", path) == 130
     monkeypatch.undo()
     assert runs.read(path).result is None
     assert offline(data, *SMALL, "--seeds", 2, "--out", path, "--resume") == 0
     assert scores_of(path) == scores_of(whole)
-    kinds = [(line["kind"], line["updates"]) for line in runs.read(path).metrics]
-    assert kinds == [(line["kind"], line["updates"]) for line in runs.read(whole).metrics]
+    told = [
+        [(line["kind"], line["updates"], line.get("learned")) for line in runs.read(p).metrics] for p in (path, whole)
+    ]
+    assert told[0] == told[1]
     capsys.readouterr()
     assert offline(data, *SMALL, "--seeds", 2, "--out", path, "--resume") == 0
     assert "nothing left to do" in capsys.readouterr().out

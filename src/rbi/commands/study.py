@@ -154,6 +154,8 @@ class Study:
         goals = [self.goal(point)] * len(self.others) + [self.config.ppo.updates] * len(climbing)
         if goals:
             self.drive([*self.others, *climbing], goals, ", ".join(self.command.peers))
+        if time.monotonic() - self.saved > LONG:
+            self.save()  # a stop while games are played loses nothing that was learned
         learned = {name: learner.metrics() for name, learner in self.learners().items() if not name.endswith(".fit")}
         learned |= {
             f"seed{seed.seed}.ppo": ascent.metrics()
@@ -187,8 +189,6 @@ class Study:
         rng = np.random.default_rng([self.command.seed, point])
         found: list[list[float]] = [[] for _ in policies]
         told = f"playing, {point} of {self.command.points}"
-        if time.monotonic() - self.saved > LONG:
-            self.save()  # a stop while games are played loses nothing that was learned
         for number, outcome in progress(self.arena.play(policies, episodes, rng), told, episodes * len(policies)):
             found[number].append(outcome.score)
         return {row.name: found[number :: len(self.rows)] for number, row in enumerate(self.rows)}
@@ -222,7 +222,7 @@ class Study:
         return world.max_frames // FRAMES_A_STEP if world.atari and world.max_frames < USUAL_FRAMES else None
 
     def result(self, scores: dict[str, list[list[float]]]) -> None:
-        """result.json and the figures."""
+        """result.json."""
         behaviour = scores[BEHAVIOR]
         rng = np.random.default_rng(self.command.seed)
         found = [
