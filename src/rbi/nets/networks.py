@@ -45,12 +45,6 @@ class Trunk(nn.Module):
         return seen.flatten(1)
 
 
-def exact(layer: nn.Linear, seen: Tensor) -> Tensor:
-    """A last layer in float32 whatever the rest computes in: bfloat16 rounds values near 2 to multiples of 1/64, and
-    actions differ by less."""
-    return functional.linear(seen.float(), layer.weight.float(), layer.bias.float())
-
-
 class QNet(nn.Module):
     """The duelling network: a value and an advantage stream.      (paper: appendix, RL with RBI)"""
 
@@ -69,7 +63,8 @@ class QNet(nn.Module):
         so that V is the value of pi: sum_a pi(a) Q(a) = V. Without pi the mean takes its place, as in Ape-X.
         """
         of_value, of_advantage = functional.relu(self.hidden(self.trunk(seen))).chunk(2, dim=1)
-        value, advantage = exact(self.value, of_value), exact(self.advantage, of_advantage)
+        value = self.value(of_value).float()
+        advantage = self.advantage(of_advantage).float()
         centre = advantage.mean(1, keepdim=True) if pi is None else (pi * advantage).sum(1, keepdim=True)
         return value + advantage - centre, value.squeeze(1)
 
@@ -77,7 +72,8 @@ class QNet(nn.Module):
         """V(s) `[B]` alone: half of the work."""
         half = self.value.in_features
         hidden = functional.linear(self.trunk(seen), self.hidden.weight[:half], self.hidden.bias[:half])
-        return exact(self.value, functional.relu(hidden)).squeeze(1)
+        value: Tensor = self.value(functional.relu(hidden))
+        return value.float().squeeze(1)
 
 
 class PiNet(nn.Module):
@@ -91,7 +87,8 @@ class PiNet(nn.Module):
 
     def forward(self, seen: Tensor) -> Tensor:
         """Logits `[B, A]`, in float32."""
-        return exact(self.logits, functional.relu(self.hidden(self.trunk(seen))))
+        logits: Tensor = self.logits(functional.relu(self.hidden(self.trunk(seen))))
+        return logits.float()
 
 
 class Networks(nn.Module):
