@@ -53,7 +53,8 @@ replay is used; Ape-X is ahead of it at equal updates.
   mean: the table below. `fast` takes the mean, `paper` the policy.
 - *The replay's lag* is not what holds it. With 250,000 states, which turn over in 16,000 updates (62,000 for a million;
   7,800 in the paper), it stops in the same place. Neither do the learning rate, the draw, the bootstrap's policy or the
-  place of the improvement change the first 40,000 updates by much: the second table below.
+  place of the improvement change the first 40,000 updates by much: the second table below. (These runs had their last
+  layers in float32; it made no difference, and was taken back.)
 - *What holds it* is not known. The policy that actors follow keeps an entropy of 0.5 nats to the end. Where values of
   actions differ by less than their errors, Q's favourite changes from update to update, the pi-net averages over them,
   and reroute may only double what it has: a ball that has become fast, and a paddle that has become small, forgive

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, track
@@ -203,6 +203,26 @@ def watched(
                 spoken = time.monotonic()
                 say(f"{told}: {text(item)}", stderr=True)
             yield item
+
+
+class Pages(Protocol):
+    """What a report says of a complete run."""
+
+    def tables(self, run: runs.Run) -> list[Table]: ...
+    def figures(self, run: runs.Run) -> dict[str, Any]: ...
+    def closing(self, run: runs.Run) -> list[str]: ...
+
+
+def tell(path: Path, pages: Pages) -> None:
+    """Draw the figures of a complete run, again where they were lost, and show its tables and last words."""
+    run = runs.read(path)
+    with runs.Writer.reopen(path) as writer:
+        for name, figure in pages.figures(run).items():
+            writer.figure(name, figure)
+    for table in pages.tables(run):
+        show(table)
+    for line in pages.closing(run):
+        say(line)
 
 
 def show(table: Table) -> None:

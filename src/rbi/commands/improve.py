@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rbi import runs
-from rbi.commands.command import say, show, stopping_between_ticks, watched
+from rbi.commands.command import say, stopping_between_ticks, tell, watched
 from rbi.commands.data import FromData, fingerprint
 from rbi.data import Episodes, Sampler, SamplerConfig
 from rbi.data.readers import Settings, load_episodes
@@ -105,7 +105,7 @@ class Improve(FromData):
         if self.resume:
             self.refuse_other_run(NAME)
             if runs.read(self.out or Path()).result is not None:
-                tell(self.out or Path())
+                self.finished(self.out or Path())
                 say(f"nothing left to do: {self.out} is complete")
                 return
         elif self.out is not None:
@@ -119,7 +119,7 @@ class Improve(FromData):
         with self.open_run(argv, about["lines"]) as writer:
             self.learn(learner, writer, about)
             self.finish(learner, data, out, writer)
-        tell(writer.path)
+        self.finished(writer.path)
 
     def episodes(self) -> Episodes:
         """The data, if something can be learned from it."""
@@ -282,6 +282,10 @@ class Improve(FromData):
             }
         )
 
+    def finished(self, path: Path) -> None:
+        tell(path, pages)
+        say(f"policy, numbers and figures: {path}; in Python: rbi.load_policy({str(path)!r})")
+
     def feature_names(self, data: Episodes) -> list[str]:
         """What the numbers of a vector are called: by the columns of a table, or by their place."""
         numbered = [f"observation {number}" for number in range(math.prod(data.spec.frame))]
@@ -291,16 +295,3 @@ class Improve(FromData):
         texts, names = reader.checker.categories, reader.layout.observations
         told = [f"{name} = {text}" if text else name for name in names for text in texts.get(name, ("",))]
         return told if len(told) == len(numbered) else numbered
-
-
-def tell(path: Path) -> None:
-    """Show a complete run, and draw its figures."""
-    run = runs.read(path)
-    with runs.Writer.reopen(path) as writer:
-        for name, figure in pages.figures(run).items():
-            writer.figure(name, figure)
-    for table in pages.tables(run):
-        show(table)
-    for line in pages.closing(run):
-        say(line)
-    say(f"policy, numbers and figures: {path}; in Python: rbi.load_policy({str(path)!r})")

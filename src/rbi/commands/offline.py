@@ -12,7 +12,7 @@ import torch
 import tyro
 
 from rbi import envs, runs
-from rbi.commands.command import Command, related, say, show, value_of
+from rbi.commands.command import Command, related, say, tell, value_of
 from rbi.commands.data import fingerprint
 from rbi.commands.study import Study
 from rbi.data import Episodes
@@ -142,16 +142,8 @@ class Offline(Command):
         return before
 
     def finished(self, path: Path) -> None:
-        """Draw the figures and show the result."""
-        run = runs.read(path)
-        with runs.Writer.reopen(path) as writer:
-            for name, figure in pages.figures(run).items():
-                writer.figure(name, figure)
-        for table in pages.tables(run):
-            show(table)
-        for line in pages.verdicts(run):
-            say(line)
-        kept = run.finished()["kept"]
+        tell(path, pages)
+        kept = runs.read(path).finished()["kept"]
         say(f"scores of all episodes, figures and the policy of {kept}: {path}")
         say(f"in Python: rbi.load_policy({str(path)!r})")
 

@@ -97,7 +97,7 @@ def trust(run: Run) -> Table:
     return table
 
 
-def verdicts(run: Run) -> list[str]:
+def closing(run: Run) -> list[str]:
     """What the table comes to, in words."""
     found = run.finished()
     compared = [row for row in found["rows"] if row.get("below") is not None]
