@@ -6,6 +6,7 @@ The crowd stands in for people: policies of several ages, from nearly random to 
 """
 
 import argparse
+import contextlib
 import json
 import tempfile
 import time
@@ -18,13 +19,21 @@ from rbi.cli import main as rbi
 RESULTS = Path(__file__).parent / "results"
 
 
-def step(*words):
-    """A command as a user would give it."""
+def step(*words, out):
+    """A command as a user would give it; what was begun goes on, what is done stays. The seconds it took in all."""
+    told = out.with_suffix(".seconds")
+    before = float(told.read_text()) if told.exists() else 0.0
+    if (out / "result.json").exists():
+        return before
+    words = [*map(str, words), "--out", str(out), *(["--resume"] if (out / "config.json").exists() else [])]
     print("rbi", *words, flush=True)
     start = time.perf_counter()
-    if rbi([str(word) for word in words]):
-        raise SystemExit(f"rbi {words[0]} failed")
-    return time.perf_counter() - start
+    try:
+        if rbi(words):
+            raise SystemExit(f"rbi {words[0]} failed")
+    finally:
+        told.write_text(str(before + time.perf_counter() - start))
+    return float(told.read_text())
 
 
 def kept(run, took, about, command):
@@ -55,27 +64,28 @@ def main():
     parser.add_argument("--preset", default="fast")
     parser.add_argument("--train", type=str.split, default=[], help="more words for rbi train, in quotes after =")
     parser.add_argument("--offline", type=str.split, default=[], help="more words for rbi offline")
+    parser.add_argument("--work", type=Path, help="keep runs and data here, and go on from what is there")
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
     env = f"ALE/{asked.game}-v5"
     about = machine()
-    with tempfile.TemporaryDirectory() as name:
-        at, took = Path(name), {}
+    with contextlib.nullcontext(asked.work) if asked.work else tempfile.TemporaryDirectory() as name:
+        at, took = Path(name) / asked.game, {}
+        at.mkdir(parents=True, exist_ok=True)
         train = ["--pace.updates", asked.players_updates, "--ages", asked.ages, "--episodes", 0, *asked.train]
-        took["players"] = step("train", "--env", env, "--preset", "fast", *train, "--out", at / "players")
-        crowd = ["--crowd", asked.crowd, "--episodes", asked.recorded, "--out", at / "crowd"]
-        took["recording"] = step("data", "record", at / "players", "random", *crowd)
+        took["players"] = step("train", "--env", env, "--preset", "fast", *train, out=at / "players")
+        crowd = ["--crowd", asked.crowd, "--episodes", asked.recorded]
+        took["recording"] = step("data", "record", at / "players", "random", *crowd, out=at / "crowd")
         learn = ["--seeds", asked.seeds, "--episodes", asked.episodes, "--points", asked.points]
         learn += ["--preset", asked.preset, "--updates", asked.updates]
         try:
-            took["learning"] = step("offline", at / "crowd", *learn, *asked.offline, "--out", at / "run")
+            took["learning"] = step("offline", at / "crowd", *learn, *asked.offline, out=at / "run")
         finally:  # what is known of a run that does not end
-            (asked.out / f"{asked.game.lower()}-metrics.jsonl").write_bytes((at / "run" / "metrics.jsonl").read_bytes())
+            if (lines := at / "run" / "metrics.jsonl").exists():
+                (asked.out / f"{asked.game.lower()}-metrics.jsonl").write_bytes(lines.read_bytes())
         command = f"python -m benchmarks.crowd {asked.game} --seeds {asked.seeds} --episodes {asked.episodes}"
         found = kept(runs.read(at / "run"), took, about, command)
         (asked.out / f"offline-{asked.game.lower()}.json").write_text(json.dumps(found, indent=1) + "\n")
-        for figure in (at / "run" / "figures").glob("*.png"):
-            (asked.out / f"{asked.game.lower()}-{figure.name}").write_bytes(figure.read_bytes())
         print(json.dumps(took), flush=True)
 
 

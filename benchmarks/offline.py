@@ -51,6 +51,7 @@ class Alone:
     """beta or Q by itself, with the same work as in `Fit`: what `Fit` does to both at once, for comparison."""
 
     def __init__(self, seed, part):
+        self.steady = seed.sampler
         self.sampler, self.generator, self.sight, self.part = seed.sampler, seed.fit.generator, seed.sight, part
         self.nets = seed.config.fit.nets
         self.trained = Trained(getattr(networks_for(seed.sight, self.nets, 0), part).train(), seed.device, 0.00025)

@@ -6,7 +6,7 @@ import torch
 
 from rbi.data import Episodes, Spec
 from rbi.engines import saved_learners
-from rbi.engines.together import advance, lane
+from rbi.engines.together import BURST, advance, burst_of, lane
 from rbi.nets.from_logs import LogNetConfig
 from rbi.offline.fit import FitConfig
 from rbi.offline.one_seed import OneSeed
@@ -74,13 +74,24 @@ def test_a_torn_checkpoint_and_one_of_other_networks_are_named(tmp_path):
         saved_learners.restore(tmp_path, seed.learners())
 
 
+def test_a_burst_with_batches_drawn_ahead_is_the_same_updates_one_after_the_other():
+    data = data_of((36, 36))
+    ahead, plain = (OneSeed(SMALL, (), data, 0, CPU).fit for _ in range(2))
+    burst_of(ahead, ahead.steady, CPU)()
+    for _ in range(BURST):
+        plain.update()
+    assert torch.equal(ahead.trained.vector, plain.trained.vector)
+    assert torch.equal(ahead.sampler.generator.get_state(), plain.sampler.generator.get_state())
+    assert not ahead.sampler.waiting
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("frame", [(3,), (36, 36)])
 def test_updates_as_graphs_are_the_updates_themselves(frame):
     cuda, data = torch.device("cuda"), data_of(frame)
     graphed, plain = (OneSeed(SMALL, PEERS, data, 0, cuda, resident=True) for _ in range(2))
-    run([lane(learner, cuda, graphed=True) for learner in graphed.learners().values()], 6)
-    run([lane(learner, cuda, graphed=False) for learner in plain.learners().values()], 6)
+    run([lane(learner, cuda, graphed=True) for learner in graphed.learners().values()], BURST + 3)
+    run([lane(learner, cuda, graphed=False) for learner in plain.learners().values()], BURST + 3)
     for name, learner in graphed.learners().items():
         torch.testing.assert_close(
             learner.trained.vector, plain.learners()[name].trained.vector, rtol=2e-2, atol=2e-3, msg=name

@@ -26,7 +26,7 @@ def learner_of(sight=VECTORS, *, algo="rbi", improves="actor", seed=0, draws=0, 
     attach(networks, 2 * to_vector(networks))
     settings = LearnerConfig(**(dict(batch=STATES, learning_rate=0.003) | config))
     acting = ActorConfig(improves=improves)
-    return Learner(settings, acting, networks, torch.Generator().manual_seed(draws), dtype)
+    return Learner(settings, acting, networks, torch.Generator().manual_seed(draws), dtype, all_updates=100)
 
 
 def batch_of(sight=VECTORS, seed=0):

@@ -7,6 +7,7 @@ Which steps there are, their returns and where their frames lie is worked out on
 """
 
 import mmap
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,11 +114,15 @@ class Sampler:
         self.back = torch.arange(self.stack - 1, -1, -1, device=at)
         index = data.records
         chosen = np.arange(len(index)) if which is None else some_episodes(which, len(index))
-        self.place, self.age = (torch.from_numpy(a).to(at) for a in places(index, self.stack))
-        self.actions = torch.from_numpy(data.arrays["actions"].astype(np.int64)).to(at)
+        actions = torch.from_numpy(data.arrays["actions"].astype(np.int64))
         self.legal = torch.from_numpy(data.arrays["legal"].copy()).to(at) if data.spec.has_legal else None
         returns = returns_of(data, config)
-        self.returns, self.discount, self.ahead = (t.to(at) for t in (returns.reward, returns.discount, returns.steps))
+        place, age = (torch.from_numpy(a) for a in places(index, self.stack))
+        # side by side, so that one gather finds all whole numbers of a step and another all fractions
+        self.wholes = torch.stack([place, age, returns.steps, actions], 1).to(at)
+        self.fractions = torch.stack([returns.reward, returns.discount], 1).to(at)
+        self.place, self.age, self.ahead, self.actions = self.wholes.unbind(1)
+        self.returns, self.discount = self.fractions.unbind(1)
         candidates = chosen_steps(index, chosen)
         whole = returns.usable[candidates].numpy()
         self.left_out = 1 - float(whole.sum()) / max(1, len(candidates))
@@ -127,10 +132,19 @@ class Sampler:
             raise ValueError("no step is left to draw from: every return was cut off too early")
         self.from_ = torch.from_numpy(self.usable).to(at)
         self.mass = None if weights is None else running_sum(weights, self.usable, data.steps).to(at)
+        self.waiting: deque[Batch] = deque()
         self.mapped_limit = mapped_bytes() + (config.memory_bytes or 0)
 
     def draw(self, batch: int | None = None) -> Batch:
-        """A batch."""
+        """A batch: one that was drawn ahead, or a new one."""
+        return self.waiting.popleft() if self.waiting else self.drawn(batch)
+
+    def draw_ahead(self) -> None:
+        """Draw a batch now that `draw` will give."""
+        self.waiting.append(self.drawn())
+
+    def drawn(self, batch: int | None = None) -> Batch:
+        """A new batch."""
         if batch is not None and batch < 1:
             raise ValueError(f"batch = {batch}: must be at least 1")
         size = (batch or self.config.batch,)
@@ -144,7 +158,8 @@ class Sampler:
 
     def batch(self, steps: Tensor) -> Batch:
         """The batch of these steps of the data."""
-        place, age, ahead = (table.index_select(0, steps) for table in (self.place, self.age, self.ahead))
+        place, age, ahead, actions = self.wholes.index_select(0, steps).unbind(1)
+        rewards, discount = self.fractions.index_select(0, steps).unbind(1)
         if self.config.steps is None:
             states, next_states = self.states(place, age), None
         else:  # both in one gather
@@ -152,9 +167,9 @@ class Sampler:
             states, next_states = self.states(torch.cat([place, place + ahead]), torch.cat([age, later])).chunk(2)
         found = Batch(
             states,
-            self.actions.index_select(0, steps),
-            self.returns.index_select(0, steps),
-            self.discount.index_select(0, steps),
+            actions,
+            rewards,
+            discount,
             next_states,
             steps,
             None if self.legal is None else self.legal.index_select(0, steps),

@@ -55,7 +55,7 @@ class LocalEngine:
             Actor(acting, networks(), epsilon, plan.horizon, generator, dtype)
             for epsilon, generator in zip(self.epsilon, generators, strict=False)
         ]
-        self.learner = Learner(plan.learner, acting, networks(), generators[-1], dtype)
+        self.learner = Learner(plan.learner, acting, networks(), generators[-1], dtype, pace.updates)
         self.published = self.learner.vector.clone()
         self.replay = Replay(plan.replay, self.sight, pace.players, GROUPS, plan.horizon, device)
         self.scores = [EpisodeScores(pace.players // GROUPS) for _ in range(GROUPS)]

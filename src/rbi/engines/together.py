@@ -4,14 +4,17 @@ Networks for batches of 32 leave most of a GPU idle; several learners at once sh
 of them is changing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from rbi.data import Sampler
+from rbi.nets.beside import Beside
 from rbi.nets.graphs import warmed
 from rbi.offline.learning import LearnsFromLogs
 
-AHEAD = 20  # updates that may wait in a stream before the host waits for it
+AHEAD = 20  # graphs that may wait in a stream before the host waits for it
+BURST = 8  # updates in one graph, where nothing is to be done between them
 
 
 class Lane:
@@ -20,7 +23,8 @@ class Lane:
     def __init__(self, learner: LearnsFromLogs) -> None:
         self.learner = learner
 
-    def step(self) -> None:
+    def step(self, _most: int) -> None:
+        """One update, or up to so many."""
         self.learner.update()
         self.learner.passed()
 
@@ -29,21 +33,28 @@ class Lane:
 
 
 class GraphedLane(Lane):
-    """A learner whose update is a graph on a stream."""
+    """A learner whose update is a graph on a stream; a steady one's next batch is drawn beside it."""
 
     def __init__(self, learner: LearnsFromLogs, device: torch.device) -> None:
         super().__init__(learner)
         self.stream = torch.cuda.Stream(device)
         self.done = [torch.cuda.Event() for _ in range(AHEAD)]
-        self.graph = warmed(learner.update, self.stream, learner.generators(), list(learner.state().values()))
+        self.replays = 0
+        keep = list(learner.state().values())
+        self.graph = warmed(learner.update, self.stream, learner.generators(), keep)
+        if learner.steady is not None:
+            self.burst = warmed(burst_of(learner, learner.steady, device), self.stream, learner.generators(), keep)
 
-    def step(self) -> None:
-        done = self.done[self.learner.updates % AHEAD]
-        done.synchronize()  # of twenty updates ago: the host does not run far ahead
+    def step(self, most: int) -> None:
+        done = self.done[self.replays % AHEAD]
+        done.synchronize()  # of twenty graphs ago: the host does not run far ahead
+        several = self.learner.steady is not None and most >= BURST
         with torch.cuda.stream(self.stream):
-            self.graph.replay()
-            self.learner.passed()
+            (self.burst if several else self.graph).replay()
+            for _ in range(BURST if several else 1):
+                self.learner.passed()
             done.record()
+        self.replays += 1
 
     def settle(self) -> None:
         self.stream.synchronize()
@@ -54,13 +65,29 @@ def lane(learner: LearnsFromLogs, device: torch.device, *, graphed: bool) -> Lan
     return GraphedLane(learner, device) if graphed else Lane(learner)
 
 
+def burst_of(learner: LearnsFromLogs, sampler: Sampler, device: torch.device) -> Callable[[], None]:
+    """Several updates: while one is taken, the batch of the next is drawn on a second stream."""
+    beside = Beside(device)
+
+    def burst() -> None:
+        sampler.draw_ahead()
+        for left in reversed(range(BURST)):
+            if left:
+                with beside.overlapping():
+                    sampler.draw_ahead()
+            learner.update()
+            beside.join()
+
+    return burst
+
+
 def advance(lanes: Sequence[Lane], goals: Sequence[int]) -> Iterator[int]:
     """Take updates in turns until every learner has done its goal; how many they have done between them."""
     if lanes and isinstance(lanes[0], GraphedLane):
         torch.cuda.synchronize()  # what the streams are about to read is there
-    while behind := [one for one, goal in zip(lanes, goals, strict=True) if one.learner.updates < goal]:
-        for one in behind:
-            one.step()
+    while behind := [(one, goal) for one, goal in zip(lanes, goals, strict=True) if one.learner.updates < goal]:
+        for one, goal in behind:
+            one.step(goal - one.learner.updates)
         yield sum(one.learner.updates for one in lanes)
     for one in lanes:
         one.settle()

@@ -12,7 +12,7 @@ import triton.language as tl
 @triton.jit
 def adam_kernel(
     vector, computing, gradient, mean, square, count, size,
-    learning_rate, beta_1, beta_2, epsilon, BLOCK: tl.constexpr,
+    learning_rate, fall_a_step, fall, beta_1, beta_2, epsilon, BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
@@ -25,7 +25,8 @@ def adam_kernel(
     v = beta_2 * v + (1 - beta_2) * g * g
     correction_1 = 1 - tl.exp(t * tl.log(beta_1))
     correction_2 = 1 - tl.exp(t * tl.log(beta_2))
-    p -= learning_rate / correction_1 * m / (tl.sqrt(v) / tl.sqrt(correction_2) + epsilon)
+    rate = learning_rate * (1 - tl.minimum((t - 1) * fall_a_step, fall))
+    p -= rate / correction_1 * m / (tl.sqrt(v) / tl.sqrt(correction_2) + epsilon)
     tl.store(mean + at, m, mask=inside)
     tl.store(square + at, v, mask=inside)
     tl.store(vector + at, p, mask=inside)

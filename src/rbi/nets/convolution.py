@@ -5,6 +5,7 @@ backward, over patches that are copied once: about 1.5 times as fast as `torch.c
 (measured on two Neoverse-N1 cores with the network of DQN).
 """
 
+import itertools
 from typing import Any
 
 import torch
@@ -114,7 +115,8 @@ def patches(x: Tensor, kernel: int, stride: int) -> Tensor:
 
 
 def input_gradient(dy: Tensor, weight: Tensor, x_shape: Any, kernel: int, stride: int) -> Tensor:
-    """The gradient of a convolution's input, itself a convolution of the padded output gradient.
+    """The gradient of a convolution's input: with stride 1, what each output pixel sends back to what it saw; else a
+    convolution of the padded output gradient.
 
     With kernel = m * stride, each block of stride x stride input pixels is seen by the same m x m output pixels:
 
@@ -122,6 +124,12 @@ def input_gradient(dy: Tensor, weight: Tensor, x_shape: Any, kernel: int, stride
     """
     _, height, width, channels = x_shape
     batch, h, w, out = dy.shape
+    if stride == 1:
+        sent = (dy.reshape(-1, out) @ weight).view(batch, h, w, kernel, kernel, channels)
+        dx = dy.new_zeros(x_shape)
+        for p, q in itertools.product(range(kernel), repeat=2):
+            dx[:, p : p + h, q : q + w] += sent[:, :, :, p, q]
+        return dx
     m, s = kernel // stride, stride
     around = patches(functional.pad(dy, (0, 0, m - 1, m - 1, m - 1, m - 1)), m, 1)
     back = weight.view(out, m, s, m, s, channels).flip(1, 3).permute(1, 3, 0, 2, 4, 5).reshape(m * m * out, -1)

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+LARGE = 1 << 20
 ALIGNED = 64  # each parameter starts at a multiple of so many numbers: fast kernels want addresses of 16 bytes
 
 
@@ -45,8 +46,13 @@ def to_vector(module: nn.Module) -> Tensor:
 def join(gradients: Sequence[Tensor], module: nn.Module, vector: Tensor) -> None:
     """Write the gradients of a module's parameters into one vector."""
     spans = [(start, parameter.numel()) for parameter, start in places(module)]
+    flat = [gradient.reshape(-1) for gradient in gradients]
     slots = [vector[start : start + count] for start, count in spans]
-    torch._foreach_copy_(slots, [gradient.reshape(-1) for gradient in gradients])
+    large = [i for i, (_, count) in enumerate(spans) if vector.is_cuda and count >= LARGE]
+    for i in large:  # one kernel for all would give each of its few blocks too much of them
+        slots[i].copy_(flat[i])
+    small = [i for i in range(len(spans)) if i not in large]
+    torch._foreach_copy_([slots[i] for i in small], [flat[i] for i in small])
 
 
 def computing_dtype(device: torch.device, precision: Literal["auto", "float32"] = "auto") -> torch.dtype:

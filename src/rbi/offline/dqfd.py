@@ -77,6 +77,8 @@ class DqfdConfig:
 class Dqfd:
     """A Q-net that learns from two samplers of the same episodes, on their device: of 1-step and of n-step returns."""
 
+    steady: Sampler | None = None
+
     def __init__(self, config: DqfdConfig, networks: LogNetworks, one_step: Sampler, n_step: Sampler) -> None:
         refuse_unlike(config, one_step, n_step)
         for sampler in (one_step, n_step):

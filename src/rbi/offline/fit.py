@@ -42,6 +42,7 @@ class Fit:
 
     def __init__(self, config: FitConfig, networks: LogNetworks, sampler: Sampler, generator: torch.Generator) -> None:
         self.config, self.sampler, self.generator = config, sampler, generator
+        self.steady: Sampler | None = sampler
         self.networks, self.sight = networks, networks.sight
         self.trained = Trained(networks.train(), sampler.device, config.learning_rate, config.adam_epsilon)
         self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=sampler.device)

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rbi.data import Sampler
 from rbi.nets.from_logs import LogNetworks
 
 
@@ -15,6 +16,9 @@ class LearnsFromLogs(Protocol):
     once and replayed; what happens only now and then, and all counting, is `passed`'s."""
 
     updates: int
+    steady: Sampler | None
+    """What draws every batch of a learner whose `passed` only counts: several updates are one sequence of work then,
+    and batches can be drawn ahead. None for the others."""
 
     def update(self) -> None: ...
 

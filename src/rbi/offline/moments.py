@@ -32,6 +32,8 @@ class BestMoments:
     `goal` is how many updates there will be, `held` has the episodes that choose.
     """
 
+    steady: Sampler | None = None
+
     def __init__(self, fit: Fit, goal: int, scaling: Scaling, held: Sampler) -> None:
         self.fit, self.goal, self.scaling, self.held = fit, goal, scaling, held
         count = min(ASKED, len(held.usable))

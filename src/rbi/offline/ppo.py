@@ -52,6 +52,7 @@ class PpoAscent:
         self.pi = copy.deepcopy(learned.pi).eval()
         self.trained = Trained(self.pi, sampler.device, config.learning_rate)
         self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=sampler.device)
+        self.steady: Sampler | None = sampler
         self.updates = 0
 
     def update(self) -> None:

@@ -46,7 +46,7 @@ def scaling_of(sampler: Sampler) -> Scaling:
 
 def scale(sampler: Sampler, by: Scaling) -> None:
     """Let a sampler draw standardised numbers from now on. Its vectors are copied; those on disk stay what they are."""
-    sampler.returns = ((sampler.returns.double() - by.mean) / by.spread).float()
+    sampler.returns.copy_((sampler.returns.double() - by.mean) / by.spread)
     if by.shift is not None and by.scale is not None:
         shift, size = (torch.from_numpy(part).to(sampler.frames.device) for part in (by.shift, by.scale))
         sampler.frames = ((sampler.frames.double() - shift) / size).float()

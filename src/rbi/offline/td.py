@@ -76,6 +76,8 @@ class TemporalDifference:
     BCQ and by nothing else.
     """
 
+    steady: Sampler | None = None
+
     def __init__(self, config: TdConfig, networks: LogNetworks, sampler: Sampler, beta: nn.Module | None) -> None:
         if config.familiar and beta is None:
             raise ValueError(f"familiar = {config.familiar}: needs beta, to say which actions are familiar")

@@ -38,6 +38,8 @@ class LearnerConfig:
     """States in a batch."""
     learning_rate: float = 0.00025 / 4
     """Step size of Adam, for both networks."""
+    final_rate: float = 1.0
+    """What is left of the learning rate at the end of the run, as a share; it falls in a straight line. 1: it stays."""
     adam_epsilon: float = 1.5e-4
     """Adam's epsilon."""
     target_updates: int = 2500
@@ -64,6 +66,8 @@ class LearnerConfig:
         for name in ("learning_rate", "adam_epsilon"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must lie between 0 and 1")
+        if not 0 <= self.final_rate <= 1:
+            raise ValueError(f"final_rate = {self.final_rate}: must lie in [0, 1]")
         if not 0 <= self.policy_exponent < math.inf:
             raise ValueError(f"policy_exponent = {self.policy_exponent}: must be at least 0, and finite")
         if self.target_updates % self.round_updates:
@@ -90,6 +94,7 @@ class Learner:
         networks: Networks,
         generator: torch.Generator,
         dtype: torch.dtype,
+        all_updates: int,
     ) -> None:
         self.config, self.acting, self.generator = config, acting, generator
         self.device, self.dtype, self.sight = generator.device, dtype, networks.sight
@@ -100,7 +105,9 @@ class Learner:
         self.computing = self.vector if dtype == torch.float32 else self.vector.to(dtype)
         attach(self.networks, self.computing)
         self.parameters = list(self.networks.parameters())
-        self.adam = Adam(self.vector, self.computing, config.learning_rate, config.adam_epsilon)
+        self.adam = Adam(
+            self.vector, self.computing, config.learning_rate, config.adam_epsilon, 1 - config.final_rate, all_updates
+        )
         self.target = copy.deepcopy(self.networks.q).requires_grad_(False)
         self.target_vector = self.computing[: size(self.networks.q)].clone()
         attach(self.target, self.target_vector)

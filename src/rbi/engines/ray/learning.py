@@ -123,7 +123,12 @@ class LearnerRole(Role):
         networks = drawn(sight, plan.pace.hidden, with_pi=plan.learns_policy, seed=seeds.weights)
         generator = torch.Generator(self.device).manual_seed(seeds.learner)
         self.learner = Learner(
-            plan.learner, plan.actor, networks, generator, computing_dtype(self.device, plan.pace.precision)
+            plan.learner,
+            plan.actor,
+            networks,
+            generator,
+            computing_dtype(self.device, plan.pace.precision),
+            plan.pace.updates,
         )
         self.prefetch = 0 if lockstep else prefetch
         self.shards: Shards | None = None
