@@ -25,6 +25,12 @@ VARIANTS = {  # changes of the preset: part, setting, value
     "n10": (("horizon", "steps", 10),),
     "lives-n10": (("actor", "stack_per_life", True), ("horizon", "steps", 10)),
     "lives-n10-greedy.3": (("actor", "stack_per_life", True), ("horizon", "steps", 10), ("actor", "c_greedy", 0.3)),
+    "late": (
+        ("learner", "adam_epsilon", 1.5e-5),
+        ("learner", "final_rate", 0.1),
+        ("replay", "states", 250_000),
+        ("pace", "states_per_update", 10.0),
+    ),
     "uniform": (("replay", "priority_exponent", 0.0),),
     "net": (("learner", "bootstraps", "net"),),
     "rate2.5-learner": (("learner", "learning_rate", 2.5e-4), ("actor", "improves", "learner")),

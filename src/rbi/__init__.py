@@ -1,5 +1,6 @@
 """rbi: better policies from logged experience, without making things worse."""
 
+import rbi.memory  # noqa: F401 - before PyTorch, which reads what it sets
 from rbi import measures, runs
 from rbi.data.episode import Episode
 from rbi.data.readers import load_episodes

@@ -89,9 +89,26 @@ def at_work(games, player, episodes):
     return tuple(np.stack(rows)[:decisions, player] for rows in (games.world.shown, games.world.taken))
 
 
+def begun_by(players, episodes):
+    """How many episodes each of a policy's players begins, if whoever is free takes the next: moment by moment."""
+    begun = dict.fromkeys(players, 0)
+    free_at = dict.fromkeys(players, 0)
+    for moment in range(1000):
+        for player in players:
+            if free_at[player] == moment and sum(begun.values()) < episodes:
+                begun[player] += 1
+                free_at[player] = moment + player + 1 + (begun[player] > 1)  # the last frame is looked at once more
+    return {player: count for player, count in begun.items() if count}
+
+
+def episodes_of(played):
+    """How many episodes each player has played."""
+    return Counter(outcome.player for _, outcome in played)
+
+
 @pytest.mark.parametrize("players", [1, 2, 5, 8, 12, 23])
 @pytest.mark.parametrize("episodes", [1, 4, 7])
-def test_every_policy_plays_exactly_the_asked_episodes_its_players_even_shares(players, episodes):
+def test_every_policy_plays_exactly_the_asked_episodes_whoever_is_free_beginning_the_next(players, episodes):
     played = list(arena(players).play(sharing(), episodes, generator()))
     assert Counter(number for number, _ in played) == dict.fromkeys(range(5), episodes)
     assert all(outcome.score == outcome.steps == outcome.player + 1 for _, outcome in played)
@@ -100,8 +117,12 @@ def test_every_policy_plays_exactly_the_asked_episodes_its_players_even_shares(p
         place = number % players  # later turns begin at the first player again
         each = players // min(players, 5 - (number - place))
         first = place * each
-        wanted = [episodes // each + (i < episodes % each) for i in range(each)]
-        assert dict(shares) == {first + i: share for i, share in enumerate(wanted) if share}
+        assert dict(shares) == begun_by(range(first, first + each), episodes)
+
+
+def test_an_episode_that_was_begun_is_counted_however_long_it_lasts():
+    played = list(arena(20).play([Policy(nets(0), Greedy())], 21, generator()))
+    assert sorted(outcome.player for _, outcome in played) == [0, *range(20)]
 
 
 def test_more_policies_than_players_take_turns_in_new_games():
@@ -114,9 +135,9 @@ def test_more_policies_than_players_take_turns_in_new_games():
 
 def test_each_policy_chooses_for_its_own_players_what_it_would_choose_alone():
     policies, games = sharing(), arena(11)
-    list(games.play(policies, 5, generator()))
+    count = episodes_of(games.play(policies, 5, generator()))
     for player in range(10):
-        states, taken = at_work(games, player, [3, 2][player % 2])
+        states, taken = at_work(games, player, count[player])
         assert np.array_equal(taken, policies[player // 2].mode(states))
 
 
@@ -134,17 +155,17 @@ def test_networks_that_policies_share_are_asked_once_a_step_for_the_players_stil
 def test_policies_of_one_network_at_two_temperatures_are_told_different_betas():
     shared, games = nets(3), arena(20)
     cold, hot = Policy(shared, Behavior(), temperature=1e-4), Policy(shared, Behavior(), temperature=100.0)
-    list(games.play([cold, hot], 200, generator()))
+    count = episodes_of(games.play([cold, hot], 400, generator()))
     for policy, player, least, most in ((cold, 9, 0.95, 1.0), (hot, 19, 0.0, 0.4)):
-        states, taken = at_work(games, player, 20)
+        states, taken = at_work(games, player, count[player])
         assert least <= np.mean(taken == policy.mode(states)) <= most
 
 
 def test_actions_are_drawn_as_often_as_the_policy_says():
     policies, games = [Policy(nets(4), Behavior()), Policy(nets(4), Reroute(0.5, 1.5), 0.1)], arena(40)
-    list(games.play(policies, 400, generator()))
+    count = episodes_of(games.play(policies, 800, generator()))
     for policy, player in ((policies[0], 19), (policies[1], 39)):
-        states, taken = at_work(games, player, 20)
+        states, taken = at_work(games, player, count[player])
         probs = policy.predict_proba(states)
         excess = np.eye(ACTIONS)[taken] - probs  # nothing on average, also where an action is probable
         assert (np.abs(excess.sum(0)) < 4 * np.sqrt((probs * (1 - probs)).sum(0))).all()
@@ -154,8 +175,8 @@ def test_actions_are_drawn_as_often_as_the_policy_says():
 @pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0])
 def test_the_protocols_share_of_actions_is_random(epsilon):
     policy, games = Policy(nets(5), Greedy()), arena(20, epsilon)
-    list(games.play([policy], 1000, generator()))
-    states, taken = at_work(games, 19, 50)
+    count = episodes_of(games.play([policy], 2000, generator()))
+    states, taken = at_work(games, 19, count[19])
     share = 1 - epsilon + epsilon / ACTIONS
     error = np.sqrt(share * (1 - share) / len(taken))
     assert np.mean(taken == policy.mode(states)) == pytest.approx(share, abs=4 * error + 1e-9)

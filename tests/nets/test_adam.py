@@ -19,12 +19,13 @@ def gradients(size, steps=20):
         yield gradient
 
 
-def torchs(start, rate, epsilon, steps=20):
-    """The weights after each step of torch.optim.Adam, in float64."""
+def torchs(start, rate, epsilon, steps=20, share=lambda _step: 1.0):
+    """The weights after each step of torch.optim.Adam, in float64; `share` of the rate is taken at a step."""
     weight = torch.nn.Parameter(start.double())
     optimiser = torch.optim.Adam([weight], lr=rate, eps=epsilon)
-    for gradient in gradients(len(start), steps):
+    for step, gradient in enumerate(gradients(len(start), steps)):
         weight.grad = gradient.double()
+        optimiser.param_groups[0]["lr"] = rate * share(step)
         optimiser.step()
         yield weight.detach().clone()
 
@@ -77,6 +78,31 @@ def test_steps_go_on_from_a_saved_state_as_if_nothing_had_happened():
             for name, tensor in second.state().items():
                 tensor.copy_(saved[name])
     assert torch.equal(whole, halves)
+
+
+def falling(step):
+    """To a quarter over ten steps, and no further."""
+    return 1 - 0.75 * min(1, step / 10)
+
+
+def steps_as_torchs_with_a_falling_rate(device):
+    start = torch.randn(100, generator=torch.Generator().manual_seed(1))
+    vector = start.to(device)
+    adam = Adam(vector, vector, 0.01, 1e-8, fall=0.75, span=10)
+    for gradient, expected in zip(gradients(100), torchs(start, 0.01, 1e-8, share=falling), strict=True):
+        adam.gradient.copy_(gradient)
+        adam.step()
+        moved, should_move = vector.double().cpu() - start, expected - start
+        assert moved.numpy() == approx(should_move.numpy(), rel=1e-3, abs=1e-6)
+
+
+def test_a_rate_that_falls_to_a_quarter_over_ten_steps_stays_there():
+    steps_as_torchs_with_a_falling_rate("cpu")
+
+
+@pytest.mark.gpu
+def test_the_fused_kernels_rate_falls_too():
+    steps_as_torchs_with_a_falling_rate("cuda")
 
 
 @pytest.mark.gpu

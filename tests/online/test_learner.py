@@ -244,6 +244,17 @@ def test_the_target_is_renewed_every_so_many_updates_and_stays_in_between(algo, 
         assert torch.equal(to_vector(learner.target), expected)
 
 
+def test_the_learning_rate_falls_to_its_last_share_at_the_end_of_the_run_and_a_restored_one_goes_on_falling():
+    learner, restored = (learner_of(learning_rate=0.002, final_rate=0.25) for _ in range(2))
+    rates, batch = [], batch_of()
+    for _ in range(101):
+        rates.append(float(learner.adam.rate()))
+        learner.update(batch, learner.ahead(batch))
+    assert rates == approx([0.002 * (1 - 0.75 * step / 100) for step in range(101)])
+    restored.restore(learner.state())
+    assert float(restored.adam.rate()) == approx(0.0005)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
 def test_a_learner_goes_on_from_its_saved_state_as_if_nothing_had_happened(algo, dtype):

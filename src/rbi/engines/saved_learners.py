@@ -14,6 +14,8 @@ from rbi import runs
 from rbi.engines.checkpoint import FOLDER, STATE, TENSORS, fingerprint, forget_older, newest, on_host, read
 from rbi.offline.learning import LearnsFromLogs
 
+GENERATOR = ".generator."
+
 
 def save(run: Path, learners: Mapping[str, LearnsFromLogs], about: dict[str, Any]) -> None:
     """Write a checkpoint of learners that are at rest; `about` is kept beside it."""
@@ -33,7 +35,7 @@ def tensors(learners: Mapping[str, LearnsFromLogs]) -> dict[str, torch.Tensor]:
     for name, learner in learners.items():
         found |= {f"{name}.{key}": tensor for key, tensor in learner.state().items()}
         drawn = [generator.get_state() for generator in learner.generators()]
-        found |= {f"{name}.generator.{number}": state for number, state in enumerate(drawn)}
+        found |= {f"{name}{GENERATOR}{number}": state for number, state in enumerate(drawn)}
     return found
 
 
@@ -43,15 +45,16 @@ def restore(run: Path, learners: Mapping[str, LearnsFromLogs]) -> dict[str, Any]
     if at is None:
         return None
     state, saved = read(at, ("updates",)), load_file(at / TENSORS)
-    here = tensors(learners)
-    for name, tensor in here.items():
-        if name not in saved or saved[name].shape != tensor.shape:
+    for name, tensor in tensors(learners).items():
+        if name not in saved or (saved[name].shape != tensor.shape and GENERATOR not in name):
             raise ValueError(f"{at / TENSORS}: lacks {name} as these settings have it; it is of another run")
     for name, learner in learners.items():
         learner.updates = int(state["updates"][name])
         for key, tensor in learner.state().items():
             tensor.copy_(saved[f"{name}.{key}"])
         for number, generator in enumerate(learner.generators()):
-            generator.set_state(saved[f"{name}.generator.{number}"])
+            state_then = saved[f"{name}{GENERATOR}{number}"]
+            if state_then.shape == generator.get_state().shape:  # else of another device: its draws begin anew
+                generator.set_state(state_then)
     about: dict[str, Any] = state["about"]
     return about

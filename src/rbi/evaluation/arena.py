@@ -45,9 +45,9 @@ class Arena:
     ) -> Iterator[tuple[int, Outcome]]:
         """So many episodes of every policy: its number, and an episode of it that has finished.
 
-        Every policy has equally many players, and every player a share of the episodes that is fixed before the first
-        step, so long episodes count in full. More policies than players take turns. What an earlier call left
-        unfinished is dropped: exhaust one before the next.
+        Every policy has equally many players. No more episodes of it are begun than are asked for, and all that are
+        begun are counted, so long ones are not left out for being late. More policies than players take turns. What an
+        earlier call left unfinished is dropped: exhaust one before the next.
         """
         at_least_one("episodes", episodes)
         if not policies:
@@ -64,20 +64,22 @@ class Arena:
         """`play` of no more policies than there are players, from new games on."""
         each = self.players // len(policies)
         policy_of, place = np.divmod(np.arange(self.players), each)  # players to spare have a number beyond the last
-        share = (episodes // each + (place < episodes % each)) * (policy_of < len(policies))
-        deciding = OnDevice(groups(policies, policy_of, share > 0), self.players, policies[0].device)
+        active = (place < episodes) & (policy_of < len(policies))
+        to_begin = np.full(len(policies), episodes - min(each, episodes))
+        deciding = OnDevice(groups(policies, policy_of, active), self.players, policies[0].device)
         scores, seed = EpisodeScores(self.players), int(rng.integers(2**30))
         seen = self.world.reset(None if self.seeded else seed)
         self.seeded = World(self.env).atari  # a game is as slow to seed as to make: it goes on with its random numbers
-        while share.any():
-            self.world.send(self.actions(deciding, seen, share > 0, rng))
+        while active.any():
+            self.world.send(self.actions(deciding, seen, active, rng))
             seen = self.world.recv()
-            for outcome in scores.see(seen):
-                if share[outcome.player]:
-                    share[outcome.player] -= 1
-                    yield int(policy_of[outcome.player]), outcome
-                    if not share[outcome.player] and share.any():
-                        deciding.only(groups(policies, policy_of, share > 0))
+            for outcome in [outcome for outcome in scores.see(seen) if active[outcome.player]]:
+                number = int(policy_of[outcome.player])
+                yield number, outcome
+                active[outcome.player] = to_begin[number] > 0
+                to_begin[number] -= active[outcome.player]
+                if not active[outcome.player] and active.any():
+                    deciding.only(groups(policies, policy_of, active))
 
     def actions(self, deciding: OnDevice, seen: Seen, active: Array, rng: np.random.Generator) -> Array:
         """Actions `[N]`: draws of the policies; at random for those that explore, and for players who are done."""
