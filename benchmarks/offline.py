@@ -8,6 +8,7 @@ dropout on both sides, sampling included.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
+import rbi.memory
 from benchmarks.timing import machine, seconds_a_call
 from rbi.data import Episode, Episodes, Spec
 from rbi.engines.together import advance, lane
@@ -80,17 +82,18 @@ class Alone:
 
 
 def updates_per_second(learners, device, seconds):
-    """Updates of each of the learners a second, while all of them learn."""
+    """Updates a second of the slowest of the learners, while all of them learn."""
     lanes = [lane(learner, device, graphed=device.type == "cuda") for learner in learners]
     for _ in advance(lanes, [one.learner.updates + 3 for one in lanes]):
         pass
-    before, start = learners[0].updates, time.perf_counter()
+    before, start = [one.updates for one in learners], time.perf_counter()
     for _ in advance(lanes, [2**40] * len(lanes)):
         if time.perf_counter() - start > seconds:
             break
     for one in lanes:
         one.settle()
-    return (learners[0].updates - before) / (time.perf_counter() - start)
+    took = time.perf_counter() - start
+    return min(one.updates - then for one, then in zip(learners, before, strict=True)) / took
 
 
 def ours(data, device, seconds, seeds):
@@ -122,7 +125,8 @@ def d3rlpy(python, data, seconds):
         frames = np.concatenate([episode.observations[: len(episode)] for episode in data])
         arrays = {name: data.arrays[name] for name in ("actions", "rewards")}
         np.savez(path, observations=frames, lengths=[len(episode) for episode in data], **arrays)
-        told = subprocess.run([python, PEER, path, str(seconds)], capture_output=True, text=True, check=False)
+        own = {name: value for name, value in os.environ.items() if name != rbi.memory.TOLD}  # as its users have it
+        told = subprocess.run([python, PEER, path, str(seconds)], capture_output=True, text=True, check=False, env=own)
     if told.returncode:
         sys.exit(f"{python} {PEER}: {told.stderr.strip().splitlines()[-1]}")
     return json.loads(told.stdout.splitlines()[-1])

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-TOLD = "MIMALLOC_PURGE_DELAY"
+from rbi.memory import TOLD
+
 AT_FIRST_SIGHT = """
 import os, sys
 

@@ -7,4 +7,5 @@ of a network takes longer than that, so each one would ask for its memory page b
 
 import os
 
-os.environ.setdefault("MIMALLOC_PURGE_DELAY", "1000")
+TOLD = "MIMALLOC_PURGE_DELAY"
+os.environ.setdefault(TOLD, "1000")

@@ -22,7 +22,7 @@ from torch import Tensor
 from rbi import measures
 from rbi.nets import Networks, attach, to_vector
 from rbi.replay import Moment
-from rbi.returns import LIFE_LOST, Horizon, n_step
+from rbi.returns import Horizon, n_step
 from rbi.rules import greedy, mix, parse_rule
 
 BOUND = 1e-3  # a ratio this close to a bound of reroute counts as at it
@@ -45,8 +45,6 @@ class ActorConfig:
     """Exponent of the exploration ladder; 0 gives all players the base."""
     priority_baseline: Literal["q", "v"] = "q"
     """What the return is compared with for the first priority: Q(s, a), or V(s) as in the paper's Algorithm."""
-    stack_per_life: bool = False
-    """Begin the stack of frames anew when a life is lost."""
     clip_rewards: bool = True
     """Clip rewards to [-1, 1] for learning; scores are never clipped."""
 
@@ -94,8 +92,6 @@ class Actor:
 
     def act(self, frame: Tensor, first: Tensor, reward: Tensor, end: Tensor) -> Moment:
         """Choose actions for newly seen frames; `reward` and `end` are of the steps that led to them."""
-        if self.config.stack_per_life:
-            first = first | (end == LIFE_LOST)
         self.see(frame, first)
         with torch.no_grad():
             pi, q, base, stepped = self.policy(self.sight.look(self.stack, self.dtype))
