@@ -10,6 +10,7 @@ from rbi import envs
 from rbi.engines import checkpoint
 from rbi.engines.local import LocalEngine
 from rbi.online.plan import GROUPS, plan
+from tests.engines.elsewhere import with_random_states_of_a_gpu
 
 CPU = torch.device("cpu")
 
@@ -64,6 +65,19 @@ def test_a_run_from_a_checkpoint_ends_as_the_uninterrupted_one(algo, stop, tmp_p
     assert torch.equal(resumed.learner.vector, unbroken.learner.vector)
     assert torch.equal(resumed.replay.priority, unbroken.replay.priority)
     assert resumed.metrics() == unbroken.metrics()
+
+
+def test_a_run_goes_on_from_the_checkpoint_of_another_device(tmp_path):
+    stopped = engine_of(small_plan())
+    for _, _ in zip(range(40), stopped.ticks(), strict=False):
+        pass
+    at = checkpoint.save(tmp_path, stopped, with_replay=True, about={})
+    with_random_states_of_a_gpu(at, "random")
+    resumed = engine_of(small_plan())
+    checkpoint.restore(at, resumed)
+    assert torch.equal(resumed.learner.vector, stopped.learner.vector)
+    run_out(resumed)
+    assert resumed.learner.updates == small_plan().pace.updates
 
 
 def test_without_its_replay_a_run_fills_it_again_before_it_learns(tmp_path):

@@ -6,12 +6,14 @@ import torch
 
 from rbi.data import Episodes, Spec
 from rbi.engines import saved_learners
+from rbi.engines.checkpoint import newest
 from rbi.engines.together import BURST, advance, burst_of, lane
 from rbi.nets.from_logs import LogNetConfig
 from rbi.offline.fit import FitConfig
 from rbi.offline.one_seed import OneSeed
 from rbi.offline.plan import OfflineConfig, with_latent
 from tests.data.episodes import episode
+from tests.engines.elsewhere import with_random_states_of_a_gpu
 
 CPU = torch.device("cpu")
 PEERS = ("dqfd", "bcq", "cql")
@@ -58,6 +60,20 @@ def test_learners_go_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_path):
     for name, learner in whole.learners().items():
         for key, tensor in learner.state().items():
             assert torch.equal(tensor, after.learners()[name].state()[key]), (name, key)
+
+
+def test_learners_go_on_from_another_device_whose_random_numbers_mean_nothing_here(tmp_path):
+    data = data_of((3,))
+    before, after = (OneSeed(SMALL, PEERS, data, 0, CPU) for _ in range(2))
+    run([lane(learner, CPU, graphed=False) for learner in before.learners().values()], 6)
+    saved_learners.save(tmp_path, before.learners(), {})
+    with_random_states_of_a_gpu(newest(tmp_path), ".generator.")
+    assert saved_learners.restore(tmp_path, after.learners()) == {}
+    for name, learner in before.learners().items():
+        assert after.learners()[name].updates == 6
+        for key, tensor in learner.state().items():
+            assert torch.equal(tensor, after.learners()[name].state()[key]), (name, key)
+    run([lane(learner, CPU, graphed=False) for learner in after.learners().values()], 7)
 
 
 def test_a_torn_checkpoint_and_one_of_other_networks_are_named(tmp_path):

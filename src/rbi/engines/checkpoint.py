@@ -102,6 +102,13 @@ def fingerprint(path: Path) -> list[int]:
     return [size, crc]
 
 
+def draw_on(generator: torch.Generator, state: torch.Tensor) -> None:
+    """Let a generator go on from a saved state. One of another kind of device means nothing to it: then its draws begin
+    anew, from its seed."""
+    if state.shape == generator.get_state().shape:
+        generator.set_state(state)
+
+
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
     """A copy that shares memory with nothing, as safetensors wants it."""
     return tensor.detach().to("cpu", copy=True).contiguous()

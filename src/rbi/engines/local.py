@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from rbi import envs
+from rbi.engines.checkpoint import draw_on
 from rbi.engines.graphed import GraphedCalls
 from rbi.engines.plain import PlainCalls
 from rbi.evaluation.outcomes import EpisodeScores, RecentScores
@@ -197,7 +198,7 @@ class LocalEngine:
         for i, actor in enumerate(self.actors):
             actor.restore(part_of(tensors, f"actor{i}."))
         for i, generator in enumerate([*(actor.generator for actor in self.actors), self.learner.generator]):
-            generator.set_state(tensors[f"random{i}"])
+            draw_on(generator, tensors[f"random{i}"])
         self.published.copy_(tensors["published"])
         if replay is not None:
             self.replay.load(replay)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rbi import runs
-from rbi.engines.checkpoint import FOLDER, STATE, TENSORS, fingerprint, forget_older, newest, on_host, read
+from rbi.engines.checkpoint import FOLDER, STATE, TENSORS, draw_on, fingerprint, forget_older, newest, on_host, read
 from rbi.offline.learning import LearnsFromLogs
 
 GENERATOR = ".generator."
@@ -53,8 +53,6 @@ def restore(run: Path, learners: Mapping[str, LearnsFromLogs]) -> dict[str, Any]
         for key, tensor in learner.state().items():
             tensor.copy_(saved[f"{name}.{key}"])
         for number, generator in enumerate(learner.generators()):
-            state_then = saved[f"{name}{GENERATOR}{number}"]
-            if state_then.shape == generator.get_state().shape:  # else of another device: its draws begin anew
-                generator.set_state(state_then)
+            draw_on(generator, saved[f"{name}{GENERATOR}{number}"])
     about: dict[str, Any] = state["about"]
     return about
