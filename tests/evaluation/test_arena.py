@@ -57,8 +57,8 @@ def nets(seed, with_pi=True, sight=SIGHT):
     return drawn(sight, 16, with_pi=with_pi, seed=seed)
 
 
-def arena(players, epsilon=0.0):
-    return Arena(Protocol("paper", epsilon), "Corridors-v0", players, Corridors)
+def arena(players, epsilon=0.0, tables=1):
+    return Arena(Protocol("paper", epsilon), "Corridors-v0", players, Corridors, tables=tables)
 
 
 def generator(seed=0):
@@ -79,17 +79,18 @@ def asked_sizes(networks):
     return sizes
 
 
-def at_work(games, player, episodes):
+def at_work(games, player, episodes, table=0):
     """The states that a player showed while it played so many episodes, and the actions taken there.
 
     An action is chosen at each of its steps, and at each last frame but the very last.
     """
     decisions = episodes * (player + 1) + episodes - 1
-    assert decisions <= len(games.world.taken)
-    return tuple(np.stack(rows)[:decisions, player] for rows in (games.world.shown, games.world.taken))
+    world = games.worlds[table]
+    assert decisions <= len(world.taken)
+    return tuple(np.stack(rows)[:decisions, player] for rows in (world.shown, world.taken))
 
 
-def begun_by(players, episodes):
+def begun_by(players, episodes, at_a_table=1000):
     """How many episodes each of a policy's players begins, if whoever is free takes the next: moment by moment."""
     begun = dict.fromkeys(players, 0)
     free_at = dict.fromkeys(players, 0)
@@ -97,7 +98,8 @@ def begun_by(players, episodes):
         for player in players:
             if free_at[player] == moment and sum(begun.values()) < episodes:
                 begun[player] += 1
-                free_at[player] = moment + player + 1 + (begun[player] > 1)  # the last frame is looked at once more
+                lasts = player % at_a_table + 1
+                free_at[player] = moment + lasts + (begun[player] > 1)  # the last frame is looked at once more
     return {player: count for player, count in begun.items() if count}
 
 
@@ -120,6 +122,36 @@ def test_every_policy_plays_exactly_the_asked_episodes_whoever_is_free_beginning
         assert dict(shares) == begun_by(range(first, first + each), episodes)
 
 
+@pytest.mark.parametrize("tables", [2, 3])
+@pytest.mark.parametrize("episodes", [1, 3, 4, 9, 30])
+def test_at_several_tables_policies_play_from_one_pile_of_episodes_each(tables, episodes):
+    games = arena(10 * tables, tables=tables)
+    played = list(games.play(sharing(), episodes, generator()))
+    assert Counter(number for number, _ in played) == dict.fromkeys(range(5), episodes)
+    for number in range(5):
+        own = [10 * table + 2 * number + i for table in range(tables) for i in range(2)]
+        shares = Counter(outcome.player for n, outcome in played if n == number)
+        assert dict(shares) == begun_by(own, episodes, at_a_table=10)
+
+
+def test_at_a_table_that_everybody_has_left_nobody_moves():
+    games = arena(20, tables=2)
+    list(games.play(sharing(), 2, generator()))  # the first table's players begin them all
+    assert [len(world.taken) for world in games.worlds] == [10, 0]
+    list(games.play(sharing(), 3, generator()))  # now each policy's first player of the second table plays one too
+    assert [len(world.taken) for world in games.worlds] == [10, 9]
+
+
+def test_policies_at_two_tables_choose_what_they_would_choose_alone():
+    policies, games = sharing(), arena(20, tables=2)
+    count = episodes_of(games.play(policies, 5, generator()))
+    assert len(count) > 10
+    for player, episodes in count.items():
+        table, place = divmod(player, 10)
+        states, taken = at_work(games, place, episodes, table)
+        assert np.array_equal(taken, policies[place // 2].mode(states))
+
+
 def test_an_episode_that_was_begun_is_counted_however_long_it_lasts():
     played = list(arena(20).play([Policy(nets(0), Greedy())], 21, generator()))
     assert sorted(outcome.player for _, outcome in played) == [0, *range(20)]
@@ -128,7 +160,7 @@ def test_an_episode_that_was_begun_is_counted_however_long_it_lasts():
 def test_more_policies_than_players_take_turns_in_new_games():
     games = arena(2)
     played = list(games.play(sharing(), 3, generator()))
-    assert games.world.resets == 3
+    assert games.worlds[0].resets == 3
     turns = [number // 2 for number, _ in played]
     assert turns == sorted(turns)
 
@@ -149,7 +181,7 @@ def test_networks_that_policies_share_are_asked_once_a_step_for_the_players_stil
     players_of = {0: [0, 1, 4, 5, 8, 9], 1: [2, 3]}  # an episode for each, of as many steps as player i's, i + 1
     for sizes, players in ((shared, players_of[0]), (alone, players_of[1])):
         assert sizes == [sum(player + 1 > t for player in players) for t in range(max(players) + 1)]
-    assert len(games.world.taken) == 10
+    assert len(games.worlds[0].taken) == 10
 
 
 def test_policies_of_one_network_at_two_temperatures_are_told_different_betas():
@@ -185,7 +217,7 @@ def test_the_protocols_share_of_actions_is_random(epsilon):
 def test_players_who_are_done_act_at_random():
     games = arena(20)
     list(games.play([Policy(nets(5), Greedy())], 21, generator()))  # the first has two episodes, all others one
-    idle = np.concatenate([np.stack(games.world.taken)[player + 1 :, player] for player in range(1, 20)])
+    idle = np.concatenate([np.stack(games.worlds[0].taken)[player + 1 :, player] for player in range(1, 20)])
     counts = np.bincount(idle, minlength=ACTIONS)
     assert np.abs(counts - len(idle) / ACTIONS).max() < 4 * np.sqrt(len(idle) / ACTIONS)
 
@@ -261,7 +293,7 @@ def test_an_arena_closes_its_world_and_refuses_what_it_cannot_play():
             ValueError, match=r"--env Corridors-v0: gives frames \(3,\) and 5 actions, but the policy \(Car"
         ):
             next(games.play([*sharing(), stranger], 1, generator()))
-        assert games.world.resets == 0
-    assert games.world.closed
+        assert games.worlds[0].resets == 0
+    assert games.worlds[0].closed
     with pytest.raises(ValueError, match="players = 0: must be at least 1"):
         arena(0)

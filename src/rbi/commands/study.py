@@ -83,8 +83,9 @@ class Study:
         policies = len(self.rows) * len(self.seeds)
         each = min(command.episodes, max(1, PLAYERS[self.device.type] // policies))
         wanted = command.players or policies * each
+        tables = 2 if self.device.type == "cuda" and wanted >= 2 * policies else 1
         say(f"making {wanted} games of {env}", stderr=True)
-        self.arena = Arena(self.protocol, env, wanted)
+        self.arena = Arena(self.protocol, env, wanted, tables=tables)
 
     def __enter__(self) -> "Study":
         return self

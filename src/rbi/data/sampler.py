@@ -136,8 +136,8 @@ class Sampler:
         self.mapped_limit = mapped_bytes() + (config.memory_bytes or 0)
 
     def draw(self, batch: int | None = None) -> Batch:
-        """A batch: one that was drawn ahead, or a new one."""
-        return self.waiting.popleft() if self.waiting else self.drawn(batch)
+        """A batch: one that was drawn ahead, or a new one, which can be of another size."""
+        return self.waiting.popleft() if self.waiting and batch is None else self.drawn(batch)
 
     def draw_ahead(self) -> None:
         """Draw a batch now that `draw` will give."""
