@@ -30,6 +30,7 @@ ROWS = {
 }
 
 GPU_AIM = 3000
+MARGIN = 0.05  # a policy is not below the clone if it loses less than this share
 
 FORWARD = [2 * m * k * n for m, k, n in ((400, 256, 32), (81, 512, 64), (49, 576, 64), (1, 3136, 1024))]
 OPERATIONS = 3 * sum(FORWARD) - FORWARD[0]  # a sample: forward, and backward without the input's own gradient
@@ -97,7 +98,26 @@ def game(result, measured_on):
         cells += [number(row["iqm"]) if "iqm" in row else "", number(row["median"]), between(row["quartiles"])]
         cells += [f"{row['below']:.2f}" if compared else "", row["verdict"] if compared else ""]
         lines.append("| " + " | ".join([*cells, f"{of_paper.get(row['name'], '')}"]) + " |")
-    return "\n".join([*lines, f"\n{measured_on(result)}"])
+    return "\n".join([*lines, *beside_paper(result["rows"], of_paper), f"\n{measured_on(result)}"])
+
+
+def beside_paper(rows, of_paper):
+    """Which policies stand to the cloned behaviour as they do in the paper, where it has them."""
+    clone = next(row for row in rows if row["name"] == "behavior")
+    told = {"agrees": [], "differs": [], "open": []}
+    for row in rows:
+        if row["name"] not in of_paper or row is clone or row.get("verdict") is None:
+            continue
+        ours, theirs = row["mean"] / clone["mean"], of_paper[row["name"]] / of_paper["behavior"]
+        says = NAMES.get(row["name"], row["name"])
+        holds = row["verdict"] in ("above", "not below")
+        kind = "open" if row["verdict"] == "open" else "agrees" if holds == (theirs > 1 - MARGIN) else "differs"
+        told[kind].append(f"{says} ({ours:.2f}, paper {theirs:.2f})")
+    if not any(told.values()):
+        return []
+    heads = {"agrees": "As in the paper", "differs": "Not as in the paper", "open": "Undecided by so many episodes"}
+    said = [f"{heads[kind]}: {', '.join(names)}." for kind, names in told.items() if names]
+    return [f"\nTimes the cloned behaviour's score, not below it or below. {' '.join(said)}"]
 
 
 def games():

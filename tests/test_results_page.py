@@ -1,6 +1,6 @@
 """The figures in the docs are those in the raw results."""
 
-from benchmarks import results_page
+from benchmarks import offline_page, results_page
 from benchmarks.results_page import ROOT, load, short, states_a_second
 from rbi.lab import spi
 
@@ -47,6 +47,19 @@ def test_the_readmes_training_speed_is_the_measured_one():
     assert f"as fast as the bare emulator, {round(row['steps_per_second'], -2):,.0f} steps a second" in text
     assert f"take {round(row['updates_per_second'], -1):,.0f} updates a second" in text
     assert f"the learner alone takes {round(row['learner_alone_updates_per_second'], -1):,.0f}" in text
+
+
+def test_a_policy_agrees_with_the_paper_where_both_say_that_it_is_below_or_both_that_it_is_not():
+    names = ("reroute(0.5,1.5)", "tv(0.25)", "DQfD", "reroute(0,2)", "greedy")
+    verdicts = dict(zip(names, ("not below", "above", "below", "open", "below"), strict=True))
+    rows = [{"name": "behavior", "mean": 100.0, "verdict": None}]
+    rows += [{"name": name, "mean": 50.0, "verdict": verdict} for name, verdict in verdicts.items()]
+    of_paper = {"behavior": 200, "reroute(0.5,1.5)": 195, "tv(0.25)": 180, "DQfD": 20, "reroute(0,2)": 300}
+    (said,) = offline_page.beside_paper(rows, of_paper)
+    assert "As in the paper: reroute(0.5,1.5) (0.50, paper 0.97), DQfD (0.50, paper 0.10)." in said
+    assert "Not as in the paper: tv(0.25) (0.50, paper 0.90)." in said
+    assert "Undecided by so many episodes: reroute(0,2) (0.50, paper 1.50)." in said
+    assert offline_page.beside_paper(rows, {}) == []
 
 
 def test_numbers_are_shortened_to_three_digits():
