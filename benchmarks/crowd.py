@@ -74,7 +74,7 @@ def main():
         at.mkdir(parents=True, exist_ok=True)
         train = ["--pace.updates", asked.players_updates, "--ages", asked.ages, "--episodes", 0, *asked.train]
         took["players"] = step("train", "--env", env, "--preset", "fast", *train, out=at / "players")
-        crowd = ["--crowd", asked.crowd, "--episodes", asked.recorded]
+        crowd = ["--crowd", asked.crowd, "--episodes", asked.recorded, "--environments", 3 * asked.crowd]
         took["recording"] = step("data", "record", at / "players", "random", *crowd, out=at / "crowd")
         learn = ["--seeds", asked.seeds, "--episodes", asked.episodes, "--points", asked.points]
         learn += ["--preset", asked.preset, "--updates", asked.updates]

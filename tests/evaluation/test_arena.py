@@ -27,13 +27,14 @@ class Corridors:
 
     def __init__(self, _world, players):
         self.players, self.lasts = players, np.arange(players) + 1
-        self.resets, self.shown, self.taken, self.closed = 0, [], [], False
+        self.resets, self.shown, self.taken, self.closed, self.moving = 0, [], [], False, False
 
     def seen(self, first, end):
         self.shown.append(self.rng.normal(size=(self.players, 3)).astype(np.float32))
         return Seen(self.shown[-1], first, (~first).astype(np.float32), end.astype(np.uint8))
 
     def reset(self, seed):
+        assert not self.moving
         self.resets, self.rng = self.resets + 1, np.random.default_rng(seed)
         self.shown, self.taken = [], []
         self.steps, self.over = np.zeros(self.players, int), np.zeros(self.players, bool)
@@ -41,10 +42,13 @@ class Corridors:
 
     def send(self, actions):
         assert actions.shape == (self.players,)
+        assert not self.moving
         self.taken.append(actions.copy())
+        self.moving = True
 
     def recv(self):
-        first = self.over
+        assert self.moving
+        first, self.moving = self.over, False
         self.steps = np.where(first, 0, self.steps + 1)
         self.over = self.steps == self.lasts
         return self.seen(first, np.where(self.over, TERMINATED, GOES_ON))
@@ -245,14 +249,19 @@ def short(world, players):
         ("ALE/Breakout-v5", Sight((84, 84), 4, 4)),
     ],
 )
-def test_an_arena_that_was_left_before_the_end_plays_as_a_new_one(env, sight):
+@pytest.mark.parametrize("tables", [1, 2])
+def test_an_arena_that_was_left_before_the_end_plays_as_a_new_one(env, sight, tables):
     shared = nets(0, sight=sight)
     policies = [Policy(shared, Greedy(), 0.5), Policy(shared, Behavior())]
-    with Arena(Protocol("paper"), env, 2, short) as used, Arena(Protocol("paper"), env, 2, short) as new:
-        assert len(list(islice(used.play(policies, 2, generator(1)), 1))) == 1
-        again = list(used.play(policies, 2, generator(2)))
-        assert again == list(new.play(policies, 2, generator(2)))
-    assert Counter(number for number, _ in again) == {0: 2, 1: 2}
+
+    def games():
+        return Arena(Protocol("paper"), env, 2 * tables, short, tables=tables)
+
+    with games() as used, games() as new:
+        assert len(list(islice(used.play(policies, 3, generator(1)), 1))) == 1
+        again = list(used.play(policies, 3, generator(2)))
+        assert again == list(new.play(policies, 3, generator(2)))
+    assert Counter(number for number, _ in again) == {0: 3, 1: 3}
     assert all(0 < outcome.steps <= (500 if env == "CartPole-v1" else 40) for _, outcome in again)
 
 

@@ -17,7 +17,7 @@ from rbi.sight import Sight
 class Countdown:
     """Player i's episodes last i + 1 steps and give 1 a step; every second one runs out of time."""
 
-    actions, frame, stack = 2, (1,), 1
+    actions, frame, stack, moving = 2, (1,), 1, False
 
     def __init__(self, world, players):
         self.world, self.players = world, players

@@ -122,7 +122,9 @@ class Table:
         return groups(self.policies, self.policy_of, self.active)
 
     def begin(self, seed: int | None) -> None:
-        """New games, and their first move."""
+        """New games, and their first move; a move that was left unanswered is waited for."""
+        if self.world.moving:
+            self.world.recv()
         self.scores, self.seen = EpisodeScores(self.world.players), self.world.reset(seed)
         self.move()
 
