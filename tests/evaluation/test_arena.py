@@ -146,14 +146,25 @@ def test_at_a_table_that_everybody_has_left_nobody_moves():
     assert [len(world.taken) for world in games.worlds] == [10, 9]
 
 
-def test_policies_at_two_tables_choose_what_they_would_choose_alone():
+def chooses_alone_what_it_chose_at_two_tables(device):
     policies, games = sharing(), arena(20, tables=2)
+    for policy in policies:
+        policy.to(device)
     count = episodes_of(games.play(policies, 5, generator()))
     assert len(count) > 10
     for player, episodes in count.items():
         table, place = divmod(player, 10)
         states, taken = at_work(games, place, episodes, table)
         assert np.array_equal(taken, policies[place // 2].mode(states))
+
+
+def test_policies_at_two_tables_choose_what_they_would_choose_alone():
+    chooses_alone_what_it_chose_at_two_tables("cpu")
+
+
+@pytest.mark.gpu
+def test_policies_on_a_gpu_choose_at_two_tables_what_they_would_choose_alone():
+    chooses_alone_what_it_chose_at_two_tables("cuda")
 
 
 def test_an_episode_that_was_begun_is_counted_however_long_it_lasts():
