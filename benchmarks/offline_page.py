@@ -78,8 +78,8 @@ def beside_d3rlpy(result):
     most = limit / OPERATIONS / result["batch"]
     return (
         f"\nBeside d3rlpy {result['d3rlpy_version']}: beta {beta:.1f} times DiscreteBC; Q from Monte-Carlo returns, "
-        f"the paper's critic, which asks no network about the next state, {monte_carlo:.1f} times DoubleDQN; a critic that "
-        f"does the same work as DoubleDQN, and CQL's penalty, {critic:.1f} times; beta and Q in one update {both:.1f} "
+        f"the paper's critic, which asks no network about the next state, {monte_carlo:.1f} times DoubleDQN; a critic "
+        f"that does the same work as DoubleDQN, and CQL's penalty, {critic:.1f} times; beta and Q in one update {both:.1f} "
         "times both of theirs in turn. **The aim, 2 times each, is not reached by beta, nor by a critic at equal "
         f"work.** Arithmetic bounds it: {limit / 1e9:.0f} GFLOP/s in "
         f"a large product and {OPERATIONS / 1e6:.0f} MFLOP a sample leave room for {most:.0f} updates of one network a "
