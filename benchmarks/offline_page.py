@@ -79,12 +79,12 @@ def beside_d3rlpy(result):
     return (
         f"\nBeside d3rlpy {result['d3rlpy_version']}: beta {beta:.1f} times DiscreteBC; Q from Monte-Carlo returns, "
         f"the paper's critic, which asks no network about the next state, {monte_carlo:.1f} times DoubleDQN; a critic "
-        f"that does the same work as DoubleDQN, and CQL's penalty, {critic:.1f} times; beta and Q in one update {both:.1f} "
-        "times both of theirs in turn. **The aim, 2 times each, is not reached by beta, nor by a critic at equal "
-        f"work.** Arithmetic bounds it: {limit / 1e9:.0f} GFLOP/s in "
-        f"a large product and {OPERATIONS / 1e6:.0f} MFLOP a sample leave room for {most:.0f} updates of one network a "
-        f"second, {most / result['d3rlpy']['bc']:.1f} times DiscreteBC. Two thirds of an update are products already, "
-        "at nine tenths of that speed; the rest is Adam, batch norm, dropout and copies."
+        f"that does the same work as DoubleDQN, and CQL's penalty, {critic:.1f} times; beta and Q in one update "
+        f"{both:.1f} times both of theirs in turn. **The aim, 2 times each, is not reached by beta, nor by a critic at "
+        f"equal work.** Arithmetic bounds it: {limit / 1e9:.0f} GFLOP/s in a large product and "
+        f"{OPERATIONS / 1e6:.0f} MFLOP a sample leave room for {most:.0f} updates of one network a second, "
+        f"{most / result['d3rlpy']['bc']:.1f} times DiscreteBC. Two thirds of an update are products already, at nine "
+        "tenths of that speed; the rest is Adam, batch norm, dropout and copies."
     )
 
 
