@@ -36,6 +36,7 @@ class BestMoments:
 
     def __init__(self, fit: Fit, goal: int, scaling: Scaling, held: Sampler) -> None:
         self.fit, self.goal, self.scaling, self.held = fit, goal, scaling, held
+        fit.trained.adam.fall, fit.trained.adam.span = 1 - LAST_RATE, goal  # so that the last moments do not jitter
         count = min(ASKED, len(held.usable))
         self.asked = held.usable[np.linspace(0, len(held.usable) - 1, count).round().astype(int)]
         self.calibrates = len(held.usable) >= FEWEST_TO_CALIBRATE
@@ -51,9 +52,6 @@ class BestMoments:
         self.fit.updates = done
 
     def update(self) -> None:
-        """An update with a step that shrinks as the end comes near, so that the last moments do not jitter."""
-        left = 1 - self.updates / self.goal
-        self.fit.trained.adam.learning_rate = self.fit.config.learning_rate * max(LAST_RATE, left)
         self.fit.update()
 
     def passed(self) -> None:
