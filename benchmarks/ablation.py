@@ -24,6 +24,7 @@ def main():
     parser.add_argument("--env", default="ALE/Breakout-v5")
     parser.add_argument("--updates", type=int, default=30_000)
     parser.add_argument("--players", type=int, default=256)
+    parser.add_argument("--states", type=float, help="new states an update; the preset's if not given")
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -31,6 +32,8 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     base = plan("fast", asked.env, "rbi")
     base = replace(base, pace=replace(base.pace, updates=asked.updates, players=asked.players))
+    if asked.states:
+        base = replace(base, pace=replace(base.pace, states_per_update=asked.states))
     world = World(asked.env, max_frames=PAPER_FRAMES)
     worlds = [make(world, asked.players // GROUPS, asked.threads) for _ in range(GROUPS)]
     found = {}
@@ -44,6 +47,7 @@ def main():
             "env": asked.env,
             "updates": asked.updates,
             "players": asked.players,
+            "states_per_update": base.pace.states_per_update,
             "seed": 0,
             "variants": found,
         }

@@ -65,8 +65,9 @@ def on_gpu(result):
         return f"\nThe aim is reached: {GPU_AIM:,} updates a second of each alone."
     return (
         f"\n**The aim, {GPU_AIM:,} updates a second of each alone, is not reached**: {beta / GPU_AIM:.2f} and "
-        f"{critic / GPU_AIM:.2f} of it; learned beside each other both get {both:,.0f}. An update is one graph of a "
-        "hundred small kernels, most of them as short as kernels get."
+        f"{critic / GPU_AIM:.2f} of it; learned beside each other both get {both:,.0f}. An update is about a "
+        "hundred kernels; the longest, cuDNN's gradients of the convolutions' weights, take a fifth of the time "
+        "(profiled once)."
     )
 
 
@@ -83,8 +84,8 @@ def beside_d3rlpy(result):
         f"{both:.1f} times both of theirs in turn. **The aim, 2 times each, is not reached by beta, nor by a critic at "
         f"equal work.** Arithmetic bounds it: {limit / 1e9:.0f} GFLOP/s in a large product and "
         f"{OPERATIONS / 1e6:.0f} MFLOP a sample leave room for {most:.0f} updates of one network a second, "
-        f"{most / result['d3rlpy']['bc']:.1f} times DiscreteBC. Two thirds of an update are products already, at nine "
-        "tenths of that speed; the rest is Adam, batch norm, dropout and copies."
+        f"{most / result['d3rlpy']['bc']:.1f} times DiscreteBC. Two thirds of an update are products already, at four "
+        "fifths of that speed; the rest is Adam, batch norm, dropout and copies (profiled once)."
     )
 
 
