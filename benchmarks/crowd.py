@@ -8,6 +8,8 @@ The crowd stands in for people: policies of several ages, from nearly random to 
 import argparse
 import contextlib
 import json
+import shlex
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -50,6 +52,14 @@ def kept(run, took, about, command):
     return {"command": command, "machine": about, "seconds": took, **run.finished(), "curve": curve, "looked": looked}
 
 
+def command(words):
+    """What to say to get the same again, wherever it is kept."""
+    places = [i for i, word in enumerate(words) if word in ("--work", "--out")]
+    return shlex.join(
+        ["python", "-m", "benchmarks.crowd", *(w for i, w in enumerate(words) if not {i, i - 1} & {*places})]
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("game")
@@ -83,8 +93,7 @@ def main():
         finally:  # what is known of a run that does not end
             if (lines := at / "run" / "metrics.jsonl").exists():
                 (asked.out / f"{asked.game.lower()}-metrics.jsonl").write_bytes(lines.read_bytes())
-        command = f"python -m benchmarks.crowd {asked.game} --seeds {asked.seeds} --episodes {asked.episodes}"
-        found = kept(runs.read(at / "run"), took, about, command)
+        found = kept(runs.read(at / "run"), took, about, command(sys.argv[1:]))
         (asked.out / f"offline-{asked.game.lower()}.json").write_text(json.dumps(found, indent=1) + "\n")
         print(json.dumps(took), flush=True)
 

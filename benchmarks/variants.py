@@ -28,11 +28,14 @@ VARIANTS = {  # changes of the preset: part, setting, value
         ("replay", "states", 250_000),
         ("pace", "states_per_update", 10.0),
     ),
-    "fresh": (
+    "fresh": (  # each state is drawn four times, soon after it was seen
         ("pace", "states_per_update", 64.0),
+        ("learner", "batch", 256),
         ("learner", "learning_rate", 2.5e-4),
         ("learner", "final_rate", 0.1),
-        ("replay", "states", 500_000),
+        ("learner", "target_updates", 200),
+        ("replay", "states", 250_000),
+        ("actor", "exploration", 0.1),
     ),
     "uniform": (("replay", "priority_exponent", 0.0),),
     "net": (("learner", "bootstraps", "net"),),

@@ -1,7 +1,7 @@
 """What many policies do in the states of many players, as one graph on a GPU.
 
 Ten policies of three seeds are some two thousand small kernels a step; launched one by one they take longer than the
-games. Captured, they are one launch, and only the newest frames travel.
+games. Captured, they are one launch, in which groups are asked side by side, and only the newest frames travel.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from rbi.envs import Seen
+from rbi.nets.beside import Beside
 from rbi.nets.graphs import warmed
 from rbi.policy import Policy
 
@@ -68,6 +69,7 @@ class OnDevice:
         self.frame, self.first, self.draw = (tensor.to(device) if on_gpu else tensor for tensor in self.host)
         self.chosen = torch.zeros(players, dtype=torch.int64, device=device)
         self.stream = torch.cuda.Stream(device) if on_gpu else None
+        self.besides = [Beside(device) for _ in asked]
         self.graph = None if self.stream is None else warmed(self.decide, self.stream, [], [self.states, self.chosen])
 
     def only(self, asked: Sequence[Group]) -> None:
@@ -80,10 +82,13 @@ class OnDevice:
         mask = ~self.first.view(-1, *[1] * (self.states.dim() - 1))
         self.states[:, :-1] = self.states[:, 1:] * mask
         self.states[:, -1] = self.frame
-        for group, players in self.asked:
-            probs = group.probs(self.states.index_select(0, players)).double()
-            drawn = (self.draw.index_select(0, players) >= probs.cumsum(1)).sum(1)
-            self.chosen.index_copy_(0, players, drawn.clamp(max=probs.shape[1] - 1))
+        for beside, (group, players) in zip(self.besides, self.asked, strict=False):
+            with beside.overlapping():
+                probs = group.probs(self.states.index_select(0, players)).double()
+                drawn = (self.draw.index_select(0, players) >= probs.cumsum(1)).sum(1)
+                self.chosen.index_copy_(0, players, drawn.clamp(max=probs.shape[1] - 1))
+        for beside in self.besides:
+            beside.join()
 
     def actions(self, seen: Seen, draw: Array) -> Array:
         """Actions `[N]` in what is seen, by uniform draws `[N, 1]`."""
