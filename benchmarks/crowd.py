@@ -43,13 +43,15 @@ def kept(run, took, about, command):
     curve = [
         {
             "updates": line["updates"],
+            "episodes": sum(map(len, line["scores"]["behavior"])),
             "means": {name: [sum(s) / len(s) for s in seeds] for name, seeds in line["scores"].items()},
         }
         for line in run.metrics
         if line["kind"] == "played"
     ]
     looked = [line for line in run.metrics if line["kind"] == "looked"]
-    return {"command": command, "machine": about, "seconds": took, **run.finished(), "curve": curve, "looked": looked}
+    about = {"command": command, "machine": about, "took": took}
+    return {**about, **run.finished(), "curve": curve, "looked": looked}
 
 
 def command(words):
