@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rbi.nets.convolution import convolve_relu
-from rbi.nets.dense import dense
 from rbi.sight import Sight
 
 MOST_HIDDEN = 65_536  # numbers in a hidden layer; more is a slip of the hand
@@ -63,8 +62,7 @@ class QNet(nn.Module):
 
         so that V is the value of pi: sum_a pi(a) Q(a) = V. Without pi the mean takes its place, as in Ape-X.
         """
-        hidden = functional.relu(dense(self.trunk(seen), self.hidden.weight, self.hidden.bias))
-        of_value, of_advantage = hidden.chunk(2, dim=1)
+        of_value, of_advantage = functional.relu(self.hidden(self.trunk(seen))).chunk(2, dim=1)
         value = self.value(of_value).float()
         advantage = self.advantage(of_advantage).float()
         centre = advantage.mean(1, keepdim=True) if pi is None else (pi * advantage).sum(1, keepdim=True)
@@ -89,8 +87,7 @@ class PiNet(nn.Module):
 
     def forward(self, seen: Tensor) -> Tensor:
         """Logits `[B, A]`, in float32."""
-        hidden = functional.relu(dense(self.trunk(seen), self.hidden.weight, self.hidden.bias))
-        logits: Tensor = self.logits(hidden)
+        logits: Tensor = self.logits(functional.relu(self.hidden(self.trunk(seen))))
         return logits.float()
 
 
