@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch.nn import functional
 
 import rbi.memory
 from benchmarks.timing import machine, seconds_a_call
 from rbi.data import Episode, Episodes, Spec
 from rbi.engines.together import advance, lane
-from rbi.nets.from_logs import dropped, networks_for
+from rbi.nets.from_logs import networks_for
 from rbi.nets.trained import Trained
+from rbi.offline.losses import chosen, error_slope, imitation_slope
 from rbi.offline.one_seed import OneSeed
 from rbi.offline.plan import PRESETS
 
@@ -34,6 +34,7 @@ RESULTS = Path(__file__).parent / "results"
 PEER = Path(__file__).parent / "peers" / "d3rlpy_updates.py"
 ACTIONS, STEPS, FRAME = 6, 500, (84, 84)
 ROUNDS = 3
+FIRST_LOOK = 16  # updates by which the length of a measurement is chosen
 PEERS = ("dqfd", "bcq", "cql")
 
 
@@ -53,47 +54,45 @@ class Alone:
     """beta or Q by itself, with the same work as in `Fit`: what `Fit` does to both at once, for comparison."""
 
     def __init__(self, seed, part):
-        self.steady = seed.sampler
-        self.sampler, self.generator, self.sight, self.part = seed.sampler, seed.fit.generator, seed.sight, part
-        self.nets = seed.config.fit.nets
-        self.trained = Trained(getattr(networks_for(seed.sight, self.nets, 0), part).train(), seed.device, 0.00025)
+        self.fit, self.part, self.steady = seed.fit, part, seed.fit.looks
+        networks = networks_for(seed.sight, seed.config.fit.nets, 0)
+        self.trained = Trained(getattr(networks, part).train(), seed.device, 0.00025)
         self.updates = 0
 
     def update(self):
-        batch = self.sampler.draw()
-        seen = dropped(self.sight.look(batch.states, torch.float32), self.nets.input_dropout, self.generator)
-        told = self.trained.module(seen, generator=self.generator)
+        batch, seen = self.steady.next()
+        told = self.trained.module(seen, generator=self.fit.generator)
         output = told if self.part == "pi" else told[0]
         with torch.no_grad():
-            taken = functional.one_hot(batch.actions, self.sight.actions).to(output.dtype)
-            slope = torch.softmax(output, 1) - taken
-            if self.part == "q":
-                slope = 2 * ((output * taken).sum(1) - batch.returns)[:, None] * taken
-        self.trained.descend([output], [slope / len(output)])
+            if self.part == "pi":
+                slope = imitation_slope(torch.softmax(output, 1), batch.actions)
+            else:
+                slope = error_slope(chosen(output, batch.actions) - batch.returns, batch.actions, output.shape[1])
+        self.trained.descend([output], [slope])
 
     def passed(self):
         self.updates += 1
 
     def generators(self):
-        return [self.sampler.generator, self.generator]
+        return self.fit.generators()
 
     def state(self):
         return self.trained.state()
 
 
 def updates_per_second(learners, device, seconds):
-    """Updates a second of the slowest of the learners, while all of them learn."""
+    """Updates a second of each learner, from a common start until all have taken equally many."""
     lanes = [lane(learner, device, graphed=device.type == "cuda") for learner in learners]
-    for _ in advance(lanes, [one.learner.updates + 3 for one in lanes]):
-        pass
-    before, start = [one.updates for one in learners], time.perf_counter()
-    for _ in advance(lanes, [2**40] * len(lanes)):
-        if time.perf_counter() - start > seconds:
-            break
-    for one in lanes:
-        one.settle()
-    took = time.perf_counter() - start
-    return min(one.updates - then for one, then in zip(learners, before, strict=True)) / took
+
+    def took(updates):
+        start = time.perf_counter()
+        for _ in advance(lanes, [one.learner.updates + updates for one in lanes]):
+            pass
+        return time.perf_counter() - start
+
+    took(3)
+    updates = max(3, round(FIRST_LOOK * seconds / took(FIRST_LOOK)))
+    return updates / took(updates)
 
 
 def ours(data, device, seconds, seeds):

@@ -90,15 +90,16 @@ def test_a_torn_checkpoint_and_one_of_other_networks_are_named(tmp_path):
         saved_learners.restore(tmp_path, seed.learners())
 
 
-def test_a_burst_with_batches_drawn_ahead_is_the_same_updates_one_after_the_other():
+def test_a_burst_with_batches_looked_at_ahead_is_the_same_updates_one_after_the_other():
     data = data_of((36, 36))
     ahead, plain = (OneSeed(SMALL, (), data, 0, CPU).fit for _ in range(2))
     burst_of(ahead, ahead.steady, CPU)()
     for _ in range(BURST):
         plain.update()
     assert torch.equal(ahead.trained.vector, plain.trained.vector)
-    assert torch.equal(ahead.sampler.generator.get_state(), plain.sampler.generator.get_state())
-    assert not ahead.sampler.waiting
+    for drawn_from, other in zip(ahead.generators(), plain.generators(), strict=True):
+        assert torch.equal(drawn_from.get_state(), other.get_state())
+    assert not ahead.looks.waiting
 
 
 @pytest.mark.gpu

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from rbi.data import Episode, Episodes, Sampler, SamplerConfig, Spec
-from rbi.nets.from_logs import LogNetConfig, dropped, networks_for
+from rbi.nets.from_logs import LogNetConfig, _Duel, dropped, networks_for
 from rbi.offline.fit import Fit, FitConfig
 from rbi.offline.learning import learn
 from rbi.sight import Sight
@@ -47,6 +47,13 @@ def test_an_update_follows_the_gradient_of_both_losses(frame):
         part = fit.trained.adam.gradient[start : start + gradient.numel()].view(gradient.shape)
         torch.testing.assert_close(part, gradient, rtol=1e-4, atol=1e-6)
         start += -(-gradient.numel() // 64) * 64
+
+
+def test_the_duel_is_its_formula_and_so_is_its_gradient():
+    out = torch.randn(5, 4, generator=seeded(), dtype=torch.float64).requires_grad_()
+    advantage, value = out[:, :-1], out[:, -1:]
+    torch.testing.assert_close(_Duel.apply(out), value + advantage - advantage.mean(1, keepdim=True))
+    assert torch.autograd.gradcheck(_Duel.apply, out)
 
 
 def test_beta_and_q_learn_what_there_is_to_learn():

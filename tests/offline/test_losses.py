@@ -6,7 +6,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbi.offline.losses import chosen, conservative, double_q, familiar, large_margin, td_error
+from rbi.offline.losses import (
+    chosen,
+    conservative,
+    double_q,
+    error_slope,
+    familiar,
+    imitation_slope,
+    large_margin,
+    td_error,
+)
 
 
 @st.composite
@@ -66,3 +75,15 @@ def test_double_q_asks_the_target_about_the_learners_choice(batch):
     ahead = torch.tensor(expected, dtype=torch.float64)
     error = td_error(q, actions, torch.ones(len(q)), torch.full((len(q),), 0.5), ahead)
     np.testing.assert_allclose(error, 1 + 0.5 * np.array(expected) - chosen(q, actions).numpy())
+
+
+@given(batches())
+def test_slopes_are_autograds(batch):
+    logits, q, actions = batch
+    logits, q = logits.requires_grad_(), q.requires_grad_()
+    loss = torch.nn.functional.cross_entropy(logits, actions)
+    (expected,) = torch.autograd.grad(loss, logits)
+    torch.testing.assert_close(imitation_slope(torch.softmax(logits, 1).detach(), actions), expected)
+    error = chosen(q, actions) - 1.5
+    (expected,) = torch.autograd.grad(error.square().mean(), q)
+    torch.testing.assert_close(error_slope(error.detach(), actions, q.shape[1]), expected)

@@ -7,7 +7,6 @@ Which steps there are, their returns and where their frames lie is worked out on
 """
 
 import mmap
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,19 +131,10 @@ class Sampler:
             raise ValueError("no step is left to draw from: every return was cut off too early")
         self.from_ = torch.from_numpy(self.usable).to(at)
         self.mass = None if weights is None else running_sum(weights, self.usable, data.steps).to(at)
-        self.waiting: deque[Batch] = deque()
         self.mapped_limit = mapped_bytes() + (config.memory_bytes or 0)
 
     def draw(self, batch: int | None = None) -> Batch:
-        """A batch: one that was drawn ahead, or a new one, which can be of another size."""
-        return self.waiting.popleft() if self.waiting and batch is None else self.drawn(batch)
-
-    def draw_ahead(self) -> None:
-        """Draw a batch now that `draw` will give."""
-        self.waiting.append(self.drawn())
-
-    def drawn(self, batch: int | None = None) -> Batch:
-        """A new batch."""
+        """A batch, which can be of another size."""
         if batch is not None and batch < 1:
             raise ValueError(f"batch = {batch}: must be at least 1")
         size = (batch or self.config.batch,)

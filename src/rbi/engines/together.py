@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from rbi.data import Sampler
 from rbi.nets.beside import Beside
 from rbi.nets.graphs import warmed
-from rbi.offline.learning import LearnsFromLogs
+from rbi.offline.learning import LearnsFromLogs, Looks
 
 AHEAD = 20  # graphs that may wait in a stream before the host waits for it
 BURST = 8  # updates in one graph, where nothing is to be done between them
@@ -33,7 +32,7 @@ class Lane:
 
 
 class GraphedLane(Lane):
-    """A learner whose update is a graph on a stream; a steady one's next batch is drawn beside it."""
+    """A learner whose update is a graph on a stream; a steady one looks at the next batch beside it."""
 
     def __init__(self, learner: LearnsFromLogs, device: torch.device) -> None:
         super().__init__(learner)
@@ -43,7 +42,8 @@ class GraphedLane(Lane):
         keep = list(learner.state().values())
         self.graph = warmed(learner.update, self.stream, learner.generators(), keep)
         if learner.steady is not None:
-            self.burst = warmed(burst_of(learner, learner.steady, device), self.stream, learner.generators(), keep)
+            burst = burst_of(learner, learner.steady, device)
+            self.burst = warmed(burst, self.stream, learner.generators(), keep)
 
     def step(self, most: int) -> None:
         done = self.done[self.replays % AHEAD]
@@ -65,16 +65,16 @@ def lane(learner: LearnsFromLogs, device: torch.device, *, graphed: bool) -> Lan
     return GraphedLane(learner, device) if graphed else Lane(learner)
 
 
-def burst_of(learner: LearnsFromLogs, sampler: Sampler, device: torch.device) -> Callable[[], None]:
-    """Several updates: while one is taken, the batch of the next is drawn on a second stream."""
+def burst_of(learner: LearnsFromLogs, looks: Looks, device: torch.device) -> Callable[[], None]:
+    """Several updates: while one is taken, the batch of the next is drawn and looked at on a second stream."""
     beside = Beside(device)
 
     def burst() -> None:
-        sampler.draw_ahead()
+        looks.ahead()
         for left in reversed(range(BURST)):
             if left:
                 with beside.overlapping():
-                    sampler.draw_ahead()
+                    looks.ahead()
             learner.update()
             beside.join()
 

@@ -5,6 +5,7 @@ dropout -> (convolution -> batch norm -> ReLU) x 3 -> linear -> batch norm -> Re
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,15 +87,15 @@ class LogNet(nn.Module):
             features = config.latent
         self.heads = nn.Linear(config.latent, sight.actions + 1)
 
-    def forward(self, seen: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """`[B, A]` and `[B]`, in float32. With a generator, a share of the last hidden layer is blanked."""
+    def forward(self, seen: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """`[B, A + 1]`, in float32. With a generator, a share of the last hidden layer is blanked."""
         for layer in self.layers:
             seen = layer(seen)
         seen = seen.flatten(1)
         for layer in self.dense:
             seen = layer(seen)
-        out = self.heads(dropped(seen, self.latent_dropout, generator)).float()
-        return out[:, :-1], out[:, -1]
+        out: Tensor = self.heads(dropped(seen, self.latent_dropout, generator))
+        return out.float()
 
 
 def dropped(x: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
@@ -118,8 +119,8 @@ class LoggedPolicyNet(nn.Module):
 
     def forward(self, seen: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Logits `[B, A]`."""
-        logits, _ = self.net(seen, generator)
-        return logits
+        out: Tensor = self.net(seen, generator)
+        return out[:, :-1]
 
 
 class LoggedQNet(nn.Module):
@@ -133,8 +134,23 @@ class LoggedQNet(nn.Module):
         self, seen: Tensor, _pi: Tensor | None = None, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """Q(s, .) `[B, A]` and V(s) `[B]`."""
-        advantage, value = self.net(seen, generator)
-        return value[:, None] + advantage - advantage.mean(1, keepdim=True), value
+        out = self.net(seen, generator)
+        return _Duel.apply(out), out[:, -1]
+
+
+class _Duel(torch.autograd.Function):
+    """`[B, A + 1]`, advantages a and V, to Q = V + a - mean a; with few kernels, since they are small."""
+
+    @staticmethod
+    def forward(_ctx: Any, out: Tensor) -> Tensor:
+        advantage, value = out[:, :-1], out[:, -1:]
+        return advantage + (value - advantage.mean(1, keepdim=True))
+
+    @staticmethod
+    def backward(_ctx: Any, *grads: Tensor) -> Tensor:
+        (dq,) = grads
+        of_value = dq.sum(1, keepdim=True)
+        return torch.cat([torch.sub(dq, of_value, alpha=1 / dq.shape[1]), of_value], 1)
 
 
 class LogNetworks(nn.Module):

@@ -19,7 +19,7 @@ from torch import Tensor
 from rbi.data import Batch, Sampler
 from rbi.nets.from_logs import LogNetConfig, LogNetworks
 from rbi.nets.trained import Trained
-from rbi.offline.learning import means
+from rbi.offline.learning import Looks, means
 from rbi.offline.losses import chosen, large_margin, td_error
 from rbi.offline.priorities import Priorities
 from rbi.offline.td import Target, among, legal_ahead, refuse_dropout, refuse_unfit, without_dropout
@@ -77,7 +77,7 @@ class DqfdConfig:
 class Dqfd:
     """A Q-net that learns from two samplers of the same episodes, on their device: of 1-step and of n-step returns."""
 
-    steady: Sampler | None = None
+    steady: Looks | None = None
 
     def __init__(self, config: DqfdConfig, networks: LogNetworks, one_step: Sampler, n_step: Sampler) -> None:
         refuse_unlike(config, one_step, n_step)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from rbi.data import Sampler
 from rbi.nets.beside import Beside
-from rbi.nets.from_logs import LogNetConfig, LogNetworks, dropped
+from rbi.nets.from_logs import LogNetConfig, LogNetworks
 from rbi.nets.trained import Trained
-from rbi.offline.learning import means
+from rbi.offline.learning import Looks, means
+from rbi.offline.losses import chosen, error_slope, imitation_slope
 
 METRICS = ("beta_loss", "beta_accuracy", "q_loss", "q")
 
@@ -42,8 +42,11 @@ class Fit:
 
     def __init__(self, config: FitConfig, networks: LogNetworks, sampler: Sampler, generator: torch.Generator) -> None:
         self.config, self.sampler, self.generator = config, sampler, generator
-        self.steady: Sampler | None = sampler
         self.networks, self.sight = networks, networks.sight
+        # what is seen is blanked by numbers of its own, so that it can be looked at ahead
+        self.blanking = torch.Generator(generator.device).manual_seed(generator.initial_seed() + 1)
+        self.looks = Looks(sampler, self.sight, config.nets.input_dropout, self.blanking)
+        self.steady: Looks | None = self.looks
         self.trained = Trained(networks.train(), sampler.device, config.learning_rate, config.adam_epsilon)
         self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=sampler.device)
         self.beside = Beside(sampler.device)
@@ -56,31 +59,28 @@ class Fit:
         """
         assert self.networks.pi is not None
         self.networks.train()
-        batch = self.sampler.draw()
-        seen = dropped(self.sight.look(batch.states, torch.float32), self.config.nets.input_dropout, self.generator)
-        size = len(batch.actions)
+        batch, seen = self.looks.next()
         with self.beside.overlapping():
             logits = self.networks.pi(seen, self.generator)
         q, _ = self.networks.q(seen, generator=self.generator)
         self.beside.join()
         with torch.no_grad():
-            taken = functional.one_hot(batch.actions, self.sight.actions).to(q.dtype)
             allowed = logits if batch.legal is None else logits.masked_fill(~batch.legal, -torch.inf)
             beta = torch.softmax(allowed, 1)
-            error = (q * taken).sum(1) - batch.returns
+            error = chosen(q, batch.actions) - batch.returns
             error = error if batch.whole is None else error * batch.whole  # what came of a step that was cut off?
-            slopes = [(beta - taken) / size, 2 * error[:, None] * taken / size]
-            self.count(beta, taken, error, q)
+            self.count(beta, batch.actions, error, q)
+            slopes = [imitation_slope(beta, batch.actions), error_slope(error, batch.actions, self.sight.actions)]
         self.trained.descend([logits, q], slopes, self.beside)
 
     def passed(self) -> None:
         """Count an update."""
         self.updates += 1
 
-    def count(self, beta: Tensor, taken: Tensor, error: Tensor, q: Tensor) -> None:
+    def count(self, beta: Tensor, actions: Tensor, error: Tensor, q: Tensor) -> None:
         """Add up what is worth watching; read by `metrics`."""
-        probs = (beta * taken).sum(1).clamp(min=1e-30)
-        right = (beta * (1 - taken)).amax(1) < probs
+        probs = chosen(beta, actions).clamp(min=1e-30)
+        right = beta.scatter(1, actions[:, None], 0.0).amax(1) < probs
         values = [-probs.log().mean(), right.float().mean(), error.square().mean(), q.mean()]
         self.sums += torch.stack([*values, torch.ones((), device=q.device)])
 
@@ -90,7 +90,7 @@ class Fit:
 
     def generators(self) -> list[torch.Generator]:
         """Whatever an update draws from."""
-        return [self.sampler.generator, self.generator]
+        return [self.sampler.generator, self.generator, self.blanking]
 
     def state(self) -> dict[str, Tensor]:
         """All that changes while learning, without a copy; the random states are the generators'."""

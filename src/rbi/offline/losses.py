@@ -1,4 +1,5 @@
-"""Losses of learning Q from a fixed data set, an example at a time: `[B]`. Weighting and means happen elsewhere."""
+"""Losses of learning from a fixed data set, an example at a time: `[B]`. Weighting and means happen elsewhere; but the
+slopes of beta's and Q's own losses, `[B, A]`, are those of their means."""
 
 import torch
 from torch import Tensor
@@ -41,6 +42,27 @@ def familiar(logits: Tensor, threshold: float) -> Tensor:
     log_probs = torch.log_softmax(logits, 1)
     ratio = (log_probs - log_probs.amax(1, keepdim=True)).exp()
     return ratio >= threshold
+
+
+def imitation_slope(beta: Tensor, actions: Tensor) -> Tensor:
+    """The gradient of mean -log beta(a | s) at beta's logits: (beta - [a]) / B.
+
+    >>> imitation_slope(torch.tensor([[0.75, 0.25]]), torch.tensor([0]))
+    tensor([[-0.2500,  0.2500]])
+    """
+    share = 1 / len(beta)
+    return (beta * share).scatter_(1, actions[:, None], -share, reduce="add")
+
+
+def error_slope(error: Tensor, actions: Tensor, count: int) -> Tensor:
+    """The gradient of mean error^2 at Q, where error = Q(s, a) - R: 2 error [a] / B.
+
+    >>> error_slope(torch.tensor([3.0, 1.0]), torch.tensor([0, 1]), 2)
+    tensor([[3., 0.],
+            [0., 1.]])
+    """
+    slope = error.new_zeros(len(error), count)
+    return slope.scatter_(1, actions[:, None], (error * (2 / len(error)))[:, None])
 
 
 def chosen(q: Tensor, actions: Tensor) -> Tensor:

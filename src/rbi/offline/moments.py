@@ -17,7 +17,7 @@ from rbi.nets.from_logs import LogNetworks
 from rbi.offline.calibration import Array, best_temperature
 from rbi.offline.fit import Fit
 from rbi.offline.held_out import answers_about, diagnosis, split
-from rbi.offline.learning import frozen
+from rbi.offline.learning import Looks, frozen
 from rbi.offline.scaling import Scaling, unscaled
 
 ASKED = 10_000  # held-out steps that a look takes in, evenly spread
@@ -32,7 +32,7 @@ class BestMoments:
     `goal` is how many updates there will be, `held` has the episodes that choose.
     """
 
-    steady: Sampler | None = None
+    steady: Looks | None = None
 
     def __init__(self, fit: Fit, goal: int, scaling: Scaling, held: Sampler) -> None:
         self.fit, self.goal, self.scaling, self.held = fit, goal, scaling, held

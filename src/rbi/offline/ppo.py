@@ -16,7 +16,7 @@ from rbi import measures
 from rbi.data import Sampler
 from rbi.nets.from_logs import LogNetworks
 from rbi.nets.trained import Trained
-from rbi.offline.learning import frozen, means
+from rbi.offline.learning import Looks, frozen, means
 
 METRICS = ("ppo_objective",)
 
@@ -52,12 +52,14 @@ class PpoAscent:
         self.pi = copy.deepcopy(learned.pi).eval()
         self.trained = Trained(self.pi, sampler.device, config.learning_rate)
         self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=sampler.device)
-        self.steady: Sampler | None = sampler
+        self.looks = Looks(sampler, self.sight)
+        self.steady: Looks | None = self.looks
         self.updates = 0
 
     def update(self) -> None:
         """One step uphill."""
-        objective = self.objective(self.sight.look(self.sampler.draw().states, torch.float32)).mean()
+        _, seen = self.looks.next()
+        objective = self.objective(seen).mean()
         self.sums += torch.stack([objective.detach(), torch.ones_like(objective)])
         self.trained.descend([-objective])
 

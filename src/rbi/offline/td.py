@@ -25,7 +25,7 @@ from rbi.data import Batch, Sampler
 from rbi.nets.from_logs import LogNetConfig, LogNetworks
 from rbi.nets.trained import Trained
 from rbi.nets.vectors import attach
-from rbi.offline.learning import frozen, means
+from rbi.offline.learning import Looks, frozen, means
 from rbi.offline.losses import chosen, conservative, double_q, familiar, td_error
 from rbi.returns import huber
 
@@ -76,7 +76,7 @@ class TemporalDifference:
     BCQ and by nothing else.
     """
 
-    steady: Sampler | None = None
+    steady: Looks | None = None
 
     def __init__(self, config: TdConfig, networks: LogNetworks, sampler: Sampler, beta: nn.Module | None) -> None:
         if config.familiar and beta is None:
