@@ -21,14 +21,22 @@ class Trained:
         self.adam = Adam(self.vector, self.vector, learning_rate, epsilon)
 
     def descend(
-        self, outputs: Sequence[Tensor], slopes: Sequence[Tensor] | None = None, beside: Beside | None = None
+        self,
+        outputs: Sequence[Tensor],
+        slopes: Sequence[Tensor] | None = None,
+        *,
+        beside: Beside | None = None,
+        penalty: float = 0.0,
     ) -> None:
         """One step down, where `slopes` are the losses' gradients at the outputs; without them the outputs are losses
-        themselves. What was computed on a stream `beside` has its gradient computed there."""
+        themselves. What was computed on a stream `beside` has its gradient computed there. `penalty` times the sum of
+        all weights' squares is part of the loss."""
         gradients = torch.autograd.grad(outputs, self.parameters, slopes)
         if beside is not None:
             beside.join()
         join(gradients, self.module, self.adam.gradient)
+        if penalty:
+            self.adam.gradient.add_(self.vector, alpha=2 * penalty)
         self.adam.step()
 
     def state(self) -> dict[str, Tensor]:

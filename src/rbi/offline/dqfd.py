@@ -112,13 +112,14 @@ class Dqfd:
         error_far = td_error(q, far.actions, far.returns, far.discount, ahead_far)
         behind = large_margin(among(q, near.legal), near.actions, self.config.margin)
         losses = huber(error) + self.config.weight_n * huber(error_far) + self.config.weight_margin * behind
-        squares = torch.stack([weight.square().sum() for weight in self.trained.parameters]).sum()
-        loss = (importance * losses).mean() + self.config.weight_l2 * squares
+        loss = (importance * losses).mean()
         with torch.no_grad():
+            squares = self.trained.vector.square().sum()
             watched = [huber(error), huber(error_far), behind, squares, chosen(q, near.actions), importance]
-            self.sums += torch.stack([loss, *(value.mean() for value in watched), torch.ones_like(loss)])
+            whole = loss + self.config.weight_l2 * squares
+            self.sums += torch.stack([whole, *(value.mean() for value in watched), torch.ones_like(loss)])
             self.priorities.renew(positions, error.detach())
-        self.trained.descend([loss])
+        self.trained.descend([loss], penalty=self.config.weight_l2)
 
     def ahead(self, near: Batch, far: Batch) -> tuple[Tensor, Tensor]:
         """V one step and n steps ahead, `[B]` each: both in one pass through each network."""

@@ -71,7 +71,7 @@ class Fit:
             error = error if batch.whole is None else error * batch.whole  # what came of a step that was cut off?
             self.count(beta, batch.actions, error, q)
             slopes = [imitation_slope(beta, batch.actions), error_slope(error, batch.actions, self.sight.actions)]
-        self.trained.descend([logits, q], slopes, self.beside)
+        self.trained.descend([logits, q], slopes, beside=self.beside)
 
     def passed(self) -> None:
         """Count an update."""
