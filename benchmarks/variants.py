@@ -2,6 +2,16 @@
 
 from dataclasses import replace
 
+FRESH = (  # each state is drawn four times, soon after it was seen
+    ("pace", "states_per_update", 64.0),
+    ("learner", "batch", 256),
+    ("learner", "learning_rate", 2.5e-4),
+    ("learner", "final_rate", 0.1),
+    ("learner", "target_updates", 200),
+    ("replay", "states", 250_000),
+    ("actor", "exploration", 0.1),
+)
+
 VARIANTS = {  # changes of the preset: part, setting, value
     "base": (),
     "pi": (("learner", "centres", "pi"),),
@@ -28,16 +38,8 @@ VARIANTS = {  # changes of the preset: part, setting, value
         ("replay", "states", 250_000),
         ("pace", "states_per_update", 10.0),
     ),
-    "fresh": (  # each state is drawn four times, soon after it was seen, and without bias
-        ("pace", "states_per_update", 64.0),
-        ("learner", "batch", 256),
-        ("learner", "learning_rate", 2.5e-4),
-        ("learner", "final_rate", 0.1),
-        ("learner", "target_updates", 200),
-        ("replay", "states", 250_000),
-        ("replay", "importance_exponent", 1.0),
-        ("actor", "exploration", 0.1),
-    ),
+    "fresh": (*FRESH, ("replay", "priority_exponent", 0.0)),
+    "fresh-unbiased": (*FRESH, ("replay", "importance_exponent", 1.0)),
     "uniform": (("replay", "priority_exponent", 0.0),),
     "unbiased": (("replay", "importance_exponent", 1.0),),
     "net": (("learner", "bootstraps", "net"),),
