@@ -25,6 +25,7 @@ VARIANTS = {  # changes of the preset: part, setting, value
     "epsilon1.5e-5": (("learner", "adam_epsilon", 1.5e-5),),
     "rate0.25": (("learner", "learning_rate", 2.5e-5),),
     "rate2.5": (("learner", "learning_rate", 2.5e-4),),
+    "rate2.5-falling": (("learner", "learning_rate", 2.5e-4), ("learner", "final_rate", 0.1)),
     "target200": (("learner", "target_updates", 200),),
     "target200-anneal": (
         ("learner", "target_updates", 200),
