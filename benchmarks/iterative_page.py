@@ -67,10 +67,10 @@ replay is used; Ape-X is ahead of it at equal updates.
   45, its favourite actions alone 46, those of Q 42 (12 games each, a processor). So values of actions are learned too
   coarsely for a fast ball.
 - *Beside DQN elsewhere.* No run here saw more than 7.8 million states, and the one that did has games of 400 beside a
-  median of 51. DQN of Stable-Baselines3 is reported with 103 after 2.6 million states and 148 after 10 (its pull request
-  28, exploring), that of OpenAI with 131 and of RLlib with 123 (rl-baselines-zoo, issue 49); others report to be stuck
-  near 50 with priorities and duelling (rlpyt, issue 96). They take one step of 0.0001 for each 32 samples; the long runs
-  here take it for 128.
+  median of 51. DQN of Stable-Baselines3 is reported with 103 after 2.6 million states and 148 after 10 (its pull
+  request 28, while exploring), that of OpenAI with 131 and of RLlib with 123 (rl-baselines-zoo, issue 49); others
+  report to be stuck near 50 with priorities and duelling (rlpyt, issue 96). Stable-Baselines3 takes a step of 0.0001
+  for every 32 samples; the long runs here take it for 128.
 - *Next to try:* a whole ten minutes, in which the emulator gives 10 million states, with a step of 0.00025 that falls;
   and four times as many states an update, drawn uniformly.
 """
