@@ -39,11 +39,11 @@ GAMES_HEAD = f"""
 ## Learning from a crowd
 
 The paper's table of section 4, for crowds that are recorded on the spot: policies that Ape-X had at several ages, each
-with a manner of its own, and random ones. Three seeds of everything that learns; 100 episodes of every seed and row.
-*P(below)* is the probability that a policy's mean is below that of the cloned behaviour; *not below* means that it
-loses less than {100 * MARGIN:.0f}%, and *above* that it loses nothing, with 95% confidence. *IQM* is the mean of the
-middle half. The paper's crowd are people who play far better, its data are larger, and it learns for 1,562,500 updates;
-scores are not to be compared with its own, only how they stand to the clone's.
+with a manner of its own, and random ones. *P(below)* is the probability that a policy's mean is below that of the
+cloned behaviour; *not below* means that it loses less than {100 * MARGIN:.0f}%, and *above* that it loses nothing, with
+95% confidence. *IQM* is the mean of the middle half. The paper's crowd are people who play far better, its data are
+larger, and it learns for 1,562,500 updates; scores are not to be compared with its own, only how they stand to the
+clone's.
 """
 
 GAME_HEAD = """
@@ -52,7 +52,7 @@ GAME_HEAD = """
 ![scores while learning](figures/offline-{name}.png)
 
 {crowd[players]} players, {crowd[all_episodes]} episodes, {crowd[steps]:,} steps; {updates:,} updates.
-Every row: {told}. Points of the curves are means of {at_points} episodes.
+Every row: {seeds} seeds, {episodes} episodes in all; {told}. Points of the curves are means of {at_points} episodes.
 """
 
 
@@ -105,7 +105,11 @@ def game(result, measured_on):
     name = result["env"].removeprefix("ALE/").rsplit("-v", 1)[0]
     of_paper = PAPER.get(name, {})
     at_points = " and ".join(f"{point['episodes']:,}" for point in result["curve"])
-    lines = [GAME_HEAD.format(game=name, name=name.lower(), at_points=at_points, **result)]
+    last = result["curve"][-1]
+    seeds, episodes = len(last["means"]["behavior"]), last["episodes"]
+    lines = [
+        GAME_HEAD.format(game=name, name=name.lower(), at_points=at_points, seeds=seeds, episodes=episodes, **result)
+    ]
     lines += ["| policy | mean | 95% | IQM | median | quartiles | P(below) | verdict | paper |"]
     lines += ["|---|--:|--:|--:|--:|--:|--:|---|--:|"]
     for row in [result["crowd"] | {"name": "crowd"}, *result["rows"]]:
@@ -113,9 +117,8 @@ def game(result, measured_on):
         cells = [NAMES.get(row["name"], row["name"]), number(row["mean"]), between(row["interval"])]
         cells += [number(row["iqm"]) if "iqm" in row else "", number(row["median"]), between(row["quartiles"])]
         cells += [f"{row['below']:.2f}" if compared else "", row["verdict"] if compared else ""]
-        lines.append(
-            "| " + " | ".join([*cells, number(of_paper[row["name"]]) if row["name"] in of_paper else ""]) + " |"
-        )
+        cells += [f"{of_paper[row['name']]:,}" if row["name"] in of_paper else ""]
+        lines.append("| " + " | ".join(cells) + " |")
     compared = beside_paper(result["rows"], of_paper) + clone_beside_crowd(result, of_paper)
     compared += [f"\nLeft out: {row}, {why}." for row, why in result.get("left_out", {}).items()]
     return "\n".join([*lines, *compared, f"\n{measured_on(result)}"])
