@@ -2,16 +2,6 @@
 
 from dataclasses import replace
 
-FRESH = (  # each state is drawn four times, soon after it was seen
-    ("pace", "states_per_update", 64.0),
-    ("learner", "batch", 256),
-    ("learner", "learning_rate", 2.5e-4),
-    ("learner", "final_rate", 0.1),
-    ("learner", "target_updates", 200),
-    ("replay", "states", 250_000),
-    ("actor", "exploration", 0.1),
-)
-
 VARIANTS = {  # changes of the preset: part, setting, value
     "base": (),
     "pi": (("learner", "centres", "pi"),),
@@ -25,6 +15,7 @@ VARIANTS = {  # changes of the preset: part, setting, value
     "epsilon1.5e-5": (("learner", "adam_epsilon", 1.5e-5),),
     "rate0.25": (("learner", "learning_rate", 2.5e-5),),
     "rate2.5": (("learner", "learning_rate", 2.5e-4),),
+    "rate5-falling": (("learner", "learning_rate", 5e-4), ("learner", "final_rate", 0.1)),
     "rate2.5-falling": (("learner", "learning_rate", 2.5e-4), ("learner", "final_rate", 0.1)),
     "target200": (("learner", "target_updates", 200),),
     "target200-anneal": (
@@ -39,8 +30,14 @@ VARIANTS = {  # changes of the preset: part, setting, value
         ("replay", "states", 250_000),
         ("pace", "states_per_update", 10.0),
     ),
-    "fresh": (*FRESH, ("replay", "priority_exponent", 0.0)),
-    "fresh-unbiased": (*FRESH, ("replay", "importance_exponent", 1.0)),
+    "fresh": (  # each state is drawn four times, soon after it was seen
+        ("pace", "states_per_update", 64.0),
+        ("learner", "batch", 256),
+        ("learner", "learning_rate", 5e-4),
+        ("learner", "final_rate", 0.1),
+        ("learner", "target_updates", 200),
+        ("replay", "states", 250_000),
+    ),
     "uniform": (("replay", "priority_exponent", 0.0),),
     "unbiased": (("replay", "importance_exponent", 1.0),),
     "net": (("learner", "bootstraps", "net"),),
