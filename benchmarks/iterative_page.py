@@ -60,9 +60,9 @@ replay is used; Ape-X is ahead of it at equal updates.
   before a lost life in the stack. The tables below.
 - *Nor precision.* Of 600 states that the policy after 110,000 updates met, bfloat16 changes Q's favourite action in
   none (looked at once).
-- *Nor the policy's own noise.* Of that policy, drawn from, the score is 45; of its favourite actions alone 46, of Q's 42
-  (12 games each, a processor). Looked at in 38,000 states, Q is right on average (V 1.76, returns 1.91), but explains
-  a quarter of the returns' variance, and still expects 0.8 four to seven steps before a life is lost.
+- *Nor the policy's own noise.* Drawn from, that policy scores 45; its favourite actions alone 46, those of Q 42 (12
+  games each, a processor). Looked at in 38,000 states, Q is right on average (V 1.76, returns 1.91), but explains a
+  quarter of the returns' variance, and still expects 0.8 four to seven steps before a life is lost.
 - *It is how fast the networks learn to see.* The same actors, learner and replay, shown ball, paddle and bricks from
   the emulator's memory in place of pictures (hidden layers of 256, step 0.00025), score 121 after 46,000 updates and
   0.76 million states on two cores, and still rise; with a uniform draw 46. From pictures it is 21 by then. And
