@@ -119,9 +119,9 @@ def game(result, measured_on):
         cells += [f"{row['below']:.2f}" if compared else "", row["verdict"] if compared else ""]
         cells += [f"{of_paper[row['name']]:,}" if row["name"] in of_paper else ""]
         lines.append("| " + " | ".join(cells) + " |")
-    compared = beside_paper(result["rows"], of_paper) + clone_beside_crowd(result, of_paper)
-    compared += [f"\nLeft out: {row}, {why}." for row, why in result.get("left_out", {}).items()]
-    return "\n".join([*lines, *compared, f"\n{measured_on(result)}"])
+    told = beside_paper(result["rows"], of_paper) + clone_beside_crowd(result, of_paper)
+    told += [f"\nLeft out: {row}, {why}." for row, why in result.get("left_out", {}).items()]
+    return "\n".join([*lines, *told, f"\n{measured_on(result)}"])
 
 
 def beside_paper(rows, of_paper):

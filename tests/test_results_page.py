@@ -49,6 +49,20 @@ def test_the_readmes_training_speed_is_the_measured_one():
     assert f"the learner alone takes {round(row['learner_alone_updates_per_second'], -1):,.0f}" in text
 
 
+def test_the_readmes_games_are_the_measured_ones():
+    times, below = [], []
+    for result in offline_page.games():
+        rows = {row["name"]: row for row in result["rows"]}
+        times.append(rows["reroute(0.5,1.5)"]["mean"] / rows["behavior"]["mean"])
+        below += [result["env"] for _ in range(rows["greedy"]["verdict"] == "below")]
+        assert rows["reroute(0.5,1.5)"]["verdict"] == "above"
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert len(times) == 3
+    assert f"scores {min(times):.1f} to {max(times):.1f} times as much" in text
+    assert len(below) == 1
+    assert "greedy falls below it in one" in text
+
+
 def test_a_policy_agrees_with_the_paper_where_both_say_that_it_is_below_or_both_that_it_is_not():
     names = ("reroute(0.5,1.5)", "tv(0.25)", "DQfD", "reroute(0,2)", "greedy")
     verdicts = dict(zip(names, ("not below", "above", "below", "open", "below"), strict=True))

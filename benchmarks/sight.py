@@ -1,0 +1,230 @@
+"""What holds Breakout: RBI shown the emulator's memory in place of pictures, and how fast convolutions learn to see.
+
+python -m benchmarks.sight --seconds 1440        two runs after each other, then six networks; about an hour on a core
+
+From memory, ball, paddle and bricks are exact and a small network suffices; all else is as with pictures. And
+convolutions of the same kind are taught ball and paddle of unseen games, by stacks of frames as players see them.
+"""
+
+import argparse
+import itertools
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from ale_py import ALEInterface, LoggerMode, roms
+from torch import nn
+from torch.nn import functional
+
+from benchmarks.timing import machine
+from benchmarks.variants import VARIANTS, variant
+from rbi.engines.local import LocalEngine
+from rbi.envs import Seen
+from rbi.evaluation.scripted import breakout
+from rbi.nets.networks import Trunk
+from rbi.online.plan import GROUPS, PAPER_FRAMES, plan
+from rbi.returns import GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED
+from rbi.sight import Sight
+
+RESULTS = Path(__file__).parent / "results"
+SKIP, BALL_X, BALL_Y, PADDLE, BRICKS = (
+    4,
+    99,
+    101,
+    72,
+    36,
+)  # where Breakout keeps them; bricks are bits of the first bytes
+RUNS = {"priorities": "base", "uniform": "uniform"}
+PLAYERS, EVERY = 64, 60  # seconds between two looks at the scores
+SIGHT = Sight((84, 84), 4, 4)
+KINDS, RATES = ("plain", "he", "layer norm"), (1e-4, 5e-4)
+LESSONS, BATCH, LOOKS = 900, 64, 6
+MIDDLE, SCALE = np.array([127, 110, 120], np.float32), 50  # what is taught: (position - middle) / scale
+
+
+def game(seed):
+    ALEInterface.setLoggerMode(LoggerMode.Error)
+    ale = ALEInterface()
+    ale.setInt("random_seed", seed)
+    ale.setFloat("repeat_action_probability", 0.0)
+    ale.loadROM(roms.get_rom_path("breakout"))
+    return ale
+
+
+class Memory:
+    """Games of Breakout seen by what is in their memory, as a `VectorEnv`."""
+
+    frame, stack, actions, moving = (BRICKS + 4,), 4, 4, False
+
+    def __init__(self, players, seed):
+        self.rng = np.random.default_rng(seed)
+        self.players, self.games = players, [game(int(s)) for s in self.rng.integers(2**31, size=players)]
+        self.moves = self.games[0].getMinimalActionSet()
+
+    def start(self, ale):
+        """A new game: up to 30 times nothing, then the serve."""
+        ale.reset_game()
+        for _ in range(int(self.rng.integers(1, 31))):
+            ale.act(self.moves[0])
+        ale.act(self.moves[1])
+
+    def look(self):
+        ram = np.stack([ale.getRAM() for ale in self.games])
+        ball = ram[:, BALL_Y] > 0
+        x, y, paddle = (ram[:, at].astype(np.float32) for at in (BALL_X, BALL_Y, PADDLE))
+        near = [ball * (x - 127) / 25, ball * (y - 110) / 25, ball, (paddle - 120) / 25]
+        bricks = np.unpackbits(ram[:, :BRICKS, None], axis=2).sum(2) / 8
+        return np.concatenate([np.stack(near, 1), bricks], 1).astype(np.float32)
+
+    def reset(self, _seed):
+        for ale in self.games:
+            self.start(ale)
+        self.lives, self.over = np.array([ale.lives() for ale in self.games]), np.zeros(self.players, bool)
+        none = np.zeros(self.players)
+        return Seen(self.look(), np.ones(self.players, bool), none.astype(np.float32), none.astype(np.uint8))
+
+    def send(self, actions):
+        self.moving, self.first = True, self.over.copy()
+        self.reward, self.end = np.zeros(self.players, np.float32), np.full(self.players, GOES_ON, np.uint8)
+        for i, ale in enumerate(self.games):
+            if self.first[i]:
+                self.start(ale)
+            else:
+                self.reward[i] = sum(ale.act(self.moves[actions[i]]) for _ in range(SKIP))
+                self.end[i] = self.ended(ale, self.lives[i])
+            self.lives[i] = ale.lives()
+        self.over = np.isin(self.end, (TERMINATED, TRUNCATED))
+
+    def ended(self, ale, lives):
+        if ale.game_over():
+            return TERMINATED
+        if ale.getEpisodeFrameNumber() >= PAPER_FRAMES:
+            return TRUNCATED
+        return LIFE_LOST if ale.lives() < lives else GOES_ON
+
+    def recv(self):
+        self.moving = False
+        return Seen(self.look(), self.first, self.reward, self.end)
+
+
+def from_memory(change, seconds):
+    """Scores of RBI on the way, all settings but the networks' size and step those of `fast`."""
+    whole = plan("fast", "ALE/Breakout-v5", "rbi")
+    pace = replace(whole.pace, updates=600_000, players=PLAYERS, hidden=256, start_states=20_000)
+    whole = replace(whole, pace=pace, learner=replace(whole.learner, learning_rate=2.5e-4))
+    worlds = [Memory(PLAYERS // GROUPS, group) for group in range(GROUPS)]
+    engine = LocalEngine(variant(whole, VARIANTS[change]), 0, torch.device("cpu"), worlds)
+    start, curve = time.perf_counter(), []
+    for _ in engine.ticks():
+        past = time.perf_counter() - start
+        if past > EVERY * (len(curve) + 1):
+            told = engine.metrics()
+            curve.append({"seconds": round(past)} | {k: told[k] for k in ("updates", "states", "score", "q")})
+            print(change, curve[-1], flush=True)
+        if past > seconds:
+            return curve
+    return curve
+
+
+def pictures(steps=1500, games=8):
+    """Frames `[steps, games, 84, 84]` as players see them, where ball and paddle are, and frames since each start."""
+    rng, all_games = np.random.default_rng(0), [game(seed) for seed in range(games)]
+    high, wide = smaller(210, 84), smaller(160, 84)
+    moves = all_games[0].getMinimalActionSet()
+    frames, where = np.zeros((steps, games, 84, 84), np.uint8), np.zeros((steps, games, 3), np.float32)
+    age = np.zeros((steps, games), int)
+    for t in range(steps):
+        chosen = breakout(frames[t - 2 : t].swapaxes(0, 1)) if t > 1 else np.ones(games, int)
+        chosen = np.where(rng.random(games) < 0.15, rng.integers(4, size=games), chosen)
+        for i, ale in enumerate(all_games):
+            age[t, i] = 0 if ale.game_over() or t == 0 else age[t - 1, i] + 1
+            if ale.game_over():
+                ale.reset_game()
+            shown = [(ale.act(moves[chosen[i]]), ale.getScreenGrayscale())[1] for _ in range(SKIP)]
+            frames[t, i] = np.round(high @ np.maximum(*shown[-2:]).astype(np.float32) @ wide.T)
+            where[t, i] = ale.getRAM()[[BALL_X, BALL_Y, PADDLE]]
+    return frames, where, age
+
+
+def smaller(size, to):
+    """A matrix that averages `size` pixels to `to`, each by how much of it lies within."""
+    edges = np.arange(to + 1) * size / to
+    low, high = edges[:-1, None], edges[1:, None]
+    pixel = np.arange(size)
+    return (np.clip(np.minimum(high, pixel + 1) - np.maximum(low, pixel), 0, None) * to / size).astype(np.float32)
+
+
+class Pupil(nn.Module):
+    """The trunk of the online networks and a hidden layer, to say where ball and paddle are."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.trunk = Trunk(SIGHT, 512)
+        self.hidden, self.out = nn.Linear(self.trunk.features, 512), nn.Linear(512, 3)
+        sizes = [layer.filters for layer in self.trunk.layers]
+        self.norms = nn.ModuleList(map(nn.LayerNorm, (*sizes, 512))) if kind == "layer norm" else [nn.Identity()] * 4
+        if kind == "he":
+            for weight, bias in zip(
+                (*self.trunk.weights, self.hidden.weight), (*self.trunk.biases, self.hidden.bias), strict=True
+            ):
+                nn.init.kaiming_normal_(weight)
+                nn.init.zeros_(bias)
+
+    def forward(self, seen):
+        for layer, weight, bias, norm in zip(
+            self.trunk.layers, self.trunk.weights, self.trunk.biases, self.norms, strict=False
+        ):
+            filters = weight.view(-1, layer.kernel, layer.kernel, seen.shape[3]).permute(0, 3, 1, 2)
+            product = functional.conv2d(seen.permute(0, 3, 1, 2), filters, bias, layer.stride)
+            seen = functional.relu(norm(product.permute(0, 2, 3, 1)))
+        return self.out(functional.relu(self.norms[-1](self.hidden(seen.flatten(1)))))
+
+
+def taught(kind, rate, shown, lessons):
+    """Errors in the screen's pixels, root mean square in a game that was not shown, on the way."""
+    frames, where, age = shown
+    states = [(t, i) for t, i in np.argwhere(age >= 3) if where[t, i, 1] > 0]
+    unseen = [k for k in states if k[1] == frames.shape[1] - 1][:1000]
+    states = [k for k in states if k[1] != frames.shape[1] - 1]
+
+    def look(keys):
+        stacks = np.stack([frames[t - 3 : t + 1, i] for t, i in keys])
+        goal = np.stack([(where[t, i] - MIDDLE) / SCALE for t, i in keys])
+        return SIGHT.look(torch.from_numpy(stacks), torch.float32), torch.from_numpy(goal)
+
+    torch.manual_seed(0)
+    pupil, rng, curve = Pupil(kind), np.random.default_rng(2), []
+    adam, (held, goal_held) = torch.optim.Adam(pupil.parameters(), lr=rate), look(unseen)
+    for lesson in range(1, lessons + 1):
+        seen, goal = look([states[k] for k in rng.integers(len(states), size=BATCH)])
+        adam.zero_grad()
+        functional.mse_loss(pupil(seen), goal).backward()
+        adam.step()
+        if lesson % (lessons // LOOKS) == 0:
+            with torch.no_grad():
+                off = torch.cat([pupil(part) for part in held.split(250)]) - goal_held
+            x, y, paddle = (SCALE * off.square().mean(0).sqrt()).tolist()
+            curve.append({"lessons": lesson, "ball_x": round(x, 1), "ball_y": round(y, 1), "paddle": round(paddle, 1)})
+            print(kind, rate, curve[-1], flush=True)
+    return {"kind": kind, "rate": rate, "curve": curve}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=1440.0, help="of each run from memory")
+    parser.add_argument("--lessons", type=int, default=LESSONS)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    told = {"command": f"python -m benchmarks.sight --seconds {asked.seconds:g}", "machine": machine()}
+    told["from_memory"] = {name: from_memory(change, asked.seconds) for name, change in RUNS.items()}
+    shown = pictures()
+    told["taught"] = [taught(kind, rate, shown, asked.lessons) for kind, rate in itertools.product(KINDS, RATES)]
+    (asked.out / "sight-breakout.json").write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
