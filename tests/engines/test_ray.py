@@ -128,6 +128,26 @@ def test_in_lockstep_the_weights_are_the_local_engines_to_the_last_bit(algo, hel
     assert torch.equal(other.replay.state()["shard0.priority"], local.replay.state()["priority"])
 
 
+def test_in_lockstep_a_learner_that_is_late_changes_nothing(engines):
+    whole = small_plan("rbi", replay={"priority_exponent": 0.6})
+    local = run_out(engine_of(whole, seed=3))
+    other = engines(whole, 3, lockstep=True)
+    company = other.opening()
+    while not company.learner.process:
+        company.pump()
+    os.kill(company.learner.process, signal.SIGSTOP)
+    company.put_back()
+    run = Running(other)
+    run.until(lambda: company.slots[0].live and company.stores[0].live)
+    for _ in range(2):
+        next(run.ticks)
+    assert (other.states, other.ledger.flying, company.learner.live) == (0, 0, False)
+    os.kill(company.learner.process, signal.SIGCONT)
+    for _ in run.ticks:
+        pass
+    assert torch.equal(torch.from_numpy(company.of_learner("policy")[1].copy()), local.learner.vector)
+
+
 def test_a_killed_worker_comes_back_and_costs_the_steps_in_flight(engines):
     engine = engines(endless())
     run = Running(engine)

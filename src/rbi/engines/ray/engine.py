@@ -65,15 +65,19 @@ class RayEngine:
 
     def ticks(self) -> Iterator[None]:
         """Train to the end; each time something has happened."""
-        company, lockstep = self.opening(), self.config.lockstep
+        company = self.opening()
         while self.ledger.updates < self.ledger.goal:
-            if not (lockstep and company.calls):
+            if not self.waits(company):
                 self.pay(company)
-            if not (lockstep and company.calls):
+            if not self.waits(company):
                 self.feed(company)
             self.evaluate(company)
             company.pump()
             yield
+
+    def waits(self, company: Company) -> bool:
+        """In lockstep one thing happens at a time, and nobody plays on while the learner is not there to learn."""
+        return self.config.lockstep and (company.calls > 0 or not company.learner.live)
 
     def opening(self) -> Company:
         """The processes of the run, started where that has not been done."""
