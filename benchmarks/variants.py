@@ -17,6 +17,11 @@ VARIANTS = {  # changes of the preset: part, setting, value
     "rate2.5": (("learner", "learning_rate", 2.5e-4),),
     "rate5-falling": (("learner", "learning_rate", 5e-4), ("learner", "final_rate", 0.1)),
     "rate2.5-falling": (("learner", "learning_rate", 2.5e-4), ("learner", "final_rate", 0.1)),
+    "norm2.5-falling": (
+        ("pace", "norm", "layer"),
+        ("learner", "learning_rate", 2.5e-4),
+        ("learner", "final_rate", 0.1),
+    ),
     "target200": (("learner", "target_updates", 200),),
     "target200-anneal": (
         ("learner", "target_updates", 200),

@@ -16,8 +16,8 @@ VECTOR = Sight((3,), 1, 4)
 PICTURE = Sight((40, 44), 4, 3)
 
 
-def policy_of(sight, rule="reroute(0.5,1.5)", c_greedy=0.1, *, with_pi=True):
-    networks = drawn(sight, 16, with_pi=with_pi, seed=1)
+def policy_of(sight, rule="reroute(0.5,1.5)", c_greedy=0.1, *, with_pi=True, norm="none"):
+    networks = drawn(sight, 16, with_pi=with_pi, seed=1, norm=norm)
     return Policy(networks, rbi.parse_rule(rule), c_greedy, env="CartPole-v1", about={"updates": 7})
 
 
@@ -29,9 +29,9 @@ def states_of(sight, count=6):
 
 
 @pytest.mark.parametrize("sight", [VECTOR, PICTURE], ids=["vector", "picture"])
-@pytest.mark.parametrize("with_pi", [True, False])
-def test_a_saved_policy_comes_back_the_same(sight, with_pi, tmp_path):
-    policy, states = policy_of(sight, with_pi=with_pi), states_of(sight)
+@pytest.mark.parametrize(("with_pi", "norm"), [(True, "none"), (False, "none"), (True, "layer")])
+def test_a_saved_policy_comes_back_the_same(sight, with_pi, norm, tmp_path):
+    policy, states = policy_of(sight, with_pi=with_pi, norm=norm), states_of(sight)
     policy.save(tmp_path / "policy")
     again = rbi.load_policy(tmp_path / "policy")
     assert np.array_equal(again.predict_proba(states), policy.predict_proba(states))

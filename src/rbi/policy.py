@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rbi import runs
-from rbi.nets import MOST_HIDDEN, Networks
+from rbi.nets import MOST_HIDDEN, NORMS, Networks
 from rbi.nets.from_logs import LogNetConfig, LogNetworks
 from rbi.rules import Rule, greedy, mix, parse_rule
 from rbi.sight import Sight
@@ -151,7 +151,7 @@ def described(networks: Networks | LogNetworks) -> dict[str, Any]:
     """What a policy's file says about its networks."""
     if isinstance(networks, LogNetworks):
         return {"from_logs": asdict(networks.config), "pi_net": networks.pi is not None}
-    return {"hidden": networks.hidden, "pi_net": networks.pi is not None}
+    return {"hidden": networks.hidden, "norm": networks.norm, "pi_net": networks.pi is not None}
 
 
 def networks_of(sight: Sight, config: dict[str, Any]) -> Networks | LogNetworks:
@@ -160,7 +160,10 @@ def networks_of(sight: Sight, config: dict[str, Any]) -> Networks | LogNetworks:
         return LogNetworks(sight, LogNetConfig(**config["from_logs"]), with_pi=config.get("pi_net") is not False)
     if not 1 <= config["hidden"] <= MOST_HIDDEN:
         raise ValueError(f"hidden = {config['hidden']}: must lie in [1, {MOST_HIDDEN:,}]")
-    return Networks(sight, config["hidden"], with_pi=config["pi_net"] is True)
+    norm = config.get("norm", "none")
+    if norm not in NORMS:
+        raise ValueError(f"norm = {norm!r}: must be one of {', '.join(NORMS)}")
+    return Networks(sight, config["hidden"], with_pi=config["pi_net"] is True, norm=norm)
 
 
 def load_policy(path: Path | str) -> Policy:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pytest import approx
 from torch.nn import functional
 
-from rbi.nets import Networks, PiNet, QNet, drawn
+from rbi.nets import NORMS, Networks, PiNet, QNet, drawn
 from rbi.sight import Sight
 from tests.generators import simplexes
 
@@ -22,8 +22,8 @@ def seen_by(sight, batch=5):
     return sight.look(torch.randn(shape, generator=generator), torch.float64)
 
 
-def networks_of(sight, seed=0):
-    return drawn(sight, 8, with_pi=True, seed=seed).double()
+def networks_of(sight, seed=0, norm="none"):
+    return drawn(sight, 8, with_pi=True, seed=seed, norm=norm).double()
 
 
 def policies(sight, batch=5):
@@ -31,10 +31,11 @@ def policies(sight, batch=5):
     return torch.softmax(torch.randn((batch, sight.actions), generator=generator, dtype=torch.float64), 1)
 
 
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("sight", SIGHTS, ids=str)
-def test_v_is_the_value_of_the_policy_that_centres_the_advantages(sight):
+def test_v_is_the_value_of_the_policy_that_centres_the_advantages(sight, norm):
     seen, pi = seen_by(sight), policies(sight)
-    q, value = networks_of(sight).q(seen, pi)
+    q, value = networks_of(sight, norm=norm).q(seen, pi)
     assert (pi * q).sum(1).tolist() == approx(value.tolist(), abs=1e-6)
 
 
@@ -59,9 +60,10 @@ def test_the_policy_shifts_q_by_one_number_a_state(sight):
     assert shift.numpy() == approx(shift[:, :1].expand_as(shift).numpy(), abs=1e-6)
 
 
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("sight", SIGHTS, ids=str)
-def test_values_alone_are_the_values_beside_q(sight):
-    network, seen = networks_of(sight).q, seen_by(sight)
+def test_values_alone_are_the_values_beside_q(sight, norm):
+    network, seen = networks_of(sight, norm=norm).q, seen_by(sight)
     assert network.values(seen).tolist() == approx(network(seen, policies(sight))[1].tolist(), abs=1e-6)
 
 
@@ -75,9 +77,10 @@ def test_networks_answer_one_number_for_each_action_in_float32_whatever_they_com
     assert {x.dtype for x in (q, value, logits, networks.q.values(seen))} == {torch.float32}
 
 
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("sight", SIGHTS, ids=str)
-def test_every_parameter_learns(sight):
-    networks, seen = networks_of(sight), seen_by(sight)
+def test_every_parameter_learns(sight, norm):
+    networks, seen = networks_of(sight, norm=norm), seen_by(sight)
     q, _ = networks.q(seen)
     loss = (q * torch.arange(1, sight.actions + 1)).sum() + networks.pi(seen)[:, 0].sum()
     loss.backward()
@@ -93,6 +96,24 @@ def test_vectors_go_through_one_hidden_layer_before_the_streams():
     advantage = streams[:, 8:] @ network.advantage.weight.T + network.advantage.bias
     expected = value + advantage - advantage.mean(1, keepdim=True)
     assert network(seen)[0].detach().numpy() == approx(expected.detach().numpy(), abs=1e-6)
+
+
+@pytest.mark.parametrize("sight", [sight for sight in SIGHTS if sight.pictures], ids=str)
+def test_with_layer_norm_every_position_and_every_stream_is_normalised_by_itself(sight):
+    network, seen = networks_of(sight, norm="layer").q, seen_by(sight)
+    features = seen
+    for layer, weight, bias in zip(sight.layers, network.trunk.weights, network.trunk.biases, strict=True):
+        filters = weight.view(-1, layer.kernel, layer.kernel, features.shape[3]).permute(0, 3, 1, 2)
+        product = functional.conv2d(features.permute(0, 3, 1, 2), filters, stride=layer.stride).permute(0, 2, 3, 1)
+        features = functional.relu(functional.layer_norm(product, product.shape[3:]) + bias)
+    weights, biases = network.hidden.weight.chunk(2), network.hidden.bias.chunk(2)
+    of_value, of_advantage = (
+        functional.relu(functional.layer_norm(features.flatten(1) @ weight.T, (8,)) + bias)
+        for weight, bias in zip(weights, biases, strict=True)
+    )
+    advantage = network.advantage(of_advantage)
+    expected = network.value(of_value) + advantage - advantage.mean(1, keepdim=True)
+    assert network(seen)[0].detach().numpy() == approx(expected.detach().numpy(), abs=1e-5)
 
 
 def test_the_papers_networks_have_as_many_weights_as_duelling_dqn():

@@ -18,7 +18,7 @@ from rbi.engines.checkpoint import draw_on
 from rbi.engines.graphed import GraphedCalls
 from rbi.engines.plain import PlainCalls
 from rbi.evaluation.outcomes import EpisodeScores, RecentScores
-from rbi.nets import attach, computing_dtype, drawn
+from rbi.nets import Networks, attach, computing_dtype, drawn
 from rbi.online.actor import Actor, ladders
 from rbi.online.learner import Learner
 from rbi.online.plan import GROUPS, Plan
@@ -47,8 +47,8 @@ class LocalEngine:
         generators = [torch.Generator(device).manual_seed(s) for s in (*seeds.actors, seeds.learner)]
         self.env_seed = seeds.env
 
-        def networks() -> Any:
-            return drawn(self.sight, pace.hidden, with_pi=plan.learns_policy, seed=seeds.weights)
+        def networks() -> Networks:
+            return drawn_for(plan, self.sight, seeds.weights)
 
         ladder = exploration_ladder(pace.players, acting.exploration, acting.exploration_exponent)
         self.epsilon = ladders(ladder, GROUPS)
@@ -232,9 +232,15 @@ def seeds_of(seed: int, *part: int) -> Seeds:
     return Seeds(actors, learner, env >> 1, weights)
 
 
+def drawn_for(plan: Plan, sight: Sight, seed: int) -> Networks:
+    """The networks that a run learns, drawn from a seed."""
+    pace = plan.pace
+    return drawn(sight, pace.hidden, with_pi=plan.learns_policy, seed=seed, norm=pace.norm)
+
+
 def policy_of(plan: Plan, sight: Sight, vector: torch.Tensor, updates: int, states: int) -> Policy:
     """Weights as a policy of its own: with the rule, without exploration."""
-    networks = drawn(sight, plan.pace.hidden, with_pi=plan.learns_policy, seed=0)
+    networks = drawn_for(plan, sight, 0)
     attach(networks, vector)
     about = {"algo": plan.algo, "updates": updates, "states": states}
     env = plan.world.id

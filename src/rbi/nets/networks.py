@@ -4,23 +4,27 @@ Both networks read `seen = Sight.look(frames)`, made once for all networks that 
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rbi.nets.convolution import convolve_relu
+from rbi.nets.convolution import convolve, convolve_relu
+from rbi.nets.layer_norm import normalise_relu
 from rbi.sight import Sight
 
+Norm = Literal["none", "layer"]
+NORMS: tuple[Norm, ...] = ("none", "layer")
 MOST_HIDDEN = 65_536  # numbers in a hidden layer; more is a slip of the hand
 
 
 class Trunk(nn.Module):
     """From what is seen to features: DQN's convolutions, or one hidden layer for vectors."""
 
-    def __init__(self, sight: Sight, hidden: int) -> None:
+    def __init__(self, sight: Sight, hidden: int, norm: Norm = "none") -> None:
         super().__init__()
-        self.layers = sight.layers
+        self.layers, self.norm = sight.layers, norm
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         channels = sight.channels() if self.layers else 0
         for layer in self.layers:
@@ -39,18 +43,28 @@ class Trunk(nn.Module):
 
     def forward(self, seen: Tensor) -> Tensor:
         if not self.layers:
-            return functional.relu(functional.linear(seen, self.weights[0], self.biases[0]))
+            return dense_relu(seen, self.weights[0], self.biases[0], self.norm)
         for layer, weight, bias in zip(self.layers, self.weights, self.biases, strict=True):
-            seen = convolve_relu(seen, weight, bias, layer.kernel, layer.stride)
+            if self.norm == "layer":
+                seen = normalise_relu(convolve(seen, weight, layer.kernel, layer.stride), bias)
+            else:
+                seen = convolve_relu(seen, weight, bias, layer.kernel, layer.stride)
         return seen.flatten(1)
+
+
+def dense_relu(x: Tensor, weight: Tensor, bias: Tensor, norm: Norm, groups: int = 1) -> Tensor:
+    """A hidden layer: a product, and then bias and relu, with layer norm of each group of outputs before or without."""
+    if norm == "layer":
+        return normalise_relu(functional.linear(x, weight), bias, groups)
+    return functional.relu(functional.linear(x, weight, bias))
 
 
 class QNet(nn.Module):
     """The duelling network: a value and an advantage stream.      (paper: appendix, RL with RBI)"""
 
-    def __init__(self, sight: Sight, hidden: int) -> None:
+    def __init__(self, sight: Sight, hidden: int, norm: Norm = "none") -> None:
         super().__init__()
-        self.trunk = Trunk(sight, hidden)
+        self.trunk = Trunk(sight, hidden, norm)
         self.hidden = nn.Linear(self.trunk.features, 2 * hidden)  # both streams in one product
         self.value = nn.Linear(hidden, 1)
         self.advantage = nn.Linear(hidden, sight.actions)
@@ -62,7 +76,8 @@ class QNet(nn.Module):
 
         so that V is the value of pi: sum_a pi(a) Q(a) = V. Without pi the mean takes its place, as in Ape-X.
         """
-        of_value, of_advantage = functional.relu(self.hidden(self.trunk(seen))).chunk(2, dim=1)
+        both = dense_relu(self.trunk(seen), self.hidden.weight, self.hidden.bias, self.trunk.norm, groups=2)
+        of_value, of_advantage = both.chunk(2, dim=1)
         value = self.value(of_value).float()
         advantage = self.advantage(of_advantage).float()
         centre = advantage.mean(1, keepdim=True) if pi is None else (pi * advantage).sum(1, keepdim=True)
@@ -71,38 +86,39 @@ class QNet(nn.Module):
     def values(self, seen: Tensor) -> Tensor:
         """V(s) `[B]` alone: half of the work."""
         half = self.value.in_features
-        hidden = functional.linear(self.trunk(seen), self.hidden.weight[:half], self.hidden.bias[:half])
-        value: Tensor = self.value(functional.relu(hidden))
+        weight, bias = self.hidden.weight[:half], self.hidden.bias[:half]
+        value: Tensor = self.value(dense_relu(self.trunk(seen), weight, bias, self.trunk.norm))
         return value.float().squeeze(1)
 
 
 class PiNet(nn.Module):
     """The advantage branch of the duelling network; its softmax is the policy."""
 
-    def __init__(self, sight: Sight, hidden: int) -> None:
+    def __init__(self, sight: Sight, hidden: int, norm: Norm = "none") -> None:
         super().__init__()
-        self.trunk = Trunk(sight, hidden)
+        self.trunk = Trunk(sight, hidden, norm)
         self.hidden = nn.Linear(self.trunk.features, hidden)
         self.logits = nn.Linear(hidden, sight.actions)
 
     def forward(self, seen: Tensor) -> Tensor:
         """Logits `[B, A]`, in float32."""
-        logits: Tensor = self.logits(functional.relu(self.hidden(self.trunk(seen))))
+        hidden = dense_relu(self.trunk(seen), self.hidden.weight, self.hidden.bias, self.trunk.norm)
+        logits: Tensor = self.logits(hidden)
         return logits.float()
 
 
 class Networks(nn.Module):
     """A Q-net, and a pi-net beside it where a policy is learned."""
 
-    def __init__(self, sight: Sight, hidden: int, *, with_pi: bool) -> None:
+    def __init__(self, sight: Sight, hidden: int, *, with_pi: bool, norm: Norm = "none") -> None:
         super().__init__()
-        self.sight, self.hidden = sight, hidden
-        self.q = QNet(sight, hidden)
-        self.pi = PiNet(sight, hidden) if with_pi else None
+        self.sight, self.hidden, self.norm = sight, hidden, norm
+        self.q = QNet(sight, hidden, norm)
+        self.pi = PiNet(sight, hidden, norm) if with_pi else None
 
 
-def drawn(sight: Sight, hidden: int, *, with_pi: bool, seed: int) -> Networks:
+def drawn(sight: Sight, hidden: int, *, with_pi: bool, seed: int, norm: Norm = "none") -> Networks:
     """Networks with weights drawn from a seed, on the CPU; PyTorch's own generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Networks(sight, hidden, with_pi=with_pi)
+        return Networks(sight, hidden, with_pi=with_pi, norm=norm)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rbi.envs import World
-from rbi.nets import MOST_HIDDEN
+from rbi.nets import MOST_HIDDEN, NORMS, Norm
 from rbi.online.actor import ActorConfig
 from rbi.online.learner import LearnerConfig
 from rbi.replay import ReplayConfig
@@ -51,6 +51,8 @@ class Pace:
     """Players act at random until so many updates are done."""
     hidden: int = 512
     """Size of the networks' hidden layers."""
+    norm: Norm = "none"
+    """What the networks' layers are normalised by before relu: nothing, or layer norm, each position by itself."""
     precision: Literal["auto", "float32"] = "auto"
     """What networks compute in: bfloat16 where the hardware multiplies it fast, or float32 (TF32 on a GPU)."""
     threads: int = 0
@@ -69,6 +71,8 @@ class Pace:
                 raise ValueError(f"{name} = {getattr(self, name)}: must be at least 0")
         if self.hidden > MOST_HIDDEN:
             raise ValueError(f"hidden = {self.hidden}: must be at most {MOST_HIDDEN:,}")
+        if self.norm not in NORMS:
+            raise ValueError(f"norm = {self.norm!r}: must be one of {', '.join(NORMS)}")
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import torch
 from ray.exceptions import RayError
 from torch import Tensor
 
-from rbi.engines.local import part_of, seeds_of
+from rbi.engines.local import drawn_for, part_of, seeds_of
 from rbi.engines.ray.player import Array, Role, shared
 from rbi.engines.ray.shard import Drawn, as_batch
-from rbi.nets import computing_dtype, drawn
+from rbi.nets import computing_dtype
 from rbi.online.learner import Learner
 from rbi.online.plan import Plan
 from rbi.replay import Batch
@@ -120,7 +120,7 @@ class LearnerRole(Role):
         self.plan, self.lockstep = plan, lockstep
         self.device = torch.device("cuda" if gpu else "cpu")
         seeds = seeds_of(seed)
-        networks = drawn(sight, plan.pace.hidden, with_pi=plan.learns_policy, seed=seeds.weights)
+        networks = drawn_for(plan, sight, seeds.weights)
         generator = torch.Generator(self.device).manual_seed(seeds.learner)
         self.learner = Learner(
             plan.learner,

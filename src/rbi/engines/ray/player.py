@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from rbi import envs
-from rbi.engines.local import CAREFUL, MOST_SEED, seeds_of
+from rbi.engines.local import CAREFUL, MOST_SEED, drawn_for, seeds_of
 from rbi.evaluation.outcomes import EpisodeScores
-from rbi.nets import computing_dtype, drawn
+from rbi.nets import computing_dtype
 from rbi.online.actor import Actor, ladders
 from rbi.online.plan import GROUPS, Plan
 from rbi.replay import Moment
@@ -124,7 +124,7 @@ class Player(Role):
         self.actors = [
             Actor(
                 self.plan.actor,
-                drawn(self.sight, pace.hidden, with_pi=self.plan.learns_policy, seed=seeds.weights),
+                drawn_for(self.plan, self.sight, seeds.weights),
                 epsilon,
                 self.plan.horizon,
                 torch.Generator(self.device).manual_seed(of_actor),
