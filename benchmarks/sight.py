@@ -24,7 +24,7 @@ from benchmarks.variants import VARIANTS, variant
 from rbi.engines.local import LocalEngine
 from rbi.envs import Seen
 from rbi.evaluation.scripted import breakout
-from rbi.nets.networks import Trunk
+from rbi.nets.networks import Trunk, dense_relu
 from rbi.online.plan import GROUPS, PAPER_FRAMES, plan
 from rbi.returns import GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED
 from rbi.sight import Sight
@@ -40,7 +40,7 @@ SKIP, BALL_X, BALL_Y, PADDLE, BRICKS = (
 RUNS = {"priorities": "base", "uniform": "uniform"}
 PLAYERS, EVERY = 64, 60  # seconds between two looks at the scores
 SIGHT = Sight((84, 84), 4, 4)
-KINDS, RATES = ("plain", "he", "layer norm"), (1e-4, 5e-4)
+KINDS, RATES = ("plain", "he", "layer norm"), (1e-4, 2.5e-4, 5e-4)
 LESSONS, BATCH, LOOKS = 900, 64, 6
 MIDDLE, SCALE = np.array([127, 110, 120], np.float32), 50  # what is taught: (position - middle) / scale
 
@@ -162,10 +162,9 @@ class Pupil(nn.Module):
 
     def __init__(self, kind):
         super().__init__()
-        self.trunk = Trunk(SIGHT, 512)
+        self.norm = "layer" if kind == "layer norm" else "none"
+        self.trunk = Trunk(SIGHT, 512, self.norm)
         self.hidden, self.out = nn.Linear(self.trunk.features, 512), nn.Linear(512, 3)
-        sizes = [layer.filters for layer in self.trunk.layers]
-        self.norms = nn.ModuleList(map(nn.LayerNorm, (*sizes, 512))) if kind == "layer norm" else [nn.Identity()] * 4
         if kind == "he":
             for weight, bias in zip(
                 (*self.trunk.weights, self.hidden.weight), (*self.trunk.biases, self.hidden.bias), strict=True
@@ -174,13 +173,7 @@ class Pupil(nn.Module):
                 nn.init.zeros_(bias)
 
     def forward(self, seen):
-        for layer, weight, bias, norm in zip(
-            self.trunk.layers, self.trunk.weights, self.trunk.biases, self.norms, strict=False
-        ):
-            filters = weight.view(-1, layer.kernel, layer.kernel, seen.shape[3]).permute(0, 3, 1, 2)
-            product = functional.conv2d(seen.permute(0, 3, 1, 2), filters, bias, layer.stride)
-            seen = functional.relu(norm(product.permute(0, 2, 3, 1)))
-        return self.out(functional.relu(self.norms[-1](self.hidden(seen.flatten(1)))))
+        return self.out(dense_relu(self.trunk(seen), self.hidden.weight, self.hidden.bias, self.norm))
 
 
 def taught(kind, rate, shown, lessons):
