@@ -12,7 +12,7 @@ from rbi.online.actor import ActorConfig
 from rbi.online.learner import Learner, LearnerConfig
 from rbi.replay import Batch, Moment, Replay, ReplayConfig
 from rbi.returns import Horizon
-from rbi.sight import Sight
+from rbi.sight import Sight, shifted
 from tests.reference import iterative
 from tests.streams import Players
 
@@ -229,6 +229,27 @@ def test_a_round_of_several_updates_takes_the_parts_of_one_draw_in_turn():
     assert replay.mass.numpy() == approx(replay.priority.double().sum(1).numpy())
 
 
+def test_a_round_learns_from_shifted_pictures_and_asks_the_target_about_shifted_ones():
+    sight = Sight((10, 12), 2, 3)
+    learner, plain, replay = learner_of(sight, batch=8, shift=2), learner_of(sight, batch=8), replay_of(sight)
+    generator = torch.Generator()
+    generator.set_state(learner.generator.get_state())
+    drawn_ = replay.sample(8, generator)
+    frames, after = (shifted(seen, 2, generator) for seen in (drawn_.frames, drawn_.next_frames))
+    assert not torch.equal(frames, drawn_.frames)
+    part = drawn_._replace(frames=frames, next_frames=after).part(0, 8)
+    plain.update(part, plain.ahead(part))
+    learner.round(replay)
+    assert torch.equal(learner.vector, plain.vector)
+
+
+def test_vectors_are_never_shifted():
+    learner, plain = learner_of(batch=8, shift=2), learner_of(batch=8)
+    learner.round(replay_of())
+    plain.round(replay_of())
+    assert torch.equal(learner.vector, plain.vector)
+
+
 @pytest.mark.parametrize(("round_updates", "target_updates"), [(1, 1), (1, 3), (2, 4), (5, 5)])
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
 def test_the_target_is_renewed_every_so_many_updates_and_stays_in_between(algo, round_updates, target_updates):
@@ -290,7 +311,7 @@ def test_networks_compute_with_the_rounded_copy_of_the_weights_that_are_stepped(
 
 BAD = [
     dict(batch=0), dict(target_updates=0), dict(round_updates=0), dict(learning_rate=0.0), dict(learning_rate=1.0),
-    dict(adam_epsilon=0.0), dict(policy_exponent=-1.0),
+    dict(adam_epsilon=0.0), dict(policy_exponent=-1.0), dict(shift=-1), dict(shift=17),
 ]  # fmt: skip
 
 

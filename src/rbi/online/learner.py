@@ -24,10 +24,12 @@ from rbi.online.actor import ActorConfig, greedy_mix
 from rbi.replay import Batch, Replay
 from rbi.returns import c_mix, huber, policy_priority
 from rbi.rules import parse_rule
+from rbi.sight import shifted
 
 Q_METRICS = ("q_loss", "q", "td_error", "importance")
 PI_METRICS = ("pi_loss", "pi_net_entropy", "weight_pi_max")
 METRICS = Q_METRICS + PI_METRICS
+MOST_SHIFT = 16  # pixels
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class LearnerConfig:
     """What advantages are centred by: the policy, so that V is its value, or the mean (always so in Ape-X)."""
     double_q: bool = True
     """Ape-X: let the learning network choose the action that the target network values; without, the target does."""
+    shift: int = 0
+    """Pictures are learned from moved at random by up to so many pixels each way, lest they be learned by heart."""
     bootstraps: Literal["stored", "net"] = "stored"
     """Whose policy values the state n steps ahead: the one that the actor stored there, or the pi-net's."""
 
@@ -66,6 +70,8 @@ class LearnerConfig:
         for name in ("learning_rate", "adam_epsilon"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must lie between 0 and 1")
+        if not 0 <= self.shift <= MOST_SHIFT:
+            raise ValueError(f"shift = {self.shift}: must lie in [0, {MOST_SHIFT}]")
         if not 0 <= self.final_rate <= 1:
             raise ValueError(f"final_rate = {self.final_rate}: must lie in [0, 1]")
         if not 0 <= self.policy_exponent < math.inf:
@@ -118,13 +124,21 @@ class Learner:
     def round(self, replay: Replay) -> None:
         """Draw the batches of a round, learn from each, and give their states new priorities."""
         batch = self.config.batch
-        drawn = replay.sample(batch * self.config.round_updates, self.generator)
+        drawn = self.shifted(replay.sample(batch * self.config.round_updates, self.generator))
         ahead = self.ahead(drawn)  # the target network stays the same through a round, so it is asked once
         errors = []
         for start in range(0, len(drawn.row), batch):
             last = start + batch == len(drawn.row)
             errors.append(self.update(drawn.part(start, batch), ahead.part(start, batch), watched=last))
         replay.reprioritise(drawn.row, drawn.lane, torch.cat(errors))
+
+    def shifted(self, drawn: Batch) -> Batch:
+        """The same states, seen from a little aside."""
+        most = self.config.shift
+        if not most or not self.sight.pictures:
+            return drawn
+        frames, after = (shifted(seen, most, self.generator) for seen in (drawn.frames, drawn.next_frames))
+        return drawn._replace(frames=frames, next_frames=after)
 
     def passed(self) -> None:
         """Count a round, and renew the target network when its time has come."""
