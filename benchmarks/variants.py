@@ -22,6 +22,22 @@ VARIANTS = {  # changes of the preset: part, setting, value
         ("learner", "learning_rate", 2.5e-4),
         ("learner", "final_rate", 0.1),
     ),
+    "shifted": (
+        ("pace", "norm", "layer"),
+        ("learner", "shift", 4),
+        ("learner", "learning_rate", 2.5e-4),
+        ("learner", "final_rate", 0.1),
+    ),
+    "shifted-fresh": (  # the same, with each state drawn four times soon after it was seen, all equally often
+        ("pace", "norm", "layer"),
+        ("pace", "states_per_update", 64.0),
+        ("learner", "batch", 256),
+        ("learner", "shift", 4),
+        ("learner", "learning_rate", 5e-4),
+        ("learner", "target_updates", 200),
+        ("replay", "states", 250_000),
+        ("replay", "priority_exponent", 0.0),
+    ),
     "target200": (("learner", "target_updates", 200),),
     "target200-anneal": (
         ("learner", "target_updates", 200),

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from rbi.nets.convolution import convolve_relu
 from rbi.nets.networks import Trunk
-from rbi.sight import NATURE, SMALL, Sight, shifted
+from rbi.sight import NATURE, SMALL, Sight
 
 PICTURES = [(84, 84), (84, 84, 3), (36, 36), (39, 50), (45, 37, 2), (10, 10), (5, 7), (6, 5, 3)]
 
@@ -95,31 +95,3 @@ def test_what_no_network_can_see_is_refused(bad):
 def test_pictures_too_small_for_a_convolution_are_refused():
     with pytest.raises(ValueError, match=r"^frames of 4 x 9 pixels are too small: 5 at least$"):
         Sight((4, 9), 1, 2)
-
-
-@pytest.mark.parametrize("frame", [(6, 7), (5, 8, 3)], ids=str)
-def test_a_shifted_state_is_one_of_its_crops_with_repeated_edges_the_same_for_all_its_frames(frame):
-    frames, most = frames_of(Sight(frame, 3, 2), batch=40), 2
-    moved = shifted(frames, most, torch.Generator().manual_seed(1))
-    height, width = frame[:2]
-    seen_from = set()
-    for state, after in zip(frames, moved, strict=True):
-        rows, columns = ([min(max(k, 0), size - 1) for k in range(-most, size + most)] for size in (height, width))
-        larger = state[:, rows][:, :, columns]
-        places = {
-            (down, right)
-            for down in range(2 * most + 1)
-            for right in range(2 * most + 1)
-            if torch.equal(larger[:, down : down + height, right : right + width], after)
-        }
-        assert len(places) == 1
-        seen_from |= places
-    assert {down for down, _ in seen_from} == {right for _, right in seen_from} == set(range(2 * most + 1))
-
-
-def test_the_generator_alone_decides_how_pictures_are_shifted():
-    frames = frames_of(Sight((6, 7), 2, 2), batch=8)
-    first, again, other = (shifted(frames, 3, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert torch.equal(shifted(frames, 0, torch.Generator().manual_seed(0)), frames)

@@ -97,19 +97,6 @@ class Sight:
         return height * width * self.layers[-1].filters
 
 
-def shifted(frames: Tensor, most: int, generator: torch.Generator) -> Tensor:
-    """Pictures `[B, stack, H, W, ...]`, each state moved at random by up to `most` pixels either way; what comes in at
-    an edge repeats it. Whoever is shown the same state again sees another picture, which cannot be learned by heart."""
-    count, stack, height, width = frames.shape[:4]
-    moves = torch.randint(-most, most + 1, (2, count, 1), generator=generator, device=frames.device)
-    row, column = (
-        (torch.arange(size, device=frames.device) + move).clamp(0, size - 1)
-        for size, move in zip((height, width), moves, strict=True)
-    )
-    state, moment = (torch.arange(size, device=frames.device) for size in (count, stack))
-    return frames[state[:, None, None, None], moment[:, None, None], row[:, None, :, None], column[:, None, None, :]]
-
-
 def out_size(size: int, kernel: int, stride: int) -> int:
     """How many pixels leave a convolution."""
     return (size - kernel) // stride + 1

@@ -8,11 +8,12 @@ import torch
 from pytest import approx
 
 from rbi.nets import attach, drawn, join, size, to_vector
+from rbi.nets.shift import shifted
 from rbi.online.actor import ActorConfig
 from rbi.online.learner import Learner, LearnerConfig
 from rbi.replay import Batch, Moment, Replay, ReplayConfig
 from rbi.returns import Horizon
-from rbi.sight import Sight, shifted
+from rbi.sight import Sight
 from tests.reference import iterative
 from tests.streams import Players
 

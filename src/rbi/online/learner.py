@@ -20,11 +20,11 @@ from torch import Tensor
 from rbi import measures
 from rbi.nets import Adam, Networks, attach, join, size, to_vector
 from rbi.nets.beside import Beside
+from rbi.nets.shift import shifted
 from rbi.online.actor import ActorConfig, greedy_mix
 from rbi.replay import Batch, Replay
 from rbi.returns import c_mix, huber, policy_priority
 from rbi.rules import parse_rule
-from rbi.sight import shifted
 
 Q_METRICS = ("q_loss", "q", "td_error", "importance")
 PI_METRICS = ("pi_loss", "pi_net_entropy", "weight_pi_max")
