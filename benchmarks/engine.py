@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks.timing import machine, seconds_a_call
+from benchmarks.variants import VARIANTS, variant
 from rbi import runs
 from rbi.engines.local import LocalEngine
 from rbi.envs import World, make
@@ -108,7 +109,7 @@ def measured(whole, device, worlds, bare, seconds):
     return row
 
 
-def on_gpu(seconds, out, players, threads, algos, ratios):
+def on_gpu(seconds, out, players, threads, algos, ratios, change):
     device = torch.device("cuda")
     worlds = [make(World(GAME), players // GROUPS, threads) for _ in range(GROUPS)]
     bare = bare_emulator(worlds, seconds)
@@ -116,14 +117,15 @@ def on_gpu(seconds, out, players, threads, algos, ratios):
     rows = []
     for algo in algos:
         for ratio in ratios:
-            whole = plan("fast", GAME, algo)
+            whole = variant(plan("fast", GAME, algo), VARIANTS[change])
             pace = replace(whole.pace, players=players, threads=threads, states_per_update=ratio)
             rows.append(measured(replace(whole, pace=pace), device, worlds, bare, seconds))
             torch.cuda.empty_cache()
     found = {
-        "command": "python -m benchmarks.engine",
+        "command": f"python -m benchmarks.engine --players {players} --variant {change}",
         "machine": machine(),
         "game": GAME,
+        "variant": change,
         "players": players,
         "bare_emulator_steps_per_second": bare,
         "bare_emulator_again": bare_emulator(worlds, seconds),
@@ -144,9 +146,11 @@ def on_cpu(seconds, out, peer):
         whole = plan("fast", GAME, "apex")
         whole = replace(
             whole,
-            learner=replace(whole.learner, batch=batch, round_updates=2, double_q=False),
+            learner=replace(whole.learner, batch=batch, round_updates=2, double_q=False, shift=0),
             replay=replace(whole.replay, states=10_000),
-            pace=replace(whole.pace, players=PLAYERS_ON_CPU, states_per_update=float(ratio), start_states=1000),
+            pace=replace(
+                whole.pace, players=PLAYERS_ON_CPU, states_per_update=float(ratio), start_states=1000, norm="none"
+            ),
         )
         row = measured(whole, device, worlds, bare, seconds)
         for envs in (1, 8):
@@ -173,10 +177,11 @@ def multiply_adds():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--players", type=int, default=512)
+    parser.add_argument("--players", type=int, default=256)
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--algos", nargs="+", default=["rbi", "apex"])
     parser.add_argument("--ratios", nargs="+", type=float, default=[25.0, 15.0])
+    parser.add_argument("--variant", choices=VARIANTS, default="base", help="a change of the preset")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--peer", default=".venv-peers/bin/python")
     asked = parser.parse_args()
@@ -188,6 +193,7 @@ def main():
             asked.threads,
             asked.algos,
             asked.ratios,
+            asked.variant,
         )
     else:
         on_cpu(asked.seconds, asked.out or RESULTS / "engine-cpu.json", asked.peer)

@@ -82,7 +82,8 @@ class Alone:
 
 def updates_per_second(learners, device, seconds):
     """Updates a second of each learner, from a common start until all have taken equally many."""
-    lanes = [lane(learner, device, graphed=device.type == "cuda") for learner in learners]
+    graphed, alone = device.type == "cuda", len(learners) == 1
+    lanes = [lane(learner, device, graphed=graphed, alone=alone) for learner in learners]
 
     def took(updates):
         start = time.perf_counter()

@@ -113,8 +113,8 @@ class Memory:
 def from_memory(change, seconds):
     """Scores of RBI on the way, all settings but the networks' size and step those of `fast`."""
     whole = plan("fast", "ALE/Breakout-v5", "rbi")
-    pace = replace(whole.pace, updates=600_000, players=PLAYERS, hidden=256, start_states=20_000)
-    whole = replace(whole, pace=pace, learner=replace(whole.learner, learning_rate=2.5e-4))
+    pace = replace(whole.pace, updates=600_000, players=PLAYERS, hidden=256, start_states=20_000, norm="none")
+    whole = replace(whole, pace=pace, learner=replace(whole.learner, final_rate=1.0))
     worlds = [Memory(PLAYERS // GROUPS, group) for group in range(GROUPS)]
     engine = LocalEngine(variant(whole, VARIANTS[change]), 0, torch.device("cpu"), worlds)
     start, curve = time.perf_counter(), []

@@ -4,6 +4,14 @@ from dataclasses import replace
 
 VARIANTS = {  # changes of the preset: part, setting, value
     "base": (),
+    "unshifted": (("learner", "shift", 0),),
+    "without-norm": (("pace", "norm", "none"),),
+    "plain": (  # what the preset was before
+        ("pace", "norm", "none"),
+        ("learner", "shift", 0),
+        ("learner", "learning_rate", 1e-4),
+        ("learner", "final_rate", 1.0),
+    ),
     "pi": (("learner", "centres", "pi"),),
     "learner": (("actor", "improves", "learner"),),
     "greedy.3": (("actor", "c_greedy", 0.3),),
@@ -17,22 +25,9 @@ VARIANTS = {  # changes of the preset: part, setting, value
     "rate2.5": (("learner", "learning_rate", 2.5e-4),),
     "rate5-falling": (("learner", "learning_rate", 5e-4), ("learner", "final_rate", 0.1)),
     "rate2.5-falling": (("learner", "learning_rate", 2.5e-4), ("learner", "final_rate", 0.1)),
-    "norm2.5-falling": (
-        ("pace", "norm", "layer"),
-        ("learner", "learning_rate", 2.5e-4),
-        ("learner", "final_rate", 0.1),
-    ),
-    "shifted": (
-        ("pace", "norm", "layer"),
-        ("learner", "shift", 4),
-        ("learner", "learning_rate", 2.5e-4),
-        ("learner", "final_rate", 0.1),
-    ),
-    "shifted-fresh": (  # the same, with each state drawn four times soon after it was seen, all equally often
-        ("pace", "norm", "layer"),
+    "fresh-uniform": (  # each state is drawn four times soon after it was seen, all equally often
         ("pace", "states_per_update", 64.0),
         ("learner", "batch", 256),
-        ("learner", "shift", 4),
         ("learner", "learning_rate", 5e-4),
         ("learner", "target_updates", 200),
         ("replay", "states", 250_000),

@@ -103,11 +103,12 @@ def test_a_burst_with_batches_looked_at_ahead_is_the_same_updates_one_after_the_
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("frame", [(3,), (36, 36)])
-def test_updates_as_graphs_are_the_updates_themselves(frame):
+def test_updates_as_graphs_are_the_updates_themselves(frame, alone):
     cuda, data = torch.device("cuda"), data_of(frame)
     graphed, plain = (OneSeed(SMALL, PEERS, data, 0, cuda, resident=True) for _ in range(2))
-    run([lane(learner, cuda, graphed=True) for learner in graphed.learners().values()], BURST + 3)
+    run([lane(learner, cuda, graphed=True, alone=alone) for learner in graphed.learners().values()], BURST + 3)
     run([lane(learner, cuda, graphed=False) for learner in plain.learners().values()], BURST + 3)
     for name, learner in graphed.learners().items():
         torch.testing.assert_close(

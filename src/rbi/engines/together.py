@@ -4,11 +4,12 @@ Networks for batches of 32 leave most of a GPU idle; several learners at once sh
 of them is changing.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from rbi.nets.beside import Beside
+from rbi.nets.beside import Beside, weights_beside
 from rbi.nets.graphs import warmed
 from rbi.offline.learning import LearnsFromLogs, Looks
 
@@ -32,18 +33,20 @@ class Lane:
 
 
 class GraphedLane(Lane):
-    """A learner whose update is a graph on a stream; a steady one looks at the next batch beside it."""
+    """A learner whose update is a graph on a stream; a steady one looks at the next batch beside it, and one that is
+    alone on its GPU computes its weights' gradients beside the way back."""
 
-    def __init__(self, learner: LearnsFromLogs, device: torch.device) -> None:
+    def __init__(self, learner: LearnsFromLogs, device: torch.device, *, alone: bool) -> None:
         super().__init__(learner)
         self.stream = torch.cuda.Stream(device)
         self.done = [torch.cuda.Event() for _ in range(AHEAD)]
         self.replays = 0
         keep = list(learner.state().values())
-        self.graph = warmed(learner.update, self.stream, learner.generators(), keep)
-        if learner.steady is not None:
-            burst = burst_of(learner, learner.steady, device)
-            self.burst = warmed(burst, self.stream, learner.generators(), keep)
+        with weights_beside() if alone else contextlib.nullcontext():
+            self.graph = warmed(learner.update, self.stream, learner.generators(), keep)
+            if learner.steady is not None:
+                burst = burst_of(learner, learner.steady, device)
+                self.burst = warmed(burst, self.stream, learner.generators(), keep)
 
     def step(self, most: int) -> None:
         done = self.done[self.replays % AHEAD]
@@ -60,9 +63,10 @@ class GraphedLane(Lane):
         self.stream.synchronize()
 
 
-def lane(learner: LearnsFromLogs, device: torch.device, *, graphed: bool) -> Lane:
-    """How a learner is driven; `graphed` where all that an update needs lies on a GPU."""
-    return GraphedLane(learner, device) if graphed else Lane(learner)
+def lane(learner: LearnsFromLogs, device: torch.device, *, graphed: bool, alone: bool = False) -> Lane:
+    """How a learner is driven; `graphed` where all that an update needs lies on a GPU, `alone` if it has that GPU for
+    itself."""
+    return GraphedLane(learner, device, alone=alone) if graphed else Lane(learner)
 
 
 def burst_of(learner: LearnsFromLogs, looks: Looks, device: torch.device) -> Callable[[], None]:

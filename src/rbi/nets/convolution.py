@@ -1,4 +1,4 @@
-"""Convolution, bias and relu as one step, channels last: cuDNN's fused kernel on a GPU, matrix products on a processor.
+"""Convolution, bias and relu as one step, channels last: cuDNN's kernels on a GPU, matrix products on a processor.
 
 On a processor a convolution with kernel k and a stride s that divides it is three matrix products, one forward and two
 backward, over patches that are copied once: about 1.5 times as fast as `torch.conv2d` where that has no fast backward
@@ -6,12 +6,14 @@ backward, over patches that are copied once: about 1.5 times as fast as `torch.c
 """
 
 import itertools
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rbi.nets.beside import learns_beside, may_learn_beside
 from rbi.sight import out_size
 
 CUDNN_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -19,45 +21,96 @@ CUDNN_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 def convolve_relu(x: Tensor, weight: Tensor, bias: Tensor, kernel: int, stride: int) -> Tensor:
     """relu(convolution + bias) of `[B, H, W, C]` with weight `[out, kernel * kernel * C]`: `[B, h, w, out]`."""
-    by = _OnGpu if x.is_cuda and x.dtype in CUDNN_DTYPES else _ByPatches
-    answer: Tensor = by.apply(x.contiguous(), weight, bias, kernel, stride)
+    x = x.contiguous()
+    answer: Tensor
+    if not x.is_cuda or x.dtype not in CUDNN_DTYPES:
+        answer = _ByPatches.apply(x, weight, bias, kernel, stride)
+        return answer
+    beside = may_learn_beside(x, weight)
+    answer = _Fused.apply(x, weight.detach() if beside else weight, bias, kernel, stride)
+    if beside:
+        answer = learns_beside(answer, x, weight, partial(weight_gradient, weight.shape, kernel, stride))
+    answer = _Masked.apply(answer)
     return answer
 
 
 def convolve(x: Tensor, weight: Tensor, kernel: int, stride: int) -> Tensor:
     """The convolution alone, without bias and relu."""
-    if x.is_cuda:
-        filters = weight.view(-1, kernel, kernel, x.shape[3]).permute(0, 3, 1, 2)
-        return functional.conv2d(x.permute(0, 3, 1, 2), filters, stride=stride).permute(0, 2, 3, 1)
-    answer: Tensor = _Products.apply(x.contiguous(), weight, kernel, stride)
-    return answer
+    x = x.contiguous()
+    if not x.is_cuda:
+        answer: Tensor = _Products.apply(x, weight, kernel, stride)
+        return answer
+    if not may_learn_beside(x, weight):
+        return by_cudnn(x, weight, kernel, stride)
+    y = by_cudnn(x, weight.detach(), kernel, stride)
+    return learns_beside(y, x, weight, partial(weight_gradient, weight.shape, kernel, stride))
 
 
-class _OnGpu(torch.autograd.Function):
-    """One fused kernel forward; the mask of relu, the two gradients and the bias's sum backward."""
+def by_cudnn(x: Tensor, weight: Tensor, kernel: int, stride: int) -> Tensor:
+    pictures = functional.conv2d(x.permute(0, 3, 1, 2), as_filters(weight, x, kernel), stride=stride)
+    return pictures.permute(0, 2, 3, 1)
+
+
+def as_filters(weight: Tensor, x: Tensor, kernel: int) -> Tensor:
+    """Weight `[out, kernel * kernel * C]` as PyTorch's convolutions take it, without a copy."""
+    return weight.view(-1, kernel, kernel, x.shape[3]).permute(0, 3, 1, 2)
+
+
+def back(
+    dy: Tensor, x: Tensor, filters: Tensor, stride: int, *, of_x: bool, of_weight: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of a convolution's input `[B, H, W, C]` and weight `[out, kernel * kernel * C]`, if wanted."""
+    dx, d_filters, _ = torch.ops.aten.convolution_backward(
+        dy.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2), filters, None,
+        [stride] * 2, [0] * 2, [1] * 2, False, [0] * 2, 1, [of_x, of_weight, False],
+    )  # fmt: skip
+    return (
+        dx.permute(0, 2, 3, 1) if of_x else None,
+        d_filters.permute(0, 2, 3, 1).reshape(len(d_filters), -1) if of_weight else None,
+    )
+
+
+def weight_gradient(shape: torch.Size, kernel: int, stride: int, dy: Tensor, x: Tensor) -> Tensor:
+    """The gradient of a convolution's weight, whose numbers it does not depend on."""
+    _, d_weight = back(dy, x, as_filters(x.new_empty(shape), x, kernel), stride, of_x=False, of_weight=True)
+    assert d_weight is not None
+    return d_weight
+
+
+class _Fused(torch.autograd.Function):
+    """Convolution, bias and relu in one kernel forward; backward without relu, whose mask `_Masked` puts on."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, kernel: int, stride: int) -> Tensor:
-        filters = weight.view(-1, kernel, kernel, x.shape[3]).permute(0, 3, 1, 2)
+        filters = as_filters(weight, x, kernel)
         y = torch.cudnn_convolution_relu(x.permute(0, 3, 1, 2), filters, bias, [stride] * 2, [0] * 2, [1] * 2, 1)
-        ctx.save_for_backward(x, weight, y)
+        ctx.save_for_backward(x, weight)
         ctx.geometry = (kernel, stride)
         return y.permute(0, 2, 3, 1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, y = ctx.saved_tensors
+        x, weight = ctx.saved_tensors
         kernel, stride = ctx.geometry
-        filters = weight.view(-1, kernel, kernel, x.shape[3]).permute(0, 3, 1, 2)
-        dy = torch.ops.aten.threshold_backward(grads[0].permute(0, 3, 1, 2), y, 0)
-        dx, d_filters, _ = torch.ops.aten.convolution_backward(
-            dy, x.permute(0, 3, 1, 2), filters, None, [stride] * 2, [0] * 2, [1] * 2, False, [0] * 2, 1,
-            [ctx.needs_input_grad[0], True, False],
-        )  # fmt: skip
-        flat = dy.permute(0, 2, 3, 1).reshape(-1, y.shape[1])
+        of_x, of_weight, *_ = ctx.needs_input_grad
+        dx, d_weight = back(grads[0], x, as_filters(weight, x, kernel), stride, of_x=of_x, of_weight=of_weight)
+        flat = grads[0].reshape(-1, len(weight))
         d_bias = (flat.new_ones(1, len(flat)) @ flat).view(-1)  # a product sums faster than a reduction here
-        d_weight = d_filters.permute(0, 2, 3, 1).reshape(weight.shape)
-        return None if dx is None else dx.permute(0, 2, 3, 1), d_weight, d_bias, None, None
+        return dx, d_weight, d_bias, None, None
+
+
+class _Masked(torch.autograd.Function):
+    """What relu has given forward, and its mask backward."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor) -> Tensor:
+        ctx.save_for_backward(y)
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        masked: Tensor = torch.ops.aten.threshold_backward(grads[0], ctx.saved_tensors[0], 0)
+        return masked
 
 
 class _ByPatches(torch.autograd.Function):

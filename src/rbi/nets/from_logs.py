@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rbi.nets.convolution import convolve
+from rbi.nets.dense import dense
 from rbi.nets.networks import MOST_HIDDEN
 from rbi.sight import Sight
 
@@ -66,7 +67,7 @@ class Normalised(nn.Module):
 
 def product_of(seen: Tensor, weight: Tensor) -> Tensor:
     """`seen` `[B, in]` times `weight` `[out, in]`. A processor is faster with the larger matrix on the left."""
-    return functional.linear(seen, weight) if seen.is_cuda else (weight @ seen.T).T.contiguous()
+    return dense(seen, weight) if seen.is_cuda else (weight @ seen.T).T.contiguous()
 
 
 class LogNet(nn.Module):

@@ -18,7 +18,8 @@ def warmed(
     torch.cuda.synchronize()
     before = [tensor.detach().clone() for tensor in keep]
     random = [generator.get_state() for generator in generators]
-    with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # the trial runs choose the fastest kernels
+    exact = {"deterministic": torch.backends.cudnn.deterministic, "allow_tf32": torch.backends.cudnn.allow_tf32}
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True, **exact):  # trial runs choose the fastest kernels
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
                 function()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rbi.nets.convolution import convolve, convolve_relu
+from rbi.nets.dense import dense
 from rbi.nets.layer_norm import normalise_relu
 from rbi.sight import Sight
 
@@ -55,8 +56,8 @@ class Trunk(nn.Module):
 def dense_relu(x: Tensor, weight: Tensor, bias: Tensor, norm: Norm, groups: int = 1) -> Tensor:
     """A hidden layer: a product, and then bias and relu, with layer norm of each group of outputs before or without."""
     if norm == "layer":
-        return normalise_relu(functional.linear(x, weight), bias, groups)
-    return functional.relu(functional.linear(x, weight, bias))
+        return normalise_relu(dense(x, weight), bias, groups)
+    return functional.relu(dense(x, weight, bias))
 
 
 class QNet(nn.Module):

@@ -19,10 +19,15 @@ def shifted(frames: Tensor, most: int, generator: torch.Generator) -> Tensor:
     an edge repeats it."""
     moves = torch.randint(-most, most + 1, (2, len(frames)), generator=generator, device=frames.device)
     if frames.is_cuda and kernel() is not None:
-        out, (stack, height, width) = torch.empty_like(frames), frames.shape[1:4]
-        colours = frames[0, 0, 0, 0].numel()
-        kernel()[(-(-out.numel() // NUMBERS_A_BLOCK),)](
-            frames, moves, out, out.numel(), len(frames), stack, height, width, colours, NUMBERS_A_BLOCK
+        frames = frames.contiguous()
+        out, (states, stack, height, width), colours = (
+            torch.empty_like(frames),
+            frames.shape[:4],
+            frames.shape[4:].numel(),
+        )
+        blocks = -(-height * width * colours // NUMBERS_A_BLOCK)
+        kernel()[(states * stack, blocks)](
+            frames, moves.int(), out, states, stack, height, width, colours, NUMBERS_A_BLOCK
         )
         return out
     row, column = (

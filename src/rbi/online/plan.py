@@ -127,18 +127,26 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         "horizon": Horizon(),
         "pace": Pace(),
     },
-    # one GPU and minutes: ten batches share a look at the priorities, weights travel at once (docs/decisions/007)
+    # one GPU and minutes: ten batches share a look at the priorities, weights travel at once, and networks learn to see
+    # before they learn games by heart (docs/decisions/007)
     "fast": {
         "actor": ActorConfig(),
         "learner": LearnerConfig(
-            learning_rate=0.0001, adam_epsilon=1e-8, round_updates=10, target_updates=1000, centres="mean"
+            learning_rate=0.00025,
+            final_rate=0.1,
+            adam_epsilon=1e-8,
+            round_updates=10,
+            target_updates=1000,
+            centres="mean",
+            shift=4,
         ),
         "replay": ReplayConfig(states=1_000_000),
         "horizon": Horizon(),
         "pace": Pace(
             updates=400_000,
-            players=512,
+            players=256,
             states_per_update=16.0,
+            norm="layer",
             publish_updates=10,
             refresh_steps=4,
             start_states=50_000,
