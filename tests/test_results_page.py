@@ -1,8 +1,10 @@
 """The figures in the docs are those in the raw results."""
 
-from benchmarks import offline_page, results_page
+from benchmarks import iterative_page, offline_page, results_page
 from benchmarks.results_page import ROOT, load, short, states_a_second
+from benchmarks.variants import VARIANTS, variant
 from rbi.lab import spi
+from rbi.online.plan import plan
 
 
 def test_the_results_page_is_drawn_from_the_raw_results():
@@ -47,6 +49,35 @@ def test_the_readmes_training_speed_is_the_measured_one():
     assert f"as fast as the bare emulator, {round(row['steps_per_second'], -2):,.0f} steps a second" in text
     assert f"take {round(row['updates_per_second'], -1):,.0f} updates a second" in text
     assert f"the learner alone takes {round(row['learner_alone_updates_per_second'], -1):,.0f}" in text
+
+
+def test_the_readmes_breakout_is_the_measured_one():
+    run = iterative_page.learning_results()[0]
+    assert iterative_page.otherwise(run) == []
+    assert 130 < iterative_page.reached(run, 100) < 150
+    assert 410 < iterative_page.reached(run, 420) < 435
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert "at 100 points after two and a half minutes and at 420 after seven" in text
+    pace = iterative_page.pace_of(run)
+    assert f"held {round(pace['steps'], -3):,.0f} steps and {round(pace['updates'], -1):,.0f} updates a second" in text
+
+
+def test_the_readmes_speed_from_logs_is_the_measured_one():
+    beta, q = (round(load("offline-speed-cuda.json")["ours"][name], -2) for name in ("beta", "q"))
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"beta and Q learn at {beta:,.0f} and {q:,.0f} updates a second" in text
+
+
+def test_a_run_is_told_by_what_it_does_otherwise_than_the_preset():
+    whole = plan("fast", "ALE/Breakout-v5", "rbi")
+    changed = variant(whole, (*VARIANTS["plain"], *VARIANTS["replay250k"], ("pace", "players", 64)))
+    parts = ("learner", "replay", "pace")
+    runs = [
+        {"env": "ALE/Breakout-v5", "algo": "rbi"} | {"settings": {p: vars(getattr(w, p)) for p in parts}}
+        for w in (whole, changed)
+    ]
+    assert iterative_page.otherwise(runs[0]) == []
+    assert iterative_page.otherwise(runs[1]) == ["no norm", "no shift", "rate 0.0001", "replay 250,000", "64 players"]
 
 
 def test_the_readmes_games_are_the_measured_ones():

@@ -168,6 +168,18 @@ def test_a_mistake_gives_one_line_before_any_work(arguments, told, tmp_path, mon
     assert not list(tmp_path.iterdir())
 
 
+def test_a_run_of_before_there_was_a_setting_goes_on_as_it_then_was(trained, tmp_path, capsys):
+    shutil.copytree(trained, tmp_path / "run")
+    config = tmp_path / "run" / "config.json"
+    told = json.loads(config.read_text())
+    del told["settings"]["pace"]["norm"], told["settings"]["learner"]["shift"]
+    config.write_text(json.dumps(told))
+    again = [*TINY, "--pace.updates", "240", "--out", str(tmp_path / "run"), "--resume"]
+    assert cli.main([*again, "--pace.norm", "layer"]) == 2
+    assert "was started with pace.norm = none, not layer" in capsys.readouterr().err
+    assert cli.main(again) == 0
+
+
 def test_a_run_goes_on_only_as_it_was_started(trained, tmp_path, capsys):
     shutil.copytree(trained, tmp_path / "run")
     again = [*TINY, "--pace.updates", "200", "--out", str(tmp_path / "run"), "--resume"]

@@ -36,6 +36,8 @@ class Command(ABC):
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("workers", "resume")
     """Settings that a resumed run may have otherwise: they do not change what is computed."""
+    BEFORE_IT_WAS: ClassVar[dict[str, Any]] = {}
+    """Settings that runs of earlier versions do not name, and what they then were."""
 
     out: Path | None = None
     """Folder for the results; a new one under runs/ if not given."""
@@ -74,7 +76,7 @@ class Command(ABC):
         wanted = json.loads(runs.to_json(self.settings() | {"seed": self.seed}))
         before = found.get("settings", {}) | {"seed": found.get("seed")}
         for key, value in flat(wanted).items():
-            was = flat(before).get(key)
+            was = flat(before).get(key, self.BEFORE_IT_WAS.get(key))
             if key not in self.MAY_CHANGE and was != value:
                 raise ValueError(f"{self.out}: was started with {key.removeprefix('about.')} = {was}, not {value}")
 

@@ -41,6 +41,7 @@ class Train(Command):
         "resume", "checkpoint_minutes", "save_replay", "episodes", "report_updates", "ages", "device", "pace.threads",
         "pace.updates", "address", *(f"cluster.{part.name}" for part in dataclasses.fields(ClusterConfig)),
     )  # fmt: skip
+    BEFORE_IT_WAS: ClassVar[dict[str, Any]] = {"pace.norm": "none", "learner.shift": 0}
 
     algo: Literal["rbi", "apex", "both"] = "rbi"
     """rbi: the paper's algorithm; apex: its baseline, greedy with double Q-learning, all else the same; both."""
