@@ -20,11 +20,8 @@ def shifted(frames: Tensor, most: int, generator: torch.Generator) -> Tensor:
     moves = torch.randint(-most, most + 1, (2, len(frames)), generator=generator, device=frames.device)
     if frames.is_cuda and kernel() is not None:
         frames = frames.contiguous()
-        out, (states, stack, height, width), colours = (
-            torch.empty_like(frames),
-            frames.shape[:4],
-            frames.shape[4:].numel(),
-        )
+        states, stack, height, width = frames.shape[:4]
+        out, colours = torch.empty_like(frames), frames.shape[4:].numel()
         blocks = -(-height * width * colours // NUMBERS_A_BLOCK)
         kernel()[(states * stack, blocks)](
             frames, moves.int(), out, states, stack, height, width, colours, NUMBERS_A_BLOCK
