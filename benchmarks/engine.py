@@ -122,7 +122,8 @@ def on_gpu(seconds, out, players, threads, algos, ratios, change):
             rows.append(measured(replace(whole, pace=pace), device, worlds, bare, seconds))
             torch.cuda.empty_cache()
     found = {
-        "command": f"python -m benchmarks.engine --players {players} --variant {change}",
+        "command": f"python -m benchmarks.engine --players {players} --variant {change} --algos {' '.join(algos)} "
+        f"--ratios {' '.join(f'{ratio:g}' for ratio in ratios)} --seconds {seconds:g}",
         "machine": machine(),
         "game": GAME,
         "variant": change,

@@ -1,7 +1,7 @@
 """Pictures moved by a few pixels, at random: whoever is shown the same state again sees another picture.
 
-Networks learn pictures by heart: the score at the top, or the bricks that are left, tell one game from all others, and
-what came of it can be learned from that. A shift takes the pixels that they would know it by from their places.
+Networks can learn pictures by heart: the score at the top, or the bricks that are left, may tell one game from all
+others, and so what came of it. A shift takes the pixels that they would know it by from their places.
 """
 
 import functools
