@@ -1,6 +1,6 @@
 """Breakout without the need to see: RBI shown the emulator's memory; and how fast convolutions learn to see.
 
-python -m benchmarks.sight --seconds 1440        two runs after each other, then nine networks; more than an hour on a core
+python -m benchmarks.sight --seconds 1440        two runs after each other, then nine networks; an hour or two on a core
 
 From memory, ball, paddle and bricks are exact and a small network suffices; all else is as with pictures. And
 convolutions of the same kind are taught ball and paddle of unseen games, by stacks of frames as players see them.
