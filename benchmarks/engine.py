@@ -5,6 +5,7 @@ python -m benchmarks.engine --peer PYTHON       beside Stable-Baselines3, which 
 """
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -88,7 +89,7 @@ def alone(engine, seconds):
     return rounds * engine.plan.learner.round_updates / (time.perf_counter() - start)
 
 
-def measured(whole, device, worlds, bare, seconds):
+def measured(whole, device, worlds, bare, seconds, change="base"):
     """One row: acting and learning together, and the learner alone."""
     engine, ticks = started(whole, device, worlds)
     together(engine, ticks, seconds / 4)  # caches and clocks settle
@@ -97,6 +98,7 @@ def measured(whole, device, worlds, bare, seconds):
     come_to_rest(worlds)
     row = {
         "algo": whole.algo,
+        "variant": change,
         "players": whole.pace.players,
         "batch": whole.learner.batch,
         "states_per_update": whole.pace.states_per_update,
@@ -109,24 +111,22 @@ def measured(whole, device, worlds, bare, seconds):
     return row
 
 
-def on_gpu(seconds, out, players, threads, algos, ratios, change):
+def on_gpu(seconds, out, players, threads, algos, ratios, changes):
     device = torch.device("cuda")
     worlds = [make(World(GAME), players // GROUPS, threads) for _ in range(GROUPS)]
     bare = bare_emulator(worlds, seconds)
     print(f"bare emulator: {bare:,.0f} steps/s", flush=True)
     rows = []
-    for algo in algos:
-        for ratio in ratios:
-            whole = variant(plan("fast", GAME, algo), VARIANTS[change])
-            pace = replace(whole.pace, players=players, threads=threads, states_per_update=ratio)
-            rows.append(measured(replace(whole, pace=pace), device, worlds, bare, seconds))
-            torch.cuda.empty_cache()
+    for algo, change, ratio in itertools.product(algos, changes, ratios):
+        whole = variant(plan("fast", GAME, algo), VARIANTS[change])
+        pace = replace(whole.pace, players=players, threads=threads, states_per_update=ratio)
+        rows.append(measured(replace(whole, pace=pace), device, worlds, bare, seconds, change))
+        torch.cuda.empty_cache()
     found = {
-        "command": f"python -m benchmarks.engine --players {players} --variant {change} --algos {' '.join(algos)} "
-        f"--ratios {' '.join(f'{ratio:g}' for ratio in ratios)} --seconds {seconds:g}",
+        "command": f"python -m benchmarks.engine --players {players} --algos {' '.join(algos)} "
+        f"--variants {' '.join(changes)} --ratios {' '.join(f'{ratio:g}' for ratio in ratios)} --seconds {seconds:g}",
         "machine": machine(),
         "game": GAME,
-        "variant": change,
         "players": players,
         "bare_emulator_steps_per_second": bare,
         "bare_emulator_again": bare_emulator(worlds, seconds),
@@ -181,8 +181,8 @@ def main():
     parser.add_argument("--players", type=int, default=256)
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--algos", nargs="+", default=["rbi", "apex"])
-    parser.add_argument("--ratios", nargs="+", type=float, default=[25.0, 15.0])
-    parser.add_argument("--variant", choices=VARIANTS, default="base", help="a change of the preset")
+    parser.add_argument("--ratios", nargs="+", type=float, default=[16.0])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["base"], help="changes of the preset")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--peer", default=".venv-peers/bin/python")
     asked = parser.parse_args()
@@ -194,7 +194,7 @@ def main():
             asked.threads,
             asked.algos,
             asked.ratios,
-            asked.variant,
+            asked.variants,
         )
     else:
         on_cpu(asked.seconds, asked.out or RESULTS / "engine-cpu.json", asked.peer)
