@@ -17,8 +17,8 @@ import rbi
 from benchmarks.timing import machine
 from rbi.envs import World, make
 from rbi.nets import drawn
-from rbi.nets.shift import shifted
 from rbi.returns import GOES_ON
+from rbi.sight import random_moves
 
 RESULTS = Path(__file__).parent / "results"
 GAMES, HELD_OUT, STEPS, SETTLED = 32, 8, 1000, 150  # returns of the last moments are not known in full
@@ -59,8 +59,8 @@ def taught(sight, shown, norm, shift, lessons):
     def look(keys):
         return torch.from_numpy(np.stack([frames[t - sight.stack + 1 : t + 1, i] for t, i in keys]))
 
-    def value(pictures):
-        return pupil(sight.look(pictures, torch.float32))[1]
+    def value(pictures, moves=None):
+        return pupil(sight.look(pictures, torch.float32, moves))[1]
 
     def explained(keys):
         keys = [keys[k] for k in rng.choice(len(keys), TOLD, replace=False)]
@@ -74,8 +74,8 @@ def taught(sight, shown, norm, shift, lessons):
         if len(order) < BATCH:
             order = rng.permutation(len(known)).tolist()  # each state once, before any comes again
         keys = [known[order.pop()] for _ in range(BATCH)]
-        pictures = shifted(look(keys), shift, generator) if shift else look(keys)
-        error = value(pictures) - torch.tensor([returns[k] for k in keys], dtype=torch.float32)
+        moves = random_moves(BATCH, shift, generator) if shift else None
+        error = value(look(keys), moves) - torch.tensor([returns[k] for k in keys], dtype=torch.float32)
         adam.zero_grad()
         error.square().mean().backward()
         adam.step()

@@ -19,12 +19,13 @@ def gradients(size, steps=20):
         yield gradient
 
 
-def torchs(start, rate, epsilon, steps=20, share=lambda _step: 1.0):
-    """The weights after each step of torch.optim.Adam, in float64; `share` of the rate is taken at a step."""
+def torchs(start, rate, epsilon, steps=20, share=lambda _step: 1.0, dtype=torch.float32):
+    """The weights after each step of torch.optim.Adam, in float64; `share` of the rate is taken at a step, and
+    gradients come in `dtype`."""
     weight = torch.nn.Parameter(start.double())
     optimiser = torch.optim.Adam([weight], lr=rate, eps=epsilon)
     for step, gradient in enumerate(gradients(len(start), steps)):
-        weight.grad = gradient.double()
+        weight.grad = gradient.to(dtype).double()
         optimiser.param_groups[0]["lr"] = rate * share(step)
         optimiser.step()
         yield weight.detach().clone()
@@ -113,7 +114,8 @@ def test_the_fused_kernel_takes_the_steps_of_torchs_adam(size, dtype):
     vector = start.to("cuda")
     computing = vector if dtype == torch.float32 else vector.to(dtype)
     adam = Adam(vector, computing, RATE, EPSILON)
-    for gradient, expected in zip(gradients(size), torchs(start, RATE, EPSILON), strict=True):
+    assert adam.gradient.dtype == dtype
+    for gradient, expected in zip(gradients(size), torchs(start, RATE, EPSILON, dtype=dtype), strict=True):
         adam.gradient.copy_(gradient)
         adam.step()
         moved, should_move = vector.double().cpu() - start, expected - start

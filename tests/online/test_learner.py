@@ -8,12 +8,12 @@ import torch
 from pytest import approx
 
 from rbi.nets import attach, drawn, join, size, to_vector
-from rbi.nets.shift import shifted
 from rbi.online.actor import ActorConfig
 from rbi.online.learner import Learner, LearnerConfig
 from rbi.replay import Batch, Moment, Replay, ReplayConfig
 from rbi.returns import Horizon
-from rbi.sight import Sight
+from rbi.sight import Sight, random_moves
+from rbi.sight.shift import moved
 from tests.reference import iterative
 from tests.streams import Players
 
@@ -106,7 +106,7 @@ def test_an_update_follows_the_gradient_of_the_papers_losses(case):
     learner.restore(learner.state() | {"target": stale.state()["target"]})
     networks, target = copy.deepcopy(learner.networks), copy.deepcopy(learner.target)
     batch = batch_of(sight, seed=9)
-    errors = learner.update(batch, learner.ahead(batch))
+    errors = learner.update(batch, learner.looked(batch))
 
     loss_q, loss_pi, expected = losses(networks, target, batch, learner)
     assert errors.tolist() == approx(expected, abs=1e-4)
@@ -127,7 +127,7 @@ def test_ape_x_asks_the_target_about_the_action_that_is_best_for_the_network_tha
     assert (mine.argmax(1) != theirs.argmax(1)).any()
     expected = [theirs[i, int(mine[i].argmax())].item() for i in range(STATES)]
     with torch.no_grad():
-        assert learner.value_ahead(batch, learner.ahead(batch)).tolist() == approx(expected, abs=1e-5)
+        assert learner.value_ahead(batch, learner.looked(batch)).tolist() == approx(expected, abs=1e-5)
 
 
 def test_the_two_networks_do_not_disturb_each_other():
@@ -135,7 +135,7 @@ def test_the_two_networks_do_not_disturb_each_other():
     batch = batch_of()
     first, second = learner_of(), learner_of(weighs_policy=False, improves="learner")
     for learner in (first, second):
-        learner.update(batch, learner.ahead(batch))
+        learner.update(batch, learner.looked(batch))
     q = size(first.networks.q)
     assert torch.equal(first.adam.gradient[:q], second.adam.gradient[:q])
     assert not torch.equal(first.adam.gradient[q:], second.adam.gradient[q:])
@@ -145,7 +145,7 @@ def test_repeated_updates_bring_q_to_the_returns_and_the_pi_net_to_the_policies(
     learner, batch = learner_of(learning_rate=0.01), batch_of()
     batch = batch._replace(discount=torch.zeros(STATES))
     for _ in range(500):
-        errors = learner.update(batch, learner.ahead(batch))
+        errors = learner.update(batch, learner.looked(batch))
     seen = VECTORS.look(batch.frames, torch.float32)
     assert errors.abs().max() < 0.01
     assert torch.softmax(learner.networks.pi(seen), 1).detach().numpy() == approx(batch.pi.numpy(), abs=0.01)
@@ -170,13 +170,13 @@ def test_metrics_are_means_of_the_losses_since_the_last_look():
             "pi_net_entropy": -np.mean((pi_net * np.log(pi_net)).sum(1)),
             "weight_pi_max": max(iterative.policy_weights(pi_net, q, 0.5, 4 / 47.7)),
         })  # fmt: skip
-        learner.update(batch, learner.ahead(batch))
+        learner.update(batch, learner.looked(batch))
     assert learner.metrics() == approx({name: np.mean([t[name] for t in told]) for name in told[0]}, rel=1e-3, abs=1e-5)
 
 
 def test_ape_x_tells_of_no_policy_loss():
     learner, batch = learner_of(algo="apex"), batch_of()
-    learner.update(batch, learner.ahead(batch))
+    learner.update(batch, learner.looked(batch))
     assert set(learner.metrics()) == {"q_loss", "q", "td_error", "importance"}
 
 
@@ -220,7 +220,7 @@ def test_a_round_of_several_updates_takes_the_parts_of_one_draw_in_turn():
     errors = []
     for start in (0, 8, 16):
         part = drawn_.part(start, 8)
-        errors += apart.update(part, apart.ahead(part)).abs().tolist()
+        errors += apart.update(part, apart.looked(part)).abs().tolist()
     assert torch.equal(together.vector, apart.vector)
     told = {}
     for row, lane, error in zip(drawn_.row.tolist(), drawn_.lane.tolist(), errors, strict=True):
@@ -236,10 +236,10 @@ def test_a_round_learns_from_shifted_pictures_and_asks_the_target_about_shifted_
     generator = torch.Generator()
     generator.set_state(learner.generator.get_state())
     drawn_ = replay.sample(8, generator)
-    frames, after = (shifted(seen, 2, generator) for seen in (drawn_.frames, drawn_.next_frames))
+    frames, after = (moved(seen, random_moves(8, 2, generator)) for seen in (drawn_.frames, drawn_.next_frames))
     assert not torch.equal(frames, drawn_.frames)
     part = drawn_._replace(frames=frames, next_frames=after).part(0, 8)
-    plain.update(part, plain.ahead(part))
+    plain.update(part, plain.looked(part))
     learner.round(replay)
     assert torch.equal(learner.vector, plain.vector)
 
@@ -271,7 +271,7 @@ def test_the_learning_rate_falls_to_its_last_share_at_the_end_of_the_run_and_a_r
     rates, batch = [], batch_of()
     for _ in range(101):
         rates.append(float(learner.adam.rate()))
-        learner.update(batch, learner.ahead(batch))
+        learner.update(batch, learner.looked(batch))
     assert rates == approx([0.002 * (1 - 0.75 * step / 100) for step in range(101)])
     restored.restore(learner.state())
     assert float(restored.adam.rate()) == approx(0.0005)

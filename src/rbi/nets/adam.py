@@ -22,14 +22,16 @@ class Adam:
         self, vector: Tensor, computing: Tensor, learning_rate: float, epsilon: float, fall: float = 0.0, span: int = 1
     ) -> None:
         self.vector, self.computing = vector, computing
-        self.gradient = torch.zeros_like(vector)
+        self.gradient = torch.zeros_like(
+            computing if fuses(vector) else vector
+        )  # as networks give it, or as PyTorch asks
         self.learning_rate, self.epsilon, self.fall, self.span = learning_rate, epsilon, fall, span
         self.mean, self.square = torch.zeros_like(vector), torch.zeros_like(vector)
         self.count = torch.zeros((), device=vector.device)
 
     def step(self) -> None:
         """One step along `gradient`. On a GPU one kernel reads and writes each number once."""
-        if self.vector.is_cuda and kernel() is not None:
+        if fuses(self.vector):
             self.count += 1
             blocks = -(-len(self.vector) // NUMBERS_A_BLOCK)
             kernel()[(blocks,)](
@@ -55,6 +57,10 @@ class Adam:
 
     def state(self) -> dict[str, Tensor]:
         return {"adam_mean": self.mean, "adam_square": self.square, "adam_count": self.count}
+
+
+def fuses(vector: Tensor) -> bool:
+    return vector.is_cuda and kernel() is not None
 
 
 @functools.cache

@@ -95,8 +95,8 @@ class LogNet(nn.Module):
         seen = seen.flatten(1)
         for layer in self.dense:
             seen = layer(seen)
-        out: Tensor = self.heads(dropped(seen, self.latent_dropout, generator))
-        return out.float()
+        kept = dropped(seen, self.latent_dropout, generator)
+        return dense(kept, self.heads.weight, self.heads.bias).float()
 
 
 def dropped(x: Tensor, share: float, generator: torch.Generator | None) -> Tensor:

@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rbi.nets.sums import MOST_ROWS, column_sums
+
 EPSILON = 1e-5
 NUMBERS_A_BLOCK = 2048
-MOST_BLOCKS = 528  # on the way back each adds up its share of the bias's gradient: four for each core of a large GPU
+MOST_BLOCKS = min(528, MOST_ROWS)  # each adds up its share of the bias's gradient: four for each core of a large GPU
 
 
 def normalise_relu(x: Tensor, bias: Tensor, groups: int = 1) -> Tensor:
@@ -28,7 +30,7 @@ def normalise_relu(x: Tensor, bias: Tensor, groups: int = 1) -> Tensor:
 
 
 class _Fused(torch.autograd.Function):
-    """One kernel forward; one and a sum backward, where what was normalised is computed again from x."""
+    """One kernel forward; one and a sum backward, where all else is computed again from x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, groups: int) -> Tensor:
@@ -36,22 +38,21 @@ class _Fused(torch.autograd.Function):
         y, rows = torch.empty_like(x), x.numel() // len(bias)
         high, wide = block_of(width)
         kernels().forward_kernel[(-(-rows // high), groups)](x, bias, y, rows, width, groups, EPSILON, high, wide)
-        ctx.save_for_backward(x, bias, y)
+        ctx.save_for_backward(x, bias)
         ctx.groups = groups
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, bias, y = ctx.saved_tensors
+        x, bias = ctx.saved_tensors
         width, dx, rows = len(bias) // ctx.groups, torch.empty_like(x), x.numel() // len(bias)
         high, wide = block_of(width)
         blocks = min(-(-rows // high), MOST_BLOCKS)
         parts = torch.empty((blocks, len(bias)), device=x.device)
         kernels().backward_kernel[(blocks, ctx.groups)](
-            grads[0].contiguous(), x, y, dx, parts, rows, width, ctx.groups, EPSILON, high, wide
+            grads[0].contiguous(), x, bias, dx, parts, rows, width, ctx.groups, EPSILON, high, wide
         )
-        d_bias = (parts.new_ones(1, blocks) @ parts).view(-1)  # a product sums faster than a reduction here
-        return dx, d_bias.to(bias.dtype), None
+        return dx, column_sums(parts, bias.dtype), None
 
 
 def block_of(width: int) -> tuple[int, int]:

@@ -29,17 +29,17 @@ def forward_kernel(x, bias, y, rows, width, groups, epsilon, HIGH: tl.constexpr,
 
 
 @triton.jit
-def backward_kernel(dy, x, y, dx, parts, rows, width, groups, epsilon, HIGH: tl.constexpr, WIDE: tl.constexpr):
+def backward_kernel(dy, x, bias, dx, parts, rows, width, groups, epsilon, HIGH: tl.constexpr, WIDE: tl.constexpr):
     """With g what relu lets back:  dx = (g - mean(g) - hat mean(g hat)) scale,  and g's sum over rows is bias's."""
     block, at, group = tl.program_id(0), tl.arange(0, WIDE), tl.program_id(1)
+    shift = tl.load(bias + group * width + at, mask=at < width, other=0.0).to(tl.float32)
     total = tl.zeros((WIDE,), tl.float32)
     for start in range(block * HIGH, rows, tl.num_programs(0) * HIGH):
         row = start + tl.arange(0, HIGH)
         inside = (row < rows)[:, None] & (at < width)[None, :]
         place = (row[:, None] * groups + group) * width + at[None, :]
         hat, scale = normal(x, place, inside, width, epsilon)
-        passed = tl.load(y + place, mask=inside, other=0.0).to(tl.float32) > 0
-        g = tl.where(passed, tl.load(dy + place, mask=inside, other=0.0).to(tl.float32), 0.0)
+        g = tl.where(hat + shift[None, :] > 0, tl.load(dy + place, mask=inside, other=0.0).to(tl.float32), 0.0)
         total += tl.sum(g, 0)
         along = tl.sum(g * hat, 1) / width
         slope = (g - (tl.sum(g, 1) / width)[:, None] - hat * along[:, None]) * scale[:, None]

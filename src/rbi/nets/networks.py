@@ -79,8 +79,8 @@ class QNet(nn.Module):
         """
         both = dense_relu(self.trunk(seen), self.hidden.weight, self.hidden.bias, self.trunk.norm, groups=2)
         of_value, of_advantage = both.chunk(2, dim=1)
-        value = self.value(of_value).float()
-        advantage = self.advantage(of_advantage).float()
+        value = dense(of_value, self.value.weight, self.value.bias).float()
+        advantage = dense(of_advantage, self.advantage.weight, self.advantage.bias).float()
         centre = advantage.mean(1, keepdim=True) if pi is None else (pi * advantage).sum(1, keepdim=True)
         return value + advantage - centre, value.squeeze(1)
 
@@ -104,8 +104,7 @@ class PiNet(nn.Module):
     def forward(self, seen: Tensor) -> Tensor:
         """Logits `[B, A]`, in float32."""
         hidden = dense_relu(self.trunk(seen), self.hidden.weight, self.hidden.bias, self.trunk.norm)
-        logits: Tensor = self.logits(hidden)
-        return logits.float()
+        return dense(hidden, self.logits.weight, self.logits.bias).float()
 
 
 class Networks(nn.Module):

@@ -20,11 +20,11 @@ from torch import Tensor
 from rbi import measures
 from rbi.nets import Adam, Networks, attach, join, size, to_vector
 from rbi.nets.beside import Beside
-from rbi.nets.shift import shifted
 from rbi.online.actor import ActorConfig, greedy_mix
 from rbi.replay import Batch, Replay
 from rbi.returns import c_mix, huber, policy_priority
 from rbi.rules import parse_rule
+from rbi.sight import random_moves
 
 Q_METRICS = ("q_loss", "q", "td_error", "importance")
 PI_METRICS = ("pi_loss", "pi_net_entropy", "weight_pi_max")
@@ -80,14 +80,16 @@ class LearnerConfig:
             raise ValueError(f"target_updates = {self.target_updates}: not a multiple of {self.round_updates}, a round")
 
 
-class Ahead(NamedTuple):
-    """What the target network says of the states n steps ahead, V `[B]` or Q `[B, A]`, and what networks see there."""
+class Looked(NamedTuple):
+    """What networks see of a batch's states and of those n steps ahead, and what the target network says of the latter:
+    V `[B]` or Q `[B, A]`."""
 
-    said: Tensor
     seen: Tensor
+    ahead: Tensor
+    said: Tensor
 
-    def part(self, start: int, size: int) -> "Ahead":
-        return Ahead(self.said[start : start + size], self.seen[start : start + size])
+    def part(self, start: int, size: int) -> "Looked":
+        return Looked(*(tensor[start : start + size] for tensor in self))
 
 
 class Learner:
@@ -124,21 +126,18 @@ class Learner:
     def round(self, replay: Replay) -> None:
         """Draw the batches of a round, learn from each, and give their states new priorities."""
         batch = self.config.batch
-        drawn = self.shifted(replay.sample(batch * self.config.round_updates, self.generator))
-        ahead = self.ahead(drawn)  # the target network stays the same through a round, so it is asked once
+        drawn = replay.sample(batch * self.config.round_updates, self.generator)
+        looked = self.looked(drawn)  # the target network stays the same through a round, so it is asked once
         errors = []
         for start in range(0, len(drawn.row), batch):
             last = start + batch == len(drawn.row)
-            errors.append(self.update(drawn.part(start, batch), ahead.part(start, batch), watched=last))
+            errors.append(self.update(drawn.part(start, batch), looked.part(start, batch), watched=last))
         replay.reprioritise(drawn.row, drawn.lane, torch.cat(errors))
 
-    def shifted(self, drawn: Batch) -> Batch:
-        """The same states, seen from a little aside."""
-        most = self.config.shift
-        if not most or not self.sight.pictures:
-            return drawn
-        frames, after = (shifted(seen, most, self.generator) for seen in (drawn.frames, drawn.next_frames))
-        return drawn._replace(frames=frames, next_frames=after)
+    def look(self, frames: Tensor) -> Tensor:
+        """What networks see of some states, each from a little aside."""
+        most = self.config.shift if self.sight.pictures else 0
+        return self.sight.look(frames, self.dtype, random_moves(len(frames), most, self.generator) if most else None)
 
     def passed(self) -> None:
         """Count a round, and renew the target network when its time has come."""
@@ -146,8 +145,8 @@ class Learner:
         if self.updates % self.config.target_updates == 0:
             self.target_vector.copy_(self.computing[: len(self.target_vector)])
 
-    def update(self, batch: Batch, ahead: Ahead, *, watched: bool = True) -> Tensor:
-        """One step of both networks; the TD errors `[B]`. `ahead` is what the target network says of the batch.
+    def update(self, batch: Batch, looked: Looked, *, watched: bool = True) -> Tensor:
+        """One step of both networks; the TD errors `[B]`.
 
         The losses enter as their gradients at the networks' outputs, which have closed forms:
 
@@ -155,14 +154,13 @@ class Learner:
             dL_pi / dlogits_i   =  w_i w^pi_i (pi-net(s_i) - pi_i) / B
         """
         centre = batch.pi if self.networks.pi is not None and self.config.centres == "pi" else None
-        seen = self.sight.look(batch.frames, self.dtype)
         outputs, slopes = [], []
         if self.networks.pi is not None:
             with self.beside.overlapping():
-                logits = self.networks.pi(seen)
-        q, _ = self.networks.q(seen, centre)
+                logits = self.networks.pi(looked.seen)
+        q, _ = self.networks.q(looked.seen, centre)
         with torch.no_grad():
-            goal = batch.reward + batch.discount * self.value_ahead(batch, ahead)
+            goal = batch.reward + batch.discount * self.value_ahead(batch, looked)
             error = goal - q.gather(1, batch.action[:, None]).squeeze(1)
             slope = error.clamp(-1, 1) if self.config.q_loss == "huber" else 2 * error
             of_action = -batch.weight * slope / len(error)
@@ -187,26 +185,28 @@ class Learner:
         self.adam.step()
         return error
 
-    def ahead(self, batch: Batch) -> Ahead:
-        """Ask the target network about the states n steps ahead."""
-        seen = self.sight.look(batch.next_frames, self.dtype)
+    def looked(self, batch: Batch) -> Looked:
+        """Look at the states, and ask the target network about those n steps ahead."""
+        seen, ahead = self.look(batch.frames), self.look(batch.next_frames)
         with torch.no_grad():
             if self.networks.pi is None or self.config.centres == "mean":
-                return Ahead(self.target(seen)[0], seen)
-            if self.config.bootstraps == "net":
-                return Ahead(self.target(seen, batch.next_pi)[0], seen)
-            return Ahead(self.target.values(seen), seen)
+                said = self.target(ahead)[0]
+            elif self.config.bootstraps == "net":
+                said = self.target(ahead, batch.next_pi)[0]
+            else:
+                said = self.target.values(ahead)
+        return Looked(seen, ahead, said)
 
-    def value_ahead(self, batch: Batch, ahead: Ahead) -> Tensor:
+    def value_ahead(self, batch: Batch, looked: Looked) -> Tensor:
         """V at the states n steps ahead, `[B]`: of the stored policy, of the pi-net's, or of the best action."""
-        if ahead.said.dim() == 1:
-            return ahead.said  # advantages are centred by the stored policy, so V is its value
+        if looked.said.dim() == 1:
+            return looked.said  # advantages are centred by the stored policy, so V is its value
         if self.networks.pi is None:
-            chooser = self.networks.q(ahead.seen)[0] if self.config.double_q else ahead.said
-            return ahead.said.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
+            chooser = self.networks.q(looked.ahead)[0] if self.config.double_q else looked.said
+            return looked.said.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
         stored = self.config.bootstraps == "stored"
-        pi = batch.next_pi if stored else torch.softmax(self.networks.pi(ahead.seen), 1)
-        return (pi * ahead.said).sum(1)
+        pi = batch.next_pi if stored else torch.softmax(self.networks.pi(looked.ahead), 1)
+        return (pi * looked.said).sum(1)
 
     def goal_policy(self, batch: Batch, logits: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The policy to imitate, the pi-net's own, `[B, A]` each, and the weight w^pi `[B]`."""

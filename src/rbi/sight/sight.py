@@ -1,11 +1,15 @@
-"""What a policy sees, among how many actions it chooses, and how networks look at it."""
+"""What a policy sees, and how networks look at it: pictures as blocks of pixels."""
 
+import functools
+import importlib.util
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from rbi.sight.shift import moved
 
 
 class Layer(NamedTuple):
@@ -19,6 +23,7 @@ NATURE = (Layer(32, 8, 4), Layer(64, 4, 2), Layer(64, 3, 1))
 SMALL = (Layer(16, 3, 1), Layer(16, 3, 1))
 """For games of a few pixels."""
 SMALLEST_NATURE, SMALLEST = 36, 5
+NUMBERS_A_BLOCK = 1024
 BRIGHTEST = 256  # a power of two, so that a byte divided by it is exact in bfloat16
 
 
@@ -64,24 +69,38 @@ class Sight:
         first, *others = self.kind
         return (Layer(first.filters, first.kernel // first.stride, 1), *others)
 
-    def look(self, frames: Tensor, dtype: torch.dtype) -> Tensor:
-        """`[B, stack, *frame]` as the networks read it, in their precision.
+    def look(self, frames: Tensor, dtype: torch.dtype, moves: Tensor | None = None) -> Tensor:
+        """`[B, stack, *frame]` as the networks read it, in their precision; pictures moved by `moves` if given.
 
         Pictures become `[B, H / s, W / s, s * s * channels]` for a first convolution of stride s: a kernel of 8 x 8
         pixels and stride 4 is one of 2 x 2 blocks and stride 1, with channels enough for fast kernels.
         """
         if not self.pictures:
             return frames.flatten(1).to(dtype)
+        if frames.is_cuda and kernel() is not None:
+            return self.looked(frames, dtype, moves)
+        frames = frames if moves is None else moved(frames, moves)
         s, (height, width) = self.block, self.frame[:2]
         high, wide = height // s, width // s
         frames = frames[:, :, : high * s, : wide * s]
-        if frames.is_cuda:
-            blocks = frames.view(len(frames), self.stack, high, s, wide, s, -1).permute(0, 2, 4, 3, 5, 1, 6)
-        else:  # a pixel's history lies together first, so that the rest moves in longer runs: half the time
-            near = torch.stack(frames.unbind(1), 3)
-            blocks = near.view(len(frames), high, s, wide, -1).transpose(2, 3)
+        # a pixel's history lies together first, so that the rest moves in longer runs: half the time
+        near = torch.stack(frames.unbind(1), 3)
+        blocks = near.view(len(frames), high, s, wide, -1).transpose(2, 3)
         seen = torch.empty(blocks.shape, dtype=dtype, device=frames.device)
         return torch.mul(blocks, 1 / BRIGHTEST, out=seen).view(len(frames), high, wide, -1)
+
+    def looked(self, frames: Tensor, dtype: torch.dtype, moves: Tensor | None) -> Tensor:
+        """The same by one kernel."""
+        (height, width, *_), colours = self.frame, math.prod(self.frame[2:])
+        high, wide = height // self.block, width // self.block
+        seen = torch.empty((len(frames), high, wide, self.channels()), dtype=dtype, device=frames.device)
+        programs = len(frames), -(-seen[0].numel() // NUMBERS_A_BLOCK)
+        if len(frames):
+            kernel()[programs](
+                frames.contiguous(), moves, seen, len(frames), high, wide, 1 / BRIGHTEST, moves is not None,
+                self.stack, height, width, colours, self.block, NUMBERS_A_BLOCK,
+            )  # fmt: skip
+        return seen
 
     def channels(self) -> int:
         """How many numbers `look` gives for a block."""
@@ -100,3 +119,13 @@ class Sight:
 def out_size(size: int, kernel: int, stride: int) -> int:
     """How many pixels leave a convolution."""
     return (size - kernel) // stride + 1
+
+
+@functools.cache
+def kernel() -> Any:
+    """The fused kernel, or None where Triton is not installed."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    from rbi.sight.look_kernel import look_kernel
+
+    return look_kernel
