@@ -126,7 +126,6 @@ def game(result, measured_on):
         cells += [f"{of_paper[row['name']]:,}" if row["name"] in of_paper else ""]
         lines.append("| " + " | ".join(cells) + " |")
     told = beside_paper(result["rows"], of_paper) + clone_beside_crowd(result, of_paper)
-    told += [f"\nLeft out: {row}, {why}." for row, why in result.get("left_out", {}).items()]
     return "\n".join([*lines, *told, f"\n{measured_on(result)}"])
 
 
@@ -178,8 +177,6 @@ def draw_games(folder):
             panel = figure.subplots()
             shown = ("behavior", "reroute(0.5,1.5)", "reroute(0,2)", "tv(0.25)", "greedy", "ppo(0.5) by ascent", "DQfD")
             for look, row in zip(LINES, shown, strict=False):
-                if row in result.get("left_out", {}):
-                    continue
                 means = [sum(point["means"][row]) / len(point["means"][row]) for point in result["curve"]]
                 updates = [point["updates"] / 1000 for point in result["curve"]]
                 panel.plot(updates, means, label=NAMES.get(row, row), marker="o", markersize=3, **look)
