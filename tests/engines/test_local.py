@@ -8,9 +8,13 @@ import torch
 
 from rbi import envs
 from rbi.engines import checkpoint
+from rbi.engines.graphed import GraphedActor
 from rbi.engines.local import LocalEngine
+from rbi.envs import Seen
 from rbi.online.plan import GROUPS, plan
 from tests.engines.elsewhere import with_random_states_of_a_gpu
+from tests.online.test_actor import actor_of
+from tests.streams import Players
 
 CPU = torch.device("cpu")
 
@@ -209,6 +213,30 @@ def test_the_policy_of_a_run_is_what_its_actors_follow():
     states = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     pi, *_ = actor.policy(actor.sight.look(torch.from_numpy(states)[:, None], torch.float32))
     assert engine.policy().predict_proba(states) == pytest.approx(pi.numpy(), abs=1e-6)
+
+
+@pytest.mark.parametrize("centres", ["pi", "mean"])
+def test_actors_centre_advantages_as_the_learner_does(centres):
+    engine = engine_of(small_plan(learner={"centres": centres}))
+    assert {actor.centres for actor in engine.actors} == {centres}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("with_pi", [True, False])
+def test_a_captured_actor_tells_what_a_plain_one_does(with_pi):
+    """All but the actions, whose draws may differ: the frames to come do not depend on them here."""
+    options = {"players": 6, "with_pi": with_pi, "priority_baseline": "v", "device": "cuda"}
+    plain, players = actor_of(**options), Players(6, (2,), np.random.default_rng(0))
+    captured = GraphedActor(actor_of(**options), torch.cuda.Stream(priority=-1))
+    for _ in range(40):
+        shown = players.show()
+        expected = plain.act(*(given.cuda() for given in shown))
+        actions = captured.act(Seen(*(given.numpy() for given in shown)))
+        torch.cuda.synchronize()
+        assert actions.tolist() == captured.moment.action.tolist()
+        for name in ("frame", "first", "reward", "end", "pi", "td_error"):
+            ours, theirs = (getattr(moment, name) for moment in (captured.moment, expected))
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.gpu

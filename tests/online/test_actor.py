@@ -28,19 +28,22 @@ def networks_of(sight, with_pi=True, seed=0):
     return networks
 
 
-def actor_of(sight=VECTORS, players=4, *, with_pi=True, steps=3, seed=0, draws=0, epsilon=None, **config):
+def actor_of(
+    sight=VECTORS, players=4, *, with_pi=True, steps=3, seed=0, draws=0, epsilon=None, centres="pi", device="cpu",
+    **config,
+):  # fmt: skip
     epsilon = torch.full((players,), EPSILON) if epsilon is None else epsilon
-    generator = torch.Generator().manual_seed(draws)
+    generator, horizon = torch.Generator(device).manual_seed(draws), Horizon(steps, GAMMA)
     networks = networks_of(sight, with_pi, seed)
-    return Actor(ActorConfig(**config), networks, epsilon, Horizon(steps, GAMMA), generator, torch.float32)
+    return Actor(ActorConfig(**config), networks, epsilon, horizon, generator, torch.float32, centres)
 
 
-def ask(networks, state):
+def ask(networks, state, centres="pi"):
     """The pi-net's policy and Q of one state, centred by that policy: arrays `[A]`; without a pi-net by the mean."""
     seen = networks.sight.look(torch.from_numpy(state)[None], torch.float32)
     with torch.no_grad():
         pi = None if networks.pi is None else torch.softmax(networks.pi(seen), 1)
-        q = networks.q(seen, pi)[0]
+        q = networks.q(seen, pi if centres == "pi" else None)[0]
     return None if pi is None else pi[0].double().numpy(), q[0].double().numpy()
 
 
@@ -155,6 +158,7 @@ def test_the_generator_alone_decides_what_is_drawn():
 SURPRISES = [
     dict(), dict(priority_baseline="v"), dict(clip_rewards=False), dict(steps=1), dict(steps=5), dict(with_pi=False),
     dict(with_pi=False, priority_baseline="v"), dict(improves="learner", priority_baseline="v"),
+    dict(centres="mean"), dict(centres="mean", priority_baseline="v"),
 ]  # fmt: skip
 
 
@@ -165,7 +169,7 @@ def test_the_error_told_n_moments_later_is_that_of_the_n_step_return(options):
     networks = networks_of(VECTORS, options.get("with_pi", True))
     clipped = options.get("clip_rewards", True)
     for lane in lanes:
-        q = [ask(networks, lane.state(t))[1] for t in range(60)]
+        q = [ask(networks, lane.state(t), options.get("centres", "pi"))[1] for t in range(60)]
         values = [sum(pi * of_actions) for pi, of_actions in zip(lane.policies, q, strict=True)]
         by_v = options.get("priority_baseline") == "v"
         for t in lane.drawable():

@@ -1,7 +1,7 @@
 """Actors, learner and replay as CUDA graphs on two streams: the local engine on a GPU.
 
-    actor's stream     upload frames, act, download actions      high priority: it never queues behind the learner
-    learner's stream   store, learn, learn, ..., publish         all access to the replay, so nothing races
+    actor's stream     upload frames, choose, download actions, note     high priority: it waits for no learner
+    learner's stream   store, learn, learn, ..., publish                 all access to the replay, so nothing races
 
 The host waits for nothing but the actions. An actor's buffers are written again only when the learner's stream has
 stored what they held, which also keeps the actors from running ahead of the learner by more than one step each.
@@ -16,6 +16,7 @@ from torch import Tensor
 from rbi.envs import Seen
 from rbi.nets.graphs import capture, warmed
 from rbi.online import Actor, Learner
+from rbi.online.actor import Choice
 from rbi.replay import Moment, Replay
 
 
@@ -80,7 +81,7 @@ class GraphedCalls:
 
 
 class GraphedActor:
-    """An actor's step as one graph, between pinned buffers."""
+    """An actor's step as two graphs, between pinned buffers: what players wait for, and what can be noted after."""
 
     def __init__(self, actor: Actor, stream: torch.cuda.Stream) -> None:
         self.stream = stream
@@ -94,13 +95,21 @@ class GraphedActor:
         self.host = [buffer.pin_memory() for buffer in seen]
         self.given = [buffer.to(actor.device) for buffer in seen]
         self.actions = torch.zeros(players, dtype=torch.int64).pin_memory()
-        self.acted, self.stored = torch.cuda.Event(), torch.cuda.Event()
+        self.chosen, self.acted, self.stored = (torch.cuda.Event() for _ in range(3))
+        self.choice: Choice
         self.moment: Moment
 
-        def step() -> None:
-            self.moment = actor.act(*self.given)
+        def choose() -> None:
+            self.choice = actor.choose(*self.given[:2])
 
-        self.graph = warmed(step, stream, [actor.generator], list(actor.state().values()))
+        def note() -> None:
+            self.moment = actor.note(self.choice, *self.given)
+
+        keep = list(actor.state().values())
+        self.choosing = warmed(choose, stream, [actor.generator], keep)
+        for part in self.choice:
+            part.zero_()  # nothing has been computed into it yet, and trial runs read it
+        self.noting = warmed(note, stream, [], keep)
 
     def act(self, seen: Seen) -> np.ndarray[Any, Any]:
         for buffer, array in zip(self.host, seen, strict=True):
@@ -109,8 +118,10 @@ class GraphedActor:
         with torch.cuda.stream(self.stream):
             for buffer, given in zip(self.host, self.given, strict=True):
                 given.copy_(buffer, non_blocking=True)
-            self.graph.replay()
-            self.actions.copy_(self.moment.action, non_blocking=True)
+            self.choosing.replay()
+            self.actions.copy_(self.choice.action, non_blocking=True)
+            self.chosen.record()
+            self.noting.replay()
             self.acted.record()
-        self.acted.synchronize()
+        self.chosen.synchronize()
         return self.actions.numpy()

@@ -53,7 +53,7 @@ class LocalEngine:
         ladder = exploration_ladder(pace.players, acting.exploration, acting.exploration_exponent)
         self.epsilon = ladders(ladder, GROUPS)
         self.actors = [
-            Actor(acting, networks(), epsilon, plan.horizon, generator, dtype)
+            Actor(acting, networks(), epsilon, plan.horizon, generator, dtype, plan.learner.centres)
             for epsilon, generator in zip(self.epsilon, generators, strict=False)
         ]
         self.learner = Learner(plan.learner, acting, networks(), generators[-1], dtype, pace.updates)
@@ -72,10 +72,10 @@ class LocalEngine:
         while self.learner.updates < self.plan.pace.updates:
             group = self.tick % GROUPS
             now = seen.pop(group, None) or self.worlds[group].recv()
-            self.watch(group, now)
             if self.tick // GROUPS % self.plan.pace.refresh_steps == 0:
                 calls.refresh(group)
             self.worlds[group].send(calls.act(group, now))
+            self.watch(group, now)  # all that players need not wait for comes after
             calls.store(group)
             self.tick += 1
             self.states += len(now.first)

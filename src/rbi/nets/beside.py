@@ -13,9 +13,9 @@ from torch import Tensor
 class Beside:
     """A second stream of a device. On a processor there is none, and everything happens in turn."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, priority: int = 0) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.stream = torch.cuda.Stream(device, priority=priority) if device.type == "cuda" else None
 
     @contextlib.contextmanager
     def overlapping(self) -> Iterator[None]:

@@ -71,18 +71,16 @@ class QNet(nn.Module):
         self.advantage = nn.Linear(hidden, sight.actions)
 
     def forward(self, seen: Tensor, pi: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Q(s, .) `[B, A]` and V(s) `[B]`, in float32.
+        """Q(s, .) `[B, A]` and V(s) `[B]`, in float32."""
+        value, advantage = self.streams(seen)
+        return duel(value, advantage, pi), value.squeeze(1)
 
-            Q = V + a - sum_a pi(a) a
-
-        so that V is the value of pi: sum_a pi(a) Q(a) = V. Without pi the mean takes its place, as in Ape-X.
-        """
+    def streams(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """The value `[B, 1]` and the advantages `[B, A]` before they are centred."""
         both = dense_relu(self.trunk(seen), self.hidden.weight, self.hidden.bias, self.trunk.norm, groups=2)
         of_value, of_advantage = both.chunk(2, dim=1)
-        value = dense(of_value, self.value.weight, self.value.bias).float()
-        advantage = dense(of_advantage, self.advantage.weight, self.advantage.bias).float()
-        centre = advantage.mean(1, keepdim=True) if pi is None else (pi * advantage).sum(1, keepdim=True)
-        return value + advantage - centre, value.squeeze(1)
+        value = dense(of_value, self.value.weight, self.value.bias)
+        return value.float(), dense(of_advantage, self.advantage.weight, self.advantage.bias).float()
 
     def values(self, seen: Tensor) -> Tensor:
         """V(s) `[B]` alone: half of the work."""
@@ -90,6 +88,17 @@ class QNet(nn.Module):
         weight, bias = self.hidden.weight[:half], self.hidden.bias[:half]
         value: Tensor = self.value(dense_relu(self.trunk(seen), weight, bias, self.trunk.norm))
         return value.float().squeeze(1)
+
+
+def duel(value: Tensor, advantage: Tensor, pi: Tensor | None) -> Tensor:
+    """Q `[B, A]` from a value `[B, 1]` and advantages:
+
+        Q = V + a - sum_a pi(a) a
+
+    so that V is the value of pi: sum_a pi(a) Q(a) = V. Without pi the mean takes its place, as in Ape-X.
+    """
+    centre = advantage.mean(1, keepdim=True) if pi is None else (pi * advantage).sum(1, keepdim=True)
+    return value + advantage - centre
 
 
 class PiNet(nn.Module):

@@ -15,7 +15,7 @@ def column_sums(rows: Tensor, dtype: torch.dtype) -> Tensor:
     """`[N, C]`: the sums `[C]`, added up in float32 and given in `dtype`."""
     count, columns = rows.shape
     if not rows.is_cuda or not 0 < count <= MOST_ROWS or kernel() is None:
-        return rows.sum(0).to(dtype)
+        return rows.sum(0, dtype=torch.float32).to(dtype)
     total = torch.empty(columns, dtype=dtype, device=rows.device)
     high = 1 << (count - 1).bit_length()
     kernel()[(-(-columns // COLUMNS_A_BLOCK),)](rows.contiguous(), total, count, columns, high, COLUMNS_A_BLOCK)

@@ -14,13 +14,14 @@ no engine, and never waits for its device.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rbi import measures
-from rbi.nets import Networks, attach, to_vector
+from rbi.nets import Networks, attach, duel, to_vector
+from rbi.nets.beside import Beside
 from rbi.replay import Moment
 from rbi.returns import Horizon, n_step
 from rbi.rules import greedy, mix, parse_rule
@@ -57,6 +58,22 @@ class ActorConfig:
             raise ValueError(f"exploration_exponent = {self.exploration_exponent}: must be at least 0, and finite")
 
 
+Centres = Literal["pi", "mean"]
+
+
+class Choice(NamedTuple):
+    """Actions `[N]`, and what they come from, `[N, A]` each."""
+
+    action: Tensor
+    pi: Tensor
+    """The policy that is followed and stored, without exploration."""
+    q: Tensor
+    base: Tensor
+    """The pi-net's policy."""
+    stepped: Tensor
+    """The same after the rule alone."""
+
+
 class Actor:
     """The players of one group, on one device, with networks of their own."""
 
@@ -68,8 +85,10 @@ class Actor:
         horizon: Horizon,
         generator: torch.Generator,
         dtype: torch.dtype,
+        centres: Centres = "pi",
     ) -> None:
-        self.config, self.horizon, self.generator = config, horizon, generator
+        """`centres`: what the learner centres advantages by."""
+        self.config, self.horizon, self.generator, self.centres = config, horizon, generator, centres
         self.device, self.sight, self.dtype = generator.device, networks.sight, dtype
         self.rule = parse_rule(config.rule)
         self.vector = to_vector(networks).to(self.device, dtype)
@@ -85,6 +104,7 @@ class Actor:
         self.began = torch.zeros((players, horizon.steps + 1), device=self.device)
         self.values = torch.zeros((players, horizon.steps + 1), device=self.device)
         self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=self.device)
+        self.beside = Beside(self.device, priority=-1)  # players wait for what it does
 
     def load(self, vector: Tensor) -> None:
         """Take newer weights."""
@@ -92,12 +112,21 @@ class Actor:
 
     def act(self, frame: Tensor, first: Tensor, reward: Tensor, end: Tensor) -> Moment:
         """Choose actions for newly seen frames; `reward` and `end` are of the steps that led to them."""
+        return self.note(self.choose(frame, first), frame, first, reward, end)
+
+    def choose(self, frame: Tensor, first: Tensor) -> Choice:
+        """What the players wait for."""
         self.see(frame, first)
         with torch.no_grad():
             pi, q, base, stepped = self.policy(self.sight.look(self.stack, self.dtype))
         explored = (1 - self.epsilon) * pi + self.epsilon / self.sight.actions
         draw = torch.rand((len(pi), 1), device=self.device, generator=self.generator)
         action = (draw >= explored.cumsum(1)).sum(1).clamp(max=self.sight.actions - 1)
+        return Choice(action, pi, q, base, stepped)
+
+    def note(self, chosen: Choice, frame: Tensor, first: Tensor, reward: Tensor, end: Tensor) -> Moment:
+        """What the replay is told, which can be computed while the players move."""
+        action, pi, q, base, stepped = chosen
         self.count(pi, q, base, stepped)
         if self.config.clip_rewards:
             reward = reward.clamp(-1, 1)
@@ -119,8 +148,12 @@ class Actor:
             base = torch.full_like(q, 1 / self.sight.actions)
             stepped = pi = greedy(base, q, check=False)
         else:
-            base = torch.softmax(self.networks.pi(seen), 1)
-            q, _ = self.networks.q(seen, base)
+            with self.beside.overlapping():
+                logits = self.networks.pi(seen)
+            value, advantage = self.networks.q.streams(seen)
+            self.beside.join()
+            base = torch.softmax(logits, 1)
+            q = duel(value, advantage, base if self.centres == "pi" else None)
             stepped = pi = base
             if self.config.improves == "actor":
                 stepped = self.rule(base, q, check=False)

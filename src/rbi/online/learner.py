@@ -20,7 +20,7 @@ from torch import Tensor
 from rbi import measures
 from rbi.nets import Adam, Networks, attach, join, size, to_vector
 from rbi.nets.beside import Beside
-from rbi.online.actor import ActorConfig, greedy_mix
+from rbi.online.actor import ActorConfig, Centres, greedy_mix
 from rbi.replay import Batch, Replay
 from rbi.returns import c_mix, huber, policy_priority
 from rbi.rules import parse_rule
@@ -54,7 +54,7 @@ class LearnerConfig:
     """Weigh the policy loss by the advantage variance, w^pi."""
     policy_exponent: float = 0.5
     """The exponent alpha of w^pi."""
-    centres: Literal["pi", "mean"] = "pi"
+    centres: Centres = "pi"
     """What advantages are centred by: the policy, so that V is its value, or the mean (always so in Ape-X)."""
     double_q: bool = True
     """Ape-X: let the learning network choose the action that the target network values; without, the target does."""

@@ -129,6 +129,7 @@ class Player(Role):
                 self.plan.horizon,
                 torch.Generator(self.device).manual_seed(of_actor),
                 dtype,
+                self.plan.learner.centres,
             )
             for epsilon, of_actor in zip(self.epsilon, here.actors, strict=True)
         ]
