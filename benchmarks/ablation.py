@@ -38,7 +38,7 @@ def main():
     worlds = [make(world, asked.players // GROUPS, asked.threads) for _ in range(GROUPS)]
     found = {}
     for name in asked.variants:
-        _, run = learned(variant(base, VARIANTS[name]), 0, device, worlds, float("inf"))
+        _, run = learned(variant(base, VARIANTS[name]), 0, device, worlds)
         found[name] = run["curve"]
         game = asked.env.removeprefix("ALE/").rsplit("-v", 1)[0].lower()
         told = {

@@ -26,7 +26,7 @@ from rbi.online.plan import GROUPS, plan
 RESULTS = Path(__file__).parent / "results"
 GAME = "ALE/Breakout-v5"
 PLAYERS_ON_CPU = 128
-WORK = ((4, 32), (16, 128), (256, 128))  # states an update and batch: DQN's, our preset's, the paper's
+WORK = ((4, 32), (16, 128), (256, 128))  # states an update and batch: DQN's, about our preset's, the paper's
 
 
 def bare_emulator(worlds, seconds):
@@ -178,10 +178,10 @@ def multiply_adds():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--players", type=int, default=256)
+    parser.add_argument("--players", type=int, default=plan("fast", GAME, "rbi").pace.players)
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--algos", nargs="+", default=["rbi", "apex"])
-    parser.add_argument("--ratios", nargs="+", type=float, default=[16.0])
+    parser.add_argument("--ratios", nargs="+", type=float, default=[plan("fast", GAME, "rbi").pace.states_per_update])
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["base"], help="changes of the preset")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--peer", default=".venv-peers/bin/python")

@@ -84,7 +84,7 @@ class GraphedActor:
     """An actor's step as two graphs, between pinned buffers: what players wait for, and what can be noted after."""
 
     def __init__(self, actor: Actor, stream: torch.cuda.Stream) -> None:
-        self.stream = stream
+        self.actor, self.stream = actor, stream  # graphs write to an actor's memory, so it must not go
         players = len(actor.epsilon)
         seen = (
             torch.zeros((players, *actor.sight.frame), dtype=actor.stack.dtype),

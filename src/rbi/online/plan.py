@@ -144,8 +144,8 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         "horizon": Horizon(),
         "pace": Pace(
             updates=400_000,
-            players=256,
-            states_per_update=16.0,
+            players=512,
+            states_per_update=14.0,
             norm="layer",
             publish_updates=10,
             refresh_steps=4,
