@@ -1,6 +1,7 @@
 """The paper's table of section 4 for one game: players are trained, a crowd of them is recorded, and learned from.
 
 python -m benchmarks.crowd SpaceInvaders --seeds 3 --episodes 100
+python -m benchmarks.crowd MontezumaRevenge --minds climb climb random    by players that need no training
 
 The crowd stands in for people: policies of several ages, from nearly random to the last, each with a manner of its own.
 """
@@ -67,6 +68,7 @@ def main():
     parser.add_argument("game")
     parser.add_argument("--players-updates", type=int, default=30_000, help="updates of those who play in the crowd")
     parser.add_argument("--ages", type=int, default=6)
+    parser.add_argument("--minds", nargs="+", default=[], help="who plays in the crowd, in place of trained players")
     parser.add_argument("--crowd", type=int, default=48)
     parser.add_argument("--recorded", type=int, default=240, help="episodes")
     parser.add_argument("--updates", type=int, default=40_000)
@@ -75,6 +77,7 @@ def main():
     parser.add_argument("--points", type=int, default=4)
     parser.add_argument("--preset", default="fast")
     parser.add_argument("--train", type=str.split, default=[], help="more words for rbi train, in quotes after =")
+    parser.add_argument("--record", type=str.split, default=[], help="more words for rbi data record")
     parser.add_argument("--offline", type=str.split, default=[], help="more words for rbi offline")
     parser.add_argument("--work", type=Path, help="keep runs and data here, and go on from what is there")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -85,9 +88,11 @@ def main():
         at, took = Path(name) / asked.game, {}
         at.mkdir(parents=True, exist_ok=True)
         train = ["--pace.updates", asked.players_updates, "--ages", asked.ages, "--episodes", 0, *asked.train]
-        took["players"] = step("train", "--env", env, "--preset", "fast", *train, out=at / "players")
+        if not asked.minds:
+            took["players"] = step("train", "--env", env, "--preset", "fast", *train, out=at / "players")
         crowd = ["--crowd", asked.crowd, "--episodes", asked.recorded, "--environments", 3 * asked.crowd]
-        took["recording"] = step("data", "record", at / "players", "random", *crowd, out=at / "crowd")
+        minds = asked.minds or [at / "players", "random"]
+        took["recording"] = step("data", "record", *minds, "--env", env, *crowd, *asked.record, out=at / "crowd")
         learn = ["--seeds", asked.seeds, "--episodes", asked.episodes, "--points", asked.points]
         learn += ["--preset", asked.preset, "--updates", asked.updates]
         try:

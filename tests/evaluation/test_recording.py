@@ -9,7 +9,7 @@ from rbi.data import Spec, Store
 from rbi.envs import World
 from rbi.evaluation.crowd import Manners
 from rbi.evaluation.recording import Player, Recorder, shares
-from rbi.evaluation.scripted import AtRandom, Crosses, FollowsBall
+from rbi.evaluation.scripted import AtRandom, Climbs, Crosses, FollowsBall
 
 
 class Counting:
@@ -141,6 +141,18 @@ def test_who_crosses_the_road_gets_across_and_plays_no_other_game():
     assert all(episode.score >= 2 for episode in found)
     with pytest.raises(ValueError, match="Freeway"):
         Crosses("ALE/Pong-v5", 6)
+
+
+def test_who_climbs_gets_the_key_from_most_starts_and_plays_no_other_game():
+    env = "ALE/MontezumaRevenge-v5"
+    worlds = envs.make(World(env), 8)
+    spec = Spec(worlds.frame, worlds.actions, worlds.stack, env)
+    players = [Player("p", Climbs(env, worlds.actions))] * 8
+    found = list(Recorder(worlds, players, spec, "", np.random.default_rng(0)).episodes(None, 8 * 140))
+    worlds.close()
+    assert sum(episode.score >= 100 for episode in found) >= 4
+    with pytest.raises(ValueError, match="Montezuma"):
+        Climbs("ALE/Pong-v5", 6)
 
 
 @pytest.mark.parametrize("env", ["ALE/Breakout-v5", "ALE/Pong-v5"])

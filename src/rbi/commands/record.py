@@ -21,14 +21,14 @@ from rbi.evaluation.console import AtConsole
 from rbi.evaluation.crowd import Manners
 from rbi.evaluation.recording import Player, Recorder
 from rbi.evaluation.rollout import Name, fits
-from rbi.evaluation.scripted import AtRandom, Crosses, FollowsBall, Mind
+from rbi.evaluation.scripted import AtRandom, Climbs, Crosses, FollowsBall, Mind
 from rbi.policy import Policy, load_policy
 from rbi.report import data as pages
 
 MOST_ENVIRONMENTS = 64
 MOST_FRAMES = 108_000
 STEPS_EACH = 1000  # fewer would be mostly beginnings
-SCRIPTED = ("random", "follow", "cross")
+SCRIPTED = ("random", "follow", "cross", "climb")
 AT_CONSOLE: dict[str, Callable[[str], Callable[[], console_players.Player]]] = {
     "restless": lambda _: console_players.Restless,
     "skilled": lambda env: console_players.SKILLED.get(env, console_players.Restless),
@@ -45,8 +45,9 @@ class Record(Command):
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("resume", "device", "episodes", "steps", "environments")
 
     minds: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Who plays: runs of rbi train or policy folders, random, follow (follows the ball of Breakout or Pong) or cross
-    (crosses Freeway's road); for AGC also restless (presses anything for a while) and skilled (knows its game)."""
+    """Who plays: runs of rbi train or policy folders, random, follow (follows the ball of Breakout or Pong), cross
+    (crosses Freeway's road) or climb (to the first key of Montezuma's Revenge); for AGC also restless (presses anything
+    for a while) and skilled (knows its game)."""
     to: Literal["store", "agc"] = "store"
     """store: ours; agc: the files of the Atari Grand Challenge, frame by frame, with the truth beside them."""
     env: str = ""
@@ -73,7 +74,7 @@ class Record(Command):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.minds:
-            raise ValueError("name who plays: a run of rbi train, a policy's folder, random, follow or cross")
+            raise ValueError("name who plays: a run of rbi train, a policy's folder, random, follow, cross or climb")
         if (self.episodes > 0) == (self.steps > 0) or min(self.episodes, self.steps) < 0:
             raise ValueError("give either --episodes or --steps, at least 1")
         if not 0 <= self.epsilon <= 1:
@@ -183,6 +184,8 @@ class Record(Command):
                 found.append((name, FollowsBall(env, worlds.actions)))
             elif name == "cross":
                 found.append((name, Crosses(env, worlds.actions)))
+            elif name == "climb":
+                found.append((name, Climbs(env, worlds.actions)))
             for told, policy in policies.get(name, []):
                 fits(policy, worlds, env)
                 found.append((told, policy))

@@ -1,10 +1,11 @@
-"""Players that need no learning: at random, after the ball of a paddle game, across Freeway's road."""
+"""Players that need no learning: at random, after a ball, across Freeway's road, to the key of Montezuma's Revenge."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
+from rbi.envs import World, make
 from rbi.evaluation.scores import game_name
 
 Array = np.ndarray[Any, Any]
@@ -52,6 +53,42 @@ class Crosses:
 
     def predict_proba(self, states: Any) -> Array:
         return np.tile(np.eye(self.actions)[self.UP], (len(states), 1))
+
+
+class Climbs:
+    """Montezuma's Revenge: does what was done in one known game in the moment that looks most like now, and presses
+    anything once the last of its moments has come."""
+
+    WAY = (  # action*steps to the first key; found by searching the emulator's states
+        "12*6 11*3 4*2 11*8 2*4 11*5 1*3 5*9 12*5 4*4 1*4 2*1 5*6 2*6 12*2 0*2 4*7 11*4 1*1 0*1 4*8 12*3 2*17 1*4 "
+        "4*8 12*2"
+    )
+
+    def __init__(self, env: str, actions: int) -> None:
+        if game_name(env) != "MontezumaRevenge":
+            raise ValueError(f"climb: climbs to the key of Montezuma's Revenge, not in {env}")
+        held = (map(int, part.split("*")) for part in self.WAY.split())
+        way = [action for action, steps in held for _ in range(steps)]
+        self.moments = self.played(env, way).reshape(len(way) + 1, -1).astype(np.float32)
+        self.sizes = np.square(self.moments).sum(1)
+        self.choices = np.vstack([np.eye(actions)[way], np.full(actions, 1 / actions)])
+
+    @staticmethod
+    def played(env: str, way: list[int]) -> Array:
+        """The frames of the known game, one more than it has steps."""
+        world = make(World(env, no_ops=0), 1, 1)
+        frames = [world.reset(0).frame[0].copy()]
+        for action in way:
+            world.send(np.array([action]))
+            frames.append(world.recv().frame[0].copy())
+        world.close()
+        return np.stack(frames)
+
+    def predict_proba(self, states: Any) -> Array:
+        now = np.asarray(states)[:, -1].reshape(len(states), -1).astype(np.float32)
+        apart = self.sizes - 2 * now @ self.moments.T  # squared distances, but for what all moments have in common
+        chosen: Array = self.choices[apart.argmin(1)]
+        return chosen
 
 
 def breakout(frames: Any) -> Array:
