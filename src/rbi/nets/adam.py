@@ -1,11 +1,9 @@
 """Adam on one vector of weights, with the copy that networks compute with kept up to date."""
 
-import functools
-import importlib.util
-from typing import Any
-
 import torch
 from torch import Tensor
+
+from rbi import kernels
 
 BETAS = (0.9, 0.999)
 NUMBERS_A_BLOCK = 1024
@@ -22,19 +20,20 @@ class Adam:
         self, vector: Tensor, computing: Tensor, learning_rate: float, epsilon: float, fall: float = 0.0, span: int = 1
     ) -> None:
         self.vector, self.computing = vector, computing
-        self.gradient = torch.zeros_like(
-            computing if fuses(vector) else vector
-        )  # as networks give it, or as PyTorch asks
+        own = kernels.usable(vector)  # our kernel takes gradients as networks give them, PyTorch's as the vector is
+        self.gradient = torch.zeros_like(computing if own else vector)
         self.learning_rate, self.epsilon, self.fall, self.span = learning_rate, epsilon, fall, span
         self.mean, self.square = torch.zeros_like(vector), torch.zeros_like(vector)
         self.count = torch.zeros((), device=vector.device)
 
     def step(self) -> None:
         """One step along `gradient`. On a GPU one kernel reads and writes each number once."""
-        if fuses(self.vector):
+        if kernels.usable(self.vector):
+            from rbi.nets.adam_kernel import adam_kernel
+
             self.count += 1
             blocks = -(-len(self.vector) // NUMBERS_A_BLOCK)
-            kernel()[(blocks,)](
+            adam_kernel[(blocks,)](
                 self.vector, self.computing, self.gradient, self.mean, self.square, self.count, len(self.vector),
                 self.learning_rate, self.fall / self.span, self.fall, *BETAS, self.epsilon, NUMBERS_A_BLOCK,
             )  # fmt: skip
@@ -57,17 +56,3 @@ class Adam:
 
     def state(self) -> dict[str, Tensor]:
         return {"adam_mean": self.mean, "adam_square": self.square, "adam_count": self.count}
-
-
-def fuses(vector: Tensor) -> bool:
-    return vector.is_cuda and kernel() is not None
-
-
-@functools.cache
-def kernel() -> Any:
-    """The fused kernel, or None where Triton is not installed."""
-    if importlib.util.find_spec("triton") is None:
-        return None
-    from rbi.nets.adam_kernel import adam_kernel
-
-    return adam_kernel

@@ -6,13 +6,12 @@ There is no gain: relu lets a positive factor through, and the layer above has f
 position is a row, so that a ball of two pixels is as large in its place as a wall is in its own.
 """
 
-import functools
-import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rbi import kernels
 from rbi.nets.sums import MOST_ROWS, column_sums
 
 EPSILON = 1e-5
@@ -22,7 +21,7 @@ MOST_BLOCKS = min(528, MOST_ROWS)  # each adds up its share of the bias's gradie
 
 def normalise_relu(x: Tensor, bias: Tensor, groups: int = 1) -> Tensor:
     """`[..., groups * C]` and bias `[groups * C]`: each group of C numbers is a row by itself."""
-    if x.is_cuda and kernels() is not None:
+    if kernels.usable(x):
         answer: Tensor = _Fused.apply(x.contiguous(), bias, groups)
         return answer
     rows = x.reshape(*x.shape[:-1], groups, -1)
@@ -34,22 +33,26 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, groups: int) -> Tensor:
+        from rbi.nets.layer_norm_kernel import forward_kernel
+
         width = len(bias) // groups
         y, rows = torch.empty_like(x), x.numel() // len(bias)
         high, wide = block_of(width)
-        kernels().forward_kernel[(-(-rows // high), groups)](x, bias, y, rows, width, groups, EPSILON, high, wide)
+        forward_kernel[(-(-rows // high), groups)](x, bias, y, rows, width, groups, EPSILON, high, wide)
         ctx.save_for_backward(x, bias)
         ctx.groups = groups
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        from rbi.nets.layer_norm_kernel import backward_kernel
+
         x, bias = ctx.saved_tensors
         width, dx, rows = len(bias) // ctx.groups, torch.empty_like(x), x.numel() // len(bias)
         high, wide = block_of(width)
         blocks = min(-(-rows // high), MOST_BLOCKS)
         parts = torch.empty((blocks, len(bias)), device=x.device)
-        kernels().backward_kernel[(blocks, ctx.groups)](
+        backward_kernel[(blocks, ctx.groups)](
             grads[0].contiguous(), x, bias, dx, parts, rows, width, ctx.groups, EPSILON, high, wide
         )
         return dx, column_sums(parts, bias.dtype), None
@@ -59,13 +62,3 @@ def block_of(width: int) -> tuple[int, int]:
     """How many rows of so many numbers a block takes, and their width; powers of two."""
     wide = 1 << (width - 1).bit_length()
     return max(1, NUMBERS_A_BLOCK // wide), wide
-
-
-@functools.cache
-def kernels() -> Any:
-    """The fused kernels, or None where Triton is not installed."""
-    if importlib.util.find_spec("triton") is None:
-        return None
-    from rbi.nets import layer_norm_kernel
-
-    return layer_norm_kernel

@@ -1,14 +1,13 @@
 """What a policy sees, and how networks look at it: pictures as blocks of pixels."""
 
-import functools
-import importlib.util
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from rbi import kernels
 from rbi.sight.shift import moved
 
 
@@ -77,7 +76,7 @@ class Sight:
         """
         if not self.pictures:
             return frames.flatten(1).to(dtype)
-        if frames.is_cuda and kernel() is not None:
+        if kernels.usable(frames):
             return self.looked(frames, dtype, moves)
         frames = frames if moves is None else moved(frames, moves)
         s, (height, width) = self.block, self.frame[:2]
@@ -91,12 +90,14 @@ class Sight:
 
     def looked(self, frames: Tensor, dtype: torch.dtype, moves: Tensor | None) -> Tensor:
         """The same by one kernel."""
+        from rbi.sight.look_kernel import look_kernel
+
         (height, width, *_), colours = self.frame, math.prod(self.frame[2:])
         high, wide = height // self.block, width // self.block
         seen = torch.empty((len(frames), high, wide, self.channels()), dtype=dtype, device=frames.device)
-        programs = len(frames), -(-seen[0].numel() // NUMBERS_A_BLOCK)
+        programs = len(frames), -(-seen.shape[1:].numel() // NUMBERS_A_BLOCK)
         if len(frames):
-            kernel()[programs](
+            look_kernel[programs](
                 frames.contiguous(), moves, seen, len(frames), high, wide, 1 / BRIGHTEST, moves is not None,
                 self.stack, height, width, colours, self.block, NUMBERS_A_BLOCK,
             )  # fmt: skip
@@ -119,13 +120,3 @@ class Sight:
 def out_size(size: int, kernel: int, stride: int) -> int:
     """How many pixels leave a convolution."""
     return (size - kernel) // stride + 1
-
-
-@functools.cache
-def kernel() -> Any:
-    """The fused kernel, or None where Triton is not installed."""
-    if importlib.util.find_spec("triton") is None:
-        return None
-    from rbi.sight.look_kernel import look_kernel
-
-    return look_kernel

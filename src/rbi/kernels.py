@@ -1,0 +1,19 @@
+"""Whether kernels in Triton's language can run: on a GPU, where Triton is installed (PyTorch brings it along for GPUs).
+
+Modules named `..._kernel` import Triton, so they are imported only where they are used.
+"""
+
+import functools
+import importlib.util
+
+from torch import Tensor
+
+
+def usable(where: Tensor) -> bool:
+    """Whether kernels can run where a tensor lies."""
+    return where.is_cuda and installed()
+
+
+@functools.cache
+def installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
