@@ -153,7 +153,7 @@ def on_cpu(seconds, out, peer):
                 whole.pace, players=PLAYERS_ON_CPU, states_per_update=float(ratio), start_states=1000, norm="none"
             ),
         )
-        row = measured(whole, device, worlds, bare, seconds)
+        row = measured(whole, device, worlds, bare, seconds, "no norm, no shift, single Q-learning")
         for envs in (1, 8):
             script = str(Path(__file__).parent / "peers" / "sb3_dqn.py")
             command = [peer, script, GAME, str(envs), str(ratio), str(batch), str(seconds)]
@@ -189,7 +189,7 @@ def main():
     if torch.cuda.is_available():
         on_gpu(
             asked.seconds,
-            asked.out or RESULTS / "engine-cuda.json",
+            asked.out or RESULTS / f"engine-cuda-{asked.players}.json",
             asked.players,
             asked.threads,
             asked.algos,

@@ -6,6 +6,8 @@ python -m benchmarks.learning --from RUN        keeps the curve of a run that `r
 
 import argparse
 import math
+import shlex
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -27,13 +29,12 @@ POINTS = 100
 KEPT = ("updates", "states", "seconds", "score", "score_low", "score_high", "score_all", "q", "td_error", "pi_entropy")
 
 
-def learned(whole, seed, device, worlds, seconds=math.inf, stop=math.inf):
-    """Train until so many seconds or updates have passed, and look at the scores a hundred times on the way; the
-    engine, and what to keep of it."""
+def learned(whole, seed, device, worlds, seconds=math.inf):
+    """Train, and look at the scores a hundred times on the way; the engine, and what to keep of it."""
     engine = LocalEngine(whole, seed, device, worlds)
     start, curve, every = time.perf_counter(), [], whole.pace.updates // POINTS
     for _ in engine.ticks():
-        if time.perf_counter() - start > seconds or engine.learner.updates >= stop:
+        if time.perf_counter() - start > seconds:
             break
         if engine.learner.updates >= every * (len(curve) + 1):
             curve.append(engine.metrics() | {"seconds": time.perf_counter() - start})
@@ -77,10 +78,11 @@ def from_run(path):
     }
 
 
-def keep(found, folder, command, about):
+def keep(found, folder, command, about, change="base"):
     """One file a run, named by what it is."""
     game = found["env"].removeprefix("ALE/").rsplit("-v", 1)[0].lower()
-    name = f"learning-{game}-{found['algo']}-{found['updates'] // 1000}k-seed{found['seed']}.json"
+    kind = "" if change == "base" else f"-{change}"
+    name = f"learning-{game}-{found['algo']}-{found['updates'] // 1000}k{kind}-seed{found['seed']}.json"
     written = {"command": command, "machine": about, **found}
     (folder / name).write_text(runs.to_json(written) + "\n")
 
@@ -96,7 +98,6 @@ def main():
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--episodes", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop training after so long")
-    parser.add_argument("--stop", type=float, default=math.inf, help="stop at so many updates, on the way to --updates")
     parser.add_argument("--variant", choices=VARIANTS, default="base", help="a change of the preset")
     parser.add_argument("--from", dest="run", type=Path)
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -110,15 +111,12 @@ def main():
     whole = variant(whole, VARIANTS[asked.variant])
     world = World(asked.env, max_frames=PAPER_FRAMES)
     worlds = [make(world, whole.pace.players // GROUPS, asked.threads) for _ in range(GROUPS)]
-    limits = "".join(f" --{k} {v:g}" for k, v in (("seconds", asked.seconds), ("stop", asked.stop)) if v < math.inf)
-    command = (
-        f"python -m benchmarks.learning --env {asked.env} --updates {asked.updates} --variant {asked.variant}{limits}"
-    )
+    command = shlex.join(["python", "-m", "benchmarks.learning", *sys.argv[1:]])
     for seed in asked.seeds:
         for algo in asked.algos:
-            engine, found = learned(replace(whole, algo=algo), seed, device, worlds, asked.seconds, asked.stop)
-            keep(found, asked.out, command, machine())  # now, since an evaluation can be long
-            keep(scored(engine, found, device, asked.episodes), asked.out, command, machine())
+            engine, found = learned(replace(whole, algo=algo), seed, device, worlds, asked.seconds)
+            keep(found, asked.out, command, machine(), asked.variant)  # now, since an evaluation can be long
+            keep(scored(engine, found, device, asked.episodes), asked.out, command, machine(), asked.variant)
 
 
 if __name__ == "__main__":

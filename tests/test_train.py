@@ -1,5 +1,6 @@
 """`rbi train` and `rbi evaluate` as a user meets them."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ import pytest
 import rbi
 from rbi import cli, runs
 from rbi.commands import train
+from rbi.online.plan import PRESETS
 
 ROOT = Path(__file__).parent.parent
 TINY = [
@@ -178,6 +180,31 @@ def test_a_run_of_before_there_was_a_setting_goes_on_as_it_then_was(trained, tmp
     assert cli.main([*again, "--pace.norm", "layer"]) == 2
     assert "was started with pace.norm = none, not layer" in capsys.readouterr().err
     assert cli.main(again) == 0
+
+
+def test_a_run_goes_on_with_its_own_settings_whatever_the_preset_is_by_now(trained, tmp_path, monkeypatch):
+    shutil.copytree(trained, tmp_path / "run")
+    small = PRESETS["small"]
+    changed = small | {"pace": dataclasses.replace(small["pace"], players=10, states_per_update=3.0)}
+    monkeypatch.setitem(PRESETS, "small", changed)
+    assert cli.main(["train", "--resume", "--out", str(tmp_path / "run"), "--pace.updates", "240"]) == 0
+    assert runs.read(tmp_path / "run").finished()["last"]["updates"] == 240
+
+
+@pytest.mark.parametrize(
+    ("torn", "told"),
+    [
+        ("{", "config.json"),
+        ('{"command": "train", "seed": 0, "settings": {"pace": {"players": "many"}}}', "cannot be used"),
+        ('{"command": "train", "seed": 0, "settings": {"pace": 3, "env": 5}}', "was started with"),
+    ],
+)
+def test_settings_that_cannot_be_read_give_one_line(trained, tmp_path, capsys, torn, told):
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text(torn)
+    assert cli.main(["train", "--resume", "--out", str(tmp_path / "run")]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("making ")]
+    assert told in line
 
 
 def test_a_run_goes_on_only_as_it_was_started(trained, tmp_path, capsys):

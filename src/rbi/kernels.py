@@ -5,13 +5,21 @@ Modules named `..._kernel` import Triton, so they are imported only where they a
 
 import functools
 import importlib.util
+from typing import Any
 
+import torch
 from torch import Tensor
 
 
 def usable(where: Tensor) -> bool:
     """Whether kernels can run where a tensor lies."""
     return where.is_cuda and installed()
+
+
+def launch(kernel: Any, grid: tuple[int, ...], where: Tensor, *given: Any) -> None:
+    """Run a kernel over a grid of programs, on the device that a tensor lies on: Triton takes the current one."""
+    with torch.cuda.device_of(where):
+        kernel[grid](*given)
 
 
 @functools.cache

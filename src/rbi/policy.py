@@ -77,7 +77,8 @@ class Policy:
         return self.step(*self.believed(states), legal)
 
     def believed(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the networks say: beta and Q, `[B, A]` each. Policies that share networks differ in `step` alone."""
+        """What the networks say: beta and Q, `[B, A]` each, Q up to a number a state, which no rule looks at. Policies
+        that share networks differ in `step` alone."""
         with torch.no_grad():
             seen = self.sight.look(states, self._example.dtype)
             if self.networks.pi is None:

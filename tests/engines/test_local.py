@@ -231,7 +231,9 @@ def test_a_captured_actor_tells_what_a_plain_one_does(with_pi):
     for _ in range(40):
         shown = players.show()
         expected = plain.act(*(given.cuda() for given in shown))
-        actions = captured.act(Seen(*(given.numpy() for given in shown)))
+        with torch.cuda.stream(captured.stream):
+            torch.cuda._sleep(1_000_000)  # the device is busy: who does not wait for the actions reads old ones
+        actions = captured.act(Seen(*(given.numpy() for given in shown))).copy()
         torch.cuda.synchronize()
         assert actions.tolist() == captured.moment.action.tolist()
         for name in ("frame", "first", "reward", "end", "pi", "td_error"):

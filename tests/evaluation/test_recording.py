@@ -150,7 +150,7 @@ def test_who_climbs_gets_the_key_from_most_starts_and_plays_no_other_game():
     players = [Player("p", Climbs(env, worlds.actions))] * 8
     found = list(Recorder(worlds, players, spec, "", np.random.default_rng(0)).episodes(None, 8 * 140))
     worlds.close()
-    assert sum(episode.score >= 100 for episode in found) >= 4
+    assert sum(episode.score >= 100 for episode in found) >= 5
     with pytest.raises(ValueError, match="Montezuma"):
         Climbs("ALE/Pong-v5", 6)
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,8 @@ from rbi.replay import ReplayConfig, bytes_needed
 from rbi.report import train as pages
 from rbi.returns import Horizon
 from rbi.sight import Sight
+
+KEPT_ON_RESUME = ("algo", "env", "envs", "seeds", "preset", "max_frames", "sticky", "seed")
 
 
 @dataclass(frozen=True)
@@ -128,15 +131,46 @@ class Train(Command):
 
 
 def with_preset(argv: Sequence[str]) -> type[Train]:
-    """The command with the preset's values as defaults, so that help shows them and any can be changed."""
-    given = {name: value_of(argv, f"--{name}") for name in ("preset", "env", "envs")}
+    """The command with the preset's values as defaults, so that help shows them and any can be changed; a run that goes
+    on has its own, whatever the preset is by now."""
+    before = started_with(argv)
+    given = {name: value_of(argv, f"--{name}") or before.get(name) or "" for name in ("preset", "env", "envs")}
     atari = (given["envs"] or given["env"] or Train.env).startswith(("ALE/", "paper12"))
     name = given["preset"] if given["preset"] in PRESETS else "fast" if atari else "small"
-    parts = PRESETS[name]
-    fields = [(part, type(value), field(default=value)) for part, value in parts.items()]
+    fields: list[tuple[str, Any, Any]] = [
+        (part, type(value), field(default=as_it_was(value, part, before))) for part, value in PRESETS[name].items()
+    ]
+    types = {part.name: part.type for part in dataclasses.fields(Train)}
+    fields += [(name, types[name], field(default=before[name])) for name in KEPT_ON_RESUME if name in before]
     return dataclasses.make_dataclass(
         "Train", fields, bases=(Train,), frozen=True, namespace={"__doc__": Train.__doc__}
     )
+
+
+def started_with(argv: Sequence[str]) -> dict[str, Any]:
+    """The settings of the run that --resume names, as far as they can be read; whoever opens it says what is wrong."""
+    if list(argv[:1]) != ["train"] or "--resume" not in argv:
+        return {}
+    try:
+        config = json.loads((Path(value_of(argv, "--out")) / "config.json").read_bytes())
+        told = {**config["settings"], "seed": config["seed"]} if config["command"] == "train" else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    kinds = {name: str if name == "preset" else type(getattr(Train, name)) for name in KEPT_ON_RESUME}
+    return {name: value for name, value in told.items() if isinstance(value, kinds.get(name, object))}
+
+
+def as_it_was(preset: Any, part: str, before: dict[str, Any]) -> Any:
+    """A part of the settings as a run was started with it; the preset's for a new one."""
+    told = before.get(part)
+    if not isinstance(told, dict):
+        return preset
+    names = [setting.name for setting in dataclasses.fields(preset)]
+    older = {name: Train.BEFORE_IT_WAS.get(f"{part}.{name}", getattr(preset, name)) for name in names}
+    try:
+        return dataclasses.replace(preset, **(older | {name: told[name] for name in names if name in told}))
+    except TypeError as error:
+        raise ValueError(f"--resume: the run's config.json cannot be used: {error}") from None
 
 
 def train(command: Train, argv: Sequence[str], sweep_at: Path | None = None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Actors, learner and replay as CUDA graphs on two streams: the local engine on a GPU.
 
-    actor's stream     upload frames, choose, download actions, note     high priority: it waits for no learner
+    actor's stream     upload frames, choose, download actions, note     high priority: it never queues behind updates
     learner's stream   store, learn, learn, ..., publish                 all access to the replay, so nothing races
 
 The host waits for nothing but the actions. An actor's buffers are written again only when the learner's stream has

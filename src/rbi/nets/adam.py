@@ -33,7 +33,8 @@ class Adam:
 
             self.count += 1
             blocks = -(-len(self.vector) // NUMBERS_A_BLOCK)
-            adam_kernel[(blocks,)](
+            kernels.launch(
+                adam_kernel, (blocks,), self.vector,
                 self.vector, self.computing, self.gradient, self.mean, self.square, self.count, len(self.vector),
                 self.learning_rate, self.fall / self.span, self.fall, *BETAS, self.epsilon, NUMBERS_A_BLOCK,
             )  # fmt: skip

@@ -38,7 +38,8 @@ class _Fused(torch.autograd.Function):
         width = len(bias) // groups
         y, rows = torch.empty_like(x), x.numel() // len(bias)
         high, wide = block_of(width)
-        forward_kernel[(-(-rows // high), groups)](x, bias, y, rows, width, groups, EPSILON, high, wide)
+        sizes = rows, width, groups, EPSILON, high, wide
+        kernels.launch(forward_kernel, (-(-rows // high), groups), x, x, bias, y, *sizes)
         ctx.save_for_backward(x, bias)
         ctx.groups = groups
         return y
@@ -52,9 +53,8 @@ class _Fused(torch.autograd.Function):
         high, wide = block_of(width)
         blocks = min(-(-rows // high), MOST_BLOCKS)
         parts = torch.empty((blocks, len(bias)), device=x.device)
-        backward_kernel[(blocks, ctx.groups)](
-            grads[0].contiguous(), x, bias, dx, parts, rows, width, ctx.groups, EPSILON, high, wide
-        )
+        sizes = rows, width, ctx.groups, EPSILON, high, wide
+        kernels.launch(backward_kernel, (blocks, ctx.groups), x, grads[0].contiguous(), x, bias, dx, parts, *sizes)
         return dx, column_sums(parts, bias.dtype), None
 
 

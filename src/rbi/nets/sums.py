@@ -18,5 +18,6 @@ def column_sums(rows: Tensor, dtype: torch.dtype) -> Tensor:
 
     total = torch.empty(columns, dtype=dtype, device=rows.device)
     high = 1 << (count - 1).bit_length()
-    sums_kernel[(-(-columns // COLUMNS_A_BLOCK),)](rows.contiguous(), total, count, columns, high, COLUMNS_A_BLOCK)
+    blocks = -(-columns // COLUMNS_A_BLOCK)
+    kernels.launch(sums_kernel, (blocks,), rows, rows.contiguous(), total, count, columns, high, COLUMNS_A_BLOCK)
     return total

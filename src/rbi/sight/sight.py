@@ -97,7 +97,8 @@ class Sight:
         seen = torch.empty((len(frames), high, wide, self.channels()), dtype=dtype, device=frames.device)
         programs = len(frames), -(-seen.shape[1:].numel() // NUMBERS_A_BLOCK)
         if len(frames):
-            look_kernel[programs](
+            kernels.launch(
+                look_kernel, programs, frames,
                 frames.contiguous(), moves, seen, len(frames), high, wide, 1 / BRIGHTEST, moves is not None,
                 self.stack, height, width, colours, self.block, NUMBERS_A_BLOCK,
             )  # fmt: skip
