@@ -49,8 +49,8 @@ One seed each; seconds are counted once the games are made, which takes a minute
 {hundred:.0f} seconds, and its policy after {seconds:.0f} seconds scores {played:.0f}. The long run, with 256 players
 and a slower engine, had 100 after {long_hundred:.0f} seconds, 300 after {long_three_hundred:.0f}, and {long_last:.0f}
 at the end. By updates it was ahead: {long_at:.0f} after 120,000, where 512 players have {at:.0f}. Players, states an
-update and how the rate falls differ, so that we do not know which of them it is. No run without shifted pictures got to 90,
-whatever else it changed.
+update and how the rate falls differ, so that we do not know which of them it is. No run without shifted pictures got
+to 90, whatever else it changed.
 
 **Beside Ape-X** (the same preset, budget and seed; no pi-net, greedy actors, double Q-learning) RBI is behind in this
 game: {played:.0f} ({played_low:.0f} to {played_high:.0f}) against {peer:.0f} ({peer_low:.0f} to {peer_high:.0f}) after
