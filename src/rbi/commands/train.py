@@ -1,12 +1,11 @@
 """`rbi train`: iterative RL on this machine or a cluster, with checkpoints, metrics and the policies that came out."""
 
-import contextlib
 import dataclasses
 import itertools
 import json
-import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -15,20 +14,18 @@ import torch
 
 from rbi import envs, runs
 from rbi.commands.command import Command, say, show, stopping_between_ticks, value_of
+from rbi.commands.engine import on_cluster, on_machine
 from rbi.commands.keeper import Keeper, Watch
 from rbi.commands.spread import spread
 from rbi.engines import checkpoint
-from rbi.engines.local import LocalEngine
-from rbi.engines.ray.cluster import joined, processors
 from rbi.engines.ray.settings import ClusterConfig
 from rbi.engines.seam import Engine
 from rbi.online.actor import ActorConfig
 from rbi.online.learner import LearnerConfig
-from rbi.online.plan import GROUPS, PAPER_FRAMES, PAPER_GAMES, PRESETS, Algorithm, Pace, Plan, Preset
-from rbi.replay import ReplayConfig, bytes_needed
+from rbi.online.plan import PAPER_FRAMES, PAPER_GAMES, PRESETS, Algorithm, Pace, Plan, Preset
+from rbi.replay import ReplayConfig
 from rbi.report import train as pages
 from rbi.returns import Horizon
-from rbi.sight import Sight
 
 KEPT_ON_RESUME = ("algo", "env", "envs", "seeds", "preset", "max_frames", "sticky", "seed")
 
@@ -182,7 +179,7 @@ def train(command: Train, argv: Sequence[str], sweep_at: Path | None = None) -> 
         runs.refuse_occupied(command.out.resolve(), overwrite=command.overwrite)
     start = prepare(command)
     about: dict[str, Any] = {"seconds": 0.0, "best": None, "lines": 0}
-    with engine_for(command) as engine:
+    with engine_of(command) as engine:
         if start is not None:
             about = note_resumed(command, checkpoint.restore(start, engine), engine)
         with open_run(command, argv, about, resumed=start is not None) as writer:
@@ -201,34 +198,11 @@ def train(command: Train, argv: Sequence[str], sweep_at: Path | None = None) -> 
             return keeper.finish()
 
 
-@contextlib.contextmanager
-def engine_for(command: Train) -> Iterator[Engine]:
-    """The engine of a run, with its environments."""
-    plan = command.plan()
-    sight = seen_in(plan.world)
+def engine_of(command: Train) -> AbstractContextManager[Engine]:
+    """The engine that is asked for, with its environments."""
     if command.engine == "ray":
-        with joined(command.address):
-            from rbi.engines.ray.engine import RayEngine  # needs Ray, which is an extra
-
-            engine = RayEngine(plan, command.seed, command.cluster, sight)
-            say(f"{engine.workers} workers with {plan.pace.players} environments of {plan.world.id}", stderr=True)
-            if (room := command.cluster.room(processors())) < engine.workers:
-                say(f"the cluster has room for {room} of them; the others wait until nodes join", stderr=True)
-            try:
-                yield engine
-            finally:
-                engine.close()
-        return
-    device = command.on()
-    refuse_too_large(plan, sight, device)
-    players = plan.pace.players // GROUPS
-    alone = device.type == "cpu"  # then games and networks take turns on the cores, and so do the groups
-    threads = plan.pace.threads or max(1, (os.cpu_count() or 1) // (1 if alone else GROUPS))
-    say(f"making {plan.pace.players} environments of {plan.world.id}", stderr=True)
-    if alone and plan.world.atari:
-        say("no GPU: pictures learn slowly on a processor; fewer --pace.players and --pace.updates help", stderr=True)
-    worlds = [envs.make(plan.world, players, threads, at_once=alone) for _ in range(GROUPS)]
-    yield LocalEngine(plan, command.seed, device, worlds)
+        return on_cluster(command.plan(), command.seed, command.cluster, command.address)
+    return on_machine(command.plan(), command.seed, command.on())
 
 
 def note_resumed(command: Train, about: dict[str, Any], engine: Engine) -> dict[str, Any]:
@@ -238,17 +212,6 @@ def note_resumed(command: Train, about: dict[str, Any], engine: Engine) -> dict[
     before = about.get("resumed") or {"times": 0, "updates_done_again": 0}
     told = {"times": before["times"] + 1, "updates_done_again": before["updates_done_again"] + again}
     return about | {"resumed": told}
-
-
-def seen_in(world: envs.World) -> Sight:
-    """What a policy sees in a world: one environment tells."""
-    one = envs.make(world, 1)
-    try:
-        return Sight(one.frame, one.stack, one.actions)
-    except ValueError as error:
-        raise ValueError(f"--env {world.id}: {error}") from None
-    finally:
-        one.close()
 
 
 def complete(command: Train) -> dict[str, Any] | None:
@@ -289,33 +252,6 @@ def open_run(command: Train, argv: Sequence[str], about: dict[str, Any], *, resu
     runs.tidy(command.out / "policies")
     (command.out / "result.json").unlink(missing_ok=True)  # of fewer updates; the run is not complete any more
     return runs.Writer.reopen(command.out, lines=about["lines"])
-
-
-def refuse_too_large(plan: Plan, sight: Sight, device: torch.device) -> None:
-    """A replay that cannot fit is refused before it takes memory."""
-    need = bytes_needed(plan.replay, sight)
-    if device.type == "cuda":
-        have, where = torch.cuda.mem_get_info(device)[0], "the GPU"
-    else:
-        have, where = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "this machine"
-        with_cache = available_memory()
-        have = with_cache if with_cache is not None else have
-    if need > have:
-        fits = int(plan.replay.states * 0.9 * have / need)
-        raise ValueError(
-            f"--replay.states = {plan.replay.states:,}: needs {need / 1e9:.1f} GB, {where} has {have / 1e9:.1f} GB "
-            f"free; up to {fits:,} would fit"
-        )
-
-
-def available_memory() -> int | None:
-    """Bytes that can be taken without swapping, where the system says so."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
 
 
 def sweep(command: Train, jobs: list[Train], argv: Sequence[str]) -> None:
