@@ -13,8 +13,9 @@ from benchmarks.learning import learned
 from benchmarks.timing import machine
 from benchmarks.variants import VARIANTS, variant
 from rbi import runs
-from rbi.envs import World, make
-from rbi.online.plan import GROUPS, PAPER_FRAMES, plan
+from rbi.envs import make
+from rbi.envs.types import EnvConfig
+from rbi.online.config import GROUPS, PAPER_FRAMES, plan
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -34,7 +35,7 @@ def main():
     base = replace(base, pace=replace(base.pace, updates=asked.updates, players=asked.players))
     if asked.states:
         base = replace(base, pace=replace(base.pace, states_per_update=asked.states))
-    world = World(asked.env, max_frames=PAPER_FRAMES)
+    world = EnvConfig(asked.env, max_frames=PAPER_FRAMES)
     worlds = [make(world, asked.players // GROUPS, asked.threads) for _ in range(GROUPS)]
     found = {}
     for name in asked.variants:

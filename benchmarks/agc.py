@@ -21,14 +21,14 @@ import numpy as np
 
 from benchmarks.timing import machine
 from rbi import runs
-from rbi.commands.command import bounded_map
+from rbi.data.formats import Settings, open_reader
+from rbi.data.formats.agc_settings import AgcConfig
 from rbi.data.importing import bring_in
-from rbi.data.readers import Settings, open_reader
-from rbi.data.readers.agc_settings import AgcConfig
 from rbi.data.repair.lives import losses
 from rbi.data.store import Store, StoreWriter
 from rbi.evaluation.agc import Recording, read_truth, record
 from rbi.evaluation.defects import Defects
+from rbi.parallel import bounded_map
 
 RESULTS = Path(__file__).parent / "results"
 GAMES = ("spaceinvaders", "qbert", "mspacman", "revenge")

@@ -15,10 +15,11 @@ import torch
 
 import rbi
 from benchmarks.timing import machine
-from rbi.envs import World, make
-from rbi.nets import drawn
+from rbi.envs import make
+from rbi.envs.types import EnvConfig
+from rbi.networks import drawn
+from rbi.observations import random_moves
 from rbi.returns import GOES_ON
-from rbi.sight import random_moves
 
 RESULTS = Path(__file__).parent / "results"
 GAMES, HELD_OUT, STEPS, SETTLED = 32, 8, 1000, 150  # returns of the last moments are not known in full
@@ -29,9 +30,9 @@ RATE = 2.5e-4
 
 def played(policy, steps, games):
     """Frames `[steps, games, ...]` of games that the policy plays, how old each is, and what came of it."""
-    world, rng = make(World(policy.env), games, 1, at_once=True), np.random.default_rng(0)
-    seen, stack = world.reset(0), np.zeros((games, policy.sight.stack, *policy.sight.frame), np.uint8)
-    frames = np.zeros((steps, games, *policy.sight.frame), np.uint8)
+    world, rng = make(EnvConfig(policy.env), games, 1, at_once=True), np.random.default_rng(0)
+    seen, stack = world.reset(0), np.zeros((games, policy.obs_spec.stack, *policy.obs_spec.frame), np.uint8)
+    frames = np.zeros((steps, games, *policy.obs_spec.frame), np.uint8)
     age, reward, end = np.zeros((steps, games), int), np.zeros((steps + 1, games)), np.zeros((steps + 1, games), int)
     for t in range(steps):
         stack[seen.first] = 0
@@ -47,20 +48,20 @@ def played(policy, steps, games):
     return frames, age, returns
 
 
-def taught(sight, shown, norm, shift, lessons):
+def taught(obs_spec, shown, norm, shift, lessons):
     """How much of the returns' variance a network explains, in games that it was shown and in others, on the way."""
     frames, age, returns = shown
-    states = [(t, i) for t, i in np.argwhere(age >= sight.stack - 1) if t < len(frames) - SETTLED]
+    states = [(t, i) for t, i in np.argwhere(age >= obs_spec.stack - 1) if t < len(frames) - SETTLED]
     known, held = [k for k in states if k[1] < GAMES - HELD_OUT], [k for k in states if k[1] >= GAMES - HELD_OUT]
     rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
-    pupil = drawn(sight, 512, with_pi=False, seed=1, norm=norm).q
+    pupil = drawn(obs_spec, 512, with_pi=False, seed=1, norm=norm).q
     adam = torch.optim.Adam(pupil.parameters(), lr=RATE)
 
     def look(keys):
-        return torch.from_numpy(np.stack([frames[t - sight.stack + 1 : t + 1, i] for t, i in keys]))
+        return torch.from_numpy(np.stack([frames[t - obs_spec.stack + 1 : t + 1, i] for t, i in keys]))
 
     def value(pictures, moves=None):
-        return pupil(sight.look(pictures, torch.float32, moves))[1]
+        return pupil(obs_spec.look(pictures, torch.float32, moves))[1]
 
     def explained(keys):
         keys = [keys[k] for k in rng.choice(len(keys), TOLD, replace=False)]
@@ -98,7 +99,7 @@ def main():
     shown = played(policy, STEPS, GAMES)
     told = {"command": "python -m benchmarks.by_heart RUN", "machine": machine(), "policy": policy.about, "rate": RATE}
     told |= {"games": GAMES - HELD_OUT, "held_out": HELD_OUT}
-    told["taught"] = [taught(policy.sight, shown, *pupil, asked.lessons) for pupil in PUPILS]
+    told["taught"] = [taught(policy.obs_spec, shown, *pupil, asked.lessons) for pupil in PUPILS]
     (asked.out / "by-heart-breakout.json").write_text(json.dumps(told, indent=1) + "\n")
 
 

@@ -19,8 +19,10 @@ from rich.table import Table
 
 from benchmarks.timing import machine, seconds_a_call
 from rbi import envs
-from rbi.data import Sampler, SamplerConfig, Spec, Store, StoreWriter
-from rbi.envs import World
+from rbi.data.episode import DatasetSpec
+from rbi.data.sampler import Sampler, SamplerConfig
+from rbi.data.store import Store, StoreWriter
+from rbi.envs.types import EnvConfig
 from rbi.evaluation.recording import Player, Recorder
 from rbi.evaluation.scripted import AtRandom
 
@@ -32,9 +34,9 @@ ROUNDS = 3
 
 def recorded(path, steps):
     """A store of Breakout, played at random."""
-    worlds = envs.make(World(GAME), 8)
+    worlds = envs.make(EnvConfig(GAME), 8)
     mind = AtRandom(worlds.actions)
-    spec = Spec(worlds.frame, worlds.actions, worlds.stack, GAME)
+    spec = DatasetSpec(worlds.frame, worlds.actions, worlds.stack, GAME)
     players = [Player("random", mind)] * worlds.players
     recorder = Recorder(worlds, players, spec, "benchmark", np.random.default_rng(0))
     with StoreWriter.create(path, spec) as writer:

@@ -19,9 +19,10 @@ import torch
 from benchmarks.timing import machine, seconds_a_call
 from benchmarks.variants import VARIANTS, variant
 from rbi import runs
-from rbi.engines.local import LocalEngine
-from rbi.envs import World, make
-from rbi.online.plan import GROUPS, plan
+from rbi.envs import make
+from rbi.envs.types import EnvConfig
+from rbi.online.config import GROUPS, plan
+from rbi.online.engine import LocalEngine
 
 RESULTS = Path(__file__).parent / "results"
 GAME = "ALE/Breakout-v5"
@@ -113,7 +114,7 @@ def measured(whole, device, worlds, bare, seconds, change="base"):
 
 def on_gpu(seconds, out, players, threads, algos, ratios, changes):
     device = torch.device("cuda")
-    worlds = [make(World(GAME), players // GROUPS, threads) for _ in range(GROUPS)]
+    worlds = [make(EnvConfig(GAME), players // GROUPS, threads) for _ in range(GROUPS)]
     bare = bare_emulator(worlds, seconds)
     print(f"bare emulator: {bare:,.0f} steps/s", flush=True)
     rows = []
@@ -141,7 +142,7 @@ def on_cpu(seconds, out, peer):
     Ours is Ape-X without double Q-learning, so that both ask the same networks about the same states.
     """
     device, rows = torch.device("cpu"), []
-    worlds = [make(World(GAME), PLAYERS_ON_CPU // GROUPS, os.cpu_count(), at_once=True) for _ in range(GROUPS)]
+    worlds = [make(EnvConfig(GAME), PLAYERS_ON_CPU // GROUPS, os.cpu_count(), at_once=True) for _ in range(GROUPS)]
     bare = bare_emulator(worlds, seconds / 4)
     for ratio, batch in WORK:
         whole = plan("fast", GAME, "apex")

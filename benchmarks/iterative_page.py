@@ -6,7 +6,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from rbi.online.plan import plan
+from rbi.online.config import plan
 from rbi.report.style import LINES, LOOK
 from rbi.report.train import NAMES
 
@@ -172,7 +172,7 @@ def ablation(result, measured_on):
     return "\n".join([*lines, "", measured_on(result)])
 
 
-def sight(result, measured_on):
+def obs_spec(result, measured_on):
     """RBI without the need to see, and how well convolutions see."""
     lines = [SIGHT_HEAD]
     pairs = list(zip(result["from_memory"]["priorities"], result["from_memory"]["uniform"], strict=True))
@@ -388,7 +388,7 @@ def iterative_part(load, measured_on):
         if variants := load(name):
             parts.append(ablation(variants, measured_on))
     if seen := load("sight-breakout.json"):
-        parts.append(sight(seen, measured_on))
+        parts.append(obs_spec(seen, measured_on))
     if known := load("by-heart-breakout.json"):
         parts.append(by_heart(known, measured_on))
     return parts

@@ -18,11 +18,12 @@ from benchmarks.engine import come_to_rest
 from benchmarks.timing import machine
 from benchmarks.variants import VARIANTS, variant
 from rbi import runs
-from rbi.commands.evaluate import evaluated
-from rbi.engines.local import LocalEngine
-from rbi.envs import World, make
-from rbi.evaluation import Protocol
-from rbi.online.plan import GROUPS, PAPER_FRAMES, plan
+from rbi.cli.evaluate import evaluated
+from rbi.envs import make
+from rbi.envs.types import EnvConfig
+from rbi.evaluation.rollouts import Protocol
+from rbi.online.config import GROUPS, PAPER_FRAMES, plan
+from rbi.online.engine import LocalEngine
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = 100
@@ -109,7 +110,7 @@ def main():
     whole = plan(asked.preset, asked.env, "rbi")
     whole = replace(whole, pace=replace(whole.pace, updates=asked.updates, players=asked.players or whole.pace.players))
     whole = variant(whole, VARIANTS[asked.variant])
-    world = World(asked.env, max_frames=PAPER_FRAMES)
+    world = EnvConfig(asked.env, max_frames=PAPER_FRAMES)
     worlds = [make(world, whole.pace.players // GROUPS, asked.threads) for _ in range(GROUPS)]
     command = shlex.join(["python", "-m", "benchmarks.learning", *sys.argv[1:]])
     for seed in asked.seeds:

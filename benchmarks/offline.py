@@ -22,13 +22,13 @@ from rich.table import Table
 
 import rbi.memory
 from benchmarks.timing import machine, seconds_a_call
-from rbi.data import Episode, Episodes, Spec
-from rbi.engines.together import advance, lane
-from rbi.nets.from_logs import networks_for
-from rbi.nets.trained import Trained
-from rbi.offline.losses import chosen, error_slope, imitation_slope
-from rbi.offline.one_seed import OneSeed
-from rbi.offline.plan import PRESETS
+from rbi.data.dataset import Dataset
+from rbi.data.episode import DatasetSpec, Episode
+from rbi.losses import chosen, error_slope, imitation_slope
+from rbi.networks import networks_for
+from rbi.offline.experiment import PRESETS, OneSeed
+from rbi.offline.parallel_learners import advance, lane
+from rbi.optim import Trained
 
 RESULTS = Path(__file__).parent / "results"
 PEER = Path(__file__).parent / "peers" / "d3rlpy_updates.py"
@@ -39,7 +39,7 @@ PEERS = ("dqfd", "bcq", "cql")
 
 
 def noise(steps):
-    """Episodes of noise in the shape of Atari."""
+    """Dataset of noise in the shape of Atari."""
     rng = np.random.default_rng(0)
     found = []
     for _ in range(steps // STEPS):
@@ -47,7 +47,7 @@ def noise(steps):
         frames = rng.integers(0, 256, (STEPS + 1, *FRAME), dtype=np.uint8)
         rewards = rng.choice([0.0, 1.0], STEPS, p=[0.9, 0.1])
         found.append(Episode(frames, rng.integers(ACTIONS, size=STEPS), rewards, last, ~last & False))
-    return Episodes.of(found, Spec(FRAME, ACTIONS, 4))
+    return Dataset.of(found, DatasetSpec(FRAME, ACTIONS, 4))
 
 
 class Alone:
@@ -55,7 +55,7 @@ class Alone:
 
     def __init__(self, seed, part):
         self.fit, self.part, self.steady = seed.fit, part, seed.fit.looks
-        networks = networks_for(seed.sight, seed.config.fit.nets, 0)
+        networks = networks_for(seed.obs_spec, seed.config.fit.nets, 0)
         self.trained = Trained(getattr(networks, part).train(), seed.device, 0.00025)
         self.updates = 0
 

@@ -16,21 +16,21 @@ import torch
 
 from benchmarks.timing import machine, seconds_a_call
 from rbi import runs
-from rbi.engines.local import LocalEngine
-from rbi.engines.ray.cluster import joined
-from rbi.engines.ray.player import Block
-from rbi.engines.ray.settings import ClusterConfig
-from rbi.engines.ray.shard import Shard
 from rbi.envs import make
-from rbi.nets import drawn, size
-from rbi.online.plan import GROUPS, plan
-from rbi.sight import Sight
+from rbi.networks import drawn
+from rbi.observations import ObservationSpec
+from rbi.online.config import GROUPS, plan
+from rbi.online.engine import LocalEngine
+from rbi.online.ray.config import ClusterConfig
+from rbi.online.ray.driver import joined
+from rbi.online.ray.workers import Block, Shard
+from rbi.optim import size
 
 RESULTS = Path(__file__).parent / "results"
 LIGHT = "CartPole-v1"
 PLAYERS = 64
 NETWORK = 1.25e9  # bytes a second of a machine's 10 Gb/s
-ATARI = Sight((84, 84), 4, 18)
+ATARI = ObservationSpec((84, 84), 4, 18)
 ON_PAPER = (1, 10, 100, 1000)
 WORKERS_A_NODE = 16
 TICK = os.sysconf("SC_CLK_TCK")
@@ -86,14 +86,14 @@ def of_local(whole, seconds, threads):
 
 
 def of_ray(whole, workers, seconds):
-    from rbi.engines.ray.engine import RayEngine
+    from rbi.online.ray.driver import RayEngine
 
     cores = os.cpu_count() or 1
     config = ClusterConfig(
         workers=workers, evaluate_episodes=0, actor_cpus=0.5 * cores / workers, learner_cpus=0.5 * cores
     )
     world = make(whole.world, 1)
-    engine = RayEngine(whole, 0, config, Sight(world.frame, world.stack, world.actions))
+    engine = RayEngine(whole, 0, config, ObservationSpec(world.frame, world.stack, world.actions))
     ticks = engine.ticks()
     while not (engine.learner.updates and all(slot.live for slot in engine.company.slots)):
         next(ticks)
@@ -110,13 +110,13 @@ def of_ray(whole, workers, seconds):
     return found
 
 
-def block_of(sight, ticks, each, draw):
+def block_of(obs_spec, ticks, each, draw):
     """A block as full as one of a game."""
     cells = (ticks, each)
-    kind = np.uint8 if sight.pictures else np.float32
+    kind = np.uint8 if obs_spec.is_image else np.float32
     return Block(
-        draw.integers(0, 255, (*cells, *sight.frame)).astype(kind), np.zeros(cells, bool), np.zeros(cells, np.float32),
-        np.zeros(cells, np.uint8), np.zeros(cells, np.int16), np.full((*cells, sight.actions), 1 / 18, np.float32),
+        draw.integers(0, 255, (*cells, *obs_spec.frame)).astype(kind), np.zeros(cells, bool), np.zeros(cells, np.float32),
+        np.zeros(cells, np.uint8), np.zeros(cells, np.int16), np.full((*cells, obs_spec.actions), 1 / 18, np.float32),
         draw.random(cells).astype(np.float32),
     )  # fmt: skip
 

@@ -19,8 +19,8 @@ from rich.table import Table
 
 import rbi
 from benchmarks.timing import machine, seconds_a_call
-from rbi.rules import ranking
-from rbi.rules.state import State
+from rbi.rules import arrays as ranking
+from rbi.rules.arrays import State
 from tests.reference import linear_programs, paper_loops
 
 C_MIN, C_MAX = 0.5, 1.5

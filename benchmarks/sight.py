@@ -21,13 +21,13 @@ from torch.nn import functional
 
 from benchmarks.timing import machine
 from benchmarks.variants import VARIANTS, variant
-from rbi.engines.local import LocalEngine
-from rbi.envs import Seen
+from rbi.envs.types import TimeStep
 from rbi.evaluation.scripted import breakout
-from rbi.nets.networks import Trunk, dense_relu
-from rbi.online.plan import GROUPS, PAPER_FRAMES, plan
+from rbi.networks import Trunk, dense_relu
+from rbi.observations import ObservationSpec
+from rbi.online.config import GROUPS, PAPER_FRAMES, plan
+from rbi.online.engine import LocalEngine
 from rbi.returns import GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED
-from rbi.sight import Sight
 
 RESULTS = Path(__file__).parent / "results"
 SKIP, BALL_X, BALL_Y, PADDLE, BRICKS = (
@@ -39,7 +39,7 @@ SKIP, BALL_X, BALL_Y, PADDLE, BRICKS = (
 )  # where Breakout keeps them; bricks are bits of the first bytes
 RUNS = {"priorities": "base", "uniform": "uniform"}
 PLAYERS, EVERY = 64, 60  # seconds between two looks at the scores
-SIGHT = Sight((84, 84), 4, 4)
+SIGHT = ObservationSpec((84, 84), 4, 4)
 KINDS, RATES = ("plain", "he", "layer norm"), (1e-4, 2.5e-4, 5e-4)
 LESSONS, BATCH, LOOKS = 900, 64, 6
 MIDDLE, SCALE = np.array([127, 110, 120], np.float32), 50  # what is taught: (position - middle) / scale
@@ -84,7 +84,7 @@ class Memory:
             self.start(ale)
         self.lives, self.over = np.array([ale.lives() for ale in self.games]), np.zeros(self.players, bool)
         none = np.zeros(self.players)
-        return Seen(self.look(), np.ones(self.players, bool), none.astype(np.float32), none.astype(np.uint8))
+        return TimeStep(self.look(), np.ones(self.players, bool), none.astype(np.float32), none.astype(np.uint8))
 
     def send(self, actions):
         self.moving, self.first = True, self.over.copy()
@@ -107,7 +107,7 @@ class Memory:
 
     def recv(self):
         self.moving = False
-        return Seen(self.look(), self.first, self.reward, self.end)
+        return TimeStep(self.look(), self.first, self.reward, self.end)
 
 
 def from_memory(change, seconds):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.timing import machine
 from rbi import runs
-from rbi.commands.spi import Spi
+from rbi.cli.spi import Spi
 
 RESULTS = Path(__file__).parent / "results"
 SEED = 1

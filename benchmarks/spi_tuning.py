@@ -16,11 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.timing import machine
-from rbi.commands.command import parallel_map, progress
-from rbi.lab import spi
 from rbi.lab.mdp import optimal_policy, performance
-from rbi.lab.summary import weighted_cvar
-from rbi.lab.worlds import wet_chicken
+from rbi.lab.spi import study as spi
+from rbi.lab.spi.study import weighted_cvar
+from rbi.lab.spi.worlds import wet_chicken
+from rbi.parallel import parallel_map
+from rbi.progress import track
 
 RESULTS = Path(__file__).parent / "results"
 WORLDS = ("random(0.8)", "random(0.4)", "chicken(0.2)", "chicken(0.05)")
@@ -67,7 +68,7 @@ def measure(repetitions):
             world = spi.parse_world(text)
             tasks = [(world, settings(world), world.traits.sizes, SEED, b) for b in spi.blocks(world, repetitions)]
             done = each(spi.numbered_block, *zip(*tasks, strict=True))
-            scores = np.concatenate(list(progress(done, text, len(tasks))))
+            scores = np.concatenate(list(track(done, text, len(tasks))))
             both = statistics(world, scores)
             found[text] = {name: both[..., j] for j, name in enumerate(settings(world))}
     return found

@@ -15,7 +15,7 @@ from rbi.version import __version__
 
 
 def rbi(*arguments):
-    return subprocess.run([sys.executable, "-m", "rbi.cli", *arguments], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-m", "rbi", *arguments], capture_output=True, text=True, timeout=120)
 
 
 def test_help_lists_the_commands_and_version_prints_it():
@@ -236,7 +236,7 @@ def test_workers_leave_with_their_parent_and_a_stopped_study_resumes(tmp_path):
     """SIGKILL gives no time to tidy up: the workers themselves must notice."""
     out = tmp_path / "run"
     arguments = ["spi", "--worlds", "chicken(0.1)", "--sizes", "2000", "--repetitions", "400", "--workers", "2"]
-    process = subprocess.Popen([sys.executable, "-m", "rbi.cli", *arguments, "--out", str(out)], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-m", "rbi", *arguments, "--out", str(out)], stdout=subprocess.PIPE)
     while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").stat().st_size:
         assert process.poll() is None
         time.sleep(0.1)
@@ -248,7 +248,7 @@ def test_workers_leave_with_their_parent_and_a_stopped_study_resumes(tmp_path):
 
 def test_sigterm_stops_a_run_like_an_interrupt(tmp_path):
     arguments = ["spi", "--worlds", "chicken(0.1)", "--sizes", "2000", "--repetitions", "2000", "--workers", "1"]
-    command = [sys.executable, "-m", "rbi.cli", *arguments, "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "rbi", *arguments, "--out", str(tmp_path / "run")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "run" / "metrics.jsonl").exists():
         assert process.poll() is None

@@ -14,12 +14,14 @@ import torch
 
 import rbi
 from rbi import cli, runs
-from rbi.commands.improve import Improve
-from rbi.data import Spec, StoreWriter
-from rbi.data.readers import Asked, Settings, TableConfig
-from rbi.offline.held_out import answers_about, diagnosis
-from rbi.offline.learning import learn
-from rbi.offline.moments import BestMoments
+from rbi.cli.improve import Improve
+from rbi.data.episode import DatasetSpec
+from rbi.data.formats import Settings
+from rbi.data.formats.seam import Asked
+from rbi.data.formats.table_settings import TableConfig
+from rbi.data.store import StoreWriter
+from rbi.offline.behavior_q import learn
+from rbi.offline.validation import BestMoments, answers_about, diagnosis
 from tests.data.episodes import episode
 
 QUICK = ["--updates", "160", "--batch", "128", "--latent", "16", "--learning-rate", "0.005", "--gamma", "1"]
@@ -203,7 +205,7 @@ def test_the_log_of_a_bandit_is_improved_and_its_texts_have_names(tmp_path, caps
 def pictures(tmp_path_factory):
     """Pictures, so that batches and dropout draw at random."""
     path, rng = tmp_path_factory.mktemp("pictures") / "store", np.random.default_rng(0)
-    with StoreWriter.create(path, Spec((10, 10), 4, 4)) as writer:
+    with StoreWriter.create(path, DatasetSpec((10, 10), 4, 4)) as writer:
         for _ in range(12):
             writer.append(episode(rng, 10, frame=(10, 10)))
     small = ["--updates", "60", "--batch", "8", "--latent", "8", "--held-out", "0.3"]

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from rbi import envs
-from rbi.engines.local import LocalEngine
-from rbi.evaluation import Protocol, play
-from rbi.online.plan import GROUPS, plan
+from rbi.evaluation.rollouts import Protocol, play
+from rbi.online.config import GROUPS, plan
+from rbi.online.engine import LocalEngine
 
 CATCH = "tests.games:Catch-v0"
 

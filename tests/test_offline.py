@@ -10,13 +10,14 @@ import pytest
 
 import rbi
 from rbi import cli, envs, runs
-from rbi.commands import study
-from rbi.commands.offline import checked
-from rbi.commands.study import crowd
-from rbi.data import Episode, Spec, StoreWriter
-from rbi.evaluation import Arena
+from rbi.cli import study
+from rbi.cli.offline import checked
+from rbi.cli.study import crowd
+from rbi.data.episode import DatasetSpec, Episode
+from rbi.data.store import StoreWriter
 from rbi.evaluation.recording import Player, Recorder
-from rbi.offline.one_seed import OneSeed
+from rbi.evaluation.rollouts import Arena
+from rbi.offline.experiment import OneSeed
 
 ENV = "CartPole-v1"
 NETS = {f"--{part}.nets.latent": 16 for part in ("fit", "dqfd", "bcq", "cql")}
@@ -36,9 +37,9 @@ class Balances:
 def data(tmp_path_factory):
     """Forty short games of players who press at random more or less often."""
     path = tmp_path_factory.mktemp("crowd") / "store"
-    world = envs.make(envs.World(ENV), 8)
+    world = envs.make(envs.EnvConfig(ENV), 8)
     players = [Player(f"player {i}", Balances(), epsilon=0.3 + 0.08 * i) for i in range(8)]
-    spec = Spec(world.frame, world.actions, world.stack, ENV)
+    spec = DatasetSpec(world.frame, world.actions, world.stack, ENV)
     with StoreWriter.create(path, spec) as writer:
         for episode in Recorder(world, players, spec, "test", np.random.default_rng(0)).episodes(40, None):
             writer.append(episode)
@@ -161,7 +162,7 @@ def test_a_run_that_was_stopped_between_two_looks_repeats_and_loses_none(data, w
 def store(path, *, actions=2, frame=(4,), taken=(0, 1), reward=1.0, env=ENV, episodes=3, masks=False):
     """A small store that may not be what it should."""
     rng = np.random.default_rng(0)
-    with StoreWriter.create(path, Spec(frame, actions, 1, env, has_legal=masks)) as writer:
+    with StoreWriter.create(path, DatasetSpec(frame, actions, 1, env, has_legal=masks)) as writer:
         for _ in range(episodes):
             last = np.arange(6) == 5
             seen = rng.normal(size=(6, *frame)).astype(np.float32)

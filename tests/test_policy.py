@@ -7,31 +7,30 @@ import pytest
 import torch
 
 import rbi
-from rbi.nets import drawn
-from rbi.nets.from_logs import LogNetConfig, LogNetworks
+from rbi.networks import LogNetConfig, LogNetworks, drawn
+from rbi.observations import ObservationSpec
 from rbi.policy import Policy
-from rbi.sight import Sight
 
-VECTOR = Sight((3,), 1, 4)
-PICTURE = Sight((40, 44), 4, 3)
+VECTOR = ObservationSpec((3,), 1, 4)
+PICTURE = ObservationSpec((40, 44), 4, 3)
 
 
-def policy_of(sight, rule="reroute(0.5,1.5)", c_greedy=0.1, *, with_pi=True, norm="none"):
-    networks = drawn(sight, 16, with_pi=with_pi, seed=1, norm=norm)
+def policy_of(obs_spec, rule="reroute(0.5,1.5)", c_greedy=0.1, *, with_pi=True, norm="none"):
+    networks = drawn(obs_spec, 16, with_pi=with_pi, seed=1, norm=norm)
     return Policy(networks, rbi.parse_rule(rule), c_greedy, env="CartPole-v1", about={"updates": 7})
 
 
-def states_of(sight, count=6):
+def states_of(obs_spec, count=6):
     rng = np.random.default_rng(0)
-    if sight.pictures:
-        return rng.integers(0, 256, (count, sight.stack, *sight.frame), dtype=np.uint8)
-    return rng.normal(size=(count, *sight.frame)).astype(np.float32)
+    if obs_spec.is_image:
+        return rng.integers(0, 256, (count, obs_spec.stack, *obs_spec.frame), dtype=np.uint8)
+    return rng.normal(size=(count, *obs_spec.frame)).astype(np.float32)
 
 
-@pytest.mark.parametrize("sight", [VECTOR, PICTURE], ids=["vector", "picture"])
+@pytest.mark.parametrize("obs_spec", [VECTOR, PICTURE], ids=["vector", "picture"])
 @pytest.mark.parametrize(("with_pi", "norm"), [(True, "none"), (False, "none"), (True, "layer")])
-def test_a_saved_policy_comes_back_the_same(sight, with_pi, norm, tmp_path):
-    policy, states = policy_of(sight, with_pi=with_pi, norm=norm), states_of(sight)
+def test_a_saved_policy_comes_back_the_same(obs_spec, with_pi, norm, tmp_path):
+    policy, states = policy_of(obs_spec, with_pi=with_pi, norm=norm), states_of(obs_spec)
     policy.save(tmp_path / "policy")
     again = rbi.load_policy(tmp_path / "policy")
     assert np.array_equal(again.predict_proba(states), policy.predict_proba(states))
@@ -79,7 +78,7 @@ def test_states_of_another_shape_are_refused():
         (lambda at: (at / "policy.json").unlink(), "holds no policy"),
         (lambda at: (at / "policy.json").write_text("{"), "is not JSON"),
         (lambda at: (at / "policy.json").write_text('{"format": 99}'), "is of format 99"),
-        (lambda at: (at / "policy.json").write_text('{"format": 1}'), "lacks 'sight'"),
+        (lambda at: (at / "policy.json").write_text('{"format": 1}'), "lacks 'obs_spec'"),
         (lambda at: (at / "weights.safetensors").write_bytes(b"torn"), "weights.safetensors: cannot be read"),
         (lambda at: (at / "weights.safetensors").unlink(), "weights.safetensors: cannot be read"),
     ],
@@ -106,34 +105,34 @@ def test_saving_over_a_policy_replaces_it_whole(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
 
 
-@pytest.mark.parametrize("sight", [Sight((3,), 1, 4), Sight((36, 36), 4, 4)])
-def test_a_policy_learned_from_logs_comes_back_the_same_with_its_temperature(sight, tmp_path):
-    networks = LogNetworks(sight, LogNetConfig(latent=8))
+@pytest.mark.parametrize("obs_spec", [ObservationSpec((3,), 1, 4), ObservationSpec((36, 36), 4, 4)])
+def test_a_policy_learned_from_logs_comes_back_the_same_with_its_temperature(obs_spec, tmp_path):
+    networks = LogNetworks(obs_spec, LogNetConfig(latent=8))
     networks.train()
     for _ in range(3):  # so that batch norm has statistics of its own
-        states = torch.as_tensor(states_of(sight, 16)).view(16, sight.stack, *sight.frame)
-        networks.pi(sight.look(states, torch.float32))
+        states = torch.as_tensor(states_of(obs_spec, 16)).view(16, obs_spec.stack, *obs_spec.frame)
+        networks.pi(obs_spec.look(states, torch.float32))
     policy = Policy(networks, rbi.parse_rule("reroute(0.5,1.5)"), temperature=2.5, env="X-v0")
     policy.save(tmp_path / "p")
-    back, states = rbi.load_policy(tmp_path / "p"), states_of(sight)
+    back, states = rbi.load_policy(tmp_path / "p"), states_of(obs_spec)
     assert back.temperature == 2.5
     np.testing.assert_array_equal(back.predict_proba(states), policy.predict_proba(states))
 
 
 def test_a_higher_temperature_makes_the_behaviour_more_even():
-    sight = Sight((3,), 1, 4)
-    networks = LogNetworks(sight, LogNetConfig(latent=8))
+    obs_spec = ObservationSpec((3,), 1, 4)
+    networks = LogNetworks(obs_spec, LogNetConfig(latent=8))
     policies = [Policy(networks, rbi.parse_rule("behavior"), temperature=t) for t in (0.2, 5)]
-    cold, hot = (policy.predict_proba(states_of(sight)) for policy in policies)
+    cold, hot = (policy.predict_proba(states_of(obs_spec)) for policy in policies)
     assert (cold.max(1) > hot.max(1)).all()
 
 
 def test_legal_actions_get_all_the_mass_and_the_bounds_hold_for_what_is_left_of_beta():
-    sight = Sight((3,), 1, 4)
-    policy, states = policy_of(sight, "reroute(0.5,1.5)", 0.0), states_of(sight)
+    obs_spec = ObservationSpec((3,), 1, 4)
+    policy, states = policy_of(obs_spec, "reroute(0.5,1.5)", 0.0), states_of(obs_spec)
     legal = np.array([[1, 1, 0, 1]] * len(states), dtype=bool)
     pi = policy.predict_proba(states, legal)
-    beta = policy_of(sight, "behavior", 0.0)
+    beta = policy_of(obs_spec, "behavior", 0.0)
     beta.networks.load_state_dict(policy.networks.state_dict())
     base = beta.predict_proba(states) * legal
     base /= base.sum(1, keepdims=True)
@@ -153,6 +152,6 @@ def test_legal_actions_get_all_the_mass_and_the_bounds_hold_for_what_is_left_of_
     ],
 )
 def test_masks_that_are_none_are_refused(legal, told):
-    sight = Sight((3,), 1, 4)
+    obs_spec = ObservationSpec((3,), 1, 4)
     with pytest.raises(ValueError, match=told):
-        policy_of(sight).predict_proba(states_of(sight), legal)
+        policy_of(obs_spec).predict_proba(states_of(obs_spec), legal)

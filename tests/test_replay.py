@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from pytest import approx
 from scipy import stats
 
-from rbi.replay import Moment, Replay, ReplayConfig, bytes_needed
+from rbi.observations import ObservationSpec
+from rbi.replay import Replay, ReplayConfig, Transition, bytes_needed
 from rbi.returns import Horizon
-from rbi.sight import Sight
 from tests.reference.lanes import Lane
 from tests.streams import Players
 
@@ -28,13 +28,13 @@ class Both:
         self.players = [Players(each, frame, self.rng) for _ in range(groups)]
         self.replay = Replay(
             ReplayConfig(states=rows * self.lanes, **config),
-            Sight(frame, stack, ACTIONS), self.lanes, groups, Horizon(steps, GAMMA), CPU,
+            ObservationSpec(frame, stack, ACTIONS), self.lanes, groups, Horizon(steps, GAMMA), CPU,
         )  # fmt: skip
         self.twins = [Lane(rows, stack, steps, GAMMA) for _ in range(self.lanes)]
 
     def add(self, group):
         """The next moment of one group."""
-        moment = Moment(
+        moment = Transition(
             *self.players[group].show(),
             action=torch.from_numpy(self.rng.integers(ACTIONS, size=self.each)),
             pi=torch.from_numpy(self.rng.dirichlet(np.ones(ACTIONS), self.each)).float(),
@@ -157,10 +157,10 @@ def test_the_final_frame_is_bootstrapped_from_when_time_runs_out_and_never_drawn
 
 
 def test_a_stack_is_black_before_its_episode():
-    replay = Replay(ReplayConfig(states=20), Sight((1,), 3, 1), 1, 1, Horizon(1, GAMMA), CPU)
+    replay = Replay(ReplayConfig(states=20), ObservationSpec((1,), 3, 1), 1, 1, Horizon(1, GAMMA), CPU)
     for frame, first in [(1, True), (2, False), (3, True), (4, False), (5, False), (6, False)]:
         told = [torch.tensor([x]) for x in ([float(frame)], first, 0.0, 0, 0, [1.0], 1.0)]
-        replay.add(0, Moment(*told))
+        replay.add(0, Transition(*told))
     stacks = replay.read(torch.arange(5), torch.zeros(5, dtype=torch.long), torch.ones(5)).frames
     assert stacks.flatten(1).tolist() == [[0, 0, 1], [0, 1, 2], [0, 0, 3], [0, 3, 4], [3, 4, 5]]
 
@@ -328,20 +328,20 @@ def taken(replay):
 @pytest.mark.parametrize("frame", FRAMES, ids=str)
 def test_the_bytes_needed_are_the_bytes_taken_and_one_sum_for_each_row(frame, config):
     small, large = (Both(0, rows=rows, each=5, frame=frame, **config).replay for rows in (20, 120))
-    needed = [bytes_needed(replay.config, replay.sight) for replay in (small, large)]
+    needed = [bytes_needed(replay.config, replay.obs_spec) for replay in (small, large)]
     assert taken(large) - taken(small) == needed[1] - needed[0] + 100 * 8
 
 
 def test_two_million_states_of_atari_take_less_than_twenty_gigabytes():
-    atari = Sight((84, 84), 4, 18)
+    atari = ObservationSpec((84, 84), 4, 18)
     for config in HOLDS:
         assert 2_000_000 * 84 * 84 < bytes_needed(ReplayConfig(states=2_000_000, **config), atari) < 20e9
 
 
 def test_a_replay_too_small_for_its_players_is_refused_with_what_they_need():
-    sight, horizon = Sight((1,), 4, 2), Horizon(3, GAMMA)
+    obs_spec, horizon = ObservationSpec((1,), 4, 2), Horizon(3, GAMMA)
     with pytest.raises(ValueError, match=r"^states = 79: too few for 10 players, who need at least 80$"):
-        Replay(ReplayConfig(states=79), sight, 10, 2, horizon, CPU)
+        Replay(ReplayConfig(states=79), obs_spec, 10, 2, horizon, CPU)
     both = Both(11, rows=8, each=5, stack=4, steps=3).turns(20)
     assert both.replay.mass.sum() > 0
 

@@ -3,8 +3,8 @@
 from benchmarks import iterative_page, offline_page, results_page
 from benchmarks.results_page import ROOT, load, short, states_a_second
 from benchmarks.variants import VARIANTS, variant
-from rbi.lab import spi
-from rbi.online.plan import plan
+from rbi.lab.spi import study as spi
+from rbi.online.config import plan
 
 
 def test_the_results_page_is_drawn_from_the_raw_results():

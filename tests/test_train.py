@@ -16,8 +16,8 @@ import pytest
 
 import rbi
 from rbi import cli, runs
-from rbi.commands import train
-from rbi.online.plan import PRESETS
+from rbi.cli import train
+from rbi.online.config import PRESETS
 
 ROOT = Path(__file__).parent.parent
 TINY = [
@@ -75,7 +75,7 @@ def test_boards_hold_what_the_metrics_hold(trained):
 
 def start(arguments):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([sys.executable, "-m", "rbi.cli", *arguments], stderr=subprocess.PIPE, env=environment)
+    return subprocess.Popen([sys.executable, "-m", "rbi", *arguments], stderr=subprocess.PIPE, env=environment)
 
 
 LONGER = [*TINY, "--pace.updates", "600", "--checkpoint-minutes", "0.005"]

@@ -7,7 +7,7 @@ torch.compile and jax.jit too; `is_reroute` and `reroute_bounds` answer per stat
 
 from typing import Any, NamedTuple
 
-from rbi.arrays import at_least, at_most, computing_dtype, namespace, quiet
+from rbi.rules.arrays import at_least, at_most, computing_dtype, namespace, quiet
 
 
 def probability_ratio(pi: Any, beta: Any) -> Any:

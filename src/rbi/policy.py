@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rbi import runs
-from rbi.nets import MOST_HIDDEN, NORMS, Networks
-from rbi.nets.from_logs import LogNetConfig, LogNetworks
-from rbi.rules import Rule, greedy, mix, parse_rule
-from rbi.sight import Sight
+from rbi.networks import MOST_HIDDEN, NORMS, LogNetConfig, LogNetworks, Networks
+from rbi.observations import ObservationSpec
+from rbi.rules.linear import greedy, mix
+from rbi.rules.types import Rule, parse_rule
 
 FORMAT = 1
 CONFIG, WEIGHTS = "policy.json", "weights.safetensors"
@@ -44,11 +44,11 @@ class Policy:
     ) -> None:
         self.networks = networks.eval().requires_grad_(False)
         self.rule, self.c_greedy, self.env, self.about = rule, c_greedy, env, dict(about or {})
-        self.sight, self.temperature = networks.sight, temperature
+        self.obs_spec, self.temperature = networks.obs_spec, temperature
         self._example = next(networks.parameters())
 
     def __repr__(self) -> str:
-        return f"Policy({self.rule}, {self.sight.actions} actions, states {(self.sight.stack, *self.sight.frame)})"
+        return f"Policy({self.rule}, {self.obs_spec.actions} actions, states {(self.obs_spec.stack, *self.obs_spec.frame)})"
 
     @property
     def device(self) -> torch.device:
@@ -80,10 +80,10 @@ class Policy:
         """What the networks say: beta and Q, `[B, A]` each, Q up to a number a state, which no rule looks at. Policies
         that share networks differ in `step` alone."""
         with torch.no_grad():
-            seen = self.sight.look(states, self._example.dtype)
+            seen = self.obs_spec.look(states, self._example.dtype)
             if self.networks.pi is None:
                 q, _ = self.networks.q(seen)
-                return torch.full_like(q, 1 / self.sight.actions), q
+                return torch.full_like(q, 1 / self.obs_spec.actions), q
             beta = torch.softmax(self.networks.pi(seen) / self.temperature, 1)
             return beta, self.networks.q(seen, beta)[0]
 
@@ -97,9 +97,9 @@ class Policy:
     def masks(self, legal: Any, count: int) -> torch.Tensor:
         """Legal actions as the rules take them; a state without any is refused."""
         given = np.require(legal, requirements="W")  # PyTorch knows no arrays that cannot be written to
-        if given.shape != (count, self.sight.actions) or given.dtype != bool:
+        if given.shape != (count, self.obs_spec.actions) or given.dtype != bool:
             raise ValueError(
-                f"legal of shape {given.shape}, {given.dtype}: must be booleans {count, self.sight.actions}"
+                f"legal of shape {given.shape}, {given.dtype}: must be booleans {count, self.obs_spec.actions}"
             )
         if not given.any(1).all():
             raise ValueError(f"state {int(given.any(1).argmin())}: no action is legal")
@@ -108,16 +108,16 @@ class Policy:
     def tensor(self, states: Any) -> torch.Tensor:
         """States as the networks take them; another shape is refused."""
         given = torch.as_tensor(np.require(states, requirements="W"))
-        wanted = (self.sight.stack, *self.sight.frame)
-        if self.sight.stack == 1 and given.shape[1:] == self.sight.frame:
+        wanted = (self.obs_spec.stack, *self.obs_spec.frame)
+        if self.obs_spec.stack == 1 and given.shape[1:] == self.obs_spec.frame:
             given = given[:, None]
         if given.shape[1:] != wanted:
-            shown = ("B", *self.sight.frame) if self.sight.stack == 1 else ("B", *wanted)
+            shown = ("B", *self.obs_spec.frame) if self.obs_spec.stack == 1 else ("B", *wanted)
             raise ValueError(f"states of shape {tuple(np.shape(states))}: this policy sees {shown}")
-        if not self.sight.pictures and not bool(torch.isfinite(given).all()):
+        if not self.obs_spec.is_image and not bool(torch.isfinite(given).all()):
             row = int((~torch.isfinite(given.flatten(1)).all(1)).nonzero()[0])
             raise ValueError(f"state {row}: holds a number that is not finite")
-        return given.to(self._example.device, torch.uint8 if self.sight.pictures else torch.float32)
+        return given.to(self._example.device, torch.uint8 if self.obs_spec.is_image else torch.float32)
 
     def to(self, device: torch.device | str) -> "Policy":
         """Move the networks."""
@@ -129,7 +129,7 @@ class Policy:
         path = Path(path)
         config = {
             "format": FORMAT,
-            "sight": asdict(self.sight),
+            "obs_spec": asdict(self.obs_spec),
             **described(self.networks),
             "rule": str(self.rule),
             "c_greedy": self.c_greedy,
@@ -155,16 +155,16 @@ def described(networks: Networks | LogNetworks) -> dict[str, Any]:
     return {"hidden": networks.hidden, "norm": networks.norm, "pi_net": networks.pi is not None}
 
 
-def networks_of(sight: Sight, config: dict[str, Any]) -> Networks | LogNetworks:
+def networks_of(obs_spec: ObservationSpec, config: dict[str, Any]) -> Networks | LogNetworks:
     """Networks as a policy's file describes them, with any weights."""
     if "from_logs" in config:
-        return LogNetworks(sight, LogNetConfig(**config["from_logs"]), with_pi=config.get("pi_net") is not False)
+        return LogNetworks(obs_spec, LogNetConfig(**config["from_logs"]), with_pi=config.get("pi_net") is not False)
     if not 1 <= config["hidden"] <= MOST_HIDDEN:
         raise ValueError(f"hidden = {config['hidden']}: must lie in [1, {MOST_HIDDEN:,}]")
     norm = config.get("norm", "none")
     if norm not in NORMS:
         raise ValueError(f"norm = {norm!r}: must be one of {', '.join(NORMS)}")
-    return Networks(sight, config["hidden"], with_pi=config["pi_net"] is True, norm=norm)
+    return Networks(obs_spec, config["hidden"], with_pi=config["pi_net"] is True, norm=norm)
 
 
 def load_policy(path: Path | str) -> Policy:
@@ -179,8 +179,10 @@ def load_policy(path: Path | str) -> Policy:
     if config.get("format") != FORMAT:
         raise ValueError(f"{path / CONFIG}: is of format {config.get('format')}; this version reads {FORMAT}")
     try:
-        sight = Sight(tuple(config["sight"]["frame"]), config["sight"]["stack"], config["sight"]["actions"])
-        networks = networks_of(sight, config)
+        obs_spec = ObservationSpec(
+            tuple(config["obs_spec"]["frame"]), config["obs_spec"]["stack"], config["obs_spec"]["actions"]
+        )
+        networks = networks_of(obs_spec, config)
         rule, c_greedy, temperature = (
             parse_rule(config["rule"]),
             float(config["c_greedy"]),

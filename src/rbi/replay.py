@@ -25,8 +25,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rbi.observations import ObservationSpec
 from rbi.returns import GOES_ON, TERMINATED, TRUNCATED, Horizon, n_step
-from rbi.sight import Sight
 
 TINY = 1e-6  # the least priority of what can be drawn
 COLUMNS = ("action", "pi", "reward", "end", "age", "final", "priority", "held")
@@ -57,7 +57,7 @@ class ReplayConfig:
             raise ValueError(f"reveal_updates = {self.reveal_updates}: must be at least 0")
 
 
-class Moment(NamedTuple):
+class Transition(NamedTuple):
     """One moment of a group of players, `[N, ...]` each. `reward` and `end` are of the step that led to it."""
 
     frame: Tensor
@@ -94,19 +94,25 @@ class Replay:
     """The table. All of it lives on one device; nothing here waits for the device."""
 
     def __init__(
-        self, config: ReplayConfig, sight: Sight, lanes: int, groups: int, horizon: Horizon, device: torch.device
+        self,
+        config: ReplayConfig,
+        obs_spec: ObservationSpec,
+        lanes: int,
+        groups: int,
+        horizon: Horizon,
+        device: torch.device,
     ) -> None:
-        self.config, self.sight, self.horizon, self.device = config, sight, horizon, device
+        self.config, self.obs_spec, self.horizon, self.device = config, obs_spec, horizon, device
         self.lanes, self.groups, self.rows = lanes, groups, rows_of(config, lanes)
-        if self.rows < horizon.steps + sight.stack + 1:
-            least = lanes * (horizon.steps + sight.stack + 1)
+        if self.rows < horizon.steps + obs_spec.stack + 1:
+            least = lanes * (horizon.steps + obs_spec.stack + 1)
             raise ValueError(f"states = {config.states}: too few for {lanes} players, who need at least {least}")
-        dtype = torch.uint8 if sight.pictures else torch.float32
+        dtype = torch.uint8 if obs_spec.is_image else torch.float32
         cells = (self.rows, lanes)
         # one frame more than cells: it stays black and stands for what came before an episode
-        self.frames = torch.zeros((self.rows * lanes + 1, *sight.frame), dtype=dtype, device=device)
+        self.frames = torch.zeros((self.rows * lanes + 1, *obs_spec.frame), dtype=dtype, device=device)
         self.action = torch.zeros(cells, dtype=torch.int16, device=device)
-        self.pi = torch.zeros((*cells, sight.actions), device=device)
+        self.pi = torch.zeros((*cells, obs_spec.actions), device=device)
         self.reward = torch.zeros(cells, device=device)
         self.end = torch.zeros(cells, dtype=torch.uint8, device=device)
         self.age = torch.zeros(cells, dtype=torch.uint8, device=device)
@@ -121,15 +127,15 @@ class Replay:
     def holds_back(self) -> bool:
         return self.config.store_at_episode_end or self.config.reveal_updates > 0
 
-    def add(self, group: int, moment: Moment) -> None:
+    def add(self, group: int, moment: Transition) -> None:
         """Write the next row of a group, what its last actions brought, and the priority of what is now complete."""
         lanes = self.lanes_of(group)
         row = self.written[group : group + 1]
         here, before, ready = row % self.rows, (row - 1) % self.rows, (row - self.horizon.steps) % self.rows
-        dead = (row + self.sight.stack - 1) % self.rows  # the oldest that needs the frame written over now
-        table = self.frames[:-1].view(self.rows, self.lanes, *self.sight.frame)
+        dead = (row + self.obs_spec.stack - 1) % self.rows  # the oldest that needs the frame written over now
+        table = self.frames[:-1].view(self.rows, self.lanes, *self.obs_spec.frame)
         put(table, here, lanes, moment.frame)
-        grown = (self.age[:, lanes].index_select(0, before) + 1).clamp(max=self.sight.stack - 1)
+        grown = (self.age[:, lanes].index_select(0, before) + 1).clamp(max=self.obs_spec.stack - 1)
         put(self.age, here, lanes, torch.where(moment.first, 0, grown[0]))
         put(self.action, here, lanes, moment.action)
         put(self.pi, here, lanes, moment.pi)
@@ -210,12 +216,12 @@ class Replay:
 
     def stacks(self, row: Tensor, lane: Tensor) -> Tensor:
         """`[B, stack, *frame]`, oldest first; black before the episode's start."""
-        back = torch.arange(self.sight.stack - 1, -1, -1, device=self.device)
+        back = torch.arange(self.obs_spec.stack - 1, -1, -1, device=self.device)
         cell = (row[:, None] - back) % self.rows * self.lanes + lane[:, None]
         cell = torch.where(back <= self.age[row, lane][:, None], cell, self.rows * self.lanes)
         flat = in_words(self.frames.flatten(1))
         found = flat.index_select(0, cell.flatten()).view(self.frames.dtype)
-        return found.view(len(row), self.sight.stack, *self.sight.frame)
+        return found.view(len(row), self.obs_spec.stack, *self.obs_spec.frame)
 
     def reprioritise(self, row: Tensor, lane: Tensor, td_error: Tensor) -> None:
         """Give states the priorities of their newest errors; what has died since it was drawn stays dead."""
@@ -249,13 +255,13 @@ def rows_of(config: ReplayConfig, lanes: int) -> int:
     return config.states // lanes
 
 
-def bytes_needed(config: ReplayConfig, sight: Sight) -> int:
+def bytes_needed(config: ReplayConfig, obs_spec: ObservationSpec) -> int:
     """What the table takes, in bytes."""
-    frame = 1 if sight.pictures else 4
-    for size in sight.frame:
+    frame = 1 if obs_spec.is_image else 4
+    for size in obs_spec.frame:
         frame *= size
     held = 4 if config.store_at_episode_end or config.reveal_updates else 0
-    return config.states * (frame + 4 * sight.actions + 2 + 4 + 1 + 1 + 1 + 4 + held)
+    return config.states * (frame + 4 * obs_spec.actions + 2 + 4 + 1 + 1 + 1 + 4 + held)
 
 
 def put(column: Tensor, row: Tensor, lanes: slice, values: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rbi.data.readers.agc import ENVS
+from rbi.data.formats.agc import ENVS
 from rbi.envs.atari import FrameByFrame
 
 SCORES = {"qbert": (91, 90, 89), "mspacman": (120, 121, 122), "revenge": (21, 20, 19), "spaceinvaders": (104, 102)}

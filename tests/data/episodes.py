@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from rbi.data import Episode
+from rbi.data.episode import Episode
 
 
 def episode(rng, steps, *, frame=(3,), actions=4, end="terminated", final=True, lives=False, probs=False, legal=False):

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rbi.data import Problem
-from rbi.data.readers import Asked, Settings, load_episodes, open_reader, recognise
-from rbi.data.readers.agc import ENVS, Steps
-from rbi.data.readers.agc_settings import AgcConfig
-from rbi.data.readers.agc_text import EpisodeError, Trajectory, parse
+from rbi.data.dataset import RejectedEpisode
+from rbi.data.formats import Settings, load_episodes, open_reader, recognise
+from rbi.data.formats.agc import ENVS, Steps
+from rbi.data.formats.agc_settings import AgcConfig
+from rbi.data.formats.agc_text import EpisodeError, Trajectory, parse
+from rbi.data.formats.seam import Asked
 from rbi.data.repair.screens import shrink
 from rbi.data.writers.agc import Rows, write_episode
 from rbi.evaluation.agc import Recording, record
@@ -221,7 +222,7 @@ def test_a_bad_screen_is_named_with_the_line_of_its_frame_and_the_rest_goes_on(d
     text_of(damaged, 30).write_text(text_of(damaged).read_text().replace("id : 7", "id : 8").replace(",17\n", ",8\n"))
     broken(damaged / "screens/qbert/12/57.png")
     found = load_episodes(damaged)
-    assert found.problems == [Problem("trajectories/qbert/12.txt", 60, f"screens/qbert/12/57.png: {reason}")]
+    assert found.problems == [RejectedEpisode("trajectories/qbert/12.txt", 60, f"screens/qbert/12/57.png: {reason}")]
     assert only(found).source == "trajectories/qbert/30.txt"
     with pytest.raises(ValueError, match=r"^trajectories/qbert/12.txt, line 60: screens/qbert/12/57.png: "):
         load_episodes(damaged, strict=True)
@@ -253,7 +254,7 @@ def test_points_that_no_screen_shows_set_an_episode_aside(tmp_path):
     truth = only(record(tmp_path, recording, 0))
     problem = only(open_reader(tmp_path).read(truth.number))
     told = f"the score is {truth.text_score} in the text and {truth.screen_score} on the screen"
-    assert problem == Problem("trajectories/mspacman/0.txt", truth.frames + 2, told)
+    assert problem == RejectedEpisode("trajectories/mspacman/0.txt", truth.frames + 2, told)
     assert only(open_reader(tmp_path, settings=settings(check_scores=False)).read(0)).score == truth.text_score
 
 

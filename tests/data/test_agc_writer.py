@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rbi.data.readers import open_reader, recognise
-from rbi.data.readers.agc_text import parse
+from rbi.data.formats import open_reader, recognise
+from rbi.data.formats.agc_text import parse
 from rbi.data.writers.agc import Rows, as_text, write_episode
 
 FRAMES = 9

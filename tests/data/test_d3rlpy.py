@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from benchmarks.peers import d3rlpy_files
-from rbi.data import Problem, Spec
-from rbi.data.readers import Settings, load_episodes, open_reader, recognise
-from rbi.data.readers.seam import Asked, outline_of
+from rbi.data.dataset import RejectedEpisode
+from rbi.data.episode import DatasetSpec
+from rbi.data.formats import Settings, load_episodes, open_reader, recognise
+from rbi.data.formats.seam import Asked, outline_of
 
 FILES = Path(__file__).parent / "files"
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ def peers_python():
 def assert_read(path, kind):
     found = load_episodes(path)
     assert not found.problems
-    assert found.spec == Spec(FRAMES[kind], d3rlpy_files.ACTIONS, stack=4 if len(FRAMES[kind]) > 1 else 1)
+    assert found.spec == DatasetSpec(FRAMES[kind], d3rlpy_files.ACTIONS, stack=4 if len(FRAMES[kind]) > 1 else 1)
     for line, (ours, made) in enumerate(zip(found, d3rlpy_files.episodes(kind), strict=True), 1):
         np.testing.assert_array_equal(ours.observations, OURS[kind](*made.observations))
         np.testing.assert_array_equal(ours.actions, made.actions[:, 0])
@@ -103,7 +104,7 @@ def test_of_stacked_pictures_the_newest_frame_is_kept(tmp_path):
     stacked = np.stack([frames[t : t + 4] for t in range(5)])
     version_1(tmp_path / "a.h5", stacked, "--t-t")
     found = load_episodes(tmp_path / "a.h5")
-    assert found.spec == Spec((6, 5), 3, stack=4)
+    assert found.spec == DatasetSpec((6, 5), 3, stack=4)
     np.testing.assert_array_equal(found.arrays["observations"], frames[3:])
 
 
@@ -113,7 +114,7 @@ def test_outlines_are_those_of_the_episodes(tmp_path):
         reader = open_reader(path)
         for part in reader.parts():
             [episode], [outline] = reader.read(part), reader.outline(part)
-            if isinstance(episode, Problem):
+            if isinstance(episode, RejectedEpisode):
                 assert outline == episode
             else:
                 for told, value in zip(outline, outline_of(episode), strict=True):
@@ -136,7 +137,7 @@ def test_bad_episodes_are_set_aside_with_their_number_and_the_rest_is_read(tmp_p
 def test_what_the_user_says_counts():
     asked = Settings(Asked(env="Taxi-v3", actions=9, stack=3))
     found = open_reader(FILES / "d3rlpy-pictures.h5", settings=asked).spec
-    assert found == Spec((5, 4), 9, stack=3, env="Taxi-v3")
+    assert found == DatasetSpec((5, 4), 9, stack=3, env="Taxi-v3")
 
 
 @pytest.mark.parametrize("actions", [np.zeros((3, 2), np.float32), np.array([0.5, 1, 2], np.float32)])

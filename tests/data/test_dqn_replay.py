@@ -10,11 +10,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rbi.data import Problem
-from rbi.data.readers import Settings, load_episodes, open_reader, recognise
-from rbi.data.readers.dqn_replay_log import LIMIT
-from rbi.data.readers.gzipped_array import GzippedArray
-from rbi.data.readers.seam import Asked
+from rbi.data.dataset import RejectedEpisode
+from rbi.data.formats import Settings, load_episodes, open_reader, recognise
+from rbi.data.formats.dqn_replay_log import LIMIT
+from rbi.data.formats.gzipped_array import GzippedArray
+from rbi.data.formats.seam import Asked
 from tests.reference.dopamine import STACK, Ring, save
 
 FRAME, ACTIONS = (3, 2), 3
@@ -59,7 +59,9 @@ def logged(ring, played):
 def read(path, **asked):
     reader = open_reader(path, settings=Settings(Asked(**asked)))
     found = [item for part in reader.parts() for item in reader.read(part)]
-    return [e for e in found if not isinstance(e, Problem)], [e for e in found if isinstance(e, Problem)]
+    return [e for e in found if not isinstance(e, RejectedEpisode)], [
+        e for e in found if isinstance(e, RejectedEpisode)
+    ]
 
 
 def outlines(path):
@@ -96,7 +98,7 @@ def test_every_episode_whose_rows_are_logged_is_read_exactly(tmp_path_factory, c
     assert_same(episodes, whole)
     assert len(whole) == len(played) or problems or not final
     told = outlines(run)
-    assert [(o.source, o.line, len(o.actions)) for o in told if not isinstance(o, Problem)] == [
+    assert [(o.source, o.line, len(o.actions)) for o in told if not isinstance(o, RejectedEpisode)] == [
         (e.source, e.line, len(e)) for e in episodes
     ]
 
@@ -217,7 +219,9 @@ def test_columns_of_different_lengths_are_read_up_to_the_shortest(tmp_path):
     save(tmp_path / "$store$_action_ckpt.0.gz", ring.store["action"][:30])
     episodes, problems = read(tmp_path)
     assert_same(episodes, played[:2])
-    assert problems[0] == Problem("$store$_action_ckpt.0.gz", 31, "has 30 rows, where others of its number have 50")
+    assert problems[0] == RejectedEpisode(
+        "$store$_action_ckpt.0.gz", 31, "has 30 rows, where others of its number have 50"
+    )
 
 
 def test_outlines_never_open_pictures(tmp_path):
@@ -228,7 +232,7 @@ def test_outlines_never_open_pictures(tmp_path):
     for file in tmp_path.glob("*observation*"):
         file.write_bytes(b"no pictures")
     found = [item for part in reader.parts() for item in reader.outline(part)]
-    found = [item for item in found if not isinstance(item, Problem)]
+    found = [item for item in found if not isinstance(item, RejectedEpisode)]
     assert sorted(tuple(o.rewards) for o in found) == sorted(tuple(p.rewards) for p in logged(ring, played))
 
 
@@ -244,7 +248,7 @@ def test_a_file_larger_than_memory_is_never_held(tmp_path):
     del observation, columns
     reader = open_reader(tmp_path)
     tracemalloc.start()
-    steps = sum(len(item) for item in reader.read(reader.parts()[0]) if not isinstance(item, Problem))
+    steps = sum(len(item) for item in reader.read(reader.parts()[0]) if not isinstance(item, RejectedEpisode))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert steps == rows - 100

@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 
-from rbi.data import Episode, Spec
+from rbi.data.episode import DatasetSpec, Episode
 from rbi.returns import GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED
 
 from .episodes import episode
@@ -79,7 +79,7 @@ def test_nonsense_is_refused_with_the_step_and_the_value(changes, told):
 )
 def test_an_episode_of_another_kind_does_not_fit(changes, told):
     made = episode(np.random.default_rng(0), 30)
-    made.fits(spec := Spec((3,), 4))
+    made.fits(spec := DatasetSpec((3,), 4))
     with pytest.raises(ValueError, match=told):
         made.fits(replace(spec, **changes))
 
@@ -87,4 +87,4 @@ def test_an_episode_of_another_kind_does_not_fit(changes, told):
 @pytest.mark.parametrize("changes", [dict(frame=(2, 2, 2, 2)), dict(frame=(0,)), dict(actions=0), dict(stack=0)])
 def test_a_spec_of_nonsense_is_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
-        replace(Spec((3,), 4), **changes)
+        replace(DatasetSpec((3,), 4), **changes)

@@ -13,8 +13,10 @@ import pytest
 
 import rbi
 from rbi.cli import main
-from rbi.data import Episode, Problem, Spec, Store, StoreWriter
+from rbi.data.dataset import RejectedEpisode
+from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.importing import bring_in
+from rbi.data.store import Store, StoreWriter
 from rbi.runs import read
 
 from .episodes import assert_same, episode
@@ -49,8 +51,8 @@ def numbered(count, seed=0):
 def test_what_does_not_fit_is_set_aside_and_the_rest_is_taken(tmp_path):
     good = numbered(3)
     other = episode(np.random.default_rng(1), 4, frame=(7,))
-    items = [good[0], Problem("list", 9, "torn"), good[1], other, good[2]]
-    with StoreWriter.create(tmp_path / "s", Spec((3,), 4)) as writer:
+    items = [good[0], RejectedEpisode("list", 9, "torn"), good[1], other, good[2]]
+    with StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)) as writer:
         *_, tally = bring_in(Listed(items, writer.spec), writer, map)
     assert (tally.episodes, tally.steps, tally.set_aside) == (3, 12, 2)
     store = Store(tmp_path / "s")
@@ -62,16 +64,20 @@ def test_strict_stops_at_the_first_problem_and_keeps_what_came_before(tmp_path):
     good = numbered(2)
     with (
         pytest.raises(ValueError, match="list, line 9: torn"),
-        StoreWriter.create(tmp_path / "s", Spec((3,), 4)) as writer,
+        StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)) as writer,
     ):
-        list(bring_in(Listed([good[0], Problem("list", 9, "torn"), good[1]], writer.spec), writer, map, strict=True))
+        list(
+            bring_in(
+                Listed([good[0], RejectedEpisode("list", 9, "torn"), good[1]], writer.spec), writer, map, strict=True
+            )
+        )
     assert len(Store(tmp_path / "s")) == 1
 
 
 def test_an_import_that_was_stopped_goes_on_without_doing_anything_twice(tmp_path):
     good = numbered(6)
-    broken = [*good[:3], Problem("list", 99, "torn"), OSError("the disk is gone")]
-    with pytest.raises(OSError, match="disk"), StoreWriter.create(tmp_path / "s", Spec((3,), 4)) as writer:
+    broken = [*good[:3], RejectedEpisode("list", 99, "torn"), OSError("the disk is gone")]
+    with pytest.raises(OSError, match="disk"), StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)) as writer:
         list(bring_in(Listed(broken, writer.spec), writer, map))
     with StoreWriter.append_to(tmp_path / "s") as writer:
         *_, tally = bring_in(Listed([*broken[:4], *good[3:]], writer.spec), writer, map)
@@ -84,7 +90,7 @@ def test_episodes_that_cannot_be_told_apart_are_counted_when_an_import_goes_on(t
     rng = np.random.default_rng(2)
     alike = [episode(rng, 4) for _ in range(5)]
     alike = [Episode(e.observations, e.actions, e.rewards, e.terminated, e.truncated) for e in alike]
-    with StoreWriter.create(tmp_path / "s", Spec((3,), 4)) as writer:
+    with StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)) as writer:
         list(bring_in(Listed(alike[:2], writer.spec), writer, map))
     with StoreWriter.append_to(tmp_path / "s") as writer:
         list(bring_in(Listed(alike, writer.spec), writer, map))
@@ -169,7 +175,7 @@ def test_nothing_that_can_be_used_is_an_error_that_points_to_the_reasons(tmp_pat
 
 def test_a_killed_import_goes_on_with_resume_and_ends_the_same(tmp_path):
     table(tmp_path / "clicks.csv", 20_000)
-    command = [sys.executable, "-m", "rbi.cli", "data", "import", str(tmp_path / "clicks.csv")]
+    command = [sys.executable, "-m", "rbi", "data", "import", str(tmp_path / "clicks.csv")]
     child = subprocess.Popen([*command, "--out", str(tmp_path / "s")], stderr=subprocess.DEVNULL)
     index = tmp_path / "s" / "episodes.bin"
     while not (index.exists() and index.stat().st_size):

@@ -17,10 +17,12 @@ from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
 from rbi.cli import main
-from rbi.data import Episodes, Problem, Spec, Store
-from rbi.data.readers import Settings, load_episodes, open_reader, recognise
-from rbi.data.readers.observations import flattened, single_frames
-from rbi.data.readers.seam import Asked, outline_of
+from rbi.data.dataset import Dataset, RejectedEpisode
+from rbi.data.episode import DatasetSpec
+from rbi.data.formats import Settings, load_episodes, open_reader, recognise
+from rbi.data.formats.observations import flattened, single_frames
+from rbi.data.formats.seam import Asked, outline_of
+from rbi.data.store import Store
 from rbi.data.writers.minari import dataset_id, write_minari
 from tests.data.episodes import assert_same, episode, some_episodes
 
@@ -82,7 +84,7 @@ def test_what_minari_records_is_read_with_equal_numbers(here, data_format):
     assert recognise(folder) == recognise(folder / "data") == "minari"
     episodes = load_episodes(folder)
     assert not episodes.problems
-    assert episodes.spec == Spec((4,), 2, stack=1, env="CartPole-v1")
+    assert episodes.spec == DatasetSpec((4,), 2, stack=1, env="CartPole-v1")
     for ours, theirs in zip(episodes, recorded.iterate_episodes(), strict=True):
         assert len(ours.observations) == len(ours) + 1
         for name, column in [("terminated", "terminations"), ("truncated", "truncations")]:
@@ -97,7 +99,7 @@ def test_what_we_write_minari_reads(here, data_format):
     rng = np.random.default_rng(0)
     ours = [episode(rng, 5, frame=(40, 36)), episode(rng, 1, frame=(40, 36), end="truncated", final=False)]
     environment = dict(os.environ)
-    assert write_minari(ours, Spec((40, 36), 4, stack=4, env="ALE/Qbert-v5"), here / "mine-v3", data_format) == 2
+    assert write_minari(ours, DatasetSpec((40, 36), 4, stack=4, env="ALE/Qbert-v5"), here / "mine-v3", data_format) == 2
     assert dict(os.environ) == environment
     assert names(here / "mine-v3") == ["data"]
     found = minari.load_dataset("mine-v3")
@@ -118,8 +120,8 @@ def test_what_we_write_minari_reads(here, data_format):
 @given(written=some_episodes())
 def test_the_round_trip_loses_nothing(tmp_path_factory, data_format, written):
     folder = tmp_path_factory.mktemp("minari") / "out"
-    spec = Episodes.of(written).spec
-    spec = Spec(spec.frame, 4, stack=2, env="CartPole-v1", has_probs=spec.has_probs, has_legal=spec.has_legal)
+    spec = Dataset.of(written).spec
+    spec = DatasetSpec(spec.frame, 4, stack=2, env="CartPole-v1", has_probs=spec.has_probs, has_legal=spec.has_legal)
     write_minari(iter(written), spec, folder, data_format)
     found = load_episodes(folder)
     assert found.spec == spec
@@ -132,7 +134,7 @@ def test_the_round_trip_loses_nothing(tmp_path_factory, data_format, written):
 def test_outlines_are_those_of_the_episodes(tmp_path, data_format):
     rng = np.random.default_rng(1)
     written = [episode(rng, 4, end=end, lives=True, probs=True) for end in ("terminated", "truncated", "quit")]
-    write_minari(written, Spec((3,), 4, has_probs=True), tmp_path / "a", data_format)
+    write_minari(written, DatasetSpec((3,), 4, has_probs=True), tmp_path / "a", data_format)
     reader = pickle.loads(pickle.dumps(open_reader(tmp_path / "a")))
     for part, one in zip(reader.parts(), written, strict=True):
         for name, told, value in zip(outline_of(one)._fields, *reader.outline(part), outline_of(one), strict=True):
@@ -141,7 +143,7 @@ def test_outlines_are_those_of_the_episodes(tmp_path, data_format):
 
 def test_a_failed_export_leaves_nothing_and_a_data_set_is_not_written_over(tmp_path):
     rng = np.random.default_rng(0)
-    spec = Spec((3,), 4)
+    spec = DatasetSpec((3,), 4)
     with pytest.raises(ValueError, match="observations of shape"):
         write_minari([episode(rng, 3), episode(rng, 3, frame=(2,))], spec, tmp_path / "a")
     assert not names(tmp_path)
@@ -149,13 +151,13 @@ def test_a_failed_export_leaves_nothing_and_a_data_set_is_not_written_over(tmp_p
     with pytest.raises(ValueError, match="is there already"):
         write_minari([episode(rng, 3)], spec, tmp_path / "a")
     with pytest.raises(ValueError, match="env = 'no id'"):
-        write_minari([episode(rng, 3)], Spec((3,), 4, env="no id"), tmp_path / "b")
+        write_minari([episode(rng, 3)], DatasetSpec((3,), 4, env="no id"), tmp_path / "b")
     assert names(tmp_path) == ["a"]
 
 
 def test_a_folder_that_is_there_keeps_what_else_is_in_it(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    write_minari([episode(np.random.default_rng(0), 3)], Spec((3,), 4), tmp_path)
+    write_minari([episode(np.random.default_rng(0), 3)], DatasetSpec((3,), 4), tmp_path)
     assert names(tmp_path) == ["config.json", "data"]
 
 
@@ -252,7 +254,7 @@ def test_bad_episodes_are_set_aside_with_their_number_and_the_rest_is_read(tmp_p
         assert reason in problem.reason
     reader = open_reader(folder)
     told = [item for part in reader.parts() for item in reader.outline(part)]
-    assert [p.line for p in told if isinstance(p, Problem)] == [2, 3, 4, 7], "one needs a look at observations"
+    assert [p.line for p in told if isinstance(p, RejectedEpisode)] == [2, 3, 4, 7], "one needs a look at observations"
 
 
 def test_an_arrow_episode_that_minari_reads_only_in_part_is_set_aside(tmp_path):
@@ -268,9 +270,9 @@ def test_an_arrow_episode_that_minari_reads_only_in_part_is_set_aside(tmp_path):
 
 
 def test_what_the_user_says_counts(tmp_path):
-    write_minari([episode(np.random.default_rng(0), 3)], Spec((3,), 4, env="CartPole-v1"), tmp_path / "a")
+    write_minari([episode(np.random.default_rng(0), 3)], DatasetSpec((3,), 4, env="CartPole-v1"), tmp_path / "a")
     asked = Settings(Asked(env="Taxi-v3", actions=9, stack=3))
-    assert open_reader(tmp_path / "a", settings=asked).spec == Spec((3,), 9, stack=3, env="Taxi-v3")
+    assert open_reader(tmp_path / "a", settings=asked).spec == DatasetSpec((3,), 9, stack=3, env="Taxi-v3")
 
 
 @pytest.mark.parametrize(
@@ -282,7 +284,7 @@ def test_what_the_user_says_counts(tmp_path):
     ],
 )
 def test_a_data_set_that_cannot_be_used_is_refused_in_one_line(tmp_path, change, reason):
-    write_minari([episode(np.random.default_rng(0), 3)], Spec((3,), 4), tmp_path / "a")
+    write_minari([episode(np.random.default_rng(0), 3)], DatasetSpec((3,), 4), tmp_path / "a")
     file = tmp_path / "a" / "data" / "metadata.json"
     metadata = json.loads(file.read_text()) | change
     file.write_text(json.dumps({name: value for name, value in metadata.items() if value is not None}))

@@ -6,7 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rbi.data import Episode, Episodes, Sampler, SamplerConfig, Spec, Store, StoreWriter
+from rbi.data.dataset import Dataset
+from rbi.data.episode import DatasetSpec, Episode
+from rbi.data.sampler import Sampler, SamplerConfig
+from rbi.data.store import Store, StoreWriter
 from tests.reference import batches
 
 from .episodes import episode, some_episodes
@@ -23,14 +26,14 @@ def owners(episodes):
 
 def together(episodes, stack):
     first = episodes[0]
-    spec = Spec(
+    spec = DatasetSpec(
         first.observations.shape[1:],
         4,
         stack,
         has_probs=first.action_probs is not None,
         has_legal=first.legal is not None,
     )
-    return Episodes.of(episodes, spec)
+    return Dataset.of(episodes, spec)
 
 
 @given(some_episodes(), st.integers(1, 4), st.booleans(), st.booleans(), st.sampled_from([0.0, 0.5, 0.99, 1.0]))
@@ -88,14 +91,14 @@ def test_steps_before_a_cut_are_left_out_until_little_of_their_return_is_missing
 def test_a_store_and_memory_give_the_same_batches_and_a_seed_gives_them_again(tmp_path):
     rng = np.random.default_rng(1)
     episodes = [episode(rng, 30, frame=(8, 8)) for _ in range(4)]
-    spec = Spec((8, 8), 4, stack=3)
+    spec = DatasetSpec((8, 8), 4, stack=3)
     with StoreWriter.create(tmp_path / "s", spec) as writer:
         for one in episodes:
             writer.append(one)
     config = SamplerConfig(batch=64, steps=2, memory_bytes=1)  # gives memory back after every batch
     draws = [
         [Sampler(data, config, seeded(5)).draw() for _ in range(1)]
-        for data in (Store(tmp_path / "s"), Episodes.of(episodes, spec), Store(tmp_path / "s"))
+        for data in (Store(tmp_path / "s"), Dataset.of(episodes, spec), Store(tmp_path / "s"))
     ]
     for one, other in ((draws[0], draws[1]), (draws[0], draws[2])):
         for a, b in zip(one[0], other[0], strict=True):
@@ -140,7 +143,7 @@ def test_a_batch_of_nothing_and_a_store_of_nothing_are_refused():
     with pytest.raises(ValueError, match="batch = 0"):
         Sampler(made, SamplerConfig(), seeded()).draw(0)
     with pytest.raises(ValueError, match="no episodes"):
-        Sampler(Episodes.of([], Spec((3,), 4)), SamplerConfig(), seeded())
+        Sampler(Dataset.of([], DatasetSpec((3,), 4)), SamplerConfig(), seeded())
 
 
 def test_an_epoch_visits_every_step_of_the_chosen_episodes_once():

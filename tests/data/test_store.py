@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from rbi.data import Episodes, Problem, Spec, Store, StoreWriter
-from rbi.data.episodes import RECORD, columns, common
+from rbi.data.dataset import RECORD, Dataset, RejectedEpisode, columns, common
+from rbi.data.episode import DatasetSpec
+from rbi.data.store import Store, StoreWriter
 
 from .episodes import assert_same, episode, some_episodes
 
@@ -43,7 +44,7 @@ def test_a_store_gives_back_the_episodes_that_were_put_in(episodes):
 @given(some_episodes())
 @settings(max_examples=30, deadline=None)
 def test_episodes_in_memory_are_the_same(episodes):
-    together = Episodes.of(episodes)
+    together = Dataset.of(episodes)
     assert [len(e) for e in together] == [len(e) for e in episodes]
     for one, other in zip(together[:], episodes, strict=True):
         assert_same(one, other)
@@ -52,7 +53,7 @@ def test_episodes_in_memory_are_the_same(episodes):
 def test_plain_numpy_reads_it_by_the_documented_layout(tmp_path):
     rng = np.random.default_rng(1)
     episodes = [episode(rng, 5, frame=(6, 4)), episode(rng, 3, frame=(6, 4), final=False)]
-    write(tmp_path / "s", episodes, Spec((6, 4), 4, stack=2, env="X-v0"))
+    write(tmp_path / "s", episodes, DatasetSpec((6, 4), 4, stack=2, env="X-v0"))
     about = json.loads((tmp_path / "s" / "store.json").read_text())
     assert (about["format"], about["frame"], about["actions"], about["stack"]) == (1, [6, 4], 4, 2)
     index = np.fromfile(tmp_path / "s" / "episodes.bin", RECORD)
@@ -83,18 +84,18 @@ def test_a_reader_sees_what_is_appended_when_it_looks_again(tmp_path):
 
 def test_only_one_process_writes_at_a_time(tmp_path):
     with (
-        StoreWriter.create(tmp_path / "s", Spec((3,), 4)),
+        StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)),
         pytest.raises(ValueError, match="another process is writing"),
     ):
         StoreWriter.append_to(tmp_path / "s")
 
 
-@pytest.mark.parametrize("name", [*columns(Spec((3,), 4)), "episodes", "texts", "set_aside"])
+@pytest.mark.parametrize("name", [*columns(DatasetSpec((3,), 4)), "episodes", "texts", "set_aside"])
 @pytest.mark.parametrize("torn", [b"\x01", b"x" * 100])
 def test_what_a_killed_writer_left_behind_the_index_is_never_seen_and_is_cut_off(tmp_path, name, torn):
     rng = np.random.default_rng(3)
     before = [episode(rng, 4), episode(rng, 2)]
-    write(tmp_path / "s", before, Spec((3,), 4))
+    write(tmp_path / "s", before, DatasetSpec((3,), 4))
     [file] = (tmp_path / "s").glob(f"{name}.*")
     with file.open("ab") as left:
         left.write(torn[: RECORD.itemsize - 1])
@@ -109,7 +110,7 @@ def test_what_a_killed_writer_left_behind_the_index_is_never_seen_and_is_cut_off
 def test_an_index_that_is_ahead_of_its_data_shows_the_whole_episodes_only(tmp_path):
     rng = np.random.default_rng(4)
     before = [episode(rng, 4), episode(rng, 2), episode(rng, 6)]
-    write(tmp_path / "s", before, Spec((3,), 4))
+    write(tmp_path / "s", before, DatasetSpec((3,), 4))
     rewards = tmp_path / "s" / "rewards.bin"
     rewards.write_bytes(rewards.read_bytes()[:-5])  # as a power cut may leave it
     store = Store(tmp_path / "s")
@@ -128,7 +129,7 @@ def test_an_index_that_is_ahead_of_its_data_shows_the_whole_episodes_only(tmp_pa
 @pytest.mark.parametrize("name", ["actions.bin", "observations.bin", "life_lost.bin", "episodes.bin", "texts.jsonl"])
 def test_a_file_that_is_gone_is_named_and_nothing_is_cut(tmp_path, name):
     rng = np.random.default_rng(6)
-    write(tmp_path / "s", [episode(rng, 4), episode(rng, 2)], Spec((3,), 4))
+    write(tmp_path / "s", [episode(rng, 4), episode(rng, 2)], DatasetSpec((3,), 4))
     (tmp_path / "s" / name).unlink()
     left = {file.name: file.stat().st_size for file in (tmp_path / "s").iterdir()}
     for opened in (Store, lambda path: StoreWriter.append_to(path, repair=True)):
@@ -143,7 +144,7 @@ def test_a_file_that_is_gone_is_named_and_nothing_is_cut(tmp_path, name):
 )
 def test_an_index_that_nobody_wrote_is_refused(tmp_path, field, value):
     rng = np.random.default_rng(7)
-    write(tmp_path / "s", [episode(rng, 4), episode(rng, 2)], Spec((3,), 4))
+    write(tmp_path / "s", [episode(rng, 4), episode(rng, 2)], DatasetSpec((3,), 4))
     index = np.fromfile(tmp_path / "s" / "episodes.bin", RECORD)
     index[field][1] = value
     index.tofile(tmp_path / "s" / "episodes.bin")
@@ -152,14 +153,14 @@ def test_an_index_that_nobody_wrote_is_refused(tmp_path, field, value):
 
 
 def test_a_line_of_problems_that_is_none_is_named(tmp_path):
-    write(tmp_path / "s", [episode(np.random.default_rng(8), 4)], Spec((3,), 4))
+    write(tmp_path / "s", [episode(np.random.default_rng(8), 4)], DatasetSpec((3,), 4))
     (tmp_path / "s" / "set_aside.jsonl").write_text('{"a": 1}\n')
     with pytest.raises(ValueError, match=r"set_aside\.jsonl, line 1"):
         Store(tmp_path / "s")
 
 
 def test_a_closed_writer_takes_no_episode(tmp_path):
-    with StoreWriter.create(tmp_path / "s", Spec((3,), 4)) as writer:
+    with StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)) as writer:
         pass
     with pytest.raises(ValueError, match="was closed"):
         writer.append(episode(np.random.default_rng(9), 4))
@@ -179,10 +180,10 @@ def test_changed_bytes_are_found(tmp_path):
 KILLED = """
 import sys, time
 import numpy as np
-from rbi.data import Spec, StoreWriter
+from rbi.data import DatasetSpec, StoreWriter
 from tests.data.episodes import episode
 rng = np.random.default_rng(0)
-with StoreWriter.create(sys.argv[1], Spec((84, 84), 4, 4)) as writer:
+with StoreWriter.create(sys.argv[1], DatasetSpec((84, 84), 4, 4)) as writer:
     while True:
         writer.append(episode(rng, 200, frame=(84, 84)))
         print(writer.episodes, flush=True)
@@ -208,9 +209,9 @@ def test_a_kill_leaves_all_finished_episodes_readable(tmp_path):
 
 
 def test_problems_are_kept_beside_the_episodes(tmp_path):
-    with StoreWriter.create(tmp_path / "s", Spec((3,), 4)) as writer:
-        writer.set_aside(Problem("a.csv", 7, "reward nan"))
-    assert Store(tmp_path / "s").problems == [Problem("a.csv", 7, "reward nan")]
+    with StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)) as writer:
+        writer.set_aside(RejectedEpisode("a.csv", 7, "reward nan"))
+    assert Store(tmp_path / "s").problems == [RejectedEpisode("a.csv", 7, "reward nan")]
     assert str(Store(tmp_path / "s").problems[0]) == "a.csv, line 7: reward nan"
 
 
@@ -234,6 +235,6 @@ def test_a_damaged_description_is_named(tmp_path, text, told):
 def test_a_store_is_not_made_in_a_folder_of_other_things(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(ValueError, match="is not empty"):
-        StoreWriter.create(tmp_path, Spec((3,), 4))
+        StoreWriter.create(tmp_path, DatasetSpec((3,), 4))
     with pytest.raises(ValueError, match="not a store of episodes"):
         Store(tmp_path)

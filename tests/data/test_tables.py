@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rbi.data import Episode, Problem, Spec
-from rbi.data.episodes import common
-from rbi.data.readers import Asked, Settings, load_episodes, open_reader
-from rbi.data.readers import csv as csv_reader
-from rbi.data.readers import parquet as parquet_reader
-from rbi.data.readers.table_settings import TableConfig
+from rbi.data.dataset import RejectedEpisode, common
+from rbi.data.episode import DatasetSpec, Episode
+from rbi.data.formats import Settings, load_episodes, open_reader
+from rbi.data.formats import csv as csv_reader
+from rbi.data.formats import parquet as parquet_reader
+from rbi.data.formats.seam import Asked
+from rbi.data.formats.table_settings import TableConfig
 from rbi.data.writers import parquet as parquet_writer
 from rbi.data.writers.parquet import write_parquet
 
@@ -54,7 +55,7 @@ def shared(episodes, **more):
     """What made-up episodes have in common."""
     first = episodes[0]
     has = dict(has_probs=first.action_probs is not None, has_legal=first.legal is not None)
-    return Spec(first.observations.shape[1:], ACTIONS, **has, **more)
+    return DatasetSpec(first.observations.shape[1:], ACTIONS, **has, **more)
 
 
 def as_csv(path, columns, **changes):
@@ -165,11 +166,11 @@ def test_numbers_in_names_count_as_numbers(file):
 def test_one_more_than_the_largest_action_is_their_number_unless_masks_or_the_user_say_more(file):
     table(file, TWO_EPISODES)
     assert open_reader(file).spec.actions == 3
-    assert open_reader(file, settings=asking(actions=7, env="CartPole-v1", stack=2)).spec == Spec(
+    assert open_reader(file, settings=asking(actions=7, env="CartPole-v1", stack=2)).spec == DatasetSpec(
         (2,), 7, 2, "CartPole-v1"
     )
     table(file, TWO_EPISODES, **{f"action_mask_{a}": [True] * 5 for a in range(5)})
-    assert open_reader(file).spec == Spec((2,), 5, has_legal=True)
+    assert open_reader(file).spec == DatasetSpec((2,), 5, has_legal=True)
 
 
 BROKEN = [
@@ -207,7 +208,7 @@ def test_a_bad_row_sets_its_episode_aside_and_names_its_line_and_the_rest_goes_o
     monkeypatch.setattr(parquet_reader, "BLOCK_ROWS", block)
     monkeypatch.setattr(csv_reader, "BLOCK_CHARACTERS", block)
     problem, good = read(table(file, TWO_EPISODES, **changes), actions=3)
-    assert isinstance(problem, Problem)
+    assert isinstance(problem, RejectedEpisode)
     assert (problem.source, problem.line) == (file.name, row + (2 if file.suffix == ".csv" else 1))
     assert pytest.approx(good.rewards) == [0, 0.5, -1]
     assert re.search(told, problem.reason)
@@ -348,7 +349,7 @@ BANDIT = {
 
 def test_a_bandits_log_has_an_episode_a_row_and_its_texts_become_vectors(file):
     table(file, BANDIT)
-    assert open_reader(file).spec == Spec((5,), 4, has_probs=True)  # a number, three texts, the position
+    assert open_reader(file).spec == DatasetSpec((5,), 4, has_probs=True)  # a number, three texts, the position
     first, second, third, last = read(file)
     assert first.observations.tolist() == [[0.5, 0, 0, 1, 1]]
     assert second.observations.tolist() == [[1.5, 1, 0, 0, 3]]
@@ -358,13 +359,15 @@ def test_a_bandits_log_has_an_episode_a_row_and_its_texts_become_vectors(file):
         assert found.action_probs.tolist() == [probability]
         assert found.terminated.tolist() == [True]
     line = 4 if file.suffix == ".csv" else 3
-    assert third == Problem(file.name, line, "propensity_score 0 is not the probability of an action that was taken")
-    assert last == Problem(file.name, line + 1, "user_feature_0 is missing")
+    assert third == RejectedEpisode(
+        file.name, line, "propensity_score 0 is not the probability of an action that was taken"
+    )
+    assert last == RejectedEpisode(file.name, line + 1, "user_feature_0 is missing")
 
 
 def test_a_stray_text_among_numbers_is_a_fault_not_a_category(tmp_path):
     path = as_csv(tmp_path / "log.csv", BANDIT, user_feature_0=[1, 2, 3, "?"], propensity_score=[0.5] * 4)
-    assert [type(item) for item in read(path)] == [Episode] * 3 + [Problem]
+    assert [type(item) for item in read(path)] == [Episode] * 3 + [RejectedEpisode]
     assert read(path)[-1].reason == "user_feature_0 '?' is not a number"
 
 
@@ -445,7 +448,7 @@ def test_numbers_in_lists_must_be_finite_in_the_final_observation_too(tmp_path):
             lists = [*RLLIB[name][:2], [1.0, bad]]
             good, problem = read(as_parquet(tmp_path / "log.parquet", RLLIB, **{name: lists}))
             assert len(good) == 2
-            assert problem == Problem("log.parquet", 3, f"{name} holds a number that is not finite")
+            assert problem == RejectedEpisode("log.parquet", 3, f"{name} holds a number that is not finite")
 
 
 def test_masks_may_be_lists(tmp_path):
@@ -503,7 +506,7 @@ def test_damage_inside_a_file_is_told_and_the_next_file_is_read(tmp_path, monkey
     first, damage, second, *others = read(tmp_path)
     assert damage[:2] == ("1.parquet", 101)
     assert "damaged from here on" in damage.reason
-    assert second == Problem("1.parquet", 51, "its file is damaged further on")  # it may have had more rows
+    assert second == RejectedEpisode("1.parquet", 51, "its file is damaged further on")  # it may have had more rows
     for one, wanted in zip([first, *others], [episodes[0], *episodes], strict=True):  # both files count from 0
         assert_same(one, wanted)
 
@@ -522,7 +525,7 @@ def test_rows_that_lack_their_damaged_rest_are_no_episode_even_if_the_next_file_
     monkeypatch.setattr(parquet_reader, "BLOCK_ROWS", 50)
     damage, begun, rest = read(tmp_path, actions=2)
     assert (damage.source, damage.line) == ("1.parquet", 51)
-    assert begun == Problem("1.parquet", 1, "its file is damaged further on")
+    assert begun == RejectedEpisode("1.parquet", 1, "its file is damaged further on")
     assert (rest.source, "comes back" in rest.reason) == ("2.parquet", True)
 
 

@@ -5,7 +5,7 @@ import json
 import torch
 from safetensors.torch import load_file, save_file
 
-from rbi.engines.checkpoint import STATE, TENSORS, fingerprint
+from rbi.checkpoint import STATE, TENSORS, fingerprint
 
 ON_A_GPU = 16  # bytes in the state of a generator there
 

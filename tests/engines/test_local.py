@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from rbi import envs
-from rbi.engines import checkpoint
-from rbi.engines.graphed import GraphedActor
-from rbi.engines.local import LocalEngine
-from rbi.envs import Seen
-from rbi.online.plan import GROUPS, plan
+from rbi import checkpoint, envs
+from rbi.envs.types import TimeStep
+from rbi.online.config import GROUPS, plan
+from rbi.online.engine import GraphedActor, LocalEngine
 from tests.engines.elsewhere import with_random_states_of_a_gpu
 from tests.online.test_actor import actor_of
 from tests.streams import Players
@@ -211,7 +209,7 @@ def test_the_policy_of_a_run_is_what_its_actors_follow():
     actor = engine.actors[0]
     actor.load(engine.learner.vector)
     states = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-    pi, *_ = actor.policy(actor.sight.look(torch.from_numpy(states)[:, None], torch.float32))
+    pi, *_ = actor.policy(actor.obs_spec.look(torch.from_numpy(states)[:, None], torch.float32))
     assert engine.policy().predict_proba(states) == pytest.approx(pi.numpy(), abs=1e-6)
 
 
@@ -233,7 +231,7 @@ def test_a_captured_actor_tells_what_a_plain_one_does(with_pi):
         expected = plain.act(*(given.cuda() for given in shown))
         with torch.cuda.stream(captured.stream):
             torch.cuda._sleep(1_000_000)  # the device is busy: who does not wait for the actions reads old ones
-        actions = captured.act(Seen(*(given.numpy() for given in shown))).copy()
+        actions = captured.act(TimeStep(*(given.numpy() for given in shown))).copy()
         torch.cuda.synchronize()
         assert actions.tolist() == captured.moment.action.tolist()
         for name in ("frame", "first", "reward", "end", "pi", "td_error"):

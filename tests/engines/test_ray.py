@@ -30,18 +30,29 @@ ray = pytest.importorskip("ray")
 
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from rbi import cli, runs  # noqa: E402
-from rbi.commands import spread, train  # noqa: E402
-from rbi.engines import checkpoint  # noqa: E402
-from rbi.engines.ray.engine import AT_ONCE, RayEngine  # noqa: E402
-from rbi.engines.ray.learning import Shards  # noqa: E402
-from rbi.engines.ray.player import Block  # noqa: E402
-from rbi.engines.ray.settings import ClusterConfig  # noqa: E402
-from rbi.sight import Sight  # noqa: E402
+from rbi import (
+    checkpoint,  # noqa: E402
+    cli,  # noqa: E402
+    runs,  # noqa: E402
+)
+from rbi.cli import (
+    spread,  # noqa: E402
+    train,  # noqa: E402
+)
+from rbi.observations import ObservationSpec  # noqa: E402
+from rbi.online.ray.config import ClusterConfig  # noqa: E402
+from rbi.online.ray.driver import (
+    AT_ONCE,  # noqa: E402
+    RayEngine,  # noqa: E402
+)
+from rbi.online.ray.workers import (
+    Block,  # noqa: E402
+    Shards,  # noqa: E402
+)
 from tests.engines.test_local import engine_of, run_out, small_plan  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
-CARTPOLE = Sight((4,), 1, 2)
+CARTPOLE = ObservationSpec((4,), 1, 2)
 STORE = 80_000_000
 TINY = [
     "train", "--engine", "ray", "--env", "CartPole-v1", "--pace.players", "8", "--pace.start-states", "64",
@@ -224,7 +235,7 @@ def test_after_its_drivers_death_the_same_command_goes_on_from_the_checkpoint(cl
     out = tmp_path / "run"
     there = [*TINY, "--address", cluster.address, "--checkpoint-minutes", "0.005", "--out", str(out)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    driver = subprocess.Popen([sys.executable, "-m", "rbi.cli", *there, "--pace.updates", "100000"], env=environment)
+    driver = subprocess.Popen([sys.executable, "-m", "rbi", *there, "--pace.updates", "100000"], env=environment)
     try:
         while checkpoint.newest(out) is None or len(runs.read(out).metrics) < 8:
             assert driver.poll() is None
@@ -306,7 +317,7 @@ def test_a_stranger_without_the_token_is_turned_away(cluster, tmp_path):
         "RAY_AUTH_TOKEN": uuid.uuid4().hex,
         "RAY_NUM_REDIS_GET_RETRIES": "2",
     }
-    asked = [sys.executable, "-m", "rbi.cli", *TINY, "--address", cluster.address, "--out", str(tmp_path / "run")]
+    asked = [sys.executable, "-m", "rbi", *TINY, "--address", cluster.address, "--out", str(tmp_path / "run")]
     done = subprocess.run(asked, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == cli.USAGE_ERROR
     assert "rbi: --address" in done.stderr
@@ -327,7 +338,7 @@ def test_a_sweep_runs_on_a_cluster_of_its_own_that_listens_on_this_machine_only(
         str(tmp_path / "s"),
     ]
     with (tmp_path / "told").open("w") as told:
-        run = subprocess.Popen([sys.executable, "-m", "rbi.cli", *sweep], env=environment, stdout=told, stderr=told)
+        run = subprocess.Popen([sys.executable, "-m", "rbi", *sweep], env=environment, stdout=told, stderr=told)
     try:
         heard, started = set(), set()
         while run.poll() is None:

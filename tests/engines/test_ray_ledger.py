@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbi.engines.ray.ledger import Ledger
-from rbi.engines.ray.settings import ClusterConfig
-from rbi.online.plan import Pace
+from rbi.online.config import Schedule
+from rbi.online.ray.config import ClusterConfig
+from rbi.online.ray.supervisor import Ledger
 from tests.engines.test_local import small_plan
 
 EACH, TICKS, WORKERS = 4, 8, 3
@@ -136,7 +136,7 @@ def test_a_restored_ledger_is_the_same_but_for_what_was_on_its_way():
     ],
 )
 def test_workers_are_as_many_as_find_room_and_share_the_players(config, players, cpus, workers):
-    assert ClusterConfig(**config).workers_for(Pace(players=players), cpus) == workers
+    assert ClusterConfig(**config).workers_for(Schedule(players=players), cpus) == workers
 
 
 @pytest.mark.parametrize(
@@ -153,4 +153,4 @@ def test_a_layout_that_cannot_be_is_refused(config, told):
     with pytest.raises(ValueError, match=told):
         ClusterConfig(**config)
     with pytest.raises(ValueError, match="do not divide among them"):
-        ClusterConfig(workers=3).workers_for(Pace(players=16), 8)
+        ClusterConfig(workers=3).workers_for(Schedule(players=16), 8)

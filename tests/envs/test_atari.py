@@ -6,12 +6,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from rbi.envs import Seen, World, make
+from rbi.envs import make
 from rbi.envs.atari import AtariScreen, AtariVector
+from rbi.envs.types import EnvConfig, TimeStep
 from rbi.returns import GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED
 
 PLAYERS, SEED, STEPS, MAX_FRAMES = 2, 1, 500, 600
-BREAKOUT = World("ALE/Breakout-v5", max_frames=MAX_FRAMES)
+BREAKOUT = EnvConfig("ALE/Breakout-v5", max_frames=MAX_FRAMES)
 
 
 class Told(NamedTuple):
@@ -54,12 +55,12 @@ def breakout():
     shown, told = [ours.reset(SEED)], [emulator.reset(SEED)]
     for row in actions:
         ours.send(row)
-        shown.append(Seen(*(array.copy() for array in ours.recv())))
+        shown.append(TimeStep(*(array.copy() for array in ours.recv())))
         told.append(emulator.step(row))
     again = [ours.reset(SEED)]
     for row in actions[:20]:
         ours.send(row)
-        again.append(Seen(*(array.copy() for array in ours.recv())))
+        again.append(TimeStep(*(array.copy() for array in ours.recv())))
     ours.close()
     emulator.envs.close()
     return shown, told, again
@@ -120,7 +121,7 @@ def test_a_seed_gives_the_same_game_again(breakout):
 
 
 def test_rewards_are_the_games_points_not_clipped():
-    world, emulator = make(World("ALE/SpaceInvaders-v5"), 1, threads=1), Emulator("space_invaders", 1, 108_000)
+    world, emulator = make(EnvConfig("ALE/SpaceInvaders-v5"), 1, threads=1), Emulator("space_invaders", 1, 108_000)
     world.reset(SEED)
     emulator.reset(SEED)
     points = []
@@ -144,7 +145,7 @@ def shares(pixels):
 
 def test_a_game_in_colour_lives_the_same_moments_as_the_grey_one_beside_it():
     """Averaged over areas, the colours' luminance is the grey frame, to the rounding of a byte."""
-    screen = AtariScreen(World("ALE/Breakout-v5", max_frames=120))
+    screen = AtariScreen(EnvConfig("ALE/Breakout-v5", max_frames=120))
     seen, rows, columns = screen.reset(SEED), shares(210), shares(160)
     for action in np.random.default_rng(0).integers(screen.actions, size=(40, 1)):
         picture = screen.screen()
@@ -166,4 +167,4 @@ def test_an_atari_world_has_no_state_to_go_on_from_and_says_so():
 
 def test_an_unknown_game_is_refused_by_its_id_with_names_that_are_near():
     with pytest.raises(ValueError, match=r"^--env ALE/Brekout-v5: no such Atari game; did you mean breakout"):
-        AtariVector(World("ALE/Brekout-v5"), 1)
+        AtariVector(EnvConfig("ALE/Brekout-v5"), 1)

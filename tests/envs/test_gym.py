@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rbi.envs import World, make
+from rbi.envs import make
 from rbi.envs.gym import GymVector
+from rbi.envs.types import EnvConfig
 from rbi.returns import GOES_ON, TERMINATED, TRUNCATED
 
 PLAYERS = 3
@@ -62,7 +63,7 @@ def worlds():
     made = []
 
     def world(id_, players=PLAYERS):
-        made.append(GymVector(World(id_), players))
+        made.append(GymVector(EnvConfig(id_), players))
         return made[-1]
 
     yield world
@@ -210,17 +211,17 @@ def test_a_world_that_cannot_be_copied_says_so(worlds):
         ("Blackjack-v1", "only pictures, vectors and numbered states"),
         ("NoSuchWorld-v0", "NoSuchWorld"),
         ("CartPole-v99", "v99"),
-        ("no_such_module:World-v0", "no_such_module"),
+        ("no_such_module:EnvConfig-v0", "no_such_module"),
         ("not an id", "not an id"),
     ],
 )
 def test_what_cannot_be_learned_is_refused_by_its_id(id_, why):
     with pytest.raises(ValueError, match=rf"^--env {id_}: .*{why}"):
-        GymVector(World(id_), 1)
+        GymVector(EnvConfig(id_), 1)
 
 
 def test_worlds_that_are_no_atari_games_come_from_gymnasium():
-    world = make(World("CartPole-v1"), 2)
+    world = make(EnvConfig("CartPole-v1"), 2)
     assert isinstance(world, GymVector)
     assert world.players == 2
     world.close()
@@ -230,4 +231,4 @@ def test_worlds_that_are_no_atari_games_come_from_gymnasium():
 def test_worlds_that_make_no_sense_are_refused_by_name(bad):
     ((name, value),) = bad.items()
     with pytest.raises(ValueError, match=f"^{name} = {value}"):
-        World("CartPole-v1", **bad)
+        EnvConfig("CartPole-v1", **bad)

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from rbi.cli import main
-from rbi.data.readers import load_episodes
-from rbi.data.readers.agc import ENVS
-from rbi.data.readers.agc_text import FIRST_ROW, parse
+from rbi.data.formats import load_episodes
+from rbi.data.formats.agc import ENVS
+from rbi.data.formats.agc_text import FIRST_ROW, parse
 from rbi.envs.atari import FrameByFrame
 from rbi.evaluation.agc import Played, Recording, play, read_truth, record
 from rbi.evaluation.colours import TABLE

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from rbi import envs
-from rbi.envs import Seen, World
-from rbi.evaluation import Arena, Protocol
-from rbi.nets import drawn
+from rbi.envs.types import EnvConfig, TimeStep
+from rbi.evaluation.rollouts import Arena, Protocol
+from rbi.networks import drawn
+from rbi.observations import ObservationSpec
 from rbi.policy import Policy
 from rbi.returns import GOES_ON, TERMINATED, TRUNCATED
-from rbi.rules import Behavior, Familiar, Greedy, Reroute
-from rbi.sight import Sight
+from rbi.rules.types import BCQ, Behavior, Greedy, Reroute
 
 ACTIONS = 5
-SIGHT = Sight((3,), 1, ACTIONS)
+SIGHT = ObservationSpec((3,), 1, ACTIONS)
 
 
 class Corridors:
@@ -31,7 +31,7 @@ class Corridors:
 
     def seen(self, first, end):
         self.shown.append(self.rng.normal(size=(self.players, 3)).astype(np.float32))
-        return Seen(self.shown[-1], first, (~first).astype(np.float32), end.astype(np.uint8))
+        return TimeStep(self.shown[-1], first, (~first).astype(np.float32), end.astype(np.uint8))
 
     def reset(self, seed):
         assert not self.moving
@@ -57,8 +57,8 @@ class Corridors:
         self.closed = True
 
 
-def nets(seed, with_pi=True, sight=SIGHT):
-    return drawn(sight, 16, with_pi=with_pi, seed=seed)
+def nets(seed, with_pi=True, obs_spec=SIGHT):
+    return drawn(obs_spec, 16, with_pi=with_pi, seed=seed)
 
 
 def arena(players, epsilon=0.0, tables=1):
@@ -73,7 +73,7 @@ def sharing():
     """Five policies that choose one action: three on one pair of networks, two more on others; two by the same rule."""
     shared = nets(0)
     others = [Policy(nets(1), Greedy()), Policy(nets(2, with_pi=False), Greedy())]
-    return [Policy(shared, Greedy()), others[0], Policy(shared, Familiar(1.0)), others[1], Policy(shared, Greedy())]
+    return [Policy(shared, Greedy()), others[0], Policy(shared, BCQ(1.0)), others[1], Policy(shared, Greedy())]
 
 
 def asked_sizes(networks):
@@ -240,8 +240,8 @@ def test_players_who_are_done_act_at_random():
 def test_the_same_generator_gives_the_same_episodes_and_another_gives_others():
     def played(seed):
         with Arena(Protocol("paper"), "CartPole-v1", 6) as games:
-            sight = Sight((4,), 1, 2)
-            policies = [Policy(nets(s, sight=sight), Behavior()) for s in range(3)]
+            obs_spec = ObservationSpec((4,), 1, 2)
+            policies = [Policy(nets(s, obs_spec=obs_spec), Behavior()) for s in range(3)]
             return list(games.play(policies, 4, generator(seed)))
 
     assert played(1) == played(1)
@@ -254,15 +254,15 @@ def short(world, players):
 
 
 @pytest.mark.parametrize(
-    ("env", "sight"),
+    ("env", "obs_spec"),
     [
-        ("CartPole-v1", Sight((4,), 1, 2)),
-        ("ALE/Breakout-v5", Sight((84, 84), 4, 4)),
+        ("CartPole-v1", ObservationSpec((4,), 1, 2)),
+        ("ALE/Breakout-v5", ObservationSpec((84, 84), 4, 4)),
     ],
 )
 @pytest.mark.parametrize("tables", [1, 2])
-def test_an_arena_that_was_left_before_the_end_plays_as_a_new_one(env, sight, tables):
-    shared = nets(0, sight=sight)
+def test_an_arena_that_was_left_before_the_end_plays_as_a_new_one(env, obs_spec, tables):
+    shared = nets(0, obs_spec=obs_spec)
     policies = [Policy(shared, Greedy(), 0.5), Policy(shared, Behavior())]
 
     def games():
@@ -279,9 +279,9 @@ def test_an_arena_that_was_left_before_the_end_plays_as_a_new_one(env, sight, ta
 @pytest.mark.parametrize(
     ("world", "stop"),
     [
-        (World("CartPole-v1"), 33),
-        (World("ALE/Breakout-v5", 200), 33),
-        (World("ALE/Breakout-v5", 200, sticky=0.25), 50),
+        (EnvConfig("CartPole-v1"), 33),
+        (EnvConfig("ALE/Breakout-v5", 200), 33),
+        (EnvConfig("ALE/Breakout-v5", 200, sticky=0.25), 50),
     ],
 )
 def test_a_reset_restarts_every_game_wherever_it_stood(world, stop):
@@ -293,7 +293,7 @@ def test_a_reset_restarts_every_game_wherever_it_stood(world, stop):
         seen = [games.reset(7)]
         for row in actions:
             games.send(row)
-            seen.append(Seen(*(array.copy() for array in games.recv())))
+            seen.append(TimeStep(*(array.copy() for array in games.recv())))
         lives.append(seen)
     games.close()
     if world.atari:
@@ -308,7 +308,7 @@ def test_an_arena_closes_its_world_and_refuses_what_it_cannot_play():
             next(games.play(sharing(), 0, generator()))
         with pytest.raises(ValueError, match="policies: none to play"):
             next(games.play([], 1, generator()))
-        stranger = Policy(nets(0, sight=Sight((4,), 1, 2)), Greedy(), env="CartPole-v1")
+        stranger = Policy(nets(0, obs_spec=ObservationSpec((4,), 1, 2)), Greedy(), env="CartPole-v1")
         with pytest.raises(
             ValueError, match=r"--env Corridors-v0: gives frames \(3,\) and 5 actions, but the policy \(Car"
         ):

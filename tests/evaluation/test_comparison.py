@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from rbi.evaluation.comparison import FEWEST, below, intervals, iqm, resampled, row, verdict
-from rbi.evaluation.scores import RESAMPLES
+from rbi.evaluation.comparison import FEWEST, RESAMPLES, below, intervals, iqm, resampled, row, verdict
 
 FEW = [[1.0, 4.0, 9.0], [20.0, 22.0]]
 OTHERS = [[10.0, 13.0], [2.0, 5.0, 30.0]]

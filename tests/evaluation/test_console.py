@@ -3,11 +3,11 @@
 import numpy as np
 
 from rbi import envs
-from rbi.envs import World
 from rbi.envs.atari import FrameByFrame
+from rbi.envs.types import EnvConfig
 from rbi.evaluation.console import AtConsole
 from rbi.evaluation.recording import Player
-from rbi.evaluation.rollout import stacked
+from rbi.evaluation.rollouts import stacked
 from rbi.evaluation.scripted import AtRandom, FollowsBall
 
 GAME = "ALE/Breakout-v5"
@@ -30,7 +30,7 @@ def test_the_pictures_are_those_of_the_vector_environment():
     game, player, rng = FrameByFrame(GAME, 7), AtConsole(Player("p", mind)), np.random.default_rng(0)
     for _ in range(4 * 40):
         game.act(player(game, rng))
-    worlds = envs.make(World(GAME, no_ops=0), 1)
+    worlds = envs.make(EnvConfig(GAME, no_ops=0), 1)
     seen = worlds.reset(7)
     states = np.zeros((1, 4, 84, 84), np.uint8)
     for t in range(40):

@@ -5,15 +5,14 @@ import pytest
 import torch
 
 import rbi
-from rbi.envs import Seen
-from rbi.evaluation.deciding import OnDevice, groups
-from rbi.evaluation.rollout import black, stacked
-from rbi.nets.from_logs import LogNetConfig, networks_for
+from rbi.envs.types import TimeStep
+from rbi.evaluation.rollouts import OnDevice, black, groups, stacked
+from rbi.networks import LogNetConfig, networks_for
+from rbi.observations import ObservationSpec
 from rbi.policy import Policy
-from rbi.sight import Sight
 
-SIGHT = Sight((36, 36), 4, 5)
-RULES = ("behavior", "reroute(0.5,1.5)", "tv(0.25)", "ppo(0.5)", "forward_kl(radius=0.125)", "greedy", "familiar(0.3)")
+SIGHT = ObservationSpec((36, 36), 4, 5)
+RULES = ("behavior", "reroute(0.5,1.5)", "tv(0.25)", "ppo(0.5)", "forward_kl(radius=0.125)", "greedy", "bcq(0.3)")
 
 
 def policies(device):
@@ -27,7 +26,7 @@ def steps(players, rng, count=6):
     for number in range(count):
         first = np.ones(players, bool) if number == 0 else rng.random(players) < 0.2
         frame = rng.integers(0, 256, (players, *SIGHT.frame), dtype=np.uint8)
-        yield Seen(frame, first, none, none.astype(np.uint8)), rng.random((players, 1))
+        yield TimeStep(frame, first, none, none.astype(np.uint8)), rng.random((players, 1))
 
 
 def same_as_by_hand(device):

@@ -5,10 +5,10 @@ import pytest
 
 from rbi import envs
 from rbi.cli import main
-from rbi.data import Spec, Store
-from rbi.envs import World
-from rbi.evaluation.crowd import Manners
-from rbi.evaluation.recording import Player, Recorder, shares
+from rbi.data.episode import DatasetSpec
+from rbi.data.store import Store
+from rbi.envs.types import EnvConfig
+from rbi.evaluation.recording import Perturbation, Player, Recorder, shares
 from rbi.evaluation.scripted import AtRandom, Climbs, Crosses, FollowsBall
 
 
@@ -24,7 +24,7 @@ class Counting:
 
     def seen(self, first, reward, end):
         frame = np.stack([np.arange(self.players), self.time], axis=1).astype(np.float32)
-        return envs.Seen(frame, first, reward.astype(np.float32), end.astype(np.uint8))
+        return envs.TimeStep(frame, first, reward.astype(np.float32), end.astype(np.uint8))
 
     def reset(self, _seed):
         self.time[:] = 0
@@ -42,7 +42,7 @@ class Counting:
         return self.seen(first, np.where(first, 0, self.time), np.where(self.over, 2, 0))
 
 
-SPEC = Spec((2,), 3, has_probs=True)
+SPEC = DatasetSpec((2,), 3, has_probs=True)
 
 
 def record(players, episodes=None, steps=None, seed=0):
@@ -109,7 +109,9 @@ def test_a_player_who_leaves_is_recorded_up_to_there_as_one_who_quit():
 
 def test_a_crowd_has_every_mind_and_many_manners_and_is_the_same_again():
     minds = [("a", AtRandom(3)), ("b", AtRandom(3))]
-    crowds = [Manners(epsilon=0.5, delay=3, quits=0.1).crowd(40, minds, np.random.default_rng(1)) for _ in range(2)]
+    crowds = [
+        Perturbation(epsilon=0.5, delay=3, quits=0.1).crowd(40, minds, np.random.default_rng(1)) for _ in range(2)
+    ]
     assert [p.name for p in crowds[0]] == [p.name for p in crowds[1]]
     assert sum(p.mind is minds[0][1] for p in crowds[0]) == 20
     assert {p.delay for p in crowds[0]} == {0, 1, 2, 3}
@@ -121,7 +123,7 @@ def test_a_crowd_has_every_mind_and_many_manners_and_is_the_same_again():
 @pytest.mark.parametrize("changes", [dict(epsilon=1.5), dict(delay=-1), dict(quits=2)])
 def test_nonsense_manners_are_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
-        Manners(**changes)
+        Perturbation(**changes)
     with pytest.raises(ValueError, match=next(iter(changes))):
         Player("p", AtRandom(3), **changes)
 
@@ -133,8 +135,8 @@ def test_shares_add_up():
 
 def test_who_crosses_the_road_gets_across_and_plays_no_other_game():
     env = "ALE/Freeway-v5"
-    worlds = envs.make(World(env), 4)
-    spec = Spec(worlds.frame, worlds.actions, worlds.stack, env)
+    worlds = envs.make(EnvConfig(env), 4)
+    spec = DatasetSpec(worlds.frame, worlds.actions, worlds.stack, env)
     players = [Player("p", Crosses(env, worlds.actions))] * 4
     found = list(Recorder(worlds, players, spec, "", np.random.default_rng(0)).episodes(None, 1200))
     worlds.close()
@@ -145,8 +147,8 @@ def test_who_crosses_the_road_gets_across_and_plays_no_other_game():
 
 def test_who_climbs_gets_the_key_from_most_starts_and_plays_no_other_game():
     env = "ALE/MontezumaRevenge-v5"
-    worlds = envs.make(World(env), 8)
-    spec = Spec(worlds.frame, worlds.actions, worlds.stack, env)
+    worlds = envs.make(EnvConfig(env), 8)
+    spec = DatasetSpec(worlds.frame, worlds.actions, worlds.stack, env)
     players = [Player("p", Climbs(env, worlds.actions))] * 8
     found = list(Recorder(worlds, players, spec, "", np.random.default_rng(0)).episodes(None, 8 * 140))
     worlds.close()
@@ -157,8 +159,8 @@ def test_who_climbs_gets_the_key_from_most_starts_and_plays_no_other_game():
 
 @pytest.mark.parametrize("env", ["ALE/Breakout-v5", "ALE/Pong-v5"])
 def test_who_follows_the_ball_plays_better_than_at_random(env):
-    worlds = envs.make(World(env), 8)
-    spec = Spec(worlds.frame, worlds.actions, worlds.stack, env)
+    worlds = envs.make(EnvConfig(env), 8)
+    spec = DatasetSpec(worlds.frame, worlds.actions, worlds.stack, env)
     scores = []
     for mind in (AtRandom(worlds.actions), FollowsBall(env, worlds.actions)):
         players = [Player("p", mind, epsilon=0.05)] * 8

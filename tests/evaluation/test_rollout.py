@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from rbi.envs import Seen
-from rbi.evaluation import EpisodeScores, Protocol, human_normalised, play, summary
+from rbi.envs.types import TimeStep
 from rbi.evaluation import video as films
-from rbi.nets import drawn
+from rbi.evaluation.comparison import human_normalised, summary
+from rbi.evaluation.rollouts import EpisodeScores, Protocol, play
+from rbi.networks import drawn
+from rbi.observations import ObservationSpec
 from rbi.policy import Policy
 from rbi.returns import GOES_ON, TERMINATED, TRUNCATED
-from rbi.rules import Behavior
-from rbi.sight import Sight
+from rbi.rules.types import Behavior
 
 
 class Countdown:
@@ -24,7 +25,7 @@ class Countdown:
 
     def seen(self, first, reward, end):
         frame = np.arange(self.players, dtype=np.float32)[:, None]
-        return Seen(frame, first, reward.astype(np.float32), end.astype(np.uint8))
+        return TimeStep(frame, first, reward.astype(np.float32), end.astype(np.uint8))
 
     def reset(self, _seed):
         self.step, self.over = np.zeros(self.players, int), np.zeros(self.players, bool)
@@ -46,8 +47,8 @@ class Countdown:
         self.closed = True
 
 
-def any_policy(sight=Sight((1,), 1, 2)):  # noqa: B008 (frozen)
-    return Policy(drawn(sight, 4, with_pi=True, seed=0), Behavior(), env="CartPole-v1")
+def any_policy(obs_spec=ObservationSpec((1,), 1, 2)):  # noqa: B008 (frozen)
+    return Policy(drawn(obs_spec, 4, with_pi=True, seed=0), Behavior(), env="CartPole-v1")
 
 
 @pytest.mark.parametrize("episodes", [1, 7, 64, 150])
@@ -80,7 +81,7 @@ def test_protocols_say_what_they_do():
 
 def test_a_policy_of_another_world_is_refused():
     with pytest.raises(ValueError, match=r"--env Countdown-v0: gives frames \(1,\) and 2 actions, but the policy"):
-        next(play(any_policy(Sight((4,), 1, 2)), Protocol("paper"), "Countdown-v0", 3, 0, make=Countdown))
+        next(play(any_policy(ObservationSpec((4,), 1, 2)), Protocol("paper"), "Countdown-v0", 3, 0, make=Countdown))
 
 
 def test_a_summary_says_what_numpy_says_and_its_interval_covers_the_mean():
@@ -102,7 +103,7 @@ def test_human_normalised_scores_are_0_for_random_play_and_1_for_the_tester():
 
 
 def test_a_film_shows_an_episode_of_the_game_in_colour(tmp_path):
-    policy = Policy(drawn(Sight((84, 84), 4, 6), 8, with_pi=True, seed=0), Behavior(), env="ALE/Pong-v5")
+    policy = Policy(drawn(ObservationSpec((84, 84), 4, 6), 8, with_pi=True, seed=0), Behavior(), env="ALE/Pong-v5")
     screens = films.episode(policy, Protocol("paper"), "ALE/Pong-v5", 0)
     few = [next(screens) for _ in range(30)]
     assert all(screen.shape == (210, 160, 3) for screen in few)
@@ -115,10 +116,10 @@ def test_a_film_shows_an_episode_of_the_game_in_colour(tmp_path):
 
 
 def test_the_grey_and_the_coloured_game_of_a_film_are_the_same_moments():
-    from rbi.envs import World
     from rbi.envs.atari import AtariScreen
+    from rbi.envs.types import EnvConfig
 
-    game = AtariScreen(World("ALE/Pong-v5", sticky=0.25))
+    game = AtariScreen(EnvConfig("ALE/Pong-v5", sticky=0.25))
     seen, rng = game.reset(5), np.random.default_rng(0)
     for _ in range(40):
         grey = game.screen().astype(np.float64) @ [0.299, 0.587, 0.114]

@@ -8,7 +8,7 @@ from scipy import stats
 
 import rbi
 from rbi.lab.bandit import Arms, Learning, curve, gain, learn, simulated_gain
-from rbi.lab.sampling import draw
+from rbi.lab.estimates import draw
 from tests.generators import floats
 
 HARD, EASY = Arms((-1, 1), (1, 10)), Arms((-1, 1), (10, 1))  # in the hard one the better arm is the noisy one

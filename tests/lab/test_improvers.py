@@ -6,11 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
-from rbi.lab import hcpi, improvers, worlds
-from rbi.lab.improvers import Evidence
-from rbi.lab.logs import Logs, record
 from rbi.lab.mdp import MDP, optimal_policy, performance, q_values, values
-from rbi.rules import count_bounds, max_reroute
+from rbi.lab.spi import algorithms as hcpi
+from rbi.lab.spi import algorithms as improvers
+from rbi.lab.spi import worlds
+from rbi.lab.spi.algorithms import Evidence
+from rbi.lab.spi.worlds import Logs, record
+from rbi.rules.counts import count_bounds
+from rbi.rules.linear import max_reroute
 from tests.generators import floats, states
 from tests.reference import spibb_loops
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from pytest import approx
 
-from rbi.lab import worlds
-from rbi.lab.logs import Logs, count, every_visit_monte_carlo, model, record
 from rbi.lab.mdp import q_values
+from rbi.lab.spi import worlds
+from rbi.lab.spi.worlds import Logs, count, every_visit_monte_carlo, model, record
 
 
 def generators(number, seed=0):

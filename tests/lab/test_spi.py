@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pytest import approx
 
-from rbi.lab import spi
+from rbi.lab.spi import study as spi
 
 FEW = ("baseline", "basic_rl", "pi_b_spibb(10)", "pi_le_b_spibb(10)", spi.OURS)
 

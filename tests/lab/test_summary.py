@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pytest import approx
 
-from rbi.lab.summary import summarise, weighted_cvar
+from rbi.lab.spi.study import summarise, weighted_cvar
 
 
 @pytest.mark.parametrize("n", [2, 99, 300, 1001])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from pytest import approx
 
-from rbi.lab import worlds
-from rbi.lab.baselines import baselines
 from rbi.lab.mdp import MDP, optimal_policy, performance, values
+from rbi.lab.spi import worlds
+from rbi.lab.spi.worlds import baselines
 
 
 def test_wet_chicken_has_the_published_values():

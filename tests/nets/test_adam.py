@@ -4,7 +4,7 @@ import pytest
 import torch
 from pytest import approx
 
-from rbi.nets import Adam
+from rbi.optim import Adam
 
 RATE, EPSILON = 0.00025 / 4, 1.5e-4  # Rainbow's, as in the paper
 

@@ -7,12 +7,14 @@ import torch
 from pytest import approx
 from torch.nn import functional
 
-from rbi.nets import beside, convolution, dense
-from rbi.nets.from_logs import LogNetConfig, networks_for
-from rbi.nets.graphs import warmed
-from rbi.sight import Sight
+from rbi.gpu import layers as convolution
+from rbi.gpu import layers as dense
+from rbi.gpu import streams as beside
+from rbi.gpu.streams import warmed
+from rbi.networks import LogNetConfig, networks_for
+from rbi.observations import ObservationSpec
 
-SIGHT = Sight((84, 84), 4, 6)
+SIGHT = ObservationSpec((84, 84), 4, 6)
 
 
 def drawn(*shapes, seed=0):
@@ -66,11 +68,13 @@ def test_what_is_not_to_learn_gets_no_step_of_its_own():
 
 
 def test_a_stack_of_layers_learns_as_it_does_in_turn(monkeypatch):
-    networks = networks_for(Sight((3,), 1, 2), LogNetConfig(latent=8, input_dropout=0, latent_dropout=0), 0).q.double()
+    networks = networks_for(
+        ObservationSpec((3,), 1, 2), LogNetConfig(latent=8, input_dropout=0, latent_dropout=0), 0
+    ).q.double()
     (seen,) = drawn((16, 3))
-    monkeypatch.setattr("rbi.nets.from_logs.product_of", functional.linear)
+    monkeypatch.setattr("rbi.networks.product_of", functional.linear)
     in_turn = slopes_of(networks, seen)
-    monkeypatch.setattr("rbi.nets.from_logs.product_of", dense.dense)
+    monkeypatch.setattr("rbi.networks.product_of", dense.dense)
     monkeypatch.setattr(dense, "may_learn_beside", lambda x, _: x.requires_grad)
     for got, expected in zip(slopes_of(networks, seen), in_turn, strict=True):
         assert got.numpy() == approx(expected.numpy())

@@ -5,8 +5,8 @@ import torch
 from pytest import approx
 from torch.nn import functional
 
-from rbi.nets.convolution import convolve, convolve_relu
-from rbi.sight import out_size
+from rbi.gpu.layers import convolve, convolve_relu
+from rbi.observations import out_size
 
 # height, width, channels, filters, kernel, stride; in some the last rows or columns are seen by no kernel
 SIZES = [

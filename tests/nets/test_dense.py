@@ -5,8 +5,7 @@ import torch
 from pytest import approx
 from torch.nn import functional
 
-from rbi.nets.dense import dense
-from rbi.nets.sums import MOST_ROWS, column_sums
+from rbi.gpu.layers import MOST_ROWS, column_sums, dense
 
 SHAPES = [(1, 1), (128, 4), (32, 19), (528, 64), (33, 1024), (MOST_ROWS, 3), (MOST_ROWS + 1, 3), (0, 5)]
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
 
-from rbi.nets.layer_norm import EPSILON, normalise_relu
+from rbi.gpu.layers import EPSILON, normalise_relu
 
 SHAPES = [((3, 5, 4, 32), 1), ((7, 48), 2), ((300, 7), 1), ((2, 1024), 2), ((9, 90), 3)]
 

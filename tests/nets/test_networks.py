@@ -7,35 +7,41 @@ from hypothesis import strategies as st
 from pytest import approx
 from torch.nn import functional
 
-from rbi.nets import NORMS, Networks, PiNet, QNet, drawn
-from rbi.sight import Sight
+from rbi.networks import NORMS, Networks, PiNet, QNet, drawn
+from rbi.observations import ObservationSpec
 from tests.generators import simplexes
 
-SIGHTS = [Sight((4,), 1, 3), Sight((3,), 2, 1), Sight((5, 6), 2, 4), Sight((8, 8, 3), 1, 2), Sight((36, 40), 4, 18)]
+SIGHTS = [
+    ObservationSpec((4,), 1, 3),
+    ObservationSpec((3,), 2, 1),
+    ObservationSpec((5, 6), 2, 4),
+    ObservationSpec((8, 8, 3), 1, 2),
+    ObservationSpec((36, 40), 4, 18),
+]
 
 
-def seen_by(sight, batch=5):
+def seen_by(obs_spec, batch=5):
     generator = torch.Generator().manual_seed(0)
-    shape = (batch, sight.stack, *sight.frame)
-    if sight.pictures:
-        return sight.look(torch.randint(256, shape, dtype=torch.uint8, generator=generator), torch.float64)
-    return sight.look(torch.randn(shape, generator=generator), torch.float64)
+    shape = (batch, obs_spec.stack, *obs_spec.frame)
+    if obs_spec.is_image:
+        return obs_spec.look(torch.randint(256, shape, dtype=torch.uint8, generator=generator), torch.float64)
+    return obs_spec.look(torch.randn(shape, generator=generator), torch.float64)
 
 
-def networks_of(sight, seed=0, norm="none"):
-    return drawn(sight, 8, with_pi=True, seed=seed, norm=norm).double()
+def networks_of(obs_spec, seed=0, norm="none"):
+    return drawn(obs_spec, 8, with_pi=True, seed=seed, norm=norm).double()
 
 
-def policies(sight, batch=5):
+def policies(obs_spec, batch=5):
     generator = torch.Generator().manual_seed(1)
-    return torch.softmax(torch.randn((batch, sight.actions), generator=generator, dtype=torch.float64), 1)
+    return torch.softmax(torch.randn((batch, obs_spec.actions), generator=generator, dtype=torch.float64), 1)
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("sight", SIGHTS, ids=str)
-def test_v_is_the_value_of_the_policy_that_centres_the_advantages(sight, norm):
-    seen, pi = seen_by(sight), policies(sight)
-    q, value = networks_of(sight, norm=norm).q(seen, pi)
+@pytest.mark.parametrize("obs_spec", SIGHTS, ids=str)
+def test_v_is_the_value_of_the_policy_that_centres_the_advantages(obs_spec, norm):
+    seen, pi = seen_by(obs_spec), policies(obs_spec)
+    q, value = networks_of(obs_spec, norm=norm).q(seen, pi)
     assert (pi * q).sum(1).tolist() == approx(value.tolist(), abs=1e-6)
 
 
@@ -46,46 +52,46 @@ def test_v_is_the_value_of_every_policy(pi):
     assert (torch.from_numpy(pi) * q).sum(1).tolist() == approx(value.tolist(), abs=1e-6)
 
 
-@pytest.mark.parametrize("sight", SIGHTS, ids=str)
-def test_without_a_policy_the_mean_centres_the_advantages(sight):
-    q, value = networks_of(sight).q(seen_by(sight))
+@pytest.mark.parametrize("obs_spec", SIGHTS, ids=str)
+def test_without_a_policy_the_mean_centres_the_advantages(obs_spec):
+    q, value = networks_of(obs_spec).q(seen_by(obs_spec))
     assert q.mean(1).tolist() == approx(value.tolist(), abs=1e-6)
 
 
-@pytest.mark.parametrize("sight", SIGHTS, ids=str)
-def test_the_policy_shifts_q_by_one_number_a_state(sight):
+@pytest.mark.parametrize("obs_spec", SIGHTS, ids=str)
+def test_the_policy_shifts_q_by_one_number_a_state(obs_spec):
     """Differences between actions are those of the advantage stream, whatever centres them."""
-    network, seen = networks_of(sight).q, seen_by(sight)
-    shift = (network(seen, policies(sight))[0] - network(seen)[0]).detach()
+    network, seen = networks_of(obs_spec).q, seen_by(obs_spec)
+    shift = (network(seen, policies(obs_spec))[0] - network(seen)[0]).detach()
     assert shift.numpy() == approx(shift[:, :1].expand_as(shift).numpy(), abs=1e-6)
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("sight", SIGHTS, ids=str)
-def test_values_alone_are_the_values_beside_q(sight, norm):
-    network, seen = networks_of(sight, norm=norm).q, seen_by(sight)
-    assert network.values(seen).tolist() == approx(network(seen, policies(sight))[1].tolist(), abs=1e-6)
+@pytest.mark.parametrize("obs_spec", SIGHTS, ids=str)
+def test_values_alone_are_the_values_beside_q(obs_spec, norm):
+    network, seen = networks_of(obs_spec, norm=norm).q, seen_by(obs_spec)
+    assert network.values(seen).tolist() == approx(network(seen, policies(obs_spec))[1].tolist(), abs=1e-6)
 
 
-@pytest.mark.parametrize("sight", SIGHTS, ids=str)
-def test_networks_answer_one_number_for_each_action_in_float32_whatever_they_compute_in(sight):
-    networks, seen = networks_of(sight), seen_by(sight)
+@pytest.mark.parametrize("obs_spec", SIGHTS, ids=str)
+def test_networks_answer_one_number_for_each_action_in_float32_whatever_they_compute_in(obs_spec):
+    networks, seen = networks_of(obs_spec), seen_by(obs_spec)
     q, value = networks.q(seen)
     logits = networks.pi(seen)
-    assert q.shape == logits.shape == (5, sight.actions)
+    assert q.shape == logits.shape == (5, obs_spec.actions)
     assert value.shape == networks.q.values(seen).shape == (5,)
     assert {x.dtype for x in (q, value, logits, networks.q.values(seen))} == {torch.float32}
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("sight", SIGHTS, ids=str)
-def test_every_parameter_learns(sight, norm):
-    networks, seen = networks_of(sight, norm=norm), seen_by(sight)
+@pytest.mark.parametrize("obs_spec", SIGHTS, ids=str)
+def test_every_parameter_learns(obs_spec, norm):
+    networks, seen = networks_of(obs_spec, norm=norm), seen_by(obs_spec)
     q, _ = networks.q(seen)
-    loss = (q * torch.arange(1, sight.actions + 1)).sum() + networks.pi(seen)[:, 0].sum()
+    loss = (q * torch.arange(1, obs_spec.actions + 1)).sum() + networks.pi(seen)[:, 0].sum()
     loss.backward()
     stuck = [name for name, parameter in networks.named_parameters() if not parameter.grad.abs().sum() > 0]
-    assert stuck == ([] if sight.actions > 1 else ["q.advantage.weight", "q.advantage.bias"])  # one action: A = 0
+    assert stuck == ([] if obs_spec.actions > 1 else ["q.advantage.weight", "q.advantage.bias"])  # one action: A = 0
 
 
 def test_vectors_go_through_one_hidden_layer_before_the_streams():
@@ -98,11 +104,11 @@ def test_vectors_go_through_one_hidden_layer_before_the_streams():
     assert network(seen)[0].detach().numpy() == approx(expected.detach().numpy(), abs=1e-6)
 
 
-@pytest.mark.parametrize("sight", [sight for sight in SIGHTS if sight.pictures], ids=str)
-def test_with_layer_norm_every_position_and_every_stream_is_normalised_by_itself(sight):
-    network, seen = networks_of(sight, norm="layer").q, seen_by(sight)
+@pytest.mark.parametrize("obs_spec", [obs_spec for obs_spec in SIGHTS if obs_spec.is_image], ids=str)
+def test_with_layer_norm_every_position_and_every_stream_is_normalised_by_itself(obs_spec):
+    network, seen = networks_of(obs_spec, norm="layer").q, seen_by(obs_spec)
     features = seen
-    for layer, weight, bias in zip(sight.layers, network.trunk.weights, network.trunk.biases, strict=True):
+    for layer, weight, bias in zip(obs_spec.layers, network.trunk.weights, network.trunk.biases, strict=True):
         filters = weight.view(-1, layer.kernel, layer.kernel, features.shape[3]).permute(0, 3, 1, 2)
         product = functional.conv2d(features.permute(0, 3, 1, 2), filters, stride=layer.stride).permute(0, 2, 3, 1)
         features = functional.relu(functional.layer_norm(product, product.shape[3:]) + bias)
@@ -117,7 +123,7 @@ def test_with_layer_norm_every_position_and_every_stream_is_normalised_by_itself
 
 
 def test_the_papers_networks_have_as_many_weights_as_duelling_dqn():
-    atari = Sight((84, 84), 4, 18)
+    atari = ObservationSpec((84, 84), 4, 18)
     convolutions = 32 * (4 * 8 * 8 + 1) + 64 * (32 * 4 * 4 + 1) + 64 * (64 * 3 * 3 + 1)
     stream = 512 * (3136 + 1)
     q = convolutions + 2 * stream + (512 + 1) + 18 * (512 + 1)
@@ -144,9 +150,9 @@ def test_a_seed_gives_the_same_weights_and_leaves_torchs_generator_alone(seed, o
         assert not torch.equal(weight, other.state_dict()[name])
 
 
-@pytest.mark.parametrize("sight", SIGHTS, ids=str)
-def test_weights_lie_within_one_over_the_root_of_their_inputs_and_fill_that_range(sight):
-    for trunk in (networks_of(sight).q.trunk, networks_of(sight).pi.trunk):
+@pytest.mark.parametrize("obs_spec", SIGHTS, ids=str)
+def test_weights_lie_within_one_over_the_root_of_their_inputs_and_fill_that_range(obs_spec):
+    for trunk in (networks_of(obs_spec).q.trunk, networks_of(obs_spec).pi.trunk):
         for weight, bias in zip(trunk.weights, trunk.biases, strict=True):
             bound = weight.shape[1] ** -0.5
             assert max(weight.abs().max(), bias.abs().max()) <= bound

@@ -5,10 +5,11 @@ import copy
 import pytest
 import torch
 
-from rbi.nets import attach, drawn, join, size, to_vector
-from rbi.sight import Sight
+from rbi.networks import drawn
+from rbi.observations import ObservationSpec
+from rbi.optim import attach, join, size, to_vector
 
-SIGHTS = [Sight((4,), 1, 3), Sight((5, 6), 2, 4)]
+SIGHTS = [ObservationSpec((4,), 1, 3), ObservationSpec((5, 6), 2, 4)]
 
 
 @pytest.fixture(params=SIGHTS, ids=str)
@@ -23,7 +24,7 @@ def test_attaching_a_networks_own_vector_changes_none_of_its_weights(networks):
 
 
 def test_a_vector_carries_weights_from_one_network_to_another(networks):
-    other = drawn(networks.sight, 8, with_pi=True, seed=1)
+    other = drawn(networks.obs_spec, 8, with_pi=True, seed=1)
     attach(other, to_vector(networks))
     assert all(torch.equal(networks.state_dict()[name], weight) for name, weight in other.state_dict().items())
     assert torch.equal(to_vector(other), to_vector(networks))

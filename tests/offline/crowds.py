@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from rbi.data import Episode, Episodes, Spec
-from rbi.lab.baselines import baselines
+from rbi.data.dataset import Dataset
+from rbi.data.episode import DatasetSpec, Episode
 from rbi.lab.mdp import MDP
-from rbi.lab.worlds import random_world
+from rbi.lab.spi.worlds import baselines, random_world
 
 MOST_STEPS = 200
 GOAL = 1.0
@@ -20,7 +20,7 @@ def world_and_crowd(seed, qualities=(0.7, 0.8, 0.9, 0.95)):
 
 
 def recorded(world, players, episodes, rng):
-    """Episodes of players in turn. Entering the goal, where all other probability goes, earns 1 and ends."""
+    """Dataset of players in turn. Entering the goal, where all other probability goes, earns 1 and ends."""
     states, actions = players[0].shape
     found = []
     for number in range(episodes):
@@ -46,4 +46,4 @@ def recorded(world, players, episodes, rng):
                 player=str(number % len(players)),
             )
         )
-    return Episodes.of(found, Spec((states,), actions))
+    return Dataset.of(found, DatasetSpec((states,), actions))

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from rbi.data import Episode, Episodes, Sampler, SamplerConfig, Spec
-from rbi.nets.from_logs import LogNetConfig, networks_for
+from rbi.data.dataset import Dataset
+from rbi.data.episode import DatasetSpec, Episode
+from rbi.data.sampler import Sampler, SamplerConfig
+from rbi.networks import LogNetConfig, networks_for
+from rbi.observations import ObservationSpec
+from rbi.offline.behavior_q import frozen, learn
 from rbi.offline.dqfd import Dqfd, DqfdConfig
-from rbi.offline.learning import frozen, learn
-from rbi.sight import Sight
 from tests.data.episodes import episode
 
 from .waits import NoWaiting
@@ -32,8 +34,8 @@ def episodes_of(frame=(3,), *, legal=False):
 
 def samplers_of(data, steps, *, which=None, **changes):
     stack = 1 if data[0].observations.ndim == 2 else 4
-    spec = Spec(data[0].observations.shape[1:], 4, stack, has_legal=data[0].legal is not None)
-    episodes = Episodes.of(data, spec)
+    spec = DatasetSpec(data[0].observations.shape[1:], 4, stack, has_legal=data[0].legal is not None)
+    episodes = Dataset.of(data, spec)
     settings = dict(batch=8) | changes
     one = Sampler(episodes, SamplerConfig(steps=1, **settings), seeded(2), which=which)
     return one, Sampler(episodes, SamplerConfig(steps=steps, **settings), seeded(4), which=which, beside=one)
@@ -42,7 +44,7 @@ def samplers_of(data, steps, *, which=None, **changes):
 def learner_of(data, *, seed=0, steps=3, rate=0.01, **changes):
     one, far = samplers_of(data, steps)
     config = DqfdConfig(learning_rate=rate, steps=steps, nets=PLAIN, **changes)
-    return Dqfd(config, networks_for(Sight(one.frame, one.stack, 4), PLAIN, seed, with_pi=False), one, far)
+    return Dqfd(config, networks_for(ObservationSpec(one.frame, one.stack, 4), PLAIN, seed, with_pi=False), one, far)
 
 
 def advance(learner, updates):
@@ -77,7 +79,7 @@ def legal_at(data, number, ahead):
 
 def slow_loss(learner, data, positions, weights):
     """J as it is written, an example and an action at a time; and the 1-step errors."""
-    config, look = learner.config, learner.sight.look
+    config, look = learner.config, learner.obs_spec.look
     online, judge, target = copy.deepcopy(learner.networks).train(), frozen(learner.networks), learner.target.networks
     steps = learner.steps[positions]
     q, _ = online.q(look(learner.one_step.batch(steps).states, torch.float32))
@@ -236,7 +238,7 @@ def test_nonsense_is_refused(changes):
 
 
 def test_samplers_that_do_not_go_together_are_refused():
-    data, sight = episodes_of(), Sight((3,), 1, 4)
+    data, obs_spec = episodes_of(), ObservationSpec((3,), 1, 4)
     one, far = samplers_of(data, 10)
     other, _ = samplers_of(data, 10)
     near = Sampler(one.data, SamplerConfig(batch=8, steps=3), seeded())
@@ -245,7 +247,7 @@ def test_samplers_that_do_not_go_together_are_refused():
     here, there = (
         Sampler(one.data, SamplerConfig(batch=8, steps=s), seeded(), which=[i]) for s, i in ((1, 0), (10, 1))
     )
-    networks = networks_for(sight, PLAIN, 0, with_pi=False)
+    networks = networks_for(obs_spec, PLAIN, 0, with_pi=False)
     for first, second, why in (
         (far, far, "one_step.steps = 10"),
         (one, near, "n_step.steps = 3"),
@@ -257,7 +259,7 @@ def test_samplers_that_do_not_go_together_are_refused():
         with pytest.raises(ValueError, match=why):
             Dqfd(DqfdConfig(nets=PLAIN), networks, first, second)
     with pytest.raises(ValueError, match="Q is learned alone"):
-        Dqfd(DqfdConfig(nets=PLAIN), networks_for(sight, PLAIN, 0), one, far)
+        Dqfd(DqfdConfig(nets=PLAIN), networks_for(obs_spec, PLAIN, 0), one, far)
     unfinished = samplers_of(data, 10, draws_unfinished=True)
     with pytest.raises(ValueError, match="draws_unfinished"):
         Dqfd(DqfdConfig(nets=PLAIN), networks, *unfinished)

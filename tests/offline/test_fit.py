@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from rbi.data import Episode, Episodes, Sampler, SamplerConfig, Spec
-from rbi.nets.from_logs import LogNetConfig, _Duel, dropped, networks_for
-from rbi.offline.fit import Fit, FitConfig
-from rbi.offline.learning import learn
-from rbi.sight import Sight
+from rbi.data.dataset import Dataset
+from rbi.data.episode import DatasetSpec, Episode
+from rbi.data.sampler import Sampler, SamplerConfig
+from rbi.networks import LogNetConfig, _Duel, dropped, networks_for
+from rbi.observations import ObservationSpec
+from rbi.offline.behavior_q import Fit, FitConfig, learn
 from tests.data.episodes import episode
 
 PLAIN = LogNetConfig(latent=16, input_dropout=0.0, latent_dropout=0.0)
@@ -26,8 +27,8 @@ def fit_of(frame, *, nets=PLAIN, seed=0, **changes):
     data = [episode(rng, 12, frame=frame) for _ in range(6)]
     stack = 1 if len(frame) == 1 else 4
 
-    sampler = Sampler(Episodes.of(data, Spec(frame, 4, stack)), SamplerConfig(batch=8), seeded(2))
-    networks = networks_for(Sight(frame, stack, 4), nets, seed)
+    sampler = Sampler(Dataset.of(data, DatasetSpec(frame, 4, stack)), SamplerConfig(batch=8), seeded(2))
+    networks = networks_for(ObservationSpec(frame, stack, 4), nets, seed)
     return Fit(FitConfig(nets=nets, **changes), networks, sampler, seeded(3))
 
 
@@ -35,7 +36,7 @@ def fit_of(frame, *, nets=PLAIN, seed=0, **changes):
 def test_an_update_follows_the_gradient_of_both_losses(frame):
     fit = fit_of(frame)
     batch = Sampler(fit.sampler.data, fit.sampler.config, seeded(2)).draw()  # the one that comes next
-    seen = fit.sight.look(batch.states, torch.float32)
+    seen = fit.obs_spec.look(batch.states, torch.float32)
     fit.networks.train()
     logits, (q, _) = fit.networks.pi(seen), fit.networks.q(seen)
     chosen = q.gather(1, batch.actions[:, None]).squeeze(1)
@@ -67,12 +68,12 @@ def test_beta_and_q_learn_what_there_is_to_learn():
         reward = [[1.0, -1.0], [0.0, 0.5]][state][action]
         end = np.array([True])
         data.append(Episode(np.eye(2, dtype=np.float32)[[state]], np.array([action]), np.array([reward]), end, ~end))
-    sampler = Sampler(Episodes.of(data, Spec((2,), 2)), SamplerConfig(batch=64), seeded())
+    sampler = Sampler(Dataset.of(data, DatasetSpec((2,), 2)), SamplerConfig(batch=64), seeded())
     config = FitConfig(learning_rate=0.01, nets=PLAIN)
-    fit = Fit(config, networks_for(Sight((2,), 1, 2), PLAIN, 0), sampler, seeded())
+    fit = Fit(config, networks_for(ObservationSpec((2,), 1, 2), PLAIN, 0), sampler, seeded())
     deque(learn(fit, 400), maxlen=0)
     fit.networks.eval()
-    seen = fit.sight.look(torch.eye(2)[:, None], torch.float32)
+    seen = fit.obs_spec.look(torch.eye(2)[:, None], torch.float32)
     with torch.no_grad():
         beta, (q, _) = torch.softmax(fit.networks.pi(seen), 1), fit.networks.q(seen)
     taken = np.mean([e.actions[0] == 0 for e in data if e.observations[0, 0] == 1])

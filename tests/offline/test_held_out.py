@@ -7,13 +7,11 @@ import pytest
 import torch
 from pytest import approx
 
-from rbi.data import Sampler, SamplerConfig
-from rbi.nets.from_logs import LogNetConfig, networks_for
-from rbi.offline.calibration import log_probs
-from rbi.offline.fit import Fit, FitConfig
-from rbi.offline.held_out import Answers, answers, diagnosis, split
-from rbi.offline.learning import learn
-from rbi.sight import Sight
+from rbi.data.sampler import Sampler, SamplerConfig
+from rbi.networks import LogNetConfig, networks_for
+from rbi.observations import ObservationSpec
+from rbi.offline.behavior_q import Fit, FitConfig, learn
+from rbi.offline.validation import Answers, answers, diagnosis, log_probs, split
 
 from .crowds import recorded, world_and_crowd
 
@@ -37,10 +35,10 @@ def test_networks_that_have_learned_are_better_than_frequencies_on_episodes_that
     mine, out = split(len(data), 0.25, np.random.default_rng(1))
     config = SamplerConfig(batch=128, gamma=world.discount)
     samplers = [Sampler(data, config, torch.Generator().manual_seed(0), which=which) for which in (mine, out)]
-    sight, nets = Sight(data.spec.frame, 1, data.spec.actions), LogNetConfig(32, 0.0, 0.0)
+    obs_spec, nets = ObservationSpec(data.spec.frame, 1, data.spec.actions), LogNetConfig(32, 0.0, 0.0)
     fit = Fit(
         FitConfig(learning_rate=0.003, nets=nets),
-        networks_for(sight, nets, 0),
+        networks_for(obs_spec, nets, 0),
         samplers[0],
         torch.Generator().manual_seed(0),
     )

@@ -6,16 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbi.offline.losses import (
-    chosen,
-    conservative,
-    double_q,
-    error_slope,
-    familiar,
-    imitation_slope,
-    large_margin,
-    td_error,
-)
+from rbi.losses import chosen, conservative, double_q, error_slope, familiar, imitation_slope, large_margin, td_error
 
 
 @st.composite

@@ -7,20 +7,22 @@ import pytest
 import torch
 
 import rbi
-from rbi.data import Episodes, Sampler, SamplerConfig, Spec
-from rbi.nets.from_logs import LogNetConfig, networks_for
-from rbi.offline.learning import learn
+from rbi.data.dataset import Dataset
+from rbi.data.episode import DatasetSpec
+from rbi.data.sampler import Sampler, SamplerConfig
+from rbi.networks import LogNetConfig, networks_for
+from rbi.observations import ObservationSpec
+from rbi.offline.behavior_q import learn
 from rbi.offline.ppo import AscentConfig, PpoAscent
 from rbi.policy import Policy
-from rbi.sight import Sight
 from tests.data.episodes import episode
 
-SIGHT = Sight((3,), 1, 4)
+SIGHT = ObservationSpec((3,), 1, 4)
 
 
 def ascent_of(**changes):
     rng = np.random.default_rng(0)
-    data = Episodes.of([episode(rng, 8) for _ in range(4)], Spec((3,), 4))
+    data = Dataset.of([episode(rng, 8) for _ in range(4)], DatasetSpec((3,), 4))
     sampler = Sampler(data, SamplerConfig(batch=32), torch.Generator().manual_seed(0))
     networks = networks_for(SIGHT, LogNetConfig(latent=64), 1)
     with torch.no_grad():  # values that differ: the ascent has something to climb

@@ -7,13 +7,12 @@ import pytest
 import torch
 
 import rbi
-from rbi.data import Sampler, SamplerConfig
+from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.lab.mdp import performance
-from rbi.nets.from_logs import LogNetConfig, networks_for
-from rbi.offline.fit import Fit, FitConfig
-from rbi.offline.learning import learn
+from rbi.networks import LogNetConfig, networks_for
+from rbi.observations import ObservationSpec
+from rbi.offline.behavior_q import Fit, FitConfig, learn
 from rbi.policy import Policy
-from rbi.sight import Sight
 
 from .crowds import recorded, world_and_crowd
 
@@ -26,9 +25,9 @@ def gains(seed):
     world, players = world_and_crowd(seed, qualities=(0.8, 0.9, 0.95))
     data = recorded(world, players, 30, np.random.default_rng(seed))
     sampler = Sampler(data, SamplerConfig(batch=128, gamma=world.discount), torch.Generator().manual_seed(seed))
-    sight, nets = Sight(data.spec.frame, 1, data.spec.actions), LogNetConfig(64, 0.0, 0.0)
+    obs_spec, nets = ObservationSpec(data.spec.frame, 1, data.spec.actions), LogNetConfig(64, 0.0, 0.0)
     config = FitConfig(learning_rate=0.003, nets=nets)
-    fit = Fit(config, networks_for(sight, nets, seed), sampler, torch.Generator().manual_seed(seed))
+    fit = Fit(config, networks_for(obs_spec, nets, seed), sampler, torch.Generator().manual_seed(seed))
     deque(learn(fit, 400), maxlen=0)
     every = np.eye(*data.spec.frame, dtype=np.float32)
     scores = [

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from rbi.data import Episodes, Sampler, SamplerConfig, Spec
-from rbi.nets.from_logs import LogNetConfig, networks_for
-from rbi.offline.fit import Fit, FitConfig
+from rbi.data.dataset import Dataset
+from rbi.data.episode import DatasetSpec
+from rbi.data.sampler import Sampler, SamplerConfig
+from rbi.networks import LogNetConfig, networks_for
+from rbi.observations import ObservationSpec
+from rbi.offline.behavior_q import Fit, FitConfig
 from rbi.offline.scaling import scale, scaling_of, unscaled
-from rbi.sight import Sight
 from tests.data.episodes import episode
 
 NETS = LogNetConfig(16, 0.0, 0.0)
@@ -30,18 +32,23 @@ def far_off(rng, frame, **more):
 @pytest.mark.parametrize(("frame", "stack"), [((4,), 1), ((4,), 3), ((10, 10), 4)])
 def test_unscaled_networks_say_of_numbers_as_they_are_what_the_others_say_of_scaled_ones(frame, stack):
     rng = np.random.default_rng(0)
-    data = Episodes.of([far_off(rng, frame) for _ in range(8)], Spec(frame, 4, stack))
+    data = Dataset.of([far_off(rng, frame) for _ in range(8)], DatasetSpec(frame, 4, stack))
     raw, scaled = (Sampler(data, SamplerConfig(batch=16, clip_rewards=False), seeded()) for _ in range(2))
     by = scaling_of(scaled)
     scale(scaled, by)
-    fit = Fit(FitConfig(learning_rate=0.01, nets=NETS), networks_for(Sight(frame, stack, 4), NETS, 0), scaled, seeded())
+    fit = Fit(
+        FitConfig(learning_rate=0.01, nets=NETS),
+        networks_for(ObservationSpec(frame, stack, 4), NETS, 0),
+        scaled,
+        seeded(),
+    )
     for _ in range(30):
         fit.update()
     fit.networks.eval()
     plain = unscaled(fit.networks, by)
     steps = torch.from_numpy(raw.usable)
     with torch.no_grad():
-        inside, outside = (fit.sight.look(s.batch(steps).states, torch.float32) for s in (scaled, raw))
+        inside, outside = (fit.obs_spec.look(s.batch(steps).states, torch.float32) for s in (scaled, raw))
         torch.testing.assert_close(plain.pi(outside), fit.networks.pi(inside), rtol=1e-2, atol=1e-2)
         expected = by.mean + by.spread * fit.networks.q(inside)[0]
         torch.testing.assert_close(plain.q(outside)[0], expected, rtol=1e-2, atol=0.01 * by.spread)
@@ -51,7 +58,7 @@ def test_unscaled_networks_say_of_numbers_as_they_are_what_the_others_say_of_sca
 
 def test_scaled_numbers_have_mean_0_and_deviation_1_and_what_never_changes_stays_finite():
     rng = np.random.default_rng(0)
-    data = Episodes.of([far_off(rng, (4,), final=False) for _ in range(50)], Spec((4,), 4))
+    data = Dataset.of([far_off(rng, (4,), final=False) for _ in range(50)], DatasetSpec((4,), 4))
     sampler = Sampler(data, SamplerConfig(), seeded())
     scale(sampler, scaling_of(sampler))
     frames = sampler.frames.double()
@@ -67,6 +74,6 @@ def test_returns_that_were_cut_off_do_not_set_the_scale():
     whole = [far_off(rng, (4,)) for _ in range(4)]
     cut = [far_off(rng, (4,), end="truncated") for _ in range(4)]
     config = SamplerConfig(draws_unfinished=True)
-    both = scaling_of(Sampler(Episodes.of(whole + cut, Spec((4,), 4)), config, seeded()))
-    alone = scaling_of(Sampler(Episodes.of(whole, Spec((4,), 4)), config, seeded()))
+    both = scaling_of(Sampler(Dataset.of(whole + cut, DatasetSpec((4,), 4)), config, seeded()))
+    alone = scaling_of(Sampler(Dataset.of(whole, DatasetSpec((4,), 4)), config, seeded()))
     assert (both.mean, both.spread) == pytest.approx((alone.mean, alone.spread))

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 import rbi
-from rbi.data import Episodes, Sampler, SamplerConfig, Spec
+from rbi.data.dataset import Dataset
+from rbi.data.episode import DatasetSpec
+from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.lab.mdp import performance
-from rbi.nets.from_logs import LogNetConfig, networks_for
-from rbi.offline.fit import Fit, FitConfig
-from rbi.offline.learning import frozen, learn
-from rbi.offline.td import TdConfig, TemporalDifference, legal_ahead
+from rbi.networks import LogNetConfig, networks_for
+from rbi.observations import ObservationSpec
+from rbi.offline.bcq_cql import TdConfig, TemporalDifference, legal_ahead
+from rbi.offline.behavior_q import Fit, FitConfig, frozen, learn
 from rbi.policy import Policy
-from rbi.sight import Sight
 from tests.data.episodes import episode
 
 from .crowds import recorded, world_and_crowd
@@ -36,9 +37,9 @@ def episodes_of(frame=(3,), *, legal=False):
     return [episode(rng, 6, frame=frame, end=ENDS[i % 3], final=i % 3 != 2, lives=True, legal=legal) for i in range(12)]
 
 
-def sharp_beta(sight):
+def sharp_beta(obs_spec):
     """A beta that hardly takes some of the actions."""
-    beta = networks_for(sight, PLAIN, 5).pi
+    beta = networks_for(obs_spec, PLAIN, 5).pi
     with torch.no_grad():
         beta.net.heads.weight.mul_(5)
     return beta
@@ -47,11 +48,11 @@ def sharp_beta(sight):
 def learner_of(data, *, seed=0, steps=1, rate=0.01, **changes):
     stack = 1 if len(data[0].observations.shape) == 2 else 4
     frame = data[0].observations.shape[1:]
-    spec = Spec(frame, 4, stack, has_legal=data[0].legal is not None)
-    sampler = Sampler(Episodes.of(data, spec), SamplerConfig(batch=8, steps=steps), seeded(2))
-    sight = Sight(frame, stack, 4)
-    beta = sharp_beta(sight) if changes.get("familiar") else None
-    networks = networks_for(sight, PLAIN, seed, with_pi=False)
+    spec = DatasetSpec(frame, 4, stack, has_legal=data[0].legal is not None)
+    sampler = Sampler(Dataset.of(data, spec), SamplerConfig(batch=8, steps=steps), seeded(2))
+    obs_spec = ObservationSpec(frame, stack, 4)
+    beta = sharp_beta(obs_spec) if changes.get("familiar") else None
+    networks = networks_for(obs_spec, PLAIN, seed, with_pi=False)
     return TemporalDifference(TdConfig(learning_rate=rate, nets=PLAIN, **changes), networks, sampler, beta)
 
 
@@ -71,7 +72,7 @@ def step_of(data, number):
 def slow_loss(learner, data, batch):
     """The loss as the papers write it, an example and an action at a time."""
     online, target = copy.deepcopy(learner.networks), learner.target.networks
-    q, _ = online.train().q(learner.sight.look(batch.states, torch.float32))
+    q, _ = online.train().q(learner.obs_spec.look(batch.states, torch.float32))
     judge, every = frozen(learner.networks), range(4)
     beta = None if learner.beta is None else copy.deepcopy(learner.beta).eval()
     losses = []
@@ -80,7 +81,7 @@ def slow_loss(learner, data, batch):
         then = time + int(learner.sampler.ahead[batch.steps[i]])
         legal = [a for a in every if one.legal is None or one.legal[time, a]]
         known = [a for a in every if one.legal is None or then >= len(one.actions) or one.legal[then, a]]
-        seen = learner.sight.look(batch.next_states[i : i + 1], torch.float32)
+        seen = learner.obs_spec.look(batch.next_states[i : i + 1], torch.float32)
         with torch.no_grad():
             if beta is not None:
                 odds = beta(seen)[0].double().exp().tolist()
@@ -158,7 +159,7 @@ def test_batch_norm_learns_from_the_states_of_a_batch_once_an_update_and_from_no
         online = copy.deepcopy(learner.networks).train()
         coming = Sampler(learner.sampler.data, learner.sampler.config, seeded())
         coming.generator.set_state(learner.sampler.generator.get_state())
-        online.q(learner.sight.look(coming.draw().states, torch.float32))
+        online.q(learner.obs_spec.look(coming.draw().states, torch.float32))
         learner.update()
         for (name, mine), expected in zip(learner.networks.named_buffers(), online.buffers(), strict=True):
             torch.testing.assert_close(mine, expected)
@@ -189,8 +190,8 @@ def test_bcq_bootstraps_from_no_action_that_beta_hardly_takes_and_plain_q_learni
     for held in (dict(familiar=0.6), {}):
         learner = learner_of(data, **held)
         batch = learner.sampler.draw(64)
-        seen = learner.sight.look(batch.next_states, torch.float32)
-        beta = sharp_beta(learner.sight)
+        seen = learner.obs_spec.look(batch.next_states, torch.float32)
+        beta = sharp_beta(learner.obs_spec)
         probs = torch.softmax(beta.eval()(seen), 1)
         rare = int(probs.mean(0).argmin())
         with torch.no_grad():
@@ -209,21 +210,21 @@ def crowded():
     seed = 0
     world, players = world_and_crowd(seed, qualities=(0.3, 0.5, 0.7))
     data = recorded(world, players, 200, np.random.default_rng(seed))
-    sight, nets = Sight(data.spec.frame, 1, data.spec.actions), LogNetConfig(64, 0.0, 0.0)
+    obs_spec, nets = ObservationSpec(data.spec.frame, 1, data.spec.actions), LogNetConfig(64, 0.0, 0.0)
     sampler = Sampler(data, SamplerConfig(batch=128, gamma=world.discount), seeded(seed))
-    fit = Fit(FitConfig(learning_rate=0.003, nets=nets), networks_for(sight, nets, seed), sampler, seeded(seed))
+    fit = Fit(FitConfig(learning_rate=0.003, nets=nets), networks_for(obs_spec, nets, seed), sampler, seeded(seed))
     deque(learn(fit, 300), maxlen=0)
     return world, players, data, frozen(fit.networks).pi
 
 
-@pytest.mark.parametrize(("held", "rule"), [(dict(conservative=0.1), "greedy"), (dict(familiar=0.3), "familiar(0.3)")])
+@pytest.mark.parametrize(("held", "rule"), [(dict(conservative=0.1), "greedy"), (dict(familiar=0.3), "bcq(0.3)")])
 def test_cql_and_bcq_learn_from_a_crowd_to_play_better_than_uniformly_and_than_the_crowd(crowded, held, rule):
     world, players, data, beta = crowded
     sampler = Sampler(data, SamplerConfig(batch=64, steps=1, gamma=world.discount), seeded())
-    sight, nets = Sight(data.spec.frame, 1, data.spec.actions), LogNetConfig(64, 0.0, 0.0)
+    obs_spec, nets = ObservationSpec(data.spec.frame, 1, data.spec.actions), LogNetConfig(64, 0.0, 0.0)
     config = TdConfig(learning_rate=0.003, target_updates=25, nets=nets, **held)
     beta = beta if config.familiar else None
-    learner = TemporalDifference(config, networks_for(sight, nets, 0, with_pi=False), sampler, beta)
+    learner = TemporalDifference(config, networks_for(obs_spec, nets, 0, with_pi=False), sampler, beta)
     advance(learner, 300)
     networks = frozen(learner.networks)
     networks.pi = beta
@@ -245,7 +246,7 @@ def test_a_larger_alpha_keeps_what_nobody_took_further_down():
         advance(learner, 70)
         batch = learner.sampler.draw(64)
         with torch.no_grad():
-            q, _ = frozen(learner.networks).q(learner.sight.look(batch.states, torch.float32))
+            q, _ = frozen(learner.networks).q(learner.obs_spec.look(batch.states, torch.float32))
         gaps.append(float((q.gather(1, batch.actions[:, None]).squeeze(1) - q.mean(1)).mean()))
     assert gaps == sorted(gaps)
     assert gaps[2] > gaps[0] + 0.3
@@ -316,14 +317,14 @@ def test_nonsense_is_refused(changes):
 
 def test_what_does_not_go_together_is_refused():
     learner = learner_of(episodes_of())
-    data, sight, beta = learner.sampler.data, learner.sight, networks_for(learner.sight, PLAIN, 0).pi
-    networks = networks_for(sight, PLAIN, 0, with_pi=False)
+    data, obs_spec, beta = learner.sampler.data, learner.obs_spec, networks_for(learner.obs_spec, PLAIN, 0).pi
+    networks = networks_for(obs_spec, PLAIN, 0, with_pi=False)
     with pytest.raises(ValueError, match="needs beta"):
         TemporalDifference(TdConfig(familiar=0.3), networks, learner.sampler, None)
     with pytest.raises(ValueError, match="familiar = 0"):
         TemporalDifference(TdConfig(), networks, learner.sampler, beta)
     with pytest.raises(ValueError, match="Q is learned alone"):
-        TemporalDifference(TdConfig(), networks_for(sight, PLAIN, 0), learner.sampler, None)
+        TemporalDifference(TdConfig(), networks_for(obs_spec, PLAIN, 0), learner.sampler, None)
     for settings in (dict(steps=None), dict(steps=1, draws_unfinished=True)):
         with pytest.raises(ValueError, match="next state"):
             TemporalDifference(TdConfig(), networks, Sampler(data, SamplerConfig(**settings), seeded()), None)

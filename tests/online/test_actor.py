@@ -7,21 +7,22 @@ from pytest import approx
 from scipy import stats
 
 import rbi
-from rbi.nets import drawn, to_vector
-from rbi.online.actor import Actor, ActorConfig, ladders
+from rbi.networks import drawn
+from rbi.observations import ObservationSpec
+from rbi.online.rbi import Actor, ActorConfig, ladders
+from rbi.optim import to_vector
 from rbi.returns import Horizon, exploration_ladder
-from rbi.sight import Sight
 from tests.reference import iterative, paper_loops
 from tests.reference.lanes import Lane
 from tests.streams import Players
 
-VECTORS, PICTURES = Sight((2,), 3, 4), Sight((5, 6), 2, 3)
+VECTORS, PICTURES = ObservationSpec((2,), 3, 4), ObservationSpec((5, 6), 2, 3)
 GAMMA, EPSILON = 0.9, 0.3
 
 
-def networks_of(sight, with_pi=True, seed=0):
+def networks_of(obs_spec, with_pi=True, seed=0):
     """Networks with large weights, so that policies are far from uniform and values from zero."""
-    networks = drawn(sight, 16, with_pi=with_pi, seed=seed)
+    networks = drawn(obs_spec, 16, with_pi=with_pi, seed=seed)
     with torch.no_grad():
         for parameter in networks.parameters():
             parameter *= 3
@@ -29,18 +30,18 @@ def networks_of(sight, with_pi=True, seed=0):
 
 
 def actor_of(
-    sight=VECTORS, players=4, *, with_pi=True, steps=3, seed=0, draws=0, epsilon=None, centres="pi", device="cpu",
+    obs_spec=VECTORS, players=4, *, with_pi=True, steps=3, seed=0, draws=0, epsilon=None, centres="pi", device="cpu",
     **config,
 ):  # fmt: skip
     epsilon = torch.full((players,), EPSILON) if epsilon is None else epsilon
     generator, horizon = torch.Generator(device).manual_seed(draws), Horizon(steps, GAMMA)
-    networks = networks_of(sight, with_pi, seed)
+    networks = networks_of(obs_spec, with_pi, seed)
     return Actor(ActorConfig(**config), networks, epsilon, horizon, generator, torch.float32, centres)
 
 
 def ask(networks, state, centres="pi"):
     """The pi-net's policy and Q of one state, centred by that policy: arrays `[A]`; without a pi-net by the mean."""
-    seen = networks.sight.look(torch.from_numpy(state)[None], torch.float32)
+    seen = networks.obs_spec.look(torch.from_numpy(state)[None], torch.float32)
     with torch.no_grad():
         pi = None if networks.pi is None else torch.softmax(networks.pi(seen), 1)
         q = networks.q(seen, pi if centres == "pi" else None)[0]
@@ -49,8 +50,8 @@ def ask(networks, state, centres="pi"):
 
 def lived(actor, moments=30, seed=0):
     """What an actor does over some moments, and the lives of its players, one lane each."""
-    players = Players(len(actor.epsilon), actor.sight.frame, np.random.default_rng(seed))
-    lanes = [Lane(10**6, actor.sight.stack, actor.horizon.steps, GAMMA) for _ in range(players.players)]
+    players = Players(len(actor.epsilon), actor.obs_spec.frame, np.random.default_rng(seed))
+    lanes = [Lane(10**6, actor.obs_spec.stack, actor.horizon.steps, GAMMA) for _ in range(players.players)]
     done = []
     for _ in range(moments):
         shown = players.show()
@@ -68,10 +69,10 @@ def followed(lanes, networks, expected):
             assert pi == approx(expected(*ask(networks, lane.state(t))), abs=1e-5)
 
 
-@pytest.mark.parametrize("sight", [VECTORS, PICTURES], ids=str)
-def test_the_stored_policy_is_the_papers_without_exploration_in_every_state(sight):
-    _, lanes = lived(actor_of(sight))
-    followed(lanes, networks_of(sight), lambda pi, q: iterative.actor_policy(pi, q, 0.1, 2, 0.1))
+@pytest.mark.parametrize("obs_spec", [VECTORS, PICTURES], ids=str)
+def test_the_stored_policy_is_the_papers_without_exploration_in_every_state(obs_spec):
+    _, lanes = lived(actor_of(obs_spec))
+    followed(lanes, networks_of(obs_spec), lambda pi, q: iterative.actor_policy(pi, q, 0.1, 2, 0.1))
 
 
 @pytest.mark.parametrize("c_greedy", [0.0, 0.1, 1.0])
@@ -101,10 +102,10 @@ def test_where_the_learner_improves_the_actor_follows_the_pi_net():
     followed(lanes, networks_of(VECTORS), lambda pi, _: pi)
 
 
-@pytest.mark.parametrize("sight", [VECTORS, PICTURES], ids=str)
-def test_ape_x_is_greedy_for_the_mean_centred_q(sight):
-    _, lanes = lived(actor_of(sight, with_pi=False))
-    followed(lanes, networks_of(sight, with_pi=False), lambda _, q: np.eye(len(q))[q.argmax()])
+@pytest.mark.parametrize("obs_spec", [VECTORS, PICTURES], ids=str)
+def test_ape_x_is_greedy_for_the_mean_centred_q(obs_spec):
+    _, lanes = lived(actor_of(obs_spec, with_pi=False))
+    followed(lanes, networks_of(obs_spec, with_pi=False), lambda _, q: np.eye(len(q))[q.argmax()])
     assert {float(p) for lane in lanes for pi in lane.policies for p in pi} == {0.0, 1.0}
 
 

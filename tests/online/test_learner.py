@@ -7,44 +7,43 @@ import pytest
 import torch
 from pytest import approx
 
-from rbi.nets import attach, drawn, join, size, to_vector
-from rbi.online.actor import ActorConfig
-from rbi.online.learner import Learner, LearnerConfig
-from rbi.replay import Batch, Moment, Replay, ReplayConfig
+from rbi.networks import drawn
+from rbi.observations import ObservationSpec, moved, random_moves
+from rbi.online.rbi import ActorConfig, Learner, LearnerConfig
+from rbi.optim import attach, join, size, to_vector
+from rbi.replay import Batch, Replay, ReplayConfig, Transition
 from rbi.returns import Horizon
-from rbi.sight import Sight, random_moves
-from rbi.sight.shift import moved
 from tests.reference import iterative
 from tests.streams import Players
 
-VECTORS, PICTURES = Sight((2,), 3, 4), Sight((5, 6), 2, 3)
+VECTORS, PICTURES = ObservationSpec((2,), 3, 4), ObservationSpec((5, 6), 2, 3)
 CPU, STATES = torch.device("cpu"), 6
 
 
-def learner_of(sight=VECTORS, *, algo="rbi", improves="actor", seed=0, draws=0, dtype=torch.float32, **config):
+def learner_of(obs_spec=VECTORS, *, algo="rbi", improves="actor", seed=0, draws=0, dtype=torch.float32, **config):
     """A learner with large weights: policies far from uniform, errors on both sides of huber's corner."""
-    networks = drawn(sight, 16, with_pi=algo == "rbi", seed=seed)
+    networks = drawn(obs_spec, 16, with_pi=algo == "rbi", seed=seed)
     attach(networks, 2 * to_vector(networks))
     settings = LearnerConfig(**(dict(batch=STATES, learning_rate=0.003) | config))
     acting = ActorConfig(improves=improves)
     return Learner(settings, acting, networks, torch.Generator().manual_seed(draws), dtype, all_updates=100)
 
 
-def batch_of(sight=VECTORS, seed=0):
+def batch_of(obs_spec=VECTORS, seed=0):
     """States and what followed, some of it at the end of an episode."""
     rng = np.random.default_rng(seed)
-    shape = (STATES, sight.stack, *sight.frame)
+    shape = (STATES, obs_spec.stack, *obs_spec.frame)
 
     def frames():
-        drawn_ = rng.integers(256, size=shape, dtype=np.uint8) if sight.pictures else rng.normal(size=shape)
-        return torch.from_numpy(drawn_) if sight.pictures else torch.from_numpy(drawn_).float()
+        drawn_ = rng.integers(256, size=shape, dtype=np.uint8) if obs_spec.is_image else rng.normal(size=shape)
+        return torch.from_numpy(drawn_) if obs_spec.is_image else torch.from_numpy(drawn_).float()
 
     def policies():
-        return torch.from_numpy(rng.dirichlet(np.ones(sight.actions), STATES)).float()
+        return torch.from_numpy(rng.dirichlet(np.ones(obs_spec.actions), STATES)).float()
 
     return Batch(
         frames=frames(),
-        action=torch.from_numpy(rng.integers(sight.actions, size=STATES)),
+        action=torch.from_numpy(rng.integers(obs_spec.actions, size=STATES)),
         pi=policies(),
         reward=torch.from_numpy(rng.normal(scale=1.5, size=STATES)).float(),
         discount=torch.tensor([0.97, 0.0, 0.98, 0.97, 0.0, 0.99]),
@@ -60,7 +59,7 @@ def value_ahead(networks, target, batch, config):
     """V of the target network n steps ahead, state by state."""
     values = []
     for i in range(len(batch.action)):
-        seen = networks.sight.look(batch.next_frames[i : i + 1], torch.float32)
+        seen = networks.obs_spec.look(batch.next_frames[i : i + 1], torch.float32)
         stored = batch.next_pi[i : i + 1]
         if networks.pi is None:  # double Q-learning
             best = int(networks.q(seen)[0].argmax())
@@ -74,7 +73,7 @@ def value_ahead(networks, target, batch, config):
 
 def losses(networks, target, batch, learner):
     """The paper's losses on networks as they stand, and the errors R - Q."""
-    config, seen = learner.config, networks.sight.look(batch.frames, torch.float32)
+    config, seen = learner.config, networks.obs_spec.look(batch.frames, torch.float32)
     loss = iterative.huber if config.q_loss == "huber" else iterative.square
     with torch.no_grad():
         ahead = value_ahead(networks, target, batch, config)
@@ -82,7 +81,7 @@ def losses(networks, target, batch, learner):
         return iterative.rbi_losses(batch, networks.q(seen)[0], None, ahead, None, loss, None)
     logits, (q, _) = networks.pi(seen), networks.q(seen, batch.pi if config.centres == "pi" else None)
     pi_net, q_now = torch.softmax(logits, 1).detach().double().numpy(), q.detach().double().numpy()
-    goals, m = batch.pi, networks.sight.actions
+    goals, m = batch.pi, networks.obs_spec.actions
     if learner.acting.improves == "learner":
         goals = np.stack([iterative.actor_policy(p, x, 0.1, 2, 0.1) for p, x in zip(pi_net, q_now, strict=True)])
     weights = iterative.policy_weights(pi_net, q_now, config.policy_exponent, m / (43.7 + m))
@@ -91,21 +90,21 @@ def losses(networks, target, batch, learner):
 
 
 CASES = [
-    dict(), dict(sight=PICTURES), dict(q_loss="squared"), dict(centres="mean"), dict(bootstraps="net"),
+    dict(), dict(obs_spec=PICTURES), dict(q_loss="squared"), dict(centres="mean"), dict(bootstraps="net"),
     dict(centres="mean", bootstraps="net"), dict(weighs_policy=False), dict(policy_exponent=1.0),
     dict(improves="learner"), dict(improves="learner", centres="mean", bootstraps="net", q_loss="squared"),
-    dict(algo="apex"), dict(algo="apex", q_loss="squared"), dict(algo="apex", sight=PICTURES),
+    dict(algo="apex"), dict(algo="apex", q_loss="squared"), dict(algo="apex", obs_spec=PICTURES),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_an_update_follows_the_gradient_of_the_papers_losses(case):
-    sight = case.get("sight", VECTORS)
+    obs_spec = case.get("obs_spec", VECTORS)
     learner = learner_of(**case)
     stale = learner_of(**case, seed=1)  # a target that is far behind, and prefers other actions
     learner.restore(learner.state() | {"target": stale.state()["target"]})
     networks, target = copy.deepcopy(learner.networks), copy.deepcopy(learner.target)
-    batch = batch_of(sight, seed=9)
+    batch = batch_of(obs_spec, seed=9)
     errors = learner.update(batch, learner.looked(batch))
 
     loss_q, loss_pi, expected = losses(networks, target, batch, learner)
@@ -180,15 +179,15 @@ def test_ape_x_tells_of_no_policy_loss():
     assert set(learner.metrics()) == {"q_loss", "q", "td_error", "importance"}
 
 
-def replay_of(sight=VECTORS, moments=40, **config):
+def replay_of(obs_spec=VECTORS, moments=40, **config):
     """A replay with the lives of three players in it."""
     rng = np.random.default_rng(0)
-    replay = Replay(ReplayConfig(states=150, **config), sight, 3, 1, Horizon(2, 0.9), CPU)
-    players = Players(3, sight.frame, rng)
+    replay = Replay(ReplayConfig(states=150, **config), obs_spec, 3, 1, Horizon(2, 0.9), CPU)
+    players = Players(3, obs_spec.frame, rng)
     for _ in range(moments):
-        action = torch.from_numpy(rng.integers(sight.actions, size=3))
-        pi = torch.from_numpy(rng.dirichlet(np.ones(sight.actions), 3)).float()
-        replay.add(0, Moment(*players.show(), action, pi, torch.from_numpy(rng.uniform(0.1, 2, 3)).float()))
+        action = torch.from_numpy(rng.integers(obs_spec.actions, size=3))
+        pi = torch.from_numpy(rng.dirichlet(np.ones(obs_spec.actions), 3)).float()
+        replay.add(0, Transition(*players.show(), action, pi, torch.from_numpy(rng.uniform(0.1, 2, 3)).float()))
     return replay
 
 
@@ -231,8 +230,8 @@ def test_a_round_of_several_updates_takes_the_parts_of_one_draw_in_turn():
 
 
 def test_a_round_learns_from_shifted_pictures_and_asks_the_target_about_shifted_ones():
-    sight = Sight((10, 12), 2, 3)
-    learner, plain, replay = learner_of(sight, batch=8, shift=2), learner_of(sight, batch=8), replay_of(sight)
+    obs_spec = ObservationSpec((10, 12), 2, 3)
+    learner, plain, replay = learner_of(obs_spec, batch=8, shift=2), learner_of(obs_spec, batch=8), replay_of(obs_spec)
     generator = torch.Generator()
     generator.set_state(learner.generator.get_state())
     drawn_ = replay.sample(8, generator)

@@ -7,12 +7,11 @@ import pytest
 from pytest import approx
 
 import rbi
-from rbi.envs import World
-from rbi.online.actor import ActorConfig
-from rbi.online.learner import LearnerConfig
-from rbi.online.plan import GROUPS, PAPER_GAMES, Algorithm, Pace, Plan, Preset, plan
+from rbi.envs.types import EnvConfig
+from rbi.observations import ObservationSpec
+from rbi.online.config import GROUPS, PAPER_GAMES, Algorithm, Preset, Schedule, TrainConfig, plan
+from rbi.online.rbi import ActorConfig, LearnerConfig
 from rbi.replay import ReplayConfig, bytes_needed
-from rbi.sight import Sight
 
 GAME = "ALE/Breakout-v5"
 
@@ -82,7 +81,7 @@ def test_the_papers_games_are_those_of_its_final_table():
 
 
 def test_the_papers_replay_fits_into_one_gpu_whatever_the_game():
-    assert bytes_needed(plan("paper", GAME, "rbi").replay, Sight((84, 84), 4, 18)) < 20e9
+    assert bytes_needed(plan("paper", GAME, "rbi").replay, ObservationSpec((84, 84), 4, 18)) < 20e9
 
 
 def test_changes_replace_whole_parts_and_leave_the_others():
@@ -92,10 +91,10 @@ def test_changes_replace_whole_parts_and_leave_the_others():
 
 
 INTERVALS = [
-    ("updates", dict(pace=Pace(updates=1001, publish_updates=10, random_updates=0))),
-    ("publish_updates", dict(pace=Pace(updates=1000, publish_updates=15, random_updates=0))),
-    ("random_updates", dict(pace=Pace(updates=1000, publish_updates=10, random_updates=25))),
-    ("reveal_updates", dict(pace=Pace(updates=1000, random_updates=0), replay=ReplayConfig(reveal_updates=55))),
+    ("updates", dict(pace=Schedule(updates=1001, publish_updates=10, random_updates=0))),
+    ("publish_updates", dict(pace=Schedule(updates=1000, publish_updates=15, random_updates=0))),
+    ("random_updates", dict(pace=Schedule(updates=1000, publish_updates=10, random_updates=25))),
+    ("reveal_updates", dict(pace=Schedule(updates=1000, random_updates=0), replay=ReplayConfig(reveal_updates=55))),
 ]
 
 
@@ -103,13 +102,18 @@ INTERVALS = [
 def test_an_interval_that_would_fall_inside_a_round_is_refused_by_name(name, parts):
     learner = LearnerConfig(round_updates=10, target_updates=100)
     with pytest.raises(ValueError, match=rf"^{name} = \d+: not a multiple of round_updates = 10$"):
-        Plan(World(GAME), learner=learner, **parts)
+        TrainConfig(EnvConfig(GAME), learner=learner, **parts)
 
 
 def test_a_start_that_a_small_replay_could_hardly_reach_is_refused():
     with pytest.raises(ValueError, match=r"^start_states = 600: .* 1000 states"):
-        Plan(World(GAME), replay=ReplayConfig(states=1000), pace=Pace(start_states=600))
-    assert Plan(World(GAME), replay=ReplayConfig(states=1000), pace=Pace(start_states=500)).pace.start_states == 500
+        TrainConfig(EnvConfig(GAME), replay=ReplayConfig(states=1000), pace=Schedule(start_states=600))
+    assert (
+        TrainConfig(
+            EnvConfig(GAME), replay=ReplayConfig(states=1000), pace=Schedule(start_states=500)
+        ).pace.start_states
+        == 500
+    )
 
 
 BAD = [
@@ -123,7 +127,7 @@ BAD = [
 def test_a_pace_that_makes_no_sense_is_refused_by_name(bad):
     ((name, _),) = bad.items()
     with pytest.raises(ValueError, match=name):
-        Pace(**bad)
+        Schedule(**bad)
 
 
 def test_a_rule_that_does_not_exist_is_refused_before_anything_runs():

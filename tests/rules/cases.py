@@ -16,7 +16,7 @@ RULES = [
     rbi.ForwardKL(radius=0.1),
     rbi.BackwardKL(0.1),
     rbi.Greedy(),
-    rbi.rules.Familiar(0.3),
+    rbi.rules.BCQ(0.3),
     rbi.Behavior(),
 ]
 LIBRARIES = {"numpy": np.asarray, "torch": torch.as_tensor, "jax": jnp.asarray}

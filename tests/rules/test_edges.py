@@ -10,8 +10,8 @@ from pytest import approx
 
 import rbi
 from rbi import measures
-from rbi.arrays import namespace
-from rbi.rules import ranking
+from rbi.rules import arrays as ranking
+from rbi.rules.arrays import namespace
 from tests.generators import states
 from tests.rules.cases import DTYPES, LIBRARIES, RULES, array, numbers, random_states, rounding
 

@@ -12,7 +12,7 @@ MOST_ACTIONS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Spec:
+class DatasetSpec:
     """What all episodes of a data set share."""
 
     frame: tuple[int, ...]
@@ -39,12 +39,12 @@ class Spec:
             raise ValueError(f"stack = {self.stack}: must be at least 1")
 
     @property
-    def pictures(self) -> bool:
+    def is_image(self) -> bool:
         return len(self.frame) > 1
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.uint8 if self.pictures else np.float32)
+        return np.dtype(np.uint8 if self.is_image else np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +161,7 @@ class Episode:
         """Whether the observation after the last step was kept."""
         return len(self.observations) > len(self)
 
-    def fits(self, spec: Spec) -> None:
+    def fits(self, spec: DatasetSpec) -> None:
         """Refuse an episode that does not belong to a data set of this kind."""
         if self.observations.shape[1:] != spec.frame:
             raise ValueError(f"observations of shape {self.observations.shape[1:]}, where others have {spec.frame}")

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Episode
-from rbi.data.episodes import Problem
-from rbi.data.readers.seam import OneEach, Reader
+from rbi.data.formats.seam import OneEach, Reader
 from rbi.data.store import Store, StoreWriter
 
 Map = Callable[..., Iterable[Any]]
@@ -24,18 +24,18 @@ class Tally:
     set_aside: int = 0
     before: int = 0
     """Episodes that an earlier, interrupted import had seen to."""
-    reasons: dict[str, Problem] = field(default_factory=dict)
+    reasons: dict[str, RejectedEpisode] = field(default_factory=dict)
     """The first problem of each kind."""
 
-    def add(self, problem: Problem) -> None:
+    def add(self, problem: RejectedEpisode) -> None:
         self.set_aside += 1
         self.reasons.setdefault(kind(problem), problem)
 
 
-def kind(problem: Problem) -> str:
+def kind(problem: RejectedEpisode) -> str:
     """A reason without its numbers, so that equal ones count together.
 
-    >>> kind(Problem("a.csv", 7, "step 3: action 19 is not possible"))
+    >>> kind(RejectedEpisode("a.csv", 7, "step 3: action 19 is not possible"))
     'step #: action # is not possible'
     """
     words = ["#" if any(c.isdigit() for c in word) else word for word in problem.reason.replace(":", " :").split()]
@@ -71,14 +71,14 @@ def bring_in(reader: Reader, writer: StoreWriter, mapped: Map, *, strict: bool =
         yield tally
 
 
-def taken(item: Episode | Problem, writer: StoreWriter, tally: Tally) -> Problem | None:
+def taken(item: Episode | RejectedEpisode, writer: StoreWriter, tally: Tally) -> RejectedEpisode | None:
     """Append an episode; a problem instead, if it is one or does not fit the others."""
-    if isinstance(item, Problem):
+    if isinstance(item, RejectedEpisode):
         return item
     try:
         writer.append(item)
     except ValueError as error:
-        return Problem(item.source, item.line, str(error))
+        return RejectedEpisode(item.source, item.line, str(error))
     tally.episodes += 1
     tally.steps += len(item)
     return None
@@ -97,5 +97,5 @@ class Whole:
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
 
-    def __call__(self, part: Any) -> list[Episode | Problem]:
+    def __call__(self, part: Any) -> list[Episode | RejectedEpisode]:
         return list(self.reader.read(part))

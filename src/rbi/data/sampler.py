@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, Episode
-from rbi.data.episodes import Episodes
 from rbi.data.store import Store
 from rbi.returns import MOST_STEPS, TRUNCATED, monte_carlo, n_step
 
@@ -91,7 +91,7 @@ class Sampler:
 
     def __init__(
         self,
-        episodes: Episodes | Sequence[Episode],
+        episodes: Dataset | Sequence[Episode],
         config: SamplerConfig,
         generator: torch.Generator,
         *,
@@ -101,7 +101,7 @@ class Sampler:
         resident: bool = False,
         beside: "Sampler | None" = None,
     ) -> None:
-        data = episodes if isinstance(episodes, Episodes) else Episodes.of(episodes)
+        data = episodes if isinstance(episodes, Dataset) else Dataset.of(episodes)
         if not len(data):
             raise ValueError("there are no episodes to draw from")
         self.data, self.config, self.generator, self.device = data, config, generator, torch.device(device)
@@ -204,10 +204,10 @@ class Returns(NamedTuple):
     usable: Tensor
 
 
-def returns_of(data: Episodes, config: SamplerConfig) -> Returns:
+def returns_of(data: Dataset, config: SamplerConfig) -> Returns:
     """The returns that the config asks for."""
     rewards = torch.from_numpy(np.array(data.arrays["rewards"], dtype=np.float32))
-    clips = data.spec.pictures if config.clip_rewards is None else config.clip_rewards
+    clips = data.spec.is_image if config.clip_rewards is None else config.clip_rewards
     rewards = rewards.clamp_(-1, 1) if clips else rewards
     ends = torch.from_numpy(data.ends(lives=config.split_lives))
     if config.steps is None:
@@ -283,7 +283,7 @@ def mapped_bytes() -> int:
     return int(shared) * mmap.PAGESIZE
 
 
-def flat_frames(data: Episodes) -> Tensor:
+def flat_frames(data: Dataset) -> Tensor:
     """All observations `[F, numbers]`, where they lie."""
     found = data.arrays["observations"].view()
     found.flags.writeable = True  # PyTorch knows no arrays that cannot be written to; nobody does

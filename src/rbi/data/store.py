@@ -28,8 +28,8 @@ from typing import Any, Self
 import numpy as np
 
 from rbi import runs
-from rbi.data.episode import Array, Episode, Spec
-from rbi.data.episodes import RECORD, Episodes, Problem, checksum, columns, fill
+from rbi.data.dataset import RECORD, Dataset, RejectedEpisode, checksum, columns, fill
+from rbi.data.episode import Array, DatasetSpec, Episode
 
 FORMAT = 1
 CONFIG, INDEX, TEXTS, SET_ASIDE = "store.json", "episodes.bin", "texts.jsonl", "set_aside.jsonl"
@@ -38,7 +38,7 @@ BUFFERED_BYTES, BUFFERED_SECONDS = 1 << 20, 1.0  # short episodes are written to
 SYNCED_BYTES = 1 << 28
 
 
-class Store(Episodes):
+class Store(Dataset):
     """The episodes of a folder, read where they lie; `lost` says what of them is missing, as after a power cut.
 
     It shows what was there when it was opened; `refresh` looks again, while someone else may be appending.
@@ -47,7 +47,7 @@ class Store(Episodes):
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.maps: dict[str, mmap.mmap] = {}
-        self.lost: list[Problem] = []
+        self.lost: list[RejectedEpisode] = []
         super().__init__(read_spec(self.path), {}, np.zeros(0, RECORD), [])
         self.refresh()
 
@@ -75,12 +75,12 @@ class Store(Episodes):
         for mapped in self.maps.values():
             mapped.madvise(mmap.MADV_DONTNEED)
 
-    def verify(self) -> Iterator[Problem]:
+    def verify(self) -> Iterator[RejectedEpisode]:
         """Compare every episode's bytes with its checksum; the damaged ones, and what is missing."""
         yield from self.lost
         for number, record in enumerate(self.records, 1):
             if checksum(self.part(name, record) for name in self.arrays) != record["checksum"]:
-                yield Problem(str(self.path), number, "its bytes are not those that were written")
+                yield RejectedEpisode(str(self.path), number, "its bytes are not those that were written")
 
 
 class StoreWriter:
@@ -118,7 +118,7 @@ class StoreWriter:
         self._bytes, self._since_sync, self._since = 0, 0, time.monotonic()
 
     @classmethod
-    def create(cls, path: Path | str, spec: Spec) -> Self:
+    def create(cls, path: Path | str, spec: DatasetSpec) -> Self:
         """A new store in an empty folder, a new one, or that of a run that has just begun."""
         path = Path(path)
         if path.exists() and (not path.is_dir() or any(file.name not in RUN_FILES for file in path.iterdir())):
@@ -131,7 +131,7 @@ class StoreWriter:
     def append_to(cls, path: Path | str, *, repair: bool = False) -> Self:
         """A store that is there; what a killed writer left unfinished is cut off.
 
-        Episodes that the index has and a column lacks, as after a power cut, are given up only with `repair`.
+        Dataset that the index has and a column lacks, as after a power cut, are given up only with `repair`.
         """
         return cls(Path(path), repair=repair)
 
@@ -157,7 +157,7 @@ class StoreWriter:
         if self._bytes >= BUFFERED_BYTES or time.monotonic() - self._since >= BUFFERED_SECONDS:
             self.flush()
 
-    def set_aside(self, problem: Problem) -> None:
+    def set_aside(self, problem: RejectedEpisode) -> None:
         """Note an episode that is not taken, and why."""
         self.flush()
         put(self._aside, (runs.to_json(problem._asdict()) + "\n").encode())
@@ -211,7 +211,7 @@ def is_store(path: Path) -> bool:
     return (path / CONFIG).is_file()
 
 
-def read_spec(path: Path) -> Spec:
+def read_spec(path: Path) -> DatasetSpec:
     """What the episodes of a store share."""
     if not is_store(path):
         raise ValueError(f"{path}: is not a store of episodes (it has no {CONFIG})")
@@ -224,12 +224,12 @@ def read_spec(path: Path) -> Spec:
     if set(config) != set(kinds) or any(type(config[name]) is not kind for name, kind in kinds.items()):
         raise ValueError(f"{path / CONFIG}: must hold format, {', '.join(kinds)}, each of its kind")
     try:
-        return Spec(**config)
+        return DatasetSpec(**config)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path / CONFIG}: {error}") from None
 
 
-def read_index(path: Path, spec: Spec) -> tuple[Array, list[str], list[Problem]]:
+def read_index(path: Path, spec: DatasetSpec) -> tuple[Array, list[str], list[RejectedEpisode]]:
     """The records of the episodes that are there whole, all texts, and what a column lacks of other episodes.
 
     The index is read first: what it names was written before it, even while someone is writing.
@@ -251,7 +251,9 @@ def read_index(path: Path, spec: Spec) -> tuple[Array, list[str], list[Problem]]
         if not there.all():
             wanted, short = int(index[-1][which[0]] + index[-1][which[1]]), int((~there).sum())
             lost.append(
-                Problem(str(file), 0, f"holds {entries:,} of {wanted:,} entries, so {short:,} episodes are lost")
+                RejectedEpisode(
+                    str(file), 0, f"holds {entries:,} of {wanted:,} entries, so {short:,} episodes are lost"
+                )
             )
         whole = whole if len(whole) <= there.sum() else index[: int(there.sum())]
     return whole, texts, lost
@@ -270,13 +272,15 @@ def check_records(path: Path, index: Array, texts: int) -> None:
         raise ValueError(f"{path / TEXTS}: lacks names that episodes have (it holds {texts})")
 
 
-def read_problems(path: Path) -> list[Problem]:
+def read_problems(path: Path) -> list[RejectedEpisode]:
     """The episodes that were set aside."""
     found = []
     for number, line in enumerate(runs.read_lines(path / SET_ASIDE), 1):
-        if [type(line.get(name)) for name in Problem._fields] != [str, int, str] or len(line) != len(Problem._fields):
+        if [type(line.get(name)) for name in RejectedEpisode._fields] != [str, int, str] or len(line) != len(
+            RejectedEpisode._fields
+        ):
             raise ValueError(f"{path / SET_ASIDE}, line {number}: is no source, line and reason")
-        found.append(Problem(**line))
+        found.append(RejectedEpisode(**line))
     return found
 
 

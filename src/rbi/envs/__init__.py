@@ -1,11 +1,11 @@
 """Worlds to act in, behind one seam."""
 
-from rbi.envs.seam import Seen, VectorEnv, World
+from rbi.envs.types import EnvConfig, TimeStep, VectorEnv
 
-__all__ = ["Seen", "VectorEnv", "World", "check", "make"]
+__all__ = ["TimeStep", "VectorEnv", "EnvConfig", "check", "make"]
 
 
-def make(world: World, players: int, threads: int = 0, *, at_once: bool = False) -> VectorEnv:
+def make(world: EnvConfig, players: int, threads: int = 0, *, at_once: bool = False) -> VectorEnv:
     """Environments side by side: Atari games in C++ threads, all others through Gymnasium.
 
     `threads`: of the emulator, 0 for one a core. `at_once`: games do not move while other work is done.
@@ -19,7 +19,7 @@ def make(world: World, players: int, threads: int = 0, *, at_once: bool = False)
     return GymVector(world, players)
 
 
-def check(world: World) -> None:
+def check(world: EnvConfig) -> None:
     """Refuse an environment that does not exist or cannot be learned, without making many of them."""
     if world.atari:
         from rbi.envs import atari

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rbi.envs.seam import Seen, World
+from rbi.envs.types import EnvConfig, TimeStep
 from rbi.returns import GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED
 
 STACK = 4
@@ -35,7 +35,7 @@ def check(id_: str) -> str:
     return game
 
 
-def emulators(world: World, players: int, threads: int = 0, **changes: Any) -> Any:
+def emulators(world: EnvConfig, players: int, threads: int = 0, **changes: Any) -> Any:
     """ale-py's vector environment: raw rewards, one frame at a time, whole games."""
     game = check(world.id)
     import ale_py
@@ -60,7 +60,7 @@ class AtariVector:
     frame: tuple[int, ...] = (84, 84)
     stack = STACK
 
-    def __init__(self, world: World, players: int, threads: int = 0, *, at_once: bool = False) -> None:
+    def __init__(self, world: EnvConfig, players: int, threads: int = 0, *, at_once: bool = False) -> None:
         """With `at_once` games have moved when `send` returns: beside a learner on the same cores both are slower."""
         self.world, self.players, self.at_once = world, players, at_once
         self.envs = emulators(world, players, threads)
@@ -70,11 +70,11 @@ class AtariVector:
         self.over = np.zeros(players, dtype=bool)
         self.moving = False
 
-    def reset(self, seed: int | None) -> Seen:
+    def reset(self, seed: int | None) -> TimeStep:
         frames, info = self.envs.reset(seed=seed)
         self.lives, self.over = info["lives"], np.zeros(self.players, dtype=bool)
         none = np.zeros(self.players)
-        return Seen(frames[:, 0], np.ones(self.players, dtype=bool), none.astype(np.float32), none.astype(np.uint8))
+        return TimeStep(frames[:, 0], np.ones(self.players, dtype=bool), none.astype(np.float32), none.astype(np.uint8))
 
     def send(self, actions: np.ndarray[Any, Any]) -> None:
         self.moving = True
@@ -82,14 +82,14 @@ class AtariVector:
         if self.at_once:
             self.received = self.envs.recv()
 
-    def recv(self) -> Seen:
+    def recv(self) -> TimeStep:
         self.moving = False
         frames, rewards, terminated, truncated, info = self.received if self.at_once else self.envs.recv()
         first, lives = self.over, info["lives"]
         fewer = (lives < self.lives) & ~first
         end = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, np.where(fewer, LIFE_LOST, GOES_ON)))
         self.lives, self.over = lives, terminated | truncated
-        return Seen(frames[:, 0], first, rewards.astype(np.float32), end.astype(np.uint8))
+        return TimeStep(frames[:, 0], first, rewards.astype(np.float32), end.astype(np.uint8))
 
     def state(self) -> bytes | None:
         return None  # the vector environment shows no state of its emulators
@@ -104,13 +104,13 @@ class AtariVector:
 class AtariScreen:
     """One game, and beside it the same game in colour: same seed, same actions, so the same moments."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: EnvConfig) -> None:
         self.grey = AtariVector(world, 1)
         self.coloured = emulators(world, 1, img_height=210, img_width=160, grayscale=False)
         self.frame, self.stack, self.actions = self.grey.frame, self.grey.stack, self.grey.actions
         self.picture = np.zeros((210, 160, 3), dtype=np.uint8)
 
-    def reset(self, seed: int | None) -> Seen:
+    def reset(self, seed: int | None) -> TimeStep:
         self.picture = self.coloured.reset(seed=seed)[0][0, 0]
         return self.grey.reset(seed)
 
@@ -118,7 +118,7 @@ class AtariScreen:
         self.coloured.send(actions)
         self.grey.send(actions)
 
-    def recv(self) -> Seen:
+    def recv(self) -> TimeStep:
         self.picture = self.coloured.recv()[0][0, 0]
         return self.grey.recv()
 

@@ -9,14 +9,14 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rbi.envs.seam import Seen, World
+from rbi.envs.types import EnvConfig, TimeStep
 from rbi.returns import GOES_ON, TERMINATED, TRUNCATED
 
 
 class GymVector:
     """Gymnasium environments, stepped one after the other when their results are asked for."""
 
-    def __init__(self, world: World, players: int, *, rendered: bool = False) -> None:
+    def __init__(self, world: EnvConfig, players: int, *, rendered: bool = False) -> None:
         self.world, self.players = world, players
         mode = "rgb_array" if rendered else None
         self.envs = [make_one(world.id, mode)]
@@ -31,7 +31,7 @@ class GymVector:
         self.moving = False
         self.pending = np.zeros(players, dtype=np.int64)
 
-    def reset(self, seed: int | None) -> Seen:
+    def reset(self, seed: int | None) -> TimeStep:
         self.over[:] = False
         with self.named():
             frames = [
@@ -39,13 +39,13 @@ class GymVector:
             ]
         none = np.zeros(self.players)
         first = np.ones(self.players, dtype=bool)
-        return Seen(np.stack(frames), first, none.astype(np.float32), none.astype(np.uint8))
+        return TimeStep(np.stack(frames), first, none.astype(np.float32), none.astype(np.uint8))
 
     def send(self, actions: np.ndarray[Any, Any]) -> None:
         self.moving = True
         self.pending[:] = actions
 
-    def recv(self) -> Seen:
+    def recv(self) -> TimeStep:
         self.moving = False
         frames = []
         first, reward = self.over.copy(), np.zeros(self.players, dtype=np.float32)
@@ -60,7 +60,7 @@ class GymVector:
                     end[i] = TERMINATED if terminated else TRUNCATED if truncated else GOES_ON
                 frames.append(self.read(observation))
         self.over = end != GOES_ON
-        return Seen(np.stack(frames), first, reward, end)
+        return TimeStep(np.stack(frames), first, reward, end)
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:

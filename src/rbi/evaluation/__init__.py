@@ -1,15 +1,13 @@
 """Policies and other players at play: scores under a stated protocol, films, recordings of episodes."""
 
-from rbi.evaluation.arena import Arena, play
-from rbi.evaluation.outcomes import EpisodeScores, Outcome, RecentScores
-from rbi.evaluation.rollout import Protocol
-from rbi.evaluation.scores import PUBLISHED, human_normalised, summary
+from rbi.evaluation.comparison import PUBLISHED, human_normalised, summary
+from rbi.evaluation.rollouts import Arena, EpisodeResult, EpisodeScores, Protocol, RecentScores, play
 
 __all__ = [
     "PUBLISHED",
     "Arena",
     "EpisodeScores",
-    "Outcome",
+    "EpisodeResult",
     "Protocol",
     "RecentScores",
     "human_normalised",

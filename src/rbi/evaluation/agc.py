@@ -19,21 +19,12 @@ import numpy as np
 
 from rbi import runs
 from rbi.data.episode import Array
-from rbi.data.readers.agc import ENVS
+from rbi.data.formats.agc import ENVS
 from rbi.data.writers.agc import Rows, Version, write_episode
 from rbi.envs.atari import FrameByFrame
 from rbi.evaluation.colours import repainted
 from rbi.evaluation.console_players import SKILLED, Player, Restless
-from rbi.evaluation.defects import (
-    Defects,
-    Injected,
-    blank_icons,
-    break_files,
-    copy_episode,
-    draw,
-    drifted,
-    wrong_score,
-)
+from rbi.evaluation.defects import Defects, Injected, blank_icons, break_files, copy_episode, draw, drifted, wrong_score
 
 QBERT_LIVES = 8  # where its memory counts them: 2, 1, 0, 255, and 254 when the game is over
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from rbi import runs
 from rbi.data.episode import Array
-from rbi.data.readers.agc_text import ACTIONS, FIRST_ROW, identity_of
+from rbi.data.formats.agc_text import ACTIONS, FIRST_ROW, identity_of
 from rbi.data.writers.agc import OFFSET, Rows, screens_folder, text_file
 
 OFFSETS = (0, 1, 3, 4)

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rbi.data import Episode, Spec
-from rbi.data.episode import Array
-from rbi.envs import Seen, VectorEnv
-from rbi.evaluation.rollout import black, stacked
+from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.envs.types import TimeStep, VectorEnv
+from rbi.evaluation.rollouts import black, stacked
 from rbi.evaluation.scripted import Mind
+from rbi.observations import ObservationSpec
 from rbi.returns import LIFE_LOST, TERMINATED, TRUNCATED
-from rbi.sight import Sight
 
 MOST_DELAY = 60
 
@@ -59,7 +58,7 @@ class Slot:
         self.pending: deque[tuple[int, float]] = deque([(0, 1.0)] * self.player.delay)
         self.watching = True
 
-    def episode(self, spec: Spec, source: str, line: int, *, quits: bool) -> Episode:
+    def episode(self, spec: DatasetSpec, source: str, line: int, *, quits: bool) -> Episode:
         """What was recorded since `begin`, as an episode."""
         self.played, self.watching = self.played + 1, False
         ends = np.array(self.ends)
@@ -84,7 +83,7 @@ class Recorder:
     """Plays and keeps. `episodes()` yields whole episodes; what an unfinished one would be is not."""
 
     def __init__(
-        self, worlds: VectorEnv, players: Sequence[Player], spec: Spec, source: str, rng: np.random.Generator
+        self, worlds: VectorEnv, players: Sequence[Player], spec: DatasetSpec, source: str, rng: np.random.Generator
     ) -> None:
         if len(players) != worlds.players:
             raise ValueError(f"{len(players)} players for {worlds.players} environments")
@@ -96,7 +95,7 @@ class Recorder:
         self.minds = [
             (mind, np.flatnonzero([id(player.mind) == key for player in players])) for key, mind in minds.items()
         ]
-        self.states = black(Sight(spec.frame, spec.stack, spec.actions), len(players))
+        self.states = black(ObservationSpec(spec.frame, spec.stack, spec.actions), len(players))
         self.steps = self.kept = 0
 
     def episodes(self, wanted: int | None, steps: int | None, share: Sequence[int] | None = None) -> Iterator[Episode]:
@@ -122,7 +121,7 @@ class Recorder:
                 yield from self.cut_off()
                 return
 
-    def decide(self, seen: Seen) -> tuple[Array, Array]:
+    def decide(self, seen: TimeStep) -> tuple[Array, Array]:
         """Every player's action, and the probability that it had."""
         stacked(self.states, seen)
         probs = np.empty((len(self.slots), self.spec.actions))
@@ -145,7 +144,7 @@ class Recorder:
                 slot.probs.append(prob)
         return done
 
-    def keep(self, i: int, seen: Seen, *, leaving: bool) -> Episode | None:
+    def keep(self, i: int, seen: TimeStep, *, leaving: bool) -> Episode | None:
         """Add what slot i saw; its episode, if that was the end of it."""
         slot = self.slots[i]
         if seen.first[i]:
@@ -178,3 +177,40 @@ def shares(episodes: int, players: int) -> list[int]:
     [3, 2, 2]
     """
     return [episodes // players + (i < episodes % players) for i in range(players)]
+
+
+# ---- from rbi.evaluation.crowd: A crowd of players of mixed skill: the stand-in for people, where there are none.
+#
+# Every player has one mind (a policy of some age, or a script) and a manner of its own: how often it presses something
+# at random, how late its actions come, how readily it leaves. docs/guide.md says how this differs from people.
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """How different the players of a crowd are."""
+
+    epsilon: float = 0.3
+    """Random actions: each player's probability is drawn between 0 and this, small ones more often."""
+    delay: int = 2
+    """Actions come late by 0 to so many steps."""
+    quits: float = 0.0005
+    """Half of the players may leave, with a probability in each step of up to this."""
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "quits"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"--manners.{name} {getattr(self, name)}: must lie in [0, 1]")
+        if not 0 <= self.delay <= MOST_DELAY:
+            raise ValueError(f"--manners.delay {self.delay}: must lie in [0, {MOST_DELAY}]")
+
+    def crowd(self, players: int, minds: Sequence[tuple[str, Mind]], rng: np.random.Generator) -> list[Player]:
+        """So many players; minds take turns, so that each has as many players as the others."""
+        found = []
+        for number in range(players):
+            name, mind = minds[number % len(minds)]
+            epsilon = round(self.epsilon * float(rng.random()) ** 2, 4)
+            delay = int(rng.integers(self.delay + 1))
+            quits = round(self.quits * float(rng.random()), 6) if rng.random() < 0.5 else 0.0
+            told = f"{number:03} {name}, random {epsilon:g}, late {delay}, leaves {quits:g}"
+            found.append(Player(told, mind, epsilon, delay, quits))
+        return found

@@ -5,8 +5,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rbi.envs import World, make
-from rbi.evaluation.scores import game_name
+from rbi.envs import make
+from rbi.envs.types import EnvConfig
+from rbi.evaluation.comparison import game_name
 
 Array = np.ndarray[Any, Any]
 NO_OP, FIRE, RIGHT, LEFT = range(4)  # the first actions of both paddle games; in Pong right is up and left is down
@@ -76,7 +77,7 @@ class Climbs:
     @staticmethod
     def played(env: str, way: list[int]) -> Array:
         """The frames of the known game, one more than it has steps."""
-        world = make(World(env, no_ops=0), 1, 1)
+        world = make(EnvConfig(env, no_ops=0), 1, 1)
         frames = [world.reset(0).frame[0].copy()]
         for action in way:
             world.send(np.array([action]))

@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 
 from rbi import runs
-from rbi.envs import World
-from rbi.evaluation.rollout import Protocol, black, fits, stacked
+from rbi.envs.types import EnvConfig
+from rbi.evaluation.rollouts import Protocol, black, fits, stacked
 from rbi.policy import Policy
 from rbi.returns import TERMINATED, TRUNCATED
 
@@ -32,7 +32,7 @@ def episode(policy: Policy, protocol: Protocol, env: str, seed: int) -> Iterator
     """The screens `[H, W, 3]` of one episode."""
     world = watched(protocol.world(env))
     fits(policy, world, env)
-    rng, states = np.random.default_rng(seed), black(policy.sight, 1)
+    rng, states = np.random.default_rng(seed), black(policy.obs_spec, 1)
     seen = world.reset(int(rng.integers(2**30)))
     for _ in range(LONGEST):
         yield world.screen()
@@ -40,13 +40,13 @@ def episode(policy: Policy, protocol: Protocol, env: str, seed: int) -> Iterator
             break
         actions = policy.act(stacked(states, seen), rng)
         if rng.random() < protocol.epsilon:
-            actions = rng.integers(policy.sight.actions, size=1)
+            actions = rng.integers(policy.obs_spec.actions, size=1)
         world.send(actions)
         seen = world.recv()
     world.close()
 
 
-def watched(world: World) -> Any:
+def watched(world: EnvConfig) -> Any:
     """One environment that shows its screen."""
     if world.atari:
         from rbi.envs.atari import AtariScreen

@@ -3,15 +3,16 @@
 Arms are the last axis. In the two-armed case arm 1 (the paper's a_2) is the better one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
-from rbi.lab.sampling import draw
-from rbi.rules import Rule
+from rbi import measures
+from rbi.lab.estimates import draw
+from rbi.rules.types import Rule
 
 Floats = np.ndarray
 NO_SAMPLE = 1e12
@@ -152,3 +153,44 @@ def curve(
     lower, median, upper = np.quantile(kept, (0.25, 0.5, 0.75), axis=1)
     error = kept.std(1) / np.sqrt(repetitions)
     return Curve(tuple(times.tolist()), *(tuple(x.tolist()) for x in (kept.mean(1), error, lower, median, upper)))
+
+
+# ---- from rbi.lab.one_state: Every rule on one state: what it does to beta, what it promises, and what estimation errors can cost it.
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rule's step from beta. `promise` is what it gains if the advantages are right, `risk` is one standard
+    deviation of what errors in them can cost (independent errors, N_s visits: the paper's section 2.3)."""
+
+    rule: str
+    pi: tuple[float, ...]
+    c_min: float
+    c_max: float
+    total_variation: float
+    kl: float
+    promise: float
+    risk: float
+
+
+def steps(
+    rules: Sequence[Rule], beta: Sequence[float], advantage: Sequence[float], *, visits: int, return_std: float
+) -> list[Step]:
+    """The step of each rule, in the order given."""
+    return [one_step(rule, np.asarray(beta, float), np.asarray(advantage, float), visits, return_std) for rule in rules]
+
+
+def one_step(rule: Rule, beta: np.ndarray, advantage: np.ndarray, visits: int, return_std: float) -> Step:
+    pi = rule(beta, advantage)
+    ratio = measures.reroute_bounds(pi, beta)
+    variance = measures.penalty_term(pi, beta).sum() * return_std**2 / visits
+    return Step(
+        rule=str(rule),
+        pi=tuple(pi.tolist()),
+        c_min=float(ratio.c_min),
+        c_max=float(ratio.c_max),
+        total_variation=float(measures.total_variation(pi, beta)),
+        kl=float(measures.kl(pi, beta)),
+        promise=float(measures.improvement_step(pi, advantage, beta=beta)),
+        risk=float(np.sqrt(variance)),
+    )

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from rbi.lab.mdp import MDP, Floats
-from rbi.lab.sampling import draw
 
 
 @dataclass(frozen=True)
@@ -133,3 +132,17 @@ def td_error_bound(discount: float, n: int, phases: int, failure: float, samples
     """
     bias = discount ** (n * phases)
     return float((1 - bias) / (1 - discount) * np.sqrt(3 * np.log(n / failure) / samples) + bias)
+
+
+# ---- from rbi.lab.sampling: Drawing from many distributions at once.
+
+
+def draw(probs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """One index a row of `probs` `[R, n]`; what rows lack to 1 counts for the last index."""
+    left = rng.random(len(probs))
+    index = np.zeros(len(probs), dtype=np.intp)
+    for column in probs.T[:-1]:
+        left = left - column
+        index += left > 0
+        left = np.where(left > 0, left, -1.0)  # found: stays so
+    return index

@@ -16,13 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rbi.data import Batch, Sampler
-from rbi.nets.from_logs import LogNetConfig, LogNetworks
-from rbi.nets.trained import Trained
-from rbi.offline.learning import Looks, means
-from rbi.offline.losses import chosen, large_margin, td_error
-from rbi.offline.priorities import Priorities
-from rbi.offline.td import Target, among, legal_ahead, refuse_dropout, refuse_unfit, without_dropout
+from rbi.data.sampler import Batch, Sampler
+from rbi.losses import chosen, large_margin, td_error
+from rbi.networks import LogNetConfig, LogNetworks
+from rbi.offline.bcq_cql import Target, among, legal_ahead, refuse_dropout, refuse_unfit, without_dropout
+from rbi.offline.behavior_q import Looks, means
+from rbi.optim import Trained
 from rbi.returns import huber
 
 METRICS = ("dqfd_loss", "dqfd_1_step", "dqfd_n_step", "dqfd_margin", "dqfd_l2", "dqfd_q", "dqfd_importance")
@@ -83,7 +82,7 @@ class Dqfd:
         refuse_unlike(config, one_step, n_step)
         for sampler in (one_step, n_step):
             refuse_unfit(networks, sampler)
-        self.config, self.networks, self.sight = config, networks.train(), networks.sight
+        self.config, self.networks, self.obs_spec = config, networks.train(), networks.obs_spec
         self.one_step, self.n_step, self.device = one_step, n_step, one_step.device
         both = np.intersect1d(one_step.usable, n_step.usable)
         if not len(both):
@@ -107,7 +106,7 @@ class Dqfd:
         steps = self.steps.index_select(0, positions)
         near, far = self.one_step.batch(steps), self.n_step.batch(steps)
         ahead, ahead_far = self.ahead(near, far)
-        q, _ = self.networks.q(self.sight.look(near.states, torch.float32))
+        q, _ = self.networks.q(self.obs_spec.look(near.states, torch.float32))
         error = td_error(q, near.actions, near.returns, near.discount, ahead)
         error_far = td_error(q, far.actions, far.returns, far.discount, ahead_far)
         behind = large_margin(among(q, near.legal), near.actions, self.config.margin)
@@ -125,7 +124,7 @@ class Dqfd:
         """V one step and n steps ahead, `[B]` each: both in one pass through each network."""
         assert near.next_states is not None
         assert far.next_states is not None
-        seen = self.sight.look(torch.cat([near.next_states, far.next_states]), torch.float32)
+        seen = self.obs_spec.look(torch.cat([near.next_states, far.next_states]), torch.float32)
         legal = [table.index_select(0, near.steps) for table in self.legal_ahead if table is not None]
         first, second = self.target.ahead(seen, torch.cat(legal) if legal else None).chunk(2)
         return first, second
@@ -161,3 +160,56 @@ def refuse_unlike(config: DqfdConfig, one_step: Sampler, n_step: Sampler) -> Non
         raise ValueError("one_step and n_step: their settings must be the same, but for the steps of a return")
     if one_step.mass is not None or n_step.mass is not None:
         raise ValueError("weights: DQfD draws by its own priorities")
+
+
+# ---- from rbi.offline.priorities: Prioritised drawing from data that does not grow.      (Schaul et al. 2016)
+#
+#     p_i = (|error_i| + constant)^exponent,    P(i) = p_i / sum_j p_j,    w_i = (1 / (N P(i)))^importance / max_batch w
+#
+# Priorities lie in rows. Drawing takes two steps, first a row by the rows' sums, then a place in it, so no draw scans
+# everything, and sums are taken afresh from one row each, so none drifts.
+
+ROW = 1024
+
+
+class Priorities:
+    """A priority for each of `count` positions, at first 1 for all. Nothing here waits for the device."""
+
+    def __init__(self, count: int, exponent: float, importance: float, constant: float, device: torch.device) -> None:
+        if count < 1:
+            raise ValueError(f"count = {count}: there must be something to draw")
+        for name, value in (("exponent", exponent), ("importance", importance)):
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} = {value}: must lie in [0, 1]")
+        if not 0 < constant < torch.inf:
+            raise ValueError(f"constant = {constant}: must be positive, or what is well known is never drawn again")
+        self.exponent, self.importance, self.constant, self.device = exponent, importance, constant, device
+        self.priority = torch.zeros((-(-count // ROW), ROW), device=device)
+        self.priority.view(-1)[:count] = 1.0  # what lies behind the last position keeps 0: it cannot be drawn
+        self.mass = self.priority.sum(1, dtype=torch.float64)
+
+    def draw(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Positions `[B]`, spread evenly over the mass, and their importance weights `[B]`."""
+        uniform = torch.rand(size, device=self.device, dtype=torch.float64, generator=generator)
+        edges = self.mass.cumsum(0)
+        at = (torch.arange(size, device=self.device) + uniform) / size * edges[-1]
+        row = torch.searchsorted(edges, at, right=True).clamp_(max=len(self.mass) - 1)
+        inside = self.priority.index_select(0, row).cumsum(1, dtype=torch.float64)
+        left = (at - edges[row] + self.mass[row]).clamp_(min=0)
+        left = torch.minimum(left, inside[:, -1] * (1 - 1e-9))  # rounding must not lead beyond the row
+        place = torch.searchsorted(inside, left[:, None], right=True).squeeze(1).clamp_(max=ROW - 1)
+        positions = row * ROW + place
+        likely = self.priority.view(-1).index_select(0, positions)
+        return positions, (likely.amin() / likely) ** self.importance  # N and the sum cancel
+
+    def renew(self, positions: Tensor, errors: Tensor) -> None:
+        """Give positions the priorities of their newest errors; of one that comes twice the larger counts."""
+        found = (errors.to(self.device).abs() + self.constant) ** self.exponent
+        flat = self.priority.view(-1)
+        flat.index_fill_(0, positions, 0.0).scatter_reduce_(0, positions, found, "amax")
+        rows = positions // ROW
+        self.mass.index_copy_(0, rows, self.priority.index_select(0, rows).sum(1, dtype=torch.float64))
+
+    def state(self) -> dict[str, Tensor]:
+        """All that changes, without a copy."""
+        return {"priority": self.priority, "priority_mass": self.mass}

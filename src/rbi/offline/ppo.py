@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from rbi import measures
-from rbi.data import Sampler
-from rbi.nets.from_logs import LogNetworks
-from rbi.nets.trained import Trained
-from rbi.offline.learning import Looks, frozen, means
+from rbi.data.sampler import Sampler
+from rbi.networks import LogNetworks
+from rbi.offline.behavior_q import Looks, frozen, means
+from rbi.optim import Trained
 
 METRICS = ("ppo_objective",)
 
@@ -48,11 +48,11 @@ class PpoAscent:
     def __init__(self, config: AscentConfig, learned: LogNetworks, sampler: Sampler, temperature: float = 1.0) -> None:
         assert learned.pi is not None
         self.config, self.learned, self.sampler, self.temperature = config, learned.eval(), sampler, temperature
-        self.sight, self.beta = learned.sight, learned.pi
+        self.obs_spec, self.beta = learned.obs_spec, learned.pi
         self.pi = copy.deepcopy(learned.pi).eval()
         self.trained = Trained(self.pi, sampler.device, config.learning_rate)
         self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=sampler.device)
-        self.looks = Looks(sampler, self.sight)
+        self.looks = Looks(sampler, self.obs_spec)
         self.steady: Looks | None = self.looks
         self.updates = 0
 

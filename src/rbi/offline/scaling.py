@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from rbi.data import Sampler
-from rbi.nets.from_logs import LogNet, LogNetworks, Normalised
-from rbi.offline.calibration import Array
-from rbi.offline.learning import frozen
+from rbi.data.episode import Array
+from rbi.data.sampler import Sampler
+from rbi.networks import LogNet, LogNetworks, Normalised
+from rbi.offline.behavior_q import frozen
 
 
 class Scaling(NamedTuple):
@@ -35,7 +35,7 @@ def scaling_of(sampler: Sampler) -> Scaling:
     known = sampler.from_ if sampler.whole is None else sampler.from_[sampler.whole[sampler.from_]]
     returns = sampler.returns[known].double().cpu().numpy()
     mean, spread = float(returns.mean()), float(returns.std()) or 1.0
-    if sampler.data.spec.pictures:
+    if sampler.data.spec.is_image:
         return Scaling(None, None, mean, spread)
     seen = sampler.frames[sampler.place[sampler.from_]].double().cpu().numpy()
     shift = seen.mean(0) if sampler.stack == 1 else np.zeros(seen.shape[1])
@@ -57,7 +57,7 @@ def unscaled(networks: LogNetworks, by: Scaling) -> LogNetworks:
     found = frozen(networks)
     assert found.pi is not None
     for net in (found.pi.net, found.q.net):
-        look_at_numbers_as_they_are(net, by, networks.sight.stack)
+        look_at_numbers_as_they_are(net, by, networks.obs_spec.stack)
     heads = found.q.net.heads
     with torch.no_grad():
         heads.weight.mul_(by.spread)

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from rbi.report.style import ACCENT, DARK, GREY, LINES, LOOK
-from rbi.rules import Reroute, TotalVariation, parse_rule
+from rbi.rules.types import Reroute, TotalVariation, parse_rule
 from rbi.runs import Run
 
 SHOWN_ACTIONS, SHOWN_STEPS = 20, 10

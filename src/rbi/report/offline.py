@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from rbi.evaluation import comparison
-from rbi.evaluation.scores import game_name
+from rbi.evaluation.comparison import game_name
 from rbi.report.style import DARK, LINES, LOOK
 from rbi.runs import Run
 

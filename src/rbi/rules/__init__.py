@@ -7,27 +7,15 @@ and `fused.py` (Max-Reroute as one CUDA kernel).
 """
 
 from rbi.rules.counts import count_bounds
-from rbi.rules.divergence import backward_kl, forward_kl
-from rbi.rules.linear import greedy, max_ppo, max_reroute, max_tv
-from rbi.rules.named import (
-    PPO,
-    BackwardKL,
-    Behavior,
-    Familiar,
-    ForwardKL,
-    Greedy,
-    Reroute,
-    Rule,
-    TotalVariation,
-    parse_rule,
-)
-from rbi.rules.policies import familiar, floor, mix
+from rbi.rules.kl import backward_kl, forward_kl
+from rbi.rules.linear import bcq, floor, greedy, max_ppo, max_reroute, max_tv, mix
+from rbi.rules.types import BCQ, PPO, BackwardKL, Behavior, ForwardKL, Greedy, Reroute, Rule, TotalVariation, parse_rule
 
 __all__ = [
     "PPO",
     "BackwardKL",
     "Behavior",
-    "Familiar",
+    "BCQ",
     "ForwardKL",
     "Greedy",
     "Reroute",
@@ -35,7 +23,7 @@ __all__ = [
     "TotalVariation",
     "backward_kl",
     "count_bounds",
-    "familiar",
+    "bcq",
     "floor",
     "forward_kl",
     "greedy",

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from rbi.arrays import at_least, computing_dtype, namespace
-from rbi.rules import checks
+from rbi.rules import arrays as checks
+from rbi.rules.arrays import at_least, computing_dtype, namespace
 
 MOST = 1e15  # tries, or tau: more is a mistake
 

@@ -70,6 +70,6 @@ def kernel() -> Any:
         return None
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_TRITON:
         return None
-    from rbi.rules.fused_kernel import max_reroute_kernel
+    from rbi.gpu.kernels import max_reroute_kernel
 
     return max_reroute_kernel

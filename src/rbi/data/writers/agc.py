@@ -17,8 +17,8 @@ from PIL import Image
 
 from rbi import runs
 from rbi.data.episode import Array
-from rbi.data.readers.agc import ENVS
-from rbi.data.readers.agc_text import ACTIONS, FIELDS
+from rbi.data.formats.agc import ENVS
+from rbi.data.formats.agc_text import ACTIONS, FIELDS
 
 OFFSET = 2
 """By how many frames the collectors' rows come later than their screens."""

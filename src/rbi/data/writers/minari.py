@@ -24,12 +24,12 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from rbi.data.episode import Array, Episode, Spec
-from rbi.data.readers.minari import ADDED, OURS
-from rbi.data.readers.seam import needs
+from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.formats.minari import ADDED, OURS
+from rbi.data.formats.seam import needs
 
 
-def write_minari(episodes: Iterable[Episode], spec: Spec, path: Path | str, data_format: str = "hdf5") -> int:
+def write_minari(episodes: Iterable[Episode], spec: DatasetSpec, path: Path | str, data_format: str = "hdf5") -> int:
     """Write episodes as the Minari data set `PATH/data`, which is there whole or not at all; how many there were.
 
     Its id is the folder's name, with -v0 if that has no version: `minari.load_dataset` finds it where
@@ -51,14 +51,14 @@ def write_minari(episodes: Iterable[Episode], spec: Spec, path: Path | str, data
     return count
 
 
-def new_storage(folder: Path, spec: Spec, data_format: str) -> Any:
+def new_storage(folder: Path, spec: DatasetSpec, data_format: str) -> Any:
     """An empty data set in a folder."""
     storage = needs("minari.dataset.minari_storage").MinariStorage
     needs("h5py" if data_format == "hdf5" else "pyarrow")
-    exact = {"jpeg_encoding": False} if spec.pictures else {}
+    exact = {"jpeg_encoding": False} if spec.is_image else {}
     if exact and "jpeg_encoding" not in inspect.signature(storage.new).parameters:
         raise ValueError("this Minari can keep pictures only as JPEG, which is not exact: pip install 'minari>=0.5.4'")
-    low, high = (0, 255) if spec.pictures else (-np.inf, np.inf)
+    low, high = (0, 255) if spec.is_image else (-np.inf, np.inf)
     return storage.new(
         folder,
         observation_space=spaces.Box(low, high, spec.frame, spec.dtype.type),
@@ -69,7 +69,7 @@ def new_storage(folder: Path, spec: Spec, data_format: str) -> Any:
     )
 
 
-def fill(storage: Any, episodes: Iterable[Episode], spec: Spec, name: str) -> int:
+def fill(storage: Any, episodes: Iterable[Episode], spec: DatasetSpec, name: str) -> int:
     """Write the episodes one after the other, then what is said of each."""
     about: list[dict[str, str]] = []
     storage.update_metadata(
@@ -85,7 +85,7 @@ def fill(storage: Any, episodes: Iterable[Episode], spec: Spec, name: str) -> in
     return len(about)
 
 
-def buffers(episodes: Iterable[Episode], spec: Spec, about: list[dict[str, str]]) -> Iterator[Any]:
+def buffers(episodes: Iterable[Episode], spec: DatasetSpec, about: list[dict[str, str]]) -> Iterator[Any]:
     """Episodes as Minari takes them; what it has no place for is added to `about`."""
     buffer = needs("minari.data_collector").EpisodeBuffer
     for episode in episodes:

@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 
 from rbi import runs
-from rbi.data.episode import Array, Episode, Spec
-from rbi.data.readers.parquet import OWN_KEY
-from rbi.data.readers.seam import needs
+from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.formats.parquet import OWN_KEY
+from rbi.data.formats.seam import needs
 
 GROUP_BYTES, ROW_BYTES = 1 << 25, 64
 EACH = ("player", "source", "line", "quit")
 
 
-def write_parquet(episodes: Iterable[Episode], spec: Spec, path: Path) -> None:
+def write_parquet(episodes: Iterable[Episode], spec: DatasetSpec, path: Path) -> None:
     """Write episodes into one file, which appears when it is whole."""
     parquet = needs("pyarrow.parquet")
     schema = schema_of(spec)
@@ -57,7 +57,7 @@ def groups(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
         yield waiting
 
 
-def schema_of(spec: Spec) -> Any:
+def schema_of(spec: DatasetSpec) -> Any:
     """The columns, their types, and what all episodes share."""
     pa = needs("pyarrow")
     observation = pa.from_numpy_dtype(spec.dtype)
@@ -85,7 +85,7 @@ def schema_of(spec: Spec) -> Any:
     return pa.schema(list(columns.items()), metadata={OWN_KEY: json.dumps(asdict(spec))})
 
 
-def to_table(episodes: list[Episode], first: int, spec: Spec, schema: Any) -> Any:
+def to_table(episodes: list[Episode], first: int, spec: DatasetSpec, schema: Any) -> Any:
     """The rows of some episodes, of which the first one has this number."""
     pa = needs("pyarrow")
     for number, episode in enumerate(episodes, first + 1):

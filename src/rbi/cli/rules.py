@@ -1,0 +1,55 @@
+"""`rbi rules`: every improvement rule on one state."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from rbi import runs
+from rbi.cli.command import Command, show, some_rules
+from rbi.lab import bandit as one_state
+from rbi.progress import echo
+from rbi.report import bandit as report
+from rbi.rules.types import parse_rule
+
+
+@dataclass(frozen=True)
+class Rules(Command):
+    """Every improvement rule on one state: probabilities, ratios, what each promises and what it risks."""
+
+    beta: tuple[float, ...] = (0.55, 0.25, 0.12, 0.06, 0.02)
+    """Behaviour policy: one probability an action, summing to 1."""
+    advantage: tuple[float, ...] = (0.0, 0.4, -0.8, -0.2, 1.0)
+    """Estimated advantages (or Q-values), one an action; -inf ranks last."""
+    rules: tuple[str, ...] = (
+        "reroute(0.5,1.5)",
+        "reroute(0,2)",
+        "tv(0.25)",
+        "ppo(0.5)",
+        "forward_kl(1)",
+        "backward_kl(0.1)",
+        "greedy",
+    )
+    """The rules to compare, written like reroute(0.5,1.5)."""
+    visits: int = 100
+    """How often the state was visited: the estimates' error falls with it."""
+    return_std: float = 1.0
+    """Standard deviation of returns."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.visits < 1:
+            raise ValueError(f"--visits = {self.visits}: must be at least 1")
+        if not 0 <= self.return_std <= 1e100:
+            raise ValueError(f"--return-std = {self.return_std}: must be in [0, 1e100]")
+        object.__setattr__(self, "rules", some_rules(self.rules))
+
+    def run(self, argv: Sequence[str]) -> None:
+        rules = [parse_rule(text) for text in self.rules]
+        steps = one_state.steps(rules, self.beta, self.advantage, visits=self.visits, return_std=self.return_std)
+        with self.new_run("rules", argv) as run:
+            for step in steps:
+                run.metric(**asdict(step))
+            run.result({"steps": steps})
+            done = runs.read(run.path)
+            run.figure("rules", report.figure(done))
+        show(report.table(done))
+        echo(f"wrote {run.path} (figures/rules.png)")

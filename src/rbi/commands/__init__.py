@@ -1,1 +1,0 @@
-"""The commands: one file each, settings that the command line fills and that can run."""

@@ -1,0 +1,255 @@
+"""Data sets of d3rlpy: one HDF5 file, of version 2 (arrays for each episode) or 1 (all steps one after the other).
+
+    version 2    columns, num_episodes, version; observations_<i>, actions_<i>, rewards_<i>, terminated_<i>
+    version 1    observations, actions, rewards, terminals, and perhaps episode_terminals; D4RL's timeouts are read too
+
+The observation after the last step is not kept. An episode that is not terminated is truncated. Pictures come channels
+first; those of version 1 may be stacked, `(4, 84, 84)`: then only the newest frame of each stack is kept, since the
+others are those of the steps before. Observations of several parts become one vector.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from rbi.data.dataset import RejectedEpisode
+from rbi.data.episode import MOST_ACTIONS, Array, DatasetSpec, Episode
+from rbi.data.formats.observations import single_frames, unseen, vectors
+from rbi.data.formats.seam import Asked, Outline, needs, outline_of
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+FAULTS = (KeyError, ValueError, OSError, RuntimeError, TypeError)
+"""What h5py raises when it meets something damaged, and we when it makes no sense."""
+FLAT = ("observations", "actions", "rewards", "terminals")
+
+
+def recognises(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            if file.read(len(SIGNATURE)) != SIGNATURE:
+                return False
+    except OSError:
+        return False
+    try:
+        h5py = needs("h5py")
+    except ValueError:
+        return True  # opening it will say what to install
+    try:
+        with h5py.File(path, "r") as file:
+            return {"columns", "num_episodes"} <= file.keys() or all(
+                isinstance(file.get(name), h5py.Dataset) for name in FLAT
+            )
+    except (OSError, RuntimeError):
+        return path.suffix in (".h5", ".hdf5")  # damaged: opening it will say so
+
+
+def open_reader(path: Path, settings: Any) -> "D3rlpyReader":
+    return D3rlpyReader(path, settings.asked)
+
+
+class Steps(NamedTuple):
+    """The steps of an episode as the file holds them; several arrays where observations have several parts."""
+
+    observations: list[Array] | None
+    actions: Array
+    rewards: Array
+    terminated: bool
+
+
+class Layout(Protocol):
+    """Where a file keeps its episodes."""
+
+    def count(self) -> int:
+        """How many there are."""
+
+    def line(self, part: int) -> int:
+        """The episode, or row, at which one begins, from 1."""
+
+    def steps(self, file: Any, part: int, *, look: bool) -> Steps:
+        """Those of an episode; its observations only to look at them."""
+
+    def most(self, file: Any) -> int:
+        """The largest action."""
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """Version 2: names end with the episode's number."""
+
+    episodes: int
+
+    def count(self) -> int:
+        return self.episodes
+
+    def line(self, part: int) -> int:
+        return part + 1
+
+    def steps(self, file: Any, part: int, *, look: bool) -> Steps:
+        seen = None
+        if look:
+            seen = [file[name][()] for name in names_of_parts(file, f"observations_{part}")]
+        actions, rewards, terminated = (file[f"{name}_{part}"][()] for name in ("actions", "rewards", "terminated"))
+        return Steps(seen, actions, rewards, bool(terminated))
+
+    def most(self, file: Any) -> int:
+        names = (f"actions_{part}" for part in range(self.episodes))
+        return max((largest(file[name][()]) for name in names if name in file), default=0)
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Version 1: all rows together. Episode i has those from `starts[i]` up to the next one's."""
+
+    starts: tuple[int, ...]
+    rows: int
+    unfinished: bool
+    """Whether no end comes after the last start."""
+
+    def count(self) -> int:
+        return len(self.starts)
+
+    def line(self, part: int) -> int:
+        return self.starts[part] + 1
+
+    def steps(self, file: Any, part: int, *, look: bool) -> Steps:
+        last = part == len(self.starts) - 1
+        if last and self.unfinished:
+            raise ValueError("an episode without end: no row after it is terminal")
+        rows = slice(self.starts[part], self.rows if last else self.starts[part + 1])
+        seen = [file["observations"][rows]] if look else None
+        actions, rewards, terminals = (np.asarray(file[name][rows]) for name in FLAT[1:])
+        return Steps(seen, actions, rewards, bool(terminals.reshape(-1)[-1]))
+
+    def most(self, file: Any) -> int:
+        return largest(file["actions"][()])
+
+
+class D3rlpyReader:
+    """Episodes of a d3rlpy file; a part is an episode's number."""
+
+    parallel = False
+
+    def __init__(self, path: Path, asked: Asked) -> None:
+        self.path = path
+        with opened(path) as file:
+            try:
+                self.layout = layout_of(file)
+                self.spec = spec_of(file, self.layout, asked)
+            except FAULTS as error:
+                raise ValueError(f"{path}: {told(error)}") from None
+
+    def parts(self) -> Sequence[int]:
+        return range(self.layout.count())
+
+    def read(self, part: int) -> Iterator[Episode | RejectedEpisode]:
+        yield self.episode(part, look=True)
+
+    def outline(self, part: int) -> Iterator[Outline | RejectedEpisode]:
+        found = self.episode(part, look=False)
+        yield found if isinstance(found, RejectedEpisode) else outline_of(found)
+
+    def episode(self, part: int, *, look: bool) -> Episode | RejectedEpisode:
+        """An episode, or what is wrong with it; its observations only to look at them."""
+        line = self.layout.line(part)
+        try:
+            with opened(self.path) as file:
+                found = self.layout.steps(file, part, look=look)
+            steps = len(found.actions)
+            ended = np.arange(steps) == steps - 1
+            episode = Episode(
+                observations=unseen(steps) if found.observations is None else observed(found.observations),
+                actions=found.actions.reshape(steps),
+                rewards=vectors(found.rewards).reshape(steps),
+                terminated=ended & found.terminated,
+                truncated=ended & (not found.terminated),
+                source=self.path.name,
+                line=line,
+            )
+            episode.fits(self.spec if look else replace(self.spec, frame=(1,)))
+            return episode
+        except FAULTS as error:
+            return RejectedEpisode(self.path.name, line, told(error))
+
+
+def opened(path: Path) -> Any:
+    try:
+        return needs("h5py").File(path, "r")
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read as an HDF5 file: {error}") from None
+
+
+def layout_of(file: Any) -> Layout:
+    if "columns" in file:
+        version = file["version"].asstr()[()] if "version" in file else "2.1"
+        if version == "2.0":
+            raise ValueError("is of d3rlpy's version 2.0, which d3rlpy itself no longer reads; write it again")
+        found: Layout = Numbered(int(file["num_episodes"][()]))
+    else:
+        ended = np.zeros(len(file["terminals"]), bool)
+        for name in ("terminals", "episode_terminals", "timeouts"):
+            if name in file:
+                ended |= np.asarray(file[name][()]).reshape(-1) != 0
+        stops = np.flatnonzero(ended) + 1
+        starts = [0, *stops.tolist()]
+        unfinished = starts[-1] < len(ended)
+        found = Flat(tuple(starts if unfinished else starts[:-1]), len(ended), unfinished)
+    if not found.count():
+        raise ValueError("holds no episodes")
+    return found
+
+
+def spec_of(file: Any, layout: Layout, asked: Asked) -> DatasetSpec:
+    """What the episodes share, as the first one shows it."""
+    version_1 = isinstance(layout, Flat)
+    actions = file["actions" if version_1 else "actions_0"]
+    numbered = actions.shape[1:] in ((), (1,)) and whole(actions[:1000] if actions.shape else actions[()])
+    if not numbered:
+        raise ValueError(
+            f"its actions have the shape {actions.shape[1:]} and type {actions.dtype}; "
+            "only numbered actions can be used"
+        )
+    names = ["observations"] if version_1 else names_of_parts(file, "observations_0")
+    frame = observed([file[name][:1] for name in names]).shape[1:]
+    return DatasetSpec(
+        frame,
+        actions=asked.actions or min(layout.most(file) + 1, MOST_ACTIONS),
+        stack=asked.stack or (4 if len(frame) > 1 else 1),
+        env=asked.env,
+    )
+
+
+def names_of_parts(file: Any, name: str) -> list[str]:
+    """An array of this name, or those that make up an observation of several parts."""
+    if name in file:
+        return [name]
+    found: list[str] = []
+    while f"{name}_{len(found)}" in file:
+        found.append(f"{name}_{len(found)}")
+    if not found:
+        raise ValueError(f"has no {name}")
+    return found
+
+
+def observed(parts: list[Array]) -> Array:
+    """Observations as pictures, or as vectors."""
+    if len(parts) == 1 and parts[0].dtype == np.uint8 and parts[0].ndim > 2:
+        return single_frames(parts[0], channels_first=True)
+    return np.concatenate([vectors(part) for part in parts], axis=1)
+
+
+def told(error: Exception) -> str:
+    """An error in one line; a KeyError puts quotes around its text."""
+    return " ".join(str(error).strip("\"'").split())
+
+
+def whole(values: Array) -> bool:
+    return values.dtype.kind in "iub" or bool(np.all(values == np.floor(values)))
+
+
+def largest(actions: Array) -> int:
+    """The largest action that is one at all."""
+    usable = np.isfinite(actions) & (actions >= 0) & (actions < MOST_ACTIONS)
+    return int(np.max(actions, initial=0, where=usable))

@@ -1,0 +1,1 @@
+"""The safe-policy-improvement study."""
