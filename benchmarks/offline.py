@@ -26,8 +26,8 @@ from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.losses import chosen, error_slope, imitation_slope
 from rbi.networks import networks_for
-from rbi.offline.experiment import PRESETS, OneSeed
-from rbi.offline.parallel_learners import advance, lane
+from rbi.offline_rl.experiment import PRESETS, OneSeed
+from rbi.offline_rl.parallel_learners import advance, lane
 from rbi.optim import Trained
 
 RESULTS = Path(__file__).parent / "results"

@@ -20,8 +20,8 @@ from rbi.data.formats import Settings
 from rbi.data.formats.seam import Asked
 from rbi.data.formats.table_settings import TableConfig
 from rbi.data.store import StoreWriter
-from rbi.offline.behavior_q import learn
-from rbi.offline.validation import BestMoments, answers_about, diagnosis
+from rbi.offline_rl.behavior_q import learn
+from rbi.offline_rl.validation import BestMoments, answers_about, diagnosis
 from tests.data.episodes import episode
 
 QUICK = ["--updates", "160", "--batch", "128", "--latent", "16", "--learning-rate", "0.005", "--gamma", "1"]

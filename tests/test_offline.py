@@ -17,7 +17,7 @@ from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.store import StoreWriter
 from rbi.evaluation.recording import Player, Recorder
 from rbi.evaluation.rollouts import Arena
-from rbi.offline.experiment import OneSeed
+from rbi.offline_rl.experiment import OneSeed
 
 ENV = "CartPole-v1"
 NETS = {f"--{part}.nets.latent": 16 for part in ("fit", "dqfd", "bcq", "cql")}

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rbi import runs
-from rbi.offline.behavior_q import LearnsFromLogs
+from rbi.offline_rl.behavior_q import LearnsFromLogs
 
 FOLDER, STATE, TENSORS, REPLAY, WORLDS = (
     "checkpoints", "state.json", "tensors.safetensors", "replay.safetensors", "worlds.bin",

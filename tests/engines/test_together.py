@@ -9,9 +9,9 @@ from rbi.checkpoint import newest
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec
 from rbi.networks import LogNetConfig
-from rbi.offline.behavior_q import FitConfig
-from rbi.offline.experiment import OfflineConfig, OneSeed, with_latent
-from rbi.offline.parallel_learners import BURST, advance, burst_of, lane
+from rbi.offline_rl.behavior_q import FitConfig
+from rbi.offline_rl.experiment import OfflineConfig, OneSeed, with_latent
+from rbi.offline_rl.parallel_learners import BURST, advance, burst_of, lane
 from tests.data.episodes import episode
 from tests.engines.elsewhere import with_random_states_of_a_gpu
 

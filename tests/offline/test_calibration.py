@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
-from rbi.offline.validation import best_temperature, likelihood, log_probs, reliability
+from rbi.offline_rl.validation import best_temperature, likelihood, log_probs, reliability
 
 
 @given(st.integers(0, 2**32), st.floats(0.3, 4.0))

@@ -10,7 +10,7 @@ from pytest import approx
 
 import rbi
 from rbi import runs
-from rbi.offline.policy_diff import Steps, by_feature, changes, low_and_high, mean_over_episodes
+from rbi.offline_rl.policy_diff import Steps, by_feature, changes, low_and_high, mean_over_episodes
 
 
 def some_steps(rng, count, actions, episodes=5, rule=None):

@@ -13,8 +13,8 @@ from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.networks import LogNetConfig, networks_for
 from rbi.observations import ObservationSpec
-from rbi.offline.behavior_q import frozen, learn
-from rbi.offline.dqfd import Dqfd, DqfdConfig
+from rbi.offline_rl.behavior_q import frozen, learn
+from rbi.offline_rl.dqfd import Dqfd, DqfdConfig
 from tests.data.episodes import episode
 
 from .waits import NoWaiting

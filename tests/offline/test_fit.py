@@ -12,7 +12,7 @@ from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.networks import LogNetConfig, _Duel, dropped, networks_for
 from rbi.observations import ObservationSpec
-from rbi.offline.behavior_q import Fit, FitConfig, learn
+from rbi.offline_rl.behavior_q import Fit, FitConfig, learn
 from tests.data.episodes import episode
 
 PLAIN = LogNetConfig(latent=16, input_dropout=0.0, latent_dropout=0.0)

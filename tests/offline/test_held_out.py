@@ -10,8 +10,8 @@ from pytest import approx
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.networks import LogNetConfig, networks_for
 from rbi.observations import ObservationSpec
-from rbi.offline.behavior_q import Fit, FitConfig, learn
-from rbi.offline.validation import Answers, answers, diagnosis, log_probs, split
+from rbi.offline_rl.behavior_q import Fit, FitConfig, learn
+from rbi.offline_rl.validation import Answers, answers, diagnosis, log_probs, split
 
 from .crowds import recorded, world_and_crowd
 

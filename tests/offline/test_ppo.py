@@ -12,8 +12,8 @@ from rbi.data.episode import DatasetSpec
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.networks import LogNetConfig, networks_for
 from rbi.observations import ObservationSpec
-from rbi.offline.behavior_q import learn
-from rbi.offline.ppo import AscentConfig, PpoAscent
+from rbi.offline_rl.behavior_q import learn
+from rbi.offline_rl.ppo import AscentConfig, PpoAscent
 from rbi.policy import Policy
 from tests.data.episodes import episode
 

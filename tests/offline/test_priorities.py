@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rbi.offline.dqfd import ROW, Priorities
+from rbi.offline_rl.dqfd import ROW, Priorities
 
 CPU = torch.device("cpu")
 

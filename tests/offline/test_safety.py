@@ -11,7 +11,7 @@ from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.lab.mdp import performance
 from rbi.networks import LogNetConfig, networks_for
 from rbi.observations import ObservationSpec
-from rbi.offline.behavior_q import Fit, FitConfig, learn
+from rbi.offline_rl.behavior_q import Fit, FitConfig, learn
 from rbi.policy import Policy
 
 from .crowds import recorded, world_and_crowd

@@ -9,8 +9,8 @@ from rbi.data.episode import DatasetSpec
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.networks import LogNetConfig, networks_for
 from rbi.observations import ObservationSpec
-from rbi.offline.behavior_q import Fit, FitConfig
-from rbi.offline.scaling import scale, scaling_of, unscaled
+from rbi.offline_rl.behavior_q import Fit, FitConfig
+from rbi.offline_rl.scaling import scale, scaling_of, unscaled
 from tests.data.episodes import episode
 
 NETS = LogNetConfig(16, 0.0, 0.0)

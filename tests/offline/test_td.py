@@ -15,8 +15,8 @@ from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.lab.mdp import performance
 from rbi.networks import LogNetConfig, networks_for
 from rbi.observations import ObservationSpec
-from rbi.offline.bcq_cql import TdConfig, TemporalDifference, legal_ahead
-from rbi.offline.behavior_q import Fit, FitConfig, frozen, learn
+from rbi.offline_rl.bcq_cql import TdConfig, TemporalDifference, legal_ahead
+from rbi.offline_rl.behavior_q import Fit, FitConfig, frozen, learn
 from rbi.policy import Policy
 from tests.data.episodes import episode
 

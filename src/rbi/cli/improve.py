@@ -20,10 +20,10 @@ from rbi.data.formats.tables import TableReader
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.networks import LogNetConfig, networks_for
 from rbi.observations import ObservationSpec
-from rbi.offline.behavior_q import Fit, FitConfig, learn
-from rbi.offline.policy_diff import Steps, changes
-from rbi.offline.scaling import scale, scaling_of
-from rbi.offline.validation import BestMoments, HeldOut, answers_about, diagnosis, likelihood, log_probs, to_hold_out
+from rbi.offline_rl.behavior_q import Fit, FitConfig, learn
+from rbi.offline_rl.policy_diff import Steps, changes
+from rbi.offline_rl.scaling import scale, scaling_of
+from rbi.offline_rl.validation import BestMoments, HeldOut, answers_about, diagnosis, likelihood, log_probs, to_hold_out
 from rbi.policy import Policy
 from rbi.progress import echo, graceful_stop, track_updates
 from rbi.report import improve as pages

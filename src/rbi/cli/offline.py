@@ -19,7 +19,7 @@ from rbi.cli.study import Study
 from rbi.data.dataset import Dataset
 from rbi.data.formats import load_episodes
 from rbi.evaluation.rollouts import Name
-from rbi.offline.experiment import PEERS, PRESETS, RULES, OfflineConfig, Peer, Preset
+from rbi.offline_rl.experiment import PEERS, PRESETS, RULES, OfflineConfig, Peer, Preset
 from rbi.progress import echo
 from rbi.report import offline as pages
 from rbi.rules.types import parse_rule

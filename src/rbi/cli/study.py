@@ -14,9 +14,9 @@ from rbi.evaluation import comparison
 from rbi.evaluation.comparison import summary
 from rbi.evaluation.rollouts import Arena, Name
 from rbi.evaluation.rollouts import Protocol as Evaluation
-from rbi.offline.experiment import BEHAVIOR, OfflineConfig, OneSeed, Peer, rows
-from rbi.offline.parallel_learners import Lane, advance, lane
-from rbi.offline.ppo import PpoAscent
+from rbi.offline_rl.experiment import BEHAVIOR, OfflineConfig, OneSeed, Peer, rows
+from rbi.offline_rl.parallel_learners import Lane, advance, lane
+from rbi.offline_rl.ppo import PpoAscent
 from rbi.policy import Policy
 from rbi.progress import echo, graceful_stop, track, track_updates
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from rbi.data.sampler import Batch, Sampler
 from rbi.losses import chosen, conservative, double_q, familiar, td_error
 from rbi.networks import LogNetConfig, LogNetworks
-from rbi.offline.behavior_q import Looks, frozen, means
+from rbi.offline_rl.behavior_q import Looks, frozen, means
 from rbi.optim import Trained, attach
 from rbi.returns import huber
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from rbi import measures
 from rbi.data.sampler import Sampler
 from rbi.networks import LogNetworks
-from rbi.offline.behavior_q import Looks, frozen, means
+from rbi.offline_rl.behavior_q import Looks, frozen, means
 from rbi.optim import Trained
 
 METRICS = ("ppo_objective",)

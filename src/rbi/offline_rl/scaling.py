@@ -15,7 +15,7 @@ import torch
 from rbi.data.episode import Array
 from rbi.data.sampler import Sampler
 from rbi.networks import LogNet, LogNetworks, Normalised
-from rbi.offline.behavior_q import frozen
+from rbi.offline_rl.behavior_q import frozen
 
 
 class Scaling(NamedTuple):

@@ -101,7 +101,7 @@ class Fit:
         return self.trained.state() | {"sums": self.sums}
 
 
-# ---- from rbi.offline.learning: What everything that learns from logs has in common, so that an engine can drive it on a processor or a GPU.
+# ---- from rbi.offline_rl.learning: What everything that learns from logs has in common, so that an engine can drive it on a processor or a GPU.
 
 
 class LearnsFromLogs(Protocol):

@@ -12,8 +12,8 @@ from rbi import measures
 from rbi.data.dataset import Dataset
 from rbi.data.sampler import Batch, Sampler, SamplerConfig, returns_of
 from rbi.networks import LogNetworks
-from rbi.offline.behavior_q import Fit, Looks, frozen
-from rbi.offline.scaling import Scaling, unscaled
+from rbi.offline_rl.behavior_q import Fit, Looks, frozen
+from rbi.offline_rl.scaling import Scaling, unscaled
 from rbi.rules.types import Reroute, Rule
 
 Array = np.ndarray[Any, Any]
@@ -57,7 +57,7 @@ def reliability(values: Array, returns: Array, bins: int = 10) -> Reliability:
     return Reliability(means[:, 0], means[:, 1], means[:, 2].astype(int))
 
 
-# ---- from rbi.offline.held_out: What the networks say about episodes that they did not learn from, and what that tells.
+# ---- from rbi.offline_rl.held_out: What the networks say about episodes that they did not learn from, and what that tells.
 
 NEAR = 1e-3  # a ratio this close to a bound of reroute counts as at it
 ASKED_AT_ONCE = 1024  # steps
@@ -162,7 +162,7 @@ def step_taken(held: Answers, rule: Rule, temperature: float) -> dict[str, float
     return found
 
 
-# ---- from rbi.offline.moments: A fit that is looked at now and then on episodes that it does not learn from; of each network the best moment stays.
+# ---- from rbi.offline_rl.moments: A fit that is looked at now and then on episodes that it does not learn from; of each network the best moment stays.
 #
 # beta is judged by how likely it makes what was done, Q by its root mean squared error against what came of it. Networks
 # that go on learning the data by heart get worse on both, each at its own time.

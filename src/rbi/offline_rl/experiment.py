@@ -14,11 +14,11 @@ from rbi.data.dataset import Dataset
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.networks import LogNetConfig, LogNetworks, networks_for
 from rbi.observations import ObservationSpec
-from rbi.offline.bcq_cql import TdConfig, TemporalDifference
-from rbi.offline.behavior_q import Fit, FitConfig, LearnsFromLogs, frozen
-from rbi.offline.dqfd import Dqfd, DqfdConfig
-from rbi.offline.ppo import AscentConfig, PpoAscent
-from rbi.offline.validation import Answers, answers, diagnosis, split, step_taken
+from rbi.offline_rl.bcq_cql import TdConfig, TemporalDifference
+from rbi.offline_rl.behavior_q import Fit, FitConfig, LearnsFromLogs, frozen
+from rbi.offline_rl.dqfd import Dqfd, DqfdConfig
+from rbi.offline_rl.ppo import AscentConfig, PpoAscent
+from rbi.offline_rl.validation import Answers, answers, diagnosis, split, step_taken
 from rbi.policy import Policy
 from rbi.rules.types import BCQ, Behavior, Greedy, Rule, parse_rule
 
@@ -118,7 +118,7 @@ PRESETS: dict[Preset, OfflineConfig] = {
 }
 
 
-# ---- from rbi.offline.one_seed: All that is learned from the data with one seed, and the policies that come of it.
+# ---- from rbi.offline_rl.one_seed: All that is learned from the data with one seed, and the policies that come of it.
 
 DRAWS = ("split", "fit", "dropout", "held", "dqfd", "bcq", "cql", "ppo")
 ASKED = 4096  # held-out steps that a diagnosis looks at

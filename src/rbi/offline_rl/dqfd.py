@@ -19,8 +19,8 @@ from torch import Tensor
 from rbi.data.sampler import Batch, Sampler
 from rbi.losses import chosen, large_margin, td_error
 from rbi.networks import LogNetConfig, LogNetworks
-from rbi.offline.bcq_cql import Target, among, legal_ahead, refuse_dropout, refuse_unfit, without_dropout
-from rbi.offline.behavior_q import Looks, means
+from rbi.offline_rl.bcq_cql import Target, among, legal_ahead, refuse_dropout, refuse_unfit, without_dropout
+from rbi.offline_rl.behavior_q import Looks, means
 from rbi.optim import Trained
 from rbi.returns import huber
 
@@ -162,7 +162,7 @@ def refuse_unlike(config: DqfdConfig, one_step: Sampler, n_step: Sampler) -> Non
         raise ValueError("weights: DQfD draws by its own priorities")
 
 
-# ---- from rbi.offline.priorities: Prioritised drawing from data that does not grow.      (Schaul et al. 2016)
+# ---- from rbi.offline_rl.priorities: Prioritised drawing from data that does not grow.      (Schaul et al. 2016)
 #
 #     p_i = (|error_i| + constant)^exponent,    P(i) = p_i / sum_j p_j,    w_i = (1 / (N P(i)))^importance / max_batch w
 #

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rbi import measures
-from rbi.offline.validation import Array
+from rbi.offline_rl.validation import Array
 
 MOVED = 1e-4  # a probability that changes by less is rounding
 CHANGED = 0.01  # total variation from which a state counts as changed

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from rbi.gpu.streams import Beside, warmed, weights_beside
-from rbi.offline.behavior_q import LearnsFromLogs, Looks
+from rbi.offline_rl.behavior_q import LearnsFromLogs, Looks
 
 AHEAD = 20  # graphs that may wait in a stream before the host waits for it
 BURST = 8  # updates in one graph, where nothing is to be done between them
