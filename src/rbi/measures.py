@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from rbi.rules.arrays import at_least, at_most, computing_dtype, namespace, quiet
 
+BOUND_TOLERANCE = 1e-3  # a ratio this close to a reroute bound counts as at the bound
+
 
 def probability_ratio(pi: Any, beta: Any) -> Any:
     """c = pi / beta, `[..., A]`. Where beta = 0: infinite if pi > 0, and 1 (nothing changed) if pi = 0 too.
@@ -167,6 +169,25 @@ def reroute_bounds(pi: Any, beta: Any) -> RerouteBounds:
     least = xp.min(xp.where(untouched, xp.inf, ratio), axis=-1)
     most = xp.max(xp.where(untouched, -xp.inf, ratio), axis=-1)
     return RerouteBounds(at_most(xp, least, 1.0), at_least(xp, most, 1.0))
+
+
+class BoundHits(NamedTuple):
+    """The actions whose probability ratio is at a reroute bound, boolean `[..., A]` each."""
+
+    at_c_min: Any
+    at_c_max: Any
+
+
+def bound_hits(pi: Any, beta: Any, c_min: Any, c_max: Any, *, tolerance: float = BOUND_TOLERANCE) -> BoundHits:
+    """Whether pi/beta is at c_min or at c_max, action by action: where the reroute constraint is active.
+
+    >>> import numpy as np
+    >>> hits = bound_hits(np.array([.25, .35, .4]), np.array([.5, .3, .2]), 0.5, 2.0)
+    >>> hits.at_c_min, hits.at_c_max
+    (array([ True, False, False]), array([False, False,  True]))
+    """
+    ratio = probability_ratio(pi, beta)
+    return BoundHits(ratio <= c_min + tolerance, ratio >= c_max - tolerance)
 
 
 def is_reroute(pi: Any, beta: Any, c_min: Any, c_max: Any, *, tolerance: float = 1e-6) -> Any:

@@ -9,7 +9,6 @@ from rbi.offline_rl.validation import Array
 
 MOVED = 1e-4  # a probability that changes by less is rounding
 CHANGED = 0.01  # total variation from which a state counts as changed
-NEAR = 1e-3  # a ratio this close to a bound counts as at it
 RESAMPLES = 1000
 MOST_ACTIONS = 1000  # told one by one
 LARGEST_STEPS, ACTIONS_A_STEP, FEATURES = 10, 3, 5
@@ -83,8 +82,7 @@ def overall(steps: Steps, rng: np.random.Generator, bounds: tuple[float, float] 
         "step_seen": mean_over_episodes(steps.seen_gains, steps.episode, rng),
     }
     if bounds is not None:
-        ratio = measures.probability_ratio(steps.pi, steps.beta)
-        for name, at in (("at_c_min", ratio <= bounds[0] + NEAR), ("at_c_max", ratio >= bounds[1] - NEAR)):
+        for name, at in measures.bound_hits(steps.pi, steps.beta, *bounds)._asdict().items():
             found[name] = float((steps.beta * at).sum(1).mean())
     return found
 

@@ -59,7 +59,6 @@ def reliability(values: Array, returns: Array, bins: int = 10) -> Reliability:
 
 # ---- from rbi.offline_rl.held_out: What the networks say about episodes that they did not learn from, and what that tells.
 
-NEAR = 1e-3  # a ratio this close to a bound of reroute counts as at it
 ASKED_AT_ONCE = 1024  # steps
 
 
@@ -151,14 +150,13 @@ def step_taken(held: Answers, rule: Rule, temperature: float) -> dict[str, float
     """How far a rule goes from beta in these steps, how often reroute's bounds hold it, and what Q expects of it."""
     beta = np.exp(log_probs(held.logits, temperature))
     pi = rule(beta, held.q.astype(np.float64), legal=held.legal)
-    ratio = measures.probability_ratio(pi, beta)
     found = {
         "moved": float(measures.total_variation(pi, beta).mean()),
         "expected_step": float(((pi - beta) * held.q).sum(1).mean()),
     }
     if isinstance(rule, Reroute):
-        found["at_c_min"] = float((ratio <= rule.c_min + NEAR).mean())
-        found["at_c_max"] = float((ratio >= rule.c_max - NEAR).mean())
+        hits = measures.bound_hits(pi, beta, rule.c_min, rule.c_max)
+        found["at_c_min"], found["at_c_max"] = float(hits.at_c_min.mean()), float(hits.at_c_max.mean())
     return found
 
 

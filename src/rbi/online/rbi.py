@@ -30,7 +30,6 @@ from rbi.returns import Horizon, c_mix, huber, n_step, policy_priority
 from rbi.rules.linear import greedy, mix
 from rbi.rules.types import parse_rule
 
-BOUND = 1e-3  # a ratio this close to a bound of reroute counts as at it
 METRICS = ("pi_entropy", "q_acted", "moved_mass", "at_c_min", "at_c_max")
 
 
@@ -176,15 +175,15 @@ class Actor:
 
     def count(self, pi: Tensor, q: Tensor, base: Tensor, stepped: Tensor) -> None:
         """Add up what is worth watching; read by `metrics`."""
-        ratio = measures.probability_ratio(stepped, base)
         low, high = getattr(self.rule, "c_min", 0.0), getattr(self.rule, "c_max", math.inf)
+        hits = measures.bound_hits(stepped, base, low, high)
         self.sums += torch.stack(
             [
                 measures.entropy(pi).mean(),
                 (pi * q).sum(1).mean(),
                 measures.total_variation(stepped, base).mean(),
-                (ratio <= low + BOUND).float().mean(),
-                (ratio >= high - BOUND).float().mean(),
+                hits.at_c_min.float().mean(),
+                hits.at_c_max.float().mean(),
                 torch.ones((), device=self.device),
             ]
         )
