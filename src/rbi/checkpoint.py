@@ -14,13 +14,12 @@ import shutil
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
 
 from rbi import runs
-from rbi.offline_rl.behavior_q import LearnsFromLogs
 
 FOLDER, STATE, TENSORS, REPLAY, WORLDS = (
     "checkpoints", "state.json", "tensors.safetensors", "replay.safetensors", "worlds.bin",
@@ -114,27 +113,35 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
-# ---- from rbi.engines.saved_learners: Learners from logs on disk, to go on from: weights, optimisers, random states and counters, whole or not at all.
-#
-# The layout is that of `checkpoint`: checkpoints/<number>/ with state.json and tensors.safetensors.
+# Offline learners: several of them in one checkpoint, in the same layout (state.json and tensors.safetensors).
 
 GENERATOR = ".generator."
 
 
-def saved_learners_save(run: Path, learners: Mapping[str, LearnsFromLogs], about: dict[str, Any]) -> None:
-    """Write a checkpoint of learners that are at rest; `about` is kept beside it."""
+class Checkpointable(Protocol):
+    """A learner that can be saved and restored: its tensors, its random states and its number of updates."""
+
+    updates: int
+
+    def state(self) -> dict[str, torch.Tensor]: ...
+
+    def generators(self) -> list[torch.Generator]: ...
+
+
+def save_learners(run: Path, learners: Mapping[str, Checkpointable], about: dict[str, Any]) -> None:
+    """Write a checkpoint of idle learners, with `about` (anything JSON can hold) beside it."""
     updates = {name: learner.updates for name, learner in learners.items()}
     before = newest(run)
     at = run / FOLDER / f"{0 if before is None else int(before.name) + 1:010d}"  # never over the only one there is
     with runs.whole_folder(at) as growing:
-        save_file({name: on_host(tensor) for name, tensor in tensors(learners).items()}, growing / TENSORS)
+        save_file({name: on_host(tensor) for name, tensor in learner_tensors(learners).items()}, growing / TENSORS)
         files = {TENSORS: fingerprint(growing / TENSORS)}
         runs.write_json(growing / STATE, {"updates": updates, "about": about, "files": files})
     forget_older(at)
 
 
-def tensors(learners: Mapping[str, LearnsFromLogs]) -> dict[str, torch.Tensor]:
-    """All that changes in learners, and the states of what they draw from."""
+def learner_tensors(learners: Mapping[str, Checkpointable]) -> dict[str, torch.Tensor]:
+    """Every tensor that training changes, and the states of the random generators."""
     found: dict[str, torch.Tensor] = {}
     for name, learner in learners.items():
         found |= {f"{name}.{key}": tensor for key, tensor in learner.state().items()}
@@ -143,13 +150,13 @@ def tensors(learners: Mapping[str, LearnsFromLogs]) -> dict[str, torch.Tensor]:
     return found
 
 
-def saved_learners_restore(run: Path, learners: Mapping[str, LearnsFromLogs]) -> dict[str, Any] | None:
-    """Put learners where the newest checkpoint was; what was said `about` it, or None where there is none."""
+def restore_learners(run: Path, learners: Mapping[str, Checkpointable]) -> dict[str, Any] | None:
+    """Restore learners from the newest checkpoint; returns its `about`, or None if there is no checkpoint."""
     at = newest(run)
     if at is None:
         return None
     state, saved = read(at, ("updates",)), load_file(at / TENSORS)
-    for name, tensor in tensors(learners).items():
+    for name, tensor in learner_tensors(learners).items():
         if name not in saved or (saved[name].shape != tensor.shape and GENERATOR not in name):
             raise ValueError(f"{at / TENSORS}: lacks {name} as these settings have it; it is of another run")
     for name, learner in learners.items():

@@ -254,6 +254,48 @@ def tidy(folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
+def default_folder(command: str) -> Path:
+    """A new run folder under runs/, named by time and command."""
+    return Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{command}"
+
+
+def check_resumable(
+    path: Path,
+    *,
+    command: str,
+    settings: Mapping[str, Any],
+    seed: int,
+    may_change: Sequence[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> None:
+    """Refuse to resume a run of another command, seed or settings.
+
+    `may_change` names settings that do not change what is computed; `defaults` has the values of settings that runs of
+    earlier versions do not name.
+    """
+    found = read(path).config
+    if found.get("command") != command:
+        raise ValueError(f"{path}: is a run of {found.get('command')!r}, not of {command!r}")
+    wanted = flat_settings(json.loads(to_json(dict(settings) | {"seed": seed})))
+    before = flat_settings(found.get("settings", {}) | {"seed": found.get("seed")})
+    for key, value in wanted.items():
+        was = before.get(key, (defaults or {}).get(key))
+        if key not in may_change and was != value:
+            raise ValueError(f"{path}: was started with {key.removeprefix('about.')} = {was}, not {value}")
+
+
+def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one table, named as on the command line.
+
+    >>> flat_settings({"learner": {"batch_size": 32}})
+    {'learner.batch_size': 32}
+    """
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= flat_settings(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
 def refuse_occupied(path: Path, *, overwrite: bool) -> bool:
     """Refuse a place that a new run may not take; whether there is something that it would replace."""
     if path.exists() and not path.is_dir():

@@ -1,8 +1,6 @@
 """What all commands share: where they write, and how they show progress and results."""
 
-import datetime
 import itertools
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +45,7 @@ class Command(ABC):
 
     def new_run(self, name: str, argv: Sequence[str]) -> runs.Writer:
         """The run folder: --out, or a new one under runs/ named by time and command."""
-        path = self.out if self.out is not None else Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{name}"
+        path = self.out if self.out is not None else runs.default_folder(name)
         return runs.Writer.create(
             path, command=name, settings=self.settings(), seed=self.seed, argv=argv, overwrite=self.overwrite
         )
@@ -61,15 +59,14 @@ class Command(ABC):
         """--resume goes on with the run in --out: it must be of this command, with these settings and this seed."""
         if self.out is None:
             raise ValueError("--resume: name the run with --out")
-        found = runs.read(self.out).config
-        if found.get("command") != name:
-            raise ValueError(f"{self.out}: is a run of {found.get('command')!r}, not of {name!r}")
-        wanted = json.loads(runs.to_json(self.settings() | {"seed": self.seed}))
-        before = found.get("settings", {}) | {"seed": found.get("seed")}
-        for key, value in flat(wanted).items():
-            was = flat(before).get(key, self.BEFORE_IT_WAS.get(key))
-            if key not in self.MAY_CHANGE and was != value:
-                raise ValueError(f"{self.out}: was started with {key.removeprefix('about.')} = {was}, not {value}")
+        runs.check_resumable(
+            self.out,
+            command=name,
+            settings=self.settings(),
+            seed=self.seed,
+            may_change=self.MAY_CHANGE,
+            defaults=self.BEFORE_IT_WAS,
+        )
 
     def settings(self) -> dict[str, Any]:
         """What config.json keeps of the command line, beside the seed."""
@@ -80,14 +77,6 @@ def related(one: Path, other: Path) -> bool:
     """Whether one folder or file is the other or lies inside it."""
     one, other = one.resolve(), other.resolve()
     return one == other or one in other.parents or other in one.parents
-
-
-def flat(settings: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Settings in parts as one table, with the names of the command line: learner.batch."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        found |= flat(value, f"{before}{key}.") if isinstance(value, dict) else {before + key: value}
-    return found
 
 
 def some_rules(rules: Sequence[str]) -> tuple[str, ...]:

@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 
-from rbi import checkpoint as saved_learners
-from rbi import runs
+from rbi import checkpoint, runs
 from rbi.cli.command import tell
 from rbi.cli.data import FromData, fingerprint
 from rbi.data.dataset import Dataset
@@ -192,7 +191,7 @@ class Improve(FromData):
     def go_on(self, learner: BestMoments, about: dict[str, Any]) -> dict[str, Any]:
         """Put the learner where the last checkpoint was, if there is one and the data is still what it was."""
         assert self.out is not None
-        before = saved_learners.saved_learners_restore(self.out, {NAME: learner})
+        before = checkpoint.restore_learners(self.out, {NAME: learner})
         if before is None:
             echo(f"{self.out}: has no checkpoint yet, so it begins again", stderr=True)
             return about
@@ -215,7 +214,7 @@ class Improve(FromData):
         told = f"fitting beta and Q to {len(learner.fit.sampler.usable):,} steps"
 
         def save() -> None:
-            saved_learners.saved_learners_save(writer.path, {NAME: learner}, about | {"best": learner.best})
+            checkpoint.save_learners(writer.path, {NAME: learner}, about | {"best": learner.best})
 
         with graceful_stop() as stopped:
             for done in track_updates(

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 import tyro
 
-from rbi import checkpoint as saved_learners
-from rbi import envs, runs
+from rbi import checkpoint, envs, runs
 from rbi.cli.command import Command, related, tell, value_of
 from rbi.cli.data import fingerprint
 from rbi.cli.study import Study
@@ -134,7 +133,7 @@ class Offline(Command):
     def go_on(self, study: Study, about: dict[str, Any]) -> dict[str, Any]:
         """Put the learners where the last checkpoint was, if there is one and the data is still what it was."""
         assert self.out is not None
-        before = saved_learners.saved_learners_restore(self.out, study.learners())
+        before = checkpoint.restore_learners(self.out, study.learners())
         if before is None:
             echo(f"{self.out}: has no checkpoint yet, so it begins again", stderr=True)
             return about

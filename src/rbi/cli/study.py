@@ -7,8 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from rbi import checkpoint as saved_learners
-from rbi import runs
+from rbi import checkpoint, runs
 from rbi.data.dataset import Dataset
 from rbi.evaluation import comparison
 from rbi.evaluation.comparison import summary
@@ -205,7 +204,7 @@ class Study:
 
     def save(self) -> None:
         self.about["seconds"] = self.seconds
-        saved_learners.saved_learners_save(self.writer.path, self.learners(), self.about)
+        checkpoint.save_learners(self.writer.path, self.learners(), self.about)
         self.saved = time.monotonic()
 
     def keep_policies(self) -> None:

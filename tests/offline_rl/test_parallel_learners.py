@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rbi import checkpoint as saved_learners
+from rbi import checkpoint
 from rbi.checkpoint import newest
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec
@@ -54,8 +54,8 @@ def test_learners_go_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_path):
     whole, before, after = (OneSeed(SMALL, PEERS, data, 0, CPU) for _ in range(3))
     run([lane(learner, CPU, graphed=False) for learner in whole.learners().values()], 10)
     run([lane(learner, CPU, graphed=False) for learner in before.learners().values()], 6)
-    saved_learners.saved_learners_save(tmp_path, before.learners(), {"lines": 3})
-    assert saved_learners.saved_learners_restore(tmp_path, after.learners()) == {"lines": 3}
+    checkpoint.save_learners(tmp_path, before.learners(), {"lines": 3})
+    assert checkpoint.restore_learners(tmp_path, after.learners()) == {"lines": 3}
     run([lane(learner, CPU, graphed=False) for learner in after.learners().values()], 10)
     for name, learner in whole.learners().items():
         for key, tensor in learner.state().items():
@@ -66,9 +66,9 @@ def test_learners_go_on_from_another_device_whose_random_numbers_mean_nothing_he
     data = data_of((3,))
     before, after = (OneSeed(SMALL, PEERS, data, 0, CPU) for _ in range(2))
     run([lane(learner, CPU, graphed=False) for learner in before.learners().values()], 6)
-    saved_learners.saved_learners_save(tmp_path, before.learners(), {})
+    checkpoint.save_learners(tmp_path, before.learners(), {})
     with_random_states_of_a_gpu(newest(tmp_path), ".generator.")
-    assert saved_learners.saved_learners_restore(tmp_path, after.learners()) == {}
+    assert checkpoint.restore_learners(tmp_path, after.learners()) == {}
     for name, learner in before.learners().items():
         assert after.learners()[name].updates == 6
         for key, tensor in learner.state().items():
@@ -79,15 +79,15 @@ def test_learners_go_on_from_another_device_whose_random_numbers_mean_nothing_he
 def test_a_torn_checkpoint_and_one_of_other_networks_are_named(tmp_path):
     data = data_of((3,))
     seed = OneSeed(SMALL, (), data, 0, CPU)
-    assert saved_learners.saved_learners_restore(tmp_path, seed.learners()) is None
-    saved_learners.saved_learners_save(tmp_path, seed.learners(), {})
+    assert checkpoint.restore_learners(tmp_path, seed.learners()) is None
+    checkpoint.save_learners(tmp_path, seed.learners(), {})
     other = OfflineConfig(fit=FitConfig(nets=LogNetConfig(8, 0.0, 0.0)), held_out=0.3)
     with pytest.raises(ValueError, match=r"vector.*another run"):
-        saved_learners.saved_learners_restore(tmp_path, OneSeed(other, (), data, 0, CPU).learners())
+        checkpoint.restore_learners(tmp_path, OneSeed(other, (), data, 0, CPU).learners())
     (tensors,) = tmp_path.glob("checkpoints/*/tensors.safetensors")
     tensors.write_bytes(tensors.read_bytes()[:-9])
     with pytest.raises(ValueError, match="torn"):
-        saved_learners.saved_learners_restore(tmp_path, seed.learners())
+        checkpoint.restore_learners(tmp_path, seed.learners())
 
 
 def test_a_burst_with_batches_looked_at_ahead_is_the_same_updates_one_after_the_other():
