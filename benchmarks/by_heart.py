@@ -18,8 +18,8 @@ from benchmarks.timing import machine
 from rbi.envs import make
 from rbi.envs.types import EnvConfig
 from rbi.networks import drawn
-from rbi.observations import random_moves
-from rbi.returns import GOES_ON
+from rbi.observations import random_shifts
+from rbi.returns import CONTINUES
 
 RESULTS = Path(__file__).parent / "results"
 GAMES, HELD_OUT, STEPS, SETTLED = 32, 8, 1000, 150  # returns of the last moments are not known in full
@@ -31,8 +31,8 @@ RATE = 2.5e-4
 def played(policy, steps, games):
     """Frames `[steps, games, ...]` of games that the policy plays, how old each is, and what came of it."""
     world, rng = make(EnvConfig(policy.env), games, 1, at_once=True), np.random.default_rng(0)
-    seen, stack = world.reset(0), np.zeros((games, policy.obs_spec.stack, *policy.obs_spec.frame), np.uint8)
-    frames = np.zeros((steps, games, *policy.obs_spec.frame), np.uint8)
+    seen, stack = world.reset(0), np.zeros((games, policy.obs_spec.stack, *policy.obs_spec.shape), np.uint8)
+    frames = np.zeros((steps, games, *policy.obs_spec.shape), np.uint8)
     age, reward, end = np.zeros((steps, games), int), np.zeros((steps + 1, games)), np.zeros((steps + 1, games), int)
     for t in range(steps):
         stack[seen.first] = 0
@@ -44,7 +44,7 @@ def played(policy, steps, games):
     world.close()
     returns = np.zeros((steps + 1, games))
     for t in range(steps - 1, -1, -1):
-        returns[t] = reward[t] + GAMMA * np.where(end[t] == GOES_ON, returns[t + 1], 0)
+        returns[t] = reward[t] + GAMMA * np.where(end[t] == CONTINUES, returns[t + 1], 0)
     return frames, age, returns
 
 
@@ -61,7 +61,7 @@ def taught(obs_spec, shown, norm, shift, lessons):
         return torch.from_numpy(np.stack([frames[t - obs_spec.stack + 1 : t + 1, i] for t, i in keys]))
 
     def value(pictures, moves=None):
-        return pupil(obs_spec.look(pictures, torch.float32, moves))[1]
+        return pupil(obs_spec.preprocess(pictures, torch.float32, moves))[1]
 
     def explained(keys):
         keys = [keys[k] for k in rng.choice(len(keys), TOLD, replace=False)]
@@ -75,7 +75,7 @@ def taught(obs_spec, shown, norm, shift, lessons):
         if len(order) < BATCH:
             order = rng.permutation(len(known)).tolist()  # each state once, before any comes again
         keys = [known[order.pop()] for _ in range(BATCH)]
-        moves = random_moves(BATCH, shift, generator) if shift else None
+        moves = random_shifts(BATCH, shift, generator) if shift else None
         error = value(look(keys), moves) - torch.tensor([returns[k] for k in keys], dtype=torch.float32)
         adam.zero_grad()
         error.square().mean().backward()

@@ -149,7 +149,7 @@ def on_cpu(seconds, out, peer):
         whole = replace(
             whole,
             learner=replace(whole.learner, batch=batch, round_updates=2, double_q=False, shift=0),
-            replay=replace(whole.replay, states=10_000),
+            replay=replace(whole.replay, capacity=10_000),
             pace=replace(
                 whole.pace, players=PLAYERS_ON_CPU, states_per_update=float(ratio), start_states=1000, norm="none"
             ),

@@ -302,7 +302,7 @@ def otherwise(result):
         found.append(f"epsilon {learner['adam_epsilon']:g}")
     if result["algo"] == "rbi" and learner["centres"] != preset.learner.centres:
         found.append("centred by the policy")
-    if (states := result["settings"]["replay"]["states"]) != preset.replay.states:
+    if (states := result["settings"]["replay"]["states"]) != preset.replay.capacity:
         found.append(f"replay {states:,}")
     if pace["players"] != preset.pace.players:
         found.append(f"{pace['players']} players")

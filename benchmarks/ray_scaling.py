@@ -40,7 +40,7 @@ def light_plan():
     """A light environment: the small preset with more players, no end and a large replay."""
     whole = plan("small", LIGHT, "rbi")
     pace = replace(whole.pace, players=PLAYERS, updates=10**9, start_states=2000, publish_updates=40, refresh_steps=8)
-    return replace(whole, pace=pace, replay=replace(whole.replay, states=200_000))
+    return replace(whole, pace=pace, replay=replace(whole.replay, capacity=200_000))
 
 
 def processor_seconds(process):
@@ -115,8 +115,8 @@ def block_of(obs_spec, ticks, each, draw):
     cells = (ticks, each)
     kind = np.uint8 if obs_spec.is_image else np.float32
     return Block(
-        draw.integers(0, 255, (*cells, *obs_spec.frame)).astype(kind), np.zeros(cells, bool), np.zeros(cells, np.float32),
-        np.zeros(cells, np.uint8), np.zeros(cells, np.int16), np.full((*cells, obs_spec.actions), 1 / 18, np.float32),
+        draw.integers(0, 255, (*cells, *obs_spec.shape)).astype(kind), np.zeros(cells, bool), np.zeros(cells, np.float32),
+        np.zeros(cells, np.uint8), np.zeros(cells, np.int16), np.full((*cells, obs_spec.num_actions), 1 / 18, np.float32),
         draw.random(cells).astype(np.float32),
     )  # fmt: skip
 
@@ -127,7 +127,7 @@ def pieces_of_atari():
     whole = replace(
         whole,
         pace=replace(whole.pace, players=32, start_states=1000),
-        replay=replace(whole.replay, states=8000),
+        replay=replace(whole.replay, capacity=8000),
         learner=replace(whole.learner, batch=128),
     )
     draw, ticks, each = np.random.default_rng(0), 32, 16

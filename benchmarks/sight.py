@@ -27,7 +27,7 @@ from rbi.networks import Trunk, dense_relu
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, PAPER_FRAMES, plan
 from rbi.online.engine import LocalEngine
-from rbi.returns import GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED
+from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 RESULTS = Path(__file__).parent / "results"
 SKIP, BALL_X, BALL_Y, PADDLE, BRICKS = (
@@ -88,7 +88,7 @@ class Memory:
 
     def send(self, actions):
         self.moving, self.first = True, self.over.copy()
-        self.reward, self.end = np.zeros(self.players, np.float32), np.full(self.players, GOES_ON, np.uint8)
+        self.reward, self.end = np.zeros(self.players, np.float32), np.full(self.players, CONTINUES, np.uint8)
         for i, ale in enumerate(self.games):
             if self.first[i]:
                 self.start(ale)
@@ -103,7 +103,7 @@ class Memory:
             return TERMINATED
         if ale.getEpisodeFrameNumber() >= PAPER_FRAMES:
             return TRUNCATED
-        return LIFE_LOST if ale.lives() < lives else GOES_ON
+        return LIFE_LOST if ale.lives() < lives else CONTINUES
 
     def recv(self):
         self.moving = False
@@ -186,7 +186,7 @@ def taught(kind, rate, shown, lessons):
     def look(keys):
         stacks = np.stack([frames[t - 3 : t + 1, i] for t, i in keys])
         goal = np.stack([(where[t, i] - MIDDLE) / SCALE for t, i in keys])
-        return SIGHT.look(torch.from_numpy(stacks), torch.float32), torch.from_numpy(goal)
+        return SIGHT.preprocess(torch.from_numpy(stacks), torch.float32), torch.from_numpy(goal)
 
     torch.manual_seed(0)
     pupil, rng, curve = Pupil(kind), np.random.default_rng(2), []

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from rbi.returns import GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED
+from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 
 class Shown(NamedTuple):
@@ -27,8 +27,8 @@ class Players:
     def show(self):
         """The next moment of all players; no frame is black, and no two are alike."""
         first = self.over
-        end = self.rng.choice([GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED], self.players, p=self.odds)
-        end = np.where(first, GOES_ON, end).astype(np.uint8)
+        end = self.rng.choice([CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED], self.players, p=self.odds)
+        end = np.where(first, CONTINUES, end).astype(np.uint8)
         reward = np.where(first, 0, self.rng.normal(scale=2, size=self.players)).astype(np.float32)
         self.over = (end == TERMINATED) | (end == TRUNCATED)
         shape = (self.players, *self.frame)

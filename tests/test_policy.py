@@ -23,8 +23,8 @@ def policy_of(obs_spec, rule="reroute(0.5,1.5)", c_greedy=0.1, *, with_pi=True, 
 def states_of(obs_spec, count=6):
     rng = np.random.default_rng(0)
     if obs_spec.is_image:
-        return rng.integers(0, 256, (count, obs_spec.stack, *obs_spec.frame), dtype=np.uint8)
-    return rng.normal(size=(count, *obs_spec.frame)).astype(np.float32)
+        return rng.integers(0, 256, (count, obs_spec.stack, *obs_spec.shape), dtype=np.uint8)
+    return rng.normal(size=(count, *obs_spec.shape)).astype(np.float32)
 
 
 @pytest.mark.parametrize("obs_spec", [VECTOR, PICTURE], ids=["vector", "picture"])
@@ -110,8 +110,8 @@ def test_a_policy_learned_from_logs_comes_back_the_same_with_its_temperature(obs
     networks = LogNetworks(obs_spec, LogNetConfig(latent=8))
     networks.train()
     for _ in range(3):  # so that batch norm has statistics of its own
-        states = torch.as_tensor(states_of(obs_spec, 16)).view(16, obs_spec.stack, *obs_spec.frame)
-        networks.pi(obs_spec.look(states, torch.float32))
+        states = torch.as_tensor(states_of(obs_spec, 16)).view(16, obs_spec.stack, *obs_spec.shape)
+        networks.pi(obs_spec.preprocess(states, torch.float32))
     policy = Policy(networks, rbi.parse_rule("reroute(0.5,1.5)"), temperature=2.5, env="X-v0")
     policy.save(tmp_path / "p")
     back, states = rbi.load_policy(tmp_path / "p"), states_of(obs_spec)

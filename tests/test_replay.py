@@ -10,7 +10,7 @@ from scipy import stats
 
 from rbi.observations import ObservationSpec
 from rbi.replay import Replay, ReplayConfig, Transition, bytes_needed
-from rbi.returns import Horizon
+from rbi.returns import ReturnConfig
 from tests.reference.lanes import Lane
 from tests.streams import Players
 
@@ -27,8 +27,8 @@ class Both:
         self.each, self.groups, self.lanes = each, groups, each * groups
         self.players = [Players(each, frame, self.rng) for _ in range(groups)]
         self.replay = Replay(
-            ReplayConfig(states=rows * self.lanes, **config),
-            ObservationSpec(frame, stack, ACTIONS), self.lanes, groups, Horizon(steps, GAMMA), CPU,
+            ReplayConfig(capacity=rows * self.lanes, **config),
+            ObservationSpec(frame, stack, ACTIONS), self.lanes, groups, ReturnConfig(steps, GAMMA), CPU,
         )  # fmt: skip
         self.twins = [Lane(rows, stack, steps, GAMMA) for _ in range(self.lanes)]
 
@@ -58,7 +58,7 @@ class Both:
             self.twins[group * self.each + i].cut()
 
     def reveal(self):
-        self.replay.reveal()
+        self.replay.release()
         for twin in self.twins:
             twin.reveal(self.replay.config.store_at_episode_end)
 
@@ -120,14 +120,14 @@ def test_what_is_read_is_what_the_lives_say(both):
     assume(cells)
     batch = read(both, cells)
     ahead = [both.twins[lane].followed(t) for t, lane in cells]
-    assert torch.equal(batch.frames, stacked([both.twins[lane].state(t) for t, lane in cells]))
+    assert torch.equal(batch.obs, stacked([both.twins[lane].state(t) for t, lane in cells]))
     assert torch.equal(batch.action, stacked([both.twins[lane].actions[t] for t, lane in cells]))
     assert torch.equal(batch.pi, stacked([both.twins[lane].policies[t] for t, lane in cells]))
     assert batch.reward.tolist() == approx([reward for reward, _, _ in ahead], abs=1e-5)
     assert batch.discount.tolist() == approx([discount for _, discount, _ in ahead], abs=1e-6)
     for i, ((_, lane), (_, discount, then)) in enumerate(zip(cells, ahead, strict=True)):
         if discount > 0:  # elsewhere the return is over, and what is seen next does not count
-            assert np.array_equal(batch.next_frames[i], both.twins[lane].state(then))
+            assert np.array_equal(batch.next_obs[i], both.twins[lane].state(then))
             assert np.array_equal(batch.next_pi[i], both.twins[lane].policies[then])
 
 
@@ -151,17 +151,17 @@ def test_the_final_frame_is_bootstrapped_from_when_time_runs_out_and_never_drawn
     ]
     assert cut_off
     finals = [both.twins[lane].state(both.twins[lane].followed(t)[2]) for t, lane in cut_off]
-    assert torch.equal(read(both, cut_off).next_frames, stacked(finals))
+    assert torch.equal(read(both, cut_off).next_obs, stacked(finals))
     drawn = both.replay.sample(500, torch.Generator().manual_seed(0))
     assert not both.replay.final[drawn.row, drawn.lane].any()
 
 
 def test_a_stack_is_black_before_its_episode():
-    replay = Replay(ReplayConfig(states=20), ObservationSpec((1,), 3, 1), 1, 1, Horizon(1, GAMMA), CPU)
+    replay = Replay(ReplayConfig(capacity=20), ObservationSpec((1,), 3, 1), 1, 1, ReturnConfig(1, GAMMA), CPU)
     for frame, first in [(1, True), (2, False), (3, True), (4, False), (5, False), (6, False)]:
         told = [torch.tensor([x]) for x in ([float(frame)], first, 0.0, 0, 0, [1.0], 1.0)]
         replay.add(0, Transition(*told))
-    stacks = replay.read(torch.arange(5), torch.zeros(5, dtype=torch.long), torch.ones(5)).frames
+    stacks = replay.read(torch.arange(5), torch.zeros(5, dtype=torch.long), torch.ones(5)).obs
     assert stacks.flatten(1).tolist() == [[0, 0, 1], [0, 1, 2], [0, 0, 3], [0, 3, 4], [3, 4, 5]]
 
 
@@ -203,7 +203,7 @@ def test_importance_weights_undo_the_share_of_a_state_up_to_the_exponent(exponen
 def test_a_part_is_no_copy():
     drawn = Both(3).turns(20).replay.sample(12, torch.Generator().manual_seed(0))
     part = drawn.part(4, 4)
-    assert part.frames.data_ptr() == drawn.frames[4:].data_ptr()
+    assert part.obs.data_ptr() == drawn.obs[4:].data_ptr()
     assert torch.equal(part.row, drawn.row[4:8])
 
 
@@ -219,7 +219,7 @@ def test_a_state_without_error_can_still_be_drawn():
     both = Both(5).turns(30)
     cells = both.replay.priority.nonzero(as_tuple=True)
     before = living(both.replay)
-    both.replay.reprioritise(*cells, torch.zeros(len(cells[0])))
+    both.replay.update_priorities(*cells, torch.zeros(len(cells[0])))
     assert living(both.replay) == before
     assert both.replay.sample(9, torch.Generator().manual_seed(0)).weight.isfinite().all()
 
@@ -233,14 +233,14 @@ def test_new_errors_change_the_priorities_of_the_living_and_never_revive_the_dea
     row, lane = row[shuffled], lane[shuffled]
     errors = torch.from_numpy(both.rng.normal(scale=3, size=len(row))).float()
     before = living(replay)
-    replay.reprioritise(row, lane, errors)
+    replay.update_priorities(row, lane, errors)
     assert living(replay) == before
     alive = replay.priority[row, lane] > 0
     assert replay.priority[row, lane][alive].numpy() == approx(errors[alive].abs().sqrt().numpy(), rel=1e-2, abs=2e-3)
     assert_sums_are_right(replay)
 
 
-HOLDS = [dict(store_at_episode_end=True), dict(reveal_updates=5), dict(store_at_episode_end=True, reveal_updates=5)]
+HOLDS = [dict(store_at_episode_end=True), dict(release_interval=5), dict(store_at_episode_end=True, release_interval=5)]
 
 
 @pytest.mark.parametrize("config", HOLDS, ids=str)
@@ -270,7 +270,7 @@ def test_a_reveal_leaves_newer_priorities_alone(config):
     both = Both(7, rows=30, priority_exponent=1.0, **config).turns(25)
     both.reveal()
     cells = both.replay.priority.nonzero(as_tuple=True)
-    both.replay.reprioritise(*cells, torch.full((len(cells[0]),), 7.0))
+    both.replay.update_priorities(*cells, torch.full((len(cells[0]),), 7.0))
     both.turns(2).reveal()
     assert both.replay.priority[cells].tolist() == approx([7.0] * len(cells[0]))
 
@@ -291,7 +291,7 @@ def test_a_cut_ends_episodes_as_a_time_limit_would(data, config):
             batch, ahead = read(both, cells), [both.twins[lane].followed(t) for t, lane in cells]
             assert batch.reward.tolist() == approx([reward for reward, _, _ in ahead], abs=1e-5)
             assert batch.discount.tolist() == approx([discount for _, discount, _ in ahead], abs=1e-6)
-            assert torch.equal(batch.frames, stacked([both.twins[lane].state(t) for t, lane in cells]))
+            assert torch.equal(batch.obs, stacked([both.twins[lane].state(t) for t, lane in cells]))
 
 
 @pytest.mark.parametrize("config", [{}, *HOLDS], ids=str)
@@ -304,7 +304,7 @@ def test_a_replay_goes_on_from_its_saved_state_as_if_nothing_had_happened(config
     restored.load(saved)
     for group in [1, 0, 1, 0, 1, 0, 1, 0]:
         restored.add(group, both.add(group))
-    both.replay.reveal()
+    both.replay.release()
     restored.reveal()
     for name, column in both.replay.state().items():
         assert torch.equal(column, restored.state()[name]), name
@@ -335,20 +335,20 @@ def test_the_bytes_needed_are_the_bytes_taken_and_one_sum_for_each_row(frame, co
 def test_two_million_states_of_atari_take_less_than_twenty_gigabytes():
     atari = ObservationSpec((84, 84), 4, 18)
     for config in HOLDS:
-        assert 2_000_000 * 84 * 84 < bytes_needed(ReplayConfig(states=2_000_000, **config), atari) < 20e9
+        assert 2_000_000 * 84 * 84 < bytes_needed(ReplayConfig(capacity=2_000_000, **config), atari) < 20e9
 
 
 def test_a_replay_too_small_for_its_players_is_refused_with_what_they_need():
-    obs_spec, horizon = ObservationSpec((1,), 4, 2), Horizon(3, GAMMA)
-    with pytest.raises(ValueError, match=r"^states = 79: too few for 10 players, who need at least 80$"):
-        Replay(ReplayConfig(states=79), obs_spec, 10, 2, horizon, CPU)
+    obs_spec, horizon = ObservationSpec((1,), 4, 2), ReturnConfig(3, GAMMA)
+    with pytest.raises(ValueError, match=r"^capacity = 79: too few for 10 players, who need at least 80$"):
+        Replay(ReplayConfig(capacity=79), obs_spec, 10, 2, horizon, CPU)
     both = Both(11, rows=8, each=5, stack=4, steps=3).turns(20)
     assert both.replay.mass.sum() > 0
 
 
 BAD = [
-    dict(states=0), dict(priority_exponent=-0.1), dict(priority_exponent=1.1), dict(importance_exponent=-1.0),
-    dict(importance_exponent=2.0), dict(reveal_updates=-1),
+    dict(capacity=0), dict(priority_exponent=-0.1), dict(priority_exponent=1.1), dict(importance_exponent=-1.0),
+    dict(importance_exponent=2.0), dict(release_interval=-1),
 ]  # fmt: skip
 
 

@@ -9,17 +9,17 @@ from hypothesis.extra.numpy import arrays
 from pytest import approx
 
 from rbi.returns import (
-    GOES_ON,
+    CONTINUES,
     LIFE_LOST,
     TERMINATED,
     TRUNCATED,
-    Horizon,
+    ReturnConfig,
     c_mix,
     exploration_ladder,
     huber,
     monte_carlo,
-    n_step,
-    policy_priority,
+    n_step_returns,
+    policy_weight,
 )
 from tests.generators import floats, states
 from tests.reference import iterative
@@ -32,7 +32,9 @@ def windows(draw, least=1):
     """Rewards and ends `[B, n]`: each step may end in every way."""
     shape = draw(st.integers(1, 5)), draw(st.integers(least, 6))
     rewards = draw(arrays(np.float64, shape, elements=floats(-10, 10).map(lambda x: round(x, 3))))
-    ends = draw(arrays(np.uint8, shape, elements=st.sampled_from([GOES_ON, GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED])))
+    ends = draw(
+        arrays(np.uint8, shape, elements=st.sampled_from([CONTINUES, CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED]))
+    )
     return torch.from_numpy(rewards), torch.from_numpy(ends)
 
 
@@ -45,7 +47,7 @@ def first_end(ends):
 @given(windows(), GAMMAS)
 def test_n_step_returns_are_the_loops(window, gamma):
     rewards, ends = window
-    answer = n_step(rewards, ends, gamma)
+    answer = n_step_returns(rewards, ends, gamma)
     for i, (row, how) in enumerate(zip(rewards.tolist(), ends.tolist(), strict=True)):
         reward, discount, steps = iterative.n_step_return(row, how, gamma)
         assert answer.reward[i].item() == approx(reward)
@@ -56,19 +58,19 @@ def test_n_step_returns_are_the_loops(window, gamma):
 @given(windows(least=2), floats(-10, 10), GAMMAS)
 def test_a_return_is_its_first_reward_and_the_discounted_return_of_the_next_step(window, value, gamma):
     rewards, ends = window
-    ends[:, 0] = GOES_ON
-    whole, rest = n_step(rewards, ends, gamma), n_step(rewards[:, 1:], ends[:, 1:], gamma)
+    ends[:, 0] = CONTINUES
+    whole, rest = n_step_returns(rewards, ends, gamma), n_step_returns(rewards[:, 1:], ends[:, 1:], gamma)
     then = rest.reward + rest.discount * value
     assert (whole.reward + whole.discount * value).numpy() == approx((rewards[:, 0] + gamma * then).numpy())
     assert whole.steps.tolist() == (rest.steps + 1).tolist()
 
 
-@given(windows(), floats(-10, 10), st.sampled_from([GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED]), GAMMAS)
+@given(windows(), floats(-10, 10), st.sampled_from([CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED]), GAMMAS)
 def test_nothing_after_an_end_counts(window, reward, end, gamma):
     rewards, ends = window
     after = torch.arange(rewards.shape[1]) >= first_end(ends)
-    changed = n_step(torch.where(after, reward, rewards), torch.where(after, end, ends), gamma)
-    for kept, column in zip(n_step(rewards, ends, gamma), changed, strict=True):
+    changed = n_step_returns(torch.where(after, reward, rewards), torch.where(after, end, ends), gamma)
+    for kept, column in zip(n_step_returns(rewards, ends, gamma), changed, strict=True):
         assert torch.equal(kept, column)
 
 
@@ -77,21 +79,21 @@ def test_lives_and_games_end_the_return_where_a_time_limit_only_shortens_it(wind
     rewards, ends = window
 
     def ended(by):
-        return n_step(rewards, torch.where(ends == GOES_ON, GOES_ON, by), gamma)
+        return n_step_returns(rewards, torch.where(ends == CONTINUES, CONTINUES, by), gamma)
 
     by_life, by_game, by_time = ended(LIFE_LOST), ended(TERMINATED), ended(TRUNCATED)
     assert all(torch.equal(a, b) for a, b in zip(by_life, by_game, strict=True))
     assert torch.equal(by_life.reward, by_time.reward)
     assert by_time.discount.numpy() == approx(gamma ** by_time.steps.double().numpy())
-    some = (ends != GOES_ON).any(1)
+    some = (ends != CONTINUES).any(1)
     assert (by_game.discount[some] == 0).all()
 
 
-@pytest.mark.parametrize("bad", [dict(steps=0), dict(steps=-1), dict(gamma=-0.1), dict(gamma=1.1)])
+@pytest.mark.parametrize("bad", [dict(n_step=0), dict(n_step=-1), dict(gamma=-0.1), dict(gamma=1.1)])
 def test_horizons_that_make_no_sense_are_refused_by_name(bad):
     ((name, value),) = bad.items()
     with pytest.raises(ValueError, match=f"^{name} = {value}"):
-        Horizon(**bad)
+        ReturnConfig(**bad)
 
 
 @given(st.integers(1, 300), floats(0.01, 1), floats(0, 10))
@@ -115,7 +117,7 @@ def test_c_mix_is_the_share_of_actions_among_themselves_and_the_papers_constant(
 @given(states(batch=(4,)), floats(0, 2), floats(0, 1))
 def test_policy_weights_are_the_papers_loop(state, alpha, noise):
     pi, q = state
-    weight = policy_priority(torch.from_numpy(pi), torch.from_numpy(q), alpha, noise)
+    weight = policy_weight(torch.from_numpy(pi), torch.from_numpy(q), alpha, noise)
     assert weight.tolist() == approx(iterative.policy_weights(pi, q, alpha, noise))
     assert weight.mean().item() == approx(1)
 
@@ -123,12 +125,12 @@ def test_policy_weights_are_the_papers_loop(state, alpha, noise):
 @given(states(batch=(4,)), floats(0, 1))
 def test_policy_weights_are_one_without_an_exponent(state, noise):
     pi, q = state
-    assert policy_priority(torch.from_numpy(pi), torch.from_numpy(q), 0.0, noise).tolist() == approx([1.0] * 4)
+    assert policy_weight(torch.from_numpy(pi), torch.from_numpy(q), 0.0, noise).tolist() == approx([1.0] * 4)
 
 
 def test_states_where_actions_matter_weigh_more():
     pi, q = torch.full((2, 2), 0.5), torch.tensor([[0.0, 0.0], [-1.0, 1.0]])
-    indifferent, decisive = policy_priority(pi, q, 0.5, c_mix(2)).tolist()
+    indifferent, decisive = policy_weight(pi, q, 0.5, c_mix(2)).tolist()
     assert decisive / indifferent == approx(np.sqrt(11))  # (1 + 0.1) / (0 + 0.1), to the half
 
 

@@ -22,7 +22,7 @@ from rbi.online.config import PRESETS
 ROOT = Path(__file__).parent.parent
 TINY = [
     "train", "--env", "CartPole-v1", "--pace.players", "8", "--pace.start-states", "64", "--pace.hidden", "16",
-    "--learner.batch", "16", "--learner.round-updates", "2", "--learner.target-updates", "8", "--replay.states", "2000",
+    "--learner.batch", "16", "--learner.round-updates", "2", "--learner.target-updates", "8", "--replay.capacity", "2000",
     "--pace.publish-updates", "2", "--pace.states-per-update", "4", "--report-updates", "10", "--episodes", "3",
 ]  # fmt: skip
 
@@ -144,7 +144,7 @@ def test_a_finished_run_goes_on_when_more_updates_are_asked_for(trained, tmp_pat
         (("--env", "NoSuchGame-v0"), "--env NoSuchGame-v0: "),
         (("--env", "ALE/Brekout-v5"), "no such Atari game; did you mean breakout"),
         (("--env", "Pendulum-v1"), "only discrete ones can be learned"),
-        (("--env", "CartPole-v1", "--replay.states", "2000000000000"), "GB free; up to"),
+        (("--env", "CartPole-v1", "--replay.capacity", "2000000000000"), "GB free; up to"),
         (("--env", "CartPole-v1", "--pace.players", "7"), "players = 7: must be even"),
         (("--env", "CartPole-v1", "--actor.rule", "reroute(2,1)"), "rule 'reroute(2,1)'"),
         (("--env", "CartPole-v1", "--learner.round-updates", "3"), "target_updates"),
@@ -158,7 +158,7 @@ def test_a_finished_run_goes_on_when_more_updates_are_asked_for(trained, tmp_pat
         (("--env", "CartPole-v1", "--actor.exploration-exponent", "nan"), "exploration_exponent = nan"),
         (("--env", "CartPole-v1", "--pace.hidden", "9999999999"), "hidden = 9999999999: must be at most"),
         (("--env", "CartPole-v1", "--learner.batch", "40000"), "batch = 40000: 160,000 states a round"),
-        (("--env", "CartPole-v1", "--horizon.steps", "100000000"), "steps = 100000000"),
+        (("--env", "CartPole-v1", "--horizon.n_step", "100000000"), "n_step = 100000000"),
     ],
 )
 def test_a_mistake_gives_one_line_before_any_work(arguments, told, tmp_path, monkeypatch, capsys):

@@ -67,7 +67,7 @@ class QNet(nn.Module):
         self.trunk = Trunk(obs_spec, hidden, norm)
         self.hidden = nn.Linear(self.trunk.features, 2 * hidden)  # both streams in one product
         self.value = nn.Linear(hidden, 1)
-        self.advantage = nn.Linear(hidden, obs_spec.actions)
+        self.advantage = nn.Linear(hidden, obs_spec.num_actions)
 
     def forward(self, seen: Tensor, pi: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Q(s, .) `[B, A]` and V(s) `[B]`, in float32."""
@@ -107,7 +107,7 @@ class PiNet(nn.Module):
         super().__init__()
         self.trunk = Trunk(obs_spec, hidden, norm)
         self.hidden = nn.Linear(self.trunk.features, hidden)
-        self.logits = nn.Linear(hidden, obs_spec.actions)
+        self.logits = nn.Linear(hidden, obs_spec.num_actions)
 
     def forward(self, seen: Tensor) -> Tensor:
         """Logits `[B, A]`, in float32."""
@@ -206,7 +206,7 @@ class LogNet(nn.Module):
         for _ in range(1 if obs_spec.is_image else 2):  # a vector gets a second layer in place of the convolutions
             self.dense.append(Normalised(features, config.latent))
             features = config.latent
-        self.heads = nn.Linear(config.latent, obs_spec.actions + 1)
+        self.heads = nn.Linear(config.latent, obs_spec.num_actions + 1)
 
     def forward(self, seen: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """`[B, A + 1]`, in float32. With a generator, a share of the last hidden layer is blanked."""

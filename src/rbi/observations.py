@@ -29,23 +29,23 @@ BRIGHTEST = 256  # a power of two, so that a byte divided by it is exact in bflo
 class ObservationSpec:
     """What a network sees, and among how many actions it chooses.
 
-    `frame`: the shape of one frame, `(height, width)` or `(height, width, channels)` of bytes, or `(size,)` of floats.
+    `shape`: the shape of one frame, `(height, width)` or `(height, width, channels)` of bytes, or `(size,)` of floats.
     `stack`: how many frames, oldest first, make a state.
     """
 
-    frame: tuple[int, ...]
+    shape: tuple[int, ...]
     stack: int
-    actions: int
+    num_actions: int
 
     def __post_init__(self) -> None:
-        if len(self.frame) not in (1, 2, 3) or min(self.frame) < 1 or self.stack < 1 or self.actions < 1:
-            raise ValueError(f"no network sees frames of shape {self.frame}, {self.stack} at a time")
-        if self.is_image and min(self.frame[:2]) < SMALLEST:
-            raise ValueError(f"frames of {self.frame[0]} x {self.frame[1]} pixels are too small: {SMALLEST} at least")
+        if len(self.shape) not in (1, 2, 3) or min(self.shape) < 1 or self.stack < 1 or self.num_actions < 1:
+            raise ValueError(f"no network sees frames of shape {self.shape}, {self.stack} at a time")
+        if self.is_image and min(self.shape[:2]) < SMALLEST:
+            raise ValueError(f"frames of {self.shape[0]} x {self.shape[1]} pixels are too small: {SMALLEST} at least")
 
     @property
     def is_image(self) -> bool:
-        return len(self.frame) > 1
+        return len(self.shape) > 1
 
     @property
     def block(self) -> int:
@@ -57,18 +57,18 @@ class ObservationSpec:
         """The convolutions as they are usually written, none for vectors."""
         if not self.is_image:
             return ()
-        return NATURE if min(self.frame[:2]) >= SMALLEST_NATURE else SMALL
+        return NATURE if min(self.shape[:2]) >= SMALLEST_NATURE else SMALL
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The convolutions over what `look` gives: the first one, with stride 1, over blocks of pixels."""
+        """The convolutions over what `preprocess` gives: the first one, with stride 1, over blocks of pixels."""
         if not self.is_image:
             return ()
         first, *others = self.kind
         return (Layer(first.filters, first.kernel // first.stride, 1), *others)
 
-    def look(self, frames: Tensor, dtype: torch.dtype, moves: Tensor | None = None) -> Tensor:
-        """`[B, stack, *frame]` as the networks read it, in their precision; pictures moved by `moves` if given.
+    def preprocess(self, frames: Tensor, dtype: torch.dtype, shifts: Tensor | None = None) -> Tensor:
+        """`[B, stack, *frame]` as the networks read it, in their precision; pictures moved by `shifts` if given.
 
         Pictures become `[B, H / s, W / s, s * s * channels]` for a first convolution of stride s: a kernel of 8 x 8
         pixels and stride 4 is one of 2 x 2 blocks and stride 1, with channels enough for fast kernels.
@@ -76,9 +76,9 @@ class ObservationSpec:
         if not self.is_image:
             return frames.flatten(1).to(dtype)
         if gpu.usable(frames):
-            return self.looked(frames, dtype, moves)
-        frames = frames if moves is None else moved(frames, moves)
-        s, (height, width) = self.block, self.frame[:2]
+            return self._preprocess_on_gpu(frames, dtype, shifts)
+        frames = frames if shifts is None else shift_images(frames, shifts)
+        s, (height, width) = self.block, self.shape[:2]
         high, wide = height // s, width // s
         frames = frames[:, :, : high * s, : wide * s]
         # a pixel's history lies together first, so that the rest moves in longer runs: half the time
@@ -87,31 +87,31 @@ class ObservationSpec:
         seen = torch.empty(blocks.shape, dtype=dtype, device=frames.device)
         return torch.mul(blocks, 1 / BRIGHTEST, out=seen).view(len(frames), high, wide, -1)
 
-    def looked(self, frames: Tensor, dtype: torch.dtype, moves: Tensor | None) -> Tensor:
+    def _preprocess_on_gpu(self, frames: Tensor, dtype: torch.dtype, shifts: Tensor | None) -> Tensor:
         """The same by one kernel."""
         from rbi.gpu.kernels import look_kernel
 
-        (height, width, *_), colours = self.frame, math.prod(self.frame[2:])
+        (height, width, *_), colours = self.shape, math.prod(self.shape[2:])
         high, wide = height // self.block, width // self.block
         seen = torch.empty((len(frames), high, wide, self.channels()), dtype=dtype, device=frames.device)
         programs = len(frames), -(-seen.shape[1:].numel() // NUMBERS_A_BLOCK)
         if len(frames):
             gpu.launch(
                 look_kernel, programs, frames,
-                frames.contiguous(), moves, seen, len(frames), high, wide, 1 / BRIGHTEST, moves is not None,
+                frames.contiguous(), shifts, seen, len(frames), high, wide, 1 / BRIGHTEST, shifts is not None,
                 self.stack, height, width, colours, self.block, NUMBERS_A_BLOCK,
             )  # fmt: skip
         return seen
 
     def channels(self) -> int:
-        """How many numbers `look` gives for a block."""
-        return self.block**2 * self.stack * math.prod(self.frame[2:])
+        """How many numbers `preprocess` gives for a block."""
+        return self.block**2 * self.stack * math.prod(self.shape[2:])
 
     def features(self) -> int:
         """How many numbers leave the convolutions."""
         if not self.is_image:
-            return self.stack * self.frame[0]
-        height, width = (size // self.block for size in self.frame[:2])
+            return self.stack * self.shape[0]
+        height, width = (size // self.block for size in self.shape[:2])
         for layer in self.layers:
             height, width = (out_size(size, layer.kernel, layer.stride) for size in (height, width))
         return height * width * self.layers[-1].filters
@@ -128,16 +128,16 @@ def out_size(size: int, kernel: int, stride: int) -> int:
 # others, and so what came of it. A shift takes the pixels that they would know it by from their places.
 
 
-def random_moves(states: int, most: int, generator: torch.Generator) -> Tensor:
+def random_shifts(states: int, most: int, generator: torch.Generator) -> Tensor:
     """How far down and right each state is seen from, `[2, states]`: up to `most` pixels either way."""
     return torch.randint(-most, most + 1, (2, states), generator=generator, device=generator.device)
 
 
-def moved(frames: Tensor, moves: Tensor) -> Tensor:
+def shift_images(frames: Tensor, shifts: Tensor) -> Tensor:
     """Pictures `[B, stack, H, W, ...]` seen from aside; what comes in at an edge repeats it."""
     row, column = (
         (torch.arange(size, device=frames.device) + move[:, None]).clamp(0, size - 1)
-        for size, move in zip(frames.shape[2:4], moves, strict=True)
+        for size, move in zip(frames.shape[2:4], shifts, strict=True)
     )
     state, moment = (torch.arange(size, device=frames.device) for size in frames.shape[:2])
     return frames[state[:, None, None, None], moment[:, None, None], row[:, None, :, None], column[:, None, None, :]]

@@ -48,7 +48,7 @@ class Policy:
         self._example = next(networks.parameters())
 
     def __repr__(self) -> str:
-        return f"Policy({self.rule}, {self.obs_spec.actions} actions, states {(self.obs_spec.stack, *self.obs_spec.frame)})"
+        return f"Policy({self.rule}, {self.obs_spec.num_actions} actions, states {(self.obs_spec.stack, *self.obs_spec.shape)})"
 
     @property
     def device(self) -> torch.device:
@@ -80,10 +80,10 @@ class Policy:
         """What the networks say: beta and Q, `[B, A]` each, Q up to a number a state, which no rule looks at. Policies
         that share networks differ in `step` alone."""
         with torch.no_grad():
-            seen = self.obs_spec.look(states, self._example.dtype)
+            seen = self.obs_spec.preprocess(states, self._example.dtype)
             if self.networks.pi is None:
                 q, _ = self.networks.q(seen)
-                return torch.full_like(q, 1 / self.obs_spec.actions), q
+                return torch.full_like(q, 1 / self.obs_spec.num_actions), q
             beta = torch.softmax(self.networks.pi(seen) / self.temperature, 1)
             return beta, self.networks.q(seen, beta)[0]
 
@@ -97,9 +97,9 @@ class Policy:
     def masks(self, legal: Any, count: int) -> torch.Tensor:
         """Legal actions as the rules take them; a state without any is refused."""
         given = np.require(legal, requirements="W")  # PyTorch knows no arrays that cannot be written to
-        if given.shape != (count, self.obs_spec.actions) or given.dtype != bool:
+        if given.shape != (count, self.obs_spec.num_actions) or given.dtype != bool:
             raise ValueError(
-                f"legal of shape {given.shape}, {given.dtype}: must be booleans {count, self.obs_spec.actions}"
+                f"legal of shape {given.shape}, {given.dtype}: must be booleans {count, self.obs_spec.num_actions}"
             )
         if not given.any(1).all():
             raise ValueError(f"state {int(given.any(1).argmin())}: no action is legal")
@@ -108,11 +108,11 @@ class Policy:
     def tensor(self, states: Any) -> torch.Tensor:
         """States as the networks take them; another shape is refused."""
         given = torch.as_tensor(np.require(states, requirements="W"))
-        wanted = (self.obs_spec.stack, *self.obs_spec.frame)
-        if self.obs_spec.stack == 1 and given.shape[1:] == self.obs_spec.frame:
+        wanted = (self.obs_spec.stack, *self.obs_spec.shape)
+        if self.obs_spec.stack == 1 and given.shape[1:] == self.obs_spec.shape:
             given = given[:, None]
         if given.shape[1:] != wanted:
-            shown = ("B", *self.obs_spec.frame) if self.obs_spec.stack == 1 else ("B", *wanted)
+            shown = ("B", *self.obs_spec.shape) if self.obs_spec.stack == 1 else ("B", *wanted)
             raise ValueError(f"states of shape {tuple(np.shape(states))}: this policy sees {shown}")
         if not self.obs_spec.is_image and not bool(torch.isfinite(given).all()):
             row = int((~torch.isfinite(given.flatten(1)).all(1)).nonzero()[0])
@@ -180,7 +180,7 @@ def load_policy(path: Path | str) -> Policy:
         raise ValueError(f"{path / CONFIG}: is of format {config.get('format')}; this version reads {FORMAT}")
     try:
         obs_spec = ObservationSpec(
-            tuple(config["obs_spec"]["frame"]), config["obs_spec"]["stack"], config["obs_spec"]["actions"]
+            tuple(config["obs_spec"]["shape"]), config["obs_spec"]["stack"], config["obs_spec"]["num_actions"]
         )
         networks = networks_of(obs_spec, config)
         rule, c_greedy, temperature = (

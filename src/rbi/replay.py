@@ -3,7 +3,7 @@
 A table of `rows` moments by `lanes` players, written row after row and over again. One cell:
 
     frame     what the player saw                     action, pi   what it then did, and the policy it drew from
-    reward    what the action brought                 end          how the step ended (returns.GOES_ON, ...)
+    reward    what the action brought                 end          how the step ended (returns.CONTINUES, ...)
     age       frames before it that belong to its stack (0 at the first frame of an episode)
     final     the last frame of an episode: seen, bootstrapped from, never acted on
 
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from rbi.observations import ObservationSpec
-from rbi.returns import GOES_ON, TERMINATED, TRUNCATED, Horizon, n_step
+from rbi.returns import CONTINUES, TERMINATED, TRUNCATED, ReturnConfig, n_step_returns
 
 TINY = 1e-6  # the least priority of what can be drawn
 COLUMNS = ("action", "pi", "reward", "end", "age", "final", "priority", "held")
@@ -36,7 +36,7 @@ COLUMNS = ("action", "pi", "reward", "end", "age", "final", "priority", "held")
 class ReplayConfig:
     """How much is kept, and how it is drawn."""
 
-    states: int = 2_000_000
+    capacity: int = 2_000_000
     """States that the replay holds."""
     priority_exponent: float = 0.6
     """0 draws uniformly, 1 in proportion to the TD error."""
@@ -44,49 +44,49 @@ class ReplayConfig:
     """How much of the bias of prioritised drawing is weighted away; 1 is all."""
     store_at_episode_end: bool = False
     """Let the learner see an episode only when it is over, as in the paper."""
-    reveal_updates: int = 0
+    release_interval: int = 0
     """Let the learner see new states only every so many updates, as in the paper; 0: as they come."""
 
     def __post_init__(self) -> None:
-        if self.states < 1:
-            raise ValueError(f"states = {self.states}: the replay must hold some")
+        if self.capacity < 1:
+            raise ValueError(f"capacity = {self.capacity}: the replay must hold some")
         for name in ("priority_exponent", "importance_exponent"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must lie in [0, 1]")
-        if self.reveal_updates < 0:
-            raise ValueError(f"reveal_updates = {self.reveal_updates}: must be at least 0")
+        if self.release_interval < 0:
+            raise ValueError(f"release_interval = {self.release_interval}: must be at least 0")
 
 
 class Transition(NamedTuple):
     """One moment of a group of players, `[N, ...]` each. `reward` and `end` are of the step that led to it."""
 
-    frame: Tensor
-    first: Tensor
+    obs: Tensor
+    is_first: Tensor
     reward: Tensor
     end: Tensor
     action: Tensor
     pi: Tensor
     td_error: Tensor
-    """Of the moment `horizon.steps` before."""
+    """Of the moment `horizon.n_step` before."""
 
 
-class Batch(NamedTuple):
+class ReplayBatch(NamedTuple):
     """States with their n-step returns: `[B, stack, *frame]` pictures, `[B]` numbers, `[B, A]` policies."""
 
-    frames: Tensor
+    obs: Tensor
     action: Tensor
     pi: Tensor
     reward: Tensor
     discount: Tensor
-    next_frames: Tensor
+    next_obs: Tensor
     next_pi: Tensor
     weight: Tensor
     row: Tensor
     lane: Tensor
 
-    def part(self, start: int, size: int) -> "Batch":
+    def part(self, start: int, size: int) -> "ReplayBatch":
         """Some of the states, without a copy; importance weights are relative to the largest among them."""
-        cut = Batch(*(column[start : start + size] for column in self))
+        cut = ReplayBatch(*(column[start : start + size] for column in self))
         return cut._replace(weight=cut.weight / cut.weight.max())
 
 
@@ -99,20 +99,20 @@ class Replay:
         obs_spec: ObservationSpec,
         lanes: int,
         groups: int,
-        horizon: Horizon,
+        horizon: ReturnConfig,
         device: torch.device,
     ) -> None:
         self.config, self.obs_spec, self.horizon, self.device = config, obs_spec, horizon, device
         self.lanes, self.groups, self.rows = lanes, groups, rows_of(config, lanes)
-        if self.rows < horizon.steps + obs_spec.stack + 1:
-            least = lanes * (horizon.steps + obs_spec.stack + 1)
-            raise ValueError(f"states = {config.states}: too few for {lanes} players, who need at least {least}")
+        if self.rows < horizon.n_step + obs_spec.stack + 1:
+            least = lanes * (horizon.n_step + obs_spec.stack + 1)
+            raise ValueError(f"capacity = {config.capacity}: too few for {lanes} players, who need at least {least}")
         dtype = torch.uint8 if obs_spec.is_image else torch.float32
         cells = (self.rows, lanes)
         # one frame more than cells: it stays black and stands for what came before an episode
-        self.frames = torch.zeros((self.rows * lanes + 1, *obs_spec.frame), dtype=dtype, device=device)
+        self.frames = torch.zeros((self.rows * lanes + 1, *obs_spec.shape), dtype=dtype, device=device)
         self.action = torch.zeros(cells, dtype=torch.int16, device=device)
-        self.pi = torch.zeros((*cells, obs_spec.actions), device=device)
+        self.pi = torch.zeros((*cells, obs_spec.num_actions), device=device)
         self.reward = torch.zeros(cells, device=device)
         self.end = torch.zeros(cells, dtype=torch.uint8, device=device)
         self.age = torch.zeros(cells, dtype=torch.uint8, device=device)
@@ -125,18 +125,18 @@ class Replay:
 
     @property
     def holds_back(self) -> bool:
-        return self.config.store_at_episode_end or self.config.reveal_updates > 0
+        return self.config.store_at_episode_end or self.config.release_interval > 0
 
     def add(self, group: int, moment: Transition) -> None:
         """Write the next row of a group, what its last actions brought, and the priority of what is now complete."""
         lanes = self.lanes_of(group)
         row = self.written[group : group + 1]
-        here, before, ready = row % self.rows, (row - 1) % self.rows, (row - self.horizon.steps) % self.rows
+        here, before, ready = row % self.rows, (row - 1) % self.rows, (row - self.horizon.n_step) % self.rows
         dead = (row + self.obs_spec.stack - 1) % self.rows  # the oldest that needs the frame written over now
-        table = self.frames[:-1].view(self.rows, self.lanes, *self.obs_spec.frame)
-        put(table, here, lanes, moment.frame)
+        table = self.frames[:-1].view(self.rows, self.lanes, *self.obs_spec.shape)
+        put(table, here, lanes, moment.obs)
         grown = (self.age[:, lanes].index_select(0, before) + 1).clamp(max=self.obs_spec.stack - 1)
-        put(self.age, here, lanes, torch.where(moment.first, 0, grown[0]))
+        put(self.age, here, lanes, torch.where(moment.is_first, 0, grown[0]))
         put(self.action, here, lanes, moment.action)
         put(self.pi, here, lanes, moment.pi)
         put(self.reward, before, lanes, moment.reward)
@@ -145,7 +145,7 @@ class Replay:
         put(self.final, here, lanes, over)
         self.over[lanes] = torch.where(over, row, self.over[lanes])
         none = torch.zeros_like(moment.td_error)
-        can_be_drawn = (row >= self.horizon.steps) & ~self.final[:, lanes].index_select(0, ready)[0]
+        can_be_drawn = (row >= self.horizon.n_step) & ~self.final[:, lanes].index_select(0, ready)[0]
         priority = torch.where(can_be_drawn, self.priority_of(moment.td_error), none)
         if self.holds_back:
             put(self.held, dead, lanes, none)
@@ -156,7 +156,7 @@ class Replay:
         self.mass.index_copy_(0, touched, self.priority.index_select(0, touched).sum(1, dtype=torch.float64))
         row += 1
 
-    def reveal(self) -> None:
+    def release(self) -> None:
         """Let the learner draw what was held back: everything, or the episodes that are over."""
         if not self.holds_back:
             return
@@ -175,11 +175,11 @@ class Replay:
         row = self.written[group : group + 1]
         here, before = (row - 1) % self.rows, (row - 2) % self.rows
         was = self.end[:, lanes].index_select(0, before)[0]
-        put(self.end, before, lanes, torch.where(was == GOES_ON, TRUNCATED, was))
+        put(self.end, before, lanes, torch.where(was == CONTINUES, TRUNCATED, was))
         put(self.final, here, lanes, torch.ones_like(was, dtype=torch.bool))
         self.over[lanes] = row - 1
 
-    def sample(self, size: int, generator: torch.Generator) -> Batch:
+    def sample(self, size: int, generator: torch.Generator) -> ReplayBatch:
         """Draw states by priority, spread evenly over the mass, and in random order so that any part is fair."""
         edges = self.mass.cumsum(0)
         spread = (torch.arange(size, device=self.device) + self.random(size, generator)) / size
@@ -195,19 +195,21 @@ class Replay:
         weight = (likely.mean() / likely) ** self.config.importance_exponent
         return self.read(row, lane, weight)
 
-    def read(self, row: Tensor, lane: Tensor, weight: Tensor) -> Batch:
+    def read(self, row: Tensor, lane: Tensor, weight: Tensor) -> ReplayBatch:
         """The states at some cells, with what followed."""
-        ahead = torch.arange(self.horizon.steps, device=self.device)
+        ahead = torch.arange(self.horizon.n_step, device=self.device)
         following = (row[:, None] + ahead) % self.rows
-        coming = n_step(self.reward[following, lane[:, None]], self.end[following, lane[:, None]], self.horizon.gamma)
+        coming = n_step_returns(
+            self.reward[following, lane[:, None]], self.end[following, lane[:, None]], self.horizon.gamma
+        )
         then = (row + coming.steps) % self.rows
-        return Batch(
-            frames=self.stacks(row, lane),
+        return ReplayBatch(
+            obs=self.stacks(row, lane),
             action=self.action[row, lane].long(),
             pi=self.pi[row, lane],
             reward=coming.reward,
             discount=coming.discount,
-            next_frames=self.stacks(then, lane),
+            next_obs=self.stacks(then, lane),
             next_pi=self.pi[then, lane],
             weight=weight,
             row=row,
@@ -221,9 +223,9 @@ class Replay:
         cell = torch.where(back <= self.age[row, lane][:, None], cell, self.rows * self.lanes)
         flat = in_words(self.frames.flatten(1))
         found = flat.index_select(0, cell.flatten()).view(self.frames.dtype)
-        return found.view(len(row), self.obs_spec.stack, *self.obs_spec.frame)
+        return found.view(len(row), self.obs_spec.stack, *self.obs_spec.shape)
 
-    def reprioritise(self, row: Tensor, lane: Tensor, td_error: Tensor) -> None:
+    def update_priorities(self, row: Tensor, lane: Tensor, td_error: Tensor) -> None:
         """Give states the priorities of their newest errors; what has died since it was drawn stays dead."""
         alive = self.priority[row, lane] > 0
         self.priority[row, lane] = torch.where(alive, self.priority_of(td_error), 0.0)
@@ -252,16 +254,16 @@ class Replay:
 
 
 def rows_of(config: ReplayConfig, lanes: int) -> int:
-    return config.states // lanes
+    return config.capacity // lanes
 
 
 def bytes_needed(config: ReplayConfig, obs_spec: ObservationSpec) -> int:
     """What the table takes, in bytes."""
     frame = 1 if obs_spec.is_image else 4
-    for size in obs_spec.frame:
+    for size in obs_spec.shape:
         frame *= size
-    held = 4 if config.store_at_episode_end or config.reveal_updates else 0
-    return config.states * (frame + 4 * obs_spec.actions + 2 + 4 + 1 + 1 + 1 + 4 + held)
+    held = 4 if config.store_at_episode_end or config.release_interval else 0
+    return config.capacity * (frame + 4 * obs_spec.num_actions + 2 + 4 + 1 + 1 + 1 + 4 + held)
 
 
 def put(column: Tensor, row: Tensor, lanes: slice, values: Tensor) -> None:

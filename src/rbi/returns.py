@@ -10,24 +10,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED = range(4)
+CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED = range(4)
 MIXED_ACTIONS = 43.7  # c_mix = m / (43.7 + m) for m actions
 MOST_STEPS = 10_000
 DAMPING = 0.1  # the two constants of w^pi
 
 
 @dataclass(frozen=True)
-class Horizon:
+class ReturnConfig:
     """How far returns look ahead, and what the future counts."""
 
-    steps: int = 3
+    n_step: int = 3
     """Rewards that are summed before the value takes over."""
     gamma: float = 0.99
     """What a reward one step later counts."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.steps <= MOST_STEPS:
-            raise ValueError(f"steps = {self.steps}: a return needs at least 1, and {MOST_STEPS:,} at most")
+        if not 1 <= self.n_step <= MOST_STEPS:
+            raise ValueError(f"n_step = {self.n_step}: a return needs at least 1, and {MOST_STEPS:,} at most")
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma = {self.gamma}: must lie in [0, 1]")
 
@@ -40,20 +40,20 @@ class NStep(NamedTuple):
     steps: Tensor
 
 
-def n_step(rewards: Tensor, ends: Tensor, gamma: float) -> NStep:
+def n_step_returns(rewards: Tensor, ends: Tensor, gamma: float) -> NStep:
     """From `[B, n]` rewards and ends: sum_k gamma^k r_k up to the first end, and what the bootstrap counts.
 
     >>> rewards, ends = torch.tensor([[1.0, 1.0, 1.0]] * 3), torch.tensor([[0, 0, 0], [0, 1, 0], [3, 0, 0]])
-    >>> n_step(rewards, ends, 0.5)
+    >>> n_step_returns(rewards, ends, 0.5)
     NStep(reward=tensor([1.7500, 1.5000, 1.0000]), discount=tensor([0.1250, 0.0000, 0.5000]), steps=tensor([3, 2, 1]))
     """
     n = rewards.shape[1]
-    goes_on = (ends == GOES_ON).to(rewards.dtype)
+    goes_on = (ends == CONTINUES).to(rewards.dtype)
     reached = torch.cat([torch.ones_like(goes_on[:, :1]), goes_on[:, :-1].cumprod(1)], dim=1)
     powers = gamma ** torch.arange(n + 1, device=rewards.device, dtype=rewards.dtype)
     steps = reached.sum(1).long()
     last = ends.gather(1, steps[:, None] - 1).squeeze(1)
-    bootstraps = (last == GOES_ON) | (last == TRUNCATED)
+    bootstraps = (last == CONTINUES) | (last == TRUNCATED)
     return NStep((reached * powers[:n] * rewards).sum(1), powers[steps] * bootstraps, steps)
 
 
@@ -67,14 +67,14 @@ class MonteCarlo(NamedTuple):
 def monte_carlo(rewards: Tensor, ends: Tensor, gamma: float) -> MonteCarlo:
     """From `[S]` rewards and ends of episodes one after the other: sum_k gamma^k r_{t+k} up to the next end.
 
-    Every end but GOES_ON ends the sum; a caller who lets returns run over lost lives clears those first. What comes
+    Every end but CONTINUES ends the sum; a caller who lets returns run over lost lives clears those first. What comes
     after a truncation is unknown: gamma^left says how much of it is missing. Sums are doubled in length, log2 times.
 
     >>> monte_carlo(torch.tensor([1.0, 1.0, 1.0, 8.0]), torch.tensor([0, 0, 2, 3]), 0.5)
     MonteCarlo(returns=tensor([1.7500, 1.5000, 1.0000, 8.0000]), left=tensor([3, 2, 1, 1]))
     """
     size = len(rewards)
-    ended = torch.nonzero(ends != GOES_ON).squeeze(1)
+    ended = torch.nonzero(ends != CONTINUES).squeeze(1)
     if size and (not len(ended) or ended[-1] != size - 1):
         raise ValueError("the last step of all must be an end")
     step = torch.arange(size, device=rewards.device)
@@ -105,7 +105,7 @@ def c_mix(actions: int) -> float:
     return actions / (MIXED_ACTIONS + actions)
 
 
-def policy_priority(pi: Tensor, q: Tensor, alpha: float, noise: float) -> Tensor:
+def policy_weight(pi: Tensor, q: Tensor, alpha: float, noise: float) -> Tensor:
     """w^pi `[B]`, with batch mean 1: where a small error of the policy costs much.      (paper: eq. adv_var)
 
         w ~ ((sum_a pi_mix(a) A(a)^2 + 0.1) / (|V| + 0.1))^alpha,   pi_mix = (1 - noise) pi + noise / m

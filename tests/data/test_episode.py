@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rbi.data.episode import DatasetSpec, Episode
-from rbi.returns import GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED
+from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 from .episodes import episode
 
@@ -25,9 +25,9 @@ def fields(**changes):
 
 def test_three_ends_become_one_code_and_the_games_end_counts_first():
     lost, over, cut = np.array([1, 0, 0], bool), np.array([0, 0, 1], bool), np.zeros(3, bool)
-    assert list(Episode(**fields(life_lost=lost)).ends) == [LIFE_LOST, GOES_ON, TERMINATED]
-    assert list(Episode(**fields(terminated=cut, truncated=over)).ends) == [GOES_ON, GOES_ON, TRUNCATED]
-    assert list(Episode(**fields(terminated=over, truncated=over)).ends) == [GOES_ON, GOES_ON, TERMINATED]
+    assert list(Episode(**fields(life_lost=lost)).ends) == [LIFE_LOST, CONTINUES, TERMINATED]
+    assert list(Episode(**fields(terminated=cut, truncated=over)).ends) == [CONTINUES, CONTINUES, TRUNCATED]
+    assert list(Episode(**fields(terminated=over, truncated=over)).ends) == [CONTINUES, CONTINUES, TERMINATED]
 
 
 def test_an_episode_cannot_be_changed_not_even_through_the_arrays_it_was_made_of():

@@ -28,7 +28,7 @@ def small_plan(algo="rbi", env="CartPole-v1", **changes):
         "publish_updates": 2,
     }
     learner = {"batch": 16, "target_updates": 8, "round_updates": 2}
-    defaults = {"pace": pace, "learner": learner, "replay": {"states": 2000}, "actor": {}}
+    defaults = {"pace": pace, "learner": learner, "replay": {"capacity": 2000}, "actor": {}}
     parts = {name: replace(getattr(whole, name), **(d | changes.get(name, {}))) for name, d in defaults.items()}
     return replace(whole, **parts)
 
@@ -135,7 +135,7 @@ def test_players_act_at_random_until_the_set_number_of_updates():
 
 
 def test_with_episodes_stored_at_their_end_learning_waits_for_the_first():
-    whole = small_plan(replay={"store_at_episode_end": True, "reveal_updates": 10}, pace={"start_states": 16})
+    whole = small_plan(replay={"store_at_episode_end": True, "release_interval": 10}, pace={"start_states": 16})
     engine = engine_of(whole)
     for _ in engine.ticks():
         drawn = (engine.replay.priority > 0).any(0)
@@ -149,7 +149,7 @@ def test_an_atari_run_goes_on_at_the_start_of_new_episodes(tmp_path):
         env="ALE/Pong-v5",
         pace={"players": 2, "start_states": 16, "updates": 6, "hidden": 16, "states_per_update": 2.0},
         learner={"batch": 4, "target_updates": 2},
-        replay={"states": 200},
+        replay={"capacity": 200},
     )
     stopped = engine_of(whole)
     for _, _ in zip(range(24), stopped.ticks(), strict=False):
@@ -209,7 +209,7 @@ def test_the_policy_of_a_run_is_what_its_actors_follow():
     actor = engine.actors[0]
     actor.load(engine.learner.vector)
     states = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-    pi, *_ = actor.policy(actor.obs_spec.look(torch.from_numpy(states)[:, None], torch.float32))
+    pi, *_ = actor.policy(actor.obs_spec.preprocess(torch.from_numpy(states)[:, None], torch.float32))
     assert engine.policy().predict_proba(states) == pytest.approx(pi.numpy(), abs=1e-6)
 
 

@@ -57,7 +57,7 @@ STORE = 80_000_000
 TINY = [
     "train", "--engine", "ray", "--env", "CartPole-v1", "--pace.players", "8", "--pace.start-states", "64",
     "--pace.hidden", "16", "--learner.batch", "16", "--learner.round-updates", "2", "--learner.target-updates", "8",
-    "--replay.states", "2000", "--pace.publish-updates", "2", "--pace.states-per-update", "4", "--report-updates",
+    "--replay.capacity", "2000", "--pace.publish-updates", "2", "--pace.states-per-update", "4", "--report-updates",
     "10", "--episodes", "2", "--cluster.block-steps", "4", "--cluster.workers", "1", "--cluster.evaluate-episodes", "0",
 ]  # fmt: skip
 
@@ -123,7 +123,7 @@ def endless(**changes):
 
 @pytest.mark.parametrize(
     ("algo", "held_back", "random"),
-    [("rbi", {}, 0), ("apex", {"store_at_episode_end": True, "reveal_updates": 10}, 20)],
+    [("rbi", {}, 0), ("apex", {"store_at_episode_end": True, "release_interval": 10}, 20)],
 )
 def test_in_lockstep_the_weights_are_the_local_engines_to_the_last_bit(algo, held_back, random, engines):
     whole = small_plan(algo, pace={"random_updates": random}, replay={"priority_exponent": 0.6} | held_back)
@@ -258,7 +258,7 @@ def test_after_its_drivers_death_the_same_command_goes_on_from_the_checkpoint(cl
 
 def test_states_of_all_shards_are_drawn_by_priority_and_weighed_alike(engines):
     whole = small_plan(
-        pace={"players": 4}, replay={"priority_exponent": 1.0, "importance_exponent": 0.4, "states": 400}
+        pace={"players": 4}, replay={"priority_exponent": 1.0, "importance_exponent": 0.4, "capacity": 400}
     )
     engine = engines(whole, workers=2, shards=2)
     handles = [store.handle for store in engine.opening().stores]
@@ -279,7 +279,7 @@ def test_states_of_all_shards_are_drawn_by_priority_and_weighed_alike(engines):
     first, second = (marks[part] < 100 for part in (slice(30_000), slice(30_000, None)))
     assert abs(float(first.float().mean() - second.float().mean())) < 0.02  # any part is fair
     of_one = marks == int(marks[0])
-    shards.reprioritise(batch.row, batch.lane, torch.where(of_one, 0.5, priority))
+    shards.update_priorities(batch.row, batch.lane, torch.where(of_one, 0.5, priority))
     after = ray.get([handle.state.remote() for handle in handles])
     changed = [int((abs(state["priority"] - 0.5) < 1e-3).sum()) for state in after]
     assert changed[int(marks[0]) // 100] == 2  # both groups saw it

@@ -21,7 +21,7 @@ class Bookkeeping:
 
     def __init__(self, ratio, publish, reveal):
         whole = small_plan(pace={"states_per_update": ratio, "publish_updates": publish, "updates": 10_000},
-                           replay={"reveal_updates": reveal})  # fmt: skip
+                           replay={"release_interval": reveal})  # fmt: skip
         self.ledger, self.ratio, self.publish, self.reveal = Ledger(whole), ratio, publish, reveal
         self.blocks, self.rounds, self.paid_from = 0, [], None
 

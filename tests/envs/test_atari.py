@@ -9,7 +9,7 @@ import pytest
 from rbi.envs import make
 from rbi.envs.atari import AtariScreen, AtariVector
 from rbi.envs.types import EnvConfig, TimeStep
-from rbi.returns import GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED
+from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 PLAYERS, SEED, STEPS, MAX_FRAMES = 2, 1, 500, 600
 BREAKOUT = EnvConfig("ALE/Breakout-v5", max_frames=MAX_FRAMES)
@@ -71,7 +71,7 @@ def test_frames_are_grey_squares_of_bytes_and_all_ends_occur(breakout):
     for moment in shown:
         assert moment.frame.shape == (PLAYERS, 84, 84)
         assert [array.dtype for array in moment] == [np.uint8, bool, np.float32, np.uint8]
-    assert {int(end) for moment in shown for end in moment.end} == {GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED}
+    assert {int(end) for moment in shown for end in moment.end} == {CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED}
 
 
 def test_players_see_what_the_emulator_shows(breakout):
@@ -99,7 +99,7 @@ def test_the_frame_after_a_final_one_is_the_first_of_a_new_episode(breakout):
         over = (before.end == TERMINATED) | (before.end == TRUNCATED)
         assert np.array_equal(after.first, over)
         assert (after.reward[over] == 0).all()
-        assert (after.end[over] == GOES_ON).all()
+        assert (after.end[over] == CONTINUES).all()
 
 
 def test_an_episode_is_cut_off_after_its_frames_four_to_a_step(breakout):

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from rbi.envs import make
 from rbi.envs.gym import GymVector
 from rbi.envs.types import EnvConfig
-from rbi.returns import GOES_ON, TERMINATED, TRUNCATED
+from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
 
 PLAYERS = 3
 
@@ -74,13 +74,13 @@ def worlds():
 def by_hand(id_, player, seed, actions):
     """What one player sees, as plain Gymnasium tells it: (observation, first, reward, end) a moment."""
     env = gymnasium.make(id_)
-    seen = [(env.reset(seed=seed + player)[0], True, 0.0, GOES_ON)]
+    seen = [(env.reset(seed=seed + player)[0], True, 0.0, CONTINUES)]
     for action in actions:
-        if seen[-1][3] != GOES_ON:
-            seen.append((env.reset()[0], True, 0.0, GOES_ON))  # the action is not taken
+        if seen[-1][3] != CONTINUES:
+            seen.append((env.reset()[0], True, 0.0, CONTINUES))  # the action is not taken
             continue
         observation, reward, terminated, truncated, _ = env.step(action)
-        seen.append((observation, False, reward, TERMINATED if terminated else TRUNCATED if truncated else GOES_ON))
+        seen.append((observation, False, reward, TERMINATED if terminated else TRUNCATED if truncated else CONTINUES))
     env.close()
     return seen
 
@@ -127,9 +127,9 @@ def test_a_fallen_pole_ends_the_game_where_a_time_limit_cuts_it_off(worlds):
     fallen = played(worlds("CartPole-v1", 1), 0, np.zeros((15, 1), dtype=np.int64))
     assert TERMINATED in [moment.end[0] for moment in fallen]
     late = played(worlds("MountainCar-v0", 1), 0, np.ones((201, 1), dtype=np.int64))
-    assert [moment.end[0] for moment in late[1:200]] == [GOES_ON] * 199
+    assert [moment.end[0] for moment in late[1:200]] == [CONTINUES] * 199
     assert (late[200].end[0], late[200].reward[0], late[200].first[0]) == (TRUNCATED, -1, False)
-    assert (late[201].end[0], late[201].reward[0], late[201].first[0]) == (GOES_ON, 0, True)
+    assert (late[201].end[0], late[201].reward[0], late[201].first[0]) == (CONTINUES, 0, True)
 
 
 def test_a_seed_gives_the_same_lives_again(worlds):
@@ -189,7 +189,7 @@ def test_pictures_stay_bytes_and_four_make_a_state(worlds):
 def test_actions_are_counted_from_zero_wherever_the_environment_starts(worlds):
     shown = played(worlds("RbiTests/Odd-v0"), 0, np.array([[0, 1, 2]]))
     assert shown[1].reward.tolist() == [-1, 0, 1]
-    assert shown[1].end.tolist() == [GOES_ON, GOES_ON, TERMINATED]
+    assert shown[1].end.tolist() == [CONTINUES, CONTINUES, TERMINATED]
 
 
 def test_matrices_of_floats_are_seen_as_vectors(worlds):

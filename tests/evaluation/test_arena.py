@@ -13,7 +13,7 @@ from rbi.evaluation.rollouts import Arena, Protocol
 from rbi.networks import drawn
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
-from rbi.returns import GOES_ON, TERMINATED, TRUNCATED
+from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
 from rbi.rules.types import BCQ, Behavior, Greedy, Reroute
 
 ACTIONS = 5
@@ -51,7 +51,7 @@ class Corridors:
         first, self.moving = self.over, False
         self.steps = np.where(first, 0, self.steps + 1)
         self.over = self.steps == self.lasts
-        return self.seen(first, np.where(self.over, TERMINATED, GOES_ON))
+        return self.seen(first, np.where(self.over, TERMINATED, CONTINUES))
 
     def close(self):
         self.closed = True

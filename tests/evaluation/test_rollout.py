@@ -11,7 +11,7 @@ from rbi.evaluation.rollouts import EpisodeScores, Protocol, play
 from rbi.networks import drawn
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
-from rbi.returns import GOES_ON, TERMINATED, TRUNCATED
+from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
 from rbi.rules.types import Behavior
 
 
@@ -39,7 +39,7 @@ class Countdown:
         first = self.over
         self.step = np.where(first, 0, self.step + 1)
         over = self.step > np.arange(self.players)
-        end = np.where(over, np.where(np.arange(self.players) % 2, TRUNCATED, TERMINATED), GOES_ON)
+        end = np.where(over, np.where(np.arange(self.players) % 2, TRUNCATED, TERMINATED), CONTINUES)
         self.over = over
         return self.seen(first, np.where(first, 0.0, 1.0), end)
 

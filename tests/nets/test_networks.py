@@ -22,10 +22,10 @@ SIGHTS = [
 
 def seen_by(obs_spec, batch=5):
     generator = torch.Generator().manual_seed(0)
-    shape = (batch, obs_spec.stack, *obs_spec.frame)
+    shape = (batch, obs_spec.stack, *obs_spec.shape)
     if obs_spec.is_image:
-        return obs_spec.look(torch.randint(256, shape, dtype=torch.uint8, generator=generator), torch.float64)
-    return obs_spec.look(torch.randn(shape, generator=generator), torch.float64)
+        return obs_spec.preprocess(torch.randint(256, shape, dtype=torch.uint8, generator=generator), torch.float64)
+    return obs_spec.preprocess(torch.randn(shape, generator=generator), torch.float64)
 
 
 def networks_of(obs_spec, seed=0, norm="none"):
@@ -34,7 +34,7 @@ def networks_of(obs_spec, seed=0, norm="none"):
 
 def policies(obs_spec, batch=5):
     generator = torch.Generator().manual_seed(1)
-    return torch.softmax(torch.randn((batch, obs_spec.actions), generator=generator, dtype=torch.float64), 1)
+    return torch.softmax(torch.randn((batch, obs_spec.num_actions), generator=generator, dtype=torch.float64), 1)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -78,7 +78,7 @@ def test_networks_answer_one_number_for_each_action_in_float32_whatever_they_com
     networks, seen = networks_of(obs_spec), seen_by(obs_spec)
     q, value = networks.q(seen)
     logits = networks.pi(seen)
-    assert q.shape == logits.shape == (5, obs_spec.actions)
+    assert q.shape == logits.shape == (5, obs_spec.num_actions)
     assert value.shape == networks.q.values(seen).shape == (5,)
     assert {x.dtype for x in (q, value, logits, networks.q.values(seen))} == {torch.float32}
 
@@ -88,10 +88,12 @@ def test_networks_answer_one_number_for_each_action_in_float32_whatever_they_com
 def test_every_parameter_learns(obs_spec, norm):
     networks, seen = networks_of(obs_spec, norm=norm), seen_by(obs_spec)
     q, _ = networks.q(seen)
-    loss = (q * torch.arange(1, obs_spec.actions + 1)).sum() + networks.pi(seen)[:, 0].sum()
+    loss = (q * torch.arange(1, obs_spec.num_actions + 1)).sum() + networks.pi(seen)[:, 0].sum()
     loss.backward()
     stuck = [name for name, parameter in networks.named_parameters() if not parameter.grad.abs().sum() > 0]
-    assert stuck == ([] if obs_spec.actions > 1 else ["q.advantage.weight", "q.advantage.bias"])  # one action: A = 0
+    assert stuck == (
+        [] if obs_spec.num_actions > 1 else ["q.advantage.weight", "q.advantage.bias"]
+    )  # one action: A = 0
 
 
 def test_vectors_go_through_one_hidden_layer_before_the_streams():

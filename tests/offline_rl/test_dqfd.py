@@ -79,7 +79,7 @@ def legal_at(data, number, ahead):
 
 def slow_loss(learner, data, positions, weights):
     """J as it is written, an example and an action at a time; and the 1-step errors."""
-    config, look = learner.config, learner.obs_spec.look
+    config, look = learner.config, learner.obs_spec.preprocess
     online, judge, target = copy.deepcopy(learner.networks).train(), frozen(learner.networks), learner.target.networks
     steps = learner.steps[positions]
     q, _ = online.q(look(learner.one_step.batch(steps).states, torch.float32))

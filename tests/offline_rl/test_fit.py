@@ -36,7 +36,7 @@ def fit_of(frame, *, nets=PLAIN, seed=0, **changes):
 def test_an_update_follows_the_gradient_of_both_losses(frame):
     fit = fit_of(frame)
     batch = Sampler(fit.sampler.data, fit.sampler.config, seeded(2)).draw()  # the one that comes next
-    seen = fit.obs_spec.look(batch.states, torch.float32)
+    seen = fit.obs_spec.preprocess(batch.states, torch.float32)
     fit.networks.train()
     logits, (q, _) = fit.networks.pi(seen), fit.networks.q(seen)
     chosen = q.gather(1, batch.actions[:, None]).squeeze(1)
@@ -73,7 +73,7 @@ def test_beta_and_q_learn_what_there_is_to_learn():
     fit = Fit(config, networks_for(ObservationSpec((2,), 1, 2), PLAIN, 0), sampler, seeded())
     deque(learn(fit, 400), maxlen=0)
     fit.networks.eval()
-    seen = fit.obs_spec.look(torch.eye(2)[:, None], torch.float32)
+    seen = fit.obs_spec.preprocess(torch.eye(2)[:, None], torch.float32)
     with torch.no_grad():
         beta, (q, _) = torch.softmax(fit.networks.pi(seen), 1), fit.networks.q(seen)
     taken = np.mean([e.actions[0] == 0 for e in data if e.observations[0, 0] == 1])

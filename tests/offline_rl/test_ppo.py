@@ -33,7 +33,7 @@ def ascent_of(**changes):
 def test_it_starts_at_beta_and_climbs_to_the_closed_forms_objective_and_no_further():
     ascent, data = ascent_of(updates=600, learning_rate=0.005)
     states = torch.as_tensor(np.array(data.arrays["observations"]))[:, None]
-    seen = SIGHT.look(states, torch.float32)
+    seen = SIGHT.preprocess(states, torch.float32)
     with torch.no_grad():
         beta = torch.softmax(ascent.learned.pi(seen) / 0.7, 1)
         q, _ = ascent.learned.q(seen)
@@ -57,7 +57,7 @@ def test_the_policy_that_comes_out_is_the_network_that_climbed_and_beta_is_left_
         assert torch.equal(value, before[name]), name
     states = np.array(data.arrays["observations"][:5])
     policy = Policy(ascent.networks(), rbi.Behavior(), temperature=0.7)
-    seen = SIGHT.look(torch.as_tensor(states)[:, None], torch.float32)
+    seen = SIGHT.preprocess(torch.as_tensor(states)[:, None], torch.float32)
     with torch.no_grad():
         expected = torch.softmax(ascent.pi(seen) / 0.7, 1).numpy()
     np.testing.assert_allclose(policy.predict_proba(states), expected, atol=1e-6)

@@ -48,7 +48,7 @@ def test_unscaled_networks_say_of_numbers_as_they_are_what_the_others_say_of_sca
     plain = unscaled(fit.networks, by)
     steps = torch.from_numpy(raw.usable)
     with torch.no_grad():
-        inside, outside = (fit.obs_spec.look(s.batch(steps).states, torch.float32) for s in (scaled, raw))
+        inside, outside = (fit.obs_spec.preprocess(s.batch(steps).states, torch.float32) for s in (scaled, raw))
         torch.testing.assert_close(plain.pi(outside), fit.networks.pi(inside), rtol=1e-2, atol=1e-2)
         expected = by.mean + by.spread * fit.networks.q(inside)[0]
         torch.testing.assert_close(plain.q(outside)[0], expected, rtol=1e-2, atol=0.01 * by.spread)

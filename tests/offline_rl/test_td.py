@@ -72,7 +72,7 @@ def step_of(data, number):
 def slow_loss(learner, data, batch):
     """The loss as the papers write it, an example and an action at a time."""
     online, target = copy.deepcopy(learner.networks), learner.target.networks
-    q, _ = online.train().q(learner.obs_spec.look(batch.states, torch.float32))
+    q, _ = online.train().q(learner.obs_spec.preprocess(batch.states, torch.float32))
     judge, every = frozen(learner.networks), range(4)
     beta = None if learner.beta is None else copy.deepcopy(learner.beta).eval()
     losses = []
@@ -81,7 +81,7 @@ def slow_loss(learner, data, batch):
         then = time + int(learner.sampler.ahead[batch.steps[i]])
         legal = [a for a in every if one.legal is None or one.legal[time, a]]
         known = [a for a in every if one.legal is None or then >= len(one.actions) or one.legal[then, a]]
-        seen = learner.obs_spec.look(batch.next_states[i : i + 1], torch.float32)
+        seen = learner.obs_spec.preprocess(batch.next_states[i : i + 1], torch.float32)
         with torch.no_grad():
             if beta is not None:
                 odds = beta(seen)[0].double().exp().tolist()
@@ -159,7 +159,7 @@ def test_batch_norm_learns_from_the_states_of_a_batch_once_an_update_and_from_no
         online = copy.deepcopy(learner.networks).train()
         coming = Sampler(learner.sampler.data, learner.sampler.config, seeded())
         coming.generator.set_state(learner.sampler.generator.get_state())
-        online.q(learner.obs_spec.look(coming.draw().states, torch.float32))
+        online.q(learner.obs_spec.preprocess(coming.draw().states, torch.float32))
         learner.update()
         for (name, mine), expected in zip(learner.networks.named_buffers(), online.buffers(), strict=True):
             torch.testing.assert_close(mine, expected)
@@ -190,7 +190,7 @@ def test_bcq_bootstraps_from_no_action_that_beta_hardly_takes_and_plain_q_learni
     for held in (dict(familiar=0.6), {}):
         learner = learner_of(data, **held)
         batch = learner.sampler.draw(64)
-        seen = learner.obs_spec.look(batch.next_states, torch.float32)
+        seen = learner.obs_spec.preprocess(batch.next_states, torch.float32)
         beta = sharp_beta(learner.obs_spec)
         probs = torch.softmax(beta.eval()(seen), 1)
         rare = int(probs.mean(0).argmin())
@@ -246,7 +246,7 @@ def test_a_larger_alpha_keeps_what_nobody_took_further_down():
         advance(learner, 70)
         batch = learner.sampler.draw(64)
         with torch.no_grad():
-            q, _ = frozen(learner.networks).q(learner.obs_spec.look(batch.states, torch.float32))
+            q, _ = frozen(learner.networks).q(learner.obs_spec.preprocess(batch.states, torch.float32))
         gaps.append(float((q.gather(1, batch.actions[:, None]).squeeze(1) - q.mean(1)).mean()))
     assert gaps == sorted(gaps)
     assert gaps[2] > gaps[0] + 0.3

@@ -11,7 +11,7 @@ from rbi.networks import drawn
 from rbi.observations import ObservationSpec
 from rbi.online.rbi import Actor, ActorConfig, ladders
 from rbi.optim import to_vector
-from rbi.returns import Horizon, exploration_ladder
+from rbi.returns import ReturnConfig, exploration_ladder
 from tests.reference import iterative, paper_loops
 from tests.reference.lanes import Lane
 from tests.streams import Players
@@ -34,14 +34,14 @@ def actor_of(
     **config,
 ):  # fmt: skip
     epsilon = torch.full((players,), EPSILON) if epsilon is None else epsilon
-    generator, horizon = torch.Generator(device).manual_seed(draws), Horizon(steps, GAMMA)
+    generator, horizon = torch.Generator(device).manual_seed(draws), ReturnConfig(steps, GAMMA)
     networks = networks_of(obs_spec, with_pi, seed)
     return Actor(ActorConfig(**config), networks, epsilon, horizon, generator, torch.float32, centres)
 
 
 def ask(networks, state, centres="pi"):
     """The pi-net's policy and Q of one state, centred by that policy: arrays `[A]`; without a pi-net by the mean."""
-    seen = networks.obs_spec.look(torch.from_numpy(state)[None], torch.float32)
+    seen = networks.obs_spec.preprocess(torch.from_numpy(state)[None], torch.float32)
     with torch.no_grad():
         pi = None if networks.pi is None else torch.softmax(networks.pi(seen), 1)
         q = networks.q(seen, pi if centres == "pi" else None)[0]
@@ -50,8 +50,8 @@ def ask(networks, state, centres="pi"):
 
 def lived(actor, moments=30, seed=0):
     """What an actor does over some moments, and the lives of its players, one lane each."""
-    players = Players(len(actor.epsilon), actor.obs_spec.frame, np.random.default_rng(seed))
-    lanes = [Lane(10**6, actor.obs_spec.stack, actor.horizon.steps, GAMMA) for _ in range(players.players)]
+    players = Players(len(actor.epsilon), actor.obs_spec.shape, np.random.default_rng(seed))
+    lanes = [Lane(10**6, actor.obs_spec.stack, actor.horizon.n_step, GAMMA) for _ in range(players.players)]
     done = []
     for _ in range(moments):
         shown = players.show()

@@ -8,11 +8,11 @@ import torch
 from pytest import approx
 
 from rbi.networks import drawn
-from rbi.observations import ObservationSpec, moved, random_moves
+from rbi.observations import ObservationSpec, random_shifts, shift_images
 from rbi.online.rbi import ActorConfig, Learner, LearnerConfig
 from rbi.optim import attach, join, size, to_vector
-from rbi.replay import Batch, Replay, ReplayConfig, Transition
-from rbi.returns import Horizon
+from rbi.replay import Replay, ReplayBatch, ReplayConfig, Transition
+from rbi.returns import ReturnConfig
 from tests.reference import iterative
 from tests.streams import Players
 
@@ -32,22 +32,22 @@ def learner_of(obs_spec=VECTORS, *, algo="rbi", improves="actor", seed=0, draws=
 def batch_of(obs_spec=VECTORS, seed=0):
     """States and what followed, some of it at the end of an episode."""
     rng = np.random.default_rng(seed)
-    shape = (STATES, obs_spec.stack, *obs_spec.frame)
+    shape = (STATES, obs_spec.stack, *obs_spec.shape)
 
     def frames():
         drawn_ = rng.integers(256, size=shape, dtype=np.uint8) if obs_spec.is_image else rng.normal(size=shape)
         return torch.from_numpy(drawn_) if obs_spec.is_image else torch.from_numpy(drawn_).float()
 
     def policies():
-        return torch.from_numpy(rng.dirichlet(np.ones(obs_spec.actions), STATES)).float()
+        return torch.from_numpy(rng.dirichlet(np.ones(obs_spec.num_actions), STATES)).float()
 
-    return Batch(
-        frames=frames(),
-        action=torch.from_numpy(rng.integers(obs_spec.actions, size=STATES)),
+    return ReplayBatch(
+        obs=frames(),
+        action=torch.from_numpy(rng.integers(obs_spec.num_actions, size=STATES)),
         pi=policies(),
         reward=torch.from_numpy(rng.normal(scale=1.5, size=STATES)).float(),
         discount=torch.tensor([0.97, 0.0, 0.98, 0.97, 0.0, 0.99]),
-        next_frames=frames(),
+        next_obs=frames(),
         next_pi=policies(),
         weight=torch.from_numpy(rng.uniform(0.2, 1, STATES)).float(),
         row=torch.zeros(STATES, dtype=torch.long),
@@ -59,7 +59,7 @@ def value_ahead(networks, target, batch, config):
     """V of the target network n steps ahead, state by state."""
     values = []
     for i in range(len(batch.action)):
-        seen = networks.obs_spec.look(batch.next_frames[i : i + 1], torch.float32)
+        seen = networks.obs_spec.preprocess(batch.next_obs[i : i + 1], torch.float32)
         stored = batch.next_pi[i : i + 1]
         if networks.pi is None:  # double Q-learning
             best = int(networks.q(seen)[0].argmax())
@@ -73,7 +73,7 @@ def value_ahead(networks, target, batch, config):
 
 def losses(networks, target, batch, learner):
     """The paper's losses on networks as they stand, and the errors R - Q."""
-    config, seen = learner.config, networks.obs_spec.look(batch.frames, torch.float32)
+    config, seen = learner.config, networks.obs_spec.preprocess(batch.obs, torch.float32)
     loss = iterative.huber if config.q_loss == "huber" else iterative.square
     with torch.no_grad():
         ahead = value_ahead(networks, target, batch, config)
@@ -81,7 +81,7 @@ def losses(networks, target, batch, learner):
         return iterative.rbi_losses(batch, networks.q(seen)[0], None, ahead, None, loss, None)
     logits, (q, _) = networks.pi(seen), networks.q(seen, batch.pi if config.centres == "pi" else None)
     pi_net, q_now = torch.softmax(logits, 1).detach().double().numpy(), q.detach().double().numpy()
-    goals, m = batch.pi, networks.obs_spec.actions
+    goals, m = batch.pi, networks.obs_spec.num_actions
     if learner.acting.improves == "learner":
         goals = np.stack([iterative.actor_policy(p, x, 0.1, 2, 0.1) for p, x in zip(pi_net, q_now, strict=True)])
     weights = iterative.policy_weights(pi_net, q_now, config.policy_exponent, m / (43.7 + m))
@@ -120,7 +120,7 @@ def test_ape_x_asks_the_target_about_the_action_that_is_best_for_the_network_tha
     learner, batch = learner_of(algo="apex"), batch_of()
     stale = learner_of(algo="apex", seed=1)
     learner.restore(learner.state() | {"target": stale.state()["target"]})
-    seen = VECTORS.look(batch.next_frames, torch.float32)
+    seen = VECTORS.preprocess(batch.next_obs, torch.float32)
     with torch.no_grad():
         mine, theirs = learner.networks.q(seen)[0], stale.networks.q(seen)[0]
     assert (mine.argmax(1) != theirs.argmax(1)).any()
@@ -145,7 +145,7 @@ def test_repeated_updates_bring_q_to_the_returns_and_the_pi_net_to_the_policies(
     batch = batch._replace(discount=torch.zeros(STATES))
     for _ in range(500):
         errors = learner.update(batch, learner.looked(batch))
-    seen = VECTORS.look(batch.frames, torch.float32)
+    seen = VECTORS.preprocess(batch.obs, torch.float32)
     assert errors.abs().max() < 0.01
     assert torch.softmax(learner.networks.pi(seen), 1).detach().numpy() == approx(batch.pi.numpy(), abs=0.01)
 
@@ -155,7 +155,7 @@ def test_metrics_are_means_of_the_losses_since_the_last_look():
     for seed in range(3):
         batch = batch_of(seed=seed)
         networks, target = copy.deepcopy(learner.networks), copy.deepcopy(learner.target)
-        seen = VECTORS.look(batch.frames, torch.float32)
+        seen = VECTORS.preprocess(batch.obs, torch.float32)
         pi_net = torch.softmax(networks.pi(seen), 1).detach().double().numpy()
         q = networks.q(seen, batch.pi)[0].detach().double().numpy()
         _, _, errors = losses(networks, target, batch, learner)
@@ -182,11 +182,11 @@ def test_ape_x_tells_of_no_policy_loss():
 def replay_of(obs_spec=VECTORS, moments=40, **config):
     """A replay with the lives of three players in it."""
     rng = np.random.default_rng(0)
-    replay = Replay(ReplayConfig(states=150, **config), obs_spec, 3, 1, Horizon(2, 0.9), CPU)
-    players = Players(3, obs_spec.frame, rng)
+    replay = Replay(ReplayConfig(capacity=150, **config), obs_spec, 3, 1, ReturnConfig(2, 0.9), CPU)
+    players = Players(3, obs_spec.shape, rng)
     for _ in range(moments):
-        action = torch.from_numpy(rng.integers(obs_spec.actions, size=3))
-        pi = torch.from_numpy(rng.dirichlet(np.ones(obs_spec.actions), 3)).float()
+        action = torch.from_numpy(rng.integers(obs_spec.num_actions, size=3))
+        pi = torch.from_numpy(rng.dirichlet(np.ones(obs_spec.num_actions), 3)).float()
         replay.add(0, Transition(*players.show(), action, pi, torch.from_numpy(rng.uniform(0.1, 2, 3)).float()))
     return replay
 
@@ -235,9 +235,9 @@ def test_a_round_learns_from_shifted_pictures_and_asks_the_target_about_shifted_
     generator = torch.Generator()
     generator.set_state(learner.generator.get_state())
     drawn_ = replay.sample(8, generator)
-    frames, after = (moved(seen, random_moves(8, 2, generator)) for seen in (drawn_.frames, drawn_.next_frames))
-    assert not torch.equal(frames, drawn_.frames)
-    part = drawn_._replace(frames=frames, next_frames=after).part(0, 8)
+    frames, after = (shift_images(seen, random_shifts(8, 2, generator)) for seen in (drawn_.obs, drawn_.next_obs))
+    assert not torch.equal(frames, drawn_.obs)
+    part = drawn_._replace(obs=frames, next_obs=after).part(0, 8)
     plain.update(part, plain.looked(part))
     learner.round(replay)
     assert torch.equal(learner.vector, plain.vector)

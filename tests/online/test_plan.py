@@ -47,7 +47,7 @@ def test_the_paper_preset_has_the_pace_of_the_papers_appendix():
     assert whole.pace.refresh_steps == 1000
     assert 240 <= whole.pace.states_per_update <= 280
     assert whole.replay.store_at_episode_end
-    assert whole.replay.reveal_updates == 5000
+    assert whole.replay.release_interval == 5000
     assert whole.world.max_frames == 50_000
     assert whole.world.no_ops == 30
     assert whole.world.sticky == 0
@@ -55,8 +55,8 @@ def test_the_paper_preset_has_the_pace_of_the_papers_appendix():
 
 def test_the_paper_preset_fills_what_the_paper_leaves_open_as_our_notes_say():
     whole = plan("paper", GAME, "rbi")
-    assert (whole.horizon.steps, whole.horizon.gamma) == (3, 0.99)
-    assert whole.replay.states == 2_000_000
+    assert (whole.horizon.n_step, whole.horizon.gamma) == (3, 0.99)
+    assert whole.replay.capacity == 2_000_000
     assert (whole.replay.priority_exponent, whole.replay.importance_exponent) == (0.6, 0.4)
     assert (whole.actor.exploration, whole.actor.exploration_exponent) == (0.4, 7)
     assert whole.actor.clip_rewards
@@ -94,7 +94,7 @@ INTERVALS = [
     ("updates", dict(pace=Schedule(updates=1001, publish_updates=10, random_updates=0))),
     ("publish_updates", dict(pace=Schedule(updates=1000, publish_updates=15, random_updates=0))),
     ("random_updates", dict(pace=Schedule(updates=1000, publish_updates=10, random_updates=25))),
-    ("reveal_updates", dict(pace=Schedule(updates=1000, random_updates=0), replay=ReplayConfig(reveal_updates=55))),
+    ("release_interval", dict(pace=Schedule(updates=1000, random_updates=0), replay=ReplayConfig(release_interval=55))),
 ]
 
 
@@ -107,10 +107,10 @@ def test_an_interval_that_would_fall_inside_a_round_is_refused_by_name(name, par
 
 def test_a_start_that_a_small_replay_could_hardly_reach_is_refused():
     with pytest.raises(ValueError, match=r"^start_states = 600: .* 1000 states"):
-        TrainConfig(EnvConfig(GAME), replay=ReplayConfig(states=1000), pace=Schedule(start_states=600))
+        TrainConfig(EnvConfig(GAME), replay=ReplayConfig(capacity=1000), pace=Schedule(start_states=600))
     assert (
         TrainConfig(
-            EnvConfig(GAME), replay=ReplayConfig(states=1000), pace=Schedule(start_states=500)
+            EnvConfig(GAME), replay=ReplayConfig(capacity=1000), pace=Schedule(start_states=500)
         ).pace.start_states
         == 500
     )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rbi.returns import GOES_ON, TERMINATED, TRUNCATED
+from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
 from tests.reference.iterative import n_step_return
 
 
@@ -31,7 +31,7 @@ class Lane:
         """The player starts afresh: the newest frame is its last, as if time had run out."""
         newest = len(self.frames) - 1
         self.finals.add(newest)
-        if self.ends[newest] == GOES_ON:
+        if self.ends[newest] == CONTINUES:
             self.ends[newest] = TRUNCATED
 
     def state(self, t):

@@ -14,12 +14,12 @@ PICTURES = [(84, 84), (84, 84, 3), (36, 36), (39, 50), (45, 37, 2), (10, 10), (5
 
 def frames_of(obs_spec, batch=2):
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(256, (batch, obs_spec.stack, *obs_spec.frame), dtype=torch.uint8, generator=generator)
+    return torch.randint(256, (batch, obs_spec.stack, *obs_spec.shape), dtype=torch.uint8, generator=generator)
 
 
 def channels_first(obs_spec, frames):
     """`[B, stack * colours, H, W]` in [0, 1): frames as ordinary convolutions read them."""
-    coloured = frames.double().view(len(frames), obs_spec.stack, *obs_spec.frame[:2], -1)
+    coloured = frames.double().view(len(frames), obs_spec.stack, *obs_spec.shape[:2], -1)
     return coloured.permute(0, 1, 4, 2, 3).flatten(1, 2) / 256
 
 
@@ -43,7 +43,7 @@ def test_the_first_layer_over_blocks_is_the_ordinary_convolution_over_stacked_fr
     obs_spec = ObservationSpec(frame, 4, 6)
     trunk, frames = Trunk(obs_spec, 16).double(), frames_of(obs_spec)
     layer = obs_spec.layers[0]
-    seen = convolve_relu(obs_spec.look(frames, torch.float64), trunk.weights[0], trunk.biases[0], layer.kernel, 1)
+    seen = convolve_relu(obs_spec.preprocess(frames, torch.float64), trunk.weights[0], trunk.biases[0], layer.kernel, 1)
     usual = ordinary_weights(obs_spec, trunk.weights[0].detach())
     expected = torch.conv2d(channels_first(obs_spec, frames), usual, trunk.biases[0], obs_spec.kind[0].stride).relu()
     assert seen.detach().numpy() == approx(expected.permute(0, 2, 3, 1).detach().numpy(), abs=1e-12)
@@ -59,7 +59,7 @@ def test_all_layers_together_are_the_ordinary_network(frame):
         usual = weight.view(layer.filters, layer.kernel, layer.kernel, -1).permute(0, 3, 1, 2) if k else None
         x = functional.relu(torch.conv2d(x, ordinary_weights(obs_spec, weight) if k == 0 else usual,
                                          trunk.biases[k], layer.stride))  # fmt: skip
-    features = trunk(obs_spec.look(frames, torch.float64))
+    features = trunk(obs_spec.preprocess(frames, torch.float64))
     assert features.detach().numpy() == approx(x.permute(0, 2, 3, 1).flatten(1).detach().numpy(), abs=1e-12)
     assert features.shape[1] == obs_spec.features()
 
@@ -74,14 +74,14 @@ def test_bytes_are_seen_exactly_in_every_precision():
     obs_spec = ObservationSpec((16, 16), 1, 2)
     frames = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
-        seen = obs_spec.look(frames, dtype)
+        seen = obs_spec.preprocess(frames, dtype)
         assert seen.dtype == dtype
         assert sorted((seen.double() * 256).flatten().tolist()) == list(range(256))
 
 
 def test_vectors_are_seen_as_they_are_oldest_first():
     obs_spec = ObservationSpec((3,), 2, 2)
-    assert obs_spec.look(torch.arange(6.0).view(1, 2, 3), torch.float64).tolist() == [[0, 1, 2, 3, 4, 5]]
+    assert obs_spec.preprocess(torch.arange(6.0).view(1, 2, 3), torch.float64).tolist() == [[0, 1, 2, 3, 4, 5]]
     assert obs_spec.features() == 6
     assert obs_spec.layers == ()
 

@@ -68,9 +68,9 @@ def refuse_too_large(plan: TrainConfig, obs_spec: ObservationSpec, device: torch
         with_cache = available_memory()
         have = with_cache if with_cache is not None else have
     if need > have:
-        fits = int(plan.replay.states * 0.9 * have / need)
+        fits = int(plan.replay.capacity * 0.9 * have / need)
         raise ValueError(
-            f"--replay.states = {plan.replay.states:,}: needs {need / 1e9:.1f} GB, {where} has {have / 1e9:.1f} GB "
+            f"--replay.capacity = {plan.replay.capacity:,}: needs {need / 1e9:.1f} GB, {where} has {have / 1e9:.1f} GB "
             f"free; up to {fits:,} would fit"
         )
 

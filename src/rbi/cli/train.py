@@ -24,7 +24,7 @@ from rbi.online.rbi import ActorConfig, LearnerConfig
 from rbi.progress import echo, graceful_stop
 from rbi.replay import ReplayConfig
 from rbi.report import train as pages
-from rbi.returns import Horizon
+from rbi.returns import ReturnConfig
 
 KEPT_ON_RESUME = ("algo", "env", "envs", "seeds", "preset", "max_frames", "sticky", "seed")
 
@@ -78,7 +78,7 @@ class Train(Command):
     actor: ActorConfig = field(default_factory=ActorConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
-    horizon: Horizon = field(default_factory=Horizon)
+    horizon: ReturnConfig = field(default_factory=ReturnConfig)
     pace: Schedule = field(default_factory=Schedule)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
 

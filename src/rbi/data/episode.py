@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rbi.returns import GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED
+from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 Array = np.ndarray[Any, Any]
 MOST_ACTIONS = 1_000_000
@@ -148,7 +148,7 @@ class Episode:
 
     @property
     def ends(self) -> Array:
-        """`[T]` uint8: the three ends as one of `returns.GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED`."""
+        """`[T]` uint8: the three ends as one of `returns.CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED`."""
         return one_column(self.terminated, self.truncated, self.life_lost)
 
     @property
@@ -175,7 +175,7 @@ class Episode:
 def one_column(terminated: Any, truncated: Any, life_lost: Any) -> Array:
     """The three ends as the codes of `returns`. A life lost in the very step of a cut ends its return: nothing of it is
     missing."""
-    ends = np.where(truncated, TRUNCATED, GOES_ON)
+    ends = np.where(truncated, TRUNCATED, CONTINUES)
     ends = np.where(life_lost, LIFE_LOST, ends)
     return np.where(terminated, TERMINATED, ends).astype(np.uint8)
 

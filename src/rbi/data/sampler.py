@@ -19,7 +19,7 @@ from torch import Tensor
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, Episode
 from rbi.data.store import Store
-from rbi.returns import MOST_STEPS, TRUNCATED, monte_carlo, n_step
+from rbi.returns import MOST_STEPS, TRUNCATED, monte_carlo, n_step_returns
 
 CHUNK = 1 << 20
 
@@ -219,7 +219,7 @@ def returns_of(data: Dataset, config: SamplerConfig) -> Returns:
     longest = min(config.steps, int(data.records["steps"].max()))  # no return is longer than its episode
     rows = max(1, CHUNK // longest)
     parts = [
-        n_step(window(rewards, start, rows, longest), window(ends, start, rows, longest), config.gamma)
+        n_step_returns(window(rewards, start, rows, longest), window(ends, start, rows, longest), config.gamma)
         for start in range(0, len(rewards), rows)
     ]
     reward, discount, steps = (torch.cat(part) for part in zip(*parts, strict=True))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rbi.envs.types import EnvConfig, TimeStep
-from rbi.returns import GOES_ON, LIFE_LOST, TERMINATED, TRUNCATED
+from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 STACK = 4
 INSTALL = "Atari games need ale-py: pip install 'rbi[atari]'"
@@ -87,7 +87,7 @@ class AtariVector:
         frames, rewards, terminated, truncated, info = self.received if self.at_once else self.envs.recv()
         first, lives = self.over, info["lives"]
         fewer = (lives < self.lives) & ~first
-        end = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, np.where(fewer, LIFE_LOST, GOES_ON)))
+        end = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, np.where(fewer, LIFE_LOST, CONTINUES)))
         self.lives, self.over = lives, terminated | truncated
         return TimeStep(frames[:, 0], first, rewards.astype(np.float32), end.astype(np.uint8))
 

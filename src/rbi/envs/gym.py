@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rbi.envs.types import EnvConfig, TimeStep
-from rbi.returns import GOES_ON, TERMINATED, TRUNCATED
+from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
 
 
 class GymVector:
@@ -49,7 +49,7 @@ class GymVector:
         self.moving = False
         frames = []
         first, reward = self.over.copy(), np.zeros(self.players, dtype=np.float32)
-        end = np.full(self.players, GOES_ON, dtype=np.uint8)
+        end = np.full(self.players, CONTINUES, dtype=np.uint8)
         with self.named():
             for i, env in enumerate(self.envs):
                 if first[i]:
@@ -57,9 +57,9 @@ class GymVector:
                 else:
                     observation, r, terminated, truncated, _ = env.step(self.pending[i] + self.lowest)
                     reward[i] = r
-                    end[i] = TERMINATED if terminated else TRUNCATED if truncated else GOES_ON
+                    end[i] = TERMINATED if terminated else TRUNCATED if truncated else CONTINUES
                 frames.append(self.read(observation))
-        self.over = end != GOES_ON
+        self.over = end != CONTINUES
         return TimeStep(np.stack(frames), first, reward, end)
 
     @contextlib.contextmanager

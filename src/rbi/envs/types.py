@@ -20,7 +20,7 @@ class TimeStep(NamedTuple):
     reward: np.ndarray[Any, Any]
     """float32, not clipped."""
     end: np.ndarray[Any, Any]
-    """uint8: returns.GOES_ON, LIFE_LOST, TERMINATED or TRUNCATED."""
+    """uint8: returns.CONTINUES, LIFE_LOST, TERMINATED or TRUNCATED."""
 
 
 @dataclass(frozen=True)

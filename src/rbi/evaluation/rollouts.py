@@ -52,7 +52,7 @@ class Protocol:
 
 def black(obs_spec: ObservationSpec, players: int) -> np.ndarray[Any, Any]:
     """States `[N, stack, *frame]` in which nothing is seen yet."""
-    return np.zeros((players, obs_spec.stack, *obs_spec.frame), np.uint8 if obs_spec.is_image else np.float32)
+    return np.zeros((players, obs_spec.stack, *obs_spec.shape), np.uint8 if obs_spec.is_image else np.float32)
 
 
 def stacked(states: np.ndarray[Any, Any], seen: TimeStep) -> np.ndarray[Any, Any]:
@@ -65,12 +65,12 @@ def stacked(states: np.ndarray[Any, Any], seen: TimeStep) -> np.ndarray[Any, Any
 
 def fits(policy: Policy, world: VectorEnv, env: str) -> None:
     """Refuse a policy that was learned in another kind of world."""
-    of_world = replace(policy.obs_spec, frame=world.frame, stack=world.stack, actions=world.actions)
+    of_world = replace(policy.obs_spec, shape=world.frame, stack=world.stack, num_actions=world.actions)
     if policy.obs_spec != of_world:
         learned = f" ({policy.env})" if policy.env else ""
         raise ValueError(
             f"--env {env}: gives frames {world.frame} and {world.actions} actions, but the policy{learned} sees "
-            f"{policy.obs_spec.frame} and chooses among {policy.obs_spec.actions}"
+            f"{policy.obs_spec.shape} and chooses among {policy.obs_spec.num_actions}"
         )
 
 
@@ -191,9 +191,9 @@ class OnDevice:
         dtype = torch.uint8 if obs_spec.is_image else torch.float32
         self.device = device
         self.asked = [(group, torch.from_numpy(group.players).to(device)) for group in asked]
-        self.states = torch.zeros((players, obs_spec.stack, *obs_spec.frame), dtype=dtype, device=device)
+        self.states = torch.zeros((players, obs_spec.stack, *obs_spec.shape), dtype=dtype, device=device)
         inputs = (
-            torch.zeros((players, *obs_spec.frame), dtype=dtype),
+            torch.zeros((players, *obs_spec.shape), dtype=dtype),
             torch.zeros(players, dtype=torch.bool),
             torch.zeros((players, 1), dtype=torch.float64),
         )

@@ -40,7 +40,7 @@ def episode(policy: Policy, protocol: Protocol, env: str, seed: int) -> Iterator
             break
         actions = policy.act(stacked(states, seen), rng)
         if rng.random() < protocol.epsilon:
-            actions = rng.integers(policy.obs_spec.actions, size=1)
+            actions = rng.integers(policy.obs_spec.num_actions, size=1)
         world.send(actions)
         seen = world.recv()
     world.close()

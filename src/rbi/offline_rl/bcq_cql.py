@@ -96,10 +96,10 @@ class TemporalDifference:
         self.networks.train()
         batch = self.sampler.draw()
         assert batch.next_states is not None
-        seen_ahead = self.obs_spec.look(batch.next_states, torch.float32)
+        seen_ahead = self.obs_spec.preprocess(batch.next_states, torch.float32)
         allowed = self.allowed(batch, seen_ahead)
         ahead = self.target.ahead(seen_ahead, allowed)
-        q, _ = self.networks.q(self.obs_spec.look(batch.states, torch.float32))
+        q, _ = self.networks.q(self.obs_spec.preprocess(batch.states, torch.float32))
         error = td_error(q, batch.actions, batch.returns, batch.discount, ahead)
         penalty = conservative(among(q, batch.legal), batch.actions)
         loss = (huber(error) + self.config.conservative * penalty).mean()

@@ -74,7 +74,10 @@ class Fit:
             error = chosen(q, batch.actions) - batch.returns
             error = error if batch.whole is None else error * batch.whole  # what came of a step that was cut off?
             self.count(beta, batch.actions, error, q)
-            slopes = [imitation_slope(beta, batch.actions), error_slope(error, batch.actions, self.obs_spec.actions)]
+            slopes = [
+                imitation_slope(beta, batch.actions),
+                error_slope(error, batch.actions, self.obs_spec.num_actions),
+            ]
         self.trained.descend([logits, q], slopes, beside=self.beside)
 
     def passed(self) -> None:
@@ -147,7 +150,7 @@ class Looks:
 
     def new(self) -> tuple[Batch, Tensor]:
         batch = self.sampler.draw()
-        return batch, dropped(self.obs_spec.look(batch.states, torch.float32), self.blanked, self.generator)
+        return batch, dropped(self.obs_spec.preprocess(batch.states, torch.float32), self.blanked, self.generator)
 
 
 def learn(learner: LearnsFromLogs, updates: int) -> Iterator[int]:

@@ -106,7 +106,7 @@ class Dqfd:
         steps = self.steps.index_select(0, positions)
         near, far = self.one_step.batch(steps), self.n_step.batch(steps)
         ahead, ahead_far = self.ahead(near, far)
-        q, _ = self.networks.q(self.obs_spec.look(near.states, torch.float32))
+        q, _ = self.networks.q(self.obs_spec.preprocess(near.states, torch.float32))
         error = td_error(q, near.actions, near.returns, near.discount, ahead)
         error_far = td_error(q, far.actions, far.returns, far.discount, ahead_far)
         behind = large_margin(among(q, near.legal), near.actions, self.config.margin)
@@ -124,7 +124,7 @@ class Dqfd:
         """V one step and n steps ahead, `[B]` each: both in one pass through each network."""
         assert near.next_states is not None
         assert far.next_states is not None
-        seen = self.obs_spec.look(torch.cat([near.next_states, far.next_states]), torch.float32)
+        seen = self.obs_spec.preprocess(torch.cat([near.next_states, far.next_states]), torch.float32)
         legal = [table.index_select(0, near.steps) for table in self.legal_ahead if table is not None]
         first, second = self.target.ahead(seen, torch.cat(legal) if legal else None).chunk(2)
         return first, second

@@ -113,7 +113,7 @@ def answers_about(networks: LogNetworks, sampler: Sampler, steps: Array) -> Answ
 def told(networks: LogNetworks, batch: Batch) -> list[Array]:
     """The answers about a batch."""
     assert networks.pi is not None
-    seen = networks.obs_spec.look(batch.states, torch.float32)
+    seen = networks.obs_spec.preprocess(batch.states, torch.float32)
     logits = networks.pi(seen)
     found = [logits, networks.q(seen)[0], batch.actions, batch.returns]
     if batch.legal is not None:

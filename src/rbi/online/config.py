@@ -8,7 +8,7 @@ from rbi.envs.types import EnvConfig
 from rbi.networks import MOST_HIDDEN, NORMS, Norm
 from rbi.online.rbi import ActorConfig, LearnerConfig
 from rbi.replay import ReplayConfig
-from rbi.returns import Horizon
+from rbi.returns import ReturnConfig
 
 Algorithm = Literal["rbi", "apex"]
 Preset = Literal["paper", "fast", "small"]
@@ -84,7 +84,7 @@ class TrainConfig:
     actor: ActorConfig = field(default_factory=ActorConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
-    horizon: Horizon = field(default_factory=Horizon)
+    horizon: ReturnConfig = field(default_factory=ReturnConfig)
     pace: Schedule = field(default_factory=Schedule)
 
     def __post_init__(self) -> None:
@@ -92,24 +92,24 @@ class TrainConfig:
         for name, value in (
             ("updates", self.pace.updates),
             ("publish_updates", self.pace.publish_updates),
-            ("reveal_updates", self.replay.reveal_updates),
+            ("release_interval", self.replay.release_interval),
             ("random_updates", self.pace.random_updates),
         ):
             if value % round_:
                 raise ValueError(f"{name} = {value}: not a multiple of round_updates = {round_}")
-        if self.pace.start_states > self.replay.states // 2 and self.pace.start_states > 1:
+        if self.pace.start_states > self.replay.capacity // 2 and self.pace.start_states > 1:
             raise ValueError(
                 f"start_states = {self.pace.start_states}: learning would wait for more than half of the replay's "
-                f"{self.replay.states} states; give a smaller --pace.start-states or a larger --replay.states"
+                f"{self.replay.capacity} states; give a smaller --pace.start-states or a larger --replay.capacity"
             )
         drawn = self.learner.batch * round_
-        if drawn > self.replay.states:
+        if drawn > self.replay.capacity:
             raise ValueError(f"batch = {self.learner.batch}: {drawn:,} states a round, and the replay holds fewer")
-        unseen = self.replay.reveal_updates * self.pace.states_per_update
-        if unseen > self.replay.states:
+        unseen = self.replay.release_interval * self.pace.states_per_update
+        if unseen > self.replay.capacity:
             raise ValueError(
-                f"reveal_updates = {self.replay.reveal_updates}: {unseen:,.0f} new states would come between two "
-                f"reveals and write over all {self.replay.states:,} of the replay"
+                f"release_interval = {self.replay.release_interval}: {unseen:,.0f} new states would come between two "
+                f"reveals and write over all {self.replay.capacity:,} of the replay"
             )
 
     @property
@@ -122,8 +122,8 @@ PRESETS: dict[Preset, dict[str, Any]] = {
     "paper": {
         "actor": ActorConfig(),
         "learner": LearnerConfig(),
-        "replay": ReplayConfig(store_at_episode_end=True, reveal_updates=5000),
-        "horizon": Horizon(),
+        "replay": ReplayConfig(store_at_episode_end=True, release_interval=5000),
+        "horizon": ReturnConfig(),
         "pace": Schedule(),
     },
     # one GPU and minutes: ten batches share a look at the priorities, weights travel at once, and networks learn to see
@@ -139,8 +139,8 @@ PRESETS: dict[Preset, dict[str, Any]] = {
             centres="mean",
             shift=4,
         ),
-        "replay": ReplayConfig(states=1_000_000),
-        "horizon": Horizon(),
+        "replay": ReplayConfig(capacity=1_000_000),
+        "horizon": ReturnConfig(),
         "pace": Schedule(
             updates=400_000,
             players=512,
@@ -156,8 +156,8 @@ PRESETS: dict[Preset, dict[str, Any]] = {
     "small": {
         "actor": ActorConfig(),
         "learner": LearnerConfig(learning_rate=0.002, round_updates=4, target_updates=20),
-        "replay": ReplayConfig(states=50_000, priority_exponent=0.0),
-        "horizon": Horizon(),
+        "replay": ReplayConfig(capacity=50_000, priority_exponent=0.0),
+        "horizon": ReturnConfig(),
         "pace": Schedule(
             updates=6000,
             players=16,

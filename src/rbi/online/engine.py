@@ -126,7 +126,7 @@ class PlainCalls:
             actor.uniform.fill_(uniform)
 
     def reveal(self) -> None:
-        self.replay.reveal()
+        self.replay.release()
 
     def settle(self) -> None:
         """Wait until everything that was asked for is done."""
@@ -195,7 +195,7 @@ class GraphedCalls:
 
     def reveal(self) -> None:
         with torch.cuda.stream(self.learning):
-            self.replay.reveal()
+            self.replay.release()
 
     def settle(self) -> None:
         torch.cuda.synchronize(self.device)
@@ -208,7 +208,7 @@ class GraphedActor:
         self.actor, self.stream = actor, stream  # graphs write to an actor's memory, so it must not go
         players = len(actor.epsilon)
         seen = (
-            torch.zeros((players, *actor.obs_spec.frame), dtype=actor.stack.dtype),
+            torch.zeros((players, *actor.obs_spec.shape), dtype=actor.stack.dtype),
             torch.zeros(players, dtype=torch.bool),
             torch.zeros(players, dtype=torch.float32),
             torch.zeros(players, dtype=torch.uint8),
@@ -334,7 +334,7 @@ class LocalEngine:
 
     def learn(self, calls: PlainCalls | GraphedCalls) -> None:
         """The updates that the new states pay for."""
-        pace, round_, reveals = self.plan.pace, self.plan.learner.round_updates, self.plan.replay.reveal_updates
+        pace, round_, reveals = self.plan.pace, self.plan.learner.round_updates, self.plan.replay.release_interval
         if not self.started:
             self.started = self.states >= self.refill and self.reveal(calls)
             return
@@ -372,7 +372,7 @@ class LocalEngine:
             **self.recent.metrics(),
             **{name: sum(told[name] for told in acting) / len(acting) for name in (acting[0] if acting else {})},
             **learning,
-            "priority_mean": mass / max(1, min(self.states, self.plan.replay.states)),
+            "priority_mean": mass / max(1, min(self.states, self.plan.replay.capacity)),
         }
 
     def policy(self) -> Policy:

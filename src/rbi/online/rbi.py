@@ -23,10 +23,10 @@ from torch import Tensor
 from rbi import measures
 from rbi.gpu.streams import Beside
 from rbi.networks import Networks, duel
-from rbi.observations import random_moves
+from rbi.observations import random_shifts
 from rbi.optim import Adam, attach, join, size, to_vector
-from rbi.replay import Batch, Replay, Transition
-from rbi.returns import Horizon, c_mix, huber, n_step, policy_priority
+from rbi.replay import Replay, ReplayBatch, Transition
+from rbi.returns import ReturnConfig, c_mix, huber, n_step_returns, policy_weight
 from rbi.rules.linear import greedy, mix
 from rbi.rules.types import parse_rule
 
@@ -85,7 +85,7 @@ class Actor:
         config: ActorConfig,
         networks: Networks,
         epsilon: Tensor,
-        horizon: Horizon,
+        horizon: ReturnConfig,
         generator: torch.Generator,
         dtype: torch.dtype,
         centres: Centres = "pi",
@@ -99,13 +99,13 @@ class Actor:
         attach(self.networks, self.vector)
         self.epsilon = epsilon.to(self.device)[:, None]
         players, bytes_ = len(epsilon), torch.uint8 if self.obs_spec.is_image else torch.float32
-        self.stack = torch.zeros((players, self.obs_spec.stack, *self.obs_spec.frame), dtype=bytes_, device=self.device)
+        self.stack = torch.zeros((players, self.obs_spec.stack, *self.obs_spec.shape), dtype=bytes_, device=self.device)
         self.uniform = torch.zeros((), dtype=torch.bool, device=self.device)
         # the last n steps, newest last: reward and end of each, Q or V where it began; and the value of each frame
-        self.rewards = torch.zeros((players, horizon.steps), device=self.device)
-        self.ends = torch.zeros((players, horizon.steps), dtype=torch.uint8, device=self.device)
-        self.began = torch.zeros((players, horizon.steps + 1), device=self.device)
-        self.values = torch.zeros((players, horizon.steps + 1), device=self.device)
+        self.rewards = torch.zeros((players, horizon.n_step), device=self.device)
+        self.ends = torch.zeros((players, horizon.n_step), dtype=torch.uint8, device=self.device)
+        self.began = torch.zeros((players, horizon.n_step + 1), device=self.device)
+        self.values = torch.zeros((players, horizon.n_step + 1), device=self.device)
         self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=self.device)
         self.beside = Beside(self.device, priority=-1)  # players wait for what it does
 
@@ -121,10 +121,10 @@ class Actor:
         """What the players wait for."""
         self.see(frame, first)
         with torch.no_grad():
-            pi, q, base, stepped = self.policy(self.obs_spec.look(self.stack, self.dtype))
-        explored = (1 - self.epsilon) * pi + self.epsilon / self.obs_spec.actions
+            pi, q, base, stepped = self.policy(self.obs_spec.preprocess(self.stack, self.dtype))
+        explored = (1 - self.epsilon) * pi + self.epsilon / self.obs_spec.num_actions
         draw = torch.rand((len(pi), 1), device=self.device, generator=self.generator)
-        action = (draw >= explored.cumsum(1)).sum(1).clamp(max=self.obs_spec.actions - 1)
+        action = (draw >= explored.cumsum(1)).sum(1).clamp(max=self.obs_spec.num_actions - 1)
         return Choice(action, pi, q, base, stepped)
 
     def note(self, chosen: Choice, frame: Tensor, first: Tensor, reward: Tensor, end: Tensor) -> Transition:
@@ -148,7 +148,7 @@ class Actor:
         """The policy that is followed and stored, without exploration; Q; the pi-net's; and it after the rule alone."""
         if self.networks.pi is None:
             q, _ = self.networks.q(seen)
-            base = torch.full_like(q, 1 / self.obs_spec.actions)
+            base = torch.full_like(q, 1 / self.obs_spec.num_actions)
             stepped = pi = greedy(base, q, check=False)
         else:
             with self.beside.overlapping():
@@ -161,7 +161,7 @@ class Actor:
             if self.config.improves == "actor":
                 stepped = self.rule(base, q, check=False)
                 pi = greedy_mix(stepped, q, self.config.c_greedy)
-        return torch.where(self.uniform, 1 / self.obs_spec.actions, pi), q, base, stepped
+        return torch.where(self.uniform, 1 / self.obs_spec.num_actions, pi), q, base, stepped
 
     def remember(self, reward: Tensor, end: Tensor, value: Tensor, began: Tensor) -> Tensor:
         """|n-step return - Q| of the step that began n moments ago, now that its n steps are known."""
@@ -169,7 +169,7 @@ class Actor:
         push(self.ends, end)
         push(self.values, value)
         push(self.began, began)
-        coming = n_step(self.rewards, self.ends, self.horizon.gamma)
+        coming = n_step_returns(self.rewards, self.ends, self.horizon.gamma)
         bootstrap = self.values.gather(1, coming.steps[:, None]).squeeze(1)
         return (coming.reward + coming.discount * bootstrap - self.began[:, 0]).abs()
 
@@ -319,7 +319,7 @@ class Learner:
         self.config, self.acting, self.generator = config, acting, generator
         self.device, self.dtype, self.obs_spec = generator.device, dtype, networks.obs_spec
         self.rule = parse_rule(acting.rule)
-        self.noise = c_mix(self.obs_spec.actions)
+        self.noise = c_mix(self.obs_spec.num_actions)
         self.vector = to_vector(networks).to(self.device)
         self.networks = networks.to(self.device, dtype)
         self.computing = self.vector if dtype == torch.float32 else self.vector.to(dtype)
@@ -344,12 +344,14 @@ class Learner:
         for start in range(0, len(drawn.row), batch):
             last = start + batch == len(drawn.row)
             errors.append(self.update(drawn.part(start, batch), looked.part(start, batch), watched=last))
-        replay.reprioritise(drawn.row, drawn.lane, torch.cat(errors))
+        replay.update_priorities(drawn.row, drawn.lane, torch.cat(errors))
 
     def look(self, frames: Tensor) -> Tensor:
         """What networks see of some states, each from a little aside."""
         most = self.config.shift if self.obs_spec.is_image else 0
-        return self.obs_spec.look(frames, self.dtype, random_moves(len(frames), most, self.generator) if most else None)
+        return self.obs_spec.preprocess(
+            frames, self.dtype, random_shifts(len(frames), most, self.generator) if most else None
+        )
 
     def passed(self) -> None:
         """Count a round, and renew the target network when its time has come."""
@@ -357,7 +359,7 @@ class Learner:
         if self.updates % self.config.target_updates == 0:
             self.target_vector.copy_(self.computing[: len(self.target_vector)])
 
-    def update(self, batch: Batch, looked: Looked, *, watched: bool = True) -> Tensor:
+    def update(self, batch: ReplayBatch, looked: Looked, *, watched: bool = True) -> Tensor:
         """One step of both networks; the TD errors `[B]`.
 
         The losses enter as their gradients at the networks' outputs, which have closed forms:
@@ -397,9 +399,9 @@ class Learner:
         self.adam.step()
         return error
 
-    def looked(self, batch: Batch) -> Looked:
+    def looked(self, batch: ReplayBatch) -> Looked:
         """Look at the states, and ask the target network about those n steps ahead."""
-        seen, ahead = self.look(batch.frames), self.look(batch.next_frames)
+        seen, ahead = self.look(batch.obs), self.look(batch.next_obs)
         with torch.no_grad():
             if self.networks.pi is None or self.config.centres == "mean":
                 said = self.target(ahead)[0]
@@ -409,7 +411,7 @@ class Learner:
                 said = self.target.values(ahead)
         return Looked(seen, ahead, said)
 
-    def value_ahead(self, batch: Batch, looked: Looked) -> Tensor:
+    def value_ahead(self, batch: ReplayBatch, looked: Looked) -> Tensor:
         """V at the states n steps ahead, `[B]`: of the stored policy, of the pi-net's, or of the best action."""
         if looked.said.dim() == 1:
             return looked.said  # advantages are centred by the stored policy, so V is its value
@@ -420,7 +422,7 @@ class Learner:
         pi = batch.next_pi if stored else torch.softmax(self.networks.pi(looked.ahead), 1)
         return (pi * looked.said).sum(1)
 
-    def goal_policy(self, batch: Batch, logits: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def goal_policy(self, batch: ReplayBatch, logits: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The policy to imitate, the pi-net's own, `[B, A]` each, and the weight w^pi `[B]`."""
         pi_net = torch.softmax(logits, 1)
         pi = batch.pi
@@ -428,7 +430,7 @@ class Learner:
             pi = greedy_mix(self.rule(pi_net, q, check=False), q, self.acting.c_greedy)
         if not self.config.weighs_policy:
             return pi, pi_net, torch.ones_like(batch.weight)
-        return pi, pi_net, policy_priority(pi_net, q, self.config.policy_exponent, self.noise)
+        return pi, pi_net, policy_weight(pi_net, q, self.config.policy_exponent, self.noise)
 
     def count(self, names: tuple[str, ...], values: list[Tensor]) -> None:
         """Add up what is worth watching; read by `metrics`."""

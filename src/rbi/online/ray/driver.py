@@ -146,7 +146,7 @@ class RayEngine:
         self.ledger.land(ticks, self.each)
         company.take_stock(store, stock)
         if self.ledger.ready:
-            if self.plan.replay.reveal_updates:
+            if self.plan.replay.release_interval:
                 company.reveal()
             self.ledger.started = company.mass() > 0
 
@@ -179,7 +179,7 @@ class RayEngine:
         if self.ledger.updates == before:
             for store in company.stores:  # it was starved: see what there is
                 company.look_into(store)
-        reveals = self.plan.replay.reveal_updates
+        reveals = self.plan.replay.release_interval
         if reveals and self.ledger.updates > before and self.ledger.updates % reveals == 0:
             company.reveal()
             if not company.mass() > 0:
@@ -213,7 +213,7 @@ class RayEngine:
             **self.recent.metrics(),
             **{k: v for k, v in self.acting.items() if self.plan.learns_policy or k == "q_acted"},
             **(learning or {}),
-            "priority_mean": company.mass() / max(1, min(self.states, self.plan.replay.states)),
+            "priority_mean": company.mass() / max(1, min(self.states, self.plan.replay.capacity)),
             "evaluated_score": score,
             "evaluated_updates": updates,
             "weights_behind": self.behind,

@@ -47,7 +47,7 @@ class Ledger:
     """
 
     def __init__(self, plan: TrainConfig) -> None:
-        self.pace, self.round, self.reveals = plan.pace, plan.learner.round_updates, plan.replay.reveal_updates
+        self.pace, self.round, self.reveals = plan.pace, plan.learner.round_updates, plan.replay.release_interval
         self.states = self.updates = self.gone = 0
         self.owed, self.started, self.refill = 0.0, False, plan.pace.start_states
         self.flying = 0  # states that workers were asked for and shards do not have yet

@@ -22,17 +22,17 @@ from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import CAREFUL, MOST_SEED, drawn_for, part_of, seeds_of
 from rbi.online.rbi import Actor, Learner, ladders
 from rbi.optim import computing_dtype
-from rbi.replay import Batch, Replay, Transition
+from rbi.replay import Replay, ReplayBatch, Transition
 from rbi.returns import exploration_ladder
 
 Array = np.ndarray[Any, Any]
 
 
 class Block(NamedTuple):
-    """Moments of a worker's groups in turn, `[T, N, ...]` each: `replay.Moment` over time, and every frame once."""
+    """Moments of a worker's groups in turn, `[T, N, ...]` each: `replay.Transition` over time, and every frame once."""
 
-    frame: Array
-    first: Array
+    obs: Array
+    is_first: Array
     reward: Array
     end: Array
     action: Array
@@ -163,12 +163,12 @@ class Player(Role):
         """A block to fill."""
         cells, kind = (ticks, self.each), np.uint8 if self.obs_spec.is_image else np.float32
         return Block(
-            frame=np.empty((*cells, *self.obs_spec.frame), kind),
-            first=np.empty(cells, bool),
+            obs=np.empty((*cells, *self.obs_spec.shape), kind),
+            is_first=np.empty(cells, bool),
             reward=np.empty(cells, np.float32),
             end=np.empty(cells, np.uint8),
             action=np.empty(cells, np.int16),
-            pi=np.empty((*cells, self.obs_spec.actions), np.float32),
+            pi=np.empty((*cells, self.obs_spec.num_actions), np.float32),
             td_error=np.empty(cells, np.float32),
         )
 
@@ -187,7 +187,7 @@ class Stock(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """States of one shard: `replay.Batch` as arrays, and what makes their weights comparable with other shards'."""
+    """States of one shard: `ReplayBatch` as arrays, and what makes their weights comparable with other shards'."""
 
     batch: tuple[Array, ...]
     born: str
@@ -204,7 +204,7 @@ class Shard(Role):
     ) -> None:
         slots = len(range(number, workers, shards))
         lanes = plan.pace.players // workers * slots
-        share = replace(plan.replay, states=plan.replay.states * lanes // plan.pace.players)
+        share = replace(plan.replay, capacity=plan.replay.capacity * lanes // plan.pace.players)
         self.plan, self.shards = plan, shards
         self.replay = Replay(share, obs_spec, lanes, slots * GROUPS, plan.horizon, torch.device("cpu"))
         drawing = seeds_of(seed).learner if number == 0 else seeds_of(seed, number).learner
@@ -221,9 +221,9 @@ class Shard(Role):
                     self.replay.cut(group)
         for tick, moment in enumerate(zip(*(shared(column) for column in block), strict=True), start):
             self.replay.add(here * GROUPS + tick % GROUPS, Transition(*moment))
-        self.next[here] = start + len(block.frame)
-        if self.plan.replay.store_at_episode_end and not self.plan.replay.reveal_updates:
-            self.replay.reveal()
+        self.next[here] = start + len(block.obs)
+        if self.plan.replay.store_at_episode_end and not self.plan.replay.release_interval:
+            self.replay.release()
         return self.stock()
 
     def stock(self) -> Stock:
@@ -232,7 +232,7 @@ class Shard(Role):
 
     def reveal(self) -> Stock:
         """Let the learner see what was held back."""
-        self.replay.reveal()
+        self.replay.release()
         return self.stock()
 
     def sample(self, size: int) -> Drawn | None:
@@ -244,10 +244,10 @@ class Shard(Role):
         mean = float(self.replay.priority[batch.row, batch.lane].clamp(min=1e-30).mean())
         return Drawn(tuple(column.numpy() for column in batch), self.born, mass, mean)
 
-    def reprioritise(self, born: str, row: Array, lane: Array, td_error: Array) -> None:
+    def update_priorities(self, born: str, row: Array, lane: Array, td_error: Array) -> None:
         """New priorities of drawn states; those of a table that is gone are of no use."""
         if born == self.born:
-            self.replay.reprioritise(*(shared(column) for column in (row, lane, td_error)))
+            self.replay.update_priorities(*(shared(column) for column in (row, lane, td_error)))
 
     def state(self) -> dict[str, Any]:
         """Everything, to be saved."""
@@ -262,9 +262,9 @@ class Shard(Role):
         return self.stock()
 
 
-def as_batch(drawn: Drawn, device: torch.device) -> Batch:
+def as_batch(drawn: Drawn, device: torch.device) -> ReplayBatch:
     """The states as the learner takes them."""
-    return Batch(*(shared(column).to(device) for column in drawn.batch))
+    return ReplayBatch(*(shared(column).to(device) for column in drawn.batch))
 
 
 # ---- from rbi.engines.ray.learning: The learner's process, and the shards as the one replay that it learns from.
@@ -300,7 +300,7 @@ class Shards:
         self.sent: list[Any] = []
         self.bytes, self.waited = 0, 0.0
 
-    def sample(self, size: int, generator: torch.Generator) -> Batch:
+    def sample(self, size: int, generator: torch.Generator) -> ReplayBatch:
         """States of all shards in random order. A shard that is gone or empty gives its share to the others."""
         while True:
             while len(self.coming) <= self.prefetch:
@@ -335,7 +335,7 @@ class Shards:
             self.bytes += sum(column.nbytes for column in found.batch)
         return found
 
-    def joined(self, parts: list[tuple[int, Drawn]], generator: torch.Generator) -> Batch:
+    def joined(self, parts: list[tuple[int, Drawn]], generator: torch.Generator) -> ReplayBatch:
         """One batch. Weights were relative to each shard's own mean priority, and are now relative to one for all."""
         batches = [as_batch(part, self.device) for _, part in parts]
         if len(parts) == 1:
@@ -351,13 +351,13 @@ class Shards:
         place[order] = torch.arange(size, device=self.device)
         spans = place.split([len(batch.row) for batch in batches])
         self.origin = [(number, part.born, span) for (number, part), span in zip(parts, spans, strict=True)]
-        return Batch(*(torch.cat(columns)[order] for columns in zip(*batches, strict=True)))
+        return ReplayBatch(*(torch.cat(columns)[order] for columns in zip(*batches, strict=True)))
 
-    def reprioritise(self, row: Tensor, lane: Tensor, td_error: Tensor) -> None:
+    def update_priorities(self, row: Tensor, lane: Tensor, td_error: Tensor) -> None:
         """Send the new priorities to where the states came from; nobody waits for their arrival."""
         columns = (row, lane, td_error.float())
         self.sent = [
-            self.handles[number].reprioritise.remote(born, *(column[span].cpu().numpy() for column in columns))
+            self.handles[number].update_priorities.remote(born, *(column[span].cpu().numpy() for column in columns))
             for number, born, span in self.origin
         ]
 
