@@ -32,9 +32,9 @@ def main():
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     base = plan("fast", asked.env, "rbi")
-    base = replace(base, pace=replace(base.pace, updates=asked.updates, players=asked.players))
+    base = replace(base, schedule=replace(base.schedule, updates=asked.updates, num_envs=asked.players))
     if asked.states:
-        base = replace(base, pace=replace(base.pace, states_per_update=asked.states))
+        base = replace(base, schedule=replace(base.schedule, states_per_update=asked.states))
     world = EnvConfig(asked.env, max_frames=PAPER_FRAMES)
     worlds = [make(world, asked.players // GROUPS, asked.threads) for _ in range(GROUPS)]
     found = {}
@@ -48,7 +48,7 @@ def main():
             "env": asked.env,
             "updates": asked.updates,
             "players": asked.players,
-            "states_per_update": base.pace.states_per_update,
+            "states_per_update": base.schedule.states_per_update,
             "seed": 0,
             "variants": found,
         }

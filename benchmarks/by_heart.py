@@ -30,14 +30,14 @@ RATE = 2.5e-4
 
 def played(policy, steps, games):
     """Frames `[steps, games, ...]` of games that the policy plays, how old each is, and what came of it."""
-    world, rng = make(EnvConfig(policy.env), games, 1, at_once=True), np.random.default_rng(0)
+    world, rng = make(EnvConfig(policy.env), games, 1, synchronous=True), np.random.default_rng(0)
     seen, stack = world.reset(0), np.zeros((games, policy.obs_spec.stack, *policy.obs_spec.shape), np.uint8)
     frames = np.zeros((steps, games, *policy.obs_spec.shape), np.uint8)
     age, reward, end = np.zeros((steps, games), int), np.zeros((steps + 1, games)), np.zeros((steps + 1, games), int)
     for t in range(steps):
-        stack[seen.first] = 0
-        stack = np.concatenate([stack[:, 1:], seen.frame[:, None]], 1)
-        frames[t], age[t] = seen.frame, np.where(seen.first, 0, age[t - 1] + 1)
+        stack[seen.is_first] = 0
+        stack = np.concatenate([stack[:, 1:], seen.obs[:, None]], 1)
+        frames[t], age[t] = seen.obs, np.where(seen.is_first, 0, age[t - 1] + 1)
         world.send(policy.act(stack, rng))
         seen = world.recv()
         reward[t], end[t] = np.clip(seen.reward, -1, 1), seen.end

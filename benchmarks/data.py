@@ -35,9 +35,9 @@ ROUNDS = 3
 def recorded(path, steps):
     """A store of Breakout, played at random."""
     worlds = envs.make(EnvConfig(GAME), 8)
-    mind = AtRandom(worlds.actions)
-    spec = DatasetSpec(worlds.frame, worlds.actions, worlds.stack, GAME)
-    players = [Player("random", mind)] * worlds.players
+    mind = AtRandom(worlds.num_actions)
+    spec = DatasetSpec(worlds.obs_shape, worlds.num_actions, worlds.frame_stack, GAME)
+    players = [Player("random", mind)] * worlds.num_envs
     recorder = Recorder(worlds, players, spec, "benchmark", np.random.default_rng(0))
     with StoreWriter.create(path, spec) as writer:
         for episode in recorder.episodes(None, steps):

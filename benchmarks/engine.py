@@ -34,16 +34,16 @@ def bare_emulator(worlds, seconds):
     """Steps a second with random actions, in the same two groups that take turns, and nothing else to do."""
     draw = np.random.default_rng(0)
     for group, world in enumerate(worlds):
-        world.reset(group * world.players)
-        world.send(draw.integers(world.actions, size=world.players))
+        world.reset(group * world.num_envs)
+        world.send(draw.integers(world.num_actions, size=world.num_envs))
     tick, steps, start = 0, 0, None
     while start is None or time.perf_counter() - start < seconds:
         if tick == 2 * GROUPS:
             start, steps = time.perf_counter(), 0
         world = worlds[tick % GROUPS]
         world.recv()
-        world.send(draw.integers(world.actions, size=world.players))
-        steps += world.players
+        world.send(draw.integers(world.num_actions, size=world.num_envs))
+        steps += world.num_envs
         tick += 1
     took = time.perf_counter() - start
     come_to_rest(worlds)
@@ -53,7 +53,7 @@ def bare_emulator(worlds, seconds):
 def come_to_rest(worlds):
     """Let environments finish the steps they are in, so that they can be used again: making them takes long."""
     for world in worlds:
-        if world.moving:
+        if world.pending:
             world.recv()
 
 
@@ -87,7 +87,7 @@ def alone(engine, seconds):
             calls.learn()
         rounds += 5
         engine.settle()
-    return rounds * engine.plan.learner.round_updates / (time.perf_counter() - start)
+    return rounds * engine.plan.learner.updates_per_sample / (time.perf_counter() - start)
 
 
 def measured(whole, device, worlds, bare, seconds, change="base"):
@@ -100,9 +100,9 @@ def measured(whole, device, worlds, bare, seconds, change="base"):
     row = {
         "algo": whole.algo,
         "variant": change,
-        "players": whole.pace.players,
-        "batch": whole.learner.batch,
-        "states_per_update": whole.pace.states_per_update,
+        "players": whole.schedule.num_envs,
+        "batch": whole.learner.batch_size,
+        "states_per_update": whole.schedule.states_per_update,
         "steps_per_second": steps,
         "of_the_bare_emulator": steps / bare,
         "updates_per_second": updates,
@@ -120,8 +120,8 @@ def on_gpu(seconds, out, players, threads, algos, ratios, changes):
     rows = []
     for algo, change, ratio in itertools.product(algos, changes, ratios):
         whole = variant(plan("fast", GAME, algo), VARIANTS[change])
-        pace = replace(whole.pace, players=players, threads=threads, states_per_update=ratio)
-        rows.append(measured(replace(whole, pace=pace), device, worlds, bare, seconds, change))
+        schedule = replace(whole.schedule, num_envs=players, env_threads=threads, states_per_update=ratio)
+        rows.append(measured(replace(whole, schedule=schedule), device, worlds, bare, seconds, change))
         torch.cuda.empty_cache()
     found = {
         "command": f"python -m benchmarks.engine --players {players} --algos {' '.join(algos)} "
@@ -142,16 +142,20 @@ def on_cpu(seconds, out, peer):
     Ours is Ape-X without double Q-learning, so that both ask the same networks about the same states.
     """
     device, rows = torch.device("cpu"), []
-    worlds = [make(EnvConfig(GAME), PLAYERS_ON_CPU // GROUPS, os.cpu_count(), at_once=True) for _ in range(GROUPS)]
+    worlds = [make(EnvConfig(GAME), PLAYERS_ON_CPU // GROUPS, os.cpu_count(), synchronous=True) for _ in range(GROUPS)]
     bare = bare_emulator(worlds, seconds / 4)
     for ratio, batch in WORK:
         whole = plan("fast", GAME, "apex")
         whole = replace(
             whole,
-            learner=replace(whole.learner, batch=batch, round_updates=2, double_q=False, shift=0),
+            learner=replace(whole.learner, batch_size=batch, updates_per_sample=2, double_q=False, augmentation=0),
             replay=replace(whole.replay, capacity=10_000),
-            pace=replace(
-                whole.pace, players=PLAYERS_ON_CPU, states_per_update=float(ratio), start_states=1000, norm="none"
+            schedule=replace(
+                whole.schedule,
+                num_envs=PLAYERS_ON_CPU,
+                states_per_update=float(ratio),
+                learning_starts=1000,
+                norm="none",
             ),
         )
         row = measured(whole, device, worlds, bare, seconds, "no norm, no shift, single Q-learning")
@@ -179,10 +183,12 @@ def multiply_adds():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--players", type=int, default=plan("fast", GAME, "rbi").pace.players)
+    parser.add_argument("--players", type=int, default=plan("fast", GAME, "rbi").schedule.num_envs)
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--algos", nargs="+", default=["rbi", "apex"])
-    parser.add_argument("--ratios", nargs="+", type=float, default=[plan("fast", GAME, "rbi").pace.states_per_update])
+    parser.add_argument(
+        "--ratios", nargs="+", type=float, default=[plan("fast", GAME, "rbi").schedule.states_per_update]
+    )
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["base"], help="changes of the preset")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--peer", default=".venv-peers/bin/python")

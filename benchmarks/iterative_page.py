@@ -228,8 +228,8 @@ def engine_speed(results, measured_on):
 
 def speed_of_preset(results):
     """The row of the preset as it is."""
-    pace = plan("fast", results[0]["game"], "rbi").pace
-    wanted = ("rbi", "base", pace.players, pace.states_per_update)
+    pace = plan("fast", results[0]["game"], "rbi").schedule
+    wanted = ("rbi", "base", pace.num_envs, pace.states_per_update)
     rows = [row | {"of": of_the_bare_emulator(result, row)} for result in results for row in result["rows"]]
     return next(r for r in rows if (r["algo"], r["variant"], r["players"], r["states_per_update"]) == wanted)
 
@@ -289,24 +289,24 @@ def otherwise(result):
     preset = plan("fast", result["env"], result["algo"])
     learner, pace = result["settings"]["learner"], result["settings"]["pace"]
     found = []
-    if pace.get("norm", "none") != preset.pace.norm:
+    if pace.get("norm", "none") != preset.schedule.norm:
         found.append("no norm")
-    if learner.get("shift", 0) != preset.learner.shift:
+    if learner.get("shift", 0) != preset.learner.augmentation:
         found.append("no shift")
     if learner["learning_rate"] != preset.learner.learning_rate:
         found.append(f"rate {learner['learning_rate']:g}")
     span = 0.0 if learner.get("final_rate", 1.0) == 1 else pace["updates"]
-    if learner.get("shift") and span != preset.pace.updates:
+    if learner.get("shift") and span != preset.schedule.updates:
         found.append(f"rate falls over {span:,}")
     if learner["adam_epsilon"] != preset.learner.adam_epsilon:
         found.append(f"epsilon {learner['adam_epsilon']:g}")
-    if result["algo"] == "rbi" and learner["centres"] != preset.learner.centres:
+    if result["algo"] == "rbi" and learner["centres"] != preset.learner.advantage_baseline:
         found.append("centred by the policy")
     if (states := result["settings"]["replay"]["states"]) != preset.replay.capacity:
         found.append(f"replay {states:,}")
-    if pace["players"] != preset.pace.players:
+    if pace["players"] != preset.schedule.num_envs:
         found.append(f"{pace['players']} players")
-    if pace["states_per_update"] != preset.pace.states_per_update:
+    if pace["states_per_update"] != preset.schedule.states_per_update:
         found.append(f"{pace['states_per_update']:g} states an update")
     return found
 

@@ -33,7 +33,7 @@ KEPT = ("updates", "states", "seconds", "score", "score_low", "score_high", "sco
 def learned(whole, seed, device, worlds, seconds=math.inf):
     """Train, and look at the scores a hundred times on the way; the engine, and what to keep of it."""
     engine = LocalEngine(whole, seed, device, worlds)
-    start, curve, every = time.perf_counter(), [], whole.pace.updates // POINTS
+    start, curve, every = time.perf_counter(), [], whole.schedule.updates // POINTS
     for _ in engine.ticks():
         if time.perf_counter() - start > seconds:
             break
@@ -44,12 +44,12 @@ def learned(whole, seed, device, worlds, seconds=math.inf):
     took = time.perf_counter() - start
     come_to_rest(worlds)
     return engine, {
-        "env": whole.world.id,
+        "env": whole.env.id,
         "algo": whole.algo,
         "seed": seed,
         "seconds": took,
         "updates": engine.learner.updates,
-        "settings": {part: getattr(whole, part) for part in ("actor", "learner", "replay", "horizon", "pace")},
+        "settings": {part: getattr(whole, part) for part in ("actor", "learner", "replay", "returns", "schedule")},
         "curve": [{k: point.get(k) for k in KEPT} for point in curve],
         "evaluation": None,
     }
@@ -73,7 +73,7 @@ def from_run(path):
         "seed": run.config["seed"],
         "seconds": run.finished()["seconds"],
         "updates": run.finished()["last"]["updates"],
-        "settings": {part: settings[part] for part in ("actor", "learner", "replay", "horizon", "pace")},
+        "settings": {part: settings[part] for part in ("actor", "learner", "replay", "returns", "schedule")},
         "curve": [{k: line.get(k) for k in KEPT} for line in lines],
         "evaluation": run.finished()["evaluation"],
     }
@@ -108,10 +108,13 @@ def main():
         return
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     whole = plan(asked.preset, asked.env, "rbi")
-    whole = replace(whole, pace=replace(whole.pace, updates=asked.updates, players=asked.players or whole.pace.players))
+    whole = replace(
+        whole,
+        schedule=replace(whole.schedule, updates=asked.updates, num_envs=asked.players or whole.schedule.num_envs),
+    )
     whole = variant(whole, VARIANTS[asked.variant])
     world = EnvConfig(asked.env, max_frames=PAPER_FRAMES)
-    worlds = [make(world, whole.pace.players // GROUPS, asked.threads) for _ in range(GROUPS)]
+    worlds = [make(world, whole.schedule.num_envs // GROUPS, asked.threads) for _ in range(GROUPS)]
     command = shlex.join(["python", "-m", "benchmarks.learning", *sys.argv[1:]])
     for seed in asked.seeds:
         for algo in asked.algos:

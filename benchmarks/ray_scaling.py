@@ -39,8 +39,10 @@ TICK = os.sysconf("SC_CLK_TCK")
 def light_plan():
     """A light environment: the small preset with more players, no end and a large replay."""
     whole = plan("small", LIGHT, "rbi")
-    pace = replace(whole.pace, players=PLAYERS, updates=10**9, start_states=2000, publish_updates=40, refresh_steps=8)
-    return replace(whole, pace=pace, replay=replace(whole.replay, capacity=200_000))
+    schedule = replace(
+        whole.schedule, num_envs=PLAYERS, updates=10**9, learning_starts=2000, publish_interval=40, refresh_interval=8
+    )
+    return replace(whole, schedule=schedule, replay=replace(whole.replay, capacity=200_000))
 
 
 def processor_seconds(process):
@@ -76,7 +78,7 @@ def rates(engine, ticks, posts, seconds):
 
 def of_local(whole, seconds, threads):
     torch.set_num_threads(threads)
-    worlds = [make(whole.world, whole.pace.players // GROUPS) for _ in range(GROUPS)]
+    worlds = [make(whole.env, whole.schedule.num_envs // GROUPS) for _ in range(GROUPS)]
     engine = LocalEngine(whole, 0, torch.device("cpu"), worlds)
     ticks = engine.ticks()
     while not engine.learner.updates:
@@ -92,8 +94,8 @@ def of_ray(whole, workers, seconds):
     config = ClusterConfig(
         workers=workers, evaluate_episodes=0, actor_cpus=0.5 * cores / workers, learner_cpus=0.5 * cores
     )
-    world = make(whole.world, 1)
-    engine = RayEngine(whole, 0, config, ObservationSpec(world.frame, world.stack, world.actions))
+    world = make(whole.env, 1)
+    engine = RayEngine(whole, 0, config, ObservationSpec(world.obs_shape, world.frame_stack, world.num_actions))
     ticks = engine.ticks()
     while not (engine.learner.updates and all(slot.live for slot in engine.company.slots)):
         next(ticks)
@@ -126,9 +128,9 @@ def pieces_of_atari():
     whole = plan("fast", "ALE/Breakout-v5", "rbi")
     whole = replace(
         whole,
-        pace=replace(whole.pace, players=32, start_states=1000),
+        schedule=replace(whole.schedule, num_envs=32, learning_starts=1000),
         replay=replace(whole.replay, capacity=8000),
-        learner=replace(whole.learner, batch=128),
+        learner=replace(whole.learner, batch_size=128),
     )
     draw, ticks, each = np.random.default_rng(0), 32, 16
     shard = Shard(whole, ATARI, 0, 0, 1, 1)
@@ -136,14 +138,14 @@ def pieces_of_atari():
     for start in range(0, 320, ticks):
         shard.add(0, start, False, block)
     adding = seconds_a_call(lambda: shard.add(0, 320, False, block)) / (ticks * each)
-    batch = whole.learner.batch * whole.learner.round_updates
-    drawing = seconds_a_call(lambda: shard.sample(batch)) / whole.learner.round_updates
+    batch = whole.learner.batch_size * whole.learner.updates_per_sample
+    drawing = seconds_a_call(lambda: shard.sample(batch)) / whole.learner.updates_per_sample
     found = shard.sample(batch)
-    weights = size(drawn(ATARI, whole.pace.hidden, with_pi=True, seed=0)) * 4
+    weights = size(drawn(ATARI, whole.schedule.hidden_size, with_pi=True, seed=0)) * 4
     return {
         "states_per_block": ticks * each,
         "block_bytes_per_state": sum(column.nbytes for column in block) / (ticks * each),
-        "batch_bytes_per_update": sum(column.nbytes for column in found.batch) / whole.learner.round_updates,
+        "batch_bytes_per_update": sum(column.nbytes for column in found.batch) / whole.learner.updates_per_sample,
         "weight_bytes": weights,
         "shard_seconds_per_state": adding,
         "shard_seconds_per_update": drawing,
@@ -198,7 +200,7 @@ def on_paper(atari, driver, worker_steps, learner, ratio, publish):
         }
         table.append({"workers": workers, "steps_per_second": steps, "updates_per_second": updates, "uses": uses})
     limits = {name: worker_steps / use for name, use in table[0]["uses"].items()}  # steps/s at which each is full
-    return {"states_per_update": ratio, "publish_updates": publish, "rows": table, "full_at_steps_per_second": limits}
+    return {"states_per_update": ratio, "publish_interval": publish, "rows": table, "full_at_steps_per_second": limits}
 
 
 def learner_speed():
@@ -217,7 +219,7 @@ def shown(found):
         print(f"{name}: {told}, {moved:,.1f} MB/s; processor ms for 1,000 steps: {spent}")
     for case in found["on_paper"]:
         print(
-            f"on paper, {case['states_per_update']} states an update, weights every {case['publish_updates']} updates"
+            f"on paper, {case['states_per_update']} states an update, weights every {case['publish_interval']} updates"
         )
         for row in case["rows"]:
             told = ", ".join(f"{name} {use:.2f}" for name, use in sorted(row["uses"].items(), key=lambda u: -u[1]))
@@ -243,8 +245,8 @@ def main():
         "machine": machine(),
         "env": LIGHT,
         "players": PLAYERS,
-        "states_per_update": whole.pace.states_per_update,
-        "batch": whole.learner.batch,
+        "states_per_update": whole.schedule.states_per_update,
+        "batch": whole.learner.batch_size,
         "local": local,
         "ray": rows,
         "driver": driver,

@@ -57,11 +57,11 @@ def game(seed):
 class Memory:
     """Games of Breakout seen by what is in their memory, as a `VectorEnv`."""
 
-    frame, stack, actions, moving = (BRICKS + 4,), 4, 4, False
+    obs_shape, frame_stack, num_actions, pending = (BRICKS + 4,), 4, 4, False
 
     def __init__(self, players, seed):
         self.rng = np.random.default_rng(seed)
-        self.players, self.games = players, [game(int(s)) for s in self.rng.integers(2**31, size=players)]
+        self.num_envs, self.games = players, [game(int(s)) for s in self.rng.integers(2**31, size=players)]
         self.moves = self.games[0].getMinimalActionSet()
 
     def start(self, ale):
@@ -82,13 +82,13 @@ class Memory:
     def reset(self, _seed):
         for ale in self.games:
             self.start(ale)
-        self.lives, self.over = np.array([ale.lives() for ale in self.games]), np.zeros(self.players, bool)
-        none = np.zeros(self.players)
-        return TimeStep(self.look(), np.ones(self.players, bool), none.astype(np.float32), none.astype(np.uint8))
+        self.lives, self.over = np.array([ale.lives() for ale in self.games]), np.zeros(self.num_envs, bool)
+        none = np.zeros(self.num_envs)
+        return TimeStep(self.look(), np.ones(self.num_envs, bool), none.astype(np.float32), none.astype(np.uint8))
 
     def send(self, actions):
-        self.moving, self.first = True, self.over.copy()
-        self.reward, self.end = np.zeros(self.players, np.float32), np.full(self.players, CONTINUES, np.uint8)
+        self.pending, self.first = True, self.over.copy()
+        self.reward, self.end = np.zeros(self.num_envs, np.float32), np.full(self.num_envs, CONTINUES, np.uint8)
         for i, ale in enumerate(self.games):
             if self.first[i]:
                 self.start(ale)
@@ -106,15 +106,17 @@ class Memory:
         return LIFE_LOST if ale.lives() < lives else CONTINUES
 
     def recv(self):
-        self.moving = False
+        self.pending = False
         return TimeStep(self.look(), self.first, self.reward, self.end)
 
 
 def from_memory(change, seconds):
     """Scores of RBI on the way, all settings but the networks' size and step those of `fast`."""
     whole = plan("fast", "ALE/Breakout-v5", "rbi")
-    pace = replace(whole.pace, updates=600_000, players=PLAYERS, hidden=256, start_states=20_000, norm="none")
-    whole = replace(whole, pace=pace, learner=replace(whole.learner, final_rate=1.0))
+    schedule = replace(
+        whole.schedule, updates=600_000, num_envs=PLAYERS, hidden_size=256, learning_starts=20_000, norm="none"
+    )
+    whole = replace(whole, schedule=schedule, learner=replace(whole.learner, final_lr_fraction=1.0))
     worlds = [Memory(PLAYERS // GROUPS, group) for group in range(GROUPS)]
     engine = LocalEngine(variant(whole, VARIANTS[change]), 0, torch.device("cpu"), worlds)
     start, curve = time.perf_counter(), []

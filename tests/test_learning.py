@@ -14,11 +14,11 @@ from rbi.online.engine import LocalEngine
 CATCH = "tests.games:Catch-v0"
 
 
-def learning(env, algo, updates, look_every, **pace):
+def learning(env, algo, updates, look_every, **schedule):
     """Mean scores of 20 episodes, again and again while it learns."""
     whole = plan("small", env, algo)
-    whole = replace(whole, pace=replace(whole.pace, updates=updates, **pace))
-    worlds = [envs.make(whole.world, whole.pace.players // GROUPS) for _ in range(GROUPS)]
+    whole = replace(whole, schedule=replace(whole.schedule, updates=updates, **schedule))
+    worlds = [envs.make(whole.env, whole.schedule.num_envs // GROUPS) for _ in range(GROUPS)]
     engine = LocalEngine(whole, 0, torch.device("cpu"), worlds)
     yield mean_score(engine.policy(), env)
     looked = 0

@@ -39,7 +39,7 @@ def data(tmp_path_factory):
     path = tmp_path_factory.mktemp("crowd") / "store"
     world = envs.make(envs.EnvConfig(ENV), 8)
     players = [Player(f"player {i}", Balances(), epsilon=0.3 + 0.08 * i) for i in range(8)]
-    spec = DatasetSpec(world.frame, world.actions, world.stack, ENV)
+    spec = DatasetSpec(world.obs_shape, world.num_actions, world.frame_stack, ENV)
     with StoreWriter.create(path, spec) as writer:
         for episode in Recorder(world, players, spec, "test", np.random.default_rng(0)).episodes(40, None):
             writer.append(episode)

@@ -21,9 +21,9 @@ from rbi.online.config import PRESETS
 
 ROOT = Path(__file__).parent.parent
 TINY = [
-    "train", "--env", "CartPole-v1", "--pace.players", "8", "--pace.start-states", "64", "--pace.hidden", "16",
-    "--learner.batch", "16", "--learner.round-updates", "2", "--learner.target-updates", "8", "--replay.capacity", "2000",
-    "--pace.publish-updates", "2", "--pace.states-per-update", "4", "--report-updates", "10", "--episodes", "3",
+    "train", "--env", "CartPole-v1", "--schedule.num-envs", "8", "--schedule.learning-starts", "64", "--schedule.hidden-size", "16",
+    "--learner.batch-size", "16", "--learner.updates-per-sample", "2", "--learner.target-update-interval", "8", "--replay.capacity", "2000",
+    "--schedule.publish-interval", "2", "--schedule.states-per-update", "4", "--report-updates", "10", "--episodes", "3",
 ]  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def lines_of(run):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     out = tmp_path_factory.mktemp("trained") / "run"
-    assert cli.main([*TINY, "--pace.updates", "200", "--out", str(out)]) == 0
+    assert cli.main([*TINY, "--schedule.updates", "200", "--out", str(out)]) == 0
     return out
 
 
@@ -78,7 +78,7 @@ def start(arguments):
     return subprocess.Popen([sys.executable, "-m", "rbi", *arguments], stderr=subprocess.PIPE, env=environment)
 
 
-LONGER = [*TINY, "--pace.updates", "600", "--checkpoint-minutes", "0.005"]
+LONGER = [*TINY, "--schedule.updates", "600", "--checkpoint-minutes", "0.005"]
 
 
 @pytest.fixture(scope="module")
@@ -127,13 +127,13 @@ def test_stopped_by_a_signal_a_run_saves_itself_where_it_is_and_goes_on_from_the
 
 def test_a_finished_run_that_goes_on_changes_nothing(trained, tmp_path):
     shutil.copytree(trained, tmp_path / "run")
-    assert cli.main([*TINY, "--pace.updates", "200", "--out", str(tmp_path / "run"), "--resume"]) == 0
+    assert cli.main([*TINY, "--schedule.updates", "200", "--out", str(tmp_path / "run"), "--resume"]) == 0
     assert lines_of(tmp_path / "run") == lines_of(trained)
 
 
 def test_a_finished_run_goes_on_when_more_updates_are_asked_for(trained, tmp_path):
     shutil.copytree(trained, tmp_path / "run")
-    assert cli.main([*TINY, "--pace.updates", "240", "--out", str(tmp_path / "run"), "--resume"]) == 0
+    assert cli.main([*TINY, "--schedule.updates", "240", "--out", str(tmp_path / "run"), "--resume"]) == 0
     assert lines_of(tmp_path / "run")[:20] == lines_of(trained)
     assert runs.read(tmp_path / "run").result["last"]["updates"] == 240
 
@@ -145,20 +145,20 @@ def test_a_finished_run_goes_on_when_more_updates_are_asked_for(trained, tmp_pat
         (("--env", "ALE/Brekout-v5"), "no such Atari game; did you mean breakout"),
         (("--env", "Pendulum-v1"), "only discrete ones can be learned"),
         (("--env", "CartPole-v1", "--replay.capacity", "2000000000000"), "GB free; up to"),
-        (("--env", "CartPole-v1", "--pace.players", "7"), "players = 7: must be even"),
+        (("--env", "CartPole-v1", "--schedule.num-envs", "7"), "players = 7: must be even"),
         (("--env", "CartPole-v1", "--actor.rule", "reroute(2,1)"), "rule 'reroute(2,1)'"),
-        (("--env", "CartPole-v1", "--learner.round-updates", "3"), "target_updates"),
+        (("--env", "CartPole-v1", "--learner.updates-per-sample", "3"), "target_update_interval"),
         (("--env", "CartPole-v1", "--preset", "slow"), "preset"),
-        (("--env", "CartPole-v1", "--learner.batch", "0"), "batch = 0: must be at least 1"),
+        (("--env", "CartPole-v1", "--learner.batch-size", "0"), "batch_size = 0: must be at least 1"),
         (("--env", "CartPole-v1", "--resume"), "--resume: name the run with --out"),
         (("--env", "CartPole-v1", "--resume", "--out", "nowhere"), "is not a run folder"),
         (("--env", "CartPole-v1", "--device", "cuda"), "PyTorch finds no GPU here"),
         (("--envs", "CartPole-v1,Pendulum-v1"), "only discrete ones can be learned"),
         (("--env", ""), "--env: name an environment"),
-        (("--env", "CartPole-v1", "--actor.exploration-exponent", "nan"), "exploration_exponent = nan"),
-        (("--env", "CartPole-v1", "--pace.hidden", "9999999999"), "hidden = 9999999999: must be at most"),
-        (("--env", "CartPole-v1", "--learner.batch", "40000"), "batch = 40000: 160,000 states a round"),
-        (("--env", "CartPole-v1", "--horizon.n_step", "100000000"), "n_step = 100000000"),
+        (("--env", "CartPole-v1", "--actor.epsilon-exponent", "nan"), "epsilon_exponent = nan"),
+        (("--env", "CartPole-v1", "--schedule.hidden-size", "9999999999"), "hidden_size = 9999999999: must be at most"),
+        (("--env", "CartPole-v1", "--learner.batch-size", "40000"), "batch_size = 40000: 160,000 states a round"),
+        (("--env", "CartPole-v1", "--returns.n-step", "100000000"), "n_step = 100000000"),
     ],
 )
 def test_a_mistake_gives_one_line_before_any_work(arguments, told, tmp_path, monkeypatch, capsys):
@@ -174,20 +174,20 @@ def test_a_run_of_before_there_was_a_setting_goes_on_as_it_then_was(trained, tmp
     shutil.copytree(trained, tmp_path / "run")
     config = tmp_path / "run" / "config.json"
     told = json.loads(config.read_text())
-    del told["settings"]["pace"]["norm"], told["settings"]["learner"]["shift"]
+    del told["settings"]["schedule"]["norm"], told["settings"]["learner"]["augmentation"]
     config.write_text(json.dumps(told))
-    again = [*TINY, "--pace.updates", "240", "--out", str(tmp_path / "run"), "--resume"]
-    assert cli.main([*again, "--pace.norm", "layer"]) == 2
-    assert "was started with pace.norm = none, not layer" in capsys.readouterr().err
+    again = [*TINY, "--schedule.updates", "240", "--out", str(tmp_path / "run"), "--resume"]
+    assert cli.main([*again, "--schedule.norm", "layer"]) == 2
+    assert "was started with schedule.norm = none, not layer" in capsys.readouterr().err
     assert cli.main(again) == 0
 
 
 def test_a_run_goes_on_with_its_own_settings_whatever_the_preset_is_by_now(trained, tmp_path, monkeypatch):
     shutil.copytree(trained, tmp_path / "run")
     small = PRESETS["small"]
-    changed = small | {"pace": dataclasses.replace(small["pace"], players=10, states_per_update=3.0)}
+    changed = small | {"schedule": dataclasses.replace(small["schedule"], num_envs=10, states_per_update=3.0)}
     monkeypatch.setitem(PRESETS, "small", changed)
-    assert cli.main(["train", "--resume", "--out", str(tmp_path / "run"), "--pace.updates", "240"]) == 0
+    assert cli.main(["train", "--resume", "--out", str(tmp_path / "run"), "--schedule.updates", "240"]) == 0
     assert runs.read(tmp_path / "run").finished()["last"]["updates"] == 240
 
 
@@ -195,8 +195,8 @@ def test_a_run_goes_on_with_its_own_settings_whatever_the_preset_is_by_now(train
     ("torn", "told"),
     [
         ("{", "config.json"),
-        ('{"command": "train", "seed": 0, "settings": {"pace": {"players": "many"}}}', "cannot be used"),
-        ('{"command": "train", "seed": 0, "settings": {"pace": 3, "env": 5}}', "was started with"),
+        ('{"command": "train", "seed": 0, "settings": {"schedule": {"players": "many"}}}', "cannot be used"),
+        ('{"command": "train", "seed": 0, "settings": {"schedule": 3, "env": 5}}', "was started with"),
     ],
 )
 def test_settings_that_cannot_be_read_give_one_line(trained, tmp_path, capsys, torn, told):
@@ -209,26 +209,26 @@ def test_settings_that_cannot_be_read_give_one_line(trained, tmp_path, capsys, t
 
 def test_a_run_goes_on_only_as_it_was_started(trained, tmp_path, capsys):
     shutil.copytree(trained, tmp_path / "run")
-    again = [*TINY, "--pace.updates", "200", "--out", str(tmp_path / "run"), "--resume"]
+    again = [*TINY, "--schedule.updates", "200", "--out", str(tmp_path / "run"), "--resume"]
     for change, told in (
-        (("--learner.batch", "32"), "was started with learner.batch = 16, not 32"),
+        (("--learner.batch-size", "32"), "was started with learner.batch_size = 16, not 32"),
         (("--env", "Acrobot-v1"), "was started with env = CartPole-v1, not Acrobot-v1"),
         (("--algo", "apex"), "was started with algo = rbi, not apex"),
     ):
         assert cli.main([*again, *change]) == 2
         assert told in capsys.readouterr().err
     (at,) = (tmp_path / "run" / "checkpoints").iterdir()
-    more = [*again, "--pace.updates", "240"]
+    more = [*again, "--schedule.updates", "240"]
     (tmp_path / "run" / "result.json").rename(tmp_path / "result.json")
-    assert cli.main([*again, "--pace.updates", "100"]) == 2
-    assert "--pace.updates = 100" in capsys.readouterr().err
+    assert cli.main([*again, "--schedule.updates", "100"]) == 2
+    assert "--schedule.updates = 100" in capsys.readouterr().err
     (at / "state.json").rename(tmp_path / "state.json")
     (at / "state.json").write_text("{}")
     assert cli.main(more) == 2
     assert "state.json: lacks 'world'" in capsys.readouterr().err
     (tmp_path / "state.json").rename(at / "state.json")
     (at / "replay.safetensors").write_bytes(b"torn")
-    assert cli.main([*again, "--pace.updates", "240"]) == 2
+    assert cli.main([*again, "--schedule.updates", "240"]) == 2
     assert "replay.safetensors: is torn or was changed" in capsys.readouterr().err
     shutil.rmtree(at)
     (tmp_path / "result.json").rename(tmp_path / "run" / "result.json")
@@ -243,7 +243,7 @@ def test_a_run_goes_on_only_as_it_was_started(trained, tmp_path, capsys):
 @pytest.mark.filterwarnings("ignore:.*NaN value")  # Gymnasium's own, before ours
 def test_an_environment_that_fails_is_named_in_one_line(game, told, tmp_path, capsys):
     env = f"tests.games:{game}"
-    assert cli.main([*TINY, "--env", env, "--pace.updates", "200", "--out", str(tmp_path / "run")]) == 2
+    assert cli.main([*TINY, "--env", env, "--schedule.updates", "200", "--out", str(tmp_path / "run")]) == 2
     *_, last = capsys.readouterr().err.splitlines()
     assert last.startswith(f"rbi: --env {env}: ")
     assert told in last
@@ -266,14 +266,26 @@ def test_presets_set_the_defaults_that_help_shows(capsys):
             cli.main(["train", *arguments, "--help"])
         shown = capsys.readouterr().out
         assert told in shown or arguments[0] == "--env"
-    assert train.with_preset(["--preset", "paper"])().pace.updates == 3_125_000
-    assert train.with_preset(["--env=CartPole-v1"])().pace.updates == train.PRESETS["small"]["pace"].updates
-    assert train.with_preset([])().pace.states_per_update == train.PRESETS["fast"]["pace"].states_per_update
+    assert train.with_preset(["--preset", "paper"])().schedule.updates == 3_125_000
+    assert train.with_preset(["--env=CartPole-v1"])().schedule.updates == train.PRESETS["small"]["schedule"].updates
+    assert train.with_preset([])().schedule.states_per_update == train.PRESETS["fast"]["schedule"].states_per_update
 
 
 def test_a_sweep_runs_every_algorithm_world_and_seed_and_marks_what_is_missing(tmp_path, capsys):
     out = tmp_path / "sweep"
-    arguments = [*TINY, "--pace.updates", "20", "--algo", "both", "--seeds", "2", "--episodes", "2", "--out", str(out)]
+    arguments = [
+        *TINY,
+        "--schedule.updates",
+        "20",
+        "--algo",
+        "both",
+        "--seeds",
+        "2",
+        "--episodes",
+        "2",
+        "--out",
+        str(out),
+    ]
     assert cli.main(arguments) == 0
     rows = runs.read(out).result["rows"]
     assert {(r["algo"], r["seed"]) for r in rows} == {("rbi", 0), ("rbi", 1), ("apex", 0), ("apex", 1)}

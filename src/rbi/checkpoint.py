@@ -41,7 +41,7 @@ def save(run: Path, engine: Any, *, with_replay: bool, about: dict[str, Any]) ->
         else:
             sizes = []
         files = {file.name: fingerprint(file) for file in growing.iterdir()}
-        known = {"world": engine.plan.world.id, "algo": engine.plan.algo, "worlds": sizes}
+        known = {"world": engine.plan.env.id, "algo": engine.plan.algo, "worlds": sizes}
         runs.write_json(growing / STATE, known | {"counters": engine.counters(), "about": about, "files": files})
     forget_older(at)
     return at
@@ -63,7 +63,7 @@ def newest(run: Path) -> Path | None:
 def restore(path: Path, engine: Any) -> dict[str, Any]:
     """Put the engine where the checkpoint was; what was said `about` it. A torn or foreign file is named."""
     state = read(path)
-    for what, here in (("world", engine.plan.world.id), ("algo", engine.plan.algo)):
+    for what, here in (("world", engine.plan.env.id), ("algo", engine.plan.algo)):
         if state[what] != here:
             raise ValueError(f"{path}: is a checkpoint of {state[what]}, not of {here}")
     replay = load_file(path / REPLAY) if REPLAY in state["files"] else None

@@ -19,22 +19,22 @@ CPU = torch.device("cpu")
 
 def small_plan(algo="rbi", env="CartPole-v1", **changes):
     whole = plan("small", env, algo)
-    pace = {
+    schedule = {
         "updates": 60,
-        "players": 8,
+        "num_envs": 8,
         "states_per_update": 4.0,
-        "start_states": 64,
-        "hidden": 16,
-        "publish_updates": 2,
+        "learning_starts": 64,
+        "hidden_size": 16,
+        "publish_interval": 2,
     }
-    learner = {"batch": 16, "target_updates": 8, "round_updates": 2}
-    defaults = {"pace": pace, "learner": learner, "replay": {"capacity": 2000}, "actor": {}}
+    learner = {"batch_size": 16, "target_update_interval": 8, "updates_per_sample": 2}
+    defaults = {"schedule": schedule, "learner": learner, "replay": {"capacity": 2000}, "actor": {}}
     parts = {name: replace(getattr(whole, name), **(d | changes.get(name, {}))) for name, d in defaults.items()}
     return replace(whole, **parts)
 
 
 def engine_of(whole, seed=0, device=CPU):
-    worlds = [envs.make(whole.world, whole.pace.players // GROUPS, 1) for _ in range(GROUPS)]
+    worlds = [envs.make(whole.env, whole.schedule.num_envs // GROUPS, 1) for _ in range(GROUPS)]
     return LocalEngine(whole, seed, device, worlds)
 
 
@@ -79,7 +79,7 @@ def test_a_run_goes_on_from_the_checkpoint_of_another_device(tmp_path):
     checkpoint.restore(at, resumed)
     assert torch.equal(resumed.learner.vector, stopped.learner.vector)
     run_out(resumed)
-    assert resumed.learner.updates == small_plan().pace.updates
+    assert resumed.learner.updates == small_plan().schedule.updates
 
 
 def test_without_its_replay_a_run_fills_it_again_before_it_learns(tmp_path):
@@ -93,12 +93,12 @@ def test_without_its_replay_a_run_fills_it_again_before_it_learns(tmp_path):
     before, ticks = resumed.states, resumed.ticks()
     while resumed.learner.updates == 20:
         next(ticks)
-    assert resumed.states - before >= whole.pace.start_states
+    assert resumed.states - before >= whole.schedule.learning_starts
 
 
 def test_new_states_pay_for_updates_at_the_set_ratio():
     for ratio in (1.5, 4.0, 10.0):
-        whole = small_plan(pace={"states_per_update": ratio})
+        whole = small_plan(schedule={"states_per_update": ratio})
         engine = engine_of(whole)
         started = None
         for _ in engine.ticks():
@@ -106,13 +106,13 @@ def test_new_states_pay_for_updates_at_the_set_ratio():
                 started = engine.states
             if started is not None:
                 paid = (engine.states - started) / ratio
-                assert paid - whole.learner.round_updates < engine.learner.updates + 1e-9 <= paid + 1e-9 or (
-                    engine.learner.updates == whole.pace.updates
+                assert paid - whole.learner.updates_per_sample < engine.learner.updates + 1e-9 <= paid + 1e-9 or (
+                    engine.learner.updates == whole.schedule.updates
                 )
 
 
 def test_actors_take_published_weights_at_their_refresh_only():
-    whole = small_plan(pace={"refresh_steps": 5, "publish_updates": 4})
+    whole = small_plan(schedule={"refresh_interval": 5, "publish_interval": 4})
     engine = engine_of(whole)
     published, actors = [], []
     for _ in engine.ticks():
@@ -123,11 +123,11 @@ def test_actors_take_published_weights_at_their_refresh_only():
         refreshed = tick // GROUPS % 5 == 0
         assert torch.equal(actors[tick][group], published[tick - 1] if refreshed else actors[tick - 1][group])
         assert torch.equal(actors[tick][1 - group], actors[tick - 1][1 - group])
-    assert len({p.sum().item() for p in published}) == 1 + whole.pace.updates // 4
+    assert len({p.sum().item() for p in published}) == 1 + whole.schedule.updates // 4
 
 
 def test_players_act_at_random_until_the_set_number_of_updates():
-    whole = small_plan(pace={"random_updates": 20})
+    whole = small_plan(schedule={"random_policy_updates": 20})
     engine = engine_of(whole)
     for _ in engine.ticks():
         random = engine.learner.updates < 20
@@ -135,7 +135,7 @@ def test_players_act_at_random_until_the_set_number_of_updates():
 
 
 def test_with_episodes_stored_at_their_end_learning_waits_for_the_first():
-    whole = small_plan(replay={"store_at_episode_end": True, "release_interval": 10}, pace={"start_states": 16})
+    whole = small_plan(replay={"store_at_episode_end": True, "release_interval": 10}, schedule={"learning_starts": 16})
     engine = engine_of(whole)
     for _ in engine.ticks():
         drawn = (engine.replay.priority > 0).any(0)
@@ -147,8 +147,8 @@ def test_with_episodes_stored_at_their_end_learning_waits_for_the_first():
 def test_an_atari_run_goes_on_at_the_start_of_new_episodes(tmp_path):
     whole = small_plan(
         env="ALE/Pong-v5",
-        pace={"players": 2, "start_states": 16, "updates": 6, "hidden": 16, "states_per_update": 2.0},
-        learner={"batch": 4, "target_updates": 2},
+        schedule={"num_envs": 2, "learning_starts": 16, "updates": 6, "hidden_size": 16, "states_per_update": 2.0},
+        learner={"batch_size": 4, "target_update_interval": 2},
         replay={"capacity": 200},
     )
     stopped = engine_of(whole)
@@ -213,17 +213,17 @@ def test_the_policy_of_a_run_is_what_its_actors_follow():
     assert engine.policy().predict_proba(states) == pytest.approx(pi.numpy(), abs=1e-6)
 
 
-@pytest.mark.parametrize("centres", ["pi", "mean"])
-def test_actors_centre_advantages_as_the_learner_does(centres):
-    engine = engine_of(small_plan(learner={"centres": centres}))
-    assert {actor.centres for actor in engine.actors} == {centres}
+@pytest.mark.parametrize("advantage_baseline", ["pi", "mean"])
+def test_actors_centre_advantages_as_the_learner_does(advantage_baseline):
+    engine = engine_of(small_plan(learner={"advantage_baseline": advantage_baseline}))
+    assert {actor.advantage_baseline for actor in engine.actors} == {advantage_baseline}
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("with_pi", [True, False])
 def test_a_captured_actor_tells_what_a_plain_one_does(with_pi):
     """All but the actions, whose draws may differ: the frames to come do not depend on them here."""
-    options = {"players": 6, "with_pi": with_pi, "priority_baseline": "v", "device": "cuda"}
+    options = {"num_envs": 6, "with_pi": with_pi, "priority_baseline": "v", "device": "cuda"}
     plain, players = actor_of(**options), Players(6, (2,), np.random.default_rng(0))
     captured = GraphedActor(actor_of(**options), torch.cuda.Stream(priority=-1))
     for _ in range(40):
@@ -252,6 +252,6 @@ def test_on_a_gpu_the_same_counts_come_out_and_trial_runs_leave_no_trace(algo):
     run_out(engine)
     twin = run_out(engine_of(whole))
     assert (engine.learner.updates, engine.states) == (twin.learner.updates, twin.states)
-    assert engine.learner.adam.count == whole.pace.updates
+    assert engine.learner.adam.count == whole.schedule.updates
     assert not torch.equal(engine.learner.vector, before)
     assert torch.isfinite(engine.learner.vector).all()

@@ -55,9 +55,9 @@ ROOT = Path(__file__).parent.parent.parent
 CARTPOLE = ObservationSpec((4,), 1, 2)
 STORE = 80_000_000
 TINY = [
-    "train", "--engine", "ray", "--env", "CartPole-v1", "--pace.players", "8", "--pace.start-states", "64",
-    "--pace.hidden", "16", "--learner.batch", "16", "--learner.round-updates", "2", "--learner.target-updates", "8",
-    "--replay.capacity", "2000", "--pace.publish-updates", "2", "--pace.states-per-update", "4", "--report-updates",
+    "train", "--engine", "ray", "--env", "CartPole-v1", "--schedule.num-envs", "8", "--schedule.learning-starts", "64",
+    "--schedule.hidden-size", "16", "--learner.batch-size", "16", "--learner.updates-per-sample", "2", "--learner.target-update-interval", "8",
+    "--replay.capacity", "2000", "--schedule.publish-interval", "2", "--schedule.states-per-update", "4", "--report-updates",
     "10", "--episodes", "2", "--cluster.block-steps", "4", "--cluster.workers", "1", "--cluster.evaluate-episodes", "0",
 ]  # fmt: skip
 
@@ -118,7 +118,7 @@ class Running:
 
 
 def endless(**changes):
-    return small_plan(pace={"updates": 10**6} | changes.pop("pace", {}), **changes)
+    return small_plan(schedule={"updates": 10**6} | changes.pop("schedule", {}), **changes)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def endless(**changes):
     [("rbi", {}, 0), ("apex", {"store_at_episode_end": True, "release_interval": 10}, 20)],
 )
 def test_in_lockstep_the_weights_are_the_local_engines_to_the_last_bit(algo, held_back, random, engines):
-    whole = small_plan(algo, pace={"random_updates": random}, replay={"priority_exponent": 0.6} | held_back)
+    whole = small_plan(algo, schedule={"random_policy_updates": random}, replay={"priority_exponent": 0.6} | held_back)
     local = run_out(engine_of(whole, seed=3))
     other = engines(whole, 3, lockstep=True)
     for _ in other.ticks():
@@ -235,7 +235,7 @@ def test_after_its_drivers_death_the_same_command_goes_on_from_the_checkpoint(cl
     out = tmp_path / "run"
     there = [*TINY, "--address", cluster.address, "--checkpoint-minutes", "0.005", "--out", str(out)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    driver = subprocess.Popen([sys.executable, "-m", "rbi", *there, "--pace.updates", "100000"], env=environment)
+    driver = subprocess.Popen([sys.executable, "-m", "rbi", *there, "--schedule.updates", "100000"], env=environment)
     try:
         while checkpoint.newest(out) is None or len(runs.read(out).metrics) < 8:
             assert driver.poll() is None
@@ -246,7 +246,7 @@ def test_after_its_drivers_death_the_same_command_goes_on_from_the_checkpoint(cl
     saved = int(checkpoint.newest(out).name)
     known = runs.read(out).metrics[-1]["updates"]
     more = -(-(known + 40) // 2) * 2
-    assert cli.main([*there, "--pace.updates", str(more), "--resume"]) == 0
+    assert cli.main([*there, "--schedule.updates", str(more), "--resume"]) == 0
     run = runs.read(out)
     assert run.result["last"]["updates"] == more
     assert run.result["resumed"] == {"times": 1, "updates_done_again": max(0, known - saved)}
@@ -258,7 +258,7 @@ def test_after_its_drivers_death_the_same_command_goes_on_from_the_checkpoint(cl
 
 def test_states_of_all_shards_are_drawn_by_priority_and_weighed_alike(engines):
     whole = small_plan(
-        pace={"players": 4}, replay={"priority_exponent": 1.0, "importance_exponent": 0.4, "capacity": 400}
+        schedule={"players": 4}, replay={"priority_exponent": 1.0, "importance_exponent": 0.4, "capacity": 400}
     )
     engine = engines(whole, workers=2, shards=2)
     handles = [store.handle for store in engine.opening().stores]
@@ -328,7 +328,7 @@ def test_a_sweep_runs_on_a_cluster_of_its_own_that_listens_on_this_machine_only(
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     sweep = [
         *TINY,
-        "--pace.updates",
+        "--schedule.updates",
         "20",
         "--seeds",
         "2",
@@ -417,7 +417,7 @@ def test_an_address_where_nobody_listens_is_refused_at_once(capsys, tmp_path):
 
 
 def test_a_run_on_a_node_that_does_not_see_the_sweeps_folder_comes_back_whole(tmp_path):
-    command = cli.parse([*TINY, "--pace.updates", "20", "--episodes", "1"])
+    command = cli.parse([*TINY, "--schedule.updates", "20", "--episodes", "1"])
     at = tmp_path / "runs" / "one"
     packed = spread.one_run(train.train, train.as_local(command), [], at, tmp_path / "no mark")
     assert not at.exists()

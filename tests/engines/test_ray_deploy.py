@@ -44,4 +44,4 @@ def test_the_command_of_the_manifest_is_one_that_rbi_takes():
     command = cli.parse([word.replace("$at", "/runs/breakout") for word in words])
     assert command.engine == "ray"
     assert command.cluster.workers == 32
-    assert command.plan().pace.publish_updates == 100
+    assert command.plan().schedule.publish_interval == 100

@@ -20,7 +20,7 @@ class Bookkeeping:
     """Workers and a learner whose news come in any order; what the ledger allows is all that they do."""
 
     def __init__(self, ratio, publish, reveal):
-        whole = small_plan(pace={"states_per_update": ratio, "publish_updates": publish, "updates": 10_000},
+        whole = small_plan(schedule={"states_per_update": ratio, "publish_interval": publish, "updates": 10_000},
                            replay={"release_interval": reveal})  # fmt: skip
         self.ledger, self.ratio, self.publish, self.reveal = Ledger(whole), ratio, publish, reveal
         self.blocks, self.rounds, self.paid_from = 0, [], None
@@ -95,7 +95,7 @@ def test_updates_never_outrun_what_states_have_paid_for_nor_states_the_learner(r
         assert ledger.owed + ledger.updates + ledger.asked == pytest.approx(paid)
         assert ledger.flying == books.blocks * BLOCK
         unlearned = (paid - ledger.updates) * books.ratio + ledger.flying
-        room = AHEAD + 2 * books.ratio + BLOCK + ledger.pace.start_states
+        room = AHEAD + 2 * books.ratio + BLOCK + ledger.schedule.learning_starts
         assert unlearned <= room
 
 
@@ -117,7 +117,7 @@ def test_a_restored_ledger_is_the_same_but_for_what_was_on_its_way():
     books = Bookkeeping(4.0, 2, 0)
     for event in ("play", "play", "crash", "play", "land", "land", "play", "land", "learn", "learned"):
         books.happen(event)
-    copy = Ledger(small_plan(pace={"states_per_update": 4.0}))
+    copy = Ledger(small_plan(schedule={"states_per_update": 4.0}))
     copy.restore(books.ledger.state())
     assert copy.state() == books.ledger.state()
     assert copy.lost.steps_in_flight == BLOCK
@@ -136,7 +136,7 @@ def test_a_restored_ledger_is_the_same_but_for_what_was_on_its_way():
     ],
 )
 def test_workers_are_as_many_as_find_room_and_share_the_players(config, players, cpus, workers):
-    assert ClusterConfig(**config).workers_for(Schedule(players=players), cpus) == workers
+    assert ClusterConfig(**config).workers_for(Schedule(num_envs=players), cpus) == workers
 
 
 @pytest.mark.parametrize(
@@ -153,4 +153,4 @@ def test_a_layout_that_cannot_be_is_refused(config, told):
     with pytest.raises(ValueError, match=told):
         ClusterConfig(**config)
     with pytest.raises(ValueError, match="do not divide among them"):
-        ClusterConfig(workers=3).workers_for(Schedule(players=16), 8)
+        ClusterConfig(workers=3).workers_for(Schedule(num_envs=16), 8)

@@ -51,7 +51,7 @@ class Emulator:
 def breakout():
     """Moments of two players as our seam shows them, the same as the emulator tells them, and the first ones again."""
     ours, emulator = AtariVector(BREAKOUT, PLAYERS, threads=1), Emulator("breakout", PLAYERS, MAX_FRAMES)
-    actions = np.random.default_rng(0).integers(ours.actions, size=(STEPS, PLAYERS))
+    actions = np.random.default_rng(0).integers(ours.num_actions, size=(STEPS, PLAYERS))
     shown, told = [ours.reset(SEED)], [emulator.reset(SEED)]
     for row in actions:
         ours.send(row)
@@ -69,7 +69,7 @@ def breakout():
 def test_frames_are_grey_squares_of_bytes_and_all_ends_occur(breakout):
     shown, _, _ = breakout
     for moment in shown:
-        assert moment.frame.shape == (PLAYERS, 84, 84)
+        assert moment.obs.shape == (PLAYERS, 84, 84)
         assert [array.dtype for array in moment] == [np.uint8, bool, np.float32, np.uint8]
     assert {int(end) for moment in shown for end in moment.end} == {CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED}
 
@@ -77,7 +77,7 @@ def test_frames_are_grey_squares_of_bytes_and_all_ends_occur(breakout):
 def test_players_see_what_the_emulator_shows(breakout):
     shown, told, _ = breakout
     for moment, truth in zip(shown, told, strict=True):
-        assert np.array_equal(moment.frame, truth.frame)
+        assert np.array_equal(moment.obs, truth.obs)
         assert np.array_equal(moment.reward, truth.reward)
         assert np.array_equal(moment.end == TERMINATED, truth.terminated)
         assert np.array_equal(moment.end == TRUNCATED, truth.truncated & ~truth.terminated)
@@ -94,10 +94,10 @@ def test_a_life_is_lost_exactly_when_lives_fall_and_the_episode_goes_on(breakout
 
 def test_the_frame_after_a_final_one_is_the_first_of_a_new_episode(breakout):
     shown, _, _ = breakout
-    assert shown[0].first.all()
+    assert shown[0].is_first.all()
     for before, after in pairwise(shown):
         over = (before.end == TERMINATED) | (before.end == TRUNCATED)
-        assert np.array_equal(after.first, over)
+        assert np.array_equal(after.is_first, over)
         assert (after.reward[over] == 0).all()
         assert (after.end[over] == CONTINUES).all()
 
@@ -107,10 +107,10 @@ def test_an_episode_is_cut_off_after_its_frames_four_to_a_step(breakout):
     for player in range(PLAYERS):
         steps = 0
         for moment in shown[1:]:
-            steps = 0 if moment.first[player] else steps + 1
+            steps = 0 if moment.is_first[player] else steps + 1
             if moment.end[player] == TRUNCATED:
                 assert steps == MAX_FRAMES // 4
-            elif not moment.first[player]:
+            elif not moment.is_first[player]:
                 assert steps < MAX_FRAMES // 4
 
 
@@ -125,7 +125,7 @@ def test_rewards_are_the_games_points_not_clipped():
     world.reset(SEED)
     emulator.reset(SEED)
     points = []
-    for action in np.random.default_rng(0).integers(world.actions, size=(150, 1)):
+    for action in np.random.default_rng(0).integers(world.num_actions, size=(150, 1)):
         world.send(action)
         points.append(float(world.recv().reward[0]))
         assert points[-1] == emulator.step(action).reward[0]
@@ -133,7 +133,7 @@ def test_rewards_are_the_games_points_not_clipped():
     emulator.envs.close()
     assert max(points) >= 5  # the least that an invader gives
     assert isinstance(world, AtariVector)
-    assert (world.frame, world.stack, world.players) == ((84, 84), 4, 1)
+    assert (world.obs_shape, world.frame_stack, world.num_envs) == ((84, 84), 4, 1)
 
 
 def shares(pixels):
@@ -147,11 +147,11 @@ def test_a_game_in_colour_lives_the_same_moments_as_the_grey_one_beside_it():
     """Averaged over areas, the colours' luminance is the grey frame, to the rounding of a byte."""
     screen = AtariScreen(EnvConfig("ALE/Breakout-v5", max_frames=120))
     seen, rows, columns = screen.reset(SEED), shares(210), shares(160)
-    for action in np.random.default_rng(0).integers(screen.actions, size=(40, 1)):
+    for action in np.random.default_rng(0).integers(screen.num_actions, size=(40, 1)):
         picture = screen.screen()
         assert (picture.shape, picture.dtype) == ((210, 160, 3), np.uint8)
         grey = rows @ (picture @ [0.299, 0.587, 0.114]) @ columns.T
-        assert abs(grey - seen.frame[0]).max() < 1
+        assert abs(grey - seen.obs[0]).max() < 1
         screen.send(action)
         seen = screen.recv()
     screen.close()

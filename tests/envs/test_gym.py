@@ -95,7 +95,7 @@ def played(world, seed, actions):
 
 
 def drawn_actions(world, steps, seed=0):
-    return np.random.default_rng(seed).integers(world.actions, size=(steps, world.players))
+    return np.random.default_rng(seed).integers(world.num_actions, size=(steps, world.num_envs))
 
 
 def alike(one, other):
@@ -112,15 +112,15 @@ def test_players_see_what_their_environments_show_and_final_frames_come_before_f
             shown, by_hand(id_, player, 11, actions[:, player]), strict=True
         ):
             frame = np.eye(16)[observation] if id_ == "FrozenLake-v1" else observation
-            assert np.array_equal(moment.frame[player], frame)
-            assert (moment.first[player], moment.reward[player], moment.end[player]) == (first, reward, end)
+            assert np.array_equal(moment.obs[player], frame)
+            assert (moment.is_first[player], moment.reward[player], moment.end[player]) == (first, reward, end)
     assert sum(moment.end.any() for moment in shown) >= 1
 
 
 def test_what_is_seen_has_the_types_of_the_seam(worlds):
     for moment in played(worlds("CartPole-v1"), 0, np.zeros((12, PLAYERS), dtype=np.int64)):
         assert [array.dtype for array in moment] == [np.float32, bool, np.float32, np.uint8]
-        assert moment.frame.shape == (PLAYERS, 4)
+        assert moment.obs.shape == (PLAYERS, 4)
 
 
 def test_a_fallen_pole_ends_the_game_where_a_time_limit_cuts_it_off(worlds):
@@ -128,8 +128,8 @@ def test_a_fallen_pole_ends_the_game_where_a_time_limit_cuts_it_off(worlds):
     assert TERMINATED in [moment.end[0] for moment in fallen]
     late = played(worlds("MountainCar-v0", 1), 0, np.ones((201, 1), dtype=np.int64))
     assert [moment.end[0] for moment in late[1:200]] == [CONTINUES] * 199
-    assert (late[200].end[0], late[200].reward[0], late[200].first[0]) == (TRUNCATED, -1, False)
-    assert (late[201].end[0], late[201].reward[0], late[201].first[0]) == (CONTINUES, 0, True)
+    assert (late[200].end[0], late[200].reward[0], late[200].is_first[0]) == (TRUNCATED, -1, False)
+    assert (late[201].end[0], late[201].reward[0], late[201].is_first[0]) == (CONTINUES, 0, True)
 
 
 def test_a_seed_gives_the_same_lives_again(worlds):
@@ -151,39 +151,39 @@ def test_a_world_restored_between_send_and_recv_goes_on_as_if_nothing_had_happen
     saved = world.state()
     assert isinstance(saved, bytes)
     restored.restore(saved)
-    assert restored.moving
+    assert restored.pending
     rest = [[each.recv()] for each in (world, restored)]
     for row in actions[31:]:
         for each, shown in zip((world, restored), rest, strict=True):
             each.send(row)
             shown.append(each.recv())
     assert alike(*rest)
-    assert any(moment.first.any() for moment in rest[0])
+    assert any(moment.is_first.any() for moment in rest[0])
 
 
 def test_a_world_moves_between_send_and_recv(worlds):
     world = worlds("CartPole-v1")
     world.reset(0)
-    assert not world.moving
+    assert not world.pending
     world.send(np.zeros(PLAYERS, dtype=np.int64))
-    assert world.moving
+    assert world.pending
     world.recv()
-    assert not world.moving
+    assert not world.pending
 
 
 def test_numbered_states_are_seen_as_zeros_and_a_one(worlds):
     lake = worlds("FrozenLake-v1")
-    assert (lake.frame, lake.stack, lake.actions) == ((16,), 1, 4)
-    assert np.array_equal(lake.reset(0).frame, np.eye(16, dtype=np.float32)[[0] * PLAYERS])
-    assert worlds("RbiTests/Numbered-v0").reset(0).frame[0].tolist() == [0, 0, 1, 0]  # the third of 5, 6, 7, 8
+    assert (lake.obs_shape, lake.frame_stack, lake.num_actions) == ((16,), 1, 4)
+    assert np.array_equal(lake.reset(0).obs, np.eye(16, dtype=np.float32)[[0] * PLAYERS])
+    assert worlds("RbiTests/Numbered-v0").reset(0).obs[0].tolist() == [0, 0, 1, 0]  # the third of 5, 6, 7, 8
 
 
 def test_pictures_stay_bytes_and_four_make_a_state(worlds):
     world = worlds("RbiTests/Odd-v0")
-    assert (world.frame, world.stack, world.actions) == ((6, 5, 3), 4, 3)
+    assert (world.obs_shape, world.frame_stack, world.num_actions) == ((6, 5, 3), 4, 3)
     shown = played(world, 0, np.ones((3, PLAYERS), dtype=np.int64))
-    assert shown[0].frame.dtype == np.uint8
-    assert [moment.frame.max() for moment in shown] == [0, 1, 2, 3]
+    assert shown[0].obs.dtype == np.uint8
+    assert [moment.obs.max() for moment in shown] == [0, 1, 2, 3]
 
 
 def test_actions_are_counted_from_zero_wherever_the_environment_starts(worlds):
@@ -194,8 +194,8 @@ def test_actions_are_counted_from_zero_wherever_the_environment_starts(worlds):
 
 def test_matrices_of_floats_are_seen_as_vectors(worlds):
     world = worlds("RbiTests/Flat-v0")
-    assert (world.frame, world.stack) == ((6,), 1)
-    assert np.array_equal(world.reset(0).frame[0], np.linspace(-1, 1, 6, dtype=np.float32))
+    assert (world.obs_shape, world.frame_stack) == ((6,), 1)
+    assert np.array_equal(world.reset(0).obs[0], np.linspace(-1, 1, 6, dtype=np.float32))
 
 
 def test_a_world_that_cannot_be_copied_says_so(worlds):
@@ -223,11 +223,15 @@ def test_what_cannot_be_learned_is_refused_by_its_id(id_, why):
 def test_worlds_that_are_no_atari_games_come_from_gymnasium():
     world = make(EnvConfig("CartPole-v1"), 2)
     assert isinstance(world, GymVector)
-    assert world.players == 2
+    assert world.num_envs == 2
     world.close()
 
 
-@pytest.mark.parametrize("bad", [dict(max_frames=0), dict(sticky=-0.1), dict(sticky=1.5), dict(no_ops=-1)], ids=str)
+@pytest.mark.parametrize(
+    "bad",
+    [dict(max_frames=0), dict(repeat_action_probability=-0.1), dict(repeat_action_probability=1.5), dict(noop_max=-1)],
+    ids=str,
+)
 def test_worlds_that_make_no_sense_are_refused_by_name(bad):
     ((name, value),) = bad.items()
     with pytest.raises(ValueError, match=f"^{name} = {value}"):

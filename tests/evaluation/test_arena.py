@@ -281,7 +281,7 @@ def test_an_arena_that_was_left_before_the_end_plays_as_a_new_one(env, obs_spec,
     [
         (EnvConfig("CartPole-v1"), 33),
         (EnvConfig("ALE/Breakout-v5", 200), 33),
-        (EnvConfig("ALE/Breakout-v5", 200, sticky=0.25), 50),
+        (EnvConfig("ALE/Breakout-v5", 200, repeat_action_probability=0.25), 50),
     ],
 )
 def test_a_reset_restarts_every_game_wherever_it_stood(world, stop):
@@ -296,7 +296,7 @@ def test_a_reset_restarts_every_game_wherever_it_stood(world, stop):
             seen.append(TimeStep(*(array.copy() for array in games.recv())))
         lives.append(seen)
     games.close()
-    if world.atari:
+    if world.is_atari:
         assert (lives[0][-1].end == TRUNCATED).all() == (stop == 50)
     for before, after in zip(*lives, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))

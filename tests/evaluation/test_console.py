@@ -30,7 +30,7 @@ def test_the_pictures_are_those_of_the_vector_environment():
     game, player, rng = FrameByFrame(GAME, 7), AtConsole(Player("p", mind)), np.random.default_rng(0)
     for _ in range(4 * 40):
         game.act(player(game, rng))
-    worlds = envs.make(EnvConfig(GAME, no_ops=0), 1)
+    worlds = envs.make(EnvConfig(GAME, noop_max=0), 1)
     seen = worlds.reset(7)
     states = np.zeros((1, 4, 84, 84), np.uint8)
     for t in range(40):

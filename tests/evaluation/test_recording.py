@@ -136,8 +136,8 @@ def test_shares_add_up():
 def test_who_crosses_the_road_gets_across_and_plays_no_other_game():
     env = "ALE/Freeway-v5"
     worlds = envs.make(EnvConfig(env), 4)
-    spec = DatasetSpec(worlds.frame, worlds.actions, worlds.stack, env)
-    players = [Player("p", Crosses(env, worlds.actions))] * 4
+    spec = DatasetSpec(worlds.obs_shape, worlds.num_actions, worlds.frame_stack, env)
+    players = [Player("p", Crosses(env, worlds.num_actions))] * 4
     found = list(Recorder(worlds, players, spec, "", np.random.default_rng(0)).episodes(None, 1200))
     worlds.close()
     assert all(episode.score >= 2 for episode in found)
@@ -148,8 +148,8 @@ def test_who_crosses_the_road_gets_across_and_plays_no_other_game():
 def test_who_climbs_gets_the_key_from_most_starts_and_plays_no_other_game():
     env = "ALE/MontezumaRevenge-v5"
     worlds = envs.make(EnvConfig(env), 8)
-    spec = DatasetSpec(worlds.frame, worlds.actions, worlds.stack, env)
-    players = [Player("p", Climbs(env, worlds.actions))] * 8
+    spec = DatasetSpec(worlds.obs_shape, worlds.num_actions, worlds.frame_stack, env)
+    players = [Player("p", Climbs(env, worlds.num_actions))] * 8
     found = list(Recorder(worlds, players, spec, "", np.random.default_rng(0)).episodes(None, 8 * 140))
     worlds.close()
     assert sum(episode.score >= 100 for episode in found) >= 5
@@ -160,9 +160,9 @@ def test_who_climbs_gets_the_key_from_most_starts_and_plays_no_other_game():
 @pytest.mark.parametrize("env", ["ALE/Breakout-v5", "ALE/Pong-v5"])
 def test_who_follows_the_ball_plays_better_than_at_random(env):
     worlds = envs.make(EnvConfig(env), 8)
-    spec = DatasetSpec(worlds.frame, worlds.actions, worlds.stack, env)
+    spec = DatasetSpec(worlds.obs_shape, worlds.num_actions, worlds.frame_stack, env)
     scores = []
-    for mind in (AtRandom(worlds.actions), FollowsBall(env, worlds.actions)):
+    for mind in (AtRandom(worlds.num_actions), FollowsBall(env, worlds.num_actions)):
         players = [Player("p", mind, epsilon=0.05)] * 8
         found = Recorder(worlds, players, spec, "", np.random.default_rng(0)).episodes(None, 2400)
         scores.append(sum(e.score for e in found))
@@ -172,7 +172,16 @@ def test_who_follows_the_ball_plays_better_than_at_random(env):
 
 def test_the_command_records_a_crowd_of_a_training_run_and_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    short = ["--pace.updates", "40", "--pace.start-states", "200", "--pace.hidden", "16", "--episodes", "0"]
+    short = [
+        "--schedule.updates",
+        "40",
+        "--schedule.learning-starts",
+        "200",
+        "--schedule.hidden-size",
+        "16",
+        "--episodes",
+        "0",
+    ]
     assert main(["train", "--env", "CartPole-v1", *short, "--ages", "2", "--out", "run"]) == 0
     kept = sorted(p.name for p in (tmp_path / "run" / "policies").iterdir() if p.name.startswith("updates"))
     assert kept == ["updates-00000020", "updates-00000040"]

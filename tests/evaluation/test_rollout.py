@@ -18,28 +18,28 @@ from rbi.rules.types import Behavior
 class Countdown:
     """Player i's episodes last i + 1 steps and give 1 a step; every second one runs out of time."""
 
-    actions, frame, stack, moving = 2, (1,), 1, False
+    num_actions, obs_shape, frame_stack, pending = 2, (1,), 1, False
 
     def __init__(self, world, players):
-        self.world, self.players = world, players
+        self.world, self.num_envs = world, players
 
     def seen(self, first, reward, end):
-        frame = np.arange(self.players, dtype=np.float32)[:, None]
+        frame = np.arange(self.num_envs, dtype=np.float32)[:, None]
         return TimeStep(frame, first, reward.astype(np.float32), end.astype(np.uint8))
 
     def reset(self, _seed):
-        self.step, self.over = np.zeros(self.players, int), np.zeros(self.players, bool)
-        none = np.zeros(self.players)
-        return self.seen(np.ones(self.players, bool), none, none)
+        self.step, self.over = np.zeros(self.num_envs, int), np.zeros(self.num_envs, bool)
+        none = np.zeros(self.num_envs)
+        return self.seen(np.ones(self.num_envs, bool), none, none)
 
     def send(self, actions):
-        assert actions.shape == (self.players,)
+        assert actions.shape == (self.num_envs,)
 
     def recv(self):
         first = self.over
         self.step = np.where(first, 0, self.step + 1)
-        over = self.step > np.arange(self.players)
-        end = np.where(over, np.where(np.arange(self.players) % 2, TRUNCATED, TERMINATED), CONTINUES)
+        over = self.step > np.arange(self.num_envs)
+        end = np.where(over, np.where(np.arange(self.num_envs) % 2, TRUNCATED, TERMINATED), CONTINUES)
         self.over = over
         return self.seen(first, np.where(first, 0.0, 1.0), end)
 
@@ -70,8 +70,8 @@ def test_an_episodes_score_is_the_sum_of_its_own_rewards():
 
 def test_protocols_say_what_they_do():
     paper, modern = Protocol("paper"), Protocol("modern", epsilon=0.01)
-    assert (paper.world("ALE/Pong-v5").sticky, paper.world("ALE/Pong-v5").no_ops) == (0.0, 30)
-    assert (modern.world("ALE/Pong-v5").sticky, modern.world("ALE/Pong-v5").no_ops) == (0.25, 0)
+    assert (paper.world("ALE/Pong-v5").repeat_action_probability, paper.world("ALE/Pong-v5").noop_max) == (0.0, 30)
+    assert (modern.world("ALE/Pong-v5").repeat_action_probability, modern.world("ALE/Pong-v5").noop_max) == (0.25, 0)
     assert paper.world("ALE/Pong-v5").max_frames == modern.world("ALE/Pong-v5").max_frames == 108_000
     assert "up to 30 no-ops at the start, sticky actions 0, 108,000 frames" in paper.told("ALE/Pong-v5")
     assert "random with probability 0.01; no no-ops, sticky actions 0.25" in modern.told("ALE/Pong-v5")
@@ -119,11 +119,11 @@ def test_the_grey_and_the_coloured_game_of_a_film_are_the_same_moments():
     from rbi.envs.atari import AtariScreen
     from rbi.envs.types import EnvConfig
 
-    game = AtariScreen(EnvConfig("ALE/Pong-v5", sticky=0.25))
+    game = AtariScreen(EnvConfig("ALE/Pong-v5", repeat_action_probability=0.25))
     seen, rng = game.reset(5), np.random.default_rng(0)
     for _ in range(40):
         grey = game.screen().astype(np.float64) @ [0.299, 0.587, 0.114]
         small = torch.nn.functional.interpolate(torch.from_numpy(grey)[None, None], (84, 84), mode="area")[0, 0].numpy()
-        assert np.abs(small - seen.frame[0]).mean() < 4
+        assert np.abs(small - seen.obs[0]).mean() < 4
         game.send(rng.integers(6, size=1))
         seen = game.recv()

@@ -30,28 +30,28 @@ def networks_of(obs_spec, with_pi=True, seed=0):
 
 
 def actor_of(
-    obs_spec=VECTORS, players=4, *, with_pi=True, steps=3, seed=0, draws=0, epsilon=None, centres="pi", device="cpu",
+    obs_spec=VECTORS, players=4, *, with_pi=True, steps=3, seed=0, draws=0, epsilon=None, advantage_baseline="pi", device="cpu",
     **config,
 ):  # fmt: skip
     epsilon = torch.full((players,), EPSILON) if epsilon is None else epsilon
     generator, horizon = torch.Generator(device).manual_seed(draws), ReturnConfig(steps, GAMMA)
     networks = networks_of(obs_spec, with_pi, seed)
-    return Actor(ActorConfig(**config), networks, epsilon, horizon, generator, torch.float32, centres)
+    return Actor(ActorConfig(**config), networks, epsilon, horizon, generator, torch.float32, advantage_baseline)
 
 
-def ask(networks, state, centres="pi"):
+def ask(networks, state, advantage_baseline="pi"):
     """The pi-net's policy and Q of one state, centred by that policy: arrays `[A]`; without a pi-net by the mean."""
     seen = networks.obs_spec.preprocess(torch.from_numpy(state)[None], torch.float32)
     with torch.no_grad():
         pi = None if networks.pi is None else torch.softmax(networks.pi(seen), 1)
-        q = networks.q(seen, pi if centres == "pi" else None)[0]
+        q = networks.q(seen, pi if advantage_baseline == "pi" else None)[0]
     return None if pi is None else pi[0].double().numpy(), q[0].double().numpy()
 
 
 def lived(actor, moments=30, seed=0):
     """What an actor does over some moments, and the lives of its players, one lane each."""
     players = Players(len(actor.epsilon), actor.obs_spec.shape, np.random.default_rng(seed))
-    lanes = [Lane(10**6, actor.obs_spec.stack, actor.horizon.n_step, GAMMA) for _ in range(players.players)]
+    lanes = [Lane(10**6, actor.obs_spec.stack, actor.returns.n_step, GAMMA) for _ in range(players.players)]
     done = []
     for _ in range(moments):
         shown = players.show()
@@ -98,7 +98,7 @@ def test_any_rule_can_take_the_place_of_reroute(rule, twin):
 
 
 def test_where_the_learner_improves_the_actor_follows_the_pi_net():
-    _, lanes = lived(actor_of(improves="learner"), moments=5)
+    _, lanes = lived(actor_of(improve_in="learner"), moments=5)
     followed(lanes, networks_of(VECTORS), lambda pi, _: pi)
 
 
@@ -158,8 +158,8 @@ def test_the_generator_alone_decides_what_is_drawn():
 
 SURPRISES = [
     dict(), dict(priority_baseline="v"), dict(clip_rewards=False), dict(steps=1), dict(steps=5), dict(with_pi=False),
-    dict(with_pi=False, priority_baseline="v"), dict(improves="learner", priority_baseline="v"),
-    dict(centres="mean"), dict(centres="mean", priority_baseline="v"),
+    dict(with_pi=False, priority_baseline="v"), dict(improve_in="learner", priority_baseline="v"),
+    dict(advantage_baseline="mean"), dict(advantage_baseline="mean", priority_baseline="v"),
 ]  # fmt: skip
 
 
@@ -170,7 +170,7 @@ def test_the_error_told_n_moments_later_is_that_of_the_n_step_return(options):
     networks = networks_of(VECTORS, options.get("with_pi", True))
     clipped = options.get("clip_rewards", True)
     for lane in lanes:
-        q = [ask(networks, lane.state(t), options.get("centres", "pi"))[1] for t in range(60)]
+        q = [ask(networks, lane.state(t), options.get("advantage_baseline", "pi"))[1] for t in range(60)]
         values = [sum(pi * of_actions) for pi, of_actions in zip(lane.policies, q, strict=True)]
         by_v = options.get("priority_baseline") == "v"
         for t in lane.drawable():
@@ -254,8 +254,8 @@ def test_the_ladders_of_the_groups_hold_every_player_once_and_all_kinds_in_each(
 
 
 BAD = [
-    dict(c_greedy=-0.1), dict(c_greedy=1.5), dict(exploration=-1.0), dict(exploration=2.0),
-    dict(exploration_exponent=-1.0),
+    dict(c_greedy=-0.1), dict(c_greedy=1.5), dict(epsilon_base=-1.0), dict(epsilon_base=2.0),
+    dict(epsilon_exponent=-1.0),
 ]  # fmt: skip
 
 

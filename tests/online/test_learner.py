@@ -20,12 +20,12 @@ VECTORS, PICTURES = ObservationSpec((2,), 3, 4), ObservationSpec((5, 6), 2, 3)
 CPU, STATES = torch.device("cpu"), 6
 
 
-def learner_of(obs_spec=VECTORS, *, algo="rbi", improves="actor", seed=0, draws=0, dtype=torch.float32, **config):
+def learner_of(obs_spec=VECTORS, *, algo="rbi", improve_in="actor", seed=0, draws=0, dtype=torch.float32, **config):
     """A learner with large weights: policies far from uniform, errors on both sides of huber's corner."""
     networks = drawn(obs_spec, 16, with_pi=algo == "rbi", seed=seed)
     attach(networks, 2 * to_vector(networks))
-    settings = LearnerConfig(**(dict(batch=STATES, learning_rate=0.003) | config))
-    acting = ActorConfig(improves=improves)
+    settings = LearnerConfig(**(dict(batch_size=STATES, learning_rate=0.003) | config))
+    acting = ActorConfig(improve_in=improve_in)
     return Learner(settings, acting, networks, torch.Generator().manual_seed(draws), dtype, all_updates=100)
 
 
@@ -65,8 +65,8 @@ def value_ahead(networks, target, batch, config):
             best = int(networks.q(seen)[0].argmax())
             values.append(float(target(seen)[0][0, best]))
             continue
-        pi = stored if config.bootstraps == "stored" else torch.softmax(networks.pi(seen), 1)
-        q = target(seen, stored if config.centres == "pi" else None)[0]
+        pi = stored if config.bootstrap_policy == "stored" else torch.softmax(networks.pi(seen), 1)
+        q = target(seen, stored if config.advantage_baseline == "pi" else None)[0]
         values.append(sum(p * x for p, x in zip(pi[0].tolist(), q[0].tolist(), strict=True)))
     return values
 
@@ -79,20 +79,20 @@ def losses(networks, target, batch, learner):
         ahead = value_ahead(networks, target, batch, config)
     if networks.pi is None:
         return iterative.rbi_losses(batch, networks.q(seen)[0], None, ahead, None, loss, None)
-    logits, (q, _) = networks.pi(seen), networks.q(seen, batch.pi if config.centres == "pi" else None)
+    logits, (q, _) = networks.pi(seen), networks.q(seen, batch.pi if config.advantage_baseline == "pi" else None)
     pi_net, q_now = torch.softmax(logits, 1).detach().double().numpy(), q.detach().double().numpy()
     goals, m = batch.pi, networks.obs_spec.num_actions
-    if learner.acting.improves == "learner":
+    if learner.acting.improve_in == "learner":
         goals = np.stack([iterative.actor_policy(p, x, 0.1, 2, 0.1) for p, x in zip(pi_net, q_now, strict=True)])
-    weights = iterative.policy_weights(pi_net, q_now, config.policy_exponent, m / (43.7 + m))
-    weights = weights if config.weighs_policy else [1.0] * len(weights)
+    weights = iterative.policy_weights(pi_net, q_now, config.policy_weight_exponent, m / (43.7 + m))
+    weights = weights if config.policy_weighting else [1.0] * len(weights)
     return iterative.rbi_losses(batch, q, logits, ahead, goals, loss, weights)
 
 
 CASES = [
-    dict(), dict(obs_spec=PICTURES), dict(q_loss="squared"), dict(centres="mean"), dict(bootstraps="net"),
-    dict(centres="mean", bootstraps="net"), dict(weighs_policy=False), dict(policy_exponent=1.0),
-    dict(improves="learner"), dict(improves="learner", centres="mean", bootstraps="net", q_loss="squared"),
+    dict(), dict(obs_spec=PICTURES), dict(q_loss="squared"), dict(advantage_baseline="mean"), dict(bootstrap_policy="net"),
+    dict(advantage_baseline="mean", bootstrap_policy="net"), dict(policy_weighting=False), dict(policy_weight_exponent=1.0),
+    dict(improve_in="learner"), dict(improve_in="learner", advantage_baseline="mean", bootstrap_policy="net", q_loss="squared"),
     dict(algo="apex"), dict(algo="apex", q_loss="squared"), dict(algo="apex", obs_spec=PICTURES),
 ]  # fmt: skip
 
@@ -132,7 +132,7 @@ def test_ape_x_asks_the_target_about_the_action_that_is_best_for_the_network_tha
 def test_the_two_networks_do_not_disturb_each_other():
     """Nothing of the policy loss reaches the Q-net: without it, the Q-net's gradient is the same."""
     batch = batch_of()
-    first, second = learner_of(), learner_of(weighs_policy=False, improves="learner")
+    first, second = learner_of(), learner_of(policy_weighting=False, improve_in="learner")
     for learner in (first, second):
         learner.update(batch, learner.looked(batch))
     q = size(first.networks.q)
@@ -195,12 +195,12 @@ def next_draw(learner, replay):
     """What the learner will draw in its next round."""
     generator = torch.Generator()
     generator.set_state(learner.generator.get_state())
-    return replay.sample(learner.config.batch * learner.config.round_updates, generator)
+    return replay.sample(learner.config.batch_size * learner.config.updates_per_sample, generator)
 
 
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
 def test_a_round_gives_every_drawn_state_the_priority_of_its_new_error(algo):
-    learner, replay = learner_of(algo=algo, batch=20), replay_of(priority_exponent=1.0)
+    learner, replay = learner_of(algo=algo, batch_size=20), replay_of(priority_exponent=1.0)
     drawn_ = next_draw(learner, replay)
     networks, target = copy.deepcopy(learner.networks), copy.deepcopy(learner.target)
     before = replay.priority.clone()
@@ -213,8 +213,11 @@ def test_a_round_gives_every_drawn_state_the_priority_of_its_new_error(algo):
 
 
 def test_a_round_of_several_updates_takes_the_parts_of_one_draw_in_turn():
-    together, replay = learner_of(batch=8, round_updates=3, target_updates=3), replay_of(priority_exponent=1.0)
-    apart, drawn_ = learner_of(batch=8), next_draw(together, replay)
+    together, replay = (
+        learner_of(batch_size=8, updates_per_sample=3, target_update_interval=3),
+        replay_of(priority_exponent=1.0),
+    )
+    apart, drawn_ = learner_of(batch_size=8), next_draw(together, replay)
     together.round(replay)
     errors = []
     for start in (0, 8, 16):
@@ -231,7 +234,11 @@ def test_a_round_of_several_updates_takes_the_parts_of_one_draw_in_turn():
 
 def test_a_round_learns_from_shifted_pictures_and_asks_the_target_about_shifted_ones():
     obs_spec = ObservationSpec((10, 12), 2, 3)
-    learner, plain, replay = learner_of(obs_spec, batch=8, shift=2), learner_of(obs_spec, batch=8), replay_of(obs_spec)
+    learner, plain, replay = (
+        learner_of(obs_spec, batch_size=8, augmentation=2),
+        learner_of(obs_spec, batch_size=8),
+        replay_of(obs_spec),
+    )
     generator = torch.Generator()
     generator.set_state(learner.generator.get_state())
     drawn_ = replay.sample(8, generator)
@@ -244,29 +251,33 @@ def test_a_round_learns_from_shifted_pictures_and_asks_the_target_about_shifted_
 
 
 def test_vectors_are_never_shifted():
-    learner, plain = learner_of(batch=8, shift=2), learner_of(batch=8)
+    learner, plain = learner_of(batch_size=8, augmentation=2), learner_of(batch_size=8)
     learner.round(replay_of())
     plain.round(replay_of())
     assert torch.equal(learner.vector, plain.vector)
 
 
-@pytest.mark.parametrize(("round_updates", "target_updates"), [(1, 1), (1, 3), (2, 4), (5, 5)])
+@pytest.mark.parametrize(("updates_per_sample", "target_update_interval"), [(1, 1), (1, 3), (2, 4), (5, 5)])
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
-def test_the_target_is_renewed_every_so_many_updates_and_stays_in_between(algo, round_updates, target_updates):
-    learner = learner_of(algo=algo, round_updates=round_updates, target_updates=target_updates)
+def test_the_target_is_renewed_every_so_many_updates_and_stays_in_between(
+    algo, updates_per_sample, target_update_interval
+):
+    learner = learner_of(
+        algo=algo, updates_per_sample=updates_per_sample, target_update_interval=target_update_interval
+    )
     replay, expected = replay_of(), to_vector(learner.networks.q)
     for count in range(1, 13):
         learner.round(replay)
         assert torch.equal(to_vector(learner.target), expected)
         learner.passed()
-        assert learner.updates == count * round_updates
-        if learner.updates % target_updates == 0:
+        assert learner.updates == count * updates_per_sample
+        if learner.updates % target_update_interval == 0:
             expected = to_vector(learner.networks.q)
         assert torch.equal(to_vector(learner.target), expected)
 
 
 def test_the_learning_rate_falls_to_its_last_share_at_the_end_of_the_run_and_a_restored_one_goes_on_falling():
-    learner, restored = (learner_of(learning_rate=0.002, final_rate=0.25) for _ in range(2))
+    learner, restored = (learner_of(learning_rate=0.002, final_lr_fraction=0.25) for _ in range(2))
     rates, batch = [], batch_of()
     for _ in range(101):
         rates.append(float(learner.adam.rate()))
@@ -279,7 +290,7 @@ def test_the_learning_rate_falls_to_its_last_share_at_the_end_of_the_run_and_a_r
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
 def test_a_learner_goes_on_from_its_saved_state_as_if_nothing_had_happened(algo, dtype):
-    options = dict(algo=algo, dtype=dtype, target_updates=3)
+    options = dict(algo=algo, dtype=dtype, target_update_interval=3)
     learner, replay = learner_of(**options), replay_of()
     for _ in range(4):
         learner.round(replay)
@@ -310,8 +321,8 @@ def test_networks_compute_with_the_rounded_copy_of_the_weights_that_are_stepped(
 
 
 BAD = [
-    dict(batch=0), dict(target_updates=0), dict(round_updates=0), dict(learning_rate=0.0), dict(learning_rate=1.0),
-    dict(adam_epsilon=0.0), dict(policy_exponent=-1.0), dict(shift=-1), dict(shift=17),
+    dict(batch_size=0), dict(target_update_interval=0), dict(updates_per_sample=0), dict(learning_rate=0.0), dict(learning_rate=1.0),
+    dict(adam_epsilon=0.0), dict(policy_weight_exponent=-1.0), dict(augmentation=-1), dict(augmentation=17),
 ]  # fmt: skip
 
 
@@ -323,5 +334,5 @@ def test_settings_that_make_no_sense_are_refused_by_name(bad):
 
 
 def test_a_target_that_would_be_renewed_within_a_round_is_refused():
-    with pytest.raises(ValueError, match=r"^target_updates = 5: not a multiple of 2, a round$"):
-        LearnerConfig(target_updates=5, round_updates=2)
+    with pytest.raises(ValueError, match=r"^target_update_interval = 5: not a multiple of 2, a round$"):
+        LearnerConfig(target_update_interval=5, updates_per_sample=2)

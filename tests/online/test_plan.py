@@ -20,52 +20,52 @@ GAME = "ALE/Breakout-v5"
 @pytest.mark.parametrize("preset", get_args(Preset))
 def test_every_preset_makes_a_plan_for_both_algorithms(preset, algo):
     whole = plan(preset, "CartPole-v1", algo)
-    assert whole.world.id == "CartPole-v1"
+    assert whole.env.id == "CartPole-v1"
     assert whole.learns_policy == (algo == "rbi")
-    assert whole.pace.players % GROUPS == 0
+    assert whole.schedule.num_envs % GROUPS == 0
 
 
 def test_the_paper_preset_has_the_numbers_of_the_papers_tables():
     whole = plan("paper", GAME, "rbi")
     assert rbi.parse_rule(whole.actor.rule) == rbi.Reroute(0.1, 2)
     assert whole.actor.c_greedy == 0.1
-    assert whole.actor.improves == "actor"
-    assert whole.learner.policy_exponent == 0.5
-    assert whole.learner.weighs_policy
-    assert whole.learner.batch == 128
-    assert whole.pace.players == 256
-    assert whole.pace.updates == 3_125_000
-    assert whole.pace.updates * whole.learner.batch == 12_500_000 * 32  # as many states as Rainbow's
+    assert whole.actor.improve_in == "actor"
+    assert whole.learner.policy_weight_exponent == 0.5
+    assert whole.learner.policy_weighting
+    assert whole.learner.batch_size == 128
+    assert whole.schedule.num_envs == 256
+    assert whole.schedule.updates == 3_125_000
+    assert whole.schedule.updates * whole.learner.batch_size == 12_500_000 * 32  # as many states as Rainbow's
 
 
 def test_the_paper_preset_has_the_pace_of_the_papers_appendix():
     whole = plan("paper", GAME, "rbi")
     assert whole.learner.learning_rate == approx(0.00025 / 4)
-    assert whole.learner.target_updates == 2500
-    assert whole.learner.round_updates == 1
-    assert whole.pace.publish_updates == 100
-    assert whole.pace.refresh_steps == 1000
-    assert 240 <= whole.pace.states_per_update <= 280
+    assert whole.learner.target_update_interval == 2500
+    assert whole.learner.updates_per_sample == 1
+    assert whole.schedule.publish_interval == 100
+    assert whole.schedule.refresh_interval == 1000
+    assert 240 <= whole.schedule.states_per_update <= 280
     assert whole.replay.store_at_episode_end
     assert whole.replay.release_interval == 5000
-    assert whole.world.max_frames == 50_000
-    assert whole.world.no_ops == 30
-    assert whole.world.sticky == 0
+    assert whole.env.max_frames == 50_000
+    assert whole.env.noop_max == 30
+    assert whole.env.repeat_action_probability == 0
 
 
 def test_the_paper_preset_fills_what_the_paper_leaves_open_as_our_notes_say():
     whole = plan("paper", GAME, "rbi")
-    assert (whole.horizon.n_step, whole.horizon.gamma) == (3, 0.99)
+    assert (whole.returns.n_step, whole.returns.gamma) == (3, 0.99)
     assert whole.replay.capacity == 2_000_000
     assert (whole.replay.priority_exponent, whole.replay.importance_exponent) == (0.6, 0.4)
-    assert (whole.actor.exploration, whole.actor.exploration_exponent) == (0.4, 7)
+    assert (whole.actor.epsilon_base, whole.actor.epsilon_exponent) == (0.4, 7)
     assert whole.actor.clip_rewards
     assert whole.actor.priority_baseline == "q"
     assert whole.learner.q_loss == "huber"
     assert whole.learner.adam_epsilon == 1.5e-4
-    assert (whole.learner.centres, whole.learner.bootstraps) == ("pi", "stored")
-    assert whole.pace.random_updates == 2500
-    assert whole.pace.hidden == 512
+    assert (whole.learner.advantage_baseline, whole.learner.bootstrap_policy) == ("pi", "stored")
+    assert whole.schedule.random_policy_updates == 2500
+    assert whole.schedule.hidden_size == 512
 
 
 def test_rbi_and_ape_x_differ_in_the_algorithm_alone():
@@ -85,41 +85,44 @@ def test_the_papers_replay_fits_into_one_gpu_whatever_the_game():
 
 
 def test_changes_replace_whole_parts_and_leave_the_others():
-    changed = plan("small", "CartPole-v1", "rbi", learner=LearnerConfig(batch=7))
-    assert changed.learner.batch == 7
+    changed = plan("small", "CartPole-v1", "rbi", learner=LearnerConfig(batch_size=7))
+    assert changed.learner.batch_size == 7
     assert replace(changed, learner=plan("small", "CartPole-v1", "rbi").learner) == plan("small", "CartPole-v1", "rbi")
 
 
 INTERVALS = [
-    ("updates", dict(pace=Schedule(updates=1001, publish_updates=10, random_updates=0))),
-    ("publish_updates", dict(pace=Schedule(updates=1000, publish_updates=15, random_updates=0))),
-    ("random_updates", dict(pace=Schedule(updates=1000, publish_updates=10, random_updates=25))),
-    ("release_interval", dict(pace=Schedule(updates=1000, random_updates=0), replay=ReplayConfig(release_interval=55))),
+    ("updates", dict(schedule=Schedule(updates=1001, publish_interval=10, random_policy_updates=0))),
+    ("publish_interval", dict(schedule=Schedule(updates=1000, publish_interval=15, random_policy_updates=0))),
+    ("random_policy_updates", dict(schedule=Schedule(updates=1000, publish_interval=10, random_policy_updates=25))),
+    (
+        "release_interval",
+        dict(schedule=Schedule(updates=1000, random_policy_updates=0), replay=ReplayConfig(release_interval=55)),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("name", "parts"), INTERVALS, ids=[name for name, _ in INTERVALS])
 def test_an_interval_that_would_fall_inside_a_round_is_refused_by_name(name, parts):
-    learner = LearnerConfig(round_updates=10, target_updates=100)
-    with pytest.raises(ValueError, match=rf"^{name} = \d+: not a multiple of round_updates = 10$"):
+    learner = LearnerConfig(updates_per_sample=10, target_update_interval=100)
+    with pytest.raises(ValueError, match=rf"^{name} = \d+: not a multiple of updates_per_sample = 10$"):
         TrainConfig(EnvConfig(GAME), learner=learner, **parts)
 
 
 def test_a_start_that_a_small_replay_could_hardly_reach_is_refused():
-    with pytest.raises(ValueError, match=r"^start_states = 600: .* 1000 states"):
-        TrainConfig(EnvConfig(GAME), replay=ReplayConfig(capacity=1000), pace=Schedule(start_states=600))
+    with pytest.raises(ValueError, match=r"^learning_starts = 600: .* 1000 states"):
+        TrainConfig(EnvConfig(GAME), replay=ReplayConfig(capacity=1000), schedule=Schedule(learning_starts=600))
     assert (
         TrainConfig(
-            EnvConfig(GAME), replay=ReplayConfig(capacity=1000), pace=Schedule(start_states=500)
-        ).pace.start_states
+            EnvConfig(GAME), replay=ReplayConfig(capacity=1000), schedule=Schedule(learning_starts=500)
+        ).schedule.learning_starts
         == 500
     )
 
 
 BAD = [
-    dict(updates=0), dict(players=0), dict(players=7), dict(publish_updates=0), dict(refresh_steps=0),
-    dict(start_states=0), dict(hidden=0), dict(states_per_update=0.0), dict(states_per_update=float("inf")),
-    dict(states_per_update=float("nan")), dict(random_updates=-1), dict(threads=-1),
+    dict(updates=0), dict(num_envs=0), dict(num_envs=7), dict(publish_interval=0), dict(refresh_interval=0),
+    dict(learning_starts=0), dict(hidden_size=0), dict(states_per_update=0.0), dict(states_per_update=float("inf")),
+    dict(states_per_update=float("nan")), dict(random_policy_updates=-1), dict(env_threads=-1),
 ]  # fmt: skip
 
 

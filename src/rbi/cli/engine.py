@@ -19,26 +19,29 @@ from rbi.replay import bytes_needed
 
 @contextlib.contextmanager
 def on_machine(plan: TrainConfig, seed: int, device: torch.device) -> Iterator[Engine]:
-    obs_spec = seen_in(plan.world)
+    obs_spec = seen_in(plan.env)
     refuse_too_large(plan, obs_spec, device)
-    players = plan.pace.players // GROUPS
+    players = plan.schedule.num_envs // GROUPS
     alone = device.type == "cpu"  # then games and networks take turns on the cores, and so do the groups
-    threads = plan.pace.threads or max(1, (os.cpu_count() or 1) // (1 if alone else GROUPS))
-    echo(f"making {plan.pace.players} environments of {plan.world.id}", stderr=True)
-    if alone and plan.world.atari:
-        echo("no GPU: pictures learn slowly on a processor; fewer --pace.players and --pace.updates help", stderr=True)
-    worlds = [envs.make(plan.world, players, threads, at_once=alone) for _ in range(GROUPS)]
+    threads = plan.schedule.env_threads or max(1, (os.cpu_count() or 1) // (1 if alone else GROUPS))
+    echo(f"making {plan.schedule.num_envs} environments of {plan.env.id}", stderr=True)
+    if alone and plan.env.is_atari:
+        echo(
+            "no GPU: pictures learn slowly on a processor; fewer --schedule.num-envs and --schedule.updates help",
+            stderr=True,
+        )
+    worlds = [envs.make(plan.env, players, threads, synchronous=alone) for _ in range(GROUPS)]
     yield LocalEngine(plan, seed, device, worlds)
 
 
 @contextlib.contextmanager
 def on_cluster(plan: TrainConfig, seed: int, cluster: ClusterConfig, address: str) -> Iterator[Engine]:
-    obs_spec = seen_in(plan.world)
+    obs_spec = seen_in(plan.env)
     with joined(address):
         from rbi.online.ray.driver import RayEngine  # needs Ray, which is an extra
 
         engine = RayEngine(plan, seed, cluster, obs_spec)
-        echo(f"{engine.workers} workers with {plan.pace.players} environments of {plan.world.id}", stderr=True)
+        echo(f"{engine.workers} workers with {plan.schedule.num_envs} environments of {plan.env.id}", stderr=True)
         if (room := cluster.room(processors())) < engine.workers:
             echo(f"the cluster has room for {room} of them; the others wait until nodes join", stderr=True)
         try:
@@ -51,7 +54,7 @@ def seen_in(world: envs.EnvConfig) -> ObservationSpec:
     """What a policy sees in a world: one environment tells."""
     one = envs.make(world, 1)
     try:
-        return ObservationSpec(one.frame, one.stack, one.actions)
+        return ObservationSpec(one.obs_shape, one.frame_stack, one.num_actions)
     except ValueError as error:
         raise ValueError(f"--env {world.id}: {error}") from None
     finally:

@@ -44,8 +44,8 @@ class Keeper:
         self.command, self.engine, self.writer, self.about = command, engine, writer, about
         self.began = time.monotonic() - about["seconds"]
         self.saved = time.monotonic()
-        updates = engine.plan.pace.updates
-        round_ = engine.plan.learner.round_updates
+        updates = engine.plan.schedule.updates
+        round_ = engine.plan.learner.updates_per_sample
         asked = command.report_updates or max(10, updates // 500)
         self.every = -(-asked // round_) * round_
         self.reported = engine.learner.updates // self.every * self.every
@@ -109,7 +109,7 @@ class Keeper:
         seconds, states = self.seconds, self.engine.states
         result = {
             "algo": self.engine.plan.algo,
-            "env": self.engine.plan.world.id,
+            "env": self.engine.plan.env.id,
             "device": str(self.engine.device),
             "seconds": seconds,
             "best_score": self.about["best"],
@@ -124,7 +124,7 @@ class Keeper:
             policy = self.engine.policy().to(self.engine.device)
             protocol = Evaluation("paper")
             result["evaluation"] = evaluated(
-                policy, protocol, self.engine.plan.world.id, self.command.episodes, self.command.seed
+                policy, protocol, self.engine.plan.env.id, self.command.episodes, self.command.seed
             )
         self.writer.result(result)
         run = runs.read(self.writer.path)
@@ -148,7 +148,7 @@ class Watch:
             TimeRemainingColumn(),
         )
         self.progress = Progress(*columns, console=console, disable=not self.live, transient=True)
-        self.task = self.progress.add_task(f"{plan.algo} {plan.world.id}", total=plan.pace.updates, told="")
+        self.task = self.progress.add_task(f"{plan.algo} {plan.env.id}", total=plan.schedule.updates, told="")
         self.shown, self.states, self.updates = time.monotonic(), engine.states, engine.learner.updates
 
     def __enter__(self) -> "Watch":
@@ -172,5 +172,5 @@ class Watch:
             told = f"filling the replay, {self.engine.states:,} states, {steps:,.0f} steps/s"
         self.progress.update(self.task, completed=done, told=told)
         if not self.live:
-            echo(f"{keeper.seconds:8,.0f} s  {done:,} of {self.plan.pace.updates:,} updates, {told}", stderr=True)
+            echo(f"{keeper.seconds:8,.0f} s  {done:,} of {self.plan.schedule.updates:,} updates, {told}", stderr=True)
         self.shown, self.states, self.updates = now, self.engine.states, self.engine.learner.updates

@@ -204,17 +204,19 @@ def checked(data: Dataset, asked: str, path: Path) -> str:
     envs.check(envs.EnvConfig(env))
     one = envs.make(envs.EnvConfig(env), 1)
     try:
-        if (one.frame, one.stack) != (data.spec.frame, data.spec.stack):
+        if (one.obs_shape, one.frame_stack) != (data.spec.frame, data.spec.stack):
             raise ValueError(
-                f"--env {env}: shows frames {one.frame}, {one.stack} to a state, and the data has {data.spec.frame}, "
+                f"--env {env}: frames {one.obs_shape}, {one.frame_stack} to a state, and the data has {data.spec.frame}, "
                 f"{data.spec.stack} to a state"
             )
-        if data.spec.actions > one.actions:
-            raise ValueError(f"--env {env}: has {one.actions} actions, and the data {data.spec.actions}")
-        if data.spec.has_legal and data.spec.actions < one.actions:
-            raise ValueError(f"--env {env}: has {one.actions} actions, and the data's masks are of {data.spec.actions}")
-        if data.spec.actions < one.actions:
-            data.spec = dataclasses.replace(data.spec, actions=one.actions)
+        if data.spec.actions > one.num_actions:
+            raise ValueError(f"--env {env}: has {one.num_actions} actions, and the data {data.spec.actions}")
+        if data.spec.has_legal and data.spec.actions < one.num_actions:
+            raise ValueError(
+                f"--env {env}: has {one.num_actions} actions, and the data's masks are of {data.spec.actions}"
+            )
+        if data.spec.actions < one.num_actions:
+            data.spec = dataclasses.replace(data.spec, actions=one.num_actions)
     finally:
         one.close()
     return env

@@ -112,7 +112,7 @@ class Record(Command):
         worlds = envs.make(world, count)
         minds = self.all_minds(policies, env, worlds)
         players = self.players(minds, count)
-        spec = DatasetSpec(worlds.frame, worlds.actions, worlds.stack, env, has_probs=True)
+        spec = DatasetSpec(worlds.obs_shape, worlds.num_actions, worlds.frame_stack, env, has_probs=True)
         with self.resumed_run("data-record") if self.resume else self.new_run("data-record", argv) as run:
             there = (run.path / "store.json").exists()
             with (
@@ -180,13 +180,13 @@ class Record(Command):
         found: list[tuple[str, Mind]] = []
         for name in self.minds:
             if name == "random":
-                found.append((name, AtRandom(worlds.actions)))
+                found.append((name, AtRandom(worlds.num_actions)))
             elif name == "follow":
-                found.append((name, FollowsBall(env, worlds.actions)))
+                found.append((name, FollowsBall(env, worlds.num_actions)))
             elif name == "cross":
-                found.append((name, Crosses(env, worlds.actions)))
+                found.append((name, Crosses(env, worlds.num_actions)))
             elif name == "climb":
-                found.append((name, Climbs(env, worlds.actions)))
+                found.append((name, Climbs(env, worlds.num_actions)))
             for told, policy in policies.get(name, []):
                 fits(policy, worlds, env)
                 found.append((told, policy))

@@ -219,7 +219,7 @@ class Study:
     def steps_at_most(self) -> int | None:
         """Steps after which an episode is cut off, where that is sooner than usual: the crowd is then cut off too."""
         world = self.protocol.world(self.env)
-        return world.max_frames // FRAMES_A_STEP if world.atari and world.max_frames < USUAL_FRAMES else None
+        return world.max_frames // FRAMES_A_STEP if world.is_atari and world.max_frames < USUAL_FRAMES else None
 
     def result(self, scores: dict[str, list[list[float]]]) -> None:
         """result.json."""

@@ -26,7 +26,7 @@ from rbi.replay import ReplayConfig
 from rbi.report import train as pages
 from rbi.returns import ReturnConfig
 
-KEPT_ON_RESUME = ("algo", "env", "envs", "seeds", "preset", "max_frames", "sticky", "seed")
+KEPT_ON_RESUME = ("algo", "env", "envs", "seeds", "preset", "max_frames", "repeat_action_probability", "seed")
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Train(Command):
     """
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = (
-        "resume", "checkpoint_minutes", "save_replay", "episodes", "report_updates", "ages", "device", "pace.threads",
-        "pace.updates", "address", *(f"cluster.{part.name}" for part in dataclasses.fields(ClusterConfig)),
+        "resume", "checkpoint_minutes", "save_replay", "episodes", "report_updates", "ages", "device", "schedule.env_threads",
+        "schedule.updates", "address", *(f"cluster.{part.name}" for part in dataclasses.fields(ClusterConfig)),
     )  # fmt: skip
-    BEFORE_IT_WAS: ClassVar[dict[str, Any]] = {"pace.norm": "none", "learner.shift": 0}
+    BEFORE_IT_WAS: ClassVar[dict[str, Any]] = {"schedule.norm": "none", "learner.augmentation": 0}
 
     algo: Literal["rbi", "apex", "both"] = "rbi"
     """rbi: the paper's algorithm; apex: its baseline, greedy with double Q-learning, all else the same; both."""
@@ -73,13 +73,13 @@ class Train(Command):
     """Keep the policy of so many moments, evenly spread: the players of `rbi data record --crowd`."""
     max_frames: int = PAPER_FRAMES
     """Emulator frames after which an Atari episode is cut off in training."""
-    sticky: float = 0.0
+    repeat_action_probability: float = 0.0
     """Probability that an Atari game repeats the last action in training."""
     actor: ActorConfig = field(default_factory=ActorConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
-    horizon: ReturnConfig = field(default_factory=ReturnConfig)
-    pace: Schedule = field(default_factory=Schedule)
+    returns: ReturnConfig = field(default_factory=ReturnConfig)
+    schedule: Schedule = field(default_factory=Schedule)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
     def __post_init__(self) -> None:
@@ -112,14 +112,14 @@ class Train(Command):
         chosen = itertools.product(worlds, algos, seeds)
         found = [dataclasses.replace(self, env=e, algo=a, seed=s, envs="", seeds=1) for e, a, s in chosen]
         for job in found:
-            envs.check(job.plan().world)
+            envs.check(job.plan().env)
         return found
 
     def plan(self) -> TrainConfig:
         """The settings of the run, checked."""
         algo: Algorithm = "apex" if self.algo == "apex" else "rbi"
-        world = envs.EnvConfig(self.env, max_frames=self.max_frames, sticky=self.sticky)
-        return TrainConfig(world, algo, self.actor, self.learner, self.replay, self.horizon, self.pace)
+        env = envs.EnvConfig(self.env, self.max_frames, self.repeat_action_probability)
+        return TrainConfig(env, algo, self.actor, self.learner, self.replay, self.returns, self.schedule)
 
     def on(self) -> torch.device:
         found = "cuda" if torch.cuda.is_available() else "cpu"
@@ -217,10 +217,13 @@ def complete(command: Train) -> dict[str, Any] | None:
     """The result of a run that has nothing left to do, shown again."""
     command.refuse_other_run("train")
     run = runs.read(command.out or Path())
-    if run.result is None or run.result["last"]["updates"] - run.result.get("updates_gone", 0) < command.pace.updates:
+    if (
+        run.result is None
+        or run.result["last"]["updates"] - run.result.get("updates_gone", 0) < command.schedule.updates
+    ):
         return None
     show(pages.result_table(run))
-    echo(f"nothing left to do: {run.path} is complete; a larger --pace.updates goes on")
+    echo(f"nothing left to do: {run.path} is complete; a larger --schedule.updates goes on")
     return run.result
 
 
@@ -237,8 +240,8 @@ def prepare(command: Train) -> Path | None:
         return None
     counters = checkpoint.read(start)["counters"]
     done = counters["updates"] - counters.get("gone", 0)
-    if done > command.pace.updates:
-        raise ValueError(f"--pace.updates = {command.pace.updates}: {command.out} has done {done:,} already")
+    if done > command.schedule.updates:
+        raise ValueError(f"--schedule.updates = {command.schedule.updates}: {command.out} has done {done:,} already")
     return start
 
 

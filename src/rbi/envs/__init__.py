@@ -1,29 +1,30 @@
-"""Worlds to act in, behind one seam."""
+"""Vectorised environments: Atari through ale-py's C++ threads, all others through Gymnasium."""
 
-from rbi.envs.types import EnvConfig, TimeStep, VectorEnv
+from rbi.envs.types import EnvConfig, EnvFactory, TimeStep, VectorEnv
 
-__all__ = ["TimeStep", "VectorEnv", "EnvConfig", "check", "make"]
+__all__ = ["EnvConfig", "EnvFactory", "TimeStep", "VectorEnv", "check", "make"]
 
 
-def make(world: EnvConfig, players: int, threads: int = 0, *, at_once: bool = False) -> VectorEnv:
-    """Environments side by side: Atari games in C++ threads, all others through Gymnasium.
+def make(config: EnvConfig, num_envs: int, threads: int = 0, *, synchronous: bool = False) -> VectorEnv:
+    """Make `num_envs` environments.
 
-    `threads`: of the emulator, 0 for one a core. `at_once`: games do not move while other work is done.
+    `threads`: emulator threads of Atari games (0: one per core). `synchronous`: Atari games step inside `send` instead
+    of in the background; faster where agent and games share the cores.
     """
-    if world.atari:
+    if config.is_atari:
         from rbi.envs.atari import AtariVector
 
-        return AtariVector(world, players, threads, at_once=at_once)
+        return AtariVector(config, num_envs, threads, synchronous=synchronous)
     from rbi.envs.gym import GymVector
 
-    return GymVector(world, players)
+    return GymVector(config, num_envs)
 
 
-def check(world: EnvConfig) -> None:
-    """Refuse an environment that does not exist or cannot be learned, without making many of them."""
-    if world.atari:
+def check(config: EnvConfig) -> None:
+    """Raise ValueError for an environment that does not exist or that is not supported, at little cost."""
+    if config.is_atari:
         from rbi.envs import atari
 
-        atari.check(world.id)
+        atari.check(config.id)
     else:
-        make(world, 1).close()
+        make(config, 1).close()

@@ -35,83 +35,87 @@ def check(id_: str) -> str:
     return game
 
 
-def emulators(world: EnvConfig, players: int, threads: int = 0, **changes: Any) -> Any:
+def emulators(config: EnvConfig, num_envs: int, threads: int = 0, **changes: Any) -> Any:
     """ale-py's vector environment: raw rewards, one frame at a time, whole games."""
-    game = check(world.id)
+    game = check(config.id)
     import ale_py
     from ale_py.vector_env import AtariVectorEnv
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     settings = {
         "num_threads": threads,
-        "max_num_frames_per_episode": world.max_frames,
-        "repeat_action_probability": world.sticky,
-        "noop_max": world.no_ops,
-        "stack_num": 1,  # we stack ourselves, so only the newest frame travels
+        "max_num_frames_per_episode": config.max_frames,
+        "repeat_action_probability": config.repeat_action_probability,
+        "noop_max": config.noop_max,
+        "stack_num": 1,  # frames are stacked by the agent, so only the newest one is copied
         "reward_clipping": False,
         "episodic_life": False,  # it would reset the whole game at each lost life
     }
-    return AtariVectorEnv(game, players, **(settings | changes))
+    return AtariVectorEnv(game, num_envs, **(settings | changes))
 
 
 class AtariVector:
-    """Grey 84 x 84 frames, one for each four of the emulator's (the larger of the last two), raw rewards."""
+    """Atari games: greyscale 84 x 84 frames, frame skip 4 with the maximum of the last two, raw rewards."""
 
-    frame: tuple[int, ...] = (84, 84)
-    stack = STACK
+    obs_shape: tuple[int, ...] = (84, 84)
+    frame_stack = STACK
 
-    def __init__(self, world: EnvConfig, players: int, threads: int = 0, *, at_once: bool = False) -> None:
-        """With `at_once` games have moved when `send` returns: beside a learner on the same cores both are slower."""
-        self.world, self.players, self.at_once = world, players, at_once
-        self.envs = emulators(world, players, threads)
+    def __init__(self, config: EnvConfig, num_envs: int, threads: int = 0, *, synchronous: bool = False) -> None:
+        """`synchronous`: games step inside `send`; faster than in the background where they share cores with the agent."""
+        self.config, self.num_envs, self.synchronous = config, num_envs, synchronous
+        self.envs = emulators(config, num_envs, threads)
         self.received: Any = None
-        self.actions = int(self.envs.single_action_space.n)
-        self.lives = np.zeros(players, dtype=np.int64)
-        self.over = np.zeros(players, dtype=bool)
-        self.moving = False
+        self.num_actions = int(self.envs.single_action_space.n)
+        self.lives = np.zeros(num_envs, dtype=np.int64)
+        self.over = np.zeros(num_envs, dtype=bool)
+        self.pending = False
 
     def reset(self, seed: int | None) -> TimeStep:
         frames, info = self.envs.reset(seed=seed)
-        self.lives, self.over = info["lives"], np.zeros(self.players, dtype=bool)
-        none = np.zeros(self.players)
-        return TimeStep(frames[:, 0], np.ones(self.players, dtype=bool), none.astype(np.float32), none.astype(np.uint8))
+        self.lives, self.over = info["lives"], np.zeros(self.num_envs, dtype=bool)
+        zeros = np.zeros(self.num_envs)
+        is_first = np.ones(self.num_envs, dtype=bool)
+        return TimeStep(frames[:, 0], is_first, zeros.astype(np.float32), zeros.astype(np.uint8))
 
     def send(self, actions: np.ndarray[Any, Any]) -> None:
-        self.moving = True
+        self.pending = True
         self.envs.send(actions)
-        if self.at_once:
+        if self.synchronous:
             self.received = self.envs.recv()
 
     def recv(self) -> TimeStep:
-        self.moving = False
-        frames, rewards, terminated, truncated, info = self.received if self.at_once else self.envs.recv()
-        first, lives = self.over, info["lives"]
-        fewer = (lives < self.lives) & ~first
-        end = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, np.where(fewer, LIFE_LOST, CONTINUES)))
+        self.pending = False
+        frames, rewards, terminated, truncated, info = self.received if self.synchronous else self.envs.recv()
+        is_first, lives = self.over, info["lives"]
+        life_lost = (lives < self.lives) & ~is_first
+        end = np.where(
+            terminated, TERMINATED, np.where(truncated, TRUNCATED, np.where(life_lost, LIFE_LOST, CONTINUES))
+        )
         self.lives, self.over = lives, terminated | truncated
-        return TimeStep(frames[:, 0], first, rewards.astype(np.float32), end.astype(np.uint8))
+        return TimeStep(frames[:, 0], is_first, rewards.astype(np.float32), end.astype(np.uint8))
 
     def state(self) -> bytes | None:
-        return None  # the vector environment shows no state of its emulators
+        return None  # ale-py's vector environment does not expose its emulators' state
 
     def restore(self, _state: bytes) -> None:
-        raise ValueError(f"{self.world.id}: an Atari run goes on at the start of new episodes, not within them")
+        raise ValueError(f"{self.config.id}: Atari games cannot be restored; a resumed run starts new episodes")
 
     def close(self) -> None:
         self.envs.close()
 
 
 class AtariScreen:
-    """One game, and beside it the same game in colour: same seed, same actions, so the same moments."""
+    """One Atari game for videos, stepped together with a copy of it in colour: same seed, same actions."""
 
-    def __init__(self, world: EnvConfig) -> None:
-        self.grey = AtariVector(world, 1)
-        self.coloured = emulators(world, 1, img_height=210, img_width=160, grayscale=False)
-        self.frame, self.stack, self.actions = self.grey.frame, self.grey.stack, self.grey.actions
-        self.picture = np.zeros((210, 160, 3), dtype=np.uint8)
+    def __init__(self, config: EnvConfig) -> None:
+        self.grey = AtariVector(config, 1)
+        self.coloured = emulators(config, 1, img_height=210, img_width=160, grayscale=False)
+        self.obs_shape, self.frame_stack = self.grey.obs_shape, self.grey.frame_stack
+        self.num_actions = self.grey.num_actions
+        self.image = np.zeros((210, 160, 3), dtype=np.uint8)
 
     def reset(self, seed: int | None) -> TimeStep:
-        self.picture = self.coloured.reset(seed=seed)[0][0, 0]
+        self.image = self.coloured.reset(seed=seed)[0][0, 0]
         return self.grey.reset(seed)
 
     def send(self, actions: np.ndarray[Any, Any]) -> None:
@@ -119,12 +123,12 @@ class AtariScreen:
         self.grey.send(actions)
 
     def recv(self) -> TimeStep:
-        self.picture = self.coloured.recv()[0][0, 0]
+        self.image = self.coloured.recv()[0][0, 0]
         return self.grey.recv()
 
     def screen(self) -> np.ndarray[Any, Any]:
-        """The screen `[210, 160, 3]`."""
-        return self.picture
+        """The current screen, uint8 `[210, 160, 3]`."""
+        return self.image
 
     def close(self) -> None:
         self.coloured.close()

@@ -1,4 +1,4 @@
-"""Any Gymnasium environment with discrete actions: vectors, pictures, or numbered states."""
+"""Gymnasium environments with discrete actions; observations may be vectors, images or discrete states."""
 
 import contextlib
 import pickle
@@ -12,114 +12,121 @@ from gymnasium import spaces
 from rbi.envs.types import EnvConfig, TimeStep
 from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
 
+IMAGE_STACK = 4
+
 
 class GymVector:
-    """Gymnasium environments, stepped one after the other when their results are asked for."""
+    """Gymnasium environments, stepped one after the other in `recv`."""
 
-    def __init__(self, world: EnvConfig, players: int, *, rendered: bool = False) -> None:
-        self.world, self.players = world, players
-        mode = "rgb_array" if rendered else None
-        self.envs = [make_one(world.id, mode)]
-        self.envs += [make_one(world.id, None) for _ in range(players - 1)]
-        actions, seen = self.envs[0].action_space, self.envs[0].observation_space
-        if not isinstance(actions, spaces.Discrete):
-            raise ValueError(f"--env {world.id}: its actions are {actions}; only discrete ones can be learned")
-        self.actions, self.lowest = int(actions.n), int(actions.start)
-        self.numbered = isinstance(seen, spaces.Discrete)
-        self.frame, self.stack = frame_of(world.id, seen)
-        self.over = np.zeros(players, dtype=bool)
-        self.moving = False
-        self.pending = np.zeros(players, dtype=np.int64)
+    def __init__(self, config: EnvConfig, num_envs: int, *, render: bool = False) -> None:
+        """`render`: the first environment can be asked for its `screen`."""
+        self.config, self.num_envs = config, num_envs
+        self.envs = [make_one(config, render=render)]
+        self.envs += [make_one(config) for _ in range(num_envs - 1)]
+        action_space, obs_space = self.envs[0].action_space, self.envs[0].observation_space
+        if not isinstance(action_space, spaces.Discrete):
+            raise ValueError(f"--env {config.id}: its actions are {action_space}; only Discrete is supported")
+        self.num_actions, self.lowest_action = int(action_space.n), int(action_space.start)
+        self.is_discrete = isinstance(obs_space, spaces.Discrete)
+        self.obs_shape, self.frame_stack = shape_and_stack(config.id, obs_space)
+        self.over = np.zeros(num_envs, dtype=bool)
+        self.pending = False
+        self.actions = np.zeros(num_envs, dtype=np.int64)
 
     def reset(self, seed: int | None) -> TimeStep:
         self.over[:] = False
-        with self.named():
-            frames = [
-                self.read(env.reset(seed=None if seed is None else seed + i)[0]) for i, env in enumerate(self.envs)
-            ]
-        none = np.zeros(self.players)
-        first = np.ones(self.players, dtype=bool)
-        return TimeStep(np.stack(frames), first, none.astype(np.float32), none.astype(np.uint8))
+        with self.errors_named():
+            obs = [self.read(env.reset(seed=None if seed is None else seed + i)[0]) for i, env in enumerate(self.envs)]
+        zeros = np.zeros(self.num_envs)
+        is_first = np.ones(self.num_envs, dtype=bool)
+        return TimeStep(np.stack(obs), is_first, zeros.astype(np.float32), zeros.astype(np.uint8))
 
     def send(self, actions: np.ndarray[Any, Any]) -> None:
-        self.moving = True
-        self.pending[:] = actions
+        self.pending = True
+        self.actions[:] = actions
 
     def recv(self) -> TimeStep:
-        self.moving = False
-        frames = []
-        first, reward = self.over.copy(), np.zeros(self.players, dtype=np.float32)
-        end = np.full(self.players, CONTINUES, dtype=np.uint8)
-        with self.named():
+        self.pending = False
+        obs = []
+        is_first, reward = self.over.copy(), np.zeros(self.num_envs, dtype=np.float32)
+        end = np.full(self.num_envs, CONTINUES, dtype=np.uint8)
+        with self.errors_named():
             for i, env in enumerate(self.envs):
-                if first[i]:
+                if is_first[i]:
                     observation, _ = env.reset()
                 else:
-                    observation, r, terminated, truncated, _ = env.step(self.pending[i] + self.lowest)
+                    observation, r, terminated, truncated, _ = env.step(self.actions[i] + self.lowest_action)
                     reward[i] = r
                     end[i] = TERMINATED if terminated else TRUNCATED if truncated else CONTINUES
-                frames.append(self.read(observation))
+                obs.append(self.read(observation))
         self.over = end != CONTINUES
-        return TimeStep(np.stack(frames), first, reward, end)
+        return TimeStep(np.stack(obs), is_first, reward, end)
 
     @contextlib.contextmanager
-    def named(self) -> Iterator[None]:
-        """Whatever goes wrong inside an environment is told in one line with its name."""
+    def errors_named(self) -> Iterator[None]:
+        """Turn an exception inside an environment into a ValueError of one line with the environment's id."""
         try:
             yield
         except Exception as error:
-            told = " ".join(str(error).split())
-            raise ValueError(f"--env {self.world.id}: failed with {type(error).__name__}: {told}") from error
+            message = " ".join(str(error).split())
+            raise ValueError(f"--env {self.config.id}: failed with {type(error).__name__}: {message}") from error
 
     def read(self, observation: Any) -> np.ndarray[Any, Any]:
-        """One frame: a picture as it is, a vector in float32, a numbered state as a vector of zeros and a one."""
-        if self.numbered:
+        """One frame: an image unchanged, a vector as flat float32, a discrete state one-hot encoded."""
+        if self.is_discrete:
             space: Any = self.envs[0].observation_space
-            return np.eye(self.frame[0], dtype=np.float32)[int(observation) - int(space.start)]
-        seen = np.asarray(observation)
-        if len(self.frame) == 1:
-            seen = seen.astype(np.float32).reshape(-1)
-        if seen.shape != self.frame:
-            raise ValueError(f"shows {seen.shape} where its space says {self.frame}")
-        return seen
+            return np.eye(self.obs_shape[0], dtype=np.float32)[int(observation) - int(space.start)]
+        obs = np.asarray(observation)
+        if len(self.obs_shape) == 1:
+            obs = obs.astype(np.float32).reshape(-1)
+        if obs.shape != self.obs_shape:
+            raise ValueError(f"returned an observation of shape {obs.shape} where its space says {self.obs_shape}")
+        return obs
 
     def state(self) -> bytes | None:
         try:
-            return pickle.dumps((self.envs, self.over, self.pending))
+            return pickle.dumps((self.envs, self.over, self.actions))
         except (pickle.PicklingError, TypeError, AttributeError):
             return None
 
     def restore(self, state: bytes) -> None:
-        self.envs, self.over, self.pending = pickle.loads(state)
-        self.moving = True
+        self.envs, self.over, self.actions = pickle.loads(state)
+        self.pending = True
 
     def screen(self) -> np.ndarray[Any, Any]:
-        """The first player's screen, `[H, W, 3]` bytes, for people to look at."""
+        """The first environment's screen, uint8 `[H, W, 3]`."""
         try:
-            picture: Any = self.envs[0].render()
+            image: Any = self.envs[0].render()
         except gymnasium.error.Error as error:
-            raise ValueError(f"--env {self.world.id}: cannot be filmed; {error}") from None
-        return np.asarray(picture, dtype=np.uint8)
+            raise ValueError(f"--env {self.config.id}: cannot be rendered; {error}") from None
+        return np.asarray(image, dtype=np.uint8)
 
     def close(self) -> None:
         for env in self.envs:
             env.close()
 
 
-def make_one(id_: str, render_mode: str | None) -> gymnasium.Env[Any, Any]:
+def make_one(config: EnvConfig, *, render: bool = False) -> gymnasium.Env[Any, Any]:
+    """One Gymnasium environment, by its id or from the config's factory."""
+    settings: dict[str, Any] = {"render_mode": "rgb_array"} if render else {}
     try:
-        return gymnasium.make(id_, render_mode=render_mode) if render_mode else gymnasium.make(id_)
+        env = config.factory(**settings) if config.factory else gymnasium.make(config.id, **settings)
     except Exception as error:  # whatever its constructor raises
-        told = " ".join(str(error).split())
-        raise ValueError(f"--env {id_}: {told}") from None
+        message = " ".join(str(error).split())
+        raise ValueError(f"--env {config.id}: {message}") from None
+    if not isinstance(env, gymnasium.Env):
+        raise ValueError(f"--env {config.id}: the function made {type(env).__name__}, not a gymnasium.Env")
+    return env
 
 
-def frame_of(id_: str, space: spaces.Space[Any]) -> tuple[tuple[int, ...], int]:
-    """The shape of a frame, and how many make a state: four pictures, or one of anything else."""
+def shape_and_stack(id_: str, space: spaces.Space[Any]) -> tuple[tuple[int, ...], int]:
+    """The shape of one frame, and the frames in one observation: 4 for images, 1 for anything else."""
     if isinstance(space, spaces.Discrete):
         return (int(space.n),), 1
     if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3):
-        return space.shape, 4
+        return space.shape, IMAGE_STACK
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         return (int(np.prod(space.shape)),), 1
-    raise ValueError(f"--env {id_}: sees {space}; only pictures, vectors and numbered states can be learned from")
+    raise ValueError(
+        f"--env {id_}: its observations are {space}; only Box (vectors, images), MultiBinary and Discrete are supported"
+    )

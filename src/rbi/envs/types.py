@@ -1,81 +1,101 @@
-"""The one seam between players and worlds: many environments of one kind, stepped together.
+"""The interface between agents and environments: `EnvConfig`, `TimeStep` and `VectorEnv`.
 
-After the last step of an episode an environment shows its final frame; the action chosen there is not taken, and the
-next frame is the first of a new episode.
+After the last step of an episode an environment shows its final observation; the action chosen there is ignored, and the
+next observation is the first of a new episode (Gymnasium's "next-step" autoreset).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from rbi.config import Ge, Interval, check_fields
+
+EnvFactory = Callable[..., Any]
+"""A function that makes one Gymnasium environment; it is called without arguments, or with render_mode="rgb_array"."""
+
 
 class TimeStep(NamedTuple):
-    """What `[N]` players see: the newest frame only. `reward` and `end` are of the step that led to it."""
+    """What `[N]` environments return: the newest frame only. `reward` and `end` belong to the step that led to it."""
 
-    frame: np.ndarray[Any, Any]
-    """`[N, *frame]`: bytes of a picture, or float32 of a vector."""
-    first: np.ndarray[Any, Any]
-    """The first frame of an episode."""
+    obs: np.ndarray[Any, Any]
+    """`[N, *obs_shape]`: uint8 images or float32 vectors, without frame stacking."""
+    is_first: np.ndarray[Any, Any]
+    """bool `[N]`: whether `obs` is the first of an episode."""
     reward: np.ndarray[Any, Any]
-    """float32, not clipped."""
+    """float32 `[N]`, not clipped."""
     end: np.ndarray[Any, Any]
-    """uint8: returns.CONTINUES, LIFE_LOST, TERMINATED or TRUNCATED."""
+    """uint8 `[N]`: an end code of `rbi.returns`."""
 
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """What kind of environment it is, and how it is played. Frames here are the emulator's, 60 a second."""
+    """Which environment, and the settings that apply to Atari games only."""
 
     id: str
     """A Gymnasium id with discrete actions, such as ALE/Breakout-v5 or CartPole-v1."""
-    max_frames: int = 108_000
-    """An Atari episode is cut off after so many frames."""
-    sticky: float = 0.0
-    """The probability that an Atari game repeats the last action instead of the chosen one."""
-    no_ops: int = 30
-    """An Atari episode starts with up to so many actions of doing nothing."""
+    max_frames: Annotated[int, Ge(1)] = 108_000
+    """Length limit of an Atari episode, in emulator frames (60 per second)."""
+    repeat_action_probability: Annotated[float, Interval(ge=0, le=1)] = 0.0
+    """Sticky actions: the probability that an Atari game repeats the previous action."""
+    noop_max: Annotated[int, Ge(0)] = 30
+    """An Atari episode starts with up to this many no-op actions."""
+    factory: EnvFactory | None = None
+    """Makes the environment in place of `gymnasium.make(id)`; from Python only."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.id.strip():
             raise ValueError("--env: name an environment, such as CartPole-v1")
-        if self.max_frames < 1:
-            raise ValueError(f"max_frames = {self.max_frames}: must be at least 1")
-        if not 0 <= self.sticky <= 1:
-            raise ValueError(f"sticky = {self.sticky}: must lie in [0, 1]")
-        if self.no_ops < 0:
-            raise ValueError(f"no_ops = {self.no_ops}: must be at least 0")
 
     @property
-    def atari(self) -> bool:
-        return self.id.startswith("ALE/")
+    def is_atari(self) -> bool:
+        return self.factory is None and self.id.startswith("ALE/")
+
+    @classmethod
+    def of(cls, env: "str | EnvFactory | EnvConfig", **settings: Any) -> "EnvConfig":
+        """The config of a Gymnasium id or of a function that makes an environment.
+
+        >>> EnvConfig.of("CartPole-v1").id
+        'CartPole-v1'
+        """
+        if isinstance(env, EnvConfig):
+            return env
+        if isinstance(env, str):
+            return cls(env, **settings)
+        if not callable(env):
+            raise ValueError(f"env = {env!r}: give a Gymnasium id or a function that makes an environment")
+        return cls(getattr(env, "__name__", type(env).__name__), factory=env, **settings)
 
 
 class VectorEnv(Protocol):
-    """Environments side by side. `send` and `recv` alternate; the worlds move on between them."""
+    """Several environments of one kind, stepped together. `send` and `recv` alternate; environments step in between."""
 
-    players: int
-    actions: int
-    frame: tuple[int, ...]
-    stack: int
-    moving: bool
+    num_envs: int
+    num_actions: int
+    obs_shape: tuple[int, ...]
+    """Shape of one frame: `(H, W)` or `(H, W, C)` of an image, `(D,)` of a vector."""
+    frame_stack: int
+    """Frames that make up one observation of a policy: 4 for images, 1 for vectors."""
+    pending: bool
     """Whether actions were sent whose results have not been received."""
 
     def reset(self, seed: int | None) -> TimeStep:
-        """Start all episodes afresh; without a seed with the random numbers that come next, which Atari games do far
-        faster. The first reset takes a seed."""
+        """Start new episodes in all environments. The first reset needs a seed; later ones without a seed continue the
+        random streams, which is much faster for Atari games."""
 
     def send(self, actions: np.ndarray[Any, Any]) -> None:
-        """Give every player its action, `[N]` integers."""
+        """Start a step of every environment with actions `[N]`."""
 
     def recv(self) -> TimeStep:
-        """What the actions led to."""
+        """The result of the step that `send` started."""
 
     def state(self) -> bytes | None:
-        """All that is needed to go on from here, between `send` and `recv`; None where it cannot be copied."""
+        """The environments' state between `send` and `recv`, to be saved; None where it cannot be copied."""
 
     def restore(self, state: bytes) -> None:
-        """Go on from a `state`."""
+        """Continue from a saved `state`."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release the environments."""

@@ -85,8 +85,8 @@ class Recorder:
     def __init__(
         self, worlds: VectorEnv, players: Sequence[Player], spec: DatasetSpec, source: str, rng: np.random.Generator
     ) -> None:
-        if len(players) != worlds.players:
-            raise ValueError(f"{len(players)} players for {worlds.players} environments")
+        if len(players) != worlds.num_envs:
+            raise ValueError(f"{len(players)} players for {worlds.num_envs} environments")
         self.worlds, self.spec, self.source, self.rng = worlds, spec, source, rng
         self.slots = [Slot(player) for player in players]
         self.epsilon = np.array([player.epsilon for player in players])[:, None]
@@ -104,7 +104,7 @@ class Recorder:
         count = len(self.slots)
         each = np.full(count, np.iinfo(np.int64).max) if wanted is None else np.asarray(share or shares(wanted, count))
         seen = self.worlds.reset(int(self.rng.integers(2**30)))
-        for slot, frame in zip(self.slots, seen.frame, strict=True):
+        for slot, frame in zip(self.slots, seen.obs, strict=True):
             slot.begin(frame.copy())
         left = each.copy()
         while left.any():
@@ -147,12 +147,12 @@ class Recorder:
     def keep(self, i: int, seen: TimeStep, *, leaving: bool) -> Episode | None:
         """Add what slot i saw; its episode, if that was the end of it."""
         slot = self.slots[i]
-        if seen.first[i]:
-            slot.begin(seen.frame[i].copy())
+        if seen.is_first[i]:
+            slot.begin(seen.obs[i].copy())
             return None
         if not slot.watching:
             return None
-        slot.frames.append(seen.frame[i].copy())
+        slot.frames.append(seen.obs[i].copy())
         slot.rewards.append(float(seen.reward[i]))
         slot.ends.append(int(seen.end[i]))
         self.steps += 1

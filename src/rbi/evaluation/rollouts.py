@@ -37,8 +37,8 @@ class Protocol:
     def world(self, env: str) -> EnvConfig:
         """The environment as the protocol wants it."""
         if self.name == "modern":
-            return EnvConfig(env, max_frames=self.max_frames, sticky=0.25, no_ops=0)
-        return EnvConfig(env, max_frames=self.max_frames, sticky=0.0, no_ops=30)
+            return EnvConfig(env, max_frames=self.max_frames, repeat_action_probability=0.25, noop_max=0)
+        return EnvConfig(env, max_frames=self.max_frames, repeat_action_probability=0.0, noop_max=30)
 
     def told(self, env: str) -> str:
         """One line for people."""
@@ -46,8 +46,8 @@ class Protocol:
         if not EnvConfig(env).atari:
             return f"{draw}; the environment's own limits"
         world = self.world(env)
-        start = f"up to {world.no_ops} no-ops at the start" if world.no_ops else "no no-ops"
-        return f"{draw}; {start}, sticky actions {world.sticky:g}, {world.max_frames:,} frames at most, raw scores"
+        start = f"up to {world.noop_max} no-ops at the start" if world.noop_max else "no no-ops"
+        return f"{draw}; {start}, sticky actions {world.repeat_action_probability:g}, {world.max_frames:,} frames at most, raw scores"
 
 
 def black(obs_spec: ObservationSpec, players: int) -> np.ndarray[Any, Any]:
@@ -58,18 +58,18 @@ def black(obs_spec: ObservationSpec, players: int) -> np.ndarray[Any, Any]:
 def stacked(states: np.ndarray[Any, Any], seen: TimeStep) -> np.ndarray[Any, Any]:
     """Move every player's stack of frames, `[N, stack, *frame]`, on by what was seen; new episodes begin in black."""
     states[:, :-1] = states[:, 1:]
-    states[seen.first, :-1] = 0
-    states[:, -1] = seen.frame
+    states[seen.is_first, :-1] = 0
+    states[:, -1] = seen.obs
     return states
 
 
 def fits(policy: Policy, world: VectorEnv, env: str) -> None:
     """Refuse a policy that was learned in another kind of world."""
-    of_world = replace(policy.obs_spec, shape=world.frame, stack=world.stack, num_actions=world.actions)
+    of_world = replace(policy.obs_spec, shape=world.obs_shape, stack=world.frame_stack, num_actions=world.num_actions)
     if policy.obs_spec != of_world:
         learned = f" ({policy.env})" if policy.env else ""
         raise ValueError(
-            f"--env {env}: gives frames {world.frame} and {world.actions} actions, but the policy{learned} sees "
+            f"--env {env}: gives frames {world.obs_shape} and {world.num_actions} actions, but the policy{learned} sees "
             f"{policy.obs_spec.shape} and chooses among {policy.obs_spec.num_actions}"
         )
 
@@ -97,8 +97,8 @@ class EpisodeScores:
 
     def see(self, seen: TimeStep) -> list[EpisodeResult]:
         """Count a step of every player; the episodes that it ended."""
-        self.score = np.where(seen.first, 0.0, self.score + seen.reward)
-        self.steps = np.where(seen.first, 0, self.steps + 1)
+        self.score = np.where(seen.is_first, 0.0, self.score + seen.reward)
+        self.steps = np.where(seen.is_first, 0, self.steps + 1)
         over = (seen.end == TERMINATED) | (seen.end == TRUNCATED)
         if not over.any():
             return []
@@ -225,7 +225,7 @@ class OnDevice:
 
     def actions(self, seen: TimeStep, draw: Array) -> Array:
         """Actions `[N]` in what is seen, by uniform draws `[N, 1]`."""
-        for buffer, array in zip(self.host, (seen.frame, seen.first, draw), strict=True):
+        for buffer, array in zip(self.host, (seen.obs, seen.is_first, draw), strict=True):
             np.copyto(buffer.numpy(), array)
         if self.stream is None or self.graph is None:
             self.decide()
@@ -343,19 +343,19 @@ class Table:
     ) -> None:
         """The first of each policy's players, as many as there are `episodes` to begin, are active."""
         self.world, self.policies, self.epsilon, self.rng = world, policies, epsilon, rng
-        self.policy_of, place = np.divmod(np.arange(world.players), world.players // len(policies))
+        self.policy_of, place = np.divmod(np.arange(world.num_envs), world.num_envs // len(policies))
         self.active = (place < episodes) & (self.policy_of < len(policies))  # players to spare have a number beyond
         if self.active.any():
-            self.deciding = OnDevice(self.groups(), world.players, policies[0].device)
+            self.deciding = OnDevice(self.groups(), world.num_envs, policies[0].device)
 
     def groups(self) -> list[Group]:
         return groups(self.policies, self.policy_of, self.active)
 
     def begin(self, seed: int | None) -> None:
         """New games, and their first move; a move that was left unanswered is waited for."""
-        if self.world.moving:
+        if self.world.pending:
             self.world.recv()
-        self.scores, self.seen = EpisodeScores(self.world.players), self.world.reset(seed)
+        self.scores, self.seen = EpisodeScores(self.world.num_envs), self.world.reset(seed)
         self.move()
 
     def move(self) -> None:
@@ -363,10 +363,10 @@ class Table:
         all have, nobody moves."""
         if not self.active.any():
             return
-        players = self.world.players
+        players = self.world.num_envs
         chosen = self.deciding.actions(self.seen, self.rng.random((players, 1)))
         follows = self.active & (self.rng.random(players) >= self.epsilon)
-        self.world.send(np.where(follows, chosen, self.rng.integers(self.world.actions, size=players)))
+        self.world.send(np.where(follows, chosen, self.rng.integers(self.world.num_actions, size=players)))
 
     def finished(self) -> Iterator[tuple[int, EpisodeResult]]:
         """Wait for what the actions brought: the episodes that have ended, and whose they are."""

@@ -77,11 +77,11 @@ class Climbs:
     @staticmethod
     def played(env: str, way: list[int]) -> Array:
         """The frames of the known game, one more than it has steps."""
-        world = make(EnvConfig(env, no_ops=0), 1, 1)
-        frames = [world.reset(0).frame[0].copy()]
+        world = make(EnvConfig(env, noop_max=0), 1, 1)
+        frames = [world.reset(0).obs[0].copy()]
         for action in way:
             world.send(np.array([action]))
-            frames.append(world.recv().frame[0].copy())
+            frames.append(world.recv().obs[0].copy())
         world.close()
         return np.stack(frames)
 

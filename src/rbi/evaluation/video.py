@@ -48,13 +48,13 @@ def episode(policy: Policy, protocol: Protocol, env: str, seed: int) -> Iterator
 
 def watched(world: EnvConfig) -> Any:
     """One environment that shows its screen."""
-    if world.atari:
+    if world.is_atari:
         from rbi.envs.atari import AtariScreen
 
         return AtariScreen(world)
     from rbi.envs.gym import GymVector
 
-    return GymVector(world, 1, rendered=True)
+    return GymVector(world, 1, render=True)
 
 
 def write(path: Path, screens: Iterator[np.ndarray[Any, Any]]) -> int:

@@ -267,10 +267,10 @@ class LocalEngine:
         self.plan, self.device, self.worlds = plan, device, worlds
         first = worlds[0]
         self.obs_spec = ObservationSpec(first.frame, first.stack, first.actions)
-        dtype = computing_dtype(device, plan.pace.precision)
+        dtype = computing_dtype(device, plan.schedule.precision)
         if device.type == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32, where float32 is computed in at all
-        pace, acting = plan.pace, plan.actor
+        schedule, acting = plan.schedule, plan.actor
         seeds = seeds_of(seed)
         generators = [torch.Generator(device).manual_seed(s) for s in (*seeds.actors, seeds.learner)]
         self.env_seed = seeds.env
@@ -278,35 +278,35 @@ class LocalEngine:
         def networks() -> Networks:
             return drawn_for(plan, self.obs_spec, seeds.weights)
 
-        ladder = exploration_ladder(pace.players, acting.exploration, acting.exploration_exponent)
+        ladder = exploration_ladder(schedule.num_envs, acting.epsilon_base, acting.epsilon_exponent)
         self.epsilon = ladders(ladder, GROUPS)
         self.actors = [
-            Actor(acting, networks(), epsilon, plan.horizon, generator, dtype, plan.learner.centres)
+            Actor(acting, networks(), epsilon, plan.returns, generator, dtype, plan.learner.advantage_baseline)
             for epsilon, generator in zip(self.epsilon, generators, strict=False)
         ]
-        self.learner = Learner(plan.learner, acting, networks(), generators[-1], dtype, pace.updates)
+        self.learner = Learner(plan.learner, acting, networks(), generators[-1], dtype, schedule.updates)
         self.published = self.learner.vector.clone()
-        self.replay = Replay(plan.replay, self.obs_spec, pace.players, GROUPS, plan.horizon, device)
-        self.scores = [EpisodeScores(pace.players // GROUPS) for _ in range(GROUPS)]
+        self.replay = Replay(plan.replay, self.obs_spec, schedule.num_envs, GROUPS, plan.returns, device)
+        self.scores = [EpisodeScores(schedule.num_envs // GROUPS) for _ in range(GROUPS)]
         self.recent = RecentScores(int((ladder <= CAREFUL).sum()))
         self.tick, self.states, self.owed, self.started = 0, 0, 0.0, False
-        self.refill = pace.start_states
+        self.refill = schedule.learning_starts
         self.calls: PlainCalls | GraphedCalls | None = None
 
     def ticks(self) -> Iterator[None]:
         """Train to the end: one step of one group each time, and the updates that it pays for."""
         calls = self.ready()
         seen = self.opening()
-        while self.learner.updates < self.plan.pace.updates:
+        while self.learner.updates < self.plan.schedule.updates:
             group = self.tick % GROUPS
             now = seen.pop(group, None) or self.worlds[group].recv()
-            if self.tick // GROUPS % self.plan.pace.refresh_steps == 0:
+            if self.tick // GROUPS % self.plan.schedule.refresh_interval == 0:
                 calls.refresh(group)
             self.worlds[group].send(calls.act(group, now))
             self.watch(group, now)  # all that players need not wait for comes after
             calls.store(group)
             self.tick += 1
-            self.states += len(now.first)
+            self.states += len(now.is_first)
             self.learn(calls)
             yield
 
@@ -315,38 +315,42 @@ class LocalEngine:
         if self.calls is None:
             kind = GraphedCalls if self.device.type == "cuda" else PlainCalls
             self.calls = kind(self.actors, self.learner, self.replay, self.published)
-        uniform = self.learner.updates < self.plan.pace.random_updates
+        uniform = self.learner.updates < self.plan.schedule.random_policy_updates
         self.calls.act_uniformly(uniform)
         return self.calls
 
     def opening(self) -> dict[int, envs.TimeStep]:
         """First frames of new episodes, where no restored environment is in the middle of a step."""
-        if self.tick and all(world.moving for world in self.worlds):
+        if self.tick and all(world.pending for world in self.worlds):
             return {}
-        each, start = self.plan.pace.players // GROUPS, (self.env_seed + self.tick) % MOST_SEED
+        each, start = self.plan.schedule.num_envs // GROUPS, (self.env_seed + self.tick) % MOST_SEED
         return {group: world.reset(start + group * each) for group, world in enumerate(self.worlds)}
 
     def watch(self, group: int, seen: envs.TimeStep) -> None:
-        if not np.isfinite(seen.reward).all() or not (self.obs_spec.is_image or np.isfinite(seen.frame).all()):
-            raise ValueError(f"--env {self.plan.world.id}: gave a reward or an observation that is not a finite number")
+        if not np.isfinite(seen.reward).all() or not (self.obs_spec.is_image or np.isfinite(seen.obs).all()):
+            raise ValueError(f"--env {self.plan.env.id}: gave a reward or an observation that is not a finite number")
         for episode in self.scores[group].see(seen):
             self.recent.add(episode, careful=bool(self.epsilon[group][episode.player] <= CAREFUL))
 
     def learn(self, calls: PlainCalls | GraphedCalls) -> None:
         """The updates that the new states pay for."""
-        pace, round_, reveals = self.plan.pace, self.plan.learner.round_updates, self.plan.replay.release_interval
+        schedule, round_, reveals = (
+            self.plan.schedule,
+            self.plan.learner.updates_per_sample,
+            self.plan.replay.release_interval,
+        )
         if not self.started:
             self.started = self.states >= self.refill and self.reveal(calls)
             return
-        self.owed += self.plan.pace.players / GROUPS / pace.states_per_update
-        while self.owed >= round_ and self.learner.updates < pace.updates and self.started:
+        self.owed += self.plan.schedule.num_envs / GROUPS / schedule.states_per_update
+        while self.owed >= round_ and self.learner.updates < schedule.updates and self.started:
             self.owed -= round_
             calls.learn()
             calls.passed()
             updates = self.learner.updates
-            if updates % pace.publish_updates == 0:
+            if updates % schedule.publish_interval == 0:
                 calls.publish()
-            if updates == pace.random_updates:
+            if updates == schedule.random_policy_updates:
                 calls.act_uniformly(False)
             if reveals and updates % reveals == 0:
                 self.started = self.reveal(calls)
@@ -432,7 +436,7 @@ class LocalEngine:
             self.replay.load(replay)
         else:
             self.started = False  # the replay must fill up again first
-            self.refill = self.states + self.plan.pace.start_states
+            self.refill = self.states + self.plan.schedule.learning_starts
         if worlds is not None:
             for world, state in zip(self.worlds, worlds, strict=True):
                 world.restore(state)
@@ -462,8 +466,8 @@ def seeds_of(seed: int, *part: int) -> Seeds:
 
 def drawn_for(plan: TrainConfig, obs_spec: ObservationSpec, seed: int) -> Networks:
     """The networks that a run learns, drawn from a seed."""
-    pace = plan.pace
-    return drawn(obs_spec, pace.hidden, with_pi=plan.learns_policy, seed=seed, norm=pace.norm)
+    schedule = plan.schedule
+    return drawn(obs_spec, schedule.hidden_size, with_pi=plan.learns_policy, seed=seed, norm=schedule.norm)
 
 
 def policy_of(plan: TrainConfig, obs_spec: ObservationSpec, vector: torch.Tensor, updates: int, states: int) -> Policy:
@@ -471,10 +475,10 @@ def policy_of(plan: TrainConfig, obs_spec: ObservationSpec, vector: torch.Tensor
     networks = drawn_for(plan, obs_spec, 0)
     attach(networks, vector)
     about = {"algo": plan.algo, "updates": updates, "states": states}
-    env = plan.world.id
+    env = plan.env.id
     if not plan.learns_policy:
         return Policy(networks, Greedy(), env=env, about=about)
-    if plan.actor.improves == "learner":
+    if plan.actor.improve_in == "learner":
         return Policy(networks, Behavior(), env=env, about=about)
     return Policy(networks, parse_rule(plan.actor.rule), plan.actor.c_greedy, env=env, about=about)
 

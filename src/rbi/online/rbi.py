@@ -41,11 +41,11 @@ class ActorConfig:
     """The improvement step that is taken in every state; any rule of `rbi rules`."""
     c_greedy: float = 0.1
     """How much of the greedy policy is mixed in, so that actions near probability zero can return."""
-    improves: Literal["actor", "learner"] = "actor"
+    improve_in: Literal["actor", "learner"] = "actor"
     """Who takes the improvement step: the actor (the paper), or the learner, as the target of the policy loss."""
-    exploration: float = 0.4
+    epsilon_base: float = 0.4
     """Base of the exploration ladder: player i of N acts at random with eps = base^(1 + exponent i/(N-1))."""
-    exploration_exponent: float = 7.0
+    epsilon_exponent: float = 7.0
     """Exponent of the exploration ladder; 0 gives all players the base."""
     priority_baseline: Literal["q", "v"] = "q"
     """What the return is compared with for the first priority: Q(s, a), or V(s) as in the paper's Algorithm."""
@@ -54,11 +54,11 @@ class ActorConfig:
 
     def __post_init__(self) -> None:
         parse_rule(self.rule)
-        for name in ("c_greedy", "exploration"):
+        for name in ("c_greedy", "epsilon_base"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must lie in [0, 1]")
-        if not 0 <= self.exploration_exponent < math.inf:
-            raise ValueError(f"exploration_exponent = {self.exploration_exponent}: must be at least 0, and finite")
+        if not 0 <= self.epsilon_exponent < math.inf:
+            raise ValueError(f"epsilon_exponent = {self.epsilon_exponent}: must be at least 0, and finite")
 
 
 Centres = Literal["pi", "mean"]
@@ -85,13 +85,18 @@ class Actor:
         config: ActorConfig,
         networks: Networks,
         epsilon: Tensor,
-        horizon: ReturnConfig,
+        returns: ReturnConfig,
         generator: torch.Generator,
         dtype: torch.dtype,
-        centres: Centres = "pi",
+        advantage_baseline: Centres = "pi",
     ) -> None:
-        """`centres`: what the learner centres advantages by."""
-        self.config, self.horizon, self.generator, self.centres = config, horizon, generator, centres
+        """`advantage_baseline`: what the learner subtracts from advantages."""
+        self.config, self.returns, self.generator, self.advantage_baseline = (
+            config,
+            returns,
+            generator,
+            advantage_baseline,
+        )
         self.device, self.obs_spec, self.dtype = generator.device, networks.obs_spec, dtype
         self.rule = parse_rule(config.rule)
         self.vector = to_vector(networks).to(self.device, dtype)
@@ -102,10 +107,10 @@ class Actor:
         self.stack = torch.zeros((players, self.obs_spec.stack, *self.obs_spec.shape), dtype=bytes_, device=self.device)
         self.uniform = torch.zeros((), dtype=torch.bool, device=self.device)
         # the last n steps, newest last: reward and end of each, Q or V where it began; and the value of each frame
-        self.rewards = torch.zeros((players, horizon.n_step), device=self.device)
-        self.ends = torch.zeros((players, horizon.n_step), dtype=torch.uint8, device=self.device)
-        self.began = torch.zeros((players, horizon.n_step + 1), device=self.device)
-        self.values = torch.zeros((players, horizon.n_step + 1), device=self.device)
+        self.rewards = torch.zeros((players, returns.n_step), device=self.device)
+        self.ends = torch.zeros((players, returns.n_step), dtype=torch.uint8, device=self.device)
+        self.began = torch.zeros((players, returns.n_step + 1), device=self.device)
+        self.values = torch.zeros((players, returns.n_step + 1), device=self.device)
         self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=self.device)
         self.beside = Beside(self.device, priority=-1)  # players wait for what it does
 
@@ -156,9 +161,9 @@ class Actor:
             value, advantage = self.networks.q.streams(seen)
             self.beside.join()
             base = torch.softmax(logits, 1)
-            q = duel(value, advantage, base if self.centres == "pi" else None)
+            q = duel(value, advantage, base if self.advantage_baseline == "pi" else None)
             stepped = pi = base
-            if self.config.improves == "actor":
+            if self.config.improve_in == "actor":
                 stepped = self.rule(base, q, check=False)
                 pi = greedy_mix(stepped, q, self.config.c_greedy)
         return torch.where(self.uniform, 1 / self.obs_spec.num_actions, pi), q, base, stepped
@@ -169,7 +174,7 @@ class Actor:
         push(self.ends, end)
         push(self.values, value)
         push(self.began, began)
-        coming = n_step_returns(self.rewards, self.ends, self.horizon.gamma)
+        coming = n_step_returns(self.rewards, self.ends, self.returns.gamma)
         bootstrap = self.values.gather(1, coming.steps[:, None]).squeeze(1)
         return (coming.reward + coming.discount * bootstrap - self.began[:, 0]).abs()
 
@@ -248,48 +253,50 @@ MOST_SHIFT = 16  # pixels
 class LearnerConfig:
     """How the networks are fitted."""
 
-    batch: int = 128
+    batch_size: int = 128
     """States in a batch."""
     learning_rate: float = 0.00025 / 4
     """Step size of Adam, for both networks."""
-    final_rate: float = 1.0
+    final_lr_fraction: float = 1.0
     """What is left of the learning rate at the end of the run, as a share; it falls in a straight line. 1: it stays."""
     adam_epsilon: float = 1.5e-4
     """Adam's epsilon."""
-    target_updates: int = 2500
+    target_update_interval: int = 2500
     """The target network is renewed every so many updates."""
-    round_updates: int = 1
+    updates_per_sample: int = 1
     """Batches that are drawn at once and share one look at the priorities; divides the other update intervals."""
     q_loss: Literal["huber", "squared"] = "huber"
     """The loss of the Q-net."""
-    weighs_policy: bool = True
+    policy_weighting: bool = True
     """Weigh the policy loss by the advantage variance, w^pi."""
-    policy_exponent: float = 0.5
+    policy_weight_exponent: float = 0.5
     """The exponent alpha of w^pi."""
-    centres: Centres = "pi"
+    advantage_baseline: Centres = "pi"
     """What advantages are centred by: the policy, so that V is its value, or the mean (always so in Ape-X)."""
     double_q: bool = True
     """Ape-X: let the learning network choose the action that the target network values; without, the target does."""
-    shift: int = 0
+    augmentation: int = 0
     """Pictures are learned from moved at random by up to so many pixels each way, lest they be learned by heart."""
-    bootstraps: Literal["stored", "net"] = "stored"
+    bootstrap_policy: Literal["stored", "net"] = "stored"
     """Whose policy values the state n steps ahead: the one that the actor stored there, or the pi-net's."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "target_updates", "round_updates"):
+        for name in ("batch_size", "target_update_interval", "updates_per_sample"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
         for name in ("learning_rate", "adam_epsilon"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must lie between 0 and 1")
-        if not 0 <= self.shift <= MOST_SHIFT:
-            raise ValueError(f"shift = {self.shift}: must lie in [0, {MOST_SHIFT}]")
-        if not 0 <= self.final_rate <= 1:
-            raise ValueError(f"final_rate = {self.final_rate}: must lie in [0, 1]")
-        if not 0 <= self.policy_exponent < math.inf:
-            raise ValueError(f"policy_exponent = {self.policy_exponent}: must be at least 0, and finite")
-        if self.target_updates % self.round_updates:
-            raise ValueError(f"target_updates = {self.target_updates}: not a multiple of {self.round_updates}, a round")
+        if not 0 <= self.augmentation <= MOST_SHIFT:
+            raise ValueError(f"augmentation = {self.augmentation}: must lie in [0, {MOST_SHIFT}]")
+        if not 0 <= self.final_lr_fraction <= 1:
+            raise ValueError(f"final_lr_fraction = {self.final_lr_fraction}: must lie in [0, 1]")
+        if not 0 <= self.policy_weight_exponent < math.inf:
+            raise ValueError(f"policy_weight_exponent = {self.policy_weight_exponent}: must be at least 0, and finite")
+        if self.target_update_interval % self.updates_per_sample:
+            raise ValueError(
+                f"target_update_interval = {self.target_update_interval}: not a multiple of {self.updates_per_sample}, a round"
+            )
 
 
 class Looked(NamedTuple):
@@ -326,7 +333,12 @@ class Learner:
         attach(self.networks, self.computing)
         self.parameters = list(self.networks.parameters())
         self.adam = Adam(
-            self.vector, self.computing, config.learning_rate, config.adam_epsilon, 1 - config.final_rate, all_updates
+            self.vector,
+            self.computing,
+            config.learning_rate,
+            config.adam_epsilon,
+            1 - config.final_lr_fraction,
+            all_updates,
         )
         self.target = copy.deepcopy(self.networks.q).requires_grad_(False)
         self.target_vector = self.computing[: size(self.networks.q)].clone()
@@ -337,8 +349,8 @@ class Learner:
 
     def round(self, replay: Replay) -> None:
         """Draw the batches of a round, learn from each, and give their states new priorities."""
-        batch = self.config.batch
-        drawn = replay.sample(batch * self.config.round_updates, self.generator)
+        batch = self.config.batch_size
+        drawn = replay.sample(batch * self.config.updates_per_sample, self.generator)
         looked = self.looked(drawn)  # the target network stays the same through a round, so it is asked once
         errors = []
         for start in range(0, len(drawn.row), batch):
@@ -348,15 +360,15 @@ class Learner:
 
     def look(self, frames: Tensor) -> Tensor:
         """What networks see of some states, each from a little aside."""
-        most = self.config.shift if self.obs_spec.is_image else 0
+        most = self.config.augmentation if self.obs_spec.is_image else 0
         return self.obs_spec.preprocess(
             frames, self.dtype, random_shifts(len(frames), most, self.generator) if most else None
         )
 
     def passed(self) -> None:
         """Count a round, and renew the target network when its time has come."""
-        self.updates += self.config.round_updates
-        if self.updates % self.config.target_updates == 0:
+        self.updates += self.config.updates_per_sample
+        if self.updates % self.config.target_update_interval == 0:
             self.target_vector.copy_(self.computing[: len(self.target_vector)])
 
     def update(self, batch: ReplayBatch, looked: Looked, *, watched: bool = True) -> Tensor:
@@ -367,7 +379,7 @@ class Learner:
             dL_q / dQ(s_i, a_i) = -w_i clip(R_i - Q(s_i, a_i), -1, 1) / B
             dL_pi / dlogits_i   =  w_i w^pi_i (pi-net(s_i) - pi_i) / B
         """
-        centre = batch.pi if self.networks.pi is not None and self.config.centres == "pi" else None
+        centre = batch.pi if self.networks.pi is not None and self.config.advantage_baseline == "pi" else None
         outputs, slopes = [], []
         if self.networks.pi is not None:
             with self.beside.overlapping():
@@ -403,9 +415,9 @@ class Learner:
         """Look at the states, and ask the target network about those n steps ahead."""
         seen, ahead = self.look(batch.obs), self.look(batch.next_obs)
         with torch.no_grad():
-            if self.networks.pi is None or self.config.centres == "mean":
+            if self.networks.pi is None or self.config.advantage_baseline == "mean":
                 said = self.target(ahead)[0]
-            elif self.config.bootstraps == "net":
+            elif self.config.bootstrap_policy == "net":
                 said = self.target(ahead, batch.next_pi)[0]
             else:
                 said = self.target.values(ahead)
@@ -418,7 +430,7 @@ class Learner:
         if self.networks.pi is None:
             chooser = self.networks.q(looked.ahead)[0] if self.config.double_q else looked.said
             return looked.said.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
-        stored = self.config.bootstraps == "stored"
+        stored = self.config.bootstrap_policy == "stored"
         pi = batch.next_pi if stored else torch.softmax(self.networks.pi(looked.ahead), 1)
         return (pi * looked.said).sum(1)
 
@@ -426,11 +438,11 @@ class Learner:
         """The policy to imitate, the pi-net's own, `[B, A]` each, and the weight w^pi `[B]`."""
         pi_net = torch.softmax(logits, 1)
         pi = batch.pi
-        if self.acting.improves == "learner":
+        if self.acting.improve_in == "learner":
             pi = greedy_mix(self.rule(pi_net, q, check=False), q, self.acting.c_greedy)
-        if not self.config.weighs_policy:
+        if not self.config.policy_weighting:
             return pi, pi_net, torch.ones_like(batch.weight)
-        return pi, pi_net, policy_weight(pi_net, q, self.config.policy_exponent, self.noise)
+        return pi, pi_net, policy_weight(pi_net, q, self.config.policy_weight_exponent, self.noise)
 
     def count(self, names: tuple[str, ...], values: list[Tensor]) -> None:
         """Add up what is worth watching; read by `metrics`."""

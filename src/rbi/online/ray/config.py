@@ -57,18 +57,20 @@ class ClusterConfig:
         left = cpus - self.learner_cpus - self.shards * self.shard_cpus - self.evaluator_cpus
         return max(0, int(left / self.actor_cpus + 1e-9)) if self.actor_cpus else max(1, int(cpus))
 
-    def workers_for(self, pace: Schedule, cpus: float) -> int:
+    def workers_for(self, schedule: Schedule, cpus: float) -> int:
         """The workers of a run on a cluster with so many processors: the players must divide among them."""
         if self.workers or self.lockstep:
             workers = self.workers or 1
-            if pace.players % (GROUPS * workers):
+            if schedule.num_envs % (GROUPS * workers):
                 raise ValueError(
-                    f"cluster.workers = {workers}: --pace.players = {pace.players} do not divide among them, in "
+                    f"cluster.workers = {workers}: --schedule.num-envs = {schedule.num_envs} do not divide among them, in "
                     f"{GROUPS} groups each"
                 )
             return workers
-        most = max(1, self.shards, min(self.room(cpus), pace.players // GROUPS))
-        fitting = [workers for workers in range(self.shards, most + 1) if pace.players % (GROUPS * workers) == 0]
+        most = max(1, self.shards, min(self.room(cpus), schedule.num_envs // GROUPS))
+        fitting = [workers for workers in range(self.shards, most + 1) if schedule.num_envs % (GROUPS * workers) == 0]
         if not fitting:
-            raise ValueError(f"--pace.players = {pace.players}: do not divide among {self.shards} workers or more")
+            raise ValueError(
+                f"--schedule.num-envs = {schedule.num_envs}: do not divide among {self.shards} workers or more"
+            )
         return fitting[-1]

@@ -36,10 +36,10 @@ class RayEngine:
         self.plan, self.seed, self.config, self.obs_spec = plan, seed, config, obs_spec
         self.device = torch.device("cpu")  # of this process; workers and learner have their own
         self.worlds: list[envs.VectorEnv] = []  # they live in the workers, and begin anew when a run goes on
-        self.workers = config.workers_for(plan.pace, processors())
+        self.workers = config.workers_for(plan.schedule, processors())
         self.learner = self.ledger = Ledger(plan)
         acting = plan.actor
-        ladder = exploration_ladder(plan.pace.players, acting.exploration, acting.exploration_exponent)
+        ladder = exploration_ladder(plan.schedule.num_envs, acting.epsilon_base, acting.epsilon_exponent)
         self.recent = RecentScores(int((ladder <= CAREFUL).sum()))
         self.sums = np.zeros(len(METRICS) + 1)
         self.acting: dict[str, float] = {}
@@ -64,7 +64,7 @@ class RayEngine:
     @property
     def each(self) -> int:
         """Players of a group."""
-        return self.plan.pace.players // self.workers // GROUPS
+        return self.plan.schedule.num_envs // self.workers // GROUPS
 
     def ticks(self) -> Iterator[None]:
         """Train to the end; each time something has happened."""
@@ -106,9 +106,9 @@ class RayEngine:
 
     def ask(self, company: Company, slot: Slot, ticks: int) -> None:
         """Ask a worker for a block; weights go with it only where it will take them."""
-        refresh = self.plan.pace.refresh_steps * GROUPS
+        refresh = self.plan.schedule.refresh_interval * GROUPS
         refreshes = slot.begin or -slot.tick % refresh < ticks or slot.tick % refresh < GROUPS
-        uniform = self.ledger.updates < self.plan.pace.random_updates
+        uniform = self.ledger.updates < self.plan.schedule.random_policy_updates
         block, told = slot.handle.play.options(num_returns=2).remote(
             slot.tick, ticks, slot.begin, company.published if refreshes else None, company.version, uniform
         )
@@ -187,7 +187,7 @@ class RayEngine:
 
     def evaluate(self, company: Company) -> None:
         """Let the newest policy play while the run goes on, now and then."""
-        every = self.config.evaluate_updates or max(1, self.plan.pace.updates // 20)
+        every = self.config.evaluate_updates or max(1, self.plan.schedule.updates // 20)
         if not self.config.evaluate_episodes or self.evaluating or company.version - self.evaluated[0] < every:
             return
         self.evaluating = True

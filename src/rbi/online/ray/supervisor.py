@@ -47,16 +47,20 @@ class Ledger:
     """
 
     def __init__(self, plan: TrainConfig) -> None:
-        self.pace, self.round, self.reveals = plan.pace, plan.learner.round_updates, plan.replay.release_interval
+        self.schedule, self.round, self.reveals = (
+            plan.schedule,
+            plan.learner.updates_per_sample,
+            plan.replay.release_interval,
+        )
         self.states = self.updates = self.gone = 0
-        self.owed, self.started, self.refill = 0.0, False, plan.pace.start_states
+        self.owed, self.started, self.refill = 0.0, False, plan.schedule.learning_starts
         self.flying = 0  # states that workers were asked for and shards do not have yet
         self.asked = 0  # updates that the learner was asked for and has not done yet
         self.lost = Lost()
 
     @property
     def goal(self) -> int:
-        return self.pace.updates + self.gone
+        return self.schedule.updates + self.gone
 
     @property
     def ready(self) -> bool:
@@ -72,7 +76,7 @@ class Ledger:
         for _ in range(ticks):  # one by one, so that sums round as the local engine's do
             self.states += each
             if self.started:
-                self.owed += each / self.pace.states_per_update
+                self.owed += each / self.schedule.states_per_update
 
     def crash(self, states: int) -> None:
         """A block will never come."""
@@ -83,14 +87,14 @@ class Ledger:
         """Whether a worker may be asked for a block, if workers together may run `ahead` of the learner."""
         if not self.started:
             return self.states >= self.refill or self.states + self.flying < self.refill
-        room = ahead + self.round * self.pace.states_per_update
-        return (self.owed + self.asked) * self.pace.states_per_update + self.flying + block <= room
+        room = ahead + self.round * self.schedule.states_per_update
+        return (self.owed + self.asked) * self.schedule.states_per_update + self.flying + block <= room
 
     def rounds_due(self) -> int:
         """Rounds that are paid for and may be done at a stretch: weights are published, and states are revealed, at
         set counts."""
         expected = self.updates + self.asked
-        stops = [self.goal - expected, self.pace.publish_updates - expected % self.pace.publish_updates]
+        stops = [self.goal - expected, self.schedule.publish_interval - expected % self.schedule.publish_interval]
         if self.reveals:
             if self.asked and expected % self.reveals == 0:
                 return 0  # what was asked for comes first, then the reveal
@@ -123,7 +127,7 @@ class Ledger:
 
     def starve(self) -> None:
         """There is nothing to draw any more: fill the replay again before learning goes on."""
-        self.started, self.refill = False, self.states + self.pace.start_states
+        self.started, self.refill = False, self.states + self.schedule.learning_starts
 
     def ticks_until_due(self, each: int, most: int) -> int:
         """Ticks of one worker until something is due: the start of learning, or a round."""
@@ -131,7 +135,7 @@ class Ledger:
             return min(most, max(1, math.ceil((self.refill - self.states) / each)))
         owed, ticks = self.owed, 0
         while owed < self.round and ticks < most:
-            owed += each / self.pace.states_per_update
+            owed += each / self.schedule.states_per_update
             ticks += 1
         return max(1, ticks)
 
@@ -249,7 +253,7 @@ def evaluation(
     """The mean score of a policy without exploration."""
     os.setpriority(os.PRIO_PROCESS, 0, 10)  # everything else comes first
     policy = policy_of(plan, obs_spec, torch.from_numpy(weights.copy()), updates, 0)
-    scores = [episode.score for episode in play(policy, Protocol("paper"), plan.world.id, episodes, seed)]
+    scores = [episode.score for episode in play(policy, Protocol("paper"), plan.env.id, episodes, seed)]
     return sum(scores) / len(scores)
 
 

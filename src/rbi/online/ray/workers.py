@@ -78,12 +78,12 @@ class Player(Role):
     ) -> None:
         self.plan, self.obs_spec, self.seed, self.slot = plan, obs_spec, seed, slot
         self.device = torch.device("cuda" if gpu else "cpu")
-        pace, acting = plan.pace, plan.actor
-        self.each = pace.players // slots // GROUPS
+        schedule, acting = plan.schedule, plan.actor
+        self.each = schedule.num_envs // slots // GROUPS
         self.worlds = [
-            envs.make(plan.world, self.each, pace.threads or threads, at_once=not gpu) for _ in range(GROUPS)
+            envs.make(plan.env, self.each, schedule.env_threads or threads, synchronous=not gpu) for _ in range(GROUPS)
         ]
-        ladder = exploration_ladder(pace.players, acting.exploration, acting.exploration_exponent)
+        ladder = exploration_ladder(schedule.num_envs, acting.epsilon_base, acting.epsilon_exponent)
         self.epsilon = ladders(ladder, GROUPS * slots)[GROUPS * slot : GROUPS * (slot + 1)]
         self.tick, self.version = -1, 0
         self.actors: list[Actor] = []
@@ -111,7 +111,7 @@ class Player(Role):
             group = self.tick % GROUPS
             now = self.seen.pop(group, None) or self.worlds[group].recv()
             episodes += self.watch(group, now)
-            if newest is not None and self.tick // GROUPS % self.plan.pace.refresh_steps == 0:
+            if newest is not None and self.tick // GROUPS % self.plan.schedule.refresh_interval == 0:
                 self.actors[group].load(newest)
                 self.version = version
             moment = self.act(group, now)
@@ -130,21 +130,21 @@ class Player(Role):
         seeds = seeds_of(self.seed)
         first = self.slot == 0 and start == 0
         here = seeds if first else seeds_of(self.seed, self.slot, start)
-        pace, dtype = self.plan.pace, computing_dtype(self.device, self.plan.pace.precision)
+        schedule, dtype = self.plan.schedule, computing_dtype(self.device, self.plan.schedule.precision)
         self.actors = [
             Actor(
                 self.plan.actor,
                 drawn_for(self.plan, self.obs_spec, seeds.weights),
                 epsilon,
-                self.plan.horizon,
+                self.plan.returns,
                 torch.Generator(self.device).manual_seed(of_actor),
                 dtype,
-                self.plan.learner.centres,
+                self.plan.learner.advantage_baseline,
             )
             for epsilon, of_actor in zip(self.epsilon, here.actors, strict=True)
         ]
         self.scores = [EpisodeScores(self.each) for _ in range(GROUPS)]
-        env_seed = (seeds.env + start * pace.players + self.slot * GROUPS * self.each) % MOST_SEED
+        env_seed = (seeds.env + start * schedule.num_envs + self.slot * GROUPS * self.each) % MOST_SEED
         self.seen = {group: world.reset(env_seed + group * self.each) for group, world in enumerate(self.worlds)}
         self.tick, self.version = start, 0
 
@@ -154,8 +154,8 @@ class Player(Role):
 
     def watch(self, group: int, seen: envs.TimeStep) -> list[tuple[int, float, bool]]:
         """The episodes that ended; a number that is none is refused."""
-        if not np.isfinite(seen.reward).all() or not (self.obs_spec.is_image or np.isfinite(seen.frame).all()):
-            raise ValueError(f"--env {self.plan.world.id}: gave a reward or an observation that is not a finite number")
+        if not np.isfinite(seen.reward).all() or not (self.obs_spec.is_image or np.isfinite(seen.obs).all()):
+            raise ValueError(f"--env {self.plan.env.id}: gave a reward or an observation that is not a finite number")
         ended = self.scores[group].see(seen)
         return [(e.player, e.score, bool(self.epsilon[group][e.player] <= CAREFUL)) for e in ended]
 
@@ -203,10 +203,10 @@ class Shard(Role):
         self, plan: TrainConfig, obs_spec: ObservationSpec, seed: int, number: int, workers: int, shards: int
     ) -> None:
         slots = len(range(number, workers, shards))
-        lanes = plan.pace.players // workers * slots
-        share = replace(plan.replay, capacity=plan.replay.capacity * lanes // plan.pace.players)
+        lanes = plan.schedule.num_envs // workers * slots
+        share = replace(plan.replay, capacity=plan.replay.capacity * lanes // plan.schedule.num_envs)
         self.plan, self.shards = plan, shards
-        self.replay = Replay(share, obs_spec, lanes, slots * GROUPS, plan.horizon, torch.device("cpu"))
+        self.replay = Replay(share, obs_spec, lanes, slots * GROUPS, plan.returns, torch.device("cpu"))
         drawing = seeds_of(seed).learner if number == 0 else seeds_of(seed, number).learner
         self.generator = torch.Generator().manual_seed(drawing)
         self.next = [0] * slots
@@ -378,8 +378,8 @@ class LearnerRole(Role):
             plan.actor,
             networks,
             generator,
-            computing_dtype(self.device, plan.pace.precision),
-            plan.pace.updates,
+            computing_dtype(self.device, plan.schedule.precision),
+            plan.schedule.updates,
         )
         self.prefetch = 0 if lockstep else prefetch
         self.shards: Shards | None = None
@@ -412,7 +412,7 @@ class LearnerRole(Role):
         if self.lockstep:
             ray.get(shards.sent)
         updates = self.learner.updates
-        publishes = updates != expected and updates % self.plan.pace.publish_updates == 0
+        publishes = updates != expected and updates % self.plan.schedule.publish_interval == 0
         return Learned(updates, publishes, shards.bytes, shards.waited), self.weights() if publishes else None
 
     def weights(self) -> Array:
