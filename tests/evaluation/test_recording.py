@@ -15,22 +15,22 @@ from rbi.evaluation.scripted import AtRandom, Climbs, Crosses, FollowsBall
 class Counting:
     """A world in which a frame says which player sees it and when; every episode of player i has i + 2 steps."""
 
-    frame, stack, actions, moving = (2,), 1, 3, False
+    obs_shape, frame_stack, num_actions, pending = (2,), 1, 3, False
 
     def __init__(self, players):
-        self.players = players
+        self.num_envs = players
         self.time = np.zeros(players, dtype=int)
         self.sent = []
 
     def seen(self, first, reward, end):
-        frame = np.stack([np.arange(self.players), self.time], axis=1).astype(np.float32)
+        frame = np.stack([np.arange(self.num_envs), self.time], axis=1).astype(np.float32)
         return envs.TimeStep(frame, first, reward.astype(np.float32), end.astype(np.uint8))
 
     def reset(self, _seed):
         self.time[:] = 0
-        self.over = np.zeros(self.players, dtype=bool)
-        none = np.zeros(self.players)
-        return self.seen(np.ones(self.players, dtype=bool), none, none)
+        self.over = np.zeros(self.num_envs, dtype=bool)
+        none = np.zeros(self.num_envs)
+        return self.seen(np.ones(self.num_envs, dtype=bool), none, none)
 
     def send(self, actions):
         self.sent.append(actions.copy())
@@ -38,7 +38,7 @@ class Counting:
     def recv(self):
         first = self.over.copy()
         self.time = np.where(first, 0, self.time + 1)
-        self.over = ~first & (self.time == np.arange(self.players) + 2)
+        self.over = ~first & (self.time == np.arange(self.num_envs) + 2)
         return self.seen(first, np.where(first, 0, self.time), np.where(self.over, 2, 0))
 
 

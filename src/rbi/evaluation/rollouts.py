@@ -43,7 +43,7 @@ class Protocol:
     def told(self, env: str) -> str:
         """One line for people."""
         draw = "actions drawn from the policy" + (f", random with probability {self.epsilon:g}" if self.epsilon else "")
-        if not EnvConfig(env).atari:
+        if not EnvConfig(env).is_atari:
             return f"{draw}; the environment's own limits"
         world = self.world(env)
         start = f"up to {world.noop_max} no-ops at the start" if world.noop_max else "no no-ops"
@@ -312,7 +312,7 @@ class Arena:
             table.begin(None if self.seeded else seed)
         self.seeded = EnvConfig(
             self.env
-        ).atari  # a game is as slow to seed as to make: it goes on with its random numbers
+        ).is_atari  # a game is as slow to seed as to make: it goes on with its random numbers
         while going := [(number, table) for number, table in enumerate(tables) if table.active.any()]:
             for number, table in going:
                 for policy, outcome in table.finished():

@@ -266,7 +266,7 @@ class LocalEngine:
     def __init__(self, plan: TrainConfig, seed: int, device: torch.device, worlds: list[envs.VectorEnv]) -> None:
         self.plan, self.device, self.worlds = plan, device, worlds
         first = worlds[0]
-        self.obs_spec = ObservationSpec(first.frame, first.stack, first.actions)
+        self.obs_spec = ObservationSpec(first.obs_shape, first.frame_stack, first.num_actions)
         dtype = computing_dtype(device, plan.schedule.precision)
         if device.type == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32, where float32 is computed in at all
