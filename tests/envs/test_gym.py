@@ -142,7 +142,7 @@ def test_a_seed_gives_the_same_lives_again(worlds):
 
 
 @pytest.mark.parametrize("id_", ["CartPole-v1", "FrozenLake-v1"])
-def test_a_world.restored_between_send_and_recv_goes_on_as_if_nothing_had_happened(worlds, id_):
+def test_restored_environments_between_send_and_recv_goes_on_as_if_nothing_had_happened(worlds, id_):
     world, restored = worlds(id_), worlds(id_)
     actions = drawn_actions(world, 80)
     played(world, 1, actions[:30])
