@@ -1,29 +1,42 @@
-# Each target makes .venv and installs what it needs; nothing is done again while pyproject.toml and constraints.txt
-# stay as they are.
+# Each target creates .venv and installs what it needs, and again only when pyproject.toml or constraints.txt change.
 
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALLED := .venv/.installed
+RUNTIME := .venv/.installed-runtime
+DEV := .venv/.installed-dev
+PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
+PYTEST := $(BIN)/python -m pytest --quiet --numprocesses auto --dist worksteal
+TORCH := 2.13.0
 
-.PHONY: help demo tour test check format bench results clean
+.PHONY: help demo tour test test-all fuzz check wheel format constraints bench results clean
 
 help:
-	@echo "make demo     the main job on Atari: a crowd is recorded, learned from, improved by every rule and played; runs/demo"
-	@echo "make tour     rules, the paper's bandit, a small safe-improvement study, RBI on CartPole, its crowd: in runs/tour"
-	@echo "make test     all tests"
-	@echo "make check    formatting, lint, types, import directions, doctests"
-	@echo "make format   put the code into the house format"
-	@echo "make bench    measure speed on this machine; JSON goes to benchmarks/results/"
-	@echo "make results  draw docs/results.md from benchmarks/results/"
-	@echo "make clean    remove the virtual environment and caches"
+	@echo "make demo         learn from a recorded mixed-skill population, apply every rule, compare the scores (runs/demo)"
+	@echo "make tour         rules, the paper's bandit, a small SPI study, RBI on CartPole, recording a population (runs/tour)"
+	@echo "make test         tests without the markers slow and ray (GPU tests are skipped without a GPU)"
+	@echo "make test-all     all tests that can run on this machine"
+	@echo "make fuzz         property tests with fresh random seeds and more examples"
+	@echo "make check        formatting, lint, types, import layers, doctests"
+	@echo "make wheel        build the wheel, install it into an empty environment and run the README's example there"
+	@echo "make format       format the code and apply automatic lint fixes"
+	@echo "make constraints  regenerate constraints.txt (UPGRADE=--upgrade for the newest versions)"
+	@echo "make bench        measure speed on this machine; JSON goes to benchmarks/results/"
+	@echo "make results      regenerate docs/results.md from benchmarks/results/"
+	@echo "make clean        remove virtual environments, builds and caches"
 
-$(INSTALLED): pyproject.toml constraints.txt
-	@echo "== installing rbi and its tools into .venv (some minutes on a fresh machine)"
+$(RUNTIME): pyproject.toml constraints.txt
+	@echo "== installing rbi with Atari environments into .venv (a few minutes on a fresh machine)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/pip $(PIP_INSTALL) --editable '.[atari]'
 	@touch $@
 
-demo: $(INSTALLED)
+$(DEV): pyproject.toml constraints.txt
+	@echo "== installing rbi with all extras and the development tools into .venv (a few minutes on a fresh machine)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip $(PIP_INSTALL) --editable '.[dev]'
+	@touch $@ $(RUNTIME)
+
+demo: $(RUNTIME)
 	@echo "== a small crowd of mixed skill plays Freeway (rbi data record)"
 	@$(BIN)/rbi data record cross cross random --env ALE/Freeway-v5 --crowd 12 --episodes 12 --manners.epsilon 0.8 \
 	  --out runs/demo/crowd --overwrite
@@ -31,7 +44,7 @@ demo: $(INSTALLED)
 	@$(BIN)/rbi offline runs/demo/crowd --preset quick --peers ppo --points 1 --episodes 12 --max-frames 2000 \
 	  --out runs/demo/offline --overwrite
 
-tour: $(INSTALLED)
+tour: $(RUNTIME)
 	@echo "== every improvement rule on one state"
 	@$(BIN)/rbi rules --out runs/tour/rules --overwrite
 	@echo "== the two-armed bandit: what one step gains over the behaviour policy (the paper's Figure 1)"
@@ -45,26 +58,60 @@ tour: $(INSTALLED)
 	@echo "== a crowd of mixed skill, recorded into a store (rbi data record)"
 	@$(BIN)/rbi data record runs/tour/train random --crowd 12 --episodes 120 --out runs/tour/crowd --overwrite
 
-test: $(INSTALLED)
-	@echo "== tests"
-	@$(BIN)/python -m pytest --quiet --numprocesses auto
+test: $(DEV)
+	@echo "== tests (without slow and Ray tests; make test-all runs those too)"
+	@$(PYTEST) -m "not slow and not ray"
 
-check: $(INSTALLED)
+test-all: $(DEV)
+	@echo "== all tests"
+	@$(PYTEST)
+
+fuzz: $(DEV)
+	@echo "== property tests with fresh random seeds"
+	@HYPOTHESIS_PROFILE=fuzz $(PYTEST) -m "hypothesis and not slow and not ray"
+
+check: $(DEV)
 	@echo "== formatting and lint"
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@echo "== types"
 	@$(BIN)/mypy
-	@echo "== import directions"
+	@echo "== import layers"
 	@$(BIN)/lint-imports
 	@echo "== doctests"
 	@$(BIN)/python -m pytest --quiet --doctest-modules src --ignore=src/rbi/gpu/kernels.py --ignore=src/rbi/__main__.py
 
-format: $(INSTALLED)
+wheel:
+	@echo "== building the wheel"
+	@rm -rf dist .venv-wheel
+	@$(PYTHON) -m venv .venv-wheel
+	@.venv-wheel/bin/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@echo "== installing it into an empty environment, without extras"
+	@.venv-wheel/bin/pip $(PIP_INSTALL) dist/rbi-*.whl
+	@echo "== running the README's example, rbi --version and rbi rules there"
+	@mkdir dist/run
+	@sed -n '/^## Ten lines/,$$p' README.md | sed -n '/^```python/,/^```/{/^```/d;p};/^```$$/q' > dist/run/example.py
+	@test -s dist/run/example.py
+	@cd dist/run && ../../.venv-wheel/bin/python example.py
+	@cd dist/run && ../../.venv-wheel/bin/rbi --version && ../../.venv-wheel/bin/rbi rules --out rules
+
+format: $(DEV)
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(INSTALLED)
+constraints:
+	@echo "== resolving the versions of all dependencies (constraints.txt)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check uv
+	@cp constraints.txt constraints.tmp
+	@echo "torch==$(TORCH)" | $(BIN)/uv pip compile --quiet --no-config --python-version 3.11 --all-extras --no-header \
+	  --no-annotate $(UPGRADE) --output-file constraints.tmp pyproject.toml -
+	@{ echo "# The tested versions. Generated by \`make constraints\` (uv pip compile for Python 3.11, all extras); do not edit."; \
+	  echo "# torch is pinned in the Makefile; its CUDA packages are left out, since each torch build pins its own."; \
+	  grep -v -E '^(#|cuda-|nvidia-|triton==)' constraints.tmp; } > constraints.txt
+	@rm constraints.tmp
+
+bench: $(DEV)
 	@echo "== speed of the rules (about five minutes)"
 	@$(BIN)/python -m benchmarks.rules
 	@echo "== speed of the safe-improvement study (about a minute)"
@@ -85,8 +132,8 @@ bench: $(INSTALLED)
 	@echo "== the repairs of the human data against the truth (ten minutes)"
 	@$(BIN)/python -m benchmarks.agc
 
-results: $(INSTALLED)
+results: $(DEV)
 	@$(BIN)/python -m benchmarks.results_page
 
 clean:
-	rm -rf .venv .venv-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers .venv-wheel dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
