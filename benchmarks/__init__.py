@@ -1,3 +1,3 @@
 """Measurements, in processes that hold their memory as those of the command `rbi` do."""
 
-import rbi.memory  # noqa: F401 - before PyTorch, which reads what it sets
+import rbi  # noqa: F401 - before PyTorch, which reads an environment variable that rbi sets

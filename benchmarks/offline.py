@@ -20,7 +20,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import rbi.memory
 from benchmarks.timing import machine, seconds_a_call
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
@@ -125,7 +124,7 @@ def d3rlpy(python, data, seconds):
         frames = np.concatenate([episode.observations[: len(episode)] for episode in data])
         arrays = {name: data.arrays[name] for name in ("actions", "rewards")}
         np.savez(path, observations=frames, lengths=[len(episode) for episode in data], **arrays)
-        own = {name: value for name, value in os.environ.items() if name != rbi.memory.TOLD}  # as its users have it
+        own = {k: v for k, v in os.environ.items() if k != "MIMALLOC_PURGE_DELAY"}  # as its users have it
         told = subprocess.run([python, PEER, path, str(seconds)], capture_output=True, text=True, check=False, env=own)
     if told.returncode:
         sys.exit(f"{python} {PEER}: {told.stderr.strip().splitlines()[-1]}")

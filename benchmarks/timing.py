@@ -8,7 +8,7 @@ import time
 import numpy as np
 import torch
 
-from rbi.version import __version__
+from rbi import __version__
 
 
 def seconds_a_call(call, device="cpu", budget=0.5, least=3):

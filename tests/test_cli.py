@@ -10,8 +10,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from rbi import cli, runs
-from rbi.version import __version__
+from rbi import __version__, cli, runs
 
 
 def rbi(*arguments):
@@ -79,7 +78,7 @@ def test_without_out_a_new_folder_is_made_under_runs(tmp_path, monkeypatch):
         (["rules", "--rules", "rerute(1,2)"], "rbi: rule 'rerute(1,2)' is not known: give one of reroute(c_min,c_max)"),
         (["rules", "--visits", "0"], "rbi: --visits = 0: must be at least 1 (see rbi --help)"),
         (["rules", "--visits", "many"], "rbi: Error parsing --visits: invalid literal for int()"),
-        (["rules", "--return-std", "nan"], "rbi: --return-std = nan: must be in [0, 1e100]"),
+        (["rules", "--return-std", "nan"], "rbi: --return-std = nan"),
         (["rules", "--visits", "1" + "0" * 400], "rbi: "),
         (["rules", "--rules", *["greedy"] * 9], "rbi: --rules: give 1 to 8 of them, not 9"),
         (["rules", "--bogus", "1"], "rbi: Unrecognized options: --bogus"),

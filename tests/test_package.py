@@ -1,7 +1,11 @@
 """The package as others see it: its public names, the README's example, and links that lead somewhere."""
 
+import ast
+import os
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,19 +13,57 @@ import pytest
 import rbi
 
 ROOT = Path(__file__).parent.parent
-PROMISED = {
-    "PPO", "BackwardKL", "Behavior", "Episode",
-    "ForwardKL", "Greedy", "Policy", "Reroute", "Rule", "TotalVariation",
-    "__version__", "backward_kl", "count_bounds", "floor", "forward_kl", "greedy", "load_episodes",
-    "load_policy", "max_ppo",
-    "max_reroute", "max_tv", "measures", "mix", "parse_rule", "runs",
-}  # fmt: skip
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
-def test_public_names_are_the_promised_ones():
-    assert set(rbi.__all__) == PROMISED
-    assert all(hasattr(rbi, name) for name in PROMISED)
+def test_every_public_name_resolves():
+    assert len(set(rbi.__all__)) == len(rbi.__all__)
+    for name in rbi.__all__:
+        assert getattr(rbi, name) is not None
+    assert set(rbi.__all__) <= set(dir(rbi))
+
+
+def test_type_checkers_see_the_names_that_exist_at_run_time():
+    """The imports under TYPE_CHECKING, the table of lazy names and __all__ list the same names."""
+    (block,) = (node for node in ast.parse(Path(rbi.__file__).read_text()).body if isinstance(node, ast.If))
+    imported = {(node.module, alias.name) for node in block.body for alias in node.names}
+    lazy = {(module, name) for module, names in rbi._MODULES.items() for name in names}
+    assert imported == lazy | {("rbi", name) for name in rbi._SUBMODULES}
+    assert {name for _, name in imported} | {"__version__"} == set(rbi.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'reroute'"):
+        _ = rbi.reroute
+
+
+def python(code, **environment):
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return ran.stdout.strip()
+
+
+def test_importing_the_package_imports_no_heavy_library():
+    heavy = "{'torch', 'scipy', 'matplotlib', 'pyarrow', 'gymnasium', 'ray', 'tensorboard', 'pandas', 'tyro', 'rich'}"
+    assert python(f"import sys, rbi; print({heavy} & set(sys.modules))", **os.environ) == "set()"
+
+
+IMPORT_HOOK = """
+import os, sys
+
+class Hook:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            print(os.environ.get("MIMALLOC_PURGE_DELAY"))
+
+sys.meta_path.insert(0, Hook())
+import rbi.policy
+"""
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "1000"), ({"MIMALLOC_PURGE_DELAY": "5"}, "5")])
+def test_the_allocators_purge_delay_is_set_before_torch_is_imported_unless_the_user_sets_it(given, expected):
+    others = {name: value for name, value in os.environ.items() if name != "MIMALLOC_PURGE_DELAY"}
+    assert python(IMPORT_HOOK, **(others | given)).split()[0] == expected
 
 
 def test_the_readmes_example_runs_and_says_what_it_says(tmp_path, capsys):

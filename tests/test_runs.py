@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from rbi import runs
-from rbi.version import __version__
+from rbi import __version__, runs
 
 
 def create(path, **changes):

@@ -266,9 +266,9 @@ def test_presets_set_the_defaults_that_help_shows(capsys):
             cli.main(["train", *arguments, "--help"])
         shown = capsys.readouterr().out
         assert told in shown or arguments[0] == "--env"
-    assert train.with_preset(["--preset", "paper"])().schedule.updates == 3_125_000
-    assert train.with_preset(["--env=CartPole-v1"])().schedule.updates == train.PRESETS["small"]["schedule"].updates
-    assert train.with_preset([])().schedule.states_per_update == train.PRESETS["fast"]["schedule"].states_per_update
+    assert cli.parse(["train", "--preset", "paper"]).schedule.updates == 3_125_000
+    assert cli.parse(["train", "--env=CartPole-v1"]).schedule.updates == train.PRESETS["small"]["schedule"].updates
+    assert cli.parse(["train"]).schedule.states_per_update == train.PRESETS["fast"]["schedule"].states_per_update
 
 
 def test_a_sweep_runs_every_algorithm_world_and_seed_and_marks_what_is_missing(tmp_path, capsys):
@@ -335,6 +335,6 @@ def test_evaluate_refuses_in_one_line(arguments, told, trained, tmp_path, monkey
 
 
 def test_the_paper_games_are_the_papers_twelve():
-    jobs = train.with_preset([])(envs="paper12").jobs()
+    jobs = cli.parse(["train", "--envs", "paper12"]).jobs()
     assert len(jobs) == 12
     assert json.dumps([job.env for job in jobs]).count("ALE/") == 12

@@ -27,8 +27,10 @@ class Checked:
         check_fields(self)
 
 
-def check_fields(config: Any) -> None:
-    """Refuse a value outside the bounds or the choices that its field declares.
+def check_fields(config: Any, prefix: str = "") -> None:
+    """Raise ValueError for a value outside the bounds or the choices that its field declares.
+
+    With `prefix="--"` the message names the option of the command line instead of the field.
 
     >>> from dataclasses import dataclass
     >>> from typing import Annotated
@@ -42,7 +44,8 @@ def check_fields(config: Any) -> None:
     """
     hints = _hints(config.__class__)
     for field in fields(config):
-        _check(field.name, getattr(config, field.name), hints[field.name])
+        name = f"{prefix}{field.name.replace('_', '-')}" if prefix else field.name
+        _check(name, getattr(config, field.name), hints[field.name])
 
 
 @functools.cache
@@ -81,7 +84,7 @@ def _holds(value: Any, bound: Any) -> bool:
     if isinstance(bound, MultipleOf):
         return bool(value % bound.multiple_of == 0)
     compare = {"gt": value.__gt__, "ge": value.__ge__, "lt": value.__lt__, "le": value.__le__}
-    return all(compare[k](limit) is True for k, _, limit in _limits(bound)) and not math.isinf(value)
+    return all(compare[k](limit) is True for k, _, limit in _limits(bound)) and value not in (math.inf, -math.inf)
 
 
 def _words(bound: Any) -> str:

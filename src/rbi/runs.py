@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from rbi.version import __version__
+from rbi import __version__
 
 VERSIONED = ("numpy", "torch", "scipy", "array-api-compat", "matplotlib")
 OWN = re.compile(
@@ -260,18 +260,11 @@ def default_folder(command: str) -> Path:
 
 
 def check_resumable(
-    path: Path,
-    *,
-    command: str,
-    settings: Mapping[str, Any],
-    seed: int,
-    may_change: Sequence[str] = (),
-    defaults: Mapping[str, Any] | None = None,
+    path: Path, *, command: str, settings: Mapping[str, Any], seed: int, may_change: Sequence[str] = ()
 ) -> None:
-    """Refuse to resume a run of another command, seed or settings.
+    """Raise ValueError unless the folder holds a run of this command with the same settings and seed.
 
-    `may_change` names settings that do not change what is computed; `defaults` has the values of settings that runs of
-    earlier versions do not name.
+    `may_change` names settings, such as `learner.batch_size`, that may differ because they do not affect the results.
     """
     found = read(path).config
     if found.get("command") != command:
@@ -279,9 +272,8 @@ def check_resumable(
     wanted = flat_settings(json.loads(to_json(dict(settings) | {"seed": seed})))
     before = flat_settings(found.get("settings", {}) | {"seed": found.get("seed")})
     for key, value in wanted.items():
-        was = before.get(key, (defaults or {}).get(key))
-        if key not in may_change and was != value:
-            raise ValueError(f"{path}: was started with {key.removeprefix('about.')} = {was}, not {value}")
+        if key not in may_change and before.get(key) != value:
+            raise ValueError(f"{path}: was started with {key} = {before.get(key)}, not {value}")
 
 
 def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""The command line: the only place that parses arguments."""
+"""The command line `rbi`. Only the module of the command that is asked for is imported."""
 
 import contextlib
+import importlib
 import io
 import os
 import re
@@ -8,53 +9,76 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError
-from tyro.extras import SubcommandApp
-
-from rbi.cli import bandit, data, evaluate, improve, offline, record, rules, spi, train
-from rbi.cli.command import Command
+from rbi import __version__
 from rbi.progress import echo
-from rbi.version import __version__
 
-HELP = """Better policies from logged experience, without making things worse.
+if TYPE_CHECKING:
+    from rbi.cli.command import Command
 
-Every command shows what it does, takes --out and --seed, and writes a run folder that holds its configuration,
-metrics, results and figures. `rbi --version` prints the version, `rbi COMMAND --help` the options of a command."""
+DESCRIPTION = """Better policies from logged experience, without making things worse.
+
+Every command shows its progress, takes --out and --seed, and writes a run folder with its configuration, metrics,
+results and figures. `rbi COMMAND --help` lists the options of a command, `rbi --version` prints the version."""
+
+COMMANDS = {
+    "rules": ("rbi.cli.rules", "Rules", "Compare improvement rules on one state."),
+    "bandit regret": ("rbi.cli.bandit", "Regret", "The regret of one improvement step (Figure 1 of the paper)."),
+    "bandit learn": ("rbi.cli.bandit", "Learn", "Learning curves of iterated improvement steps (Figure 2)."),
+    "spi": ("rbi.cli.spi", "Spi", "The safe-policy-improvement study, with SPIBB and other baselines."),
+    "data import": ("rbi.cli.data", "Import", "Import episodes of any supported format into a store."),
+    "data info": ("rbi.cli.data", "Info", "Summarise a dataset of any supported format."),
+    "data export": ("rbi.cli.data", "Export", "Convert a dataset to another format."),
+    "data record": ("rbi.cli.record", "Record", "Record episodes of policies in an environment."),
+    "train": ("rbi.cli.train", "Train", "Train a policy in an environment: RBI or Ape-X, on one machine or on Ray."),
+    "offline": ("rbi.cli.offline", "Offline", "Learn from a fixed dataset with every rule and baseline, and compare."),
+    "improve": ("rbi.cli.improve", "Improve", "Improve a policy from logs, with diagnostics on held-out episodes."),
+    "evaluate": ("rbi.cli.evaluate", "Evaluate", "Evaluate a saved policy in an environment."),
+}
+GROUPS = {
+    "bandit": "The paper's two-armed bandit: regret of one step, learning curves.",
+    "data": "Datasets: import, info, export, record.",
+}
 
 USAGE_ERROR, INTERRUPTED = 2, 130
 
 
-def parse(argv: Sequence[str]) -> Command:
-    """The command that the arguments ask for. tyro explains a mistake in a box; users get its first sentence."""
-    app, bandits, experience = SubcommandApp(), SubcommandApp(), SubcommandApp()
-    app.command(name="rules")(rules.Rules)
-    bandits.command(name="regret")(bandit.Regret)
-    bandits.command(name="learn")(bandit.Learn)
-    app.command(bandits, name="bandit", help="The paper's Gaussian bandit: regret of one step, learning curves.")
-    app.command(name="spi")(spi.Spi)
-    experience.command(name="import")(data.Import)
-    experience.command(name="info")(data.Info)
-    experience.command(name="export")(data.Export)
-    experience.command(name="record")(record.Record)
-    app.command(experience, name="data", help="Experience on disk: import, look at, export, record.")
-    app.command(name="train")(train.with_preset(argv))
-    app.command(name="offline")(offline.with_preset(argv))
-    app.command(name="improve")(improve.Improve)
-    app.command(name="evaluate")(evaluate.Evaluate)
-    told = io.StringIO()
+def parse(argv: Sequence[str]) -> "Command":
+    """The command that the arguments ask for. A mistake raises ValueError with the first sentence of tyro's message."""
+    words = 2 if argv and argv[0] in GROUPS else 1
+    name = " ".join(argv[:words])
+    errors = io.StringIO()
     try:
-        with contextlib.redirect_stderr(told):
-            made: Command = app.cli(args=argv, prog="rbi", description=HELP)
+        with contextlib.redirect_stderr(errors):
+            if name not in COMMANDS:
+                show_commands(argv)
+            from rbi.cli import command
+
+            module, attribute, _ = COMMANDS[name]
+            asked: type[Command] = getattr(importlib.import_module(module), attribute)
+            return command.parse(asked, argv[words:], prog=f"rbi {name}")
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise ValueError(f"{first_sentence(told.getvalue())} (see rbi --help)") from None
-    return made
+        raise ValueError(f"{first_sentence(errors.getvalue())} (see rbi --help)") from None
+
+
+def show_commands(argv: Sequence[str]) -> None:
+    """Show the help of `rbi` or of a group of commands, or explain what is wrong with the arguments; then exit."""
+    from tyro.extras import SubcommandApp
+
+    app, groups = SubcommandApp(), {}
+    for name, (_, _, summary) in COMMANDS.items():
+        group, _, inner = name.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = app.command(SubcommandApp(), name=group, help=GROUPS[group])
+        (groups[group] if group else app).command(name=inner, help=summary)(lambda: None)
+    app.cli(args=argv, prog="rbi", description=DESCRIPTION)
 
 
 def first_sentence(box: str) -> str:
-    """The first part below the title of tyro's box, on one line, without what is drawn around it."""
+    """The first part below the title of tyro's box, on one line, without the frame."""
     lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()[1:]]
     lines = ["" if set(line) <= set("─-") else line for line in lines]
     lines = lines[1:] if lines and not lines[0] else lines  # plain boxes have a rule under the title
@@ -63,20 +87,20 @@ def first_sentence(box: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; 0 if it worked, 2 with one line for a bad argument or file, 130 if interrupted."""
+    """Run a command. Returns 0 on success, 2 after a bad argument or file (one line on stderr), 130 if interrupted."""
     argv = sys.argv[1:] if argv is None else argv
     if list(argv) in (["--version"], ["-V"]):
         echo(f"rbi {__version__}")
         return 0
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops a run as Ctrl-C does
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops a run as Ctrl-C does
     try:
         parse(argv).run(argv)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of a pipe has gone; the run itself is complete
+    except BrokenPipeError:  # the reader of the pipe has closed it; the run itself is complete
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, OSError, OverflowError, MemoryError, SafetensorError) as error:
-        if os.environ.get("RBI_TRACEBACK"):
+    except Exception as error:
+        if not is_expected(error) or os.environ.get("RBI_TRACEBACK"):
             raise
         echo(f"rbi: {error}", stderr=True)
         return USAGE_ERROR
@@ -84,6 +108,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         echo("rbi: interrupted", stderr=True)
         return INTERRUPTED
     return 0
+
+
+def is_expected(error: Exception) -> bool:
+    """Whether an error is about an argument, a file or the machine, so that its message is enough."""
+    safetensors = sys.modules.get("safetensors")
+    unreadable = safetensors is not None and isinstance(error, safetensors.SafetensorError)
+    return unreadable or isinstance(error, ValueError | OSError | OverflowError | MemoryError)
 
 
 if __name__ == "__main__":

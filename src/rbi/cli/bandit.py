@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from rbi import runs
-from rbi.cli.command import Command, show, some_rules
+from rbi.cli.command import Command, canonical_rules, show
 from rbi.lab import bandit
 from rbi.parallel import parallel_map
 from rbi.progress import echo, track
@@ -42,7 +42,7 @@ class Regret(Command):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "rules", some_rules(self.rules))
+        object.__setattr__(self, "rules", canonical_rules(self.rules))
         for stds in self.stds:
             arms_of(self.means, stds)
         if not (self.samples and self.stds):
@@ -57,7 +57,7 @@ class Regret(Command):
     def run(self, argv: Sequence[str]) -> None:
         better, rng = np.linspace(0, 1, self.points), np.random.default_rng(self.seed)
         cases = [(parse_rule(r), s, n) for s in self.stds for n in self.samples for r in self.rules]
-        with self.new_run("bandit-regret", argv) as run:
+        with self.create_run("bandit-regret", argv) as run:
             curves, scores = [], []
             for rule, stds, n in track(cases, "regret of one step"):
                 arms = arms_of(self.means, stds)
@@ -108,7 +108,7 @@ class Learn(Command):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "rules", some_rules(self.rules))
+        object.__setattr__(self, "rules", canonical_rules(self.rules))
         if self.workers < 0:
             raise ValueError(f"--workers = {self.workers}: must be at least 0")
         for name in ("repetitions", "steps", "first"):
@@ -139,7 +139,7 @@ class Learn(Command):
             )
             for (stds, rate, rule), rng in zip(cases, generators, strict=True)
         ]
-        with self.new_run("bandit-learn", argv) as run:
+        with self.create_run("bandit-learn", argv) as run:
             curves = []
             with parallel_map(self.workers or os.cpu_count() or 1) as each:
                 finished = each(bandit.curve, *zip(*tasks, strict=True))

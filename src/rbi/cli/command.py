@@ -1,122 +1,133 @@
-"""What all commands share: where they write, and how they show progress and results."""
+"""Shared by all commands: --out, --seed, the run folder, resuming, presets, and tables on the terminal."""
 
-import itertools
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, TypeVar
 
+import tyro
 from rich.console import Console
-from rich.table import Table
 
 from rbi import runs
+from rbi.config import Interval, check_fields
 from rbi.progress import echo
-from rbi.rules.types import parse_rule
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from rich.table import Table
 
-MOST_RULES = 8  # more cannot be told apart in one picture
+C = TypeVar("C", bound="Command")
+
+MAX_RULES = 8  # distinguishable in one figure
 
 
 @dataclass(frozen=True)
 class Command(ABC):
-    """What the parser makes of the command line: settings that can run. All commands share where and how they write."""
+    """A command line, parsed: options that can run. Every command has --out, --seed and --overwrite."""
 
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("workers", "resume")
-    """Settings that a resumed run may have otherwise: they do not change what is computed."""
-    BEFORE_IT_WAS: ClassVar[dict[str, Any]] = {}
-    """Settings that runs of earlier versions do not name, and what they then were."""
+    MAY_CHANGE_ON_RESUME: ClassVar[tuple[str, ...]] = ("workers", "resume")
+    """Settings that a resumed run may change, because they do not affect its results."""
 
     out: Path | None = None
-    """Folder for the results; a new one under runs/ if not given."""
-    seed: int = 0
-    """Seed of everything that is drawn at random."""
+    """Folder for the results; by default a new one under runs/."""
+    seed: Annotated[int, Interval(ge=0, lt=2**63)] = 0
+    """Seed of all random numbers."""
     overwrite: bool = False
     """Replace an earlier run in the same folder."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"--seed = {self.seed}: must be at least 0, and less than 2^63")
+        check_fields(self, prefix="--")
+
+    @classmethod
+    def defaults(cls, given: Any) -> Self | None:  # noqa: ARG003 - for those that override it
+        """Defaults that depend on other options, such as presets; None keeps those of the class.
+
+        `given` is the command line parsed with the defaults of the class, without the command's own checks. Values in
+        what this returns become the defaults: --help shows them, and options on the command line override them.
+        """
+        return None
 
     @abstractmethod
     def run(self, argv: Sequence[str]) -> None:
         """Do the work, write the run folder, show the result."""
 
-    def new_run(self, name: str, argv: Sequence[str]) -> runs.Writer:
-        """The run folder: --out, or a new one under runs/ named by time and command."""
+    def create_run(self, name: str, argv: Sequence[str]) -> runs.Writer:
+        """A new run folder: --out, or one under runs/ named by time and command."""
         path = self.out if self.out is not None else runs.default_folder(name)
         return runs.Writer.create(
             path, command=name, settings=self.settings(), seed=self.seed, argv=argv, overwrite=self.overwrite
         )
 
-    def resumed_run(self, name: str) -> runs.Writer:
-        """The run folder --out of the same command, settings and seed, to go on with."""
-        self.refuse_other_run(name)
+    def resume_run(self, name: str) -> runs.Writer:
+        """The run folder in --out, opened to continue it."""
+        self.check_resume(name)
         return runs.Writer.reopen(self.out or Path())
 
-    def refuse_other_run(self, name: str) -> None:
-        """--resume goes on with the run in --out: it must be of this command, with these settings and this seed."""
+    def check_resume(self, name: str) -> None:
+        """Raise ValueError unless --out holds a run of this command with the same settings and seed."""
         if self.out is None:
             raise ValueError("--resume: name the run with --out")
         runs.check_resumable(
-            self.out,
-            command=name,
-            settings=self.settings(),
-            seed=self.seed,
-            may_change=self.MAY_CHANGE,
-            defaults=self.BEFORE_IT_WAS,
+            self.out, command=name, settings=self.settings(), seed=self.seed, may_change=self.MAY_CHANGE_ON_RESUME
         )
 
     def settings(self) -> dict[str, Any]:
-        """What config.json keeps of the command line, beside the seed."""
+        """The options that config.json stores, apart from the seed."""
         return {k: v for k, v in vars(self).items() if k not in ("out", "seed", "overwrite")}
 
 
-def related(one: Path, other: Path) -> bool:
-    """Whether one folder or file is the other or lies inside it."""
+def parse(command: type[C], argv: Sequence[str], prog: str) -> C:
+    """Parse the options of a command; `Command.defaults` sees a first reading of them."""
+    given = parse_unchecked(command, argv) if "defaults" in vars(command) else None
+    default = command.defaults(given) if given is not None else None
+    return tyro.cli(command, args=argv, prog=prog, default=tyro.MISSING_NONPROP if default is None else default)
+
+
+def parse_unchecked(command: type[C], argv: Sequence[str]) -> C | None:
+    """A first reading of the options without the command's checks; None where it fails, which `parse` then explains."""
+    unchecked = dataclass(frozen=True)(type(command.__name__, (command,), {"__post_init__": lambda _: None}))
+    with contextlib.suppress(SystemExit):
+        return tyro.cli(unchecked, args=argv, add_help=False, return_unknown_args=True, console_outputs=False)[0]
+    return None
+
+
+def overlaps(one: Path, other: Path) -> bool:
+    """Whether one path is the other or lies inside it."""
     one, other = one.resolve(), other.resolve()
     return one == other or one in other.parents or other in one.parents
 
 
-def some_rules(rules: Sequence[str]) -> tuple[str, ...]:
-    """As many rules as a picture can show, each in its one spelling."""
-    if not 1 <= len(rules) <= MOST_RULES:
-        raise ValueError(f"--rules: give 1 to {MOST_RULES} of them, not {len(rules)}")
+def canonical_rules(rules: Sequence[str]) -> tuple[str, ...]:
+    """Rules in their canonical spelling; at most as many as one figure can show."""
+    from rbi.rules.types import parse_rule
+
+    if not 1 <= len(rules) <= MAX_RULES:
+        raise ValueError(f"--rules: give 1 to {MAX_RULES} of them, not {len(rules)}")
     return tuple(str(parse_rule(text)) for text in rules)
 
 
-def value_of(argv: Sequence[str], flag: str) -> str:
-    """What an argument is given as, in either spelling; empty if it is not."""
-    for word, following in itertools.zip_longest(argv, argv[1:], fillvalue=""):
-        if word == flag:
-            return following
-        if word.startswith(flag + "="):
-            return word.split("=", 1)[1]
-    return ""
+class Report(Protocol):
+    """A report module: tables, figures and closing lines of a complete run."""
 
-
-class Pages(Protocol):
-    """What a report says of a complete run."""
-
-    def tables(self, run: runs.Run) -> list[Table]: ...
+    def tables(self, run: runs.Run) -> list["Table"]: ...
     def figures(self, run: runs.Run) -> dict[str, Any]: ...
     def closing(self, run: runs.Run) -> list[str]: ...
 
 
-def tell(path: Path, pages: Pages) -> None:
-    """Draw the figures of a complete run, again where they were lost, and show its tables and last words."""
+def show_run(path: Path, report: Report) -> None:
+    """Draw the figures of a complete run and print its tables and closing lines."""
     run = runs.read(path)
     with runs.Writer.reopen(path) as writer:
-        for name, figure in pages.figures(run).items():
+        for name, figure in report.figures(run).items():
             writer.figure(name, figure)
-    for table in pages.tables(run):
+    for table in report.tables(run):
         show(table)
-    for line in pages.closing(run):
+    for line in report.closing(run):
         echo(line)
 
 
-def show(table: Table) -> None:
-    """A table, in full where no terminal limits its width."""
+def show(table: "Table") -> None:
+    """Print a table; 160 columns wide where no terminal limits its width."""
     console = Console()
     (console if console.is_terminal else Console(width=160)).print(table)

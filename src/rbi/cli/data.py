@@ -12,7 +12,7 @@ import numpy as np
 import tyro
 
 from rbi import runs
-from rbi.cli.command import Command, related, show
+from rbi.cli.command import Command, overlaps, show
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats import Format, Settings, open_reader, recognise
@@ -56,7 +56,7 @@ class FromData(Command):
 
     def refuse_own_data(self) -> None:
         """What is read must not be what is written."""
-        if self.out is not None and related(self.out, self.place):
+        if self.out is not None and overlaps(self.out, self.place):
             raise ValueError(
                 f"--out {self.out}: is the data that is read, holds it or lies in it; choose another folder"
             )
@@ -87,7 +87,7 @@ class Import(FromData):
         self.refuse_own_data()
         reader = self.reader()
         started, noted, tally = time.monotonic(), 0.0, Tally()
-        with self.resumed_run("data-import") if self.resume else self.new_run("data-import", argv) as run:
+        with self.resume_run("data-import") if self.resume else self.create_run("data-import", argv) as run:
             there = (run.path / "store.json").exists()
             writing = self.old_store(run.path, reader) if there else StoreWriter.create(run.path, reader.spec)
             if not there:
@@ -164,7 +164,7 @@ class Info(FromData):
             "spec": asdict(reader.spec),
             "observations_seen": seen and {"distinct": seen.distinct, "looked_at": seen.looked_at},
         }
-        with self.new_run("data-info", argv) as run:
+        with self.create_run("data-info", argv) as run:
             run.result(told)
             found = runs.read(run.path).finished()
             if found["episodes"]:
@@ -195,7 +195,7 @@ class Export(FromData):
     def run(self, argv: Sequence[str]) -> None:
         self.refuse_own_data()
         reader, tally = self.reader(), Tally()
-        with self.new_run("data-export", argv) as run:
+        with self.create_run("data-export", argv) as run:
             episodes = track(self.usable(reader, tally), "exporting")
             if self.to == "parquet":
                 parquet.write_parquet(episodes, reader.spec, run.path / "episodes.parquet")

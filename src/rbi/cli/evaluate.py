@@ -10,7 +10,7 @@ import torch
 import tyro
 
 from rbi import runs
-from rbi.cli.command import Command, related, show
+from rbi.cli.command import Command, overlaps, show
 from rbi.evaluation import video as films
 from rbi.evaluation.comparison import human_normalised, summary
 from rbi.evaluation.rollouts import Name, Protocol, play
@@ -51,7 +51,7 @@ class Evaluate(Command):
             films.check(self.video)
 
     def run(self, argv: Sequence[str]) -> None:
-        if self.out is not None and related(self.out, self.path):
+        if self.out is not None and overlaps(self.out, self.path):
             raise ValueError(f"--out {self.out}: belongs to the run that is evaluated; choose another folder")
         policy = load_policy(self.path)
         env = self.env or policy.env
@@ -64,7 +64,7 @@ class Evaluate(Command):
             filmed = films.episode(policy, protocol, env, self.seed)
             screens: Iterator[Any] = itertools.chain([next(filmed)], filmed)
         result = evaluated(policy, protocol, env, self.episodes, self.seed)
-        with self.new_run("evaluate", argv) as writer:
+        with self.create_run("evaluate", argv) as writer:
             writer.result(result | {"policy": policy.about, "path": str(self.path)})
             run = runs.read(writer.path)
             writer.figure("scores", pages.score_figure(run))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rbi import checkpoint, runs
-from rbi.cli.command import tell
+from rbi.cli.command import show_run
 from rbi.cli.data import FromData, fingerprint
 from rbi.data.dataset import Dataset
 from rbi.data.formats import Settings, load_episodes
@@ -56,7 +56,7 @@ class Improve(FromData):
     which nothing depends, tell how good beta and Q are and what changes.
     """
 
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("resume", "device")
+    MAY_CHANGE_ON_RESUME: ClassVar[tuple[str, ...]] = ("resume", "device")
 
     rule: str = "reroute(0.5,1.5)"
     """The improvement step; any rule of `rbi rules`."""
@@ -101,7 +101,7 @@ class Improve(FromData):
     def run(self, argv: Sequence[str]) -> None:
         self.refuse_own_data()
         if self.resume:
-            self.refuse_other_run(NAME)
+            self.check_resume(NAME)
             if runs.read(self.out or Path()).result is not None:
                 self.finished(self.out or Path())
                 echo(f"nothing left to do: {self.out} is complete")
@@ -202,7 +202,7 @@ class Improve(FromData):
 
     def open_run(self, argv: Sequence[str], lines: int) -> runs.Writer:
         if not self.resume:
-            return self.new_run(NAME, argv)
+            return self.create_run(NAME, argv)
         assert self.out is not None
         runs.tidy(self.out / "policies")
         return runs.Writer.reopen(self.out, lines=lines)
@@ -281,7 +281,7 @@ class Improve(FromData):
         )
 
     def finished(self, path: Path) -> None:
-        tell(path, pages)
+        show_run(path, pages)
         echo(f"policy, numbers and figures: {path}; in Python: rbi.load_policy({str(path)!r})")
 
     def feature_names(self, data: Dataset) -> list[str]:

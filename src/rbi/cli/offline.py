@@ -12,7 +12,7 @@ import torch
 import tyro
 
 from rbi import checkpoint, envs, runs
-from rbi.cli.command import Command, related, tell, value_of
+from rbi.cli.command import Command, overlaps, show_run
 from rbi.cli.data import fingerprint
 from rbi.cli.study import Study
 from rbi.data.dataset import Dataset
@@ -34,7 +34,7 @@ class Offline(Command):
     has the preset's value unless given.
     """
 
-    MAY_CHANGE = ("resume", "checkpoint_minutes", "device", "players")
+    MAY_CHANGE_ON_RESUME = ("resume", "checkpoint_minutes", "device", "players")
 
     data: Annotated[Path | None, tyro.conf.Positional] = None
     """The data: a store, or any format that rbi data import reads."""
@@ -93,6 +93,11 @@ class Offline(Command):
         object.__setattr__(self, "rules", tuple(dict.fromkeys(str(parse_rule(text)) for text in self.rules)))
         object.__setattr__(self, "peers", tuple(dict.fromkeys(self.peers)))
 
+    @classmethod
+    def defaults(cls, given: Any) -> "Offline":
+        """The preset's values, so that --help shows them and any can be changed."""
+        return cls(learning=PRESETS[given.preset or ("fast" if shows_images(given.data) else "small")])
+
     @property
     def place(self) -> Path:
         """Where the data is."""
@@ -101,10 +106,10 @@ class Offline(Command):
         return self.data
 
     def run(self, argv: Sequence[str]) -> None:
-        if self.out is not None and related(self.out, self.place):
+        if self.out is not None and overlaps(self.out, self.place):
             raise ValueError(f"--out {self.out}: is the data that is read, holds it or lies in it")
         if self.resume:
-            self.refuse_other_run("offline")
+            self.check_resume("offline")
             if runs.read(self.out or Path()).result is not None:
                 self.finished(self.out or Path())
                 echo(f"nothing left to do: {self.out} is complete")
@@ -125,7 +130,7 @@ class Offline(Command):
             with (
                 runs.Writer.reopen(self.out or Path(), lines=about["lines"])
                 if self.resume
-                else self.new_run("offline", argv) as writer
+                else self.create_run("offline", argv) as writer
             ):
                 study.go(writer, about)
                 self.finished(writer.path)
@@ -142,7 +147,7 @@ class Offline(Command):
         return before
 
     def finished(self, path: Path) -> None:
-        tell(path, pages)
+        show_run(path, pages)
         kept = runs.read(path).finished()["kept"]
         echo(f"scores of all episodes, figures and the policy of {kept}: {path}")
         echo(f"in Python: rbi.load_policy({str(path)!r})")
@@ -152,28 +157,12 @@ class Offline(Command):
         return torch.device(found if self.device == "auto" else self.device)
 
 
-def with_preset(argv: Sequence[str]) -> type[Offline]:
-    """The command with the preset's values as defaults, so that help shows them and any can be changed."""
-    given = value_of(argv, "--preset")
-    named: Preset = given if given in PRESETS else "fast" if shows_pictures(argv) else "small"
-    learning = (
-        "learning",
-        Annotated[OfflineConfig, tyro.conf.arg(name="")],
-        field(default_factory=lambda: PRESETS[named]),
-    )
-    return dataclasses.make_dataclass(
-        "Offline", [learning], bases=(Offline,), frozen=True, namespace={"__doc__": Offline.__doc__}
-    )
-
-
-def shows_pictures(argv: Sequence[str]) -> bool:
-    """Whether the data that is named is a store of pictures; other data has to be read before one can tell."""
-    for word in argv[1:] if argv and argv[0] == "offline" else ():
-        try:
-            return len(json.loads((Path(word) / "store.json").read_bytes())["frame"]) > 1
-        except (OSError, ValueError, TypeError, KeyError):
-            continue  # no store, or one that the reader will refuse with its reason
-    return False
+def shows_images(path: Path | None) -> bool:
+    """Whether the data is a store of images; data in other formats has to be read before one can tell."""
+    try:
+        return path is not None and len(json.loads((path / "store.json").read_bytes())["frame"]) > 1
+    except (OSError, ValueError, TypeError, KeyError):
+        return False  # no store, or one that the reader will refuse with its reason
 
 
 def learnable(data: Dataset, path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 import tyro
 
 from rbi import envs, runs
-from rbi.cli.command import Command, related, show
+from rbi.cli.command import Command, overlaps, show
 from rbi.data.episode import DatasetSpec
 from rbi.data.formats import agc as agc_reader
 from rbi.data.formats.seam import outline_of
@@ -43,7 +43,7 @@ class Record(Command):
     A recording that was finished goes on with --resume and a larger number of episodes or steps.
     """
 
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("resume", "device", "episodes", "steps", "environments")
+    MAY_CHANGE_ON_RESUME: ClassVar[tuple[str, ...]] = ("resume", "device", "episodes", "steps", "environments")
 
     minds: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Who plays: runs of rbi train or policy folders, random, follow (follows the ball of Breakout or Pong), cross
@@ -98,7 +98,7 @@ class Record(Command):
         if not env:
             raise ValueError("--env: name the environment to record in")
         for name in policies:
-            if self.out is not None and related(self.out, Path(name)):
+            if self.out is not None and overlaps(self.out, Path(name)):
                 raise ValueError(f"--out {self.out}: belongs to {name}, which plays; choose another folder")
         world = Protocol(self.protocol).world(env)
         envs.check(world)
@@ -113,7 +113,7 @@ class Record(Command):
         minds = self.all_minds(policies, env, worlds)
         players = self.players(minds, count)
         spec = DatasetSpec(worlds.obs_shape, worlds.num_actions, worlds.frame_stack, env, has_probs=True)
-        with self.resumed_run("data-record") if self.resume else self.new_run("data-record", argv) as run:
+        with self.resume_run("data-record") if self.resume else self.create_run("data-record", argv) as run:
             there = (run.path / "store.json").exists()
             with (
                 StoreWriter.append_to(run.path, repair=True) if there else StoreWriter.create(run.path, spec) as writer
@@ -153,7 +153,7 @@ class Record(Command):
         players = self.players(minds, max(len(minds), self.crowd)) if minds else []
         console = [(name, AT_CONSOLE[name](env)) for name in self.minds if name in AT_CONSOLE]
         recording = agc.Recording(games[env], self.seed, MOST_FRAMES, quits=0.0)
-        with self.resumed_run("data-record") if self.resume else self.new_run("data-record", argv) as run:
+        with self.resume_run("data-record") if self.resume else self.create_run("data-record", argv) as run:
             frames = scored = 0
             for index in track(range(self.episodes), "recording"):
                 who = index % (len(players) + len(console))

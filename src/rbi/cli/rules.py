@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from rbi import runs
-from rbi.cli.command import Command, show, some_rules
+from rbi.cli.command import Command, canonical_rules, show
 from rbi.lab import bandit as one_state
 from rbi.progress import echo
 from rbi.report import bandit as report
@@ -40,12 +40,12 @@ class Rules(Command):
             raise ValueError(f"--visits = {self.visits}: must be at least 1")
         if not 0 <= self.return_std <= 1e100:
             raise ValueError(f"--return-std = {self.return_std}: must be in [0, 1e100]")
-        object.__setattr__(self, "rules", some_rules(self.rules))
+        object.__setattr__(self, "rules", canonical_rules(self.rules))
 
     def run(self, argv: Sequence[str]) -> None:
         rules = [parse_rule(text) for text in self.rules]
         steps = one_state.steps(rules, self.beta, self.advantage, visits=self.visits, return_std=self.return_std)
-        with self.new_run("rules", argv) as run:
+        with self.create_run("rules", argv) as run:
             for step in steps:
                 run.metric(**asdict(step))
             run.result({"steps": steps})

@@ -27,7 +27,7 @@ MOST_DATA = 1_000_000  # a block of so many trajectories still fits memory
 class Spi(Command):
     """Safe policy improvement where truth is known: mean, 1%-CVaR and violations beside SPIBB and friends."""
 
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = (*Command.MAY_CHANGE, "engine", "address")
+    MAY_CHANGE_ON_RESUME: ClassVar[tuple[str, ...]] = (*Command.MAY_CHANGE_ON_RESUME, "engine", "address")
 
     worlds: tuple[str, ...] = ("random(0.9)", "random(0.5)", "chicken(0.1)", "grid(0.7)")
     """Worlds: random(ETA) and grid(ETA), with baselines ETA of the way from random to optimal, and chicken(EPSILON),
@@ -81,7 +81,7 @@ class Spi(Command):
 
     def run(self, argv: Sequence[str]) -> None:
         parts = [self.part(spi.parse_world(text)) for text in self.worlds]
-        with self.resumed_run("spi") if self.resume else self.new_run("spi", argv) as run:
+        with self.resume_run("spi") if self.resume else self.create_run("spi", argv) as run:
             done = {(m["world"], m["first"]): m["scores"] for m in self.finished_blocks(run.path)}
             tasks = [
                 (world, algorithms, sizes, self.seed, which)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from rbi import checkpoint, envs, runs
-from rbi.cli.command import Command, show, value_of
+from rbi.cli.command import Command, show
 from rbi.cli.engine import on_cluster, on_machine
 from rbi.cli.keeper import Keeper, Watch
 from rbi.cli.spread import spread
@@ -36,11 +36,11 @@ class Train(Command):
     Every setting has the preset's value unless given: rbi train --preset paper --help shows the paper's.
     """
 
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = (
-        "resume", "checkpoint_minutes", "save_replay", "episodes", "report_updates", "ages", "device", "schedule.env_threads",
-        "schedule.updates", "address", *(f"cluster.{part.name}" for part in dataclasses.fields(ClusterConfig)),
+    MAY_CHANGE_ON_RESUME: ClassVar[tuple[str, ...]] = (
+        "resume", "checkpoint_minutes", "save_replay", "episodes", "report_updates", "ages", "device", "address",
+        "schedule.env_threads", "schedule.updates",
+        *(f"cluster.{part.name}" for part in dataclasses.fields(ClusterConfig)),
     )  # fmt: skip
-    BEFORE_IT_WAS: ClassVar[dict[str, Any]] = {"schedule.norm": "none", "learner.augmentation": 0}
 
     algo: Literal["rbi", "apex", "both"] = "rbi"
     """rbi: the paper's algorithm; apex: its baseline, greedy with double Q-learning, all else the same; both."""
@@ -96,6 +96,16 @@ class Train(Command):
         if self.address and self.engine != "ray":
             raise ValueError(f"--address {self.address}: is for --engine ray")
 
+    @classmethod
+    def defaults(cls, given: Any) -> "Train":
+        """The preset's values, so that --help shows them and any can be changed; a resumed run keeps its own."""
+        before = resumed_settings(given)
+        env = before.get("env", given.env) if given.env == cls.env else given.env
+        atari = (given.envs or before.get("envs") or env).startswith(("ALE/", "paper12"))
+        preset: Preset = given.preset or before.get("preset") or ("fast" if atari else "small")
+        parts = {name: resumed_part(part, before.get(name)) for name, part in PRESETS[preset].items()}
+        return cls(**parts, **{name: before[name] for name in KEPT_ON_RESUME if name in before})
+
     def run(self, argv: Sequence[str]) -> None:
         jobs = self.jobs()
         if len(jobs) == 1:
@@ -126,45 +136,26 @@ class Train(Command):
         return torch.device(found if self.device == "auto" else self.device)
 
 
-def with_preset(argv: Sequence[str]) -> type[Train]:
-    """The command with the preset's values as defaults, so that help shows them and any can be changed; a run that goes
-    on has its own, whatever the preset is by now."""
-    before = started_with(argv)
-    given = {name: value_of(argv, f"--{name}") or before.get(name) or "" for name in ("preset", "env", "envs")}
-    atari = (given["envs"] or given["env"] or Train.env).startswith(("ALE/", "paper12"))
-    name = given["preset"] if given["preset"] in PRESETS else "fast" if atari else "small"
-    fields: list[tuple[str, Any, Any]] = [
-        (part, type(value), field(default=as_it_was(value, part, before))) for part, value in PRESETS[name].items()
-    ]
-    types = {part.name: part.type for part in dataclasses.fields(Train)}
-    fields += [(name, types[name], field(default=before[name])) for name in KEPT_ON_RESUME if name in before]
-    return dataclasses.make_dataclass(
-        "Train", fields, bases=(Train,), frozen=True, namespace={"__doc__": Train.__doc__}
-    )
-
-
-def started_with(argv: Sequence[str]) -> dict[str, Any]:
-    """The settings of the run that --resume names, as far as they can be read; whoever opens it says what is wrong."""
-    if list(argv[:1]) != ["train"] or "--resume" not in argv:
+def resumed_settings(given: Train) -> dict[str, Any]:
+    """The settings of the run that --resume continues, as far as they can be read; opening it explains errors."""
+    if not given.resume or given.out is None:
         return {}
     try:
-        config = json.loads((Path(value_of(argv, "--out")) / "config.json").read_bytes())
-        told = {**config["settings"], "seed": config["seed"]} if config["command"] == "train" else {}
+        config = json.loads((given.out / "config.json").read_bytes())
+        found = {**config["settings"], "seed": config["seed"]} if config["command"] == "train" else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     kinds = {name: str if name == "preset" else type(getattr(Train, name)) for name in KEPT_ON_RESUME}
-    return {name: value for name, value in told.items() if isinstance(value, kinds.get(name, object))}
+    return {name: value for name, value in found.items() if isinstance(value, kinds.get(name, object))}
 
 
-def as_it_was(preset: Any, part: str, before: dict[str, Any]) -> Any:
+def resumed_part(preset: Any, found: Any) -> Any:
     """A part of the settings as a run was started with it; the preset's for a new one."""
-    told = before.get(part)
-    if not isinstance(told, dict):
+    if not isinstance(found, dict):
         return preset
     names = [setting.name for setting in dataclasses.fields(preset)]
-    older = {name: Train.BEFORE_IT_WAS.get(f"{part}.{name}", getattr(preset, name)) for name in names}
     try:
-        return dataclasses.replace(preset, **(older | {name: told[name] for name in names if name in told}))
+        return dataclasses.replace(preset, **{name: found[name] for name in names if name in found})
     except TypeError as error:
         raise ValueError(f"--resume: the run's config.json cannot be used: {error}") from None
 
@@ -215,7 +206,7 @@ def note_resumed(command: Train, about: dict[str, Any], engine: Engine) -> dict[
 
 def complete(command: Train) -> dict[str, Any] | None:
     """The result of a run that has nothing left to do, shown again."""
-    command.refuse_other_run("train")
+    command.check_resume("train")
     run = runs.read(command.out or Path())
     if (
         run.result is None
@@ -247,7 +238,7 @@ def prepare(command: Train) -> Path | None:
 
 def open_run(command: Train, argv: Sequence[str], about: dict[str, Any], *, resumed: bool) -> runs.Writer:
     if not command.resume:
-        return command.new_run("train", argv)
+        return command.create_run("train", argv)
     assert command.out is not None
     if not resumed:  # it was stopped before its first checkpoint
         shutil.rmtree(command.out / "tensorboard", ignore_errors=True)
@@ -259,10 +250,10 @@ def open_run(command: Train, argv: Sequence[str], about: dict[str, Any], *, resu
 def sweep(command: Train, jobs: list[Train], argv: Sequence[str]) -> None:
     """Several runs in one folder, each with its own; finished ones are kept, and the table marks what nobody ran."""
     if command.resume:
-        command.refuse_other_run("train")
+        command.check_resume("train")
         writer = runs.Writer.reopen(command.out or Path())
     else:
-        writer = command.new_run("train", argv)
+        writer = command.create_run("train", argv)
     with writer:
         places = [writer.path / "runs" / f"{job.algo}-{as_name(job.env)}-seed{job.seed}" for job in jobs]
         left = [(job, at) for job, at in zip(jobs, places, strict=True) if not finished(at)]
@@ -287,9 +278,8 @@ def finished(at: Path) -> bool:
 
 
 def as_local(job: Train) -> Train:
-    """The job as a run of one machine, of the class that other processes can import."""
-    parts: dict[str, Any] = {part.name: getattr(job, part.name) for part in dataclasses.fields(Train)}
-    return Train(**(parts | {"engine": "local", "address": ""}))
+    """The job as a run of one machine."""
+    return dataclasses.replace(job, engine="local", address="")
 
 
 def as_name(env: str) -> str:

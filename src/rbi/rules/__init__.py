@@ -12,18 +12,18 @@ from rbi.rules.linear import bcq, floor, greedy, max_ppo, max_reroute, max_tv, m
 from rbi.rules.types import BCQ, PPO, BackwardKL, Behavior, ForwardKL, Greedy, Reroute, Rule, TotalVariation, parse_rule
 
 __all__ = [
+    "BCQ",
     "PPO",
     "BackwardKL",
     "Behavior",
-    "BCQ",
     "ForwardKL",
     "Greedy",
     "Reroute",
     "Rule",
     "TotalVariation",
     "backward_kl",
-    "count_bounds",
     "bcq",
+    "count_bounds",
     "floor",
     "forward_kl",
     "greedy",
