@@ -1,4 +1,4 @@
-"""The part of docs/results.md on learning from a crowd, from whatever results are there."""
+"""Offline learning in docs/results.md, from raw results."""
 
 import json
 from pathlib import Path
@@ -12,20 +12,20 @@ from rbi.report.style import LINES, LOOK
 RESULTS = Path(__file__).parent / "results"
 
 SPEED_HEAD = """
-## Speed of learning from logs
+## Speed of offline learning
 
-Updates a second at batch 32 with the paper's networks (latent size 1024, batch norm), drawing and Adam included.
+Updates/s at batch size 32 with the paper's networks (hidden size 1024, batch norm), sampling and Adam included.
 """
 
 ROWS = {
     "beta": "beta alone",
     "q": "Q alone, Monte-Carlo",
-    "beta_and_q": "beta and Q, both in each update",
+    "beta_and_q": "beta and Q in each update",
     "dqfd": "DQfD",
     "bcq": "BCQ",
     "cql": "CQL",
-    "all_four_at_once": "all four learners at once, each",
-    "all_four_of_3_seeds_at_once": "all four of three seeds at once, each",
+    "all_four_at_once": "all four learners in parallel, each",
+    "all_four_of_3_seeds_at_once": "all four learners of three seeds in parallel, each",
     "bc": "d3rlpy's DiscreteBC",
     "double_dqn": "d3rlpy's DoubleDQN",
 }
@@ -36,30 +36,29 @@ FORWARD = [2 * m * k * n for m, k, n in ((400, 256, 32), (81, 512, 64), (49, 576
 OPERATIONS = 3 * sum(FORWARD) - FORWARD[0]  # a sample: forward, and backward without the input's own gradient
 
 GAMES_HEAD = f"""
-## Learning from a crowd
+## Learning from a population of players
 
-The paper's table of section 4, for crowds that are recorded on the spot: policies that Ape-X had at several ages, each
-with a manner of its own, and random ones. *P(below)* is the probability that a policy's mean is below that of the
-cloned behaviour; *not below* means that it loses less than {100 * MARGIN:.0f}%, and *above* that it loses nothing, with
-95% confidence. *IQM* is the mean of the middle half. The paper's crowd are people who play far better, its data are
-larger, and it learns for 1,562,500 updates; scores are not to be compared with its own, only how they stand to the
-clone's. In Montezuma's Revenge, where points are rare, the players are scripted: two thirds climb to the
-first key from most starts (`rbi data record climb`), with random actions now and then, the others are random. That run
+The paper's table of section 4 on populations recorded here: snapshots of one Ape-X run at several stages of training,
+each with its own perturbations, and random policies. *P(below)* is the probability that a policy's mean is below that
+of the cloned behaviour; *not below*: it loses less than {100 * MARGIN:.0f}%; *above*: it loses nothing, each with 95%
+confidence. The paper's players are people who score far higher, its data sets are larger and it trains for 1,562,500
+updates, so only the ratios to the clone compare. In Montezuma's Revenge the policies are scripted: two thirds climb to
+the first key from most starts (`rbi data record climb`) with occasional random actions, the rest are random; that run
 was on 2 cores, with one seed and fewer updates and episodes.
 """
 
 GAME_HEAD = """
 ### {game}
 
-![scores while learning](figures/offline-{name}.png)
+![learning curves](figures/offline-{name}.png)
 
-{crowd[players]} players, {crowd[all_episodes]} episodes, {crowd[steps]:,} steps; {updates:,} updates.
-Every row: {seeds}, {episodes} episodes in all; {told}. Points of the curves are means of {at_points} episodes.
+{population[policies]} policies, {population[all_episodes]} episodes, {population[steps]:,} steps; {updates:,} updates.
+Every row: {seeds}, {episodes} episodes in total; {protocol}. Points of the curves are means of {at_points} episodes.
 """
 
 
 def speed(results, measured_on):
-    """One table a machine."""
+    """One table per machine."""
     parts = [SPEED_HEAD]
     for result in results:
         lines = ["| | updates/s |", "|---|--:|"]
@@ -72,39 +71,28 @@ def speed(results, measured_on):
 
 
 def on_gpu(result):
-    """Where it stands to its aim."""
+    """The result on the GPU compared with its aim."""
     beta, critic, both = (result["ours"][name] for name in ("beta", "q", "beta_and_q"))
-    if min(beta, critic) >= GPU_AIM:
-        without, shared = result["without_gradients_beside"], result["with_gradients_beside"]
-        return (
-            f"\n**The aim is reached:** {GPU_AIM:,} updates a second of each alone. A learner that has the GPU for "
-            "itself computes its weights' gradients on a second stream, beside the way back (without: "
-            f"{without['beta']:,.0f} and {without['q']:,.0f}); several at once do better without (with it, three "
-            f"seeds of all four have {shared['all_four_of_3_seeds_at_once']:,.0f}). {result['remark']}"
-        )
+    verdict = "reached" if min(beta, critic) >= GPU_AIM else "not reached"
     return (
-        f"\n**The aim, {GPU_AIM:,} updates a second of each alone, is not reached**: {beta / GPU_AIM:.2f} and "
-        f"{critic / GPU_AIM:.2f} of it; learned beside each other both get {both:,.0f}. An update is about a "
-        "hundred kernels; the longest, cuDNN's gradients of the convolutions' weights, take a fifth of the time "
-        "(profiled once)."
+        f"\n**Aim {verdict}:** {GPU_AIM:,} updates/s of each alone (beta {beta:,.0f}, Q {critic:,.0f}; both in one update "
+        f"{both:,.0f}). {result.get('remark', '')}"
     )
 
 
 def beside_d3rlpy(result):
-    """How many times the peer, and how many times anybody could be."""
+    """The ratio to the peer, and the largest ratio that arithmetic allows."""
     beta, critic, both = (result["times"][name] for name in ("beta", "critic", "both"))
     monte_carlo = result["ours"]["q"] / result["d3rlpy"]["double_dqn"]
     limit = result["operations_limit"]
     most = limit / OPERATIONS / result["batch"]
     return (
-        f"\nBeside d3rlpy {result['d3rlpy_version']}: beta {beta:.1f} times DiscreteBC; Q from Monte-Carlo returns, "
-        f"the paper's critic, which asks no network about the next state, {monte_carlo:.1f} times DoubleDQN; a critic "
-        f"that does the same work as DoubleDQN, and CQL's penalty, {critic:.1f} times; beta and Q in one update "
-        f"{both:.1f} times both of theirs in turn. **The aim, 2 times each, is not reached by beta, nor by a critic at "
-        f"equal work.** Arithmetic bounds it: {limit / 1e9:.0f} GFLOP/s in a large product and "
-        f"{OPERATIONS / 1e6:.0f} MFLOP a sample leave room for {most:.0f} updates of one network a second, "
-        f"{most / result['d3rlpy']['bc']:.1f} times DiscreteBC. Two thirds of an update are products already, at four "
-        "fifths of that speed; the rest is Adam, batch norm, dropout and copies (profiled once)."
+        f"\nRatios to d3rlpy {result['d3rlpy_version']}: beta {beta:.1f} times DiscreteBC; Monte-Carlo Q, the paper's critic, "
+        f"which evaluates no next state, {monte_carlo:.1f} times DoubleDQN; a critic with DoubleDQN's work and CQL's "
+        f"penalty {critic:.1f} times; beta and Q in one update {both:.1f} times both of theirs in turn. **The aim, 2 times "
+        f"each, is {'reached' if min(beta, critic) >= 2 else 'not reached by all'}.** Arithmetic is the bound: "
+        f"{limit / 1e9:.0f} GFLOP/s in a large product and {OPERATIONS / 1e6:.0f} MFLOP per sample allow {most:.0f} updates/s "
+        f"of one network, {most / result['d3rlpy']['bc']:.1f} times DiscreteBC."
     )
 
 

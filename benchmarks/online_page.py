@@ -1,4 +1,4 @@
-"""The part of docs/results.md on iterative RL, from whatever results are there: engine speed, learning curves."""
+"""Online RL in docs/results.md (engine speed, learning curves), and docs/breakout.md (ablations), from raw results."""
 
 import json
 from pathlib import Path
@@ -15,149 +15,149 @@ RESULTS = Path(__file__).parent / "results"
 SPEED_HEAD = """
 ## Speed of the training engine
 
-Breakout, both networks of RBI learning, batch 128, sampling and new priorities included. *Bare emulator* is the same
-environments with random actions and nothing else to do, in the same run. *Alone* is the learner without environments.
+Breakout, both networks of RBI learning, batch size 128, sampling and priority updates included. *Bare emulator*: the
+same environments with random actions and nothing else, in the same run. *Learner alone*: updates without environments.
 """
 
 SPEED_AIM = """
-**Aims {verdict}:** at least 0.9 of the bare emulator at 1,000 updates a second or more at the same time, and 2,000
-updates a second alone, with the preset as it is (the first row). With half the players a group moves half as long, and
-more of the emulator's time is lost while its actions are chosen. The last rows are of before looking at pictures and
-the biases' sums had kernels of their own: what layer norm and shifts cost.
+**Aims {verdict}:** at least 0.9 of the bare emulator's steps/s together with 1,000 updates/s, and 2,000 updates/s of
+the learner alone, with the preset unchanged (first row). With half as many environments a group steps for half as long,
+so more of the emulator's time is lost while actions are computed. The last rows predate the kernels for preprocessing
+and bias gradients; they show the cost of layer norm and augmentation.
 """
 
 PEER_HEAD = """
-### Beside Stable-Baselines3 on 2 cores
+### Compared with Stable-Baselines3 on 2 cores
 
-Ape-X of ours without double Q-learning and DQN of Stable-Baselines3: same game, batch, states an update and duelling
-network, in one run. The aim, 3 times its steps a second, is not reached on these cores.
+Our Ape-X without double Q-learning against Stable-Baselines3's DQN: same game, batch size, states per update and
+duelling network, in one run. The aim, 3 times its steps/s, is not reached on these cores.
 """
 
 LEARNING_HEAD = """
 ## Learning Breakout
 
-![score while learning](figures/learning-breakout.png)
+![score during training](figures/learning-breakout.png)
 
-Score while learning: mean of the last 100 episodes of the players that explore least, quartiles shadowed; the picture
-has the first {drawn} rows of the table. The last columns are the final policy's, drawn from without exploration, no-op
-starts, sticky actions 0, 108,000 frames at most.
+Score during training: mean over the last 100 episodes of the low-epsilon environments, quartiles shaded; the figure
+shows the first {drawn} rows of the table. The last columns are the final policy, sampled without exploration: no-op
+starts, no sticky actions, at most 108,000 frames.
 """
 
-LEARNING_TELLS = """
-One seed each; seconds are counted once the games are made, which takes a minute for 512. **Aim reached:** well above
-100 within ten minutes. With `fast`, whose rate here falls over {updates:,} updates, RBI has 100 while learning after
-{hundred:.0f} seconds, and its policy after {seconds:.0f} seconds scores {played:.0f}. The long run, with 256 players
-and a slower engine, had 100 after {long_hundred:.0f} seconds, 300 after {long_three_hundred:.0f}, and {long_last:.0f}
-at the end. By updates it was ahead: {long_at:.0f} after 120,000, where 512 players have {at:.0f}. Players, states an
-update and how the rate falls differ, so that we do not know which of them it is. No run without shifted pictures got
-to 90, whatever else it changed.
+LEARNING_TEXT = """
+One seed each. Seconds are counted after the environments are made, which takes a minute for 512. **Aim reached:** well
+above 100 within ten minutes. The preset `fast`, with its learning rate decayed over {updates:,} updates, reaches 100
+during training after {hundred:.0f} s; its policy after {seconds:.0f} s scores {played:.0f}. The longest run, with 256
+environments, reached 100 after {long_hundred:.0f} s, 300 after {long_three_hundred:.0f} s and {long_last:.0f} at the
+end. At equal updates it was ahead ({long_at:.0f} after 120,000, against {at:.0f} with 512 environments); the number of
+environments, states per update and learning-rate decay all differ, so the cause is unknown. No run without augmentation
+reached 90. [What limited Breakout](breakout.md) has the ablations.
 
-**Beside Ape-X** (the same preset, budget and seed; no pi-net, greedy actors, double Q-learning) RBI is behind in this
-game: {played:.0f} ({played_low:.0f} to {played_high:.0f}) against {peer:.0f} ({peer_low:.0f} to {peer_high:.0f}) after
-{updates:,} updates.
+**Compared with Ape-X** (same preset, budget and seed; no policy network, greedy actors, double Q-learning) RBI is behind
+in this game: {played:.0f} ({played_low:.0f} to {played_high:.0f}) against {peer:.0f} ({peer_low:.0f} to {peer_high:.0f})
+after {updates:,} updates.
 
-What was in the way took long to find, so it is told here.
+The policy of the longest run was evaluated on a CPU, since the run itself was stopped by its time limit.
+"""
 
-- *Pictures learned by heart.* A network that sees a state again and again can tell what came of it by what is nowhere
-  else: the score at the top, the bricks that are left. With layer norm and without shifts, after 159,000 updates, the
-  error (three-step, mean absolute, drawn by priority) was 0.15 on the replay's states, and 0.31 on those of fresh games
-  of the same policy; from its hidden layer a linear map found the ball's distance from the paddle as badly (19 pixels)
-  as from that of a network that had learned nothing (17). Moving each drawn picture by up to 4 pixels at random
-  (`--learner.shift 4`), as others do where data is short, makes it new each time. With it the two errors are 0.40 and
-  0.42, and the distance is found to 14 pixels (all looked at once: 5,600 states, and 2,970 for the map). At 108,000
-  updates the score is {shifted:.0f} with it (256 players), and was {unshifted:.0f} without (64). The last table shows
-  it without RL. We have no run of shifts alone.
-- *Layer norm* makes convolutions learn to see in a fraction of the batches: the table before the last. By itself it did
-  not help: that network learns by heart as well.
-- *It was not* how many steps a player has taken, as we thought when 256 and 512 players gave the same score at equal
-  steps a player: 64 players learned no faster.
-- *Adam's epsilon.* The paper's optimiser has 0.00015, but the gradients of a mean Huber loss on clipped rewards are far
-  smaller (median of their root mean square 0.000003, looked at once after 100 updates), so that Adam becomes plain
-  gradient descent with a tiny step. With 1e-8 RBI had two and a half to three times the score around 120,000 updates.
-  `fast` takes 1e-8, `paper` keeps 0.00015.
-- *What advantages are centred by.* Centred by the policy, as the paper has it, Q learned slower than centred by their
-  mean: the table below. `fast` takes the mean, `paper` the policy.
-- *Nor was it*, by the tables below, the replay's size, the target network, the draw, the bootstrap's policy, the place
-  of the improvement, the length of returns, frames from before a lost life, or the learning rate; nor bfloat16, which
-  changes none of Q's favourite actions in 600 states, nor the policy's own noise (the policy 45, its favourite actions
-  alone 46, those of Q 42, 12 games each, after 110,000 updates).
-- *Beside DQN elsewhere:* Stable-Baselines3's is reported with 103 after 2.6 million states and 148 after 10 (its pull
-  request 28, while exploring), OpenAI's with 131 and RLlib's with 123 after 10 (rl-baselines-zoo, issue 49); others are
-  stuck near 50 with priorities and duelling (rlpyt, issue 96).
+BREAKOUT_HEAD = """# What limited the score on Breakout
 
-The long run was stopped by a limit on its time before its games were played; its policy's games, in the last columns,
-were played on a processor.
+Drawn by `make results` from the raw JSON in [benchmarks/results](../benchmarks/results); do not edit by hand. Final
+scores are in [results](results.md#learning-breakout). Every run here is one seed.
+
+## Summary
+
+| suspect | finding |
+|---|---|
+| memorised images | **the cause.** Without augmentation networks fit the replay buffer and do not generalise; random shifts of up to 4 pixels (`--learner.augmentation 4`) fix it |
+| Adam's epsilon | the paper's 0.00015 exceeds typical gradients (median RMS 0.000003 after 100 updates, one measurement), so Adam degenerates to gradient descent with a tiny step. With 1e-8 RBI had 2.5 to 3 times the score around 120,000 updates. `fast` uses 1e-8, `paper` keeps 0.00015 |
+| advantage baseline | subtracting the mean learns faster than subtracting the policy's expectation, as the paper does. `fast` uses the mean, `paper` the policy |
+| layer norm | speeds up learning from images (see below), but does not help without augmentation: that network memorises as well |
+| replay capacity, target network, prioritisation, bootstrap policy, where the rule is applied, n, frames from before a lost life, learning rate | no large effect (tables below) |
+| number of environments | no: 64 environments learned no faster than 256 or 512 at equal steps per environment |
+| bfloat16 | no: it changes none of Q's greedy actions in 600 states |
+| the policy's own randomness | no: after 110,000 updates the policy scored 45, its mode 46, Q's greedy actions 42 (12 games each) |
+
+**Generalisation, measured once.** With layer norm and without augmentation, after 159,000 updates, the mean absolute
+3-step TD error was 0.15 on the replay buffer and 0.31 on new games of the same policy (5,600 states). A linear
+probe on the hidden layer located the ball relative to the paddle to 19 pixels, no better than on an untrained network
+(17; 2,970 states). With augmentation the errors were 0.40 and 0.42 and the probe's error 14 pixels. At 108,000 updates
+the score during training was {shifted:.0f} with augmentation (256 environments) and {unshifted:.0f} without (64). There is no
+run with augmentation but without layer norm.
+
+**DQN elsewhere.** Stable-Baselines3 reports 103 after 2.6 million states and 148 after 10 million (pull request 28,
+with exploration), OpenAI Baselines 131 and RLlib 123 after 10 million (rl-baselines-zoo, issue 49); others report about
+50 with prioritisation and duelling (rlpyt, issue 96).
 """
 
 ABLATION_HEAD = """
-### What changes it early: {updates:,} updates
+## Ablations: {updates:,} updates
 
-{base}. Breakout, {players} players, one seed. Score while learning at the end, and the entropy
-of the policy that actors follow.
+{base}. {num_envs} environments. Score during training at the end, and the entropy of the actors' policy.
 
 | variant | score | quartiles | entropy |
 |---|--:|--:|--:|"""
 
-SIGHT_HEAD = """
-### Memory in place of pictures, and how fast networks see
+RAM_HEAD = """
+## Learning from RAM instead of images
 
-The same actors, learner and replay, shown ball, paddle and bricks from the emulator's memory in place of pictures
-(hidden layers of 256, learning rate 0.00025), on a core each: score while learning.
+The same actors, learner and replay with ball, paddle and bricks read from the emulator's RAM (hidden layers of 256,
+learning rate 0.00025), one core each: score during training.
 
-| updates | million states | with priorities | uniform draw |
+| updates | million states | prioritised | uniform |
 |--:|--:|--:|--:|"""
 
-TAUGHT_HEAD = """
-And convolutions as in `rbi train`, taught where ball and paddle are by {lessons} batches of 64 states: root mean square
-errors in a game that was not shown, in the numbers that the emulator's memory has, about a pixel of its screen of
-160 x 210 each. One seed each.
+REGRESSION_HEAD = """
+## How fast convolutions learn to locate objects
 
-| network | learning rate | ball, across | ball, down | paddle |
+The convolutional trunk of `rbi train`, trained to regress the positions of ball and paddle on {batches} batches of 64
+states: root mean square error on a test game, in pixels of the emulator's 160 x 210 screen.
+
+| network | learning rate | ball x | ball y | paddle |
 |---|--:|--:|--:|--:|"""
-KINDS = {"plain": "as it is", "he": "weights drawn as He et al. do", "layer norm": "layer norm before each relu"}
+NETWORKS = {"plain": "default", "he": "He initialisation", "layer norm": "layer norm before each ReLU"}
 
-HEART_HEAD = """
-### What held it: games learned by heart
+MEMORISATION_HEAD = """
+## Memorisation without RL
 
-{games} games of a policy that had stopped at 66 points, shown to networks as in `rbi train` that learn what came of
-each moment: how much of its variance they explain (1: all; below 0: worse than the mean), in those games and in
-{held_out} others, after {passes} passes over {states:,} states (learning rate {rate:g}). One seed each.
+Networks are trained to predict returns on {games} games of a policy that had plateaued at 66 points: explained variance
+(1 is perfect, 0 is the mean) on those games and on {test_games} test games, after {passes} passes over {states:,} states
+(learning rate {learning_rate:g}).
 
-| network | in games it was shown | in others |
+| network | training games | test games |
 |---|--:|--:|"""
-NORMS = {"none": "as it is", "layer": "layer norm"}
+NORMS = {"none": "no norm", "layer": "layer norm"}
 
-FAST = "Base: RBI as in the preset `fast` before it had layer norm and shifts, learning rate 0.0001"
+FAST = "Base: RBI, preset `fast` before it had layer norm and augmentation, learning rate 0.0001"
 BASES = {
-    30_000: "Base: RBI, advantages centred by the policy",
+    30_000: "Base: RBI, advantages relative to the policy's expectation",
     40_000: FAST,
-    56_000: FAST + ", but with 8 states an update in place of 16",
+    56_000: FAST + ", 8 states per update instead of 16",
     110_000: FAST,
 }
 VARIANTS = {
     "base": "base",
-    "unshifted": "pictures not shifted",
-    "without-norm": "without layer norm",
-    "plain": "neither, learning rate 0.0001 that stays",
-    "pi": "advantages centred by the policy",
-    "replay250k": "replay of 250,000 states",
-    "fresh": "64 states an update, batch 256, learning rate 0.0005, replay of 250,000 states",
+    "unshifted": "no augmentation",
+    "without-norm": "no layer norm",
+    "plain": "no layer norm, no augmentation, constant learning rate 0.0001",
+    "pi": "advantage baseline: policy",
+    "replay250k": "replay capacity 250,000",
+    "fresh": "64 states per update, batch size 256, learning rate 0.0005, replay capacity 250,000",
     "apex": "Ape-X",
-    "mean": "advantages centred by their mean",
-    "rate2.5": "learning rate 0.00025 in place of 0.0001",
-    "rate2.5-learner": "learning rate 0.00025, improvement in the learner",
+    "mean": "advantage baseline: mean",
+    "rate2.5": "learning rate 0.00025",
+    "rate2.5-learner": "learning rate 0.00025, rule applied in the learner",
     "uniform": "uniform replay",
-    "net": "bootstraps with the pi-net's policy",
+    "net": "bootstraps with the policy network",
     "apex-rate2.5": "Ape-X, learning rate 0.00025",
-    "learner": "improvement in the learner",
+    "learner": "rule applied in the learner",
     "greedy.3": "c_greedy 0.3",
-    "nowpi": "without w^pi",
-    "replay128k": "replay of 128,000 states",
-    "target200": "target renewed every 200 updates",
-    "target200-anneal": "the same, learning rate falling from 0.0002 to 0.00001",
-    "n10": "returns of 10 steps",
-    "lives": "stack begins anew at a lost life (not in the code)",
-    "lives-n10-greedy.3": "stack begins anew, returns of 10 steps, c_greedy 0.3",
+    "nowpi": "no policy weighting w^pi",
+    "replay128k": "replay capacity 128,000",
+    "target200": "target update interval 200",
+    "target200-anneal": "target update interval 200, learning rate decayed from 0.0002 to 0.00001",
+    "n10": "10-step returns",
+    "lives": "frame stack reset at a lost life (not in the code)",
+    "lives-n10-greedy.3": "frame stack reset at a lost life, 10-step returns, c_greedy 0.3",
 }
 
 
@@ -172,66 +172,64 @@ def ablation(result, measured_on):
     return "\n".join([*lines, "", measured_on(result)])
 
 
-def obs_spec(result, measured_on):
-    """RBI without the need to see, and how well convolutions see."""
-    lines = [SIGHT_HEAD]
-    pairs = list(zip(result["from_memory"]["priorities"], result["from_memory"]["uniform"], strict=True))
+def ram_observations(result, measured_on):
+    """RBI on observations from RAM, and how fast convolutions learn positions."""
+    lines = [RAM_HEAD]
+    pairs = list(zip(result["from_ram"]["priorities"], result["from_ram"]["uniform"], strict=True))
     for one, other in pairs[len(pairs) % 4 + 3 :: 4]:
         cells = [f"{one['updates']:,}", f"{one['states'] / 1e6:.2f}", f"{one['score']:.1f}", f"{other['score']:.1f}"]
         lines.append("| " + " | ".join(cells) + " |")
-    lines.append(TAUGHT_HEAD.format(lessons=result["taught"][0]["curve"][-1]["lessons"]))
-    for pupil in result["taught"]:
-        last = pupil["curve"][-1]
-        cells = [
-            KINDS[pupil["kind"]],
-            f"{pupil['rate']:g}",
-            *(f"{last[k]:.1f}" for k in ("ball_x", "ball_y", "paddle")),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", f"{measured_on(result)} ({result['remark']})"])
+    lines.append(REGRESSION_HEAD.format(batches=result["regression"][0]["curve"][-1]["batches"]))
+    for row in result["regression"]:
+        last = row["curve"][-1]
+        errors = [f"{last[k]:.1f}" for k in ("ball_x", "ball_y", "paddle")]
+        lines.append("| " + " | ".join([NETWORKS[row["network"]], f"{row['learning_rate']:g}", *errors]) + " |")
+    remark = f" ({result['remark']})" if "remark" in result else ""
+    return "\n".join([*lines, "", measured_on(result) + remark])
 
 
-def by_heart(result, measured_on):
-    """What networks understand of games, and what they only know."""
-    first = result["taught"][0]
+def memorisation(result, measured_on):
+    """Explained variance on training and test games."""
+    first = result["networks"][0]
     head = {"passes": first["curve"][-1]["passes"], "states": first["states"]}
-    lines = [HEART_HEAD.format(**head, **{k: result[k] for k in ("games", "held_out", "rate")})]
-    for pupil in result["taught"]:
-        last = pupil["curve"][-1]
-        name = NORMS[pupil["norm"]] + (f", pictures shifted by up to {pupil['shift']} pixels" if pupil["shift"] else "")
-        lines.append(f"| {name} | {last['shown']:.2f} | {last['held_out']:.2f} |")
+    lines = [MEMORISATION_HEAD.format(**head, **{k: result[k] for k in ("games", "test_games", "learning_rate")})]
+    for row in result["networks"]:
+        last = row["curve"][-1]
+        name = NORMS[row["norm"]]
+        name += f", augmentation {row['augmentation']} pixels" if row["augmentation"] else ""
+        lines.append(f"| {name} | {last['train']:.2f} | {last['test']:.2f} |")
     return "\n".join([*lines, "", measured_on(result)])
 
 
 def engine_speed(results, measured_on):
-    lines = ["| algorithm, otherwise than `fast` | players | states an update | steps/s | of the bare emulator |"]
-    lines[0] += " updates/s | alone, updates/s |"
+    lines = ["| algorithm, changes to `fast` | environments | states per update | steps/s | of the bare emulator |"]
+    lines[0] += " updates/s | learner alone, updates/s |"
     lines += ["|---|--:|--:|--:|--:|--:|--:|"]
     for result in results:
         for r in result["rows"]:
             change = "" if r["variant"] == "base" else f", {VARIANTS[r['variant']]}"
-            cells = [NAMES[r["algo"]] + change, str(r["players"]), f"{r['states_per_update']:g}"]
+            cells = [NAMES[r["algo"]] + change, str(r["num_envs"]), f"{r['states_per_update']:g}"]
             cells += [f"{r['steps_per_second']:,.0f}", f"{of_the_bare_emulator(result, r):.2f}"]
             cells += [f"{r['updates_per_second']:,.0f}", f"{r['learner_alone_updates_per_second']:,.0f}"]
             lines.append("| " + " | ".join(cells) + " |")
-    told = [
-        f"\nBare emulator with {result['players']} players: {result['bare_emulator_steps_per_second']:,.0f} steps/s "
+    notes = [
+        f"\nBare emulator with {result['num_envs']} environments: {result['bare_emulator_steps_per_second']:,.0f} steps/s "
         f"before, {result['bare_emulator_again']:,.0f} after; ratios are to their mean. {measured_on(result)}"
         for result in results
     ]
     own = speed_of_preset(results)
     reached = own["of"] >= 0.9 and own["updates_per_second"] >= 1000 and own["learner_alone_updates_per_second"] >= 2000
     return "\n".join(
-        [SPEED_HEAD, *lines, SPEED_AIM.rstrip().format(verdict="reached" if reached else "not reached"), *told]
+        [SPEED_HEAD, *lines, SPEED_AIM.rstrip().format(verdict="reached" if reached else "not reached"), *notes]
     )
 
 
 def speed_of_preset(results):
-    """The row of the preset as it is."""
-    pace = plan("fast", results[0]["game"], "rbi").schedule
-    wanted = ("rbi", "base", pace.num_envs, pace.states_per_update)
+    """The row of the unchanged preset."""
+    schedule = plan("fast", results[0]["game"], "rbi").schedule
+    wanted = ("rbi", "base", schedule.num_envs, schedule.states_per_update)
     rows = [row | {"of": of_the_bare_emulator(result, row)} for result in results for row in result["rows"]]
-    return next(r for r in rows if (r["algo"], r["variant"], r["players"], r["states_per_update"]) == wanted)
+    return next(r for r in rows if (r["algo"], r["variant"], r["num_envs"], r["states_per_update"]) == wanted)
 
 
 def of_the_bare_emulator(result, row):
@@ -240,7 +238,7 @@ def of_the_bare_emulator(result, row):
 
 
 def peer_speed(result, measured_on):
-    lines = ["| states an update, batch | ours, steps/s | SB3, 1 environment | SB3, 8 | times SB3, 1 | times SB3, 8 |"]
+    lines = ["| states per update, batch size | rbi, steps/s | SB3, 1 environment | SB3, 8 | ratio, 1 | ratio, 8 |"]
     lines += ["|---|--:|--:|--:|--:|--:|"]
     for r in result["rows"]:
         cells = [f"{r['states_per_update']:g}, {r['batch']}", f"{r['steps_per_second']:,.0f}"]
@@ -249,13 +247,13 @@ def peer_speed(result, measured_on):
         lines.append("| " + " | ".join(cells) + " |")
     peak = result["rows"][0]["multiply_adds_limit"]
     limit = peak / dqn_operations() * result["rows"][0]["states_per_update"] / result["rows"][0]["batch"]
-    told = (
-        f"\nAt DQN's own ratio, 4 states and a batch of 32, the arithmetic alone bounds this: the cores do "
-        f"{peak / 1e9:.0f} GFLOP/s in a large float32 product (they have no fast shorter format), and DQN's work is "
-        f"{dqn_operations() / 1e6:.0f} MFLOP a sample, so that nothing can pass {limit:,.0f} steps/s there, "
+    bound = (
+        f"\nAt DQN's ratio, 4 states per update and batch size 32, arithmetic is the bound: these cores reach "
+        f"{peak / 1e9:.0f} GFLOP/s in a large float32 product and have no faster short format; DQN needs "
+        f"{dqn_operations() / 1e6:.0f} MFLOP per sample. The limit is {limit:,.0f} steps/s, "
         f"{limit / result['rows'][0]['sb3_1']['steps_per_second']:.1f} times Stable-Baselines3. "
     )
-    return "\n".join([PEER_HEAD, *lines, told + measured_on(result)])
+    return "\n".join([PEER_HEAD, *lines, bound + measured_on(result)])
 
 
 def dqn_operations():
@@ -266,63 +264,65 @@ def dqn_operations():
 
 
 def learned(results):
-    lines = [
-        "| algorithm | otherwise than `fast` | updates | million frames | seconds | while learning | mean | median |"
-    ]
+    lines = ["| algorithm | changes to `fast` | updates | million frames | seconds | training score | mean | median |"]
     lines += ["|---|---|--:|--:|--:|--:|--:|--:|"]
     for r in results:
         last, played = r["curve"][-1], r["evaluation"]
-        cells = [f"{NAMES[r['algo']]}, seed {r['seed']}", ", ".join(otherwise(r)), f"{updates_of(r):,}"]
-        cells += [f"{4 * last['states'] / 1e6:.1f}", f"{r['seconds']:,.0f}"]
-        cells += [f"{last['score']:.1f}"]
+        cells = [f"{NAMES[r['algo']]}, seed {r['seed']}", ", ".join(changes(r)), f"{updates_of(r):,}"]
+        cells += [f"{4 * last['states'] / 1e6:.1f}", f"{r['seconds']:,.0f}", f"{last['score']:.1f}"]
         if played:
             low, high = played["interval"]
             cells += [f"{played['mean']:.1f} ({low:.1f} to {high:.1f})", f"{played['median']:.1f}"]
         else:
-            cells += ["not played", ""]
+            cells += ["not evaluated", ""]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def otherwise(result):
-    """In what a run differs from the preset, in a few words each."""
+def changes(result):
+    """The settings in which a run differs from the preset `fast`, in words."""
     preset = plan("fast", result["env"], result["algo"])
-    learner, pace = result["settings"]["learner"], result["settings"]["pace"]
+    learner, schedule = result["settings"]["learner"], result["settings"]["schedule"]
     found = []
-    if pace.get("norm", "none") != preset.schedule.norm:
+    if schedule.get("norm", "none") != preset.schedule.norm:
         found.append("no norm")
-    if learner.get("shift", 0) != preset.learner.augmentation:
-        found.append("no shift")
+    if learner.get("augmentation", 0) != preset.learner.augmentation:
+        found.append("no augmentation")
     if learner["learning_rate"] != preset.learner.learning_rate:
-        found.append(f"rate {learner['learning_rate']:g}")
-    span = 0.0 if learner.get("final_rate", 1.0) == 1 else pace["updates"]
-    if learner.get("shift") and span != preset.schedule.updates:
-        found.append(f"rate falls over {span:,}")
+        found.append(f"learning rate {learner['learning_rate']:g}")
+    decay = 0 if learner.get("final_lr_fraction", 1.0) == 1 else schedule["updates"]
+    if learner.get("augmentation") and decay != preset.schedule.updates:
+        found.append(f"decay over {decay:,} updates")
     if learner["adam_epsilon"] != preset.learner.adam_epsilon:
-        found.append(f"epsilon {learner['adam_epsilon']:g}")
-    if result["algo"] == "rbi" and learner["centres"] != preset.learner.advantage_baseline:
-        found.append("centred by the policy")
-    if (states := result["settings"]["replay"]["states"]) != preset.replay.capacity:
-        found.append(f"replay {states:,}")
-    if pace["players"] != preset.schedule.num_envs:
-        found.append(f"{pace['players']} players")
-    if pace["states_per_update"] != preset.schedule.states_per_update:
-        found.append(f"{pace['states_per_update']:g} states an update")
+        found.append(f"Adam epsilon {learner['adam_epsilon']:g}")
+    if result["algo"] == "rbi" and learner["advantage_baseline"] != preset.learner.advantage_baseline:
+        found.append("advantage baseline: policy")
+    if (capacity := result["settings"]["replay"]["capacity"]) != preset.replay.capacity:
+        found.append(f"replay {capacity:,}")
+    if schedule["num_envs"] != preset.schedule.num_envs:
+        found.append(f"{schedule['num_envs']} environments")
+    if schedule["states_per_update"] != preset.schedule.states_per_update:
+        found.append(f"{schedule['states_per_update']:g} states per update")
     return found
 
 
-def as_preset(result):
-    """Whether a run is the preset's, or a shorter one."""
-    return all(change.startswith("rate falls") for change in otherwise(result))
+def is_preset(result):
+    """True for the preset itself or a shorter run of it."""
+    return all(change.startswith("decay over") for change in changes(result))
 
 
-def told_of(results):
-    """What came of the preset, beside its peer, and what was found on the way to it."""
-    own, peer = (next(r for r in results if r["algo"] == algo and as_preset(r)) for algo in ("rbi", "apex"))
-    unshifted = next(r for r in results if r["algo"] == "rbi" and otherwise(r)[:1] == ["no shift"])
-    long = max((r for r in results if r["settings"]["learner"].get("shift")), key=updates_of)
+def shifted_and_unshifted(results):
+    """The longest run with augmentation, and the run that differs by its absence."""
+    long = max((r for r in results if r["settings"]["learner"].get("augmentation")), key=updates_of)
+    return long, next(r for r in results if r["algo"] == "rbi" and changes(r)[:1] == ["no augmentation"])
+
+
+def learning_text(results):
+    """The preset's result, compared with Ape-X and the longest run."""
+    own, peer = (next(r for r in results if r["algo"] == algo and is_preset(r)) for algo in ("rbi", "apex"))
+    long, _ = shifted_and_unshifted(results)
     assert updates_of(own) == updates_of(peer)
-    return LEARNING_TELLS.format(
+    return LEARNING_TEXT.format(
         hundred=reached(own, 100),
         seconds=own["seconds"],
         updates=updates_of(own),
@@ -333,8 +333,6 @@ def told_of(results):
         long_last=long["curve"][-1]["score"],
         long_at=score_at(long, 120_000),
         at=score_at(own, 120_000),
-        shifted=score_at(long, 108_000),
-        unshifted=score_at(unshifted, 108_000),
     )
 
 
@@ -345,31 +343,31 @@ def played(result, name):
 
 
 def score_at(result, updates):
-    """The score while learning nearest to so many updates."""
+    """The training score nearest to a number of updates."""
     return min(result["curve"], key=lambda p: abs(p["updates"] - updates))["score"]
 
 
 def reached(result, score):
-    """Seconds until the score while learning was so high."""
+    """Seconds until the training score reached a value."""
     return next(p["seconds"] for p in result["curve"] if (p["score"] or 0) >= score)
 
 
 def updates_of(result):
-    return result.get("updates", result["settings"]["pace"]["updates"])
+    return result.get("updates", result["settings"]["schedule"]["updates"])
 
 
 def learning_results():
-    """The preset's own run first, then those that differ, the longest first."""
+    """The preset's run first, then the variants, longest first."""
     found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("learning-breakout-*.json"))]
-    return sorted(found, key=lambda r: (r["algo"] != "rbi", len(otherwise(r)), -updates_of(r), r["seed"]))
+    return sorted(found, key=lambda r: (r["algo"] != "rbi", len(changes(r)), -updates_of(r), r["seed"]))
 
 
 def engine_results(load):
     return [found for kind in ("512", "256", "256-variants") if (found := load(f"engine-cuda-{kind}.json"))]
 
 
-def iterative_part(load, measured_on):
-    """Markdown of everything that has been measured."""
+def online_part(load, measured_on):
+    """The sections of docs/results.md."""
     parts = []
     if cuda := engine_results(load):
         parts.append(engine_speed(cuda, measured_on))
@@ -377,21 +375,20 @@ def iterative_part(load, measured_on):
         parts.append(peer_speed(cpu, measured_on))
     if results := learning_results():
         commands = "\n".join(f"- {measured_on(r)}" for r in results)
-        parts += [
-            LEARNING_HEAD.format(drawn=min(len(LINES), len(results))),
-            learned(results),
-            told_of(results),
-            commands,
-        ]
-    for size in ("", "-40k", "-56k", "-110k"):
-        name = f"ablation-breakout{size}.json"
-        if variants := load(name):
-            parts.append(ablation(variants, measured_on))
-    if seen := load("sight-breakout.json"):
-        parts.append(obs_spec(seen, measured_on))
-    if known := load("by-heart-breakout.json"):
-        parts.append(by_heart(known, measured_on))
+        head = LEARNING_HEAD.format(drawn=min(len(LINES), len(results)))
+        parts += [head, learned(results), learning_text(results), commands]
     return parts
+
+
+def breakout_page(load, measured_on):
+    """docs/breakout.md."""
+    long, unshifted = shifted_and_unshifted(learning_results())
+    scores = {"shifted": score_at(long, 108_000), "unshifted": score_at(unshifted, 108_000)}
+    parts = [BREAKOUT_HEAD.format(**scores).rstrip()]
+    parts.append(memorisation(load("memorisation-breakout.json"), measured_on))
+    parts += [ablation(load(f"ablation-breakout{size}.json"), measured_on) for size in ("", "-40k", "-56k", "-110k")]
+    parts.append(ram_observations(load("ram-observations-breakout.json"), measured_on))
+    return "\n".join(parts) + "\n"
 
 
 def draw_learning(path):
@@ -401,11 +398,11 @@ def draw_learning(path):
         for look, r in zip(LINES, learning_results(), strict=False):
             points = [p for p in r["curve"] if p["score"] is not None]
             frames = np.array([4 * p["states"] / 1e6 for p in points])
-            name = ": ".join(filter(None, [NAMES[r["algo"]], ", ".join(otherwise(r))]))
+            name = ": ".join(filter(None, [NAMES[r["algo"]], ", ".join(changes(r))]))
             panel.plot(frames, [p["score"] for p in points], label=name, **look)
             low, high = ([p[k] for p in points] for k in ("score_low", "score_high"))
             panel.fill_between(frames, low, high, color=look["color"], alpha=0.13, linewidth=0)
-        panel.set(xlabel="million frames", ylabel="score while learning")
-        panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), title="preset fast, and what differs from it")
+        panel.set(xlabel="million frames", ylabel="score during training")
+        panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), title="preset fast and its variants")
         figure.savefig(path, dpi=130)
         plt.close(figure)

@@ -1,4 +1,4 @@
-"""How all benchmarks measure: warm up, repeat, take the median; wait for the device where there is one."""
+"""Timing shared by all benchmarks: warm up, repeat, take the median; synchronise with the GPU where there is one."""
 
 import os
 import platform
@@ -44,10 +44,10 @@ def seconds_on_device(call, budget):
 
 
 def machine(commit=None):
-    """What was measured on: written into every result."""
+    """The machine that a result was measured on."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
-        "processor": processor(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "gpu": gpu,
         "versions": {"rbi": __version__, "torch": torch.__version__, "numpy": np.__version__},
@@ -55,13 +55,13 @@ def machine(commit=None):
     }
 
 
-def processor():
-    """The processor's name as `lscpu` tells it, or the architecture."""
+def cpu_name():
+    """The CPU's name from `lscpu`, or the architecture."""
     try:
-        told = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in told.splitlines() if line.startswith("Model name")]
+    names = [line.split(":", 1)[1].strip() for line in output.splitlines() if line.startswith("Model name")]
     return names[0] if names else platform.machine()
 
 
