@@ -11,8 +11,8 @@ REPAIRS_HEAD = """
 ## Repairs of the human data
 
 The paper's human data cannot be downloaded here. Games were recorded in its format with every known defect injected and
-the ground truth kept (tests/fixtures): rewards and actions delayed by 0 to 4 frames instead of 2, blanked life icons, the
-other simulator's palette, screens that drift from the text, wrong final scores, duplicates, truncated files. What the
+the ground truth kept (tests/fixtures): rewards and actions delayed by 0 to 4 frames instead of 2, blanked life icons,
+the other simulator's palette, screens that drift from the text, wrong final scores, duplicates, truncated files. What the
 importer recovers, compared with the console's RAM:
 """
 
@@ -60,8 +60,8 @@ def sampler(result, measured_on):
         lines.append("| " + " | ".join(cells) + " |")
     m, megabyte = result["memory"], 2**20
     memory = (
-        f"\nMemory: {m['batches']:,} batches of 32 from a store of {m['store_bytes'] / megabyte:,.0f} MiB with a limit of "
-        f"{m['allowed_bytes'] / megabyte:,.0f} MiB; peak use in each tenth of the run "
+        f"\nMemory: {m['batches']:,} batches of 32 from a store of {m['store_bytes'] / megabyte:,.0f} MiB with a limit "
+        f"of {m['allowed_bytes'] / megabyte:,.0f} MiB; peak use in each tenth of the run "
         f"{min(m['taken_bytes']) / megabyte:,.0f} to {max(m['taken_bytes']) / megabyte:,.0f} MiB. "
     )
     return "\n".join([SAMPLER_HEAD, *lines, memory + measured_on(result)])

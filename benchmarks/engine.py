@@ -1,7 +1,7 @@
 """How fast actors and learner run together, as ratios to the bare emulator and to Stable-Baselines3's DQN.
 
-python -m benchmarks.engine                     on this machine's GPU, or on its processor where there is none
-python -m benchmarks.engine --peer PYTHON       beside Stable-Baselines3, which that interpreter can import
+python -m benchmarks.engine                     on the GPU, or on the CPU where there is none
+python -m benchmarks.engine --peer PYTHON       compared with Stable-Baselines3, which that interpreter can import
 """
 
 import argparse
@@ -26,40 +26,40 @@ from rbi.online.engine import LocalEngine
 
 RESULTS = Path(__file__).parent / "results"
 GAME = "ALE/Breakout-v5"
-PLAYERS_ON_CPU = 128
-WORK = ((4, 32), (16, 128), (256, 128))  # states an update and batch: DQN's, about our preset's, the paper's
+NUM_ENVS_ON_CPU = 128
+WORK = ((4, 32), (16, 128), (256, 128))  # states per update and batch size: DQN's, about the preset's, the paper's
 
 
-def bare_emulator(worlds, seconds):
-    """Steps a second with random actions, in the same two groups that take turns, and nothing else to do."""
+def bare_emulator(envs, seconds):
+    """Steps/s with random actions in the same two alternating groups, and nothing else."""
     draw = np.random.default_rng(0)
-    for group, world in enumerate(worlds):
-        world.reset(group * world.num_envs)
-        world.send(draw.integers(world.num_actions, size=world.num_envs))
+    for group, env in enumerate(envs):
+        env.reset(group * env.num_envs)
+        env.send(draw.integers(env.num_actions, size=env.num_envs))
     tick, steps, start = 0, 0, None
     while start is None or time.perf_counter() - start < seconds:
         if tick == 2 * GROUPS:
             start, steps = time.perf_counter(), 0
-        world = worlds[tick % GROUPS]
-        world.recv()
-        world.send(draw.integers(world.num_actions, size=world.num_envs))
-        steps += world.num_envs
+        env = envs[tick % GROUPS]
+        env.recv()
+        env.send(draw.integers(env.num_actions, size=env.num_envs))
+        steps += env.num_envs
         tick += 1
     took = time.perf_counter() - start
-    come_to_rest(worlds)
+    drain(envs)
     return steps / took
 
 
-def come_to_rest(worlds):
-    """Let environments finish the steps they are in, so that they can be used again: making them takes long."""
-    for world in worlds:
-        if world.pending:
-            world.recv()
+def drain(envs):
+    """Receive pending steps, so that the environments can be reused: making them takes long."""
+    for env in envs:
+        if env.pending:
+            env.recv()
 
 
-def started(whole, device, worlds):
-    """An engine that has filled its replay far enough to learn."""
-    engine = LocalEngine(whole, 0, device, worlds)
+def started(config, device, envs):
+    """An engine that has collected enough states to learn."""
+    engine = LocalEngine(config, 0, device, envs)
     ticks = engine.ticks()
     while not engine.learner.updates:
         next(ticks)
@@ -67,7 +67,7 @@ def started(whole, device, worlds):
 
 
 def together(engine, ticks, seconds):
-    """Steps and updates a second while acting and learning."""
+    """Steps/s and updates/s while acting and learning."""
     engine.settle()
     states, updates, start = engine.states, engine.learner.updates, time.perf_counter()
     while time.perf_counter() - start < seconds:
@@ -78,7 +78,7 @@ def together(engine, ticks, seconds):
 
 
 def alone(engine, seconds):
-    """Updates a second of the learner, with sampling and new priorities."""
+    """Updates/s of the learner alone, with sampling and priority updates."""
     calls, rounds = engine.calls, 0
     engine.settle()
     start = time.perf_counter()
@@ -90,19 +90,19 @@ def alone(engine, seconds):
     return rounds * engine.plan.learner.updates_per_sample / (time.perf_counter() - start)
 
 
-def measured(whole, device, worlds, bare, seconds, change="base"):
+def measured(config, device, envs, bare, seconds, change="base"):
     """One row: acting and learning together, and the learner alone."""
-    engine, ticks = started(whole, device, worlds)
-    together(engine, ticks, seconds / 4)  # caches and clocks settle
+    engine, ticks = started(config, device, envs)
+    together(engine, ticks, seconds / 4)  # warm-up
     steps, updates = together(engine, ticks, seconds)
     learner = alone(engine, seconds / 2)
-    come_to_rest(worlds)
+    drain(envs)
     row = {
-        "algo": whole.algo,
+        "algo": config.algo,
         "variant": change,
-        "players": whole.schedule.num_envs,
-        "batch": whole.learner.batch_size,
-        "states_per_update": whole.schedule.states_per_update,
+        "num_envs": config.schedule.num_envs,
+        "batch": config.learner.batch_size,
+        "states_per_update": config.schedule.states_per_update,
         "steps_per_second": steps,
         "of_the_bare_emulator": steps / bare,
         "updates_per_second": updates,
@@ -112,70 +112,70 @@ def measured(whole, device, worlds, bare, seconds, change="base"):
     return row
 
 
-def on_gpu(seconds, out, players, threads, algos, ratios, changes):
+def on_gpu(seconds, out, num_envs, threads, algos, ratios, changes):
     device = torch.device("cuda")
-    worlds = [make(EnvConfig(GAME), players // GROUPS, threads) for _ in range(GROUPS)]
-    bare = bare_emulator(worlds, seconds)
+    envs = [make(EnvConfig(GAME), num_envs // GROUPS, threads) for _ in range(GROUPS)]
+    bare = bare_emulator(envs, seconds)
     print(f"bare emulator: {bare:,.0f} steps/s", flush=True)
     rows = []
     for algo, change, ratio in itertools.product(algos, changes, ratios):
-        whole = variant(plan("fast", GAME, algo), VARIANTS[change])
-        schedule = replace(whole.schedule, num_envs=players, env_threads=threads, states_per_update=ratio)
-        rows.append(measured(replace(whole, schedule=schedule), device, worlds, bare, seconds, change))
+        config = variant(plan("fast", GAME, algo), VARIANTS[change])
+        schedule = replace(config.schedule, num_envs=num_envs, env_threads=threads, states_per_update=ratio)
+        rows.append(measured(replace(config, schedule=schedule), device, envs, bare, seconds, change))
         torch.cuda.empty_cache()
-    found = {
-        "command": f"python -m benchmarks.engine --players {players} --algos {' '.join(algos)} "
+    result = {
+        "command": f"python -m benchmarks.engine --num-envs {num_envs} --algos {' '.join(algos)} "
         f"--variants {' '.join(changes)} --ratios {' '.join(f'{ratio:g}' for ratio in ratios)} --seconds {seconds:g}",
         "machine": machine(),
         "game": GAME,
-        "players": players,
+        "num_envs": num_envs,
         "bare_emulator_steps_per_second": bare,
-        "bare_emulator_again": bare_emulator(worlds, seconds),
+        "bare_emulator_again": bare_emulator(envs, seconds),
         "rows": rows,
     }
-    out.write_text(runs.to_json(found, indent=1) + "\n")
+    out.write_text(runs.to_json(result, indent=1) + "\n")
 
 
 def on_cpu(seconds, out, peer):
-    """Beside Stable-Baselines3 on the same cores: same game, batch, states an update, and duelling network.
+    """Compared with Stable-Baselines3 on the same cores: same game, batch size, states per update, duelling network.
 
-    Ours is Ape-X without double Q-learning, so that both ask the same networks about the same states.
+    Ours is Ape-X without double Q-learning, so that both evaluate the same networks on the same states.
     """
     device, rows = torch.device("cpu"), []
-    worlds = [make(EnvConfig(GAME), PLAYERS_ON_CPU // GROUPS, os.cpu_count(), synchronous=True) for _ in range(GROUPS)]
-    bare = bare_emulator(worlds, seconds / 4)
+    envs = [make(EnvConfig(GAME), NUM_ENVS_ON_CPU // GROUPS, os.cpu_count(), synchronous=True) for _ in range(GROUPS)]
+    bare = bare_emulator(envs, seconds / 4)
     for ratio, batch in WORK:
-        whole = plan("fast", GAME, "apex")
-        whole = replace(
-            whole,
-            learner=replace(whole.learner, batch_size=batch, updates_per_sample=2, double_q=False, augmentation=0),
-            replay=replace(whole.replay, capacity=10_000),
+        config = plan("fast", GAME, "apex")
+        config = replace(
+            config,
+            learner=replace(config.learner, batch_size=batch, updates_per_sample=2, double_q=False, augmentation=0),
+            replay=replace(config.replay, capacity=10_000),
             schedule=replace(
-                whole.schedule,
-                num_envs=PLAYERS_ON_CPU,
+                config.schedule,
+                num_envs=NUM_ENVS_ON_CPU,
                 states_per_update=float(ratio),
                 learning_starts=1000,
                 norm="none",
             ),
         )
-        row = measured(whole, device, worlds, bare, seconds, "no norm, no shift, single Q-learning")
-        for envs in (1, 8):
+        row = measured(config, device, envs, bare, seconds, "no norm, no augmentation, single Q-learning")
+        for count in (1, 8):
             script = str(Path(__file__).parent / "peers" / "sb3_dqn.py")
-            command = [peer, script, GAME, str(envs), str(ratio), str(batch), str(seconds)]
-            told = json.loads(
+            command = [peer, script, GAME, str(count), str(ratio), str(batch), str(seconds)]
+            peer_result = json.loads(
                 subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
             )
-            row[f"sb3_{envs}"] = told
-            row[f"times_sb3_{envs}"] = row["steps_per_second"] / told["steps_per_second"]
-            print(f"  Stable-Baselines3, {envs} environments: {told}", flush=True)
+            row[f"sb3_{count}"] = peer_result
+            row[f"times_sb3_{count}"] = row["steps_per_second"] / peer_result["steps_per_second"]
+            print(f"  Stable-Baselines3, {count} environments: {peer_result}", flush=True)
         rows.append(row | {"multiply_adds_limit": multiply_adds()})
-    found = {"command": "python -m benchmarks.engine --peer PYTHON", "machine": machine(), "game": GAME}
-    written = found | {"bare_emulator_steps_per_second": bare, "rows": rows}
+    result = {"command": "python -m benchmarks.engine --peer PYTHON", "machine": machine(), "game": GAME}
+    written = result | {"bare_emulator_steps_per_second": bare, "rows": rows}
     out.write_text(runs.to_json(written, indent=1) + "\n")
 
 
 def multiply_adds():
-    """Floating-point operations a second in a large float32 matrix product: what the cores can do at most."""
+    """FLOP/s of a large float32 matrix product: the limit of the cores."""
     a = torch.rand(2048, 2048)
     return 2 * 2048**3 / seconds_a_call(lambda: a @ a)
 
@@ -183,28 +183,28 @@ def multiply_adds():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--players", type=int, default=plan("fast", GAME, "rbi").schedule.num_envs)
+    parser.add_argument("--num-envs", type=int, default=plan("fast", GAME, "rbi").schedule.num_envs)
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--algos", nargs="+", default=["rbi", "apex"])
     parser.add_argument(
         "--ratios", nargs="+", type=float, default=[plan("fast", GAME, "rbi").schedule.states_per_update]
     )
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["base"], help="changes of the preset")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["base"], help="variants of the preset")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--peer", default=".venv-peers/bin/python")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     if torch.cuda.is_available():
         on_gpu(
-            asked.seconds,
-            asked.out or RESULTS / f"engine-cuda-{asked.players}.json",
-            asked.players,
-            asked.threads,
-            asked.algos,
-            asked.ratios,
-            asked.variants,
+            args.seconds,
+            args.out or RESULTS / f"engine-cuda-{args.num_envs}.json",
+            args.num_envs,
+            args.threads,
+            args.algos,
+            args.ratios,
+            args.variants,
         )
     else:
-        on_cpu(asked.seconds, asked.out or RESULTS / "engine-cpu.json", asked.peer)
+        on_cpu(args.seconds, args.out or RESULTS / "engine-cpu.json", args.peer)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,9 @@ def train(obs_spec, played, norm, augmentation, batches):
     def explained_variance(keys):
         keys = [keys[k] for k in rng.choice(len(keys), EVALUATED_STATES, replace=False)]
         with torch.no_grad():
-            predicted = torch.cat([value(stacks(keys[at : at + 250])) for at in range(0, EVALUATED_STATES, 250)]).numpy()
+            predicted = torch.cat(
+                [value(stacks(keys[at : at + 250])) for at in range(0, EVALUATED_STATES, 250)]
+            ).numpy()
         target = np.array([returns[k] for k in keys])
         return round(1 - float(np.square(target - predicted).mean() / target.var()), 3)
 

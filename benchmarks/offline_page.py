@@ -75,8 +75,8 @@ def on_gpu(result):
     beta, critic, both = (result["ours"][name] for name in ("beta", "q", "beta_and_q"))
     verdict = "reached" if min(beta, critic) >= GPU_AIM else "not reached"
     return (
-        f"\n**Aim {verdict}:** {GPU_AIM:,} updates/s of each alone (beta {beta:,.0f}, Q {critic:,.0f}; both in one update "
-        f"{both:,.0f}). {result.get('remark', '')}"
+        f"\n**Aim {verdict}:** {GPU_AIM:,} updates/s of each alone (beta {beta:,.0f}, Q {critic:,.0f}; both in one "
+        f"update {both:,.0f}). {result.get('remark', '')}"
     )
 
 
@@ -87,12 +87,12 @@ def beside_d3rlpy(result):
     limit = result["operations_limit"]
     most = limit / OPERATIONS / result["batch"]
     return (
-        f"\nRatios to d3rlpy {result['d3rlpy_version']}: beta {beta:.1f} times DiscreteBC; Monte-Carlo Q, the paper's critic, "
-        f"which evaluates no next state, {monte_carlo:.1f} times DoubleDQN; a critic with DoubleDQN's work and CQL's "
-        f"penalty {critic:.1f} times; beta and Q in one update {both:.1f} times both of theirs in turn. **The aim, 2 times "
-        f"each, is {'reached' if min(beta, critic) >= 2 else 'not reached by all'}.** Arithmetic is the bound: "
-        f"{limit / 1e9:.0f} GFLOP/s in a large product and {OPERATIONS / 1e6:.0f} MFLOP per sample allow {most:.0f} updates/s "
-        f"of one network, {most / result['d3rlpy']['bc']:.1f} times DiscreteBC."
+        f"\nRatios to d3rlpy {result['d3rlpy_version']}: beta {beta:.1f} times DiscreteBC; Monte-Carlo Q, the paper's "
+        f"critic, which evaluates no next state, {monte_carlo:.1f} times DoubleDQN; a critic with DoubleDQN's work and "
+        f"CQL's penalty {critic:.1f} times; beta and Q in one update {both:.1f} times both of theirs in turn. **The aim, "
+        f"2 times each, is {'reached' if min(beta, critic) >= 2 else 'not reached by all'}.** Arithmetic is the bound: "
+        f"{limit / 1e9:.0f} GFLOP/s in a large product and {OPERATIONS / 1e6:.0f} MFLOP per sample allow {most:.0f} "
+        f"updates/s of one network, {most / result['d3rlpy']['bc']:.1f} times DiscreteBC."
     )
 
 

@@ -52,12 +52,53 @@ end. At equal updates it was ahead ({long_at:.0f} after 120,000, against {at:.0f
 environments, states per update and learning-rate decay all differ, so the cause is unknown. No run without augmentation
 reached 90. [What limited Breakout](breakout.md) has the ablations.
 
-**Compared with Ape-X** (same preset, budget and seed; no policy network, greedy actors, double Q-learning) RBI is behind
-in this game: {played:.0f} ({played_low:.0f} to {played_high:.0f}) against {peer:.0f} ({peer_low:.0f} to {peer_high:.0f})
-after {updates:,} updates.
+**Compared with Ape-X** (same preset, budget and seed; no policy network, greedy actors, double Q-learning) RBI is
+behind in this game: {played:.0f} ({played_low:.0f} to {played_high:.0f}) against {peer:.0f} ({peer_low:.0f} to
+{peer_high:.0f}) after {updates:,} updates.
 
 The policy of the longest run was evaluated on a CPU, since the run itself was stopped by its time limit.
 """
+
+FINDINGS = (
+    (
+        "memorised images",
+        "**the cause.** Without augmentation networks fit the replay buffer and do not generalise; random "
+        "shifts of up to 4 pixels (`--learner.augmentation 4`) fix it",
+    ),
+    (
+        "Adam's epsilon",
+        "the paper's 0.00015 exceeds typical gradients (median RMS 0.000003 after 100 updates, one "
+        "measurement), so Adam degenerates to gradient descent with a tiny step. With 1e-8 RBI had 2.5 to 3 "
+        "times the score around 120,000 updates. `fast` uses 1e-8, `paper` keeps 0.00015",
+    ),
+    (
+        "advantage baseline",
+        "subtracting the mean learns faster than subtracting the policy's expectation, as the paper does. "
+        "`fast` uses the mean, `paper` the policy",
+    ),
+    (
+        "layer norm",
+        "speeds up learning from images (see below), but does not help without augmentation: that network "
+        "memorises as well",
+    ),
+    (
+        "replay capacity, target network, prioritisation, bootstrap policy, where the rule is applied, n, "
+        "frames from before a lost life, learning rate",
+        "no large effect (tables below)",
+    ),
+    (
+        "number of environments",
+        "no: 64 environments learned no faster than 256 or 512 at equal steps per environment",
+    ),
+    (
+        "bfloat16",
+        "no: it changes none of Q's greedy actions in 600 states",
+    ),
+    (
+        "the policy's own randomness",
+        "no: after 110,000 updates the policy scored 45, its mode 46, Q's greedy actions 42 (12 games each)",
+    ),
+)
 
 BREAKOUT_HEAD = """# What limited the score on Breakout
 
@@ -66,23 +107,14 @@ scores are in [results](results.md#learning-breakout). Every run here is one see
 
 ## Summary
 
-| suspect | finding |
-|---|---|
-| memorised images | **the cause.** Without augmentation networks fit the replay buffer and do not generalise; random shifts of up to 4 pixels (`--learner.augmentation 4`) fix it |
-| Adam's epsilon | the paper's 0.00015 exceeds typical gradients (median RMS 0.000003 after 100 updates, one measurement), so Adam degenerates to gradient descent with a tiny step. With 1e-8 RBI had 2.5 to 3 times the score around 120,000 updates. `fast` uses 1e-8, `paper` keeps 0.00015 |
-| advantage baseline | subtracting the mean learns faster than subtracting the policy's expectation, as the paper does. `fast` uses the mean, `paper` the policy |
-| layer norm | speeds up learning from images (see below), but does not help without augmentation: that network memorises as well |
-| replay capacity, target network, prioritisation, bootstrap policy, where the rule is applied, n, frames from before a lost life, learning rate | no large effect (tables below) |
-| number of environments | no: 64 environments learned no faster than 256 or 512 at equal steps per environment |
-| bfloat16 | no: it changes none of Q's greedy actions in 600 states |
-| the policy's own randomness | no: after 110,000 updates the policy scored 45, its mode 46, Q's greedy actions 42 (12 games each) |
+{findings}
 
 **Generalisation, measured once.** With layer norm and without augmentation, after 159,000 updates, the mean absolute
 3-step TD error was 0.15 on the replay buffer and 0.31 on new games of the same policy (5,600 states). A linear
 probe on the hidden layer located the ball relative to the paddle to 19 pixels, no better than on an untrained network
 (17; 2,970 states). With augmentation the errors were 0.40 and 0.42 and the probe's error 14 pixels. At 108,000 updates
-the score during training was {shifted:.0f} with augmentation (256 environments) and {unshifted:.0f} without (64). There is no
-run with augmentation but without layer norm.
+the score during training was {shifted:.0f} with augmentation (256 environments) and {unshifted:.0f} without (64). There
+is no run with augmentation but without layer norm.
 
 **DQN elsewhere.** Stable-Baselines3 reports 103 after 2.6 million states and 148 after 10 million (pull request 28,
 with exploration), OpenAI Baselines 131 and RLlib 123 after 10 million (rl-baselines-zoo, issue 49); others report about
@@ -120,8 +152,8 @@ MEMORISATION_HEAD = """
 ## Memorisation without RL
 
 Networks are trained to predict returns on {games} games of a policy that had plateaued at 66 points: explained variance
-(1 is perfect, 0 is the mean) on those games and on {test_games} test games, after {passes} passes over {states:,} states
-(learning rate {learning_rate:g}).
+(1 is perfect, 0 is the mean) on those games and on {test_games} test games, after {passes} passes over {states:,}
+states (learning rate {learning_rate:g}).
 
 | network | training games | test games |
 |---|--:|--:|"""
@@ -384,7 +416,8 @@ def breakout_page(load, measured_on):
     """docs/breakout.md."""
     long, unshifted = shifted_and_unshifted(learning_results())
     scores = {"shifted": score_at(long, 108_000), "unshifted": score_at(unshifted, 108_000)}
-    parts = [BREAKOUT_HEAD.format(**scores).rstrip()]
+    findings = ["| suspect | finding |", "|---|---|", *(f"| {suspect} | {finding} |" for suspect, finding in FINDINGS)]
+    parts = [BREAKOUT_HEAD.format(**scores, findings="\n".join(findings)).rstrip()]
     parts.append(memorisation(load("memorisation-breakout.json"), measured_on))
     parts += [ablation(load(f"ablation-breakout{size}.json"), measured_on) for size in ("", "-40k", "-56k", "-110k")]
     parts.append(ram_observations(load("ram-observations-breakout.json"), measured_on))

@@ -1,9 +1,9 @@
-"""Breakout without the need to see: RBI shown the emulator's memory; and how fast convolutions learn to see.
+"""Breakout from RAM instead of images, and how fast convolutions learn to locate objects.
 
-python -m benchmarks.sight --seconds 1440        two runs after each other, then nine networks; an hour or two on a core
+python -m benchmarks.ram_observations --seconds 1440       two runs, then nine networks; an hour or two on one core
 
-From memory, ball, paddle and bricks are exact and a small network suffices; all else is as with pictures. And
-convolutions of the same kind are taught ball and paddle of unseen games, by stacks of frames as players see them.
+With RAM observations ball, paddle and bricks are exact and a small network suffices; everything else is as with images.
+Separately, the convolutional trunk is trained to regress the positions of ball and paddle from frame stacks.
 """
 
 import argparse
@@ -30,19 +30,14 @@ from rbi.online.engine import LocalEngine
 from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 RESULTS = Path(__file__).parent / "results"
-SKIP, BALL_X, BALL_Y, PADDLE, BRICKS = (
-    4,
-    99,
-    101,
-    72,
-    36,
-)  # where Breakout keeps them; bricks are bits of the first bytes
+SKIP = 4
+BALL_X, BALL_Y, PADDLE, BRICKS = 99, 101, 72, 36  # RAM addresses; bricks are bits of the first bytes
 RUNS = {"priorities": "base", "uniform": "uniform"}
-PLAYERS, EVERY = 64, 60  # seconds between two looks at the scores
-SIGHT = ObservationSpec((84, 84), 4, 4)
-KINDS, RATES = ("plain", "he", "layer norm"), (1e-4, 2.5e-4, 5e-4)
-LESSONS, BATCH, LOOKS = 900, 64, 6
-MIDDLE, SCALE = np.array([127, 110, 120], np.float32), 50  # what is taught: (position - middle) / scale
+NUM_ENVS, EVERY = 64, 60  # seconds between two reports
+OBS_SPEC = ObservationSpec((84, 84), 4, 4)
+NETWORKS, LEARNING_RATES = ("plain", "he", "layer norm"), (1e-4, 2.5e-4, 5e-4)
+BATCHES, BATCH_SIZE, EVALUATIONS = 900, 64, 6
+MIDDLE, SCALE = np.array([127, 110, 120], np.float32), 50  # regression targets: (position - middle) / scale
 
 
 def game(seed):
@@ -54,24 +49,24 @@ def game(seed):
     return ale
 
 
-class Memory:
-    """Games of Breakout seen by what is in their memory, as a `VectorEnv`."""
+class RamBreakout:
+    """Breakout with observations from RAM, as a `VectorEnv`."""
 
     obs_shape, frame_stack, num_actions, pending = (BRICKS + 4,), 4, 4, False
 
-    def __init__(self, players, seed):
+    def __init__(self, num_envs, seed):
         self.rng = np.random.default_rng(seed)
-        self.num_envs, self.games = players, [game(int(s)) for s in self.rng.integers(2**31, size=players)]
+        self.num_envs, self.games = num_envs, [game(int(s)) for s in self.rng.integers(2**31, size=num_envs)]
         self.moves = self.games[0].getMinimalActionSet()
 
     def start(self, ale):
-        """A new game: up to 30 times nothing, then the serve."""
+        """A new game: up to 30 no-ops, then the serve."""
         ale.reset_game()
         for _ in range(int(self.rng.integers(1, 31))):
             ale.act(self.moves[0])
         ale.act(self.moves[1])
 
-    def look(self):
+    def observe(self):
         ram = np.stack([ale.getRAM() for ale in self.games])
         ball = ram[:, BALL_Y] > 0
         x, y, paddle = (ram[:, at].astype(np.float32) for at in (BALL_X, BALL_Y, PADDLE))
@@ -84,7 +79,7 @@ class Memory:
             self.start(ale)
         self.lives, self.over = np.array([ale.lives() for ale in self.games]), np.zeros(self.num_envs, bool)
         none = np.zeros(self.num_envs)
-        return TimeStep(self.look(), np.ones(self.num_envs, bool), none.astype(np.float32), none.astype(np.uint8))
+        return TimeStep(self.observe(), np.ones(self.num_envs, bool), none.astype(np.float32), none.astype(np.uint8))
 
     def send(self, actions):
         self.pending, self.first = True, self.over.copy()
@@ -107,34 +102,34 @@ class Memory:
 
     def recv(self):
         self.pending = False
-        return TimeStep(self.look(), self.first, self.reward, self.end)
+        return TimeStep(self.observe(), self.first, self.reward, self.end)
 
 
-def from_memory(change, seconds):
-    """Scores of RBI on the way, all settings but the networks' size and step those of `fast`."""
-    whole = plan("fast", "ALE/Breakout-v5", "rbi")
+def from_ram(change, seconds):
+    """Learning curve of RBI with the settings of `fast`, except for the size of the networks and the learning rate."""
+    config = plan("fast", "ALE/Breakout-v5", "rbi")
     schedule = replace(
-        whole.schedule, updates=600_000, num_envs=PLAYERS, hidden_size=256, learning_starts=20_000, norm="none"
+        config.schedule, updates=600_000, num_envs=NUM_ENVS, hidden_size=256, learning_starts=20_000, norm="none"
     )
-    whole = replace(whole, schedule=schedule, learner=replace(whole.learner, final_lr_fraction=1.0))
-    worlds = [Memory(PLAYERS // GROUPS, group) for group in range(GROUPS)]
-    engine = LocalEngine(variant(whole, VARIANTS[change]), 0, torch.device("cpu"), worlds)
+    config = replace(config, schedule=schedule, learner=replace(config.learner, final_lr_fraction=1.0))
+    envs = [RamBreakout(NUM_ENVS // GROUPS, group) for group in range(GROUPS)]
+    engine = LocalEngine(variant(config, VARIANTS[change]), 0, torch.device("cpu"), envs)
     start, curve = time.perf_counter(), []
     for _ in engine.ticks():
         past = time.perf_counter() - start
         if past > EVERY * (len(curve) + 1):
-            told = engine.metrics()
-            curve.append({"seconds": round(past)} | {k: told[k] for k in ("updates", "states", "score", "q")})
+            metrics = engine.metrics()
+            curve.append({"seconds": round(past)} | {k: metrics[k] for k in ("updates", "states", "score", "q")})
             print(change, curve[-1], flush=True)
         if past > seconds:
             return curve
     return curve
 
 
-def pictures(steps=1500, games=8):
-    """Frames `[steps, games, 84, 84]` as players see them, where ball and paddle are, and frames since each start."""
+def record(steps=1500, games=8):
+    """Frames `[steps, games, 84, 84]`, positions of ball and paddle, and the age of each frame in its episode."""
     rng, all_games = np.random.default_rng(0), [game(seed) for seed in range(games)]
-    high, wide = smaller(210, 84), smaller(160, 84)
+    high, wide = area_matrix(210, 84), area_matrix(160, 84)
     moves = all_games[0].getMinimalActionSet()
     frames, where = np.zeros((steps, games, 84, 84), np.uint8), np.zeros((steps, games, 3), np.float32)
     age = np.zeros((steps, games), int)
@@ -151,23 +146,23 @@ def pictures(steps=1500, games=8):
     return frames, where, age
 
 
-def smaller(size, to):
-    """A matrix that averages `size` pixels to `to`, each by how much of it lies within."""
+def area_matrix(size, to):
+    """Area-averaging matrix from `size` to `to` pixels."""
     edges = np.arange(to + 1) * size / to
     low, high = edges[:-1, None], edges[1:, None]
     pixel = np.arange(size)
     return (np.clip(np.minimum(high, pixel + 1) - np.maximum(low, pixel), 0, None) * to / size).astype(np.float32)
 
 
-class Pupil(nn.Module):
-    """The trunk of the online networks and a hidden layer, to say where ball and paddle are."""
+class PositionNet(nn.Module):
+    """The trunk of the online networks and a hidden layer, with three outputs."""
 
-    def __init__(self, kind):
+    def __init__(self, network):
         super().__init__()
-        self.norm = "layer" if kind == "layer norm" else "none"
-        self.trunk = Trunk(SIGHT, 512, self.norm)
+        self.norm = "layer" if network == "layer norm" else "none"
+        self.trunk = Trunk(OBS_SPEC, 512, self.norm)
         self.hidden, self.out = nn.Linear(self.trunk.features, 512), nn.Linear(512, 3)
-        if kind == "he":
+        if network == "he":
             for weight, bias in zip(
                 (*self.trunk.weights, self.hidden.weight), (*self.trunk.biases, self.hidden.bias), strict=True
             ):
@@ -178,47 +173,49 @@ class Pupil(nn.Module):
         return self.out(dense_relu(self.trunk(seen), self.hidden.weight, self.hidden.bias, self.norm))
 
 
-def taught(kind, rate, shown, lessons):
-    """Errors in the screen's pixels, root mean square in a game that was not shown, on the way."""
-    frames, where, age = shown
+def regress(network, learning_rate, recorded, batches):
+    """Root mean square errors in pixels on a test game, at several points of training."""
+    frames, where, age = recorded
     states = [(t, i) for t, i in np.argwhere(age >= 3) if where[t, i, 1] > 0]
-    unseen = [k for k in states if k[1] == frames.shape[1] - 1][:1000]
+    test = [k for k in states if k[1] == frames.shape[1] - 1][:1000]
     states = [k for k in states if k[1] != frames.shape[1] - 1]
 
-    def look(keys):
+    def examples(keys):
         stacks = np.stack([frames[t - 3 : t + 1, i] for t, i in keys])
         goal = np.stack([(where[t, i] - MIDDLE) / SCALE for t, i in keys])
-        return SIGHT.preprocess(torch.from_numpy(stacks), torch.float32), torch.from_numpy(goal)
+        return OBS_SPEC.preprocess(torch.from_numpy(stacks), torch.float32), torch.from_numpy(goal)
 
     torch.manual_seed(0)
-    pupil, rng, curve = Pupil(kind), np.random.default_rng(2), []
-    adam, (held, goal_held) = torch.optim.Adam(pupil.parameters(), lr=rate), look(unseen)
-    for lesson in range(1, lessons + 1):
-        seen, goal = look([states[k] for k in rng.integers(len(states), size=BATCH)])
+    net, rng, curve = PositionNet(network), np.random.default_rng(2), []
+    adam, (held, goal_held) = torch.optim.Adam(net.parameters(), lr=learning_rate), examples(test)
+    for batch in range(1, batches + 1):
+        seen, goal = examples([states[k] for k in rng.integers(len(states), size=BATCH_SIZE)])
         adam.zero_grad()
-        functional.mse_loss(pupil(seen), goal).backward()
+        functional.mse_loss(net(seen), goal).backward()
         adam.step()
-        if lesson % (lessons // LOOKS) == 0:
+        if batch % (batches // EVALUATIONS) == 0:
             with torch.no_grad():
-                off = torch.cat([pupil(part) for part in held.split(250)]) - goal_held
+                off = torch.cat([net(part) for part in held.split(250)]) - goal_held
             x, y, paddle = (SCALE * off.square().mean(0).sqrt()).tolist()
-            curve.append({"lessons": lesson, "ball_x": round(x, 1), "ball_y": round(y, 1), "paddle": round(paddle, 1)})
-            print(kind, rate, curve[-1], flush=True)
-    return {"kind": kind, "rate": rate, "curve": curve}
+            curve.append({"batches": batch, "ball_x": round(x, 1), "ball_y": round(y, 1), "paddle": round(paddle, 1)})
+            print(network, learning_rate, curve[-1], flush=True)
+    return {"network": network, "learning_rate": learning_rate, "curve": curve}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=1440.0, help="of each run from memory")
-    parser.add_argument("--lessons", type=int, default=LESSONS)
+    parser.add_argument("--seconds", type=float, default=1440.0, help="of each run from RAM")
+    parser.add_argument("--batches", type=int, default=BATCHES)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    told = {"command": f"python -m benchmarks.sight --seconds {asked.seconds:g}", "machine": machine()}
-    told["from_memory"] = {name: from_memory(change, asked.seconds) for name, change in RUNS.items()}
+    result = {"command": f"python -m benchmarks.ram_observations --seconds {args.seconds:g}", "machine": machine()}
+    result["from_ram"] = {name: from_ram(change, args.seconds) for name, change in RUNS.items()}
     shown = pictures()
-    told["taught"] = [taught(kind, rate, shown, asked.lessons) for kind, rate in itertools.product(KINDS, RATES)]
-    (asked.out / "sight-breakout.json").write_text(json.dumps(told, indent=1) + "\n")
+    result["regression"] = [
+        regress(network, rate, recorded, args.batches) for network, rate in itertools.product(NETWORKS, LEARNING_RATES)
+    ]
+    (args.out / "ram-observations-breakout.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

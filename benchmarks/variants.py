@@ -1,12 +1,12 @@
-"""Changes of the preset `fast` that runs are compared in."""
+"""Variants of the preset `fast` that benchmarks compare."""
 
 from dataclasses import replace
 
-VARIANTS = {  # changes of the preset: part, setting, value
+VARIANTS = {  # changes to the preset: (part, setting, value)
     "base": (),
     "unshifted": (("learner", "augmentation", 0),),
     "without-norm": (("schedule", "norm", "none"),),
-    "plain": (  # what the preset was before
+    "plain": (  # the preset before layer norm and augmentation
         ("schedule", "norm", "none"),
         ("learner", "augmentation", 0),
         ("learner", "learning_rate", 1e-4),
@@ -16,8 +16,8 @@ VARIANTS = {  # changes of the preset: part, setting, value
     "learner": (("actor", "improve_in", "learner"),),
     "greedy.3": (("actor", "c_greedy", 0.3),),
     "nowpi": (("learner", "policy_weighting", False),),
-    "replay250k": (("replay", "states", 250_000),),
-    "replay128k": (("replay", "states", 128_000),),
+    "replay250k": (("replay", "capacity", 250_000),),
+    "replay128k": (("replay", "capacity", 128_000),),
     "target200": (("learner", "target_update_interval", 200),),
     "target200-anneal": (
         ("learner", "target_update_interval", 200),
@@ -25,12 +25,12 @@ VARIANTS = {  # changes of the preset: part, setting, value
         ("learner", "final_lr_fraction", 0.05),
     ),
     "n10": (("returns", "n_step", 10),),
-    "fresh": (  # each state is drawn four times, soon after it was seen
+    "fresh": (  # each state is sampled four times, soon after it was collected
         ("schedule", "states_per_update", 64.0),
-        ("learner", "batch", 256),
+        ("learner", "batch_size", 256),
         ("learner", "learning_rate", 5e-4),
         ("learner", "target_update_interval", 200),
-        ("replay", "states", 250_000),
+        ("replay", "capacity", 250_000),
     ),
     "uniform": (("replay", "priority_exponent", 0.0),),
     "net": (("learner", "bootstrap_policy", "net"),),
