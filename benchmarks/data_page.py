@@ -12,8 +12,8 @@ REPAIRS_HEAD = """
 
 The paper's human data cannot be downloaded here. Games were recorded in its format with every known defect injected and
 the ground truth kept (tests/fixtures): rewards and actions delayed by 0 to 4 frames instead of 2, blanked life icons,
-the other simulator's palette, screens that drift from the text, wrong final scores, duplicates, truncated files. What the
-importer recovers, compared with the console's RAM:
+the other simulator's palette, screens that drift from the text, wrong final scores, duplicates, truncated files. What
+the importer recovers, compared with the console's RAM:
 """
 
 REPAIRS_NOTES = """

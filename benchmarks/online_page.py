@@ -245,8 +245,8 @@ def engine_speed(results, measured_on):
             cells += [f"{r['updates_per_second']:,.0f}", f"{r['learner_alone_updates_per_second']:,.0f}"]
             lines.append("| " + " | ".join(cells) + " |")
     notes = [
-        f"\nBare emulator with {result['num_envs']} environments: {result['bare_emulator_steps_per_second']:,.0f} steps/s "
-        f"before, {result['bare_emulator_again']:,.0f} after; ratios are to their mean. {measured_on(result)}"
+        f"\nBare emulator with {result['num_envs']} environments: {result['bare_emulator_steps_per_second']:,.0f} "
+        f"steps/s before, {result['bare_emulator_again']:,.0f} after; ratios are to their mean. {measured_on(result)}"
         for result in results
     ]
     own = speed_of_preset(results)

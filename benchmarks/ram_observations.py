@@ -211,7 +211,7 @@ def main():
     torch.set_num_threads(1)
     result = {"command": f"python -m benchmarks.ram_observations --seconds {args.seconds:g}", "machine": machine()}
     result["from_ram"] = {name: from_ram(change, args.seconds) for name, change in RUNS.items()}
-    shown = pictures()
+    recorded = record()
     result["regression"] = [
         regress(network, rate, recorded, args.batches) for network, rate in itertools.product(NETWORKS, LEARNING_RATES)
     ]
