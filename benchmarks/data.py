@@ -23,8 +23,8 @@ from rbi.data.episode import DatasetSpec
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.data.store import Store, StoreWriter
 from rbi.envs.types import EnvConfig
-from rbi.evaluation.recording import Player, Recorder
-from rbi.evaluation.scripted import AtRandom
+from rbi.evaluation.recording import PerturbedPolicy, Recorder
+from rbi.evaluation.scripted import RandomPolicy
 
 RESULTS = Path(__file__).parent / "results"
 GAME = "ALE/Breakout-v5"
@@ -35,9 +35,9 @@ ROUNDS = 3
 def recorded(path, steps):
     """A store of Breakout, played at random."""
     worlds = envs.make(EnvConfig(GAME), 8)
-    mind = AtRandom(worlds.num_actions)
+    mind = RandomPolicy(worlds.num_actions)
     spec = DatasetSpec(worlds.obs_shape, worlds.num_actions, worlds.frame_stack, GAME)
-    players = [Player("random", mind)] * worlds.num_envs
+    players = [PerturbedPolicy("random", mind)] * worlds.num_envs
     recorder = Recorder(worlds, players, spec, "benchmark", np.random.default_rng(0))
     with StoreWriter.create(path, spec) as writer:
         for episode in recorder.episodes(None, steps):

@@ -18,10 +18,9 @@ from benchmarks.engine import drain
 from benchmarks.timing import machine
 from benchmarks.variants import VARIANTS, variant
 from rbi import runs
-from rbi.cli.evaluate import evaluated
 from rbi.envs import make
 from rbi.envs.types import EnvConfig
-from rbi.evaluation.rollouts import Protocol
+from rbi.evaluation.rollouts import evaluate
 from rbi.online.config import GROUPS, PAPER_FRAMES, plan
 from rbi.online.engine import LocalEngine
 
@@ -59,7 +58,8 @@ def learned(config, seed, device, envs, seconds=math.inf):
 
 def scored(engine, result, device, episodes):
     """The result with the evaluation of the final policy."""
-    played = evaluated(engine.policy().to(device), Protocol("paper"), result["env"], episodes, result["seed"])
+    settings = {"episodes": episodes, "seed": result["seed"], "device": device}
+    played = evaluate(engine.policy(), result["env"], **settings).to_dict()
     print(
         result["algo"], result["seed"], "evaluation", played["mean"], played["interval"], played["median"], flush=True
     )

@@ -18,10 +18,10 @@ import numpy as np
 from benchmarks.timing import machine
 from rbi.lab.mdp import optimal_policy, performance
 from rbi.lab.spi import study as spi
-from rbi.lab.spi.study import weighted_cvar
 from rbi.lab.spi.worlds import wet_chicken
 from rbi.parallel import parallel_map
 from rbi.progress import track
+from rbi.statistics import cvar
 
 RESULTS = Path(__file__).parent / "results"
 WORLDS = ("random(0.8)", "random(0.4)", "chicken(0.2)", "chicken(0.05)")
@@ -51,8 +51,7 @@ def statistics(world, scores):
         best = performance(river.mdp, optimal_policy(river.mdp)).item()
         scores = (scores - base) / (best - base)
     flat = scores.reshape(len(scores), -1)
-    cvar = weighted_cvar(flat, np.ones((1, len(flat)), dtype=int)).reshape(scores.shape[1:])
-    return np.stack([scores.mean(0), cvar])
+    return np.stack([scores.mean(0), cvar(flat).reshape(scores.shape[1:])])
 
 
 def lead(ours, peer):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rbi import envs
-from rbi.evaluation.rollouts import Protocol, play
+from rbi.evaluation.rollouts import Protocol, run_episodes
 from rbi.online.config import GROUPS, plan
 from rbi.online.engine import LocalEngine
 
@@ -29,7 +29,7 @@ def learning(env, algo, updates, look_every, **schedule):
 
 
 def mean_score(policy, env):
-    return np.mean([episode.score for episode in play(policy, Protocol("paper"), env, 20, 1)])
+    return np.mean([episode.score for episode in run_episodes(policy, Protocol("paper"), env, 20, 1)])
 
 
 @pytest.mark.parametrize("algo", ["rbi", "apex"])

@@ -15,8 +15,8 @@ from rbi.cli.offline import checked
 from rbi.cli.study import crowd
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.store import StoreWriter
-from rbi.evaluation.recording import Player, Recorder
-from rbi.evaluation.rollouts import Arena
+from rbi.evaluation.recording import PerturbedPolicy, Recorder
+from rbi.evaluation.rollouts import VectorEvaluator
 from rbi.offline_rl.experiment import OneSeed
 
 ENV = "CartPole-v1"
@@ -38,7 +38,7 @@ def data(tmp_path_factory):
     """Forty short games of players who press at random more or less often."""
     path = tmp_path_factory.mktemp("crowd") / "store"
     world = envs.make(envs.EnvConfig(ENV), 8)
-    players = [Player(f"player {i}", Balances(), epsilon=0.3 + 0.08 * i) for i in range(8)]
+    players = [PerturbedPolicy(f"player {i}", Balances(), epsilon=0.3 + 0.08 * i) for i in range(8)]
     spec = DatasetSpec(world.obs_shape, world.num_actions, world.frame_stack, ENV)
     with StoreWriter.create(path, spec) as writer:
         for episode in Recorder(world, players, spec, "test", np.random.default_rng(0)).episodes(40, None):
@@ -101,7 +101,7 @@ def test_the_curve_has_as_many_points_as_were_asked_for_and_looks_at_what_is_hel
 
 
 def test_a_run_that_was_stopped_in_mid_play_goes_on_to_the_same_scores(data, whole, tmp_path, monkeypatch, capsys):
-    path, play, count = tmp_path / "run", Arena.play, itertools.count()
+    path, play, count = tmp_path / "run", VectorEvaluator.evaluate, itertools.count()
 
     def stops(self, policies, episodes, rng):
         for number, outcome in enumerate(play(self, policies, episodes, rng)):
@@ -109,7 +109,7 @@ def test_a_run_that_was_stopped_in_mid_play_goes_on_to_the_same_scores(data, who
                 raise KeyboardInterrupt
             yield outcome
 
-    monkeypatch.setattr(Arena, "play", stops)
+    monkeypatch.setattr(VectorEvaluator, "evaluate", stops)
     monkeypatch.setattr(study, "LONG", -1)  # a checkpoint before every evaluation
     assert offline(data, *SMALL, "--seeds", 2, "--out", path) == 130
     monkeypatch.undo()

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from rbi.evaluation.comparison import FEWEST, RESAMPLES, below, intervals, iqm, resampled, row, verdict
+from rbi.evaluation.comparison import MIN_EPISODES, by_seed, compare, intervals, probability_below, verdict
+from rbi.statistics import RESAMPLES, bootstrap_samples, iqm
 
 FEW = [[1.0, 4.0, 9.0], [20.0, 22.0]]
 OTHERS = [[10.0, 13.0], [2.0, 5.0, 30.0]]
@@ -54,7 +55,7 @@ def test_iqm_of_many_rows_is_that_of_each():
 
 
 def test_resampling_stays_within_seeds_and_reaches_all_of_each():
-    drawn = resampled(FEW, generator())
+    drawn = bootstrap_samples(by_seed(FEW), generator())
     assert drawn.shape == (RESAMPLES, 5)
     assert set(drawn[:, :3].ravel()) == set(FEW[0])
     assert set(drawn[:, 3:].ravel()) == set(FEW[1])
@@ -90,40 +91,40 @@ def test_below_is_the_share_of_pairs_of_resamples_in_which_the_row_is_below():
     their_means = np.array([sample.mean() for sample in every_resample(OTHERS)])
     truth = np.mean([mean < theirs for mean in row_means for theirs in their_means])
     assert 0.1 < truth < 0.9
-    assert below(FEW, OTHERS, generator()) == pytest.approx(truth, abs=TOLERANCE)
-    assert below(FEW, [[11.2]], generator()) == pytest.approx(np.mean(row_means < 11.2), abs=TOLERANCE)
+    assert probability_below(FEW, OTHERS, generator()) == pytest.approx(truth, abs=TOLERANCE)
+    assert probability_below(FEW, [[11.2]], generator()) == pytest.approx(np.mean(row_means < 11.2), abs=TOLERANCE)
 
 
 def test_equal_is_not_below():
     same = [[5.0] * 30]
-    assert below(same, same, generator()) == 0
+    assert probability_below(same, same, generator()) == 0
     assert verdict(same, same, generator()) == ("not below", 0, 0, 0)
-    assert verdict([[0.0] * 30], [[0.0] * 30], generator()).call == "not below"
+    assert verdict([[0.0] * 30], [[0.0] * 30], generator()).outcome == "not below"
 
 
 @pytest.mark.parametrize("score", [0.1, -0.7, 1e9 / 3])
 @pytest.mark.parametrize("episodes", [30, 170, 299])
 def test_rounding_is_no_difference(score, episodes):
     scores, behaviour = [[score] * episodes], [[score] * 300]
-    assert below(scores, behaviour, generator()) == 0
-    assert verdict(scores, behaviour, generator(), margin=0).call == "not below"
+    assert probability_below(scores, behaviour, generator()) == 0
+    assert verdict(scores, behaviour, generator(), margin=0).outcome == "not below"
 
 
 def test_a_fifth_less_is_called_below_with_300_episodes_and_a_fifth_more_above():
     pairs = [(skewed(2 * i, 80.0), skewed(2 * i + 1)) for i in range(40)]
-    assert np.mean([verdict(less, more, generator()).call == "below" for less, more in pairs]) >= 0.95
-    assert np.mean([verdict(more, less, generator()).call == "above" for less, more in pairs]) >= 0.95
+    assert np.mean([verdict(less, more, generator()).outcome == "below" for less, more in pairs]) >= 0.95
+    assert np.mean([verdict(more, less, generator()).outcome == "above" for less, more in pairs]) >= 0.95
 
 
 def test_equal_policies_are_rarely_called_below_or_above():
-    calls = [verdict(skewed(2 * i), skewed(2 * i + 1), generator()).call for i in range(100)]
+    calls = [verdict(skewed(2 * i), skewed(2 * i + 1), generator()).outcome for i in range(100)]
     assert calls.count("below") <= 11  # 5 of 100 are expected at most
     assert calls.count("above") <= 11
     assert {"not below", "open"} <= set(calls)
 
 
 def test_a_policy_that_loses_the_margin_is_rarely_called_not_below():
-    calls = [verdict(skewed(2 * i, 95.0), skewed(2 * i + 1), generator()).call for i in range(100)]
+    calls = [verdict(skewed(2 * i, 95.0), skewed(2 * i + 1), generator()).outcome for i in range(100)]
     assert calls.count("not below") + calls.count("above") <= 11
 
 
@@ -136,48 +137,48 @@ def test_the_verdict_is_read_off_the_bounds(shift, call):
     found = verdict((base + shift).tolist(), base.tolist(), generator())
     error = 1.645 * np.sqrt(2 * base.var() / base.size)
     assert found[1:] == pytest.approx((shift, shift - error, shift + error), abs=0.15)
-    assert found.call == call
+    assert found.outcome == call
     even = verdict((base + shift).tolist(), base.tolist(), generator(), confidence=0.5)
     assert (even.lower, even.upper) == pytest.approx((shift, shift), abs=0.15)
 
 
 def test_more_noise_than_margin_leaves_the_question_open():
-    assert verdict([[60.0, 140.0] * 5], [[60.0, 140.0] * 5], generator()).call == "open"
-    assert verdict([[60.0, 140.0] * 5], [[60.0, 140.0] * 5], generator(), margin=0.9).call == "not below"
+    assert verdict([[60.0, 140.0] * 5], [[60.0, 140.0] * 5], generator()).outcome == "open"
+    assert verdict([[60.0, 140.0] * 5], [[60.0, 140.0] * 5], generator(), margin=0.9).outcome == "not below"
 
 
 def test_a_few_episodes_a_seed_settle_nothing():
-    enough, behaviour = [[9.0] * FEWEST], [[5.0] * FEWEST]
-    assert verdict(enough, behaviour, generator()).call == "above"
-    assert verdict([[9.0] * (FEWEST - 1)] * 20, behaviour, generator()).call == "open"
-    assert verdict(enough, [behaviour[0], [5.0] * (FEWEST - 1)], generator()).call == "open"
+    enough, behaviour = [[9.0] * MIN_EPISODES], [[5.0] * MIN_EPISODES]
+    assert verdict(enough, behaviour, generator()).outcome == "above"
+    assert verdict([[9.0] * (MIN_EPISODES - 1)] * 20, behaviour, generator()).outcome == "open"
+    assert verdict(enough, [behaviour[0], [5.0] * (MIN_EPISODES - 1)], generator()).outcome == "open"
 
 
 def test_the_margin_is_of_a_negative_mean_s_size():
     worse = [[-104.0] * 20]
-    assert verdict(worse, [[-100.0] * 20], generator()).call == "not below"
-    assert verdict(worse, [[-100.0] * 20], generator(), margin=0.03).call == "below"
+    assert verdict(worse, [[-100.0] * 20], generator()).outcome == "not below"
+    assert verdict(worse, [[-100.0] * 20], generator(), margin=0.03).outcome == "below"
 
 
 def test_a_row_says_what_its_parts_say():
     scores, behaviour = skewed(1, 92.0), skewed(2)
-    told = row(scores, behaviour, generator(), margin=0.2, confidence=0.9)
+    told = compare(scores, behaviour, generator(), margin=0.2, confidence=0.9)
     rng, values = generator(), np.ravel(scores)
     of_mean, of_iqm = intervals(scores, rng)
     assert (told["episodes"], told["seeds"]) == (300, 3)
     assert (told["mean"], told["iqm"]) == pytest.approx((values.mean(), iqm(values)))
     assert (told["interval"], told["iqm_interval"]) == (list(of_mean), list(of_iqm))
-    assert (told["least"], told["median"], told["most"]) == (values.min(), np.median(values), values.max())
+    assert (told["min"], told["median"], told["max"]) == (values.min(), np.median(values), values.max())
     assert told["quartiles"] == pytest.approx(np.percentile(values, [25, 75]).tolist())
     assert told["seed_means"] == pytest.approx(np.mean(scores, 1).tolist())
     call, difference, lower, upper = verdict(scores, behaviour, rng, margin=0.2, confidence=0.9)
     assert (told["verdict"], told["difference"], told["difference_bounds"]) == (call, difference, [lower, upper])
-    assert told["below"] == pytest.approx(below(scores, behaviour, generator(9)), abs=TOLERANCE)
+    assert told["below"] == pytest.approx(probability_below(scores, behaviour, generator(9)), abs=TOLERANCE)
     assert json.loads(json.dumps(told, allow_nan=False)) == told
 
 
 def test_a_row_alone_has_the_same_columns_and_compares_nothing():
-    alone, beside = row(FEW, None, generator()), row(FEW, OTHERS, generator())
+    alone, beside = compare(FEW, None, generator()), compare(FEW, OTHERS, generator())
     assert list(alone) == list(beside)
     empty = {name for name, value in alone.items() if value is None}
     assert empty == {"below", "verdict", "difference", "difference_bounds"}
@@ -195,7 +196,7 @@ def test_a_row_alone_has_the_same_columns_and_compares_nothing():
 )
 def test_scores_that_say_nothing_are_refused(scores, told):
     with pytest.raises(ValueError, match=told):
-        row(scores, None, generator())
+        compare(scores, None, generator())
 
 
 def test_margins_and_confidences_that_mean_nothing_are_refused():

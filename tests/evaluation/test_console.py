@@ -6,9 +6,9 @@ from rbi import envs
 from rbi.envs.atari import FrameByFrame
 from rbi.envs.types import EnvConfig
 from rbi.evaluation.console import AtConsole
-from rbi.evaluation.recording import Player
+from rbi.evaluation.recording import PerturbedPolicy
 from rbi.evaluation.rollouts import stacked
-from rbi.evaluation.scripted import AtRandom, FollowsBall
+from rbi.evaluation.scripted import FollowBallPolicy, RandomPolicy
 
 GAME = "ALE/Breakout-v5"
 
@@ -27,7 +27,7 @@ class Remembers:
 def test_the_pictures_are_those_of_the_vector_environment():
     told = np.random.default_rng(0).integers(4, size=40).tolist()
     mind = Remembers(4, told)
-    game, player, rng = FrameByFrame(GAME, 7), AtConsole(Player("p", mind)), np.random.default_rng(0)
+    game, player, rng = FrameByFrame(GAME, 7), AtConsole(PerturbedPolicy("p", mind)), np.random.default_rng(0)
     for _ in range(4 * 40):
         game.act(player(game, rng))
     worlds = envs.make(EnvConfig(GAME, noop_max=0), 1)
@@ -46,7 +46,7 @@ def test_actions_are_held_for_four_frames_and_come_late_by_the_delay():
     told = [2, 3, 2, 3, 2, 3]
     for delay in (0, 2):
         game, rng = FrameByFrame(GAME, 1), np.random.default_rng(0)
-        player = AtConsole(Player("p", Remembers(4, told), delay=delay))
+        player = AtConsole(PerturbedPolicy("p", Remembers(4, told), action_delay=delay))
         done = [player(game, rng) for _ in range(24)]
         needed = game.needed()
         expected = ([0] * delay + [needed[a] for a in told])[:6]
@@ -55,11 +55,11 @@ def test_actions_are_held_for_four_frames_and_come_late_by_the_delay():
 
 def test_who_leaves_says_so():
     game, rng = FrameByFrame(GAME, 1), np.random.default_rng(0)
-    player = AtConsole(Player("p", AtRandom(4), quits=1.0))
+    player = AtConsole(PerturbedPolicy("p", RandomPolicy(4), abandon_rate=1.0))
     assert [player(game, rng) is None for _ in range(5)] == [False] * 4 + [True]
 
 
 def test_who_follows_the_ball_scores_at_the_console_too():
     game, rng = FrameByFrame(GAME, 3), np.random.default_rng(0)
-    player = AtConsole(Player("p", FollowsBall(GAME, 4)))
+    player = AtConsole(PerturbedPolicy("p", FollowBallPolicy(GAME, 4)))
     assert sum(game.act(player(game, rng)) for _ in range(1500)) >= 5

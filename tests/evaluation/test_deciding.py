@@ -6,7 +6,7 @@ import torch
 
 import rbi
 from rbi.envs.types import TimeStep
-from rbi.evaluation.rollouts import OnDevice, black, groups, stacked
+from rbi.evaluation.rollouts import BatchedPolicies, black, group_policies, stacked
 from rbi.networks import LogNetConfig, networks_for
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
@@ -25,7 +25,7 @@ def steps(players, rng, count=6):
     none = np.zeros(players, np.float32)
     for number in range(count):
         first = np.ones(players, bool) if number == 0 else rng.random(players) < 0.2
-        frame = rng.integers(0, 256, (players, *SIGHT.frame), dtype=np.uint8)
+        frame = rng.integers(0, 256, (players, *SIGHT.shape), dtype=np.uint8)
         yield TimeStep(frame, first, none, none.astype(np.uint8)), rng.random((players, 1))
 
 
@@ -33,14 +33,14 @@ def same_as_by_hand(device):
     asked = policies(device)
     players = 3 * len(asked)
     policy_of = np.arange(players) // 3
-    deciding = OnDevice(groups(asked, policy_of, np.ones(players, bool)), players, torch.device(device))
+    deciding = BatchedPolicies(group_policies(asked, policy_of, np.ones(players, bool)), players, torch.device(device))
     states, differ = black(SIGHT, players), 0
     for seen, draw in steps(players, np.random.default_rng(0)):
-        chosen = deciding.actions(seen, draw)
+        chosen = deciding.act(seen, draw)
         states = stacked(states, seen)
         for number, policy in enumerate(asked):
             probs = policy.predict_proba(states[policy_of == number])
-            by_hand = np.minimum((draw[policy_of == number] >= probs.cumsum(1)).sum(1), SIGHT.actions - 1)
+            by_hand = np.minimum((draw[policy_of == number] >= probs.cumsum(1)).sum(1), SIGHT.num_actions - 1)
             differ += int((chosen[policy_of == number] != by_hand).sum())
     return differ
 
@@ -52,13 +52,13 @@ def test_actions_are_those_of_each_policy_in_stacks_made_by_hand():
 def test_players_who_are_done_are_not_asked_for():
     asked = policies("cpu")[:2]
     policy_of = np.array([0, 0, 1, 1])
-    deciding = OnDevice(groups(asked, policy_of, np.ones(4, bool)), 4, torch.device("cpu"))
+    deciding = BatchedPolicies(group_policies(asked, policy_of, np.ones(4, bool)), 4, torch.device("cpu"))
     (seen, draw), (again, later) = steps(4, np.random.default_rng(1), 2)
-    before = deciding.actions(seen, draw).copy()
-    deciding.only(groups(asked, policy_of, np.array([True, True, False, False])))
-    after = deciding.actions(again, later)
+    before = deciding.act(seen, draw).copy()
+    deciding.restrict(group_policies(asked, policy_of, np.array([True, True, False, False])))
+    after = deciding.act(again, later)
     assert (after[2:] == before[2:]).all()
-    assert [group.players.tolist() for group, _ in deciding.asked] == [[0, 1]]
+    assert [group.env_indices.tolist() for group, _ in deciding.groups] == [[0, 1]]
 
 
 @pytest.mark.gpu

@@ -8,8 +8,8 @@ from rbi.cli import main
 from rbi.data.episode import DatasetSpec
 from rbi.data.store import Store
 from rbi.envs.types import EnvConfig
-from rbi.evaluation.recording import Perturbation, Player, Recorder, shares
-from rbi.evaluation.scripted import AtRandom, Climbs, Crosses, FollowsBall
+from rbi.evaluation.recording import Perturbation, PerturbedPolicy, Recorder, split_evenly
+from rbi.evaluation.scripted import CrossRoadPolicy, FollowBallPolicy, RandomPolicy, ReachKeyPolicy
 
 
 class Counting:
@@ -51,7 +51,7 @@ def record(players, episodes=None, steps=None, seed=0):
 
 
 def test_every_slot_plays_its_share_of_whole_episodes():
-    players = [Player(f"p{i}", AtRandom(3)) for i in range(3)]
+    players = [PerturbedPolicy(f"p{i}", RandomPolicy(3)) for i in range(3)]
     found, _ = record(players, episodes=7)
     assert sorted(e.player for e in found) == ["p0"] * 3 + ["p1"] * 2 + ["p2"] * 2
     assert sorted(e.line for e in found) == [*range(1, 8)]
@@ -65,7 +65,7 @@ def test_every_slot_plays_its_share_of_whole_episodes():
 
 
 def test_so_many_steps_are_so_many_and_the_last_episodes_are_cut_off():
-    players = [Player("p", AtRandom(3))] * 4
+    players = [PerturbedPolicy("p", RandomPolicy(3))] * 4
     found, recorder = record(players, steps=50)
     assert recorder.steps == sum(len(e) for e in found)
     assert 50 <= recorder.steps < 54
@@ -77,7 +77,7 @@ def test_the_logged_probability_is_that_of_the_action():
         def predict_proba(self, states):
             return np.tile([0.2, 0.8, 0.0], (len(states), 1))
 
-    found, _ = record([Player("p", Sure(), epsilon=0.3)] * 2, episodes=200)
+    found, _ = record([PerturbedPolicy("p", Sure(), epsilon=0.3)] * 2, episodes=200)
     actions = np.concatenate([e.actions for e in found])
     probs = np.concatenate([e.action_probs for e in found])
     expected = 0.7 * np.array([0.2, 0.8, 0.0]) + 0.1
@@ -91,15 +91,15 @@ def test_a_late_player_does_now_what_it_decided_then():
         def predict_proba(self, states):
             return np.eye(3)[states[:, 0, 1].astype(int) % 3]
 
-    [one, *_], _ = record([Player("p", ByTime())] * 4, episodes=4)
+    [one, *_], _ = record([PerturbedPolicy("p", ByTime())] * 4, episodes=4)
     assert [int(a) for a in one.actions] == [t % 3 for t in range(len(one))]
-    found, _ = record([Player("p", ByTime(), delay=2)] * 4, episodes=4)
+    found, _ = record([PerturbedPolicy("p", ByTime(), action_delay=2)] * 4, episodes=4)
     longest = max(found, key=len)
     assert [int(a) for a in longest.actions] == [0, 0, *(t % 3 for t in range(len(longest) - 2))]
 
 
 def test_a_player_who_leaves_is_recorded_up_to_there_as_one_who_quit():
-    found, _ = record([Player("p", AtRandom(3), quits=0.3)] * 4, episodes=60)
+    found, _ = record([PerturbedPolicy("p", RandomPolicy(3), abandon_rate=0.3)] * 4, episodes=60)
     quits = [e for e in found if e.quit]
     assert 5 < len(quits) < 60
     assert all(e.truncated[-1] and not e.terminated[-1] for e in quits)
@@ -108,53 +108,54 @@ def test_a_player_who_leaves_is_recorded_up_to_there_as_one_who_quit():
 
 
 def test_a_crowd_has_every_mind_and_many_manners_and_is_the_same_again():
-    minds = [("a", AtRandom(3)), ("b", AtRandom(3))]
+    minds = [("a", RandomPolicy(3)), ("b", RandomPolicy(3))]
     crowds = [
-        Perturbation(epsilon=0.5, delay=3, quits=0.1).crowd(40, minds, np.random.default_rng(1)) for _ in range(2)
+        Perturbation(epsilon=0.5, action_delay=3, abandon_rate=0.1).population(40, minds, np.random.default_rng(1))
+        for _ in range(2)
     ]
     assert [p.name for p in crowds[0]] == [p.name for p in crowds[1]]
-    assert sum(p.mind is minds[0][1] for p in crowds[0]) == 20
-    assert {p.delay for p in crowds[0]} == {0, 1, 2, 3}
-    assert 0 < np.mean([p.quits > 0 for p in crowds[0]]) < 1
+    assert sum(p.policy is minds[0][1] for p in crowds[0]) == 20
+    assert {p.action_delay for p in crowds[0]} == {0, 1, 2, 3}
+    assert 0 < np.mean([p.abandon_rate > 0 for p in crowds[0]]) < 1
     assert max(p.epsilon for p in crowds[0]) <= 0.5
     assert len({p.name for p in crowds[0]}) == 40
 
 
-@pytest.mark.parametrize("changes", [dict(epsilon=1.5), dict(delay=-1), dict(quits=2)])
+@pytest.mark.parametrize("changes", [dict(epsilon=1.5), dict(action_delay=-1), dict(abandon_rate=2)])
 def test_nonsense_manners_are_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         Perturbation(**changes)
     with pytest.raises(ValueError, match=next(iter(changes))):
-        Player("p", AtRandom(3), **changes)
+        PerturbedPolicy("p", RandomPolicy(3), **changes)
 
 
 def test_shares_add_up():
-    assert shares(10, 4) == [3, 3, 2, 2]
-    assert sum(shares(3, 8)) == 3
+    assert split_evenly(10, 4) == [3, 3, 2, 2]
+    assert sum(split_evenly(3, 8)) == 3
 
 
 def test_who_crosses_the_road_gets_across_and_plays_no_other_game():
     env = "ALE/Freeway-v5"
     worlds = envs.make(EnvConfig(env), 4)
     spec = DatasetSpec(worlds.obs_shape, worlds.num_actions, worlds.frame_stack, env)
-    players = [Player("p", Crosses(env, worlds.num_actions))] * 4
+    players = [PerturbedPolicy("p", CrossRoadPolicy(env, worlds.num_actions))] * 4
     found = list(Recorder(worlds, players, spec, "", np.random.default_rng(0)).episodes(None, 1200))
     worlds.close()
     assert all(episode.score >= 2 for episode in found)
     with pytest.raises(ValueError, match="Freeway"):
-        Crosses("ALE/Pong-v5", 6)
+        CrossRoadPolicy("ALE/Pong-v5", 6)
 
 
 def test_who_climbs_gets_the_key_from_most_starts_and_plays_no_other_game():
     env = "ALE/MontezumaRevenge-v5"
     worlds = envs.make(EnvConfig(env), 8)
     spec = DatasetSpec(worlds.obs_shape, worlds.num_actions, worlds.frame_stack, env)
-    players = [Player("p", Climbs(env, worlds.num_actions))] * 8
+    players = [PerturbedPolicy("p", ReachKeyPolicy(env, worlds.num_actions))] * 8
     found = list(Recorder(worlds, players, spec, "", np.random.default_rng(0)).episodes(None, 8 * 140))
     worlds.close()
     assert sum(episode.score >= 100 for episode in found) >= 5
     with pytest.raises(ValueError, match="Montezuma"):
-        Climbs("ALE/Pong-v5", 6)
+        ReachKeyPolicy("ALE/Pong-v5", 6)
 
 
 @pytest.mark.parametrize("env", ["ALE/Breakout-v5", "ALE/Pong-v5"])
@@ -162,8 +163,8 @@ def test_who_follows_the_ball_plays_better_than_at_random(env):
     worlds = envs.make(EnvConfig(env), 8)
     spec = DatasetSpec(worlds.obs_shape, worlds.num_actions, worlds.frame_stack, env)
     scores = []
-    for mind in (AtRandom(worlds.num_actions), FollowsBall(env, worlds.num_actions)):
-        players = [Player("p", mind, epsilon=0.05)] * 8
+    for mind in (RandomPolicy(worlds.num_actions), FollowBallPolicy(env, worlds.num_actions)):
+        players = [PerturbedPolicy("p", mind, epsilon=0.05)] * 8
         found = Recorder(worlds, players, spec, "", np.random.default_rng(0)).episodes(None, 2400)
         scores.append(sum(e.score for e in found))
     worlds.close()

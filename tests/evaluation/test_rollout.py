@@ -6,13 +6,14 @@ import torch
 
 from rbi.envs.types import TimeStep
 from rbi.evaluation import video as films
-from rbi.evaluation.comparison import human_normalised, summary
-from rbi.evaluation.rollouts import EpisodeScores, Protocol, play
+from rbi.evaluation.comparison import human_normalised
+from rbi.evaluation.rollouts import EpisodeStatistics, Protocol, run_episodes
 from rbi.networks import drawn
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
 from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
 from rbi.rules.types import Behavior
+from rbi.statistics import describe
 
 
 class Countdown:
@@ -53,47 +54,57 @@ def any_policy(obs_spec=ObservationSpec((1,), 1, 2)):  # noqa: B008 (frozen)
 
 @pytest.mark.parametrize("episodes", [1, 7, 64, 150])
 def test_exactly_the_asked_episodes_come(episodes):
-    played = list(play(any_policy(), Protocol("paper"), "Countdown-v0", episodes, 0, make=Countdown))
+    played = list(run_episodes(any_policy(), Protocol("paper"), "Countdown-v0", episodes, 0, make=Countdown))
     assert len(played) == episodes
-    assert {e.player for e in played} == set(range(min(episodes, 64)))
-    assert all(e.score == e.steps == e.player + 1 for e in played)
-    assert all(e.cut_off == bool(e.player % 2) for e in played)
+    assert {e.env_index for e in played} == set(range(min(episodes, 64)))
+    assert all(e.score == e.steps == e.env_index + 1 for e in played)
+    assert all(e.truncated == bool(e.env_index % 2) for e in played)
 
 
 def test_an_episodes_score_is_the_sum_of_its_own_rewards():
-    scores, world = EpisodeScores(3), Countdown(None, 3)
-    found = scores.see(world.reset(0))
+    scores, world = EpisodeStatistics(3), Countdown(None, 3)
+    found = scores.update(world.reset(0))
     for _ in range(40):
-        found += scores.see(world.recv())
-    assert {(e.player, e.score) for e in found} == {(0, 1.0), (1, 2.0), (2, 3.0)}
+        found += scores.update(world.recv())
+    assert {(e.env_index, e.score) for e in found} == {(0, 1.0), (1, 2.0), (2, 3.0)}
 
 
 def test_protocols_say_what_they_do():
     paper, modern = Protocol("paper"), Protocol("modern", epsilon=0.01)
-    assert (paper.world("ALE/Pong-v5").repeat_action_probability, paper.world("ALE/Pong-v5").noop_max) == (0.0, 30)
-    assert (modern.world("ALE/Pong-v5").repeat_action_probability, modern.world("ALE/Pong-v5").noop_max) == (0.25, 0)
-    assert paper.world("ALE/Pong-v5").max_frames == modern.world("ALE/Pong-v5").max_frames == 108_000
-    assert "up to 30 no-ops at the start, sticky actions 0, 108,000 frames" in paper.told("ALE/Pong-v5")
-    assert "random with probability 0.01; no no-ops, sticky actions 0.25" in modern.told("ALE/Pong-v5")
+    assert (paper.env_config("ALE/Pong-v5").repeat_action_probability, paper.env_config("ALE/Pong-v5").noop_max) == (
+        0.0,
+        30,
+    )
+    assert (modern.env_config("ALE/Pong-v5").repeat_action_probability, modern.env_config("ALE/Pong-v5").noop_max) == (
+        0.25,
+        0,
+    )
+    assert paper.env_config("ALE/Pong-v5").max_frames == modern.env_config("ALE/Pong-v5").max_frames == 108_000
+    assert "up to 30 no-ops at the start, sticky actions 0, 108,000 frames" in paper.describe("ALE/Pong-v5")
+    assert "random with probability 0.01; no no-ops, sticky actions 0.25" in modern.describe("ALE/Pong-v5")
     with pytest.raises(ValueError, match="epsilon = 2"):
         Protocol("paper", epsilon=2)
 
 
 def test_a_policy_of_another_world_is_refused():
-    with pytest.raises(ValueError, match=r"--env Countdown-v0: gives frames \(1,\) and 2 actions, but the policy"):
-        next(play(any_policy(ObservationSpec((4,), 1, 2)), Protocol("paper"), "Countdown-v0", 3, 0, make=Countdown))
+    with pytest.raises(ValueError, match=r"--env Countdown-v0: has observations \(1,\) and 2 actions, but the policy"):
+        next(
+            run_episodes(
+                any_policy(ObservationSpec((4,), 1, 2)), Protocol("paper"), "Countdown-v0", 3, 0, make=Countdown
+            )
+        )
 
 
 def test_a_summary_says_what_numpy_says_and_its_interval_covers_the_mean():
     scores = np.random.default_rng(1).normal(10, 3, 200)
-    found = summary(scores.tolist())
+    found = describe(scores.tolist())
     assert found["mean"] == pytest.approx(scores.mean())
     assert found["median"] == pytest.approx(np.median(scores))
     assert found["quartiles"] == pytest.approx(np.percentile(scores, [25, 75]).tolist())
     low, high = found["interval"]
     error = scores.std() / np.sqrt(200)
     assert (low, high) == pytest.approx((scores.mean() - 1.96 * error, scores.mean() + 1.96 * error), abs=0.15)
-    assert summary([3.0])["interval"] == [3.0, 3.0]
+    assert describe([3.0])["interval"] == [3.0, 3.0]
 
 
 def test_human_normalised_scores_are_0_for_random_play_and_1_for_the_tester():
@@ -104,15 +115,15 @@ def test_human_normalised_scores_are_0_for_random_play_and_1_for_the_tester():
 
 def test_a_film_shows_an_episode_of_the_game_in_colour(tmp_path):
     policy = Policy(drawn(ObservationSpec((84, 84), 4, 6), 8, with_pi=True, seed=0), Behavior(), env="ALE/Pong-v5")
-    screens = films.episode(policy, Protocol("paper"), "ALE/Pong-v5", 0)
+    screens = films.render_episode(policy, Protocol("paper"), "ALE/Pong-v5", 0)
     few = [next(screens) for _ in range(30)]
     assert all(screen.shape == (210, 160, 3) for screen in few)
     assert len(np.unique(few[-1].reshape(-1, 3), axis=0)) >= 4  # background, walls, two paddles
     assert any((few[0] != screen).any() for screen in few)
-    assert films.write(tmp_path / "film.gif", iter(few)) == 30
+    assert films.write_video(tmp_path / "film.gif", iter(few)) == 30
     assert (tmp_path / "film.gif").read_bytes()[:6] == b"GIF89a"
-    with pytest.raises(ValueError, match=r"films are written as .gif or .mp4"):
-        films.check(tmp_path / "film.avi")
+    with pytest.raises(ValueError, match=r"videos are written as .gif or .mp4"):
+        films.check_format(tmp_path / "film.avi")
 
 
 def test_the_grey_and_the_coloured_game_of_a_film_are_the_same_moments():

@@ -191,7 +191,7 @@ def test_doubly_robust_gains_are_unbiased():
 def test_the_lower_bound_lies_below_the_mean_and_holds_as_often_as_it_says():
     rng = np.random.default_rng(0)
     samples = rng.standard_normal((20_000, 10)) + 1
-    bound = hcpi.lower_bound(samples, 0.05, 10)
+    bound = hcpi.student_lower_bound(samples, 0.05, 10)
     assert (bound < samples.mean(-1)).all()
     assert (bound > 1).mean() == approx(0.05, abs=0.006)
 

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from pytest import approx
 
-from rbi.lab.spi.study import summarise, weighted_cvar
+from rbi.lab.spi.study import summarise
+from rbi.statistics import cvar
 
 
 @pytest.mark.parametrize("n", [2, 99, 300, 1001])
 def test_cvar_is_the_mean_of_the_lowest_hundredth(n):
     scores = np.random.default_rng(0).standard_normal((n, 3))
     lowest = np.sort(scores, 0)[: int(np.ceil(n / 100))]
-    assert weighted_cvar(scores, np.ones((1, n), dtype=int))[0] == approx(lowest.mean(0))
+    assert cvar(scores) == approx(lowest.mean(0))
 
 
 def test_cvar_of_a_resample_is_that_of_its_members():
@@ -19,7 +20,7 @@ def test_cvar_of_a_resample_is_that_of_its_members():
     scores = rng.standard_normal((250, 2))
     chosen = rng.integers(250, size=(20, 250))
     weights = np.stack([np.bincount(c, minlength=250) for c in chosen])
-    for c, found in zip(chosen, weighted_cvar(scores, weights), strict=True):
+    for c, found in zip(chosen, cvar(scores, weights=weights), strict=True):
         assert found == approx(np.sort(scores[c], 0)[:3].mean(0))
 
 
@@ -27,7 +28,7 @@ def test_cvar_looks_further_when_the_lowest_scores_were_not_drawn():
     scores = np.arange(1000.0)[:, None]
     weights = np.zeros((1, 1000), dtype=int)
     weights[0, 999] = 1000
-    assert weighted_cvar(scores, weights) == approx(999)
+    assert cvar(scores, weights=weights) == approx(999)
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say():

@@ -8,8 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rbi import checkpoint, runs
 from rbi.cli.command import show
-from rbi.cli.evaluate import evaluated
-from rbi.evaluation.rollouts import Protocol as Evaluation
+from rbi.evaluation.rollouts import evaluate
 from rbi.online.config import TrainConfig
 from rbi.online.engine import Engine
 from rbi.progress import SECONDS_A_LINE, echo
@@ -86,7 +85,7 @@ class Keeper:
             if value is not None and name != "updates":
                 self.boards.add_scalar(name, value, metrics["updates"])
         best, score = self.about["best"], metrics["score"]
-        if score is not None and len(self.engine.recent.of_careful) >= BEST_AFTER and (best is None or score > best):
+        if score is not None and len(self.engine.recent.low_epsilon) >= BEST_AFTER and (best is None or score > best):
             self.about["best"] = score
             self.engine.policy().save(self.writer.path / "policies" / "best")
 
@@ -121,11 +120,13 @@ class Keeper:
         if self.about.get("resumed"):
             result["resumed"] = self.about["resumed"]
         if self.command.episodes:
-            policy = self.engine.policy().to(self.engine.device)
-            protocol = Evaluation("paper")
-            result["evaluation"] = evaluated(
-                policy, protocol, self.engine.plan.env.id, self.command.episodes, self.command.seed
-            )
+            result["evaluation"] = evaluate(
+                self.engine.policy(),
+                self.engine.plan.env.id,
+                episodes=self.command.episodes,
+                seed=self.command.seed,
+                device=self.engine.device,
+            ).to_dict()
         self.writer.result(result)
         run = runs.read(self.writer.path)
         self.writer.figure("learning", pages.learning_curves([run]))

@@ -17,7 +17,7 @@ from rbi.cli.data import fingerprint
 from rbi.cli.study import Study
 from rbi.data.dataset import Dataset
 from rbi.data.formats import load_episodes
-from rbi.evaluation.rollouts import Name
+from rbi.evaluation.rollouts import ProtocolName
 from rbi.offline_rl.experiment import PEERS, PRESETS, RULES, OfflineConfig, Peer, Preset
 from rbi.progress import echo
 from rbi.report import offline as pages
@@ -57,7 +57,7 @@ class Offline(Command):
     """Dataset that every policy plays at each of the others."""
     margin: float = 0.05
     """A policy is called not below the behaviour if, with 95% confidence, it loses less than this share of a score."""
-    protocol: Name = "paper"
+    protocol: ProtocolName = "paper"
     """paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability 0.25."""
     max_frames: int = 108_000
     """Emulator frames after which an Atari episode is cut off; a policy that never serves the ball plays that long."""

@@ -19,9 +19,9 @@ from rbi.data.summary import About
 from rbi.envs.types import VectorEnv
 from rbi.evaluation import agc, console_players
 from rbi.evaluation.console import AtConsole
-from rbi.evaluation.recording import Perturbation, Player, Recorder
-from rbi.evaluation.rollouts import Name, Protocol, fits
-from rbi.evaluation.scripted import AtRandom, Climbs, Crosses, FollowsBall, Mind
+from rbi.evaluation.recording import Perturbation, PerturbedPolicy, Recorder
+from rbi.evaluation.rollouts import Protocol, ProtocolName, check_compatible
+from rbi.evaluation.scripted import SCRIPTED, ActionModel
 from rbi.policy import Policy, load_policy
 from rbi.progress import echo, track
 from rbi.report import data as pages
@@ -29,7 +29,6 @@ from rbi.report import data as pages
 MOST_ENVIRONMENTS = 64
 MOST_FRAMES = 108_000
 STEPS_EACH = 1000  # fewer would be mostly beginnings
-SCRIPTED = ("random", "follow", "cross", "climb")
 AT_CONSOLE: dict[str, Callable[[str], Callable[[], console_players.Player]]] = {
     "restless": lambda _: console_players.Restless,
     "skilled": lambda env: console_players.SKILLED.get(env, console_players.Restless),
@@ -65,7 +64,7 @@ class Record(Command):
     manners: Perturbation = field(default_factory=Perturbation)
     environments: int = 0
     """Environments side by side; 0: one an episode, or for every 1,000 steps, 64 at most, and one a player at least."""
-    protocol: Name = "paper"
+    protocol: ProtocolName = "paper"
     """paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability 0.25."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where policies run; auto takes the GPU if there is one."""
@@ -100,7 +99,7 @@ class Record(Command):
         for name in policies:
             if self.out is not None and overlaps(self.out, Path(name)):
                 raise ValueError(f"--out {self.out}: belongs to {name}, which plays; choose another folder")
-        world = Protocol(self.protocol).world(env)
+        world = Protocol(self.protocol).env_config(env)
         envs.check(world)
         if self.out is not None and not self.resume:
             runs.refuse_occupied(self.out.resolve(), overwrite=self.overwrite)
@@ -123,18 +122,18 @@ class Record(Command):
             for episode in store:
                 about.add(outline_of(episode))
             told = about.told() | {"path": str(run.path), "format": "store", "spec": asdict(spec)}
-            run.result(told | {"observations_seen": None, "protocol": Protocol(self.protocol).told(env)})
+            run.result(told | {"observations_seen": None, "protocol": Protocol(self.protocol).describe(env)})
             found = runs.read(run.path).finished()
             run.figure("data", pages.info_figure(found))
         worlds.close()
         show(pages.info_table(found))
         echo(f"{len(store):,} episodes, {store.steps:,} steps: {run.path}")
 
-    def record(self, writer: StoreWriter, worlds: VectorEnv, players: list[Player], spec: DatasetSpec) -> None:
+    def record(self, writer: StoreWriter, worlds: VectorEnv, players: list[PerturbedPolicy], spec: DatasetSpec) -> None:
         """Append what is missing to the number that is asked for."""
         rng = np.random.default_rng([self.seed, writer.episodes])  # a recording that goes on plays other episodes
         recorder = Recorder(worlds, players, spec, source_of(self.minds), rng)
-        recorder.kept = writer.episodes
+        recorder.recorded = writer.episodes
         episodes = max(0, self.episodes - writer.episodes) if self.episodes else None
         steps = self.steps - writer.steps if self.steps else None
         if episodes == 0 or (steps is not None and steps <= 0):
@@ -175,33 +174,27 @@ class Record(Command):
 
     def all_minds(
         self, policies: dict[str, list[tuple[str, Policy]]], env: str, worlds: VectorEnv
-    ) -> list[tuple[str, Mind]]:
+    ) -> list[tuple[str, ActionModel]]:
         """Everyone who decides, with a name, once it is known to fit the environment."""
-        found: list[tuple[str, Mind]] = []
+        found: list[tuple[str, ActionModel]] = []
         for name in self.minds:
-            if name == "random":
-                found.append((name, AtRandom(worlds.num_actions)))
-            elif name == "follow":
-                found.append((name, FollowsBall(env, worlds.num_actions)))
-            elif name == "cross":
-                found.append((name, Crosses(env, worlds.num_actions)))
-            elif name == "climb":
-                found.append((name, Climbs(env, worlds.num_actions)))
+            if name in SCRIPTED:
+                found.append((name, SCRIPTED[name](env, worlds.num_actions)))
             for told, policy in policies.get(name, []):
-                fits(policy, worlds, env)
+                check_compatible(policy, worlds, env)
                 found.append((told, policy))
         return found
 
-    def players(self, minds: list[tuple[str, Mind]], count: int) -> list[Player]:
+    def players(self, minds: list[tuple[str, ActionModel]], count: int) -> list[PerturbedPolicy]:
         """A player for every environment."""
-        chosen = self.manners.crowd(self.crowd, minds, np.random.default_rng([self.seed, 1])) if self.crowd else []
-        chosen = chosen or [Player(name, mind, self.epsilon) for name, mind in minds]
+        chosen = self.manners.population(self.crowd, minds, np.random.default_rng([self.seed, 1])) if self.crowd else []
+        chosen = chosen or [PerturbedPolicy(name, mind, self.epsilon) for name, mind in minds]
         if len(chosen) > count:
             raise ValueError(f"--environments {count}: fewer than the {len(chosen)} players")
         return [chosen[i % len(chosen)] for i in range(count)]
 
 
-def at_console(player: Player) -> tuple[str, Callable[[], console_players.Player]]:
+def at_console(player: PerturbedPolicy) -> tuple[str, Callable[[], console_players.Player]]:
     return player.name, lambda: AtConsole(player)
 
 

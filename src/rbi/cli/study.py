@@ -10,14 +10,14 @@ import torch
 from rbi import checkpoint, runs
 from rbi.data.dataset import Dataset
 from rbi.evaluation import comparison
-from rbi.evaluation.comparison import summary
-from rbi.evaluation.rollouts import Arena, Name
 from rbi.evaluation.rollouts import Protocol as Evaluation
+from rbi.evaluation.rollouts import ProtocolName, VectorEvaluator
 from rbi.offline_rl.experiment import BEHAVIOR, OfflineConfig, OneSeed, Peer, rows
 from rbi.offline_rl.parallel_learners import Lane, advance, lane
 from rbi.offline_rl.ppo import PpoAscent
 from rbi.policy import Policy
 from rbi.progress import echo, graceful_stop, track, track_updates
+from rbi.statistics import describe
 
 LONG = 20  # seconds of learning that are worth a checkpoint before games are played
 LOOKS = 5  # at held-out steps, between two evaluations
@@ -49,7 +49,7 @@ class Asked(Protocol):
     @property
     def players(self) -> int: ...
     @property
-    def protocol(self) -> Name: ...
+    def protocol(self) -> ProtocolName: ...
     @property
     def max_frames(self) -> int: ...
     @property
@@ -82,15 +82,15 @@ class Study:
         policies = len(self.rows) * len(self.seeds)
         each = min(command.episodes, max(1, PLAYERS[self.device.type] // policies))
         wanted = command.players or policies * each
-        tables = 2 if self.device.type == "cuda" and wanted >= 2 * policies else 1
+        groups = 2 if self.device.type == "cuda" and wanted >= 2 * policies else 1
         echo(f"making {wanted} games of {env}", stderr=True)
-        self.arena = Arena(self.protocol, env, wanted, tables=tables)
+        self.evaluator = VectorEvaluator(self.protocol, env, wanted, num_groups=groups)
 
     def __enter__(self) -> "Study":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.arena.close()
+        self.evaluator.close()
 
     def lane(self, learner: Any, *, alone: bool = False) -> Lane:
         return lane(learner, self.device, graphed=self.resident, alone=alone)
@@ -189,7 +189,7 @@ class Study:
         rng = np.random.default_rng([self.command.seed, point])
         found: list[list[float]] = [[] for _ in policies]
         told = f"playing, {point} of {self.command.points}"
-        for number, outcome in track(self.arena.play(policies, episodes, rng), told, episodes * len(policies)):
+        for number, outcome in track(self.evaluator.evaluate(policies, episodes, rng), told, episodes * len(policies)):
             found[number].append(outcome.score)
         return {row.name: found[number :: len(self.rows)] for number, row in enumerate(self.rows)}
 
@@ -218,7 +218,7 @@ class Study:
 
     def steps_at_most(self) -> int | None:
         """Steps after which an episode is cut off, where that is sooner than usual: the crowd is then cut off too."""
-        world = self.protocol.world(self.env)
+        world = self.protocol.env_config(self.env)
         return world.max_frames // FRAMES_A_STEP if world.is_atari and world.max_frames < USUAL_FRAMES else None
 
     def result(self, scores: dict[str, list[list[float]]]) -> None:
@@ -227,7 +227,7 @@ class Study:
         rng = np.random.default_rng(self.command.seed)
         found = [
             {"name": row.name, "learner": row.learner, "rule": str(row.rule), "scores": scores[row.name]}
-            | comparison.row(
+            | comparison.compare(
                 scores[row.name], None if row.name == BEHAVIOR else behaviour, rng, margin=self.command.margin
             )
             for row in self.rows
@@ -235,7 +235,7 @@ class Study:
         self.writer.result(
             {
                 "env": self.env,
-                "told": self.protocol.told(self.env),
+                "told": self.protocol.describe(self.env),
                 "device": str(self.device),
                 "seconds": self.seconds,
                 "updates": self.config.updates,
@@ -261,7 +261,7 @@ def crowd(data: Dataset, most: int | None = None) -> dict[str, Any]:
         scores, whole = total[first + np.minimum(steps, most)] - total[first], whole | (steps >= most)
     scores = scores[whole] if whole.any() else scores
     players = len({data.texts[number] for number in data.records["player"]})
-    return summary(scores.tolist()) | {
+    return describe(scores.tolist()) | {
         "cut_at": most,
         "all_episodes": len(data),
         "steps": data.steps,

@@ -6,7 +6,7 @@ import numpy as np
 
 from rbi.data.repair.screens import shrink
 from rbi.envs.atari import STACK, FrameByFrame
-from rbi.evaluation.recording import Player
+from rbi.evaluation.recording import PerturbedPolicy
 
 SKIP = 4
 
@@ -14,18 +14,18 @@ SKIP = 4
 class AtConsole:
     """Decides in every fourth frame, from pictures as the vector environment makes them, and holds what it chose."""
 
-    def __init__(self, player: Player) -> None:
+    def __init__(self, player: PerturbedPolicy) -> None:
         self.player = player
         self.frame = self.held = 0
         self.before = np.zeros((210, 160), np.uint8)
         self.state = np.zeros((1, STACK, 84, 84), np.uint8)
-        self.pending: deque[int] = deque([0] * player.delay)
+        self.pending: deque[int] = deque([0] * player.action_delay)
 
     def __call__(self, game: FrameByFrame, rng: np.random.Generator) -> int | None:
         """The action of this frame; None: the player leaves."""
         now = game.grey()
         if self.frame % SKIP == 0:
-            if self.frame and rng.random() < self.player.quits:
+            if self.frame and rng.random() < self.player.abandon_rate:
                 return None
             self.state = np.roll(self.state, -1, axis=1)
             self.state[0, -1] = shrink(np.maximum(self.before, now)[None])[0]
@@ -37,5 +37,5 @@ class AtConsole:
     def decide(self, needed: list[int], rng: np.random.Generator) -> int:
         if rng.random() < self.player.epsilon:
             return needed[int(rng.integers(len(needed)))]
-        probs = np.asarray(self.player.mind.predict_proba(self.state)[0], dtype=np.float64)
+        probs = np.asarray(self.player.policy.predict_proba(self.state)[0], dtype=np.float64)
         return needed[int(rng.choice(len(needed), p=probs / probs.sum()))]

@@ -1,332 +1,339 @@
-"""How episodes are played: the protocol, what players see of them, which policies can."""
+"""Evaluation of policies in environments: the protocol, vectorised rollouts of many policies, episode statistics.
+
+evaluate(policy, env)                      scores of one policy, with a confidence interval
+VectorEvaluator(protocol, env, num_envs)   many policies at once, in environments that are created once
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Self
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 
-from rbi import envs
+from rbi import envs, runs
+from rbi.config import Checked, Ge, Interval
 from rbi.envs.types import EnvConfig, TimeStep, VectorEnv
+from rbi.evaluation.comparison import human_normalised
 from rbi.gpu.streams import Beside, warmed
 from rbi.observations import ObservationSpec
-from rbi.policy import Policy
+from rbi.policy import Policy, load_policy
+from rbi.progress import track
 from rbi.returns import TERMINATED, TRUNCATED
+from rbi.statistics import Array, describe
 
-Name = Literal["paper", "modern"]
+ProtocolName = Literal["paper", "modern"]
+Device = Literal["auto", "cpu", "cuda"]
+MakeEnvs = Callable[[EnvConfig, int], VectorEnv]
+
+MAX_ENVS = 64
+MAX_EPISODES = 1_000_000
 
 
 @dataclass(frozen=True)
-class Protocol:
-    """How episodes are played. `str` says it in words, for every table."""
+class Protocol(Checked):
+    """Evaluation protocol: how episodes start, how actions are chosen, when episodes are truncated.
 
-    name: Name
-    epsilon: float = 0.0
-    """Probability of a random action instead of the policy's."""
-    max_frames: int = 108_000
-    """Emulator frames after which an Atari episode is cut off."""
+    paper     Atari: up to 30 no-ops at the start, no sticky actions
+    modern    Atari: sticky actions with probability 0.25, no no-ops (Machado et al., 2018)
+    """
 
-    def __post_init__(self) -> None:
-        if self.max_frames < 1:
-            raise ValueError(f"max_frames = {self.max_frames}: must be at least 1")
-        if not 0 <= self.epsilon <= 1:
-            raise ValueError(f"epsilon = {self.epsilon}: must lie in [0, 1]")
+    name: ProtocolName
+    epsilon: Annotated[float, Interval(ge=0, le=1)] = 0.0
+    """Probability of a uniformly random action instead of the policy's."""
+    max_frames: Annotated[int, Ge(1)] = 108_000
+    """Emulator frames after which an Atari episode is truncated."""
 
-    def world(self, env: str) -> EnvConfig:
-        """The environment as the protocol wants it."""
+    def env_config(self, env: str) -> EnvConfig:
+        """The environment's configuration under this protocol."""
         if self.name == "modern":
             return EnvConfig(env, max_frames=self.max_frames, repeat_action_probability=0.25, noop_max=0)
         return EnvConfig(env, max_frames=self.max_frames, repeat_action_probability=0.0, noop_max=30)
 
-    def told(self, env: str) -> str:
-        """One line for people."""
-        draw = "actions drawn from the policy" + (f", random with probability {self.epsilon:g}" if self.epsilon else "")
-        if not EnvConfig(env).is_atari:
-            return f"{draw}; the environment's own limits"
-        world = self.world(env)
-        start = f"up to {world.noop_max} no-ops at the start" if world.noop_max else "no no-ops"
-        return f"{draw}; {start}, sticky actions {world.repeat_action_probability:g}, {world.max_frames:,} frames at most, raw scores"
+    def describe(self, env: str) -> str:
+        """One line about the protocol in this environment, for tables."""
+        actions = "actions sampled from the policy"
+        if self.epsilon:
+            actions += f", random with probability {self.epsilon:g}"
+        config = self.env_config(env)
+        if not config.is_atari:
+            return f"{actions}; the environment's own limits"
+        start = f"up to {config.noop_max} no-ops at the start" if config.noop_max else "no no-ops"
+        sticky = f"sticky actions {config.repeat_action_probability:g}"
+        return f"{actions}; {start}, {sticky}, {config.max_frames:,} frames at most, raw scores"
 
 
-def black(obs_spec: ObservationSpec, players: int) -> np.ndarray[Any, Any]:
-    """States `[N, stack, *frame]` in which nothing is seen yet."""
-    return np.zeros((players, obs_spec.stack, *obs_spec.shape), np.uint8 if obs_spec.is_image else np.float32)
-
-
-def stacked(states: np.ndarray[Any, Any], seen: TimeStep) -> np.ndarray[Any, Any]:
-    """Move every player's stack of frames, `[N, stack, *frame]`, on by what was seen; new episodes begin in black."""
-    states[:, :-1] = states[:, 1:]
-    states[seen.is_first, :-1] = 0
-    states[:, -1] = seen.obs
-    return states
-
-
-def fits(policy: Policy, world: VectorEnv, env: str) -> None:
-    """Refuse a policy that was learned in another kind of world."""
-    of_world = replace(policy.obs_spec, shape=world.obs_shape, stack=world.frame_stack, num_actions=world.num_actions)
-    if policy.obs_spec != of_world:
-        learned = f" ({policy.env})" if policy.env else ""
-        raise ValueError(
-            f"--env {env}: gives frames {world.obs_shape} and {world.num_actions} actions, but the policy{learned} sees "
-            f"{policy.obs_spec.shape} and chooses among {policy.obs_spec.num_actions}"
-        )
-
-
-# ---- from rbi.evaluation.outcomes: Scores of episodes as they finish: raw rewards, summed from the first frame to the last.
+# Episode statistics
 
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """A finished episode of one player."""
+    """A finished episode of one environment; the score is the undiscounted sum of its raw rewards."""
 
-    player: int
+    env_index: int
     score: float
     steps: int
-    cut_off: bool
-    """Whether time ran out."""
+    truncated: bool
+    """Whether it ended by the time limit."""
 
 
-class EpisodeScores:
-    """Adds up the rewards of players side by side."""
+class EpisodeStatistics:
+    """Sums up rewards and steps of parallel environments, episode by episode."""
 
-    def __init__(self, players: int) -> None:
-        self.score = np.zeros(players)
-        self.steps = np.zeros(players, dtype=np.int64)
+    def __init__(self, num_envs: int) -> None:
+        self.score = np.zeros(num_envs)
+        self.steps = np.zeros(num_envs, dtype=np.int64)
 
-    def see(self, seen: TimeStep) -> list[EpisodeResult]:
-        """Count a step of every player; the episodes that it ended."""
-        self.score = np.where(seen.is_first, 0.0, self.score + seen.reward)
-        self.steps = np.where(seen.is_first, 0, self.steps + 1)
-        over = (seen.end == TERMINATED) | (seen.end == TRUNCATED)
+    def update(self, step: TimeStep) -> list[EpisodeResult]:
+        """Add one step of every environment; returns the episodes that it ended."""
+        self.score = np.where(step.is_first, 0.0, self.score + step.reward)
+        self.steps = np.where(step.is_first, 0, self.steps + 1)
+        over = (step.end == TERMINATED) | (step.end == TRUNCATED)
         if not over.any():
             return []
         return [
-            EpisodeResult(int(i), float(self.score[i]), int(self.steps[i]), bool(seen.end[i] == TRUNCATED))
+            EpisodeResult(int(i), float(self.score[i]), int(self.steps[i]), bool(step.end[i] == TRUNCATED))
             for i in np.flatnonzero(over)
         ]
 
 
 class RecentScores:
-    """The newest finished episodes of the players that explore least, and of all: two a player, 20 to 100 in all."""
+    """Scores of the latest episodes, of all environments and of those that explore least (low epsilon).
 
-    def __init__(self, careful_players: int) -> None:
-        window = max(20, min(100, 2 * careful_players))
-        self.of_all: deque[float] = deque(maxlen=window)
-        self.of_careful: deque[float] = deque(maxlen=window)
+    The window holds two episodes for each low-epsilon environment, at least 20 and at most 100.
+    """
+
+    def __init__(self, num_low_epsilon: int) -> None:
+        window = max(20, min(100, 2 * num_low_epsilon))
+        self.all_envs: deque[float] = deque(maxlen=window)
+        self.low_epsilon: deque[float] = deque(maxlen=window)
         self.episodes = 0
 
-    def add(self, episode: EpisodeResult, *, careful: bool) -> None:
+    def add(self, episode: EpisodeResult, *, low_epsilon: bool) -> None:
+        """Count a finished episode."""
         self.episodes += 1
-        self.of_all.append(episode.score)
-        if careful:
-            self.of_careful.append(episode.score)
+        self.all_envs.append(episode.score)
+        if low_epsilon:
+            self.low_epsilon.append(episode.score)
 
     def metrics(self) -> dict[str, Any]:
-        """Mean scores, and quartiles of the careful players'; None until an episode has finished."""
-        low, high = np.percentile(self.of_careful, [25, 75]).tolist() if self.of_careful else (None, None)
+        """Mean scores, and quartiles of the low-epsilon environments; None until an episode has finished."""
+        low, high = np.percentile(self.low_epsilon, [25, 75]).tolist() if self.low_epsilon else (None, None)
         return {
-            "score": float(np.mean(self.of_careful)) if self.of_careful else None,
+            "score": float(np.mean(self.low_epsilon)) if self.low_epsilon else None,
             "score_low": low,
             "score_high": high,
-            "score_all": float(np.mean(self.of_all)) if self.of_all else None,
+            "score_all": float(np.mean(self.all_envs)) if self.all_envs else None,
             "episodes": self.episodes,
         }
 
     def state(self) -> dict[str, Any]:
-        return {"of_all": list(self.of_all), "of_careful": list(self.of_careful), "episodes": self.episodes}
+        """State for a checkpoint."""
+        return {"all_envs": list(self.all_envs), "low_epsilon": list(self.low_epsilon), "episodes": self.episodes}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.of_all.extend(state["of_all"])
-        self.of_careful.extend(state["of_careful"])
+        """Continue from a `state`."""
+        self.all_envs.extend(state["all_envs"])
+        self.low_epsilon.extend(state["low_epsilon"])
         self.episodes = state["episodes"]
 
 
-# ---- from rbi.evaluation.deciding: What many policies do in the states of many players, as one graph on a GPU.
-#
-# Ten policies of three seeds are some two thousand small kernels a step; launched one by one they take longer than the
-# games. Captured, they are one launch, in which groups are asked side by side, and only the newest frames travel.
-
-Array = np.ndarray[Any, Any]
+# Observations
 
 
-class Group(NamedTuple):
-    """Policies that share what their networks say, and the players who wait for them."""
+def black(obs_spec: ObservationSpec, num_envs: int) -> Array:
+    """Empty frame stacks `[N, stack, *frame]`: zeros."""
+    return np.zeros((num_envs, obs_spec.stack, *obs_spec.shape), np.uint8 if obs_spec.is_image else np.float32)
 
-    players: Array
-    """Their numbers, one policy's after another's."""
+
+def stacked(stacks: Array, step: TimeStep) -> Array:
+    """Append the newest frames to the stacks `[N, stack, *frame]` in place; a new episode starts with zeros."""
+    stacks[:, :-1] = stacks[:, 1:]
+    stacks[step.is_first, :-1] = 0
+    stacks[:, -1] = step.obs
+    return stacks
+
+
+def check_compatible(policy: Policy, vector_env: VectorEnv, env: str) -> None:
+    """Refuse a policy whose observations or actions do not fit the environment."""
+    spec = replace(
+        policy.obs_spec, shape=vector_env.obs_shape, stack=vector_env.frame_stack, num_actions=vector_env.num_actions
+    )
+    if policy.obs_spec != spec:
+        trained_in = f" ({policy.env})" if policy.env else ""
+        raise ValueError(
+            f"--env {env}: has observations {vector_env.obs_shape} and {vector_env.num_actions} actions, but the policy"
+            f"{trained_in} takes {policy.obs_spec.shape} and chooses among {policy.obs_spec.num_actions}"
+        )
+
+
+# Batched policies
+
+
+class PolicyGroup(NamedTuple):
+    """Policies that share networks and temperature, and the environments that they act in."""
+
+    env_indices: Array
+    """Indices of the environments, those of one policy after another's."""
     parts: list[tuple[Policy, slice]]
-    """The policies, and which of `players` are whose."""
+    """The policies, and the part of `env_indices` that belongs to each."""
 
     def probs(self, states: torch.Tensor) -> torch.Tensor:
-        """Probabilities `[players, A]` in states `[players, stack, *frame]`, on the networks' device."""
+        """Action probabilities `[N, A]` in states `[N, stack, *frame]`: one forward pass, then each policy's rule."""
         beta, q = self.parts[0][0].believed(states)
         return torch.cat([policy.step(beta[part], q[part]) for policy, part in self.parts])
 
 
-def groups(policies: Sequence[Policy], policy_of: Array, active: Array) -> list[Group]:
-    """The active players, by who shares networks and temperature; `policy_of` says whose player each is, `[N]`."""
+def group_policies(policies: Sequence[Policy], policy_of: Array, active: Array) -> list[PolicyGroup]:
+    """Group active environments by networks and temperature; `policy_of` `[N]` is the policy of each environment."""
     alike: dict[tuple[int, float], list[int]] = {}
     for number in np.unique(policy_of[active]).tolist():
         policy = policies[number]
         alike.setdefault((id(policy.networks), policy.temperature), []).append(number)
-    found = []
+    groups = []
     for numbers in alike.values():
-        players = [np.flatnonzero(active & (policy_of == number)) for number in numbers]
-        ends = np.cumsum([len(own) for own in players]).tolist()
+        indices = [np.flatnonzero(active & (policy_of == number)) for number in numbers]
+        ends = np.cumsum([len(own) for own in indices]).tolist()
         parts = [
             (policies[number], slice(end - len(own), end))
-            for number, own, end in zip(numbers, players, ends, strict=True)
+            for number, own, end in zip(numbers, indices, ends, strict=True)
         ]
-        found.append(Group(np.concatenate(players), parts))
-    return found
+        groups.append(PolicyGroup(np.concatenate(indices), parts))
+    return groups
 
 
-class OnDevice:
-    """Every player's stack of frames on a device, and the draw of its action. On a GPU all of it is one graph."""
+class BatchedPolicies:
+    """Frame stacks of all environments on a device, and sampling of actions from all policies in one call.
 
-    def __init__(self, asked: Sequence[Group], players: int, device: torch.device) -> None:
-        obs_spec = asked[0].parts[0][0].obs_spec
+    On a GPU everything is one CUDA graph: ten policies of three seeds are some two thousand small kernels per step,
+    which take longer to launch one by one than the environments take to step. Groups run on parallel streams, and only
+    the newest frames are copied to the device.
+    """
+
+    def __init__(self, groups: Sequence[PolicyGroup], num_envs: int, device: torch.device) -> None:
+        obs_spec = groups[0].parts[0][0].obs_spec
         dtype = torch.uint8 if obs_spec.is_image else torch.float32
         self.device = device
-        self.asked = [(group, torch.from_numpy(group.players).to(device)) for group in asked]
-        self.states = torch.zeros((players, obs_spec.stack, *obs_spec.shape), dtype=dtype, device=device)
+        self.groups = self._with_indices(groups)
+        self.states = torch.zeros((num_envs, obs_spec.stack, *obs_spec.shape), dtype=dtype, device=device)
         inputs = (
-            torch.zeros((players, *obs_spec.shape), dtype=dtype),
-            torch.zeros(players, dtype=torch.bool),
-            torch.zeros((players, 1), dtype=torch.float64),
+            torch.zeros((num_envs, *obs_spec.shape), dtype=dtype),
+            torch.zeros(num_envs, dtype=torch.bool),
+            torch.zeros((num_envs, 1), dtype=torch.float64),
         )
         on_gpu = device.type == "cuda"
         self.host = [tensor.pin_memory() if on_gpu else tensor for tensor in inputs]
-        self.frame, self.first, self.draw = (tensor.to(device) if on_gpu else tensor for tensor in self.host)
-        self.chosen = torch.zeros(players, dtype=torch.int64, device=device)
+        self.frame, self.first, self.uniform = (tensor.to(device) if on_gpu else tensor for tensor in self.host)
+        self.actions = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.stream = torch.cuda.Stream(device) if on_gpu else None
-        self.besides = [Beside(device) for _ in asked]
-        self.graph = None if self.stream is None else warmed(self.decide, self.stream, [], [self.states, self.chosen])
+        self.streams = [Beside(device) for _ in groups]
+        self.graph = None if self.stream is None else warmed(self.step, self.stream, [], [self.states, self.actions])
 
-    def only(self, asked: Sequence[Group]) -> None:
-        """Ask no longer for players who are done. A graph goes on as it was captured."""
+    def restrict(self, groups: Sequence[PolicyGroup]) -> None:
+        """Compute actions for these environments only. A captured graph keeps computing all of them."""
         if self.graph is None:
-            self.asked = [(group, torch.from_numpy(group.players).to(self.device)) for group in asked]
+            self.groups = self._with_indices(groups)
 
-    def decide(self) -> None:
-        """Move the stacks on and draw from every policy."""
+    def step(self) -> None:
+        """Update the frame stacks and sample an action from every policy."""
         mask = ~self.first.view(-1, *[1] * (self.states.dim() - 1))
         self.states[:, :-1] = self.states[:, 1:] * mask
         self.states[:, -1] = self.frame
-        for beside, (group, players) in zip(self.besides, self.asked, strict=False):
-            with beside.overlapping():
-                probs = group.probs(self.states.index_select(0, players)).double()
-                drawn = (self.draw.index_select(0, players) >= probs.cumsum(1)).sum(1)
-                self.chosen.index_copy_(0, players, drawn.clamp(max=probs.shape[1] - 1))
-        for beside in self.besides:
-            beside.join()
+        for stream, (group, indices) in zip(self.streams, self.groups, strict=False):
+            with stream.overlapping():
+                probs = group.probs(self.states.index_select(0, indices)).double()
+                sampled = (self.uniform.index_select(0, indices) >= probs.cumsum(1)).sum(1)
+                self.actions.index_copy_(0, indices, sampled.clamp(max=probs.shape[1] - 1))
+        for stream in self.streams:
+            stream.join()
 
-    def actions(self, seen: TimeStep, draw: Array) -> Array:
-        """Actions `[N]` in what is seen, by uniform draws `[N, 1]`."""
-        for buffer, array in zip(self.host, (seen.obs, seen.is_first, draw), strict=True):
+    def act(self, step: TimeStep, uniform: Array) -> Array:
+        """Actions `[N]` after a time step, by inverse-CDF sampling with uniform numbers `[N, 1]`."""
+        for buffer, array in zip(self.host, (step.obs, step.is_first, uniform), strict=True):
             np.copyto(buffer.numpy(), array)
         if self.stream is None or self.graph is None:
-            self.decide()
+            self.step()
         else:
             with torch.cuda.stream(self.stream):
-                for buffer, given in zip(self.host, (self.frame, self.first, self.draw), strict=True):
-                    given.copy_(buffer, non_blocking=True)
+                for buffer, tensor in zip(self.host, (self.frame, self.first, self.uniform), strict=True):
+                    tensor.copy_(buffer, non_blocking=True)
                 self.graph.replay()
             self.stream.synchronize()
-        found: Array = self.chosen.cpu().numpy()
-        return found
+        actions: Array = self.actions.cpu().numpy()
+        return actions
+
+    def _with_indices(self, groups: Sequence[PolicyGroup]) -> list[tuple[PolicyGroup, torch.Tensor]]:
+        return [(group, torch.from_numpy(group.env_indices).to(self.device)) for group in groups]
 
 
-# ---- from rbi.evaluation.arena: Policies at play: any number of them side by side, in worlds that are made once.
-
-MOST_PLAYERS = 64
+# Vectorised evaluation
 
 
-def play(
-    policy: Policy,
-    protocol: Protocol,
-    env: str,
-    episodes: int,
-    seed: int,
-    make: Callable[[EnvConfig, int], VectorEnv] = envs.make,
-) -> Iterator[EpisodeResult]:
-    """Finished episodes of one policy, exactly as many as asked for, each counted in full."""
-    at_least_one("episodes", episodes)
-    with Arena(protocol, env, min(episodes, MOST_PLAYERS), make) as arena:
-        for _, outcome in arena.play([policy], episodes, np.random.default_rng(seed)):
-            yield outcome
+class VectorEvaluator:
+    """Evaluates many policies at once, in environments that are created once (Atari environments are slow to create).
 
-
-class Arena:
-    """Players of one world, who are made once, since games are slow to make, and start afresh for each evaluation.
-
-    They sit at `tables`: while the games of one move, decisions are made at the next. That pays where they are made on
-    a GPU. Players who are left over when tables are filled evenly are not made.
+    The environments form `num_groups` groups: while one group steps, the actions of the next are computed. Two groups
+    pay off where policies run on a GPU. `num_envs` is rounded down to a multiple of `num_groups`.
     """
 
     def __init__(
-        self,
-        protocol: Protocol,
-        env: str,
-        players: int,
-        make: Callable[[EnvConfig, int], VectorEnv] = envs.make,
-        *,
-        tables: int = 1,
+        self, protocol: Protocol, env: str, num_envs: int, make: MakeEnvs = envs.make, *, num_groups: int = 1
     ) -> None:
         self.protocol, self.env = protocol, env
-        self.at_a_table = at_least_one("players", players) // at_least_one("tables", tables)
-        self.worlds = [make(protocol.world(env), at_least_one("players", self.at_a_table)) for _ in range(tables)]
+        self.group_size = at_least_one("num_envs", num_envs) // at_least_one("num_groups", num_groups)
+        config = protocol.env_config(env)
+        self.vector_envs = [make(config, at_least_one("num_envs", self.group_size)) for _ in range(num_groups)]
         self.seeded = False
 
-    def play(
+    def evaluate(
         self, policies: Sequence[Policy], episodes: int, rng: np.random.Generator
     ) -> Iterator[tuple[int, EpisodeResult]]:
-        """So many episodes of every policy: its number, and an episode of it that has finished.
+        """Run `episodes` episodes of every policy; yields (index of the policy, finished episode).
 
-        Every policy has equally many players. No more episodes of it are begun than are asked for, and all that are
-        begun are counted, so long ones are not left out for being late. More policies than players at a table take
-        turns. What an earlier call left unfinished is dropped: exhaust one before the next.
+        Every policy gets the same number of environments. Exactly `episodes` episodes are started and all of them are
+        counted, so that long episodes are not underrepresented. If there are more policies than environments in a
+        group, they are evaluated in batches. Exhaust the iterator before the next call: unfinished episodes of an
+        earlier call are dropped.
         """
         at_least_one("episodes", episodes)
         if not policies:
-            raise ValueError("policies: none to play; give at least one")
+            raise ValueError("policies: give at least one")
         for policy in policies:
-            fits(policy, self.worlds[0], self.env)
-        for start in range(0, len(policies), self.at_a_table):
-            for number, outcome in self.turn(policies[start : start + self.at_a_table], episodes, rng):
-                yield start + number, outcome
+            check_compatible(policy, self.vector_envs[0], self.env)
+        for start in range(0, len(policies), self.group_size):
+            for number, episode in self._evaluate_batch(policies[start : start + self.group_size], episodes, rng):
+                yield start + number, episode
 
-    def turn(
+    def _evaluate_batch(
         self, policies: Sequence[Policy], episodes: int, rng: np.random.Generator
     ) -> Iterator[tuple[int, EpisodeResult]]:
-        """`play` of no more policies than there are players at a table, from new games on."""
-        each = self.at_a_table // len(policies)
-        to_begin = np.full(len(policies), max(0, episodes - each * len(self.worlds)))
-        tables = [
-            Table(world, policies, episodes - each * number, self.protocol.epsilon, rng)
-            for number, world in enumerate(self.worlds)
+        """`evaluate` for no more policies than there are environments in a group; starts with a reset."""
+        each = self.group_size // len(policies)
+        to_start = np.full(len(policies), max(0, episodes - each * len(self.vector_envs)))
+        groups = [
+            EnvGroup(vector_env, policies, episodes - each * number, self.protocol.epsilon, rng)
+            for number, vector_env in enumerate(self.vector_envs)
         ]
-        for table, seed in zip(tables, rng.integers(2**30, size=len(tables)).tolist(), strict=True):
-            table.begin(None if self.seeded else seed)
-        self.seeded = EnvConfig(
-            self.env
-        ).is_atari  # a game is as slow to seed as to make: it goes on with its random numbers
-        while going := [(number, table) for number, table in enumerate(tables) if table.active.any()]:
-            for number, table in going:
-                for policy, outcome in table.finished():
-                    yield policy, replace(outcome, player=outcome.player + number * self.at_a_table)
-                    if to_begin[policy]:
-                        to_begin[policy] -= 1
+        for group, seed in zip(groups, rng.integers(2**30, size=len(groups)).tolist(), strict=True):
+            group.reset(None if self.seeded else seed)
+        # Seeding an Atari environment is as slow as creating one: later resets continue its random numbers.
+        self.seeded = EnvConfig(self.env).is_atari
+        while running := [(number, group) for number, group in enumerate(groups) if group.active.any()]:
+            for number, group in running:
+                for policy, episode in group.recv():
+                    yield policy, replace(episode, env_index=episode.env_index + number * self.group_size)
+                    if to_start[policy]:
+                        to_start[policy] -= 1
                     else:
-                        table.leave(outcome.player)
-                table.move()
+                        group.deactivate(episode.env_index)
+                group.send()
 
     def close(self) -> None:
-        """Give the games back."""
-        for world in self.worlds:
-            world.close()
+        """Close the environments."""
+        for vector_env in self.vector_envs:
+            vector_env.close()
 
     def __enter__(self) -> Self:
         return self
@@ -335,54 +342,191 @@ class Arena:
         self.close()
 
 
-class Table:
-    """Games that move together, and whose players they are: policy 0's first, then policy 1's, ..."""
+class EnvGroup:
+    """Environments that step together, and the policy of each: first those of policy 0, then those of policy 1, ..."""
 
     def __init__(
-        self, world: VectorEnv, policies: Sequence[Policy], episodes: int, epsilon: float, rng: np.random.Generator
+        self, vector_env: VectorEnv, policies: Sequence[Policy], episodes: int, epsilon: float, rng: np.random.Generator
     ) -> None:
-        """The first of each policy's players, as many as there are `episodes` to begin, are active."""
-        self.world, self.policies, self.epsilon, self.rng = world, policies, epsilon, rng
-        self.policy_of, place = np.divmod(np.arange(world.num_envs), world.num_envs // len(policies))
-        self.active = (place < episodes) & (self.policy_of < len(policies))  # players to spare have a number beyond
+        """The first environments of each policy, at most `episodes` of them, are active."""
+        self.vector_env, self.policies, self.epsilon, self.rng = vector_env, policies, epsilon, rng
+        num_envs = vector_env.num_envs
+        self.policy_of, place = np.divmod(np.arange(num_envs), num_envs // len(policies))
+        self.active = (place < episodes) & (self.policy_of < len(policies))  # spare environments have a larger index
         if self.active.any():
-            self.deciding = OnDevice(self.groups(), world.num_envs, policies[0].device)
+            self.batched = BatchedPolicies(self.groups(), num_envs, policies[0].device)
 
-    def groups(self) -> list[Group]:
-        return groups(self.policies, self.policy_of, self.active)
+    def groups(self) -> list[PolicyGroup]:
+        """Active environments by networks and temperature."""
+        return group_policies(self.policies, self.policy_of, self.active)
 
-    def begin(self, seed: int | None) -> None:
-        """New games, and their first move; a move that was left unanswered is waited for."""
-        if self.world.pending:
-            self.world.recv()
-        self.scores, self.seen = EpisodeScores(self.world.num_envs), self.world.reset(seed)
-        self.move()
+    def reset(self, seed: int | None) -> None:
+        """Start new episodes and send the first actions; the result of a pending step is dropped."""
+        if self.vector_env.pending:
+            self.vector_env.recv()
+        self.statistics, self.step = EpisodeStatistics(self.vector_env.num_envs), self.vector_env.reset(seed)
+        self.send()
 
-    def move(self) -> None:
-        """Send actions: draws of the policies; at random for those that explore, and for players who have left. Where
-        all have, nobody moves."""
+    def send(self) -> None:
+        """Send actions: sampled from the policies; uniform with probability epsilon and in inactive environments.
+
+        Does nothing if all environments are inactive.
+        """
         if not self.active.any():
             return
-        players = self.world.num_envs
-        chosen = self.deciding.actions(self.seen, self.rng.random((players, 1)))
-        follows = self.active & (self.rng.random(players) >= self.epsilon)
-        self.world.send(np.where(follows, chosen, self.rng.integers(self.world.num_actions, size=players)))
+        num_envs = self.vector_env.num_envs
+        actions = self.batched.act(self.step, self.rng.random((num_envs, 1)))
+        on_policy = self.active & (self.rng.random(num_envs) >= self.epsilon)
+        self.vector_env.send(
+            np.where(on_policy, actions, self.rng.integers(self.vector_env.num_actions, size=num_envs))
+        )
 
-    def finished(self) -> Iterator[tuple[int, EpisodeResult]]:
-        """Wait for what the actions brought: the episodes that have ended, and whose they are."""
-        self.seen = self.world.recv()
-        for outcome in self.scores.see(self.seen):
-            if self.active[outcome.player]:
-                yield int(self.policy_of[outcome.player]), outcome
+    def recv(self) -> Iterator[tuple[int, EpisodeResult]]:
+        """Wait for the environments; yields (index of the policy, finished episode)."""
+        self.step = self.vector_env.recv()
+        for episode in self.statistics.update(self.step):
+            if self.active[episode.env_index]:
+                yield int(self.policy_of[episode.env_index]), episode
 
-    def leave(self, player: int) -> None:
-        """A player has no more episodes to play."""
-        self.active[player] = False
+    def deactivate(self, env_index: int) -> None:
+        """Mark an environment as having no more episodes to run."""
+        self.active[env_index] = False
         if self.active.any():
-            self.deciding.only(self.groups())
+            self.batched.restrict(self.groups())
+
+
+def run_episodes(
+    policy: Policy, protocol: Protocol, env: str, episodes: int, seed: int, make: MakeEnvs = envs.make
+) -> Iterator[EpisodeResult]:
+    """Finished episodes of one policy: exactly `episodes` of them, in up to MAX_ENVS parallel environments."""
+    at_least_one("episodes", episodes)
+    with VectorEvaluator(protocol, env, min(episodes, MAX_ENVS), make) as evaluator:
+        for _, episode in evaluator.evaluate([policy], episodes, np.random.default_rng(seed)):
+            yield episode
+
+
+# Evaluation of one policy
+
+
+@dataclass(frozen=True, repr=False)
+class EvaluationResult:
+    """Scores of a policy's episodes and their statistics."""
+
+    env: str
+    protocol: ProtocolName
+    protocol_description: str
+    episodes: int
+    mean: float
+    interval: list[float]
+    """95% bootstrap interval of the mean."""
+    median: float
+    quartiles: list[float]
+    min: float
+    max: float
+    human_normalised: float | None
+    """0 for random play, 1 for the human tester; None where no such scores are published."""
+    truncated: int
+    """Episodes that ended by the time limit."""
+    scores: list[float]
+    steps: list[int]
+
+    def __repr__(self) -> str:
+        low, high = self.interval
+        episodes = f"{self.episodes:,} episode{'s' * (self.episodes != 1)}"
+        return (
+            f"EvaluationResult({self.env}, {episodes}: mean {self.mean:,.2f}, 95% interval [{low:,.2f}, {high:,.2f}])"
+        )
+
+    def summary(self) -> str:
+        """Several lines of text about the scores, with the protocol."""
+        lines = [
+            f"{self.env}, {self.episodes:,} episodes ({self.protocol} protocol: {self.protocol_description})",
+            f"mean {self.mean:,.1f}, 95% interval {self.interval[0]:,.1f} to {self.interval[1]:,.1f}",
+            f"median {self.median:,.1f}, quartiles {self.quartiles[0]:,.1f} to {self.quartiles[1]:,.1f}, "
+            f"range {self.min:,.1f} to {self.max:,.1f}",
+        ]
+        if self.human_normalised is not None:
+            lines.append(f"human-normalised {100 * self.human_normalised:,.0f}%")
+        if self.truncated:
+            lines.append(f"{self.truncated} of {self.episodes} episodes were truncated by the time limit")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What result.json stores."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def evaluate(
+    policy: Policy | Path | str,
+    env: str | None = None,
+    *,
+    episodes: int = 100,
+    protocol: ProtocolName | Protocol = "paper",
+    epsilon: float = 0.0,
+    seed: int = 0,
+    device: Device | torch.device = "auto",
+    out: Path | str | None = None,
+    progress: bool = True,
+    callback: Callable[[dict[str, Any]], Any] | None = None,
+) -> EvaluationResult:
+    """Evaluate a policy: run episodes with actions sampled from it and summarise their scores.
+
+    `policy` is a `Policy`, a folder that `Policy.save` wrote, or a run folder of training (its best policy). `env` is a
+    Gymnasium id; the environment that the policy was trained in if not given. `epsilon` is the probability of a random
+    action. `callback` gets the metrics of every finished episode. With `out`, a run folder is written.
+    """
+    if not 1 <= episodes <= MAX_EPISODES:
+        raise ValueError(f"episodes = {episodes}: must be at least 1 and at most {MAX_EPISODES:,}")
+    rules = protocol if isinstance(protocol, Protocol) else Protocol(protocol, epsilon)
+    loaded = policy if isinstance(policy, Policy) else load_policy(policy)
+    env = env or loaded.env
+    if not env:
+        raise ValueError("env: the policy does not say in which environment it was trained; name one")
+    if out is not None:
+        runs.refuse_occupied(Path(out).resolve(), overwrite=False)
+    before = loaded.device
+    results = []
+    try:
+        loaded.to(choose_device(device))
+        finished = run_episodes(loaded, rules, env, episodes, seed)
+        for number, episode in enumerate(track(finished, "evaluating", episodes) if progress else finished, 1):
+            results.append(episode)
+            if callback is not None:
+                callback({"episode": number} | asdict(episode))
+    finally:
+        loaded.to(before)
+    scores = [episode.score for episode in results]
+    statistics = describe(scores, seed)
+    result = EvaluationResult(
+        env=env,
+        protocol=rules.name,
+        protocol_description=rules.describe(env),
+        **statistics,
+        human_normalised=human_normalised(env, statistics["mean"]),
+        truncated=sum(episode.truncated for episode in results),
+        scores=scores,
+        steps=[episode.steps for episode in results],
+    )
+    if out is not None:
+        settings = {"env": env, "episodes": episodes, "protocol": rules, "policy": loaded.about}
+        with runs.Writer.create(Path(out), command="evaluate", settings=settings, seed=seed, argv=[]) as writer:
+            writer.result(result.to_dict() | {"policy": loaded.about})
+    return result
+
+
+def choose_device(device: Device | torch.device) -> torch.device:
+    """The device that a setting names; auto is the GPU if there is one."""
+    if isinstance(device, torch.device):
+        return device
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device = cuda: PyTorch finds no GPU here")
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(device)
 
 
 def at_least_one(name: str, value: int) -> int:
+    """The value; refused if it is below 1."""
     if value < 1:
         raise ValueError(f"{name} = {value}: must be at least 1")
     return value

@@ -6,6 +6,7 @@ import numpy as np
 
 from rbi import measures
 from rbi.offline_rl.validation import Array
+from rbi.statistics import bootstrap_ratio, percentile_interval
 
 MOVED = 1e-4  # a probability that changes by less is rounding
 CHANGED = 0.01  # total variation from which a state counts as changed
@@ -91,11 +92,9 @@ def mean_over_episodes(values: Array, episode: Array, rng: np.random.Generator) 
     """The mean over steps, and its 95% bootstrap interval: episodes are drawn, since their steps belong together."""
     _, which = np.unique(episode, return_inverse=True)
     sums, counts = np.bincount(which, values), np.bincount(which)
-    means = []
-    for _ in range(RESAMPLES if len(sums) > 1 else 0):
-        drawn = rng.integers(len(sums), size=len(sums))
-        means.append(sums[drawn].sum() / counts[drawn].sum())
-    interval = np.percentile(means, [2.5, 97.5]).tolist() if means else None
+    interval = None
+    if len(sums) > 1:
+        interval = percentile_interval(bootstrap_ratio(sums, counts, rng, RESAMPLES)).tolist()
     return {"mean": float(values.mean()), "interval": interval}
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from rbi import envs
 from rbi.checkpoint import draw_on
 from rbi.envs.types import TimeStep, VectorEnv
-from rbi.evaluation.rollouts import EpisodeScores, RecentScores
+from rbi.evaluation.rollouts import EpisodeStatistics, RecentScores
 from rbi.gpu.streams import capture, warmed
 from rbi.networks import Networks, drawn
 from rbi.observations import ObservationSpec
@@ -287,7 +287,7 @@ class LocalEngine:
         self.learner = Learner(plan.learner, acting, networks(), generators[-1], dtype, schedule.updates)
         self.published = self.learner.vector.clone()
         self.replay = Replay(plan.replay, self.obs_spec, schedule.num_envs, GROUPS, plan.returns, device)
-        self.scores = [EpisodeScores(schedule.num_envs // GROUPS) for _ in range(GROUPS)]
+        self.scores = [EpisodeStatistics(schedule.num_envs // GROUPS) for _ in range(GROUPS)]
         self.recent = RecentScores(int((ladder <= CAREFUL).sum()))
         self.tick, self.states, self.owed, self.started = 0, 0, 0.0, False
         self.refill = schedule.learning_starts
@@ -329,8 +329,8 @@ class LocalEngine:
     def watch(self, group: int, seen: envs.TimeStep) -> None:
         if not np.isfinite(seen.reward).all() or not (self.obs_spec.is_image or np.isfinite(seen.obs).all()):
             raise ValueError(f"--env {self.plan.env.id}: gave a reward or an observation that is not a finite number")
-        for episode in self.scores[group].see(seen):
-            self.recent.add(episode, careful=bool(self.epsilon[group][episode.player] <= CAREFUL))
+        for episode in self.scores[group].update(seen):
+            self.recent.add(episode, low_epsilon=bool(self.epsilon[group][episode.env_index] <= CAREFUL))
 
     def learn(self, calls: PlainCalls | GraphedCalls) -> None:
         """The updates that the new states pay for."""

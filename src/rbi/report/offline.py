@@ -109,8 +109,8 @@ def closing(run: Run) -> list[str]:
             f"reroute(0.5,1.5) is {said(safe['verdict'])} the cloned behaviour: {safe['difference']:+,.1f} "
             f"({low:+,.1f} to {high:+,.1f}; margin {found['margin']:.0%})"
         )
-    if compared and min(len(seed) for row in compared for seed in row["scores"]) < comparison.FEWEST:
-        return [f"fewer than {comparison.FEWEST} episodes of each policy and seed: no verdicts"]
+    if compared and min(len(seed) for row in compared for seed in row["scores"]) < comparison.MIN_EPISODES:
+        return [f"fewer than {comparison.MIN_EPISODES} episodes of each policy and seed: no verdicts"]
     for verdict, told in (("below", "fell below it"), ("open", "not decided by so many episodes")):
         names = [NAMES.get(row["name"], row["name"]) for row in compared if row["verdict"] == verdict]
         if names:

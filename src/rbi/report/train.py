@@ -66,7 +66,7 @@ def result_table(run: Run) -> Table:
         table.add_row(f"score of the policy, {played['episodes']} episodes", told)
         if played["human_normalised"] is not None:
             table.add_row("human-normalised", human_text(played["human_normalised"]))
-        table.caption = played["told"]
+        table.caption = played["protocol_description"]
     return table
 
 
@@ -106,7 +106,7 @@ def scores(of: Sequence[Run]) -> dict[str, Any]:
             "seed": run.config["seed"],
             "updates": found["last"]["updates"],
         }
-        kept = ("mean", "interval", "median", "quartiles", "episodes", "human_normalised", "told")
+        kept = ("mean", "interval", "median", "quartiles", "episodes", "human_normalised", "protocol_description")
         rows.append(row | {k: played.get(k) for k in kept} | {"score_while_learning": found["last"]["score"]})
     return {"rows": rows}
 
@@ -115,7 +115,7 @@ def score_table(found: dict[str, Any], *, paper: bool) -> Table:
     """Mean scores by environment; with `paper` the paper's twelve games beside its columns, missing ones marked."""
     rows = found["rows"]
     environments = [f"ALE/{game}-v5" for game in PAPER_GAMES] if paper else list(dict.fromkeys(r["env"] for r in rows))
-    told = next((row["told"] for row in rows if row["told"]), None)
+    told = next((row["protocol_description"] for row in rows if row["protocol_description"]), None)
     table = Table(box=SIMPLE_HEAD, caption=told)
     columns = ("environment", "random", "human", "Rainbow", "Ape-X, paper", "RBI, paper", "Ape-X, here", "RBI, here")
     for name in columns:
@@ -152,11 +152,12 @@ def evaluate_score_table(run: Run) -> Table:
         "mean": f"{found['mean']:,.1f}   (95% interval {low:,.1f} to {high:,.1f})",
         "median": f"{found['median']:,.1f}",
         "quartiles": "{:,.1f} to {:,.1f}".format(*found["quartiles"]),
-        "range": f"{found['least']:,.1f} to {found['most']:,.1f}",
+        "range": f"{found['min']:,.1f} to {found['max']:,.1f}",
         "human-normalised": human_text(found["human_normalised"]),
-        "cut off by time": f"{found['cut_off']} of {found['episodes']}",
+        "cut off by time": f"{found['truncated']} of {found['episodes']}",
     }
-    table = Table(box=SIMPLE_HEAD, title=f"{found['env']}, {found['episodes']} episodes", caption=found["told"])
+    title = f"{found['env']}, {found['episodes']} episodes"
+    table = Table(box=SIMPLE_HEAD, title=title, caption=found["protocol_description"])
     table.add_column("")
     table.add_column("score")
     for name, text in rows.items():

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from scipy import stats
 
 from rbi.lab.mdp import MDP, Floats, lookahead, q_values, values
 from rbi.lab.spi.worlds import Logs, Problem, count, every_visit_monte_carlo, model
 from rbi.rules.counts import count_bounds
 from rbi.rules.linear import greedy, max_reroute
+from rbi.statistics import student_lower_bound
 
 MOST_ITERATIONS = 100
 PRIOR = 10.0  # tries, of the cautious world (docs/count-aware.md)
@@ -243,10 +243,10 @@ def hcpi(seen: Evidence, delta: float) -> Floats:
     if held_out < 2:
         return seen.beta
     candidates = [(1 - w) * seen.beta + w * best for w in MIXTURES]
-    expected = np.stack([lower_bound(gains(train, pi, train.logs), delta, held_out) for pi in candidates])
+    expected = np.stack([student_lower_bound(gains(train, pi, train.logs), delta, held_out) for pi in candidates])
     chosen = np.take_along_axis(np.stack(candidates), expected.argmax(0)[None, ..., None, None], 0)[0]
     test = replace(pieces, steps=pieces.steps[..., n:])
-    accepted = lower_bound(gains(train, chosen, test), delta, held_out) > 0
+    accepted = student_lower_bound(gains(train, chosen, test), delta, held_out) > 0
     return np.where(accepted[..., None, None], chosen, seen.beta)
 
 
@@ -294,11 +294,3 @@ def doubly_robust(train: Evidence, pi: Floats, logs: Logs) -> Floats:
         gained = train.problem.arrival[reached] + train.model.discount * after - q[row, pair]
         following = np.where(happened, v[row, pair // A] + ratio[row, pair] * gained, following)
     return following.reshape(W, D, N)
-
-
-def lower_bound(samples: Floats, delta: float, size: int) -> Floats:
-    """Student's lower bound at level delta on the mean of `size` samples `[...]`, with mean and spread from these."""
-    mean = samples.mean(-1)
-    if samples.shape[-1] < 2:
-        return mean  # nothing is known of the spread: any candidate may be tried
-    return mean - stats.t.isf(delta, size - 1) * samples.std(-1, ddof=1) / np.sqrt(size)

@@ -11,6 +11,7 @@ from rbi.lab.spi import algorithms as improvers
 from rbi.lab.spi import worlds
 from rbi.lab.spi.algorithms import Evidence, hcpi
 from rbi.lab.spi.worlds import Problem, record
+from rbi.statistics import bootstrap_weights, cvar, paired_lead, percentile_interval
 
 OURS = "count_aware(0.25)"  # its one parameter was tuned on other worlds than the reported (docs/count-aware.md)
 OTHER = "count_aware_draining(0.25)"  # what it costs that never-tried actions keep their probability
@@ -205,7 +206,7 @@ def numbered_block(world: World, algorithms: Sequence[str], sizes: Sequence[int]
 # ---- from rbi.lab.summary: What many repetitions say: mean, tail and violations, with intervals, and paired comparisons of algorithms.
 
 TAIL = 0.01  # CVaR is the mean of this share of the worst
-LEVEL = 0.95  # of intervals
+QUANTILES = ((1 - 0.95) / 2, (1 + 0.95) / 2)  # of 95% intervals
 BELOW = 1e-9  # how far below the baseline a score must be to count as below: rounding is not
 
 
@@ -234,46 +235,16 @@ def summarise(
     n = len(scores)
     flat = scores.reshape(n, -1)
     shape = scores.shape[1:]
-    weights = np.stack([np.bincount(rng.integers(n, size=n), minlength=n) for _ in range(resamples)])
+    weights = bootstrap_weights(n, rng, resamples)
     below = (flat < baseline - BELOW).astype(float)
-    means, tails, belows = weights @ flat / n, weighted_cvar(flat, weights), weights @ below / n
-    mean, cvar = flat.mean(0), weighted_cvar(flat, np.ones((1, n), dtype=int))[0]
-
-    def interval(x: Floats) -> Floats:
-        return np.quantile(x, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0).reshape(2, *shape)
-
-    def lead(value: Floats, resampled: Floats, one: int) -> Floats:
-        value, resampled = value.reshape(shape), resampled.reshape(resamples, *shape)
-        ahead = (resampled[..., one, None] - resampled).reshape(resamples, -1)
-        return np.concatenate([(value[:, one, None] - value)[None], interval(ahead)])
-
-    return Summary(
-        mean.reshape(shape),
-        cvar.reshape(shape),
-        below.mean(0).reshape(shape),
-        interval(means),
-        interval(tails),
-        interval(belows),
-        np.stack([lead(mean, means, one) for one in compared]),
-        np.stack([lead(cvar, tails, one) for one in compared]),
+    estimates = [x.reshape(shape) for x in (flat.mean(0), cvar(flat, TAIL), below.mean(0))]
+    resampled = [
+        x.reshape(resamples, *shape) for x in (weights @ flat / n, cvar(flat, TAIL, weights), weights @ below / n)
+    ]
+    mean, tail, share_below = estimates
+    mean_interval, cvar_interval, below_interval = (percentile_interval(samples, QUANTILES) for samples in resampled)
+    mean_lead, cvar_lead = (
+        np.stack([paired_lead(estimate, samples, one, QUANTILES) for one in compared])
+        for estimate, samples in zip(estimates[:2], resampled[:2], strict=True)
     )
-
-
-def weighted_cvar(scores: Floats, weights: np.ndarray) -> Floats:
-    """The mean of the lowest hundredth (at least one) of scores `[n, K]`, each counted weights `[B, n]` times.
-
-    Only the lowest few scores can be among them, so no resample is sorted.
-    """
-    n = len(scores)
-    tail = int(np.ceil(TAIL * n))
-    order = np.argsort(scores, 0)
-    found = np.empty((len(weights), scores.shape[1]))
-    for column in range(scores.shape[1]):
-        lowest = order[:, column]
-        reached = min(n, 3 * tail + 20)
-        while (weights[:, lowest[:reached]].sum(1) < tail).any():
-            reached = min(n, 2 * reached)
-        counted = weights[:, lowest[:reached]]
-        used = np.clip(tail - (np.cumsum(counted, 1) - counted), 0, counted)
-        found[:, column] = used @ scores[lowest[:reached], column] / tail
-    return found
+    return Summary(mean, tail, share_below, mean_interval, cvar_interval, below_interval, mean_lead, cvar_lead)

@@ -131,7 +131,7 @@ class RayEngine:
         self.behind = self.ledger.updates - told.version
         self.sums += np.sum(told.sums, 0)
         for player, score, careful in told.episodes:
-            self.recent.add(EpisodeResult(player, score, 0, False), careful=careful)
+            self.recent.add(EpisodeResult(player, score, 0, False), low_epsilon=careful)
         store = slot.store
         taken = store.handle.add.remote(slot.number, start, begin, block)
         company.call(taken, functools.partial(self.stored, company, store, store.life, ticks))

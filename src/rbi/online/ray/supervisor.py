@@ -13,7 +13,7 @@ import torch
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rbi.evaluation.rollouts import Protocol, play
+from rbi.evaluation.rollouts import Protocol, run_episodes
 from rbi.observations import ObservationSpec
 from rbi.online.config import TrainConfig
 from rbi.online.engine import policy_of
@@ -253,7 +253,7 @@ def evaluation(
     """The mean score of a policy without exploration."""
     os.setpriority(os.PRIO_PROCESS, 0, 10)  # everything else comes first
     policy = policy_of(plan, obs_spec, torch.from_numpy(weights.copy()), updates, 0)
-    scores = [episode.score for episode in play(policy, Protocol("paper"), plan.env.id, episodes, seed)]
+    scores = [episode.score for episode in run_episodes(policy, Protocol("paper"), plan.env.id, episodes, seed)]
     return sum(scores) / len(scores)
 
 

@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from torch import Tensor
 
 from rbi import envs
-from rbi.evaluation.rollouts import EpisodeScores
+from rbi.evaluation.rollouts import EpisodeStatistics
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import CAREFUL, MOST_SEED, drawn_for, part_of, seeds_of
@@ -87,7 +87,7 @@ class Player(Role):
         self.epsilon = ladders(ladder, GROUPS * slots)[GROUPS * slot : GROUPS * (slot + 1)]
         self.tick, self.version = -1, 0
         self.actors: list[Actor] = []
-        self.scores: list[EpisodeScores] = []
+        self.scores: list[EpisodeStatistics] = []
         self.seen: dict[int, envs.TimeStep] = {}
 
     def play(
@@ -143,7 +143,7 @@ class Player(Role):
             )
             for epsilon, of_actor in zip(self.epsilon, here.actors, strict=True)
         ]
-        self.scores = [EpisodeScores(self.each) for _ in range(GROUPS)]
+        self.scores = [EpisodeStatistics(self.each) for _ in range(GROUPS)]
         env_seed = (seeds.env + start * schedule.num_envs + self.slot * GROUPS * self.each) % MOST_SEED
         self.seen = {group: world.reset(env_seed + group * self.each) for group, world in enumerate(self.worlds)}
         self.tick, self.version = start, 0
@@ -156,8 +156,8 @@ class Player(Role):
         """The episodes that ended; a number that is none is refused."""
         if not np.isfinite(seen.reward).all() or not (self.obs_spec.is_image or np.isfinite(seen.obs).all()):
             raise ValueError(f"--env {self.plan.env.id}: gave a reward or an observation that is not a finite number")
-        ended = self.scores[group].see(seen)
-        return [(e.player, e.score, bool(self.epsilon[group][e.player] <= CAREFUL)) for e in ended]
+        ended = self.scores[group].update(seen)
+        return [(e.env_index, e.score, bool(self.epsilon[group][e.env_index] <= CAREFUL)) for e in ended]
 
     def empty(self, ticks: int) -> Block:
         """A block to fill."""

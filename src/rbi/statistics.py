@@ -1,0 +1,143 @@
+"""Statistics of scores: bootstrap intervals, the interquartile mean, CVaR, paired differences and confidence bounds.
+
+All bootstraps draw indices with replacement and differ in what they resample: values, within strata where there are any
+(`bootstrap_samples`), clusters of unequal size (`bootstrap_ratio`), or rows that many columns share
+(`bootstrap_weights`).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+RESAMPLES = 2000
+QUANTILES_95 = (0.025, 0.975)  # of a two-sided 95% percentile interval
+BLOCK_INDICES = 1 << 20  # drawn at a time: 8 MB, whatever the number of values
+
+
+def resample_indices(n: int, rng: np.random.Generator, resamples: int = RESAMPLES) -> Iterator[Array]:
+    """Indices of bootstrap samples of n items, in blocks `[R, n]` that hold `resamples` rows in all."""
+    rows = max(1, BLOCK_INDICES // n)
+    for start in range(0, resamples, rows):
+        yield rng.integers(n, size=(min(rows, resamples - start), n))
+
+
+def bootstrap_samples(strata: Sequence[Array], rng: np.random.Generator, resamples: int = RESAMPLES) -> Array:
+    """Bootstrap samples `[resamples, N]` of N values; each stratum is resampled within itself.
+
+    Strata are what stays fixed, such as the seeds of a study whose episodes are resampled.
+    """
+    drawn = [values[rng.integers(len(values), size=(resamples, len(values)))] for values in strata]
+    return drawn[0] if len(drawn) == 1 else np.concatenate(drawn, 1)
+
+
+def bootstrap_weights(n: int, rng: np.random.Generator, resamples: int = RESAMPLES) -> Array:
+    """How often each of n items is part of each bootstrap sample, `[resamples, n]`.
+
+    Statistics of many columns that share their rows are then matrix products, and differences of columns are paired.
+    """
+    return np.stack([np.bincount(row, minlength=n) for block in resample_indices(n, rng, resamples) for row in block])
+
+
+def bootstrap_ratio(
+    numerators: Array, denominators: Array, rng: np.random.Generator, resamples: int = RESAMPLES
+) -> Array:
+    """sum(numerators) / sum(denominators) in bootstrap samples of the pairs, `[resamples]`.
+
+    With the sums and the lengths of clusters (the steps of an episode belong together) this is the cluster bootstrap of
+    the mean.
+    """
+    blocks = resample_indices(len(numerators), rng, resamples)
+    return np.concatenate([numerators[block].sum(1) / denominators[block].sum(1) for block in blocks])
+
+
+def percentile_interval(samples: Array, quantiles: Sequence[float] = QUANTILES_95) -> Array:
+    """The percentile interval of bootstrap statistics `[resamples, ...]`: lower and upper bound, `[2, ...]`."""
+    bounds: Array = np.quantile(samples, quantiles, axis=0)
+    return bounds
+
+
+def iqm(values: Any) -> Array:
+    """Interquartile mean over the last axis, `[..., N]` to `[...]`: the mean of the middle half of the values.
+
+    A value that lies partly inside the middle half counts with that part.
+
+    >>> float(iqm([1, 2, 3, 100]))
+    2.5
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64), -1)
+    N = ordered.shape[-1]
+    i = np.arange(N)
+    weights = np.maximum(np.minimum(i + 1, 0.75 * N) - np.maximum(i, 0.25 * N), 0)
+    middle: Array = ordered @ weights / weights.sum()
+    return middle
+
+
+def cvar(values: Array, tail: float = 0.01, weights: Array | None = None) -> Array:
+    """Conditional value at risk: the mean of the lowest `tail` (at least one) of the values `[n, K]`, `[K]`.
+
+    With weights `[B, n]`, integers that sum to n in each row, it is `[B, K]`: that of every bootstrap sample, in which
+    value i occurs weights[b, i] times. Only the lowest few values can be part of it, so no sample is sorted.
+
+    >>> cvar(np.arange(200.0)[:, None])
+    array([0.5])
+    """
+    n = len(values)
+    size = int(np.ceil(tail * n))
+    counts = np.ones((1, n), dtype=int) if weights is None else weights
+    order = np.argsort(values, 0)
+    found = np.empty((len(counts), values.shape[1]))
+    for column in range(values.shape[1]):
+        lowest = order[:, column]
+        reached = min(n, 3 * size + 20)
+        while (counts[:, lowest[:reached]].sum(1) < size).any():
+            reached = min(n, 2 * reached)
+        counted = counts[:, lowest[:reached]]
+        used = np.clip(size - (np.cumsum(counted, 1) - counted), 0, counted)
+        found[:, column] = used @ values[lowest[:reached], column] / size
+    return found[0] if weights is None else found
+
+
+def paired_lead(estimate: Array, resampled: Array, column: int, quantiles: Sequence[float] = QUANTILES_95) -> Array:
+    """How far one column is ahead of every column: the estimate and its paired percentile interval, `[3, ..., K]`.
+
+    `estimate` is a statistic `[..., K]`, `resampled` the same in bootstrap samples that all columns share, `[B, ...,
+    K]`: what the columns have in common cancels.
+    """
+    ahead = resampled[..., column, None] - resampled
+    return np.concatenate([(estimate[..., column, None] - estimate)[None], percentile_interval(ahead, quantiles)])
+
+
+def student_lower_bound(samples: Array, delta: float, size: int | None = None) -> Array:
+    """Student's lower confidence bound of the mean at level 1 - delta, over the last axis `[..., n]`.
+
+    With `size` it is the bound to expect from another `size` samples with the same mean and standard deviation. A
+    single sample has no standard deviation: its value comes back as it is.
+    """
+    from scipy import stats
+
+    n = samples.shape[-1]
+    mean: Array = samples.mean(-1)
+    if n < 2:
+        return mean
+    size = n if size is None else size
+    bound: Array = mean - stats.t.isf(delta, size - 1) * samples.std(-1, ddof=1) / np.sqrt(size)
+    return bound
+
+
+def describe(scores: Sequence[float], seed: int = 0) -> dict[str, Any]:
+    """Mean with its 95% bootstrap interval, median, quartiles and range of scores."""
+    values = np.asarray(scores, dtype=np.float64)
+    drawn = bootstrap_samples([values], np.random.default_rng(seed))
+    quarter, median, three_quarters = np.percentile(values, [25, 50, 75]).tolist()
+    return {
+        "episodes": len(values),
+        "mean": float(values.mean()),
+        "interval": percentile_interval(drawn.mean(1)).tolist(),
+        "median": median,
+        "quartiles": [quarter, three_quarters],
+        "min": float(values.min()),
+        "max": float(values.max()),
+    }
