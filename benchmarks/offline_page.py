@@ -90,9 +90,9 @@ def beside_d3rlpy(result):
         f"\nRatios to d3rlpy {result['d3rlpy_version']}: beta {beta:.1f} times DiscreteBC; Monte-Carlo Q, the paper's "
         f"critic, which evaluates no next state, {monte_carlo:.1f} times DoubleDQN; a critic with DoubleDQN's work and "
         f"CQL's penalty {critic:.1f} times; beta and Q in one update {both:.1f} times both of theirs in turn. **The "
-        f"aim, 2 times each, is {'reached' if min(beta, critic) >= 2 else 'not reached by all'}.** Arithmetic is the bound: "
-        f"{limit / 1e9:.0f} GFLOP/s in a large product and {OPERATIONS / 1e6:.0f} MFLOP per sample allow {most:.0f} "
-        f"updates/s of one network, {most / result['d3rlpy']['bc']:.1f} times DiscreteBC."
+        f"aim, 2 times each, is {'reached' if min(beta, critic) >= 2 else 'not reached by all'}.** Arithmetic is the "
+        f"bound: {limit / 1e9:.0f} GFLOP/s in a large product and {OPERATIONS / 1e6:.0f} MFLOP per sample allow "
+        f"{most:.0f} updates/s of one network, {most / result['d3rlpy']['bc']:.1f} times DiscreteBC."
     )
 
 
