@@ -15,8 +15,8 @@ PROJECTION_HEAD = """
 
 Share of each resource used by workers of 1,000 steps/s each, from measured parts: {block:,.0f} bytes per state in
 blocks of {states} states, {batch:.1f} MB per batch, {weights:.1f} MB of weights, {adding:.0f} us per state to add to a
-replay shard, {drawing:.1f} ms per update to sample from it, {driver:.1f} ms of the driver per block. Above 1 the resource is
-exhausted; the three largest are shown.
+replay shard, {drawing:.1f} ms per update to sample from it, {driver:.1f} ms of the driver per block. Above 1 the
+resource is exhausted; the three largest are shown.
 
 | states per update, publish interval | workers | share used |
 |---|--:|---|"""

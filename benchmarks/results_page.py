@@ -41,8 +41,8 @@ SPI_AIM = """
 The aim on Random MDPs with eta 0.9 and 0.5 and on Wet Chicken with epsilon 0.1: no peer is better in both mean and CVaR
 at any size, and at half of the sizes or more ours is better in both than every variant of SPIBB, beyond paired
 bootstrap intervals. *Sizes led* counts those sizes for the closest SPIBB variant. This is one seed, and
-peers that are not in the table (DUIPI, Lower-Approx-Soft-SPIBB) are known to lead at some sizes: read it as a comparison with
-these peers only.
+peers that are not in the table (DUIPI, Lower-Approx-Soft-SPIBB) are known to lead at some sizes: read it as a
+comparison with these peers only.
 """
 
 SPI_SIGNS = """
