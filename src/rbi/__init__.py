@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rbi.data.dataset import Dataset
     from rbi.data.episode import Episode
     from rbi.data.formats import load_episodes
+    from rbi.evaluation.rollouts import evaluate
     from rbi.policy import Policy, load_policy
     from rbi.rules.counts import count_bounds
     from rbi.rules.kl import backward_kl, forward_kl
@@ -41,6 +42,7 @@ _MODULES = {
     "rbi.data.dataset": ("Dataset",),
     "rbi.data.episode": ("Episode",),
     "rbi.data.formats": ("load_episodes",),
+    "rbi.evaluation.rollouts": ("evaluate",),
     "rbi.policy": ("Policy", "load_policy"),
     "rbi.rules.counts": ("count_bounds",),
     "rbi.rules.kl": ("backward_kl", "forward_kl"),
@@ -78,6 +80,7 @@ __all__ = [
     "backward_kl",
     "bcq",
     "count_bounds",
+    "evaluate",
     "floor",
     "forward_kl",
     "greedy",

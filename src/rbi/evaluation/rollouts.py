@@ -15,7 +15,7 @@ import torch
 
 from rbi import envs, runs
 from rbi.config import Checked, Ge, Interval
-from rbi.envs.types import EnvConfig, TimeStep, VectorEnv
+from rbi.envs.types import EnvConfig, EnvFactory, TimeStep, VectorEnv
 from rbi.evaluation.comparison import human_normalised
 from rbi.gpu.streams import Beside, warmed
 from rbi.observations import ObservationSpec
@@ -26,6 +26,8 @@ from rbi.statistics import Array, describe
 
 ProtocolName = Literal["paper", "modern"]
 Device = Literal["auto", "cpu", "cuda"]
+Env = str | EnvFactory | EnvConfig
+"""A Gymnasium id, a function that makes an environment, or a configuration."""
 MakeEnvs = Callable[[EnvConfig, int], VectorEnv]
 
 MAX_ENVS = 64
@@ -46,13 +48,12 @@ class Protocol(Checked):
     max_frames: Annotated[int, Ge(1)] = 108_000
     """Emulator frames after which an Atari episode is truncated."""
 
-    def env_config(self, env: str) -> EnvConfig:
+    def env_config(self, env: Env) -> EnvConfig:
         """The environment's configuration under this protocol."""
-        if self.name == "modern":
-            return EnvConfig(env, max_frames=self.max_frames, repeat_action_probability=0.25, noop_max=0)
-        return EnvConfig(env, max_frames=self.max_frames, repeat_action_probability=0.0, noop_max=30)
+        sticky, noops = (0.25, 0) if self.name == "modern" else (0.0, 30)
+        return replace(EnvConfig.of(env), max_frames=self.max_frames, repeat_action_probability=sticky, noop_max=noops)
 
-    def describe(self, env: str) -> str:
+    def describe(self, env: Env) -> str:
         """One line about the protocol in this environment, for tables."""
         actions = "actions sampled from the policy"
         if self.epsilon:
@@ -279,12 +280,11 @@ class VectorEvaluator:
     """
 
     def __init__(
-        self, protocol: Protocol, env: str, num_envs: int, make: MakeEnvs = envs.make, *, num_groups: int = 1
+        self, protocol: Protocol, env: Env, num_envs: int, make: MakeEnvs = envs.make, *, num_groups: int = 1
     ) -> None:
-        self.protocol, self.env = protocol, env
+        self.protocol, self.env = protocol, protocol.env_config(env)
         self.group_size = at_least_one("num_envs", num_envs) // at_least_one("num_groups", num_groups)
-        config = protocol.env_config(env)
-        self.vector_envs = [make(config, at_least_one("num_envs", self.group_size)) for _ in range(num_groups)]
+        self.vector_envs = [make(self.env, at_least_one("num_envs", self.group_size)) for _ in range(num_groups)]
         self.seeded = False
 
     def evaluate(
@@ -301,7 +301,7 @@ class VectorEvaluator:
         if not policies:
             raise ValueError("policies: give at least one")
         for policy in policies:
-            check_compatible(policy, self.vector_envs[0], self.env)
+            check_compatible(policy, self.vector_envs[0], self.env.id)
         for start in range(0, len(policies), self.group_size):
             for number, episode in self._evaluate_batch(policies[start : start + self.group_size], episodes, rng):
                 yield start + number, episode
@@ -319,7 +319,7 @@ class VectorEvaluator:
         for group, seed in zip(groups, rng.integers(2**30, size=len(groups)).tolist(), strict=True):
             group.reset(None if self.seeded else seed)
         # Seeding an Atari environment is as slow as creating one: later resets continue its random numbers.
-        self.seeded = EnvConfig(self.env).is_atari
+        self.seeded = self.env.is_atari
         while running := [(number, group) for number, group in enumerate(groups) if group.active.any()]:
             for number, group in running:
                 for policy, episode in group.recv():
@@ -396,7 +396,7 @@ class EnvGroup:
 
 
 def run_episodes(
-    policy: Policy, protocol: Protocol, env: str, episodes: int, seed: int, make: MakeEnvs = envs.make
+    policy: Policy, protocol: Protocol, env: Env, episodes: int, seed: int, make: MakeEnvs = envs.make
 ) -> Iterator[EpisodeResult]:
     """Finished episodes of one policy: exactly `episodes` of them, in up to MAX_ENVS parallel environments."""
     at_least_one("episodes", episodes)
@@ -458,7 +458,7 @@ class EvaluationResult:
 
 def evaluate(
     policy: Policy | Path | str,
-    env: str | None = None,
+    env: Env | None = None,
     *,
     episodes: int = 100,
     protocol: ProtocolName | Protocol = "paper",
@@ -471,24 +471,28 @@ def evaluate(
 ) -> EvaluationResult:
     """Evaluate a policy: run episodes with actions sampled from it and summarise their scores.
 
-    `policy` is a `Policy`, a folder that `Policy.save` wrote, or a run folder of training (its best policy). `env` is a
-    Gymnasium id; the environment that the policy was trained in if not given. `epsilon` is the probability of a random
-    action. `callback` gets the metrics of every finished episode. With `out`, a run folder is written.
+    `policy` is a `Policy`, a folder that `Policy.save` wrote, or a run folder of training (its best policy). `env` is
+    a Gymnasium id or a function that makes an environment; by default the one that the policy was trained in. `epsilon`
+    is the probability of a random action. `callback` gets the metrics of every finished episode. With `out`, a run
+    folder is written.
+
+        result = rbi.evaluate("runs/cart", episodes=50)
+        result.mean, result.interval, result.scores
     """
     if not 1 <= episodes <= MAX_EPISODES:
         raise ValueError(f"episodes = {episodes}: must be at least 1 and at most {MAX_EPISODES:,}")
     rules = protocol if isinstance(protocol, Protocol) else Protocol(protocol, epsilon)
     loaded = policy if isinstance(policy, Policy) else load_policy(policy)
-    env = env or loaded.env
-    if not env:
+    if not (env or loaded.env):
         raise ValueError("env: the policy does not say in which environment it was trained; name one")
+    config = rules.env_config(env or loaded.env)
     if out is not None:
         runs.refuse_occupied(Path(out).resolve(), overwrite=False)
     before = loaded.device
     results = []
     try:
         loaded.to(choose_device(device))
-        finished = run_episodes(loaded, rules, env, episodes, seed)
+        finished = run_episodes(loaded, rules, config, episodes, seed)
         for number, episode in enumerate(track(finished, "evaluating", episodes) if progress else finished, 1):
             results.append(episode)
             if callback is not None:
@@ -498,17 +502,17 @@ def evaluate(
     scores = [episode.score for episode in results]
     statistics = describe(scores, seed)
     result = EvaluationResult(
-        env=env,
+        env=config.id,
         protocol=rules.name,
-        protocol_description=rules.describe(env),
+        protocol_description=rules.describe(config),
         **statistics,
-        human_normalised=human_normalised(env, statistics["mean"]),
+        human_normalised=human_normalised(config.id, statistics["mean"]) if config.is_atari else None,
         truncated=sum(episode.truncated for episode in results),
         scores=scores,
         steps=[episode.steps for episode in results],
     )
     if out is not None:
-        settings = {"env": env, "episodes": episodes, "protocol": rules, "policy": loaded.about}
+        settings = {"env": config.id, "episodes": episodes, "protocol": rules, "policy": loaded.about}
         with runs.Writer.create(Path(out), command="evaluate", settings=settings, seed=seed, argv=[]) as writer:
             writer.result(result.to_dict() | {"policy": loaded.about})
     return result
