@@ -1,9 +1,15 @@
-"""What Hypothesis draws: behaviour policies with zeros and rare actions, advantages with ties and extremes."""
+"""Hypothesis strategies: behaviour policies with zeros and rare actions, advantages with ties and extremes."""
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 floats = st.floats
+
+
+def examples(share):
+    """A share of the profile's number of examples, for expensive tests: `@examples(0.5)`."""
+    return settings(max_examples=max(1, round(share * settings.default.max_examples)))
 
 
 @st.composite

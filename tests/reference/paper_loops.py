@@ -1,4 +1,6 @@
-"""The paper's algorithms as the paper writes them: one state, one while-loop. Slow twins for the tests."""
+"""The paper's algorithms as the paper writes them: one state, one while-loop. References for the tests."""
+
+from fractions import Fraction
 
 import numpy as np
 
@@ -47,9 +49,7 @@ def max_tv(beta, advantage, delta):
 def max_ppo(beta, advantage, epsilon):
     """Algorithm Ad hoc PPO Maximization, on centred advantages, with the actions that beta never takes left out."""
     supported = {a for a in range(len(beta)) if beta[a] > 0}
-    mean = sum(beta[a] * advantage[a] for a in supported)
-    zero = 1e-12 * (max(advantage[a] for a in supported) - mean)  # what is positive by rounding only is not
-    actions = {a for a in supported if advantage[a] - mean > zero}
+    actions = positive_actions(beta, advantage, supported)
     if not actions:
         return beta.copy()
     pi = np.zeros_like(beta)
@@ -62,3 +62,15 @@ def max_ppo(beta, advantage, epsilon):
         pi[a] += more
     pi[best_first(advantage, supported)] += left
     return pi
+
+
+def positive_actions(beta, advantage, supported):
+    """The actions with A(a) > sum_a beta(a) A(a), in exact arithmetic.
+
+    A floating-point mean of equal advantages can lie below all of them. The inputs are floating-point numbers too, so
+    that an action whose distance to the mean is a 1e-13th of the mean's distance to the best counts as at the mean.
+    """
+    best = max(Fraction(advantage[a]) for a in supported)
+    gap = {a: best - Fraction(advantage[a]) for a in supported}
+    mean = sum(Fraction(beta[a]) * gap[a] for a in supported) / sum(Fraction(beta[a]) for a in supported)
+    return {a for a in supported if gap[a] < (1 - Fraction(1, 10**13)) * mean}

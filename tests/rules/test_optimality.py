@@ -1,13 +1,13 @@
 """Each rule is the optimum of its own problem, against solvers that know nothing of it."""
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pytest import approx
 
 import rbi
 from rbi import measures
-from tests.generators import floats, states
+from tests.generators import examples, floats, states
 from tests.reference import convex_programs, linear_programs
 
 
@@ -57,8 +57,8 @@ def test_max_ppo_reaches_the_maximum_of_the_ppo_objective(state, epsilon):
     pi = rbi.max_ppo(beta, advantage, epsilon)
     assert_policy(pi)
     reached = measures.ppo_objective(pi, beta, centred, epsilon)
-    if (centred <= 1e-9).all():
-        assert pi == approx(beta, abs=1e-9)  # "no positive advantage": beta, where the objective is 0 as well
+    if np.ptp(advantage) == 0:
+        assert pi == approx(beta, abs=1e-12)  # "no positive advantage": beta, where the objective is 0 as well
     else:
         assert reached == near(linear_programs.max_ppo(beta, centred, epsilon), advantage)
 
@@ -85,7 +85,7 @@ def test_forward_kl_at_a_temperature_beats_every_other_policy_on_its_own_objecti
     assert all(objective(pi) >= objective((pi + p) / 2) - 1e-9 for p in [beta, *others])
 
 
-@settings(max_examples=60)
+@examples(0.6)
 @given(states(rare=False), floats(1e-3, 2))  # conic solvers lose precision at a millionth
 def test_forward_kl_with_a_radius_is_the_convex_programs_optimum(state, radius):
     beta, advantage = state
@@ -97,7 +97,7 @@ def test_forward_kl_with_a_radius_is_the_convex_programs_optimum(state, radius):
     assert pi @ advantage == near(optimum, advantage, 1e-5)
 
 
-@settings(max_examples=60)
+@examples(0.6)
 @given(states(rare=False), floats(1e-3, 2))  # conic solvers lose precision at a millionth
 def test_backward_kl_is_the_convex_programs_optimum(state, radius):
     beta, advantage = state
