@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.timing import machine
 from rbi import runs
-from rbi.data.formats import Settings, open_reader
+from rbi.data.formats import FormatSettings, open_reader
 from rbi.data.formats.agc_settings import AgcConfig
 from rbi.data.importing import bring_in
 from rbi.data.repair.lives import losses
@@ -117,7 +117,7 @@ def held(pid):
 
 def imported(root, game, folder, cores):
     """Import a game into a store as `rbi data import` does; the store, seconds and the peak of memory in bytes."""
-    settings = Settings(agc=AgcConfig(game=game, reward_offset=None, action_offset=None))
+    settings = FormatSettings(agc=AgcConfig(game=game, reward_offset=None, action_offset=None))
     reader, memory = open_reader(root, "agc", settings), Memory()
     with bounded_map(cores) as each:
         list(each(time.sleep, [0.5] * cores))  # workers are there before the clock runs
@@ -156,7 +156,7 @@ class Lost:
 
 def lost(root, game, numbers, cores):
     """The frames found for each of these episodes."""
-    reader = open_reader(root, "agc", Settings(agc=AgcConfig(game=game, check_scores=False)))
+    reader = open_reader(root, "agc", FormatSettings(agc=AgcConfig(game=game, check_scores=False)))
     with bounded_map(cores) as each:
         return dict(zip(numbers, each(Lost(reader), numbers), strict=True))
 
@@ -185,7 +185,7 @@ def lives_found(truth, reported):
 def hidden(truth, frame):
     """Whether icons were black when a life ended, or the player left before Q*bert showed them again."""
     black = any(start <= frame < start + count - TOLERANCE for start, count in truth.injected.flashes)
-    return black or (truth.game == "qbert" and truth.quit and truth.frames - frame < QBERT_HIDES)
+    return black or (truth.game == "qbert" and truth.abandoned and truth.frames - frame < QBERT_HIDES)
 
 
 def offsets_right(truth, episode):
@@ -204,7 +204,7 @@ def offsets_right(truth, episode):
 def compared(truths, store, frames_lost):
     """What became of each episode, beside what should have become of it."""
     taken = {episode.source: episode for episode in store}
-    reasons = {problem.source: problem.reason for problem in store.problems}
+    reasons = {problem.source: problem.reason for problem in store.rejected}
     rows = []
     for truth in truths:
         source = f"trajectories/{truth.game}/{truth.number}.txt"
@@ -292,23 +292,23 @@ def main():
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--data", type=Path, help="where recordings are, or will be kept; removed again if not given")
     parser.add_argument("--out", type=Path, default=RESULTS / "agc.json")
-    asked = parser.parse_args()
+    overrides = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        root = asked.data or Path(scratch) / "data"
+        root = overrides.data or Path(scratch) / "data"
         reused = (root / "truth").exists()
-        recording = record_all(root, asked.episodes, asked.frames, asked.cores)
+        recording = record_all(root, overrides.episodes, overrides.frames, overrides.cores)
         figures, details = {}, {}
         for game in GAMES:
-            store, seconds, peak = imported(root, game, Path(scratch) / game, asked.cores)
-            truths = truths_of(root, game, asked.episodes)
-            found = lost(root, game, [truth.number for truth in truths if truth.usable], asked.cores)
+            store, seconds, peak = imported(root, game, Path(scratch) / game, overrides.cores)
+            truths = truths_of(root, game, overrides.episodes)
+            found = lost(root, game, [truth.number for truth in truths if truth.usable], overrides.cores)
             details[game] = compared(truths, store, found)
             figures[game] = measured(details[game], seconds, peak)
             print(f"  {game}: imported in {seconds:.0f} s", flush=True)
             shutil.rmtree(Path(scratch) / game)
         show(figures)
         written = {
-            "command": f"python -m benchmarks.agc --episodes {asked.episodes} --frames {asked.frames}",
+            "command": f"python -m benchmarks.agc --episodes {overrides.episodes} --frames {overrides.frames}",
             "machine": machine(),
             "defects": DEFECTS,
             "recording_seconds": None if reused else recording,
@@ -316,7 +316,7 @@ def main():
             "aims": AIMS,
             "surprises": {game: surprises(rows) for game, rows in details.items()},
         }
-        asked.out.write_text(runs.to_json(written, indent=1) + "\n")
+        overrides.out.write_text(runs.to_json(written, indent=1) + "\n")
 
 
 def surprises(rows):

@@ -56,7 +56,7 @@ def larger(path, store, size):
 
 
 def ours(store, batch):
-    sampler = Sampler(store, SamplerConfig(batch=batch, steps=1), torch.Generator().manual_seed(0))
+    sampler = Sampler(store, SamplerConfig(batch_size=batch, n_step=1), torch.Generator().manual_seed(0))
     return batch / seconds_a_call(sampler.draw, budget=2.0)
 
 
@@ -86,7 +86,7 @@ def resident_bytes():
 def memory(path, allowed, batches):
     """What drawing from a large store takes: bytes after each tenth of the batches, above those before the first."""
     store = Store(path)
-    config = SamplerConfig(batch=32, steps=1, memory_bytes=allowed)
+    config = SamplerConfig(batch_size=32, n_step=1, memory_bytes=allowed)
     sampler = Sampler(store, config, torch.Generator().manual_seed(0))
     sampler.draw()
     before, taken = resident_bytes(), []
@@ -105,21 +105,21 @@ def main():
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--allowed", type=int, default=512 << 20, help="bytes of memory for the large store")
     parser.add_argument("--out", type=Path, default=RESULTS / "data.json")
-    asked = parser.parse_args()
+    overrides = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=".") as name:
         folder = Path(name)
-        store = recorded(folder / "store", asked.steps)
+        store = recorded(folder / "store", overrides.steps)
         rows = []
         for batch in (32, 256):
-            rounds = [(ours(store, batch), peers(asked.peer, folder, store, batch)) for _ in range(ROUNDS)]
+            rounds = [(ours(store, batch), peers(overrides.peer, folder, store, batch)) for _ in range(ROUNDS)]
             mine = float(np.median([r[0] for r in rounds]))
             theirs = float(np.median([r[1]["samples_per_second"] for r in rounds]))
             row = {"batch": batch, "ours": mine, "d3rlpy": theirs, "times": mine / theirs}
             rows.append(row | {"d3rlpy_version": rounds[0][1]["version"]})
-        larger(folder / "large", store, 4 * asked.allowed)
-        taken = memory(folder / "large", asked.allowed, 20_000)
+        larger(folder / "large", store, 4 * overrides.allowed)
+        taken = memory(folder / "large", overrides.allowed, 20_000)
     told = {"command": "python -m benchmarks.data", "machine": machine(), "rows": rows, "memory": taken}
-    asked.out.write_text(json.dumps(told, indent=2) + "\n")
+    overrides.out.write_text(json.dumps(told, indent=2) + "\n")
     table = Table(title="samples a second, four stacked frames and the next state")
     for column in ("batch", "ours", "d3rlpy", "times"):
         table.add_column(column, justify="right")

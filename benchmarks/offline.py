@@ -46,7 +46,7 @@ def noise(steps):
         frames = rng.integers(0, 256, (STEPS + 1, *FRAME), dtype=np.uint8)
         rewards = rng.choice([0.0, 1.0], STEPS, p=[0.9, 0.1])
         found.append(Episode(frames, rng.integers(ACTIONS, size=STEPS), rewards, last, ~last & False))
-    return Dataset.of(found, DatasetSpec(FRAME, ACTIONS, 4))
+    return Dataset.from_episodes(found, DatasetSpec(FRAME, ACTIONS, 4))
 
 
 class Alone:

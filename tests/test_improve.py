@@ -16,8 +16,8 @@ import rbi
 from rbi import cli, runs
 from rbi.cli.improve import Improve
 from rbi.data.episode import DatasetSpec
-from rbi.data.formats import Settings
-from rbi.data.formats.seam import Asked
+from rbi.data.formats import FormatSettings
+from rbi.data.formats.seam import SpecOverrides
 from rbi.data.formats.table_settings import TableConfig
 from rbi.data.store import StoreWriter
 from rbi.offline_rl.behavior_q import learn
@@ -122,7 +122,7 @@ def test_networks_that_got_worse_are_not_kept(logs):
     worse = learner.look()
     assert worse["q_error"] > best["q"]["loss"]
     assert worse["likelihood_calibrated"] < -best["beta"]["loss"]
-    told = diagnosis(answers_about(learner.networks(), learner.held, learner.asked))
+    told = diagnosis(answers_about(learner.networks(), learner.held, learner.overrides))
     assert (told["q_error"], -told["likelihood_calibrated"]) == (best["q"]["loss"], best["beta"]["loss"])
     assert learner.best == best
     assert learner.temperature(learner.networks()) == told["temperature"]
@@ -170,10 +170,10 @@ def test_legal_actions_bind_what_is_learned_and_what_is_told(tmp_path):
     assert found["diagnosis"]["likelihood_calibrated"] == pytest.approx(np.mean([-0.673, -0.693]), abs=0.05)
     for row in found["changes"]["actions"]:
         assert row["beta"] == pytest.approx(row["taken"], abs=0.1)
-    data = rbi.load_episodes(path, settings=Settings(table=TableConfig(one_step=True)))
+    data = rbi.load_episodes(path, settings=FormatSettings(table=TableConfig(one_step=True)))
     for row in found["changes"]["largest"]:
         one = data[row["episode"]]
-        acted = policy.predict_proba(one.observations[:1], one.legal[:1])[0]
+        acted = policy.predict_proba(one.observations[:1], one.action_masks[:1])[0]
         for told in row["actions"]:
             assert told["pi"] == pytest.approx(acted[told["action"]], abs=1e-5)
 
@@ -284,13 +284,13 @@ CUT = [row | {"terminated": 0, "truncated": row["t"]} for row in ROWS]
     [
         (None, {}, "no such file or folder"),
         ([], {}, "no row has a whole number as its action"),
-        ([], {"about": Asked(actions=2)}, "no episode is there"),
+        ([], {"about": SpecOverrides(num_actions=2)}, "no episode is there"),
         (ONE, {}, "1 episode whose returns are known: to hold one out takes at least 2"),
         ([row | {"action": 1} for row in ROWS], {}, "only action 1 was ever taken: nothing to improve"),
         ([row | {"reward": 0} for row in ROWS], {}, "no return differs: all are 0"),
         ([row | {"reward": 3e38} for row in ROWS], {}, "rewards so large"),
         (HALF, {}, "no row has a whole number as its action"),
-        (HALF, {"about": Asked(actions=2)}, "no episode could be used; the first: .*logs.csv, line 2: "),
+        (HALF, {"about": SpecOverrides(num_actions=2)}, "no episode could be used; the first: .*logs.csv, line 2: "),
         (CUT, {}, "every episode was cut off too early .* --gamma .* --unfinished 1"),
         (ROWS, {"table": TableConfig(action="did")}, "no column 'did'"),
         (ROWS, {"rule": "better"}, "rule 'better' is not known"),
@@ -336,7 +336,7 @@ def test_what_was_cut_off_teaches_beta_where_it_does_not_teach_q(tmp_path):
     assert min(out.choosing.min(), out.telling.min()) >= 100
     assert not set(out.choosing) & set(out.telling)
     sampler = command.learner(data, out).fit.sampler
-    assert sampler.left_out == pytest.approx(200 / len(sampler.usable))
+    assert sampler.excluded_fraction == pytest.approx(200 / len(sampler.usable))
 
 
 def test_a_folder_in_use_is_left_alone(logs, improved, capsys):

@@ -162,7 +162,7 @@ def test_a_run_that_was_stopped_between_two_looks_repeats_and_loses_none(data, w
 def store(path, *, actions=2, frame=(4,), taken=(0, 1), reward=1.0, env=ENV, episodes=3, masks=False):
     """A small store that may not be what it should."""
     rng = np.random.default_rng(0)
-    with StoreWriter.create(path, DatasetSpec(frame, actions, 1, env, has_legal=masks)) as writer:
+    with StoreWriter.create(path, DatasetSpec(frame, actions, 1, env, has_action_masks=masks)) as writer:
         for _ in range(episodes):
             last = np.arange(6) == 5
             seen = rng.normal(size=(6, *frame)).astype(np.float32)
@@ -207,7 +207,7 @@ def test_what_cannot_be_learned_from_is_told_in_one_line_before_any_work(changes
 def test_data_with_fewer_actions_than_the_environment_gets_them_all(tmp_path):
     found = rbi.load_episodes(store(tmp_path / "store", frame=(6,), env="Acrobot-v1"))
     assert checked(found, "", tmp_path) == "Acrobot-v1"
-    assert found.spec.actions == 3
+    assert found.spec.num_actions == 3
 
 
 def test_the_crowd_is_cut_off_where_the_policies_are(tmp_path):

@@ -23,8 +23,8 @@ def episode(rng, steps, *, frame=(3,), actions=4, end="terminated", final=True, 
         truncated=last & (end != "terminated"),
         life_lost=lost,
         action_probs=rng.uniform(0.1, 1, steps) if probs else None,
-        legal=masks if legal else None,
-        quit=end == "quit",
+        action_masks=masks if legal else None,
+        abandoned=end == "abandoned",
         player=f"player {rng.integers(3)}",
         source=f"source {rng.integers(3)}",
         line=int(rng.integers(1, 100)),
@@ -37,7 +37,7 @@ def some_episodes(draw, frames=((3,), (5, 4), (2, 3, 2)), most=6):
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     frame = draw(st.sampled_from(frames))
     probs, legal = draw(st.booleans()), draw(st.booleans())
-    ends = draw(st.lists(st.sampled_from(["terminated", "truncated", "quit"]), min_size=1, max_size=most))
+    ends = draw(st.lists(st.sampled_from(["terminated", "truncated", "abandoned"]), min_size=1, max_size=most))
     return [
         episode(
             rng,
@@ -53,7 +53,7 @@ def some_episodes(draw, frames=((3,), (5, 4), (2, 3, 2)), most=6):
     ]
 
 
-COLUMNS = ("observations", "actions", "rewards", "terminated", "truncated", "life_lost", "action_probs", "legal")
+COLUMNS = ("observations", "actions", "rewards", "terminated", "truncated", "life_lost", "action_probs", "action_masks")
 
 
 def assert_same(one, other):
@@ -64,5 +64,5 @@ def assert_same(one, other):
         if a is not None:
             np.testing.assert_array_equal(a, b, err_msg=name)
             assert a.dtype == b.dtype, name
-    for name in ("quit", "player", "source", "line"):
+    for name in ("abandoned", "player", "source", "line"):
         assert getattr(one, name) == getattr(other, name), name

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from rbi.data.dataset import RejectedEpisode
-from rbi.data.formats import Settings, load_episodes, open_reader, recognise
+from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
 from rbi.data.formats.agc import ENVS, Steps
 from rbi.data.formats.agc_settings import AgcConfig
 from rbi.data.formats.agc_text import EpisodeError, Trajectory, parse
-from rbi.data.formats.seam import Asked
+from rbi.data.formats.seam import SpecOverrides
 from rbi.data.repair.screens import shrink
 from rbi.data.writers.agc import Rows, write_episode
 from rbi.evaluation.agc import Recording, record
@@ -27,7 +27,7 @@ HEADER = "db traj id : 7\nframe,reward,score,terminal,action\n"
 
 
 def settings(**config):
-    return Settings(agc=AgcConfig(**config))
+    return FormatSettings(agc=AgcConfig(**config))
 
 
 def only(found):
@@ -68,10 +68,10 @@ def test_every_level_of_the_folders_is_recognised_and_gives_the_same_episode(qbe
 
 def test_the_spec_is_that_of_atari_games(qbert):
     spec = open_reader(qbert[0]).spec
-    assert (spec.frame, spec.actions, spec.stack, spec.env) == ((84, 84), 18, 4, "ALE/Qbert-v5")
-    assert open_reader(qbert[0], settings=Settings(asked=Asked(stack=2))).spec.stack == 2
+    assert (spec.obs_shape, spec.num_actions, spec.frame_stack, spec.env) == ((84, 84), 18, 4, "ALE/Qbert-v5")
+    assert open_reader(qbert[0], settings=FormatSettings(overrides=SpecOverrides(frame_stack=2))).spec.frame_stack == 2
     with pytest.raises(ValueError, match=r"^--actions = 6: AGC has 18"):
-        open_reader(qbert[0], settings=Settings(asked=Asked(actions=6)))
+        open_reader(qbert[0], settings=FormatSettings(overrides=SpecOverrides(num_actions=6)))
 
 
 @pytest.mark.parametrize("phase", range(4))
@@ -108,21 +108,21 @@ def test_steps_are_those_of_the_slow_twin(rows, phase, offsets):
 
 def test_who_leaves_is_truncated_and_a_game_that_is_over_is_terminated(qbert, damaged):
     left = only(load_episodes(qbert[0]))
-    assert (left.truncated[-1], left.terminated[-1], left.quit) == (True, False, True)
+    assert (left.truncated[-1], left.terminated[-1], left.abandoned) == (True, False, True)
     *lines, last = text_of(damaged).read_text().splitlines()
     frame, reward, score, _, action = last.split(",")
     text_of(damaged).write_text("\n".join([*lines, ",".join([frame, reward, score, "1", action])]))
     over = only(load_episodes(damaged))
-    assert (over.truncated[-1], over.terminated[-1], over.quit) == (False, True, False)
+    assert (over.truncated[-1], over.terminated[-1], over.abandoned) == (False, True, False)
 
 
 def test_an_outline_is_the_episode_without_its_screens(qbert, damaged):
     shutil.rmtree(damaged / "screens")
-    outline = only(open_reader(damaged).outline(12))
+    outline = only(open_reader(damaged).summaries(12))
     episode = only(load_episodes(qbert[0]))
     assert outline.actions.tolist() == episode.actions.tolist()
     assert outline.rewards.tolist() == episode.rewards.tolist()
-    assert (outline.terminated, outline.quit, outline.source) == (False, True, episode.source)
+    assert (outline.terminated, outline.abandoned, outline.source) == (False, True, episode.source)
 
 
 def test_a_reader_travels_to_another_process(qbert):
@@ -222,7 +222,7 @@ def test_a_bad_screen_is_named_with_the_line_of_its_frame_and_the_rest_goes_on(d
     text_of(damaged, 30).write_text(text_of(damaged).read_text().replace("id : 7", "id : 8").replace(",17\n", ",8\n"))
     broken(damaged / "screens/qbert/12/57.png")
     found = load_episodes(damaged)
-    assert found.problems == [RejectedEpisode("trajectories/qbert/12.txt", 60, f"screens/qbert/12/57.png: {reason}")]
+    assert found.rejected == [RejectedEpisode("trajectories/qbert/12.txt", 60, f"screens/qbert/12/57.png: {reason}")]
     assert only(found).source == "trajectories/qbert/30.txt"
     with pytest.raises(ValueError, match=r"^trajectories/qbert/12.txt, line 60: screens/qbert/12/57.png: "):
         load_episodes(damaged, strict=True)
@@ -231,7 +231,7 @@ def test_a_bad_screen_is_named_with_the_line_of_its_frame_and_the_rest_goes_on(d
 def test_more_rows_than_screens_name_the_first_screen_that_lacks(damaged):
     with text_of(damaged).open("a") as file:
         file.write("260,0,0,0,0\n")
-    assert only(load_episodes(damaged).problems).reason == "screens/qbert/12/260.png: no such screen"
+    assert only(load_episodes(damaged).rejected).reason == "screens/qbert/12/260.png: no such screen"
 
 
 def test_an_episode_that_came_before_is_left_out_by_its_identity_or_by_its_rows(damaged):
@@ -242,7 +242,7 @@ def test_an_episode_that_came_before_is_left_out_by_its_identity_or_by_its_rows(
         shutil.copytree(damaged / "screens/qbert/12", damaged / f"screens/qbert/{number}")
     found = load_episodes(damaged)
     assert [episode.source for episode in found] == ["trajectories/qbert/12.txt"]
-    assert [str(problem) for problem in found.problems] == [
+    assert [str(problem) for problem in found.rejected] == [
         f"trajectories/qbert/{number}.txt, line 1: is the same episode as trajectories/qbert/12.txt"
         for number in (13, 14)
     ]

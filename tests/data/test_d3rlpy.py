@@ -11,8 +11,8 @@ import pytest
 from benchmarks.peers import d3rlpy_files
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import DatasetSpec
-from rbi.data.formats import Settings, load_episodes, open_reader, recognise
-from rbi.data.formats.seam import Asked, outline_of
+from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
+from rbi.data.formats.seam import SpecOverrides, summarize
 
 FILES = Path(__file__).parent / "files"
 ROOT = Path(__file__).parents[2]
@@ -35,14 +35,14 @@ def peers_python():
 
 def assert_read(path, kind):
     found = load_episodes(path)
-    assert not found.problems
-    assert found.spec == DatasetSpec(FRAMES[kind], d3rlpy_files.ACTIONS, stack=4 if len(FRAMES[kind]) > 1 else 1)
+    assert not found.rejected
+    assert found.spec == DatasetSpec(FRAMES[kind], d3rlpy_files.ACTIONS, frame_stack=4 if len(FRAMES[kind]) > 1 else 1)
     for line, (ours, made) in enumerate(zip(found, d3rlpy_files.episodes(kind), strict=True), 1):
         np.testing.assert_array_equal(ours.observations, OURS[kind](*made.observations))
         np.testing.assert_array_equal(ours.actions, made.actions[:, 0])
         np.testing.assert_array_equal(ours.rewards, made.rewards[:, 0])
         assert (ours.terminated[-1], ours.truncated[-1]) == (made.terminated, not made.terminated)
-        assert not ours.quit
+        assert not ours.abandoned
         assert not ours.has_final
         assert (ours.source, ours.line) == (path.name, line)
 
@@ -90,8 +90,8 @@ def test_rows_of_version_1_are_cut_behind_their_ends(tmp_path):
     assert [(e.line, len(e), bool(e.terminated[-1])) for e in found] == [(1, 3, True), (4, 1, False), (5, 4, True)]
     for name in ("observations", "actions", "rewards"):
         np.testing.assert_array_equal(found.arrays[name], columns[name][:8])
-    assert [(p.source, p.line) for p in found.problems] == [("a.h5", 9)]
-    assert "without end" in found.problems[0].reason
+    assert [(p.source, p.line) for p in found.rejected] == [("a.h5", 9)]
+    assert "without end" in found.rejected[0].reason
 
 
 def test_timeouts_cut_rows_too(tmp_path):
@@ -104,7 +104,7 @@ def test_of_stacked_pictures_the_newest_frame_is_kept(tmp_path):
     stacked = np.stack([frames[t : t + 4] for t in range(5)])
     version_1(tmp_path / "a.h5", stacked, "--t-t")
     found = load_episodes(tmp_path / "a.h5")
-    assert found.spec == DatasetSpec((6, 5), 3, stack=4)
+    assert found.spec == DatasetSpec((6, 5), 3, frame_stack=4)
     np.testing.assert_array_equal(found.arrays["observations"], frames[3:])
 
 
@@ -113,11 +113,11 @@ def test_outlines_are_those_of_the_episodes(tmp_path):
     for path in (FILES / "d3rlpy-colours.h5", tmp_path / "a.h5"):
         reader = open_reader(path)
         for part in reader.parts():
-            [episode], [outline] = reader.read(part), reader.outline(part)
+            [episode], [outline] = reader.read(part), reader.summaries(part)
             if isinstance(episode, RejectedEpisode):
                 assert outline == episode
             else:
-                for told, value in zip(outline, outline_of(episode), strict=True):
+                for told, value in zip(outline, summarize(episode), strict=True):
                     np.testing.assert_array_equal(told, value)
 
 
@@ -129,15 +129,15 @@ def test_bad_episodes_are_set_aside_with_their_number_and_the_rest_is_read(tmp_p
         file["observations_1"][0, 0] = np.nan
     found = load_episodes(path)
     assert [e.line for e in found] == [3]
-    assert [(p.source, p.line) for p in found.problems] == [("a.h5", 1), ("a.h5", 2)]
-    assert "rewards_0" in found.problems[0].reason
-    assert "observation" in found.problems[1].reason
+    assert [(p.source, p.line) for p in found.rejected] == [("a.h5", 1), ("a.h5", 2)]
+    assert "rewards_0" in found.rejected[0].reason
+    assert "observation" in found.rejected[1].reason
 
 
 def test_what_the_user_says_counts():
-    asked = Settings(Asked(env="Taxi-v3", actions=9, stack=3))
-    found = open_reader(FILES / "d3rlpy-pictures.h5", settings=asked).spec
-    assert found == DatasetSpec((5, 4), 9, stack=3, env="Taxi-v3")
+    overrides = FormatSettings(SpecOverrides(env="Taxi-v3", num_actions=9, frame_stack=3))
+    found = open_reader(FILES / "d3rlpy-pictures.h5", settings=overrides).spec
+    assert found == DatasetSpec((5, 4), 9, frame_stack=3, env="Taxi-v3")
 
 
 @pytest.mark.parametrize("actions", [np.zeros((3, 2), np.float32), np.array([0.5, 1, 2], np.float32)])

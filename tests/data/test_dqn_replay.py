@@ -11,10 +11,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rbi.data.dataset import RejectedEpisode
-from rbi.data.formats import Settings, load_episodes, open_reader, recognise
+from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
 from rbi.data.formats.dqn_replay_log import LIMIT
 from rbi.data.formats.gzipped_array import GzippedArray
-from rbi.data.formats.seam import Asked
+from rbi.data.formats.seam import SpecOverrides
 from tests.reference.dopamine import STACK, Ring, save
 
 FRAME, ACTIONS = (3, 2), 3
@@ -56,17 +56,17 @@ def logged(ring, played):
     return [p for p in played if any(s - (s == 0) < p.first and p.end <= e for s, e in stretches)]
 
 
-def read(path, **asked):
-    reader = open_reader(path, settings=Settings(Asked(**asked)))
+def read(path, **overrides):
+    reader = open_reader(path, settings=FormatSettings(SpecOverrides(**overrides)))
     found = [item for part in reader.parts() for item in reader.read(part)]
     return [e for e in found if not isinstance(e, RejectedEpisode)], [
         e for e in found if isinstance(e, RejectedEpisode)
     ]
 
 
-def outlines(path):
+def summaries(path):
     reader = open_reader(path)
-    return [item for part in reader.parts() for item in reader.outline(part)]
+    return [item for part in reader.parts() for item in reader.summaries(part)]
 
 
 def assert_same(episodes, played):
@@ -97,7 +97,7 @@ def test_every_episode_whose_rows_are_logged_is_read_exactly(tmp_path_factory, c
     whole = logged(ring, played)
     assert_same(episodes, whole)
     assert len(whole) == len(played) or problems or not final
-    told = outlines(run)
+    told = summaries(run)
     assert [(o.source, o.line, len(o.actions)) for o in told if not isinstance(o, RejectedEpisode)] == [
         (e.source, e.line, len(e)) for e in episodes
     ]
@@ -160,9 +160,14 @@ def test_a_game_is_all_its_runs_and_gives_the_environment(tmp_path):
     episodes = load_episodes(game)
     assert episodes.players == ["1"] * 1 + ["2"] * 2 + ["10"] * 10
     assert episodes.spec.env == "ALE/MsPacman-v5"
-    assert (episodes.spec.frame, episodes.spec.actions, episodes.spec.stack) == (FRAME, ACTIONS, 4)
+    assert (episodes.spec.obs_shape, episodes.spec.num_actions, episodes.spec.frame_stack) == (FRAME, ACTIONS, 4)
     assert len(load_episodes(game / "10" / "replay_logs")) == 10
-    assert open_reader(game, settings=Settings(Asked(env="Pong-v4", actions=9, stack=2))).spec.actions == 9
+    assert (
+        open_reader(
+            game, settings=FormatSettings(SpecOverrides(env="Pong-v4", num_actions=9, frame_stack=2))
+        ).spec.num_actions
+        == 9
+    )
 
 
 def test_only_an_episode_of_the_agents_limit_is_truncated(tmp_path):
@@ -170,7 +175,7 @@ def test_only_an_episode_of_the_agents_limit_is_truncated(tmp_path):
     play(ring, [LIMIT - 1, LIMIT, LIMIT + 1])
     ring.log_final()
     episodes, problems = read(tmp_path)
-    assert [(len(e), bool(e.truncated[-1]), e.quit) for e in episodes] == [
+    assert [(len(e), bool(e.truncated[-1]), e.abandoned) for e in episodes] == [
         (LIMIT - 1, False, False),
         (LIMIT, True, False),
     ]
@@ -231,7 +236,7 @@ def test_outlines_never_open_pictures(tmp_path):
     reader = open_reader(tmp_path)
     for file in tmp_path.glob("*observation*"):
         file.write_bytes(b"no pictures")
-    found = [item for part in reader.parts() for item in reader.outline(part)]
+    found = [item for part in reader.parts() for item in reader.summaries(part)]
     found = [item for item in found if not isinstance(item, RejectedEpisode)]
     assert sorted(tuple(o.rewards) for o in found) == sorted(tuple(p.rewards) for p in logged(ring, played))
 

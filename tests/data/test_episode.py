@@ -54,11 +54,11 @@ def test_an_episode_cannot_be_changed_not_even_through_the_arrays_it_was_made_of
         (dict(terminated=np.zeros(3, bool)), "without end"),
         (dict(terminated=np.array([True, False, False])), "without end"),
         (dict(terminated=np.array([True, False, True])), "step 0 of 3 is marked as the end"),
-        (dict(quit=True), "quits"),
+        (dict(abandoned=True), "quits"),
         (dict(life_lost=np.array([0, 0, 1])), "no further life"),
         (dict(action_probs=np.array([0.5, 0.0, 1.0])), "step 1: logging probability 0.0"),
-        (dict(legal=np.ones((3, 2), bool)), "step 2: action 2 is not possible among 2"),
-        (dict(legal=np.eye(3, dtype=bool)[[0, 0, 2]]), "step 1: illegal action 1"),
+        (dict(action_masks=np.ones((3, 2), bool)), "step 2: action 2 is not possible among 2"),
+        (dict(action_masks=np.eye(3, dtype=bool)[[0, 0, 2]]), "step 1: illegal action 1"),
         (dict(rewards=np.zeros(2)), "rewards of shape"),
         (dict(actions=np.zeros(0, int)), "without steps"),
     ],
@@ -71,10 +71,10 @@ def test_nonsense_is_refused_with_the_step_and_the_value(changes, told):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        (dict(frame=(5,)), r"shape \(3,\), where others have \(5,\)"),
+        (dict(obs_shape=(5,)), r"shape \(3,\), where others have \(5,\)"),
         (dict(actions=1), "not possible among 1"),
-        (dict(has_probs=True), "no logging probabilities"),
-        (dict(has_legal=True), "no legal-action masks of 4"),
+        (dict(has_action_probs=True), "no logging probabilities"),
+        (dict(has_action_masks=True), "no action masks of 4"),
     ],
 )
 def test_an_episode_of_another_kind_does_not_fit(changes, told):
@@ -84,7 +84,9 @@ def test_an_episode_of_another_kind_does_not_fit(changes, told):
         made.fits(replace(spec, **changes))
 
 
-@pytest.mark.parametrize("changes", [dict(frame=(2, 2, 2, 2)), dict(frame=(0,)), dict(actions=0), dict(stack=0)])
+@pytest.mark.parametrize(
+    "changes", [dict(obs_shape=(2, 2, 2, 2)), dict(obs_shape=(0,)), dict(num_actions=0), dict(frame_stack=0)]
+)
 def test_a_spec_of_nonsense_is_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         replace(DatasetSpec((3,), 4), **changes)

@@ -57,7 +57,7 @@ def test_what_does_not_fit_is_set_aside_and_the_rest_is_taken(tmp_path):
     assert (tally.episodes, tally.steps, tally.set_aside) == (3, 12, 2)
     store = Store(tmp_path / "s")
     assert [e.line for e in store] == [1, 2, 3]
-    assert [p.reason.split()[0] for p in store.problems] == ["torn", "observations"]
+    assert [p.reason.split()[0] for p in store.rejected] == ["torn", "observations"]
 
 
 def test_strict_stops_at_the_first_problem_and_keeps_what_came_before(tmp_path):
@@ -119,7 +119,7 @@ def test_the_command_imports_and_counts_both_kinds(tmp_path, capsys):
     assert (result["episodes"], result["set_aside"]) == (9, 1)
     loaded = rbi.load_episodes(tmp_path / "s")
     assert len(loaded) == 9
-    assert loaded.problems[0].line == 15
+    assert loaded.rejected[0].line == 15
     direct = rbi.load_episodes(tmp_path / "clicks.csv")
     for one, other in zip(loaded, direct, strict=True):
         assert_same(one, other)
@@ -170,7 +170,7 @@ def test_nothing_that_can_be_used_is_an_error_that_points_to_the_reasons(tmp_pat
     table(tmp_path / "clicks.csv", 1, breaks={(0, 1)})
     assert main(["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "s")]) == 2
     assert "no episode could be used" in capsys.readouterr().err
-    assert json.loads((tmp_path / "s" / "set_aside.jsonl").read_text())["line"] == 3
+    assert json.loads((tmp_path / "s" / "rejected.jsonl").read_text())["line"] == 3
 
 
 def test_a_killed_import_goes_on_with_resume_and_ends_the_same(tmp_path):
@@ -211,7 +211,7 @@ def test_info_says_what_is_there_in_any_format(tmp_path, capsys):
     assert (found["episodes"], found["steps"], found["set_aside"]) == (9, 27, 1)
     assert found["actions"] == {"0": 9, "1": 9, "2": 9}
     assert found["scores"]["mean"] == pytest.approx(1.5)
-    assert found["ends"] == {"terminated": 9, "time limit": 0, "quit": 0}
+    assert found["ends"] == {"terminated": 9, "time limit": 0, "abandoned": 0}
     assert (tmp_path / "info" / "figures" / "data.png").exists()
     assert "3 of 3 actions" in capsys.readouterr().out
 
@@ -290,7 +290,7 @@ def test_what_is_said_about_a_store_is_heard(tmp_path, capsys):
     said = ["--actions", "7", "--env", "Foo-v0", "--stack", "3"]
     assert main(["data", "export", str(tmp_path / "s"), "--to", "store", *said, "--out", str(tmp_path / "t")]) == 0
     spec = Store(tmp_path / "t").spec
-    assert (spec.actions, spec.env, spec.stack) == (7, "Foo-v0", 3)
+    assert (spec.num_actions, spec.env, spec.frame_stack) == (7, "Foo-v0", 3)
     for wrong, told in ((["--actions", "2"], "--actions"), (["--table.action", "x"], "--table")):
         assert main(["data", "info", str(tmp_path / "s"), *wrong, "--out", str(tmp_path / "u")]) == 2
         assert told in capsys.readouterr().err

@@ -19,9 +19,9 @@ from minari.dataset.minari_storage import MinariStorage
 from rbi.cli import main
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import DatasetSpec
-from rbi.data.formats import Settings, load_episodes, open_reader, recognise
+from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
 from rbi.data.formats.observations import flattened, single_frames
-from rbi.data.formats.seam import Asked, outline_of
+from rbi.data.formats.seam import SpecOverrides, summarize
 from rbi.data.store import Store
 from rbi.data.writers.minari import dataset_id, write_minari
 from tests.data.episodes import assert_same, episode, some_episodes
@@ -83,8 +83,8 @@ def test_what_minari_records_is_read_with_equal_numbers(here, data_format):
     folder = here / "cart" / "random-v0"
     assert recognise(folder) == recognise(folder / "data") == "minari"
     episodes = load_episodes(folder)
-    assert not episodes.problems
-    assert episodes.spec == DatasetSpec((4,), 2, stack=1, env="CartPole-v1")
+    assert not episodes.rejected
+    assert episodes.spec == DatasetSpec((4,), 2, frame_stack=1, env="CartPole-v1")
     for ours, theirs in zip(episodes, recorded.iterate_episodes(), strict=True):
         assert len(ours.observations) == len(ours) + 1
         for name, column in [("terminated", "terminations"), ("truncated", "truncations")]:
@@ -99,7 +99,10 @@ def test_what_we_write_minari_reads(here, data_format):
     rng = np.random.default_rng(0)
     ours = [episode(rng, 5, frame=(40, 36)), episode(rng, 1, frame=(40, 36), end="truncated", final=False)]
     environment = dict(os.environ)
-    assert write_minari(ours, DatasetSpec((40, 36), 4, stack=4, env="ALE/Qbert-v5"), here / "mine-v3", data_format) == 2
+    assert (
+        write_minari(ours, DatasetSpec((40, 36), 4, frame_stack=4, env="ALE/Qbert-v5"), here / "mine-v3", data_format)
+        == 2
+    )
     assert dict(os.environ) == environment
     assert names(here / "mine-v3") == ["data"]
     found = minari.load_dataset("mine-v3")
@@ -120,12 +123,19 @@ def test_what_we_write_minari_reads(here, data_format):
 @given(written=some_episodes())
 def test_the_round_trip_loses_nothing(tmp_path_factory, data_format, written):
     folder = tmp_path_factory.mktemp("minari") / "out"
-    spec = Dataset.of(written).spec
-    spec = DatasetSpec(spec.frame, 4, stack=2, env="CartPole-v1", has_probs=spec.has_probs, has_legal=spec.has_legal)
+    spec = Dataset.from_episodes(written).spec
+    spec = DatasetSpec(
+        spec.obs_shape,
+        4,
+        frame_stack=2,
+        env="CartPole-v1",
+        has_action_probs=spec.has_action_probs,
+        has_action_masks=spec.has_action_masks,
+    )
     write_minari(iter(written), spec, folder, data_format)
     found = load_episodes(folder)
     assert found.spec == spec
-    assert not found.problems
+    assert not found.rejected
     for one, other in zip(written, found, strict=True):
         assert_same(one, other)
 
@@ -133,11 +143,11 @@ def test_the_round_trip_loses_nothing(tmp_path_factory, data_format, written):
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_outlines_are_those_of_the_episodes(tmp_path, data_format):
     rng = np.random.default_rng(1)
-    written = [episode(rng, 4, end=end, lives=True, probs=True) for end in ("terminated", "truncated", "quit")]
-    write_minari(written, DatasetSpec((3,), 4, has_probs=True), tmp_path / "a", data_format)
+    written = [episode(rng, 4, end=end, lives=True, probs=True) for end in ("terminated", "truncated", "abandoned")]
+    write_minari(written, DatasetSpec((3,), 4, has_action_probs=True), tmp_path / "a", data_format)
     reader = pickle.loads(pickle.dumps(open_reader(tmp_path / "a")))
     for part, one in zip(reader.parts(), written, strict=True):
-        for name, told, value in zip(outline_of(one)._fields, *reader.outline(part), outline_of(one), strict=True):
+        for name, told, value in zip(summarize(one)._fields, *reader.summaries(part), summarize(one), strict=True):
             np.testing.assert_array_equal(told, value, name)
 
 
@@ -214,7 +224,7 @@ def test_pictures_become_single_frames_with_channels_last(tmp_path, shape, expec
     folder = store(tmp_path / "a", space, spaces.Discrete(2), "hdf5", [buffer(seen, [0, 1])], jpeg_encoding=False)
     found = load_episodes(folder)
     np.testing.assert_array_equal(found[0].observations, expected(seen))
-    assert found.spec.stack == 4
+    assert found.spec.frame_stack == 4
     np.testing.assert_array_equal(single_frames(seen, channels_first=False), expected(seen))
 
 
@@ -246,14 +256,14 @@ def test_bad_episodes_are_set_aside_with_their_number_and_the_rest_is_read(tmp_p
     found = load_episodes(folder)
     assert [e.line for e in found] == [1, 6]
     assert found[1].terminated[-1], "terminated counts before truncated"
-    assert [p.line for p in found.problems] == [2, 3, 4, 5, 7]
-    assert {p.source for p in found.problems} == {"data/main_data.hdf5"}
+    assert [p.line for p in found.rejected] == [2, 3, 4, 5, 7]
+    assert {p.source for p in found.rejected} == {"data/main_data.hdf5"}
     for problem, reason in zip(
-        found.problems, ["without end", "action 5", "step 0 of 3", "nan", "rewards"], strict=True
+        found.rejected, ["without end", "action 5", "step 0 of 3", "nan", "rewards"], strict=True
     ):
         assert reason in problem.reason
     reader = open_reader(folder)
-    told = [item for part in reader.parts() for item in reader.outline(part)]
+    told = [item for part in reader.parts() for item in reader.summaries(part)]
     assert [p.line for p in told if isinstance(p, RejectedEpisode)] == [2, 3, 4, 7], "one needs a look at observations"
 
 
@@ -265,14 +275,14 @@ def test_an_arrow_episode_that_minari_reads_only_in_part_is_set_aside(tmp_path):
     folder = store(tmp_path / "a", spaces.Box(-1, 1, (1,)), spaces.Discrete(2), "parquet", [whole, long])
     found = load_episodes(folder)
     assert [len(e) for e in found] == [3]
-    assert [(p.source, p.line) for p in found.problems] == [("data/1", 2)]
-    assert "of 140000" in found.problems[0].reason
+    assert [(p.source, p.line) for p in found.rejected] == [("data/1", 2)]
+    assert "of 140000" in found.rejected[0].reason
 
 
 def test_what_the_user_says_counts(tmp_path):
     write_minari([episode(np.random.default_rng(0), 3)], DatasetSpec((3,), 4, env="CartPole-v1"), tmp_path / "a")
-    asked = Settings(Asked(env="Taxi-v3", actions=9, stack=3))
-    assert open_reader(tmp_path / "a", settings=asked).spec == DatasetSpec((3,), 9, stack=3, env="Taxi-v3")
+    overrides = FormatSettings(SpecOverrides(env="Taxi-v3", num_actions=9, frame_stack=3))
+    assert open_reader(tmp_path / "a", settings=overrides).spec == DatasetSpec((3,), 9, frame_stack=3, env="Taxi-v3")
 
 
 @pytest.mark.parametrize(

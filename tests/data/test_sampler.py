@@ -30,16 +30,18 @@ def together(episodes, stack):
         first.observations.shape[1:],
         4,
         stack,
-        has_probs=first.action_probs is not None,
-        has_legal=first.legal is not None,
+        has_action_probs=first.action_probs is not None,
+        has_action_masks=first.action_masks is not None,
     )
-    return Dataset.of(episodes, spec)
+    return Dataset.from_episodes(episodes, spec)
 
 
 @given(some_episodes(), st.integers(1, 4), st.booleans(), st.booleans(), st.sampled_from([0.0, 0.5, 0.99, 1.0]))
 @settings(max_examples=60, deadline=None)
 def test_monte_carlo_batches_are_those_of_the_slow_twin(episodes, stack, split, clip, gamma):
-    config = SamplerConfig(batch=16, gamma=gamma, split_lives=split, clip_rewards=clip, unfinished=1.0)
+    config = SamplerConfig(
+        batch_size=16, gamma=gamma, terminal_on_life_loss=split, clip_rewards=clip, max_missing_return=1.0
+    )
     sampler, steps = Sampler(together(episodes, stack), config, seeded()), owners(episodes)
     batch = sampler.draw()
     assert batch.next_states is None
@@ -49,14 +51,14 @@ def test_monte_carlo_batches_are_those_of_the_slow_twin(episodes, stack, split, 
         np.testing.assert_array_equal(batch.states[i], batches.state(one, t, stack))
         assert batch.actions[i] == one.actions[t]
         assert float(batch.returns[i]) == pytest.approx(batches.monte_carlo(one, t, gamma, split, clip)[0], abs=1e-5)
-        if one.legal is not None:
-            np.testing.assert_array_equal(batch.legal[i], one.legal[t])
+        if one.action_masks is not None:
+            np.testing.assert_array_equal(batch.action_masks[i], one.action_masks[t])
 
 
 @given(some_episodes(), st.integers(1, 4), st.integers(1, 5), st.booleans(), st.sampled_from([0.5, 0.99]))
 @settings(max_examples=60, deadline=None)
 def test_n_step_batches_are_those_of_the_slow_twin(episodes, stack, n, split, gamma):
-    config = SamplerConfig(batch=16, steps=n, gamma=gamma, split_lives=split)
+    config = SamplerConfig(batch_size=16, n_step=n, gamma=gamma, terminal_on_life_loss=split)
     steps = owners(episodes)
     answers = [batches.n_step(e, t, n, gamma, split, len(e.observations.shape) > 2) for e, t in steps]
     usable = [
@@ -80,25 +82,25 @@ def test_n_step_batches_are_those_of_the_slow_twin(episodes, stack, n, split, ga
 
 def test_steps_before_a_cut_are_left_out_until_little_of_their_return_is_missing():
     rng = np.random.default_rng(0)
-    episodes = [episode(rng, 400, end="quit"), episode(rng, 100), episode(rng, 300, end="truncated", lives=True)]
-    sampler = Sampler(episodes, SamplerConfig(gamma=0.99, unfinished=0.05), seeded())
+    episodes = [episode(rng, 400, end="abandoned"), episode(rng, 100), episode(rng, 300, end="truncated", lives=True)]
+    sampler = Sampler(episodes, SamplerConfig(gamma=0.99, max_missing_return=0.05), seeded())
     missing = [batches.monte_carlo(e, t, 0.99, True, False)[1] for e, t in owners(episodes)]
     assert list(sampler.usable) == [i for i, part in enumerate(missing) if part <= 0.05]
-    assert 0 < sampler.left_out < 1
-    assert sampler.left_out == pytest.approx(1 - len(sampler.usable) / 800)
+    assert 0 < sampler.excluded_fraction < 1
+    assert sampler.excluded_fraction == pytest.approx(1 - len(sampler.usable) / 800)
 
 
 def test_a_store_and_memory_give_the_same_batches_and_a_seed_gives_them_again(tmp_path):
     rng = np.random.default_rng(1)
     episodes = [episode(rng, 30, frame=(8, 8)) for _ in range(4)]
-    spec = DatasetSpec((8, 8), 4, stack=3)
+    spec = DatasetSpec((8, 8), 4, frame_stack=3)
     with StoreWriter.create(tmp_path / "s", spec) as writer:
         for one in episodes:
             writer.append(one)
-    config = SamplerConfig(batch=64, steps=2, memory_bytes=1)  # gives memory back after every batch
+    config = SamplerConfig(batch_size=64, n_step=2, memory_bytes=1)  # gives memory back after every batch
     draws = [
         [Sampler(data, config, seeded(5)).draw() for _ in range(1)]
-        for data in (Store(tmp_path / "s"), Dataset.of(episodes, spec), Store(tmp_path / "s"))
+        for data in (Store(tmp_path / "s"), Dataset.from_episodes(episodes, spec), Store(tmp_path / "s"))
     ]
     for one, other in ((draws[0], draws[1]), (draws[0], draws[2])):
         for a, b in zip(one[0], other[0], strict=True):
@@ -123,11 +125,11 @@ def test_a_life_lost_in_the_step_of_a_cut_ends_its_return_where_lives_do():
         made.observations, made.actions, made.rewards, made.terminated, made.truncated, life_lost=np.array([0, 0, 1])
     )
     for split, discounts in ((True, [0.99, 0.99, 0]), (False, [0.99, 0.99, 0.99])):
-        sampler = Sampler([lost], SamplerConfig(steps=1, split_lives=split), seeded())
+        sampler = Sampler([lost], SamplerConfig(n_step=1, terminal_on_life_loss=split), seeded())
         assert sampler.batch(torch.arange(3)).discount.tolist() == pytest.approx(discounts)
-    assert list(Sampler([lost], SamplerConfig(unfinished=0.0), seeded()).usable) == [0, 1, 2]
+    assert list(Sampler([lost], SamplerConfig(max_missing_return=0.0), seeded()).usable) == [0, 1, 2]
     with pytest.raises(ValueError, match="no step is left"):
-        Sampler([lost], SamplerConfig(unfinished=0.0, split_lives=False), seeded())
+        Sampler([lost], SamplerConfig(max_missing_return=0.0, terminal_on_life_loss=False), seeded())
 
 
 def test_rewards_are_clipped_by_themselves_for_pictures_only():
@@ -143,13 +145,13 @@ def test_a_batch_of_nothing_and_a_store_of_nothing_are_refused():
     with pytest.raises(ValueError, match="batch = 0"):
         Sampler(made, SamplerConfig(), seeded()).draw(0)
     with pytest.raises(ValueError, match="no episodes"):
-        Sampler(Dataset.of([], DatasetSpec((3,), 4)), SamplerConfig(), seeded())
+        Sampler(Dataset.from_episodes([], DatasetSpec((3,), 4)), SamplerConfig(), seeded())
 
 
 def test_an_epoch_visits_every_step_of_the_chosen_episodes_once():
     rng = np.random.default_rng(3)
     episodes = [episode(rng, size) for size in (3, 7, 4, 9)]
-    sampler = Sampler(episodes, SamplerConfig(batch=5), seeded(), which=[3, 1])
+    sampler = Sampler(episodes, SamplerConfig(batch_size=5), seeded(), episodes=[3, 1])
     visited = torch.cat([batch.steps for batch in sampler.epoch()])
     assert sorted(visited.tolist()) == [*range(3, 10), *range(14, 23)]
 
@@ -161,10 +163,10 @@ def test_an_epoch_visits_every_step_of_the_chosen_episodes_once():
         (dict(weights=np.full(5, np.nan)), "finite"),
         (dict(weights=np.zeros(5)), "not all zero"),
         (dict(weights=np.full(5, 1e308)), "as a sum"),
-        (dict(which=[]), "at least one"),
-        (dict(which=[1]), "from 0 to 0"),
-        (dict(which=[0.5]), "numbers of episodes"),
-        (dict(which=[[0]]), "numbers of episodes"),
+        (dict(episodes=[]), "at least one"),
+        (dict(episodes=[1]), "from 0 to 0"),
+        (dict(episodes=[0.5]), "numbers of episodes"),
+        (dict(episodes=[[0]]), "numbers of episodes"),
     ],
 )
 def test_a_sampler_of_nothing_is_refused(arguments, told):
@@ -175,11 +177,11 @@ def test_a_sampler_of_nothing_is_refused(arguments, told):
 @pytest.mark.parametrize(
     "changes",
     [
-        dict(batch=0),
-        dict(batch=2.5),
-        dict(steps=1.5),
-        dict(steps=10**9),
-        dict(steps=0),
+        dict(batch_size=0),
+        dict(batch_size=2.5),
+        dict(n_step=1.5),
+        dict(n_step=10**9),
+        dict(n_step=0),
         dict(gamma=1.1),
         dict(unfinished=-1),
         dict(memory_bytes=0),
@@ -195,8 +197,8 @@ def test_nonsense_settings_are_refused(changes):
 def test_batches_on_the_gpu_are_those_of_the_processor(resident):
     rng = np.random.default_rng(4)
     episodes = [episode(rng, 40, frame=(8, 8), lives=True) for _ in range(3)]
-    config = SamplerConfig(batch=32, steps=3)
-    on_gpu = Sampler(episodes, config, torch.Generator("cuda" if resident else "cpu"), device="cuda", resident=resident)
+    config = SamplerConfig(batch_size=32, n_step=3)
+    on_gpu = Sampler(episodes, config, torch.Generator("cuda" if resident else "cpu"), device="cuda", frames_on_device=resident)
     found = on_gpu.draw()
     same = Sampler(episodes, config, seeded()).batch(found.steps.cpu())
     for a, b in zip(found, same, strict=True):

@@ -18,7 +18,7 @@ from rbi.data.store import Store, StoreWriter
 
 from .episodes import assert_same, episode, some_episodes
 
-SPEC = '{"format": 1, "frame": [3], "actions": 4, "stack": 1, "env": "", "has_probs": false, "has_legal": false}'
+SPEC = '{"format": 1, "frame": [3], "actions": 4, "stack": 1, "env": "", "has_action_probs": false, "has_action_masks": false}'
 
 
 def write(path, episodes, spec=None):
@@ -44,7 +44,7 @@ def test_a_store_gives_back_the_episodes_that_were_put_in(episodes):
 @given(some_episodes())
 @settings(max_examples=30, deadline=None)
 def test_episodes_in_memory_are_the_same(episodes):
-    together = Dataset.of(episodes)
+    together = Dataset.from_episodes(episodes)
     assert [len(e) for e in together] == [len(e) for e in episodes]
     for one, other in zip(together[:], episodes, strict=True):
         assert_same(one, other)
@@ -53,7 +53,7 @@ def test_episodes_in_memory_are_the_same(episodes):
 def test_plain_numpy_reads_it_by_the_documented_layout(tmp_path):
     rng = np.random.default_rng(1)
     episodes = [episode(rng, 5, frame=(6, 4)), episode(rng, 3, frame=(6, 4), final=False)]
-    write(tmp_path / "s", episodes, DatasetSpec((6, 4), 4, stack=2, env="X-v0"))
+    write(tmp_path / "s", episodes, DatasetSpec((6, 4), 4, frame_stack=2, env="X-v0"))
     about = json.loads((tmp_path / "s" / "store.json").read_text())
     assert (about["format"], about["frame"], about["actions"], about["stack"]) == (1, [6, 4], 4, 2)
     index = np.fromfile(tmp_path / "s" / "episodes.bin", RECORD)
@@ -154,7 +154,7 @@ def test_an_index_that_nobody_wrote_is_refused(tmp_path, field, value):
 
 def test_a_line_of_problems_that_is_none_is_named(tmp_path):
     write(tmp_path / "s", [episode(np.random.default_rng(8), 4)], DatasetSpec((3,), 4))
-    (tmp_path / "s" / "set_aside.jsonl").write_text('{"a": 1}\n')
+    (tmp_path / "s" / "rejected.jsonl").write_text('{"a": 1}\n')
     with pytest.raises(ValueError, match=r"set_aside\.jsonl, line 1"):
         Store(tmp_path / "s")
 
@@ -210,9 +210,9 @@ def test_a_kill_leaves_all_finished_episodes_readable(tmp_path):
 
 def test_problems_are_kept_beside_the_episodes(tmp_path):
     with StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)) as writer:
-        writer.set_aside(RejectedEpisode("a.csv", 7, "reward nan"))
-    assert Store(tmp_path / "s").problems == [RejectedEpisode("a.csv", 7, "reward nan")]
-    assert str(Store(tmp_path / "s").problems[0]) == "a.csv, line 7: reward nan"
+        writer.reject(RejectedEpisode("a.csv", 7, "reward nan"))
+    assert Store(tmp_path / "s").rejected == [RejectedEpisode("a.csv", 7, "reward nan")]
+    assert str(Store(tmp_path / "s").rejected[0]) == "a.csv, line 7: reward nan"
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from rbi.data.dataset import RejectedEpisode, common
 from rbi.data.episode import DatasetSpec, Episode
-from rbi.data.formats import Settings, load_episodes, open_reader
+from rbi.data.formats import FormatSettings, load_episodes, open_reader
 from rbi.data.formats import csv as csv_reader
 from rbi.data.formats import parquet as parquet_reader
-from rbi.data.formats.seam import Asked
+from rbi.data.formats.seam import SpecOverrides
 from rbi.data.formats.table_settings import TableConfig
 from rbi.data.writers import parquet as parquet_writer
 from rbi.data.writers.parquet import write_parquet
@@ -43,18 +43,20 @@ ONE_ROW = {name: column[1:2] for name, column in TWO_EPISODES.items()}
 
 
 def asking(actions=None, env="", stack=None, **table):
-    return Settings(asked=Asked(env=env, actions=actions, stack=stack), table=TableConfig(**table))
+    return FormatSettings(
+        overrides=SpecOverrides(env=env, num_actions=actions, frame_stack=stack), table=TableConfig(**table)
+    )
 
 
-def read(path, **asked):
-    reader = open_reader(path, settings=asking(**asked))
+def read(path, **overrides):
+    reader = open_reader(path, settings=asking(**overrides))
     return [item for part in reader.parts() for item in reader.read(part)]
 
 
 def shared(episodes, **more):
     """What made-up episodes have in common."""
     first = episodes[0]
-    has = dict(has_probs=first.action_probs is not None, has_legal=first.legal is not None)
+    has = dict(has_action_probs=first.action_probs is not None, has_action_masks=first.action_masks is not None)
     return DatasetSpec(first.observations.shape[1:], ACTIONS, **has, **more)
 
 
@@ -94,7 +96,9 @@ def flat_columns(episodes, rng):
             row |= {name: bool(getattr(e, name)[t]) for name in ("terminated", "truncated", "life_lost")}
             row |= {f"obs_{i}": float(x) for i, x in enumerate(e.observations[t])} | {"player": e.player}
             row |= {} if e.action_probs is None else {"action_prob": float(e.action_probs[t])}
-            row |= {} if e.legal is None else {f"action_mask_{a}": bool(x) for a, x in enumerate(e.legal[t])}
+            row |= (
+                {} if e.action_masks is None else {f"action_mask_{a}": bool(x) for a, x in enumerate(e.action_masks[t])}
+            )
             rows.append(row)
     return {name: [row[name] for row in rows] for name in rows[0]}
 
@@ -137,7 +141,7 @@ def test_rows_in_any_order_of_t_over_any_blocks_and_files_are_the_episodes(episo
         part = int(np.searchsorted(cuts, begin, side="right"))
         line = begin - [0, *cuts][part] + (2 if suffix == ".csv" else 1)
         seen = wanted.observations[: len(wanted)]
-        assert_same(got, replace(wanted, observations=seen, quit=False, source=f"part-{part}{suffix}", line=line))
+        assert_same(got, replace(wanted, observations=seen, abandoned=False, source=f"part-{part}{suffix}", line=line))
 
 
 def test_a_file_that_cannot_be_finished_does_not_appear(tmp_path):
@@ -165,12 +169,12 @@ def test_numbers_in_names_count_as_numbers(file):
 
 def test_one_more_than_the_largest_action_is_their_number_unless_masks_or_the_user_say_more(file):
     table(file, TWO_EPISODES)
-    assert open_reader(file).spec.actions == 3
+    assert open_reader(file).spec.num_actions == 3
     assert open_reader(file, settings=asking(actions=7, env="CartPole-v1", stack=2)).spec == DatasetSpec(
         (2,), 7, 2, "CartPole-v1"
     )
     table(file, TWO_EPISODES, **{f"action_mask_{a}": [True] * 5 for a in range(5)})
-    assert open_reader(file).spec == DatasetSpec((2,), 5, has_legal=True)
+    assert open_reader(file).spec == DatasetSpec((2,), 5, has_action_masks=True)
 
 
 BROKEN = [
@@ -320,7 +324,7 @@ def test_the_user_can_say_which_column_is_what(file):
     assert first.observations.tolist() == [[0, 0, 1, 0, 1], [1, 0, 0, 0, 2]]
     assert (first.player, second.player) == ("7", "7")
     assert second.action_probs.tolist() == [0.5] * 3
-    assert second.legal.tolist() == [[True] * 3] * 3
+    assert second.action_masks.tolist() == [[True] * 3] * 3
     with pytest.raises(ValueError, match=r"no column 'when\?' \(--table.step\); its columns are 'who'"):
         read(file, **names | {"step": "when?"}, **more)
     with pytest.raises(ValueError, match=r"no column is or begins with 'look' \(--table.observations\)"):
@@ -349,7 +353,7 @@ BANDIT = {
 
 def test_a_bandits_log_has_an_episode_a_row_and_its_texts_become_vectors(file):
     table(file, BANDIT)
-    assert open_reader(file).spec == DatasetSpec((5,), 4, has_probs=True)  # a number, three texts, the position
+    assert open_reader(file).spec == DatasetSpec((5,), 4, has_action_probs=True)  # a number, three texts, the position
     first, second, third, last = read(file)
     assert first.observations.tolist() == [[0.5, 0, 0, 1, 1]]
     assert second.observations.tolist() == [[1.5, 1, 0, 0, 3]]
@@ -415,7 +419,7 @@ def test_nested_lists_of_bytes_are_pictures_and_all_others_vectors(tmp_path, kin
     pictures = np.arange(18).reshape(3, 2, 3)
     path = as_parquet(tmp_path / "log.parquet", RLLIB, obs=pa.array(pictures.tolist(), kind), new_obs=None)
     reader = open_reader(path)
-    assert (reader.spec.frame, reader.spec.stack) == (frame, stack)
+    assert (reader.spec.obs_shape, reader.spec.frame_stack) == (frame, stack)
     first, second = read(path)
     assert first.observations.tolist() == pictures[[1, 0]].reshape(2, *frame).tolist()
     assert second.observations.tolist() == pictures[[2]].reshape(1, *frame).tolist()
@@ -454,7 +458,7 @@ def test_numbers_in_lists_must_be_finite_in_the_final_observation_too(tmp_path):
 def test_masks_may_be_lists(tmp_path):
     masks = [[True, True, False], [True, False, False], [True, False, True]]
     good, problem = read(as_parquet(tmp_path / "log.parquet", RLLIB, action_mask=masks))
-    assert good.legal.tolist() == [masks[1], masks[0]]
+    assert good.action_masks.tolist() == [masks[1], masks[0]]
     assert problem.reason == "action 1 is not one of the possible ones (action_mask)"
 
 
@@ -553,7 +557,7 @@ def test_files_are_recognised_by_their_names_and_hidden_ones_are_left_alone(tmp_
 
 def test_outlines_tell_the_same_as_episodes_and_a_reader_can_be_sent(file):
     reader = pickle.loads(pickle.dumps(open_reader(table(file, TWO_EPISODES, **changed("reward", 0, None)))))
-    problem, outline = reader.outline(reader.parts()[0])
+    problem, outline = reader.summaries(reader.parts()[0])
     assert problem == read(file)[0]
     assert (outline.actions.tolist(), outline.terminated, outline.line) == ([2, 1, 0], False, read(file)[1].line)
 
@@ -591,7 +595,7 @@ def test_a_number_with_an_underscore_is_none(tmp_path):
     path.write_text("episode_id,action,reward,terminated,truncated,obs_0\n0,1,1_0,1,0,3\n1,1,2,1,0,3\n")
     found = load_episodes(path)
     assert [e.score for e in found] == [2.0]
-    assert "'1_0' is not a number" in found.problems[0].reason
+    assert "'1_0' is not a number" in found.rejected[0].reason
 
 
 def test_a_folder_of_two_kinds_of_tables_must_be_named(tmp_path):
@@ -618,5 +622,5 @@ def test_a_missing_id_of_a_column_of_floats_is_missing(tmp_path):
         }
     )
     pq.write_table(table, tmp_path / "t.parquet")
-    [problem] = load_episodes(tmp_path / "t.parquet").problems
+    [problem] = load_episodes(tmp_path / "t.parquet").rejected
     assert problem.reason == "episode_id is missing"

@@ -98,7 +98,7 @@ def test_screens_are_those_of_the_game_at_each_frame(whole, game):
 def test_rows_come_two_frames_after_their_screens_and_the_last_one_ends_the_game(whole, game):
     root, truths = whole
     truth, found = truths[game], parse(text(root, truths[game]))
-    assert (found.terminal, truth.quit) == (not truth.quit, game in ("mspacman", "revenge"))
+    assert (found.terminal, truth.abandoned) == (not truth.abandoned, game in ("mspacman", "revenge"))
     assert found.actions[2:].tolist() == list(truth.actions[:-2])
     assert found.scores[2:].tolist() == np.cumsum(truth.rewards[:-2]).tolist()
     assert not found.actions[:3].any()
@@ -122,7 +122,7 @@ def test_same_seed_same_episode_and_another_index_is_another_episode(tmp_path):
 def test_who_leaves_has_no_terminal_row_and_played_a_part_of_the_game(tmp_path, whole):
     stayed = whole[1]["qbert"]
     left = one(tmp_path, most_frames=1400, skilled=0.0, seed=3, quits=1.0)
-    assert (stayed.quit, left.quit) == (False, True)
+    assert (stayed.abandoned, left.abandoned) == (False, True)
     assert not parse(text(tmp_path, left)).terminal
     assert left.actions == stayed.actions[: left.frames]
     assert left.frames < stayed.frames

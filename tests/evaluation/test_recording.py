@@ -42,7 +42,7 @@ class Counting:
         return self.seen(first, np.where(first, 0, self.time), np.where(self.over, 2, 0))
 
 
-SPEC = DatasetSpec((2,), 3, has_probs=True)
+SPEC = DatasetSpec((2,), 3, has_action_probs=True)
 
 
 def record(players, episodes=None, steps=None, seed=0):
@@ -69,7 +69,7 @@ def test_so_many_steps_are_so_many_and_the_last_episodes_are_cut_off():
     found, recorder = record(players, steps=50)
     assert recorder.steps == sum(len(e) for e in found)
     assert 50 <= recorder.steps < 54
-    assert any(e.truncated[-1] and not e.quit for e in found)
+    assert any(e.truncated[-1] and not e.abandoned for e in found)
 
 
 def test_the_logged_probability_is_that_of_the_action():
@@ -100,7 +100,7 @@ def test_a_late_player_does_now_what_it_decided_then():
 
 def test_a_player_who_leaves_is_recorded_up_to_there_as_one_who_quit():
     found, _ = record([PerturbedPolicy("p", RandomPolicy(3), abandon_rate=0.3)] * 4, episodes=60)
-    quits = [e for e in found if e.quit]
+    quits = [e for e in found if e.abandoned]
     assert 5 < len(quits) < 60
     assert all(e.truncated[-1] and not e.terminated[-1] for e in quits)
     assert all(len(e) < 6 for e in quits)

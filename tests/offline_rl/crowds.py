@@ -46,4 +46,4 @@ def recorded(world, players, episodes, rng):
                 player=str(number % len(players)),
             )
         )
-    return Dataset.of(found, DatasetSpec((states,), actions))
+    return Dataset.from_episodes(found, DatasetSpec((states,), actions))

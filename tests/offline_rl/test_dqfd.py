@@ -20,7 +20,7 @@ from tests.data.episodes import episode
 from .waits import NoWaiting
 
 PLAIN = LogNetConfig(16, 0.0, 0.0)
-ENDS = ("terminated", "truncated", "quit")
+ENDS = ("terminated", "truncated", "abandoned")
 
 
 def seeded(number=0):
@@ -34,11 +34,12 @@ def episodes_of(frame=(3,), *, legal=False):
 
 def samplers_of(data, steps, *, which=None, **changes):
     stack = 1 if data[0].observations.ndim == 2 else 4
-    spec = DatasetSpec(data[0].observations.shape[1:], 4, stack, has_legal=data[0].legal is not None)
-    episodes = Dataset.of(data, spec)
-    settings = dict(batch=8) | changes
-    one = Sampler(episodes, SamplerConfig(steps=1, **settings), seeded(2), which=which)
-    return one, Sampler(episodes, SamplerConfig(steps=steps, **settings), seeded(4), which=which, beside=one)
+    spec = DatasetSpec(data[0].observations.shape[1:], 4, stack, has_action_masks=data[0].action_masks is not None)
+    episodes = Dataset.from_episodes(data, spec)
+    settings = dict(batch_size=8) | changes
+    one = Sampler(episodes, SamplerConfig(n_step=1, **settings), seeded(2), episodes=which)
+    config = SamplerConfig(n_step=steps, **settings)
+    return one, Sampler(episodes, config, seeded(4), episodes=which, share_frames_with=one)
 
 
 def learner_of(data, *, seed=0, steps=3, rate=0.01, **changes):
@@ -71,8 +72,8 @@ def legal_at(data, number, ahead):
     for one in data:
         if number < len(one.actions):
             then = number + ahead
-            known = one.legal is not None and then < len(one.actions)
-            return [a for a in range(4) if not known or one.legal[then, a]]
+            known = one.action_masks is not None and then < len(one.actions)
+            return [a for a in range(4) if not known or one.action_masks[then, a]]
         number -= len(one.actions)
     raise AssertionError("there is no such step")
 
@@ -90,7 +91,7 @@ def slow_loss(learner, data, positions, weights):
             batch = sampler.batch(torch.tensor([step]))
             seen = look(batch.next_states, torch.float32)
             with torch.no_grad():
-                allowed = legal_at(data, step, int(sampler.ahead[step]))
+                allowed = legal_at(data, step, int(sampler.bootstrap_steps[step]))
                 preferred = max(allowed, key=judge.q(seen)[0][0].tolist().__getitem__)
                 goal = batch.returns[0] + batch.discount[0] * target.q(seen)[0][0, preferred]
             taken = int(batch.actions[0])
@@ -142,7 +143,7 @@ def test_pictures_are_learned_from_too():
 
 def test_only_steps_that_have_both_returns_are_drawn():
     """Who left without a last observation has no state ahead of the last steps: one for 1 step, three for 3."""
-    data = [episode(np.random.default_rng(i), 6, end="quit", final=False) for i in range(4)]
+    data = [episode(np.random.default_rng(i), 6, end="abandoned", final=False) for i in range(4)]
     learner = learner_of(data)
     assert [len(sampler.usable) for sampler in (learner.one_step, learner.n_step)] == [20, 12]
     assert learner.steps.tolist() == [6 * i + time for i in range(4) for time in range(3)]
@@ -241,11 +242,11 @@ def test_samplers_that_do_not_go_together_are_refused():
     data, obs_spec = episodes_of(), ObservationSpec((3,), 1, 4)
     one, far = samplers_of(data, 10)
     other, _ = samplers_of(data, 10)
-    near = Sampler(one.data, SamplerConfig(batch=8, steps=3), seeded())
-    impatient = Sampler(one.data, SamplerConfig(batch=8, steps=10, gamma=0.5), seeded())
+    near = Sampler(one.data, SamplerConfig(batch_size=8, n_step=3), seeded())
+    impatient = Sampler(one.data, SamplerConfig(batch_size=8, n_step=10, gamma=0.5), seeded())
     weighed = Sampler(one.data, far.config, seeded(), weights=np.ones(one.data.steps))
     here, there = (
-        Sampler(one.data, SamplerConfig(batch=8, steps=s), seeded(), which=[i]) for s, i in ((1, 0), (10, 1))
+        Sampler(one.data, SamplerConfig(batch_size=8, n_step=s), seeded(), episodes=[i]) for s, i in ((1, 0), (10, 1))
     )
     networks = networks_for(obs_spec, PLAIN, 0, with_pi=False)
     for first, second, why in (
@@ -260,6 +261,6 @@ def test_samplers_that_do_not_go_together_are_refused():
             Dqfd(DqfdConfig(nets=PLAIN), networks, first, second)
     with pytest.raises(ValueError, match="Q is learned alone"):
         Dqfd(DqfdConfig(nets=PLAIN), networks_for(obs_spec, PLAIN, 0), one, far)
-    unfinished = samplers_of(data, 10, draws_unfinished=True)
-    with pytest.raises(ValueError, match="draws_unfinished"):
+    unfinished = samplers_of(data, 10, keep_incomplete=True)
+    with pytest.raises(ValueError, match="keep_incomplete"):
         Dqfd(DqfdConfig(nets=PLAIN), networks, *unfinished)

@@ -27,7 +27,7 @@ def fit_of(frame, *, nets=PLAIN, seed=0, **changes):
     data = [episode(rng, 12, frame=frame) for _ in range(6)]
     stack = 1 if len(frame) == 1 else 4
 
-    sampler = Sampler(Dataset.of(data, DatasetSpec(frame, 4, stack)), SamplerConfig(batch=8), seeded(2))
+    sampler = Sampler(Dataset.from_episodes(data, DatasetSpec(frame, 4, stack)), SamplerConfig(batch_size=8), seeded(2))
     networks = networks_for(ObservationSpec(frame, stack, 4), nets, seed)
     return Fit(FitConfig(nets=nets, **changes), networks, sampler, seeded(3))
 
@@ -68,7 +68,7 @@ def test_beta_and_q_learn_what_there_is_to_learn():
         reward = [[1.0, -1.0], [0.0, 0.5]][state][action]
         end = np.array([True])
         data.append(Episode(np.eye(2, dtype=np.float32)[[state]], np.array([action]), np.array([reward]), end, ~end))
-    sampler = Sampler(Dataset.of(data, DatasetSpec((2,), 2)), SamplerConfig(batch=64), seeded())
+    sampler = Sampler(Dataset.from_episodes(data, DatasetSpec((2,), 2)), SamplerConfig(batch_size=64), seeded())
     config = FitConfig(learning_rate=0.01, nets=PLAIN)
     fit = Fit(config, networks_for(ObservationSpec((2,), 1, 2), PLAIN, 0), sampler, seeded())
     deque(learn(fit, 400), maxlen=0)

@@ -33,9 +33,9 @@ def test_networks_that_have_learned_are_better_than_frequencies_on_episodes_that
     world, players = world_and_crowd(0)
     data = recorded(world, players, 200, np.random.default_rng(0))
     mine, out = split(len(data), 0.25, np.random.default_rng(1))
-    config = SamplerConfig(batch=128, gamma=world.discount)
-    samplers = [Sampler(data, config, torch.Generator().manual_seed(0), which=which) for which in (mine, out)]
-    obs_spec, nets = ObservationSpec(data.spec.frame, 1, data.spec.actions), LogNetConfig(32, 0.0, 0.0)
+    config = SamplerConfig(batch_size=128, gamma=world.discount)
+    samplers = [Sampler(data, config, torch.Generator().manual_seed(0), episodes=which) for which in (mine, out)]
+    obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), LogNetConfig(32, 0.0, 0.0)
     fit = Fit(
         FitConfig(learning_rate=0.003, nets=nets),
         networks_for(obs_spec, nets, 0),

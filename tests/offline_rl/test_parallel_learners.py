@@ -22,7 +22,7 @@ SMALL = OfflineConfig(updates=10, batch=8, held_out=0.3, **with_latent(16, 4, 0.
 
 def data_of(frame, episodes=6, steps=30):
     rng = np.random.default_rng(0)
-    return Dataset.of([episode(rng, steps, frame=frame) for _ in range(episodes)], DatasetSpec(frame, 4, 1))
+    return Dataset.from_episodes([episode(rng, steps, frame=frame) for _ in range(episodes)], DatasetSpec(frame, 4, 1))
 
 
 def run(lanes, goal):

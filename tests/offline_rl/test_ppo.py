@@ -22,8 +22,8 @@ SIGHT = ObservationSpec((3,), 1, 4)
 
 def ascent_of(**changes):
     rng = np.random.default_rng(0)
-    data = Dataset.of([episode(rng, 8) for _ in range(4)], DatasetSpec((3,), 4))
-    sampler = Sampler(data, SamplerConfig(batch=32), torch.Generator().manual_seed(0))
+    data = Dataset.from_episodes([episode(rng, 8) for _ in range(4)], DatasetSpec((3,), 4))
+    sampler = Sampler(data, SamplerConfig(batch_size=32), torch.Generator().manual_seed(0))
     networks = networks_for(SIGHT, LogNetConfig(latent=64), 1)
     with torch.no_grad():  # values that differ: the ascent has something to climb
         networks.q.net.heads.weight.mul_(5)

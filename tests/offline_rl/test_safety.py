@@ -24,12 +24,12 @@ def gains(seed):
     """What each rule gains over the behaviour that was learned, from 30 episodes of three players."""
     world, players = world_and_crowd(seed, qualities=(0.8, 0.9, 0.95))
     data = recorded(world, players, 30, np.random.default_rng(seed))
-    sampler = Sampler(data, SamplerConfig(batch=128, gamma=world.discount), torch.Generator().manual_seed(seed))
-    obs_spec, nets = ObservationSpec(data.spec.frame, 1, data.spec.actions), LogNetConfig(64, 0.0, 0.0)
+    sampler = Sampler(data, SamplerConfig(batch_size=128, gamma=world.discount), torch.Generator().manual_seed(seed))
+    obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), LogNetConfig(64, 0.0, 0.0)
     config = FitConfig(learning_rate=0.003, nets=nets)
     fit = Fit(config, networks_for(obs_spec, nets, seed), sampler, torch.Generator().manual_seed(seed))
     deque(learn(fit, 400), maxlen=0)
-    every = np.eye(*data.spec.frame, dtype=np.float32)
+    every = np.eye(*data.spec.obs_shape, dtype=np.float32)
     scores = [
         float(performance(world, Policy(fit.networks, rbi.parse_rule(rule)).predict_proba(every).astype(np.float64)))
         for rule in ("behavior", *RULES)

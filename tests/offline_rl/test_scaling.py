@@ -32,8 +32,8 @@ def far_off(rng, frame, **more):
 @pytest.mark.parametrize(("frame", "stack"), [((4,), 1), ((4,), 3), ((10, 10), 4)])
 def test_unscaled_networks_say_of_numbers_as_they_are_what_the_others_say_of_scaled_ones(frame, stack):
     rng = np.random.default_rng(0)
-    data = Dataset.of([far_off(rng, frame) for _ in range(8)], DatasetSpec(frame, 4, stack))
-    raw, scaled = (Sampler(data, SamplerConfig(batch=16, clip_rewards=False), seeded()) for _ in range(2))
+    data = Dataset.from_episodes([far_off(rng, frame) for _ in range(8)], DatasetSpec(frame, 4, stack))
+    raw, scaled = (Sampler(data, SamplerConfig(batch_size=16, clip_rewards=False), seeded()) for _ in range(2))
     by = scaling_of(scaled)
     scale(scaled, by)
     fit = Fit(
@@ -58,7 +58,7 @@ def test_unscaled_networks_say_of_numbers_as_they_are_what_the_others_say_of_sca
 
 def test_scaled_numbers_have_mean_0_and_deviation_1_and_what_never_changes_stays_finite():
     rng = np.random.default_rng(0)
-    data = Dataset.of([far_off(rng, (4,), final=False) for _ in range(50)], DatasetSpec((4,), 4))
+    data = Dataset.from_episodes([far_off(rng, (4,), final=False) for _ in range(50)], DatasetSpec((4,), 4))
     sampler = Sampler(data, SamplerConfig(), seeded())
     scale(sampler, scaling_of(sampler))
     frames = sampler.frames.double()
@@ -73,7 +73,7 @@ def test_returns_that_were_cut_off_do_not_set_the_scale():
     rng = np.random.default_rng(0)
     whole = [far_off(rng, (4,)) for _ in range(4)]
     cut = [far_off(rng, (4,), end="truncated") for _ in range(4)]
-    config = SamplerConfig(draws_unfinished=True)
-    both = scaling_of(Sampler(Dataset.of(whole + cut, DatasetSpec((4,), 4)), config, seeded()))
-    alone = scaling_of(Sampler(Dataset.of(whole, DatasetSpec((4,), 4)), config, seeded()))
+    config = SamplerConfig(keep_incomplete=True)
+    both = scaling_of(Sampler(Dataset.from_episodes(whole + cut, DatasetSpec((4,), 4)), config, seeded()))
+    alone = scaling_of(Sampler(Dataset.from_episodes(whole, DatasetSpec((4,), 4)), config, seeded()))
     assert (both.mean, both.spread) == pytest.approx((alone.mean, alone.spread))

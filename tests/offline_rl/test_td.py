@@ -25,7 +25,7 @@ from .waits import NoWaiting
 
 PLAIN = LogNetConfig(16, 0.0, 0.0)
 BOTH = dict(conservative=0.7, familiar=0.6)
-ENDS = ("terminated", "truncated", "quit")
+ENDS = ("terminated", "truncated", "abandoned")
 
 
 def seeded(number=0):
@@ -48,8 +48,8 @@ def sharp_beta(obs_spec):
 def learner_of(data, *, seed=0, steps=1, rate=0.01, **changes):
     stack = 1 if len(data[0].observations.shape) == 2 else 4
     frame = data[0].observations.shape[1:]
-    spec = DatasetSpec(frame, 4, stack, has_legal=data[0].legal is not None)
-    sampler = Sampler(Dataset.of(data, spec), SamplerConfig(batch=8, steps=steps), seeded(2))
+    spec = DatasetSpec(frame, 4, stack, has_action_masks=data[0].action_masks is not None)
+    sampler = Sampler(Dataset.from_episodes(data, spec), SamplerConfig(batch_size=8, n_step=steps), seeded(2))
     obs_spec = ObservationSpec(frame, stack, 4)
     beta = sharp_beta(obs_spec) if changes.get("familiar") else None
     networks = networks_for(obs_spec, PLAIN, seed, with_pi=False)
@@ -78,9 +78,9 @@ def slow_loss(learner, data, batch):
     losses = []
     for i in range(len(q)):
         one, time = step_of(data, int(batch.steps[i]))
-        then = time + int(learner.sampler.ahead[batch.steps[i]])
-        legal = [a for a in every if one.legal is None or one.legal[time, a]]
-        known = [a for a in every if one.legal is None or then >= len(one.actions) or one.legal[then, a]]
+        then = time + int(learner.sampler.bootstrap_steps[batch.steps[i]])
+        legal = [a for a in every if one.action_masks is None or one.action_masks[time, a]]
+        known = [a for a in every if one.action_masks is None or then >= len(one.actions) or one.action_masks[then, a]]
         seen = learner.obs_spec.preprocess(batch.next_states[i : i + 1], torch.float32)
         with torch.no_grad():
             if beta is not None:
@@ -130,10 +130,10 @@ def test_legal_actions_ahead_are_those_of_the_step_there_and_all_where_nobody_ac
     found, unacted = legal_ahead(sampler), 0
     for number in sampler.usable.tolist():
         one, time = step_of(data, number)
-        then = time + int(sampler.ahead[number])
+        then = time + int(sampler.bootstrap_steps[number])
         acted = then < len(one.actions)
         unacted += not acted
-        assert found[number].tolist() == (one.legal[then].tolist() if acted else [True] * 4)
+        assert found[number].tolist() == (one.action_masks[then].tolist() if acted else [True] * 4)
     assert unacted > 0
     assert legal_ahead(learner_of(episodes_of(), steps=steps).sampler) is None
 
@@ -210,8 +210,8 @@ def crowded():
     seed = 0
     world, players = world_and_crowd(seed, qualities=(0.3, 0.5, 0.7))
     data = recorded(world, players, 200, np.random.default_rng(seed))
-    obs_spec, nets = ObservationSpec(data.spec.frame, 1, data.spec.actions), LogNetConfig(64, 0.0, 0.0)
-    sampler = Sampler(data, SamplerConfig(batch=128, gamma=world.discount), seeded(seed))
+    obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), LogNetConfig(64, 0.0, 0.0)
+    sampler = Sampler(data, SamplerConfig(batch_size=128, gamma=world.discount), seeded(seed))
     fit = Fit(FitConfig(learning_rate=0.003, nets=nets), networks_for(obs_spec, nets, seed), sampler, seeded(seed))
     deque(learn(fit, 300), maxlen=0)
     return world, players, data, frozen(fit.networks).pi
@@ -220,15 +220,15 @@ def crowded():
 @pytest.mark.parametrize(("held", "rule"), [(dict(conservative=0.1), "greedy"), (dict(familiar=0.3), "bcq(0.3)")])
 def test_cql_and_bcq_learn_from_a_crowd_to_play_better_than_uniformly_and_than_the_crowd(crowded, held, rule):
     world, players, data, beta = crowded
-    sampler = Sampler(data, SamplerConfig(batch=64, steps=1, gamma=world.discount), seeded())
-    obs_spec, nets = ObservationSpec(data.spec.frame, 1, data.spec.actions), LogNetConfig(64, 0.0, 0.0)
+    sampler = Sampler(data, SamplerConfig(batch_size=64, n_step=1, gamma=world.discount), seeded())
+    obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), LogNetConfig(64, 0.0, 0.0)
     config = TdConfig(learning_rate=0.003, target_updates=25, nets=nets, **held)
     beta = beta if config.familiar else None
     learner = TemporalDifference(config, networks_for(obs_spec, nets, 0, with_pi=False), sampler, beta)
     advance(learner, 300)
     networks = frozen(learner.networks)
     networks.pi = beta
-    every = np.eye(*data.spec.frame, dtype=np.float32)
+    every = np.eye(*data.spec.obs_shape, dtype=np.float32)
     pi = Policy(networks, rbi.parse_rule(rule)).predict_proba(every).astype(np.float64)
     score = performance(world, pi)
     assert score > 2 * performance(world, np.full_like(pi, 1 / pi.shape[1]))
@@ -325,6 +325,6 @@ def test_what_does_not_go_together_is_refused():
         TemporalDifference(TdConfig(), networks, learner.sampler, beta)
     with pytest.raises(ValueError, match="Q is learned alone"):
         TemporalDifference(TdConfig(), networks_for(obs_spec, PLAIN, 0), learner.sampler, None)
-    for settings in (dict(steps=None), dict(steps=1, draws_unfinished=True)):
+    for settings in (dict(n_step=None), dict(n_step=1, keep_incomplete=True)):
         with pytest.raises(ValueError, match="next state"):
             TemporalDifference(TdConfig(), networks, Sampler(data, SamplerConfig(**settings), seeded()), None)

@@ -10,33 +10,33 @@ def state(episode, t, stack):
     return np.stack([black if frame is None else frame for frame in frames])
 
 
-def ended(episode, t, split_lives):
+def ended(episode, t, terminal_on_life_loss):
     """How step t ends a return: not at all, for good, or cut off."""
-    if episode.terminated[t] or (split_lives and episode.life_lost[t]):
+    if episode.terminated[t] or (terminal_on_life_loss and episode.life_lost[t]):
         return "over"
     return "cut" if episode.truncated[t] else None
 
 
-def monte_carlo(episode, t, gamma, split_lives, clip):
+def monte_carlo(episode, t, gamma, terminal_on_life_loss, clip):
     """The return of step t, and what part of a return from there is missing: gamma^steps if it was cut off, else 0."""
     total, weight = 0.0, 1.0
     for k in range(t, len(episode)):
         reward = float(episode.rewards[k])
         total += weight * (max(-1.0, min(1.0, reward)) if clip else reward)
         weight *= gamma
-        if how := ended(episode, k, split_lives):
+        if how := ended(episode, k, terminal_on_life_loss):
             return total, weight if how == "cut" else 0.0
     raise AssertionError("an episode without end")
 
 
-def n_step(episode, t, n, gamma, split_lives, clip):
+def n_step(episode, t, n, gamma, terminal_on_life_loss, clip):
     """The rewards of up to n steps, what the bootstrap counts, and the step at which it is taken."""
     total, weight = 0.0, 1.0
     for k in range(t, min(t + n, len(episode))):
         reward = float(episode.rewards[k])
         total += weight * (max(-1.0, min(1.0, reward)) if clip else reward)
         weight *= gamma
-        how = ended(episode, k, split_lives)
+        how = ended(episode, k, terminal_on_life_loss)
         if how == "over":
             return total, 0.0, k + 1
         if how == "cut":

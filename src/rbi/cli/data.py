@@ -15,14 +15,14 @@ from rbi import runs
 from rbi.cli.command import Command, overlaps, show
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import DatasetSpec, Episode
-from rbi.data.formats import Format, Settings, open_reader, recognise
+from rbi.data.formats import Format, FormatSettings, open_reader, recognise
 from rbi.data.formats.agc_settings import AgcConfig
-from rbi.data.formats.seam import Asked, Reader
+from rbi.data.formats.seam import SpecOverrides, Reader
 from rbi.data.formats.store import StoreReader
 from rbi.data.formats.table_settings import TableConfig
 from rbi.data.importing import Tally, bring_in
 from rbi.data.store import Store, StoreWriter
-from rbi.data.summary import About, outlines, sample
+from rbi.data.summary import DatasetSummary, summaries, sample
 from rbi.data.writers import minari, parquet
 from rbi.parallel import bounded_map
 from rbi.progress import echo, track, track_updates
@@ -40,12 +40,12 @@ class FromData(Command):
     """The data: a file or a folder."""
     format: Format | None = None
     """Its format; recognised by what is there if not given."""
-    about: Annotated[Asked, tyro.conf.arg(name="")] = field(default_factory=Asked)
+    about: Annotated[SpecOverrides, tyro.conf.arg(name="")] = field(default_factory=SpecOverrides)
     agc: AgcConfig = field(default_factory=AgcConfig)
     table: TableConfig = field(default_factory=TableConfig)
 
     def reader(self) -> Reader:
-        return open_reader(self.place, self.format, Settings(self.about, self.agc, self.table))
+        return open_reader(self.place, self.format, FormatSettings(self.about, self.agc, self.table))
 
     @property
     def place(self) -> Path:
@@ -108,7 +108,7 @@ class Import(FromData):
                 {
                     "episodes": len(store),
                     "steps": store.steps,
-                    "set_aside": len(store.problems),
+                    "set_aside": len(store.rejected),
                     "spec": asdict(store.spec),
                     "seconds": seconds,
                 }
@@ -119,9 +119,9 @@ class Import(FromData):
             show(pages.problem_table(told_problems(tally), tally.set_aside))
             echo(f"all of them: {run.path}/set_aside.jsonl")
         rate = f", {tally.steps / max(seconds, 1e-9):,.0f} steps a second" if tally.steps else ""
-        echo(f"{len(store):,} episodes, {store.steps:,} steps{rate}; {len(store.problems):,} set aside: {run.path}")
+        echo(f"{len(store):,} episodes, {store.steps:,} steps{rate}; {len(store.rejected):,} set aside: {run.path}")
         if not len(store):
-            why = f"could be used; {run.path}/set_aside.jsonl says why" if store.problems else "is there"
+            why = f"could be used; {run.path}/set_aside.jsonl says why" if store.rejected else "is there"
             raise ValueError(f"{self.path}: no episode {why}")
 
     def old_store(self, path: Path, reader: Reader) -> StoreWriter:
@@ -151,10 +151,10 @@ class Info(FromData):
         store = reader.store if isinstance(reader, StoreReader) else None
         if self.verify:
             self.refuse_damage(store)
-        about = About(reader.spec.actions)
-        for problem in [*store.problems, *store.lost] if store else []:
+        about = DatasetSummary(reader.spec.num_actions)
+        for problem in [*store.rejected, *store.lost] if store else []:
             about.add(problem)
-        for part in track(outlines(reader), "reading", len(reader.parts())):
+        for part in track(summaries(reader), "reading", len(reader.parts())):
             for item in part:
                 about.add(item)
         seen = sample(reader, np.random.default_rng(self.seed))

@@ -14,7 +14,7 @@ from rbi import checkpoint, runs
 from rbi.cli.command import show_run
 from rbi.cli.data import FromData, fingerprint
 from rbi.data.dataset import Dataset
-from rbi.data.formats import Settings, load_episodes
+from rbi.data.formats import FormatSettings, load_episodes
 from rbi.data.formats.tables import TableReader
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.networks import LogNetConfig, networks_for
@@ -121,14 +121,14 @@ class Improve(FromData):
 
     def episodes(self) -> Dataset:
         """The data, if something can be learned from it."""
-        given = Settings(self.about, self.agc, self.table)
-        data = load_episodes(self.place, self.format, settings=None if given == Settings() else given)
+        given = FormatSettings(self.about, self.agc, self.table)
+        data = load_episodes(self.place, self.format, settings=None if given == FormatSettings() else given)
         if not len(data):
-            why = f"could be used; the first: {data.problems[0]}" if data.problems else "is there"
+            why = f"could be used; the first: {data.rejected[0]}" if data.rejected else "is there"
             raise ValueError(f"{self.path}: no episode {why}")
-        if data.problems:
-            echo(f"{len(data.problems):,} episodes set aside; the first: {data.problems[0]}", stderr=True)
-        if data.spec.has_probs:
+        if data.rejected:
+            echo(f"{len(data.rejected):,} episodes set aside; the first: {data.rejected[0]}", stderr=True)
+        if data.spec.has_action_probs:
             echo("logged probabilities are not used: beta is learned from the actions themselves", stderr=True)
         actions = np.unique(data.arrays["actions"])
         if len(actions) == 1:
@@ -137,7 +137,7 @@ class Improve(FromData):
 
     def draws(self, batch: int, **changes: Any) -> SamplerConfig:
         return SamplerConfig(
-            batch, gamma=self.gamma, clip_rewards=self.clip_rewards, unfinished=self.unfinished, **changes
+            batch, gamma=self.gamma, clip_rewards=self.clip_rewards, max_missing_return=self.unfinished, **changes
         )
 
     def fits(self, usual: Sizes) -> FitConfig:
@@ -154,18 +154,18 @@ class Improve(FromData):
         updates = self.updates or min(MOST_UPDATES, max(FEWEST_UPDATES, math.ceil(EPOCHS * steps / batch)))
         if data.spec.is_image and device.type == "cpu":
             echo(f"no GPU: {updates:,} batches of pictures take their time; fewer --updates help", stderr=True)
-        held = Sampler(data, self.draws(batch), torch.Generator(), device=device, which=out.choosing)
+        held = Sampler(data, self.draws(batch), torch.Generator(), device=device, episodes=out.choosing)
         sampler = Sampler(
             data,
-            self.draws(batch, draws_unfinished=True),
+            self.draws(batch, keep_incomplete=True),
             self.generator("batches"),
             device=device,
-            which=mine,
+            episodes=mine,
         )
         scaling = scaling_of(sampler)
         scale(sampler, scaling)
         config = self.fits(usual)
-        obs_spec = ObservationSpec(data.spec.frame, data.spec.stack, data.spec.actions)
+        obs_spec = ObservationSpec(data.spec.obs_shape, data.spec.frame_stack, data.spec.num_actions)
         networks = networks_for(obs_spec, config.nets, self.seed)
         fit = Fit(config, networks, sampler, self.generator("dropout", device))
         return BestMoments(fit, updates, scaling, held)
@@ -233,7 +233,7 @@ class Improve(FromData):
         """The policy of the best networks, and what it does otherwise on episodes that had no part in it."""
         networks, rule = learner.networks(), parse_rule(self.rule)
         temperature = learner.temperature(networks)
-        sampler = Sampler(data, self.draws(2), torch.Generator(), device=learner.held.device, which=out.telling)
+        sampler = Sampler(data, self.draws(2), torch.Generator(), device=learner.held.device, episodes=out.telling)
         asked, first = sampler.usable, data.records["first_step"]
         held = answers_about(networks, sampler, asked)
         calibrated = {"likelihood_calibrated": likelihood(held.logits, held.actions, temperature)}
@@ -249,7 +249,7 @@ class Improve(FromData):
             Steps(beta, pi, q, held.actions, held.returns, which, asked - first[which]),
             self.rng("bootstrap"),
             (rule.c_min, rule.c_max) if isinstance(rule, Reroute) else None,
-            None if data.spec.is_image else sampler.frames[sampler.place[asked]].numpy(),
+            None if data.spec.is_image else sampler.frames[sampler.frame_index[asked]].numpy(),
         )
         for row in changed["largest"]:
             record = data.records[row["episode"]]
@@ -265,13 +265,13 @@ class Improve(FromData):
                 "spec": dataclasses.asdict(data.spec),
                 "episodes": len(data),
                 "steps": data.steps,
-                "set_aside": len(data.problems),
-                "unfinished": learner.fit.sampler.left_out,
+                "set_aside": len(data.rejected),
+                "unfinished": learner.fit.sampler.excluded_fraction,
                 "chosen_by": {"episodes": len(out.choosing), "steps": len(learner.held.usable)},
                 "held_out": {"episodes": len(out.telling), "steps": len(asked)},
                 "apart": not np.array_equal(*out),
                 "updates": learner.updates,
-                "batch": learner.fit.sampler.config.batch,
+                "batch": learner.fit.sampler.config.batch_size,
                 "best": learner.best,
                 "calibrated": learner.calibrates,
                 "temperature": temperature,
@@ -286,7 +286,7 @@ class Improve(FromData):
 
     def feature_names(self, data: Dataset) -> list[str]:
         """What the numbers of a vector are called: by the columns of a table, or by their place."""
-        numbered = [f"observation {number}" for number in range(math.prod(data.spec.frame))]
+        numbered = [f"observation {number}" for number in range(math.prod(data.spec.obs_shape))]
         reader = self.reader()
         if not isinstance(reader, TableReader):
             return numbered

@@ -168,10 +168,10 @@ def shows_images(path: Path | None) -> bool:
 def learnable(data: Dataset, path: Path) -> None:
     """Refuse data of which nothing can be learned."""
     if not len(data):
-        why = f" that can be used; the first: {data.problems[0]}" if data.problems else ""
+        why = f" that can be used; the first: {data.rejected[0]}" if data.rejected else ""
         raise ValueError(f"{path}: holds no episodes{why}")
-    if data.problems:
-        echo(f"{len(data.problems):,} episodes set aside; the first: {data.problems[0]}", stderr=True)
+    if data.rejected:
+        echo(f"{len(data.rejected):,} episodes set aside; the first: {data.rejected[0]}", stderr=True)
     taken = np.unique(data.arrays["actions"])
     if len(taken) == 1:
         raise ValueError(f"{path}: action {taken[0]} is the only one ever taken; there is nothing to choose from")
@@ -193,19 +193,19 @@ def checked(data: Dataset, asked: str, path: Path) -> str:
     envs.check(envs.EnvConfig(env))
     one = envs.make(envs.EnvConfig(env), 1)
     try:
-        if (one.obs_shape, one.frame_stack) != (data.spec.frame, data.spec.stack):
+        if (one.obs_shape, one.frame_stack) != (data.spec.obs_shape, data.spec.frame_stack):
             raise ValueError(
-                f"--env {env}: frames {one.obs_shape}, {one.frame_stack} to a state, and the data has {data.spec.frame}, "
-                f"{data.spec.stack} to a state"
+                f"--env {env}: frames {one.obs_shape}, {one.frame_stack} to a state, and the data has {data.spec.obs_shape}, "
+                f"{data.spec.frame_stack} to a state"
             )
-        if data.spec.actions > one.num_actions:
-            raise ValueError(f"--env {env}: has {one.num_actions} actions, and the data {data.spec.actions}")
-        if data.spec.has_legal and data.spec.actions < one.num_actions:
+        if data.spec.num_actions > one.num_actions:
+            raise ValueError(f"--env {env}: has {one.num_actions} actions, and the data {data.spec.num_actions}")
+        if data.spec.has_action_masks and data.spec.num_actions < one.num_actions:
             raise ValueError(
-                f"--env {env}: has {one.num_actions} actions, and the data's masks are of {data.spec.actions}"
+                f"--env {env}: has {one.num_actions} actions, and the data's masks are of {data.spec.num_actions}"
             )
-        if data.spec.actions < one.num_actions:
-            data.spec = dataclasses.replace(data.spec, actions=one.num_actions)
+        if data.spec.num_actions < one.num_actions:
+            data.spec = dataclasses.replace(data.spec, num_actions=one.num_actions)
     finally:
         one.close()
     return env

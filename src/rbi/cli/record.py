@@ -13,9 +13,9 @@ from rbi import envs, runs
 from rbi.cli.command import Command, overlaps, show
 from rbi.data.episode import DatasetSpec
 from rbi.data.formats import agc as agc_reader
-from rbi.data.formats.seam import outline_of
+from rbi.data.formats.seam import summarize
 from rbi.data.store import Store, StoreWriter
-from rbi.data.summary import About
+from rbi.data.summary import DatasetSummary
 from rbi.envs.types import VectorEnv
 from rbi.evaluation import agc, console_players
 from rbi.evaluation.console import AtConsole
@@ -111,16 +111,16 @@ class Record(Command):
         worlds = envs.make(world, count)
         minds = self.all_minds(policies, env, worlds)
         players = self.players(minds, count)
-        spec = DatasetSpec(worlds.obs_shape, worlds.num_actions, worlds.frame_stack, env, has_probs=True)
+        spec = DatasetSpec(worlds.obs_shape, worlds.num_actions, worlds.frame_stack, env, has_action_probs=True)
         with self.resume_run("data-record") if self.resume else self.create_run("data-record", argv) as run:
             there = (run.path / "store.json").exists()
             with (
                 StoreWriter.append_to(run.path, repair=True) if there else StoreWriter.create(run.path, spec) as writer
             ):
                 self.record(writer, worlds, players, spec)
-            store, about = Store(run.path), About(spec.actions)
+            store, about = Store(run.path), DatasetSummary(spec.num_actions)
             for episode in store:
-                about.add(outline_of(episode))
+                about.add(summarize(episode))
             told = about.told() | {"path": str(run.path), "format": "store", "spec": asdict(spec)}
             run.result(told | {"observations_seen": None, "protocol": Protocol(self.protocol).describe(env)})
             found = runs.read(run.path).finished()

@@ -240,9 +240,9 @@ class Study:
                 "seconds": self.seconds,
                 "updates": self.config.updates,
                 "kept": self.kept,
-                "set_aside": len(self.data.problems),
+                "set_aside": len(self.data.rejected),
                 "margin": self.command.margin,
-                "crowd": crowd(self.data, self.steps_at_most()) | {"cut_off_share": self.seeds[0].sampler.left_out},
+                "crowd": crowd(self.data, self.steps_at_most()) | {"cut_off_share": self.seeds[0].sampler.excluded_fraction},
                 "rows": found,
                 "held_out": [seed.told for seed in self.seeds],
                 "steps": [seed.steps_taken(self.rows) for seed in self.seeds],
@@ -254,7 +254,7 @@ def crowd(data: Dataset, most: int | None = None) -> dict[str, Any]:
     """What the players of the data scored in at most so many steps, in episodes that they played to the end, or as far,
     where there are some."""
     steps, scores = data.records["steps"], data.scores
-    whole = ~data.records["quit"].astype(bool)
+    whole = ~data.records["abandoned"].astype(bool)
     if most is not None:
         total = np.concatenate([[0.0], np.cumsum(data.arrays["rewards"], dtype=np.float64)])
         first = data.records["first_step"]

@@ -18,7 +18,7 @@ RECORD = np.dtype(
         ("source", "<i4"),
         ("line", "<i8"),
         ("score", "<f8"),
-        ("quit", "<u4"),
+        ("abandoned", "<u4"),
         ("checksum", "<u4"),  # CRC-32 of its bytes in all columns, in their order
     ]
 )
@@ -38,17 +38,17 @@ class RejectedEpisode(NamedTuple):
 def columns(spec: DatasetSpec) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
     """The columns of a data set, each with the type and shape of one entry."""
     found: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
-        "observations": (spec.dtype, spec.frame),
+        "observations": (spec.dtype, spec.obs_shape),
         "actions": (np.dtype("<i4"), ()),
         "rewards": (np.dtype("<f4"), ()),
         "terminated": (np.dtype(bool), ()),
         "truncated": (np.dtype(bool), ()),
         "life_lost": (np.dtype(bool), ()),
     }
-    if spec.has_probs:
+    if spec.has_action_probs:
         found["action_probs"] = (np.dtype("<f4"), ())
-    if spec.has_legal:
-        found["legal"] = (np.dtype(bool), (spec.actions,))
+    if spec.has_action_masks:
+        found["action_masks"] = (np.dtype(bool), (spec.num_actions,))
     return found
 
 
@@ -64,13 +64,13 @@ class Dataset(Sequence[Episode]):
         arrays: dict[str, Array],
         records: Array,
         texts: Sequence[str],
-        problems: Sequence[RejectedEpisode] = (),
+        rejected: Sequence[RejectedEpisode] = (),
     ) -> None:
-        self.spec, self.arrays, self.records, self.texts, self.problems = spec, arrays, records, texts, list(problems)
+        self.spec, self.arrays, self.records, self.texts, self.rejected = spec, arrays, records, texts, list(rejected)
 
     @classmethod
-    def of(
-        cls, episodes: Iterable[Episode], spec: DatasetSpec | None = None, problems: Sequence[RejectedEpisode] = ()
+    def from_episodes(
+        cls, episodes: Iterable[Episode], spec: DatasetSpec | None = None, rejected: Sequence[RejectedEpisode] = ()
     ) -> Self:
         """Dataset in memory. Without a spec it is what they have in common."""
         episodes = list(episodes)
@@ -88,7 +88,7 @@ class Dataset(Sequence[Episode]):
         }
         for array in arrays.values():  # views, of memory that PyTorch may take
             array.flags.writeable = False
-        return cls(spec, arrays, records, list(texts), problems)
+        return cls(spec, arrays, records, list(texts), rejected)
 
     @property
     def steps(self) -> int:
@@ -127,7 +127,7 @@ class Dataset(Sequence[Episode]):
         record = self.records[i]
         return Episode(
             **{name: self.part(name, record) for name in self.arrays},
-            quit=bool(record["quit"]),
+            abandoned=bool(record["abandoned"]),
             player=self.texts[record["player"]],
             source=self.texts[record["source"]],
             line=int(record["line"]),
@@ -144,13 +144,13 @@ def common(episodes: Sequence[Episode]) -> DatasetSpec:
     """What episodes share, as far as they show it."""
     if not episodes:
         raise ValueError("no episodes, and nothing said about them")
-    masks = [episode.legal for episode in episodes]
-    has_legal = all(mask is not None for mask in masks)
+    masks = [episode.action_masks for episode in episodes]
+    has_action_masks = all(mask is not None for mask in masks)
     return DatasetSpec(
-        frame=episodes[0].observations.shape[1:],
-        actions=masks[0].shape[1] if has_legal else max(int(e.actions.max()) for e in episodes) + 1,  # type: ignore[union-attr]
-        has_probs=all(episode.action_probs is not None for episode in episodes),
-        has_legal=has_legal,
+        obs_shape=episodes[0].observations.shape[1:],
+        num_actions=masks[0].shape[1] if has_action_masks else max(int(e.actions.max()) for e in episodes) + 1,  # type: ignore[union-attr]
+        has_action_probs=all(episode.action_probs is not None for episode in episodes),
+        has_action_masks=has_action_masks,
     )
 
 
@@ -160,7 +160,7 @@ def fill(record: Any, episode: Episode, spec: DatasetSpec, frames: int, steps: i
     record["observations"], record["steps"] = len(episode.observations), len(episode)
     record["player"] = texts.setdefault(episode.player, len(texts))
     record["source"] = texts.setdefault(episode.source, len(texts))
-    record["line"], record["score"], record["quit"] = episode.line, episode.score, episode.quit
+    record["line"], record["score"], record["abandoned"] = episode.line, episode.score, episode.abandoned
     record["checksum"] = checksum(getattr(episode, name) for name in columns(spec))
 
 

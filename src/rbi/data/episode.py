@@ -15,32 +15,34 @@ MOST_ACTIONS = 1_000_000
 class DatasetSpec:
     """What all episodes of a data set share."""
 
-    frame: tuple[int, ...]
+    obs_shape: tuple[int, ...]
     """The shape of one observation: pictures `(height, width)` or `(height, width, channels)` of bytes, or vectors
     `(size,)` of float32."""
-    actions: int
+    num_actions: int
     """Actions are numbered from 0 to one less."""
-    stack: int = 1
+    frame_stack: int = 1
     """How many observations, oldest first, make a state: 4 for Atari."""
     env: str = ""
     """The environment's Gymnasium id, if there is one."""
-    has_probs: bool = False
+    has_action_probs: bool = False
     """Whether the probability of each action taken was logged."""
-    has_legal: bool = False
+    has_action_masks: bool = False
     """Whether it was logged which actions were legal."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "frame", tuple(int(size) for size in self.frame))
-        if len(self.frame) not in (1, 2, 3) or min(self.frame) < 1:
-            raise ValueError(f"frame = {self.frame}: observations are vectors (size,) or pictures (height, width, ...)")
-        if not 1 <= self.actions <= MOST_ACTIONS:
-            raise ValueError(f"actions = {self.actions}: must be at least 1 and at most {MOST_ACTIONS:,}")
-        if self.stack < 1:
-            raise ValueError(f"stack = {self.stack}: must be at least 1")
+        object.__setattr__(self, "obs_shape", tuple(int(size) for size in self.obs_shape))
+        if len(self.obs_shape) not in (1, 2, 3) or min(self.obs_shape) < 1:
+            raise ValueError(
+                f"obs_shape = {self.obs_shape}: observations are vectors (size,) or pictures (height, width, ...)"
+            )
+        if not 1 <= self.num_actions <= MOST_ACTIONS:
+            raise ValueError(f"num_actions = {self.num_actions}: must be at least 1 and at most {MOST_ACTIONS:,}")
+        if self.frame_stack < 1:
+            raise ValueError(f"frame_stack = {self.frame_stack}: must be at least 1")
 
     @property
     def is_image(self) -> bool:
-        return len(self.frame) > 1
+        return len(self.obs_shape) > 1
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -70,9 +72,9 @@ class Episode:
     """`[T]` booleans; none if not given. The step that ends the game loses no further life."""
     action_probs: Array | None = None
     """`[T]`: the probability with which whoever acted took its action."""
-    legal: Array | None = None
+    action_masks: Array | None = None
     """`[T, A]` booleans: which actions could be taken."""
-    quit: bool = False
+    abandoned: bool = False
     """Truncated because the player left, not by a time limit."""
     player: str = ""
     """Who played."""
@@ -101,8 +103,8 @@ class Episode:
             )
         if self.action_probs is not None:
             put(self, "action_probs", frozen(np.asarray(self.action_probs, dtype=np.float32)))
-        if self.legal is not None:
-            put(self, "legal", frozen(np.asarray(self.legal).astype(bool, copy=False)))
+        if self.action_masks is not None:
+            put(self, "action_masks", frozen(np.asarray(self.action_masks).astype(bool, copy=False)))
         self.check_shapes(steps)
         self.check_values(steps)
 
@@ -113,8 +115,10 @@ class Episode:
             column = getattr(self, name)
             if column is not None and column.shape != (steps,):
                 raise ValueError(f"{name} of shape {column.shape} for {steps} steps")
-        if self.legal is not None and (self.legal.ndim != 2 or len(self.legal) != steps):
-            raise ValueError(f"legal of shape {self.legal.shape} for {steps} steps: must be [steps, actions]")
+        if self.action_masks is not None and (self.action_masks.ndim != 2 or len(self.action_masks) != steps):
+            raise ValueError(
+                f"action_masks of shape {self.action_masks.shape} for {steps} steps: must be [steps, actions]"
+            )
         kind = self.observations.dtype
         if self.observations.ndim not in (2, 3, 4) or kind != (np.uint8 if self.observations.ndim > 2 else np.float32):
             raise ValueError(
@@ -132,16 +136,16 @@ class Episode:
             raise ValueError("an episode without end: its last step is neither terminated nor truncated")
         if ended[:-1].any():
             raise ValueError(f"step {int(ended.argmax())} of {steps} is marked as the end")
-        if self.quit and (self.terminated[-1] or not self.truncated[-1]):
+        if self.abandoned and (self.terminated[-1] or not self.truncated[-1]):
             raise ValueError("a player who quits leaves an episode truncated, not terminated")
         if self.life_lost[-1] and self.terminated[-1]:
             raise ValueError("the step that ends the game loses no further life")
         if self.action_probs is not None:
             refuse(~((self.action_probs > 0) & (self.action_probs <= 1)), self.action_probs, "logging probability")
-        if self.legal is not None:
-            width = self.legal.shape[1]
+        if self.action_masks is not None:
+            width = self.action_masks.shape[1]
             refuse(self.actions >= width, self.actions, "action", f" among {width}")
-            refuse(~self.legal[np.arange(steps), self.actions], self.actions, "illegal action")
+            refuse(~self.action_masks[np.arange(steps), self.actions], self.actions, "illegal action")
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -163,13 +167,13 @@ class Episode:
 
     def fits(self, spec: DatasetSpec) -> None:
         """Refuse an episode that does not belong to a data set of this kind."""
-        if self.observations.shape[1:] != spec.frame:
-            raise ValueError(f"observations of shape {self.observations.shape[1:]}, where others have {spec.frame}")
-        refuse(self.actions >= spec.actions, self.actions, "action", f" among {spec.actions}")
-        if spec.has_probs and self.action_probs is None:
+        if self.observations.shape[1:] != spec.obs_shape:
+            raise ValueError(f"observations of shape {self.observations.shape[1:]}, where others have {spec.obs_shape}")
+        refuse(self.actions >= spec.num_actions, self.actions, "action", f" among {spec.num_actions}")
+        if spec.has_action_probs and self.action_probs is None:
             raise ValueError("no logging probabilities, where other episodes have them")
-        if spec.has_legal and (self.legal is None or self.legal.shape[1] != spec.actions):
-            raise ValueError(f"no legal-action masks of {spec.actions} actions, where other episodes have them")
+        if spec.has_action_masks and (self.action_masks is None or self.action_masks.shape[1] != spec.num_actions):
+            raise ValueError(f"no action masks of {spec.num_actions} actions, where other episodes have them")
 
 
 def one_column(terminated: Any, truncated: Any, life_lost: Any) -> Array:

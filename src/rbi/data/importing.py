@@ -64,7 +64,7 @@ def bring_in(reader: Reader, writer: StoreWriter, mapped: Map, *, strict: bool =
                 if strict:
                     raise ValueError(f"{problem} (without --strict it would be set aside)")
                 tally.add(problem)
-                writer.set_aside(problem)
+                writer.reject(problem)
             if number % TOLD_EVERY == 0:
                 yield tally
         tally.parts += 1
@@ -88,7 +88,7 @@ def seen_to(writer: StoreWriter) -> Counter[tuple[str, int]]:
     """The sources and lines that the store has, taken or set aside, and how often: not all data tells them apart."""
     store = Store(writer.path)
     sources = ((store.texts[r["source"]], int(r["line"])) for r in store.records)
-    return Counter([*sources, *((problem.source, problem.line) for problem in store.problems)])
+    return Counter([*sources, *((problem.source, problem.line) for problem in store.rejected)])
 
 
 class Whole:

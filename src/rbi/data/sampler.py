@@ -28,32 +28,34 @@ CHUNK = 1 << 20
 class SamplerConfig:
     """What a batch holds."""
 
-    batch: int = 32
+    batch_size: int = 32
     """States in a batch."""
-    steps: int | None = None
+    n_step: int | None = None
     """n-step returns, with the state n steps ahead; None: Monte-Carlo returns to the end."""
     gamma: float = 0.99
     """What a reward one step later counts."""
-    split_lives: bool = True
+    terminal_on_life_loss: bool = True
     """A lost life ends the return."""
     clip_rewards: bool | None = None
     """Clip rewards to [-1, 1], for learning, never for scores; None: where observations are pictures, as is usual for
     Atari."""
-    unfinished: float = 0.05
+    max_missing_return: float = 0.05
     """Leave out steps whose Monte-Carlo return was cut off so near that gamma^steps of it, more than this, is missing;
     1 leaves none out."""
-    draws_unfinished: bool = False
-    """Draw those steps all the same, marked in `Batch.whole`: what a player did before leaving is known, only not what
+    keep_incomplete: bool = False
+    """Draw those steps all the same, marked in `Batch.complete`: what a player did before leaving is known, only not what
     came of it."""
     memory_bytes: int | None = None
     """Keep at most about so many bytes of a store in this process' memory; None lets the system decide."""
 
     def __post_init__(self) -> None:
-        if type(self.batch) is not int or self.batch < 1:
-            raise ValueError(f"batch = {self.batch}: must be a whole number, at least 1")
-        if self.steps is not None and (type(self.steps) is not int or not 1 <= self.steps <= MOST_STEPS):
-            raise ValueError(f"steps = {self.steps}: must lie in 1 to {MOST_STEPS:,}, or None for Monte-Carlo returns")
-        for name in ("gamma", "unfinished"):
+        if type(self.batch_size) is not int or self.batch_size < 1:
+            raise ValueError(f"batch_size = {self.batch_size}: must be a whole number, at least 1")
+        if self.n_step is not None and (type(self.n_step) is not int or not 1 <= self.n_step <= MOST_STEPS):
+            raise ValueError(
+                f"n_step = {self.n_step}: must lie in 1 to {MOST_STEPS:,}, or None for Monte-Carlo returns"
+            )
+        for name in ("gamma", "max_missing_return"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must lie in [0, 1]")
         if self.memory_bytes is not None and self.memory_bytes < 1:
@@ -75,61 +77,65 @@ class Batch(NamedTuple):
     """`[B, stack, *frame]` for n-step returns, else None. Where discount is 0 they mean nothing."""
     steps: Tensor
     """`[B]`: which steps of the data they are."""
-    legal: Tensor | None = None
+    action_masks: Tensor | None = None
     """`[B, A]` where it was logged."""
-    whole: Tensor | None = None
+    complete: Tensor | None = None
     """`[B]` booleans: whether the return can be used. None: all can."""
 
 
 class Sampler:
     """Draws steps with equal probability, or in proportion to `weights` (one a step), with replacement.
 
-    `which` limits it to some episodes. On a GPU with `resident` all frames lie in its memory and nothing travels;
+    `episodes` limits it to some episodes. On a GPU with `frames_on_device` all frames lie in its memory and nothing travels;
     otherwise they are gathered in the host's memory (pinned where there is a GPU) and sent to `device`. A sampler made
-    `beside` another one of the same data shares its frames.
+    with `share_frames_with` another one of the same data shares its frames.
     """
 
     def __init__(
         self,
-        episodes: Dataset | Sequence[Episode],
+        dataset: Dataset | Sequence[Episode],
         config: SamplerConfig,
         generator: torch.Generator,
         *,
         device: torch.device | str = "cpu",
-        which: Sequence[int] | Array | None = None,
+        episodes: Sequence[int] | Array | None = None,
         weights: Array | None = None,
-        resident: bool = False,
-        beside: "Sampler | None" = None,
+        frames_on_device: bool = False,
+        share_frames_with: "Sampler | None" = None,
     ) -> None:
-        data = episodes if isinstance(episodes, Dataset) else Dataset.of(episodes)
+        data = dataset if isinstance(dataset, Dataset) else Dataset.from_episodes(dataset)
         if not len(data):
             raise ValueError("there are no episodes to draw from")
         self.data, self.config, self.generator, self.device = data, config, generator, torch.device(device)
-        self.stack, self.frame = data.spec.stack, data.spec.frame
-        at = self.device if resident else torch.device("cpu")
-        shared = beside is not None and beside.data is data
-        self.frames: Tensor = beside.frames if beside is not None and shared else flat_frames(data).to(at)
+        self.stack, self.frame = data.spec.frame_stack, data.spec.obs_shape
+        at = self.device if frames_on_device else torch.device("cpu")
+        shared = share_frames_with is not None and share_frames_with.data is data
+        self.frames: Tensor = (
+            share_frames_with.frames if share_frames_with is not None and shared else flat_frames(data).to(at)
+        )
         self.pinned = at.type == "cpu" and self.device.type == "cuda"
         self.back = torch.arange(self.stack - 1, -1, -1, device=at)
         index = data.records
-        chosen = np.arange(len(index)) if which is None else some_episodes(which, len(index))
+        chosen = np.arange(len(index)) if episodes is None else some_episodes(episodes, len(index))
         actions = torch.from_numpy(data.arrays["actions"].astype(np.int64))
-        self.legal = torch.from_numpy(data.arrays["legal"].copy()).to(at) if data.spec.has_legal else None
+        self.action_masks = (
+            torch.from_numpy(data.arrays["action_masks"].copy()).to(at) if data.spec.has_action_masks else None
+        )
         returns = returns_of(data, config)
         place, age = (torch.from_numpy(a) for a in places(index, self.stack))
         # side by side, so that one gather finds all whole numbers of a step and another all fractions
         self.wholes = torch.stack([place, age, returns.steps, actions], 1).to(at)
         self.fractions = torch.stack([returns.reward, returns.discount], 1).to(at)
-        self.place, self.age, self.ahead, self.actions = self.wholes.unbind(1)
+        self.frame_index, self.age, self.bootstrap_steps, self.actions = self.wholes.unbind(1)
         self.returns, self.discount = self.fractions.unbind(1)
         candidates = chosen_steps(index, chosen)
         whole = returns.usable[candidates].numpy()
-        self.left_out = 1 - float(whole.sum()) / max(1, len(candidates))
-        self.usable = candidates if config.draws_unfinished else candidates[whole]
-        self.whole = returns.usable.to(at) if config.draws_unfinished else None
+        self.excluded_fraction = 1 - float(whole.sum()) / max(1, len(candidates))
+        self.usable = candidates if config.keep_incomplete else candidates[whole]
+        self.complete = returns.usable.to(at) if config.keep_incomplete else None
         if not len(self.usable):
             raise ValueError("no step is left to draw from: every return was cut off too early")
-        self.from_ = torch.from_numpy(self.usable).to(at)
+        self.candidates = torch.from_numpy(self.usable).to(at)
         self.mass = None if weights is None else running_sum(weights, self.usable, data.steps).to(at)
         self.mapped_limit = mapped_bytes() + (config.memory_bytes or 0)
 
@@ -137,20 +143,20 @@ class Sampler:
         """A batch, which can be of another size."""
         if batch is not None and batch < 1:
             raise ValueError(f"batch = {batch}: must be at least 1")
-        size = (batch or self.config.batch,)
-        at = self.from_.device
+        size = (batch or self.config.batch_size,)
+        at = self.candidates.device
         if self.mass is None:
-            drawn = torch.randint(len(self.from_), size, generator=self.generator, device=at)
+            drawn = torch.randint(len(self.candidates), size, generator=self.generator, device=at)
         else:
             point = torch.rand(size, generator=self.generator, device=at, dtype=torch.float64) * self.mass[-1]
             drawn = torch.searchsorted(self.mass, point, right=True).clamp_(max=len(self.mass) - 1)
-        return self.batch(self.from_[drawn])
+        return self.batch(self.candidates[drawn])
 
     def batch(self, steps: Tensor) -> Batch:
         """The batch of these steps of the data."""
         place, age, ahead, actions = self.wholes.index_select(0, steps).unbind(1)
         rewards, discount = self.fractions.index_select(0, steps).unbind(1)
-        if self.config.steps is None:
+        if self.config.n_step is None:
             states, next_states = self.states(place, age), None
         else:  # both in one gather
             later = (age + ahead).clamp_(max=self.stack - 1)
@@ -162,8 +168,8 @@ class Sampler:
             discount,
             next_states,
             steps,
-            None if self.legal is None else self.legal.index_select(0, steps),
-            None if self.whole is None else self.whole.index_select(0, steps),
+            None if self.action_masks is None else self.action_masks.index_select(0, steps),
+            None if self.complete is None else self.complete.index_select(0, steps),
         )
         self.stay_small()
         if self.frames.device == self.device:
@@ -190,9 +196,9 @@ class Sampler:
 
     def epoch(self) -> Iterator[Batch]:
         """Every usable step once, in random order; the last batch may be smaller."""
-        order = torch.randperm(len(self.from_), generator=self.generator, device=self.from_.device)
-        for part in torch.split(order, self.config.batch):
-            yield self.batch(self.from_[part])
+        order = torch.randperm(len(self.candidates), generator=self.generator, device=self.candidates.device)
+        for part in torch.split(order, self.config.batch_size):
+            yield self.batch(self.candidates[part])
 
 
 class Returns(NamedTuple):
@@ -209,14 +215,14 @@ def returns_of(data: Dataset, config: SamplerConfig) -> Returns:
     rewards = torch.from_numpy(np.array(data.arrays["rewards"], dtype=np.float32))
     clips = data.spec.is_image if config.clip_rewards is None else config.clip_rewards
     rewards = rewards.clamp_(-1, 1) if clips else rewards
-    ends = torch.from_numpy(data.ends(lives=config.split_lives))
-    if config.steps is None:
+    ends = torch.from_numpy(data.ends(lives=config.terminal_on_life_loss))
+    if config.n_step is None:
         found = monte_carlo(rewards, ends, config.gamma)
         last = torch.arange(len(rewards)) + found.left - 1
         missing = torch.where(ends[last] == TRUNCATED, config.gamma ** found.left.double(), 0.0)
         none = torch.zeros(len(rewards))
-        return Returns(found.returns, none, none.long(), missing <= config.unfinished)
-    longest = min(config.steps, int(data.records["steps"].max()))  # no return is longer than its episode
+        return Returns(found.returns, none, none.long(), missing <= config.max_missing_return)
+    longest = min(config.n_step, int(data.records["steps"].max()))  # no return is longer than its episode
     rows = max(1, CHUNK // longest)
     parts = [
         n_step_returns(window(rewards, start, rows, longest), window(ends, start, rows, longest), config.gamma)

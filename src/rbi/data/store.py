@@ -6,7 +6,7 @@
                        logged action_probs and legal `[S, A]`
     texts.jsonl        names of players and sources, a JSON string a line
     episodes.bin       a record of fixed size for each episode: where it begins, how long it is, who played (`RECORD`)
-    set_aside.jsonl    episodes that were not taken, with source, line and reason
+    rejected.jsonl    episodes that were not taken, with source, line and reason
 
 Nothing is ever changed, only appended, and the index last: an episode is there when its record is. What a killed
 writer left behind the last record is cut off by the next one; readers never look there. docs/store.md has the layout
@@ -32,7 +32,7 @@ from rbi.data.dataset import RECORD, Dataset, RejectedEpisode, checksum, columns
 from rbi.data.episode import Array, DatasetSpec, Episode
 
 FORMAT = 1
-CONFIG, INDEX, TEXTS, SET_ASIDE = "store.json", "episodes.bin", "texts.jsonl", "set_aside.jsonl"
+CONFIG, INDEX, TEXTS, REJECTED = "store.json", "episodes.bin", "texts.jsonl", "rejected.jsonl"
 RUN_FILES = ("config.json", "metrics.jsonl")
 BUFFERED_BYTES, BUFFERED_SECONDS = 1 << 20, 1.0  # short episodes are written together; none waits longer
 SYNCED_BYTES = 1 << 28
@@ -54,7 +54,7 @@ class Store(Dataset):
     def refresh(self) -> None:
         """See the episodes that were appended since."""
         self.records, self.texts, self.lost = read_index(self.path, self.spec)
-        self.problems = read_problems(self.path)
+        self.rejected = read_rejected(self.path)
         self.arrays = {name: self.mapped(name) for name in columns(self.spec)}
 
     def mapped(self, name: str) -> Array:
@@ -112,8 +112,8 @@ class StoreWriter:
         self._texts_written = len(self._texts)
         self._texts_file = (path / TEXTS).open("ab", buffering=0)
         cut(path / TEXTS, whole_lines(path / TEXTS))
-        cut(path / SET_ASIDE, whole_lines(path / SET_ASIDE))
-        self._aside = (path / SET_ASIDE).open("ab", buffering=0)
+        cut(path / REJECTED, whole_lines(path / REJECTED))
+        self._rejected_file = (path / REJECTED).open("ab", buffering=0)
         self._waiting: list[tuple[Episode, Array]] = []
         self._bytes, self._since_sync, self._since = 0, 0, time.monotonic()
 
@@ -157,10 +157,10 @@ class StoreWriter:
         if self._bytes >= BUFFERED_BYTES or time.monotonic() - self._since >= BUFFERED_SECONDS:
             self.flush()
 
-    def set_aside(self, problem: RejectedEpisode) -> None:
+    def reject(self, problem: RejectedEpisode) -> None:
         """Note an episode that is not taken, and why."""
         self.flush()
-        put(self._aside, (runs.to_json(problem._asdict()) + "\n").encode())
+        put(self._rejected_file, (runs.to_json(problem._asdict()) + "\n").encode())
 
     def flush(self) -> None:
         """Hand everything to the system, the index last."""
@@ -182,7 +182,7 @@ class StoreWriter:
 
     def sync(self) -> None:
         """Put what was written on the disk itself."""
-        for file in (self._texts_file, *self._files.values(), self._index, self._aside):
+        for file in (self._texts_file, *self._files.values(), self._index, self._rejected_file):
             os.fsync(file.fileno())
         self._since_sync = 0
 
@@ -192,7 +192,7 @@ class StoreWriter:
         self.release()
 
     def release(self) -> None:
-        for file in (*self._files.values(), self._texts_file, self._index, self._aside, self._lock):
+        for file in (*self._files.values(), self._texts_file, self._index, self._rejected_file, self._lock):
             file.close()
 
     def __enter__(self) -> Self:
@@ -219,7 +219,7 @@ def read_spec(path: Path) -> DatasetSpec:
     if config.pop("format", None) != FORMAT:
         raise ValueError(f"{path / CONFIG}: is of another format; this version reads {FORMAT}")
     kinds: dict[str, Any] = {
-        "frame": list, "actions": int, "stack": int, "env": str, "has_probs": bool, "has_legal": bool
+        "obs_shape": list, "num_actions": int, "frame_stack": int, "env": str, "has_action_probs": bool, "has_action_masks": bool
     }  # fmt: skip
     if set(config) != set(kinds) or any(type(config[name]) is not kind for name, kind in kinds.items()):
         raise ValueError(f"{path / CONFIG}: must hold format, {', '.join(kinds)}, each of its kind")
@@ -272,14 +272,14 @@ def check_records(path: Path, index: Array, texts: int) -> None:
         raise ValueError(f"{path / TEXTS}: lacks names that episodes have (it holds {texts})")
 
 
-def read_problems(path: Path) -> list[RejectedEpisode]:
+def read_rejected(path: Path) -> list[RejectedEpisode]:
     """The episodes that were set aside."""
     found = []
-    for number, line in enumerate(runs.read_lines(path / SET_ASIDE), 1):
+    for number, line in enumerate(runs.read_lines(path / REJECTED), 1):
         if [type(line.get(name)) for name in RejectedEpisode._fields] != [str, int, str] or len(line) != len(
             RejectedEpisode._fields
         ):
-            raise ValueError(f"{path / SET_ASIDE}, line {number}: is no source, line and reason")
+            raise ValueError(f"{path / REJECTED}, line {number}: is no source, line and reason")
         found.append(RejectedEpisode(**line))
     return found
 

@@ -1,4 +1,4 @@
-"""What can be said about a data set from its outlines and a few of its episodes."""
+"""What can be said about a data set from its summaries and a few of its episodes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -7,48 +7,48 @@ import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, Episode
-from rbi.data.formats.seam import Outline, Reader
+from rbi.data.formats.seam import EpisodeSummary, Reader
 from rbi.data.importing import Tally
 
 BINS = 30
 SHOWN_PLAYERS = 20
 
 
-class About:
-    """Adds up outlines as they come: numbers an episode, never its steps."""
+class DatasetSummary:
+    """Adds up summaries as they come: numbers an episode, never its steps."""
 
     def __init__(self, actions: int) -> None:
         self.taken = np.zeros(actions, dtype=np.int64)
         self.scores: list[float] = []
         self.lengths: list[int] = []
-        self.ends = {"terminated": 0, "time limit": 0, "quit": 0}
+        self.ends = {"terminated": 0, "time limit": 0, "abandoned": 0}
         self.rewarded = 0
         self.lives_lost: int | None = 0
         self.rewards = (np.inf, -np.inf)
         self.logged = True
         self.of_player: dict[str, list[float]] = {}
-        self.problems = Tally()
+        self.rejected = Tally()
 
-    def add(self, item: Outline | RejectedEpisode) -> None:
+    def add(self, item: EpisodeSummary | RejectedEpisode) -> None:
         if isinstance(item, RejectedEpisode):
-            self.problems.add(item)
+            self.rejected.add(item)
             return
         strange = item.actions[(item.actions < 0) | (item.actions >= len(self.taken))]
         if len(strange):
             reason = f"action {int(strange[0])} is not possible among {len(self.taken)}"
-            self.problems.add(RejectedEpisode(item.source, item.line, reason))
+            self.rejected.add(RejectedEpisode(item.source, item.line, reason))
             return
         self.taken += np.bincount(item.actions, minlength=len(self.taken))
         score = float(item.rewards.sum(dtype=np.float64))
         self.scores.append(score)
         self.lengths.append(len(item.actions))
-        self.ends["terminated" if item.terminated else "quit" if item.quit else "time limit"] += 1
+        self.ends["terminated" if item.terminated else "abandoned" if item.abandoned else "time limit"] += 1
         if self.lives_lost is not None:
             self.lives_lost = None if item.lives_lost is None else self.lives_lost + item.lives_lost
         self.rewarded += int(np.count_nonzero(item.rewards))
         low, high = self.rewards
         self.rewards = (min(low, float(item.rewards.min())), max(high, float(item.rewards.max())))
-        self.logged &= item.has_probs
+        self.logged &= item.has_action_probs
         self.of_player.setdefault(item.player, []).append(score)
 
     def told(self) -> dict[str, Any]:
@@ -73,8 +73,8 @@ class About:
                 for name, scores in players[:SHOWN_PLAYERS]
             ],
             "players_in_all": len(players),
-            "set_aside": self.problems.set_aside,
-            "problems": [{"kind": kind, "first": str(first)} for kind, first in self.problems.reasons.items()],
+            "set_aside": self.rejected.set_aside,
+            "problems": [{"kind": kind, "first": str(first)} for kind, first in self.rejected.reasons.items()],
         }
 
 
@@ -93,9 +93,9 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def outlines(reader: Reader) -> Iterator[Iterator[Outline | RejectedEpisode]]:
-    """The outlines of every part."""
-    return (reader.outline(part) for part in reader.parts())
+def summaries(reader: Reader) -> Iterator[Iterator[EpisodeSummary | RejectedEpisode]]:
+    """The summaries of every part."""
+    return (reader.summaries(part) for part in reader.parts())
 
 
 class Sampled(NamedTuple):

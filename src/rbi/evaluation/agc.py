@@ -80,7 +80,7 @@ class Truth:
     identity: int
     frames: int
     player: str
-    quit: bool
+    abandoned: bool
     score: int
     """All points that were made."""
     screen_score: int
@@ -190,7 +190,7 @@ def record(root: Path, recording: Recording, index: int, player: tuple[str, Play
         identity=identity,
         frames=len(rows),
         player=name,
-        quit=not played.over,
+        abandoned=not played.over,
         score=int(played.rewards.sum()),
         screen_score=again.score,
         text_score=int(rows.scores[-1]),

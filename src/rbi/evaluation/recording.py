@@ -97,7 +97,7 @@ class EpisodeBuffer:
             truncated=truncated,
             life_lost=ends == LIFE_LOST,
             action_probs=np.array(self.probs),
-            quit=abandoned,
+            abandoned=abandoned,
             player=self.policy.name,
             source=source,
             line=line,
@@ -126,7 +126,7 @@ class Recorder:
         self.models = [
             (model, np.flatnonzero([id(policy.policy) == key for policy in policies])) for key, model in models.items()
         ]
-        self.states = black(ObservationSpec(spec.frame, spec.stack, spec.actions), len(policies))
+        self.states = black(ObservationSpec(spec.obs_shape, spec.frame_stack, spec.num_actions), len(policies))
         self.steps = self.recorded = 0
 
     def episodes(
@@ -161,17 +161,17 @@ class Recorder:
     def choose(self, step: TimeStep) -> tuple[Array, Array]:
         """The action that every policy chooses, and the probability it had."""
         stacked(self.states, step)
-        probs = np.empty((len(self.buffers), self.spec.actions))
+        probs = np.empty((len(self.buffers), self.spec.num_actions))
         for model, envs in self.models:
             probs[envs] = model.predict_proba(self.states[envs])
-        probs = (1 - self.epsilon) * probs + self.epsilon / self.spec.actions
+        probs = (1 - self.epsilon) * probs + self.epsilon / self.spec.num_actions
         sampled = (self.rng.random((len(probs), 1)) * probs.sum(1, keepdims=True) >= probs.cumsum(1)).sum(1)
-        chosen = np.minimum(sampled, self.spec.actions - 1)
+        chosen = np.minimum(sampled, self.spec.num_actions - 1)
         return chosen, probs[np.arange(len(probs)), chosen]
 
     def execute(self, chosen: Array, probs: Array) -> Array:
         """The actions to send: the chosen ones after each policy's delay; random ones where nothing is recorded."""
-        actions = self.rng.integers(self.spec.actions, size=len(chosen))
+        actions = self.rng.integers(self.spec.num_actions, size=len(chosen))
         for i, buffer in enumerate(self.buffers):
             if buffer.recording:
                 buffer.delayed.append((int(chosen[i]), float(probs[i])))

@@ -101,7 +101,7 @@ class TemporalDifference:
         ahead = self.target.ahead(seen_ahead, allowed)
         q, _ = self.networks.q(self.obs_spec.preprocess(batch.states, torch.float32))
         error = td_error(q, batch.actions, batch.returns, batch.discount, ahead)
-        penalty = conservative(among(q, batch.legal), batch.actions)
+        penalty = conservative(among(q, batch.action_masks), batch.actions)
         loss = (huber(error) + self.config.conservative * penalty).mean()
         with torch.no_grad():
             one = torch.ones((), device=q.device)
@@ -183,13 +183,13 @@ def among(values: Tensor, allowed: Tensor | None) -> Tensor:
 def legal_ahead(sampler: Sampler) -> Tensor | None:
     """For every step of the data, which actions are legal in the state that its return bootstraps from, `[S, A]`: all
     of them where nobody acted there; None where it was not logged."""
-    if sampler.legal is None:
+    if sampler.action_masks is None:
         return None
-    records, at = sampler.data.records, sampler.legal.device
+    records, at = sampler.data.records, sampler.action_masks.device
     ends = torch.from_numpy(np.repeat(records["first_step"] + records["steps"], records["steps"])).to(at)
-    then = torch.arange(len(ends), device=at) + sampler.ahead
+    then = torch.arange(len(ends), device=at) + sampler.bootstrap_steps
     acted = then < ends
-    found = sampler.legal.index_select(0, torch.where(acted, then, 0)) | ~acted[:, None]
+    found = sampler.action_masks.index_select(0, torch.where(acted, then, 0)) | ~acted[:, None]
     return found.to(sampler.device)
 
 
@@ -204,7 +204,7 @@ def refuse_unfit(networks: LogNetworks, sampler: Sampler) -> None:
     """Q is learned alone, from returns that end in a state."""
     if networks.pi is not None:
         raise ValueError("the networks have a pi-net: Q is learned alone")
-    if sampler.config.steps is None:
+    if sampler.config.n_step is None:
         raise ValueError("steps = None: Monte-Carlo returns have no next state; Q-learning needs n-step returns")
-    if sampler.config.draws_unfinished:
-        raise ValueError("draws_unfinished = True: there is no next state to such steps, so Q cannot learn from them")
+    if sampler.config.keep_incomplete:
+        raise ValueError("keep_incomplete = True: there is no next state to such steps, so Q cannot learn from them")

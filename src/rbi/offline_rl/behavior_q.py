@@ -69,10 +69,10 @@ class Fit:
         q, _ = self.networks.q(seen, generator=self.generator)
         self.beside.join()
         with torch.no_grad():
-            allowed = logits if batch.legal is None else logits.masked_fill(~batch.legal, -torch.inf)
+            allowed = logits if batch.action_masks is None else logits.masked_fill(~batch.action_masks, -torch.inf)
             beta = torch.softmax(allowed, 1)
             error = chosen(q, batch.actions) - batch.returns
-            error = error if batch.whole is None else error * batch.whole  # what came of a step that was cut off?
+            error = error if batch.complete is None else error * batch.complete  # what came of a step that was cut off?
             self.count(beta, batch.actions, error, q)
             slopes = [
                 imitation_slope(beta, batch.actions),

@@ -87,7 +87,7 @@ class Dqfd:
         both = np.intersect1d(one_step.usable, n_step.usable)
         if not len(both):
             raise ValueError("no step is left to draw from: none has both returns")
-        at = one_step.from_.device
+        at = one_step.candidates.device
         self.steps = torch.from_numpy(both).to(at)
         self.priorities = Priorities(
             len(both), config.priority_exponent, config.importance_exponent, config.priority_constant, at
@@ -101,7 +101,7 @@ class Dqfd:
     def update(self) -> None:
         """One step of the Q-net, which stays ready to learn, and new priorities for what was drawn."""
         self.networks.train()
-        positions, importance = self.priorities.draw(self.one_step.config.batch, self.one_step.generator)
+        positions, importance = self.priorities.draw(self.one_step.config.batch_size, self.one_step.generator)
         importance = importance.to(self.device, non_blocking=True)
         steps = self.steps.index_select(0, positions)
         near, far = self.one_step.batch(steps), self.n_step.batch(steps)
@@ -109,7 +109,7 @@ class Dqfd:
         q, _ = self.networks.q(self.obs_spec.preprocess(near.states, torch.float32))
         error = td_error(q, near.actions, near.returns, near.discount, ahead)
         error_far = td_error(q, far.actions, far.returns, far.discount, ahead_far)
-        behind = large_margin(among(q, near.legal), near.actions, self.config.margin)
+        behind = large_margin(among(q, near.action_masks), near.actions, self.config.margin)
         losses = huber(error) + self.config.weight_n * huber(error_far) + self.config.weight_margin * behind
         loss = (importance * losses).mean()
         with torch.no_grad():
@@ -150,13 +150,13 @@ class Dqfd:
 
 def refuse_unlike(config: DqfdConfig, one_step: Sampler, n_step: Sampler) -> None:
     """The two samplers must differ in the length of their returns alone, and draw nothing themselves."""
-    if one_step.config.steps != 1:
-        raise ValueError(f"one_step.steps = {one_step.config.steps}: must be 1")
-    if n_step.config.steps != config.steps:
-        raise ValueError(f"n_step.steps = {n_step.config.steps}: must be {config.steps}, the config's steps")
+    if one_step.config.n_step != 1:
+        raise ValueError(f"one_step.n_step = {one_step.config.n_step}: must be 1")
+    if n_step.config.n_step != config.steps:
+        raise ValueError(f"n_step.n_step = {n_step.config.n_step}: must be {config.steps}, the config's steps")
     if one_step.data is not n_step.data or one_step.device != n_step.device:
         raise ValueError("one_step and n_step: must be samplers of the same episodes, on one device")
-    if dataclasses.replace(one_step.config, steps=config.steps) != n_step.config:
+    if dataclasses.replace(one_step.config, n_step=config.steps) != n_step.config:
         raise ValueError("one_step and n_step: their settings must be the same, but for the steps of a return")
     if one_step.mass is not None or n_step.mass is not None:
         raise ValueError("weights: DQfD draws by its own priorities")

@@ -139,12 +139,12 @@ class OneSeed:
         beside: "OneSeed | None" = None,
     ) -> None:
         self.config, self.seed, self.device, self.data = config, seed, device, data
-        self.obs_spec = ObservationSpec(data.spec.frame, data.spec.stack, data.spec.actions)
+        self.obs_spec = ObservationSpec(data.spec.obs_shape, data.spec.frame_stack, data.spec.num_actions)
         self.resident = resident
         self.first: Sampler | None = None if beside is None else beside.sampler
         self.mine, self.out = split(len(data), config.held_out, np.random.default_rng([seed, DRAWS.index("split")]))
         self.sampler: Sampler = self.draws("fit", self.mine)
-        self.held = self.draws("held", self.out, batch=512, draws_unfinished=False)
+        self.held = self.draws("held", self.out, batch=512, keep_incomplete=False)
         networks = networks_for(self.obs_spec, config.fit.nets, seed)
         self.fit = Fit(config.fit, networks, self.sampler, self.generator("dropout"))
         self.peers: dict[str, Any] = {peer: self.peer(peer) for peer in peers if peer != "ppo"}
@@ -160,16 +160,16 @@ class OneSeed:
 
     def draws(self, of: str, which: Any, steps: int | None = None, **changes: Any) -> Sampler:
         """A sampler of some episodes: Monte-Carlo, with what was cut off too early marked, or n-step."""
-        settings = {"batch": self.config.batch, "steps": steps, "gamma": self.config.gamma} | changes
-        settings.setdefault("draws_unfinished", steps is None)
+        settings = {"batch_size": self.config.batch, "n_step": steps, "gamma": self.config.gamma} | changes
+        settings.setdefault("keep_incomplete", steps is None)
         return Sampler(
             self.data,
             SamplerConfig(**settings),
             self.generator(of),
             device=self.device,
-            which=which,
-            resident=self.resident,
-            beside=self.first if of == "fit" else self.sampler,
+            episodes=which,
+            frames_on_device=self.resident,
+            share_frames_with=self.first if of == "fit" else self.sampler,
         )
 
     def peer(self, peer: Peer) -> LearnsFromLogs:

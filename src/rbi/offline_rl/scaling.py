@@ -32,12 +32,12 @@ def scaling_of(sampler: Sampler) -> Scaling:
 
     Where a state is several vectors, those before the first are zeros, so that zero must stay zero: no shift then.
     """
-    known = sampler.from_ if sampler.whole is None else sampler.from_[sampler.whole[sampler.from_]]
+    known = sampler.candidates if sampler.complete is None else sampler.candidates[sampler.complete[sampler.candidates]]
     returns = sampler.returns[known].double().cpu().numpy()
     mean, spread = float(returns.mean()), float(returns.std()) or 1.0
     if sampler.data.spec.is_image:
         return Scaling(None, None, mean, spread)
-    seen = sampler.frames[sampler.place[sampler.from_]].double().cpu().numpy()
+    seen = sampler.frames[sampler.frame_index[sampler.candidates]].double().cpu().numpy()
     shift = seen.mean(0) if sampler.stack == 1 else np.zeros(seen.shape[1])
     scale = np.sqrt(np.square(seen - shift).mean(0))
     smallest = 1e-6 * np.abs(seen).max(0)  # below that it is rounding

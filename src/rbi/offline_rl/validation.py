@@ -104,7 +104,7 @@ def answers(networks: LogNetworks, sampler: Sampler, most: int | None = None) ->
 def answers_about(networks: LogNetworks, sampler: Sampler, steps: Array) -> Answers:
     """Ask about these steps of a sampler's data, in this order."""
     networks.eval()
-    parts = torch.split(torch.as_tensor(steps, device=sampler.from_.device), ASKED_AT_ONCE)
+    parts = torch.split(torch.as_tensor(steps, device=sampler.candidates.device), ASKED_AT_ONCE)
     with torch.no_grad():
         columns = zip(*(told(networks, sampler.batch(part)) for part in parts), strict=True)
         return Answers(*(np.concatenate(column) for column in columns))
@@ -116,8 +116,8 @@ def told(networks: LogNetworks, batch: Batch) -> list[Array]:
     seen = networks.obs_spec.preprocess(batch.states, torch.float32)
     logits = networks.pi(seen)
     found = [logits, networks.q(seen)[0], batch.actions, batch.returns]
-    if batch.legal is not None:
-        found = [logits.masked_fill(~batch.legal, -torch.inf), *found[1:], batch.legal]
+    if batch.action_masks is not None:
+        found = [logits.masked_fill(~batch.action_masks, -torch.inf), *found[1:], batch.action_masks]
     return [tensor.cpu().numpy() for tensor in found]
 
 
@@ -205,7 +205,7 @@ class BestMoments:
     def metrics(self) -> dict[str, float]:
         """Means since the last call, on what is learned from, in the data's own units."""
         found = self.fit.metrics()
-        whole = 1 - self.fit.sampler.left_out  # the others count as errors of 0
+        whole = 1 - self.fit.sampler.excluded_fraction  # the others count as errors of 0
         error = self.scaling.spread * math.sqrt(found["q_loss"] / whole)
         return {
             "likelihood_learning": -found["beta_loss"],

@@ -16,7 +16,7 @@ def info_table(found: dict[str, Any]) -> Table:
     """What a data set holds."""
     spec, ends = found["spec"], found["ends"]
     rows = {
-        "observations": f"{kind(spec)}, {spec['stack']} to a state",
+        "observations": f"{kind(spec)}, {spec['frame_stack']} to a state",
         "environment": spec["env"] or "not said",
         "episodes": f"{found['episodes']:,}",
         "steps": f"{found['steps']:,}",
@@ -47,8 +47,8 @@ def info_tables(found: dict[str, Any]) -> list[Table]:
 
 
 def kind(spec: dict[str, Any]) -> str:
-    size = " x ".join(str(n) for n in spec["frame"])
-    return f"pictures {size}" if len(spec["frame"]) > 1 else f"vectors of {size}"
+    size = " x ".join(str(n) for n in spec["obs_shape"])
+    return f"pictures {size}" if len(spec["obs_shape"]) > 1 else f"vectors of {size}"
 
 
 def spread_text(found: dict[str, Any]) -> str:
@@ -86,7 +86,7 @@ def players_text(found: dict[str, Any]) -> str:
 
 def coverage_text(found: dict[str, Any]) -> str:
     text = (
-        f"{len(found['actions'])} of {found['spec']['actions']:,} actions taken, as spread as "
+        f"{len(found['actions'])} of {found['spec']['num_actions']:,} actions taken, as spread as "
         f"{found['actions_effective']:.1f} equal ones"
     )
     seen = found["observations_seen"]
@@ -96,11 +96,11 @@ def coverage_text(found: dict[str, Any]) -> str:
 def shown_actions(found: dict[str, Any]) -> tuple[list[int], Any, str]:
     """Actions to show, their counts, and what to say if they are not all: then the most frequent ones."""
     taken = {int(action): count for action, count in found["actions"].items()}
-    if found["spec"]["actions"] <= SHOWN_ACTIONS:
-        every = list(range(found["spec"]["actions"]))
+    if found["spec"]["num_actions"] <= SHOWN_ACTIONS:
+        every = list(range(found["spec"]["num_actions"]))
         return every, np.array([taken.get(action, 0) for action in every]), ""
     most = sorted(taken, key=lambda action: (-taken[action], action))[:SHOWN_ACTIONS]
-    told = f"the {len(most)} most frequent of {found['spec']['actions']:,}"
+    told = f"the {len(most)} most frequent of {found['spec']['num_actions']:,}"
     return most, np.array([taken[action] for action in most]), told
 
 

@@ -9,21 +9,30 @@ from typing import Any, Literal, get_args
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Episode
 from rbi.data.formats.agc_settings import AgcConfig
-from rbi.data.formats.seam import Asked, Outline, Reader
+from rbi.data.formats.seam import SpecOverrides, EpisodeSummary, Reader
 from rbi.data.formats.table_settings import TableConfig
 from rbi.data.store import Store, is_store
 
-__all__ = ["Asked", "Format", "Outline", "Reader", "Settings", "load_episodes", "open_reader", "recognise"]
+__all__ = [
+    "SpecOverrides",
+    "Format",
+    "EpisodeSummary",
+    "Reader",
+    "FormatSettings",
+    "load_episodes",
+    "open_reader",
+    "recognise",
+]
 
 Format = Literal["store", "agc", "dqn_replay", "minari", "d3rlpy", "parquet", "csv"]
 """In the order in which they are tried."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class FormatSettings:
     """What the user says about the data, in general and for some formats."""
 
-    asked: Asked = field(default_factory=Asked)
+    overrides: SpecOverrides = field(default_factory=SpecOverrides)
     agc: AgcConfig = field(default_factory=AgcConfig)
     table: TableConfig = field(default_factory=TableConfig)
 
@@ -45,13 +54,13 @@ def recognise(path: Path) -> Format:
     raise ValueError(f"{path}: no format that we know is there; name it with --format ({', '.join(get_args(Format))})")
 
 
-def open_reader(path: Path | str, format_: Format | None = None, settings: Settings | None = None) -> Reader:
+def open_reader(path: Path | str, format_: Format | None = None, settings: FormatSettings | None = None) -> Reader:
     """The reader of the data at a path."""
     path = Path(path)
     name = format_ or recognise(path)
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
-    settings = settings or Settings()
+    settings = settings or FormatSettings()
     if settings.table != TableConfig() and name not in ("parquet", "csv"):
         raise ValueError(f"--table: {path} is read as {name}, not as a table")
     if settings.agc != AgcConfig() and name != "agc":
@@ -64,13 +73,13 @@ def load_episodes(
     path: Path | str,
     format: Format | None = None,  # noqa: A002 - the word that users look for
     *,
-    settings: Settings | None = None,
+    settings: FormatSettings | None = None,
     strict: bool = False,
 ) -> Dataset:
     """The episodes at a path, in any supported format, recognised by what is there.
 
     A store is read where it lies; everything else is read into memory (`rbi data import` makes a store of what is too
-    large). Dataset that cannot be used are left out and told in `.problems`; with `strict` the first is an error.
+    large). Dataset that cannot be used are left out and told in `.rejected`; with `strict` the first is an error.
     """
     path = Path(path)
     if (format_ := format) in (None, "store") and is_store(path) and settings is None:
@@ -88,6 +97,6 @@ def load_episodes(
                 else:
                     yield item
 
-    found = Dataset.of(good(), reader.spec)
-    found.problems = problems
+    found = Dataset.from_episodes(good(), reader.spec)
+    found.rejected = problems
     return found

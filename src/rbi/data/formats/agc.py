@@ -23,7 +23,7 @@ from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.data.formats.agc_settings import AgcConfig, Game
 from rbi.data.formats.agc_text import ACTIONS, FIRST_ROW, EpisodeError, Trajectory, identity_of, parse
-from rbi.data.formats.seam import Outline
+from rbi.data.formats.seam import EpisodeSummary
 from rbi.data.repair.lives import losses
 from rbi.data.repair.movement import onsets
 from rbi.data.repair.offsets import USUAL, action_offset, reward_offset
@@ -64,7 +64,7 @@ def place(path: Path) -> tuple[Path, str | None, str | None]:
 
 
 def open_reader(path: Path, settings: Any) -> "AgcReader":
-    return AgcReader(path, settings.agc, settings.asked)
+    return AgcReader(path, settings.agc, settings.overrides)
 
 
 class AgcReader:
@@ -72,7 +72,7 @@ class AgcReader:
 
     parallel = True
 
-    def __init__(self, path: Path, config: AgcConfig, asked: Any) -> None:
+    def __init__(self, path: Path, config: AgcConfig, overrides: Any) -> None:
         self.path, self.config = path, config
         self.root, game, only = place(path)
         if game and config.game not in (None, game):
@@ -83,9 +83,9 @@ class AgcReader:
         if not self.numbers:
             raise ValueError(f"{path if only else folder}: is no episode, or holds none (files such as 12.txt)")
         self.repeated = {} if config.duplicates else repeats(self.root, [self.file_of(n) for n in self.numbers])
-        if asked.actions not in (None, ACTIONS):
-            raise ValueError(f"--actions = {asked.actions}: AGC has {ACTIONS}")
-        self.spec = DatasetSpec((SIZE, SIZE), ACTIONS, asked.stack or 4, asked.env or ENVS[self.game])
+        if overrides.num_actions not in (None, ACTIONS):
+            raise ValueError(f"--actions = {overrides.num_actions}: AGC has {ACTIONS}")
+        self.spec = DatasetSpec((SIZE, SIZE), ACTIONS, overrides.frame_stack or 4, overrides.env or ENVS[self.game])
 
     def file_of(self, number: int) -> str:
         return f"trajectories/{self.game}/{number}.txt"
@@ -99,19 +99,21 @@ class AgcReader:
         except EpisodeError as fault:
             yield RejectedEpisode(self.file_of(part), fault.line, fault.reason)
 
-    def outline(self, part: int) -> Iterator[Outline | RejectedEpisode]:
+    def summaries(self, part: int) -> Iterator[EpisodeSummary | RejectedEpisode]:
         """What the text alone tells: without lost lives, and with the usual offsets where they are to be found."""
         try:
             text = self.text(part)
             action, reward = (USUAL if offset is None else offset for offset in self.offsets)
             actions, rewards = Steps(len(text), self.config.phase).fold(text, action, reward)
-            yield Outline(actions, rewards, text.terminal, not text.terminal, None, False, "", self.file_of(part), 1)
+            yield EpisodeSummary(
+                actions, rewards, text.terminal, not text.terminal, None, False, "", self.file_of(part), 1
+            )
         except EpisodeError as fault:
             yield RejectedEpisode(self.file_of(part), fault.line, fault.reason)
 
     @property
     def offsets(self) -> tuple[int | None, int | None]:
-        """Of actions and of rewards, as asked for."""
+        """Of actions and of rewards, as overrides for."""
         return self.config.action_offset, self.config.reward_offset
 
     def text(self, number: int) -> Trajectory:
@@ -138,7 +140,7 @@ class AgcReader:
             terminated=last & text.terminal,
             truncated=last & (not text.terminal),
             life_lost=steps.holding(lost, len(actions)) & ~(last & text.terminal),
-            quit=not text.terminal,
+            abandoned=not text.terminal,
             source=self.file_of(number),
             line=1,
         )
@@ -211,7 +213,7 @@ class Steps:
 
 def blocks(folder: Path, frames: int, *, colour: bool) -> Iterator[tuple[int, Array, Array | None]]:
     """Screens from `start` on, B at a time: `start`, `[1 + B, 210, 160]` grey ones with the one before them in front,
-    and if asked for the same in colour `[B, 3, 210, 160]`."""
+    and if overrides for the same in colour `[B, 3, 210, 160]`."""
     before = None
     for start in range(0, frames, BLOCK):
         images = [screen(folder, frame) for frame in range(start, min(start + BLOCK, frames))]
@@ -239,7 +241,7 @@ def screen(folder: Path, frame: int) -> Image.Image:
 
 
 def chosen(root: Path, game: str | None) -> str:
-    """The game that is asked for, or the only one there."""
+    """The game that is overrides for, or the only one there."""
     there = [name for name in GAMES if (root / "trajectories" / name).is_dir()]
     if game is None and len(there) > 1:
         raise ValueError(f"{root}: holds {', '.join(there)}; choose one with --agc.game")

@@ -10,7 +10,7 @@ Game = Literal["spaceinvaders", "qbert", "mspacman", "pinball", "revenge"]
 
 @dataclass(frozen=True)
 class AgcConfig:
-    """Settings of the AGC reader."""
+    """FormatSettings of the AGC reader."""
 
     game: Game | None = None
     """Which game, where the folder holds several."""

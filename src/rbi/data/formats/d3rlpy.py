@@ -18,7 +18,7 @@ import numpy as np
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import MOST_ACTIONS, Array, DatasetSpec, Episode
 from rbi.data.formats.observations import single_frames, unseen, vectors
-from rbi.data.formats.seam import Asked, Outline, needs, outline_of
+from rbi.data.formats.seam import SpecOverrides, EpisodeSummary, needs, summarize
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 FAULTS = (KeyError, ValueError, OSError, RuntimeError, TypeError)
@@ -47,7 +47,7 @@ def recognises(path: Path) -> bool:
 
 
 def open_reader(path: Path, settings: Any) -> "D3rlpyReader":
-    return D3rlpyReader(path, settings.asked)
+    return D3rlpyReader(path, settings.overrides)
 
 
 class Steps(NamedTuple):
@@ -132,12 +132,12 @@ class D3rlpyReader:
 
     parallel = False
 
-    def __init__(self, path: Path, asked: Asked) -> None:
+    def __init__(self, path: Path, overrides: SpecOverrides) -> None:
         self.path = path
         with opened(path) as file:
             try:
                 self.layout = layout_of(file)
-                self.spec = spec_of(file, self.layout, asked)
+                self.spec = spec_of(file, self.layout, overrides)
             except FAULTS as error:
                 raise ValueError(f"{path}: {told(error)}") from None
 
@@ -147,9 +147,9 @@ class D3rlpyReader:
     def read(self, part: int) -> Iterator[Episode | RejectedEpisode]:
         yield self.episode(part, look=True)
 
-    def outline(self, part: int) -> Iterator[Outline | RejectedEpisode]:
+    def summaries(self, part: int) -> Iterator[EpisodeSummary | RejectedEpisode]:
         found = self.episode(part, look=False)
-        yield found if isinstance(found, RejectedEpisode) else outline_of(found)
+        yield found if isinstance(found, RejectedEpisode) else summarize(found)
 
     def episode(self, part: int, *, look: bool) -> Episode | RejectedEpisode:
         """An episode, or what is wrong with it; its observations only to look at them."""
@@ -168,7 +168,7 @@ class D3rlpyReader:
                 source=self.path.name,
                 line=line,
             )
-            episode.fits(self.spec if look else replace(self.spec, frame=(1,)))
+            episode.fits(self.spec if look else replace(self.spec, obs_shape=(1,)))
             return episode
         except FAULTS as error:
             return RejectedEpisode(self.path.name, line, told(error))
@@ -201,7 +201,7 @@ def layout_of(file: Any) -> Layout:
     return found
 
 
-def spec_of(file: Any, layout: Layout, asked: Asked) -> DatasetSpec:
+def spec_of(file: Any, layout: Layout, overrides: SpecOverrides) -> DatasetSpec:
     """What the episodes share, as the first one shows it."""
     version_1 = isinstance(layout, Flat)
     actions = file["actions" if version_1 else "actions_0"]
@@ -215,9 +215,9 @@ def spec_of(file: Any, layout: Layout, asked: Asked) -> DatasetSpec:
     frame = observed([file[name][:1] for name in names]).shape[1:]
     return DatasetSpec(
         frame,
-        actions=asked.actions or min(layout.most(file) + 1, MOST_ACTIONS),
-        stack=asked.stack or (4 if len(frame) > 1 else 1),
-        env=asked.env,
+        num_actions=overrides.num_actions or min(layout.most(file) + 1, MOST_ACTIONS),
+        frame_stack=overrides.frame_stack or (4 if len(frame) > 1 else 1),
+        env=overrides.env,
     )
 
 

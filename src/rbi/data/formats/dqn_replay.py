@@ -42,7 +42,7 @@ from rbi.data.formats.dqn_replay_log import (
 )
 from rbi.data.formats.gzipped_array import GzippedArray
 from rbi.data.formats.observations import unseen
-from rbi.data.formats.seam import Asked, Outline, outline_of
+from rbi.data.formats.seam import SpecOverrides, EpisodeSummary, summarize
 
 LOGS = "replay_logs"
 GAME = re.compile(r"[A-Z][A-Za-z0-9]*")
@@ -56,7 +56,7 @@ def recognises(path: Path) -> bool:
 
 
 def open_reader(path: Path, settings: Any) -> "DqnReplayReader":
-    return DqnReplayReader(path, settings.asked)
+    return DqnReplayReader(path, settings.overrides)
 
 
 def runs_at(path: Path) -> list[Path]:
@@ -74,16 +74,17 @@ class DqnReplayReader:
 
     parallel = False  # a run is far too large to be sent from one process to another
 
-    def __init__(self, path: Path, asked: Asked) -> None:
+    def __init__(self, path: Path, overrides: SpecOverrides) -> None:
         self.path = path
         self.runs = [logs for logs in runs_at(path) if numbers(logs)]
         if not self.runs:
             raise ValueError(f"{path}: holds no files like {file_of(Path(), OBSERVATION, 0)}")
         self.spec = DatasetSpec(
             frame_of(self.runs, path),
-            asked.actions or 1 + max(largest_action(logs, number) for logs in self.runs for number in numbers(logs)),
-            stack=asked.stack or 4,
-            env=asked.env or env_of(self.runs[0]),
+            overrides.num_actions
+            or 1 + max(largest_action(logs, number) for logs in self.runs for number in numbers(logs)),
+            frame_stack=overrides.frame_stack or 4,
+            env=overrides.env or env_of(self.runs[0]),
         )
 
     def parts(self) -> Sequence[Path]:
@@ -93,11 +94,11 @@ class DqnReplayReader:
         for item in Walk(part, look=True).items():
             yield self.told(item) if isinstance(item, Fault) else self.episode(part, item, self.spec)
 
-    def outline(self, part: Path) -> Iterator[Outline | RejectedEpisode]:
-        blind = replace(self.spec, frame=(1,))
+    def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
+        blind = replace(self.spec, obs_shape=(1,))
         for item in Walk(part, look=False).items():
             found = self.told(item) if isinstance(item, Fault) else self.episode(part, item, blind)
-            yield found if isinstance(found, RejectedEpisode) else outline_of(found)
+            yield found if isinstance(found, RejectedEpisode) else summarize(found)
 
     def episode(self, logs: Path, pieces: list[Piece], spec: DatasetSpec) -> Episode | RejectedEpisode:
         """The pieces put together, without the padding before them."""

@@ -17,12 +17,12 @@ from gymnasium import spaces
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.data.formats.observations import flattened, single_frames, unseen
-from rbi.data.formats.seam import Asked, Outline, needs, outline_of, outlines
+from rbi.data.formats.seam import SpecOverrides, EpisodeSummary, needs, summarize, summaries
 
 METADATA = "metadata.json"
 OURS = "rbi"
 """What we add to the metadata of a data set (its `DatasetSpec`) and of an episode (JSON) stands under this name."""
-ADDED = {name: f"{OURS}_{name}" for name in ("life_lost", "action_probs", "legal")}
+ADDED = {name: f"{OURS}_{name}" for name in ("life_lost", "action_probs", "action_masks")}
 """Columns of ours, and what they are called among an episode's infos."""
 FAULTS = (ValueError, LookupError, OSError, TypeError, AssertionError, NotImplementedError)
 """What Minari, h5py, pyarrow and Pillow raise when they meet an episode that is damaged."""
@@ -37,7 +37,7 @@ def recognises(path: Path) -> bool:
 
 
 def open_reader(path: Path, settings: Any) -> "MinariReader":
-    return MinariReader(path, settings.asked)
+    return MinariReader(path, settings.overrides)
 
 
 def folder(path: Path) -> Path:
@@ -50,7 +50,7 @@ class MinariReader:
 
     parallel = True
 
-    def __init__(self, path: Path, asked: Asked) -> None:
+    def __init__(self, path: Path, overrides: SpecOverrides) -> None:
         self.path, self.folder = path, folder(path)
         needs("minari")
         storage = needs("minari.dataset.minari_storage").MinariStorage
@@ -62,7 +62,7 @@ class MinariReader:
             needs("h5py" if self.metadata["data_format"] == "hdf5" else "pyarrow")
             self.storage = storage.read(self.folder)
             self.episodes = int(self.metadata["total_episodes"])
-            self.spec = spec_of(self.metadata, self.storage, asked)
+            self.spec = spec_of(self.metadata, self.storage, overrides)
         except FAULTS as error:
             raise ValueError(f"{path}: cannot be read as a Minari data set: {told(error)}") from None
 
@@ -81,9 +81,9 @@ class MinariReader:
         except FAULTS as error:
             yield RejectedEpisode(self.source(part), part + 1, told(error))
 
-    def outline(self, part: int) -> Iterator[Outline | RejectedEpisode]:
+    def summaries(self, part: int) -> Iterator[EpisodeSummary | RejectedEpisode]:
         if self.storage.FORMAT != "hdf5":
-            yield from outlines(self.read(part))
+            yield from summaries(self.read(part))
             return
         try:
             with needs("h5py").File(self.folder / "main_data.hdf5") as file:
@@ -92,8 +92,8 @@ class MinariReader:
                 infos = group.get("infos", {})
                 found["infos"] = {name: infos[name][()] for name in ADDED.values() if name in infos}
             episode = self.episode(part, found, unseen(len(found["actions"]) + 1))
-            episode.fits(replace(self.spec, frame=(1,)))
-            yield outline_of(episode)
+            episode.fits(replace(self.spec, obs_shape=(1,)))
+            yield summarize(episode)
         except FAULTS as error:
             yield RejectedEpisode(self.source(part), part + 1, told(error))
 
@@ -104,7 +104,7 @@ class MinariReader:
         if "total_steps" in metadata and steps != metadata["total_steps"]:  # Minari reads only the first Arrow batch
             raise ValueError(f"{steps} steps can be read, of {metadata['total_steps']}")
         ours = {"source": self.source(part), "line": part + 1, "has_final": True} | json.loads(metadata.get(OURS, "{}"))
-        infos, shape = found["infos"] or {}, {"legal": (steps, -1)}
+        infos, shape = found["infos"] or {}, {"action_masks": (steps, -1)}
         added: dict[str, Any] = {
             name: np.asarray(infos[key])[:steps].reshape(shape.get(name, steps))
             for name, key in ADDED.items()
@@ -129,7 +129,7 @@ class MinariReader:
         return str(self.folder.relative_to(self.path) / name)
 
 
-def spec_of(metadata: Mapping[str, Any], storage: Any, asked: Asked) -> DatasetSpec:
+def spec_of(metadata: Mapping[str, Any], storage: Any, overrides: SpecOverrides) -> DatasetSpec:
     """What the episodes share, as the metadata says it."""
     actions = storage.action_space
     if not isinstance(actions, spaces.Discrete):
@@ -139,12 +139,12 @@ def spec_of(metadata: Mapping[str, Any], storage: Any, asked: Asked) -> DatasetS
     else:
         frame, pictures = frame_of(storage.observation_space)
         env = json.loads(metadata.get("env_spec") or "{}").get("id", "")
-        spec = DatasetSpec(frame, int(actions.n), stack=4 if pictures else 1, env=env)
+        spec = DatasetSpec(frame, int(actions.n), frame_stack=4 if pictures else 1, env=env)
     return replace(
         spec,
-        env=asked.env or spec.env,
-        actions=asked.actions or spec.actions,
-        stack=asked.stack or spec.stack,
+        env=overrides.env or spec.env,
+        num_actions=overrides.num_actions or spec.num_actions,
+        frame_stack=overrides.frame_stack or spec.frame_stack,
     )
 
 

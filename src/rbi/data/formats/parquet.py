@@ -154,7 +154,7 @@ class ArrowBlock:
 
 
 def open_file(path: Path) -> Any:
-    """A Parquet file of which only what is asked for comes into memory."""
+    """A Parquet file of which only what is overrides for comes into memory."""
     parquet = needs("pyarrow.parquet")
     with understood(path):
         return parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)

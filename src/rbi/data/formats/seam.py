@@ -13,32 +13,32 @@ from rbi.data.episode import Array, DatasetSpec, Episode
 
 
 @dataclass(frozen=True)
-class Asked:
+class SpecOverrides:
     """What the user says about data that does not say it itself."""
 
     env: str = ""
     """The environment's Gymnasium id, such as ALE/Qbert-v5 or CartPole-v1."""
-    actions: int | None = None
+    num_actions: int | None = None
     """How many actions there are; if not given, what the data says, or one more than the largest one seen."""
-    stack: int | None = None
+    frame_stack: int | None = None
     """How many observations make a state; if not given, 4 for pictures and 1 for vectors."""
 
     def __post_init__(self) -> None:
-        for name in ("actions", "stack"):
+        for name in ("num_actions", "frame_stack"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"--{name} = {getattr(self, name)}: must be at least 1")
+                raise ValueError(f"--{name.replace('_', '-')} = {getattr(self, name)}: must be at least 1")
 
 
-class Outline(NamedTuple):
+class EpisodeSummary(NamedTuple):
     """An episode without its observations."""
 
     actions: Array
     rewards: Array
     terminated: bool
-    quit: bool
+    abandoned: bool
     lives_lost: int | None
     """None where only an import finds them."""
-    has_probs: bool
+    has_action_probs: bool
     player: str
     source: str
     line: int
@@ -60,7 +60,7 @@ class Reader(Protocol):
     def read(self, part: Any) -> Iterator[Episode | RejectedEpisode]:
         """The episodes of a part, in order, one at a time; one that cannot be used is told as a problem."""
 
-    def outline(self, part: Any) -> Iterator[Outline | RejectedEpisode]:
+    def summaries(self, part: Any) -> Iterator[EpisodeSummary | RejectedEpisode]:
         """The same without observations, where that is cheaper."""
 
 
@@ -72,13 +72,13 @@ class OneEach(Protocol):
         """The source of the only episode of a part, known without reading it."""
 
 
-def outline_of(episode: Episode) -> Outline:
+def summarize(episode: Episode) -> EpisodeSummary:
     """What an episode is like without its observations."""
-    return Outline(
+    return EpisodeSummary(
         episode.actions,
         episode.rewards,
         bool(episode.terminated[-1]),
-        episode.quit,
+        episode.abandoned,
         int(np.sum(episode.life_lost)),
         episode.action_probs is not None,
         episode.player,
@@ -87,10 +87,10 @@ def outline_of(episode: Episode) -> Outline:
     )
 
 
-def outlines(found: Iterator[Episode | RejectedEpisode]) -> Iterator[Outline | RejectedEpisode]:
+def summaries(found: Iterator[Episode | RejectedEpisode]) -> Iterator[EpisodeSummary | RejectedEpisode]:
     """Outlines by reading everything: for formats in which nothing is gained by less."""
     for item in found:
-        yield item if isinstance(item, RejectedEpisode) else outline_of(item)
+        yield item if isinstance(item, RejectedEpisode) else summarize(item)
 
 
 def needs(package: str, extra: str = "data") -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Episode
-from rbi.data.formats.seam import Asked, Outline
+from rbi.data.formats.seam import SpecOverrides, EpisodeSummary
 from rbi.data.store import Store, is_store
 
 
@@ -18,7 +18,7 @@ def recognises(path: Path) -> bool:
 
 
 def open_reader(path: Path, settings: Any) -> "StoreReader":
-    return StoreReader(path, settings.asked)
+    return StoreReader(path, settings.overrides)
 
 
 class StoreReader:
@@ -26,16 +26,16 @@ class StoreReader:
 
     parallel = False
 
-    def __init__(self, path: Path, asked: Asked) -> None:
+    def __init__(self, path: Path, overrides: SpecOverrides) -> None:
         self.path, self.store = path, Store(path)
         spec = self.store.spec
-        if asked.actions is not None and (asked.actions < spec.actions or spec.has_legal):
-            raise ValueError(f"--actions {asked.actions}: {path} has {spec.actions}")
+        if overrides.num_actions is not None and (overrides.num_actions < spec.num_actions or spec.has_action_masks):
+            raise ValueError(f"--actions {overrides.num_actions}: {path} has {spec.num_actions}")
         self.spec = replace(
             spec,
-            actions=asked.actions or spec.actions,
-            stack=asked.stack or spec.stack,
-            env=asked.env or spec.env,
+            num_actions=overrides.num_actions or spec.num_actions,
+            frame_stack=overrides.frame_stack or spec.frame_stack,
+            env=overrides.env or spec.env,
         )
 
     def parts(self) -> Sequence[int]:
@@ -47,16 +47,16 @@ class StoreReader:
         except ValueError as error:
             yield RejectedEpisode(str(self.path), part + 1, str(error))
 
-    def outline(self, part: int) -> Iterator[Outline | RejectedEpisode]:
+    def summaries(self, part: int) -> Iterator[EpisodeSummary | RejectedEpisode]:
         record = self.store.records[part]
         columns = {name: self.store.part(name, record) for name in ("actions", "rewards", "terminated", "life_lost")}
-        yield Outline(
+        yield EpisodeSummary(
             columns["actions"],
             columns["rewards"],
             bool(columns["terminated"][-1]),
-            bool(record["quit"]),
+            bool(record["abandoned"]),
             int(np.sum(columns["life_lost"])),
-            self.spec.has_probs,
+            self.spec.has_action_probs,
             self.store.texts[record["player"]],
             self.store.texts[record["source"]],
             int(record["line"]),

@@ -22,7 +22,7 @@ STEPS = {
 """One row a step: our names, and RLlib's."""
 BANDIT = {"action": ("item_id",), "reward": ("click",), "action_prob": ("propensity_score",)}
 """One row a decision, as in the Open Bandit data."""
-OWN = {"quit": ("quit",), "source": ("source",), "line": ("line",)}
+OWN = {"abandoned": ("abandoned",), "source": ("source",), "line": ("line",)}
 """What else our writer keeps. In other tables these names may mean anything."""
 SHOWN_COLUMNS = 30
 
@@ -49,7 +49,7 @@ class Layout:
     action_prob: str | None = None
     action_mask: tuple[str, ...] = ()
     player: str | None = None
-    quit: str | None = None
+    abandoned: str | None = None
     source: str | None = None
     line: str | None = None
 
@@ -58,7 +58,7 @@ class Layout:
         """All that must be read."""
         single = (
             self.action, self.reward, self.episode, self.step, self.terminated, self.truncated, self.life_lost,
-            self.final, self.action_prob, self.player, self.quit, self.source, self.line,
+            self.final, self.action_prob, self.player, self.abandoned, self.source, self.line,
         )  # fmt: skip
         named = [name for name in single if name is not None]
         return tuple(dict.fromkeys((*named, *self.observations, *self.action_mask)))
@@ -109,10 +109,10 @@ class Finder:
 
     def single(self, role: str, usual: Sequence[str]) -> str | None:
         """The column that the user named, or the first with a usual name."""
-        asked = getattr(self.config, role, None)
-        if asked is not None and asked not in self.names:
-            raise ValueError(f"{self.path}: no column {asked!r} (--table.{role.replace('_', '-')}); {self.told()}")
-        return asked or next((name for name in usual if name in self.names), None)
+        overrides = getattr(self.config, role, None)
+        if overrides is not None and overrides not in self.names:
+            raise ValueError(f"{self.path}: no column {overrides!r} (--table.{role.replace('_', '-')}); {self.told()}")
+        return overrides or next((name for name in usual if name in self.names), None)
 
     def required(self, role: str, name: str | None, usual: Sequence[str], otherwise: str = "") -> str:
         if name is None:
@@ -128,9 +128,9 @@ class Finder:
         return tuple(sorted((name for name in self.names if fits.fullmatch(name)), key=natural))
 
     def observations(self, *, bandit: bool) -> tuple[str, ...]:
-        asked = self.config.observations
-        if asked:
-            found = tuple(column for name in asked for column in self.asked_for(name, "observations"))
+        overrides = self.config.observations
+        if overrides:
+            found = tuple(column for name in overrides for column in self.asked_for(name, "observations"))
         elif bandit:
             found = self.beginning("user_feature_") + tuple(name for name in self.names if name == "position")
         else:

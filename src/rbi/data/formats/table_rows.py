@@ -35,9 +35,9 @@ class Rows:
     """`[N, *frame]`: what was observed after the step, where `has_final`."""
     has_final: Array | None
     action_probs: Array | None
-    legal: Array | None
+    action_masks: Array | None
     player: Array | None
-    quit: Array | None
+    abandoned: Array | None
     from_source: Array | None
     """Where our writer says that the episode came from."""
     from_line: Array | None
@@ -89,17 +89,17 @@ class Checker:
             "life_lost": block.flags(layout.life_lost) if layout.life_lost else no,
             "observations": self.observations(block),
             "action_probs": self.probs(block, layout.action_prob) if layout.action_prob else None,
-            "legal": self.legal(block) if layout.action_mask else None,
+            "action_masks": self.masks(block) if layout.action_mask else None,
             "player": block.texts(layout.player) if layout.player else None,
-            "quit": block.flags(layout.quit) if layout.quit else None,
+            "abandoned": block.flags(layout.abandoned) if layout.abandoned else None,
             "from_source": block.texts(layout.source) if layout.source else None,
             "from_line": block.numbers(layout.line) if layout.line else None,
         }
         for array in columns.values():
             if array is not None:
                 frozen(array)
-        if columns["legal"] is not None:
-            legal = columns["legal"][np.arange(size), columns["actions"]]
+        if columns["action_masks"] is not None:
+            legal = columns["action_masks"][np.arange(size), columns["actions"]]
             note(block, ~legal, "action", columns["actions"], "is not one of the possible ones (action_mask)")
         return Rows(
             source=block.source,
@@ -128,7 +128,7 @@ class Checker:
         return np.where(odd | negative | large, 0, values).astype(np.int64)
 
     def actions(self, block: Block) -> Array:
-        return self.whole(block, self.layout.action, self.spec.actions).astype(np.int32)
+        return self.whole(block, self.layout.action, self.spec.num_actions).astype(np.int32)
 
     def ids(self, block: Block, name: str) -> Array:
         """What tells episodes apart; a row without it counts to the episode before, which it spoils."""
@@ -148,11 +148,11 @@ class Checker:
         note(block, bad, name, given, "is not the probability of an action that was taken")
         return np.where(bad, np.float32(1), values)
 
-    def legal(self, block: Block) -> Array:
+    def masks(self, block: Block) -> Array:
         names = self.layout.action_mask
         if not self.mask_lists:
             return np.stack([block.flags(name) for name in names], 1)
-        values, there = block.lists(names[0], (self.spec.actions,))
+        values, there = block.lists(names[0], (self.spec.num_actions,))
         note(block, ~there, names[0], None, "is missing")
         note(block, there & ((values != 0) & (values != 1)).any(1), names[0], None, "holds more than true and false")
         return values.astype(bool)
@@ -163,7 +163,7 @@ class Checker:
             values, there = self.listed(block, names[0], self.lists)
             note(block, ~there, names[0], None, "is missing")
             return values
-        found = np.zeros((len(block.lines), *self.spec.frame), np.float32)
+        found = np.zeros((len(block.lines), *self.spec.obs_shape), np.float32)
         at = 0
         for name in names:
             if name in self.categories:
@@ -190,7 +190,7 @@ class Checker:
         values = np.where(there, block.numbers(name), 0)
         bad = np.abs(values) > np.finfo(np.float32).max
         note(block, bad, name, values, "is not possible")
-        return np.where(bad, 0, values).astype(np.float32).reshape(-1, *self.spec.frame), there
+        return np.where(bad, 0, values).astype(np.float32).reshape(-1, *self.spec.obs_shape), there
 
     def listed(self, block: Block, name: str, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """Observations in lists, and where there are any."""
@@ -201,7 +201,7 @@ class Checker:
                     f"{block.source}: column {name!r} holds {values.dtype}, not bytes as in the first file"
                 )
             return values, there
-        values = values.reshape(-1, *self.spec.frame)
+        values = values.reshape(-1, *self.spec.obs_shape)
         bad: Array = np.any(~(np.abs(values) <= np.finfo(np.float32).max), axis=1)
         note(block, bad, name, None, "holds a number that is not finite")
         if bad.any():

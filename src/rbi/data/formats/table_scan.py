@@ -9,7 +9,7 @@ import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import MOST_ACTIONS, Array, DatasetSpec
-from rbi.data.formats.seam import Asked
+from rbi.data.formats.seam import SpecOverrides
 from rbi.data.formats.table_files import Block, Files
 from rbi.data.formats.table_layout import Layout
 from rbi.data.formats.table_rows import Checker, is_number
@@ -83,13 +83,13 @@ class Counted:
                 self.texts.add(text)
 
 
-def make_checker(path: Path, files: Files, asked: Asked, own: DatasetSpec | None, scan: Scan) -> Checker:
+def make_checker(path: Path, files: Files, overrides: SpecOverrides, own: DatasetSpec | None, scan: Scan) -> Checker:
     """What the rows of a table must be like. `path`: its first file. `own`: what our writer left there."""
     layout, categories = scan.layout, scan.categories(path)
     lists = files.lists(path, layout.observations[0]) if len(layout.observations) == 1 else None
     masks = files.lists(path, layout.action_mask[0]) if len(layout.action_mask) == 1 else None
     width = masks.shape[0] if masks else len(layout.action_mask)
-    actions = asked.actions or (own.actions if own else width or scan.largest_action + 1)
+    actions = overrides.num_actions or (own.num_actions if own else width or scan.largest_action + 1)
     if actions < 1:
         raise ValueError(f"{path}: no row has a whole number as its {layout.action}: actions are numbered from 0")
     if width and width != actions:
@@ -98,12 +98,14 @@ def make_checker(path: Path, files: Files, asked: Asked, own: DatasetSpec | None
     if lists:
         frame = lists.shape if lists.bytes and len(lists.shape) in (2, 3) else (int(np.prod(lists.shape)),)
     spec = own or DatasetSpec(
-        frame=frame,
-        actions=actions,
-        stack=PICTURE_STACK if len(frame) > 1 else 1,
-        has_probs=layout.action_prob is not None,
-        has_legal=bool(layout.action_mask),
+        obs_shape=frame,
+        num_actions=actions,
+        frame_stack=PICTURE_STACK if len(frame) > 1 else 1,
+        has_action_probs=layout.action_prob is not None,
+        has_action_masks=bool(layout.action_mask),
     )
-    spec = replace(spec, actions=actions, stack=asked.stack or spec.stack, env=asked.env or spec.env)
-    shape = spec.frame if own else lists.shape if lists else None
+    spec = replace(
+        spec, num_actions=actions, frame_stack=overrides.frame_stack or spec.frame_stack, env=overrides.env or spec.env
+    )
+    shape = spec.obs_shape if own else lists.shape if lists else None
     return Checker(layout, spec, categories, shape, mask_lists=masks is not None)

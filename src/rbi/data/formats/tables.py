@@ -13,7 +13,7 @@ import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, Episode
-from rbi.data.formats.seam import Asked, Outline, outlines
+from rbi.data.formats.seam import SpecOverrides, EpisodeSummary, summaries
 from rbi.data.formats.table_files import Block, Files, table_files
 from rbi.data.formats.table_layout import find_layout
 from rbi.data.formats.table_rows import Rows, absent
@@ -27,7 +27,7 @@ class TableReader:
     parallel = False
 
     def __init__(self, path: Path, files: Files, settings: Any) -> None:
-        asked: Asked = settings.asked
+        overrides: SpecOverrides = settings.overrides
         config: TableConfig = settings.table
         self.path, self.files = path, files
         self.paths = table_files(path, files.suffix) or ([path] if path.is_file() else [])
@@ -37,17 +37,19 @@ class TableReader:
         self.own = own is not None
         self.layout = find_layout(self.paths[0], self.column_names(self.paths[0]), config, own=self.own)
         self.refuse_other_columns()
-        scan = Scan(self.layout, need_actions=asked.actions is None and own is None and not self.layout.action_mask)
+        scan = Scan(
+            self.layout, need_actions=overrides.num_actions is None and own is None and not self.layout.action_mask
+        )
         scan.look(self.blocks(scan.columns) if scan.columns else ())
         self.first_step = scan.first_step
-        self.checker = make_checker(self.paths[0], files, asked, own, scan)
+        self.checker = make_checker(self.paths[0], files, overrides, own, scan)
         self.spec = self.checker.spec
 
     def parts(self) -> Sequence[Path]:
         return [self.path]
 
-    def outline(self, part: Path) -> Iterator[Outline | RejectedEpisode]:
-        return outlines(self.read(part))
+    def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
+        return summaries(self.read(part))
 
     def read(self, part: Path) -> Iterator[Episode | RejectedEpisode]:
         assert part == self.path  # there is no other
@@ -206,8 +208,8 @@ def to_episode(rows: Rows, which: slice | Array, line: int) -> Episode:
         truncated=rows.truncated[which],
         life_lost=rows.life_lost[which],
         action_probs=None if rows.action_probs is None else rows.action_probs[which],
-        legal=None if rows.legal is None else rows.legal[which],
-        quit=rows.quit is not None and bool(rows.quit[which][-1]),
+        action_masks=None if rows.action_masks is None else rows.action_masks[which],
+        abandoned=rows.abandoned is not None and bool(rows.abandoned[which][-1]),
         player=player,
         source=rows.source if rows.from_source is None else str(rows.from_source[which][0] or ""),
         line=line if rows.from_line is None else int(rows.from_line[which][0]),

@@ -5,7 +5,7 @@
 
 Minari wants one observation more than steps: where nobody kept the last one, the one before is repeated, and the
 episode's metadata says so (`has_final`). Logging probabilities, legal actions and lost lives go to its infos, entry t
-for step t, with one more at the end; who played, source, line and quit go to its metadata, as JSON under "rbi".
+for step t, with one more at the end; who played, source, line and abandoned go to its metadata, as JSON under "rbi".
 Minari would keep pictures as JPEG, which is not exact, so we ask for plain bytes.
 """
 
@@ -61,8 +61,8 @@ def new_storage(folder: Path, spec: DatasetSpec, data_format: str) -> Any:
     low, high = (0, 255) if spec.is_image else (-np.inf, np.inf)
     return storage.new(
         folder,
-        observation_space=spaces.Box(low, high, spec.frame, spec.dtype.type),
-        action_space=spaces.Discrete(spec.actions),
+        observation_space=spaces.Box(low, high, spec.obs_shape, spec.dtype.type),
+        action_space=spaces.Discrete(spec.num_actions),
         env_spec=env_spec(spec.env),
         data_format=data_format,
         **exact,
@@ -90,7 +90,7 @@ def buffers(episodes: Iterable[Episode], spec: DatasetSpec, about: list[dict[str
     buffer = needs("minari.data_collector").EpisodeBuffer
     for episode in episodes:
         episode.fits(spec)
-        said = {name: getattr(episode, name) for name in ("player", "source", "line", "quit", "has_final")}
+        said = {name: getattr(episode, name) for name in ("player", "source", "line", "abandoned", "has_final")}
         about.append({OURS: json.dumps(said)})
         seen = episode.observations
         columns = {key: getattr(episode, name) for name, key in ADDED.items()}

@@ -25,7 +25,7 @@ from rbi.data.formats.parquet import OWN_KEY
 from rbi.data.formats.seam import needs
 
 GROUP_BYTES, ROW_BYTES = 1 << 25, 64
-EACH = ("player", "source", "line", "quit")
+EACH = ("player", "source", "line", "abandoned")
 
 
 def write_parquet(episodes: Iterable[Episode], spec: DatasetSpec, path: Path) -> None:
@@ -61,7 +61,7 @@ def schema_of(spec: DatasetSpec) -> Any:
     """The columns, their types, and what all episodes share."""
     pa = needs("pyarrow")
     observation = pa.from_numpy_dtype(spec.dtype)
-    for size in reversed(spec.frame):
+    for size in reversed(spec.obs_shape):
         observation = pa.list_(observation, size)
     columns = {
         "episode_id": pa.int64(),
@@ -76,12 +76,12 @@ def schema_of(spec: DatasetSpec) -> Any:
         "player": pa.string(),
         "source": pa.string(),
         "line": pa.int64(),
-        "quit": pa.bool_(),
+        "abandoned": pa.bool_(),
     }
-    if spec.has_probs:
+    if spec.has_action_probs:
         columns["action_prob"] = pa.float32()
-    if spec.has_legal:
-        columns["action_mask"] = pa.list_(pa.bool_(), spec.actions)
+    if spec.has_action_masks:
+        columns["action_mask"] = pa.list_(pa.bool_(), spec.num_actions)
     return pa.schema(list(columns.items()), metadata={OWN_KEY: json.dumps(asdict(spec))})
 
 
@@ -112,10 +112,10 @@ def to_table(episodes: list[Episode], first: int, spec: DatasetSpec, schema: Any
         none[steps.cumsum() - 1] = ~kept
         finals = nested(np.stack([episode.observations[-1] for episode in episodes if episode.has_final]))
         columns["final_obs"] = finals.take(pa.array(last, mask=none))
-    if spec.has_probs:
+    if spec.has_action_probs:
         columns["action_prob"] = joined(episodes, "action_probs")
-    if spec.has_legal:
-        columns["action_mask"] = nested(joined(episodes, "legal"))
+    if spec.has_action_masks:
+        columns["action_mask"] = nested(joined(episodes, "action_masks"))
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
