@@ -183,7 +183,7 @@ def test_a_sampler_of_nothing_is_refused(arguments, told):
         dict(n_step=10**9),
         dict(n_step=0),
         dict(gamma=1.1),
-        dict(unfinished=-1),
+        dict(max_missing_return=-1),
         dict(memory_bytes=0),
     ],
 )
