@@ -17,7 +17,7 @@ import rbi
 from benchmarks.timing import machine
 from rbi.envs import make
 from rbi.envs.types import EnvConfig
-from rbi.networks import drawn
+from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import random_shifts
 from rbi.returns import CONTINUES
 
@@ -55,7 +55,7 @@ def train(obs_spec, played, norm, augmentation, batches):
     training = [k for k in states if k[1] < GAMES - TEST_GAMES]
     test = [k for k in states if k[1] >= GAMES - TEST_GAMES]
     rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
-    network = drawn(obs_spec, 512, with_pi=False, seed=1, norm=norm).q
+    network = make_networks(obs_spec, NetworkConfig(512, norm), 1, with_policy=False).q
     adam = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE)
 
     def stacks(keys):

@@ -24,7 +24,7 @@ from benchmarks.timing import machine, seconds_a_call
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.losses import chosen, error_slope, imitation_slope
-from rbi.networks import networks_for
+from rbi.networks import make_networks
 from rbi.offline_rl.experiment import PRESETS, OneSeed
 from rbi.offline_rl.parallel_learners import advance, lane
 from rbi.optim import Trained
@@ -54,7 +54,7 @@ class Alone:
 
     def __init__(self, seed, part):
         self.fit, self.part, self.steady = seed.fit, part, seed.fit.looks
-        networks = networks_for(seed.obs_spec, seed.config.fit.nets, 0)
+        networks = make_networks(seed.obs_spec, seed.config.fit.nets, 0)
         self.trained = Trained(getattr(networks, part).train(), seed.device, 0.00025)
         self.updates = 0
 

@@ -23,7 +23,7 @@ from benchmarks.timing import machine
 from benchmarks.variants import VARIANTS, variant
 from rbi.envs.types import TimeStep
 from rbi.evaluation.scripted import breakout
-from rbi.networks import Trunk, dense_relu
+from rbi.networks import NetworkConfig, Trunk, dense_relu
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, PAPER_FRAMES, plan
 from rbi.online.engine import LocalEngine
@@ -160,11 +160,13 @@ class PositionNet(nn.Module):
     def __init__(self, network):
         super().__init__()
         self.norm = "layer" if network == "layer norm" else "none"
-        self.trunk = Trunk(OBS_SPEC, 512, self.norm)
+        self.trunk = Trunk(OBS_SPEC, NetworkConfig(512, self.norm))
         self.hidden, self.out = nn.Linear(self.trunk.features, 512), nn.Linear(512, 3)
         if network == "he":
             for weight, bias in zip(
-                (*self.trunk.weights, self.hidden.weight), (*self.trunk.biases, self.hidden.bias), strict=True
+                (*(layer.weight for layer in self.trunk.layers), self.hidden.weight),
+                (*self.trunk.biases, self.hidden.bias),
+                strict=True,
             ):
                 nn.init.kaiming_normal_(weight)
                 nn.init.zeros_(bias)

@@ -17,7 +17,7 @@ import torch
 from benchmarks.timing import machine, seconds_a_call
 from rbi import runs
 from rbi.envs import make
-from rbi.networks import drawn
+from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, plan
 from rbi.online.engine import LocalEngine
@@ -141,7 +141,7 @@ def pieces_of_atari():
     batch = whole.learner.batch_size * whole.learner.updates_per_sample
     drawing = seconds_a_call(lambda: shard.sample(batch)) / whole.learner.updates_per_sample
     found = shard.sample(batch)
-    weights = size(drawn(ATARI, whole.schedule.hidden_size, with_pi=True, seed=0)) * 4
+    weights = size(make_networks(ATARI, NetworkConfig(whole.schedule.hidden_size), 0)) * 4
     return {
         "states_per_block": ticks * each,
         "block_bytes_per_state": sum(column.nbytes for column in block) / (ticks * each),

@@ -20,7 +20,7 @@ from rbi.evaluation.rollouts import VectorEvaluator
 from rbi.offline_rl.experiment import OneSeed
 
 ENV = "CartPole-v1"
-NETS = {f"--{part}.nets.latent": 16 for part in ("fit", "dqfd", "bcq", "cql")}
+NETS = {f"--{part}.nets.hidden-size": 16 for part in ("fit", "dqfd", "bcq", "cql")}
 SETTINGS = {"--updates": 40, "--batch": 16, "--points": 2, "--curve-episodes": 4, "--episodes": 10, "--players": 240}
 SMALL = [str(word) for pair in (SETTINGS | NETS | {"--ppo.updates": 10}).items() for word in pair]
 

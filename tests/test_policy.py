@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import rbi
-from rbi.networks import LogNetConfig, LogNetworks, drawn
+from rbi.networks import NetworkConfig, Networks, make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
 
@@ -15,8 +15,8 @@ VECTOR = ObservationSpec((3,), 1, 4)
 PICTURE = ObservationSpec((40, 44), 4, 3)
 
 
-def policy_of(obs_spec, rule="reroute(0.5,1.5)", c_greedy=0.1, *, with_pi=True, norm="none"):
-    networks = drawn(obs_spec, 16, with_pi=with_pi, seed=1, norm=norm)
+def policy_of(obs_spec, rule="reroute(0.5,1.5)", c_greedy=0.1, *, with_policy=True, norm="none"):
+    networks = make_networks(obs_spec, NetworkConfig(16, norm), 1, with_policy=with_policy)
     return Policy(networks, rbi.parse_rule(rule), c_greedy, env="CartPole-v1", about={"updates": 7})
 
 
@@ -28,9 +28,9 @@ def states_of(obs_spec, count=6):
 
 
 @pytest.mark.parametrize("obs_spec", [VECTOR, PICTURE], ids=["vector", "picture"])
-@pytest.mark.parametrize(("with_pi", "norm"), [(True, "none"), (False, "none"), (True, "layer")])
-def test_a_saved_policy_comes_back_the_same(obs_spec, with_pi, norm, tmp_path):
-    policy, states = policy_of(obs_spec, with_pi=with_pi, norm=norm), states_of(obs_spec)
+@pytest.mark.parametrize(("with_policy", "norm"), [(True, "none"), (False, "none"), (True, "layer")])
+def test_a_saved_policy_comes_back_the_same(obs_spec, with_policy, norm, tmp_path):
+    policy, states = policy_of(obs_spec, with_policy=with_policy, norm=norm), states_of(obs_spec)
     policy.save(tmp_path / "policy")
     again = rbi.load_policy(tmp_path / "policy")
     assert np.array_equal(again.predict_proba(states), policy.predict_proba(states))
@@ -93,21 +93,21 @@ def test_a_spoiled_folder_is_named(spoil, told, tmp_path):
 def test_a_policy_with_other_weights_than_it_says_is_refused(tmp_path):
     policy_of(VECTOR).save(tmp_path)
     config = json.loads((tmp_path / "policy.json").read_text())
-    (tmp_path / "policy.json").write_text(json.dumps(config | {"hidden": 17}))
+    (tmp_path / "policy.json").write_text(json.dumps(config | {"networks": config["networks"] | {"hidden_size": 17}}))
     with pytest.raises(ValueError, match="cannot be read"):
         rbi.load_policy(tmp_path)
 
 
 def test_saving_over_a_policy_replaces_it_whole(tmp_path):
     policy_of(VECTOR).save(tmp_path / "p")
-    policy_of(VECTOR, rule="greedy", with_pi=False).save(tmp_path / "p")
+    policy_of(VECTOR, rule="greedy", with_policy=False).save(tmp_path / "p")
     assert rbi.load_policy(tmp_path / "p").networks.pi is None
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
 
 
 @pytest.mark.parametrize("obs_spec", [ObservationSpec((3,), 1, 4), ObservationSpec((36, 36), 4, 4)])
 def test_a_policy_learned_from_logs_comes_back_the_same_with_its_temperature(obs_spec, tmp_path):
-    networks = LogNetworks(obs_spec, LogNetConfig(latent=8))
+    networks = Networks(obs_spec, offline_network(hidden_size=8))
     networks.train()
     for _ in range(3):  # so that batch norm has statistics of its own
         states = torch.as_tensor(states_of(obs_spec, 16)).view(16, obs_spec.stack, *obs_spec.shape)
@@ -121,7 +121,7 @@ def test_a_policy_learned_from_logs_comes_back_the_same_with_its_temperature(obs
 
 def test_a_higher_temperature_makes_the_behaviour_more_even():
     obs_spec = ObservationSpec((3,), 1, 4)
-    networks = LogNetworks(obs_spec, LogNetConfig(latent=8))
+    networks = Networks(obs_spec, offline_network(hidden_size=8))
     policies = [Policy(networks, rbi.parse_rule("behavior"), temperature=t) for t in (0.2, 5)]
     cold, hot = (policy.predict_proba(states_of(obs_spec)) for policy in policies)
     assert (cold.max(1) > hot.max(1)).all()

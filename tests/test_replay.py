@@ -305,7 +305,7 @@ def test_a_replay_goes_on_from_its_saved_state_as_if_nothing_had_happened(config
     for group in [1, 0, 1, 0, 1, 0, 1, 0]:
         restored.add(group, both.add(group))
     both.replay.release()
-    restored.reveal()
+    restored.release()
     for name, column in both.replay.state().items():
         assert torch.equal(column, restored.state()[name]), name
     assert torch.equal(both.replay.mass, restored.mass)

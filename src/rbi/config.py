@@ -10,6 +10,8 @@ A config with rules that tie several fields together defines `__post_init__` its
 
 import functools
 import math
+import numbers
+import operator
 import types
 import typing
 from dataclasses import fields
@@ -83,8 +85,9 @@ def _limits(bound: Any) -> list[tuple[str, str, Any]]:
 def _holds(value: Any, bound: Any) -> bool:
     if isinstance(bound, MultipleOf):
         return bool(value % bound.multiple_of == 0)
-    compare = {"gt": value.__gt__, "ge": value.__ge__, "lt": value.__lt__, "le": value.__le__}
-    return all(compare[k](limit) is True for k, _, limit in _limits(bound)) and value not in (math.inf, -math.inf)
+    if not isinstance(value, numbers.Real) or value in (math.inf, -math.inf):
+        return False
+    return all(getattr(operator, k)(value, limit) for k, _, limit in _limits(bound))
 
 
 def _words(bound: Any) -> str:

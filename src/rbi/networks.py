@@ -1,96 +1,255 @@
-"""The networks of iterative RL: the duelling Q-net and the pi-net, for pictures or for vectors.
+"""Networks: a convolutional or dense trunk, one hidden layer, and the heads of the duelling Q- and policy networks.
 
-Both networks read `seen = Sight.look(frames)`, made once for all networks that look at the same states.
+                      image                                    vector
+    trunk    3 (or 2) convolutions                     1 dense layer                     or a module of the user's
+    hidden   1 dense layer, `hidden_size` per stream   1 dense layer
+    heads    Q-network: value and advantages           policy network: logits
+
+Every layer of trunk and hidden is followed by its normalisation (none, layer or batch norm) and a ReLU. All networks
+read `ObservationSpec.preprocess(frames)`, which is computed once for all networks that read the same states.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rbi.gpu.layers import convolve, convolve_relu, dense, normalise_relu
+from rbi.config import Checked, Interval
+from rbi.gpu.layers import conv_output_size, convolve, convolve_relu, dense, normalise_relu
 from rbi.observations import ObservationSpec
 
-Norm = Literal["none", "layer"]
-NORMS: tuple[Norm, ...] = ("none", "layer")
-MOST_HIDDEN = 65_536  # numbers in a hidden layer; more is a slip of the hand
+Norm = Literal["none", "layer", "batch"]
+MAX_HIDDEN_SIZE = 65_536  # larger values are almost certainly a mistake
+
+TrunkFactory = Callable[[ObservationSpec], nn.Module]
+"""Makes a trunk of one's own: a module from `[B, stack * channels, H, W]` (images, values in [0, 1)) or
+`[B, stack * size]` (vectors) to features `[B, F]`."""
 
 
-class Trunk(nn.Module):
-    """From what is seen to features: DQN's convolutions, or one hidden layer for vectors."""
+@dataclass(frozen=True)
+class NetworkConfig(Checked):
+    """Architecture of the Q- and the policy network."""
 
-    def __init__(self, obs_spec: ObservationSpec, hidden: int, norm: Norm = "none") -> None:
+    hidden_size: Annotated[int, Interval(ge=1, le=MAX_HIDDEN_SIZE)] = 512
+    """Units of the hidden layer, for each of its streams."""
+    norm: Norm = "none"
+    """Normalisation of trunk and hidden layer. Batch norm is for learning from a fixed data set: its statistics are not
+    part of the weights that online actors receive."""
+    streams: Literal["separate", "shared"] = "separate"
+    """Duelling: "separate" gives value and advantages a hidden layer each, centred by any policy (paper: section 5);
+    "shared" computes both from one hidden layer and centres advantages by their mean (section 4)."""
+    input_dropout: Annotated[float, Interval(ge=0, le=0.99)] = 0.0
+    """Dropout of the network input while learning (in steps of 1/256)."""
+    hidden_dropout: Annotated[float, Interval(ge=0, le=0.99)] = 0.0
+    """Dropout of the hidden layer while learning (in steps of 1/256)."""
+
+
+def offline_network(hidden_size: int = 1024, input_dropout: float = 0.25, hidden_dropout: float = 0.5) -> NetworkConfig:
+    """The networks for beta and Q of section 4.      (paper: table of hyperparameters)"""
+    return NetworkConfig(hidden_size, "batch", "shared", input_dropout, hidden_dropout)
+
+
+class ConvLayer(NamedTuple):
+    filters: int
+    kernel: int
+    stride: int
+
+
+NATURE_CNN = (ConvLayer(32, 8, 4), ConvLayer(64, 4, 2), ConvLayer(64, 3, 1))
+"""The convolutions of DQN (Mnih et al. 2015), for images of 36 pixels or more."""
+SMALL_CNN = (ConvLayer(16, 3, 1), ConvLayer(16, 3, 1))
+"""For smaller images."""
+
+
+def conv_layers(obs_spec: ObservationSpec) -> tuple[ConvLayer, ...]:
+    """The convolutions over pixels, none for vectors."""
+    if not obs_spec.is_image:
+        return ()
+    return NATURE_CNN if obs_spec.block_size == NATURE_CNN[0].stride else SMALL_CNN
+
+
+class Layer(nn.Module):
+    """A dense or convolutional layer with normalisation and ReLU.
+
+    Weights `[outputs, inputs]`, for a convolution `[filters, kernel * kernel * channels]`. Layer norm has no gain, since
+    the next layer's weights scale its output anyway.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        norm: Norm,
+        kernel: int = 0,
+        stride: int = 1,
+        *,
+        groups: int = 1,
+        bias: bool = True,
+    ) -> None:
         super().__init__()
-        self.layers, self.norm = obs_spec.layers, norm
-        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        channels = obs_spec.channels() if self.layers else 0
-        for layer in self.layers:
-            self.add(layer.kernel**2 * channels, layer.filters)
-            channels = layer.filters
-        self.features = obs_spec.features()
-        if not self.layers:
-            self.add(self.features, hidden)
-            self.features = hidden
+        self.kernel, self.stride, self.groups, self.norm_kind = kernel, stride, groups, norm
+        self.weight = uniform_parameter((outputs, inputs), inputs)
+        self.norm = nn.BatchNorm1d(outputs) if norm == "batch" else None
+        self.bias = uniform_parameter((outputs,), inputs) if bias and norm != "batch" else None
 
-    def add(self, inputs: int, outputs: int) -> None:
-        """Weights drawn as PyTorch draws those of its layers."""
-        bound = 1 / math.sqrt(inputs)
-        self.weights.append(nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound)))
-        self.biases.append(nn.Parameter(torch.empty(outputs).uniform_(-bound, bound)))
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """relu(norm(x W) + b), where `bias` replaces the layer's own."""
+        bias = self.bias if bias is None else bias
+        if bias is None:
+            return self.batch_norm_relu(x)
+        if not self.kernel:
+            return dense_relu(x, self.weight, bias, self.norm_kind, self.groups)
+        if self.norm_kind == "layer":
+            return normalise_relu(convolve(x, self.weight, self.kernel, self.stride), bias)
+        return convolve_relu(x, self.weight, bias, self.kernel, self.stride)
 
-    def forward(self, seen: Tensor) -> Tensor:
-        if not self.layers:
-            return dense_relu(seen, self.weights[0], self.biases[0], self.norm)
-        for layer, weight, bias in zip(self.layers, self.weights, self.biases, strict=True):
-            if self.norm == "layer":
-                seen = normalise_relu(convolve(seen, weight, layer.kernel, layer.stride), bias)
-            else:
-                seen = convolve_relu(seen, weight, bias, layer.kernel, layer.stride)
-        return seen.flatten(1)
+    def batch_norm_relu(self, x: Tensor) -> Tensor:
+        norm = self.norm
+        assert norm is not None
+        if not self.kernel:
+            # a CPU multiplies faster with the larger matrix on the left
+            product = dense(x, self.weight) if x.is_cuda else (self.weight @ x.T).T.contiguous()
+            return functional.relu_(norm(product))
+        product = convolve(x, self.weight, self.kernel, self.stride)
+        if not product.is_cuda:
+            return functional.relu_(norm(product.flatten(0, 2))).view_as(product)
+        # as channels-last images: over rows of numbers the GPU's kernels use only a few multiprocessors
+        images = functional.batch_norm(
+            product.permute(0, 3, 1, 2), norm.running_mean, norm.running_var, norm.weight, norm.bias, self.training,
+            norm.momentum or 0.0, norm.eps,
+        )  # fmt: skip
+        return functional.relu_(images).permute(0, 2, 3, 1)
+
+
+def uniform_parameter(shape: tuple[int, ...], inputs: int) -> nn.Parameter:
+    """A parameter with PyTorch's default initialisation of layers."""
+    bound = 1 / math.sqrt(inputs)
+    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 
 
 def dense_relu(x: Tensor, weight: Tensor, bias: Tensor, norm: Norm, groups: int = 1) -> Tensor:
-    """A hidden layer: a product, and then bias and relu, with layer norm of each group of outputs before or without."""
+    """A dense layer and ReLU, with layer norm of each group of outputs if `norm` is "layer"."""
     if norm == "layer":
         return normalise_relu(dense(x, weight), bias, groups)
     return functional.relu(dense(x, weight, bias))
 
 
-class QNet(nn.Module):
-    """The duelling network: a value and an advantage stream.      (paper: appendix, RL with RBI)"""
+class Trunk(nn.Module):
+    """From network input to features: convolutions for images, one dense layer for vectors."""
 
-    def __init__(self, obs_spec: ObservationSpec, hidden: int, norm: Norm = "none") -> None:
+    def __init__(self, obs_spec: ObservationSpec, config: NetworkConfig) -> None:
         super().__init__()
-        self.trunk = Trunk(obs_spec, hidden, norm)
-        self.hidden = nn.Linear(self.trunk.features, 2 * hidden)  # both streams in one product
-        self.value = nn.Linear(hidden, 1)
-        self.advantage = nn.Linear(hidden, obs_spec.num_actions)
+        self.layers, self.biases = nn.ModuleList(), nn.ParameterList()  # weights precede biases in the flat vector
+        if obs_spec.is_image:
+            # `preprocess` gives blocks of pixels, over which the first convolution has stride 1
+            first, *others = conv_layers(obs_spec)
+            blocks = first._replace(kernel=first.kernel // first.stride, stride=1)
+            channels, sizes = obs_spec.block_channels, [size // obs_spec.block_size for size in obs_spec.shape[:2]]
+            for filters, kernel, stride in (blocks, *others):
+                self.add(kernel**2 * channels, filters, config.norm, kernel, stride)
+                channels, sizes = filters, [conv_output_size(size, kernel, stride) for size in sizes]
+            self.out_features = math.prod(sizes) * channels
+        else:
+            self.add(obs_spec.stack * obs_spec.shape[0], config.hidden_size, config.norm)
+            self.out_features = config.hidden_size
 
-    def forward(self, seen: Tensor, pi: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Q(s, .) `[B, A]` and V(s) `[B]`, in float32."""
-        value, advantage = self.streams(seen)
-        return duel(value, advantage, pi), value.squeeze(1)
+    def add(self, inputs: int, outputs: int, norm: Norm, kernel: int = 0, stride: int = 1) -> None:
+        self.layers.append(Layer(inputs, outputs, norm, kernel, stride, bias=False))
+        if norm != "batch":
+            self.biases.append(uniform_parameter((outputs,), inputs))
 
-    def streams(self, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """The value `[B, 1]` and the advantages `[B, A]` before they are centred."""
-        both = dense_relu(self.trunk(seen), self.hidden.weight, self.hidden.bias, self.trunk.norm, groups=2)
-        of_value, of_advantage = both.chunk(2, dim=1)
+    def forward(self, x: Tensor) -> Tensor:
+        """Features `[B, out_features]`."""
+        for layer, bias in zip_longest(self.layers, self.biases):
+            x = layer(x, bias)
+        return x.flatten(1)
+
+
+class CustomTrunk(nn.Module):
+    """A module of the user's as trunk; images reach it as `[B, stack * channels, H, W]`."""
+
+    def __init__(self, obs_spec: ObservationSpec, make: TrunkFactory) -> None:
+        super().__init__()
+        self.obs_spec, self.module = obs_spec, make(obs_spec)
+        example = obs_spec.preprocess(
+            torch.zeros((2, obs_spec.stack, *obs_spec.shape), dtype=obs_spec.dtype), torch.float32
+        )
+        was_training = self.module.training
+        with torch.no_grad():
+            features = self.eval()(example)
+        self.train(was_training)
+        if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2:
+            found = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            raise ValueError(f"trunk: must return features [B, F], and gave {found} for B = 2")
+        self.out_features = features.shape[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.module(self.obs_spec.as_images(x) if self.obs_spec.is_image else x)
+        return features
+
+
+class QNetwork(nn.Module):
+    """The duelling Q-network: Q = V + A, with advantages centred by a policy or by their mean."""
+
+    def __init__(self, obs_spec: ObservationSpec, config: NetworkConfig, trunk: TrunkFactory | None = None) -> None:
+        super().__init__()
+        self.trunk = make_trunk(obs_spec, config, trunk)
+        self.shared, self.hidden_dropout = config.streams == "shared", config.hidden_dropout
+        size, features = config.hidden_size, self.trunk.out_features
+        if self.shared:
+            self.hidden = Layer(features, size, config.norm)
+            self.heads = nn.Linear(size, obs_spec.num_actions + 1)  # advantages, then the value
+        else:
+            self.hidden = Layer(features, 2 * size, config.norm, groups=2)  # both streams in one matrix product
+            self.value = nn.Linear(size, 1)
+            self.advantage = nn.Linear(size, obs_spec.num_actions)
+
+    def forward(
+        self, x: Tensor, pi: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Q(s, .) `[B, A]` and V(s) `[B]`, in float32; with a generator, dropout is on.
+
+        Advantages are centred by `pi` `[B, A]`, so that V is its value; by their mean without it, and always with shared
+        streams.
+        """
+        if self.shared:
+            out = self.joint(x, generator)
+            return _MeanCentred.apply(out), out[:, -1]
+        value, advantage = self.value_and_advantage(x, generator)
+        return dueling_q(value, advantage, pi), value.squeeze(1)
+
+    def joint(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Advantages and value from the shared stream, `[B, A + 1]`."""
+        hidden = dropout(self.hidden(self.trunk(x)), self.hidden_dropout, generator)
+        return dense(hidden, self.heads.weight, self.heads.bias).float()
+
+    def value_and_advantage(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """V `[B, 1]` and advantages `[B, A]`, not yet centred."""
+        if self.shared:
+            out = self.joint(x, generator)
+            return out[:, -1:], out[:, :-1]
+        hidden = dropout(self.hidden(self.trunk(x)), self.hidden_dropout, generator)
+        of_value, of_advantage = hidden.chunk(2, dim=1)
         value = dense(of_value, self.value.weight, self.value.bias)
         return value.float(), dense(of_advantage, self.advantage.weight, self.advantage.bias).float()
 
-    def values(self, seen: Tensor) -> Tensor:
-        """V(s) `[B]` alone: half of the work."""
+    def predict_value(self, x: Tensor) -> Tensor:
+        """V(s) `[B]` alone; with separate streams that is half the work of the hidden layer."""
+        if self.shared or self.hidden.bias is None:
+            return self.value_and_advantage(x)[0].squeeze(1)
         half = self.value.in_features
         weight, bias = self.hidden.weight[:half], self.hidden.bias[:half]
-        value: Tensor = self.value(dense_relu(self.trunk(seen), weight, bias, self.trunk.norm))
+        value: Tensor = self.value(dense_relu(self.trunk(x), weight, bias, self.hidden.norm_kind))
         return value.float().squeeze(1)
 
 
-def duel(value: Tensor, advantage: Tensor, pi: Tensor | None) -> Tensor:
-    """Q `[B, A]` from a value `[B, 1]` and advantages:
+def dueling_q(value: Tensor, advantage: Tensor, pi: Tensor | None) -> Tensor:
+    """Q `[B, A]` from a value `[B, 1]` and advantages `[B, A]`:      (paper: appendix, RL with RBI)
 
         Q = V + a - sum_a pi(a) a
 
@@ -100,167 +259,8 @@ def duel(value: Tensor, advantage: Tensor, pi: Tensor | None) -> Tensor:
     return value + advantage - centre
 
 
-class PiNet(nn.Module):
-    """The advantage branch of the duelling network; its softmax is the policy."""
-
-    def __init__(self, obs_spec: ObservationSpec, hidden: int, norm: Norm = "none") -> None:
-        super().__init__()
-        self.trunk = Trunk(obs_spec, hidden, norm)
-        self.hidden = nn.Linear(self.trunk.features, hidden)
-        self.logits = nn.Linear(hidden, obs_spec.num_actions)
-
-    def forward(self, seen: Tensor) -> Tensor:
-        """Logits `[B, A]`, in float32."""
-        hidden = dense_relu(self.trunk(seen), self.hidden.weight, self.hidden.bias, self.trunk.norm)
-        return dense(hidden, self.logits.weight, self.logits.bias).float()
-
-
-class Networks(nn.Module):
-    """A Q-net, and a pi-net beside it where a policy is learned."""
-
-    def __init__(self, obs_spec: ObservationSpec, hidden: int, *, with_pi: bool, norm: Norm = "none") -> None:
-        super().__init__()
-        self.obs_spec, self.hidden, self.norm = obs_spec, hidden, norm
-        self.q = QNet(obs_spec, hidden, norm)
-        self.pi = PiNet(obs_spec, hidden, norm) if with_pi else None
-
-
-def drawn(obs_spec: ObservationSpec, hidden: int, *, with_pi: bool, seed: int, norm: Norm = "none") -> Networks:
-    """Networks with weights drawn from a seed, on the CPU; PyTorch's own generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Networks(obs_spec, hidden, with_pi=with_pi, norm=norm)
-
-
-# ---- from rbi.nets.from_logs: The networks of section 4, for data that does not grow: DQN's, held back from learning it by heart.
-#
-# dropout -> (convolution -> batch norm -> ReLU) x 3 -> linear -> batch norm -> ReLU -> dropout -> actions, value
-
-MOST_DROPPED = 0.99  # shares are counted in 256ths
-
-
-@dataclass(frozen=True)
-class LogNetConfig:
-    """The networks for beta and Q.      (paper: table of hyperparameters)"""
-
-    latent: int = 1024
-    """Numbers in the last hidden layer."""
-    input_dropout: float = 0.25
-    """The share of what is seen that is blanked while learning."""
-    latent_dropout: float = 0.5
-    """The share of the last hidden layer that is blanked while learning."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.latent <= MOST_HIDDEN:
-            raise ValueError(f"latent = {self.latent}: must lie in [1, {MOST_HIDDEN:,}]")
-        for name in ("input_dropout", "latent_dropout"):
-            if not 0 <= getattr(self, name) <= MOST_DROPPED:
-                raise ValueError(f"{name} = {getattr(self, name)}: must lie in [0, {MOST_DROPPED}]")
-
-
-class Normalised(nn.Module):
-    """A layer without bias, batch norm and ReLU: over pictures with a kernel, over vectors without."""
-
-    def __init__(self, inputs: int, outputs: int, kernel: int = 0, stride: int = 0) -> None:
-        super().__init__()
-        self.kernel, self.stride = kernel, stride
-        bound = 1 / math.sqrt(inputs)
-        self.weight = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound))
-        self.norm = nn.BatchNorm1d(outputs)
-
-    def forward(self, seen: Tensor) -> Tensor:
-        if not self.kernel:
-            return functional.relu_(self.norm(product_of(seen, self.weight)))
-        product = convolve(seen, self.weight, self.kernel, self.stride)
-        if product.is_cuda:  # as pictures, channels last: over rows of numbers its kernels keep a few cores busy
-            return functional.relu_(self.normed(product.permute(0, 3, 1, 2))).permute(0, 2, 3, 1)
-        return functional.relu_(self.norm(product.flatten(0, 2))).view_as(product)
-
-    def normed(self, pictures: Tensor) -> Tensor:
-        """Batch norm of `[B, C, H, W]`."""
-        norm = self.norm
-        means, variances = norm.running_mean, norm.running_var
-        return functional.batch_norm(
-            pictures, means, variances, norm.weight, norm.bias, self.training, norm.momentum or 0.0, norm.eps
-        )
-
-
-def product_of(seen: Tensor, weight: Tensor) -> Tensor:
-    """`seen` `[B, in]` times `weight` `[out, in]`. A processor is faster with the larger matrix on the left."""
-    return dense(seen, weight) if seen.is_cuda else (weight @ seen.T).T.contiguous()
-
-
-class LogNet(nn.Module):
-    """A number for every action and one for the state. It looks at what `ObservationSpec.look` gives."""
-
-    def __init__(self, obs_spec: ObservationSpec, config: LogNetConfig) -> None:
-        super().__init__()
-        self.latent_dropout = config.latent_dropout
-        self.layers = nn.ModuleList()
-        channels = obs_spec.channels() if obs_spec.layers else 0
-        for layer in obs_spec.layers:
-            self.layers.append(Normalised(layer.kernel**2 * channels, layer.filters, layer.kernel, layer.stride))
-            channels = layer.filters
-        features = obs_spec.features()
-        self.dense = nn.ModuleList()
-        for _ in range(1 if obs_spec.is_image else 2):  # a vector gets a second layer in place of the convolutions
-            self.dense.append(Normalised(features, config.latent))
-            features = config.latent
-        self.heads = nn.Linear(config.latent, obs_spec.num_actions + 1)
-
-    def forward(self, seen: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """`[B, A + 1]`, in float32. With a generator, a share of the last hidden layer is blanked."""
-        for layer in self.layers:
-            seen = layer(seen)
-        seen = seen.flatten(1)
-        for layer in self.dense:
-            seen = layer(seen)
-        kept = dropped(seen, self.latent_dropout, generator)
-        return dense(kept, self.heads.weight, self.heads.bias).float()
-
-
-def dropped(x: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
-    """Blank a share of the numbers, in 256ths, and enlarge the others, so that their sum is expected to stay; nothing
-    without a generator. A random word decides about eight of them: to draw one number for each takes far longer."""
-    blank = round(256 * share)
-    if generator is None or not blank:
-        return x
-    words = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device)
-    words.random_(-(2**63), None, generator=generator)
-    kept = torch.ge(words.view(torch.uint8)[: x.numel()].view(x.shape), blank, out=torch.empty_like(x))
-    return x * kept.mul_(256 / (256 - blank))
-
-
-class LoggedPolicyNet(nn.Module):
-    """beta: who acted, as a network; its softmax is the policy."""
-
-    def __init__(self, obs_spec: ObservationSpec, config: LogNetConfig) -> None:
-        super().__init__()
-        self.net = LogNet(obs_spec, config)
-
-    def forward(self, seen: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Logits `[B, A]`."""
-        out: Tensor = self.net(seen, generator)
-        return out[:, :-1]
-
-
-class LoggedQNet(nn.Module):
-    """Q of beta, duelling: Q = V + a - mean a."""
-
-    def __init__(self, obs_spec: ObservationSpec, config: LogNetConfig) -> None:
-        super().__init__()
-        self.net = LogNet(obs_spec, config)
-
-    def forward(
-        self, seen: Tensor, _pi: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Q(s, .) `[B, A]` and V(s) `[B]`."""
-        out = self.net(seen, generator)
-        return _Duel.apply(out), out[:, -1]
-
-
-class _Duel(torch.autograd.Function):
-    """`[B, A + 1]`, advantages a and V, to Q = V + a - mean a; with few kernels, since they are small."""
+class _MeanCentred(torch.autograd.Function):
+    """`dueling_q` without pi, from `[B, A + 1]`: few kernels in either direction, since the tensors are small."""
 
     @staticmethod
     def forward(_ctx: Any, out: Tensor) -> Tensor:
@@ -270,22 +270,93 @@ class _Duel(torch.autograd.Function):
     @staticmethod
     def backward(_ctx: Any, *grads: Tensor) -> Tensor:
         (dq,) = grads
-        of_value = dq.sum(1, keepdim=True)
-        return torch.cat([torch.sub(dq, of_value, alpha=1 / dq.shape[1]), of_value], 1)
+        d_value = dq.sum(1, keepdim=True)
+        return torch.cat([torch.sub(dq, d_value, alpha=1 / dq.shape[1]), d_value], 1)
 
 
-class LogNetworks(nn.Module):
-    """Both networks, as `rbi.Policy` takes them; without a pi-net where a Q is learned alone."""
+class PolicyNetwork(nn.Module):
+    """A policy, softmax of its logits: the learned pi online, the behaviour policy beta offline."""
 
-    def __init__(self, obs_spec: ObservationSpec, config: LogNetConfig, *, with_pi: bool = True) -> None:
+    def __init__(self, obs_spec: ObservationSpec, config: NetworkConfig, trunk: TrunkFactory | None = None) -> None:
         super().__init__()
-        self.obs_spec, self.config = obs_spec, config
-        self.q = LoggedQNet(obs_spec, config)
-        self.pi = LoggedPolicyNet(obs_spec, config) if with_pi else None
+        self.trunk = make_trunk(obs_spec, config, trunk)
+        self.shared, self.hidden_dropout = config.streams == "shared", config.hidden_dropout
+        self.hidden = Layer(self.trunk.out_features, config.hidden_size, config.norm)
+        # with shared streams the network has the shape of the Q-network; its last output is unused
+        self.logits = nn.Linear(config.hidden_size, obs_spec.num_actions + self.shared)
+
+    def forward(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Logits `[B, A]`, in float32; with a generator, dropout is on."""
+        hidden = dropout(self.hidden(self.trunk(x)), self.hidden_dropout, generator)
+        logits = dense(hidden, self.logits.weight, self.logits.bias).float()
+        return logits[:, :-1] if self.shared else logits
 
 
-def networks_for(obs_spec: ObservationSpec, config: LogNetConfig, seed: int, *, with_pi: bool = True) -> LogNetworks:
-    """Networks with weights drawn from a seed, on the CPU; PyTorch's own generator is left as it was."""
+def make_trunk(obs_spec: ObservationSpec, config: NetworkConfig, make: TrunkFactory | None) -> Trunk | CustomTrunk:
+    return Trunk(obs_spec, config) if make is None else CustomTrunk(obs_spec, make)
+
+
+def dropout(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
+    """Dropout with probability `p`, in steps of 1/256; the identity without a generator.
+
+    One random 64-bit word decides about eight numbers: to draw a number for each takes far longer.
+    """
+    threshold = round(256 * p)
+    if generator is None or not threshold:
+        return x
+    words = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device)
+    words.random_(-(2**63), None, generator=generator)
+    kept = torch.ge(words.view(torch.uint8)[: x.numel()].view(x.shape), threshold, out=torch.empty_like(x))
+    return x * kept.mul_(256 / (256 - threshold))
+
+
+class Networks(nn.Module):
+    """A Q-network, and a policy network where one is learned.
+
+    `trunk` makes a trunk of one's own, a new one for each network. Policies with such a trunk are saved without its code:
+    to load one, the same function must be passed again.
+    """
+
+    def __init__(
+        self,
+        obs_spec: ObservationSpec,
+        config: NetworkConfig,
+        *,
+        with_policy: bool = True,
+        trunk: TrunkFactory | None = None,
+    ) -> None:
+        super().__init__()
+        self.obs_spec, self.config, self.custom_trunk = obs_spec, config, trunk is not None
+        self.q = QNetwork(obs_spec, config, trunk)
+        self.pi = PolicyNetwork(obs_spec, config, trunk) if with_policy else None
+
+    def describe(self) -> dict[str, Any]:
+        """Everything but weights, observation spec and a custom trunk's code, for `from_description`."""
+        return {**asdict(self.config), "with_policy": self.pi is not None, "custom_trunk": self.custom_trunk}
+
+    @classmethod
+    def from_description(
+        cls, obs_spec: ObservationSpec, description: dict[str, Any], trunk: TrunkFactory | None = None
+    ) -> "Networks":
+        """Networks as `describe` told, with any weights."""
+        config = dict(description)
+        with_policy, custom = config.pop("with_policy"), config.pop("custom_trunk", False)
+        if custom and trunk is None:
+            raise ValueError("trunk: these networks have a custom trunk; pass the function that makes it")
+        if trunk is not None and not custom:
+            raise ValueError("trunk: these networks have no custom trunk")
+        return cls(obs_spec, NetworkConfig(**config), with_policy=with_policy is True, trunk=trunk)
+
+
+def make_networks(
+    obs_spec: ObservationSpec,
+    config: NetworkConfig,
+    seed: int,
+    *,
+    with_policy: bool = True,
+    trunk: TrunkFactory | None = None,
+) -> Networks:
+    """Networks initialised from a seed, on the CPU; PyTorch's global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LogNetworks(obs_spec, config, with_pi=with_pi)
+        return Networks(obs_spec, config, with_policy=with_policy, trunk=trunk)

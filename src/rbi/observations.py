@@ -1,36 +1,39 @@
-"""What a policy sees, and how networks look at it: pictures as blocks of pixels."""
+"""Observation spec, preprocessing, frame stacking and random-shift augmentation.
+
+A state is the last `stack` frames of an episode, oldest first; frames before the episode's first one are zeros (black):
+
+    episode   f0  f1  f2  f3  f4 ...
+    state 1   [0, 0, f0, f1]
+    state 4   [f1, f2, f3, f4]
+
+Acting rolls such stacks forward (`zero_stacks`, `roll_stacks`); replay and data sets store every frame once and gather
+stacks when they are read (`stack_offsets`, `stack_index`).
+"""
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rbi import gpu
 
+MIN_IMAGE_SIZE = 5  # pixels that the smallest convolutional network needs
+BLOCK_IMAGE_SIZE, BLOCK_SIZE = 36, 4  # images of at least this size are read in blocks of 4 x 4 pixels
+PIXEL_SCALE = 1 / 256  # a power of two, so that the division of a byte is exact in bfloat16
+KERNEL_ELEMENTS = 1024  # output numbers of one Triton program
 
-class Layer(NamedTuple):
-    filters: int
-    kernel: int
-    stride: int
-
-
-NATURE = (Layer(32, 8, 4), Layer(64, 4, 2), Layer(64, 3, 1))
-"""The convolutions of DQN, for pictures of 36 pixels or more."""
-SMALL = (Layer(16, 3, 1), Layer(16, 3, 1))
-"""For games of a few pixels."""
-SMALLEST_NATURE, SMALLEST = 36, 5
-NUMBERS_A_BLOCK = 1024
-BRIGHTEST = 256  # a power of two, so that a byte divided by it is exact in bfloat16
+Stacks = TypeVar("Stacks", Tensor, np.ndarray[Any, Any])
 
 
 @dataclass(frozen=True)
 class ObservationSpec:
-    """What a network sees, and among how many actions it chooses.
+    """Shape of an observation, number of stacked frames and number of actions.
 
-    `shape`: the shape of one frame, `(height, width)` or `(height, width, channels)` of bytes, or `(size,)` of floats.
-    `stack`: how many frames, oldest first, make a state.
+    `shape`: one frame, `(height, width)` or `(height, width, channels)` of bytes, or `(size,)` of floats.
+    `stack`: frames in a state.
     """
 
     shape: tuple[int, ...]
@@ -39,105 +42,132 @@ class ObservationSpec:
 
     def __post_init__(self) -> None:
         if len(self.shape) not in (1, 2, 3) or min(self.shape) < 1 or self.stack < 1 or self.num_actions < 1:
-            raise ValueError(f"no network sees frames of shape {self.shape}, {self.stack} at a time")
-        if self.is_image and min(self.shape[:2]) < SMALLEST:
-            raise ValueError(f"frames of {self.shape[0]} x {self.shape[1]} pixels are too small: {SMALLEST} at least")
+            raise ValueError(
+                f"shape = {self.shape}, stack = {self.stack}, num_actions = {self.num_actions}: must be a vector, "
+                "(height, width) or (height, width, channels), and all sizes at least 1"
+            )
+        if self.is_image and min(self.shape[:2]) < MIN_IMAGE_SIZE:
+            raise ValueError(
+                f"images of {self.shape[0]} x {self.shape[1]} pixels are too small: at least {MIN_IMAGE_SIZE}"
+            )
 
     @property
     def is_image(self) -> bool:
         return len(self.shape) > 1
 
     @property
-    def block(self) -> int:
-        """The stride of the first convolution: pictures are seen in blocks of so many pixels squared."""
-        return self.kind[0].stride
+    def dtype(self) -> torch.dtype:
+        """How frames are stored: bytes for images, float32 for vectors."""
+        return torch.uint8 if self.is_image else torch.float32
 
     @property
-    def kind(self) -> tuple[Layer, ...]:
-        """The convolutions as they are usually written, none for vectors."""
-        if not self.is_image:
-            return ()
-        return NATURE if min(self.shape[:2]) >= SMALLEST_NATURE else SMALL
+    def block_size(self) -> int:
+        """Pixels per side of the blocks that `preprocess` makes; equals the stride of the first convolution."""
+        return BLOCK_SIZE if min(self.shape[:2]) >= BLOCK_IMAGE_SIZE else 1
 
     @property
-    def layers(self) -> tuple[Layer, ...]:
-        """The convolutions over what `preprocess` gives: the first one, with stride 1, over blocks of pixels."""
-        if not self.is_image:
-            return ()
-        first, *others = self.kind
-        return (Layer(first.filters, first.kernel // first.stride, 1), *others)
+    def block_channels(self) -> int:
+        """Numbers per block that `preprocess` gives."""
+        return self.block_size**2 * self.stack * math.prod(self.shape[2:])
 
     def preprocess(self, frames: Tensor, dtype: torch.dtype, shifts: Tensor | None = None) -> Tensor:
-        """`[B, stack, *frame]` as the networks read it, in their precision; pictures moved by `shifts` if given.
+        """States `[B, stack, *shape]` as network input in `dtype`; images shifted by `shifts` `[2, B]` if given.
 
-        Pictures become `[B, H / s, W / s, s * s * channels]` for a first convolution of stride s: a kernel of 8 x 8
-        pixels and stride 4 is one of 2 x 2 blocks and stride 1, with channels enough for fast kernels.
+        Vectors are flattened to `[B, stack * size]`. Images become space-to-depth blocks with values in [0, 1),
+        `[B, H / s, W / s, s * s * stack * channels]` for s = `block_size`: a convolution with a kernel of 8 x 8 pixels
+        and stride 4 is one of 2 x 2 blocks and stride 1, with enough channels for fast kernels.
         """
         if not self.is_image:
             return frames.flatten(1).to(dtype)
         if gpu.usable(frames):
-            return self._preprocess_on_gpu(frames, dtype, shifts)
+            return self._preprocess_triton(frames, dtype, shifts)
         frames = frames if shifts is None else shift_images(frames, shifts)
-        s, (height, width) = self.block, self.shape[:2]
+        s, (height, width) = self.block_size, self.shape[:2]
         high, wide = height // s, width // s
         frames = frames[:, :, : high * s, : wide * s]
-        # a pixel's history lies together first, so that the rest moves in longer runs: half the time
-        near = torch.stack(frames.unbind(1), 3)
-        blocks = near.view(len(frames), high, s, wide, -1).transpose(2, 3)
-        seen = torch.empty(blocks.shape, dtype=dtype, device=frames.device)
-        return torch.mul(blocks, 1 / BRIGHTEST, out=seen).view(len(frames), high, wide, -1)
+        # stacking a pixel's history first makes the following copy move longer runs: half the time
+        pixels = torch.stack(frames.unbind(1), 3)
+        blocks = pixels.view(len(frames), high, s, wide, -1).transpose(2, 3)
+        obs = torch.empty(blocks.shape, dtype=dtype, device=frames.device)
+        return torch.mul(blocks, PIXEL_SCALE, out=obs).view(len(frames), high, wide, -1)
 
-    def _preprocess_on_gpu(self, frames: Tensor, dtype: torch.dtype, shifts: Tensor | None) -> Tensor:
-        """The same by one kernel."""
-        from rbi.gpu.kernels import look_kernel
+    def _preprocess_triton(self, frames: Tensor, dtype: torch.dtype, shifts: Tensor | None) -> Tensor:
+        """`preprocess` of images by one kernel, which reads and writes each number once."""
+        from rbi.gpu.kernels import preprocess_kernel
 
-        (height, width, *_), colours = self.shape, math.prod(self.shape[2:])
-        high, wide = height // self.block, width // self.block
-        seen = torch.empty((len(frames), high, wide, self.channels()), dtype=dtype, device=frames.device)
-        programs = len(frames), -(-seen.shape[1:].numel() // NUMBERS_A_BLOCK)
+        (height, width, *_), channels = self.shape, math.prod(self.shape[2:])
+        high, wide = height // self.block_size, width // self.block_size
+        obs = torch.empty((len(frames), high, wide, self.block_channels), dtype=dtype, device=frames.device)
+        programs = len(frames), -(-obs.shape[1:].numel() // KERNEL_ELEMENTS)
         if len(frames):
             gpu.launch(
-                look_kernel, programs, frames,
-                frames.contiguous(), shifts, seen, len(frames), high, wide, 1 / BRIGHTEST, shifts is not None,
-                self.stack, height, width, colours, self.block, NUMBERS_A_BLOCK,
+                preprocess_kernel, programs, frames,
+                frames.contiguous(), shifts, obs, len(frames), high, wide, PIXEL_SCALE, shifts is not None,
+                self.stack, height, width, channels, self.block_size, KERNEL_ELEMENTS,
             )  # fmt: skip
-        return seen
+        return obs
 
-    def channels(self) -> int:
-        """How many numbers `preprocess` gives for a block."""
-        return self.block**2 * self.stack * math.prod(self.shape[2:])
+    def as_images(self, obs: Tensor) -> Tensor:
+        """Undo the blocks of `preprocess`: `[B, stack * channels, H, W]`, as ordinary convolutions take images.
 
-    def features(self) -> int:
-        """How many numbers leave the convolutions."""
-        if not self.is_image:
-            return self.stack * self.shape[0]
-        height, width = (size // self.block for size in self.shape[:2])
-        for layer in self.layers:
-            height, width = (out_size(size, layer.kernel, layer.stride) for size in (height, width))
-        return height * width * self.layers[-1].filters
+        Rows and columns beyond a multiple of `block_size` are missing.
+        """
+        batch, high, wide, _ = obs.shape
+        s = self.block_size
+        pixels = obs.view(batch, high, wide, s, s, -1).permute(0, 5, 1, 3, 2, 4)
+        return pixels.reshape(batch, -1, high * s, wide * s)
 
 
-def out_size(size: int, kernel: int, stride: int) -> int:
-    """How many pixels leave a convolution."""
-    return (size - kernel) // stride + 1
+# Frame stacking
 
 
-# ---- from rbi.obs_spec.shift: Pictures moved by a few pixels, at random: whoever is shown the same state again sees another picture.
-#
-# Networks can learn pictures by heart: the score at the top, or the bricks that are left, may tell one game from all
-# others, and so what came of it. A shift takes the pixels that they would know it by from their places.
+def zero_stacks(obs_spec: ObservationSpec, num_envs: int) -> np.ndarray[Any, Any]:
+    """Stacks `[num_envs, stack, *shape]` before the first frame."""
+    return np.zeros((num_envs, obs_spec.stack, *obs_spec.shape), np.uint8 if obs_spec.is_image else np.float32)
 
 
-def random_shifts(states: int, most: int, generator: torch.Generator) -> Tensor:
-    """How far down and right each state is seen from, `[2, states]`: up to `most` pixels either way."""
-    return torch.randint(-most, most + 1, (2, states), generator=generator, device=generator.device)
+def roll_stacks(stacks: Stacks, obs: Stacks, is_first: Stacks) -> Stacks:
+    """Append one frame per environment to `stacks` `[N, stack, *shape]`, in place; zeros precede a first frame.
+
+    >>> roll_stacks(np.array([[[1.0], [2.0]], [[1.0], [2.0]]]), np.array([[3.0], [3.0]]), np.array([False, True])).tolist()
+    [[[2.0], [3.0]], [[0.0], [3.0]]]
+    """
+    same_episode = ~is_first.reshape(-1, *[1] * (stacks.ndim - 1))
+    stacks[:, :-1] = stacks[:, 1:] * same_episode
+    stacks[:, -1] = obs
+    return stacks
+
+
+def stack_offsets(stack: int, device: torch.device | None = None) -> Tensor:
+    """How many frames before the newest one each frame of a stack lies: `[stack - 1, ..., 0]`."""
+    return torch.arange(stack - 1, -1, -1, device=device)
+
+
+def stack_index(newest: Tensor, age: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the frames of stacks lie in time, `[B, stack]`, and which of them precede their episode and are zeros.
+
+    `newest` `[B]`: position of each stack's newest frame; `age` `[B]`: frames of the same episode before it (more than
+    `stack - 1` may be given as that).
+
+    >>> stack_index(torch.tensor([7]), torch.tensor([1]), stack_offsets(4))
+    (tensor([[4, 5, 6, 7]]), tensor([[ True,  True, False, False]]))
+    """
+    return newest[:, None] - offsets, offsets > age[:, None]
+
+
+# Random-shift augmentation: prevents networks from recognising a recorded state by single pixels and overfitting to it
+
+
+def random_shifts(batch: int, max_shift: int, generator: torch.Generator) -> Tensor:
+    """Vertical and horizontal shifts `[2, batch]` of up to `max_shift` pixels in either direction."""
+    return torch.randint(-max_shift, max_shift + 1, (2, batch), generator=generator, device=generator.device)
 
 
 def shift_images(frames: Tensor, shifts: Tensor) -> Tensor:
-    """Pictures `[B, stack, H, W, ...]` seen from aside; what comes in at an edge repeats it."""
+    """Images `[B, stack, H, W, ...]` shifted by `shifts` `[2, B]`; border pixels are repeated."""
     row, column = (
-        (torch.arange(size, device=frames.device) + move[:, None]).clamp(0, size - 1)
-        for size, move in zip(frames.shape[2:4], shifts, strict=True)
+        (torch.arange(size, device=frames.device) + shift[:, None]).clamp(0, size - 1)
+        for size, shift in zip(frames.shape[2:4], shifts, strict=True)
     )
-    state, moment = (torch.arange(size, device=frames.device) for size in frames.shape[:2])
-    return frames[state[:, None, None, None], moment[:, None, None], row[:, None, :, None], column[:, None, None, :]]
+    state, frame = (torch.arange(size, device=frames.device) for size in frames.shape[:2])
+    return frames[state[:, None, None, None], frame[:, None, None], row[:, None, :, None], column[:, None, None, :]]

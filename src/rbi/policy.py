@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rbi import runs
-from rbi.networks import MOST_HIDDEN, NORMS, LogNetConfig, LogNetworks, Networks
+from rbi.networks import Networks, TrunkFactory
 from rbi.observations import ObservationSpec
 from rbi.rules.linear import greedy, mix
 from rbi.rules.types import Rule, parse_rule
@@ -34,7 +34,7 @@ class Policy:
 
     def __init__(
         self,
-        networks: Networks | LogNetworks,
+        networks: Networks,
         rule: Rule,
         c_greedy: float = 0.0,
         *,
@@ -130,7 +130,7 @@ class Policy:
         config = {
             "format": FORMAT,
             "obs_spec": asdict(self.obs_spec),
-            **described(self.networks),
+            "networks": self.networks.describe(),
             "rule": str(self.rule),
             "c_greedy": self.c_greedy,
             "temperature": self.temperature,
@@ -148,27 +148,11 @@ def to_save(tensor: torch.Tensor) -> torch.Tensor:
     return found.float() if found.is_floating_point() else found
 
 
-def described(networks: Networks | LogNetworks) -> dict[str, Any]:
-    """What a policy's file says about its networks."""
-    if isinstance(networks, LogNetworks):
-        return {"from_logs": asdict(networks.config), "pi_net": networks.pi is not None}
-    return {"hidden": networks.hidden, "norm": networks.norm, "pi_net": networks.pi is not None}
+def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Policy:
+    """The policy of a folder that `Policy.save` wrote, or the best one of a training run.
 
-
-def networks_of(obs_spec: ObservationSpec, config: dict[str, Any]) -> Networks | LogNetworks:
-    """Networks as a policy's file describes them, with any weights."""
-    if "from_logs" in config:
-        return LogNetworks(obs_spec, LogNetConfig(**config["from_logs"]), with_pi=config.get("pi_net") is not False)
-    if not 1 <= config["hidden"] <= MOST_HIDDEN:
-        raise ValueError(f"hidden = {config['hidden']}: must lie in [1, {MOST_HIDDEN:,}]")
-    norm = config.get("norm", "none")
-    if norm not in NORMS:
-        raise ValueError(f"norm = {norm!r}: must be one of {', '.join(NORMS)}")
-    return Networks(obs_spec, config["hidden"], with_pi=config["pi_net"] is True, norm=norm)
-
-
-def load_policy(path: Path | str) -> Policy:
-    """The policy of a folder that `Policy.save` wrote, or the best one of a training run."""
+    `trunk`: the function that made the trunk, for a policy with a custom one (its code is not saved).
+    """
     path = Path(path)
     if not (path / CONFIG).is_file():
         inside = [path / "policies" / name for name in ("best", "last")]
@@ -182,7 +166,7 @@ def load_policy(path: Path | str) -> Policy:
         obs_spec = ObservationSpec(
             tuple(config["obs_spec"]["shape"]), config["obs_spec"]["stack"], config["obs_spec"]["num_actions"]
         )
-        networks = networks_of(obs_spec, config)
+        networks = Networks.from_description(obs_spec, config["networks"], trunk)
         rule, c_greedy, temperature = (
             parse_rule(config["rule"]),
             float(config["c_greedy"]),

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rbi.observations import ObservationSpec
+from rbi.observations import ObservationSpec, stack_index, stack_offsets
 from rbi.returns import CONTINUES, TERMINATED, TRUNCATED, ReturnConfig, n_step_returns
 
 TINY = 1e-6  # the least priority of what can be drawn
@@ -218,9 +218,9 @@ class Replay:
 
     def stacks(self, row: Tensor, lane: Tensor) -> Tensor:
         """`[B, stack, *frame]`, oldest first; black before the episode's start."""
-        back = torch.arange(self.obs_spec.stack - 1, -1, -1, device=self.device)
-        cell = (row[:, None] - back) % self.rows * self.lanes + lane[:, None]
-        cell = torch.where(back <= self.age[row, lane][:, None], cell, self.rows * self.lanes)
+        offsets = stack_offsets(self.obs_spec.stack, self.device)
+        at, before = stack_index(row, self.age[row, lane], offsets)
+        cell = torch.where(before, self.rows * self.lanes, at % self.rows * self.lanes + lane[:, None])
         flat = in_words(self.frames.flatten(1))
         found = flat.index_select(0, cell.flatten()).view(self.frames.dtype)
         return found.view(len(row), self.obs_spec.stack, *self.obs_spec.shape)

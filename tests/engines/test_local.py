@@ -220,10 +220,10 @@ def test_actors_centre_advantages_as_the_learner_does(advantage_baseline):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("with_pi", [True, False])
-def test_a_captured_actor_tells_what_a_plain_one_does(with_pi):
+@pytest.mark.parametrize("with_policy", [True, False])
+def test_a_captured_actor_tells_what_a_plain_one_does(with_policy):
     """All but the actions, whose draws may differ: the frames to come do not depend on them here."""
-    options = {"num_envs": 6, "with_pi": with_pi, "priority_baseline": "v", "device": "cuda"}
+    options = {"num_envs": 6, "with_policy": with_policy, "priority_baseline": "v", "device": "cuda"}
     plain, players = actor_of(**options), Players(6, (2,), np.random.default_rng(0))
     captured = GraphedActor(actor_of(**options), torch.cuda.Stream(priority=-1))
     for _ in range(40):

@@ -10,7 +10,7 @@ import pytest
 from rbi import envs
 from rbi.envs.types import EnvConfig, TimeStep
 from rbi.evaluation.rollouts import Protocol, VectorEvaluator
-from rbi.networks import drawn
+from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
 from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
@@ -57,8 +57,8 @@ class Corridors:
         self.closed = True
 
 
-def nets(seed, with_pi=True, obs_spec=SIGHT):
-    return drawn(obs_spec, 16, with_pi=with_pi, seed=seed)
+def nets(seed, with_policy=True, obs_spec=SIGHT):
+    return make_networks(obs_spec, NetworkConfig(16), seed, with_policy=with_policy)
 
 
 def arena(players, epsilon=0.0, tables=1):
@@ -72,7 +72,7 @@ def generator(seed=0):
 def sharing():
     """Five policies that choose one action: three on one pair of networks, two more on others; two by the same rule."""
     shared = nets(0)
-    others = [Policy(nets(1), Greedy()), Policy(nets(2, with_pi=False), Greedy())]
+    others = [Policy(nets(1), Greedy()), Policy(nets(2, with_policy=False), Greedy())]
     return [Policy(shared, Greedy()), others[0], Policy(shared, BCQ(1.0)), others[1], Policy(shared, Greedy())]
 
 

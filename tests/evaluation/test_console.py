@@ -7,8 +7,8 @@ from rbi.envs.atari import FrameByFrame
 from rbi.envs.types import EnvConfig
 from rbi.evaluation.console import AtConsole
 from rbi.evaluation.recording import PerturbedPolicy
-from rbi.evaluation.rollouts import stacked
 from rbi.evaluation.scripted import FollowBallPolicy, RandomPolicy
+from rbi.observations import roll_stacks
 
 GAME = "ALE/Breakout-v5"
 
@@ -34,7 +34,7 @@ def test_the_pictures_are_those_of_the_vector_environment():
     seen = worlds.reset(7)
     states = np.zeros((1, 4, 84, 84), np.uint8)
     for t in range(40):
-        stacked(states, seen)
+        roll_stacks(states, seen.obs, seen.is_first)
         gap = np.abs(states[0, -1].astype(int) - mind.states[t][-1].astype(int))
         assert (gap > 2).mean() < 0.01  # the vector environment serves by itself at a reset, so the ball may differ
         worlds.send(np.array([told[t]]))

@@ -6,9 +6,9 @@ import torch
 
 import rbi
 from rbi.envs.types import TimeStep
-from rbi.evaluation.rollouts import BatchedPolicies, black, group_policies, stacked
-from rbi.networks import LogNetConfig, networks_for
-from rbi.observations import ObservationSpec
+from rbi.evaluation.rollouts import BatchedPolicies, group_policies
+from rbi.networks import make_networks, offline_network
+from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
 from rbi.policy import Policy
 
 SIGHT = ObservationSpec((36, 36), 4, 5)
@@ -16,7 +16,7 @@ RULES = ("behavior", "reroute(0.5,1.5)", "tv(0.25)", "ppo(0.5)", "forward_kl(rad
 
 
 def policies(device):
-    nets = [networks_for(SIGHT, LogNetConfig(16, 0.0, 0.0), seed).to(device) for seed in range(2)]
+    nets = [make_networks(SIGHT, offline_network(16, 0.0, 0.0), seed).to(device) for seed in range(2)]
     return [Policy(net, rbi.parse_rule(rule), temperature=0.8) for net in nets for rule in RULES]
 
 
@@ -34,10 +34,10 @@ def same_as_by_hand(device):
     players = 3 * len(asked)
     policy_of = np.arange(players) // 3
     deciding = BatchedPolicies(group_policies(asked, policy_of, np.ones(players, bool)), players, torch.device(device))
-    states, differ = black(SIGHT, players), 0
+    states, differ = zero_stacks(SIGHT, players), 0
     for seen, draw in steps(players, np.random.default_rng(0)):
         chosen = deciding.act(seen, draw)
-        states = stacked(states, seen)
+        states = roll_stacks(states, seen.obs, seen.is_first)
         for number, policy in enumerate(asked):
             probs = policy.predict_proba(states[policy_of == number])
             by_hand = np.minimum((draw[policy_of == number] >= probs.cumsum(1)).sum(1), SIGHT.num_actions - 1)

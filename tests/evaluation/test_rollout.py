@@ -8,7 +8,7 @@ from rbi.envs.types import TimeStep
 from rbi.evaluation import video as films
 from rbi.evaluation.comparison import human_normalised
 from rbi.evaluation.rollouts import EpisodeStatistics, Protocol, run_episodes
-from rbi.networks import drawn
+from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
 from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
@@ -49,7 +49,7 @@ class Countdown:
 
 
 def any_policy(obs_spec=ObservationSpec((1,), 1, 2)):  # noqa: B008 (frozen)
-    return Policy(drawn(obs_spec, 4, with_pi=True, seed=0), Behavior(), env="CartPole-v1")
+    return Policy(make_networks(obs_spec, NetworkConfig(4), 0), Behavior(), env="CartPole-v1")
 
 
 @pytest.mark.parametrize("episodes", [1, 7, 64, 150])
@@ -114,7 +114,7 @@ def test_human_normalised_scores_are_0_for_random_play_and_1_for_the_tester():
 
 
 def test_a_film_shows_an_episode_of_the_game_in_colour(tmp_path):
-    policy = Policy(drawn(ObservationSpec((84, 84), 4, 6), 8, with_pi=True, seed=0), Behavior(), env="ALE/Pong-v5")
+    policy = Policy(make_networks(ObservationSpec((84, 84), 4, 6), NetworkConfig(8), 0), Behavior(), env="ALE/Pong-v5")
     screens = films.render_episode(policy, Protocol("paper"), "ALE/Pong-v5", 0)
     few = [next(screens) for _ in range(30)]
     assert all(screen.shape == (210, 160, 3) for screen in few)

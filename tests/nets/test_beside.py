@@ -11,7 +11,7 @@ from rbi.gpu import layers as convolution
 from rbi.gpu import layers as dense
 from rbi.gpu import streams as beside
 from rbi.gpu.streams import warmed
-from rbi.networks import LogNetConfig, networks_for
+from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
 
 SIGHT = ObservationSpec((84, 84), 4, 6)
@@ -67,19 +67,6 @@ def test_what_is_not_to_learn_gets_no_step_of_its_own():
     assert "Joined" in dense.dense(x, weight).grad_fn.name()
 
 
-def test_a_stack_of_layers_learns_as_it_does_in_turn(monkeypatch):
-    networks = networks_for(
-        ObservationSpec((3,), 1, 2), LogNetConfig(latent=8, input_dropout=0, latent_dropout=0), 0
-    ).q.double()
-    (seen,) = drawn((16, 3))
-    monkeypatch.setattr("rbi.networks.product_of", functional.linear)
-    in_turn = slopes_of(networks, seen)
-    monkeypatch.setattr("rbi.networks.product_of", dense.dense)
-    monkeypatch.setattr(dense, "may_learn_beside", lambda x, _: x.requires_grad)
-    for got, expected in zip(slopes_of(networks, seen), in_turn, strict=True):
-        assert got.numpy() == approx(expected.numpy())
-
-
 def slopes_of(networks, seen):
     """The gradients of all weights of a Q-net, in training, of an error and of a penalty on the weights."""
     q, _ = networks.train()(seen)
@@ -110,7 +97,7 @@ def exact():
 @pytest.mark.usefixtures("exact")
 def test_gradients_on_a_gpu_are_those_in_turn_whatever_is_written_after():
     """They must be whole when autograd gives them, though later work takes over the memory that they were made from."""
-    networks = networks_for(SIGHT, LogNetConfig(), 0).q.to("cuda")
+    networks = make_networks(SIGHT, offline_network(), 0).q.to("cuda")
     in_turn = copy.deepcopy(networks)
     for seed in range(30):
         with beside.weights_beside():
@@ -123,7 +110,7 @@ def test_gradients_on_a_gpu_are_those_in_turn_whatever_is_written_after():
 @pytest.mark.gpu
 @pytest.mark.usefixtures("exact")
 def test_a_captured_way_back_gives_the_same_gradients_again_and_again():
-    networks = networks_for(SIGHT, LogNetConfig(), 0).q.to("cuda")
+    networks = make_networks(SIGHT, offline_network(), 0).q.to("cuda")
     seen = pictures(32, 0)
     found = [torch.zeros_like(weight) for weight in networks.parameters()]
 

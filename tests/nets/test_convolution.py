@@ -5,8 +5,7 @@ import torch
 from pytest import approx
 from torch.nn import functional
 
-from rbi.gpu.layers import convolve, convolve_relu
-from rbi.observations import out_size
+from rbi.gpu.layers import conv_output_size, convolve, convolve_relu
 
 # height, width, channels, filters, kernel, stride; in some the last rows or columns are seen by no kernel
 SIZES = [
@@ -33,7 +32,7 @@ def test_convolution_and_its_gradients_are_torchs(size):
     *shape, kernel, stride = size
     given = [tensor.requires_grad_() for tensor in drawn(*shape, kernel)]
     ours, theirs = convolve_relu(*given, kernel, stride), ordinary(*given, kernel, stride)
-    assert ours.shape[1:3] == tuple(out_size(length, kernel, stride) for length in size[:2])
+    assert ours.shape[1:3] == tuple(conv_output_size(length, kernel, stride) for length in size[:2])
     assert ours.detach().numpy() == approx(theirs.detach().numpy(), abs=1e-12)
     slope = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1), dtype=ours.dtype)
     for mine, expected in zip(

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from rbi.networks import drawn
+from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.optim import attach, join, size, to_vector
 
@@ -14,7 +14,7 @@ SIGHTS = [ObservationSpec((4,), 1, 3), ObservationSpec((5, 6), 2, 4)]
 
 @pytest.fixture(params=SIGHTS, ids=str)
 def networks(request):
-    return drawn(request.param, 8, with_pi=True, seed=0)
+    return make_networks(request.param, NetworkConfig(8), 0)
 
 
 def test_attaching_a_networks_own_vector_changes_none_of_its_weights(networks):
@@ -24,7 +24,7 @@ def test_attaching_a_networks_own_vector_changes_none_of_its_weights(networks):
 
 
 def test_a_vector_carries_weights_from_one_network_to_another(networks):
-    other = drawn(networks.obs_spec, 8, with_pi=True, seed=1)
+    other = make_networks(networks.obs_spec, NetworkConfig(8), 1)
     attach(other, to_vector(networks))
     assert all(torch.equal(networks.state_dict()[name], weight) for name, weight in other.state_dict().items())
     assert torch.equal(to_vector(other), to_vector(networks))

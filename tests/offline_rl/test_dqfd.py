@@ -11,7 +11,7 @@ import torch
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.sampler import Sampler, SamplerConfig
-from rbi.networks import LogNetConfig, networks_for
+from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import frozen, learn
 from rbi.offline_rl.dqfd import Dqfd, DqfdConfig
@@ -19,7 +19,7 @@ from tests.data.episodes import episode
 
 from .waits import NoWaiting
 
-PLAIN = LogNetConfig(16, 0.0, 0.0)
+PLAIN = offline_network(16, 0.0, 0.0)
 ENDS = ("terminated", "truncated", "abandoned")
 
 
@@ -45,7 +45,9 @@ def samplers_of(data, steps, *, which=None, **changes):
 def learner_of(data, *, seed=0, steps=3, rate=0.01, **changes):
     one, far = samplers_of(data, steps)
     config = DqfdConfig(learning_rate=rate, steps=steps, nets=PLAIN, **changes)
-    return Dqfd(config, networks_for(ObservationSpec(one.frame, one.stack, 4), PLAIN, seed, with_pi=False), one, far)
+    return Dqfd(
+        config, make_networks(ObservationSpec(one.frame, one.stack, 4), PLAIN, seed, with_policy=False), one, far
+    )
 
 
 def advance(learner, updates):
@@ -230,7 +232,7 @@ def test_an_update_never_waits_for_the_device(legal, monkeypatch):
         dict(priority_exponent=1.1),
         dict(importance_exponent=-0.1),
         dict(priority_constant=0.0),
-        dict(nets=LogNetConfig()),
+        dict(nets=offline_network()),
     ],
 )
 def test_nonsense_is_refused(changes):
@@ -248,7 +250,7 @@ def test_samplers_that_do_not_go_together_are_refused():
     here, there = (
         Sampler(one.data, SamplerConfig(batch_size=8, n_step=s), seeded(), episodes=[i]) for s, i in ((1, 0), (10, 1))
     )
-    networks = networks_for(obs_spec, PLAIN, 0, with_pi=False)
+    networks = make_networks(obs_spec, PLAIN, 0, with_policy=False)
     for first, second, why in (
         (far, far, "one_step.steps = 10"),
         (one, near, "n_step.steps = 3"),
@@ -260,7 +262,7 @@ def test_samplers_that_do_not_go_together_are_refused():
         with pytest.raises(ValueError, match=why):
             Dqfd(DqfdConfig(nets=PLAIN), networks, first, second)
     with pytest.raises(ValueError, match="Q is learned alone"):
-        Dqfd(DqfdConfig(nets=PLAIN), networks_for(obs_spec, PLAIN, 0), one, far)
+        Dqfd(DqfdConfig(nets=PLAIN), make_networks(obs_spec, PLAIN, 0), one, far)
     unfinished = samplers_of(data, 10, keep_incomplete=True)
     with pytest.raises(ValueError, match="keep_incomplete"):
         Dqfd(DqfdConfig(nets=PLAIN), networks, *unfinished)

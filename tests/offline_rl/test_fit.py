@@ -10,12 +10,12 @@ from torch.nn import functional
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.sampler import Sampler, SamplerConfig
-from rbi.networks import LogNetConfig, _Duel, dropped, networks_for
+from rbi.networks import _MeanCentred, dropout, make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import Fit, FitConfig, learn
 from tests.data.episodes import episode
 
-PLAIN = LogNetConfig(latent=16, input_dropout=0.0, latent_dropout=0.0)
+PLAIN = offline_network(hidden_size=16, input_dropout=0.0, hidden_dropout=0.0)
 
 
 def seeded(number=0):
@@ -28,7 +28,7 @@ def fit_of(frame, *, nets=PLAIN, seed=0, **changes):
     stack = 1 if len(frame) == 1 else 4
 
     sampler = Sampler(Dataset.from_episodes(data, DatasetSpec(frame, 4, stack)), SamplerConfig(batch_size=8), seeded(2))
-    networks = networks_for(ObservationSpec(frame, stack, 4), nets, seed)
+    networks = make_networks(ObservationSpec(frame, stack, 4), nets, seed)
     return Fit(FitConfig(nets=nets, **changes), networks, sampler, seeded(3))
 
 
@@ -53,8 +53,8 @@ def test_an_update_follows_the_gradient_of_both_losses(frame):
 def test_the_duel_is_its_formula_and_so_is_its_gradient():
     out = torch.randn(5, 4, generator=seeded(), dtype=torch.float64).requires_grad_()
     advantage, value = out[:, :-1], out[:, -1:]
-    torch.testing.assert_close(_Duel.apply(out), value + advantage - advantage.mean(1, keepdim=True))
-    assert torch.autograd.gradcheck(_Duel.apply, out)
+    torch.testing.assert_close(_MeanCentred.apply(out), value + advantage - advantage.mean(1, keepdim=True))
+    assert torch.autograd.gradcheck(_MeanCentred.apply, out)
 
 
 def test_beta_and_q_learn_what_there_is_to_learn():
@@ -70,7 +70,7 @@ def test_beta_and_q_learn_what_there_is_to_learn():
         data.append(Episode(np.eye(2, dtype=np.float32)[[state]], np.array([action]), np.array([reward]), end, ~end))
     sampler = Sampler(Dataset.from_episodes(data, DatasetSpec((2,), 2)), SamplerConfig(batch_size=64), seeded())
     config = FitConfig(learning_rate=0.01, nets=PLAIN)
-    fit = Fit(config, networks_for(ObservationSpec((2,), 1, 2), PLAIN, 0), sampler, seeded())
+    fit = Fit(config, make_networks(ObservationSpec((2,), 1, 2), PLAIN, 0), sampler, seeded())
     deque(learn(fit, 400), maxlen=0)
     fit.networks.eval()
     seen = fit.obs_spec.preprocess(torch.eye(2)[:, None], torch.float32)
@@ -85,16 +85,16 @@ def test_beta_and_q_learn_what_there_is_to_learn():
 
 def test_dropout_blanks_its_share_keeps_the_mean_and_needs_a_generator():
     x = torch.ones(200, 500)
-    assert dropped(x, 0.25, None) is x
-    blanked = dropped(x, 0.25, seeded())
+    assert dropout(x, 0.25, None) is x
+    blanked = dropout(x, 0.25, seeded())
     assert float((blanked == 0).float().mean()) == pytest.approx(0.25, abs=0.01)
     assert float(blanked.mean()) == pytest.approx(1.0, abs=0.02)
-    again = dropped(x, 0.25, seeded())
+    again = dropout(x, 0.25, seeded())
     assert torch.equal(blanked, again)
 
 
 def test_the_same_seeds_give_the_same_networks_and_dropout_changes_them():
-    fits = [fit_of((3,), nets=nets) for nets in (PLAIN, PLAIN, LogNetConfig(latent=16))]
+    fits = [fit_of((3,), nets=nets) for nets in (PLAIN, PLAIN, offline_network(hidden_size=16))]
     for fit in fits:
         for _ in range(5):
             fit.networks.train()
@@ -109,7 +109,7 @@ def test_nonsense_is_refused(changes):
         FitConfig(**changes)
 
 
-@pytest.mark.parametrize("changes", [dict(latent=0), dict(input_dropout=1.0), dict(latent_dropout=-0.1)])
+@pytest.mark.parametrize("changes", [dict(hidden_size=0), dict(input_dropout=1.0), dict(hidden_dropout=-0.1)])
 def test_networks_of_nonsense_are_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
-        LogNetConfig(**changes)
+        offline_network(**changes)

@@ -8,7 +8,7 @@ import torch
 from pytest import approx
 
 from rbi.data.sampler import Sampler, SamplerConfig
-from rbi.networks import LogNetConfig, networks_for
+from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import Fit, FitConfig, learn
 from rbi.offline_rl.validation import Answers, answers, diagnosis, log_probs, split
@@ -35,10 +35,10 @@ def test_networks_that_have_learned_are_better_than_frequencies_on_episodes_that
     mine, out = split(len(data), 0.25, np.random.default_rng(1))
     config = SamplerConfig(batch_size=128, gamma=world.discount)
     samplers = [Sampler(data, config, torch.Generator().manual_seed(0), episodes=which) for which in (mine, out)]
-    obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), LogNetConfig(32, 0.0, 0.0)
+    obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), offline_network(32, 0.0, 0.0)
     fit = Fit(
         FitConfig(learning_rate=0.003, nets=nets),
-        networks_for(obs_spec, nets, 0),
+        make_networks(obs_spec, nets, 0),
         samplers[0],
         torch.Generator().manual_seed(0),
     )

@@ -8,7 +8,7 @@ from rbi import checkpoint
 from rbi.checkpoint import newest
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec
-from rbi.networks import LogNetConfig
+from rbi.networks import offline_network
 from rbi.offline_rl.behavior_q import FitConfig
 from rbi.offline_rl.experiment import OfflineConfig, OneSeed, with_latent
 from rbi.offline_rl.parallel_learners import BURST, advance, burst_of, lane
@@ -81,7 +81,7 @@ def test_a_torn_checkpoint_and_one_of_other_networks_are_named(tmp_path):
     seed = OneSeed(SMALL, (), data, 0, CPU)
     assert checkpoint.restore_learners(tmp_path, seed.learners()) is None
     checkpoint.save_learners(tmp_path, seed.learners(), {})
-    other = OfflineConfig(fit=FitConfig(nets=LogNetConfig(8, 0.0, 0.0)), held_out=0.3)
+    other = OfflineConfig(fit=FitConfig(nets=offline_network(8, 0.0, 0.0)), held_out=0.3)
     with pytest.raises(ValueError, match=r"vector.*another run"):
         checkpoint.restore_learners(tmp_path, OneSeed(other, (), data, 0, CPU).learners())
     (tensors,) = tmp_path.glob("checkpoints/*/tensors.safetensors")
@@ -119,7 +119,7 @@ def test_updates_as_graphs_are_the_updates_themselves(frame, alone):
 @pytest.mark.gpu
 def test_dropout_differs_between_replays_of_a_graph():
     cuda, data = torch.device("cuda"), data_of((3,))
-    config = OfflineConfig(batch=8, held_out=0.3, fit=FitConfig(nets=LogNetConfig(64, 0.0, 0.5)))
+    config = OfflineConfig(batch=8, held_out=0.3, fit=FitConfig(nets=offline_network(64, 0.0, 0.5)))
     fit = OneSeed(config, (), data, 0, cuda, resident=True).fit
     one = lane(fit, cuda, graphed=True)
     seen = []

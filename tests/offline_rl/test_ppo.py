@@ -10,7 +10,7 @@ import rbi
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec
 from rbi.data.sampler import Sampler, SamplerConfig
-from rbi.networks import LogNetConfig, networks_for
+from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import learn
 from rbi.offline_rl.ppo import AscentConfig, PpoAscent
@@ -24,9 +24,9 @@ def ascent_of(**changes):
     rng = np.random.default_rng(0)
     data = Dataset.from_episodes([episode(rng, 8) for _ in range(4)], DatasetSpec((3,), 4))
     sampler = Sampler(data, SamplerConfig(batch_size=32), torch.Generator().manual_seed(0))
-    networks = networks_for(SIGHT, LogNetConfig(latent=64), 1)
+    networks = make_networks(SIGHT, offline_network(hidden_size=64), 1)
     with torch.no_grad():  # values that differ: the ascent has something to climb
-        networks.q.net.heads.weight.mul_(5)
+        networks.q.heads.weight.mul_(5)
     return PpoAscent(AscentConfig(**changes), networks, sampler, temperature=0.7), data
 
 

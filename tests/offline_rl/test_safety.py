@@ -9,7 +9,7 @@ import torch
 import rbi
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.lab.mdp import performance
-from rbi.networks import LogNetConfig, networks_for
+from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import Fit, FitConfig, learn
 from rbi.policy import Policy
@@ -25,9 +25,9 @@ def gains(seed):
     world, players = world_and_crowd(seed, qualities=(0.8, 0.9, 0.95))
     data = recorded(world, players, 30, np.random.default_rng(seed))
     sampler = Sampler(data, SamplerConfig(batch_size=128, gamma=world.discount), torch.Generator().manual_seed(seed))
-    obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), LogNetConfig(64, 0.0, 0.0)
+    obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), offline_network(64, 0.0, 0.0)
     config = FitConfig(learning_rate=0.003, nets=nets)
-    fit = Fit(config, networks_for(obs_spec, nets, seed), sampler, torch.Generator().manual_seed(seed))
+    fit = Fit(config, make_networks(obs_spec, nets, seed), sampler, torch.Generator().manual_seed(seed))
     deque(learn(fit, 400), maxlen=0)
     every = np.eye(*data.spec.obs_shape, dtype=np.float32)
     scores = [

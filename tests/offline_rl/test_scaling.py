@@ -7,13 +7,13 @@ import torch
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec
 from rbi.data.sampler import Sampler, SamplerConfig
-from rbi.networks import LogNetConfig, networks_for
+from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import Fit, FitConfig
 from rbi.offline_rl.scaling import scale, scaling_of, unscaled
 from tests.data.episodes import episode
 
-NETS = LogNetConfig(16, 0.0, 0.0)
+NETS = offline_network(16, 0.0, 0.0)
 
 
 def seeded():
@@ -38,7 +38,7 @@ def test_unscaled_networks_say_of_numbers_as_they_are_what_the_others_say_of_sca
     scale(scaled, by)
     fit = Fit(
         FitConfig(learning_rate=0.01, nets=NETS),
-        networks_for(ObservationSpec(frame, stack, 4), NETS, 0),
+        make_networks(ObservationSpec(frame, stack, 4), NETS, 0),
         scaled,
         seeded(),
     )

@@ -13,7 +13,7 @@ from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.lab.mdp import performance
-from rbi.networks import LogNetConfig, networks_for
+from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.bcq_cql import TdConfig, TemporalDifference, legal_ahead
 from rbi.offline_rl.behavior_q import Fit, FitConfig, frozen, learn
@@ -23,7 +23,7 @@ from tests.data.episodes import episode
 from .crowds import recorded, world_and_crowd
 from .waits import NoWaiting
 
-PLAIN = LogNetConfig(16, 0.0, 0.0)
+PLAIN = offline_network(16, 0.0, 0.0)
 BOTH = dict(conservative=0.7, familiar=0.6)
 ENDS = ("terminated", "truncated", "abandoned")
 
@@ -39,9 +39,9 @@ def episodes_of(frame=(3,), *, legal=False):
 
 def sharp_beta(obs_spec):
     """A beta that hardly takes some of the actions."""
-    beta = networks_for(obs_spec, PLAIN, 5).pi
+    beta = make_networks(obs_spec, PLAIN, 5).pi
     with torch.no_grad():
-        beta.net.heads.weight.mul_(5)
+        beta.logits.weight.mul_(5)
     return beta
 
 
@@ -52,7 +52,7 @@ def learner_of(data, *, seed=0, steps=1, rate=0.01, **changes):
     sampler = Sampler(Dataset.from_episodes(data, spec), SamplerConfig(batch_size=8, n_step=steps), seeded(2))
     obs_spec = ObservationSpec(frame, stack, 4)
     beta = sharp_beta(obs_spec) if changes.get("familiar") else None
-    networks = networks_for(obs_spec, PLAIN, seed, with_pi=False)
+    networks = make_networks(obs_spec, PLAIN, seed, with_policy=False)
     return TemporalDifference(TdConfig(learning_rate=rate, nets=PLAIN, **changes), networks, sampler, beta)
 
 
@@ -181,7 +181,7 @@ def test_the_target_network_is_renewed_at_its_interval_alone_with_its_buffers_an
         for name, tensor in learner.target.networks.state_dict().items():
             assert torch.equal(tensor, renewed[name]), (updates, name)
             assert tensor.data_ptr() == places[name]
-        assert not torch.equal(before["q.net.heads.weight"], online["q.net.heads.weight"])
+        assert not torch.equal(before["q.heads.weight"], online["q.heads.weight"])
 
 
 def test_bcq_bootstraps_from_no_action_that_beta_hardly_takes_and_plain_q_learning_does():
@@ -196,7 +196,7 @@ def test_bcq_bootstraps_from_no_action_that_beta_hardly_takes_and_plain_q_learni
         rare = int(probs.mean(0).argmin())
         with torch.no_grad():
             for networks in (learner.networks, learner.target.networks):
-                networks.q.net.heads.bias[rare] += 100
+                networks.q.heads.bias[rare] += 100
         unfamiliar = probs[:, rare] < 0.6 * probs.amax(1)
         assert int(unfamiliar.sum()) > 0
         misled = learner.target.ahead(seen, learner.allowed(batch, seen))[unfamiliar] > 50
@@ -210,9 +210,9 @@ def crowded():
     seed = 0
     world, players = world_and_crowd(seed, qualities=(0.3, 0.5, 0.7))
     data = recorded(world, players, 200, np.random.default_rng(seed))
-    obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), LogNetConfig(64, 0.0, 0.0)
+    obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), offline_network(64, 0.0, 0.0)
     sampler = Sampler(data, SamplerConfig(batch_size=128, gamma=world.discount), seeded(seed))
-    fit = Fit(FitConfig(learning_rate=0.003, nets=nets), networks_for(obs_spec, nets, seed), sampler, seeded(seed))
+    fit = Fit(FitConfig(learning_rate=0.003, nets=nets), make_networks(obs_spec, nets, seed), sampler, seeded(seed))
     deque(learn(fit, 300), maxlen=0)
     return world, players, data, frozen(fit.networks).pi
 
@@ -221,10 +221,10 @@ def crowded():
 def test_cql_and_bcq_learn_from_a_crowd_to_play_better_than_uniformly_and_than_the_crowd(crowded, held, rule):
     world, players, data, beta = crowded
     sampler = Sampler(data, SamplerConfig(batch_size=64, n_step=1, gamma=world.discount), seeded())
-    obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), LogNetConfig(64, 0.0, 0.0)
+    obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), offline_network(64, 0.0, 0.0)
     config = TdConfig(learning_rate=0.003, target_updates=25, nets=nets, **held)
     beta = beta if config.familiar else None
-    learner = TemporalDifference(config, networks_for(obs_spec, nets, 0, with_pi=False), sampler, beta)
+    learner = TemporalDifference(config, make_networks(obs_spec, nets, 0, with_policy=False), sampler, beta)
     advance(learner, 300)
     networks = frozen(learner.networks)
     networks.pi = beta
@@ -256,7 +256,7 @@ def test_its_state_put_into_a_fresh_learner_goes_on_bit_by_bit():
     first, second = (learner_of(episodes_of(), seed=seed, target_updates=4, **BOTH) for seed in (0, 9))
     advance(first, 6)
     with torch.no_grad():
-        first.beta.net.heads.bias[0] += 2  # its owner renews it
+        first.beta.logits.bias[0] += 2  # its owner renews it
     for name, tensor in second.state().items():
         tensor.copy_(first.state()[name])
     for mine, its in zip(second.generators(), first.generators(), strict=True):
@@ -306,8 +306,8 @@ def test_an_update_never_waits_for_the_device(legal, monkeypatch):
         dict(conservative=math.inf),
         dict(familiar=1.1),
         dict(familiar=math.nan),
-        dict(nets=LogNetConfig(16, 0.25, 0.0)),
-        dict(nets=LogNetConfig(16, 0.0, 0.5)),
+        dict(nets=offline_network(16, 0.25, 0.0)),
+        dict(nets=offline_network(16, 0.0, 0.5)),
     ],
 )
 def test_nonsense_is_refused(changes):
@@ -317,14 +317,14 @@ def test_nonsense_is_refused(changes):
 
 def test_what_does_not_go_together_is_refused():
     learner = learner_of(episodes_of())
-    data, obs_spec, beta = learner.sampler.data, learner.obs_spec, networks_for(learner.obs_spec, PLAIN, 0).pi
-    networks = networks_for(obs_spec, PLAIN, 0, with_pi=False)
+    data, obs_spec, beta = learner.sampler.data, learner.obs_spec, make_networks(learner.obs_spec, PLAIN, 0).pi
+    networks = make_networks(obs_spec, PLAIN, 0, with_policy=False)
     with pytest.raises(ValueError, match="needs beta"):
         TemporalDifference(TdConfig(familiar=0.3), networks, learner.sampler, None)
     with pytest.raises(ValueError, match="familiar = 0"):
         TemporalDifference(TdConfig(), networks, learner.sampler, beta)
     with pytest.raises(ValueError, match="Q is learned alone"):
-        TemporalDifference(TdConfig(), networks_for(obs_spec, PLAIN, 0), learner.sampler, None)
+        TemporalDifference(TdConfig(), make_networks(obs_spec, PLAIN, 0), learner.sampler, None)
     for settings in (dict(n_step=None), dict(n_step=1, keep_incomplete=True)):
         with pytest.raises(ValueError, match="next state"):
             TemporalDifference(TdConfig(), networks, Sampler(data, SamplerConfig(**settings), seeded()), None)

@@ -7,7 +7,7 @@ from pytest import approx
 from scipy import stats
 
 import rbi
-from rbi.networks import drawn
+from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.online.rbi import Actor, ActorConfig, ladders
 from rbi.optim import to_vector
@@ -20,9 +20,9 @@ VECTORS, PICTURES = ObservationSpec((2,), 3, 4), ObservationSpec((5, 6), 2, 3)
 GAMMA, EPSILON = 0.9, 0.3
 
 
-def networks_of(obs_spec, with_pi=True, seed=0):
+def networks_of(obs_spec, with_policy=True, seed=0):
     """Networks with large weights, so that policies are far from uniform and values from zero."""
-    networks = drawn(obs_spec, 16, with_pi=with_pi, seed=seed)
+    networks = make_networks(obs_spec, NetworkConfig(16), seed, with_policy=with_policy)
     with torch.no_grad():
         for parameter in networks.parameters():
             parameter *= 3
@@ -30,12 +30,12 @@ def networks_of(obs_spec, with_pi=True, seed=0):
 
 
 def actor_of(
-    obs_spec=VECTORS, players=4, *, with_pi=True, steps=3, seed=0, draws=0, epsilon=None, advantage_baseline="pi", device="cpu",
+    obs_spec=VECTORS, players=4, *, with_policy=True, steps=3, seed=0, draws=0, epsilon=None, advantage_baseline="pi", device="cpu",
     **config,
 ):  # fmt: skip
     epsilon = torch.full((players,), EPSILON) if epsilon is None else epsilon
     generator, horizon = torch.Generator(device).manual_seed(draws), ReturnConfig(steps, GAMMA)
-    networks = networks_of(obs_spec, with_pi, seed)
+    networks = networks_of(obs_spec, with_policy, seed)
     return Actor(ActorConfig(**config), networks, epsilon, horizon, generator, torch.float32, advantage_baseline)
 
 
@@ -104,17 +104,17 @@ def test_where_the_learner_improves_the_actor_follows_the_pi_net():
 
 @pytest.mark.parametrize("obs_spec", [VECTORS, PICTURES], ids=str)
 def test_ape_x_is_greedy_for_the_mean_centred_q(obs_spec):
-    _, lanes = lived(actor_of(obs_spec, with_pi=False))
-    followed(lanes, networks_of(obs_spec, with_pi=False), lambda _, q: np.eye(len(q))[q.argmax()])
+    _, lanes = lived(actor_of(obs_spec, with_policy=False))
+    followed(lanes, networks_of(obs_spec, with_policy=False), lambda _, q: np.eye(len(q))[q.argmax()])
     assert {float(p) for lane in lanes for pi in lane.policies for p in pi} == {0.0, 1.0}
 
 
-@pytest.mark.parametrize("with_pi", [True, False])
-def test_the_policy_is_uniform_while_the_flag_is_up(with_pi):
-    actor = actor_of(with_pi=with_pi)
+@pytest.mark.parametrize("with_policy", [True, False])
+def test_the_policy_is_uniform_while_the_flag_is_up(with_policy):
+    actor = actor_of(with_policy=with_policy)
     actor.uniform.fill_(True)
     _, lanes = lived(actor, moments=5)
-    followed(lanes, networks_of(VECTORS, with_pi), lambda *_: np.full(4, 0.25))
+    followed(lanes, networks_of(VECTORS, with_policy), lambda *_: np.full(4, 0.25))
     actor.uniform.fill_(False)
     (moment,), _ = lived(actor, moments=1)
     assert moment.pi.max() > 0.3
@@ -144,7 +144,7 @@ def test_actions_are_drawn_from_the_policy_mixed_with_a_uniform_one(epsilon, rul
 def test_each_player_explores_at_its_own_rate():
     players = 20_000
     epsilon = torch.tensor([0.0, 0.5]).repeat(players // 2)
-    moment = crowd(players, epsilon, with_pi=False)
+    moment = crowd(players, epsilon, with_policy=False)
     best = int(moment.pi[0].argmax())
     assert (moment.action[::2] == best).all()
     assert (moment.action[1::2] == best).double().mean().item() == approx(0.5 + 0.5 / 4, abs=0.015)
@@ -157,8 +157,8 @@ def test_the_generator_alone_decides_what_is_drawn():
 
 
 SURPRISES = [
-    dict(), dict(priority_baseline="v"), dict(clip_rewards=False), dict(steps=1), dict(steps=5), dict(with_pi=False),
-    dict(with_pi=False, priority_baseline="v"), dict(improve_in="learner", priority_baseline="v"),
+    dict(), dict(priority_baseline="v"), dict(clip_rewards=False), dict(steps=1), dict(steps=5), dict(with_policy=False),
+    dict(with_policy=False, priority_baseline="v"), dict(improve_in="learner", priority_baseline="v"),
     dict(advantage_baseline="mean"), dict(advantage_baseline="mean", priority_baseline="v"),
 ]  # fmt: skip
 
@@ -167,7 +167,7 @@ SURPRISES = [
 def test_the_error_told_n_moments_later_is_that_of_the_n_step_return(options):
     actor = actor_of(**options)
     _, lanes = lived(actor, moments=60)
-    networks = networks_of(VECTORS, options.get("with_pi", True))
+    networks = networks_of(VECTORS, options.get("with_policy", True))
     clipped = options.get("clip_rewards", True)
     for lane in lanes:
         q = [ask(networks, lane.state(t), options.get("advantage_baseline", "pi"))[1] for t in range(60)]
@@ -190,11 +190,11 @@ def test_rewards_are_clipped_for_learning_and_nothing_else_is_changed():
     assert all(torch.equal(stored, given) for stored, given in zip(moment[:4], seen, strict=True))
 
 
-@pytest.mark.parametrize("with_pi", [True, False])
-def test_an_actor_that_loads_weights_acts_as_one_that_had_them(with_pi):
-    newer = actor_of(with_pi=with_pi, seed=5)
-    loaded = actor_of(with_pi=with_pi)
-    loaded.load(to_vector(networks_of(VECTORS, with_pi, seed=5)))
+@pytest.mark.parametrize("with_policy", [True, False])
+def test_an_actor_that_loads_weights_acts_as_one_that_had_them(with_policy):
+    newer = actor_of(with_policy=with_policy, seed=5)
+    loaded = actor_of(with_policy=with_policy)
+    loaded.load(to_vector(networks_of(VECTORS, with_policy, seed=5)))
     for a, b in zip(lived(newer)[0], lived(loaded)[0], strict=True):
         assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
@@ -237,7 +237,7 @@ def test_metrics_are_means_over_the_states_since_the_last_look():
 
 
 def test_ape_x_tells_of_its_values_only():
-    actor = actor_of(with_pi=False)
+    actor = actor_of(with_policy=False)
     lived(actor, moments=3)
     assert set(actor.metrics()) == {"q_acted"}
 

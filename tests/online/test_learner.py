@@ -7,7 +7,7 @@ import pytest
 import torch
 from pytest import approx
 
-from rbi.networks import drawn
+from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec, random_shifts, shift_images
 from rbi.online.rbi import ActorConfig, Learner, LearnerConfig
 from rbi.optim import attach, join, size, to_vector
@@ -22,7 +22,7 @@ CPU, STATES = torch.device("cpu"), 6
 
 def learner_of(obs_spec=VECTORS, *, algo="rbi", improve_in="actor", seed=0, draws=0, dtype=torch.float32, **config):
     """A learner with large weights: policies far from uniform, errors on both sides of huber's corner."""
-    networks = drawn(obs_spec, 16, with_pi=algo == "rbi", seed=seed)
+    networks = make_networks(obs_spec, NetworkConfig(16), seed, with_policy=algo == "rbi")
     attach(networks, 2 * to_vector(networks))
     settings = LearnerConfig(**(dict(batch_size=STATES, learning_rate=0.003) | config))
     acting = ActorConfig(improve_in=improve_in)

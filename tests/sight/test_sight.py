@@ -6,8 +6,8 @@ from pytest import approx
 from torch.nn import functional
 
 from rbi.gpu.layers import convolve_relu
-from rbi.networks import Trunk
-from rbi.observations import NATURE, SMALL, ObservationSpec
+from rbi.networks import NATURE_CNN, SMALL_CNN, NetworkConfig, Trunk, conv_layers
+from rbi.observations import ObservationSpec
 
 PICTURES = [(84, 84), (84, 84, 3), (36, 36), (39, 50), (45, 37, 2), (10, 10), (5, 7), (6, 5, 3)]
 
@@ -28,7 +28,7 @@ def ordinary_weights(obs_spec, weight):
 
     Pixel (i, j) of the kernel is pixel (i % s, j % s) of its block (i // s, j // s).
     """
-    layer, s = obs_spec.kind[0], obs_spec.block
+    layer, s = conv_layers(obs_spec)[0], obs_spec.block_size
     in_blocks = layer.kernel // s
     blocks = weight.view(layer.filters, in_blocks, in_blocks, s, s, -1)
     filters = torch.empty(layer.filters, blocks.shape[-1], layer.kernel, layer.kernel, dtype=weight.dtype)
@@ -41,33 +41,35 @@ def ordinary_weights(obs_spec, weight):
 @pytest.mark.parametrize("frame", PICTURES, ids=str)
 def test_the_first_layer_over_blocks_is_the_ordinary_convolution_over_stacked_frames(frame):
     obs_spec = ObservationSpec(frame, 4, 6)
-    trunk, frames = Trunk(obs_spec, 16).double(), frames_of(obs_spec)
-    layer = obs_spec.layers[0]
-    seen = convolve_relu(obs_spec.preprocess(frames, torch.float64), trunk.weights[0], trunk.biases[0], layer.kernel, 1)
-    usual = ordinary_weights(obs_spec, trunk.weights[0].detach())
-    expected = torch.conv2d(channels_first(obs_spec, frames), usual, trunk.biases[0], obs_spec.kind[0].stride).relu()
+    trunk, frames = Trunk(obs_spec, NetworkConfig(16)).double(), frames_of(obs_spec)
+    layer = trunk.layers[0]
+    seen = convolve_relu(obs_spec.preprocess(frames, torch.float64), layer.weight, trunk.biases[0], layer.kernel, 1)
+    usual = ordinary_weights(obs_spec, layer.weight.detach())
+    expected = torch.conv2d(
+        channels_first(obs_spec, frames), usual, trunk.biases[0], conv_layers(obs_spec)[0].stride
+    ).relu()
     assert seen.detach().numpy() == approx(expected.permute(0, 2, 3, 1).detach().numpy(), abs=1e-12)
 
 
 @pytest.mark.parametrize("frame", PICTURES, ids=str)
 def test_all_layers_together_are_the_ordinary_network(frame):
     obs_spec = ObservationSpec(frame, 2, 6)
-    trunk, frames = Trunk(obs_spec, 16).double(), frames_of(obs_spec)
+    trunk, frames = Trunk(obs_spec, NetworkConfig(16)).double(), frames_of(obs_spec)
     x = channels_first(obs_spec, frames)
-    for k, layer in enumerate(obs_spec.kind):
-        weight = trunk.weights[k].detach()
+    for k, layer in enumerate(conv_layers(obs_spec)):
+        weight = trunk.layers[k].weight.detach()
         usual = weight.view(layer.filters, layer.kernel, layer.kernel, -1).permute(0, 3, 1, 2) if k else None
         x = functional.relu(torch.conv2d(x, ordinary_weights(obs_spec, weight) if k == 0 else usual,
                                          trunk.biases[k], layer.stride))  # fmt: skip
     features = trunk(obs_spec.preprocess(frames, torch.float64))
     assert features.detach().numpy() == approx(x.permute(0, 2, 3, 1).flatten(1).detach().numpy(), abs=1e-12)
-    assert features.shape[1] == obs_spec.features()
+    assert features.shape[1] == trunk.out_features
 
 
 def test_large_pictures_are_seen_by_dqns_layers_and_small_ones_by_few():
-    assert ObservationSpec((84, 84), 4, 18).kind == NATURE == ((32, 8, 4), (64, 4, 2), (64, 3, 1))
-    assert ObservationSpec((84, 84), 4, 18).features() == 3136  # as in DQN
-    assert ObservationSpec((10, 10), 1, 2).kind == SMALL
+    assert conv_layers(ObservationSpec((84, 84), 4, 18)) == NATURE_CNN == ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+    assert Trunk(ObservationSpec((84, 84), 4, 18), NetworkConfig(8)).out_features == 3136  # as in DQN
+    assert conv_layers(ObservationSpec((10, 10), 1, 2)) == SMALL_CNN
 
 
 def test_bytes_are_seen_exactly_in_every_precision():
@@ -82,16 +84,15 @@ def test_bytes_are_seen_exactly_in_every_precision():
 def test_vectors_are_seen_as_they_are_oldest_first():
     obs_spec = ObservationSpec((3,), 2, 2)
     assert obs_spec.preprocess(torch.arange(6.0).view(1, 2, 3), torch.float64).tolist() == [[0, 1, 2, 3, 4, 5]]
-    assert obs_spec.features() == 6
-    assert obs_spec.layers == ()
+    assert conv_layers(obs_spec) == ()
 
 
 @pytest.mark.parametrize("bad", [((), 1, 2), ((0,), 1, 2), ((4,), 0, 2), ((4,), 1, 0), ((8, 8, 3, 1), 1, 2)], ids=str)
 def test_what_no_network_can_see_is_refused(bad):
-    with pytest.raises(ValueError, match=r"^no network sees frames of shape"):
+    with pytest.raises(ValueError, match=r"^shape = "):
         ObservationSpec(*bad)
 
 
 def test_pictures_too_small_for_a_convolution_are_refused():
-    with pytest.raises(ValueError, match=r"^frames of 4 x 9 pixels are too small: 5 at least$"):
+    with pytest.raises(ValueError, match=r"^images of 4 x 9 pixels are too small"):
         ObservationSpec((4, 9), 1, 2)

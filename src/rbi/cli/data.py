@@ -17,12 +17,12 @@ from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats import Format, FormatSettings, open_reader, recognise
 from rbi.data.formats.agc_settings import AgcConfig
-from rbi.data.formats.seam import SpecOverrides, Reader
+from rbi.data.formats.seam import Reader, SpecOverrides
 from rbi.data.formats.store import StoreReader
 from rbi.data.formats.table_settings import TableConfig
 from rbi.data.importing import Tally, bring_in
 from rbi.data.store import Store, StoreWriter
-from rbi.data.summary import DatasetSummary, summaries, sample
+from rbi.data.summary import DatasetSummary, sample, summaries
 from rbi.data.writers import minari, parquet
 from rbi.parallel import bounded_map
 from rbi.progress import echo, track, track_updates

@@ -17,7 +17,7 @@ from rbi.data.dataset import Dataset
 from rbi.data.formats import FormatSettings, load_episodes
 from rbi.data.formats.tables import TableReader
 from rbi.data.sampler import Sampler, SamplerConfig
-from rbi.networks import LogNetConfig, networks_for
+from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import Fit, FitConfig, learn
 from rbi.offline_rl.policy_diff import Steps, changes
@@ -40,9 +40,9 @@ class Sizes(NamedTuple):
 
     batch: int
     learning_rate: float
-    latent: int
+    hidden_size: int
     input_dropout: float
-    latent_dropout: float
+    hidden_dropout: float
 
 
 VECTORS, PICTURES = Sizes(256, 0.001, 128, 0.0, 0.0), Sizes(32, 0.00025, 1024, 0.25, 0.5)
@@ -141,7 +141,7 @@ class Improve(FromData):
         )
 
     def fits(self, usual: Sizes) -> FitConfig:
-        nets = LogNetConfig(self.latent or usual.latent, usual.input_dropout, usual.latent_dropout)
+        nets = offline_network(self.latent or usual.hidden_size, usual.input_dropout, usual.hidden_dropout)
         rate = usual.learning_rate if self.learning_rate is None else self.learning_rate
         return FitConfig(rate, nets=nets)
 
@@ -166,7 +166,7 @@ class Improve(FromData):
         scale(sampler, scaling)
         config = self.fits(usual)
         obs_spec = ObservationSpec(data.spec.obs_shape, data.spec.frame_stack, data.spec.num_actions)
-        networks = networks_for(obs_spec, config.nets, self.seed)
+        networks = make_networks(obs_spec, config.nets, self.seed)
         fit = Fit(config, networks, sampler, self.generator("dropout", device))
         return BestMoments(fit, updates, scaling, held)
 

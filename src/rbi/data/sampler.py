@@ -19,6 +19,7 @@ from torch import Tensor
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, Episode
 from rbi.data.store import Store
+from rbi.observations import stack_index, stack_offsets
 from rbi.returns import MOST_STEPS, TRUNCATED, monte_carlo, n_step_returns
 
 CHUNK = 1 << 20
@@ -114,7 +115,7 @@ class Sampler:
             share_frames_with.frames if share_frames_with is not None and shared else flat_frames(data).to(at)
         )
         self.pinned = at.type == "cpu" and self.device.type == "cuda"
-        self.back = torch.arange(self.stack - 1, -1, -1, device=at)
+        self.back = stack_offsets(self.stack, at)
         index = data.records
         chosen = np.arange(len(index)) if episodes is None else some_episodes(episodes, len(index))
         actions = torch.from_numpy(data.arrays["actions"].astype(np.int64))
@@ -178,11 +179,11 @@ class Sampler:
 
     def states(self, place: Tensor, age: Tensor) -> Tensor:
         """Stacks `[B, stack, *frame]` that end at these frames; `age` older ones, at most, are of the episode."""
-        rows = (place[:, None] - self.back).clamp_(0, len(self.frames) - 1).flatten()
+        rows, before = stack_index(place, age, self.back)
+        rows, before = rows.clamp_(0, len(self.frames) - 1).flatten(), before.flatten()
         shape = (len(rows), self.frames.shape[1])
         out = torch.empty(shape, dtype=self.frames.dtype, device=rows.device, pin_memory=self.pinned)
         torch.index_select(self.frames, 0, rows, out=out)
-        before = (self.back > age[:, None]).flatten()
         if self.frames.is_cuda:
             out.masked_fill_(before[:, None], 0)
         elif before.any():

@@ -18,9 +18,8 @@ import numpy as np
 from rbi.config import Checked, Interval
 from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.envs.types import TimeStep, VectorEnv
-from rbi.evaluation.rollouts import black, stacked
 from rbi.evaluation.scripted import ActionModel
-from rbi.observations import ObservationSpec
+from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
 from rbi.returns import LIFE_LOST, TERMINATED, TRUNCATED
 
 MAX_DELAY = 60
@@ -126,7 +125,7 @@ class Recorder:
         self.models = [
             (model, np.flatnonzero([id(policy.policy) == key for policy in policies])) for key, model in models.items()
         ]
-        self.states = black(ObservationSpec(spec.obs_shape, spec.frame_stack, spec.num_actions), len(policies))
+        self.states = zero_stacks(ObservationSpec(spec.obs_shape, spec.frame_stack, spec.num_actions), len(policies))
         self.steps = self.recorded = 0
 
     def episodes(
@@ -160,7 +159,7 @@ class Recorder:
 
     def choose(self, step: TimeStep) -> tuple[Array, Array]:
         """The action that every policy chooses, and the probability it had."""
-        stacked(self.states, step)
+        roll_stacks(self.states, step.obs, step.is_first)
         probs = np.empty((len(self.buffers), self.spec.num_actions))
         for model, envs in self.models:
             probs[envs] = model.predict_proba(self.states[envs])

@@ -18,7 +18,7 @@ from rbi.config import Checked, Ge, Interval
 from rbi.envs.types import EnvConfig, EnvFactory, TimeStep, VectorEnv
 from rbi.evaluation.comparison import human_normalised
 from rbi.gpu.streams import Beside, warmed
-from rbi.observations import ObservationSpec
+from rbi.observations import roll_stacks
 from rbi.policy import Policy, load_policy
 from rbi.progress import track
 from rbi.returns import TERMINATED, TRUNCATED
@@ -144,19 +144,6 @@ class RecentScores:
 # Observations
 
 
-def black(obs_spec: ObservationSpec, num_envs: int) -> Array:
-    """Empty frame stacks `[N, stack, *frame]`: zeros."""
-    return np.zeros((num_envs, obs_spec.stack, *obs_spec.shape), np.uint8 if obs_spec.is_image else np.float32)
-
-
-def stacked(stacks: Array, step: TimeStep) -> Array:
-    """Append the newest frames to the stacks `[N, stack, *frame]` in place; a new episode starts with zeros."""
-    stacks[:, :-1] = stacks[:, 1:]
-    stacks[step.is_first, :-1] = 0
-    stacks[:, -1] = step.obs
-    return stacks
-
-
 def check_compatible(policy: Policy, vector_env: VectorEnv, env: str) -> None:
     """Refuse a policy whose observations or actions do not fit the environment."""
     spec = replace(
@@ -239,9 +226,7 @@ class BatchedPolicies:
 
     def step(self) -> None:
         """Update the frame stacks and sample an action from every policy."""
-        mask = ~self.first.view(-1, *[1] * (self.states.dim() - 1))
-        self.states[:, :-1] = self.states[:, 1:] * mask
-        self.states[:, -1] = self.frame
+        roll_stacks(self.states, self.frame, self.first)
         for stream, (group, indices) in zip(self.streams, self.groups, strict=False):
             with stream.overlapping():
                 probs = group.probs(self.states.index_select(0, indices)).double()

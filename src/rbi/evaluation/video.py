@@ -10,7 +10,8 @@ import numpy as np
 
 from rbi import runs
 from rbi.envs.types import EnvConfig
-from rbi.evaluation.rollouts import Protocol, black, check_compatible, stacked
+from rbi.evaluation.rollouts import Protocol, check_compatible
+from rbi.observations import roll_stacks, zero_stacks
 from rbi.returns import TERMINATED, TRUNCATED
 from rbi.statistics import Array
 
@@ -34,13 +35,13 @@ def render_episode(policy: "Policy", protocol: Protocol, env: str, seed: int) ->
     """Images `[H, W, 3]` of one episode, at most five minutes of it."""
     vector_env = make_rendered(protocol.env_config(env))
     check_compatible(policy, vector_env, env)
-    rng, states = np.random.default_rng(seed), black(policy.obs_spec, 1)
+    rng, states = np.random.default_rng(seed), zero_stacks(policy.obs_spec, 1)
     step = vector_env.reset(int(rng.integers(2**30)))
     for _ in range(MAX_IMAGES):
         yield vector_env.screen()
         if step.end[0] in (TERMINATED, TRUNCATED):
             break
-        actions = policy.act(stacked(states, step), rng)
+        actions = policy.act(roll_stacks(states, step.obs, step.is_first), rng)
         if rng.random() < protocol.epsilon:
             actions = rng.integers(policy.obs_spec.num_actions, size=1)
         vector_env.send(actions)

@@ -140,7 +140,7 @@ def sums_kernel(rows, total, count, columns, HIGH: tl.constexpr, WIDE: tl.conste
     tl.store(total + at, tl.sum(found, 0).to(total.dtype.element_ty), mask=at < columns)
 
 
-# ---- from rbi.obs_spec.look_kernel: From bytes of pictures to blocks of pixels in the networks' precision, moved or not: each number is read and written
+# ---- from rbi.obs_spec.preprocess_kernel: From bytes of pictures to blocks of pixels in the networks' precision, moved or not: each number is read and written
 # once. Imported only where Triton is installed.
 
 # mypy: ignore-errors
@@ -148,7 +148,7 @@ def sums_kernel(rows, total, count, columns, HIGH: tl.constexpr, WIDE: tl.conste
 
 
 @triton.jit
-def look_kernel(
+def preprocess_kernel(
     frames, moves, seen, states, high, wide, scale, MOVED: tl.constexpr, STACK: tl.constexpr, HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr, COLOURS: tl.constexpr, SIDE: tl.constexpr, NUMBERS: tl.constexpr,
 ):  # fmt: skip

@@ -10,7 +10,6 @@ from torch.nn import functional
 
 from rbi import gpu
 from rbi.gpu.streams import learns_beside, may_learn_beside
-from rbi.observations import out_size
 
 COLUMNS_A_BLOCK = 16
 MOST_ROWS = 1024  # held at once by a block
@@ -76,6 +75,12 @@ class _WithBias(torch.autograd.Function):
 # On a processor a convolution with kernel k and a stride s that divides it is three matrix products, one forward and two
 # backward, over patches that are copied once: about 1.5 times as fast as `torch.conv2d` where that has no fast backward
 # (measured on two Neoverse-N1 cores with the network of DQN).
+
+
+def conv_output_size(size: int, kernel: int, stride: int) -> int:
+    """Pixels per side after a convolution without padding."""
+    return (size - kernel) // stride + 1
+
 
 CUDNN_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -221,7 +226,7 @@ class _Products(torch.autograd.Function):
 def patches(x: Tensor, kernel: int, stride: int) -> Tensor:
     """`[B, H, W, C]`, contiguous, to `[B, h, w, kernel * kernel * C]`: what each output pixel of a convolution sees."""
     batch, height, width, channels = x.shape
-    h, w = out_size(height, kernel, stride), out_size(width, kernel, stride)
+    h, w = conv_output_size(height, kernel, stride), conv_output_size(width, kernel, stride)
     row = width * channels
     strides = (height * row, stride * row, stride * channels, row, 1)
     seen = x.as_strided((batch, h, w, kernel, kernel * channels), strides, x.storage_offset())

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from rbi.data.sampler import Batch, Sampler
 from rbi.losses import chosen, conservative, double_q, familiar, td_error
-from rbi.networks import LogNetConfig, LogNetworks
+from rbi.networks import NetworkConfig, Networks, offline_network
 from rbi.offline_rl.behavior_q import Looks, frozen, means
 from rbi.optim import Trained, attach
 from rbi.returns import huber
@@ -31,9 +31,9 @@ from rbi.returns import huber
 METRICS = ("td_loss", "td_error", "td_q", "cql_penalty", "bcq_familiar")
 
 
-def without_dropout() -> LogNetConfig:
+def without_dropout() -> NetworkConfig:
     """The networks of Q-learning: as beta's and Q's, except dropout.      (paper: table of hyperparameters, DQfD)"""
-    return LogNetConfig(input_dropout=0.0, latent_dropout=0.0)
+    return offline_network(input_dropout=0.0, hidden_dropout=0.0)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class TdConfig:
     """CQL's alpha: how much actions that were not taken are kept down; 0: not at all."""
     familiar: float = 0.0
     """BCQ's tau: how probable under beta an action must be, as a share of the most probable one's; 0: all are."""
-    nets: LogNetConfig = field(default_factory=without_dropout)
+    nets: NetworkConfig = field(default_factory=without_dropout)
 
     def __post_init__(self) -> None:
         for name in ("target_updates",):
@@ -71,13 +71,13 @@ class TdConfig:
 class TemporalDifference:
     """A Q-net that learns from a sampler of n-step returns, on its device.
 
-    `beta` says which actions are familiar in the states ahead: a `LoggedPolicyNet`, asked as it acts. It is needed by
+    `beta` says which actions are familiar in the states ahead: a `PolicyNetwork`, asked as it acts. It is needed by
     BCQ and by nothing else.
     """
 
     steady: Looks | None = None
 
-    def __init__(self, config: TdConfig, networks: LogNetworks, sampler: Sampler, beta: nn.Module | None) -> None:
+    def __init__(self, config: TdConfig, networks: Networks, sampler: Sampler, beta: nn.Module | None) -> None:
         if config.familiar and beta is None:
             raise ValueError(f"familiar = {config.familiar}: needs beta, to say which actions are familiar")
         if not config.familiar and beta is not None:
@@ -142,7 +142,7 @@ class TemporalDifference:
 class Target:
     """The network that values what the learning one, whose weights are `vector`, chooses: a copy that lags behind."""
 
-    def __init__(self, learning: LogNetworks, vector: Tensor) -> None:
+    def __init__(self, learning: Networks, vector: Tensor) -> None:
         self.learning, self.learned = learning, vector
         self.networks, self.vector = frozen(learning), vector.clone()
         attach(self.networks, self.vector)
@@ -193,14 +193,14 @@ def legal_ahead(sampler: Sampler) -> Tensor | None:
     return found.to(sampler.device)
 
 
-def refuse_dropout(nets: LogNetConfig) -> None:
+def refuse_dropout(nets: NetworkConfig) -> None:
     """Targets that are drawn at random would be noise on noise: Q-learning does without."""
-    for name in ("input_dropout", "latent_dropout"):
+    for name in ("input_dropout", "hidden_dropout"):
         if getattr(nets, name):
             raise ValueError(f"nets.{name} = {getattr(nets, name)}: must be 0, Q-learning takes no dropout")
 
 
-def refuse_unfit(networks: LogNetworks, sampler: Sampler) -> None:
+def refuse_unfit(networks: Networks, sampler: Sampler) -> None:
     """Q is learned alone, from returns that end in a state."""
     if networks.pi is not None:
         raise ValueError("the networks have a pi-net: Q is learned alone")

@@ -18,7 +18,7 @@ from torch import Tensor
 from rbi.data.sampler import Batch, Sampler
 from rbi.gpu.streams import Beside
 from rbi.losses import chosen, error_slope, imitation_slope
-from rbi.networks import LogNetConfig, LogNetworks, dropped
+from rbi.networks import NetworkConfig, Networks, dropout, offline_network
 from rbi.observations import ObservationSpec
 from rbi.optim import Trained
 
@@ -33,7 +33,7 @@ class FitConfig:
     """Step size of Adam, for both networks."""
     adam_epsilon: float = 1e-8
     """Adam's epsilon."""
-    nets: LogNetConfig = field(default_factory=LogNetConfig)
+    nets: NetworkConfig = field(default_factory=offline_network)
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "adam_epsilon"):
@@ -44,7 +44,7 @@ class FitConfig:
 class Fit:
     """Networks that learn from a sampler, on its device."""
 
-    def __init__(self, config: FitConfig, networks: LogNetworks, sampler: Sampler, generator: torch.Generator) -> None:
+    def __init__(self, config: FitConfig, networks: Networks, sampler: Sampler, generator: torch.Generator) -> None:
         self.config, self.sampler, self.generator = config, sampler, generator
         self.networks, self.obs_spec = networks, networks.obs_spec
         # what is seen is blanked by numbers of its own, so that it can be looked at ahead
@@ -150,7 +150,7 @@ class Looks:
 
     def new(self) -> tuple[Batch, Tensor]:
         batch = self.sampler.draw()
-        return batch, dropped(self.obs_spec.preprocess(batch.states, torch.float32), self.blanked, self.generator)
+        return batch, dropout(self.obs_spec.preprocess(batch.states, torch.float32), self.blanked, self.generator)
 
 
 def learn(learner: LearnsFromLogs, updates: int) -> Iterator[int]:
@@ -161,7 +161,7 @@ def learn(learner: LearnsFromLogs, updates: int) -> Iterator[int]:
         yield learner.updates
 
 
-def frozen(networks: LogNetworks) -> LogNetworks:
+def frozen(networks: Networks) -> Networks:
     """Networks as they are now, for policies that stay what they are while learning goes on."""
     return copy.deepcopy(networks).eval().requires_grad_(False)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rbi.data.sampler import Batch, Sampler
 from rbi.losses import chosen, large_margin, td_error
-from rbi.networks import LogNetConfig, LogNetworks
+from rbi.networks import NetworkConfig, Networks
 from rbi.offline_rl.bcq_cql import Target, among, legal_ahead, refuse_dropout, refuse_unfit, without_dropout
 from rbi.offline_rl.behavior_q import Looks, means
 from rbi.optim import Trained
@@ -53,7 +53,7 @@ class DqfdConfig:
     """How much of the bias of prioritised drawing is weighted away; 1 is all."""
     priority_constant: float = 0.001
     """Added to every error before the exponent."""
-    nets: LogNetConfig = field(default_factory=without_dropout)
+    nets: NetworkConfig = field(default_factory=without_dropout)
 
     def __post_init__(self) -> None:
         for name in ("target_updates", "steps"):
@@ -78,7 +78,7 @@ class Dqfd:
 
     steady: Looks | None = None
 
-    def __init__(self, config: DqfdConfig, networks: LogNetworks, one_step: Sampler, n_step: Sampler) -> None:
+    def __init__(self, config: DqfdConfig, networks: Networks, one_step: Sampler, n_step: Sampler) -> None:
         refuse_unlike(config, one_step, n_step)
         for sampler in (one_step, n_step):
             refuse_unfit(networks, sampler)

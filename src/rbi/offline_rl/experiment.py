@@ -12,7 +12,7 @@ import torch
 
 from rbi.data.dataset import Dataset
 from rbi.data.sampler import Sampler, SamplerConfig
-from rbi.networks import LogNetConfig, LogNetworks, networks_for
+from rbi.networks import Networks, make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.bcq_cql import TdConfig, TemporalDifference
 from rbi.offline_rl.behavior_q import Fit, FitConfig, LearnsFromLogs, frozen
@@ -89,7 +89,7 @@ def rows(rules: tuple[str, ...], peers: tuple[Peer, ...], config: OfflineConfig)
 
 def with_latent(latent: int, target_updates: int, learning_rate: float, ascent: int) -> dict[str, Any]:
     """The learners' settings for smaller networks that learn faster from vectors."""
-    plain = LogNetConfig(latent, 0.0, 0.0)
+    plain = offline_network(latent, 0.0, 0.0)
     td: dict[str, Any] = {"learning_rate": learning_rate, "target_updates": target_updates, "nets": plain}
     return {
         "fit": FitConfig(learning_rate=learning_rate, nets=plain),
@@ -145,7 +145,7 @@ class OneSeed:
         self.mine, self.out = split(len(data), config.held_out, np.random.default_rng([seed, DRAWS.index("split")]))
         self.sampler: Sampler = self.draws("fit", self.mine)
         self.held = self.draws("held", self.out, batch=512, keep_incomplete=False)
-        networks = networks_for(self.obs_spec, config.fit.nets, seed)
+        networks = make_networks(self.obs_spec, config.fit.nets, seed)
         self.fit = Fit(config.fit, networks, self.sampler, self.generator("dropout"))
         self.peers: dict[str, Any] = {peer: self.peer(peer) for peer in peers if peer != "ppo"}
         self.temperature = 1.0
@@ -175,7 +175,7 @@ class OneSeed:
     def peer(self, peer: Peer) -> LearnsFromLogs:
         """A learner of Q beside beta's own."""
         nets = getattr(self.config, peer).nets
-        networks = networks_for(self.obs_spec, nets, self.seed + DRAWS.index(peer), with_pi=False)
+        networks = make_networks(self.obs_spec, nets, self.seed + DRAWS.index(peer), with_policy=False)
         one_step = self.draws(peer, self.mine, steps=1)
         if peer == "dqfd":
             return Dqfd(self.config.dqfd, networks, one_step, self.draws(peer, self.mine, steps=self.config.dqfd.steps))
@@ -213,7 +213,7 @@ class OneSeed:
     def policies(self, rows: Sequence[Row], ascent: PpoAscent | None, env: str) -> list[Policy]:
         """The policy of every row as it is now; those on top of beta and Q share their networks."""
         fitted = frozen(self.fit.networks)
-        networks: dict[str, LogNetworks] = {"fit": fitted}
+        networks: dict[str, Networks] = {"fit": fitted}
         for name, learner in self.peers.items():
             networks[name] = frozen(learner.networks)
         if "bcq" in networks:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rbi import measures
 from rbi.data.sampler import Sampler
-from rbi.networks import LogNetworks
+from rbi.networks import Networks
 from rbi.offline_rl.behavior_q import Looks, frozen, means
 from rbi.optim import Trained
 
@@ -45,7 +45,7 @@ class PpoAscent:
     """A policy network that starts as beta's and climbs. Statistics of batch norm stay those of beta, without dropout:
     at the start the ratio is 1 in every state."""
 
-    def __init__(self, config: AscentConfig, learned: LogNetworks, sampler: Sampler, temperature: float = 1.0) -> None:
+    def __init__(self, config: AscentConfig, learned: Networks, sampler: Sampler, temperature: float = 1.0) -> None:
         assert learned.pi is not None
         self.config, self.learned, self.sampler, self.temperature = config, learned.eval(), sampler, temperature
         self.obs_spec, self.beta = learned.obs_spec, learned.pi
@@ -87,7 +87,7 @@ class PpoAscent:
         earned: Tensor = measures.ppo_objective(pi, beta, advantage, self.config.epsilon)
         return earned
 
-    def networks(self) -> LogNetworks:
+    def networks(self) -> Networks:
         """The networks of a policy whose behaviour is what was climbed to."""
         found = frozen(self.learned)
         found.pi = copy.deepcopy(self.pi).requires_grad_(False)

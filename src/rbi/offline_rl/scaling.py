@@ -14,7 +14,7 @@ import torch
 
 from rbi.data.episode import Array
 from rbi.data.sampler import Sampler
-from rbi.networks import LogNet, LogNetworks, Normalised
+from rbi.networks import Layer, Networks, PolicyNetwork, QNetwork
 from rbi.offline_rl.behavior_q import frozen
 
 
@@ -52,13 +52,13 @@ def scale(sampler: Sampler, by: Scaling) -> None:
         sampler.frames = ((sampler.frames.double() - shift) / size).float()
 
 
-def unscaled(networks: LogNetworks, by: Scaling) -> LogNetworks:
+def unscaled(networks: Networks, by: Scaling) -> Networks:
     """Networks for numbers as they are, from networks that learned standardised ones: a copy."""
     found = frozen(networks)
     assert found.pi is not None
-    for net in (found.pi.net, found.q.net):
+    for net in (found.pi, found.q):
         look_at_numbers_as_they_are(net, by, networks.obs_spec.stack)
-    heads = found.q.net.heads
+    heads = found.q.heads
     with torch.no_grad():
         heads.weight.mul_(by.spread)
         heads.bias.mul_(by.spread)
@@ -66,12 +66,13 @@ def unscaled(networks: LogNetworks, by: Scaling) -> LogNetworks:
     return found
 
 
-def look_at_numbers_as_they_are(net: LogNet, by: Scaling, stack: int) -> None:
+def look_at_numbers_as_they_are(net: PolicyNetwork | QNetwork, by: Scaling, stack: int) -> None:
     """Change the first layer of a network for vectors."""
     if by.shift is None or by.scale is None:
         return
-    layer, device = net.dense[0], net.heads.weight.device
-    assert isinstance(layer, Normalised)
+    layer, device = net.trunk.layers[0], net.hidden.weight.device
+    assert isinstance(layer, Layer)
+    assert layer.norm is not None
     assert layer.norm.running_mean is not None
     shift, size = (torch.from_numpy(np.tile(part, stack)).to(device) for part in (by.shift, by.scale))
     with torch.no_grad():

@@ -11,7 +11,7 @@ from torch import Tensor
 from rbi import measures
 from rbi.data.dataset import Dataset
 from rbi.data.sampler import Batch, Sampler, SamplerConfig, returns_of
-from rbi.networks import LogNetworks
+from rbi.networks import Networks
 from rbi.offline_rl.behavior_q import Fit, Looks, frozen
 from rbi.offline_rl.scaling import Scaling, unscaled
 from rbi.rules.types import Reroute, Rule
@@ -89,7 +89,7 @@ def split(episodes: int, share: float, rng: np.random.Generator) -> tuple[Array,
     return np.sort(order[count:]), np.sort(order[:count])
 
 
-def answers(networks: LogNetworks, sampler: Sampler, most: int | None = None) -> Answers:
+def answers(networks: Networks, sampler: Sampler, most: int | None = None) -> Answers:
     """Ask about the usable steps of a sampler, each once; about no more than `most`, drawn at random, where given."""
     networks.eval()
     parts = []
@@ -101,7 +101,7 @@ def answers(networks: LogNetworks, sampler: Sampler, most: int | None = None) ->
     return Answers(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def answers_about(networks: LogNetworks, sampler: Sampler, steps: Array) -> Answers:
+def answers_about(networks: Networks, sampler: Sampler, steps: Array) -> Answers:
     """Ask about these steps of a sampler's data, in this order."""
     networks.eval()
     parts = torch.split(torch.as_tensor(steps, device=sampler.candidates.device), ASKED_AT_ONCE)
@@ -110,7 +110,7 @@ def answers_about(networks: LogNetworks, sampler: Sampler, steps: Array) -> Answ
         return Answers(*(np.concatenate(column) for column in columns))
 
 
-def told(networks: LogNetworks, batch: Batch) -> list[Array]:
+def told(networks: Networks, batch: Batch) -> list[Array]:
     """The answers about a batch."""
     assert networks.pi is not None
     seen = networks.obs_spec.preprocess(batch.states, torch.float32)
@@ -234,14 +234,14 @@ class BestMoments:
                 kept.load_state_dict(mine.state_dict())
         return {"updates": self.updates, **self.metrics(), **{name: told[name] for name in HELD_OUT}}
 
-    def networks(self) -> LogNetworks:
+    def networks(self) -> Networks:
         """The best ones, for numbers as they are."""
         for name, best in self.best.items():
             if not math.isfinite(best["loss"]):
                 raise ValueError(f"{name} learned nothing but nonsense: give a smaller --learning-rate")
         return unscaled(self.kept, self.scaling)
 
-    def temperature(self, networks: LogNetworks) -> float:
+    def temperature(self, networks: Networks) -> float:
         """beta's, as far as there are steps enough to find it; 1 where there are not."""
         if not self.calibrates:
             return 1.0

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rbi.envs.types import EnvConfig
-from rbi.networks import MOST_HIDDEN, NORMS, Norm
+from rbi.networks import MAX_HIDDEN_SIZE
 from rbi.online.rbi import ActorConfig, LearnerConfig
 from rbi.replay import ReplayConfig
 from rbi.returns import ReturnConfig
@@ -50,7 +50,7 @@ class Schedule:
     """Players act at random until so many updates are done."""
     hidden_size: int = 512
     """Size of the networks' hidden layers."""
-    norm: Norm = "none"
+    norm: Literal["none", "layer"] = "none"
     """What the networks' layers are normalised by before relu: nothing, or layer norm, each position by itself."""
     precision: Literal["auto", "float32"] = "auto"
     """What networks compute in: bfloat16 where the hardware multiplies it fast, or float32 (TF32 on a GPU)."""
@@ -68,10 +68,10 @@ class Schedule:
         for name in ("random_policy_updates", "env_threads"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} = {getattr(self, name)}: must be at least 0")
-        if self.hidden_size > MOST_HIDDEN:
-            raise ValueError(f"hidden_size = {self.hidden_size}: must be at most {MOST_HIDDEN:,}")
-        if self.norm not in NORMS:
-            raise ValueError(f"norm = {self.norm!r}: must be one of {', '.join(NORMS)}")
+        if self.hidden_size > MAX_HIDDEN_SIZE:
+            raise ValueError(f"hidden_size = {self.hidden_size}: must be at most {MAX_HIDDEN_SIZE:,}")
+        if self.norm not in ("none", "layer"):
+            raise ValueError(f"norm = {self.norm!r}: must be one of none, layer")
 
 
 @dataclass(frozen=True)

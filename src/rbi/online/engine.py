@@ -12,7 +12,7 @@ from rbi.checkpoint import draw_on
 from rbi.envs.types import TimeStep, VectorEnv
 from rbi.evaluation.rollouts import EpisodeStatistics, RecentScores
 from rbi.gpu.streams import capture, warmed
-from rbi.networks import Networks, drawn
+from rbi.networks import NetworkConfig, Networks, make_networks
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.rbi import Actor, Choice, Learner, ladders
@@ -467,7 +467,8 @@ def seeds_of(seed: int, *part: int) -> Seeds:
 def drawn_for(plan: TrainConfig, obs_spec: ObservationSpec, seed: int) -> Networks:
     """The networks that a run learns, drawn from a seed."""
     schedule = plan.schedule
-    return drawn(obs_spec, schedule.hidden_size, with_pi=plan.learns_policy, seed=seed, norm=schedule.norm)
+    config = NetworkConfig(schedule.hidden_size, schedule.norm)
+    return make_networks(obs_spec, config, seed, with_policy=plan.learns_policy)
 
 
 def policy_of(plan: TrainConfig, obs_spec: ObservationSpec, vector: torch.Tensor, updates: int, states: int) -> Policy:

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from rbi import measures
 from rbi.gpu.streams import Beside
-from rbi.networks import Networks, duel
-from rbi.observations import random_shifts
+from rbi.networks import Networks, dueling_q
+from rbi.observations import random_shifts, roll_stacks
 from rbi.optim import Adam, attach, join, size, to_vector
 from rbi.replay import Replay, ReplayBatch, Transition
 from rbi.returns import ReturnConfig, c_mix, huber, n_step_returns, policy_weight
@@ -124,7 +124,7 @@ class Actor:
 
     def choose(self, frame: Tensor, first: Tensor) -> Choice:
         """What the players wait for."""
-        self.see(frame, first)
+        roll_stacks(self.stack, frame, first)
         with torch.no_grad():
             pi, q, base, stepped = self.policy(self.obs_spec.preprocess(self.stack, self.dtype))
         explored = (1 - self.epsilon) * pi + self.epsilon / self.obs_spec.num_actions
@@ -143,12 +143,6 @@ class Actor:
         td_error = self.remember(reward, end, value, began)
         return Transition(frame, first, reward, end, action, pi, td_error)
 
-    def see(self, frame: Tensor, first: Tensor) -> None:
-        """Move the stacks on by one frame; a new episode starts with black frames before it."""
-        mask = ~first.view(-1, *[1] * (self.stack.dim() - 1))
-        self.stack[:, :-1] = self.stack[:, 1:] * mask
-        self.stack[:, -1] = frame
-
     def policy(self, seen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The policy that is followed and stored, without exploration; Q; the pi-net's; and it after the rule alone."""
         if self.networks.pi is None:
@@ -158,10 +152,10 @@ class Actor:
         else:
             with self.beside.overlapping():
                 logits = self.networks.pi(seen)
-            value, advantage = self.networks.q.streams(seen)
+            value, advantage = self.networks.q.value_and_advantage(seen)
             self.beside.join()
             base = torch.softmax(logits, 1)
-            q = duel(value, advantage, base if self.advantage_baseline == "pi" else None)
+            q = dueling_q(value, advantage, base if self.advantage_baseline == "pi" else None)
             stepped = pi = base
             if self.config.improve_in == "actor":
                 stepped = self.rule(base, q, check=False)
@@ -420,7 +414,7 @@ class Learner:
             elif self.config.bootstrap_policy == "net":
                 said = self.target(ahead, batch.next_pi)[0]
             else:
-                said = self.target.values(ahead)
+                said = self.target.predict_value(ahead)
         return Looked(seen, ahead, said)
 
     def value_ahead(self, batch: ReplayBatch, looked: Looked) -> Tensor:

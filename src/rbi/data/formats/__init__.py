@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Episode
 from rbi.data.formats.agc_settings import AgcConfig
-from rbi.data.formats.seam import SpecOverrides, EpisodeSummary, Reader
+from rbi.data.formats.seam import EpisodeSummary, Reader, SpecOverrides
 from rbi.data.formats.table_settings import TableConfig
 from rbi.data.store import Store, is_store
 

@@ -18,7 +18,7 @@ import numpy as np
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import MOST_ACTIONS, Array, DatasetSpec, Episode
 from rbi.data.formats.observations import single_frames, unseen, vectors
-from rbi.data.formats.seam import SpecOverrides, EpisodeSummary, needs, summarize
+from rbi.data.formats.seam import EpisodeSummary, SpecOverrides, needs, summarize
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 FAULTS = (KeyError, ValueError, OSError, RuntimeError, TypeError)

@@ -42,7 +42,7 @@ from rbi.data.formats.dqn_replay_log import (
 )
 from rbi.data.formats.gzipped_array import GzippedArray
 from rbi.data.formats.observations import unseen
-from rbi.data.formats.seam import SpecOverrides, EpisodeSummary, summarize
+from rbi.data.formats.seam import EpisodeSummary, SpecOverrides, summarize
 
 LOGS = "replay_logs"
 GAME = re.compile(r"[A-Z][A-Za-z0-9]*")

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.data.formats.observations import flattened, single_frames, unseen
-from rbi.data.formats.seam import SpecOverrides, EpisodeSummary, needs, summarize, summaries
+from rbi.data.formats.seam import EpisodeSummary, SpecOverrides, needs, summaries, summarize
 
 METADATA = "metadata.json"
 OURS = "rbi"

@@ -9,7 +9,7 @@ import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Episode
-from rbi.data.formats.seam import SpecOverrides, EpisodeSummary
+from rbi.data.formats.seam import EpisodeSummary, SpecOverrides
 from rbi.data.store import Store, is_store
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, Episode
-from rbi.data.formats.seam import SpecOverrides, EpisodeSummary, summaries
+from rbi.data.formats.seam import EpisodeSummary, SpecOverrides, summaries
 from rbi.data.formats.table_files import Block, Files, table_files
 from rbi.data.formats.table_layout import find_layout
 from rbi.data.formats.table_rows import Rows, absent
