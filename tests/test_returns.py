@@ -14,14 +14,11 @@ from rbi.returns import (
     TERMINATED,
     TRUNCATED,
     ReturnConfig,
-    c_mix,
     exploration_ladder,
-    huber,
     monte_carlo,
     n_step_returns,
-    policy_weight,
 )
-from tests.generators import floats, states
+from tests.generators import floats
 from tests.reference import iterative
 
 GAMMAS = floats(0, 1)
@@ -107,41 +104,6 @@ def test_exploration_of_the_papers_players_runs_from_four_tenths_to_its_eighth_p
     ladder = exploration_ladder(256)
     assert ladder[[0, -1]].tolist() == approx([0.4, 0.4**8], rel=1e-5)
     assert (ladder.diff() < 0).all()
-
-
-@given(st.integers(1, 1000))
-def test_c_mix_is_the_share_of_actions_among_themselves_and_the_papers_constant(m):
-    assert c_mix(m) / (1 - c_mix(m)) == approx(m / 43.7)
-
-
-@given(states(batch=(4,)), floats(0, 2), floats(0, 1))
-def test_policy_weights_are_the_papers_loop(state, alpha, noise):
-    pi, q = state
-    weight = policy_weight(torch.from_numpy(pi), torch.from_numpy(q), alpha, noise)
-    assert weight.tolist() == approx(iterative.policy_weights(pi, q, alpha, noise))
-    assert weight.mean().item() == approx(1)
-
-
-@given(states(batch=(4,)), floats(0, 1))
-def test_policy_weights_are_one_without_an_exponent(state, noise):
-    pi, q = state
-    assert policy_weight(torch.from_numpy(pi), torch.from_numpy(q), 0.0, noise).tolist() == approx([1.0] * 4)
-
-
-def test_states_where_actions_matter_weigh_more():
-    pi, q = torch.full((2, 2), 0.5), torch.tensor([[0.0, 0.0], [-1.0, 1.0]])
-    indifferent, decisive = policy_weight(pi, q, 0.5, c_mix(2)).tolist()
-    assert decisive / indifferent == approx(np.sqrt(11))  # (1 + 0.1) / (0 + 0.1), to the half
-
-
-@given(floats(-100, 100))
-def test_huber_starts_at_zero_and_its_slope_is_the_error_clipped_to_one(error):
-    x = torch.tensor(error, dtype=torch.float64, requires_grad=True)
-    loss = huber(x)
-    loss.backward()
-    assert x.grad.item() == approx(np.clip(error, -1, 1))
-    assert loss.item() == approx(iterative.huber(error))
-    assert huber(torch.zeros(1)).item() == 0
 
 
 @given(st.lists(st.tuples(st.floats(-3, 3), st.sampled_from([0, 0, 0, 1, 2, 3])), min_size=1, max_size=40))

@@ -1,42 +1,191 @@
-"""Losses of learning from a fixed data set, an example at a time: `[B]`. Weighting and means happen elsewhere; but the
-slopes of beta's and Q's own losses, `[B, A]`, are those of their means."""
+"""Every loss as a pure function of network outputs that returns one number per example, `[B]`.
+
+Learners weight the examples and take the mean. Where a fast path differentiates by hand, the gradient of the (weighted)
+mean at the network output, `*_loss_grad` `[B, A]`, stands next to its loss; `torch.autograd.grad(outputs, parameters,
+output_grads)` continues from there. The loss itself is then needed for metrics only.
+
+    rbi      L_q      q_loss(R - Q(s, a)), R = n-step return        L_pi     w^pi KL(pi || pi-net), eq. 5
+    offline  beta     behavior_loss, cross-entropy                  Q        monte_carlo_q_loss
+    dqfd     J_DQ, J_n: td_error + huber      J_E: large_margin_loss         J_L2: l2_loss
+    bcq      bcq_filter + double_q_value      cql: cql_penalty      ppo: ppo_loss
+"""
+
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from rbi import measures
 
-def td_error(q: Tensor, actions: Tensor, returns: Tensor, discount: Tensor, ahead: Tensor) -> Tensor:
-    """returns + discount * V(s') - Q(s, a), with V(s') given as `ahead`."""
-    return returns + discount * ahead - chosen(q, actions)
-
-
-def double_q(q_ahead: Tensor, target_ahead: Tensor, allowed: Tensor | None = None) -> Tensor:
-    """What the target network says of the action that the learning one prefers, `[B]`, among `allowed` `[B, A]`."""
-    preferred = q_ahead if allowed is None else q_ahead.masked_fill(~allowed, -torch.inf)
-    return target_ahead.gather(1, preferred.argmax(1, keepdim=True)).squeeze(1)
+QLoss = Literal["huber", "squared"]
+POLICY_NOISE = 43.7  # c_mix = m / (43.7 + m) for m actions
+WEIGHT_DAMPING = 0.1  # the two constants of w^pi
 
 
-def large_margin(q: Tensor, actions: Tensor, margin: float) -> Tensor:
-    """DQfD's supervised loss: max_a [Q(s, a) + margin (a != a_E)] - Q(s, a_E).      (paper: section 4, DQfD)
+def action_values(q: Tensor, actions: Tensor) -> Tensor:
+    """Q(s, a) `[B]` of the actions taken, from Q `[B, A]`."""
+    return q.gather(1, actions[:, None]).squeeze(1)
+
+
+def mask_illegal(values: Tensor, legal: Tensor | None) -> Tensor:
+    """Values or logits `[B, A]` with -inf where an action is illegal; None: all are legal."""
+    return values if legal is None else values.masked_fill(~legal, -torch.inf)
+
+
+# Q-learning with n-step returns
+
+
+def td_error(q: Tensor, actions: Tensor, returns: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
+    """returns + discount * V(s') - Q(s, a), `[B]`; `returns` are the rewards of an n-step return."""
+    return returns + discount * next_value - action_values(q, actions)
+
+
+def huber(error: Tensor) -> Tensor:
+    """Squared near zero, linear beyond 1: the loss of Q where rewards are clipped to [-1, 1].
+
+    >>> huber(torch.tensor([0.5, -2.0]))
+    tensor([0.1250, 1.5000])
+    """
+    size = error.abs()
+    return torch.where(size <= 1, 0.5 * size.square(), size - 0.5)
+
+
+def q_loss(error: Tensor, kind: QLoss = "huber") -> Tensor:
+    """L_q `[B]` of the error R - Q(s, a).      (paper: Algorithm RBI learner)"""
+    # Departs from the paper: its squared error is an option; Huber is what the authors' code used (decision 007).
+    return huber(error) if kind == "huber" else error.square()
+
+
+def q_loss_grad(error: Tensor, actions: Tensor, q: Tensor, weight: Tensor, kind: QLoss = "huber") -> Tensor:
+    """The gradient of mean_i weight_i L_q_i at Q `[B, A]`: -weight clip(error, -1, 1) / B at the actions taken.
+
+    >>> q = torch.zeros(2, 2)
+    >>> q_loss_grad(torch.tensor([0.5, -2.0]), torch.tensor([0, 1]), q, torch.ones(2))
+    tensor([[-0.2500,  0.0000],
+            [ 0.0000,  0.5000]])
+    """
+    slope = error.clamp(-1, 1) if kind == "huber" else 2 * error
+    at_action = -weight * slope / len(error)
+    return torch.zeros_like(q).scatter_(1, actions[:, None], at_action[:, None])
+
+
+def double_q_value(q_next: Tensor, target_next: Tensor, allowed: Tensor | None = None) -> Tensor:
+    """V(s') `[B]` of double Q-learning: the target network's value of the action that the learning network prefers
+    among `allowed` `[B, A]`."""
+    return target_next.gather(1, mask_illegal(q_next, allowed).argmax(1, keepdim=True)).squeeze(1)
+
+
+# The policy network of RBI
+
+
+def policy_loss(pi_net: Tensor, pi: Tensor) -> Tensor:
+    """L_pi `[B]` before its weight: KL(pi || pi-net).      (paper: Algorithm RBI learner)"""
+    loss: Tensor = measures.kl(pi, pi_net)
+    return loss
+
+
+def policy_loss_grad(pi_net: Tensor, pi: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of mean_i weight_i KL(pi_i || softmax(logits_i)) at the logits: weight (pi-net - pi) / B.
+
+    >>> policy_loss_grad(torch.tensor([[0.75, 0.25]]), torch.tensor([[1.0, 0.0]]), torch.tensor([2.0]))
+    tensor([[-0.5000,  0.5000]])
+    """
+    return (weight / len(weight))[:, None] * (pi_net - pi)
+
+
+def policy_weight(pi: Tensor, q: Tensor, alpha: float, noise: float) -> Tensor:
+    """w^pi `[B]`, with batch mean 1: large where a small error of the policy costs much.      (paper: eq. 5)
+
+        w ~ ((sum_a pi_mix(a) A(a)^2 + 0.1) / (|V| + 0.1))^alpha,   pi_mix = (1 - noise) pi + noise / m
+
+    with V = sum_a pi(a) Q(a) and A = Q - V; `noise` is `c_mix(m)`.
+    """
+    value = (pi * q).sum(1)
+    mixed = (1 - noise) * pi + noise / pi.shape[-1]
+    variance = (mixed * (q - value[:, None]).square()).sum(1)
+    weight = ((variance + WEIGHT_DAMPING) / (value.abs() + WEIGHT_DAMPING)) ** alpha
+    return weight / weight.mean()
+
+
+def c_mix(num_actions: int) -> float:
+    """Uniform noise mixed into the policy before its advantage variance is taken.      (paper: table of settings)
+
+    >>> round(c_mix(4), 4)
+    0.0839
+    """
+    return num_actions / (POLICY_NOISE + num_actions)
+
+
+# Behaviour and its Q-values from a fixed data set
+
+
+def behavior_loss(logits: Tensor, actions: Tensor, legal: Tensor | None = None) -> Tensor:
+    """-log beta(a | s) `[B]`: cross-entropy of the logged actions.      (paper: section 4)
+
+    >>> behavior_loss(torch.log(torch.tensor([[0.75, 0.25]])), torch.tensor([1]))
+    tensor([1.3863])
+    """
+    return -action_values(torch.log_softmax(mask_illegal(logits, legal), 1), actions)
+
+
+def behavior_loss_grad(beta: Tensor, actions: Tensor) -> Tensor:
+    """The gradient of mean -log beta(a | s) at the logits, given beta = softmax(logits): (beta - [a]) / B.
+
+    >>> behavior_loss_grad(torch.tensor([[0.75, 0.25]]), torch.tensor([0]))
+    tensor([[-0.2500,  0.2500]])
+    """
+    share = 1 / len(beta)
+    return (beta * share).scatter_(1, actions[:, None], -share, reduce="add")
+
+
+def monte_carlo_q_loss(q: Tensor, actions: Tensor, returns: Tensor) -> Tensor:
+    """(Q(s, a) - R)^2 `[B]`, with R the Monte-Carlo return.      (paper: section 4)"""
+    return (action_values(q, actions) - returns).square()
+
+
+def monte_carlo_q_loss_grad(error: Tensor, actions: Tensor, num_actions: int) -> Tensor:
+    """The gradient of mean error^2 at Q, where error = Q(s, a) - R: 2 error [a] / B.
+
+    >>> monte_carlo_q_loss_grad(torch.tensor([3.0, 1.0]), torch.tensor([0, 1]), 2)
+    tensor([[3., 0.],
+            [0., 1.]])
+    """
+    grad = error.new_zeros(len(error), num_actions)
+    return grad.scatter_(1, actions[:, None], (error * (2 / len(error)))[:, None])
+
+
+# DQfD, BCQ, CQL, PPO
+
+
+def large_margin_loss(q: Tensor, actions: Tensor, margin: float, legal: Tensor | None = None) -> Tensor:
+    """DQfD's supervised loss `[B]`: max_a [Q(s, a) + margin (a != a_E)] - Q(s, a_E).      (paper: section 4, DQfD)
 
     Zero where the demonstrated action leads all others by the margin.
 
-    >>> large_margin(torch.tensor([[1.0, 0.0], [1.0, 0.9]]), torch.tensor([0, 0]), 0.8)
+    >>> large_margin_loss(torch.tensor([[1.0, 0.0], [1.0, 0.9]]), torch.tensor([0, 0]), 0.8)
     tensor([0.0000, 0.7000])
     """
+    q = mask_illegal(q, legal)
     others = torch.full_like(q, margin).scatter_(1, actions[:, None], 0.0)
-    return (q + others).amax(1) - chosen(q, actions)
+    return (q + others).amax(1) - action_values(q, actions)
 
 
-def conservative(q: Tensor, actions: Tensor) -> Tensor:
-    """CQL's penalty: log sum_a exp Q(s, a) - Q(s, a_data): actions that nobody took are kept down."""
-    return q.logsumexp(1) - chosen(q, actions)
+def dqfd_loss(
+    one_step_error: Tensor, n_step_error: Tensor, margin_loss: Tensor, n_step_weight: float, margin_weight: float
+) -> Tensor:
+    """DQfD's loss of each example `[B]`: J_DQ + lambda_n J_n + lambda_E J_E; `l2_loss` is added to its mean."""
+    return huber(one_step_error) + n_step_weight * huber(n_step_error) + margin_weight * margin_loss
 
 
-def familiar(logits: Tensor, threshold: float) -> Tensor:
-    """BCQ's actions `[B, A]`: those at least `threshold` times as probable as the most probable one under beta.
+def l2_loss(parameters: Tensor) -> Tensor:
+    """Sum of all squared weights, of a flat parameter vector (a number, not `[B]`); its gradient is 2 parameters."""
+    return parameters.square().sum()
 
-    >>> familiar(torch.log(torch.tensor([[0.6, 0.3, 0.1]])), 0.3)
+
+def bcq_filter(logits: Tensor, threshold: float) -> Tensor:
+    """Discrete BCQ's actions `[B, A]`: at least `threshold` times as probable under beta as the most probable one.
+
+    >>> bcq_filter(torch.log(torch.tensor([[0.6, 0.3, 0.1]])), 0.3)
     tensor([[ True,  True, False]])
     """
     log_probs = torch.log_softmax(logits, 1)
@@ -44,27 +193,13 @@ def familiar(logits: Tensor, threshold: float) -> Tensor:
     return ratio >= threshold
 
 
-def imitation_slope(beta: Tensor, actions: Tensor) -> Tensor:
-    """The gradient of mean -log beta(a | s) at beta's logits: (beta - [a]) / B.
-
-    >>> imitation_slope(torch.tensor([[0.75, 0.25]]), torch.tensor([0]))
-    tensor([[-0.2500,  0.2500]])
-    """
-    share = 1 / len(beta)
-    return (beta * share).scatter_(1, actions[:, None], -share, reduce="add")
+def cql_penalty(q: Tensor, actions: Tensor, legal: Tensor | None = None) -> Tensor:
+    """CQL's penalty `[B]`: log sum_a exp Q(s, a) - Q(s, a_data), which keeps down actions that were not taken."""
+    q = mask_illegal(q, legal)
+    return q.logsumexp(1) - action_values(q, actions)
 
 
-def error_slope(error: Tensor, actions: Tensor, count: int) -> Tensor:
-    """The gradient of mean error^2 at Q, where error = Q(s, a) - R: 2 error [a] / B.
-
-    >>> error_slope(torch.tensor([3.0, 1.0]), torch.tensor([0, 1]), 2)
-    tensor([[3., 0.],
-            [0., 1.]])
-    """
-    slope = error.new_zeros(len(error), count)
-    return slope.scatter_(1, actions[:, None], (error * (2 / len(error)))[:, None])
-
-
-def chosen(q: Tensor, actions: Tensor) -> Tensor:
-    """Q(s, a) `[B]` of the actions taken."""
-    return q.gather(1, actions[:, None]).squeeze(1)
+def ppo_loss(pi: Tensor, beta: Tensor, advantage: Tensor, epsilon: float) -> Tensor:
+    """-J^PPO `[B]`: -sum_a beta min(A c, A clip(c, 1 - epsilon, 1 + epsilon)), c = pi / beta.    (paper: section 4)"""
+    objective: Tensor = measures.ppo_objective(pi, beta, advantage, epsilon)
+    return -objective

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED = range(4)
-MIXED_ACTIONS = 43.7  # c_mix = m / (43.7 + m) for m actions
 MOST_STEPS = 10_000
-DAMPING = 0.1  # the two constants of w^pi
 
 
 @dataclass(frozen=True)
@@ -94,36 +92,3 @@ def exploration_ladder(players: int, base: float = 0.4, exponent: float = 7.0) -
     """
     rung = torch.arange(players) / max(1, players - 1)
     return base ** (1 + exponent * rung)
-
-
-def c_mix(actions: int) -> float:
-    """How much uniform noise the policy gets before its advantage variance is taken.      (paper: table of settings)
-
-    >>> round(c_mix(4), 4)
-    0.0839
-    """
-    return actions / (MIXED_ACTIONS + actions)
-
-
-def policy_weight(pi: Tensor, q: Tensor, alpha: float, noise: float) -> Tensor:
-    """w^pi `[B]`, with batch mean 1: where a small error of the policy costs much.      (paper: eq. adv_var)
-
-        w ~ ((sum_a pi_mix(a) A(a)^2 + 0.1) / (|V| + 0.1))^alpha,   pi_mix = (1 - noise) pi + noise / m
-
-    with V = sum_a pi(a) Q(a) and A = Q - V.
-    """
-    value = (pi * q).sum(1)
-    mixed = (1 - noise) * pi + noise / pi.shape[-1]
-    variance = (mixed * (q - value[:, None]).square()).sum(1)
-    weight = ((variance + DAMPING) / (value.abs() + DAMPING)) ** alpha
-    return weight / weight.mean()
-
-
-def huber(error: Tensor) -> Tensor:
-    """Squared near zero, linear beyond 1: the loss of Q where rewards are clipped to [-1, 1].
-
-    >>> huber(torch.tensor([0.5, -2.0]))
-    tensor([0.1250, 1.5000])
-    """
-    size = error.abs()
-    return torch.where(size <= 1, 0.5 * size.square(), size - 0.5)

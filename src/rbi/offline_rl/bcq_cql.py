@@ -22,11 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from rbi.data.sampler import Batch, Sampler
-from rbi.losses import chosen, conservative, double_q, familiar, td_error
+from rbi.losses import action_values, bcq_filter, cql_penalty, double_q_value, huber, mask_illegal, td_error
 from rbi.networks import NetworkConfig, Networks, offline_network
 from rbi.offline_rl.behavior_q import Looks, frozen, means
 from rbi.optim import Trained, attach
-from rbi.returns import huber
 
 METRICS = ("td_loss", "td_error", "td_q", "cql_penalty", "bcq_familiar")
 
@@ -101,12 +100,12 @@ class TemporalDifference:
         ahead = self.target.ahead(seen_ahead, allowed)
         q, _ = self.networks.q(self.obs_spec.preprocess(batch.states, torch.float32))
         error = td_error(q, batch.actions, batch.returns, batch.discount, ahead)
-        penalty = conservative(among(q, batch.action_masks), batch.actions)
+        penalty = cql_penalty(q, batch.actions, batch.action_masks)
         loss = (huber(error) + self.config.conservative * penalty).mean()
         with torch.no_grad():
             one = torch.ones((), device=q.device)
             known = one if allowed is None else allowed.float().mean()
-            values = [huber(error), error.abs(), chosen(q, batch.actions), penalty]
+            values = [huber(error), error.abs(), action_values(q, batch.actions), penalty]
             self.sums += torch.stack([*(value.mean() for value in values), known, one])
         self.trained.descend([loss])
 
@@ -116,7 +115,7 @@ class TemporalDifference:
         if self.beta is None:
             return legal
         with judging(self.beta):
-            return familiar(among(self.beta(seen_ahead), legal), self.config.familiar)
+            return bcq_filter(mask_illegal(self.beta(seen_ahead), legal), self.config.familiar)
 
     def passed(self) -> None:
         """Count an update, and renew the target network when its time has come."""
@@ -151,7 +150,7 @@ class Target:
         """V `[B]`: what it says of the action that the learning network prefers among those allowed. Both answer as
         they would act, with the statistics of batch norm that they have gathered."""
         with judging(self.learning):
-            return double_q(self.learning.q(seen)[0], self.networks.q(seen)[0], allowed)
+            return double_q_value(self.learning.q(seen)[0], self.networks.q(seen)[0], allowed)
 
     def renew(self) -> None:
         """Catch up, in place: weights, and what batch norm has seen."""
@@ -173,11 +172,6 @@ def judging(module: nn.Module) -> Iterator[None]:
     with torch.no_grad():
         yield
     module.train(was)
-
-
-def among(values: Tensor, allowed: Tensor | None) -> Tensor:
-    """Values `[B, A]` with -inf where an action is not allowed."""
-    return values if allowed is None else values.masked_fill(~allowed, -torch.inf)
 
 
 def legal_ahead(sampler: Sampler) -> Tensor | None:

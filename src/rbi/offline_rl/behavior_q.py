@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rbi.data.sampler import Batch, Sampler
 from rbi.gpu.streams import Beside
-from rbi.losses import chosen, error_slope, imitation_slope
+from rbi.losses import action_values, behavior_loss_grad, mask_illegal, monte_carlo_q_loss_grad
 from rbi.networks import NetworkConfig, Networks, dropout, offline_network
 from rbi.observations import ObservationSpec
 from rbi.optim import Trained
@@ -69,14 +69,13 @@ class Fit:
         q, _ = self.networks.q(seen, generator=self.generator)
         self.beside.join()
         with torch.no_grad():
-            allowed = logits if batch.action_masks is None else logits.masked_fill(~batch.action_masks, -torch.inf)
-            beta = torch.softmax(allowed, 1)
-            error = chosen(q, batch.actions) - batch.returns
+            beta = torch.softmax(mask_illegal(logits, batch.action_masks), 1)
+            error = action_values(q, batch.actions) - batch.returns
             error = error if batch.complete is None else error * batch.complete  # what came of a step that was cut off?
             self.count(beta, batch.actions, error, q)
             slopes = [
-                imitation_slope(beta, batch.actions),
-                error_slope(error, batch.actions, self.obs_spec.num_actions),
+                behavior_loss_grad(beta, batch.actions),
+                monte_carlo_q_loss_grad(error, batch.actions, self.obs_spec.num_actions),
             ]
         self.trained.descend([logits, q], slopes, beside=self.beside)
 
@@ -86,7 +85,7 @@ class Fit:
 
     def count(self, beta: Tensor, actions: Tensor, error: Tensor, q: Tensor) -> None:
         """Add up what is worth watching; read by `metrics`."""
-        probs = chosen(beta, actions).clamp(min=1e-30)
+        probs = action_values(beta, actions).clamp(min=1e-30)
         right = beta.scatter(1, actions[:, None], 0.0).amax(1) < probs
         values = [-probs.log().mean(), right.float().mean(), error.square().mean(), q.mean()]
         self.sums += torch.stack([*values, torch.ones((), device=q.device)])

@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from rbi.data.sampler import Batch, Sampler
-from rbi.losses import chosen, large_margin, td_error
+from rbi.losses import action_values, dqfd_loss, huber, l2_loss, large_margin_loss, td_error
 from rbi.networks import NetworkConfig, Networks
-from rbi.offline_rl.bcq_cql import Target, among, legal_ahead, refuse_dropout, refuse_unfit, without_dropout
+from rbi.offline_rl.bcq_cql import Target, legal_ahead, refuse_dropout, refuse_unfit, without_dropout
 from rbi.offline_rl.behavior_q import Looks, means
 from rbi.optim import Trained
-from rbi.returns import huber
 
 METRICS = ("dqfd_loss", "dqfd_1_step", "dqfd_n_step", "dqfd_margin", "dqfd_l2", "dqfd_q", "dqfd_importance")
 
@@ -109,12 +108,12 @@ class Dqfd:
         q, _ = self.networks.q(self.obs_spec.preprocess(near.states, torch.float32))
         error = td_error(q, near.actions, near.returns, near.discount, ahead)
         error_far = td_error(q, far.actions, far.returns, far.discount, ahead_far)
-        behind = large_margin(among(q, near.action_masks), near.actions, self.config.margin)
-        losses = huber(error) + self.config.weight_n * huber(error_far) + self.config.weight_margin * behind
+        behind = large_margin_loss(q, near.actions, self.config.margin, near.action_masks)
+        losses = dqfd_loss(error, error_far, behind, self.config.weight_n, self.config.weight_margin)
         loss = (importance * losses).mean()
         with torch.no_grad():
-            squares = self.trained.vector.square().sum()
-            watched = [huber(error), huber(error_far), behind, squares, chosen(q, near.actions), importance]
+            squares = l2_loss(self.trained.vector)
+            watched = [huber(error), huber(error_far), behind, squares, action_values(q, near.actions), importance]
             whole = loss + self.config.weight_l2 * squares
             self.sums += torch.stack([whole, *(value.mean() for value in watched), torch.ones_like(loss)])
             self.priorities.renew(positions, error.detach())

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rbi import measures
 from rbi.data.sampler import Sampler
+from rbi.losses import ppo_loss
 from rbi.networks import Networks
 from rbi.offline_rl.behavior_q import Looks, frozen, means
 from rbi.optim import Trained
@@ -84,8 +84,7 @@ class PpoAscent:
             q, _ = self.learned.q(seen)
             advantage = q - (beta * q).sum(1, keepdim=True)
         pi = torch.softmax(self.pi(seen) / self.temperature, 1)
-        earned: Tensor = measures.ppo_objective(pi, beta, advantage, self.config.epsilon)
-        return earned
+        return -ppo_loss(pi, beta, advantage, self.config.epsilon)
 
     def networks(self) -> Networks:
         """The networks of a policy whose behaviour is what was climbed to."""

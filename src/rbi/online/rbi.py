@@ -22,11 +22,21 @@ from torch import Tensor
 
 from rbi import measures
 from rbi.gpu.streams import Beside
+from rbi.losses import (
+    action_values,
+    c_mix,
+    double_q_value,
+    policy_loss,
+    policy_loss_grad,
+    policy_weight,
+    q_loss,
+    q_loss_grad,
+)
 from rbi.networks import Networks, dueling_q
 from rbi.observations import random_shifts, roll_stacks
 from rbi.optim import Adam, attach, join, size, to_vector
 from rbi.replay import Replay, ReplayBatch, Transition
-from rbi.returns import ReturnConfig, c_mix, huber, n_step_returns, policy_weight
+from rbi.returns import ReturnConfig, n_step_returns
 from rbi.rules.linear import greedy, mix
 from rbi.rules.types import parse_rule
 
@@ -381,22 +391,20 @@ class Learner:
         q, _ = self.networks.q(looked.seen, centre)
         with torch.no_grad():
             goal = batch.reward + batch.discount * self.value_ahead(batch, looked)
-            error = goal - q.gather(1, batch.action[:, None]).squeeze(1)
-            slope = error.clamp(-1, 1) if self.config.q_loss == "huber" else 2 * error
-            of_action = -batch.weight * slope / len(error)
+            error = goal - action_values(q, batch.action)
             outputs.append(q)
-            slopes.append(torch.zeros_like(q).scatter_(1, batch.action[:, None], of_action[:, None]))
+            slopes.append(q_loss_grad(error, batch.action, q, batch.weight, self.config.q_loss))
             if self.networks.pi is not None:
                 self.beside.join()
                 pi, pi_net, weight = self.goal_policy(batch, logits, q)
                 outputs.append(logits)
-                slopes.append((batch.weight * weight / len(error))[:, None] * (pi_net - pi))
+                slopes.append(policy_loss_grad(pi_net, pi, batch.weight * weight))
                 if watched:
                     self.count(
-                        PI_METRICS, [measures.kl(pi, pi_net).mean(), measures.entropy(pi_net).mean(), weight.max()]
+                        PI_METRICS, [policy_loss(pi_net, pi).mean(), measures.entropy(pi_net).mean(), weight.max()]
                     )
             if watched:
-                loss = huber(error) if self.config.q_loss == "huber" else error.square()
+                loss = q_loss(error, self.config.q_loss)
                 self.count(Q_METRICS, [loss.mean(), q.mean(), error.abs().mean(), batch.weight.mean()])
         gradients = torch.autograd.grad(outputs, self.parameters, slopes)
         if self.networks.pi is not None:
@@ -423,7 +431,7 @@ class Learner:
             return looked.said  # advantages are centred by the stored policy, so V is its value
         if self.networks.pi is None:
             chooser = self.networks.q(looked.ahead)[0] if self.config.double_q else looked.said
-            return looked.said.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
+            return double_q_value(chooser, looked.said)
         stored = self.config.bootstrap_policy == "stored"
         pi = batch.next_pi if stored else torch.softmax(self.networks.pi(looked.ahead), 1)
         return (pi * looked.said).sum(1)
