@@ -1,94 +1,104 @@
-"""A training run on disk, to go on from: everything that changes, whole or not at all.
+"""Checkpoints: everything that training changes, saved whole or not at all, and restored to the last bit.
 
-    checkpoints/<updates>/state.json            counters, and the size and checksum of every other file
-                          tensors.safetensors   networks, optimiser, target, actors' memories, random states
-                          replay.safetensors    the replay, where it is saved
-                          worlds.bin            the environments, where they can be copied
+    checkpoints/<number>/state.json          counters, and the size and checksum of every other file
+                         <name>.safetensors  tensors: networks, optimiser, random states; the replay
+                         <name>.pickle       environments, where they can be copied
 
-The environments are pickled: go on only with runs that you trust. A new checkpoint takes its name when it is complete,
-and only then the one before it goes.
+`save` and `load` take a `Checkpoint`, which any training run can fill; `save_learners` and `restore_learners` do it for
+learners with a `state`. A new checkpoint gets its name when it is complete, and only then are older ones removed. Pickled
+environments run code when they are restored: resume only runs that you trust.
 """
 
 import re
 import shutil
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from rbi import runs
 
-FOLDER, STATE, TENSORS, REPLAY, WORLDS = (
-    "checkpoints", "state.json", "tensors.safetensors", "replay.safetensors", "worlds.bin",
-)  # fmt: skip
+FOLDER, STATE = "checkpoints", "state.json"
+TENSORS, PICKLE = ".safetensors", ".pickle"
+GENERATOR = ".generator."
 
 
-def save(run: Path, engine: Any, *, with_replay: bool, about: dict[str, Any]) -> Path:
-    """Write a checkpoint of the engine, between two ticks; `about` is kept beside its counters."""
-    tensors = engine.tensors()  # which waits for all that is on its way
-    at = run / FOLDER / f"{engine.learner.updates:010d}"
-    with runs.whole_folder(at) as growing:
-        save_file({name: on_host(t) for name, t in tensors.items()}, growing / TENSORS)
-        if with_replay:
-            save_file({name: on_host(t) for name, t in engine.replay.state().items()}, growing / REPLAY)
-        worlds = [world.state() for world in engine.worlds]
-        if all(worlds):
-            sizes = [len(state or b"") for state in worlds]
-            (growing / WORLDS).write_bytes(b"".join(state or b"" for state in worlds))
-        else:
-            sizes = []
-        files = {file.name: fingerprint(file) for file in growing.iterdir()}
-        known = {"world": engine.plan.env.id, "algo": engine.plan.algo, "worlds": sizes}
-        runs.write_json(growing / STATE, known | {"counters": engine.counters(), "about": about, "files": files})
-    forget_older(at)
-    return at
+@dataclass(frozen=True)
+class Checkpoint:
+    """The contents of a checkpoint."""
+
+    kind: dict[str, Any]
+    """What it belongs to, such as environment and algorithm; only a run of the same kind can be restored from it."""
+    counters: dict[str, Any]
+    """Everything that JSON can hold."""
+    tensors: dict[str, Mapping[str, Tensor]]
+    """Named groups of named tensors, one file each."""
+    pickles: dict[str, list[bytes]] = field(default_factory=dict)
+    """Named lists of pickled objects, one file each."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """What the caller keeps with it, such as the number of lines in metrics.jsonl."""
 
 
-def forget_older(at: Path) -> None:
-    """Remove the checkpoints beside a complete one."""
-    for older in at.parent.iterdir():
-        if older != at:
+def save(run: Path, number: int, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint and remove the older ones."""
+    path = run / FOLDER / f"{number:010d}"
+    with runs.whole_folder(path) as growing:
+        for name, tensors in checkpoint.tensors.items():
+            save_file({key: on_host(tensor) for key, tensor in tensors.items()}, growing / (name + TENSORS))
+        for name, parts in checkpoint.pickles.items():
+            (growing / (name + PICKLE)).write_bytes(b"".join(parts))
+        state = {
+            "kind": checkpoint.kind,
+            "counters": checkpoint.counters,
+            "info": checkpoint.info,
+            "pickle_sizes": {name: [len(part) for part in parts] for name, parts in checkpoint.pickles.items()},
+            "files": {file.name: fingerprint(file) for file in sorted(growing.iterdir())},
+        }
+        runs.write_json(growing / STATE, state)
+    for older in path.parent.iterdir():
+        if older != path:
             shutil.rmtree(older, ignore_errors=True)
+    return path
 
 
 def newest(run: Path) -> Path | None:
-    """The newest complete checkpoint of a run, if there is one."""
+    """The newest complete checkpoint of a run, or None."""
     found = [p for p in (run / FOLDER).glob("*") if re.fullmatch(r"\d{10}", p.name) and (p / STATE).is_file()]
     return max(found, default=None)
 
 
-def restore(path: Path, engine: Any) -> dict[str, Any]:
-    """Put the engine where the checkpoint was; what was said `about` it. A torn or foreign file is named."""
-    state = read(path)
-    for what, here in (("world", engine.plan.env.id), ("algo", engine.plan.algo)):
-        if state[what] != here:
-            raise ValueError(f"{path}: is a checkpoint of {state[what]}, not of {here}")
-    replay = load_file(path / REPLAY) if REPLAY in state["files"] else None
-    worlds = None
-    if state["worlds"]:
-        whole, worlds = (path / WORLDS).read_bytes(), []
-        for size in state["worlds"]:
-            worlds.append(whole[:size])
+def load(path: Path, kind: Mapping[str, Any] | None = None) -> Checkpoint:
+    """Read a checkpoint; raises ValueError naming a file that is missing or damaged, and for another `kind`."""
+    state = read_state(path)
+    for key, wanted in (kind or {}).items():
+        if state["kind"].get(key) != wanted:
+            raise ValueError(f"{path}: is a checkpoint of {state['kind'].get(key)}, not of {wanted}")
+    tensors = {file.removesuffix(TENSORS): load_file(path / file) for file in state["files"] if file.endswith(TENSORS)}
+    pickles = {}
+    for name, sizes in state["pickle_sizes"].items():
+        whole, pickles[name] = (path / (name + PICKLE)).read_bytes(), list[bytes]()
+        for size in sizes:
+            pickles[name].append(whole[:size])
             whole = whole[size:]
-    engine.restore(state["counters"], load_file(path / TENSORS), replay, worlds)
-    about: dict[str, Any] = state["about"]
-    return about
+    return Checkpoint(state["kind"], state["counters"], dict(tensors), pickles, state["info"])
 
 
-def read(path: Path, keys: Sequence[str] = ("world", "algo", "worlds", "counters")) -> dict[str, Any]:
-    """state.json of a checkpoint whose files are all there as they were written."""
+def read_state(path: Path) -> dict[str, Any]:
+    """state.json of a checkpoint, after all files were compared with their recorded sizes and checksums."""
     state = runs.parse(path / STATE, runs.read_text(path / STATE), 1)
-    for key in (*keys, "about", "files"):
+    for key in ("kind", "counters", "info", "pickle_sizes", "files"):
         if key not in state:
             raise ValueError(f"{path / STATE}: lacks {key!r}; the checkpoint is damaged")
-    for name, wanted in state["files"].items():
+    for name, recorded in state["files"].items():
         if not (path / name).is_file():
             raise ValueError(f"{path / name}: is missing from the checkpoint")
-        if fingerprint(path / name) != wanted:
-            raise ValueError(f"{path / name}: is torn or was changed (its size or checksum is not what was written)")
+        if fingerprint(path / name) != recorded:
+            raise ValueError(f"{path / name}: is damaged (its size or checksum is not the recorded one)")
     return state
 
 
@@ -101,21 +111,16 @@ def fingerprint(path: Path) -> list[int]:
     return [size, crc]
 
 
-def draw_on(generator: torch.Generator, state: torch.Tensor) -> None:
-    """Let a generator go on from a saved state. One of another kind of device means nothing to it: then its draws begin
-    anew, from its seed."""
+def restore_generator(generator: torch.Generator, state: Tensor) -> None:
+    """Set a generator to a saved state. A state of another device type cannot be used: the generator then starts again
+    from its seed."""
     if state.shape == generator.get_state().shape:
         generator.set_state(state)
 
 
-def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that shares memory with nothing, as safetensors wants it."""
+def on_host(tensor: Tensor) -> Tensor:
+    """A copy on the CPU that shares no memory, as safetensors requires."""
     return tensor.detach().to("cpu", copy=True).contiguous()
-
-
-# Offline learners: several of them in one checkpoint, in the same layout (state.json and tensors.safetensors).
-
-GENERATOR = ".generator."
 
 
 class Checkpointable(Protocol):
@@ -123,47 +128,44 @@ class Checkpointable(Protocol):
 
     updates: int
 
-    def state(self) -> dict[str, torch.Tensor]: ...
+    def state(self) -> dict[str, Tensor]: ...
 
     def generators(self) -> list[torch.Generator]: ...
 
 
-def save_learners(run: Path, learners: Mapping[str, Checkpointable], about: dict[str, Any]) -> None:
-    """Write a checkpoint of idle learners, with `about` (anything JSON can hold) beside it."""
-    updates = {name: learner.updates for name, learner in learners.items()}
+def save_learners(run: Path, learners: Mapping[str, Checkpointable], info: dict[str, Any]) -> None:
+    """Write a checkpoint of idle learners, with `info` (anything JSON can hold) in it."""
     before = newest(run)
-    at = run / FOLDER / f"{0 if before is None else int(before.name) + 1:010d}"  # never over the only one there is
-    with runs.whole_folder(at) as growing:
-        save_file({name: on_host(tensor) for name, tensor in learner_tensors(learners).items()}, growing / TENSORS)
-        files = {TENSORS: fingerprint(growing / TENSORS)}
-        runs.write_json(growing / STATE, {"updates": updates, "about": about, "files": files})
-    forget_older(at)
+    number = 0 if before is None else int(before.name) + 1  # never over the only one there is
+    updates = {name: learner.updates for name, learner in learners.items()}
+    tensors = {"learners": learner_tensors(learners)}
+    save(run, number, Checkpoint({"learners": sorted(learners)}, {"updates": updates}, dict(tensors), info=info))
 
 
-def learner_tensors(learners: Mapping[str, Checkpointable]) -> dict[str, torch.Tensor]:
+def learner_tensors(learners: Mapping[str, Checkpointable]) -> dict[str, Tensor]:
     """Every tensor that training changes, and the states of the random generators."""
-    found: dict[str, torch.Tensor] = {}
+    found: dict[str, Tensor] = {}
     for name, learner in learners.items():
         found |= {f"{name}.{key}": tensor for key, tensor in learner.state().items()}
-        drawn = [generator.get_state() for generator in learner.generators()]
-        found |= {f"{name}{GENERATOR}{number}": state for number, state in enumerate(drawn)}
+        states = [generator.get_state() for generator in learner.generators()]
+        found |= {f"{name}{GENERATOR}{number}": state for number, state in enumerate(states)}
     return found
 
 
 def restore_learners(run: Path, learners: Mapping[str, Checkpointable]) -> dict[str, Any] | None:
-    """Restore learners from the newest checkpoint; returns its `about`, or None if there is no checkpoint."""
-    at = newest(run)
-    if at is None:
+    """Restore learners from the newest checkpoint; returns its `info`, or None if there is no checkpoint."""
+    path = newest(run)
+    if path is None:
         return None
-    state, saved = read(at, ("updates",)), load_file(at / TENSORS)
+    checkpoint = load(path, {"learners": sorted(learners)})
+    saved = checkpoint.tensors["learners"]
     for name, tensor in learner_tensors(learners).items():
         if name not in saved or (saved[name].shape != tensor.shape and GENERATOR not in name):
-            raise ValueError(f"{at / TENSORS}: lacks {name} as these settings have it; it is of another run")
+            raise ValueError(f"{path}: has no {name} of the shape {tuple(tensor.shape)}; it belongs to other settings")
     for name, learner in learners.items():
-        learner.updates = int(state["updates"][name])
+        learner.updates = int(checkpoint.counters["updates"][name])
         for key, tensor in learner.state().items():
             tensor.copy_(saved[f"{name}.{key}"])
         for number, generator in enumerate(learner.generators()):
-            draw_on(generator, saved[f"{name}{GENERATOR}{number}"])
-    about: dict[str, Any] = state["about"]
-    return about
+            restore_generator(generator, saved[f"{name}{GENERATOR}{number}"])
+    return checkpoint.info

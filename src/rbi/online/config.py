@@ -1,19 +1,25 @@
-"""All settings of a training run, in parts, and the presets."""
+"""Settings of a training run, in parts, and the presets: `paper`, `fast` and `small`."""
 
-import math
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from rbi.envs.types import EnvConfig
-from rbi.networks import MAX_HIDDEN_SIZE
-from rbi.online.rbi import ActorConfig, LearnerConfig
+from rbi.config import Checked, Ge, Gt, Interval, check_fields
+from rbi.envs.types import EnvConfig, EnvFactory
+from rbi.networks import MAX_HIDDEN, Norm
 from rbi.replay import ReplayConfig
 from rbi.returns import ReturnConfig
+from rbi.rules.types import parse_rule
 
 Algorithm = Literal["rbi", "apex"]
 Preset = Literal["paper", "fast", "small"]
-GROUPS = 2  # while one group of environments moves, the other's actions are computed
+AdvantageBaseline = Literal["pi", "mean"]
 
+GROUPS = 2
+"""While one group of environments steps, the other group's actions are computed."""
+PAPER_MAX_FRAMES = 50_000
+"""The paper's limit of an Atari episode in training; evaluation uses 108,000."""
 PAPER_GAMES = (
     "Asterix",
     "Berzerk",
@@ -31,56 +37,111 @@ PAPER_GAMES = (
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """How actors and learner keep step: counted, never an accident of speed."""
+class ActorConfig:
+    """How actors choose actions."""
 
-    updates: int = 3_125_000
-    """Updates of the networks in all."""
-    num_envs: int = 256
-    """Environments side by side, in two groups that take turns."""
-    states_per_update: float = 256.0
-    """New states for each update."""
-    publish_interval: int = 100
-    """The learner publishes its weights every so many updates."""
-    refresh_interval: int = 1000
-    """A player takes the newest published weights every so many of its steps."""
-    learning_starts: int = 50_000
-    """Learning starts when so many states are there."""
-    random_policy_updates: int = 2500
-    """Players act at random until so many updates are done."""
-    hidden_size: int = 512
-    """Size of the networks' hidden layers."""
-    norm: Literal["none", "layer"] = "none"
-    """What the networks' layers are normalised by before relu: nothing, or layer norm, each position by itself."""
-    precision: Literal["auto", "float32"] = "auto"
-    """What networks compute in: bfloat16 where the hardware multiplies it fast, or float32 (TF32 on a GPU)."""
-    env_threads: int = 0
-    """Emulator threads of each group; 0: the groups share the cores."""
+    rule: str = "reroute(0.1,2)"
+    """The policy-improvement rule that is applied in every state; `rbi rules` lists them."""
+    c_greedy: Annotated[float, Interval(ge=0, le=1)] = 0.1
+    """Weight of the greedy policy that is mixed in after the rule, so that actions near probability 0 can return."""
+    improve_in: Literal["actor", "learner"] = "actor"
+    """Where the rule is applied: in the actor (as in the paper) or in the learner's targets."""
+    epsilon_base: Annotated[float, Interval(ge=0, le=1)] = 0.4
+    """Exploration of environment i of N: epsilon = base^(1 + exponent i / (N - 1)), as in Ape-X."""
+    epsilon_exponent: Annotated[float, Ge(0)] = 7.0
+    """Exponent of the exploration schedule over environments; 0 gives all of them the base."""
+    priority_baseline: Literal["q", "v"] = "q"
+    """What the n-step return is compared with for the initial priority: Q(s, a), or V(s) as in the paper's Algorithm."""
+    clip_rewards: bool = True
+    """Clip rewards to [-1, 1] for learning; scores are never clipped."""
 
     def __post_init__(self) -> None:
-        for name in ("updates", "num_envs", "publish_interval", "refresh_interval", "learning_starts", "hidden_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
+        check_fields(self)
+        parse_rule(self.rule)
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """How the networks are trained."""
+
+    batch_size: Annotated[int, Ge(1)] = 128
+    """States in a batch."""
+    learning_rate: Annotated[float, Interval(gt=0, lt=1)] = 0.00025 / 4
+    """Adam's learning rate, for both networks."""
+    final_lr_fraction: Annotated[float, Interval(ge=0, le=1)] = 1.0
+    """Learning rate at the end of the run as a fraction of the initial one, decayed linearly; 1 keeps it constant."""
+    adam_epsilon: Annotated[float, Interval(gt=0, lt=1)] = 1.5e-4
+    """Adam's epsilon."""
+    target_update_interval: Annotated[int, Ge(1)] = 2500
+    """Updates between copies of the Q-network to the target network."""
+    updates_per_sample: Annotated[int, Ge(1)] = 1
+    """Batches that are sampled at once, from the same priorities; all update intervals must be multiples of it."""
+    q_loss: Literal["huber", "squared"] = "huber"
+    """Loss of the Q-network."""
+    policy_weighting: bool = True
+    """Weight the policy loss by w^pi, the advantage variance."""
+    policy_weight_exponent: Annotated[float, Ge(0)] = 0.5
+    """The exponent alpha of w^pi."""
+    advantage_baseline: AdvantageBaseline = "pi"
+    """What the dueling head subtracts from advantages: their mean under the policy, so that V is its value, or their
+    plain mean. Ape-X always uses the plain mean."""
+    double_q: bool = True
+    """Ape-X: double Q-learning, where the online network chooses the action that the target network evaluates."""
+    augmentation: Annotated[int, Interval(ge=0, le=16)] = 0
+    """Random-shift augmentation of images, in pixels (0 disables)."""
+    bootstrap_policy: Literal["stored", "net"] = "stored"
+    """The policy in V at s_(i+n): the one that the actor stored there, or the pi-net's."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.target_update_interval % self.updates_per_sample:
+            raise ValueError(
+                f"target_update_interval = {self.target_update_interval}: not a multiple of "
+                f"updates_per_sample = {self.updates_per_sample}"
+            )
+
+
+@dataclass(frozen=True)
+class Schedule(Checked):
+    """Length of the run, number of environments, and how actors and learner keep step. Everything is counted in updates
+    and states, never in seconds, so a run does not depend on the machine's speed."""
+
+    updates: Annotated[int, Ge(1)] = 3_125_000
+    """Updates of the networks in total."""
+    num_envs: Annotated[int, Ge(2)] = 256
+    """Parallel environments, in two groups that take turns."""
+    states_per_update: Annotated[float, Gt(0)] = 256.0
+    """New states per update."""
+    publish_interval: Annotated[int, Ge(1)] = 100
+    """Updates between two publications of the learner's weights."""
+    refresh_interval: Annotated[int, Ge(1)] = 1000
+    """Environment steps after which an actor loads the newest published weights."""
+    learning_starts: Annotated[int, Ge(1)] = 50_000
+    """States in the replay before the first update."""
+    random_policy_updates: Annotated[int, Ge(0)] = 2500
+    """Updates during which actors follow the uniform policy."""
+    hidden_size: Annotated[int, Interval(ge=1, le=MAX_HIDDEN)] = 512
+    """Units of the networks' hidden layers."""
+    norm: Norm = "none"
+    """Normalisation before each ReLU of the networks."""
+    precision: Literal["auto", "float32"] = "auto"
+    """What networks compute in: bfloat16 where the hardware multiplies it fast, or float32 (TF32 on a GPU)."""
+    env_threads: Annotated[int, Ge(0)] = 0
+    """Emulator threads of each group; 0 shares the cores among the groups."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
         if self.num_envs % GROUPS:
             raise ValueError(f"num_envs = {self.num_envs}: must be even, since two groups take turns")
-        if not 0 < self.states_per_update < math.inf:
-            raise ValueError(f"states_per_update = {self.states_per_update}: must be positive")
-        for name in ("random_policy_updates", "env_threads"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} = {getattr(self, name)}: must be at least 0")
-        if self.hidden_size > MAX_HIDDEN_SIZE:
-            raise ValueError(f"hidden_size = {self.hidden_size}: must be at most {MAX_HIDDEN_SIZE:,}")
-        if self.norm not in ("none", "layer"):
-            raise ValueError(f"norm = {self.norm!r}: must be one of none, layer")
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A training run, whole."""
+    """All settings of a training run. `TrainConfig.preset` starts from a preset."""
 
     env: EnvConfig
     algo: Algorithm = "rbi"
-    """rbi: both networks and the improvement step; apex: the same with a greedy policy and double Q-learning."""
+    """rbi: the paper's algorithm; apex: its baseline, a greedy policy with double Q-learning."""
     actor: ActorConfig = field(default_factory=ActorConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
@@ -88,39 +149,73 @@ class TrainConfig:
     schedule: Schedule = field(default_factory=Schedule)
 
     def __post_init__(self) -> None:
-        round_ = self.learner.updates_per_sample
+        check_fields(self)
+        per_sample = self.learner.updates_per_sample
         for name, value in (
             ("updates", self.schedule.updates),
             ("publish_interval", self.schedule.publish_interval),
             ("release_interval", self.replay.release_interval),
             ("random_policy_updates", self.schedule.random_policy_updates),
         ):
-            if value % round_:
-                raise ValueError(f"{name} = {value}: not a multiple of updates_per_sample = {round_}")
+            if value % per_sample:
+                raise ValueError(f"{name} = {value}: not a multiple of updates_per_sample = {per_sample}")
         if self.schedule.learning_starts > self.replay.capacity // 2 and self.schedule.learning_starts > 1:
             raise ValueError(
-                f"learning_starts = {self.schedule.learning_starts}: learning would wait for more than half of the replay's "
+                f"learning_starts = {self.schedule.learning_starts}: is more than half of the replay's capacity of "
                 f"{self.replay.capacity} states; give a smaller --schedule.learning-starts or a larger --replay.capacity"
             )
-        drawn = self.learner.batch_size * round_
-        if drawn > self.replay.capacity:
+        sampled = self.learner.batch_size * per_sample
+        if sampled > self.replay.capacity:
             raise ValueError(
-                f"batch_size = {self.learner.batch_size}: {drawn:,} states a round, and the replay holds fewer"
+                f"batch_size = {self.learner.batch_size}: {sampled:,} states are sampled at once, more than the "
+                "replay's capacity"
             )
-        unseen = self.replay.release_interval * self.schedule.states_per_update
-        if unseen > self.replay.capacity:
+        held_back = self.replay.release_interval * self.schedule.states_per_update
+        if held_back > self.replay.capacity:
             raise ValueError(
-                f"release_interval = {self.replay.release_interval}: {unseen:,.0f} new states would come between two "
-                f"reveals and write over all {self.replay.capacity:,} of the replay"
+                f"release_interval = {self.replay.release_interval}: {held_back:,.0f} new states would come between "
+                f"two releases and overwrite all {self.replay.capacity:,} of the replay"
             )
 
-    @property
-    def learns_policy(self) -> bool:
-        return self.algo == "rbi"
+    @classmethod
+    def preset(
+        cls, env: str | EnvFactory | EnvConfig, algo: Algorithm = "rbi", preset: Preset | None = None, **changes: Any
+    ) -> "TrainConfig":
+        """The settings of a preset, by default the one that suits the environment; `changes` as in `changed`.
 
+        >>> TrainConfig.preset("CartPole-v1", updates=400, batch_size=32).schedule.updates
+        400
+        """
+        config = EnvConfig.of(env, max_frames=PAPER_MAX_FRAMES)
+        return cls(config, algo, **PRESETS[preset or default_preset(config)]).changed(**changes)
+
+    def changed(self, **changes: Any) -> "TrainConfig":
+        """A copy with other settings: whole parts (`learner=LearnerConfig(...)`), parts as mappings
+        (`learner={"batch_size": 32}`), or single settings by their own name (`batch_size=32`)."""
+        parts = {part.name: getattr(self, part.name) for part in dataclasses.fields(self)}
+        homes = {setting.name: part for part in PARTS for setting in dataclasses.fields(parts[part])}
+        within: dict[str, dict[str, Any]] = {}
+        for name, value in changes.items():
+            if name in parts and not isinstance(value, Mapping):
+                parts[name] = value
+            elif name in parts:
+                within.setdefault(name, {}).update(value)
+            elif name in homes:
+                within.setdefault(homes[name], {})[name] = value
+            else:
+                raise ValueError(f"{name}: is not a setting of training; there are {', '.join((*parts, *homes))}")
+        for part, settings in within.items():
+            names = [setting.name for setting in dataclasses.fields(parts[part])]
+            if unknown := [name for name in settings if name not in names]:
+                raise ValueError(f"{part}.{unknown[0]}: is not a setting; there are {', '.join(names)}")
+            parts[part] = dataclasses.replace(parts[part], **settings)
+        return TrainConfig(**parts)
+
+
+PARTS = ("actor", "learner", "replay", "returns", "schedule")
 
 PRESETS: dict[Preset, dict[str, Any]] = {
-    # every number of the paper and, where it gives none, of docs/decisions/007
+    # the paper's numbers and, where it gives none, those of docs/decisions/007
     "paper": {
         "actor": ActorConfig(),
         "learner": LearnerConfig(),
@@ -128,8 +223,8 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         "returns": ReturnConfig(),
         "schedule": Schedule(),
     },
-    # one GPU and minutes: ten batches share a look at the priorities, weights travel at once, and networks learn to see
-    # before they learn games by heart (docs/decisions/007)
+    # one GPU and minutes: ten batches per sample, weights published at once, normalisation and augmentation against
+    # overfitting (docs/decisions/007)
     "fast": {
         "actor": ActorConfig(),
         "learner": LearnerConfig(
@@ -154,7 +249,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
             random_policy_updates=0,
         ),
     },
-    # a processor and minutes: light environments and small networks
+    # a CPU and minutes: light environments and small networks
     "small": {
         "actor": ActorConfig(),
         "learner": LearnerConfig(learning_rate=0.002, updates_per_sample=4, target_update_interval=20),
@@ -172,10 +267,8 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         ),
     },
 }
-PAPER_FRAMES = 50_000  # an episode's cap in training; 108,000 in evaluation
 
 
-def plan(preset: Preset, env: str, algo: Algorithm, **changes: Any) -> TrainConfig:
-    """The preset's plan for an environment; `changes` are whole parts."""
-    whole = TrainConfig(env=EnvConfig(env, max_frames=PAPER_FRAMES), algo=algo, **PRESETS[preset])
-    return replace(whole, **changes)
+def default_preset(env: EnvConfig) -> Preset:
+    """`fast` for Atari games, `small` for anything else; never the paper's 3,125,000 updates."""
+    return "fast" if env.is_atari else "small"

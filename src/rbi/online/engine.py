@@ -1,454 +1,442 @@
-"""What a training run looks like from outside, whatever engine runs it."""
+"""Training on one machine: two groups of environments take turns, and the learner works while they step.
 
-from collections.abc import Iterator, Mapping, Sequence
+    recv(A)  act(A)  send(A)  store, learn | recv(B)  act(B)  send(B)  store, learn | recv(A) ...
+             group B steps                            group A steps
+
+`LocalEngine.run` is the loop. Actors, learner and replay are called through a backend: `CPUBackend` makes plain calls in
+order, so that a run repeats to the last bit; `CUDABackend` replays them as CUDA graphs on two streams. Other engines
+(`rbi.online.ray`) use the same actors, learners and replay behind the same interface, `Engine`.
+"""
+
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rbi import envs
-from rbi.checkpoint import draw_on
+from rbi.checkpoint import Checkpoint, restore_generator
 from rbi.envs.types import TimeStep, VectorEnv
 from rbi.evaluation.rollouts import EpisodeStatistics, RecentScores
-from rbi.gpu.streams import capture, warmed
-from rbi.networks import NetworkConfig, Networks, make_networks
+from rbi.gpu.streams import capture, capture_graph
+from rbi.networks import NetworkConfig, Networks, TrunkFactory, make_networks
 from rbi.observations import ObservationSpec
+from rbi.online.apex import ApexActor, ApexLearner, GreedyChoice
 from rbi.online.config import GROUPS, TrainConfig
-from rbi.online.rbi import Actor, Choice, Learner, ladders
-from rbi.optim import attach, computing_dtype
+from rbi.online.rbi import Choice, RBIActor, RBILearner
+from rbi.optim import attach, compute_dtype
 from rbi.policy import Policy
 from rbi.replay import Replay, Transition
-from rbi.returns import exploration_ladder
+from rbi.returns import exploration_epsilons
 from rbi.rules.types import Behavior, Greedy, parse_rule
 
+Actor = RBIActor | ApexActor
+Learner = RBILearner | ApexLearner
 
-class Counted(Protocol):
-    """A learner, to those who only count."""
-
-    updates: int
-
-
-class Kept(Protocol):
-    """A replay, to those who only save it."""
-
-    def state(self) -> Mapping[str, torch.Tensor]: ...
+MAX_ENV_SEED = 2**31 - 2**20  # emulators take 31 bits, and each environment has its own seed
+LOW_EPSILON = 0.05  # the scores of environments that explore no more than this show what the policy can do
 
 
 class Engine(Protocol):
-    """A training run: `ticks` runs it; to be saved are `tensors`, `counters`, replay and worlds."""
+    """A training run, whatever runs it. `run` trains; `checkpoint` and `restore` continue it in another process."""
 
     @property
-    def plan(self) -> TrainConfig: ...
+    def config(self) -> TrainConfig: ...
     @property
     def obs_spec(self) -> ObservationSpec: ...
     @property
     def device(self) -> torch.device: ...
     @property
-    def learner(self) -> Counted: ...
+    def updates(self) -> int:
+        """Updates of the networks so far."""
     @property
-    def replay(self) -> Kept: ...
+    def states(self) -> int:
+        """Environment steps so far."""
     @property
-    def worlds(self) -> Sequence[VectorEnv]: ...
+    def learning_started(self) -> bool:
+        """Whether the replay is full enough to learn from."""
     @property
-    def recent(self) -> RecentScores: ...
-    @property
-    def states(self) -> int: ...
-    @property
-    def started(self) -> bool: ...
+    def recent_scores(self) -> RecentScores: ...
 
-    def ticks(self) -> Iterator[None]:
-        """Train to the end, a little each time."""
+    def run(self) -> Iterator[None]:
+        """Train to the end; yields often, so that the caller can log, save and stop."""
 
     def metrics(self) -> dict[str, Any]:
-        """What there is to say since the last call."""
+        """Metrics since the last call."""
 
     def policy(self) -> Policy:
-        """What has been learned, as a policy of its own on the CPU."""
+        """The current policy, as an independent copy on the CPU: with the rule, without exploration."""
 
     def summary(self) -> dict[str, Any]:
-        """What the result says of the engine itself."""
+        """What result.json reports about the engine itself."""
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """All tensors of the run but the replay's."""
+    def checkpoint(self, *, with_replay: bool) -> Checkpoint:
+        """Everything that training changes."""
 
-    def counters(self) -> dict[str, Any]:
-        """All numbers of the run."""
-
-    def restore(
-        self,
-        counters: dict[str, Any],
-        tensors: dict[str, torch.Tensor],
-        replay: dict[str, torch.Tensor] | None,
-        worlds: list[bytes] | None,
-    ) -> None:
-        """Go on from a saved run, before the first tick."""
-
-
-# ---- from rbi.engines.plain: Actors, learner and replay called one after the other: the local engine on a processor.
-
-
-class PlainCalls:
-    """Plain calls in order, so that a run is the same to the last bit each time."""
-
-    def __init__(self, actors: list[Actor], learner: Learner, replay: Replay, published: torch.Tensor) -> None:
-        self.actors, self.learner, self.replay, self.published = actors, learner, replay, published
-        self.moments: list[Transition | None] = [None] * len(actors)
-
-    def act(self, group: int, seen: TimeStep) -> np.ndarray[Any, Any]:
-        """Actions for what a group sees."""
-        given = (torch.from_numpy(np.ascontiguousarray(array)) for array in seen)
-        moment = self.actors[group].act(*given)
-        self.moments[group] = moment
-        return moment.action.numpy()
-
-    def store(self, group: int) -> None:
-        """Put what the group saw and did last into the replay."""
-        moment = self.moments[group]
-        assert moment is not None
-        self.replay.add(group, moment)
-
-    def learn(self) -> None:
-        """One round of updates."""
-        self.learner.round(self.replay)
-
-    def passed(self) -> None:
-        self.learner.passed()
-
-    def publish(self) -> None:
-        self.published.copy_(self.learner.vector)
-
-    def refresh(self, group: int) -> None:
-        self.actors[group].load(self.published)
-
-    def act_uniformly(self, uniform: bool) -> None:
-        for actor in self.actors:
-            actor.uniform.fill_(uniform)
-
-    def reveal(self) -> None:
-        self.replay.release()
-
-    def settle(self) -> None:
-        """Wait until everything that was asked for is done."""
-
-
-# ---- from rbi.engines.graphed: Actors, learner and replay as CUDA graphs on two streams: the local engine on a GPU.
-#
-#     actor's stream     upload frames, choose, download actions, note     high priority: it never queues behind updates
-#     learner's stream   store, learn, learn, ..., publish                 all access to the replay, so nothing races
-#
-# The host waits for nothing but the actions. An actor's buffers are written again only when the learner's stream has
-# stored what they held, which also keeps the actors from running ahead of the learner by more than one step each.
-
-
-class GraphedCalls:
-    """The same calls as `PlainCalls`, captured once and replayed."""
-
-    def __init__(self, actors: list[Actor], learner: Learner, replay: Replay, published: Tensor) -> None:
-        self.actors, self.learner, self.replay, self.published = actors, learner, replay, published
-        self.device = learner.device
-        self.acting = torch.cuda.Stream(self.device, priority=-1)
-        self.learning = torch.cuda.Stream(self.device)
-        self.publishing = torch.cuda.Event()
-        self.groups = [GraphedActor(actor, self.acting) for actor in actors]
-        self.stores = [
-            capture(lambda g=g, group=group: replay.add(g, group.moment), self.learning, [])  # type: ignore[misc]
-            for g, group in enumerate(self.groups)
-        ]
-        keep = [*learner.state().values(), learner.computing, replay.priority, replay.mass]
-        self.round = warmed(lambda: learner.round(replay), self.learning, [learner.generator], keep)
-        torch.cuda.synchronize(self.device)
-
-    def act(self, group: int, seen: TimeStep) -> np.ndarray[Any, Any]:
-        return self.groups[group].act(seen)
-
-    def store(self, group: int) -> None:
-        actor = self.groups[group]
-        self.learning.wait_event(actor.acted)
-        with torch.cuda.stream(self.learning):
-            self.stores[group].replay()
-            actor.stored.record()
-
-    def learn(self) -> None:
-        with torch.cuda.stream(self.learning):
-            self.round.replay()
-
-    def passed(self) -> None:
-        with torch.cuda.stream(self.learning):
-            self.learner.passed()
-
-    def publish(self) -> None:
-        with torch.cuda.stream(self.learning):
-            self.learning.wait_stream(self.acting)  # a refresh may still be reading
-            self.published.copy_(self.learner.vector)
-            self.publishing.record()
-
-    def refresh(self, group: int) -> None:
-        self.acting.wait_event(self.publishing)
-        with torch.cuda.stream(self.acting):
-            self.actors[group].load(self.published)
-
-    def act_uniformly(self, uniform: bool) -> None:
-        with torch.cuda.stream(self.acting):
-            for actor in self.actors:
-                actor.uniform.fill_(uniform)
-
-    def reveal(self) -> None:
-        with torch.cuda.stream(self.learning):
-            self.replay.release()
-
-    def settle(self) -> None:
-        torch.cuda.synchronize(self.device)
-
-
-class GraphedActor:
-    """An actor's step as two graphs, between pinned buffers: what players wait for, and what can be noted after."""
-
-    def __init__(self, actor: Actor, stream: torch.cuda.Stream) -> None:
-        self.actor, self.stream = actor, stream  # graphs write to an actor's memory, so it must not go
-        players = len(actor.epsilon)
-        seen = (
-            torch.zeros((players, *actor.obs_spec.shape), dtype=actor.stack.dtype),
-            torch.zeros(players, dtype=torch.bool),
-            torch.zeros(players, dtype=torch.float32),
-            torch.zeros(players, dtype=torch.uint8),
-        )
-        self.host = [buffer.pin_memory() for buffer in seen]
-        self.given = [buffer.to(actor.device) for buffer in seen]
-        self.actions = torch.zeros(players, dtype=torch.int64).pin_memory()
-        self.chosen, self.acted, self.stored = (torch.cuda.Event() for _ in range(3))
-        self.choice: Choice
-        self.moment: Transition
-
-        def choose() -> None:
-            self.choice = actor.choose(*self.given[:2])
-
-        def note() -> None:
-            self.moment = actor.note(self.choice, *self.given)
-
-        keep = list(actor.state().values())
-        self.choosing = warmed(choose, stream, [actor.generator], keep)
-        for part in self.choice:
-            part.zero_()  # nothing has been computed into it yet, and trial runs read it
-        self.noting = warmed(note, stream, [], keep)
-
-    def act(self, seen: TimeStep) -> np.ndarray[Any, Any]:
-        for buffer, array in zip(self.host, seen, strict=True):
-            np.copyto(buffer.numpy(), array)
-        self.stream.wait_event(self.stored)
-        with torch.cuda.stream(self.stream):
-            for buffer, given in zip(self.host, self.given, strict=True):
-                given.copy_(buffer, non_blocking=True)
-            self.choosing.replay()
-            self.actions.copy_(self.choice.action, non_blocking=True)
-            self.chosen.record()
-            self.noting.replay()
-            self.acted.record()
-        self.chosen.synchronize()
-        return self.actions.numpy()
-
-
-# ---- from rbi.engines.local: One machine: two groups of environments take turns, and the learner works while they move.
-#
-#     recv(A)  act(A)  send(A)  store, learn | recv(B)  act(B)  send(B)  store, learn | recv(A) ...
-#              environments of B move              environments of A move
-#
-# Actors, learner and replay are the same objects that other engines use. On a GPU they are replayed as CUDA graphs;
-# on a processor they are plain calls, and a run is the same to the last bit each time.
-
-MOST_SEED = 2**31 - 2**20  # the emulator takes 31 bits, one seed a player
-CAREFUL = 0.05  # a player that explores no more than this shows what the policy can do
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint; called before `run`."""
 
 
 class LocalEngine:
-    """A training run on this machine. `ticks` runs it; to be saved are `tensors`, `counters`, replay and worlds."""
+    """A training run on this machine."""
 
-    def __init__(self, plan: TrainConfig, seed: int, device: torch.device, worlds: list[envs.VectorEnv]) -> None:
-        self.plan, self.device, self.worlds = plan, device, worlds
-        first = worlds[0]
-        self.obs_spec = ObservationSpec(first.obs_shape, first.frame_stack, first.num_actions)
-        dtype = computing_dtype(device, plan.schedule.precision)
+    def __init__(
+        self,
+        config: TrainConfig,
+        seed: int,
+        device: torch.device,
+        envs: Sequence[VectorEnv],
+        trunk: TrunkFactory | None = None,
+    ) -> None:
+        """`envs`: one vector of environments for each of the two groups; `trunk` makes a custom trunk of the networks."""
+        self.config, self.device, self.envs, self.trunk = config, device, envs, trunk
+        self.obs_spec = ObservationSpec(envs[0].obs_shape, envs[0].frame_stack, envs[0].num_actions)
         if device.type == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32, where float32 is computed in at all
-        schedule, acting = plan.schedule, plan.actor
-        seeds = seeds_of(seed)
+        seeds = run_seeds(seed)
         generators = [torch.Generator(device).manual_seed(s) for s in (*seeds.actors, seeds.learner)]
         self.env_seed = seeds.env
-
-        def networks() -> Networks:
-            return drawn_for(plan, self.obs_spec, seeds.weights)
-
-        ladder = exploration_ladder(schedule.num_envs, acting.epsilon_base, acting.epsilon_exponent)
-        self.epsilon = ladders(ladder, GROUPS)
+        schedule, actor = config.schedule, config.actor
+        epsilons = exploration_epsilons(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
+        self.epsilons = split_epsilons(epsilons, GROUPS)
         self.actors = [
-            Actor(acting, networks(), epsilon, plan.returns, generator, dtype, plan.learner.advantage_baseline)
-            for epsilon, generator in zip(self.epsilon, generators, strict=False)
+            make_actor(config, self.init_networks(seeds.weights), epsilon, generator)
+            for epsilon, generator in zip(self.epsilons, generators, strict=False)
         ]
-        self.learner = Learner(plan.learner, acting, networks(), generators[-1], dtype, schedule.updates)
+        self.learner = make_learner(config, self.init_networks(seeds.weights), generators[-1])
         self.published = self.learner.vector.clone()
-        self.replay = Replay(plan.replay, self.obs_spec, schedule.num_envs, GROUPS, plan.returns, device)
-        self.scores = [EpisodeStatistics(schedule.num_envs // GROUPS) for _ in range(GROUPS)]
-        self.recent = RecentScores(int((ladder <= CAREFUL).sum()))
-        self.tick, self.states, self.owed, self.started = 0, 0, 0.0, False
-        self.refill = schedule.learning_starts
-        self.calls: PlainCalls | GraphedCalls | None = None
+        self.replay = Replay(config.replay, self.obs_spec, schedule.num_envs, GROUPS, config.returns, device)
+        self.episodes = [EpisodeStatistics(schedule.num_envs // GROUPS) for _ in range(GROUPS)]
+        self.recent_scores = RecentScores(int((epsilons <= LOW_EPSILON).sum()))
+        self.steps, self.states, self.updates_due, self.learning_started = 0, 0, 0.0, False
+        self.states_before_learning = schedule.learning_starts
+        self.backend: CPUBackend | CUDABackend | None = None
 
-    def ticks(self) -> Iterator[None]:
-        """Train to the end: one step of one group each time, and the updates that it pays for."""
-        calls = self.ready()
-        seen = self.opening()
-        while self.learner.updates < self.plan.schedule.updates:
-            group = self.tick % GROUPS
-            now = seen.pop(group, None) or self.worlds[group].recv()
-            if self.tick // GROUPS % self.plan.schedule.refresh_interval == 0:
-                calls.refresh(group)
-            self.worlds[group].send(calls.act(group, now))
-            self.watch(group, now)  # all that players need not wait for comes after
-            calls.store(group)
-            self.tick += 1
-            self.states += len(now.is_first)
-            self.learn(calls)
+    def init_networks(self, seed: int) -> Networks:
+        return init_networks(self.config, self.obs_spec, seed, self.trunk)
+
+    @property
+    def updates(self) -> int:
+        return self.learner.updates
+
+    def run(self) -> Iterator[None]:
+        """Train to the end: one step of one group at a time, and the updates that are due after it."""
+        schedule = self.config.schedule
+        backend = self.start_backend()
+        first_steps = self.reset_envs()
+        while self.updates < schedule.updates:
+            group = self.steps % GROUPS
+            step = first_steps.pop(group, None) or self.envs[group].recv()
+            if self.steps // GROUPS % schedule.refresh_interval == 0:
+                backend.refresh(group)
+            self.envs[group].send(backend.act(group, step))
+            self.record_episodes(group, step)  # from here on, the environments step in the background
+            backend.store(group)
+            self.steps += 1
+            self.states += len(step.is_first)
+            self.learn(backend)
             yield
 
-    def ready(self) -> PlainCalls | GraphedCalls:
-        """How actors and learner are called on this device."""
-        if self.calls is None:
-            kind = GraphedCalls if self.device.type == "cuda" else PlainCalls
-            self.calls = kind(self.actors, self.learner, self.replay, self.published)
-        uniform = self.learner.updates < self.plan.schedule.random_policy_updates
-        self.calls.act_uniformly(uniform)
-        return self.calls
-
-    def opening(self) -> dict[int, envs.TimeStep]:
-        """First frames of new episodes, where no restored environment is in the middle of a step."""
-        if self.tick and all(world.pending for world in self.worlds):
-            return {}
-        each, start = self.plan.schedule.num_envs // GROUPS, (self.env_seed + self.tick) % MOST_SEED
-        return {group: world.reset(start + group * each) for group, world in enumerate(self.worlds)}
-
-    def watch(self, group: int, seen: envs.TimeStep) -> None:
-        if not np.isfinite(seen.reward).all() or not (self.obs_spec.is_image or np.isfinite(seen.obs).all()):
-            raise ValueError(f"--env {self.plan.env.id}: gave a reward or an observation that is not a finite number")
-        for episode in self.scores[group].update(seen):
-            self.recent.add(episode, low_epsilon=bool(self.epsilon[group][episode.env_index] <= CAREFUL))
-
-    def learn(self, calls: PlainCalls | GraphedCalls) -> None:
-        """The updates that the new states pay for."""
-        schedule, round_, reveals = (
-            self.plan.schedule,
-            self.plan.learner.updates_per_sample,
-            self.plan.replay.release_interval,
-        )
-        if not self.started:
-            self.started = self.states >= self.refill and self.reveal(calls)
+    def learn(self, backend: "CPUBackend | CUDABackend") -> None:
+        """The updates that are due for the new states, with everything that is scheduled by their number."""
+        schedule, replay = self.config.schedule, self.config.replay
+        per_sample = self.config.learner.updates_per_sample
+        if not self.learning_started:
+            self.learning_started = self.states >= self.states_before_learning and self.release(backend)
             return
-        self.owed += self.plan.schedule.num_envs / GROUPS / schedule.states_per_update
-        while self.owed >= round_ and self.learner.updates < schedule.updates and self.started:
-            self.owed -= round_
-            calls.learn()
-            calls.passed()
-            updates = self.learner.updates
-            if updates % schedule.publish_interval == 0:
-                calls.publish()
-            if updates == schedule.random_policy_updates:
-                calls.act_uniformly(False)
-            if reveals and updates % reveals == 0:
-                self.started = self.reveal(calls)
-        if self.plan.replay.store_at_episode_end and not reveals:
-            self.started = self.reveal(calls)
+        self.updates_due += schedule.num_envs / GROUPS / schedule.states_per_update
+        while self.updates_due >= per_sample and self.updates < schedule.updates and self.learning_started:
+            self.updates_due -= per_sample
+            backend.learn()
+            if self.updates % schedule.publish_interval == 0:
+                backend.publish()
+            if self.updates == schedule.random_policy_updates:
+                backend.set_uniform_policy(False)
+            if replay.release_interval and self.updates % replay.release_interval == 0:
+                self.learning_started = self.release(backend)
+        if replay.store_at_episode_end and not replay.release_interval:
+            self.learning_started = self.release(backend)
 
-    def reveal(self, calls: PlainCalls | GraphedCalls) -> bool:
-        """Let the learner see what was held back; whether there is anything to draw now."""
-        calls.reveal()
-        calls.settle()
+    def release(self, backend: "CPUBackend | CUDABackend") -> bool:
+        """Release held-back transitions to the learner; whether there is anything to sample now."""
+        backend.release()
+        backend.synchronize()
         return bool(self.replay.mass.sum() > 0)
 
+    def start_backend(self) -> "CPUBackend | CUDABackend":
+        """The backend of this device; on a GPU the first call captures the CUDA graphs."""
+        if self.backend is None:
+            backend = CUDABackend if self.device.type == "cuda" else CPUBackend
+            self.backend = backend(self.actors, self.learner, self.replay, self.published)
+        self.backend.set_uniform_policy(self.updates < self.config.schedule.random_policy_updates)
+        return self.backend
+
+    def reset_envs(self) -> dict[int, TimeStep]:
+        """The first step of every group; none where restored environments are in the middle of a step."""
+        if self.steps and all(env.pending for env in self.envs):
+            return {}
+        per_group, start = self.config.schedule.num_envs // GROUPS, (self.env_seed + self.steps) % MAX_ENV_SEED
+        return {group: env.reset(start + group * per_group) for group, env in enumerate(self.envs)}
+
+    def record_episodes(self, group: int, step: TimeStep) -> None:
+        """Add the scores of finished episodes."""
+        check_finite(self.config.env.id, self.obs_spec, step)
+        for episode in self.episodes[group].update(step):
+            low_epsilon = bool(self.epsilons[group][episode.env_index] <= LOW_EPSILON)
+            self.recent_scores.add(episode, low_epsilon=low_epsilon)
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished everything."""
+        if self.backend is not None:
+            self.backend.synchronize()
+
     def metrics(self) -> dict[str, Any]:
-        """What there is to say since the last call. Waits for the device."""
-        self.settle()
-        learning = self.learner.metrics()
-        acting = [told for told in (actor.metrics() for actor in self.actors) if told]
+        """Metrics since the last call. Waits for the device."""
+        self.synchronize()
+        of_learner = self.learner.metrics()
+        of_actors = [metrics for metrics in (actor.metrics() for actor in self.actors) if metrics]
         mass = float(self.replay.mass.sum())
-        self.settle()  # sums are zero before anything is added again
+        self.synchronize()  # the sums are zero before anything is added again
+        names = of_actors[0] if of_actors else {}
         return {
-            "updates": self.learner.updates,
+            "updates": self.updates,
             "states": self.states,
-            **self.recent.metrics(),
-            **{name: sum(told[name] for told in acting) / len(acting) for name in (acting[0] if acting else {})},
-            **learning,
-            "priority_mean": mass / max(1, min(self.states, self.plan.replay.capacity)),
+            **self.recent_scores.metrics(),
+            **{name: sum(metrics[name] for metrics in of_actors) / len(of_actors) for name in names},
+            **of_learner,
+            "priority_mean": mass / max(1, min(self.states, self.config.replay.capacity)),
         }
 
     def policy(self) -> Policy:
-        """What has been learned, as a policy of its own on the CPU: with the rule, without exploration."""
-        self.settle()
-        return policy_of(self.plan, self.obs_spec, self.learner.vector.cpu().clone(), self.learner.updates, self.states)
+        """The current policy, as an independent copy on the CPU: with the rule, without exploration."""
+        self.synchronize()
+        vector = self.learner.vector.cpu().clone()
+        return trained_policy(self.config, self.obs_spec, vector, self.updates, self.states, self.trunk)
 
     def summary(self) -> dict[str, Any]:
-        """What the result says of the engine itself: nothing here."""
+        """Nothing: the local engine has nothing to report about itself."""
         return {}
 
-    def settle(self) -> None:
-        if self.calls is not None:
-            self.calls.settle()
+    def generators(self) -> list[torch.Generator]:
+        return [*(actor.generator for actor in self.actors), self.learner.generator]
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """All tensors of the run but the replay's, without a copy; random states among them."""
-        self.settle()
+    def checkpoint(self, *, with_replay: bool) -> Checkpoint:
+        """Everything that training changes, without a copy of tensors; between two steps of `run`."""
+        self.synchronize()
         parts = {"learner": self.learner.state()} | {f"actor{i}": a.state() for i, a in enumerate(self.actors)}
-        named = {f"{part}.{name}": t for part, state in parts.items() for name, t in state.items()}
-        generators = [*(actor.generator for actor in self.actors), self.learner.generator]
-        random = {f"random{i}": generator.get_state() for i, generator in enumerate(generators)}
-        return named | random | {"published": self.published}
+        tensors = {f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.items()}
+        tensors |= {f"random{i}": generator.get_state() for i, generator in enumerate(self.generators())}
+        tensors["published"] = self.published
+        env_states = [env.state() for env in self.envs]
+        return Checkpoint(
+            kind={"env": self.config.env.id, "algo": self.config.algo},
+            counters={
+                "updates": self.updates,
+                "steps": self.steps,
+                "states": self.states,
+                "updates_due": self.updates_due,
+                "learning_started": self.learning_started,
+                "recent_scores": self.recent_scores.state(),
+                "episodes": [{"score": e.score.tolist(), "steps": e.steps.tolist()} for e in self.episodes],
+            },
+            tensors={"tensors": tensors} | ({"replay": self.replay.state()} if with_replay else {}),
+            pickles={"envs": [state for state in env_states if state]} if all(env_states) else {},
+        )
 
-    def counters(self) -> dict[str, Any]:
-        """All numbers of the run."""
-        return {
-            "updates": self.learner.updates,
-            "tick": self.tick,
-            "states": self.states,
-            "owed": self.owed,
-            "started": self.started,
-            "recent": self.recent.state(),
-            "scores": [{"score": s.score.tolist(), "steps": s.steps.tolist()} for s in self.scores],
-        }
-
-    def restore(
-        self,
-        counters: dict[str, Any],
-        tensors: dict[str, torch.Tensor],
-        replay: dict[str, torch.Tensor] | None,
-        worlds: list[bytes] | None,
-    ) -> None:
-        """Go on from a saved run, before the first tick. Without environments' states, players start new episodes."""
-        self.learner.updates, self.tick, self.states = (counters[k] for k in ("updates", "tick", "states"))
-        self.owed, self.started = counters["owed"], counters["started"]
-        self.recent.restore(counters["recent"])
-        for scores, saved in zip(self.scores, counters["scores"], strict=True):
-            scores.score, scores.steps = np.array(saved["score"]), np.array(saved["steps"])
-        self.learner.restore(part_of(tensors, "learner."))
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint. Where it lacks the environments, new episodes start; where it lacks the replay, it
+        is filled again first."""
+        counters, tensors, replay = checkpoint.counters, checkpoint.tensors["tensors"], checkpoint.tensors.get("replay")
+        if "steps" not in counters:
+            raise ValueError("the checkpoint is of --engine ray, not of --engine local")
+        self.learner.updates, self.steps, self.states = (counters[k] for k in ("updates", "steps", "states"))
+        self.updates_due, self.learning_started = counters["updates_due"], counters["learning_started"]
+        self.recent_scores.restore(counters["recent_scores"])
+        for episodes, saved in zip(self.episodes, counters["episodes"], strict=True):
+            episodes.score, episodes.steps = np.array(saved["score"]), np.array(saved["steps"])
+        self.learner.restore(without_prefix(tensors, "learner."))
         for i, actor in enumerate(self.actors):
-            actor.restore(part_of(tensors, f"actor{i}."))
-        for i, generator in enumerate([*(actor.generator for actor in self.actors), self.learner.generator]):
-            draw_on(generator, tensors[f"random{i}"])
+            actor.restore(without_prefix(tensors, f"actor{i}."))
+        for i, generator in enumerate(self.generators()):
+            restore_generator(generator, tensors[f"random{i}"])
         self.published.copy_(tensors["published"])
         if replay is not None:
-            self.replay.load(replay)
+            self.replay.load(dict(replay))
         else:
-            self.started = False  # the replay must fill up again first
-            self.refill = self.states + self.plan.schedule.learning_starts
-        if worlds is not None:
-            for world, state in zip(self.worlds, worlds, strict=True):
-                world.restore(state)
+            self.learning_started = False
+            self.states_before_learning = self.states + self.config.schedule.learning_starts
+        if "envs" in checkpoint.pickles:
+            for env, state in zip(self.envs, checkpoint.pickles["envs"], strict=True):
+                env.restore(state)
             return
         for group, actor in enumerate(self.actors):
-            actor.forget()
+            actor.memory.reset()
             if replay is not None:
                 self.replay.cut(group)
 
 
-class Seeds(NamedTuple):
-    """Where the random numbers of a run come from."""
+class CPUBackend:
+    """Plain calls of actors, learner and replay, in order: a run repeats to the last bit."""
+
+    def __init__(self, actors: list[Actor], learner: Learner, replay: Replay, published: Tensor) -> None:
+        self.actors, self.learner, self.replay, self.published = actors, learner, replay, published
+        self.transitions: list[Transition | None] = [None] * len(actors)
+
+    def act(self, group: int, step: TimeStep) -> np.ndarray[Any, Any]:
+        """Actions for a group's newest observations."""
+        transition = self.actors[group].act(*(torch.from_numpy(np.ascontiguousarray(array)) for array in step))
+        self.transitions[group] = transition
+        return transition.action.numpy()
+
+    def store(self, group: int) -> None:
+        """Add the transitions of the group's last `act` to the replay."""
+        transition = self.transitions[group]
+        assert transition is not None
+        self.replay.add(group, transition)
+
+    def learn(self) -> None:
+        """Sample once and do the updates."""
+        self.learner.learn(self.replay)
+        self.learner.advance()
+
+    def publish(self) -> None:
+        """Publish the learner's weights."""
+        self.published.copy_(self.learner.vector)
+
+    def refresh(self, group: int) -> None:
+        """Load the published weights into a group's actor."""
+        self.actors[group].load(self.published)
+
+    def set_uniform_policy(self, uniform: bool) -> None:
+        """Let all actors follow the uniform policy, or their own."""
+        for actor in self.actors:
+            actor.uniform.fill_(uniform)
+
+    def release(self) -> None:
+        """Release held-back transitions to the learner."""
+        self.replay.release()
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+
+class CUDABackend:
+    """The same calls as CUDA graphs, captured once and replayed, on two streams:
+
+        actor's stream     upload frames, choose, download actions, record     high priority: never queues behind updates
+        learner's stream   store, learn, learn, ..., publish                   all access to the replay, so nothing races
+
+    The host waits for nothing but the actions. An actor's buffers are overwritten only after the learner's stream has
+    stored their contents, which also keeps actors from running ahead of the learner by more than one step each.
+    """
+
+    def __init__(self, actors: list[Actor], learner: Learner, replay: Replay, published: Tensor) -> None:
+        self.actors, self.learner, self.replay, self.published = actors, learner, replay, published
+        self.device = learner.device
+        self.actor_stream = torch.cuda.Stream(self.device, priority=-1)
+        self.learner_stream = torch.cuda.Stream(self.device)
+        self.publishing = torch.cuda.Event()
+        self.captured = [CapturedActor(actor, self.actor_stream) for actor in actors]
+        self.stores = [
+            capture(lambda g=g, actor=actor: replay.add(g, actor.transition), self.learner_stream, [])  # type: ignore[misc]
+            for g, actor in enumerate(self.captured)
+        ]
+        keep = [*learner.state().values(), learner.weights.compute, replay.priority, replay.mass]
+        self.update = capture_graph(lambda: learner.learn(replay), self.learner_stream, [learner.generator], keep)
+        torch.cuda.synchronize(self.device)
+
+    def act(self, group: int, step: TimeStep) -> np.ndarray[Any, Any]:
+        return self.captured[group].act(step)
+
+    def store(self, group: int) -> None:
+        actor = self.captured[group]
+        self.learner_stream.wait_event(actor.recorded)
+        with torch.cuda.stream(self.learner_stream):
+            self.stores[group].replay()
+            actor.stored.record()
+
+    def learn(self) -> None:
+        with torch.cuda.stream(self.learner_stream):
+            self.update.replay()
+            self.learner.advance()
+
+    def publish(self) -> None:
+        with torch.cuda.stream(self.learner_stream):
+            self.learner_stream.wait_stream(self.actor_stream)  # a refresh may still be reading
+            self.published.copy_(self.learner.vector)
+            self.publishing.record()
+
+    def refresh(self, group: int) -> None:
+        self.actor_stream.wait_event(self.publishing)
+        with torch.cuda.stream(self.actor_stream):
+            self.actors[group].load(self.published)
+
+    def set_uniform_policy(self, uniform: bool) -> None:
+        with torch.cuda.stream(self.actor_stream):
+            for actor in self.actors:
+                actor.uniform.fill_(uniform)
+
+    def release(self) -> None:
+        with torch.cuda.stream(self.learner_stream):
+            self.replay.release()
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+
+class CapturedActor:
+    """An actor's step as two CUDA graphs between pinned buffers: the actions, which environments wait for, and the
+    transition for the replay."""
+
+    def __init__(self, actor: Actor, stream: torch.cuda.Stream) -> None:
+        self.actor, self.stream = actor, stream  # the graphs write to the actor's memory, so it must stay alive
+        num_envs = len(actor.epsilon)
+        buffers = (
+            torch.zeros((num_envs, *actor.obs_spec.shape), dtype=actor.obs_spec.dtype),
+            torch.zeros(num_envs, dtype=torch.bool),
+            torch.zeros(num_envs, dtype=torch.float32),
+            torch.zeros(num_envs, dtype=torch.uint8),
+        )
+        self.host = [buffer.pin_memory() for buffer in buffers]
+        self.inputs = [buffer.to(actor.device) for buffer in buffers]
+        self.actions = torch.zeros(num_envs, dtype=torch.int64).pin_memory()
+        self.chosen, self.recorded, self.stored = (torch.cuda.Event() for _ in range(3))
+        self.choice: Choice | GreedyChoice
+        self.transition: Transition
+
+        def choose() -> None:
+            self.choice = actor.choose(*self.inputs[:2])
+
+        def record() -> None:
+            self.transition = actor.record(self.choice, *self.inputs)  # type: ignore[arg-type] # of the same actor
+
+        keep = list(actor.state().values())
+        self.choosing = capture_graph(choose, stream, [actor.generator], keep)
+        for part in self.choice:
+            part.zero_()  # nothing has been computed into it yet, and warm-up runs read it
+        self.recording = capture_graph(record, stream, [], keep)
+
+    def act(self, step: TimeStep) -> np.ndarray[Any, Any]:
+        for buffer, array in zip(self.host, step, strict=True):
+            np.copyto(buffer.numpy(), array)
+        self.stream.wait_event(self.stored)
+        with torch.cuda.stream(self.stream):
+            for buffer, given in zip(self.host, self.inputs, strict=True):
+                given.copy_(buffer, non_blocking=True)
+            self.choosing.replay()
+            self.actions.copy_(self.choice.action, non_blocking=True)
+            self.chosen.record()
+            self.recording.replay()
+            self.recorded.record()
+        self.chosen.synchronize()
+        return self.actions.numpy()
+
+
+# What engines share
+
+
+class RunSeeds(NamedTuple):
+    """The seeds of a run's random streams."""
 
     actors: list[int]
     learner: int
@@ -456,34 +444,73 @@ class Seeds(NamedTuple):
     weights: int
 
 
-def seeds_of(seed: int, *part: int) -> Seeds:
-    """The seeds of a run, or of a part of it that draws by itself."""
+def run_seeds(seed: int, *part: int) -> RunSeeds:
+    """The seeds of a run, or of a part of it with its own random streams."""
     *actors, learner, env, weights = (
         np.random.SeedSequence(seed, spawn_key=part).generate_state(GROUPS + 3, np.uint32).tolist()
     )
-    return Seeds(actors, learner, env >> 1, weights)
+    return RunSeeds(actors, learner, env >> 1, weights)
 
 
-def drawn_for(plan: TrainConfig, obs_spec: ObservationSpec, seed: int) -> Networks:
-    """The networks that a run learns, drawn from a seed."""
-    schedule = plan.schedule
-    config = NetworkConfig(schedule.hidden_size, schedule.norm)
-    return make_networks(obs_spec, config, seed, with_policy=plan.learns_policy)
+def split_epsilons(epsilons: Tensor, groups: int) -> list[Tensor]:
+    """The exploration of each group's environments: every group gets the whole range."""
+    return [epsilons[group::groups] for group in range(groups)]
 
 
-def policy_of(plan: TrainConfig, obs_spec: ObservationSpec, vector: torch.Tensor, updates: int, states: int) -> Policy:
-    """Weights as a policy of its own: with the rule, without exploration."""
-    networks = drawn_for(plan, obs_spec, 0)
+def make_actor(config: TrainConfig, networks: Networks, epsilon: Tensor, generator: torch.Generator) -> Actor:
+    """An actor of the run's algorithm, on the generator's device."""
+    dtype = compute_dtype(generator.device, config.schedule.precision)
+    if config.algo == "apex":
+        return ApexActor(config.actor, config.returns, networks, epsilon, generator, dtype)
+    baseline = config.learner.advantage_baseline
+    return RBIActor(config.actor, config.returns, networks, epsilon, generator, dtype, baseline)
+
+
+def make_learner(config: TrainConfig, networks: Networks, generator: torch.Generator) -> Learner:
+    """The learner of the run's algorithm, on the generator's device."""
+    dtype = compute_dtype(generator.device, config.schedule.precision)
+    if config.algo == "apex":
+        return ApexLearner(config.learner, networks, generator, dtype, config.schedule.updates)
+    return RBILearner(config.learner, config.actor, networks, generator, dtype, config.schedule.updates)
+
+
+def init_networks(
+    config: TrainConfig, obs_spec: ObservationSpec, seed: int, trunk: TrunkFactory | None = None
+) -> Networks:
+    """The networks of a run, initialised from a seed."""
+    network = NetworkConfig(config.schedule.hidden_size, norm=config.schedule.norm)
+    networks = make_networks(obs_spec, network, seed, with_policy=config.algo == "rbi", trunk=trunk)
+    if buffers := [name for name, _ in networks.named_buffers()]:
+        raise ValueError(f"trunk: has a buffer, {buffers[0]}; online training publishes parameters only")
+    return networks
+
+
+def trained_policy(
+    config: TrainConfig,
+    obs_spec: ObservationSpec,
+    vector: Tensor,
+    updates: int,
+    states: int,
+    trunk: TrunkFactory | None = None,
+) -> Policy:
+    """A policy with trained weights: with the rule, without exploration."""
+    networks = init_networks(config, obs_spec, 0, trunk)
     attach(networks, vector)
-    about = {"algo": plan.algo, "updates": updates, "states": states}
-    env = plan.env.id
-    if not plan.learns_policy:
+    about = {"algo": config.algo, "updates": updates, "states": states}
+    env = config.env.id
+    if config.algo == "apex":
         return Policy(networks, Greedy(), env=env, about=about)
-    if plan.actor.improve_in == "learner":
+    if config.actor.improve_in == "learner":
         return Policy(networks, Behavior(), env=env, about=about)
-    return Policy(networks, parse_rule(plan.actor.rule), plan.actor.c_greedy, env=env, about=about)
+    return Policy(networks, parse_rule(config.actor.rule), config.actor.c_greedy, env=env, about=about)
 
 
-def part_of(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """The tensors whose names start so, without that start."""
+def check_finite(env: str, obs_spec: ObservationSpec, step: TimeStep) -> None:
+    """Raise ValueError for rewards or observations that are not finite."""
+    if not np.isfinite(step.reward).all() or not (obs_spec.is_image or np.isfinite(step.obs).all()):
+        raise ValueError(f"--env {env}: gave a reward or an observation that is not a finite number")
+
+
+def without_prefix(tensors: Any, prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names have the prefix, under the rest of their names."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,196 @@
+"""Ape-X, the paper's baseline: a greedy actor and double Q-learning; everything else is as in RBI.
+
+The actor
+
+    Q          <- Q-net(s, .)
+    pi         <- greedy(Q)
+    a          ~  (1 - epsilon) pi + epsilon / |A|
+    delta      <- |n-step return - Q(s, a)|
+
+The learner
+
+    R_i        <- sum_(k<n) gamma^k r_(i+k) + gamma^n Q_target(s_(i+n), argmax_a Q(s_(i+n), a))
+    L_q        <- mean_i w_i huber(R_i - Q(s_i, a_i))
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rbi.losses import q_loss, q_loss_grad
+from rbi.networks import Networks
+from rbi.online.config import ActorConfig, LearnerConfig
+from rbi.online.rbi import (
+    ActorMemory,
+    LearnerWeights,
+    SampledReplay,
+    States,
+    actor_networks,
+    copy_state,
+    explore,
+    preprocess,
+    read_means,
+)
+from rbi.replay import ReplayBatch, Transition
+from rbi.returns import ReturnConfig
+from rbi.rules.linear import greedy
+
+
+class GreedyChoice(NamedTuple):
+    """Actions `[N]`, and what they were drawn from, `[N, A]` each."""
+
+    action: Tensor
+    pi: Tensor
+    """The greedy policy, without exploration."""
+    q: Tensor
+
+
+class ApexActor:
+    """Ape-X's actor for one group of environments, with its own copy of the Q-network."""
+
+    METRICS = ("q_acted",)
+
+    def __init__(
+        self,
+        config: ActorConfig,
+        returns: ReturnConfig,
+        networks: Networks,
+        epsilon: Tensor,
+        generator: torch.Generator,
+        dtype: torch.dtype,
+    ) -> None:
+        """`epsilon`: the exploration of each environment, `[N]`."""
+        self.config = config
+        self.generator, self.device, self.dtype = generator, generator.device, dtype
+        self.obs_spec, self.num_actions = networks.obs_spec, networks.obs_spec.num_actions
+        self.networks, self.vector = actor_networks(networks, self.device, dtype)
+        self.epsilon = epsilon.to(self.device)[:, None]
+        self.memory = ActorMemory(self.obs_spec, returns, len(epsilon), self.device)
+        self.uniform = torch.zeros((), dtype=torch.bool, device=self.device)
+        self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)
+
+    def act(self, obs: Tensor, is_first: Tensor, reward: Tensor, end: Tensor) -> Transition:
+        """Choose actions for new observations; `reward` and `end` belong to the steps that led to them."""
+        return self.record(self.choose(obs, is_first), obs, is_first, reward, end)
+
+    def choose(self, obs: Tensor, is_first: Tensor) -> GreedyChoice:
+        """The actions, which the environments wait for."""
+        state = self.obs_spec.preprocess(self.memory.push_frame(obs, is_first), self.dtype)
+        with torch.no_grad():
+            q, _ = self.networks.q(state)
+            pi = greedy(torch.full_like(q, 1 / self.num_actions), q, check=False)
+            pi = torch.where(self.uniform, 1 / self.num_actions, pi)
+        return GreedyChoice(explore(pi, self.epsilon, self.generator), pi, q)
+
+    def record(self, choice: GreedyChoice, obs: Tensor, is_first: Tensor, reward: Tensor, end: Tensor) -> Transition:
+        """The transition for the replay, which is computed while the environments step."""
+        action, pi, q = choice
+        value = (pi * q).sum(1)
+        self.sums += torch.stack([value.mean(), torch.ones((), device=self.device)])
+        if self.config.clip_rewards:
+            reward = reward.clamp(-1, 1)
+        baseline = value if self.config.priority_baseline == "v" else q.gather(1, action[:, None]).squeeze(1)
+        td_error = self.memory.n_step_td_error(reward, end, value, baseline)
+        return Transition(obs, is_first, reward, end, action, pi, td_error)
+
+    def metrics(self) -> dict[str, float]:
+        """Means since the last call; empty if there was no step. Waits for the device."""
+        return read_means(self.sums, self.METRICS)
+
+    def load(self, vector: Tensor) -> None:
+        """Copy published weights."""
+        self.vector.copy_(vector)
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that acting changes, without a copy; random states are the generator's."""
+        return {"vector": self.vector, "uniform": self.uniform, "sums": self.sums} | self.memory.state()
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        copy_state(self.state(), state)
+
+
+class ApexLearner:
+    """Ape-X's learner: the Q-network, its optimiser and the target network, on one device."""
+
+    METRICS = ("q_loss", "q", "td_error", "importance")
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        networks: Networks,
+        generator: torch.Generator,
+        dtype: torch.dtype,
+        total_updates: int,
+    ) -> None:
+        self.config, self.generator = config, generator
+        self.device, self.dtype, self.obs_spec = generator.device, dtype, networks.obs_spec
+        self.weights = LearnerWeights(config, networks, self.device, dtype, total_updates)
+        self.networks, self.target, self.vector = self.weights.networks, self.weights.target, self.weights.vector
+        self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)
+        self.updates = 0
+
+    def learn(self, replay: SampledReplay) -> None:
+        """Sample `updates_per_sample` batches, take one gradient step on each, and update their priorities."""
+        config = self.config
+        batch = replay.sample(config.batch_size * config.updates_per_sample, self.generator)
+        states = self.states(batch)  # one call for all: the target network does not change in between
+        errors = []
+        for start in range(0, len(batch.row), config.batch_size):
+            last = start + config.batch_size == len(batch.row)
+            part, of_part = batch.part(start, config.batch_size), states.part(start, config.batch_size)
+            errors.append(self.update(part, of_part, log=last))
+        replay.update_priorities(batch.row, batch.lane, torch.cat(errors))
+
+    def states(self, batch: ReplayBatch) -> States:
+        """The network inputs of a batch, and the target network's Q at s_(i+n)."""
+        obs, next_obs = (
+            preprocess(self.obs_spec, frames, self.dtype, self.config.augmentation, self.generator)
+            for frames in (batch.obs, batch.next_obs)
+        )
+        with torch.no_grad():
+            return States(obs, next_obs, self.target(next_obs)[0])
+
+    def update(self, batch: ReplayBatch, states: States, *, log: bool = True) -> Tensor:
+        """One gradient step of the Q-network; returns the TD errors `[B]`."""
+        q, _ = self.networks.q(states.obs)
+        with torch.no_grad():
+            chooser = self.networks.q(states.next_obs)[0] if self.config.double_q else states.predicted
+            next_value = states.predicted.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
+            target = batch.reward + batch.discount * next_value
+            td_error = target - q.gather(1, batch.action[:, None]).squeeze(1)
+            q_grad = q_loss_grad(td_error, batch.action, batch.weight, q.shape[1], self.config.q_loss)
+            if log:
+                self.add_metrics(batch, q, td_error)
+        self.weights.step([q], [q_grad])
+        return td_error
+
+    def add_metrics(self, batch: ReplayBatch, q: Tensor, td_error: Tensor) -> None:
+        """Accumulate the metrics of one update; `metrics` reads them."""
+        self.sums += torch.stack(
+            [
+                q_loss(td_error, self.config.q_loss).mean(),
+                q.mean(),
+                td_error.abs().mean(),
+                batch.weight.mean(),
+                torch.ones((), device=self.device),
+            ]
+        )
+
+    def advance(self) -> None:
+        """Count the updates of one `learn`, and copy the Q-network to the target network when that is due."""
+        self.updates += self.config.updates_per_sample
+        if self.updates % self.config.target_update_interval == 0:
+            self.weights.update_target()
+
+    def metrics(self) -> dict[str, float]:
+        """Means since the last call. Waits for the device."""
+        return read_means(self.sums, self.METRICS) or dict.fromkeys(self.METRICS, 0.0)
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that learning changes, without a copy; random states are the generator's."""
+        return self.weights.state() | {"sums": self.sums}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        copy_state(self.state(), state)
+        self.weights.refresh_compute_copy()
