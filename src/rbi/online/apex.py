@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rbi.losses import q_loss, q_loss_grad
+from rbi.losses import double_q_value, q_loss, q_loss_grad, td_error
 from rbi.networks import Networks
 from rbi.online.config import ActorConfig, LearnerConfig
 from rbi.online.rbi import (
@@ -156,22 +156,21 @@ class ApexLearner:
         q, _ = self.networks.q(states.obs)
         with torch.no_grad():
             chooser = self.networks.q(states.next_obs)[0] if self.config.double_q else states.predicted
-            next_value = states.predicted.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
-            target = batch.reward + batch.discount * next_value
-            td_error = target - q.gather(1, batch.action[:, None]).squeeze(1)
-            q_grad = q_loss_grad(td_error, batch.action, batch.weight, q.shape[1], self.config.q_loss)
+            next_value = double_q_value(chooser, states.predicted)
+            error = td_error(q, batch.action, batch.reward, batch.discount, next_value)
+            q_grad = q_loss_grad(error, batch.action, q, batch.weight, self.config.q_loss)
             if log:
-                self.add_metrics(batch, q, td_error)
+                self.add_metrics(batch, q, error)
         self.weights.step([q], [q_grad])
-        return td_error
+        return error
 
-    def add_metrics(self, batch: ReplayBatch, q: Tensor, td_error: Tensor) -> None:
+    def add_metrics(self, batch: ReplayBatch, q: Tensor, error: Tensor) -> None:
         """Accumulate the metrics of one update; `metrics` reads them."""
         self.sums += torch.stack(
             [
-                q_loss(td_error, self.config.q_loss).mean(),
+                q_loss(error, self.config.q_loss).mean(),
                 q.mean(),
-                td_error.abs().mean(),
+                error.abs().mean(),
                 batch.weight.mean(),
                 torch.ones((), device=self.device),
             ]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from rbi.config import Checked, Ge, Gt, Interval, check_fields
 from rbi.envs.types import EnvConfig, EnvFactory
-from rbi.networks import MAX_HIDDEN, Norm
+from rbi.networks import MAX_HIDDEN_SIZE
 from rbi.replay import ReplayConfig
 from rbi.returns import ReturnConfig
 from rbi.rules.types import parse_rule
@@ -120,9 +120,9 @@ class Schedule(Checked):
     """States in the replay before the first update."""
     random_policy_updates: Annotated[int, Ge(0)] = 2500
     """Updates during which actors follow the uniform policy."""
-    hidden_size: Annotated[int, Interval(ge=1, le=MAX_HIDDEN)] = 512
+    hidden_size: Annotated[int, Interval(ge=1, le=MAX_HIDDEN_SIZE)] = 512
     """Units of the networks' hidden layers."""
-    norm: Norm = "none"
+    norm: Literal["none", "layer"] = "none"
     """Normalisation before each ReLU of the networks."""
     precision: Literal["auto", "float32"] = "auto"
     """What networks compute in: bfloat16 where the hardware multiplies it fast, or float32 (TF32 on a GPU)."""
@@ -193,7 +193,7 @@ class TrainConfig:
         """A copy with other settings: whole parts (`learner=LearnerConfig(...)`), parts as mappings
         (`learner={"batch_size": 32}`), or single settings by their own name (`batch_size=32`)."""
         parts = {part.name: getattr(self, part.name) for part in dataclasses.fields(self)}
-        homes = {setting.name: part for part in PARTS for setting in dataclasses.fields(parts[part])}
+        homes = {setting.name: part for part in ("env", *PARTS) for setting in dataclasses.fields(parts[part])}
         within: dict[str, dict[str, Any]] = {}
         for name, value in changes.items():
             if name in parts and not isinstance(value, Mapping):

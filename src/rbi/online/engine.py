@@ -18,16 +18,17 @@ from torch import Tensor
 from rbi.checkpoint import Checkpoint, restore_generator
 from rbi.envs.types import TimeStep, VectorEnv
 from rbi.evaluation.rollouts import EpisodeStatistics, RecentScores
-from rbi.gpu.streams import capture, capture_graph
+from rbi.gpu.streams import capture
+from rbi.gpu.streams import warmed as capture_graph
 from rbi.networks import NetworkConfig, Networks, TrunkFactory, make_networks
 from rbi.observations import ObservationSpec
 from rbi.online.apex import ApexActor, ApexLearner, GreedyChoice
 from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.rbi import Choice, RBIActor, RBILearner
-from rbi.optim import attach, compute_dtype
+from rbi.optim import attach, computing_dtype
 from rbi.policy import Policy
 from rbi.replay import Replay, Transition
-from rbi.returns import exploration_epsilons
+from rbi.returns import exploration_ladder
 from rbi.rules.types import Behavior, Greedy, parse_rule
 
 Actor = RBIActor | ApexActor
@@ -49,12 +50,15 @@ class Engine(Protocol):
     @property
     def updates(self) -> int:
         """Updates of the networks so far."""
+
     @property
     def states(self) -> int:
         """Environment steps so far."""
+
     @property
     def learning_started(self) -> bool:
         """Whether the replay is full enough to learn from."""
+
     @property
     def recent_scores(self) -> RecentScores: ...
 
@@ -97,7 +101,7 @@ class LocalEngine:
         generators = [torch.Generator(device).manual_seed(s) for s in (*seeds.actors, seeds.learner)]
         self.env_seed = seeds.env
         schedule, actor = config.schedule, config.actor
-        epsilons = exploration_epsilons(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
+        epsilons = exploration_ladder(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
         self.epsilons = split_epsilons(epsilons, GROUPS)
         self.actors = [
             make_actor(config, self.init_networks(seeds.weights), epsilon, generator)
@@ -459,7 +463,7 @@ def split_epsilons(epsilons: Tensor, groups: int) -> list[Tensor]:
 
 def make_actor(config: TrainConfig, networks: Networks, epsilon: Tensor, generator: torch.Generator) -> Actor:
     """An actor of the run's algorithm, on the generator's device."""
-    dtype = compute_dtype(generator.device, config.schedule.precision)
+    dtype = computing_dtype(generator.device, config.schedule.precision)
     if config.algo == "apex":
         return ApexActor(config.actor, config.returns, networks, epsilon, generator, dtype)
     baseline = config.learner.advantage_baseline
@@ -468,7 +472,7 @@ def make_actor(config: TrainConfig, networks: Networks, epsilon: Tensor, generat
 
 def make_learner(config: TrainConfig, networks: Networks, generator: torch.Generator) -> Learner:
     """The learner of the run's algorithm, on the generator's device."""
-    dtype = compute_dtype(generator.device, config.schedule.precision)
+    dtype = computing_dtype(generator.device, config.schedule.precision)
     if config.algo == "apex":
         return ApexLearner(config.learner, networks, generator, dtype, config.schedule.updates)
     return RBILearner(config.learner, config.actor, networks, generator, dtype, config.schedule.updates)
@@ -478,7 +482,7 @@ def init_networks(
     config: TrainConfig, obs_spec: ObservationSpec, seed: int, trunk: TrunkFactory | None = None
 ) -> Networks:
     """The networks of a run, initialised from a seed."""
-    network = NetworkConfig(config.schedule.hidden_size, norm=config.schedule.norm)
+    network = NetworkConfig(config.schedule.hidden_size, config.schedule.norm)
     networks = make_networks(obs_spec, network, seed, with_policy=config.algo == "rbi", trunk=trunk)
     if buffers := [name for name, _ in networks.named_buffers()]:
         raise ValueError(f"trunk: has a buffer, {buffers[0]}; online training publishes parameters only")

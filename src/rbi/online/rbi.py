@@ -21,6 +21,7 @@ engines capture their methods as CUDA graphs. `rbi.online.apex` has the baseline
 """
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from rbi import measures
 from rbi.gpu.streams import Beside
-from rbi.losses import policy_loss, policy_loss_grad, policy_weight, q_loss, q_loss_grad
+from rbi.losses import c_mix, policy_loss, policy_loss_grad, policy_weight, q_loss, q_loss_grad, td_error
 from rbi.networks import Networks, QNetwork, dueling_q
 from rbi.observations import ObservationSpec, random_shifts, roll_stacks
 from rbi.online.config import ActorConfig, AdvantageBaseline, LearnerConfig
@@ -73,6 +74,7 @@ class RBIActor:
         self.generator, self.device, self.dtype = generator, generator.device, dtype
         self.obs_spec, self.num_actions = networks.obs_spec, networks.obs_spec.num_actions
         self.rule = parse_rule(config.rule)
+        self.bounds = getattr(self.rule, "c_min", 0.0), getattr(self.rule, "c_max", math.inf)
         self.networks, self.vector = actor_networks(networks, self.device, dtype)
         self.epsilon = epsilon.to(self.device)[:, None]
         self.memory = ActorMemory(self.obs_spec, returns, len(epsilon), self.device)
@@ -116,14 +118,14 @@ class RBIActor:
 
     def add_metrics(self, pi: Tensor, q: Tensor, beta: Tensor, improved: Tensor) -> None:
         """Accumulate the metrics of one step; `metrics` reads them."""
-        at_min, at_max = measures.bound_hits(improved, beta, self.rule)
+        hits = measures.bound_hits(improved, beta, *self.bounds)
         self.sums += torch.stack(
             [
                 measures.entropy(pi).mean(),
                 (pi * q).sum(1).mean(),
                 measures.total_variation(improved, beta).mean(),
-                at_min.float().mean(),
-                at_max.float().mean(),
+                hits.at_c_min.float().mean(),
+                hits.at_c_max.float().mean(),
                 torch.ones((), device=self.device),
             ]
         )
@@ -160,7 +162,7 @@ class RBILearner:
     ) -> None:
         self.config, self.actor, self.generator = config, actor, generator
         self.device, self.dtype, self.obs_spec = generator.device, dtype, networks.obs_spec
-        self.rule = parse_rule(actor.rule)
+        self.rule, self.policy_noise = parse_rule(actor.rule), c_mix(self.obs_spec.num_actions)
         self.weights = LearnerWeights(config, networks, self.device, dtype, total_updates)
         self.networks, self.target, self.vector = self.weights.networks, self.weights.target, self.weights.vector
         self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)
@@ -204,26 +206,25 @@ class RBILearner:
             logits = self.networks.pi(states.obs)
         q, _ = self.networks.q(states.obs, batch.pi if self.config.advantage_baseline == "pi" else None)
         with torch.no_grad():
-            # Departs from the paper: its R_i counts rewards from t = 1; this is the usual n-step return.
-            target = batch.reward + batch.discount * self.next_value(batch, states)
-            td_error = target - q.gather(1, batch.action[:, None]).squeeze(1)
+            # Departs from the paper: its R_i sums gamma^t r_(i+t) from t = 1 to n; this is the usual n-step return.
+            error = td_error(q, batch.action, batch.reward, batch.discount, self.next_value(batch, states))
             # Departs from the paper: the Huber loss by default, where the paper writes a squared error.
-            q_grad = q_loss_grad(td_error, batch.action, batch.weight, q.shape[1], self.config.q_loss)
+            q_grad = q_loss_grad(error, batch.action, q, batch.weight, self.config.q_loss)
             self.overlap.join()
             beta = torch.softmax(logits, 1)
             pi, weight = self.policy_target(batch, beta, q)
             logits_grad = policy_loss_grad(beta, pi, batch.weight * weight)
             if log:
-                self.add_metrics(batch, q, td_error, pi, beta, weight)
+                self.add_metrics(batch, q, error, pi, beta, weight)
         self.weights.step([q, logits], [q_grad, logits_grad], self.overlap)
-        return td_error
+        return error
 
     def next_value(self, batch: ReplayBatch, states: "States") -> Tensor:
         """V_target(s_(i+n)), `[B]`."""
         if states.predicted.dim() == 1:
             return states.predicted  # the dueling head's V is the value of the stored policy
-        # Departs from the paper: V is the value of the policy that the actor stored at i+n (or of the pi-net there).
-        # After a time limit no actor has acted in the final state: the replay stores the pi-net's policy for it.
+        # Departs from the paper: V^pi is that of the policy which the actor stored at i+n, or of the pi-net there. After
+        # a time limit the final state is bootstrapped from as well, with the policy that the actor computed there.
         if self.config.bootstrap_policy == "stored":
             pi = batch.next_pi
         else:
@@ -237,19 +238,19 @@ class RBILearner:
             pi = greedy_mix(self.rule(beta, q, check=False), q, self.actor.c_greedy)
         if not self.config.policy_weighting:
             return pi, torch.ones_like(batch.weight)
-        return pi, policy_weight(beta, q, self.config.policy_weight_exponent)
+        return pi, policy_weight(beta, q, self.config.policy_weight_exponent, self.policy_noise)
 
     def add_metrics(
-        self, batch: ReplayBatch, q: Tensor, td_error: Tensor, pi: Tensor, beta: Tensor, weight: Tensor
+        self, batch: ReplayBatch, q: Tensor, error: Tensor, pi: Tensor, beta: Tensor, weight: Tensor
     ) -> None:
         """Accumulate the metrics of one update; `metrics` reads them."""
         self.sums += torch.stack(
             [
-                q_loss(td_error, self.config.q_loss).mean(),
+                q_loss(error, self.config.q_loss).mean(),
                 q.mean(),
-                td_error.abs().mean(),
+                error.abs().mean(),
                 batch.weight.mean(),
-                policy_loss(pi, beta).mean(),
+                policy_loss(beta, pi).mean(),
                 measures.entropy(beta).mean(),
                 weight.max(),
                 torch.ones((), device=self.device),
@@ -300,9 +301,7 @@ class States(NamedTuple):
 class ActorMemory:
     """What an actor keeps of its environments: frame stacks, and the last n steps for their TD errors."""
 
-    def __init__(
-        self, obs_spec: ObservationSpec, returns: ReturnConfig, num_envs: int, device: torch.device
-    ) -> None:
+    def __init__(self, obs_spec: ObservationSpec, returns: ReturnConfig, num_envs: int, device: torch.device) -> None:
         n, self.gamma = returns.n_step, returns.gamma
         self.stack = torch.zeros((num_envs, obs_spec.stack, *obs_spec.shape), dtype=obs_spec.dtype, device=device)
         # newest last: reward and end of each step, Q or V where it began; and the value of each observation

@@ -1,17 +1,12 @@
-"""Online training as one call: `train` for one run, `sweep` for several environments, algorithms and seeds."""
+"""Online training as one call: `train` makes a run with logging, checkpoints, policies and a final evaluation."""
 
 import contextlib
 import dataclasses
-import io
-import itertools
 import math
 import os
 import shutil
-import tarfile
-import tempfile
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +17,6 @@ import torch
 from rbi import checkpoint, envs, runs
 from rbi.envs.types import EnvConfig, EnvFactory
 from rbi.evaluation.rollouts import EvaluationResult, choose_device, evaluate
-from rbi.memory import available_memory
 from rbi.networks import TrunkFactory
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, PARTS, PRESETS, Algorithm, Preset, TrainConfig, default_preset
@@ -414,7 +408,12 @@ class TrainProgress:
         self.engine, config = engine, engine.config
         console = Console(stderr=True)
         self.live = console.is_terminal or console.is_jupyter
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(),
+        )
         self.bar: Progress = Progress(*columns, console=console, disable=not self.live, transient=True)
         self.task = self.bar.add_task(f"{config.algo} {config.env.id}", total=config.schedule.updates, text="")
         self.shown, self.states, self.updates = time.monotonic(), engine.states, engine.updates
@@ -510,9 +509,7 @@ def count_resume(path: Path, info: dict[str, Any], engine: Engine) -> dict[str, 
     lines = runs.read(path).metrics
     repeated = max(0, lines[-1]["updates"] - engine.updates) if lines else 0
     before = info.get("resumed") or {"times": 0, "updates_repeated": 0}
-    return info | {
-        "resumed": {"times": before["times"] + 1, "updates_repeated": before["updates_repeated"] + repeated}
-    }
+    return info | {"resumed": {"times": before["times"] + 1, "updates_repeated": before["updates_repeated"] + repeated}}
 
 
 def reopen_run(path: Path, lines: int, *, from_start: bool) -> runs.Writer:
@@ -527,7 +524,10 @@ def reopen_run(path: Path, lines: int, *, from_start: bool) -> runs.Writer:
 def load_complete(path: Path, config: TrainConfig) -> TrainResult | None:
     """The result of a run that has done all its updates, from its folder; None for any other."""
     run = runs.read(path)
-    if run.result is None or run.result["last"]["updates"] - run.result.get("updates_gone", 0) < config.schedule.updates:
+    if (
+        run.result is None
+        or run.result["last"]["updates"] - run.result.get("updates_gone", 0) < config.schedule.updates
+    ):
         return None
     found = run.result
     policies = {name: path / "policies" / name for name in ("last", "best")}
@@ -580,129 +580,10 @@ def check_memory(config: TrainConfig, obs_spec: ObservationSpec, device: torch.d
         )
 
 
-# Sweeps
-
-
-@dataclass(frozen=True)
-class SweepJob:
-    """One run of a sweep."""
-
-    config: TrainConfig
-    seed: int
-    path: Path
-
-    def __str__(self) -> str:
-        return f"{self.config.algo} on {self.config.env.id}, seed {self.seed}"
-
-
-MapJobs = Callable[..., Iterable[Any]]
-"""A `map` over processes or machines that returns results in order."""
-
-
-def sweep(
-    configs: Iterable[TrainConfig],
-    seeds: Iterable[int],
-    out: Path | str,
-    *,
-    device: Device = "auto",
-    options: RunOptions | None = None,
-    map_jobs: MapJobs | None = None,
-    progress: bool = True,
-    argv: Sequence[str] = (),
-) -> list[Path]:
-    """Train every config with every seed, each in its own folder under `out`/runs; returns those folders.
-
-    Finished runs are kept and interrupted ones are resumed, so the same call continues a sweep. `map_jobs` runs whole
-    jobs elsewhere, such as on a Ray cluster; without it they run here one after the other.
-
-        configs = [TrainConfig.preset(env, algo) for env in ("CartPole-v1", "Acrobot-v1") for algo in ("rbi", "apex")]
-        sweep(configs, range(3), "runs/sweep")
-    """
-    folder = Path(out) / "runs"
-    jobs = [
-        SweepJob(config, seed, folder / f"{config.algo}-{as_file_name(config.env.id)}-seed{seed}")
-        for config, seed in itertools.product(configs, seeds)
-    ]
-    jobs.sort(key=lambda job: [c.env.id for c in dict.fromkeys(j.config for j in jobs)].index(job.config.env.id))
-    left = [job for job in jobs if not is_finished(job.path)]
-    if left and map_jobs is not None:
-        sweep_remotely(left, folder, map_jobs, options or RunOptions(), progress=progress)
-        left = []
-    for number, job in enumerate(left, len(jobs) - len(left) + 1):
-        if progress:
-            echo(f"== {number} of {len(jobs)}: {job}")
-        run_job(job, options or RunOptions(), device, progress=progress, argv=argv)
-    return [job.path for job in jobs]
-
-
-def run_job(
-    job: SweepJob, options: RunOptions, device: Device, *, progress: bool = True, argv: Sequence[str] = ()
-) -> None:
-    """Run or resume one job of a sweep."""
-    resume = (job.path / "config.json").is_file()
-    train(
-        config=job.config,
-        seed=job.seed,
-        out=job.path,
-        device=device,
-        resume=resume,
-        options=options,
-        progress=progress,
-        argv=argv,
-    )
-
-
-def sweep_remotely(
-    jobs: Sequence[SweepJob], folder: Path, map_jobs: MapJobs, options: RunOptions, *, progress: bool
-) -> None:
-    """Run jobs through `map_jobs`. Where workers share the sweep's folder, a job whose worker dies resumes from its
-    checkpoint; elsewhere it begins again, and its run folder comes back as a whole."""
-    folder.mkdir(parents=True, exist_ok=True)
-    marker = folder / f".{uuid.uuid4().hex}.tmp"
-    marker.touch()
-    try:
-        count = len(jobs)
-        results = map_jobs(run_remote_job, jobs, [options] * count, [marker] * count)
-        for number, (job, packed) in enumerate(zip(jobs, results, strict=True), 1):
-            if packed is not None:
-                unpack_run(packed, job.path)
-            if progress:
-                echo(f"== {number} of {count}: {job}: done")
-    finally:
-        marker.unlink(missing_ok=True)
-
-
-def run_remote_job(job: SweepJob, options: RunOptions, marker: Path) -> bytes | None:
-    """Run a job in the sweep's folder if this machine sees it, else in a temporary one that is returned as a tar."""
-    if marker.exists():
-        run_job(job, options, "auto", progress=False)
-        return None
-    with tempfile.TemporaryDirectory() as temporary:
-        path = Path(temporary) / job.path.name
-        run_job(dataclasses.replace(job, path=path), options, "auto", progress=False)
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            for file in sorted(path.iterdir()):
-                archive.add(file, file.name)
-        return packed.getvalue()
-
-
-def unpack_run(packed: bytes, path: Path) -> None:
-    """Write a run folder that came back from another machine, whole or not at all."""
-    growing = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            archive.extractall(growing, filter="data")
-        shutil.rmtree(path, ignore_errors=True)
-        growing.replace(path)
-    finally:
-        shutil.rmtree(growing, ignore_errors=True)
-
-
-def is_finished(path: Path) -> bool:
-    return path.exists() and runs.read(path).result is not None
-
-
-def as_file_name(env: str) -> str:
-    """An environment's id as part of a file name."""
-    return env.replace("/", "-").replace(":", "-")
+def available_memory() -> int:
+    """Bytes of memory that can be used without swapping."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,209 @@
+"""Sweeps: several environments, algorithms and seeds, each run in its own folder, here or on a cluster."""
+
+import dataclasses
+import io
+import itertools
+import shutil
+import tarfile
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rbi import envs as environments
+from rbi import runs
+from rbi.online.config import PARTS, Algorithm, Preset, TrainConfig
+from rbi.online.train import Device, Env, RunOptions, train
+from rbi.progress import echo
+
+MapJobs = Callable[..., Iterable[Any]]
+"""A `map` over processes or machines that returns results in order."""
+MAY_CHANGE_ON_RESUME = ("preset", "schedule.updates", "schedule.env_threads")
+
+
+@dataclass(frozen=True, repr=False)
+class SweepResult:
+    """The runs of a sweep and their final scores."""
+
+    path: Path
+    runs: list[Path]
+    """Run folders, by environment, algorithm and seed."""
+    rows: list[dict[str, Any]]
+    """One row per finished run: environment, algorithm, seed, updates and scores."""
+
+    def __repr__(self) -> str:
+        return f"SweepResult({len(self.rows)} of {len(self.runs)} runs finished, in {self.path})"
+
+    def summary(self) -> str:
+        """One line per run."""
+        lines = []
+        for row in self.rows:
+            score = row["mean"] if row["mean"] is not None else row["score_while_training"]
+            shown = "no episode finished" if score is None else f"mean score {score:,.1f}"
+            lines.append(f"{row['algo']} on {row['env']}, seed {row['seed']}: {shown} at {row['updates']:,} updates")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class SweepJob:
+    """One run of a sweep."""
+
+    config: TrainConfig
+    seed: int
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.config.algo} on {self.config.env.id}, seed {self.seed}"
+
+
+def sweep(
+    envs: Sequence[Env],
+    algos: Sequence[Algorithm] = ("rbi",),
+    seeds: Sequence[int] = (0,),
+    *,
+    out: Path | str,
+    preset: Preset | None = None,
+    device: Device = "auto",
+    progress: bool = True,
+    resume: bool = False,
+    overwrite: bool = False,
+    options: RunOptions | None = None,
+    map_jobs: MapJobs | None = None,
+    argv: Sequence[str] = (),
+    **overrides: Any,
+) -> SweepResult:
+    """Train in every environment with every algorithm and seed, each run in its own folder under `out`/runs.
+
+    Settings are as in `rbi.train`. With `resume=True` finished runs are kept and interrupted ones continue. `map_jobs`
+    runs whole jobs elsewhere, such as on a Ray cluster; without it they run here one after the other.
+
+        result = sweep(["CartPole-v1", "Acrobot-v1"], ["rbi", "apex"], range(3), out="runs/sweep")
+        print(result.summary())
+    """
+    path, options = Path(out), options or RunOptions()
+    configs = [TrainConfig.preset(env, algo, preset, **overrides) for env, algo in itertools.product(envs, algos)]
+    for config in configs:
+        environments.check(config.env)
+    settings = {
+        "envs": [config.env.id for config in configs[:: len(algos)]],
+        "algos": list(algos),
+        "seeds": list(seeds),
+        "preset": preset,
+        **{part: getattr(configs[0], part) for part in PARTS},
+    }
+    if resume:
+        runs.check_resumable(
+            path, command="train", settings=settings, seed=seeds[0], may_change=MAY_CHANGE_ON_RESUME
+        )
+        writer = runs.Writer.reopen(path)
+    else:
+        writer = runs.Writer.create(
+            path, command="train", settings=settings, seed=seeds[0], argv=argv, overwrite=overwrite
+        )
+    with writer:
+        folder = writer.path / "runs"
+        jobs = [
+            SweepJob(config, seed, folder / f"{config.algo}-{as_file_name(config.env.id)}-seed{seed}")
+            for config, seed in itertools.product(configs, seeds)
+        ]
+        left = [job for job in jobs if not is_finished(job.path)]
+        if left and map_jobs is not None:
+            run_remotely(left, folder, map_jobs, options, progress=progress)
+            left = []
+        for number, job in enumerate(left, len(jobs) - len(left) + 1):
+            if progress:
+                echo(f"== {number} of {len(jobs)}: {job}")
+            run_job(job, options, device, progress=progress, argv=argv)
+        rows = [row_of(runs.read(job.path)) for job in jobs if is_finished(job.path)]
+        writer.result({"rows": rows})
+    return SweepResult(writer.path, [job.path for job in jobs], rows)
+
+
+def row_of(run: runs.Run) -> dict[str, Any]:
+    """The final scores of a finished run."""
+    found = run.finished()
+    evaluation = found.get("evaluation") or {}
+    names = ("mean", "interval", "median", "quartiles", "episodes", "human_normalised", "protocol_description")
+    return {
+        "env": found["env"],
+        "algo": found["algo"],
+        "seed": run.config["seed"],
+        "updates": found["last"]["updates"],
+        **{name: evaluation.get(name) for name in names},
+        "score_while_training": found["last"]["score"],
+    }
+
+
+def run_job(
+    job: SweepJob, options: RunOptions, device: Device, *, progress: bool = True, argv: Sequence[str] = ()
+) -> None:
+    """Run or resume one job of a sweep."""
+    resume = (job.path / "config.json").is_file()
+    train(
+        config=job.config,
+        seed=job.seed,
+        out=job.path,
+        device=device,
+        resume=resume,
+        options=options,
+        progress=progress,
+        argv=argv,
+    )
+
+
+def run_remotely(
+    jobs: Sequence[SweepJob], folder: Path, map_jobs: MapJobs, options: RunOptions, *, progress: bool
+) -> None:
+    """Run jobs through `map_jobs`. Where workers share the sweep's folder, a job whose worker dies resumes from its
+    checkpoint; elsewhere it begins again, and its run folder comes back as a whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    marker = folder / f".{uuid.uuid4().hex}.tmp"
+    marker.touch()
+    try:
+        count = len(jobs)
+        results = map_jobs(run_remote_job, jobs, [options] * count, [marker] * count)
+        for number, (job, packed) in enumerate(zip(jobs, results, strict=True), 1):
+            if packed is not None:
+                unpack_run(packed, job.path)
+            if progress:
+                echo(f"== {number} of {count}: {job}: done")
+    finally:
+        marker.unlink(missing_ok=True)
+
+
+def run_remote_job(job: SweepJob, options: RunOptions, marker: Path) -> bytes | None:
+    """Run a job in the sweep's folder if this machine sees it, else in a temporary one that is returned as a tar."""
+    if marker.exists():
+        run_job(job, options, "auto", progress=False)
+        return None
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / job.path.name
+        run_job(dataclasses.replace(job, path=path), options, "auto", progress=False)
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for file in sorted(path.iterdir()):
+                archive.add(file, file.name)
+        return packed.getvalue()
+
+
+def unpack_run(packed: bytes, path: Path) -> None:
+    """Write a run folder that came back from another machine, whole or not at all."""
+    growing = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(growing, filter="data")
+        shutil.rmtree(path, ignore_errors=True)
+        growing.replace(path)
+    finally:
+        shutil.rmtree(growing, ignore_errors=True)
+
+
+def is_finished(path: Path) -> bool:
+    return path.exists() and runs.read(path).result is not None
+
+
+def as_file_name(env: str) -> str:
+    """An environment's id as part of a file name."""
+    return env.replace("/", "-").replace(":", "-")
