@@ -54,7 +54,7 @@ tour: $(RUNTIME)
 	@echo "== safe improvement where truth is known, beside SPIBB and friends (a small rbi spi)"
 	@$(BIN)/rbi spi --worlds "random(0.9)" "chicken(0.1)" --sizes 50 200 1000 --repetitions 100 --out runs/tour/spi --overwrite
 	@echo "== iterative RL: RBI learns CartPole, actors and learner on this machine (a short rbi train)"
-	@$(BIN)/rbi train --env CartPole-v1 --schedule.updates 4000 --ages 4 --out runs/tour/train --overwrite
+	@$(BIN)/rbi train --env CartPole-v1 --schedule.updates 4000 --save-snapshots 4 --out runs/tour/train --overwrite
 	@echo "== a crowd of mixed skill, recorded into a store (rbi data record)"
 	@$(BIN)/rbi data record runs/tour/train random --crowd 12 --episodes 120 --out runs/tour/crowd --overwrite
 

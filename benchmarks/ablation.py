@@ -15,7 +15,7 @@ from benchmarks.variants import VARIANTS, variant
 from rbi import runs
 from rbi.envs import make
 from rbi.envs.types import EnvConfig
-from rbi.online.config import GROUPS, PAPER_FRAMES, plan
+from rbi.online.config import GROUPS, PAPER_MAX_FRAMES, TrainConfig
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -31,11 +31,11 @@ def main():
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    base = plan("fast", args.env, "rbi")
+    base = TrainConfig.preset(args.env, "rbi", "fast")
     base = replace(base, schedule=replace(base.schedule, updates=args.updates, num_envs=args.num_envs))
     if args.states_per_update:
         base = replace(base, schedule=replace(base.schedule, states_per_update=args.states_per_update))
-    env = EnvConfig(args.env, max_frames=PAPER_FRAMES)
+    env = EnvConfig(args.env, max_frames=PAPER_MAX_FRAMES)
     envs = [make(env, args.num_envs // GROUPS, args.threads) for _ in range(GROUPS)]
     found = {}
     for name in args.variants:

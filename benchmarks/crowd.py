@@ -87,7 +87,8 @@ def main():
     with contextlib.nullcontext(asked.work) if asked.work else tempfile.TemporaryDirectory() as name:
         at, took = Path(name) / asked.game, {}
         at.mkdir(parents=True, exist_ok=True)
-        train = ["--schedule.updates", asked.players_updates, "--ages", asked.ages, "--episodes", 0, *asked.train]
+        train = ["--schedule.updates", asked.players_updates, "--save-snapshots", asked.ages]
+        train += ["--eval-episodes", 0, *asked.train]
         if not asked.minds:
             took["players"] = step("train", "--env", env, "--preset", "fast", *train, out=at / "players")
         crowd = ["--crowd", asked.crowd, "--episodes", asked.recorded, "--environments", 3 * asked.crowd]

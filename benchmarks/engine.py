@@ -21,7 +21,7 @@ from benchmarks.variants import VARIANTS, variant
 from rbi import runs
 from rbi.envs import make
 from rbi.envs.types import EnvConfig
-from rbi.online.config import GROUPS, plan
+from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import LocalEngine
 
 RESULTS = Path(__file__).parent / "results"
@@ -60,34 +60,34 @@ def drain(envs):
 def started(config, device, envs):
     """An engine that has collected enough states to learn."""
     engine = LocalEngine(config, 0, device, envs)
-    ticks = engine.ticks()
-    while not engine.learner.updates:
+    ticks = engine.run()
+    while not engine.updates:
         next(ticks)
     return engine, ticks
 
 
 def together(engine, ticks, seconds):
     """Steps/s and updates/s while acting and learning."""
-    engine.settle()
-    states, updates, start = engine.states, engine.learner.updates, time.perf_counter()
+    engine.synchronize()
+    states, updates, start = engine.states, engine.updates, time.perf_counter()
     while time.perf_counter() - start < seconds:
         next(ticks)
-    engine.settle()
+    engine.synchronize()
     took = time.perf_counter() - start
-    return (engine.states - states) / took, (engine.learner.updates - updates) / took
+    return (engine.states - states) / took, (engine.updates - updates) / took
 
 
 def alone(engine, seconds):
     """Updates/s of the learner alone, with sampling and priority updates."""
-    calls, rounds = engine.calls, 0
-    engine.settle()
+    calls, rounds = engine.backend, 0
+    engine.synchronize()
     start = time.perf_counter()
     while time.perf_counter() - start < seconds:
         for _ in range(5):
             calls.learn()
         rounds += 5
-        engine.settle()
-    return rounds * engine.plan.learner.updates_per_sample / (time.perf_counter() - start)
+        engine.synchronize()
+    return rounds * engine.config.learner.updates_per_sample / (time.perf_counter() - start)
 
 
 def measured(config, device, envs, bare, seconds, change="base"):
@@ -119,7 +119,7 @@ def on_gpu(seconds, out, num_envs, threads, algos, ratios, changes):
     print(f"bare emulator: {bare:,.0f} steps/s", flush=True)
     rows = []
     for algo, change, ratio in itertools.product(algos, changes, ratios):
-        config = variant(plan("fast", GAME, algo), VARIANTS[change])
+        config = variant(TrainConfig.preset(GAME, algo, "fast"), VARIANTS[change])
         schedule = replace(config.schedule, num_envs=num_envs, env_threads=threads, states_per_update=ratio)
         rows.append(measured(replace(config, schedule=schedule), device, envs, bare, seconds, change))
         torch.cuda.empty_cache()
@@ -145,7 +145,7 @@ def on_cpu(seconds, out, peer):
     envs = [make(EnvConfig(GAME), NUM_ENVS_ON_CPU // GROUPS, os.cpu_count(), synchronous=True) for _ in range(GROUPS)]
     bare = bare_emulator(envs, seconds / 4)
     for ratio, batch in WORK:
-        config = plan("fast", GAME, "apex")
+        config = TrainConfig.preset(GAME, "apex", "fast")
         config = replace(
             config,
             learner=replace(config.learner, batch_size=batch, updates_per_sample=2, double_q=False, augmentation=0),
@@ -183,11 +183,11 @@ def multiply_adds():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--num-envs", type=int, default=plan("fast", GAME, "rbi").schedule.num_envs)
+    parser.add_argument("--num-envs", type=int, default=TrainConfig.preset(GAME, "rbi", "fast").schedule.num_envs)
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--algos", nargs="+", default=["rbi", "apex"])
     parser.add_argument(
-        "--ratios", nargs="+", type=float, default=[plan("fast", GAME, "rbi").schedule.states_per_update]
+        "--ratios", nargs="+", type=float, default=[TrainConfig.preset(GAME, "rbi", "fast").schedule.states_per_update]
     )
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["base"], help="variants of the preset")
     parser.add_argument("--out", type=Path)

@@ -21,7 +21,7 @@ from rbi import runs
 from rbi.envs import make
 from rbi.envs.types import EnvConfig
 from rbi.evaluation.rollouts import evaluate
-from rbi.online.config import GROUPS, PAPER_FRAMES, plan
+from rbi.online.config import GROUPS, PAPER_MAX_FRAMES, TrainConfig
 from rbi.online.engine import LocalEngine
 
 RESULTS = Path(__file__).parent / "results"
@@ -33,10 +33,10 @@ def learned(config, seed, device, envs, seconds=math.inf):
     """Train and record metrics a hundred times; returns the engine and the result."""
     engine = LocalEngine(config, seed, device, envs)
     start, curve, every = time.perf_counter(), [], config.schedule.updates // POINTS
-    for _ in engine.ticks():
+    for _ in engine.run():
         if time.perf_counter() - start > seconds:
             break
-        if engine.learner.updates >= every * (len(curve) + 1):
+        if engine.updates >= every * (len(curve) + 1):
             curve.append(engine.metrics() | {"seconds": time.perf_counter() - start})
             if len(curve) % 10 == 0:
                 print(
@@ -49,7 +49,7 @@ def learned(config, seed, device, envs, seconds=math.inf):
         "algo": config.algo,
         "seed": seed,
         "seconds": took,
-        "updates": engine.learner.updates,
+        "updates": engine.updates,
         "settings": {part: getattr(config, part) for part in ("actor", "learner", "replay", "returns", "schedule")},
         "curve": [{k: point.get(k) for k in KEPT} for point in curve],
         "evaluation": None,
@@ -111,13 +111,13 @@ def main():
         keep(from_run(args.run), args.out, "rbi train", machine())
         return
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    config = plan(args.preset, args.env, "rbi")
+    config = TrainConfig.preset(args.env, "rbi", args.preset)
     config = replace(
         config,
         schedule=replace(config.schedule, updates=args.updates, num_envs=args.num_envs or config.schedule.num_envs),
     )
     config = variant(config, VARIANTS[args.variant])
-    env = EnvConfig(args.env, max_frames=PAPER_FRAMES)
+    env = EnvConfig(args.env, max_frames=PAPER_MAX_FRAMES)
     envs = [make(env, config.schedule.num_envs // GROUPS, args.threads) for _ in range(GROUPS)]
     command = shlex.join(["python", "-m", "benchmarks.learning", *sys.argv[1:]])
     for seed in args.seeds:

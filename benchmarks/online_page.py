@@ -6,7 +6,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from rbi.online.config import plan
+from rbi.online.config import TrainConfig
 from rbi.report.style import LINES, LOOK
 from rbi.report.train import NAMES
 
@@ -258,7 +258,7 @@ def engine_speed(results, measured_on):
 
 def speed_of_preset(results):
     """The row of the unchanged preset."""
-    schedule = plan("fast", results[0]["game"], "rbi").schedule
+    schedule = TrainConfig.preset(results[0]["game"], "rbi", "fast").schedule
     wanted = ("rbi", "base", schedule.num_envs, schedule.states_per_update)
     rows = [row | {"of": of_the_bare_emulator(result, row)} for result in results for row in result["rows"]]
     return next(r for r in rows if (r["algo"], r["variant"], r["num_envs"], r["states_per_update"]) == wanted)
@@ -313,7 +313,7 @@ def learned(results):
 
 def changes(result):
     """The settings in which a run differs from the preset `fast`, in words."""
-    preset = plan("fast", result["env"], result["algo"])
+    preset = TrainConfig.preset(result["env"], result["algo"], "fast")
     learner, schedule = result["settings"]["learner"], result["settings"]["schedule"]
     found = []
     if schedule.get("norm", "none") != preset.schedule.norm:

@@ -25,7 +25,7 @@ from rbi.envs.types import TimeStep
 from rbi.evaluation.scripted import breakout
 from rbi.networks import NetworkConfig, Trunk, dense_relu
 from rbi.observations import ObservationSpec
-from rbi.online.config import GROUPS, PAPER_FRAMES, plan
+from rbi.online.config import GROUPS, PAPER_MAX_FRAMES, TrainConfig
 from rbi.online.engine import LocalEngine
 from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
@@ -96,7 +96,7 @@ class RamBreakout:
     def ended(self, ale, lives):
         if ale.game_over():
             return TERMINATED
-        if ale.getEpisodeFrameNumber() >= PAPER_FRAMES:
+        if ale.getEpisodeFrameNumber() >= PAPER_MAX_FRAMES:
             return TRUNCATED
         return LIFE_LOST if ale.lives() < lives else CONTINUES
 
@@ -107,7 +107,7 @@ class RamBreakout:
 
 def from_ram(change, seconds):
     """Learning curve of RBI with the settings of `fast`, except for the size of the networks and the learning rate."""
-    config = plan("fast", "ALE/Breakout-v5", "rbi")
+    config = TrainConfig.preset("ALE/Breakout-v5", "rbi", "fast")
     schedule = replace(
         config.schedule, updates=600_000, num_envs=NUM_ENVS, hidden_size=256, learning_starts=20_000, norm="none"
     )
@@ -115,7 +115,7 @@ def from_ram(change, seconds):
     envs = [RamBreakout(NUM_ENVS // GROUPS, group) for group in range(GROUPS)]
     engine = LocalEngine(variant(config, VARIANTS[change]), 0, torch.device("cpu"), envs)
     start, curve = time.perf_counter(), []
-    for _ in engine.ticks():
+    for _ in engine.run():
         past = time.perf_counter() - start
         if past > EVERY * (len(curve) + 1):
             metrics = engine.metrics()

@@ -19,7 +19,7 @@ from rbi import runs
 from rbi.envs import make
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
-from rbi.online.config import GROUPS, plan
+from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import LocalEngine
 from rbi.online.ray.config import ClusterConfig
 from rbi.online.ray.driver import joined
@@ -38,7 +38,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 def light_plan():
     """A light environment: the small preset with more players, no end and a large replay."""
-    whole = plan("small", LIGHT, "rbi")
+    whole = TrainConfig.preset(LIGHT, "rbi", "small")
     schedule = replace(
         whole.schedule, num_envs=PLAYERS, updates=10**9, learning_starts=2000, publish_interval=40, refresh_interval=8
     )
@@ -57,7 +57,7 @@ def counts(engine, posts):
     if not isinstance(engine, LocalEngine):
         moved = {"blocks": engine.block_bytes, "batches": engine.batch_bytes, "weights": engine.company.weight_bytes}
         waited = engine.waited
-    return time.perf_counter(), engine.states, engine.learner.updates, moved, used, waited
+    return time.perf_counter(), engine.states, engine.updates, moved, used, waited
 
 
 def rates(engine, ticks, posts, seconds):
@@ -80,8 +80,8 @@ def of_local(whole, seconds, threads):
     torch.set_num_threads(threads)
     worlds = [make(whole.env, whole.schedule.num_envs // GROUPS) for _ in range(GROUPS)]
     engine = LocalEngine(whole, 0, torch.device("cpu"), worlds)
-    ticks = engine.ticks()
-    while not engine.learner.updates:
+    ticks = engine.run()
+    while not engine.updates:
         next(ticks)
     rates(engine, ticks, {}, seconds / 4)
     return {"threads": threads} | rates(engine, ticks, {"all": [os.getpid()]}, seconds)
@@ -96,8 +96,8 @@ def of_ray(whole, workers, seconds):
     )
     world = make(whole.env, 1)
     engine = RayEngine(whole, 0, config, ObservationSpec(world.obs_shape, world.frame_stack, world.num_actions))
-    ticks = engine.ticks()
-    while not (engine.learner.updates and all(slot.live for slot in engine.company.slots)):
+    ticks = engine.run()
+    while not (engine.updates and all(slot.live for slot in engine.company.slots)):
         next(ticks)
     posts = {
         "driver": [os.getpid()],
@@ -125,7 +125,7 @@ def block_of(obs_spec, ticks, each, draw):
 
 def pieces_of_atari():
     """What an Atari run asks of a shard, and how many bytes it moves, with the fast preset and 32 players a worker."""
-    whole = plan("fast", "ALE/Breakout-v5", "rbi")
+    whole = TrainConfig.preset("ALE/Breakout-v5", "rbi", "fast")
     whole = replace(
         whole,
         schedule=replace(whole.schedule, num_envs=32, learning_starts=1000),

@@ -8,7 +8,7 @@ import torch
 
 from rbi import envs
 from rbi.evaluation.rollouts import Protocol, run_episodes
-from rbi.online.config import GROUPS, plan
+from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import LocalEngine
 
 CATCH = "tests.games:Catch-v0"
@@ -16,15 +16,15 @@ CATCH = "tests.games:Catch-v0"
 
 def learning(env, algo, updates, look_every, **schedule):
     """Mean scores of 20 episodes, again and again while it learns."""
-    whole = plan("small", env, algo)
+    whole = TrainConfig.preset(env, algo, "small")
     whole = replace(whole, schedule=replace(whole.schedule, updates=updates, **schedule))
     worlds = [envs.make(whole.env, whole.schedule.num_envs // GROUPS) for _ in range(GROUPS)]
     engine = LocalEngine(whole, 0, torch.device("cpu"), worlds)
     yield mean_score(engine.policy(), env)
     looked = 0
-    for _ in engine.ticks():
-        if engine.learner.updates - looked >= look_every:
-            looked = engine.learner.updates
+    for _ in engine.run():
+        if engine.updates - looked >= look_every:
+            looked = engine.updates
             yield mean_score(engine.policy(), env)
 
 

@@ -4,7 +4,7 @@ from benchmarks import iterative_page, offline_page, results_page
 from benchmarks.results_page import ROOT, load, short, states_a_second
 from benchmarks.variants import VARIANTS, variant
 from rbi.lab.spi import study as spi
-from rbi.online.config import plan
+from rbi.online.config import TrainConfig
 
 
 def test_the_results_page_is_drawn_from_the_raw_results():
@@ -71,7 +71,7 @@ PACE = (("pace", "players", 64), ("pace", "states_per_update", 16.0))
 
 
 def test_a_run_is_told_by_what_it_does_otherwise_than_the_preset():
-    whole = plan("fast", "ALE/Breakout-v5", "rbi")
+    whole = TrainConfig.preset("ALE/Breakout-v5", "rbi", "fast")
     changed = variant(whole, (*VARIANTS["plain"], *VARIANTS["replay250k"], *PACE))
     parts = ("learner", "replay", "pace")
     runs = [

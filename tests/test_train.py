@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 TINY = [
     "train", "--env", "CartPole-v1", "--schedule.num-envs", "8", "--schedule.learning-starts", "64", "--schedule.hidden-size", "16",
     "--learner.batch-size", "16", "--learner.updates-per-sample", "2", "--learner.target-update-interval", "8", "--replay.capacity", "2000",
-    "--schedule.publish-interval", "2", "--schedule.states-per-update", "4", "--report-updates", "10", "--episodes", "3",
+    "--schedule.publish-interval", "2", "--schedule.states-per-update", "4", "--report-interval", "10", "--episodes", "3",
 ]  # fmt: skip
 
 

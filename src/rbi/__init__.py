@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rbi.data.episode import Episode
     from rbi.data.formats import load_episodes
     from rbi.evaluation.rollouts import evaluate
+    from rbi.online.config import TrainConfig
+    from rbi.online.train import train
     from rbi.policy import Policy, load_policy
     from rbi.rules.counts import count_bounds
     from rbi.rules.kl import backward_kl, forward_kl
@@ -43,6 +45,8 @@ _MODULES = {
     "rbi.data.episode": ("Episode",),
     "rbi.data.formats": ("load_episodes",),
     "rbi.evaluation.rollouts": ("evaluate",),
+    "rbi.online.config": ("TrainConfig",),
+    "rbi.online.train": ("train",),
     "rbi.policy": ("Policy", "load_policy"),
     "rbi.rules.counts": ("count_bounds",),
     "rbi.rules.kl": ("backward_kl", "forward_kl"),
@@ -76,6 +80,7 @@ __all__ = [
     "Reroute",
     "Rule",
     "TotalVariation",
+    "TrainConfig",
     "__version__",
     "backward_kl",
     "bcq",
@@ -93,6 +98,7 @@ __all__ = [
     "mix",
     "parse_rule",
     "runs",
+    "train",
 ]
 
 

@@ -5,8 +5,8 @@
                          <name>.pickle       environments, where they can be copied
 
 `save` and `load` take a `Checkpoint`, which any training run can fill; `save_learners` and `restore_learners` do it for
-learners with a `state`. A new checkpoint gets its name when it is complete, and only then are older ones removed. Pickled
-environments run code when they are restored: resume only runs that you trust.
+learners with a `state`. A new checkpoint gets its name when it is complete, and only then are older ones removed.
+Pickled environments run code when they are restored: resume only runs that you trust.
 """
 
 import re
@@ -36,7 +36,7 @@ class Checkpoint:
     """What it belongs to, such as environment and algorithm; only a run of the same kind can be restored from it."""
     counters: dict[str, Any]
     """Everything that JSON can hold."""
-    tensors: dict[str, Mapping[str, Tensor]]
+    tensors: Mapping[str, Mapping[str, Tensor]]
     """Named groups of named tensors, one file each."""
     pickles: dict[str, list[bytes]] = field(default_factory=dict)
     """Named lists of pickled objects, one file each."""

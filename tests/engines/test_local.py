@@ -8,7 +8,7 @@ import torch
 
 from rbi import checkpoint, envs
 from rbi.envs.types import TimeStep
-from rbi.online.config import GROUPS, plan
+from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import GraphedActor, LocalEngine
 from tests.engines.elsewhere import with_random_states_of_a_gpu
 from tests.online.test_actor import actor_of
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def small_plan(algo="rbi", env="CartPole-v1", **changes):
-    whole = plan("small", env, algo)
+    whole = TrainConfig.preset(env, algo, "small")
     schedule = {
         "updates": 60,
         "num_envs": 8,
@@ -39,7 +39,7 @@ def engine_of(whole, seed=0, device=CPU):
 
 
 def run_out(engine):
-    for _ in engine.ticks():
+    for _ in engine.run():
         pass
     return engine
 
@@ -58,7 +58,7 @@ def test_a_run_from_a_checkpoint_ends_as_the_uninterrupted_one(algo, stop, tmp_p
     whole = small_plan(algo)
     unbroken = run_out(engine_of(whole))
     stopped = engine_of(whole)
-    for _, _ in zip(range(stop), stopped.ticks(), strict=False):
+    for _, _ in zip(range(stop), stopped.run(), strict=False):
         pass
     checkpoint.save(tmp_path, stopped, with_replay=True, about={"lines": 3})
     resumed = engine_of(whole)
@@ -71,7 +71,7 @@ def test_a_run_from_a_checkpoint_ends_as_the_uninterrupted_one(algo, stop, tmp_p
 
 def test_a_run_goes_on_from_the_checkpoint_of_another_device(tmp_path):
     stopped = engine_of(small_plan())
-    for _, _ in zip(range(40), stopped.ticks(), strict=False):
+    for _, _ in zip(range(40), stopped.run(), strict=False):
         pass
     at = checkpoint.save(tmp_path, stopped, with_replay=True, about={})
     with_random_states_of_a_gpu(at, "random")
@@ -79,19 +79,19 @@ def test_a_run_goes_on_from_the_checkpoint_of_another_device(tmp_path):
     checkpoint.restore(at, resumed)
     assert torch.equal(resumed.learner.vector, stopped.learner.vector)
     run_out(resumed)
-    assert resumed.learner.updates == small_plan().schedule.updates
+    assert resumed.updates == small_plan().schedule.updates
 
 
 def test_without_its_replay_a_run_fills_it_again_before_it_learns(tmp_path):
     whole = small_plan()
     stopped = engine_of(whole)
-    while stopped.learner.updates < 20:
-        next(ticks := stopped.ticks() if stopped.tick == 0 else ticks)  # noqa: F821 (bound in the first round)
+    while stopped.updates < 20:
+        next(ticks := stopped.run() if stopped.tick == 0 else ticks)  # noqa: F821 (bound in the first round)
     checkpoint.save(tmp_path, stopped, with_replay=False, about={})
     resumed = engine_of(whole)
     checkpoint.restore(checkpoint.newest(tmp_path), resumed)
-    before, ticks = resumed.states, resumed.ticks()
-    while resumed.learner.updates == 20:
+    before, ticks = resumed.states, resumed.run()
+    while resumed.updates == 20:
         next(ticks)
     assert resumed.states - before >= whole.schedule.learning_starts
 
@@ -101,13 +101,13 @@ def test_new_states_pay_for_updates_at_the_set_ratio():
         whole = small_plan(schedule={"states_per_update": ratio})
         engine = engine_of(whole)
         started = None
-        for _ in engine.ticks():
-            if engine.started and started is None:
+        for _ in engine.run():
+            if engine.learning_started and started is None:
                 started = engine.states
             if started is not None:
                 paid = (engine.states - started) / ratio
-                assert paid - whole.learner.updates_per_sample < engine.learner.updates + 1e-9 <= paid + 1e-9 or (
-                    engine.learner.updates == whole.schedule.updates
+                assert paid - whole.learner.updates_per_sample < engine.updates + 1e-9 <= paid + 1e-9 or (
+                    engine.updates == whole.schedule.updates
                 )
 
 
@@ -115,7 +115,7 @@ def test_actors_take_published_weights_at_their_refresh_only():
     whole = small_plan(schedule={"refresh_interval": 5, "publish_interval": 4})
     engine = engine_of(whole)
     published, actors = [], []
-    for _ in engine.ticks():
+    for _ in engine.run():
         published.append(engine.published.clone())
         actors.append([actor.vector.clone() for actor in engine.actors])
     for tick in range(1, len(actors)):
@@ -129,19 +129,19 @@ def test_actors_take_published_weights_at_their_refresh_only():
 def test_players_act_at_random_until_the_set_number_of_updates():
     whole = small_plan(schedule={"random_policy_updates": 20})
     engine = engine_of(whole)
-    for _ in engine.ticks():
-        random = engine.learner.updates < 20
+    for _ in engine.run():
+        random = engine.updates < 20
         assert all(bool(actor.uniform) == random for actor in engine.actors)
 
 
 def test_with_episodes_stored_at_their_end_learning_waits_for_the_first():
     whole = small_plan(replay={"store_at_episode_end": True, "release_interval": 10}, schedule={"learning_starts": 16})
     engine = engine_of(whole)
-    for _ in engine.ticks():
+    for _ in engine.run():
         drawn = (engine.replay.priority > 0).any(0)
         assert not (drawn & (engine.replay.over == 0)).any()
-        if engine.learner.updates:
-            assert engine.recent.episodes > 0
+        if engine.updates:
+            assert engine.recent_scores.episodes > 0
 
 
 def test_an_atari_run_goes_on_at_the_start_of_new_episodes(tmp_path):
@@ -152,26 +152,26 @@ def test_an_atari_run_goes_on_at_the_start_of_new_episodes(tmp_path):
         replay={"capacity": 200},
     )
     stopped = engine_of(whole)
-    for _, _ in zip(range(24), stopped.ticks(), strict=False):
+    for _, _ in zip(range(24), stopped.run(), strict=False):
         pass
     checkpoint.save(tmp_path, stopped, with_replay=True, about={})
     resumed = engine_of(whole)
     checkpoint.restore(checkpoint.newest(tmp_path), resumed)
     last = int(resumed.replay.written[0]) - 1
     assert resumed.replay.final[last].all()
-    ticks = resumed.ticks()
+    ticks = resumed.run()
     next(ticks), next(ticks)
     assert (resumed.replay.age[last + 1] == 0).all()
     for _ in ticks:
         pass
-    assert resumed.learner.updates == 6
+    assert resumed.updates == 6
 
 
 @pytest.mark.parametrize("name", ["tensors.safetensors", "replay.safetensors", "worlds.bin"])
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
 def test_a_torn_checkpoint_is_named(name, damage, tmp_path):
     engine = engine_of(small_plan())
-    for _, _ in zip(range(20), engine.ticks(), strict=False):
+    for _, _ in zip(range(20), engine.run(), strict=False):
         pass
     file = checkpoint.save(tmp_path, engine, with_replay=True, about={}) / name
     if damage == "gone":
@@ -186,7 +186,7 @@ def test_a_torn_checkpoint_is_named(name, damage, tmp_path):
 
 def test_a_checkpoint_of_another_world_or_algorithm_is_refused(tmp_path):
     engine = engine_of(small_plan())
-    next(engine.ticks())
+    next(engine.run())
     at = checkpoint.save(tmp_path, engine, with_replay=True, about={})
     with pytest.raises(ValueError, match="checkpoint of CartPole-v1, not of Acrobot-v1"):
         checkpoint.restore(at, engine_of(small_plan(env="Acrobot-v1")))
@@ -196,7 +196,7 @@ def test_a_checkpoint_of_another_world_or_algorithm_is_refused(tmp_path):
 
 def test_a_new_checkpoint_takes_the_place_of_the_one_before(tmp_path):
     engine = engine_of(small_plan())
-    for number, _ in enumerate(engine.ticks()):
+    for number, _ in enumerate(engine.run()):
         if number % 20 == 0:
             checkpoint.save(tmp_path, engine, with_replay=False, about={})
     (left,) = (tmp_path / "checkpoints").iterdir()
@@ -251,7 +251,7 @@ def test_on_a_gpu_the_same_counts_come_out_and_trial_runs_leave_no_trace(algo):
     assert engine.learner.adam.count == 0
     run_out(engine)
     twin = run_out(engine_of(whole))
-    assert (engine.learner.updates, engine.states) == (twin.learner.updates, twin.states)
+    assert (engine.updates, engine.states) == (twin.updates, twin.states)
     assert engine.learner.adam.count == whole.schedule.updates
     assert not torch.equal(engine.learner.vector, before)
     assert torch.isfinite(engine.learner.vector).all()

@@ -57,8 +57,8 @@ STORE = 80_000_000
 TINY = [
     "train", "--engine", "ray", "--env", "CartPole-v1", "--schedule.num-envs", "8", "--schedule.learning-starts", "64",
     "--schedule.hidden-size", "16", "--learner.batch-size", "16", "--learner.updates-per-sample", "2", "--learner.target-update-interval", "8",
-    "--replay.capacity", "2000", "--schedule.publish-interval", "2", "--schedule.states-per-update", "4", "--report-updates",
-    "10", "--episodes", "2", "--cluster.block-steps", "4", "--cluster.workers", "1", "--cluster.evaluate-episodes", "0",
+    "--replay.capacity", "2000", "--schedule.publish-interval", "2", "--schedule.states-per-update", "4", "--report-interval",
+    "10", "--eval-episodes", "2", "--cluster.block-steps", "4", "--cluster.workers", "1", "--cluster.evaluate-episodes", "0",
 ]  # fmt: skip
 
 
@@ -97,7 +97,7 @@ class Running:
     """A run that goes on until something is so; its counts must never run backwards."""
 
     def __init__(self, engine):
-        self.engine, self.ticks = engine, engine.ticks()
+        self.engine, self.ticks = engine, engine.run()
         self.counts = (0, 0, 0, 0)
 
     def until(self, condition):
@@ -109,12 +109,12 @@ class Running:
             assert all(b <= n for b, n in zip(before, self.counts, strict=True))
 
     def more(self, updates):
-        goal = self.engine.learner.updates + updates
-        self.until(lambda: self.engine.learner.updates >= goal)
+        goal = self.engine.updates + updates
+        self.until(lambda: self.engine.updates >= goal)
 
     def now(self):
         ledger = self.engine.ledger
-        return ledger.updates, ledger.states, self.engine.company.version, self.engine.recent.episodes
+        return ledger.updates, ledger.states, self.engine.company.version, self.engine.recent_scores.episodes
 
 
 def endless(**changes):
@@ -129,10 +129,10 @@ def test_in_lockstep_the_weights_are_the_local_engines_to_the_last_bit(algo, hel
     whole = small_plan(algo, schedule={"random_policy_updates": random}, replay={"priority_exponent": 0.6} | held_back)
     local = run_out(engine_of(whole, seed=3))
     other = engines(whole, 3, lockstep=True)
-    for _ in other.ticks():
+    for _ in other.run():
         pass
     assert torch.equal(torch.from_numpy(other.company.of_learner("policy")[1].copy()), local.learner.vector)
-    assert (other.learner.updates, other.states) == (local.learner.updates, local.states)
+    assert (other.updates, other.states) == (local.updates, local.states)
     ours, theirs = other.metrics(), local.metrics()
     del theirs["priority_mean"]  # ours is as of the last block
     assert {name: ours[name] for name in theirs} == pytest.approx(theirs, rel=0.01)
@@ -204,7 +204,7 @@ def test_a_killed_shard_loses_its_share_and_fills_again(engines):
     (store,) = engine.company.stores
     os.kill(store.process, signal.SIGKILL)
     run.until(lambda: engine.ledger.lost.shards == 1)
-    run.until(lambda: engine.started)
+    run.until(lambda: engine.learning_started)
     run.more(20)
     lost = engine.summary()["lost"]
     assert lost["replay_states"] >= 64
@@ -217,18 +217,18 @@ def test_a_killed_learner_goes_on_from_the_checkpoint_and_does_again_what_is_gon
     run = Running(engine)
     run.more(20)
     at = checkpoint.save(tmp_path, engine, with_replay=False, about={})
-    saved, vector = engine.learner.updates, engine.tensors()["learner.vector"]
+    saved, vector = engine.updates, engine.tensors()["learner.vector"]
     assert at.name == f"{saved:010d}"
     run.more(10)
     post = engine.company.learner
     os.kill(post.process, signal.SIGKILL)
     run.until(lambda: engine.ledger.lost.learners == 1 and post.live)
     assert torch.equal(torch.from_numpy(ray.get(engine.company.published).copy()), vector)
-    gone = engine.learner.updates - saved
+    gone = engine.updates - saved
     assert engine.summary()["lost"]["updates"] == gone >= 10
     assert engine.ledger.goal == 10**6 + gone
     run.more(20)
-    assert engine.tensors()["learner.adam_count"] == engine.learner.updates - gone
+    assert engine.tensors()["learner.adam_count"] == engine.updates - gone
 
 
 def test_after_its_drivers_death_the_same_command_goes_on_from_the_checkpoint(cluster, tmp_path):
@@ -417,7 +417,7 @@ def test_an_address_where_nobody_listens_is_refused_at_once(capsys, tmp_path):
 
 
 def test_a_run_on_a_node_that_does_not_see_the_sweeps_folder_comes_back_whole(tmp_path):
-    command = cli.parse([*TINY, "--schedule.updates", "20", "--episodes", "1"])
+    command = cli.parse([*TINY, "--schedule.updates", "20", "--eval-episodes", "1"])
     at = tmp_path / "runs" / "one"
     packed = spread.one_run(train.train, train.as_local(command), [], at, tmp_path / "no mark")
     assert not at.exists()

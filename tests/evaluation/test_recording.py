@@ -180,10 +180,10 @@ def test_the_command_records_a_crowd_of_a_training_run_and_goes_on_where_it_was_
         "200",
         "--schedule.hidden-size",
         "16",
-        "--episodes",
+        "--eval-episodes",
         "0",
     ]
-    assert main(["train", "--env", "CartPole-v1", *short, "--ages", "2", "--out", "run"]) == 0
+    assert main(["train", "--env", "CartPole-v1", *short, "--save-snapshots", "2", "--out", "run"]) == 0
     kept = sorted(p.name for p in (tmp_path / "run" / "policies").iterdir() if p.name.startswith("updates"))
     assert kept == ["updates-00000020", "updates-00000040"]
     crowd = ["data", "record", "run", "random", "--crowd", "6", "--episodes", "12", "--out", "crowd"]

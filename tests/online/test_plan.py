@@ -9,7 +9,7 @@ from pytest import approx
 import rbi
 from rbi.envs.types import EnvConfig
 from rbi.observations import ObservationSpec
-from rbi.online.config import GROUPS, PAPER_GAMES, Algorithm, Preset, Schedule, TrainConfig, plan
+from rbi.online.config import GROUPS, PAPER_GAMES, Algorithm, Preset, Schedule, TrainConfig
 from rbi.online.rbi import ActorConfig, LearnerConfig
 from rbi.replay import ReplayConfig, bytes_needed
 
@@ -19,14 +19,14 @@ GAME = "ALE/Breakout-v5"
 @pytest.mark.parametrize("algo", get_args(Algorithm))
 @pytest.mark.parametrize("preset", get_args(Preset))
 def test_every_preset_makes_a_plan_for_both_algorithms(preset, algo):
-    whole = plan(preset, "CartPole-v1", algo)
+    whole = TrainConfig.preset("CartPole-v1", algo, preset)
     assert whole.env.id == "CartPole-v1"
     assert whole.learns_policy == (algo == "rbi")
     assert whole.schedule.num_envs % GROUPS == 0
 
 
 def test_the_paper_preset_has_the_numbers_of_the_papers_tables():
-    whole = plan("paper", GAME, "rbi")
+    whole = TrainConfig.preset(GAME, "rbi", "paper")
     assert rbi.parse_rule(whole.actor.rule) == rbi.Reroute(0.1, 2)
     assert whole.actor.c_greedy == 0.1
     assert whole.actor.improve_in == "actor"
@@ -39,7 +39,7 @@ def test_the_paper_preset_has_the_numbers_of_the_papers_tables():
 
 
 def test_the_paper_preset_has_the_pace_of_the_papers_appendix():
-    whole = plan("paper", GAME, "rbi")
+    whole = TrainConfig.preset(GAME, "rbi", "paper")
     assert whole.learner.learning_rate == approx(0.00025 / 4)
     assert whole.learner.target_update_interval == 2500
     assert whole.learner.updates_per_sample == 1
@@ -54,7 +54,7 @@ def test_the_paper_preset_has_the_pace_of_the_papers_appendix():
 
 
 def test_the_paper_preset_fills_what_the_paper_leaves_open_as_our_notes_say():
-    whole = plan("paper", GAME, "rbi")
+    whole = TrainConfig.preset(GAME, "rbi", "paper")
     assert (whole.returns.n_step, whole.returns.gamma) == (3, 0.99)
     assert whole.replay.capacity == 2_000_000
     assert (whole.replay.priority_exponent, whole.replay.importance_exponent) == (0.6, 0.4)
@@ -69,7 +69,7 @@ def test_the_paper_preset_fills_what_the_paper_leaves_open_as_our_notes_say():
 
 
 def test_rbi_and_ape_x_differ_in_the_algorithm_alone():
-    assert replace(plan("paper", GAME, "rbi"), algo="apex") == plan("paper", GAME, "apex")
+    assert replace(TrainConfig.preset(GAME, "rbi", "paper"), algo="apex") == TrainConfig.preset(GAME, "apex", "paper")
 
 
 def test_the_papers_games_are_those_of_its_final_table():
@@ -81,13 +81,15 @@ def test_the_papers_games_are_those_of_its_final_table():
 
 
 def test_the_papers_replay_fits_into_one_gpu_whatever_the_game():
-    assert bytes_needed(plan("paper", GAME, "rbi").replay, ObservationSpec((84, 84), 4, 18)) < 20e9
+    assert bytes_needed(TrainConfig.preset(GAME, "rbi", "paper").replay, ObservationSpec((84, 84), 4, 18)) < 20e9
 
 
 def test_changes_replace_whole_parts_and_leave_the_others():
-    changed = plan("small", "CartPole-v1", "rbi", learner=LearnerConfig(batch_size=7))
+    changed = TrainConfig.preset("CartPole-v1", "rbi", "small", learner=LearnerConfig(batch_size=7))
     assert changed.learner.batch_size == 7
-    assert replace(changed, learner=plan("small", "CartPole-v1", "rbi").learner) == plan("small", "CartPole-v1", "rbi")
+    assert replace(changed, learner=TrainConfig.preset("CartPole-v1", "rbi", "small").learner) == TrainConfig.preset(
+        "CartPole-v1", "rbi", "small"
+    )
 
 
 INTERVALS = [
@@ -135,4 +137,4 @@ def test_a_pace_that_makes_no_sense_is_refused_by_name(bad):
 
 def test_a_rule_that_does_not_exist_is_refused_before_anything_runs():
     with pytest.raises(ValueError, match="nonsense"):
-        plan("small", "CartPole-v1", "rbi", actor=ActorConfig(rule="nonsense"))
+        TrainConfig.preset("CartPole-v1", "rbi", "small", actor=ActorConfig(rule="nonsense"))

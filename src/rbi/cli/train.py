@@ -30,6 +30,7 @@ from rbi.replay import ReplayConfig
 from rbi.returns import ReturnConfig
 
 PAPER_TABLE = "paper12"
+PAPER_ENVS = [f"ALE/{game}-v5" for game in PAPER_GAMES]
 
 
 @dataclass(frozen=True)
@@ -168,11 +169,11 @@ class Train(Command):
         with runs.Writer.reopen(result.path) as writer:
             for name, figure in report.sweep_figures(finished).items():
                 writer.figure(name, figure)
-        show(report.score_table({"rows": result.rows}, paper=self.envs == PAPER_TABLE))
+        show(report.score_table({"rows": result.rows}, paper=environments == PAPER_ENVS))
         echo(f"runs and figures: {result.path}")
 
     def environments(self) -> list[str]:
-        named = [f"ALE/{game}-v5" for game in PAPER_GAMES] if self.envs == PAPER_TABLE else self.envs.split(",")
+        named = PAPER_ENVS if self.envs == PAPER_TABLE else self.envs.split(",")
         return list(dict.fromkeys(env.strip() for env in named if env.strip())) or [self.env]
 
     def algorithms(self) -> list[Algorithm]:
@@ -183,7 +184,7 @@ class Train(Command):
 
 
 def saved_options(given: Train) -> dict[str, Any]:
-    """The options of the run that --resume continues; nothing where they cannot be read, which `train` then explains."""
+    """The options of the run that --resume continues; empty where they cannot be read, which `train` explains."""
     if not given.resume or given.out is None:
         return {}
     try:

@@ -61,7 +61,7 @@ class AtariVector:
     frame_stack = STACK
 
     def __init__(self, config: EnvConfig, num_envs: int, threads: int = 0, *, synchronous: bool = False) -> None:
-        """`synchronous`: games step inside `send`; faster than in the background where they share cores with the agent."""
+        """`synchronous`: games step inside `send`; faster where they share cores with the agent."""
         self.config, self.num_envs, self.synchronous = config, num_envs, synchronous
         self.envs = emulators(config, num_envs, threads)
         self.received: Any = None

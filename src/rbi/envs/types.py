@@ -1,7 +1,7 @@
 """The interface between agents and environments: `EnvConfig`, `TimeStep` and `VectorEnv`.
 
-After the last step of an episode an environment shows its final observation; the action chosen there is ignored, and the
-next observation is the first of a new episode (Gymnasium's "next-step" autoreset).
+After the last step of an episode an environment shows its final observation; the action chosen there is ignored, and
+the next observation is the first of a new episode (Gymnasium's "next-step" autoreset).
 """
 
 from collections.abc import Callable

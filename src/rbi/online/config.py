@@ -51,7 +51,7 @@ class ActorConfig:
     epsilon_exponent: Annotated[float, Ge(0)] = 7.0
     """Exponent of the exploration schedule over environments; 0 gives all of them the base."""
     priority_baseline: Literal["q", "v"] = "q"
-    """What the n-step return is compared with for the initial priority: Q(s, a), or V(s) as in the paper's Algorithm."""
+    """What the n-step return is compared with for initial priorities: Q(s, a), or V(s) as in the paper's Algorithm."""
     clip_rewards: bool = True
     """Clip rewards to [-1, 1] for learning; scores are never clipped."""
 
@@ -162,7 +162,7 @@ class TrainConfig:
         if self.schedule.learning_starts > self.replay.capacity // 2 and self.schedule.learning_starts > 1:
             raise ValueError(
                 f"learning_starts = {self.schedule.learning_starts}: is more than half of the replay's capacity of "
-                f"{self.replay.capacity} states; give a smaller --schedule.learning-starts or a larger --replay.capacity"
+                f"{self.replay.capacity} states; lower --schedule.learning-starts or raise --replay.capacity"
             )
         sampled = self.learner.batch_size * per_sample
         if sampled > self.replay.capacity:

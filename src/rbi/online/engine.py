@@ -3,8 +3,8 @@
     recv(A)  act(A)  send(A)  store, learn | recv(B)  act(B)  send(B)  store, learn | recv(A) ...
              group B steps                            group A steps
 
-`LocalEngine.run` is the loop. Actors, learner and replay are called through a backend: `CPUBackend` makes plain calls in
-order, so that a run repeats to the last bit; `CUDABackend` replays them as CUDA graphs on two streams. Other engines
+`LocalEngine.run` is the loop. Actors, learner and replay are called through a backend: `CPUBackend` makes plain calls
+in order, so that a run repeats to the last bit; `CUDABackend` replays them as CUDA graphs on two streams. Other engines
 (`rbi.online.ray`) use the same actors, learners and replay behind the same interface, `Engine`.
 """
 
@@ -92,7 +92,7 @@ class LocalEngine:
         envs: Sequence[VectorEnv],
         trunk: TrunkFactory | None = None,
     ) -> None:
-        """`envs`: one vector of environments for each of the two groups; `trunk` makes a custom trunk of the networks."""
+        """`envs`: one vector of environments for each of the two groups; `trunk` makes the networks' trunk."""
         self.config, self.device, self.envs, self.trunk = config, device, envs, trunk
         self.obs_spec = ObservationSpec(envs[0].obs_shape, envs[0].frame_stack, envs[0].num_actions)
         if device.type == "cuda":
@@ -248,8 +248,8 @@ class LocalEngine:
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint. Where it lacks the environments, new episodes start; where it lacks the replay, it
-        is filled again first."""
+        """Continue from a checkpoint. Where it lacks the environments, new episodes start; where it lacks the replay,
+        that is filled again first."""
         counters, tensors, replay = checkpoint.counters, checkpoint.tensors["tensors"], checkpoint.tensors.get("replay")
         if "steps" not in counters:
             raise ValueError("the checkpoint is of --engine ray, not of --engine local")
@@ -327,8 +327,8 @@ class CPUBackend:
 class CUDABackend:
     """The same calls as CUDA graphs, captured once and replayed, on two streams:
 
-        actor's stream     upload frames, choose, download actions, record     high priority: never queues behind updates
-        learner's stream   store, learn, learn, ..., publish                   all access to the replay, so nothing races
+        actor's stream     upload frames, choose, download actions, record    high priority: never queues behind updates
+        learner's stream   store, learn, learn, ..., publish                  all access to the replay: nothing races
 
     The host waits for nothing but the actions. An actor's buffers are overwritten only after the learner's stream has
     stored their contents, which also keeps actors from running ahead of the learner by more than one step each.

@@ -16,8 +16,8 @@ The learner      (paper: Algorithm RBI learner)
     L_q        <- mean_i w_i huber(R_i - Q(s_i, a_i))
     L_pi       <- mean_i w_i w^pi_i KL(pi_i || pi-net(s_i))
 
-An actor serves one group of environments. Actors and learners know no engine, and never wait for their device: on a GPU,
-engines capture their methods as CUDA graphs. `rbi.online.apex` has the baseline and shares the small parts below.
+An actor serves one group of environments. Actors and learners know no engine, and never wait for their device: on a
+GPU, engines capture their methods as CUDA graphs. `rbi.online.apex` has the baseline and shares the small parts below.
 """
 
 import copy
@@ -31,7 +31,7 @@ from torch import Tensor
 from rbi import measures
 from rbi.gpu.streams import Beside
 from rbi.losses import c_mix, policy_loss, policy_loss_grad, policy_weight, q_loss, q_loss_grad, td_error
-from rbi.networks import Networks, QNetwork, dueling_q
+from rbi.networks import Networks, PolicyNetwork, QNetwork, dueling_q
 from rbi.observations import ObservationSpec, random_shifts, roll_stacks
 from rbi.online.config import ActorConfig, AdvantageBaseline, LearnerConfig
 from rbi.optim import Adam, attach, join, size, to_vector
@@ -76,6 +76,7 @@ class RBIActor:
         self.rule = parse_rule(config.rule)
         self.bounds = getattr(self.rule, "c_min", 0.0), getattr(self.rule, "c_max", math.inf)
         self.networks, self.vector = actor_networks(networks, self.device, dtype)
+        self.pi_net, self.q_net = policy_network(self.networks), self.networks.q
         self.epsilon = epsilon.to(self.device)[:, None]
         self.memory = ActorMemory(self.obs_spec, returns, len(epsilon), self.device)
         self.uniform = torch.zeros((), dtype=torch.bool, device=self.device)
@@ -91,8 +92,8 @@ class RBIActor:
         state = self.obs_spec.preprocess(self.memory.push_frame(obs, is_first), self.dtype)
         with torch.no_grad():
             with self.overlap.overlapping():
-                logits = self.networks.pi(state)
-            value, advantage = self.networks.q.value_and_advantage(state)
+                logits = self.pi_net(state)
+            value, advantage = self.q_net.value_and_advantage(state)
             self.overlap.join()
             beta = torch.softmax(logits, 1)
             q = dueling_q(value, advantage, beta if self.advantage_baseline == "pi" else None)
@@ -165,6 +166,7 @@ class RBILearner:
         self.rule, self.policy_noise = parse_rule(actor.rule), c_mix(self.obs_spec.num_actions)
         self.weights = LearnerWeights(config, networks, self.device, dtype, total_updates)
         self.networks, self.target, self.vector = self.weights.networks, self.weights.target, self.weights.vector
+        self.pi_net, self.q_net = policy_network(self.networks), self.networks.q
         self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)
         self.overlap = Beside(self.device)
         self.updates = 0
@@ -203,8 +205,8 @@ class RBILearner:
         The losses enter through their gradients at the networks' outputs, which have closed forms (`rbi.losses`).
         """
         with self.overlap.overlapping():
-            logits = self.networks.pi(states.obs)
-        q, _ = self.networks.q(states.obs, batch.pi if self.config.advantage_baseline == "pi" else None)
+            logits = self.pi_net(states.obs)
+        q, _ = self.q_net(states.obs, batch.pi if self.config.advantage_baseline == "pi" else None)
         with torch.no_grad():
             # Departs from the paper: its R_i sums gamma^t r_(i+t) from t = 1 to n; this is the usual n-step return.
             error = td_error(q, batch.action, batch.reward, batch.discount, self.next_value(batch, states))
@@ -223,12 +225,12 @@ class RBILearner:
         """V_target(s_(i+n)), `[B]`."""
         if states.predicted.dim() == 1:
             return states.predicted  # the dueling head's V is the value of the stored policy
-        # Departs from the paper: V^pi is that of the policy which the actor stored at i+n, or of the pi-net there. After
-        # a time limit the final state is bootstrapped from as well, with the policy that the actor computed there.
+        # Departs from the paper: V^pi is that of the policy which the actor stored at i+n, or of the pi-net there.
+        # After a time limit the final state is bootstrapped from as well, with the policy that the actor stored there.
         if self.config.bootstrap_policy == "stored":
             pi = batch.next_pi
         else:
-            pi = torch.softmax(self.networks.pi(states.next_obs), 1)
+            pi = torch.softmax(self.pi_net(states.next_obs), 1)
         return (pi * states.predicted).sum(1)
 
     def policy_target(self, batch: ReplayBatch, beta: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
@@ -383,6 +385,13 @@ def actor_networks(networks: Networks, device: torch.device, dtype: torch.dtype)
     networks = networks.to(device, dtype).requires_grad_(False)
     attach(networks, vector)
     return networks, vector
+
+
+def policy_network(networks: Networks) -> PolicyNetwork:
+    """The pi-net, which RBI needs and Ape-X does not have."""
+    if networks.pi is None:
+        raise ValueError("networks: RBI needs a policy network")
+    return networks.pi
 
 
 def explore(pi: Tensor, epsilon: Tensor, generator: torch.Generator) -> Tensor:

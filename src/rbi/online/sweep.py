@@ -94,9 +94,7 @@ def sweep(
         **{part: getattr(configs[0], part) for part in PARTS},
     }
     if resume:
-        runs.check_resumable(
-            path, command="train", settings=settings, seed=seeds[0], may_change=MAY_CHANGE_ON_RESUME
-        )
+        runs.check_resumable(path, command="train", settings=settings, seed=seeds[0], may_change=MAY_CHANGE_ON_RESUME)
         writer = runs.Writer.reopen(path)
     else:
         writer = runs.Writer.create(

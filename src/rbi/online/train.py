@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -19,14 +19,11 @@ from rbi.envs.types import EnvConfig, EnvFactory
 from rbi.evaluation.rollouts import EvaluationResult, choose_device, evaluate
 from rbi.networks import TrunkFactory
 from rbi.observations import ObservationSpec
-from rbi.online.config import GROUPS, PARTS, PRESETS, Algorithm, Preset, TrainConfig, default_preset
+from rbi.online.config import GROUPS, PARTS, PRESETS, Algorithm, Preset, TrainConfig
 from rbi.online.engine import Engine, LocalEngine
 from rbi.policy import Policy, load_policy
 from rbi.progress import echo, graceful_stop
 from rbi.replay import bytes_needed
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 Env = str | EnvFactory | EnvConfig
 Callback = Callable[[dict[str, Any]], Any]
@@ -34,7 +31,7 @@ Device = Literal["auto", "cpu", "cuda"]
 
 MAX_SAVED_REPLAY = 2_000_000_000  # bytes; a larger replay is saved in checkpoints only if asked for
 MIN_BEST_EPISODES = 20  # finished episodes before a policy can be the best
-MAY_CHANGE_ON_RESUME = ("preset", "engine", "schedule.updates", "schedule.env_threads")
+MAY_CHANGE_ON_RESUME = ("preset", "schedule.updates", "schedule.env_threads")
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,6 +99,10 @@ class EngineFactory(Protocol):
     def settings(self) -> dict[str, Any]:
         """What config.json stores about it."""
 
+    @property
+    def may_change(self) -> tuple[str, ...]:
+        """Those of its settings that a resumed run may change."""
+
     def __call__(
         self, config: TrainConfig, seed: int, trunk: TrunkFactory | None, *, progress: bool
     ) -> AbstractContextManager[Engine]: ...
@@ -117,6 +118,10 @@ class Local:
     @property
     def settings(self) -> dict[str, Any]:
         return {"engine": "local"}
+
+    @property
+    def may_change(self) -> tuple[str, ...]:
+        return ()
 
     @contextlib.contextmanager
     def __call__(
@@ -209,10 +214,11 @@ def train(
         raise ValueError("resume: name the run with out")
     chosen = resolve_config(env, algo, preset, config, path if resume else None, overrides)
     make_engine = engine or Local(device)
-    settings = run_settings(chosen, preset or default_preset(chosen.env)) | make_engine.settings
+    settings = run_settings(chosen, preset) | make_engine.settings
     start: Path | None = None
     if resume and path is not None:
-        runs.check_resumable(path, command="train", settings=settings, seed=seed, may_change=MAY_CHANGE_ON_RESUME)
+        may_change = (*MAY_CHANGE_ON_RESUME, *make_engine.may_change)
+        runs.check_resumable(path, command="train", settings=settings, seed=seed, may_change=may_change)
         if (complete := load_complete(path, chosen)) is not None:
             if progress:
                 echo(f"nothing left to do: {path} is complete; more updates continue it")
@@ -575,8 +581,8 @@ def check_memory(config: TrainConfig, obs_spec: ObservationSpec, device: torch.d
     if need > free:
         fits = int(config.replay.capacity * 0.9 * free / need)
         raise ValueError(
-            f"--replay.capacity = {config.replay.capacity:,}: needs {need / 1e9:.1f} GB, {where} has {free / 1e9:.1f} GB "
-            f"free; up to {fits:,} would fit"
+            f"--replay.capacity = {config.replay.capacity:,}: needs {need / 1e9:.1f} GB, {where} has "
+            f"{free / 1e9:.1f} GB free; up to {fits:,} would fit"
         )
 
 

@@ -15,14 +15,15 @@ import numpy as np
 import ray
 import torch
 
-from rbi import envs
+from rbi.checkpoint import Checkpoint
 from rbi.evaluation.rollouts import EpisodeResult, RecentScores
 from rbi.observations import ObservationSpec
+from rbi.online.apex import ApexActor
 from rbi.online.config import GROUPS, TrainConfig
-from rbi.online.engine import CAREFUL, part_of, policy_of
+from rbi.online.engine import LOW_EPSILON, trained_policy, without_prefix
 from rbi.online.ray.config import ClusterConfig
 from rbi.online.ray.supervisor import Company, Ledger, Slot, Store, answer, cast
-from rbi.online.rbi import METRICS
+from rbi.online.rbi import RBIActor
 from rbi.policy import Policy
 from rbi.returns import exploration_ladder
 
@@ -32,16 +33,16 @@ AT_ONCE = 2  # calls that a worker or the learner is given ahead, so that it doe
 class RayEngine:
     """A training run on the cluster that this process has joined, with the face of `LocalEngine`."""
 
-    def __init__(self, plan: TrainConfig, seed: int, config: ClusterConfig, obs_spec: ObservationSpec) -> None:
-        self.plan, self.seed, self.config, self.obs_spec = plan, seed, config, obs_spec
+    def __init__(self, config: TrainConfig, seed: int, cluster: ClusterConfig, obs_spec: ObservationSpec) -> None:
+        self.config, self.seed, self.cluster, self.obs_spec = config, seed, cluster, obs_spec
         self.device = torch.device("cpu")  # of this process; workers and learner have their own
-        self.worlds: list[envs.VectorEnv] = []  # they live in the workers, and begin anew when a run goes on
-        self.workers = config.workers_for(plan.schedule, processors())
-        self.learner = self.ledger = Ledger(plan)
-        acting = plan.actor
-        ladder = exploration_ladder(plan.schedule.num_envs, acting.epsilon_base, acting.epsilon_exponent)
-        self.recent = RecentScores(int((ladder <= CAREFUL).sum()))
-        self.sums = np.zeros(len(METRICS) + 1)
+        self.workers = cluster.workers_for(config.schedule, processors())
+        self.learner = self.ledger = Ledger(config)
+        acting = config.actor
+        ladder = exploration_ladder(config.schedule.num_envs, acting.epsilon_base, acting.epsilon_exponent)
+        self.recent_scores = RecentScores(int((ladder <= LOW_EPSILON).sum()))
+        self.actor_metrics = (RBIActor if config.algo == "rbi" else ApexActor).METRICS
+        self.sums = np.zeros(len(self.actor_metrics) + 1)
         self.acting: dict[str, float] = {}
         self.block_bytes = self.batch_bytes = 0
         self.learning, self.waited, self.behind = 0, 0.0, 0
@@ -58,15 +59,19 @@ class RayEngine:
         return self.ledger.states
 
     @property
-    def started(self) -> bool:
+    def updates(self) -> int:
+        return self.ledger.updates
+
+    @property
+    def learning_started(self) -> bool:
         return self.ledger.started
 
     @property
     def each(self) -> int:
         """Players of a group."""
-        return self.plan.schedule.num_envs // self.workers // GROUPS
+        return self.config.schedule.num_envs // self.workers // GROUPS
 
-    def ticks(self) -> Iterator[None]:
+    def run(self) -> Iterator[None]:
         """Train to the end; each time something has happened."""
         company = self.opening()
         while self.ledger.updates < self.ledger.goal:
@@ -80,15 +85,15 @@ class RayEngine:
 
     def waits(self, company: Company) -> bool:
         """In lockstep one thing happens at a time, and nobody plays on while the learner is not there to learn."""
-        return self.config.lockstep and (company.calls > 0 or not company.learner.live)
+        return self.cluster.lockstep and (company.calls > 0 or not company.learner.live)
 
     def opening(self) -> Company:
         """The processes of the run, started where that has not been done."""
         if self.company is None:
-            people = cast(self.plan, self.obs_spec, self.seed, self.config, self.workers)
+            people = cast(self.config, self.obs_spec, self.seed, self.cluster, self.workers)
             self.evaluate_one = people.evaluate
             self.company = Company(people, self.ledger, self.saved)
-            shards = [part_of(self.given, f"shard{number}.") for number in range(self.config.shards)]
+            shards = [without_prefix(self.given, f"shard{number}.") for number in range(self.cluster.shards)]
             held = [{name: column.numpy() for name, column in state.items()} for state in shards]
             self.company.assemble(self.ticks_before or [0] * self.workers, held)
             self.given = {}
@@ -96,19 +101,19 @@ class RayEngine:
 
     def feed(self, company: Company) -> None:
         """Ask workers for blocks, those that have played least first, as far as they may run ahead."""
-        most = self.config.block_steps * GROUPS
-        at_once = 1 if self.config.lockstep else AT_ONCE
+        most = self.cluster.block_steps * GROUPS
+        at_once = 1 if self.cluster.lockstep else AT_ONCE
         able = [slot for slot in company.slots if slot.live and slot.store.live]
         ahead = AT_ONCE * most * self.each * len(able)
         for slot in sorted(able, key=lambda slot: slot.tick):
             while slot.asked < at_once and self.ledger.may_play(most * self.each, ahead):
-                self.ask(company, slot, self.ledger.ticks_until_due(self.each, most) if self.config.lockstep else most)
+                self.ask(company, slot, self.ledger.ticks_until_due(self.each, most) if self.cluster.lockstep else most)
 
     def ask(self, company: Company, slot: Slot, ticks: int) -> None:
         """Ask a worker for a block; weights go with it only where it will take them."""
-        refresh = self.plan.schedule.refresh_interval * GROUPS
+        refresh = self.config.schedule.refresh_interval * GROUPS
         refreshes = slot.begin or -slot.tick % refresh < ticks or slot.tick % refresh < GROUPS
-        uniform = self.ledger.updates < self.plan.schedule.random_policy_updates
+        uniform = self.ledger.updates < self.config.schedule.random_policy_updates
         block, told = slot.handle.play.options(num_returns=2).remote(
             slot.tick, ticks, slot.begin, company.published if refreshes else None, company.version, uniform
         )
@@ -131,7 +136,7 @@ class RayEngine:
         self.behind = self.ledger.updates - told.version
         self.sums += np.sum(told.sums, 0)
         for player, score, careful in told.episodes:
-            self.recent.add(EpisodeResult(player, score, 0, False), low_epsilon=careful)
+            self.recent_scores.add(EpisodeResult(player, score, 0, False), low_epsilon=careful)
         store = slot.store
         taken = store.handle.add.remote(slot.number, start, begin, block)
         company.call(taken, functools.partial(self.stored, company, store, store.life, ticks))
@@ -146,13 +151,13 @@ class RayEngine:
         self.ledger.land(ticks, self.each)
         company.take_stock(store, stock)
         if self.ledger.ready:
-            if self.plan.replay.release_interval:
+            if self.config.replay.release_interval:
                 company.reveal()
             self.ledger.started = company.mass() > 0
 
     def pay(self, company: Company) -> None:
         """Ask for the updates that new states pay for."""
-        at_once = 1 if self.config.lockstep else AT_ONCE
+        at_once = 1 if self.cluster.lockstep else AT_ONCE
         able = company.learner.live and company.mass() > 0
         while able and self.learning < at_once and (rounds := self.ledger.rounds_due()):
             expected = self.ledger.ask(rounds)
@@ -179,7 +184,7 @@ class RayEngine:
         if self.ledger.updates == before:
             for store in company.stores:  # it was starved: see what there is
                 company.look_into(store)
-        reveals = self.plan.replay.release_interval
+        reveals = self.config.replay.release_interval
         if reveals and self.ledger.updates > before and self.ledger.updates % reveals == 0:
             company.reveal()
             if not company.mass() > 0:
@@ -187,12 +192,12 @@ class RayEngine:
 
     def evaluate(self, company: Company) -> None:
         """Let the newest policy play while the run goes on, now and then."""
-        every = self.config.evaluate_updates or max(1, self.plan.schedule.updates // 20)
-        if not self.config.evaluate_episodes or self.evaluating or company.version - self.evaluated[0] < every:
+        every = self.cluster.evaluate_updates or max(1, self.config.schedule.updates // 20)
+        if not self.cluster.evaluate_episodes or self.evaluating or company.version - self.evaluated[0] < every:
             return
         self.evaluating = True
-        version, episodes = company.version, self.config.evaluate_episodes
-        ref = self.evaluate_one(self.plan, self.obs_spec, company.published, version, episodes, self.seed)
+        version, episodes = company.version, self.cluster.evaluate_episodes
+        ref = self.evaluate_one(self.config, self.obs_spec, company.published, version, episodes, self.seed)
         company.pending[ref] = functools.partial(self.has_evaluated, version)
 
     def has_evaluated(self, version: int, ref: Any) -> None:
@@ -204,16 +209,16 @@ class RayEngine:
         *sums, count = self.sums.tolist()
         if count:  # otherwise no block has come, and what the last ones said still holds
             self.sums[:] = 0
-            self.acting = dict(zip(METRICS, (total / count for total in sums), strict=True))
+            self.acting = dict(zip(self.actor_metrics, (total / count for total in sums), strict=True))
         learning = answer(company.learner.handle.metrics.remote()) if company.learner.live else None
         updates, score = self.evaluated
         return {
             "updates": self.ledger.updates,
             "states": self.states,
-            **self.recent.metrics(),
-            **{k: v for k, v in self.acting.items() if self.plan.learns_policy or k == "q_acted"},
+            **self.recent_scores.metrics(),
+            **self.acting,
             **(learning or {}),
-            "priority_mean": company.mass() / max(1, min(self.states, self.plan.replay.capacity)),
+            "priority_mean": company.mass() / max(1, min(self.states, self.config.replay.capacity)),
             "evaluated_score": score,
             "evaluated_updates": updates,
             "weights_behind": self.behind,
@@ -228,54 +233,45 @@ class RayEngine:
     def policy(self) -> Policy:
         """What has been learned, as a policy of its own."""
         updates, weights = self.opening().of_learner("policy")
-        return policy_of(self.plan, self.obs_spec, torch.from_numpy(weights.copy()), updates, self.states)
+        return trained_policy(self.config, self.obs_spec, torch.from_numpy(weights.copy()), updates, self.states)
 
     def summary(self) -> dict[str, Any]:
         """What the result says of the cluster, and of what was lost on it."""
         company = self.opening()
         nodes = {post.node for post in company.posts if post.node}
-        layout = {"workers": self.workers, "most_at_once": company.most_workers, "shards": self.config.shards}
+        layout = {"workers": self.workers, "most_at_once": company.most_workers, "shards": self.cluster.shards}
         told = {"cluster": layout | {"nodes": len(nodes)}, "lost": asdict(self.ledger.lost)}
         return told | {"updates_gone": self.ledger.gone}
 
-    @property
-    def replay(self) -> Company:
-        """Who saves the shards."""
-        return self.opening()
+    def checkpoint(self, *, with_replay: bool) -> Checkpoint:
+        """The learner, the counters and the shards; all that is on its way is waited for."""
+        company = self.opening()
+        learner = {name: torch.from_numpy(tensor.copy()) for name, tensor in company.save_learner().items()}
+        layout = {"workers": self.workers, "shards": self.cluster.shards}
+        counters = self.ledger.state() | {"recent_scores": self.recent_scores.state(), "layout": layout}
+        return Checkpoint(
+            kind={"env": self.config.env.id, "algo": self.config.algo},
+            counters=counters | {"ticks": [slot.tick for slot in company.slots]},
+            tensors={"tensors": learner} | ({"replay": company.state()} if with_replay else {}),
+        )
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The learner, to be saved; all that is on its way is waited for."""
-        return {name: torch.from_numpy(tensor.copy()) for name, tensor in self.opening().save_learner().items()}
-
-    def counters(self) -> dict[str, Any]:
-        """All numbers of the run."""
-        layout = {"workers": self.workers, "shards": self.config.shards}
-        ticks = [slot.tick for slot in self.opening().slots]
-        return self.ledger.state() | {"recent": self.recent.state(), "layout": layout, "ticks": ticks}
-
-    def restore(
-        self,
-        counters: dict[str, Any],
-        tensors: dict[str, torch.Tensor],
-        replay: dict[str, torch.Tensor] | None,
-        worlds: list[bytes] | None,
-    ) -> None:
-        """Go on from a saved run, before the first tick; players start new episodes. On another layout, and without
-        the replay, shards fill up again first."""
-        del worlds  # none are saved
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint, with new episodes. On another layout, and without the replay, shards fill up
+        again first."""
+        counters, replay = checkpoint.counters, checkpoint.tensors.get("replay")
         if "layout" not in counters:
             raise ValueError("the checkpoint is of --engine local, not of --engine ray")
         self.ledger.restore(counters)
-        self.recent.restore(counters["recent"])
-        if not self.config.workers:
+        self.recent_scores.restore(counters["recent_scores"])
+        if not self.cluster.workers:
             self.workers = counters["layout"]["workers"]
-        same = counters["layout"] == {"workers": self.workers, "shards": self.config.shards}
+        same = counters["layout"] == {"workers": self.workers, "shards": self.cluster.shards}
         self.ticks_before = counters["ticks"] if same else [max(counters["ticks"])] * self.workers
         if replay and same:
-            self.given = replay
+            self.given = dict(replay)
         else:
             self.ledger.starve()
-        state = {name: tensor.numpy() for name, tensor in tensors.items()}
+        state = {name: tensor.numpy() for name, tensor in checkpoint.tensors["tensors"].items()}
         self.saved = (self.ledger.updates, ray.put(state))
 
     def close(self) -> None:

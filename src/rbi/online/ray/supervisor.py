@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rbi.evaluation.rollouts import Protocol, run_episodes
 from rbi.observations import ObservationSpec
 from rbi.online.config import TrainConfig
-from rbi.online.engine import policy_of
+from rbi.online.engine import trained_policy
 from rbi.online.ray.config import ClusterConfig
 from rbi.online.ray.workers import Array, LearnerRole, Player, Shard, Stock
 
@@ -46,14 +46,14 @@ class Ledger:
         flying            room: how far workers may run ahead of the learner
     """
 
-    def __init__(self, plan: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig) -> None:
         self.schedule, self.round, self.reveals = (
-            plan.schedule,
-            plan.learner.updates_per_sample,
-            plan.replay.release_interval,
+            config.schedule,
+            config.learner.updates_per_sample,
+            config.replay.release_interval,
         )
         self.states = self.updates = self.gone = 0
-        self.owed, self.started, self.refill = 0.0, False, plan.schedule.learning_starts
+        self.owed, self.started, self.refill = 0.0, False, config.schedule.learning_starts
         self.flying = 0  # states that workers were asked for and shards do not have yet
         self.asked = 0  # updates that the learner was asked for and has not done yet
         self.lost = Lost()
@@ -204,40 +204,40 @@ class Cast:
         return [self.learner, *self.stores, *self.slots]
 
 
-def cast(plan: TrainConfig, obs_spec: ObservationSpec, seed: int, config: ClusterConfig, workers: int) -> Cast:
+def cast(config: TrainConfig, obs_spec: ObservationSpec, seed: int, cluster: ClusterConfig, workers: int) -> Cast:
     """Ask Ray for every process. The learner goes to a GPU, or else stays with the driver; one shard stays with it."""
-    gpus = config.learner_gpus
+    gpus = cluster.learner_gpus
     if gpus is None:
         gpus = 1.0 if ray.cluster_resources().get("GPU", 0) >= 1 else 0.0
     here = ray.get_runtime_context().get_node_id()
     beside = {} if gpus else {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True)}
-    learner = remote(LearnerRole, config.learner_cpus, gpus, **beside).remote(
-        plan, obs_spec, seed, config.prefetch, config.lockstep, bool(gpus)
+    learner = remote(LearnerRole, cluster.learner_cpus, gpus, **beside).remote(
+        config, obs_spec, seed, cluster.prefetch, cluster.lockstep, bool(gpus)
     )
     near: Any = "SPREAD"
-    if config.shards == 1:
+    if cluster.shards == 1:
         _, node = ray.get(learner.hello.options(max_task_retries=ALWAYS).remote()) if gpus else (0, here)
         near = NodeAffinitySchedulingStrategy(node, soft=True)
     stores = [
         Store(
-            remote(Shard, config.shard_cpus, scheduling_strategy=near).remote(
-                plan, obs_spec, seed, number, workers, config.shards
+            remote(Shard, cluster.shard_cpus, scheduling_strategy=near).remote(
+                config, obs_spec, seed, number, workers, cluster.shards
             )
         )
-        for number in range(config.shards)
+        for number in range(cluster.shards)
     ]
-    threads = max(1, int(config.actor_cpus))
-    player = remote(Player, config.actor_cpus, config.actor_gpus)
+    threads = max(1, int(cluster.actor_cpus))
+    player = remote(Player, cluster.actor_cpus, cluster.actor_gpus)
     slots = [
         Slot(
-            player.remote(plan, obs_spec, seed, number, workers, threads, config.actor_gpus > 0),
+            player.remote(config, obs_spec, seed, number, workers, threads, cluster.actor_gpus > 0),
             number=number,
-            store=stores[number % config.shards],
+            store=stores[number % cluster.shards],
         )
         for number in range(workers)
     ]
     task: Any = ray.remote(evaluation)
-    evaluate = task.options(num_cpus=config.evaluator_cpus, max_retries=0).remote
+    evaluate = task.options(num_cpus=cluster.evaluator_cpus, max_retries=0).remote
     return Cast(Post(learner), stores, slots, evaluate)
 
 
@@ -248,12 +248,12 @@ def remote(role: type, cpus: float, gpus: float = 0.0, **options: Any) -> Any:
 
 
 def evaluation(
-    plan: TrainConfig, obs_spec: ObservationSpec, weights: Array, updates: int, episodes: int, seed: int
+    config: TrainConfig, obs_spec: ObservationSpec, weights: Array, updates: int, episodes: int, seed: int
 ) -> float:
     """The mean score of a policy without exploration."""
     os.setpriority(os.PRIO_PROCESS, 0, 10)  # everything else comes first
-    policy = policy_of(plan, obs_spec, torch.from_numpy(weights.copy()), updates, 0)
-    scores = [episode.score for episode in run_episodes(policy, Protocol("paper"), plan.env.id, episodes, seed)]
+    policy = trained_policy(config, obs_spec, torch.from_numpy(weights.copy()), updates, 0)
+    scores = [episode.score for episode in run_episodes(policy, Protocol("paper"), config.env.id, episodes, seed)]
     return sum(scores) / len(scores)
 
 

@@ -19,9 +19,18 @@ from rbi import envs
 from rbi.evaluation.rollouts import EpisodeStatistics
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, TrainConfig
-from rbi.online.engine import CAREFUL, MOST_SEED, drawn_for, part_of, seeds_of
-from rbi.online.rbi import Actor, Learner, ladders
-from rbi.optim import computing_dtype
+from rbi.online.engine import (
+    LOW_EPSILON,
+    MAX_ENV_SEED,
+    Actor,
+    check_finite,
+    init_networks,
+    make_actor,
+    make_learner,
+    run_seeds,
+    split_epsilons,
+    without_prefix,
+)
 from rbi.replay import Replay, ReplayBatch, Transition
 from rbi.returns import exploration_ladder
 
@@ -74,17 +83,18 @@ class Player(Role):
     """Worlds and actors of one slot. A restarted worker knows nothing: the driver tells it where to begin."""
 
     def __init__(
-        self, plan: TrainConfig, obs_spec: ObservationSpec, seed: int, slot: int, slots: int, threads: int, gpu: bool
+        self, config: TrainConfig, obs_spec: ObservationSpec, seed: int, slot: int, slots: int, threads: int, gpu: bool
     ) -> None:
-        self.plan, self.obs_spec, self.seed, self.slot = plan, obs_spec, seed, slot
+        self.config, self.obs_spec, self.seed, self.slot = config, obs_spec, seed, slot
         self.device = torch.device("cuda" if gpu else "cpu")
-        schedule, acting = plan.schedule, plan.actor
+        schedule, acting = config.schedule, config.actor
         self.each = schedule.num_envs // slots // GROUPS
         self.worlds = [
-            envs.make(plan.env, self.each, schedule.env_threads or threads, synchronous=not gpu) for _ in range(GROUPS)
+            envs.make(config.env, self.each, schedule.env_threads or threads, synchronous=not gpu)
+            for _ in range(GROUPS)
         ]
         ladder = exploration_ladder(schedule.num_envs, acting.epsilon_base, acting.epsilon_exponent)
-        self.epsilon = ladders(ladder, GROUPS * slots)[GROUPS * slot : GROUPS * (slot + 1)]
+        self.epsilon = split_epsilons(ladder, GROUPS * slots)[GROUPS * slot : GROUPS * (slot + 1)]
         self.tick, self.version = -1, 0
         self.actors: list[Actor] = []
         self.scores: list[EpisodeStatistics] = []
@@ -111,7 +121,7 @@ class Player(Role):
             group = self.tick % GROUPS
             now = self.seen.pop(group, None) or self.worlds[group].recv()
             episodes += self.watch(group, now)
-            if newest is not None and self.tick // GROUPS % self.plan.schedule.refresh_interval == 0:
+            if newest is not None and self.tick // GROUPS % self.config.schedule.refresh_interval == 0:
                 self.actors[group].load(newest)
                 self.version = version
             moment = self.act(group, now)
@@ -127,24 +137,21 @@ class Player(Role):
 
     def begin(self, start: int) -> None:
         """New episodes and actors without a memory. The first worker of a run is the local engine's, draw for draw."""
-        seeds = seeds_of(self.seed)
+        seeds = run_seeds(self.seed)
         first = self.slot == 0 and start == 0
-        here = seeds if first else seeds_of(self.seed, self.slot, start)
-        schedule, dtype = self.plan.schedule, computing_dtype(self.device, self.plan.schedule.precision)
+        here = seeds if first else run_seeds(self.seed, self.slot, start)
+        schedule = self.config.schedule
         self.actors = [
-            Actor(
-                self.plan.actor,
-                drawn_for(self.plan, self.obs_spec, seeds.weights),
+            make_actor(
+                self.config,
+                init_networks(self.config, self.obs_spec, seeds.weights),
                 epsilon,
-                self.plan.returns,
                 torch.Generator(self.device).manual_seed(of_actor),
-                dtype,
-                self.plan.learner.advantage_baseline,
             )
             for epsilon, of_actor in zip(self.epsilon, here.actors, strict=True)
         ]
         self.scores = [EpisodeStatistics(self.each) for _ in range(GROUPS)]
-        env_seed = (seeds.env + start * schedule.num_envs + self.slot * GROUPS * self.each) % MOST_SEED
+        env_seed = (seeds.env + start * schedule.num_envs + self.slot * GROUPS * self.each) % MAX_ENV_SEED
         self.seen = {group: world.reset(env_seed + group * self.each) for group, world in enumerate(self.worlds)}
         self.tick, self.version = start, 0
 
@@ -154,10 +161,9 @@ class Player(Role):
 
     def watch(self, group: int, seen: envs.TimeStep) -> list[tuple[int, float, bool]]:
         """The episodes that ended; a number that is none is refused."""
-        if not np.isfinite(seen.reward).all() or not (self.obs_spec.is_image or np.isfinite(seen.obs).all()):
-            raise ValueError(f"--env {self.plan.env.id}: gave a reward or an observation that is not a finite number")
+        check_finite(self.config.env.id, self.obs_spec, seen)
         ended = self.scores[group].update(seen)
-        return [(e.env_index, e.score, bool(self.epsilon[group][e.env_index] <= CAREFUL)) for e in ended]
+        return [(e.env_index, e.score, bool(self.epsilon[group][e.env_index] <= LOW_EPSILON)) for e in ended]
 
     def empty(self, ticks: int) -> Block:
         """A block to fill."""
@@ -200,14 +206,14 @@ class Shard(Role):
     """The replay of every `shards`-th worker. Restarted after a fault it is empty, and says so by its `born`."""
 
     def __init__(
-        self, plan: TrainConfig, obs_spec: ObservationSpec, seed: int, number: int, workers: int, shards: int
+        self, config: TrainConfig, obs_spec: ObservationSpec, seed: int, number: int, workers: int, shards: int
     ) -> None:
         slots = len(range(number, workers, shards))
-        lanes = plan.schedule.num_envs // workers * slots
-        share = replace(plan.replay, capacity=plan.replay.capacity * lanes // plan.schedule.num_envs)
-        self.plan, self.shards = plan, shards
-        self.replay = Replay(share, obs_spec, lanes, slots * GROUPS, plan.returns, torch.device("cpu"))
-        drawing = seeds_of(seed).learner if number == 0 else seeds_of(seed, number).learner
+        lanes = config.schedule.num_envs // workers * slots
+        share = replace(config.replay, capacity=config.replay.capacity * lanes // config.schedule.num_envs)
+        self.config, self.shards = config, shards
+        self.replay = Replay(share, obs_spec, lanes, slots * GROUPS, config.returns, torch.device("cpu"))
+        drawing = run_seeds(seed).learner if number == 0 else run_seeds(seed, number).learner
         self.generator = torch.Generator().manual_seed(drawing)
         self.next = [0] * slots
         self.born = uuid.uuid4().hex
@@ -222,7 +228,7 @@ class Shard(Role):
         for tick, moment in enumerate(zip(*(shared(column) for column in block), strict=True), start):
             self.replay.add(here * GROUPS + tick % GROUPS, Transition(*moment))
         self.next[here] = start + len(block.obs)
-        if self.plan.replay.store_at_episode_end and not self.plan.replay.release_interval:
+        if self.config.replay.store_at_episode_end and not self.config.replay.release_interval:
             self.replay.release()
         return self.stock()
 
@@ -366,31 +372,24 @@ class LearnerRole(Role):
     """The learner in a process of its own. A restarted one has to be told where to go on before it learns."""
 
     def __init__(
-        self, plan: TrainConfig, obs_spec: ObservationSpec, seed: int, prefetch: int, lockstep: bool, gpu: bool
+        self, config: TrainConfig, obs_spec: ObservationSpec, seed: int, prefetch: int, lockstep: bool, gpu: bool
     ) -> None:
-        self.plan, self.lockstep = plan, lockstep
+        self.config, self.lockstep = config, lockstep
         self.device = torch.device("cuda" if gpu else "cpu")
-        seeds = seeds_of(seed)
-        networks = drawn_for(plan, obs_spec, seeds.weights)
+        seeds = run_seeds(seed)
+        networks = init_networks(config, obs_spec, seeds.weights)
         generator = torch.Generator(self.device).manual_seed(seeds.learner)
-        self.learner = Learner(
-            plan.learner,
-            plan.actor,
-            networks,
-            generator,
-            computing_dtype(self.device, plan.schedule.precision),
-            plan.schedule.updates,
-        )
+        self.learner = make_learner(config, networks, generator)
         self.prefetch = 0 if lockstep else prefetch
         self.shards: Shards | None = None
 
     def restore(self, handles: Sequence[Any], updates: int, tensors: dict[str, Array] | None) -> Array:
         """Go on from saved tensors with the count of updates that the driver knows; the weights."""
-        exponent = self.plan.replay.importance_exponent
+        exponent = self.config.replay.importance_exponent
         self.shards = Shards(handles, self.prefetch, exponent, self.device)
         if tensors is not None:
             held = {name: shared(tensor) for name, tensor in tensors.items()}
-            self.learner.restore(part_of(held, "learner."))
+            self.learner.restore(without_prefix(held, "learner."))
         self.learner.updates = updates
         return self.weights()
 
@@ -405,14 +404,14 @@ class LearnerRole(Role):
         shards.bytes, shards.waited = 0, 0.0
         for _ in range(rounds):
             try:
-                self.learner.round(shards)  # type: ignore[arg-type]
+                self.learner.learn(shards)
             except StarvedError:
                 break
-            self.learner.passed()
+            self.learner.advance()
         if self.lockstep:
             ray.get(shards.sent)
         updates = self.learner.updates
-        publishes = updates != expected and updates % self.plan.schedule.publish_interval == 0
+        publishes = updates != expected and updates % self.config.schedule.publish_interval == 0
         return Learned(updates, publishes, shards.bytes, shards.waited), self.weights() if publishes else None
 
     def weights(self) -> Array:
