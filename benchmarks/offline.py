@@ -27,7 +27,7 @@ from rbi.losses import chosen, error_slope, imitation_slope
 from rbi.networks import make_networks
 from rbi.offline_rl.experiment import PRESETS, OneSeed
 from rbi.offline_rl.parallel_learners import advance, lane
-from rbi.optim import Trained
+from rbi.optim import ModuleOptimizer
 
 RESULTS = Path(__file__).parent / "results"
 PEER = Path(__file__).parent / "peers" / "d3rlpy_updates.py"
@@ -55,7 +55,7 @@ class Alone:
     def __init__(self, seed, part):
         self.fit, self.part, self.steady = seed.fit, part, seed.fit.looks
         networks = make_networks(seed.obs_spec, seed.config.fit.nets, 0)
-        self.trained = Trained(getattr(networks, part).train(), seed.device, 0.00025)
+        self.trained = ModuleOptimizer(getattr(networks, part).train(), seed.device, 0.00025)
         self.updates = 0
 
     def update(self):
@@ -67,7 +67,7 @@ class Alone:
                 slope = imitation_slope(torch.softmax(output, 1), batch.actions)
             else:
                 slope = error_slope(chosen(output, batch.actions) - batch.returns, batch.actions, output.shape[1])
-        self.trained.descend([output], [slope])
+        self.trained.step([output], [slope])
 
     def passed(self):
         self.updates += 1

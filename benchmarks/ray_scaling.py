@@ -24,7 +24,7 @@ from rbi.online.engine import LocalEngine
 from rbi.online.ray.config import ClusterConfig
 from rbi.online.ray.driver import joined
 from rbi.online.ray.workers import Block, Shard
-from rbi.optim import size
+from rbi.optim import flat_size
 
 RESULTS = Path(__file__).parent / "results"
 LIGHT = "CartPole-v1"
@@ -141,7 +141,7 @@ def pieces_of_atari():
     batch = whole.learner.batch_size * whole.learner.updates_per_sample
     drawing = seconds_a_call(lambda: shard.sample(batch)) / whole.learner.updates_per_sample
     found = shard.sample(batch)
-    weights = size(make_networks(ATARI, NetworkConfig(whole.schedule.hidden_size), 0)) * 4
+    weights = flat_size(make_networks(ATARI, NetworkConfig(whole.schedule.hidden_size), 0)) * 4
     return {
         "states_per_block": ticks * each,
         "block_bytes_per_state": sum(column.nbytes for column in block) / (ticks * each),

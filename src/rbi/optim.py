@@ -1,7 +1,9 @@
-"""A network's weights as one vector: to step, publish, copy to the target and save them are single operations.
+"""Flat parameter vectors, Adam on them, and the optimiser step of a module.
 
-The optimiser steps a float32 vector. Where networks compute in bfloat16, their parameters are views of a second
-vector, refreshed by one copy after each step; in float32 they are views of the stepped vector itself.
+All parameters of a module lie in one vector, so that an optimiser step, publishing weights, copying them to a target
+network and saving them are single operations. The optimiser updates a float32 vector. Where networks compute in
+bfloat16, their parameters are views of a second vector, refreshed by one copy after each step; in float32 they are views
+of the optimised vector itself.
 """
 
 from collections.abc import Sequence
@@ -11,55 +13,60 @@ import torch
 from torch import Tensor, nn
 
 from rbi import gpu
-from rbi.gpu.streams import Beside
+from rbi.gpu.streams import SideStream
 
-LARGE = 1 << 20
-ALIGNED = 64  # each parameter starts at a multiple of so many numbers: fast kernels want addresses of 16 bytes
+ALIGNMENT = 64  # parameters start at multiples of 64 numbers: fast kernels need 16-byte alignment
+LARGE_PARAMETER = 1 << 20
+ADAM_BETAS = (0.9, 0.999)
+KERNEL_ELEMENTS = 1024  # numbers of one program of the Adam kernel
 
 
-def places(module: nn.Module) -> list[tuple[nn.Parameter, int]]:
-    """The parameters of a module and where each starts in its vector."""
-    found, start = [], 0
+# Flat parameter vectors
+
+
+def parameter_offsets(module: nn.Module) -> list[tuple[nn.Parameter, int]]:
+    """The parameters of a module and where each starts in the flat vector."""
+    offsets, start = [], 0
     for parameter in module.parameters():
-        found.append((parameter, start))
-        start += -(-parameter.numel() // ALIGNED) * ALIGNED
-    return found
+        offsets.append((parameter, start))
+        start += -(-parameter.numel() // ALIGNMENT) * ALIGNMENT
+    return offsets
 
 
-def size(module: nn.Module) -> int:
-    """How long a module's vector is."""
-    parameter, start = places(module)[-1]
-    return start + -(-parameter.numel() // ALIGNED) * ALIGNED
+def flat_size(module: nn.Module) -> int:
+    """Length of a module's flat vector."""
+    parameter, start = parameter_offsets(module)[-1]
+    return start + -(-parameter.numel() // ALIGNMENT) * ALIGNMENT
 
 
-def attach(module: nn.Module, vector: Tensor) -> None:
-    """Make the parameters of the module views of a vector that holds their values."""
-    for parameter, start in places(module):
-        parameter.data = vector[start : start + parameter.numel()].view(parameter.shape)
-
-
-def to_vector(module: nn.Module) -> Tensor:
+def flatten_parameters(module: nn.Module) -> Tensor:
     """The parameters of a module in one float32 vector, with zeros between them."""
-    vector = torch.zeros(size(module))
-    for parameter, start in places(module):
+    vector = torch.zeros(flat_size(module))
+    for parameter, start in parameter_offsets(module):
         vector[start : start + parameter.numel()] = parameter.detach().reshape(-1)
     return vector
 
 
-def join(gradients: Sequence[Tensor], module: nn.Module, vector: Tensor) -> None:
-    """Write the gradients of a module's parameters into one vector."""
-    spans = [(start, parameter.numel()) for parameter, start in places(module)]
+def bind_parameters(module: nn.Module, vector: Tensor) -> None:
+    """Make the parameters of a module views of a flat vector, which holds their values."""
+    for parameter, start in parameter_offsets(module):
+        parameter.data = vector[start : start + parameter.numel()].view(parameter.shape)
+
+
+def write_gradients(gradients: Sequence[Tensor], module: nn.Module, vector: Tensor) -> None:
+    """Copy the gradients of a module's parameters into a flat vector."""
+    spans = [(start, parameter.numel()) for parameter, start in parameter_offsets(module)]
     flat = [gradient.reshape(-1) for gradient in gradients]
     slots = [vector[start : start + count] for start, count in spans]
-    large = [i for i, (_, count) in enumerate(spans) if vector.is_cuda and count >= LARGE]
-    for i in large:  # one kernel for all would give each of its few blocks too much of them
+    large = [i for i, (_, count) in enumerate(spans) if vector.is_cuda and count >= LARGE_PARAMETER]
+    for i in large:  # one kernel for all tensors would give each of its few blocks too much of them
         slots[i].copy_(flat[i])
     small = [i for i in range(len(spans)) if i not in large]
     torch._foreach_copy_([slots[i] for i in small], [flat[i] for i in small])
 
 
-def computing_dtype(device: torch.device, precision: Literal["auto", "float32"] = "auto") -> torch.dtype:
-    """bfloat16 where the hardware multiplies matrices of it, float32 elsewhere, or where that is asked for."""
+def compute_dtype(device: torch.device, precision: Literal["auto", "float32"] = "auto") -> torch.dtype:
+    """bfloat16 where the hardware has matrix units for it, float32 elsewhere or on request."""
     if precision == "float32":
         return torch.float32
     if device.type == "cuda":
@@ -68,26 +75,26 @@ def computing_dtype(device: torch.device, precision: Literal["auto", "float32"] 
     return torch.bfloat16 if amx() else torch.float32
 
 
-# ---- from rbi.nets.adam: Adam on one vector of weights, with the copy that networks compute with kept up to date.
-
-BETAS = (0.9, 0.999)
-NUMBERS_A_BLOCK = 1024
-
-
 class Adam:
-    """Adam's moments for a float32 vector. `computing` is the vector itself, or its copy in a shorter precision.
+    """Adam on a flat float32 vector; `compute_vector` is the vector itself or its copy in a shorter precision.
 
-    The learning rate falls in a straight line over `span` steps, by the share `fall`, and then stays. The steps that
-    were taken are counted on the device, so a captured step goes on falling, and so does a restored one.
+    The learning rate falls linearly by the fraction `decay` over `decay_steps` steps and then stays. Steps are counted
+    on the device, so that a captured or restored optimiser continues its schedule.
     """
 
     def __init__(
-        self, vector: Tensor, computing: Tensor, learning_rate: float, epsilon: float, fall: float = 0.0, span: int = 1
+        self,
+        vector: Tensor,
+        compute_vector: Tensor,
+        learning_rate: float,
+        epsilon: float,
+        decay: float = 0.0,
+        decay_steps: int = 1,
     ) -> None:
-        self.vector, self.computing = vector, computing
-        own = gpu.usable(vector)  # our kernel takes gradients as networks give them, PyTorch's as the vector is
-        self.gradient = torch.zeros_like(computing if own else vector)
-        self.learning_rate, self.epsilon, self.fall, self.span = learning_rate, epsilon, fall, span
+        self.vector, self.compute_vector = vector, compute_vector
+        # our kernel takes gradients in the networks' precision, PyTorch's in that of the vector
+        self.gradient = torch.zeros_like(compute_vector if gpu.usable(vector) else vector)
+        self.learning_rate, self.epsilon, self.decay, self.decay_steps = learning_rate, epsilon, decay, decay_steps
         self.mean, self.square = torch.zeros_like(vector), torch.zeros_like(vector)
         self.count = torch.zeros((), device=vector.device)
 
@@ -97,66 +104,82 @@ class Adam:
             from rbi.gpu.kernels import adam_kernel
 
             self.count += 1
-            blocks = -(-len(self.vector) // NUMBERS_A_BLOCK)
+            programs = -(-len(self.vector) // KERNEL_ELEMENTS)
             gpu.launch(
-                adam_kernel, (blocks,), self.vector,
-                self.vector, self.computing, self.gradient, self.mean, self.square, self.count, len(self.vector),
-                self.learning_rate, self.fall / self.span, self.fall, *BETAS, self.epsilon, NUMBERS_A_BLOCK,
+                adam_kernel, (programs,), self.vector,
+                self.vector, self.compute_vector, self.gradient, self.mean, self.square, self.count, len(self.vector),
+                self.learning_rate, self.decay / self.decay_steps, self.decay, *ADAM_BETAS, self.epsilon,
+                KERNEL_ELEMENTS,
             )  # fmt: skip
             return
         torch._fused_adam_(
             [self.vector], [self.gradient], [self.mean], [self.square], [], [self.count + 1],
-            lr=self.rate(), beta1=BETAS[0], beta2=BETAS[1], weight_decay=0.0, eps=self.epsilon,
-            amsgrad=False, maximize=False,
+            lr=self.current_learning_rate(), beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], weight_decay=0.0,
+            eps=self.epsilon, amsgrad=False, maximize=False,
         )  # fmt: skip
         self.count += 1
-        if self.computing is not self.vector:
-            self.computing.copy_(self.vector)
+        if self.compute_vector is not self.vector:
+            self.compute_vector.copy_(self.vector)
 
-    def rate(self) -> float | Tensor:
-        """The learning rate of the coming step."""
-        if not self.fall:
+    def current_learning_rate(self) -> float | Tensor:
+        """The learning rate of the next step."""
+        if not self.decay:
             return self.learning_rate
-        falling = self.learning_rate * (1 - (self.count * (self.fall / self.span)).clamp(max=self.fall))
-        return falling if self.vector.is_cuda else float(falling)
+        decayed = (self.count * (self.decay / self.decay_steps)).clamp(max=self.decay)
+        rate = self.learning_rate * (1 - decayed)
+        return rate if self.vector.is_cuda else float(rate)
 
     def state(self) -> dict[str, Tensor]:
         return {"adam_mean": self.mean, "adam_square": self.square, "adam_count": self.count}
 
 
-# ---- from rbi.nets.trained: A module that learns: its weights as one vector, and Adam that steps it.
+class ModuleOptimizer:
+    """A module with its parameters in one flat `vector`, and Adam on it. Never synchronises with the device.
 
+    The module computes in `dtype`; `compute_vector` holds its parameters in that precision (in float32 it is `vector`).
+    """
 
-class Trained:
-    """`module` with its weights in `vector`, on a device, in float32. Nothing here waits for the device."""
-
-    def __init__(self, module: nn.Module, device: torch.device, learning_rate: float, epsilon: float = 1e-8) -> None:
-        self.vector = to_vector(module).to(device)
-        self.module = module.to(device).requires_grad_(True)
-        attach(module, self.vector)
+    def __init__(
+        self,
+        module: nn.Module,
+        device: torch.device,
+        learning_rate: float,
+        epsilon: float = 1e-8,
+        *,
+        dtype: torch.dtype = torch.float32,
+        decay: float = 0.0,
+        decay_steps: int = 1,
+    ) -> None:
+        self.vector = flatten_parameters(module).to(device)
+        self.module = module.to(device, dtype).requires_grad_(True)
+        self.compute_vector = self.vector if dtype == torch.float32 else self.vector.to(dtype)
+        bind_parameters(module, self.compute_vector)
         self.parameters = list(module.parameters())
-        self.adam = Adam(self.vector, self.vector, learning_rate, epsilon)
+        self.adam = Adam(self.vector, self.compute_vector, learning_rate, epsilon, decay, decay_steps)
 
-    def descend(
+    def step(
         self,
         outputs: Sequence[Tensor],
-        slopes: Sequence[Tensor] | None = None,
+        output_grads: Sequence[Tensor] | None = None,
         *,
-        beside: Beside | None = None,
-        penalty: float = 0.0,
+        side_stream: SideStream | None = None,
+        l2_weight: float = 0.0,
     ) -> None:
-        """One step down, where `slopes` are the losses' gradients at the outputs; without them the outputs are losses
-        themselves. What was computed on a stream `beside` has its gradient computed there. `penalty` times the sum of
-        all weights' squares is part of the loss."""
-        gradients = torch.autograd.grad(outputs, self.parameters, slopes)
-        if beside is not None:
-            beside.join()
-        join(gradients, self.module, self.adam.gradient)
-        if penalty:
-            self.adam.gradient.add_(self.vector, alpha=2 * penalty)
+        """One gradient step.
+
+        `output_grads`: gradients of the losses at the outputs (`rbi.losses`); without them the outputs are scalar
+        losses. Outputs that were computed on `side_stream` are differentiated there. `l2_weight` times the sum of all
+        squared parameters is added to the loss.
+        """
+        gradients = torch.autograd.grad(outputs, self.parameters, output_grads)
+        if side_stream is not None:
+            side_stream.join()
+        write_gradients(gradients, self.module, self.adam.gradient)
+        if l2_weight:
+            self.adam.gradient.add_(self.compute_vector, alpha=2 * l2_weight)
         self.adam.step()
 
     def state(self) -> dict[str, Tensor]:
-        """All that changes, without a copy: weights, what batch norm has seen, Adam's memory."""
-        seen = {f"buffer.{name}": buffer for name, buffer in self.module.named_buffers()}
-        return {"vector": self.vector, **seen, **self.adam.state()}
+        """Everything that a step changes, without copies: parameters, buffers (batch norm statistics), Adam's state."""
+        buffers = {f"buffer.{name}": buffer for name, buffer in self.module.named_buffers()}
+        return {"vector": self.vector, **buffers, **self.adam.state()}

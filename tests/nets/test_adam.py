@@ -46,14 +46,14 @@ def test_twenty_steps_are_those_of_torchs_adam(rate, epsilon):
 
 def test_the_copy_that_networks_compute_with_is_the_rounded_vector_after_every_step():
     vector = torch.randn(100, generator=torch.Generator().manual_seed(1))
-    computing = vector.to(torch.bfloat16)
-    adam = Adam(vector, computing, 0.01, EPSILON)
-    before = computing.clone()
+    compute_vector = vector.to(torch.bfloat16)
+    adam = Adam(vector, compute_vector, 0.01, EPSILON)
+    before = compute_vector.clone()
     for gradient in gradients(100):
         adam.gradient.copy_(gradient)
         adam.step()
-        assert torch.equal(computing, vector.to(torch.bfloat16))
-    assert not torch.equal(computing, before)
+        assert torch.equal(compute_vector, vector.to(torch.bfloat16))
+    assert not torch.equal(compute_vector, before)
 
 
 def test_steps_too_small_for_the_copys_precision_add_up_in_the_vector():
@@ -62,8 +62,8 @@ def test_steps_too_small_for_the_copys_precision_add_up_in_the_vector():
     adam.gradient.fill_(1.0)
     for _ in range(100):
         adam.step()
-    assert adam.computing.item() == approx(0.99, abs=2**-8)
-    assert adam.computing.item() < 1
+    assert adam.compute_vector.item() == approx(0.99, abs=2**-8)
+    assert adam.compute_vector.item() < 1
 
 
 def test_steps_go_on_from_a_saved_state_as_if_nothing_had_happened():
@@ -89,7 +89,7 @@ def falling(step):
 def steps_as_torchs_with_a_falling_rate(device):
     start = torch.randn(100, generator=torch.Generator().manual_seed(1))
     vector = start.to(device)
-    adam = Adam(vector, vector, 0.01, 1e-8, fall=0.75, span=10)
+    adam = Adam(vector, vector, 0.01, 1e-8, decay=0.75, decay_steps=10)
     for gradient, expected in zip(gradients(100), torchs(start, 0.01, 1e-8, share=falling), strict=True):
         adam.gradient.copy_(gradient)
         adam.step()
@@ -112,12 +112,12 @@ def test_the_fused_kernels_rate_falls_too():
 def test_the_fused_kernel_takes_the_steps_of_torchs_adam(size, dtype):
     start = torch.randn(size, generator=torch.Generator().manual_seed(1))
     vector = start.to("cuda")
-    computing = vector if dtype == torch.float32 else vector.to(dtype)
-    adam = Adam(vector, computing, RATE, EPSILON)
+    compute_vector = vector if dtype == torch.float32 else vector.to(dtype)
+    adam = Adam(vector, compute_vector, RATE, EPSILON)
     assert adam.gradient.dtype == dtype
     for gradient, expected in zip(gradients(size), torchs(start, RATE, EPSILON, dtype=dtype), strict=True):
         adam.gradient.copy_(gradient)
         adam.step()
         moved, should_move = vector.double().cpu() - start, expected - start
         assert moved.numpy() == approx(should_move.numpy(), rel=1e-3, abs=1e-6)
-        assert torch.equal(computing, vector.to(dtype))
+        assert torch.equal(compute_vector, vector.to(dtype))

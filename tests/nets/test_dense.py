@@ -5,9 +5,9 @@ import torch
 from pytest import approx
 from torch.nn import functional
 
-from rbi.gpu.layers import MOST_ROWS, column_sums, dense
+from rbi.gpu.layers import SUM_MAX_ROWS, column_sums, dense
 
-SHAPES = [(1, 1), (128, 4), (32, 19), (528, 64), (33, 1024), (MOST_ROWS, 3), (MOST_ROWS + 1, 3), (0, 5)]
+SHAPES = [(1, 1), (128, 4), (32, 19), (528, 64), (33, 1024), (SUM_MAX_ROWS, 3), (SUM_MAX_ROWS + 1, 3), (0, 5)]
 
 
 def numbers(*shape, dtype=torch.float32, seed=0):

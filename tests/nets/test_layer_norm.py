@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
 
-from rbi.gpu.layers import EPSILON, normalise_relu
+from rbi.gpu.layers import LAYER_NORM_EPSILON, normalise_relu
 
 SHAPES = [((3, 5, 4, 32), 1), ((7, 48), 2), ((300, 7), 1), ((2, 1024), 2), ((9, 90), 3)]
 
@@ -20,7 +20,7 @@ def slow(rows, bias, groups):
         for at in range(0, len(bias), width):
             part = row[at : at + width]
             mean = sum(part) / width
-            spread = math.sqrt(sum((value - mean) ** 2 for value in part) / width + EPSILON)
+            spread = math.sqrt(sum((value - mean) ** 2 for value in part) / width + LAYER_NORM_EPSILON)
             found += [max(0.0, (v - mean) / spread + b) for v, b in zip(part, bias[at : at + width], strict=True)]
     return found
 

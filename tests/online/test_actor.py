@@ -10,7 +10,7 @@ import rbi
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.online.rbi import Actor, ActorConfig, ladders
-from rbi.optim import to_vector
+from rbi.optim import flatten_parameters
 from rbi.returns import ReturnConfig, exploration_ladder
 from tests.reference import iterative, paper_loops
 from tests.reference.lanes import Lane
@@ -194,7 +194,7 @@ def test_rewards_are_clipped_for_learning_and_nothing_else_is_changed():
 def test_an_actor_that_loads_weights_acts_as_one_that_had_them(with_policy):
     newer = actor_of(with_policy=with_policy, seed=5)
     loaded = actor_of(with_policy=with_policy)
-    loaded.load(to_vector(networks_of(VECTORS, with_policy, seed=5)))
+    loaded.load(flatten_parameters(networks_of(VECTORS, with_policy, seed=5)))
     for a, b in zip(lived(newer)[0], lived(loaded)[0], strict=True):
         assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 

@@ -10,7 +10,7 @@ from pytest import approx
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec, random_shifts, shift_images
 from rbi.online.rbi import ActorConfig, Learner, LearnerConfig
-from rbi.optim import attach, join, size, to_vector
+from rbi.optim import bind_parameters, flat_size, flatten_parameters, write_gradients
 from rbi.replay import Replay, ReplayBatch, ReplayConfig, Transition
 from rbi.returns import ReturnConfig
 from tests.reference import iterative
@@ -23,7 +23,7 @@ CPU, STATES = torch.device("cpu"), 6
 def learner_of(obs_spec=VECTORS, *, algo="rbi", improve_in="actor", seed=0, draws=0, dtype=torch.float32, **config):
     """A learner with large weights: policies far from uniform, errors on both sides of huber's corner."""
     networks = make_networks(obs_spec, NetworkConfig(16), seed, with_policy=algo == "rbi")
-    attach(networks, 2 * to_vector(networks))
+    bind_parameters(networks, 2 * flatten_parameters(networks))
     settings = LearnerConfig(**(dict(batch_size=STATES, learning_rate=0.003) | config))
     acting = ActorConfig(improve_in=improve_in)
     return Learner(settings, acting, networks, torch.Generator().manual_seed(draws), dtype, all_updates=100)
@@ -110,8 +110,8 @@ def test_an_update_follows_the_gradient_of_the_papers_losses(case):
     loss_q, loss_pi, expected = losses(networks, target, batch, learner)
     assert errors.tolist() == approx(expected, abs=1e-4)
     assert min(map(abs, expected)) < 1 < max(map(abs, expected))  # both sides of huber
-    gradient = torch.zeros(size(networks))
-    join(torch.autograd.grad(loss_q + loss_pi, list(networks.parameters())), networks, gradient)
+    gradient = torch.zeros(flat_size(networks))
+    write_gradients(torch.autograd.grad(loss_q + loss_pi, list(networks.parameters())), networks, gradient)
     assert learner.adam.gradient.numpy() == approx(gradient.numpy(), rel=1e-3, abs=1e-5)
     assert gradient.abs().max() > 0.1
 
@@ -135,7 +135,7 @@ def test_the_two_networks_do_not_disturb_each_other():
     first, second = learner_of(), learner_of(policy_weighting=False, improve_in="learner")
     for learner in (first, second):
         learner.update(batch, learner.looked(batch))
-    q = size(first.networks.q)
+    q = flat_size(first.networks.q)
     assert torch.equal(first.adam.gradient[:q], second.adam.gradient[:q])
     assert not torch.equal(first.adam.gradient[q:], second.adam.gradient[q:])
 
@@ -265,15 +265,15 @@ def test_the_target_is_renewed_every_so_many_updates_and_stays_in_between(
     learner = learner_of(
         algo=algo, updates_per_sample=updates_per_sample, target_update_interval=target_update_interval
     )
-    replay, expected = replay_of(), to_vector(learner.networks.q)
+    replay, expected = replay_of(), flatten_parameters(learner.networks.q)
     for count in range(1, 13):
         learner.round(replay)
-        assert torch.equal(to_vector(learner.target), expected)
+        assert torch.equal(flatten_parameters(learner.target), expected)
         learner.passed()
         assert learner.updates == count * updates_per_sample
         if learner.updates % target_update_interval == 0:
-            expected = to_vector(learner.networks.q)
-        assert torch.equal(to_vector(learner.target), expected)
+            expected = flatten_parameters(learner.networks.q)
+        assert torch.equal(flatten_parameters(learner.target), expected)
 
 
 def test_the_learning_rate_falls_to_its_last_share_at_the_end_of_the_run_and_a_restored_one_goes_on_falling():
@@ -314,8 +314,8 @@ def test_networks_compute_with_the_rounded_copy_of_the_weights_that_are_stepped(
     learner, replay = learner_of(dtype=torch.float64), replay_of()
     for _ in range(3):
         learner.round(replay)
-        assert torch.equal(learner.computing, learner.vector.double())
-        assert torch.equal(to_vector(learner.networks), learner.vector)
+        assert torch.equal(learner.weights.compute, learner.vector.double())
+        assert torch.equal(flatten_parameters(learner.networks), learner.vector)
     assert {parameter.dtype for parameter in learner.networks.parameters()} == {torch.float64}
     assert learner.vector.dtype == torch.float32
 

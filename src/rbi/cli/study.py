@@ -76,7 +76,7 @@ class Study:
             self.seeds.append(
                 OneSeed(self.config, command.peers, data, seed, self.device, resident=self.resident, beside=beside)
             )
-        self.fits = [self.lane(seed.fit, alone=len(self.seeds) == 1) for seed in self.seeds]
+        self.fits = [self.lane(seed.fit) for seed in self.seeds]
         self.others = [self.lane(peer) for seed in self.seeds for peer in seed.peers.values()]
         self.protocol = Evaluation(command.protocol, max_frames=command.max_frames)
         policies = len(self.rows) * len(self.seeds)
@@ -92,8 +92,8 @@ class Study:
     def __exit__(self, *_: object) -> None:
         self.evaluator.close()
 
-    def lane(self, learner: Any, *, alone: bool = False) -> Lane:
-        return lane(learner, self.device, graphed=self.resident, alone=alone)
+    def lane(self, learner: Any) -> Lane:
+        return lane(learner, self.device, graphed=self.resident)
 
     def learners(self) -> dict[str, Any]:
         """Everything that learns, by name."""

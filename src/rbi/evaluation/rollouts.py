@@ -17,7 +17,7 @@ from rbi import envs, runs
 from rbi.config import Checked, Ge, Interval
 from rbi.envs.types import EnvConfig, EnvFactory, TimeStep, VectorEnv
 from rbi.evaluation.comparison import human_normalised
-from rbi.gpu.streams import Beside, warmed
+from rbi.gpu.streams import SideStream, capture_graph
 from rbi.observations import roll_stacks
 from rbi.policy import Policy, load_policy
 from rbi.progress import track
@@ -216,8 +216,8 @@ class BatchedPolicies:
         self.frame, self.first, self.uniform = (tensor.to(device) if on_gpu else tensor for tensor in self.host)
         self.actions = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.stream = torch.cuda.Stream(device) if on_gpu else None
-        self.streams = [Beside(device) for _ in groups]
-        self.graph = None if self.stream is None else warmed(self.step, self.stream, [], [self.states, self.actions])
+        self.streams = [SideStream(device) for _ in groups]
+        self.graph = None if self.stream is None else capture_graph(self.step, self.stream, [], [self.states, self.actions])
 
     def restrict(self, groups: Sequence[PolicyGroup]) -> None:
         """Compute actions for these environments only. A captured graph keeps computing all of them."""

@@ -1,6 +1,8 @@
-"""Whether kernels in Triton's language can run: on a GPU, where Triton is installed (PyTorch brings it along for GPUs).
+"""GPU backend: Triton kernels, CUDA streams and graphs, and layers with a faster backward pass.
 
-Modules named `..._kernel` import Triton, so they are imported only where they are used.
+Each kernel is called by one function that computes the same in plain PyTorch where Triton cannot run; tests compare the
+two. `rbi.gpu.kernels` imports Triton, so it is imported inside the functions that launch its kernels. What each
+hand-written piece gains is measured in `docs/decisions/013-hand-written-kernels.md`.
 """
 
 import functools
@@ -11,17 +13,17 @@ import torch
 from torch import Tensor
 
 
-def usable(where: Tensor) -> bool:
-    """Whether kernels can run where a tensor lies."""
-    return where.is_cuda and installed()
+def usable(tensor: Tensor) -> bool:
+    """Whether Triton kernels can run on a tensor: on a GPU, where Triton is installed (PyTorch for CUDA brings it)."""
+    return tensor.is_cuda and triton_installed()
 
 
-def launch(kernel: Any, grid: tuple[int, ...], where: Tensor, *given: Any) -> None:
-    """Run a kernel over a grid of programs, on the device that a tensor lies on: Triton takes the current one."""
-    with torch.cuda.device_of(where):
-        kernel[grid](*given)
+def launch(kernel: Any, grid: tuple[int, ...], on: Tensor, *arguments: Any) -> None:
+    """Launch a Triton kernel on the device of a tensor; Triton itself would take the current device."""
+    with torch.cuda.device_of(on):
+        kernel[grid](*arguments)
 
 
 @functools.cache
-def installed() -> bool:
+def triton_installed() -> bool:
     return importlib.util.find_spec("triton") is not None

@@ -1,7 +1,10 @@
-"""Sums over rows: what a bias's gradient is made of. PyTorch's own kernels take up to ten microseconds for a few."""
+"""Dense layer, convolution, layer norm and column sums, each with the forward and backward pass that is fastest here.
+
+On a GPU: PyTorch's and cuDNN's kernels, bias gradients and layer norm by our own (Triton). On a CPU: PyTorch's
+`linear` and `layer_norm`, and convolutions as matrix products over patches.
+"""
 
 import itertools
-from functools import partial
 from typing import Any
 
 import torch
@@ -9,49 +12,46 @@ from torch import Tensor
 from torch.nn import functional
 
 from rbi import gpu
-from rbi.gpu.streams import learns_beside, may_learn_beside
 
-COLUMNS_A_BLOCK = 16
-MOST_ROWS = 1024  # held at once by a block
+LAYER_NORM_EPSILON = 1e-5
+CUDNN_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+SUM_COLUMNS = 16  # columns of one program of the column-sum kernel
+SUM_MAX_ROWS = 1024  # rows that it holds at once
+NORM_ELEMENTS = 2048  # numbers of one program of the layer-norm kernels
+NORM_MAX_PROGRAMS = min(528, SUM_MAX_ROWS)  # partial sums of the bias gradient: four per multiprocessor of a large GPU
 
 
-def column_sums(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """`[N, C]`: the sums `[C]`, added up in float32 and given in `dtype`."""
-    count, columns = rows.shape
-    if not gpu.usable(rows) or not 0 < count <= MOST_ROWS:
-        return rows.sum(0, dtype=torch.float32).to(dtype)
-    from rbi.gpu.kernels import sums_kernel
+# Column sums
 
-    total = torch.empty(columns, dtype=dtype, device=rows.device)
-    high = 1 << (count - 1).bit_length()
-    blocks = -(-columns // COLUMNS_A_BLOCK)
-    gpu.launch(sums_kernel, (blocks,), rows, rows.contiguous(), total, count, columns, high, COLUMNS_A_BLOCK)
+
+def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The sums `[C]` over the rows of `[N, C]`, accumulated in float32 and returned in `dtype`."""
+    rows, columns = x.shape
+    if not gpu.usable(x) or not 0 < rows <= SUM_MAX_ROWS:
+        return x.sum(0, dtype=torch.float32).to(dtype)
+    from rbi.gpu.kernels import column_sum_kernel
+
+    total = torch.empty(columns, dtype=dtype, device=x.device)
+    block_rows = 1 << (rows - 1).bit_length()
+    programs = -(-columns // SUM_COLUMNS)
+    gpu.launch(column_sum_kernel, (programs,), x, x.contiguous(), total, rows, columns, block_rows, SUM_COLUMNS)
     return total
 
 
-# ---- from rbi.nets.dense: A dense layer that learns fast on a GPU: its weight, where asked, beside the way back, its bias by one kernel.
+# Dense layer
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`[B, in]` times weight `[out, in]`, and bias `[out]`: `torch.nn.functional.linear`."""
-    if not may_learn_beside(x, weight):
-        return product(x, weight, bias)
-    return learns_beside(product(x, weight.detach(), bias), x, weight, weight_gradient)
-
-
-def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`torch.nn.functional.linear`: `[B, in]` times weight `[out, in]`, plus bias `[out]`."""
     if bias is None or not x.is_cuda:
         return functional.linear(x, weight, bias)
-    answer: Tensor = _WithBias.apply(x, weight, bias)
-    return answer
+    y: Tensor = _LinearWithBias.apply(x, weight, bias)
+    return y
 
 
-def weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    return torch.mm(dy.T, x)
-
-
-class _WithBias(torch.autograd.Function):
-    """PyTorch's dense layer, but for the way its bias learns."""
+class _LinearWithBias(torch.autograd.Function):
+    """PyTorch's dense layer, except that the bias gradient comes from `column_sums`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -62,19 +62,15 @@ class _WithBias(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         dy = grads[0].contiguous()
-        of_x, of_weight, _ = ctx.needs_input_grad
+        needs_x, needs_weight, _ = ctx.needs_input_grad
         return (
-            dy @ weight if of_x else None,
-            weight_gradient(dy, x) if of_weight else None,
+            dy @ weight if needs_x else None,
+            torch.mm(dy.T, x) if needs_weight else None,
             column_sums(dy, weight.dtype),
         )
 
 
-# ---- from rbi.nets.convolution: Convolution, bias and relu as one step, channels last: cuDNN's kernels on a GPU, matrix products on a processor.
-#
-# On a processor a convolution with kernel k and a stride s that divides it is three matrix products, one forward and two
-# backward, over patches that are copied once: about 1.5 times as fast as `torch.conv2d` where that has no fast backward
-# (measured on two Neoverse-N1 cores with the network of DQN).
+# Convolution without padding over channels-last images, weight `[filters, kernel * kernel * channels]`
 
 
 def conv_output_size(size: int, kernel: int, stride: int) -> int:
@@ -82,105 +78,63 @@ def conv_output_size(size: int, kernel: int, stride: int) -> int:
     return (size - kernel) // stride + 1
 
 
-CUDNN_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+def convolve(x: Tensor, weight: Tensor, kernel: int, stride: int) -> Tensor:
+    """The convolution of `[B, H, W, C]`: `[B, h, w, filters]`."""
+    x = x.contiguous()
+    if x.is_cuda:
+        images = functional.conv2d(x.permute(0, 3, 1, 2), as_filters(weight, x, kernel), stride=stride)
+        return images.permute(0, 2, 3, 1)
+    y: Tensor = _PatchConv.apply(x, weight, kernel, stride)
+    return y
 
 
 def convolve_relu(x: Tensor, weight: Tensor, bias: Tensor, kernel: int, stride: int) -> Tensor:
-    """relu(convolution + bias) of `[B, H, W, C]` with weight `[out, kernel * kernel * C]`: `[B, h, w, out]`."""
+    """relu(convolution + bias) of `[B, H, W, C]`: `[B, h, w, filters]`."""
     x = x.contiguous()
-    answer: Tensor
-    if not x.is_cuda or x.dtype not in CUDNN_DTYPES:
-        answer = _ByPatches.apply(x, weight, bias, kernel, stride)
-        return answer
-    beside = may_learn_beside(x, weight)
-    answer = _Fused.apply(x, weight.detach() if beside else weight, bias, kernel, stride)
-    if beside:
-        answer = learns_beside(answer, x, weight, partial(convolution_weight_gradient, weight.shape, kernel, stride))
-    answer = _Masked.apply(answer)
-    return answer
-
-
-def convolve(x: Tensor, weight: Tensor, kernel: int, stride: int) -> Tensor:
-    """The convolution alone, without bias and relu."""
-    x = x.contiguous()
-    if not x.is_cuda:
-        answer: Tensor = _Products.apply(x, weight, kernel, stride)
-        return answer
-    if not may_learn_beside(x, weight):
-        return by_cudnn(x, weight, kernel, stride)
-    y = by_cudnn(x, weight.detach(), kernel, stride)
-    return learns_beside(y, x, weight, partial(convolution_weight_gradient, weight.shape, kernel, stride))
-
-
-def by_cudnn(x: Tensor, weight: Tensor, kernel: int, stride: int) -> Tensor:
-    pictures = functional.conv2d(x.permute(0, 3, 1, 2), as_filters(weight, x, kernel), stride=stride)
-    return pictures.permute(0, 2, 3, 1)
+    fused = _CudnnConvRelu if x.is_cuda and x.dtype in CUDNN_DTYPES else _PatchConvRelu
+    y: Tensor = fused.apply(x, weight, bias, kernel, stride)
+    return y
 
 
 def as_filters(weight: Tensor, x: Tensor, kernel: int) -> Tensor:
-    """Weight `[out, kernel * kernel * C]` as PyTorch's convolutions take it, without a copy."""
+    """Weight `[filters, kernel * kernel * C]` as a view in the layout of PyTorch's convolutions."""
     return weight.view(-1, kernel, kernel, x.shape[3]).permute(0, 3, 1, 2)
 
 
-def back(
-    dy: Tensor, x: Tensor, filters: Tensor, stride: int, *, of_x: bool, of_weight: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of a convolution's input `[B, H, W, C]` and weight `[out, kernel * kernel * C]`, if wanted."""
-    dx, d_filters, _ = torch.ops.aten.convolution_backward(
-        dy.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2), filters, None,
-        [stride] * 2, [0] * 2, [1] * 2, False, [0] * 2, 1, [of_x, of_weight, False],
-    )  # fmt: skip
-    return (
-        dx.permute(0, 2, 3, 1) if of_x else None,
-        d_filters.permute(0, 2, 3, 1).reshape(len(d_filters), -1) if of_weight else None,
-    )
-
-
-def convolution_weight_gradient(shape: torch.Size, kernel: int, stride: int, dy: Tensor, x: Tensor) -> Tensor:
-    """The gradient of a convolution's weight, whose numbers it does not depend on."""
-    _, d_weight = back(dy, x, as_filters(x.new_empty(shape), x, kernel), stride, of_x=False, of_weight=True)
-    assert d_weight is not None
-    return d_weight
-
-
-class _Fused(torch.autograd.Function):
-    """Convolution, bias and relu in one kernel forward; backward without relu, whose mask `_Masked` puts on."""
+class _CudnnConvRelu(torch.autograd.Function):
+    """Convolution, bias and ReLU in one cuDNN kernel forward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, kernel: int, stride: int) -> Tensor:
         filters = as_filters(weight, x, kernel)
         y = torch.cudnn_convolution_relu(x.permute(0, 3, 1, 2), filters, bias, [stride] * 2, [0] * 2, [1] * 2, 1)
-        ctx.save_for_backward(x, weight)
+        y = y.permute(0, 2, 3, 1)
+        ctx.save_for_backward(x, weight, y)
         ctx.geometry = (kernel, stride)
-        return y.permute(0, 2, 3, 1)
+        return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
+        x, weight, y = ctx.saved_tensors
         kernel, stride = ctx.geometry
-        of_x, of_weight, *_ = ctx.needs_input_grad
-        dx, d_weight = back(grads[0], x, as_filters(weight, x, kernel), stride, of_x=of_x, of_weight=of_weight)
-        flat = grads[0].reshape(-1, len(weight))
-        d_bias = (flat.new_ones(1, len(flat)) @ flat).view(-1)  # a product sums faster than a reduction here
-        return dx, d_weight, d_bias, None, None
+        needs_x, needs_weight, *_ = ctx.needs_input_grad
+        dy = torch.ops.aten.threshold_backward(grads[0], y, 0)
+        dx, d_filters, _ = torch.ops.aten.convolution_backward(
+            dy.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2), as_filters(weight, x, kernel), None,
+            [stride] * 2, [0] * 2, [1] * 2, False, [0] * 2, 1, [needs_x, needs_weight, False],
+        )  # fmt: skip
+        flat = dy.reshape(-1, len(weight))
+        return (
+            dx.permute(0, 2, 3, 1) if needs_x else None,
+            d_filters.permute(0, 2, 3, 1).reshape(len(weight), -1) if needs_weight else None,
+            (flat.new_ones(1, len(flat)) @ flat).view(-1),  # a matrix product sums faster than a reduction here
+            None,
+            None,
+        )
 
 
-class _Masked(torch.autograd.Function):
-    """What relu has given forward, and its mask backward."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor) -> Tensor:
-        ctx.save_for_backward(y)
-        return y.view_as(y)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        masked: Tensor = torch.ops.aten.threshold_backward(grads[0], ctx.saved_tensors[0], 0)
-        return masked
-
-
-class _ByPatches(torch.autograd.Function):
-    """Matrix products over patches."""
+class _PatchConvRelu(torch.autograd.Function):
+    """Convolution, bias and ReLU as three matrix products, one forward and two backward, over patches copied once."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, kernel: int, stride: int) -> Tensor:
@@ -193,17 +147,16 @@ class _ByPatches(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         seen, weight, y = ctx.saved_tensors
-        x_shape, kernel, stride = ctx.geometry
         dy = torch.ops.aten.threshold_backward(grads[0].reshape(y.shape), y, 0)
         d_weight = dy.T @ seen.flatten(0, 2)
         dx = None
         if ctx.needs_input_grad[0]:
-            dx = input_gradient(dy.view(*seen.shape[:3], -1), weight, x_shape, kernel, stride)
+            dx = patch_input_gradient(dy.view(*seen.shape[:3], -1), weight, *ctx.geometry)
         return dx, d_weight, dy.sum(0), None, None
 
 
-class _Products(torch.autograd.Function):
-    """The same without bias and relu."""
+class _PatchConv(torch.autograd.Function):
+    """The same without bias and ReLU."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, kernel: int, stride: int) -> Tensor:
@@ -215,16 +168,15 @@ class _Products(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         seen, weight = ctx.saved_tensors
-        x_shape, kernel, stride = ctx.geometry
         dy = grads[0].reshape(-1, len(weight))
         dx = None
         if ctx.needs_input_grad[0]:
-            dx = input_gradient(dy.view(*seen.shape[:3], -1), weight, x_shape, kernel, stride)
+            dx = patch_input_gradient(dy.view(*seen.shape[:3], -1), weight, *ctx.geometry)
         return dx, dy.T @ seen.flatten(0, 2), None, None
 
 
 def patches(x: Tensor, kernel: int, stride: int) -> Tensor:
-    """`[B, H, W, C]`, contiguous, to `[B, h, w, kernel * kernel * C]`: what each output pixel of a convolution sees."""
+    """`[B, H, W, C]`, contiguous, to `[B, h, w, kernel * kernel * C]`: the receptive field of each output pixel."""
     batch, height, width, channels = x.shape
     h, w = conv_output_size(height, kernel, stride), conv_output_size(width, kernel, stride)
     row = width * channels
@@ -233,83 +185,81 @@ def patches(x: Tensor, kernel: int, stride: int) -> Tensor:
     return seen.reshape(batch, h, w, kernel * kernel * channels)
 
 
-def input_gradient(dy: Tensor, weight: Tensor, x_shape: Any, kernel: int, stride: int) -> Tensor:
-    """The gradient of a convolution's input: with stride 1, what each output pixel sends back to what it saw; else a
+def patch_input_gradient(dy: Tensor, weight: Tensor, x_shape: Any, kernel: int, stride: int) -> Tensor:
+    """The gradient of a convolution's input: with stride 1 a scatter of what each output pixel sends back, otherwise a
     convolution of the padded output gradient.
 
-    With kernel = m * stride, each block of stride x stride input pixels is seen by the same m x m output pixels:
+    With kernel = m * stride, each block of stride x stride input pixels is read by the same m x m output pixels:
 
         dx[block i, j] = sum over p, q of dy[i - p, j - q] @ weight[:, p, :, q, :]
     """
     _, height, width, channels = x_shape
-    batch, h, w, out = dy.shape
+    batch, h, w, filters = dy.shape
     if stride == 1:
-        sent = (dy.reshape(-1, out) @ weight).view(batch, h, w, kernel, kernel, channels)
+        sent = (dy.reshape(-1, filters) @ weight).view(batch, h, w, kernel, kernel, channels)
         dx = dy.new_zeros(x_shape)
         for p, q in itertools.product(range(kernel), repeat=2):
             dx[:, p : p + h, q : q + w] += sent[:, :, :, p, q]
         return dx
     m, s = kernel // stride, stride
     around = patches(functional.pad(dy, (0, 0, m - 1, m - 1, m - 1, m - 1)), m, 1)
-    back = weight.view(out, m, s, m, s, channels).flip(1, 3).permute(1, 3, 0, 2, 4, 5).reshape(m * m * out, -1)
-    blocks = (around.flatten(0, 2) @ back).view(batch, h + m - 1, w + m - 1, s, s, channels)
+    flipped = weight.view(filters, m, s, m, s, channels).flip(1, 3).permute(1, 3, 0, 2, 4, 5)
+    blocks = (around.flatten(0, 2) @ flipped.reshape(m * m * filters, -1)).view(
+        batch, h + m - 1, w + m - 1, s, s, channels
+    )
     dx = blocks.transpose(2, 3).reshape(batch, (h + m - 1) * s, (w + m - 1) * s, channels)
-    unseen = (0, 0, 0, width - dx.shape[2], 0, height - dx.shape[1])  # rows and columns that no patch reaches
-    return functional.pad(dx, unseen) if any(unseen) else dx
+    unread = (0, 0, 0, width - dx.shape[2], 0, height - dx.shape[1])  # rows and columns that no patch reaches
+    return functional.pad(dx, unread) if any(unread) else dx
 
 
-# ---- from rbi.nets.layer_norm: Layer norm, bias and relu as one step: what each row of numbers differs by from its mean, in units of its spread.
-#
-#     y = relu((x - mean(x)) / sqrt(var(x) + epsilon) + bias)
-#
-# There is no gain: relu lets a positive factor through, and the layer above has factors of its own. Of a picture each
-# position is a row, so that a ball of two pixels is as large in its place as a wall is in its own.
-
-EPSILON = 1e-5
-NUMBERS_A_BLOCK = 2048
-MOST_BLOCKS = min(528, MOST_ROWS)  # each adds up its share of the bias's gradient: four for each core of a large GPU
+# Layer norm, bias and ReLU
 
 
 def normalise_relu(x: Tensor, bias: Tensor, groups: int = 1) -> Tensor:
-    """`[..., groups * C]` and bias `[groups * C]`: each group of C numbers is a row by itself."""
+    """relu((x - mean(x)) / sqrt(var(x) + epsilon) + bias) of `[..., groups * C]`, bias `[groups * C]`.
+
+    Each group of C numbers is normalised by itself, and each position of an image. There is no gain: ReLU lets a
+    positive factor through, and the next layer has weights of its own.
+    """
     if gpu.usable(x):
-        answer: Tensor = layer_norm__Fused.apply(x.contiguous(), bias, groups)
-        return answer
+        y: Tensor = _LayerNormRelu.apply(x.contiguous(), bias, groups)
+        return y
     rows = x.reshape(*x.shape[:-1], groups, -1)
-    return (torch.layer_norm(rows, rows.shape[-1:], eps=EPSILON).flatten(-2) + bias).relu()
+    return (torch.layer_norm(rows, rows.shape[-1:], eps=LAYER_NORM_EPSILON).flatten(-2) + bias).relu()
 
 
-class layer_norm__Fused(torch.autograd.Function):
-    """One kernel forward; one and a sum backward, where all else is computed again from x."""
+class _LayerNormRelu(torch.autograd.Function):
+    """One kernel forward; one kernel and a column sum backward, which recomputes everything from x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, groups: int) -> Tensor:
-        from rbi.gpu.kernels import forward_kernel
+        from rbi.gpu.kernels import layer_norm_forward_kernel
 
         width = len(bias) // groups
         y, rows = torch.empty_like(x), x.numel() // len(bias)
-        high, wide = block_of(width)
-        sizes = rows, width, groups, EPSILON, high, wide
-        gpu.launch(forward_kernel, (-(-rows // high), groups), x, x, bias, y, *sizes)
+        high, wide = norm_block(width)
+        sizes = rows, width, groups, LAYER_NORM_EPSILON, high, wide
+        gpu.launch(layer_norm_forward_kernel, (-(-rows // high), groups), x, x, bias, y, *sizes)
         ctx.save_for_backward(x, bias)
         ctx.groups = groups
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        from rbi.gpu.kernels import backward_kernel
+        from rbi.gpu.kernels import layer_norm_backward_kernel
 
         x, bias = ctx.saved_tensors
         width, dx, rows = len(bias) // ctx.groups, torch.empty_like(x), x.numel() // len(bias)
-        high, wide = block_of(width)
-        blocks = min(-(-rows // high), MOST_BLOCKS)
-        parts = torch.empty((blocks, len(bias)), device=x.device)
-        sizes = rows, width, ctx.groups, EPSILON, high, wide
-        gpu.launch(backward_kernel, (blocks, ctx.groups), x, grads[0].contiguous(), x, bias, dx, parts, *sizes)
-        return dx, column_sums(parts, bias.dtype), None
+        high, wide = norm_block(width)
+        programs = min(-(-rows // high), NORM_MAX_PROGRAMS)
+        partial_sums = torch.empty((programs, len(bias)), device=x.device)
+        sizes = rows, width, ctx.groups, LAYER_NORM_EPSILON, high, wide
+        dy = grads[0].contiguous()
+        gpu.launch(layer_norm_backward_kernel, (programs, ctx.groups), x, dy, x, bias, dx, partial_sums, *sizes)
+        return dx, column_sums(partial_sums, bias.dtype), None
 
 
-def block_of(width: int) -> tuple[int, int]:
-    """How many rows of so many numbers a block takes, and their width; powers of two."""
+def norm_block(width: int) -> tuple[int, int]:
+    """Rows and columns of one program of the layer-norm kernels, powers of two."""
     wide = 1 << (width - 1).bit_length()
-    return max(1, NUMBERS_A_BLOCK // wide), wide
+    return max(1, NORM_ELEMENTS // wide), wide

@@ -25,7 +25,7 @@ from rbi.data.sampler import Batch, Sampler
 from rbi.losses import action_values, bcq_filter, cql_penalty, double_q_value, huber, mask_illegal, td_error
 from rbi.networks import NetworkConfig, Networks, offline_network
 from rbi.offline_rl.behavior_q import Looks, frozen, means
-from rbi.optim import Trained, attach
+from rbi.optim import ModuleOptimizer, bind_parameters
 
 METRICS = ("td_loss", "td_error", "td_q", "cql_penalty", "bcq_familiar")
 
@@ -83,7 +83,7 @@ class TemporalDifference:
             raise ValueError("familiar = 0: every action is, so there is nothing to ask beta")
         refuse_unfit(networks, sampler)
         self.config, self.sampler, self.networks, self.obs_spec = config, sampler, networks.train(), networks.obs_spec
-        self.trained = Trained(networks, sampler.device, config.learning_rate, config.adam_epsilon)
+        self.trained = ModuleOptimizer(networks, sampler.device, config.learning_rate, config.adam_epsilon)
         self.target = Target(networks, self.trained.vector)
         self.beta = None if beta is None else beta.to(sampler.device)
         self.legal_ahead = legal_ahead(sampler)
@@ -107,7 +107,7 @@ class TemporalDifference:
             known = one if allowed is None else allowed.float().mean()
             values = [huber(error), error.abs(), action_values(q, batch.actions), penalty]
             self.sums += torch.stack([*(value.mean() for value in values), known, one])
-        self.trained.descend([loss])
+        self.trained.step([loss])
 
     def allowed(self, batch: Batch, seen_ahead: Tensor) -> Tensor | None:
         """Which actions may be bootstrapped from, `[B, A]`; None: all."""
@@ -144,7 +144,7 @@ class Target:
     def __init__(self, learning: Networks, vector: Tensor) -> None:
         self.learning, self.learned = learning, vector
         self.networks, self.vector = frozen(learning), vector.clone()
-        attach(self.networks, self.vector)
+        bind_parameters(self.networks, self.vector)
 
     def ahead(self, seen: Tensor, allowed: Tensor | None) -> Tensor:
         """V `[B]`: what it says of the action that the learning network prefers among those allowed. Both answer as

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from rbi.data.sampler import Batch, Sampler
-from rbi.gpu.streams import Beside
+from rbi.gpu.streams import SideStream
 from rbi.losses import action_values, behavior_loss_grad, mask_illegal, monte_carlo_q_loss_grad
 from rbi.networks import NetworkConfig, Networks, dropout, offline_network
 from rbi.observations import ObservationSpec
-from rbi.optim import Trained
+from rbi.optim import ModuleOptimizer
 
 METRICS = ("beta_loss", "beta_accuracy", "q_loss", "q")
 
@@ -51,9 +51,9 @@ class Fit:
         self.blanking = torch.Generator(generator.device).manual_seed(generator.initial_seed() + 1)
         self.looks = Looks(sampler, self.obs_spec, config.nets.input_dropout, self.blanking)
         self.steady: Looks | None = self.looks
-        self.trained = Trained(networks.train(), sampler.device, config.learning_rate, config.adam_epsilon)
+        self.trained = ModuleOptimizer(networks.train(), sampler.device, config.learning_rate, config.adam_epsilon)
         self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=sampler.device)
-        self.beside = Beside(sampler.device)
+        self.beside = SideStream(sampler.device)
         self.updates = 0
 
     def update(self) -> None:
@@ -77,7 +77,7 @@ class Fit:
                 behavior_loss_grad(beta, batch.actions),
                 monte_carlo_q_loss_grad(error, batch.actions, self.obs_spec.num_actions),
             ]
-        self.trained.descend([logits, q], slopes, beside=self.beside)
+        self.trained.step([logits, q], slopes, side_stream=self.beside)
 
     def passed(self) -> None:
         """Count an update."""

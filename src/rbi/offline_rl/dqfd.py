@@ -21,7 +21,7 @@ from rbi.losses import action_values, dqfd_loss, huber, l2_loss, large_margin_lo
 from rbi.networks import NetworkConfig, Networks
 from rbi.offline_rl.bcq_cql import Target, legal_ahead, refuse_dropout, refuse_unfit, without_dropout
 from rbi.offline_rl.behavior_q import Looks, means
-from rbi.optim import Trained
+from rbi.optim import ModuleOptimizer
 
 METRICS = ("dqfd_loss", "dqfd_1_step", "dqfd_n_step", "dqfd_margin", "dqfd_l2", "dqfd_q", "dqfd_importance")
 
@@ -91,7 +91,7 @@ class Dqfd:
         self.priorities = Priorities(
             len(both), config.priority_exponent, config.importance_exponent, config.priority_constant, at
         )
-        self.trained = Trained(networks, self.device, config.learning_rate, config.adam_epsilon)
+        self.trained = ModuleOptimizer(networks, self.device, config.learning_rate, config.adam_epsilon)
         self.target = Target(networks, self.trained.vector)
         self.legal_ahead = [legal_ahead(sampler) for sampler in (one_step, n_step)]
         self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=self.device)
@@ -117,7 +117,7 @@ class Dqfd:
             whole = loss + self.config.weight_l2 * squares
             self.sums += torch.stack([whole, *(value.mean() for value in watched), torch.ones_like(loss)])
             self.priorities.renew(positions, error.detach())
-        self.trained.descend([loss], penalty=self.config.weight_l2)
+        self.trained.step([loss], l2_weight=self.config.weight_l2)
 
     def ahead(self, near: Batch, far: Batch) -> tuple[Tensor, Tensor]:
         """V one step and n steps ahead, `[B]` each: both in one pass through each network."""

@@ -4,12 +4,11 @@ Networks for batches of 32 leave most of a GPU idle; several learners at once sh
 of them is changing.
 """
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from rbi.gpu.streams import Beside, warmed, weights_beside
+from rbi.gpu.streams import SideStream, capture_graph
 from rbi.offline_rl.behavior_q import LearnsFromLogs, Looks
 
 AHEAD = 20  # graphs that may wait in a stream before the host waits for it
@@ -32,20 +31,18 @@ class Lane:
 
 
 class GraphedLane(Lane):
-    """A learner whose update is a graph on a stream; a steady one looks at the next batch beside it, and one that is
-    alone on its GPU computes its weights' gradients beside the way back."""
+    """A learner whose update is a graph on a stream; a steady one prefetches the next batch on a second stream."""
 
-    def __init__(self, learner: LearnsFromLogs, device: torch.device, *, alone: bool) -> None:
+    def __init__(self, learner: LearnsFromLogs, device: torch.device) -> None:
         super().__init__(learner)
         self.stream = torch.cuda.Stream(device)
         self.done = [torch.cuda.Event() for _ in range(AHEAD)]
         self.replays = 0
         keep = list(learner.state().values())
-        with weights_beside() if alone else contextlib.nullcontext():
-            self.graph = warmed(learner.update, self.stream, learner.generators(), keep)
-            if learner.steady is not None:
-                burst = burst_of(learner, learner.steady, device)
-                self.burst = warmed(burst, self.stream, learner.generators(), keep)
+        self.graph = capture_graph(learner.update, self.stream, learner.generators(), keep)
+        if learner.steady is not None:
+            burst = burst_of(learner, learner.steady, device)
+            self.burst = capture_graph(burst, self.stream, learner.generators(), keep)
 
     def step(self, most: int) -> None:
         done = self.done[self.replays % AHEAD]
@@ -62,15 +59,14 @@ class GraphedLane(Lane):
         self.stream.synchronize()
 
 
-def lane(learner: LearnsFromLogs, device: torch.device, *, graphed: bool, alone: bool = False) -> Lane:
-    """How a learner is driven; `graphed` where all that an update needs lies on a GPU, `alone` if it has that GPU for
-    itself."""
-    return GraphedLane(learner, device, alone=alone) if graphed else Lane(learner)
+def lane(learner: LearnsFromLogs, device: torch.device, *, graphed: bool) -> Lane:
+    """How a learner is driven; `graphed` where all that an update needs lies on a GPU."""
+    return GraphedLane(learner, device) if graphed else Lane(learner)
 
 
 def burst_of(learner: LearnsFromLogs, looks: Looks, device: torch.device) -> Callable[[], None]:
     """Several updates: while one is taken, the batch of the next is drawn and looked at on a second stream."""
-    beside = Beside(device)
+    beside = SideStream(device)
 
     def burst() -> None:
         looks.ahead()

@@ -16,7 +16,7 @@ from rbi.data.sampler import Sampler
 from rbi.losses import ppo_loss
 from rbi.networks import Networks
 from rbi.offline_rl.behavior_q import Looks, frozen, means
-from rbi.optim import Trained
+from rbi.optim import ModuleOptimizer
 
 METRICS = ("ppo_objective",)
 
@@ -50,7 +50,7 @@ class PpoAscent:
         self.config, self.learned, self.sampler, self.temperature = config, learned.eval(), sampler, temperature
         self.obs_spec, self.beta = learned.obs_spec, learned.pi
         self.pi = copy.deepcopy(learned.pi).eval()
-        self.trained = Trained(self.pi, sampler.device, config.learning_rate)
+        self.trained = ModuleOptimizer(self.pi, sampler.device, config.learning_rate)
         self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=sampler.device)
         self.looks = Looks(sampler, self.obs_spec)
         self.steady: Looks | None = self.looks
@@ -61,7 +61,7 @@ class PpoAscent:
         _, seen = self.looks.next()
         objective = self.objective(seen).mean()
         self.sums += torch.stack([objective.detach(), torch.ones_like(objective)])
-        self.trained.descend([-objective])
+        self.trained.step([-objective])
 
     def passed(self) -> None:
         """Count an update."""

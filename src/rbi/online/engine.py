@@ -18,14 +18,13 @@ from torch import Tensor
 from rbi.checkpoint import Checkpoint, restore_generator
 from rbi.envs.types import TimeStep, VectorEnv
 from rbi.evaluation.rollouts import EpisodeStatistics, RecentScores
-from rbi.gpu.streams import capture
-from rbi.gpu.streams import warmed as capture_graph
+from rbi.gpu.streams import capture, capture_graph
 from rbi.networks import NetworkConfig, Networks, TrunkFactory, make_networks
 from rbi.observations import ObservationSpec
 from rbi.online.apex import ApexActor, ApexLearner, GreedyChoice
 from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.rbi import Choice, RBIActor, RBILearner
-from rbi.optim import attach, computing_dtype
+from rbi.optim import bind_parameters, compute_dtype
 from rbi.policy import Policy
 from rbi.replay import Replay, Transition
 from rbi.returns import exploration_ladder
@@ -463,7 +462,7 @@ def split_epsilons(epsilons: Tensor, groups: int) -> list[Tensor]:
 
 def make_actor(config: TrainConfig, networks: Networks, epsilon: Tensor, generator: torch.Generator) -> Actor:
     """An actor of the run's algorithm, on the generator's device."""
-    dtype = computing_dtype(generator.device, config.schedule.precision)
+    dtype = compute_dtype(generator.device, config.schedule.precision)
     if config.algo == "apex":
         return ApexActor(config.actor, config.returns, networks, epsilon, generator, dtype)
     baseline = config.learner.advantage_baseline
@@ -472,7 +471,7 @@ def make_actor(config: TrainConfig, networks: Networks, epsilon: Tensor, generat
 
 def make_learner(config: TrainConfig, networks: Networks, generator: torch.Generator) -> Learner:
     """The learner of the run's algorithm, on the generator's device."""
-    dtype = computing_dtype(generator.device, config.schedule.precision)
+    dtype = compute_dtype(generator.device, config.schedule.precision)
     if config.algo == "apex":
         return ApexLearner(config.learner, networks, generator, dtype, config.schedule.updates)
     return RBILearner(config.learner, config.actor, networks, generator, dtype, config.schedule.updates)
@@ -499,7 +498,7 @@ def trained_policy(
 ) -> Policy:
     """A policy with trained weights: with the rule, without exploration."""
     networks = init_networks(config, obs_spec, 0, trunk)
-    attach(networks, vector)
+    bind_parameters(networks, vector)
     about = {"algo": config.algo, "updates": updates, "states": states}
     env = config.env.id
     if config.algo == "apex":

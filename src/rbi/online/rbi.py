@@ -29,12 +29,12 @@ import torch
 from torch import Tensor
 
 from rbi import measures
-from rbi.gpu.streams import Beside
+from rbi.gpu.streams import SideStream
 from rbi.losses import c_mix, policy_loss, policy_loss_grad, policy_weight, q_loss, q_loss_grad, td_error
 from rbi.networks import Networks, PolicyNetwork, QNetwork, dueling_q
 from rbi.observations import ObservationSpec, random_shifts, roll_stacks
 from rbi.online.config import ActorConfig, AdvantageBaseline, LearnerConfig
-from rbi.optim import Adam, attach, join, size, to_vector
+from rbi.optim import Adam, bind_parameters, flat_size, flatten_parameters, write_gradients
 from rbi.replay import ReplayBatch, Transition
 from rbi.returns import ReturnConfig, n_step_returns
 from rbi.rules.linear import greedy, mix
@@ -81,7 +81,7 @@ class RBIActor:
         self.memory = ActorMemory(self.obs_spec, returns, len(epsilon), self.device)
         self.uniform = torch.zeros((), dtype=torch.bool, device=self.device)
         self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)
-        self.overlap = Beside(self.device, priority=-1)  # environments wait for what it computes
+        self.overlap = SideStream(self.device, priority=-1)  # environments wait for what it computes
 
     def act(self, obs: Tensor, is_first: Tensor, reward: Tensor, end: Tensor) -> Transition:
         """Choose actions for new observations; `reward` and `end` belong to the steps that led to them."""
@@ -168,7 +168,7 @@ class RBILearner:
         self.networks, self.target, self.vector = self.weights.networks, self.weights.target, self.weights.vector
         self.pi_net, self.q_net = policy_network(self.networks), self.networks.q
         self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)
-        self.overlap = Beside(self.device)
+        self.overlap = SideStream(self.device)
         self.updates = 0
 
     def learn(self, replay: "SampledReplay") -> None:
@@ -349,23 +349,23 @@ class LearnerWeights:
     def __init__(
         self, config: LearnerConfig, networks: Networks, device: torch.device, dtype: torch.dtype, total_updates: int
     ) -> None:
-        self.vector = to_vector(networks).to(device)
+        self.vector = flatten_parameters(networks).to(device)
         self.networks = networks.to(device, dtype)
         self.compute = self.vector if dtype == torch.float32 else self.vector.to(dtype)
-        attach(self.networks, self.compute)
+        bind_parameters(self.networks, self.compute)
         self.parameters = list(self.networks.parameters())
         decay = 1 - config.final_lr_fraction
         self.adam = Adam(self.vector, self.compute, config.learning_rate, config.adam_epsilon, decay, total_updates)
         self.target: QNetwork = copy.deepcopy(self.networks.q).requires_grad_(False)
-        self.target_vector = self.compute[: size(self.networks.q)].clone()
-        attach(self.target, self.target_vector)
+        self.target_vector = self.compute[: flat_size(self.networks.q)].clone()
+        bind_parameters(self.target, self.target_vector)
 
-    def step(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor], overlap: Beside | None = None) -> None:
+    def step(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor], overlap: SideStream | None = None) -> None:
         """One step of Adam, given the losses' gradients at the networks' outputs."""
         of_parameters = torch.autograd.grad(outputs, self.parameters, gradients)
         if overlap is not None:
             overlap.join()
-        join(of_parameters, self.networks, self.adam.gradient)
+        write_gradients(of_parameters, self.networks, self.adam.gradient)
         self.adam.step()
 
     def update_target(self) -> None:
@@ -381,9 +381,9 @@ class LearnerWeights:
 
 def actor_networks(networks: Networks, device: torch.device, dtype: torch.dtype) -> tuple[Networks, Tensor]:
     """Networks for acting, and the one vector that all their weights are views of."""
-    vector = to_vector(networks).to(device, dtype)
+    vector = flatten_parameters(networks).to(device, dtype)
     networks = networks.to(device, dtype).requires_grad_(False)
-    attach(networks, vector)
+    bind_parameters(networks, vector)
     return networks, vector
 
 
