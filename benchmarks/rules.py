@@ -19,7 +19,7 @@ from rich.table import Table
 
 import rbi
 from benchmarks.timing import machine, seconds_a_call
-from rbi.rules import arrays as ranking
+from rbi.rules import arrays
 from rbi.rules.arrays import State
 from tests.reference import linear_programs, paper_loops
 
@@ -75,9 +75,9 @@ def methods(device, quick):
         "rbi": (unchecked, unlimited),
         "rbi, checked": (lambda b, a: rbi.max_reroute(b, a, C_MIN, C_MAX), unlimited),
         "rbi, compiled": (torch.compile(unchecked, fullgraph=True, dynamic=False), unlimited),
-        "sorting": (plain(ranking.fill_by_sorting), unlimited),
-        "columns": (plain(ranking.fill_by_columns), unlimited),
-        "pairs": (plain(ranking.fill_by_pairs), fitting),
+        "sorting": (plain(arrays.fill_by_sorting), unlimited),
+        "columns": (plain(arrays.fill_by_columns), unlimited),
+        "pairs": (plain(arrays.fill_by_pairs), fitting),
     }
     if device == "cpu":
         rows["rbi, NumPy"] = (unchecked, unlimited)
@@ -134,7 +134,7 @@ def check_agreement(device):
             for b, a in zip(beta.cpu().double().numpy(), advantage.cpu().double().numpy(), strict=True)
         ]
     )
-    ways = (ranking.fill_by_sorting, ranking.fill_by_columns, ranking.fill_by_pairs)
+    ways = (arrays.fill_by_sorting, arrays.fill_by_columns, arrays.fill_by_pairs)
     for rule in (unchecked, *(plain(fill) for fill in ways)):
         found = rule(beta, advantage)
         torch.testing.assert_close(found.cpu().double(), expected, atol=2e-6, rtol=0)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Rule,
         TotalVariation,
         parse_rule,
+        register_rule,
     )
 
 _MODULES = {
@@ -62,6 +63,7 @@ _MODULES = {
         "Rule",
         "TotalVariation",
         "parse_rule",
+        "register_rule",
     ),
 }
 _SUBMODULES = ("measures", "runs")
@@ -97,6 +99,7 @@ __all__ = [
     "measures",
     "mix",
     "parse_rule",
+    "register_rule",
     "runs",
     "train",
 ]

@@ -1,26 +1,26 @@
-"""What can be said of a pair (beta, pi): how far it moved, what it gains, and what estimation errors can cost it.
+"""Measures of an improvement step from beta to pi: distances, expected gain, and the cost of estimation errors.
 
-All functions take arrays `[..., A]` of NumPy, PyTorch or JAX and answer `[...]` (or `[..., A]` where it says so),
-in float64 for NumPy and at least float32 elsewhere. They read values only through arithmetic, so they run inside
-torch.compile and jax.jit too; `is_reroute` and `reroute_bounds` answer per state.
+All functions take arrays `[..., A]` of NumPy, PyTorch or JAX and return `[...]` (or `[..., A]` where documented),
+in float64 for NumPy and at least float32 elsewhere. They use values only in arithmetic, so they run inside
+torch.compile and jax.jit too.
 """
 
 from typing import Any, NamedTuple
 
-from rbi.rules.arrays import at_least, at_most, computing_dtype, namespace, quiet
+from rbi.rules.arrays import at_least, at_most, computing_dtype, namespace, without_warnings
 
 BOUND_TOLERANCE = 1e-3  # a ratio this close to a reroute bound counts as at the bound
 
 
 def probability_ratio(pi: Any, beta: Any) -> Any:
-    """c = pi / beta, `[..., A]`. Where beta = 0: infinite if pi > 0, and 1 (nothing changed) if pi = 0 too.
+    """c = pi / beta, `[..., A]`. Where beta = 0: infinite if pi > 0, and 1 (unchanged) if pi = 0.
 
     >>> import numpy as np
     >>> probability_ratio(np.array([.25, .75, 0.]), np.array([.5, .5, 0.]))
     array([0.5, 1.5, 1. ])
     """
-    xp, pi, beta = together(pi, beta)
-    with quiet(xp):
+    xp, pi, beta = in_computing_dtype(pi, beta)
+    with without_warnings(xp):
         return xp.where(beta > 0, pi / xp.where(beta > 0, beta, 1.0), xp.where(pi > 0, xp.inf, 1.0))
 
 
@@ -31,12 +31,12 @@ def total_variation(pi: Any, beta: Any) -> Any:
     >>> float(total_variation(np.array([.75, .25]), np.array([.5, .5])))
     0.25
     """
-    xp, pi, beta = together(pi, beta)
+    xp, pi, beta = in_computing_dtype(pi, beta)
     return xp.sum(abs(pi - beta), axis=-1) / 2
 
 
 def kl(p: Any, q: Any) -> Any:
-    """KL(p || q) = sum_a p(a) log(p(a) / q(a)); infinite where p has mass that q has not.
+    """KL(p || q) = sum_a p(a) log(p(a) / q(a)); infinite where p > 0 and q = 0.
 
     The forward divergence of a step is `kl(pi, beta)`, the backward one, TRPO's, is `kl(beta, pi)`.
 
@@ -44,8 +44,8 @@ def kl(p: Any, q: Any) -> Any:
     >>> float(kl(np.array([1., 0.]), np.array([.5, .5])).round(6))
     0.693147
     """
-    xp, p, q = together(p, q)
-    with quiet(xp):
+    xp, p, q = in_computing_dtype(p, q)
+    with without_warnings(xp):
         inside = (p > 0) & (q > 0)
         terms = p * (xp.log(xp.where(inside, p, 1.0)) - xp.log(xp.where(inside, q, 1.0)))
         return xp.sum(xp.where((p > 0) & ~(q > 0), xp.inf, terms), axis=-1)
@@ -58,21 +58,21 @@ def entropy(pi: Any) -> Any:
     >>> float(entropy(np.array([.5, .5, 0.])).round(6))
     0.693147
     """
-    xp, pi = together(pi)
+    xp, pi = in_computing_dtype(pi)
     return -xp.sum(pi * xp.log(xp.where(pi > 0, pi, 1.0)), axis=-1)
 
 
 def improvement_step(pi: Any, advantage: Any, beta: Any = None) -> Any:
-    """sum_a pi(a) A(a): what the step gains if the advantages are right.      (paper: Lemma Soft Policy Improvement)
+    """sum_a pi(a) A(a): the expected gain if the advantages are exact.      (paper: Lemma Soft Policy Improvement)
 
-    With `beta` it is sum_a (pi(a) - beta(a)) A(a), so that Q-values may stand for advantages. Leaving an action at
-    -inf, wholly or in part, then gains infinitely much.
+    With `beta` it is sum_a (pi(a) - beta(a)) A(a), so that Q-values may stand for advantages. Moving mass away from an
+    action at -inf then gains infinity.
 
     >>> import numpy as np
     >>> float(improvement_step(np.array([.25, .75]), np.array([0., 2.]), beta=np.array([.5, .5])))
     0.5
     """
-    xp, pi, advantage, beta = together(pi, advantage, pi * 0 if beta is None else beta)
+    xp, pi, advantage, beta = in_computing_dtype(pi, advantage, pi * 0 if beta is None else beta)
     return expectation(xp, pi - beta, advantage)
 
 
@@ -85,9 +85,9 @@ def penalty_term(pi: Any, beta: Any) -> Any:
     >>> penalty_term(np.array([.25, .75]), np.array([.5, .5]))
     array([0.125, 0.125])
     """
-    xp, pi, beta = together(pi, beta)
+    xp, pi, beta = in_computing_dtype(pi, beta)
     squared = (beta - pi) ** 2
-    with quiet(xp):
+    with without_warnings(xp):
         return xp.where(beta > 0, squared / xp.where(beta > 0, beta, 1.0), xp.where(pi > 0, xp.inf, 0.0))
 
 
@@ -100,8 +100,8 @@ def value_standard_error(return_std: Any, visits: Any, beta: Any) -> Any:
     >>> value_standard_error(2.0, 100, np.array([.25, .04, 0.]))
     array([0.4, 1. , inf])
     """
-    xp, beta = together(beta)
-    with quiet(xp):
+    xp, beta = in_computing_dtype(beta)
+    with without_warnings(xp):
         samples = visits * beta
         return xp.where(samples > 0, return_std / xp.where(samples > 0, samples, 1.0) ** 0.5, xp.inf)
 
@@ -119,8 +119,8 @@ def penalty_variance_bounds(pi: Any, beta: Any, standard_error: Any, visitation:
         sigma_x(s, a) = rho(s) sigma_eps(s, a) |beta(a|s) - pi(a|s)|
 
     `pi`, `beta` and `standard_error` are `[..., S, A]`; `visitation` is rho^pi(s'|s), `[..., S]`. The upper bound
-    (Cauchy-Schwarz) always holds. The lower one is exact for independent errors; for correlated ones it need not
-    hold: within a state sum_a (beta - pi) = 0, so errors that the actions share cancel.
+    (Cauchy-Schwarz) always holds. The lower one is exact for independent errors but does not hold in general for
+    correlated ones: within a state sum_a (beta - pi) = 0, so errors that the actions share cancel.
 
     >>> import numpy as np
     >>> pi, beta = np.array([[.25, .75]]), np.array([[.5, .5]])
@@ -128,11 +128,13 @@ def penalty_variance_bounds(pi: Any, beta: Any, standard_error: Any, visitation:
     >>> float(lower), float(upper)
     (0.125, 0.25)
     """
-    xp, pi, beta = together(pi, beta)
+    xp, pi, beta = in_computing_dtype(pi, beta)
     moved = abs(beta - pi)
-    with quiet(xp):
+    with without_warnings(xp):
         weight = visitation[..., None] * moved
-        sigma = xp.where(weight > 0, weight * standard_error, 0.0)  # what is not visited or not moved costs nothing
+        sigma = xp.where(
+            weight > 0, weight * standard_error, 0.0
+        )  # 0 without a visit or a move
     return VarianceBounds(xp.sum(sigma**2, axis=(-2, -1)), xp.sum(sigma, axis=(-2, -1)) ** 2)
 
 
@@ -149,21 +151,21 @@ def reroute_tv_radius(c_min: Any, c_max: Any) -> Any:
 
 
 class RerouteBounds(NamedTuple):
-    """The tightest reroute set that holds a policy, `[...]` each."""
+    """The tightest reroute set that contains a policy, `[...]` each."""
 
     c_min: Any
     c_max: Any
 
 
 def reroute_bounds(pi: Any, beta: Any) -> RerouteBounds:
-    """The largest c_min and the smallest c_max for which pi is a reroute of beta; c_max is inf if none is.
+    """The largest c_min and the smallest c_max for which pi is a reroute of beta; c_max is inf if there is none.
 
     >>> import numpy as np
     >>> bounds = reroute_bounds(np.array([.25, .75]), np.array([.5, .5]))
     >>> float(bounds.c_min), float(bounds.c_max)
     (0.5, 1.5)
     """
-    xp, pi, beta = together(pi, beta)
+    xp, pi, beta = in_computing_dtype(pi, beta)
     ratio = probability_ratio(pi, beta)
     untouched = ~((beta > 0) | (pi > 0))  # 0 = c * 0 holds for every c
     least = xp.min(xp.where(untouched, xp.inf, ratio), axis=-1)
@@ -199,8 +201,8 @@ def is_reroute(pi: Any, beta: Any, c_min: Any, c_max: Any, *, tolerance: float =
     >>> bool(is_reroute(np.array([.25, .75]), np.array([.5, .5]), 0.5, 1.5))
     True
     """
-    xp, pi, beta = together(pi, beta)
-    with quiet(xp):
+    xp, pi, beta = in_computing_dtype(pi, beta)
+    with without_warnings(xp):
         most = xp.where(beta > 0, c_max * xp.where(beta > 0, beta, 1.0), 0.0)
         return xp.all((pi >= c_min * beta - tolerance) & (pi <= most + tolerance), axis=-1)
 
@@ -215,7 +217,7 @@ def ppo_objective(pi: Any, beta: Any, advantage: Any, epsilon: Any) -> Any:
     >>> [float(ppo_objective(np.array(pi), beta, advantage, 0.5)) for pi in ([.25, .75], [0., 1.])]
     [0.5, 0.5]
     """
-    xp, pi, beta, advantage = together(pi, beta, advantage)
+    xp, pi, beta, advantage = in_computing_dtype(pi, beta, advantage)
     ratio = xp.where(beta > 0, pi / xp.where(beta > 0, beta, 1.0), 1.0)
     clipped = at_most(xp, at_least(xp, ratio, 1.0 - epsilon), 1.0 + epsilon)
     worse = xp.where(advantage < 0, xp.maximum(ratio, clipped), xp.minimum(ratio, clipped))  # the smaller product
@@ -223,13 +225,13 @@ def ppo_objective(pi: Any, beta: Any, advantage: Any, epsilon: Any) -> Any:
 
 
 def expectation(xp: Any, pi: Any, values: Any) -> Any:
-    """sum_a pi(a) values(a), where an action of no weight counts nothing, even at -inf."""
-    with quiet(xp):
+    """sum_a pi(a) values(a), with 0 * -inf = 0."""
+    with without_warnings(xp):
         return xp.sum(pi * xp.where(pi != 0, values, 0.0), axis=-1)
 
 
-def together(*arrays: Any) -> tuple[Any, ...]:
-    """The namespace, then the arrays in one computing precision."""
+def in_computing_dtype(*arrays: Any) -> tuple[Any, ...]:
+    """The arrays' namespace, and the arrays converted to the dtype that measures compute in."""
     xp = namespace(*arrays)
     wide = computing_dtype(xp, *arrays)
     return xp, *(xp.astype(a, wide, copy=False) for a in arrays)

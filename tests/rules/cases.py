@@ -1,4 +1,4 @@
-"""The rules that most tests run over, and what it takes to run them on all libraries."""
+"""The rules that most tests are parametrised with, and conversions between array libraries."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +16,7 @@ RULES = [
     rbi.ForwardKL(radius=0.1),
     rbi.BackwardKL(0.1),
     rbi.Greedy(),
-    rbi.rules.BCQ(0.3),
+    rbi.BCQ(0.3),
     rbi.Behavior(),
 ]
 LIBRARIES = {"numpy": np.asarray, "torch": torch.as_tensor, "jax": jnp.asarray}

@@ -1,4 +1,4 @@
-"""The contract's edge cases, one named test each."""
+"""Edge cases of the rules' contract."""
 
 import warnings
 
@@ -10,8 +10,7 @@ from pytest import approx
 
 import rbi
 from rbi import measures
-from rbi.rules import arrays as ranking
-from rbi.rules.arrays import namespace
+from rbi.rules.arrays import fill_by_columns, fill_by_pairs, fill_by_sorting, namespace
 from tests.generators import states
 from tests.rules.cases import DTYPES, LIBRARIES, RULES, array, numbers, random_states, rounding
 
@@ -109,14 +108,14 @@ def test_of_equal_advantages_the_lower_index_ranks_first(library, rule, actions)
 
 
 @given(states(batch=(3,), extremes=True))
-def test_pairs_columns_and_sorting_hand_out_the_same(state):
+def test_pairs_columns_and_sorting_fill_alike(state):
     beta, advantage = state
     for x in (np.asarray, torch.tensor):
         b, a = x(beta), x(advantage)
         xp = namespace(b)
-        by_sorting = approx(numbers(ranking.fill_by_sorting(xp, 0.6, b, a)), abs=1e-12)
-        assert numbers(ranking.fill_by_pairs(xp, 0.6, b, a)) == by_sorting
-        assert numbers(ranking.fill_by_columns(xp, 0.6, b, a)) == by_sorting
+        by_sorting = approx(numbers(fill_by_sorting(xp, 0.6, b, a)), abs=1e-12)
+        assert numbers(fill_by_pairs(xp, 0.6, b, a)) == by_sorting
+        assert numbers(fill_by_columns(xp, 0.6, b, a)) == by_sorting
 
 
 @given(states(extremes=True))

@@ -1,4 +1,4 @@
-"""What the paper proves or claims of the rules, and identities between them."""
+"""Theorems and claims of the paper about the rules, and identities between rules."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +10,6 @@ from pytest import approx
 
 import rbi
 from rbi import measures
-from rbi.rules.types import BCQ
 from tests.generators import examples, floats, states
 from tests.reference import paper_loops
 from tests.rules.cases import RULES, numbers
@@ -32,7 +31,7 @@ def test_rank_based_corollary_ratios_of_reroute_never_fall_as_the_advantage_rise
     assert (np.diff(ratio[on][ranked]) >= -1e-9).all()
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if not isinstance(rule, BCQ)], ids=str)
+@pytest.mark.parametrize("rule", [rule for rule in RULES if not isinstance(rule, rbi.BCQ)], ids=str)
 @given(state=states())
 def test_improvement_step_of_every_rule_is_never_negative(rule, state):
     beta, advantage = state
@@ -42,7 +41,7 @@ def test_improvement_step_of_every_rule_is_never_negative(rule, state):
 
 def test_bcqs_rule_has_no_such_promise_since_what_it_leaves_out_may_be_the_best():
     beta, advantage = np.array([0.9, 0.1]), np.array([0.0, 1.0])
-    assert measures.improvement_step(BCQ(0.3)(beta, advantage), advantage, beta=beta) < -0.09
+    assert measures.improvement_step(rbi.BCQ(0.3)(beta, advantage), advantage, beta=beta) < -0.09
 
 
 @given(states(), floats(0, 1), floats(1, 4))

@@ -1,35 +1,42 @@
-"""Count-aware reroute: per-action bounds for Max-Reroute from how often each action was tried."""
+"""Count-aware reroute: bounds per action for Max-Reroute, from how often each action was tried."""
 
 from typing import Any
 
-from rbi.rules import arrays as checks
-from rbi.rules.arrays import at_least, computing_dtype, namespace
+from rbi.rules.arrays import (
+    at_least,
+    check_probabilities,
+    check_range,
+    check_shapes,
+    computing_dtype,
+    has_values,
+    namespace,
+)
 
-MOST = 1e15  # tries, or tau: more is a mistake
+MAX_COUNT = 1e15  # also of tau; larger values are almost certainly a mistake
 
 
 def count_bounds(beta: Any, counts: Any, tau: float, c_max: float = 2.0, *, check: bool = True) -> tuple[Any, Any]:
-    """Bounds (c_min, c_max) `[..., A]` that let well-tried actions move freely and rare ones hardly at all.
+    """Bounds (c_min, c_max) `[..., A]` that are wide for frequent actions and tight for rare ones.
 
         pi <= max(c_max beta, beta + tau sqrt(n_eff)),    n_eff = n (n - 3)/(n - 1) for n > 3, else 0
         pi = beta  where an action was never tried
 
-    Moving an action by d adds d sigma / sqrt(n) to the standard deviation of the improvement penalty; `tau` is what
-    each action may add, in units of sigma. With sigma unknown the mean of n returns has the spread of n_eff returns
-    with sigma known, and none at all up to n = 3: there the plain bound c_max holds. `docs/count-aware.md` derives it.
-    Bounds come in float64 for NumPy, else in beta's precision and at least float32.
+    Moving an action by d adds d sigma / sqrt(n) to the standard deviation of the improvement penalty; `tau` limits
+    what each action may add, in units of sigma. With sigma unknown, the mean of n returns has the variance of n_eff
+    returns with known sigma; up to n = 3 it has no finite variance and the plain bound c_max holds
+    (derivation: `docs/count-aware.md`). Bounds are float64 for NumPy, else in beta's precision and at least float32.
 
     >>> import numpy as np
     >>> count_bounds(np.array([.5, .3, .2]), np.array([30, 8, 0]), 0.1)
     (array([0., 0., 1.]), array([2.0569964, 2.       , 1.       ]))
     """
     if check:
-        checks.shapes(beta, counts, None, ("beta", "counts"))
-        if checks.has_values(beta, counts):
-            checks.probabilities("beta", beta)
-        checks.between("counts", counts, 0, MOST)
-        checks.between("tau", tau, 0, MOST)
-        checks.between("c_max", c_max, 1, float("inf"))
+        check_shapes(beta, counts, None, ("beta", "counts"))
+        if has_values(beta, counts):
+            check_probabilities("beta", beta)
+        check_range("counts", counts, 0, MAX_COUNT)
+        check_range("tau", tau, 0, MAX_COUNT)
+        check_range("c_max", c_max, 1, float("inf"))
     xp = namespace(beta, counts)
     beta, counts = (xp.astype(x, computing_dtype(xp, beta)) for x in (beta, counts))
     effective = counts * (at_least(xp, counts - 3.0, 0.0) / at_least(xp, counts - 1.0, 1.0))

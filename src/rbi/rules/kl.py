@@ -1,4 +1,4 @@
-"""The improvement rules inside a Kullback-Leibler ball: forward KL(pi || beta) and backward KL(beta || pi).
+"""Rules with a Kullback-Leibler constraint: forward KL(pi || beta) and backward KL(beta || pi).
 
 Both optima are one-parameter families in closed form; a radius is met by solving for that parameter, for all states
 at once: bisection on a logarithmic scale, then Newton steps, the last of which carries the gradient.
@@ -7,8 +7,17 @@ at once: bisection on a logarithmic scale, then Newton steps, the last of which 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from rbi.rules import arrays as checks
-from rbi.rules.arrays import State, at_least, at_most, constant, quiet
+from rbi.rules.arrays import (
+    State,
+    at_least,
+    at_most,
+    check_exactly_one,
+    check_positive,
+    check_range,
+    check_state,
+    stop_gradient,
+    without_warnings,
+)
 
 Array = TypeVar("Array")
 
@@ -34,7 +43,7 @@ def forward_kl(
 
         maximise  sum_a pi(a) A(a)   with   KL(pi || beta) <= radius
 
-    Arrays, `legal` and `check` as in `max_reroute`; the parameters are numbers or one value a state `[..., 1]`.
+    Arrays, `legal` and `check` as in `max_reroute`; parameters are numbers or arrays per state `[..., 1]`.
 
     >>> import numpy as np
     >>> forward_kl(np.array([.5, .3, .2]), np.array([0., 1., 2.]), 1.0).round(3)
@@ -43,33 +52,33 @@ def forward_kl(
     array([0.31 , 0.321, 0.369])
     """
     if check:
-        checks.exactly_one(temperature=temperature, radius=radius)
-        checks.state(beta, advantage, legal, {"temperature": temperature} if radius is None else {"radius": radius})
-        checks.positive("temperature", temperature)
-        checks.between("radius", radius, 0, float("inf"))
+        check_exactly_one(temperature=temperature, radius=radius)
+        check_state(beta, advantage, legal, {"temperature": temperature} if radius is None else {"radius": radius})
+        check_positive("temperature", temperature)
+        check_range("radius", radius, 0, float("inf"))
     s = State.of(beta, advantage, legal, widest=radius is not None)
-    with quiet(s.xp):
+    with without_warnings(s.xp):
         if radius is None:
             gap = s.gap()
-            hopeless = s.xp.isinf(gap) | ~s.support
-            gap, coldness = s.xp.where(hopeless, 0.0, gap), 1.0 / not_tiny(s, s.parameter(temperature))
+            excluded = s.xp.isinf(gap) | ~s.support
+            gap, inverse = s.xp.where(excluded, 0.0, gap), 1.0 / not_tiny(s, s.parameter(temperature))
         else:
             gap, _ = relative_gaps(s)
-            hopeless, coldness = ~s.support, inverse_temperature(s, gap, s.parameter(radius))
-        weight = s.xp.where(hopeless, 0.0, s.beta * s.xp.exp(-gap * coldness))
+            excluded, inverse = ~s.support, inverse_temperature(s, gap, s.parameter(radius))
+        weight = s.xp.where(excluded, 0.0, s.beta * s.xp.exp(-gap * inverse))
     return s.answer(weight / s.sum(weight))
 
 
 def backward_kl(beta: Array, advantage: Array, radius: Any, *, legal: Any = None, check: bool = True) -> Array:
-    """The policy that TRPO's constraint allows.      (paper: appendix, other algorithms)
+    """The best policy within TRPO's constraint.      (paper: appendix, other algorithms)
 
         maximise  sum_a pi(a) A(a)   with   KL(beta || pi) <= radius
         pi = beta lambda / (lambda' - A)   with lambda, lambda' such that the constraint binds and pi sums to 1
 
-    Actions with beta = 0 cost nothing here: if the best of them ranks above lambda', then lambda' is its advantage
-    and it takes all that the constraint leaves over.
+    Actions with beta = 0 do not enter the divergence: if the best of them ranks above lambda', then lambda' is its
+    advantage and it takes the rest of the probability.
 
-    Arrays, `legal` and `check` as in `max_reroute`; the parameters are numbers or one value a state `[..., 1]`.
+    Arrays, `legal` and `check` as in `max_reroute`; parameters are numbers or arrays per state `[..., 1]`.
 
     >>> import numpy as np
     >>> backward_kl(np.array([.5, .3, .2]), np.array([0., 1., 2.]), 0.1).round(3)
@@ -78,11 +87,11 @@ def backward_kl(beta: Array, advantage: Array, radius: Any, *, legal: Any = None
     array([0.905, 0.095])
     """
     if check:
-        checks.state(beta, advantage, legal, {"radius": radius})
-        checks.between("radius", radius, 0, float("inf"))
+        check_state(beta, advantage, legal, {"radius": radius})
+        check_range("radius", radius, 0, float("inf"))
     s = State.of(beta, advantage, legal, widest=True)
     xp, radius = s.xp, s.parameter(radius)
-    with quiet(xp):
+    with without_warnings(xp):
         gap, unsupported_lead = relative_gaps(s)
         x = inverse_multiplier(s, gap, radius)
         weight = s.beta / (1.0 + x * gap)
@@ -100,11 +109,11 @@ def backward_kl(beta: Array, advantage: Array, radius: Any, *, legal: Any = None
 def relative_gaps(s: State) -> tuple[Any, Any]:
     """Gaps to the best supported action `[..., A]` (0 off the support), and the best unsupported one's lead `[..., 1]`.
 
-    Both in units of the largest finite gap, which makes the solvers blind to the scale of rewards.
+    Both in units of the largest finite gap, which makes the solvers independent of the scale of rewards.
     """
     xp, gap = s.xp, s.gap()
-    infinite = ~(gap < largest_scale(s) ** 0.5)  # -inf, and numbers that only stand for it
-    behind = xp.where(s.support & ~infinite, gap, 0.0)  # no infinity gets into the arithmetic, nor into its gradient
+    infinite = ~(gap < largest_scale(s) ** 0.5)  # -inf, and finite numbers used in its place
+    behind = xp.where(s.support & ~infinite, gap, 0.0)  # keeps infinities out of the arithmetic and its gradient
     unit = xp.max(behind, axis=-1, keepdims=True)
     unit = xp.where(unit > 0, unit, 1.0)
     supported = xp.where(s.support & infinite, MINUS_INFINITY_GAP, behind / unit)
@@ -114,7 +123,7 @@ def relative_gaps(s: State) -> tuple[Any, Any]:
 
 
 def inverse_temperature(s: State, gap: Any, radius: Any) -> Any:
-    """The x with KL(pi || beta) = radius for pi ~ beta exp(-x gap); the largest scale where no x reaches it."""
+    """The x with KL(pi || beta) = radius for pi ~ beta exp(-x gap); the largest scale if no x reaches it."""
     xp = s.xp
 
     def divergence(x: Any) -> Any:
@@ -131,7 +140,7 @@ def inverse_temperature(s: State, gap: Any, radius: Any) -> Any:
 
 
 def inverse_multiplier(s: State, gap: Any, radius: Any) -> Any:
-    """The x with KL(beta || pi) = radius for pi ~ beta / (1 + x gap); the largest scale where no x reaches it."""
+    """The x with KL(beta || pi) = radius for pi ~ beta / (1 + x gap); the largest scale if no x reaches it."""
     xp = s.xp
 
     def divergence(x: Any) -> Any:
@@ -150,7 +159,7 @@ def inverse_multiplier(s: State, gap: Any, radius: Any) -> Any:
 def solve(s: State, divergence: Callable[[Any], Any], slope: Callable[[Any], Any], radius: Any) -> Any:
     """The x at which `divergence`, which grows from 0, reaches the radius, state by state. Shape `[..., 1]`.
 
-    `slope` is the derivative of `divergence` in log x. Where the radius is never reached, the largest scale stands.
+    `slope` is the derivative of `divergence` in log x. If the radius is never reached, it is the largest scale.
     """
     xp, top = s.xp, largest_scale(s)
     low = xp.zeros_like(s.beta[..., :1]) + 1.0 / top
@@ -161,8 +170,8 @@ def solve(s: State, divergence: Callable[[Any], Any], slope: Callable[[Any], Any
         low, high = xp.where(inside, middle, low), xp.where(inside, high, middle)
     x, binds = low, high < top
     for _ in range(NEWTON_STEPS):
-        x = constant(xp, x)  # only the last step is differentiated: the implicit function theorem needs no more
-        steepness = constant(xp, slope(x))
+        x = stop_gradient(xp, x)  # only the last step is differentiated: the implicit function theorem needs no more
+        steepness = stop_gradient(xp, slope(x))
         safe = binds & (steepness > 0)
         step = xp.where(safe, (radius - divergence(x)) / xp.where(safe, steepness, 1.0), 0.0)
         x = x * xp.exp(at_most(xp, at_least(xp, step, -0.01), 0.01))
@@ -170,7 +179,7 @@ def solve(s: State, divergence: Callable[[Any], Any], slope: Callable[[Any], Any
 
 
 def largest_scale(s: State) -> float:
-    """How far the solvers look: probabilities down to its inverse stay representable."""
+    """Upper limit of the solvers: probabilities down to its inverse stay representable."""
     return 1e300 if s.beta.dtype.itemsize == 8 else 1e36
 
 

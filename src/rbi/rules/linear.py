@@ -1,19 +1,28 @@
-"""The improvement rules that are linear programs: Max-Reroute, Max-TV, Max-PPO and the greedy step.
+"""Rules in closed form: Max-Reroute, Max-TV, Max-PPO and greedy steps, discrete BCQ's filter, mixing and flooring.
 
 Arguments of all rules: `beta` and `advantage` are arrays `[..., A]` of NumPy, PyTorch or JAX, and the answer comes
 back in that library, dtype, shape and device. Q-values may stand for advantages. `legal` (boolean `[..., A]`)
 restricts the rule: beta is first renormalised over the legal actions. `check=False` skips the validation of values,
-and with it every device synchronisation: that is the kernel for hot loops.
+and with it every device synchronisation, for use in hot loops.
 """
 
 from typing import Any, TypeVar
 
-from rbi.rules import arrays as checks
 from rbi.rules import fused
-from rbi.rules.arrays import State, at_least, at_most
+from rbi.rules.arrays import (
+    State,
+    at_least,
+    at_most,
+    check_floor,
+    check_pair,
+    check_parameters,
+    check_range,
+    check_reroute_bounds,
+    check_state,
+)
 
 Array = TypeVar("Array")
-ROUNDING = {4: 1e-6, 8: 1e-13}  # of a mean, by the bytes of a number
+ROUNDING = {4: 1e-6, 8: 1e-13}  # of a mean, by the bytes of the dtype
 
 
 def max_reroute(
@@ -26,16 +35,16 @@ def max_reroute(
     `beta` and `advantage` (or Q-values) are arrays `[..., A]` of NumPy, PyTorch or JAX; the answer has beta's library,
     dtype, shape and device. `c_min` and `c_max` are numbers, or arrays per state `[..., 1]` or per action `[..., A]`.
     `legal`, boolean `[..., A]`, restricts the rule to some actions, with beta renormalised over them. Of equal
-    advantages the lower index ranks first; -inf ranks last. A value that makes no sense raises a ValueError which names
-    it; `check=False` skips looking at values, and with it every device synchronisation.
+    advantages the lower index ranks first; -inf ranks last. Invalid values raise a ValueError that names the argument
+    and the index; `check=False` skips reading values, and with it every device synchronisation.
 
     >>> import numpy as np
     >>> max_reroute(np.array([.5, .3, .2]), np.array([0., 1., 2.]), 0.5, 1.5)
     array([0.25, 0.45, 0.3 ])
     """
     if check:
-        checks.state(beta, advantage, legal, {"c_min": c_min, "c_max": c_max}, per_action=True)
-        checks.reroute_bounds(beta, legal, c_min, c_max)
+        check_state(beta, advantage, legal, {"c_min": c_min, "c_max": c_max}, per_action=True)
+        check_reroute_bounds(beta, legal, c_min, c_max)
     if fused.can_run(beta, advantage, c_min, c_max, legal):
         return fused.max_reroute(beta, advantage, c_min, c_max)
     s = State.of(beta, advantage, legal)
@@ -49,17 +58,17 @@ def max_tv(beta: Array, advantage: Array, delta: Any, *, legal: Any = None, chec
 
         maximise  sum_a pi(a) A(a)   with   1/2 sum_a |pi(a) - beta(a)| <= delta,   sum_a pi(a) = 1
 
-    The best action gains the mass that the worst ones lose, whether or not beta ever tried it.
+    The best action gains the mass that the worst ones lose, even where beta is 0.
 
-    Arrays, `legal` and `check` as in `max_reroute`; the parameters are numbers or one value a state `[..., 1]`.
+    Arrays, `legal` and `check` as in `max_reroute`; parameters are numbers or arrays per state `[..., 1]`.
 
     >>> import numpy as np
     >>> max_tv(np.array([.5, .3, .2]), np.array([0., 1., 2.]), 0.25)
     array([0.25, 0.3 , 0.45])
     """
     if check:
-        checks.state(beta, advantage, legal, {"delta": delta})
-        checks.between("delta", delta, 0, 1)
+        check_state(beta, advantage, legal, {"delta": delta})
+        check_range("delta", delta, 0, 1)
     s = State.of(beta, advantage, legal)
     best = s.best(among=s.legal)
     moved = at_most(s.xp, 1.0 - s.sum(s.xp.where(best, s.beta, 0.0)), s.parameter(delta))
@@ -71,20 +80,20 @@ def max_ppo(beta: Array, advantage: Array, epsilon: Any, *, legal: Any = None, c
 
         maximise  sum_a beta(a) min(A(a) c(a), A(a) clip(c(a), 1-epsilon, 1+epsilon))   with   c = pi/beta
 
-    Actions of positive advantage take up to (1+epsilon)*beta in order; what is left goes to the best of them. Signs
-    matter here, so the advantages are centred by sum_a beta(a) A(a), and what is 0 but for rounding counts as 0. Where
-    none is positive, beta comes back.
+    Actions of positive advantage take up to (1+epsilon)*beta in order; the rest goes to the best of them. Advantages
+    are centred by sum_a beta(a) A(a), and what is 0 up to rounding counts as 0. Where none is positive, pi = beta.
 
-    Arrays, `legal` and `check` as in `max_reroute`; the parameters are numbers or one value a state `[..., 1]`.
+    Arrays, `legal` and `check` as in `max_reroute`; parameters are numbers or arrays per state `[..., 1]`.
 
     >>> import numpy as np
     >>> max_ppo(np.array([.5, .3, .2]), np.array([0., 1., 2.]), 0.5)
     array([0.  , 0.45, 0.55])
     """
     if check:
-        checks.state(beta, advantage, legal, {"epsilon": epsilon})
-        checks.between("epsilon", epsilon, 0, float("inf"))
+        check_state(beta, advantage, legal, {"epsilon": epsilon})
+        check_range("epsilon", epsilon, 0, float("inf"))
     s = State.of(beta, advantage, legal)
+    # Departs from the paper: the rule depends on signs, so it centres advantages itself; Q-values may stand for them.
     gap = s.xp.where(s.support, s.gap(), 0.0)
     positive = s.support & (gap < (1.0 - ROUNDING[gap.dtype.itemsize]) * s.sum(s.beta * gap))
     pi = s.fill(1.0, s.xp.where(positive, at_most(s.xp, (1.0 + s.parameter(epsilon)) * s.beta, 1.0), 0.0))
@@ -93,7 +102,7 @@ def max_ppo(beta: Array, advantage: Array, epsilon: Any, *, legal: Any = None, c
 
 
 def greedy(beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
-    """All probability on the best action, whatever beta says.      (paper: section 2.1)
+    """All probability on the best action, independent of beta.      (paper: section 2.1)
 
     Arrays, `legal` and `check` as in `max_reroute`.
 
@@ -102,12 +111,32 @@ def greedy(beta: Array, advantage: Array, *, legal: Any = None, check: bool = Tr
     array([0., 0., 1.])
     """
     if check:
-        checks.state(beta, advantage, legal, {})
+        check_state(beta, advantage, legal, {})
     s = State.of(beta, advantage, legal)
     return s.answer(s.best(among=s.legal))
 
 
-# ---- from rbi.rules.policies: Small maps between policies: mixing two of them, a floor under every probability, and what is familiar.
+def bcq(beta: Array, advantage: Array, threshold: float, *, legal: Any = None, check: bool = True) -> Array:
+    """Discrete BCQ's policy: the best action among those with beta(a) >= threshold max_a beta(a).
+
+    >>> import numpy as np
+    >>> bcq(np.array([.6, .3, .1]), np.array([0., 1., 2.]), 0.3)
+    array([0., 1., 0.])
+    """
+    if check:
+        check_state(beta, advantage, legal, {})
+        check_range("threshold", threshold, 0, 1)
+    s = State.of(beta, advantage, legal)
+    frequent = s.beta >= threshold * (1 - 1e-6) * s.xp.max(s.beta, axis=-1, keepdims=True)  # up to rounding
+    return s.answer(s.best(among=frequent if s.legal is None else frequent & s.legal))
+
+
+def behavior(beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
+    """beta, renormalised over the legal actions: the rule that changes nothing, for comparison."""
+    if check:
+        check_state(beta, advantage, legal, {})
+    s = State.of(beta, advantage, legal)
+    return s.answer(s.beta)
 
 
 def mix(pi: Array, other: Array, weight: Any, *, check: bool = True) -> Array:
@@ -118,49 +147,25 @@ def mix(pi: Array, other: Array, weight: Any, *, check: bool = True) -> Array:
     array([0.72, 0.28])
     """
     if check:
-        checks.pair(pi, other, "pi", "other")
-        checks.parameters({"weight": weight}, {"pi": pi, "other": other})
-        checks.between("weight", weight, 0, 1)
+        check_pair(pi, other, "pi", "other")
+        check_parameters({"weight": weight}, {"pi": pi, "other": other})
+        check_range("weight", weight, 0, 1)
     s = State.of(pi, other)
     weight = s.parameter(weight)
     return s.answer((1.0 - weight) * s.beta + weight * (s.advantage / s.sum(s.advantage)))
 
 
 def floor(pi: Any, f: Any, *, legal: Any = None, check: bool = True) -> Any:
-    """(1 - A f) pi + f: no action falls below probability f. With `legal`, A counts the legal actions.
+    """(1 - A f) pi + f: every action has at least probability f. With `legal`, A counts the legal actions.
 
     >>> import numpy as np
     >>> floor(np.array([1., 0.]), 0.001)
     array([0.999, 0.001])
     """
     if check:
-        checks.state(pi, pi, legal, {"f": f}, names=("pi", "pi"))
-        checks.between("f", f, 0, 1)
-        checks.floor(f, pi, legal)
+        check_state(pi, pi, legal, {"f": f}, names=("pi", "pi"))
+        check_range("f", f, 0, 1)
+        check_floor(f, pi, legal)
     s = State.of(pi, pi, legal)
     f, legal = s.parameter(f), s.xp.ones_like(s.beta) if s.legal is None else s.xp.astype(s.legal, s.beta.dtype)
     return s.answer((1.0 - s.sum(legal) * f) * s.beta + f * legal)
-
-
-def bcq(beta: Array, advantage: Array, threshold: float, *, legal: Any = None, check: bool = True) -> Array:
-    """All probability on the best action among those that beta takes at least `threshold` times as often as its
-    commonest: the policy of discrete BCQ.
-
-    >>> import numpy as np
-    >>> bcq(np.array([.6, .3, .1]), np.array([0., 1., 2.]), 0.3)
-    array([0., 1., 0.])
-    """
-    if check:
-        checks.state(beta, advantage, legal, {})
-        checks.between("threshold", threshold, 0, 1)
-    s = State.of(beta, advantage, legal)
-    known = s.beta >= threshold * (1 - 1e-6) * s.xp.max(s.beta, axis=-1, keepdims=True)  # rounding is no reason
-    return s.answer(s.best(among=known if s.legal is None else known & s.legal))
-
-
-def behavior(beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
-    """beta itself, over the legal actions: the rule that changes nothing, for tables and comparisons."""
-    if check:
-        checks.state(beta, advantage, legal, {})
-    s = State.of(beta, advantage, legal)
-    return s.answer(s.beta)

@@ -1,4 +1,4 @@
-"""Rules with their parameters, as values: frozen, comparable, written as text and read back.
+"""Improvement rules with their parameters: frozen, comparable values that can be written as text and parsed back.
 
 >>> rule = Reroute(0.5, 1.5)
 >>> str(rule)
@@ -10,11 +10,10 @@ True
 import math
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, TypeVar, final
 
-from rbi.rules import arrays as checks
-from rbi.rules.arrays import NUMBERS
+from rbi.rules.arrays import NUMBERS, check_exactly_one, check_positive, check_range
 from rbi.rules.kl import backward_kl, forward_kl
 from rbi.rules.linear import bcq, behavior, greedy, max_ppo, max_reroute, max_tv
 
@@ -23,25 +22,39 @@ Array = TypeVar("Array")
 
 @dataclass(frozen=True)
 class Rule(ABC):
-    """An improvement rule with its parameters: call it with `(beta, advantage)`, both `[..., A]`."""
+    """An improvement rule with its parameters: call it with `(beta, advantage)`, both `[..., A]`.
 
-    name: ClassVar[str]
+    A rule of your own is a frozen dataclass whose fields are numbers. `register_rule` gives it a name, with which it
+    can be parsed from text and saved with a policy:
+
+        @dataclass(frozen=True)
+        class Softened(rbi.Rule):
+            weight: float
+
+            def __call__(self, beta, advantage, *, legal=None, check=True):
+                return rbi.mix(beta, rbi.greedy(beta, advantage, legal=legal, check=check), self.weight, check=check)
+
+        rbi.register_rule("softened", Softened)
+        rbi.parse_rule("softened(0.1)")
+    """
+
+    name: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        """Parameters are kept as plain floats: NumPy's numbers compare alike but do not trace alike."""
+        """Store parameters as plain floats: NumPy's scalars compare equal but trace differently."""
         for f in fields(self):
             value = getattr(self, f.name)
             if value is not None:
-                object.__setattr__(self, f.name, real(f.name, value))
+                object.__setattr__(self, f.name, as_float(f.name, value))
 
     @abstractmethod
     def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
-        """The improved policy pi, `[..., A]`. `check=False` skips validation and so never waits for a device."""
+        """The improved policy pi, `[..., A]`. `check=False` skips validation and never synchronises a device."""
 
     def __str__(self) -> str:
         given = [(f, getattr(self, f.name)) for f in fields(self)]
-        told = [f"{f.name}={number(v)}" if f.kw_only else number(v) for f, v in given if v is not None]
-        return f"{self.name}({','.join(told)})" if told else self.name
+        shown = [f"{f.name}={as_text(v)}" if f.kw_only else as_text(v) for f, v in given if v is not None]
+        return f"{self.name or type(self).__name__}({','.join(shown)})" if shown else self.name or type(self).__name__
 
 
 @final
@@ -55,8 +68,8 @@ class Reroute(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.between("c_min", self.c_min, 0, 1)
-        checks.between("c_max", self.c_max, 1, math.inf)
+        check_range("c_min", self.c_min, 0, 1)
+        check_range("c_max", self.c_max, 1, math.inf)
 
     def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
         return max_reroute(beta, advantage, self.c_min, self.c_max, legal=legal, check=check)
@@ -72,7 +85,7 @@ class TotalVariation(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.between("delta", self.delta, 0, 1)
+        check_range("delta", self.delta, 0, 1)
 
     def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
         return max_tv(beta, advantage, self.delta, legal=legal, check=check)
@@ -88,7 +101,7 @@ class PPO(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.between("epsilon", self.epsilon, 0, math.inf)
+        check_range("epsilon", self.epsilon, 0, math.inf)
 
     def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
         return max_ppo(beta, advantage, self.epsilon, legal=legal, check=check)
@@ -105,9 +118,9 @@ class ForwardKL(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.exactly_one(temperature=self.temperature, radius=self.radius)
-        checks.positive("temperature", self.temperature)
-        checks.between("radius", self.radius, 0, math.inf)
+        check_exactly_one(temperature=self.temperature, radius=self.radius)
+        check_positive("temperature", self.temperature)
+        check_range("radius", self.radius, 0, math.inf)
 
     def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
         return forward_kl(beta, advantage, self.temperature, radius=self.radius, legal=legal, check=check)
@@ -123,7 +136,7 @@ class BackwardKL(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.between("radius", self.radius, 0, math.inf)
+        check_range("radius", self.radius, 0, math.inf)
 
     def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
         return backward_kl(beta, advantage, self.radius, legal=legal, check=check)
@@ -143,14 +156,14 @@ class Greedy(Rule):
 @final
 @dataclass(frozen=True)
 class BCQ(Rule):
-    """All probability on the best action among those that beta takes often enough: the policy of discrete BCQ."""
+    """Discrete BCQ's policy: the best action among those with beta(a) >= threshold max_a beta(a)."""
 
     name: ClassVar[str] = "bcq"
     threshold: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.between("threshold", self.threshold, 0, 1)
+        check_range("threshold", self.threshold, 0, 1)
 
     def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
         return bcq(beta, advantage, self.threshold, legal=legal, check=check)
@@ -167,45 +180,64 @@ class Behavior(Rule):
         return behavior(beta, advantage, legal=legal, check=check)
 
 
-RULES: tuple[type[Rule], ...] = (Reroute, TotalVariation, PPO, ForwardKL, BackwardKL, Greedy, BCQ, Behavior)
+BUILT_IN: tuple[type[Rule], ...] = (Reroute, TotalVariation, PPO, ForwardKL, BackwardKL, Greedy, BCQ, Behavior)
+_registered: dict[str, type[Rule]] = {rule.name: rule for rule in BUILT_IN}
+
+
+def register_rule(name: str, rule: type[Rule]) -> type[Rule]:
+    """Register a rule of your own by name, so that `parse_rule`, commands and saved policies know it.
+
+    `rule` is a frozen dataclass derived from `Rule` whose fields are numbers. A program that loads a policy with this
+    rule has to register it first. Registering a class again, as notebooks do, replaces it.
+    """
+    if not re.fullmatch(r"[A-Za-z_]\w*", name):
+        raise ValueError(f"rule name {name!r}: must be letters, digits and underscores, as in my_rule")
+    if not (isinstance(rule, type) and issubclass(rule, Rule) and is_dataclass(rule)):
+        raise ValueError(f"rule {name!r}: must be a dataclass derived from rbi.Rule, not {rule!r}")
+    taken = _registered.get(name)
+    if taken in BUILT_IN or (taken is not None and taken.__qualname__ != rule.__qualname__):
+        raise ValueError(f"rule name {name!r}: is taken by {taken}")
+    rule.name = name
+    _registered[name] = rule
+    return rule
 
 
 def parse_rule(text: str) -> Rule:
-    """The rule that `str(rule)` wrote.
+    """The rule that a text describes, as `str(rule)` writes it.
 
     >>> parse_rule("forward_kl(radius=0.1)")
     ForwardKL(temperature=None, radius=0.1)
     """
     match = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
-    kinds = {rule.name: rule for rule in RULES}
-    if match is None or match[1] not in kinds:
-        known = ", ".join(usage(rule) for rule in RULES)
+    if match is None or match[1] not in _registered:
+        known = ", ".join(usage(rule) for rule in _registered.values())
         raise ValueError(f"rule {text!r} is not known: give one of {known}")
+    rule = _registered[match[1]]
     words = [word.strip() for word in match[2].split(",")] if match[2] and match[2].strip() else []
     try:
         positional = [float(word) for word in words if "=" not in word]
         named = {name.strip(): float(value) for name, value in (w.split("=", 1) for w in words if "=" in w)}
-        return kinds[match[1]](*positional, **named)
+        return rule(*positional, **named)
     except TypeError:
-        raise ValueError(f"rule {text!r} has other parameters: it is written {usage(kinds[match[1]])}") from None
+        raise ValueError(f"rule {text!r} has the wrong parameters: write {usage(rule)}") from None
     except ValueError as error:
         raise ValueError(f"rule {text!r}: {error}") from None
 
 
 def usage(rule: type[Rule]) -> str:
-    """How a rule is written, with the names of its parameters."""
-    names = " | ".join if rule is ForwardKL else ",".join
-    told = names(f"{f.name}=" if f.kw_only else f.name for f in fields(rule))
-    return f"{rule.name}({told})" if told else rule.name
+    """The text of a rule with the names of its parameters: `reroute(c_min,c_max)`."""
+    join = " | ".join if rule is ForwardKL else ",".join
+    names = join(f"{f.name}=" if f.kw_only else f.name for f in fields(rule))
+    return f"{rule.name}({names})" if names else rule.name
 
 
-def number(value: float) -> str:
-    """The shortest text that reads back as the same number: 0.5, 2, inf."""
+def as_text(value: float) -> str:
+    """The shortest text that parses back to the same number: 0.5, 2, inf."""
     return repr(float(value)).removesuffix(".0")
 
 
-def real(name: str, value: Any) -> float:
-    """The value as a float, if it is a number; arrays belong to the functions."""
+def as_float(name: str, value: Any) -> float:
+    """The value as a float; arrays are for the functions, not for rules."""
     if isinstance(value, bool) or not isinstance(value, NUMBERS):
         raise ValueError(f"{name} = {value!r}: must be a number")
     try:
