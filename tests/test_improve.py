@@ -70,7 +70,7 @@ def test_the_policy_is_the_best_reroute_of_who_acted(improved):
     assert str(policy.rule) == "reroute(0.5,1.5)"
     pi = policy.predict_proba(LOOKS)
     np.testing.assert_allclose(pi, rbi.max_reroute(BETA, Q, 0.5, 1.5), atol=0.05)
-    beta, q = (part.numpy() for part in policy.believed(policy.tensor(LOOKS)))
+    beta, q = (part.numpy() for part in policy.beta_and_q(policy.obs_tensor(LOOKS)))
     np.testing.assert_allclose(beta, BETA, atol=0.05)
     np.testing.assert_allclose(q, Q, atol=10)
     assert rbi.measures.is_reroute(pi, beta, 0.5, 1.5).all()

@@ -1,5 +1,6 @@
-"""Policies as artefacts: what they answer, and a folder that gives the same policy back."""
+"""Policies: probabilities, values, actions, and saving and loading them."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -10,87 +11,88 @@ import rbi
 from rbi.networks import NetworkConfig, Networks, make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
+from rbi.rules import types
 
 VECTOR = ObservationSpec((3,), 1, 4)
-PICTURE = ObservationSpec((40, 44), 4, 3)
+IMAGE = ObservationSpec((40, 44), 4, 3)
 
 
 def policy_of(obs_spec, rule="reroute(0.5,1.5)", c_greedy=0.1, *, with_policy=True, norm="none"):
     networks = make_networks(obs_spec, NetworkConfig(16, norm), 1, with_policy=with_policy)
-    return Policy(networks, rbi.parse_rule(rule), c_greedy, env="CartPole-v1", about={"updates": 7})
+    return Policy(networks, rbi.parse_rule(rule), c_greedy, env="CartPole-v1", metadata={"updates": 7})
 
 
-def states_of(obs_spec, count=6):
+def observations(obs_spec, count=6):
     rng = np.random.default_rng(0)
     if obs_spec.is_image:
         return rng.integers(0, 256, (count, obs_spec.stack, *obs_spec.shape), dtype=np.uint8)
     return rng.normal(size=(count, *obs_spec.shape)).astype(np.float32)
 
 
-@pytest.mark.parametrize("obs_spec", [VECTOR, PICTURE], ids=["vector", "picture"])
+@pytest.mark.parametrize("obs_spec", [VECTOR, IMAGE], ids=["vector", "image"])
 @pytest.mark.parametrize(("with_policy", "norm"), [(True, "none"), (False, "none"), (True, "layer")])
 def test_a_saved_policy_comes_back_the_same(obs_spec, with_policy, norm, tmp_path):
-    policy, states = policy_of(obs_spec, with_policy=with_policy, norm=norm), states_of(obs_spec)
+    policy, obs = policy_of(obs_spec, with_policy=with_policy, norm=norm), observations(obs_spec)
     policy.save(tmp_path / "policy")
     again = rbi.load_policy(tmp_path / "policy")
-    assert np.array_equal(again.predict_proba(states), policy.predict_proba(states))
-    assert (again.rule, again.c_greedy, again.env, again.about) == (policy.rule, 0.1, "CartPole-v1", {"updates": 7})
+    assert np.array_equal(again.predict_proba(obs), policy.predict_proba(obs))
+    assert (again.rule, again.c_greedy, again.env, again.metadata) == (policy.rule, 0.1, "CartPole-v1", {"updates": 7})
     assert sorted(p.name for p in (tmp_path / "policy").iterdir()) == ["policy.json", "weights.safetensors"]
 
 
-def test_probabilities_are_the_rule_on_the_networks_answers_with_the_greedy_mix():
-    policy, states = policy_of(VECTOR), states_of(VECTOR)
+def test_probabilities_are_the_rule_on_the_networks_estimates_mixed_with_greedy():
+    policy, obs = policy_of(VECTOR), observations(VECTOR)
     with torch.no_grad():
-        seen = torch.from_numpy(states)
-        beta = torch.softmax(policy.networks.pi(seen), 1)
-        q, _ = policy.networks.q(seen, beta)
+        x = torch.from_numpy(obs)
+        beta = torch.softmax(policy.networks.pi(x), 1)
+        q, _ = policy.networks.q(x, beta)
     wanted = 0.9 * rbi.max_reroute(beta, q, 0.5, 1.5) + 0.1 * rbi.greedy(beta, q)
-    assert policy.predict_proba(states) == pytest.approx(wanted.numpy(), abs=1e-6)
-    assert policy.predict_proba(states).sum(1) == pytest.approx(np.ones(6), abs=1e-6)
+    assert policy.predict_proba(obs) == pytest.approx(wanted.numpy(), abs=1e-6)
+    assert policy.predict_proba(obs).sum(1) == pytest.approx(np.ones(6), abs=1e-6)
 
 
 def test_without_the_mix_the_policy_stays_in_the_reroute_set():
-    policy, states = policy_of(VECTOR, c_greedy=0.0), states_of(VECTOR, 50)
+    policy, obs = policy_of(VECTOR, c_greedy=0.0), observations(VECTOR, 50)
     with torch.no_grad():
-        beta = torch.softmax(policy.networks.pi(torch.from_numpy(states)), 1).numpy()
-    ratio = policy.predict_proba(states) / beta
+        beta = torch.softmax(policy.networks.pi(torch.from_numpy(obs)), 1).numpy()
+    ratio = policy.predict_proba(obs) / beta
     assert ratio.min() >= 0.5 - 1e-5
     assert ratio.max() <= 1.5 + 1e-5
 
 
 def test_actions_are_drawn_with_the_policys_probabilities_and_mode_takes_the_most_probable():
     policy = policy_of(VECTOR)
-    states = np.repeat(states_of(VECTOR, 1), 20_000, axis=0)
-    drawn_actions = policy.act(states, np.random.default_rng(3))
-    wanted = policy.predict_proba(states[:1])[0]
+    obs = np.repeat(observations(VECTOR, 1), 20_000, axis=0)
+    drawn_actions = policy.act(obs, np.random.default_rng(3))
+    wanted = policy.predict_proba(obs[:1])[0]
     assert np.bincount(drawn_actions, minlength=4) / 20_000 == pytest.approx(wanted, abs=0.02)
-    assert policy.mode(states[:1]) == [wanted.argmax()]
+    assert policy.mode(obs[:1]) == [wanted.argmax()]
 
 
-def test_states_of_another_shape_are_refused():
-    with pytest.raises(ValueError, match=r"states of shape \(2, 5\): this policy sees"):
+def test_observations_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"shape \(2, 5\)"):
         policy_of(VECTOR).predict_proba(np.zeros((2, 5)))
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("damage", "message"),
     [
         (lambda at: (at / "policy.json").unlink(), "holds no policy"),
         (lambda at: (at / "policy.json").write_text("{"), "is not JSON"),
         (lambda at: (at / "policy.json").write_text('{"format": 99}'), "is of format 99"),
-        (lambda at: (at / "policy.json").write_text('{"format": 1}'), "lacks 'obs_spec'"),
+        (lambda at: (at / "policy.json").write_text('{"format": 2}'), "lacks 'obs_spec'"),
         (lambda at: (at / "weights.safetensors").write_bytes(b"torn"), "weights.safetensors: cannot be read"),
         (lambda at: (at / "weights.safetensors").unlink(), "weights.safetensors: cannot be read"),
     ],
 )
-def test_a_spoiled_folder_is_named(spoil, told, tmp_path):
+def test_a_damaged_folder_is_an_error_that_names_the_file(damage, message, tmp_path):
     policy_of(VECTOR).save(tmp_path)
-    spoil(tmp_path)
-    with pytest.raises(ValueError, match=told):
+    damage(tmp_path)
+    with pytest.raises(ValueError, match=message):
         rbi.load_policy(tmp_path)
 
 
-def test_a_policy_with_other_weights_than_it_says_is_refused(tmp_path):
+def test_weights_that_do_not_fit_the_architecture_are_an_error(tmp_path):
     policy_of(VECTOR).save(tmp_path)
     config = json.loads((tmp_path / "policy.json").read_text())
     (tmp_path / "policy.json").write_text(json.dumps(config | {"networks": config["networks"] | {"hidden_size": 17}}))
@@ -98,7 +100,7 @@ def test_a_policy_with_other_weights_than_it_says_is_refused(tmp_path):
         rbi.load_policy(tmp_path)
 
 
-def test_saving_over_a_policy_replaces_it_whole(tmp_path):
+def test_saving_over_a_policy_replaces_it(tmp_path):
     policy_of(VECTOR).save(tmp_path / "p")
     policy_of(VECTOR, rule="greedy", with_policy=False).save(tmp_path / "p")
     assert rbi.load_policy(tmp_path / "p").networks.pi is None
@@ -106,52 +108,121 @@ def test_saving_over_a_policy_replaces_it_whole(tmp_path):
 
 
 @pytest.mark.parametrize("obs_spec", [ObservationSpec((3,), 1, 4), ObservationSpec((36, 36), 4, 4)])
-def test_a_policy_learned_from_logs_comes_back_the_same_with_its_temperature(obs_spec, tmp_path):
+def test_a_policy_with_batch_norm_and_a_temperature_comes_back_the_same(obs_spec, tmp_path):
     networks = Networks(obs_spec, offline_network(hidden_size=8))
     networks.train()
-    for _ in range(3):  # so that batch norm has statistics of its own
-        states = torch.as_tensor(states_of(obs_spec, 16)).view(16, obs_spec.stack, *obs_spec.shape)
-        networks.pi(obs_spec.preprocess(states, torch.float32))
+    for _ in range(3):  # gives batch norm other than its initial statistics
+        obs = torch.as_tensor(observations(obs_spec, 16)).view(16, obs_spec.stack, *obs_spec.shape)
+        networks.pi(obs_spec.preprocess(obs, torch.float32))
     policy = Policy(networks, rbi.parse_rule("reroute(0.5,1.5)"), temperature=2.5, env="X-v0")
     policy.save(tmp_path / "p")
-    back, states = rbi.load_policy(tmp_path / "p"), states_of(obs_spec)
+    back, obs = rbi.load_policy(tmp_path / "p"), observations(obs_spec)
     assert back.temperature == 2.5
-    np.testing.assert_array_equal(back.predict_proba(states), policy.predict_proba(states))
+    np.testing.assert_array_equal(back.predict_proba(obs), policy.predict_proba(obs))
 
 
-def test_a_higher_temperature_makes_the_behaviour_more_even():
+def test_a_higher_temperature_makes_beta_more_uniform():
     obs_spec = ObservationSpec((3,), 1, 4)
     networks = Networks(obs_spec, offline_network(hidden_size=8))
     policies = [Policy(networks, rbi.parse_rule("behavior"), temperature=t) for t in (0.2, 5)]
-    cold, hot = (policy.predict_proba(states_of(obs_spec)) for policy in policies)
+    cold, hot = (policy.predict_proba(observations(obs_spec)) for policy in policies)
     assert (cold.max(1) > hot.max(1)).all()
 
 
-def test_legal_actions_get_all_the_mass_and_the_bounds_hold_for_what_is_left_of_beta():
+def test_legal_actions_get_all_probability_within_the_bounds_around_renormalised_beta():
     obs_spec = ObservationSpec((3,), 1, 4)
-    policy, states = policy_of(obs_spec, "reroute(0.5,1.5)", 0.0), states_of(obs_spec)
-    legal = np.array([[1, 1, 0, 1]] * len(states), dtype=bool)
-    pi = policy.predict_proba(states, legal)
+    policy, obs = policy_of(obs_spec, "reroute(0.5,1.5)", 0.0), observations(obs_spec)
+    legal = np.array([[1, 1, 0, 1]] * len(obs), dtype=bool)
+    pi = policy.predict_proba(obs, legal)
     beta = policy_of(obs_spec, "behavior", 0.0)
     beta.networks.load_state_dict(policy.networks.state_dict())
-    base = beta.predict_proba(states) * legal
+    base = beta.predict_proba(obs) * legal
     base /= base.sum(1, keepdims=True)
     assert (pi[:, 2] == 0).all()
     np.testing.assert_allclose(pi.sum(1), 1, atol=1e-6)
     ratio = pi[:, [0, 1, 3]] / base[:, [0, 1, 3]]
     assert ((ratio > 0.5 - 1e-4) & (ratio < 1.5 + 1e-4)).all()
-    assert (policy.act(states, np.random.default_rng(0), legal) != 2).all()
+    assert (policy.act(obs, np.random.default_rng(0), legal) != 2).all()
 
 
 @pytest.mark.parametrize(
-    ("legal", "told"),
+    ("legal", "message"),
     [
         (np.ones((6, 3), bool), "must be booleans"),
         (np.ones((6, 4)), "must be booleans"),
-        (np.zeros((6, 4), bool), "state 0: no action is legal"),
+        (np.zeros((6, 4), bool), r"legal\[0\]: no action is legal"),
     ],
 )
-def test_masks_that_are_none_are_refused(legal, told):
+def test_invalid_legal_masks_are_errors(legal, message):
     obs_spec = ObservationSpec((3,), 1, 4)
-    with pytest.raises(ValueError, match=told):
-        policy_of(obs_spec).predict_proba(states_of(obs_spec), legal)
+    with pytest.raises(ValueError, match=message):
+        policy_of(obs_spec).predict_proba(observations(obs_spec), legal)
+
+
+def test_the_value_of_a_policy_is_the_mean_of_q_under_its_probabilities():
+    policy, obs = policy_of(VECTOR), observations(VECTOR)
+    _, q = policy.beta_and_q(policy.obs_tensor(obs))
+    values = policy.predict_value(obs)
+    assert values.shape == (6,)
+    assert values == pytest.approx((policy.predict_proba(obs) * q.numpy()).sum(1), abs=1e-6)
+    only = np.eye(4, dtype=bool)[np.full(6, 2)]
+    assert policy.predict_value(obs, only) == pytest.approx(q.numpy()[:, 2], abs=1e-6)
+
+
+def test_the_value_of_beta_is_the_value_stream_of_the_q_network():
+    policy, obs = policy_of(VECTOR, "behavior", 0.0), observations(VECTOR)
+    with torch.no_grad():
+        value = policy.networks.q.predict_value(torch.from_numpy(obs))
+    assert policy.predict_value(obs) == pytest.approx(value.numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize("obs_spec", [VECTOR, IMAGE], ids=["vector", "image"])
+def test_tensors_and_arrays_give_the_same_results(obs_spec):
+    policy, obs = policy_of(obs_spec), observations(obs_spec)
+    legal = np.ones((6, obs_spec.num_actions), bool)
+    tensors = torch.from_numpy(obs), torch.from_numpy(legal)
+    assert np.array_equal(policy.predict_proba(*tensors), policy.predict_proba(obs, legal))
+    assert np.array_equal(policy.act(tensors[0], 0), policy.act(obs, 0))
+
+
+def test_a_seed_draws_what_a_generator_of_that_seed_draws():
+    policy, obs = policy_of(VECTOR), observations(VECTOR, 100)
+    assert np.array_equal(policy.act(obs, 5), policy.act(obs, np.random.default_rng(5)))
+    assert not np.array_equal(policy.act(obs, 5), policy.act(obs, 6))
+
+
+def test_a_policy_shows_its_rule_shapes_and_environment():
+    assert repr(policy_of(IMAGE)) == (
+        "Policy(reroute(0.5,1.5), obs_shape=(4, 40, 44), num_actions=3, c_greedy=0.1, env='CartPole-v1', device='cpu')"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Uniform(rbi.Rule):
+    """A rule of a user's own."""
+
+    def __call__(self, beta, advantage, *, legal=None, check=True):  # noqa: ARG002
+        return torch.full_like(beta, 1 / beta.shape[-1])
+
+
+@pytest.mark.parametrize("rule", [Uniform(), lambda beta, *_, **__: beta], ids=["not registered", "a function"])
+def test_a_rule_that_could_not_be_loaded_again_is_not_saved(rule, tmp_path):
+    policy = Policy(policy_of(VECTOR).networks, rule)
+    assert policy.predict_proba(observations(VECTOR)).shape == (6, 4)
+    with pytest.raises(ValueError, match="register_rule"):
+        policy.save(tmp_path / "policy")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_registered_rule_is_saved_and_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(types, "_registered", dict(types._registered))
+    monkeypatch.setattr(Uniform, "name", "", raising=False)
+    rbi.register_rule("uniform", Uniform)
+    Policy(policy_of(VECTOR).networks, Uniform()).save(tmp_path)
+    assert rbi.load_policy(tmp_path).rule == Uniform()
+
+
+@pytest.mark.parametrize("settings", [{"c_greedy": 1.5}, {"temperature": 0.0}, {"temperature": float("nan")}], ids=str)
+def test_settings_outside_their_range_are_errors(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        Policy(policy_of(VECTOR).networks, rbi.Greedy(), **settings)

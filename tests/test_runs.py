@@ -24,8 +24,8 @@ def create(path, **changes):
 
 def test_what_is_written_is_read_back(tmp_path):
     with create(tmp_path / "a" / "run") as run:
-        run.metric(step=1, score=np.float32(0.5))
-        run.metric(step=2, score=math.nan)
+        run.log(step=1, score=np.float32(0.5))
+        run.log(step=2, score=math.nan)
         run.result({"pi": np.array([[0.25, 0.75]]), "ratio": math.inf, "q": torch.tensor([1.0, -math.inf])})
     read = runs.read(tmp_path / "a" / "run")
     assert (read.config["command"], read.config["seed"], read.config["settings"]) == ("rules", 7, {"visits": 3})
@@ -39,7 +39,7 @@ def test_what_is_written_is_read_back(tmp_path):
 
 def test_words_stay_words(tmp_path):
     with create(tmp_path / "run", argv=["rules", "--advantage", "-inf"]) as run:
-        run.metric(label="nan")
+        run.log(label="nan")
     assert runs.read(tmp_path / "run").config["argv"] == ["rules", "--advantage", "-inf"]
     assert runs.read(tmp_path / "run").metrics == [{"label": "nan"}]
 
@@ -76,7 +76,7 @@ def test_overwriting_never_removes_what_no_run_wrote(tmp_path, name, is_run):
     precious = tmp_path / "run" / name
     precious.parent.mkdir(parents=True, exist_ok=True)
     precious.write_text("years of work")
-    with pytest.raises(ValueError, match=r"which no run wrote|is not a run folder"):
+    with pytest.raises(ValueError, match=r"is not a file of a run|is not a run folder"):
         create(tmp_path / "run", overwrite=True)
     assert precious.read_text() == "years of work"
 
@@ -122,12 +122,12 @@ def test_a_folder_that_cannot_be_made_leaves_nothing_behind(tmp_path):
 
 def test_a_torn_last_metric_is_dropped_and_cut_off_on_reopening(tmp_path):
     with create(tmp_path / "run") as run:
-        run.metric(step=1)
+        run.log(step=1)
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "sco')
     assert runs.read(tmp_path / "run").metrics == [{"step": 1}]
     with runs.Writer.reopen(tmp_path / "run") as run:
-        run.metric(step=2)
+        run.log(step=2)
     assert runs.read(tmp_path / "run").metrics == [{"step": 1}, {"step": 2}]
 
 
@@ -156,7 +156,7 @@ from rbi import runs
 run = runs.Writer.create(Path(sys.argv[1]), command="test", settings={}, seed=0, argv=[])
 print("ready", flush=True)
 for step in itertools.count():
-    run.metric(step=step, text="x" * 5000)
+    run.log(step=step, text="x" * 5000)
     run.result({"step": step, "text": "y" * 200_000})
 """
     for attempt in range(4):
@@ -178,7 +178,7 @@ def test_what_a_kill_left_of_a_folder_is_put_right(tmp_path):
     for name in (".best.12.old.tmp", ".best.12.tmp", ".last.12.tmp", ".last.12.old.tmp", "last"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "whose").write_text(name)
-    runs.tidy(tmp_path)
+    runs.restore_interrupted(tmp_path)
     assert {p.name: (p / "whose").read_text() for p in tmp_path.iterdir()} == {
         "best": ".best.12.old.tmp",
         "last": "last",
@@ -186,9 +186,9 @@ def test_what_a_kill_left_of_a_folder_is_put_right(tmp_path):
 
 
 def test_a_whole_folder_takes_its_place_only_when_it_is_filled(tmp_path):
-    with runs.whole_folder(tmp_path / "it") as growing:
+    with runs.atomic_folder(tmp_path / "it") as growing:
         (growing / "a").write_text("first")
-    with contextlib.suppress(KeyError), runs.whole_folder(tmp_path / "it") as growing:
+    with contextlib.suppress(KeyError), runs.atomic_folder(tmp_path / "it") as growing:
         (growing / "a").write_text("second")
         raise KeyError
     assert (tmp_path / "it" / "a").read_text() == "first"

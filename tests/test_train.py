@@ -58,7 +58,7 @@ def test_train_leaves_metrics_policies_a_checkpoint_a_figure_and_boards(trained)
     assert run.result["evaluation"]["episodes"] == 3
     assert matplotlib.image.imread(trained / "figures" / "learning.png").std() > 0.01
     assert list((trained / "tensorboard").glob("events*"))
-    assert rbi.load_policy(trained / "policies" / "last").about["updates"] == 200
+    assert rbi.load_policy(trained / "policies" / "last").metadata["updates"] == 200
     best = rbi.load_policy(trained)
     assert best.env == "CartPole-v1"
     assert str(best.rule) == "reroute(0.1,2)"

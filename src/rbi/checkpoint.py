@@ -47,7 +47,7 @@ class Checkpoint:
 def save(run: Path, number: int, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint and remove the older ones."""
     path = run / FOLDER / f"{number:010d}"
-    with runs.whole_folder(path) as growing:
+    with runs.atomic_folder(path) as growing:
         for name, tensors in checkpoint.tensors.items():
             save_file({key: on_host(tensor) for key, tensor in tensors.items()}, growing / (name + TENSORS))
         for name, parts in checkpoint.pickles.items():

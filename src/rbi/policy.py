@@ -1,7 +1,7 @@
-"""A policy that acts: networks, the improvement step on top of them, and one folder that holds both.
+"""A policy: networks, an improvement rule on top of them, and one folder on disk that holds both.
 
-policy.json           what it sees, among how many actions it chooses, its rule, where it comes from
-weights.safetensors   the networks; loading it runs no code
+policy.json           observation spec, architecture, rule, environment and metadata
+weights.safetensors   the networks' weights; loading them runs no code
 """
 
 import math
@@ -20,16 +20,31 @@ from rbi.observations import ObservationSpec
 from rbi.rules.linear import greedy, mix
 from rbi.rules.types import Rule, parse_rule
 
-FORMAT = 1
+FORMAT = 2
 CONFIG, WEIGHTS = "policy.json", "weights.safetensors"
+
+Array = np.ndarray[Any, Any]
 
 
 class Policy:
-    """pi = (1 - c_greedy) rule(beta, Q) + c_greedy greedy(Q), where beta is the pi-net's policy at a temperature.
+    """A stochastic policy: the improvement rule applied to the networks' beta and Q in every state.
 
-    Without a pi-net beta is uniform, and with the greedy rule pi is Q-learning's policy. States are arrays
-    `[B, stack, *frame]` (or `[B, *frame]` where one frame is a state). A reroute policy is stochastic: its guarantees
-    speak of draws from `predict_proba`, as `act` makes them. `mode` leaves the set that the rule allows.
+        pi = (1 - c_greedy) rule(beta, Q) + c_greedy greedy(Q)
+
+    beta is the softmax of the policy network's logits divided by `temperature`; without a policy network it is uniform,
+    and with the greedy rule pi is then the policy of Q-learning.
+
+    Observations are batches, NumPy arrays or PyTorch tensors, of shape `[B, stack, *shape]`, or `[B, *shape]` if one
+    frame is a state. Results are NumPy arrays. A policy with the reroute rule is stochastic: its guarantees hold for
+    actions drawn by `act`, not for those of `mode`.
+
+    Args:
+        networks: The Q-network and the policy network; they are put into evaluation mode.
+        rule: The improvement rule, such as `rbi.Reroute(0.5, 1.5)`.
+        c_greedy: Weight of the greedy policy in the mix, in [0, 1].
+        temperature: Softmax temperature of beta, from calibration on validation data.
+        env: Id of the environment that the policy was trained for.
+        metadata: Anything else to store with the policy, as JSON.
     """
 
     def __init__(
@@ -40,93 +55,116 @@ class Policy:
         *,
         temperature: float = 1.0,
         env: str = "",
-        about: dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> None:
+        if not 0 <= c_greedy <= 1:
+            raise ValueError(f"c_greedy = {c_greedy}: must be in [0, 1]")
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"temperature = {temperature}: must be positive")
         self.networks = networks.eval().requires_grad_(False)
-        self.rule, self.c_greedy, self.env, self.about = rule, c_greedy, env, dict(about or {})
-        self.obs_spec, self.temperature = networks.obs_spec, temperature
+        self.rule, self.c_greedy, self.temperature = rule, c_greedy, temperature
+        self.env, self.metadata = env, dict(metadata or {})
+        self.obs_spec = networks.obs_spec
         self._example = next(networks.parameters())
 
     def __repr__(self) -> str:
-        return f"Policy({self.rule}, {self.obs_spec.num_actions} actions, states {(self.obs_spec.stack, *self.obs_spec.shape)})"
+        shape = self.obs_spec.shape if self.obs_spec.stack == 1 else (self.obs_spec.stack, *self.obs_spec.shape)
+        parts = [str(self.rule), f"obs_shape={shape}", f"num_actions={self.obs_spec.num_actions}"]
+        parts += [f"c_greedy={self.c_greedy:g}"] if self.c_greedy else []
+        parts += [f"temperature={self.temperature:.3g}"] if self.temperature != 1 else []
+        parts += [f"env={self.env!r}"] if self.env else []
+        return f"Policy({', '.join(parts)}, device={str(self.device)!r})"
 
     @property
     def device(self) -> torch.device:
-        """Where the networks are."""
+        """The device of the networks."""
         return self._example.device
 
-    def predict_proba(self, states: Any, legal: Any = None) -> np.ndarray[Any, Any]:
-        """Probabilities of all actions, `[B, A]`; with `legal`, booleans `[B, A]`, of those that can be taken."""
-        masks = None if legal is None else self.masks(legal, len(states))
-        array: np.ndarray[Any, Any] = self.probs(self.tensor(states), masks).cpu().numpy()
-        return array
+    def predict_proba(self, obs: Any, legal: Any = None) -> Array:
+        """Action probabilities `[B, A]`. `legal`, booleans `[B, A]`, restricts the policy to some actions."""
+        probs: Array = self.probs(self.obs_tensor(obs), self.legal_tensor(legal, len(obs))).cpu().numpy()
+        return probs
 
-    def act(self, states: Any, rng: np.random.Generator, legal: Any = None) -> np.ndarray[Any, Any]:
-        """Actions `[B]`, drawn from the policy."""
-        probs = self.predict_proba(states, legal)
-        draw = rng.random((len(probs), 1))
+    def predict_value(self, obs: Any, legal: Any = None) -> Array:
+        """The estimated value of the policy `[B]`: V(s) = sum_a pi(a|s) Q(s, a), in units of discounted return."""
+        beta, q = self.beta_and_q(self.obs_tensor(obs))
+        pi = self.improve(beta, q, self.legal_tensor(legal, len(obs)))
+        values: Array = (pi * q).sum(1).cpu().numpy()
+        return values
+
+    def act(self, obs: Any, rng: np.random.Generator | int, legal: Any = None) -> Array:
+        """Actions `[B]` drawn from the policy.
+
+        `rng` is a generator or a seed. In a loop pass a generator: the same seed gives the same draws in every call.
+        """
+        probs = self.predict_proba(obs, legal)
+        draw = np.random.default_rng(rng).random((len(probs), 1))
         return np.minimum((draw >= probs.cumsum(1)).sum(1), probs.shape[1] - 1)
 
-    def mode(self, states: Any, legal: Any = None) -> np.ndarray[Any, Any]:
-        """The most probable actions `[B]`. Not the policy that the rule speaks of: its ratio to beta is unbounded."""
-        best: np.ndarray[Any, Any] = self.predict_proba(states, legal).argmax(1)
-        return best
+    def mode(self, obs: Any, legal: Any = None) -> Array:
+        """The most probable actions `[B]`. This argmax leaves the reroute set: its ratio to beta is unbounded."""
+        actions: Array = self.predict_proba(obs, legal).argmax(1)
+        return actions
 
-    def probs(self, states: torch.Tensor, legal: torch.Tensor | None = None) -> torch.Tensor:
-        """`predict_proba` for tensors on the policy's device."""
-        return self.step(*self.believed(states), legal)
+    def probs(self, obs: torch.Tensor, legal: torch.Tensor | None = None) -> torch.Tensor:
+        """`predict_proba` without conversions: tensors `[B, stack, *shape]` and `[B, A]` on the policy's device."""
+        return self.improve(*self.beta_and_q(obs), legal)
 
-    def believed(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the networks say: beta and Q, `[B, A]` each, Q up to a number a state, which no rule looks at. Policies
-        that share networks differ in `step` alone."""
+    def beta_and_q(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The networks' estimates: beta and Q, `[B, A]` each. Policies that share networks differ in `improve` only."""
         with torch.no_grad():
-            seen = self.obs_spec.preprocess(states, self._example.dtype)
+            x = self.obs_spec.preprocess(obs, self._example.dtype)
             if self.networks.pi is None:
-                q, _ = self.networks.q(seen)
+                q, _ = self.networks.q(x)
                 return torch.full_like(q, 1 / self.obs_spec.num_actions), q
-            beta = torch.softmax(self.networks.pi(seen) / self.temperature, 1)
-            return beta, self.networks.q(seen, beta)[0]
+            beta = torch.softmax(self.networks.pi(x) / self.temperature, 1)
+            return beta, self.networks.q(x, beta)[0]
 
-    def step(self, beta: torch.Tensor, q: torch.Tensor, legal: torch.Tensor | None = None) -> torch.Tensor:
-        """The improvement step, `[B, A]`: pi from beta and Q."""
+    def improve(self, beta: torch.Tensor, q: torch.Tensor, legal: torch.Tensor | None = None) -> torch.Tensor:
+        """The improvement step from beta and Q to pi, `[B, A]` each."""
         pi = self.rule(beta, q, legal=legal, check=False)
         if not self.c_greedy:
             return pi
         return mix(pi, greedy(beta, q, legal=legal, check=False), self.c_greedy, check=False)
 
-    def masks(self, legal: Any, count: int) -> torch.Tensor:
-        """Legal actions as the rules take them; a state without any is refused."""
-        given = np.require(legal, requirements="W")  # PyTorch knows no arrays that cannot be written to
-        if given.shape != (count, self.obs_spec.num_actions) or given.dtype != bool:
-            raise ValueError(
-                f"legal of shape {given.shape}, {given.dtype}: must be booleans {count, self.obs_spec.num_actions}"
-            )
-        if not given.any(1).all():
-            raise ValueError(f"state {int(given.any(1).argmin())}: no action is legal")
-        return torch.from_numpy(given).to(self._example.device)
-
-    def tensor(self, states: Any) -> torch.Tensor:
-        """States as the networks take them; another shape is refused."""
-        given = torch.as_tensor(np.require(states, requirements="W"))
-        wanted = (self.obs_spec.stack, *self.obs_spec.shape)
+    def obs_tensor(self, obs: Any) -> torch.Tensor:
+        """Observations as a tensor `[B, stack, *shape]` on the policy's device. Raises ValueError for other shapes."""
+        given = obs if isinstance(obs, torch.Tensor) else torch.as_tensor(np.require(obs, requirements="W"))
+        expected = (self.obs_spec.stack, *self.obs_spec.shape)
         if self.obs_spec.stack == 1 and given.shape[1:] == self.obs_spec.shape:
             given = given[:, None]
-        if given.shape[1:] != wanted:
-            shown = ("B", *self.obs_spec.shape) if self.obs_spec.stack == 1 else ("B", *wanted)
-            raise ValueError(f"states of shape {tuple(np.shape(states))}: this policy sees {shown}")
+        if given.shape[1:] != expected:
+            shown = ("B", *self.obs_spec.shape) if self.obs_spec.stack == 1 else ("B", *expected)
+            raise ValueError(f"obs has shape {tuple(given.shape)}: this policy takes batches of shape {shown}")
         if not self.obs_spec.is_image and not bool(torch.isfinite(given).all()):
             row = int((~torch.isfinite(given.flatten(1)).all(1)).nonzero()[0])
-            raise ValueError(f"state {row}: holds a number that is not finite")
+            raise ValueError(f"obs[{row}] holds a value that is not finite")
         return given.to(self._example.device, torch.uint8 if self.obs_spec.is_image else torch.float32)
 
+    def legal_tensor(self, legal: Any, count: int) -> torch.Tensor | None:
+        """Legal actions as a boolean tensor `[B, A]`. Raises ValueError if a state has no legal action."""
+        if legal is None:
+            return None
+        given = legal if isinstance(legal, torch.Tensor) else torch.as_tensor(np.require(legal, requirements="W"))
+        expected = (count, self.obs_spec.num_actions)
+        if given.shape != expected or given.dtype != torch.bool:
+            raise ValueError(f"legal has shape {tuple(given.shape)}, {given.dtype}: must be booleans {expected}")
+        if not bool(given.any(1).all()):
+            raise ValueError(f"legal[{int(given.any(1).byte().argmin())}]: no action is legal")
+        return given.to(self._example.device)
+
     def to(self, device: torch.device | str) -> "Policy":
-        """Move the networks."""
+        """Move the networks to a device."""
         self.networks.to(device)
         return self
 
     def save(self, path: Path | str) -> None:
-        """Write the folder; a policy that was there stays whole until the new one is."""
-        path = Path(path)
+        """Write the policy into a folder, which replaces an earlier one only once it is complete.
+
+        Raises ValueError, and writes nothing, if `load_policy` could not restore the rule: register a rule of your own
+        with `rbi.register_rule`.
+        """
+        check_restorable(self.rule)
         config = {
             "format": FORMAT,
             "obs_spec": asdict(self.obs_spec),
@@ -135,23 +173,38 @@ class Policy:
             "c_greedy": self.c_greedy,
             "temperature": self.temperature,
             "env": self.env,
-            "about": self.about,
+            "metadata": self.metadata,
         }
-        weights = {k: to_save(v) for k, v in self.networks.state_dict().items()}
-        with runs.whole_folder(path) as growing:
-            save_file(weights, growing / WEIGHTS)
-            runs.write_json(growing / CONFIG, config)
+        weights = {name: for_file(tensor) for name, tensor in self.networks.state_dict().items()}
+        with runs.atomic_folder(Path(path)) as folder:
+            save_file(weights, folder / WEIGHTS)
+            runs.write_json(folder / CONFIG, config)
 
 
-def to_save(tensor: torch.Tensor) -> torch.Tensor:
+def check_restorable(rule: Any) -> None:
+    """Raise ValueError unless the rule's text parses back to an equal rule."""
+    try:
+        restorable = isinstance(rule, Rule) and parse_rule(str(rule)) == rule
+    except ValueError:
+        restorable = False
+    if not restorable:
+        raise ValueError(
+            f"rule {rule!r} cannot be saved, since load_policy could not restore it: "
+            "derive its class from rbi.Rule and register it with rbi.register_rule"
+        )
+
+
+def for_file(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the CPU; floating-point weights in float32."""
     found = tensor.detach().cpu().contiguous()
     return found.float() if found.is_floating_point() else found
 
 
 def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Policy:
-    """The policy of a folder that `Policy.save` wrote, or the best one of a training run.
+    """Load a policy from a folder that `Policy.save` wrote, or the best policy of a training run.
 
-    `trunk`: the function that made the trunk, for a policy with a custom one (its code is not saved).
+    `trunk`: the function that made the trunk, for a policy with a custom one (its code is not saved). A custom rule has
+    to be registered first, with `rbi.register_rule`.
     """
     path = Path(path)
     if not (path / CONFIG).is_file():
@@ -163,28 +216,25 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
     if config.get("format") != FORMAT:
         raise ValueError(f"{path / CONFIG}: is of format {config.get('format')}; this version reads {FORMAT}")
     try:
-        obs_spec = ObservationSpec(
-            tuple(config["obs_spec"]["shape"]), config["obs_spec"]["stack"], config["obs_spec"]["num_actions"]
-        )
-        networks = Networks.from_description(obs_spec, config["networks"], trunk)
-        rule, c_greedy, temperature = (
+        spec = config["obs_spec"]
+        obs_spec = ObservationSpec(tuple(spec["shape"]), spec["stack"], spec["num_actions"])
+        env, metadata = config["env"], config["metadata"]
+        if not isinstance(env, str) or not isinstance(metadata, dict):
+            raise ValueError("env must be a string and metadata an object")
+        policy = Policy(
+            Networks.from_description(obs_spec, config["networks"], trunk),
             parse_rule(config["rule"]),
             float(config["c_greedy"]),
-            config.get("temperature", 1.0),
+            temperature=float(config["temperature"]),
+            env=env,
+            metadata=metadata,
         )
-        if not 0 < float(temperature) < math.inf:
-            raise ValueError(f"temperature = {temperature}: must be positive")
-        if not 0 <= c_greedy <= 1:
-            raise ValueError(f"c_greedy = {c_greedy}: must lie in [0, 1]")
-        env, about = config.get("env", ""), config.get("about", {})
-        if not isinstance(env, str) or not isinstance(about, dict):
-            raise ValueError("env must be a name and about a table")
     except KeyError as error:
         raise ValueError(f"{path / CONFIG}: lacks {error}") from None
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{path / CONFIG}: {str(error).splitlines()[0]}") from None
     try:
-        networks.load_state_dict(load_file(path / WEIGHTS))
+        policy.networks.load_state_dict(load_file(path / WEIGHTS))
     except (safetensors.SafetensorError, RuntimeError, OSError) as error:
         raise ValueError(f"{path / WEIGHTS}: cannot be read ({str(error).splitlines()[0]})") from None
-    return Policy(networks, rule, c_greedy, temperature=temperature, env=env, about=about)
+    return policy

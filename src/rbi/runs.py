@@ -1,13 +1,13 @@
-"""The run folder: the one place that writes it and the one place that reads it.
+"""Run folders: writing, reading and resuming them. `rbi.runs.read(path)` reads one.
 
     config.json     what ran: command, command line, settings, seed, versions, machine, start time
-    metrics.jsonl   one JSON object a line, in the order they happened
-    result.json     the numbers that a table or a figure needs; there once the run is complete
+    metrics.jsonl   one JSON object per line, in order of time
+    result.json     the numbers for tables and figures; present once the run is complete
     figures/        NAME.png and NAME.pdf
 
-Files appear whole or not at all: each is written beside its place, flushed to disk, and renamed. Metric lines are
-appended with one write each; a line torn by a power cut is dropped by the reader and cut off by `Writer.reopen`.
-JSON has no infinity and no NaN: infinity is written as 1e999, which readers of floats take for it, NaN as null.
+Writing is atomic: each file is written under a temporary name, flushed to disk, and renamed. Metric lines are appended
+with one write each; a line torn by a power failure is dropped by the reader and removed by `Writer.reopen`. JSON has no
+infinity and no NaN: infinity is written as 1e999, which parsers read as a float infinity, and NaN as null.
 """
 
 import contextlib
@@ -29,19 +29,19 @@ from typing import Any, Self
 
 from rbi import __version__
 
-VERSIONED = ("numpy", "torch", "scipy", "array-api-compat", "matplotlib")
-OWN = re.compile(
+VERSIONED_PACKAGES = ("numpy", "torch", "scipy", "array-api-compat", "matplotlib")
+RUN_FILES = re.compile(
     r"config\.json|metrics\.jsonl|result\.json|figures|checkpoints|policies|tensorboard|runs|"
     r"store\.json|(observations|actions|rewards|terminated|truncated|life_lost|action_probs|legal|episodes)\.bin|"
     r"(texts|set_aside)\.jsonl|source\.json|episodes\.parquet|data|trajectories|screens|truth|"
     r"\.(config|result)\.json\.\d+\.tmp"
 )
-INFINITY = "\0infinity"  # stands in a document for a moment, where no text of ours can be
+INFINITY = "\0infinity"  # placeholder in a document until it is text; no other string contains \0
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a run folder holds. `result` is None while the run is not complete."""
+    """The contents of a run folder. `result` is None until the run is complete."""
 
     path: Path
     config: dict[str, Any]
@@ -50,17 +50,18 @@ class Run:
 
     @property
     def figures(self) -> list[Path]:
+        """The PNG files in figures/."""
         return sorted((self.path / "figures").glob("*.png"))
 
     def finished(self) -> dict[str, Any]:
-        """The result, which a figure or table needs; a run without one is named."""
+        """The result; raises ValueError if the run is not complete."""
         if self.result is None:
             raise ValueError(f"{self.path}: the run is not complete (it has no result.json)")
         return self.result
 
 
 class Writer:
-    """An open run folder. Made by `Writer.create` (new) or `Writer.reopen` (to go on with)."""
+    """An open run folder, made by `Writer.create` (new) or `Writer.reopen` (to continue)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -77,40 +78,37 @@ class Writer:
         argv: Sequence[str],
         overwrite: bool = False,
     ) -> Self:
-        """A new folder with its config.json; it appears with that file inside, or not at all.
-
-        With `overwrite` it takes the place of an earlier run, which stays whole until that moment.
-        """
+        """Create a run folder with its config.json, atomically. With `overwrite` it replaces an earlier run."""
         path = path.resolve()
-        occupied = refuse_occupied(path, overwrite=overwrite)
+        occupied = check_available(path, overwrite=overwrite)
         config = {
             "command": command,
             "argv": list(argv),
             "settings": settings,
             "seed": seed,
             "versions": versions(),
-            "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
+            "machine": {"system": platform.platform(), "cpu": platform.machine(), "cores": os.cpu_count()},
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            raise ValueError(f"{path}: cannot be made, since a file is where a folder should be") from None
-        growing = path.parent / f".{path.name}.{os.getpid()}.tmp"
-        growing.mkdir()
+            raise ValueError(f"{path}: cannot be created, because part of the path is a file") from None
+        temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
+        temporary.mkdir()
         try:
-            write_json(growing / "config.json", config)
+            write_json(temporary / "config.json", config)
             if occupied:
                 shutil.rmtree(path)
-            growing.replace(path)
+            temporary.replace(path)
         except BaseException:
-            shutil.rmtree(growing, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
         return cls(path)
 
     @classmethod
     def reopen(cls, path: Path, lines: int | None = None) -> Self:
-        """An existing folder, to append to: a torn last metric line is cut off first, or all but so many lines."""
+        """Open an existing folder to append to it. Removes a torn metric line, or all lines after the first `lines`."""
         read(path)
         metrics = path / "metrics.jsonl"
         if metrics.exists():
@@ -119,7 +117,7 @@ class Writer:
             os.truncate(metrics, sum(len(line) for line in whole[:lines]))
         return cls(path)
 
-    def metric(self, **values: Any) -> None:
+    def log(self, **values: Any) -> None:
         """Append one line to metrics.jsonl."""
         os.write(self._metrics, (to_json(values) + "\n").encode())
 
@@ -132,7 +130,7 @@ class Writer:
         (self.path / "figures").mkdir(exist_ok=True)
         for kind in ("png", "pdf"):
             save = functools.partial(figure.savefig, format=kind, dpi=200)
-            write_whole(self.path / "figures" / f"{name}.{kind}", save)
+            atomic_write(self.path / "figures" / f"{name}.{kind}", save)
 
     def close(self) -> None:
         os.close(self._metrics)
@@ -145,7 +143,7 @@ class Writer:
 
 
 def read(path: Path | str) -> Run:
-    """A run folder, complete or not. A file that cannot be understood is named, with the line and the reason."""
+    """Read a run folder, complete or not. Raises ValueError with file, line and reason if a file cannot be parsed."""
     path = Path(path)
     if not (path / "config.json").is_file():
         raise ValueError(f"{path}: is not a run folder (it has no config.json)")
@@ -159,6 +157,7 @@ def read(path: Path | str) -> Run:
 
 
 def read_text(path: Path) -> str:
+    """The UTF-8 text of a file."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -166,7 +165,7 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a .jsonl file; a last line without its end of line was torn and does not count."""
+    """The objects of a .jsonl file; a last line without a newline was torn and is dropped."""
     if not path.is_file():
         return []
     *lines, _torn = path.read_bytes().split(b"\n")
@@ -174,6 +173,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def parse(path: Path, text: str | bytes, line: int) -> dict[str, Any]:
+    """One JSON object; errors name the file and the line, counted from `line`."""
     try:
         found = json.loads(text)
     except json.JSONDecodeError as error:
@@ -186,72 +186,74 @@ def parse(path: Path, text: str | bytes, line: int) -> dict[str, Any]:
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    text = json.dumps(plain(value), indent=indent, allow_nan=False)
+    """JSON text of anything: see `jsonable`."""
+    text = json.dumps(jsonable(value), indent=indent, allow_nan=False)
     return text.replace(json.dumps(INFINITY), "1e999").replace(json.dumps("-" + INFINITY), "-1e999")
 
 
-def plain(value: Any) -> Any:
-    """The value in JSON's types: arrays become lists, dataclasses objects, anything else its text."""
+def jsonable(value: Any) -> Any:
+    """The value in JSON types: arrays become lists, dataclasses objects, anything unknown its text."""
     if dataclasses.is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): jsonable(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
+        return [jsonable(v) for v in value]
     if isinstance(value, float):
         if math.isnan(value):
             return None
         return value if math.isfinite(value) else INFINITY if value > 0 else "-" + INFINITY
     if value is None or isinstance(value, str | bool | int):
         return value
-    return plain(value.tolist()) if hasattr(value, "tolist") else str(value)
+    return jsonable(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_whole(path, lambda at: at.write_text(to_json(value, indent=2) + "\n"))
+    """Write a JSON file atomically."""
+    atomic_write(path, lambda at: at.write_text(to_json(value, indent=2) + "\n"))
 
 
-def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let `write` fill a file beside `path`, put it on disk, and only then give it its name."""
-    growing = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def atomic_write(path: Path, write: Callable[[Path], Any]) -> None:
+    """Write a file atomically: `write` fills a temporary file, which is flushed to disk and renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        write(growing)
-        with growing.open("rb") as file:
+        write(temporary)
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        growing.replace(path)
+        temporary.replace(path)
     finally:
-        growing.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which then takes its name; one that was there stays until that moment."""
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder to fill, which is renamed to `path` at the end; an earlier one stays until then."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    growing = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(growing, ignore_errors=True)
-    growing.mkdir()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
     try:
-        yield growing
-        for file in growing.iterdir():
+        yield temporary
+        for file in temporary.iterdir():
             with file.open("rb") as written:
                 os.fsync(written.fileno())
         old = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
         if path.exists():
             path.replace(old)
-        growing.replace(path)
+        temporary.replace(path)
         shutil.rmtree(old, ignore_errors=True)
     finally:
-        shutil.rmtree(growing, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def tidy(folder: Path) -> None:
-    """Clear what `whole_folder` left when it was killed: a folder moved aside comes back, half a one goes."""
-    for left in sorted(folder.glob(".*.tmp")):
-        found = re.fullmatch(r"\.(.+)\.\d+(\.old)?\.tmp", left.name)
+def restore_interrupted(folder: Path) -> None:
+    """Clean up after `atomic_folder` was killed: restore a folder that was moved aside, remove incomplete ones."""
+    for leftover in sorted(folder.glob(".*.tmp")):
+        found = re.fullmatch(r"\.(.+)\.\d+(\.old)?\.tmp", leftover.name)
         if found and found[2] and not (folder / found[1]).exists():
-            left.replace(folder / found[1])
+            leftover.replace(folder / found[1])
         elif found:
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def default_folder(command: str) -> Path:
@@ -288,21 +290,21 @@ def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, An
     return found
 
 
-def refuse_occupied(path: Path, *, overwrite: bool) -> bool:
-    """Refuse a place that a new run may not take; whether there is something that it would replace."""
+def check_available(path: Path, *, overwrite: bool) -> bool:
+    """Whether the folder holds a run that would be replaced. Raises ValueError if a new run may not use the folder."""
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path}: is a file, not a folder for a run")
     occupied = path.exists() and any(path.iterdir())
     if occupied and not overwrite:
         raise ValueError(f"{path}: is not empty; choose another folder or pass --overwrite")
     if occupied:
-        refuse_foreign_files(path)
-        refuse_busy(path)
+        check_only_run_files(path)
+        check_not_locked(path)
     return occupied
 
 
-def refuse_busy(path: Path) -> None:
-    """A folder that another process is writing episodes to stays: writers hold a lock on store.json."""
+def check_not_locked(path: Path) -> None:
+    """Raise ValueError while another process writes episodes into the folder: it holds a lock on store.json."""
     if not (path / "store.json").exists():
         return
     with (path / "store.json").open("rb") as file:
@@ -312,22 +314,22 @@ def refuse_busy(path: Path) -> None:
             raise ValueError(f"{path}: another process is writing to this store") from None
 
 
-def refuse_foreign_files(path: Path) -> None:
-    """A folder may be replaced only if it is a run and holds nothing that no run writes."""
+def check_only_run_files(path: Path) -> None:
+    """Raise ValueError unless the folder is a run and holds nothing but files that runs write."""
     if not (path / "config.json").is_file():
         raise ValueError(f"{path}: is not a run folder (it has no config.json); --overwrite replaces runs only")
-    foreign = [p for p in path.iterdir() if not OWN.fullmatch(p.name)]
-    foreign += [p for p in path.glob("figures/*") if p.suffix not in (".png", ".pdf", ".tmp")]
-    foreign += [p for p in path.glob("figures/*.png") if not p.with_suffix(".pdf").exists()]  # we write both
-    if foreign:
-        name = min(p.relative_to(path).as_posix() for p in foreign)
-        raise ValueError(f"{path}: holds {name!r}, which no run wrote; --overwrite replaces runs only")
+    unknown = [p for p in path.iterdir() if not RUN_FILES.fullmatch(p.name)]
+    unknown += [p for p in path.glob("figures/*") if p.suffix not in (".png", ".pdf", ".tmp")]
+    unknown += [p for p in path.glob("figures/*.png") if not p.with_suffix(".pdf").exists()]  # runs write both
+    if unknown:
+        name = min(p.relative_to(path).as_posix() for p in unknown)
+        raise ValueError(f"{path}: holds {name!r}, which is not a file of a run; --overwrite replaces runs only")
 
 
 def versions() -> dict[str, str]:
-    """What the numbers of a run may depend on."""
+    """Versions of the packages that results may depend on."""
     found = {"rbi": __version__, "python": sys.version.split()[0]}
-    for name in VERSIONED:
+    for name in VERSIONED_PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -69,7 +69,7 @@ class Regret(Command):
                     found |= {"simulated": simulated, "standard_error": error}
                     often = self.monte_carlo * exact.missed >= 10  # where errors are too rare they are not normal
                     scores += ((simulated - exact.mean) / np.maximum(error, 1e-12))[often & (exact.std > 1e-9)].tolist()
-                run.metric(rule=str(rule), stds=stds, samples=n, worst=exact.mean.min())
+                run.log(rule=str(rule), stds=stds, samples=n, worst=exact.mean.min())
                 curves.append(found)
             run.result({"curves": curves, "simulated_minus_exact_in_standard_errors": scores})
             done = runs.read(run.path)
@@ -145,7 +145,7 @@ class Learn(Command):
                 finished = each(bandit.curve, *zip(*tasks, strict=True))
                 for (stds, rate, rule), curve in track(zip(cases, finished, strict=True), "learning", len(cases)):
                     curves.append({"stds": stds, "rate": rate, "rule": rule} | asdict(curve))
-                    run.metric(stds=stds, rate=rate, rule=rule, final=curve.mean[-1])
+                    run.log(stds=stds, rate=rate, rule=rule, final=curve.mean[-1])
             run.result({"curves": curves})
             done = runs.read(run.path)
             run.figure("learning", report.learning_figure(done))

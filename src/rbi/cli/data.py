@@ -101,7 +101,7 @@ class Import(FromData):
                 ):
                     if time.monotonic() - noted > SECONDS_A_METRIC or tally.parts == total:
                         noted = time.monotonic()
-                        run.metric(**without_reasons(tally), seconds=noted - started)
+                        run.log(**without_reasons(tally), seconds=noted - started)
             seconds = time.monotonic() - started
             store = Store(run.path)
             run.result(

@@ -58,7 +58,7 @@ class Evaluate(Command):
             images: Iterator[Any] = itertools.chain([next(rendered)], rendered)
         result = evaluate(policy, env, episodes=self.episodes, protocol=protocol, seed=self.seed, device=policy.device)
         with self.create_run("evaluate", argv) as writer:
-            writer.result(result.to_dict() | {"policy": policy.about, "path": str(self.path)})
+            writer.result(result.to_dict() | {"policy": policy.metadata, "path": str(self.path)})
             run = runs.read(writer.path)
             writer.figure("scores", pages.score_figure(run))
             show(pages.evaluate_score_table(run))

@@ -107,7 +107,7 @@ class Improve(FromData):
                 echo(f"nothing left to do: {self.out} is complete")
                 return
         elif self.out is not None:
-            runs.refuse_occupied(self.out.resolve(), overwrite=self.overwrite)
+            runs.check_available(self.out.resolve(), overwrite=self.overwrite)
         data = self.episodes()
         out = self.hold_out(data)
         learner = self.learner(data, out)
@@ -204,7 +204,7 @@ class Improve(FromData):
         if not self.resume:
             return self.create_run(NAME, argv)
         assert self.out is not None
-        runs.tidy(self.out / "policies")
+        runs.restore_interrupted(self.out / "policies")
         return runs.Writer.reopen(self.out, lines=lines)
 
     def learn(self, learner: BestMoments, writer: runs.Writer, about: dict[str, Any]) -> None:
@@ -221,7 +221,7 @@ class Improve(FromData):
                 learn(learner, updates), told, updates, lambda n: n, lambda n: f"{n:,} of {updates:,} updates"
             ):
                 if done in moments:
-                    writer.metric(**learner.look())
+                    writer.log(**learner.look())
                     about["lines"] += 1
                     save()
                 if stopped.is_set():
@@ -239,11 +239,11 @@ class Improve(FromData):
         calibrated = {"likelihood_calibrated": likelihood(held.logits, held.actions, temperature)}
         found = diagnosis(held) | calibrated | {"temperature": temperature}
         about = {"learned": NAME, "logs": str(self.path), "seed": self.seed, "best": learner.best}
-        policy = Policy(networks.cpu(), rule, temperature=temperature, env=data.spec.env, about=about)
+        policy = Policy(networks.cpu(), rule, temperature=temperature, env=data.spec.env, metadata=about)
         beta = np.exp(log_probs(held.logits, temperature))
         q = held.q.astype(np.float64)
         legal = None if held.legal is None else torch.from_numpy(held.legal)
-        pi = policy.step(torch.from_numpy(beta), torch.from_numpy(q), legal).numpy()
+        pi = policy.improve(torch.from_numpy(beta), torch.from_numpy(q), legal).numpy()
         which = np.searchsorted(first, asked, side="right") - 1
         changed = changes(
             Steps(beta, pi, q, held.actions, held.returns, which, asked - first[which]),

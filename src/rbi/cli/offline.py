@@ -115,7 +115,7 @@ class Offline(Command):
                 echo(f"nothing left to do: {self.out} is complete")
                 return
         elif self.out is not None:
-            runs.refuse_occupied(self.out.resolve(), overwrite=self.overwrite)
+            runs.check_available(self.out.resolve(), overwrite=self.overwrite)
         data = load_episodes(self.place)
         env = checked(data, self.env, self.place)
         with Study(self, data, env, self.on()) as study:

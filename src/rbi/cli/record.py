@@ -102,7 +102,7 @@ class Record(Command):
         world = Protocol(self.protocol).env_config(env)
         envs.check(world)
         if self.out is not None and not self.resume:
-            runs.refuse_occupied(self.out.resolve(), overwrite=self.overwrite)
+            runs.check_available(self.out.resolve(), overwrite=self.overwrite)
         if self.to == "agc":
             self.record_agc(argv, env, policies)
             return
@@ -159,7 +159,7 @@ class Record(Command):
                 plays = at_console(players[who]) if who < len(players) else console[who - len(players)]
                 truth = agc.recorded(run.path, recording, index, (plays[0], plays[1]()))
                 frames, scored = frames + truth.frames, scored + truth.score
-                run.metric(episode=truth.number, player=truth.player, frames=truth.frames, score=truth.score)
+                run.log(episode=truth.number, player=truth.player, frames=truth.frames, score=truth.score)
             run.result({"episodes": self.episodes, "frames": frames, "mean_score": scored / self.episodes, "env": env})
         echo(f"{self.episodes:,} episodes, {frames:,} frames, mean score {scored / self.episodes:,.1f}: {run.path}")
 

@@ -47,7 +47,7 @@ class Rules(Command):
         steps = one_state.steps(rules, self.beta, self.advantage, visits=self.visits, return_std=self.return_std)
         with self.create_run("rules", argv) as run:
             for step in steps:
-                run.metric(**asdict(step))
+                run.log(**asdict(step))
             run.result({"steps": steps})
             done = runs.read(run.path)
             run.figure("rules", report.figure(done))

@@ -95,7 +95,7 @@ class Spi(Command):
                 finished = each(spi.numbered_block, *zip(*left, strict=True)) if left else iter(())
                 for task, scores in track(zip(left, finished, strict=True), "safe improvement", len(left)):
                     key = (str(task[0]), task[-1].start)
-                    run.metric(world=key[0], first=key[1], scores=scores)
+                    run.log(world=key[0], first=key[1], scores=scores)
                     done[key] = scores
             run.result({"worlds": [self.summary(*part, done) for part in parts]})
             complete = runs.read(run.path)

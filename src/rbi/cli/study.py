@@ -195,7 +195,7 @@ class Study:
 
     def line(self, kind: str, point: int, **values: Any) -> None:
         updates = self.seeds[0].fit.updates
-        self.writer.metric(kind=kind, point=point, updates=updates, seconds=round(self.seconds, 3), **values)
+        self.writer.log(kind=kind, point=point, updates=updates, seconds=round(self.seconds, 3), **values)
         self.about["lines"] += 1
 
     @property

@@ -252,7 +252,7 @@ def truth_file(root: Path, game: str, number: int) -> Path:
 def write_truth(root: Path, truth: Truth) -> None:
     path = truth_file(root, truth.game, truth.number)
     path.parent.mkdir(parents=True, exist_ok=True)
-    runs.write_whole(path, lambda at: at.write_text(runs.to_json(truth) + "\n"))
+    runs.atomic_write(path, lambda at: at.write_text(runs.to_json(truth) + "\n"))
 
 
 def read_truth(root: Path, game: str, number: int) -> Truth:

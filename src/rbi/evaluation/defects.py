@@ -157,7 +157,7 @@ def break_files(root: Path, game: str, number: int, injected: Injected) -> None:
         lines = text.read_text().splitlines()
         line = injected.frame + FIRST_ROW - 1
         lines[line] = broken(lines[line], injected.fatal)
-        runs.write_whole(text, lambda at: at.write_text("\n".join([*lines, ""])))
+        runs.atomic_write(text, lambda at: at.write_text("\n".join([*lines, ""])))
 
 
 def broken(row: str, fatal: Fatal) -> str:
@@ -182,4 +182,4 @@ def copy_episode(root: Path, game: str, number: int, new: int, identity: int | N
     )  # fmt: skip
     header, rest = text_file(root, game, number).read_text().split("\n", 1)
     kept = identity_of(header.encode()) if identity is None else identity
-    runs.write_whole(text_file(root, game, new), lambda at: at.write_text(f"db traj id : {kept}\n{rest}"))
+    runs.atomic_write(text_file(root, game, new), lambda at: at.write_text(f"db traj id : {kept}\n{rest}"))

@@ -170,8 +170,8 @@ class PolicyGroup(NamedTuple):
 
     def probs(self, states: torch.Tensor) -> torch.Tensor:
         """Action probabilities `[N, A]` in states `[N, stack, *frame]`: one forward pass, then each policy's rule."""
-        beta, q = self.parts[0][0].believed(states)
-        return torch.cat([policy.step(beta[part], q[part]) for policy, part in self.parts])
+        beta, q = self.parts[0][0].beta_and_q(states)
+        return torch.cat([policy.improve(beta[part], q[part]) for policy, part in self.parts])
 
 
 def group_policies(policies: Sequence[Policy], policy_of: Array, active: Array) -> list[PolicyGroup]:
@@ -472,7 +472,7 @@ def evaluate(
         raise ValueError("env: the policy does not say in which environment it was trained; name one")
     config = rules.env_config(env or loaded.env)
     if out is not None:
-        runs.refuse_occupied(Path(out).resolve(), overwrite=False)
+        runs.check_available(Path(out).resolve(), overwrite=False)
     before = loaded.device
     results = []
     try:
@@ -497,9 +497,9 @@ def evaluate(
         steps=[episode.steps for episode in results],
     )
     if out is not None:
-        settings = {"env": config.id, "episodes": episodes, "protocol": rules, "policy": loaded.about}
+        settings = {"env": config.id, "episodes": episodes, "protocol": rules, "policy": loaded.metadata}
         with runs.Writer.create(Path(out), command="evaluate", settings=settings, seed=seed, argv=[]) as writer:
-            writer.result(result.to_dict() | {"policy": loaded.about})
+            writer.result(result.to_dict() | {"policy": loaded.metadata})
     return result
 
 

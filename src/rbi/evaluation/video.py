@@ -66,7 +66,7 @@ def write_video(path: Path, images: Iterator[Array]) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     taken = list(images)
     write = write_gif if path.suffix == ".gif" else write_mp4
-    runs.write_whole(path, lambda at: write(at, taken))
+    runs.atomic_write(path, lambda at: write(at, taken))
     return len(taken)
 
 

@@ -227,7 +227,7 @@ class OneSeed:
                 row.rule,
                 temperature=self.temperature if row.learner in ("fit", "ppo") else 1.0,
                 env=env,
-                about=about | {"row": row.name},
+                metadata=about | {"row": row.name},
             )
             for row in rows
         ]

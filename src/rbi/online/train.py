@@ -225,7 +225,7 @@ def train(
             return complete
         start = find_checkpoint(path, chosen, progress=progress)
     elif path is not None:
-        runs.refuse_occupied(path.resolve(), overwrite=overwrite)
+        runs.check_available(path.resolve(), overwrite=overwrite)
     with make_engine(chosen, seed, trunk, progress=progress) as running:
         info: dict[str, Any] = {"seconds": 0.0, "best": None, "lines": 0}
         if start is not None and path is not None:
@@ -321,7 +321,7 @@ class RunLogger:
         self.metrics.append(metrics)
         self.info["lines"] += 1
         if self.writer is not None:
-            self.writer.metric(**metrics)
+            self.writer.log(**metrics)
             for name, value in metrics.items():
                 if value is not None and name not in ("updates", "seconds"):
                     self.tensorboard.add_scalar(name, value, metrics["updates"])
@@ -522,7 +522,7 @@ def reopen_run(path: Path, lines: int, *, from_start: bool) -> runs.Writer:
     """The folder of a run that is resumed: metrics after its checkpoint and its result are removed."""
     if from_start:
         shutil.rmtree(path / "tensorboard", ignore_errors=True)
-    runs.tidy(path / "policies")
+    runs.restore_interrupted(path / "policies")
     (path / "result.json").unlink(missing_ok=True)  # the run is not complete any more
     return runs.Writer.reopen(path, lines=lines)
 

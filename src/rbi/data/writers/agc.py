@@ -101,7 +101,7 @@ def write_episode(
         count += 1
     if count != len(rows):
         raise ValueError(f"{folder}: {count} screens for {len(rows)} rows: must be as many")
-    runs.write_whole(text, lambda at: at.write_text(as_text(rows, version)))
+    runs.atomic_write(text, lambda at: at.write_text(as_text(rows, version)))
 
 
 def as_text(rows: Rows, version: Version = 2) -> str:

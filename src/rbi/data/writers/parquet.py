@@ -40,7 +40,7 @@ def write_parquet(episodes: Iterable[Episode], spec: DatasetSpec, path: Path) ->
                 writer.write_table(to_table(group, written, spec, schema))
                 written += len(group)
 
-    runs.write_whole(path, write)
+    runs.atomic_write(path, write)
 
 
 def groups(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
