@@ -502,10 +502,10 @@ def trained_policy(
     about = {"algo": config.algo, "updates": updates, "states": states}
     env = config.env.id
     if config.algo == "apex":
-        return Policy(networks, Greedy(), env=env, about=about)
+        return Policy(networks, Greedy(), env=env, metadata=about)
     if config.actor.improve_in == "learner":
-        return Policy(networks, Behavior(), env=env, about=about)
-    return Policy(networks, parse_rule(config.actor.rule), config.actor.c_greedy, env=env, about=about)
+        return Policy(networks, Behavior(), env=env, metadata=about)
+    return Policy(networks, parse_rule(config.actor.rule), config.actor.c_greedy, env=env, metadata=about)
 
 
 def check_finite(env: str, obs_spec: ObservationSpec, step: TimeStep) -> None:
