@@ -20,10 +20,15 @@ if TYPE_CHECKING:
     from rbi.data.dataset import Dataset
     from rbi.data.episode import Episode
     from rbi.data.formats import load_episodes
-    from rbi.evaluation.rollouts import evaluate
-    from rbi.online.config import TrainConfig
-    from rbi.online.train import train
+    from rbi.envs.types import EnvConfig
+    from rbi.evaluation.rollouts import EvaluationResult, Protocol, evaluate
+    from rbi.networks import NetworkConfig
+    from rbi.observations import ObservationSpec
+    from rbi.online.config import ActorConfig, LearnerConfig, Schedule, TrainConfig
+    from rbi.online.train import TrainResult, train
     from rbi.policy import Policy, load_policy
+    from rbi.replay import ReplayConfig
+    from rbi.returns import ReturnConfig
     from rbi.rules.counts import count_bounds
     from rbi.rules.kl import backward_kl, forward_kl
     from rbi.rules.linear import bcq, floor, greedy, max_ppo, max_reroute, max_tv, mix
@@ -45,10 +50,15 @@ _MODULES = {
     "rbi.data.dataset": ("Dataset",),
     "rbi.data.episode": ("Episode",),
     "rbi.data.formats": ("load_episodes",),
-    "rbi.evaluation.rollouts": ("evaluate",),
-    "rbi.online.config": ("TrainConfig",),
-    "rbi.online.train": ("train",),
+    "rbi.envs.types": ("EnvConfig",),
+    "rbi.evaluation.rollouts": ("EvaluationResult", "Protocol", "evaluate"),
+    "rbi.networks": ("NetworkConfig",),
+    "rbi.observations": ("ObservationSpec",),
+    "rbi.online.config": ("ActorConfig", "LearnerConfig", "Schedule", "TrainConfig"),
+    "rbi.online.train": ("TrainResult", "train"),
     "rbi.policy": ("Policy", "load_policy"),
+    "rbi.replay": ("ReplayConfig",),
+    "rbi.returns": ("ReturnConfig",),
     "rbi.rules.counts": ("count_bounds",),
     "rbi.rules.kl": ("backward_kl", "forward_kl"),
     "rbi.rules.linear": ("bcq", "floor", "greedy", "max_ppo", "max_reroute", "max_tv", "mix"),
@@ -72,17 +82,28 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = [
     "BCQ",
     "PPO",
+    "ActorConfig",
     "BackwardKL",
     "Behavior",
     "Dataset",
+    "EnvConfig",
     "Episode",
+    "EvaluationResult",
     "ForwardKL",
     "Greedy",
+    "LearnerConfig",
+    "NetworkConfig",
+    "ObservationSpec",
     "Policy",
+    "Protocol",
+    "ReplayConfig",
     "Reroute",
+    "ReturnConfig",
     "Rule",
+    "Schedule",
     "TotalVariation",
     "TrainConfig",
+    "TrainResult",
     "__version__",
     "backward_kl",
     "bcq",

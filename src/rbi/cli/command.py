@@ -86,7 +86,7 @@ def parse(command: type[C], argv: Sequence[str], prog: str) -> C:
 
 def parse_unchecked(command: type[C], argv: Sequence[str]) -> C | None:
     """A first reading of the options without the command's checks; None where it fails, which `parse` then explains."""
-    unchecked = dataclass(frozen=True)(type(command.__name__, (command,), {"__post_init__": lambda _: None}))
+    unchecked: type[C] = dataclass(frozen=True)(type(command.__name__, (command,), {"__post_init__": lambda _: None}))
     with contextlib.suppress(SystemExit):
         return tyro.cli(unchecked, args=argv, add_help=False, return_unknown_args=True, console_outputs=False)[0]
     return None
