@@ -40,14 +40,14 @@ from rbi.cli import (
     train,  # noqa: E402
 )
 from rbi.observations import ObservationSpec  # noqa: E402
-from rbi.online.ray.config import ClusterConfig  # noqa: E402
+from rbi.online.ray.config import RayConfig  # noqa: E402
 from rbi.online.ray.driver import (
-    AT_ONCE,  # noqa: E402
+    MAX_QUEUED_CALLS,  # noqa: E402
     RayEngine,  # noqa: E402
 )
 from rbi.online.ray.workers import (
-    Block,  # noqa: E402
-    Shards,  # noqa: E402
+    ExperienceBlock,  # noqa: E402
+    ShardedReplay,  # noqa: E402
 )
 from tests.engines.test_local import engine_of, run_out, small_plan  # noqa: E402
 
@@ -57,39 +57,39 @@ STORE = 80_000_000
 TINY = [
     "train", "--engine", "ray", "--env", "CartPole-v1", "--schedule.num-envs", "8", "--schedule.learning-starts", "64",
     "--schedule.hidden-size", "16", "--learner.batch-size", "16", "--learner.updates-per-sample", "2", "--learner.target-update-interval", "8",
-    "--replay.capacity", "2000", "--schedule.publish-interval", "2", "--schedule.states-per-update", "4", "--report-interval",
-    "10", "--eval-episodes", "2", "--cluster.block-steps", "4", "--cluster.workers", "1", "--cluster.evaluate-episodes", "0",
+    "--replay.capacity", "2000", "--schedule.publish-interval", "2", "--schedule.states-per-update", "4", "--report-updates",
+    "10", "--episodes", "2", "--cluster.block-steps", "4", "--cluster.workers", "1", "--cluster.evaluate-episodes", "0",
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def cluster():
     """A head with room for the learner, and one node with room for one worker."""
-    made = Cluster(
+    result_when_ready = Cluster(
         initialize_head=True,
         head_node_args={"num_cpus": 1, "include_dashboard": False, "object_store_memory": STORE},
     )
     try:
-        made.add_node(num_cpus=1, object_store_memory=STORE)
-        ray.init(address=made.address, logging_level="ERROR", log_to_driver=False)
-        yield made
+        result_when_ready.add_node(num_cpus=1, object_store_memory=STORE)
+        ray.init(address=result_when_ready.address, logging_level="ERROR", log_to_driver=False)
+        yield result_when_ready
     finally:
         ray.shutdown()
-        made.shutdown()
+        result_when_ready.shutdown()
 
 
 @pytest.fixture
-def engines(cluster):  # noqa: ARG001 (they run on the cluster that this process has joined)
+def engines(cluster):  # noqa: ARG001 (they run on the cluster that this process has connected)
     """Makes engines that are closed when the test is over."""
-    made = []
+    result_when_ready = []
 
     def make(whole, seed=0, **config):
         settings = {"workers": 1, "block_steps": 4, "evaluate_episodes": 0} | config
-        made.append(RayEngine(whole, seed, ClusterConfig(**settings), CARTPOLE))
-        return made[-1]
+        result_when_ready.append(RayEngine(whole, seed, RayConfig(**settings), CARTPOLE))
+        return result_when_ready[-1]
 
     yield make
-    for engine in made:
+    for engine in result_when_ready:
         engine.close()
 
 
@@ -97,7 +97,7 @@ class Running:
     """A run that goes on until something is so; its counts must never run backwards."""
 
     def __init__(self, engine):
-        self.engine, self.ticks = engine, engine.run()
+        self.engine, self.ticks = engine, engine.ticks()
         self.counts = (0, 0, 0, 0)
 
     def until(self, condition):
@@ -109,12 +109,12 @@ class Running:
             assert all(b <= n for b, n in zip(before, self.counts, strict=True))
 
     def more(self, updates):
-        goal = self.engine.updates + updates
-        self.until(lambda: self.engine.updates >= goal)
+        goal = self.engine.learner.updates + updates
+        self.until(lambda: self.engine.learner.updates >= goal)
 
     def now(self):
-        ledger = self.engine.ledger
-        return ledger.updates, ledger.states, self.engine.company.version, self.engine.recent_scores.episodes
+        accounting = self.engine.accounting
+        return accounting.updates, accounting.states, self.engine.supervisor.version, self.engine.recent.episodes
 
 
 def endless(**changes):
@@ -129,10 +129,10 @@ def test_in_lockstep_the_weights_are_the_local_engines_to_the_last_bit(algo, hel
     whole = small_plan(algo, schedule={"random_policy_updates": random}, replay={"priority_exponent": 0.6} | held_back)
     local = run_out(engine_of(whole, seed=3))
     other = engines(whole, 3, lockstep=True)
-    for _ in other.run():
+    for _ in other.ticks():
         pass
-    assert torch.equal(torch.from_numpy(other.company.of_learner("policy")[1].copy()), local.learner.vector)
-    assert (other.updates, other.states) == (local.updates, local.states)
+    assert torch.equal(torch.from_numpy(other.supervisor.ask_learner("policy")[1].copy()), local.learner.vector)
+    assert (other.learner.updates, other.states) == (local.learner.updates, local.states)
     ours, theirs = other.metrics(), local.metrics()
     del theirs["priority_mean"]  # ours is as of the last block
     assert {name: ours[name] for name in theirs} == pytest.approx(theirs, rel=0.01)
@@ -143,53 +143,53 @@ def test_in_lockstep_a_learner_that_is_late_changes_nothing(engines):
     whole = small_plan("rbi", replay={"priority_exponent": 0.6})
     local = run_out(engine_of(whole, seed=3))
     other = engines(whole, 3, lockstep=True)
-    company = other.opening()
-    while not company.learner.process:
-        company.pump()
-    os.kill(company.learner.process, signal.SIGSTOP)
-    company.put_back()
+    supervisor = other.opening()
+    while not supervisor.learner.process:
+        supervisor.poll()
+    os.kill(supervisor.learner.process, signal.SIGSTOP)
+    supervisor.restore_learner()
     run = Running(other)
-    run.until(lambda: company.slots[0].live and company.stores[0].live)
+    run.until(lambda: supervisor.slots[0].live and supervisor.stores[0].live)
     for _ in range(2):
         next(run.ticks)
-    assert (other.states, other.ledger.flying, company.learner.live) == (0, 0, False)
-    os.kill(company.learner.process, signal.SIGCONT)
+    assert (other.states, other.accounting.in_flight, supervisor.learner.live) == (0, 0, False)
+    os.kill(supervisor.learner.process, signal.SIGCONT)
     for _ in run.ticks:
         pass
-    assert torch.equal(torch.from_numpy(company.of_learner("policy")[1].copy()), local.learner.vector)
+    assert torch.equal(torch.from_numpy(supervisor.ask_learner("policy")[1].copy()), local.learner.vector)
 
 
 def test_a_killed_worker_comes_back_and_costs_the_steps_in_flight(engines):
     engine = engines(endless())
     run = Running(engine)
     run.more(20)
-    (slot,) = engine.company.slots
+    (slot,) = engine.supervisor.slots
     os.kill(slot.process, signal.SIGKILL)
     died_at = slot.tick
-    run.until(lambda: engine.ledger.lost.workers == 1 and slot.live)
+    run.until(lambda: engine.accounting.lost.workers == 1 and slot.live)
     run.more(20)
     lost = engine.summary()["lost"]
     assert (lost["workers"], lost["shards"], lost["learners"], lost["updates"]) == (1, 0, 0, 0)
-    assert 0 < lost["steps_in_flight"] <= AT_ONCE * 8 * 4
+    assert 0 < lost["steps_in_flight"] <= MAX_QUEUED_CALLS * 8 * 4
     assert slot.tick > died_at
-    assert engine.states == 4 * slot.tick - lost["steps_in_flight"] - engine.ledger.flying
+    assert engine.states == 4 * slot.tick - lost["steps_in_flight"] - engine.accounting.in_flight
 
 
 def test_a_node_that_joins_adds_a_worker_and_a_killed_one_takes_no_other_with_it(cluster, engines):
     engine = engines(endless(), workers=2, shards=2, prefetch=1)
     run = Running(engine)
     run.more(20)
-    assert [slot.live for slot in engine.company.slots] == [True, False]
+    assert [slot.live for slot in engine.supervisor.slots] == [True, False]
     node = cluster.add_node(num_cpus=1, object_store_memory=STORE)
-    run.until(lambda: all(slot.live and slot.tick > 0 for slot in engine.company.slots))
+    run.until(lambda: all(slot.live and slot.tick > 0 for slot in engine.supervisor.slots))
     run.more(20)
-    assert all(store.mass > 0 for store in engine.company.stores)
-    away = next(slot for slot in engine.company.slots if slot.node == node.node_id)
-    gone = [post for post in engine.company.posts if post.node == node.node_id]
+    assert all(store.mass > 0 for store in engine.supervisor.stores)
+    away = next(slot for slot in engine.supervisor.slots if slot.node == node.node_id)
+    gone = [post for post in engine.supervisor.posts if post.node == node.node_id]
     for post in gone:
         os.kill(post.process, signal.SIGKILL)
     cluster.remove_node(node, allow_graceful=False)
-    run.until(lambda: engine.ledger.lost.workers == 1)
+    run.until(lambda: engine.accounting.lost.workers == 1)
     run.more(20)
     assert not away.live
     assert engine.summary()["lost"]["workers"] == 1
@@ -201,10 +201,10 @@ def test_a_killed_shard_loses_its_share_and_fills_again(engines):
     engine = engines(endless())
     run = Running(engine)
     run.more(20)
-    (store,) = engine.company.stores
+    (store,) = engine.supervisor.stores
     os.kill(store.process, signal.SIGKILL)
-    run.until(lambda: engine.ledger.lost.shards == 1)
-    run.until(lambda: engine.learning_started)
+    run.until(lambda: engine.accounting.lost.shards == 1)
+    run.until(lambda: engine.started)
     run.more(20)
     lost = engine.summary()["lost"]
     assert lost["replay_states"] >= 64
@@ -217,18 +217,18 @@ def test_a_killed_learner_goes_on_from_the_checkpoint_and_does_again_what_is_gon
     run = Running(engine)
     run.more(20)
     at = checkpoint.save(tmp_path, engine, with_replay=False, about={})
-    saved, vector = engine.updates, engine.tensors()["learner.vector"]
+    saved, vector = engine.learner.updates, engine.tensors()["learner.vector"]
     assert at.name == f"{saved:010d}"
     run.more(10)
-    post = engine.company.learner
+    post = engine.supervisor.learner
     os.kill(post.process, signal.SIGKILL)
-    run.until(lambda: engine.ledger.lost.learners == 1 and post.live)
-    assert torch.equal(torch.from_numpy(ray.get(engine.company.published).copy()), vector)
-    gone = engine.updates - saved
+    run.until(lambda: engine.accounting.lost.learners == 1 and post.live)
+    assert torch.equal(torch.from_numpy(ray.get(engine.supervisor.published).copy()), vector)
+    gone = engine.learner.updates - saved
     assert engine.summary()["lost"]["updates"] == gone >= 10
-    assert engine.ledger.goal == 10**6 + gone
+    assert engine.accounting.goal == 10**6 + gone
     run.more(20)
-    assert engine.tensors()["learner.adam_count"] == engine.updates - gone
+    assert engine.tensors()["learner.adam_count"] == engine.learner.updates - gone
 
 
 def test_after_its_drivers_death_the_same_command_goes_on_from_the_checkpoint(cluster, tmp_path):
@@ -267,7 +267,7 @@ def test_states_of_all_shards_are_drawn_by_priority_and_weighed_alike(engines):
         block = marked_block(46, error, first_mark=slot * 100)
         ray.get(handles[slot].add.remote(slot, 0, True, block))
     stocks = ray.get([handle.stock.remote() for handle in handles])
-    shards = Shards(handles, 0, 0.4, torch.device("cpu"))
+    shards = ShardedReplay(handles, 0, 0.4, torch.device("cpu"))
     shards.mass = [stock.mass for stock in stocks]
     batch = shards.sample(60_000, torch.Generator().manual_seed(0))
     marks = batch.frames[:, 0, 0].long()
@@ -296,7 +296,7 @@ def marked_block(ticks, errors, first_mark):
     error = errors[(mark - horizon) % 2]  # of the moment three steps before
     first = np.zeros(cells, bool)
     first[:2] = True
-    return Block(
+    return ExperienceBlock(
         frame, first, np.zeros(cells, np.float32), np.zeros(cells, np.uint8), np.zeros(cells, np.int16),
         np.full((*cells, 2), 0.5, np.float32), error.astype(np.float32),
     )  # fmt: skip
@@ -417,7 +417,7 @@ def test_an_address_where_nobody_listens_is_refused_at_once(capsys, tmp_path):
 
 
 def test_a_run_on_a_node_that_does_not_see_the_sweeps_folder_comes_back_whole(tmp_path):
-    command = cli.parse([*TINY, "--schedule.updates", "20", "--eval-episodes", "1"])
+    command = cli.parse([*TINY, "--schedule.updates", "20", "--episodes", "1"])
     at = tmp_path / "runs" / "one"
     packed = spread.one_run(train.train, train.as_local(command), [], at, tmp_path / "no mark")
     assert not at.exists()

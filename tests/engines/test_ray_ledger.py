@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbi.online.config import Schedule
-from rbi.online.ray.config import ClusterConfig
-from rbi.online.ray.supervisor import Ledger
+from rbi.online.ray.config import RayConfig
+from rbi.online.ray.supervisor import Accounting
 from tests.engines.test_local import small_plan
 
 EACH, TICKS, WORKERS = 4, 8, 3
@@ -17,57 +17,57 @@ EVENTS = ("play", "land", "crash", "learn", "learned", "starved", "died")
 
 
 class Bookkeeping:
-    """Workers and a learner whose news come in any order; what the ledger allows is all that they do."""
+    """Workers and a learner whose news come in any order; what the accounting allows is all that they do."""
 
     def __init__(self, ratio, publish, reveal):
         whole = small_plan(schedule={"states_per_update": ratio, "publish_interval": publish, "updates": 10_000},
                            replay={"release_interval": reveal})  # fmt: skip
-        self.ledger, self.ratio, self.publish, self.reveal = Ledger(whole), ratio, publish, reveal
+        self.accounting, self.ratio, self.publish, self.reveal = Accounting(whole), ratio, publish, reveal
         self.blocks, self.rounds, self.paid_from = 0, [], None
 
     def happen(self, event):
         getattr(self, event)()
 
     def play(self):
-        if self.ledger.may_play(BLOCK, AHEAD):
-            self.ledger.take_off(BLOCK)
+        if self.accounting.may_request(BLOCK, AHEAD):
+            self.accounting.request_states(BLOCK)
             self.blocks += 1
 
-    def land(self):
+    def receive_states(self):
         if self.blocks:
             self.blocks -= 1
-            self.ledger.land(TICKS, EACH)
-            if self.ledger.ready:
-                self.ledger.started = True
-                self.paid_from = self.ledger.states
+            self.accounting.receive_states(TICKS, EACH)
+            if self.accounting.ready:
+                self.accounting.started = True
+                self.paid_from = self.accounting.states
 
-    def crash(self):
+    def lose_states(self):
         if self.blocks:
             self.blocks -= 1
-            self.ledger.crash(BLOCK)
+            self.accounting.lose_states(BLOCK)
 
     def learn(self):
-        if len(self.rounds) < 2 and (rounds := self.ledger.rounds_due()):
-            begin = self.ledger.ask(rounds)
-            self.inside_intervals(begin, begin + rounds * self.ledger.round)
+        if len(self.rounds) < 2 and (rounds := self.accounting.samples_due()):
+            begin = self.accounting.ask(rounds)
+            self.inside_intervals(begin, begin + rounds * self.accounting.round)
             self.rounds.append(rounds)
 
     def learned(self):
         if self.rounds:
             rounds = self.rounds.pop(0)
-            self.ledger.learned(rounds, self.ledger.updates + rounds * self.ledger.round)
+            self.accounting.learned(rounds, self.accounting.updates + rounds * self.accounting.round)
 
     def starved(self):
         for rounds in self.rounds:  # the second were asked for at a count that the learner does not have
-            self.ledger.learned(rounds, self.ledger.updates)
+            self.accounting.learned(rounds, self.accounting.updates)
         self.rounds = []
 
     def died(self):
         if self.rounds:
             for rounds in self.rounds:
-                self.ledger.unlearned(rounds)
+                self.accounting.fail_updates(rounds)
             self.rounds = []
-            self.ledger.fall_back(max(0, self.ledger.updates - 6))
+            self.accounting.rewind(max(0, self.accounting.updates - 6))
 
     def inside_intervals(self, begin, end):
         for every in filter(None, (self.publish, self.reveal)):
@@ -87,39 +87,39 @@ def runs(draw):
 def test_updates_never_outrun_what_states_have_paid_for_nor_states_the_learner(run):
     *settings, events = run
     books = Bookkeeping(*settings)
-    ledger = books.ledger
+    accounting = books.accounting
     for event in events:
         books.happen(event)
-        paid = (ledger.states - books.paid_from) / books.ratio if ledger.started else 0
-        assert ledger.updates + ledger.asked <= paid + 1e-6
-        assert ledger.owed + ledger.updates + ledger.asked == pytest.approx(paid)
-        assert ledger.flying == books.blocks * BLOCK
-        unlearned = (paid - ledger.updates) * books.ratio + ledger.flying
-        room = AHEAD + 2 * books.ratio + BLOCK + ledger.schedule.learning_starts
-        assert unlearned <= room
+        paid = (accounting.states - books.paid_from) / books.ratio if accounting.started else 0
+        assert accounting.updates + accounting.asked <= paid + 1e-6
+        assert accounting.owed + accounting.updates + accounting.asked == pytest.approx(paid)
+        assert accounting.in_flight == books.blocks * BLOCK
+        fail_updates = (paid - accounting.updates) * books.ratio + accounting.in_flight
+        room = AHEAD + 2 * books.ratio + BLOCK + accounting.schedule.learning_starts
+        assert fail_updates <= room
 
 
 @given(runs())
 def test_counts_only_grow_and_something_can_always_be_done(run):
     *settings, events = run
     books = Bookkeeping(*settings)
-    ledger = books.ledger
+    accounting = books.accounting
     for event in events:
-        before = (ledger.updates, ledger.states, ledger.goal, ledger.lost.steps_in_flight, ledger.lost.updates)
+        before = (accounting.updates, accounting.states, accounting.goal, accounting.lost.steps_in_flight, accounting.lost.updates)
         books.happen(event)
-        after = (ledger.updates, ledger.states, ledger.goal, ledger.lost.steps_in_flight, ledger.lost.updates)
+        after = (accounting.updates, accounting.states, accounting.goal, accounting.lost.steps_in_flight, accounting.lost.updates)
         assert all(b <= a for b, a in zip(before, after, strict=True))
         idle = not books.blocks and not books.rounds
-        assert not idle or ledger.may_play(BLOCK, AHEAD) or ledger.rounds_due()
+        assert not idle or accounting.may_request(BLOCK, AHEAD) or accounting.samples_due()
 
 
 def test_a_restored_ledger_is_the_same_but_for_what_was_on_its_way():
     books = Bookkeeping(4.0, 2, 0)
     for event in ("play", "play", "crash", "play", "land", "land", "play", "land", "learn", "learned"):
         books.happen(event)
-    copy = Ledger(small_plan(schedule={"states_per_update": 4.0}))
-    copy.restore(books.ledger.state())
-    assert copy.state() == books.ledger.state()
+    copy = Accounting(small_plan(schedule={"states_per_update": 4.0}))
+    copy.restore(books.accounting.state())
+    assert copy.state() == books.accounting.state()
     assert copy.lost.steps_in_flight == BLOCK
 
 
@@ -136,7 +136,7 @@ def test_a_restored_ledger_is_the_same_but_for_what_was_on_its_way():
     ],
 )
 def test_workers_are_as_many_as_find_room_and_share_the_players(config, players, cpus, workers):
-    assert ClusterConfig(**config).workers_for(Schedule(num_envs=players), cpus) == workers
+    assert RayConfig(**config).workers_for(Schedule(num_envs=players), cpus) == workers
 
 
 @pytest.mark.parametrize(
@@ -151,6 +151,6 @@ def test_workers_are_as_many_as_find_room_and_share_the_players(config, players,
 )
 def test_a_layout_that_cannot_be_is_refused(config, told):
     with pytest.raises(ValueError, match=told):
-        ClusterConfig(**config)
+        RayConfig(**config)
     with pytest.raises(ValueError, match="do not divide among them"):
-        ClusterConfig(workers=3).workers_for(Schedule(num_envs=16), 8)
+        RayConfig(workers=3).workers_for(Schedule(num_envs=16), 8)

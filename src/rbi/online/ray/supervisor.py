@@ -1,4 +1,8 @@
-"""The books of a run: what was played, what it pays for, what is on its way, what was lost. Nothing here knows Ray."""
+"""Accounting, launching and supervision of a run's processes.
+
+`Accounting` counts states and updates and keeps their ratio; it does not know Ray. `launch` asks Ray for the processes.
+`Supervisor` tracks which of them are alive and what was requested, and restores what a restarted process has lost.
+"""
 
 import functools
 import math
@@ -18,236 +22,243 @@ from rbi.observations import ObservationSpec
 from rbi.online.config import TrainConfig
 from rbi.online.engine import trained_policy
 from rbi.online.ray.config import ClusterConfig
-from rbi.online.ray.workers import Array, LearnerRole, Player, Shard, Stock
+from rbi.online.ray.workers import Array, LearnerWorker, ReplayShard, RolloutWorker, ShardStatus
+
+UNLIMITED = -1  # restarts and retries
+POLL_SECONDS = 1.0  # the longest wait for an answer
 
 
 @dataclass
-class Lost:
-    """What faults have cost so far."""
+class Faults:
+    """What failures have cost so far."""
 
     steps_in_flight: int = 0
-    """Steps that were asked for and never came to a shard."""
+    """Steps that were requested and never reached a shard."""
     replay_states: int = 0
-    """States that shards held when they died."""
+    """States that were in shards when they died."""
     updates: int = 0
-    """Updates that were done again."""
+    """Updates that were repeated."""
     workers: int = 0
-    """Deaths of workers, and of the others below."""
+    """Deaths of rollout workers; below, of replay shards and learner workers."""
     shards: int = 0
     learners: int = 0
 
 
-class Ledger:
-    """States pay for updates at the set ratio. Both counts only grow: updates that died with a learner stay counted,
-    as `gone`, and are done again.
+class Accounting:
+    """New states make updates due at the configured ratio. Both counts only grow: updates that were lost with a learner
+    stay counted, as `repeated_updates`, and the run does as many more.
 
-                         owed            asked
+                         updates_due     requested_updates
         states  ----------|---------------|------------>  updates
-        flying            room: how far workers may run ahead of the learner
+        in_flight         how far rollouts may run ahead of the learner
     """
 
     def __init__(self, config: TrainConfig) -> None:
-        self.schedule, self.round, self.reveals = (
-            config.schedule,
-            config.learner.updates_per_sample,
-            config.replay.release_interval,
-        )
-        self.states = self.updates = self.gone = 0
-        self.owed, self.started, self.refill = 0.0, False, config.schedule.learning_starts
-        self.flying = 0  # states that workers were asked for and shards do not have yet
-        self.asked = 0  # updates that the learner was asked for and has not done yet
-        self.lost = Lost()
+        self.schedule = config.schedule
+        self.updates_per_sample = config.learner.updates_per_sample
+        self.release_interval = config.replay.release_interval
+        self.states = self.updates = self.repeated_updates = 0
+        self.updates_due, self.learning_started = 0.0, False
+        self.states_before_learning = config.schedule.learning_starts
+        self.in_flight = 0  # states that were requested and are not in a shard yet
+        self.requested_updates = 0  # updates that were requested and are not done yet
+        self.faults = Faults()
 
     @property
-    def goal(self) -> int:
-        return self.schedule.updates + self.gone
+    def total_updates(self) -> int:
+        return self.schedule.updates + self.repeated_updates
 
     @property
-    def ready(self) -> bool:
-        """Whether there are states enough to begin to learn."""
-        return not self.started and self.states >= self.refill
+    def can_start(self) -> bool:
+        """Whether there are enough states to start learning."""
+        return not self.learning_started and self.states >= self.states_before_learning
 
-    def take_off(self, states: int) -> None:
-        self.flying += states
+    def request_states(self, states: int) -> None:
+        self.in_flight += states
 
-    def land(self, ticks: int, each: int) -> None:
-        """A block of so many ticks, with so many states each, has come to its shard."""
-        self.flying -= ticks * each
-        for _ in range(ticks):  # one by one, so that sums round as the local engine's do
-            self.states += each
-            if self.started:
-                self.owed += each / self.schedule.states_per_update
+    def receive_states(self, steps: int, envs_per_group: int) -> None:
+        """A block of `steps` has reached its shard."""
+        self.in_flight -= steps * envs_per_group
+        for _ in range(steps):  # one by one, so that sums round as in the local engine
+            self.states += envs_per_group
+            if self.learning_started:
+                self.updates_due += envs_per_group / self.schedule.states_per_update
 
-    def crash(self, states: int) -> None:
-        """A block will never come."""
-        self.flying -= states
-        self.lost.steps_in_flight += states
+    def lose_states(self, states: int) -> None:
+        """A requested block will never arrive."""
+        self.in_flight -= states
+        self.faults.steps_in_flight += states
 
-    def may_play(self, block: int, ahead: int) -> bool:
-        """Whether a worker may be asked for a block, if workers together may run `ahead` of the learner."""
-        if not self.started:
-            return self.states >= self.refill or self.states + self.flying < self.refill
-        room = ahead + self.round * self.schedule.states_per_update
-        return (self.owed + self.asked) * self.schedule.states_per_update + self.flying + block <= room
+    def may_request(self, block: int, ahead: int) -> bool:
+        """Whether a block may be requested, if rollouts may run `ahead` states in front of the learner."""
+        if not self.learning_started:
+            return (
+                self.states >= self.states_before_learning or self.states + self.in_flight < self.states_before_learning
+            )
+        limit = ahead + self.updates_per_sample * self.schedule.states_per_update
+        due = (self.updates_due + self.requested_updates) * self.schedule.states_per_update
+        return due + self.in_flight + block <= limit
 
-    def rounds_due(self) -> int:
-        """Rounds that are paid for and may be done at a stretch: weights are published, and states are revealed, at
-        set counts."""
-        expected = self.updates + self.asked
-        stops = [self.goal - expected, self.schedule.publish_interval - expected % self.schedule.publish_interval]
-        if self.reveals:
-            if self.asked and expected % self.reveals == 0:
-                return 0  # what was asked for comes first, then the reveal
-            stops.append(self.reveals - expected % self.reveals)
-        return max(0, int(min(self.owed, *stops))) // self.round if self.started else 0
+    def samples_due(self) -> int:
+        """Samples of the replay that may be learned from without a pause: publishing and releasing happen at set counts."""
+        expected = self.updates + self.requested_updates
+        limits = [
+            self.total_updates - expected,
+            self.schedule.publish_interval - expected % self.schedule.publish_interval,
+        ]
+        if self.release_interval:
+            if self.requested_updates and expected % self.release_interval == 0:
+                return 0  # the requested updates come first, then the release
+            limits.append(self.release_interval - expected % self.release_interval)
+        return max(0, int(min(self.updates_due, *limits))) // self.updates_per_sample if self.learning_started else 0
 
-    def ask(self, rounds: int) -> int:
-        """Ask for rounds; the count of updates at which they begin."""
-        begin = self.updates + self.asked
-        self.owed -= rounds * self.round
-        self.asked += rounds * self.round
-        return begin
+    def request_updates(self, samples: int) -> int:
+        """Count requested updates; returns the number of updates at which they start."""
+        start = self.updates + self.requested_updates
+        self.updates_due -= samples * self.updates_per_sample
+        self.requested_updates += samples * self.updates_per_sample
+        return start
 
-    def learned(self, rounds: int, updates: int) -> None:
-        """Rounds that were asked for are over; the learner stands at `updates`. What it could not do stays owed."""
+    def complete_updates(self, samples: int, updates: int) -> None:
+        """A request is over and the learner is at `updates`. What it could not do stays due."""
         done = max(0, updates - self.updates)
-        self.asked -= rounds * self.round
-        self.owed += rounds * self.round - done
+        self.requested_updates -= samples * self.updates_per_sample
+        self.updates_due += samples * self.updates_per_sample - done
         self.updates += done
 
-    def unlearned(self, rounds: int) -> None:
-        """Rounds that were asked for died with the learner."""
-        self.learned(rounds, self.updates)
+    def fail_updates(self, samples: int) -> None:
+        """Requested updates were lost with the learner."""
+        self.complete_updates(samples, self.updates)
 
-    def fall_back(self, saved: int) -> None:
-        """The learner goes on from what was saved at `saved` updates."""
-        again = self.updates - saved
-        self.gone += again
-        self.lost.updates += again
+    def rewind(self, saved: int) -> None:
+        """The learner continues from a state saved at `saved` updates."""
+        repeated = self.updates - saved
+        self.repeated_updates += repeated
+        self.faults.updates += repeated
 
-    def starve(self) -> None:
-        """There is nothing to draw any more: fill the replay again before learning goes on."""
-        self.started, self.refill = False, self.states + self.schedule.learning_starts
+    def refill_replay(self) -> None:
+        """Nothing is left to sample: collect states before learning continues."""
+        self.learning_started = False
+        self.states_before_learning = self.states + self.schedule.learning_starts
 
-    def ticks_until_due(self, each: int, most: int) -> int:
-        """Ticks of one worker until something is due: the start of learning, or a round."""
-        if not self.started:
-            return min(most, max(1, math.ceil((self.refill - self.states) / each)))
-        owed, ticks = self.owed, 0
-        while owed < self.round and ticks < most:
-            owed += each / self.schedule.states_per_update
-            ticks += 1
-        return max(1, ticks)
+    def steps_until_due(self, envs_per_group: int, most: int) -> int:
+        """Steps of a single worker until learning starts or a sample is due."""
+        if not self.learning_started:
+            return min(most, max(1, math.ceil((self.states_before_learning - self.states) / envs_per_group)))
+        due, steps = self.updates_due, 0
+        while due < self.updates_per_sample and steps < most:
+            due += envs_per_group / self.schedule.states_per_update
+            steps += 1
+        return max(1, steps)
 
     def state(self) -> dict[str, Any]:
-        names = ("updates", "states", "gone", "owed", "started", "refill")
-        return {name: getattr(self, name) for name in names} | {"lost": asdict(self.lost)}
+        return {name: getattr(self, name) for name in SAVED_COUNTERS} | {"faults": asdict(self.faults)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        for name in ("updates", "states", "gone", "owed", "started", "refill"):
+        for name in SAVED_COUNTERS:
             setattr(self, name, state[name])
-        self.lost = Lost(**state["lost"])
+        self.faults = Faults(**state["faults"])
 
 
-# ---- from rbi.engines.ray.cast: Who works where: the processes of a run, as Ray places and restarts them.
-
-ALWAYS = -1  # as often as it takes
+SAVED_COUNTERS = (
+    "updates", "states", "repeated_updates", "updates_due", "learning_started", "states_before_learning"
+)  # fmt: skip
 
 
 @dataclass
-class Post:
-    """A process of the run as the driver knows it. Each restart is another life; answers of an earlier one are void."""
+class ActorHandle:
+    """A process as the driver knows it. Every restart increments `restarts`; answers from before it are void."""
 
     handle: Any
-    live: bool = False
-    life: int = 0
-    process: int = 0
+    alive: bool = False
+    restarts: int = 0
+    pid: int = 0
     node: str = ""
 
-    def again(self, method: str) -> Any:
-        """A call that any life may answer: Ray repeats it until one does."""
-        return getattr(self.handle, method).options(max_task_retries=ALWAYS)
+    def retry(self, method: str) -> Any:
+        """A call that Ray repeats until the process, restarted if need be, answers it."""
+        return getattr(self.handle, method).options(max_task_retries=UNLIMITED)
 
 
 @dataclass
-class Store(Post):
-    """A shard."""
+class ShardHandle(ActorHandle):
+    """A replay shard."""
 
-    born: str = ""
+    incarnation: str = ""
     mass: float = 0.0
     states: int = 0
 
 
 @dataclass
-class Slot(Post):
-    """A worker and its place among them."""
+class WorkerHandle(ActorHandle):
+    """A rollout worker."""
 
-    number: int = 0
-    store: Store = field(default_factory=lambda: Store(None))
-    tick: int = 0
-    begin: bool = True
+    index: int = 0
+    shard: ShardHandle = field(default_factory=lambda: ShardHandle(None))
+    step: int = 0
+    reset: bool = True
     """Whether its next block starts new episodes."""
-    asked: int = 0
-    """Blocks on their way."""
+    requests: int = 0
+    """Blocks that were requested and have not arrived."""
 
 
 @dataclass(frozen=True)
-class Cast:
-    """All processes of a run. The evaluator is a task, not a process: nobody minds when it is lost."""
+class RemoteActors:
+    """All processes of a run. `evaluate` runs as a Ray task; a failed evaluation is skipped."""
 
-    learner: Post
-    stores: list[Store]
-    slots: list[Slot]
+    learner: ActorHandle
+    shards: list[ShardHandle]
+    workers: list[WorkerHandle]
     evaluate: Callable[..., Any]
 
-    def posts(self) -> list[Post]:
-        return [self.learner, *self.stores, *self.slots]
+    def all(self) -> list[ActorHandle]:
+        return [self.learner, *self.shards, *self.workers]
 
 
-def cast(config: TrainConfig, obs_spec: ObservationSpec, seed: int, cluster: ClusterConfig, workers: int) -> Cast:
-    """Ask Ray for every process. The learner goes to a GPU, or else stays with the driver; one shard stays with it."""
-    gpus = cluster.learner_gpus
+def launch(config: TrainConfig, obs_spec: ObservationSpec, seed: int, layout: ClusterConfig, workers: int) -> RemoteActors:
+    """Ask Ray for all processes. The learner takes a GPU, or stays on the driver's node; a single shard joins it."""
+    gpus = layout.learner_gpus
     if gpus is None:
         gpus = 1.0 if ray.cluster_resources().get("GPU", 0) >= 1 else 0.0
     here = ray.get_runtime_context().get_node_id()
-    beside = {} if gpus else {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True)}
-    learner = remote(LearnerRole, cluster.learner_cpus, gpus, **beside).remote(
-        config, obs_spec, seed, cluster.prefetch, cluster.lockstep, bool(gpus)
+    placement = {} if gpus else {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True)}
+    learner = remote(LearnerWorker, layout.learner_cpus, gpus, **placement).remote(
+        config, obs_spec, seed, layout.prefetch, layout.lockstep, bool(gpus)
     )
-    near: Any = "SPREAD"
-    if cluster.shards == 1:
-        _, node = ray.get(learner.hello.options(max_task_retries=ALWAYS).remote()) if gpus else (0, here)
-        near = NodeAffinitySchedulingStrategy(node, soft=True)
-    stores = [
-        Store(
-            remote(Shard, cluster.shard_cpus, scheduling_strategy=near).remote(
-                config, obs_spec, seed, number, workers, cluster.shards
+    shard_placement: Any = "SPREAD"
+    if layout.shards == 1:
+        _, node = ray.get(learner.identity.options(max_task_retries=UNLIMITED).remote()) if gpus else (0, here)
+        shard_placement = NodeAffinitySchedulingStrategy(node, soft=True)
+    shards = [
+        ShardHandle(
+            remote(ReplayShard, layout.shard_cpus, scheduling_strategy=shard_placement).remote(
+                config, obs_spec, seed, number, workers, layout.shards
             )
         )
-        for number in range(cluster.shards)
+        for number in range(layout.shards)
     ]
-    threads = max(1, int(cluster.actor_cpus))
-    player = remote(Player, cluster.actor_cpus, cluster.actor_gpus)
-    slots = [
-        Slot(
-            player.remote(config, obs_spec, seed, number, workers, threads, cluster.actor_gpus > 0),
-            number=number,
-            store=stores[number % cluster.shards],
+    threads = max(1, int(layout.worker_cpus))
+    worker = remote(RolloutWorker, layout.worker_cpus, layout.worker_gpus)
+    handles = [
+        WorkerHandle(
+            worker.remote(config, obs_spec, seed, index, workers, threads, layout.worker_gpus > 0),
+            index=index,
+            shard=shards[index % layout.shards],
         )
-        for number in range(workers)
+        for index in range(workers)
     ]
-    task: Any = ray.remote(evaluation)
-    evaluate = task.options(num_cpus=cluster.evaluator_cpus, max_retries=0).remote
-    return Cast(Post(learner), stores, slots, evaluate)
+    task: Any = ray.remote(evaluate)
+    evaluation = task.options(num_cpus=layout.evaluator_cpus, max_retries=0).remote
+    return RemoteActors(ActorHandle(learner), shards, handles, evaluation)
 
 
-def remote(role: type, cpus: float, gpus: float = 0.0, **options: Any) -> Any:
-    """A role as Ray runs it: restarted wherever there is room, each call done once or not at all."""
-    maker: Any = ray.remote(role)
-    return maker.options(num_cpus=cpus, num_gpus=gpus, max_restarts=ALWAYS, max_task_retries=0, **options)
+def remote(cls: type, cpus: float, gpus: float = 0.0, **options: Any) -> Any:
+    """A class as a Ray actor: restarted wherever there is room, every call executed at most once."""
+    actor: Any = ray.remote(cls)
+    return actor.options(num_cpus=cpus, num_gpus=gpus, max_restarts=UNLIMITED, max_task_retries=0, **options)
 
 
-def evaluation(
+def evaluate(
     config: TrainConfig, obs_spec: ObservationSpec, weights: Array, updates: int, episodes: int, seed: int
 ) -> float:
     """The mean score of a policy without exploration."""
@@ -257,176 +268,173 @@ def evaluation(
     return sum(scores) / len(scores)
 
 
-# ---- from rbi.engines.ray.company: The processes of a run while it goes on: who is live, what is on its way, and what to do when somebody dies.
+class Supervisor:
+    """Tracks workers, shards and learner. Ray restarts those that die; their state is restored here."""
 
-PATIENCE = 1.0  # seconds without news after which the driver looks up
-
-
-class Company:
-    """Workers, shards and learner. Ray restarts those that die; what they knew is put right here."""
-
-    def __init__(self, cast: Cast, ledger: Ledger, saved: tuple[int, Any]) -> None:
-        self.learner, self.stores, self.slots = cast.learner, cast.stores, cast.slots
-        self.posts, self.ledger = cast.posts(), ledger
-        self.saved = saved  # how many updates are behind the learner to fall back on, and that learner
+    def __init__(self, actors: RemoteActors, accounting: Accounting, saved: tuple[int, Any]) -> None:
+        """`saved`: the number of updates and the learner's state to continue from."""
+        self.learner, self.shards, self.workers = actors.learner, actors.shards, actors.workers
+        self.actors, self.accounting, self.saved = actors.all(), accounting, saved
         self.pending: dict[Any, Callable[[Any], None]] = {}
-        self.calls = 0  # blocks and rounds that are on their way
+        self.open_calls = 0  # blocks and updates that were requested
         self.published: Any = None
         self.version = 0
-        self.weight_bytes, self.most_workers = 0, 0
+        self.weight_bytes, self.max_workers = 0, 0
 
-    def assemble(self, ticks: list[int], shards: list[dict[str, Array]]) -> None:
-        """Begin: workers at their ticks, shards with what they held, the learner where it was saved."""
-        for slot, tick in zip(self.slots, ticks, strict=True):
-            slot.tick = tick
-            self.greet(slot)
-        for store, state in zip(self.stores, shards, strict=True):
-            self.look_into(store, state or None)
-        self.put_back()
+    def start(self, steps: list[int], shards: list[dict[str, Array]]) -> None:
+        """Start workers at their steps, shards with their saved contents, the learner from its saved state."""
+        for worker, step in zip(self.workers, steps, strict=True):
+            worker.step = step
+            self.await_worker(worker)
+        for shard, state in zip(self.shards, shards, strict=True):
+            self.query_shard(shard, state or None)
+        self.restore_learner()
 
-    def call(self, ref: Any, then: Callable[[Any], None]) -> None:
-        """Remember what to do when an answer comes."""
-        self.calls += 1
+    def on_answer(self, ref: Any, then: Callable[[Any], None]) -> None:
+        """Call `then` when a requested block or update is answered."""
+        self.open_calls += 1
 
         def handle(answered: Any) -> None:
-            self.calls -= 1
+            self.open_calls -= 1
             then(answered)
 
         self.pending[ref] = handle
 
-    def pump(self, patience: float = PATIENCE) -> None:
-        """Wait for news, and act on all there are."""
-        found, _ = ray.wait(list(self.pending), num_returns=1, timeout=patience, fetch_local=False)
-        if found:
-            found, _ = ray.wait(list(self.pending), num_returns=len(self.pending), timeout=0, fetch_local=False)
-        for ref in found:
+    def poll(self, seconds: float = POLL_SECONDS) -> None:
+        """Wait for answers and handle all that have arrived."""
+        ready, _ = ray.wait(list(self.pending), num_returns=1, timeout=seconds, fetch_local=False)
+        if ready:
+            ready, _ = ray.wait(list(self.pending), num_returns=len(self.pending), timeout=0, fetch_local=False)
+        for ref in ready:
             self.pending.pop(ref)(ref)
 
-    def settle(self) -> None:
-        """Wait until no block and no round is on its way."""
-        while self.calls:
-            self.pump()
+    def drain(self) -> None:
+        """Wait until no block and no update is outstanding."""
+        while self.open_calls:
+            self.poll()
 
-    def greet(self, slot: Slot) -> None:
-        """A worker is live when it answers; one that finds no room on the cluster answers when a node has joined."""
-        self.pending[slot.again("hello").remote()] = functools.partial(self.greeted, slot, slot.life)
+    def await_worker(self, worker: WorkerHandle) -> None:
+        """A worker is alive when it answers; one that does not fit on the cluster answers after a node has joined."""
+        self.pending[worker.retry("identity").remote()] = functools.partial(self.worker_ready, worker, worker.restarts)
 
-    def greeted(self, slot: Slot, life: int, ref: Any) -> None:
-        slot.process, slot.node = made(ref)
-        slot.live = life == slot.life
-        self.most_workers = max(self.most_workers, sum(slot.live for slot in self.slots))
+    def worker_ready(self, worker: WorkerHandle, restarts: int, ref: Any) -> None:
+        worker.pid, worker.node = result_when_ready(ref)
+        worker.alive = restarts == worker.restarts
+        self.max_workers = max(self.max_workers, sum(worker.alive for worker in self.workers))
 
-    def worker_died(self, slot: Slot, life: int) -> None:
-        """Its players start new episodes when it is back."""
-        if life != slot.life:
+    def worker_died(self, worker: WorkerHandle, restarts: int) -> None:
+        """Its environments start new episodes when it is back."""
+        if restarts != worker.restarts:
             return
-        self.ledger.lost.workers += 1
-        slot.live, slot.begin, slot.asked, slot.life = False, True, 0, life + 1
-        self.greet(slot)
+        self.accounting.faults.workers += 1
+        worker.alive, worker.reset, worker.requests, worker.restarts = False, True, 0, restarts + 1
+        self.await_worker(worker)
 
-    def look_into(self, store: Store, state: dict[str, Array] | None = None) -> None:
-        """A shard is live when it says what it holds."""
-        if store.live or not store.born:
-            store.live, store.mass = False, 0.0
-            ref = store.again("stock").remote() if state is None else store.again("load").remote(state)
-            self.pending[ref] = functools.partial(self.looked_into, store)
-            self.pending[store.again("hello").remote()] = functools.partial(self.known, store)
+    def query_shard(self, shard: ShardHandle, state: dict[str, Array] | None = None) -> None:
+        """A shard is alive when it reports its status, after loading `state` if given."""
+        if shard.alive or not shard.incarnation:
+            shard.alive, shard.mass = False, 0.0
+            ref = shard.retry("status").remote() if state is None else shard.retry("load").remote(state)
+            self.pending[ref] = functools.partial(self.shard_ready, shard)
+            self.pending[shard.retry("identity").remote()] = functools.partial(self.identified, shard)
 
-    def looked_into(self, store: Store, ref: Any) -> None:
-        self.take_stock(store, made(ref))
-        store.live = True
-        if self.ledger.started and not self.mass() > 0:
-            self.ledger.starve()
+    def shard_ready(self, shard: ShardHandle, ref: Any) -> None:
+        self.update_shard(shard, result_when_ready(ref))
+        shard.alive = True
+        if self.accounting.learning_started and not self.mass() > 0:
+            self.accounting.refill_replay()
 
-    def take_stock(self, store: Store, stock: Stock) -> None:
-        """What a shard holds now; if it is another than before, what that one held is lost."""
-        if store.born not in ("", stock.born):
-            self.ledger.lost.shards += 1
-            self.ledger.lost.replay_states += store.states
-        store.born, store.mass, store.states = stock
+    def update_shard(self, shard: ShardHandle, status: ShardStatus) -> None:
+        """Take a shard's status; if it was restarted, its former contents are lost."""
+        if shard.incarnation not in ("", status.incarnation):
+            self.accounting.faults.shards += 1
+            self.accounting.faults.replay_states += shard.states
+        shard.incarnation, shard.mass, shard.states = status
 
-    def shard_died(self, store: Store, life: int) -> None:
-        if life == store.life:
-            store.life += 1
-            self.look_into(store)
+    def shard_died(self, shard: ShardHandle, restarts: int) -> None:
+        if restarts == shard.restarts:
+            shard.restarts += 1
+            self.query_shard(shard)
 
-    def known(self, post: Post, ref: Any) -> None:
-        post.process, post.node = made(ref)
+    def identified(self, actor: ActorHandle, ref: Any) -> None:
+        actor.pid, actor.node = result_when_ready(ref)
 
-    def learner_died(self, life: int) -> None:
-        """It goes on from what was saved last; the updates since then are done again."""
-        if life != self.learner.life:
+    def learner_died(self, restarts: int) -> None:
+        """It continues from the last saved state; updates since then are repeated."""
+        if restarts != self.learner.restarts:
             return
-        self.learner.life += 1
-        self.ledger.lost.learners += 1
-        self.ledger.fall_back(self.saved[0])
-        self.saved = (self.ledger.updates, self.saved[1])  # what is saved now counts as so many
-        self.put_back()
+        self.learner.restarts += 1
+        self.accounting.faults.learners += 1
+        self.accounting.rewind(self.saved[0])
+        self.saved = (self.accounting.updates, self.saved[1])  # from now on, the saved state counts as this many
+        self.restore_learner()
 
-    def put_back(self) -> None:
-        """Tell a learner that knows nothing where to go on."""
-        self.learner.live = False
-        handles = [store.handle for store in self.stores]
-        self.pending[self.learner.again("restore").remote(handles, self.ledger.updates, self.saved[1])] = self.back
-        self.pending[self.learner.again("hello").remote()] = functools.partial(self.known, self.learner)
+    def restore_learner(self) -> None:
+        """Give a restarted learner its state."""
+        self.learner.alive = False
+        handles = [shard.handle for shard in self.shards]
+        restored = self.learner.retry("restore").remote(handles, self.accounting.updates, self.saved[1])
+        self.pending[restored] = self.learner_ready
+        self.pending[self.learner.retry("identity").remote()] = functools.partial(self.identified, self.learner)
 
-    def back(self, ref: Any) -> None:
-        self.publish(made(ref))
-        self.learner.live = True
+    def learner_ready(self, ref: Any) -> None:
+        self.publish(result_when_ready(ref))
+        self.learner.alive = True
 
-    def reveal(self) -> None:
-        """Let the learner see what was held back."""
-        for store in self.stores:
-            stock = answer(store.handle.reveal.remote()) if store.live else None
-            if stock is None:
-                self.shard_died(store, store.life)
+    def release(self) -> None:
+        """Release held-back transitions to the learner."""
+        for shard in self.shards:
+            status = result_or_none(shard.handle.release.remote()) if shard.alive else None
+            if status is None:
+                self.shard_died(shard, shard.restarts)
             else:
-                self.take_stock(store, stock)
+                self.update_shard(shard, status)
 
     def mass(self) -> float:
-        return sum(store.mass for store in self.stores)
+        """The sum of all priorities."""
+        return sum(shard.mass for shard in self.shards)
 
     def publish(self, weights: Array | None) -> None:
-        """Keep the newest weights in this node's object store: they stay when the learner goes."""
+        """Keep the newest weights in this node's object store, where they outlive the learner."""
         if weights is not None:
-            self.published, self.version = ray.put(weights), self.ledger.updates
+            self.published, self.version = ray.put(weights), self.accounting.updates
             self.weight_bytes += weights.nbytes
 
-    def of_learner(self, method: str) -> Any:
-        """What the learner answers; after its death, what the next one answers."""
+    def ask_learner(self, method: str) -> Any:
+        """The learner's answer; if it dies, the restarted learner's."""
         while True:
-            while not self.learner.live:
-                self.pump()
-            life = self.learner.life
-            found = answer(getattr(self.learner.handle, method).remote())
+            while not self.learner.alive:
+                self.poll()
+            restarts = self.learner.restarts
+            found = result_or_none(getattr(self.learner.handle, method).remote())
             if found is not None:
                 return found
-            self.learner_died(life)
+            self.learner_died(restarts)
 
     def save_learner(self) -> dict[str, Array]:
-        """The learner when nothing is on its way; it is also what one that dies goes on from."""
-        self.settle()
-        found: dict[str, Array] = self.of_learner("state")
-        self.saved = (self.ledger.updates, ray.put(found))
-        return found
+        """The learner's state when nothing is outstanding; a learner that dies continues from it."""
+        self.drain()
+        state: dict[str, Array] = self.ask_learner("state")
+        self.saved = (self.accounting.updates, ray.put(state))
+        return state
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """All shards, as the replay that a checkpoint saves; one that is down is left out, and fills up again."""
+    def replay_state(self) -> dict[str, torch.Tensor]:
+        """All shards, for a checkpoint; one that is down is left out and fills up again."""
         found: dict[str, torch.Tensor] = {}
-        for number, store in enumerate(self.stores):
-            columns = answer(store.handle.state.remote()) if store.live else None
+        for number, shard in enumerate(self.shards):
+            columns = result_or_none(shard.handle.state.remote()) if shard.alive else None
             found |= {f"shard{number}.{name}": torch.from_numpy(np.array(c)) for name, c in (columns or {}).items()}
         return found
 
-    def dismiss(self) -> None:
+    def shutdown(self) -> None:
         """End all processes."""
-        for post in self.posts:
-            ray.kill(post.handle)
+        for actor in self.actors:
+            ray.kill(actor.handle)
         self.pending.clear()
 
 
-def answer(ref: Any) -> Any:
-    """What a process answers; nothing if it is gone, or what it was to work on is. Its mistakes are raised as ours."""
+def result_or_none(ref: Any) -> Any:
+    """A process's answer; None if the process, or what it was to work on, is gone. Its own errors are raised."""
     try:
         return ray.get(ref)
     except RayTaskError as error:
@@ -437,12 +445,12 @@ def answer(ref: Any) -> Any:
         return None
 
 
-def made(ref: Any) -> Any:
-    """What a process answers that Ray starts again until it does; if it cannot be made, why."""
+def result_when_ready(ref: Any) -> Any:
+    """The answer of a process that Ray restarts until it answers; ValueError if it cannot be started."""
     try:
         return ray.get(ref)
     except RayTaskError as error:
         raise error.cause from None
     except RayActorError as error:
-        *_, told = str(error).split("\n")
-        raise ValueError(f"--engine ray: a process of the run cannot be started: {told}") from None
+        *_, reason = str(error).split("\n")
+        raise ValueError(f"--engine ray: a process of the run cannot be started: {reason}") from None

@@ -1,4 +1,12 @@
-"""An actor worker: the players of one slot, in two groups that take turns, who play a block when they are asked."""
+"""The processes of a run on a Ray cluster, each a Ray actor: rollout worker, replay shard, learner worker.
+
+    RolloutWorker  --- experience blocks, every frame once --->  ReplayShard  --- batches, prefetched --->  LearnerWorker
+         ^                                                            ^------- new priorities ------------------'  |
+         '------------------------ versioned weights, through the object store <-----------------------------------'
+
+They use the actors, learner and replay of the local engine. Ray restarts a process that dies by calling its
+constructor again; what it knew is restored by the supervisor.
+"""
 
 import os
 import time
@@ -16,6 +24,7 @@ from ray.exceptions import RayError
 from torch import Tensor
 
 from rbi import envs
+from rbi.envs.types import TimeStep
 from rbi.evaluation.rollouts import EpisodeStatistics
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, TrainConfig
@@ -32,13 +41,23 @@ from rbi.online.engine import (
     without_prefix,
 )
 from rbi.replay import Replay, ReplayBatch, Transition
-from rbi.returns import exploration_ladder
+from rbi.returns import exploration_epsilons
 
 Array = np.ndarray[Any, Any]
 
+SHARD_TIMEOUT = 60.0  # seconds after which a shard that does not answer counts as dead
 
-class Block(NamedTuple):
-    """Moments of a worker's groups in turn, `[T, N, ...]` each: `replay.Transition` over time, and every frame once."""
+
+class RemoteActor:
+    """Base of all processes."""
+
+    def identity(self) -> tuple[int, str]:
+        """Process id and node id."""
+        return os.getpid(), ray.get_runtime_context().get_node_id()
+
+
+class ExperienceBlock(NamedTuple):
+    """Transitions of a worker's alternating groups, `[T, N, ...]` each: `replay.Transition` over time, frames once."""
 
     obs: Array
     is_first: Array
@@ -49,127 +68,116 @@ class Block(NamedTuple):
     td_error: Array
 
 
-class Told(NamedTuple):
-    """What the driver needs to know of a block; the block itself goes to a shard."""
+class BlockSummary(NamedTuple):
+    """What the driver needs to know about a block; the block itself goes to a shard."""
 
     states: int
     bytes: int
     version: int
-    """Updates behind the weights that the players had last."""
+    """Number of updates of the weights that were used last."""
     episodes: list[tuple[int, float, bool]]
-    """Player, score and whether it explores little, of every episode that ended."""
+    """Environment index, score and whether its epsilon is low, of every finished episode."""
     sums: list[list[float]]
-    """What each group's actor counted (`Actor.sums`)."""
+    """Sums of each group's actor metrics (`Actor.sums`)."""
 
 
-def shared(array: Array) -> torch.Tensor:
-    """A tensor on the memory of an array out of the object store, which nobody may write to."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(array)
-
-
-class Role:
-    """What every process of a run says of itself."""
-
-    def hello(self) -> tuple[int, str]:
-        """Process and node."""
-        import ray
-
-        return os.getpid(), ray.get_runtime_context().get_node_id()
-
-
-class Player(Role):
-    """Worlds and actors of one slot. A restarted worker knows nothing: the driver tells it where to begin."""
+class RolloutWorker(RemoteActor):
+    """Environments and actors of one worker, in two alternating groups."""
 
     def __init__(
-        self, config: TrainConfig, obs_spec: ObservationSpec, seed: int, slot: int, slots: int, threads: int, gpu: bool
+        self,
+        config: TrainConfig,
+        obs_spec: ObservationSpec,
+        seed: int,
+        index: int,
+        workers: int,
+        threads: int,
+        use_gpu: bool,
     ) -> None:
-        self.config, self.obs_spec, self.seed, self.slot = config, obs_spec, seed, slot
-        self.device = torch.device("cuda" if gpu else "cpu")
-        schedule, acting = config.schedule, config.actor
-        self.each = schedule.num_envs // slots // GROUPS
-        self.worlds = [
-            envs.make(config.env, self.each, schedule.env_threads or threads, synchronous=not gpu)
-            for _ in range(GROUPS)
+        self.config, self.obs_spec, self.seed, self.index = config, obs_spec, seed, index
+        self.device = torch.device("cuda" if use_gpu else "cpu")
+        schedule, actor = config.schedule, config.actor
+        self.envs_per_group = schedule.num_envs // workers // GROUPS
+        threads = schedule.env_threads or threads
+        self.envs = [
+            envs.make(config.env, self.envs_per_group, threads, synchronous=not use_gpu) for _ in range(GROUPS)
         ]
-        ladder = exploration_ladder(schedule.num_envs, acting.epsilon_base, acting.epsilon_exponent)
-        self.epsilon = split_epsilons(ladder, GROUPS * slots)[GROUPS * slot : GROUPS * (slot + 1)]
-        self.tick, self.version = -1, 0
+        epsilons = exploration_epsilons(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
+        self.epsilons = split_epsilons(epsilons, GROUPS * workers)[GROUPS * index : GROUPS * (index + 1)]
+        self.step, self.version = -1, 0
         self.actors: list[Actor] = []
-        self.scores: list[EpisodeStatistics] = []
-        self.seen: dict[int, envs.TimeStep] = {}
+        self.episodes: list[EpisodeStatistics] = []
+        self.first_steps: dict[int, TimeStep] = {}
 
-    def play(
-        self, start: int, ticks: int, begin: bool, weights: Array | None, version: int, uniform: bool
-    ) -> tuple[Block | None, Told | None]:
-        """The next moments, from tick `start` on. `begin` starts new episodes; a worker that should have gone on but
-        cannot, because it is not the one that was asked before, answers nothing."""
-        if begin:
-            self.begin(start)
-        elif start != self.tick:
+    def rollout(
+        self, start: int, steps: int, reset: bool, weights: Array | None, version: int, uniform: bool
+    ) -> tuple[ExperienceBlock | None, BlockSummary | None]:
+        """The next block, from step `start` on; `reset` starts new episodes. Returns (None, None) if this process was
+        restarted and cannot continue from `start`."""
+        if reset:
+            self.reset(start)
+        elif start != self.step:
             return None, None
         for actor in self.actors:
             actor.uniform.fill_(uniform)
-        newest = None if weights is None else shared(weights)
-        if begin and newest is not None:
+        newest = None if weights is None else as_tensor(weights)
+        if reset and newest is not None:
             for actor in self.actors:
                 actor.load(newest)
             self.version = version
-        block, episodes = self.empty(ticks), []
-        for at in range(ticks):
-            group = self.tick % GROUPS
-            now = self.seen.pop(group, None) or self.worlds[group].recv()
-            episodes += self.watch(group, now)
-            if newest is not None and self.tick // GROUPS % self.config.schedule.refresh_interval == 0:
+        block, finished = self.allocate(steps), []
+        for at in range(steps):
+            group = self.step % GROUPS
+            now = self.first_steps.pop(group, None) or self.envs[group].recv()
+            finished += self.finished_episodes(group, now)
+            if newest is not None and self.step // GROUPS % self.config.schedule.refresh_interval == 0:
                 self.actors[group].load(newest)
                 self.version = version
-            moment = self.act(group, now)
-            for column, values in zip(block, moment, strict=True):
+            transition = self.act(group, now)
+            for column, values in zip(block, transition, strict=True):
                 column[at] = values.cpu().numpy()
-            self.worlds[group].send(moment.action.cpu().numpy())
-            self.tick += 1
+            self.envs[group].send(transition.action.cpu().numpy())
+            self.step += 1
         sums = [actor.sums.tolist() for actor in self.actors]
         for actor in self.actors:
             actor.sums.zero_()
         size = sum(column.nbytes for column in block)
-        return block, Told(ticks * self.each, size, self.version, episodes, sums)
+        return block, BlockSummary(steps * self.envs_per_group, size, self.version, finished, sums)
 
-    def begin(self, start: int) -> None:
-        """New episodes and actors without a memory. The first worker of a run is the local engine's, draw for draw."""
+    def reset(self, start: int) -> None:
+        """Start new episodes with new actors. The first worker of a run draws the local engine's random numbers."""
         seeds = run_seeds(self.seed)
-        first = self.slot == 0 and start == 0
-        here = seeds if first else run_seeds(self.seed, self.slot, start)
-        schedule = self.config.schedule
+        first = self.index == 0 and start == 0
+        own = seeds if first else run_seeds(self.seed, self.index, start)
         self.actors = [
             make_actor(
                 self.config,
                 init_networks(self.config, self.obs_spec, seeds.weights),
                 epsilon,
-                torch.Generator(self.device).manual_seed(of_actor),
+                torch.Generator(self.device).manual_seed(actor_seed),
             )
-            for epsilon, of_actor in zip(self.epsilon, here.actors, strict=True)
+            for epsilon, actor_seed in zip(self.epsilons, own.actors, strict=True)
         ]
-        self.scores = [EpisodeStatistics(self.each) for _ in range(GROUPS)]
-        env_seed = (seeds.env + start * schedule.num_envs + self.slot * GROUPS * self.each) % MAX_ENV_SEED
-        self.seen = {group: world.reset(env_seed + group * self.each) for group, world in enumerate(self.worlds)}
-        self.tick, self.version = start, 0
+        self.episodes = [EpisodeStatistics(self.envs_per_group) for _ in range(GROUPS)]
+        num_envs = self.config.schedule.num_envs
+        env_seed = (seeds.env + start * num_envs + self.index * GROUPS * self.envs_per_group) % MAX_ENV_SEED
+        self.first_steps = {g: env.reset(env_seed + g * self.envs_per_group) for g, env in enumerate(self.envs)}
+        self.step, self.version = start, 0
 
-    def act(self, group: int, now: envs.TimeStep) -> Transition:
-        given = (torch.from_numpy(np.ascontiguousarray(array)).to(self.device) for array in now)
-        return self.actors[group].act(*given)
+    def act(self, group: int, now: TimeStep) -> Transition:
+        inputs = (torch.from_numpy(np.ascontiguousarray(array)).to(self.device) for array in now)
+        return self.actors[group].act(*inputs)
 
-    def watch(self, group: int, seen: envs.TimeStep) -> list[tuple[int, float, bool]]:
-        """The episodes that ended; a number that is none is refused."""
-        check_finite(self.config.env.id, self.obs_spec, seen)
-        ended = self.scores[group].update(seen)
-        return [(e.env_index, e.score, bool(self.epsilon[group][e.env_index] <= LOW_EPSILON)) for e in ended]
+    def finished_episodes(self, group: int, now: TimeStep) -> list[tuple[int, float, bool]]:
+        check_finite(self.config.env.id, self.obs_spec, now)
+        finished = self.episodes[group].update(now)
+        return [(e.env_index, e.score, bool(self.epsilons[group][e.env_index] <= LOW_EPSILON)) for e in finished]
 
-    def empty(self, ticks: int) -> Block:
-        """A block to fill."""
-        cells, kind = (ticks, self.each), np.uint8 if self.obs_spec.is_image else np.float32
-        return Block(
-            obs=np.empty((*cells, *self.obs_spec.shape), kind),
+    def allocate(self, steps: int) -> ExperienceBlock:
+        """An empty block."""
+        cells, dtype = (steps, self.envs_per_group), np.uint8 if self.obs_spec.is_image else np.float32
+        return ExperienceBlock(
+            obs=np.empty((*cells, *self.obs_spec.shape), dtype),
             is_first=np.empty(cells, bool),
             reward=np.empty(cells, np.float32),
             end=np.empty(cells, np.uint8),
@@ -179,253 +187,252 @@ class Player(Role):
         )
 
 
-# ---- from rbi.engines.ray.shard: A shard: the replay of some workers, which takes blocks and gives batches.
+class ShardStatus(NamedTuple):
+    """The contents of a shard."""
 
-
-class Stock(NamedTuple):
-    """What a shard holds after it took a block."""
-
-    born: str
-    """Changes when the shard was started anew, and empty."""
+    incarnation: str
+    """Changes when the shard is restarted, empty."""
     mass: float
     """The sum of its priorities."""
     states: int
 
 
-class Drawn(NamedTuple):
-    """States of one shard: `ReplayBatch` as arrays, and what makes their weights comparable with other shards'."""
+class ShardBatch(NamedTuple):
+    """States sampled from one shard: `ReplayBatch` as arrays, with what makes weights of several shards comparable."""
 
     batch: tuple[Array, ...]
-    born: str
+    incarnation: str
     mass: float
-    mean: float
-    """The mean priority that the importance weights are relative to."""
+    mean_priority: float
+    """The importance weights are relative to it."""
 
 
-class Shard(Role):
-    """The replay of every `shards`-th worker. Restarted after a fault it is empty, and says so by its `born`."""
+class ReplayShard(RemoteActor):
+    """The replay of every `shards`-th rollout worker. After a restart it is empty and has a new incarnation."""
 
     def __init__(
         self, config: TrainConfig, obs_spec: ObservationSpec, seed: int, number: int, workers: int, shards: int
     ) -> None:
-        slots = len(range(number, workers, shards))
-        lanes = config.schedule.num_envs // workers * slots
-        share = replace(config.replay, capacity=config.replay.capacity * lanes // config.schedule.num_envs)
+        own_workers = len(range(number, workers, shards))
+        num_envs = config.schedule.num_envs // workers * own_workers
+        share = replace(config.replay, capacity=config.replay.capacity * num_envs // config.schedule.num_envs)
         self.config, self.shards = config, shards
-        self.replay = Replay(share, obs_spec, lanes, slots * GROUPS, config.returns, torch.device("cpu"))
-        drawing = run_seeds(seed).learner if number == 0 else run_seeds(seed, number).learner
-        self.generator = torch.Generator().manual_seed(drawing)
-        self.next = [0] * slots
-        self.born = uuid.uuid4().hex
+        self.replay = Replay(share, obs_spec, num_envs, own_workers * GROUPS, config.returns, torch.device("cpu"))
+        sampling_seed = run_seeds(seed).learner if number == 0 else run_seeds(seed, number).learner
+        self.generator = torch.Generator().manual_seed(sampling_seed)
+        self.next_step = [0] * own_workers
+        self.incarnation = uuid.uuid4().hex
 
-    def add(self, slot: int, start: int, begin: bool, block: Block) -> Stock:
-        """Take a block of a worker. Where it does not follow on the one before, episodes are cut between the two."""
-        here = slot // self.shards
-        if begin or start != self.next[here]:
-            for group in range(here * GROUPS, (here + 1) * GROUPS):
+    def add(self, worker: int, start: int, reset: bool, block: ExperienceBlock) -> ShardStatus:
+        """Store a worker's block. Episodes are truncated where it does not continue the previous block."""
+        own = worker // self.shards
+        if reset or start != self.next_step[own]:
+            for group in range(own * GROUPS, (own + 1) * GROUPS):
                 if self.replay.written[group] > 0:
                     self.replay.cut(group)
-        for tick, moment in enumerate(zip(*(shared(column) for column in block), strict=True), start):
-            self.replay.add(here * GROUPS + tick % GROUPS, Transition(*moment))
-        self.next[here] = start + len(block.obs)
+        for step, transition in enumerate(zip(*(as_tensor(column) for column in block), strict=True), start):
+            self.replay.add(own * GROUPS + step % GROUPS, Transition(*transition))
+        self.next_step[own] = start + len(block.obs)
         if self.config.replay.store_at_episode_end and not self.config.replay.release_interval:
             self.replay.release()
-        return self.stock()
+        return self.status()
 
-    def stock(self) -> Stock:
+    def status(self) -> ShardStatus:
         rows = self.replay.written.clamp(max=self.replay.rows).sum()
-        return Stock(self.born, float(self.replay.mass.sum()), int(rows) * (self.replay.lanes // self.replay.groups))
+        states = int(rows) * (self.replay.lanes // self.replay.groups)
+        return ShardStatus(self.incarnation, float(self.replay.mass.sum()), states)
 
-    def reveal(self) -> Stock:
-        """Let the learner see what was held back."""
+    def release(self) -> ShardStatus:
+        """Release held-back transitions to the learner."""
         self.replay.release()
-        return self.stock()
+        return self.status()
 
-    def sample(self, size: int) -> Drawn | None:
-        """Draw states; nothing where there is nothing to draw."""
+    def sample(self, size: int) -> ShardBatch | None:
+        """Sample states by priority; None if there are none."""
         mass = float(self.replay.mass.sum())
         if not mass > 0:
             return None
         batch = self.replay.sample(size, self.generator)
         mean = float(self.replay.priority[batch.row, batch.lane].clamp(min=1e-30).mean())
-        return Drawn(tuple(column.numpy() for column in batch), self.born, mass, mean)
+        return ShardBatch(tuple(column.numpy() for column in batch), self.incarnation, mass, mean)
 
-    def update_priorities(self, born: str, row: Array, lane: Array, td_error: Array) -> None:
-        """New priorities of drawn states; those of a table that is gone are of no use."""
-        if born == self.born:
-            self.replay.update_priorities(*(shared(column) for column in (row, lane, td_error)))
+    def update_priorities(self, incarnation: str, row: Array, lane: Array, td_error: Array) -> None:
+        """New priorities of sampled states; ignored if they were sampled before a restart."""
+        if incarnation == self.incarnation:
+            self.replay.update_priorities(*(as_tensor(column) for column in (row, lane, td_error)))
 
     def state(self) -> dict[str, Any]:
-        """Everything, to be saved."""
+        """Everything, for a checkpoint."""
         columns = {name: column.numpy() for name, column in self.replay.state().items()}
-        return columns | {"random": self.generator.get_state().numpy(), "next": np.array(self.next)}
+        return columns | {"random": self.generator.get_state().numpy(), "next": np.array(self.next_step)}
 
-    def load(self, state: dict[str, Array]) -> Stock:
-        held = {name: shared(column) for name, column in state.items()}
-        self.generator.set_state(held.pop("random"))
-        self.next = held.pop("next").tolist()
-        self.replay.load(held)
-        return self.stock()
-
-
-def as_batch(drawn: Drawn, device: torch.device) -> ReplayBatch:
-    """The states as the learner takes them."""
-    return ReplayBatch(*(shared(column).to(device) for column in drawn.batch))
+    def load(self, state: dict[str, Array]) -> ShardStatus:
+        tensors = {name: as_tensor(column) for name, column in state.items()}
+        self.generator.set_state(tensors.pop("random"))
+        self.next_step = tensors.pop("next").tolist()
+        self.replay.load(tensors)
+        return self.status()
 
 
-# ---- from rbi.engines.ray.learning: The learner's process, and the shards as the one replay that it learns from.
-
-PATIENCE = 60.0  # seconds after which a shard that says nothing counts as gone
-
-
-class Learned(NamedTuple):
-    """What the driver needs to know of some rounds."""
-
-    updates: int
-    publishes: bool
-    """Whether weights come with it."""
-    bytes: int
-    """Bytes of batches that came from the shards."""
-    waited: float
-    """Seconds in which the learner waited for them."""
+class EmptyReplayError(Exception):
+    """No shard has a state to sample."""
 
 
-class StarvedError(Exception):
-    """No shard has anything to draw."""
-
-
-class Shards:
-    """All shards as one replay: batches are drawn in proportion to the shards' mass, a few rounds ahead."""
+class ShardedReplay:
+    """All shards as one replay: states are sampled in proportion to the shards' priority mass, some batches ahead."""
 
     def __init__(self, handles: Sequence[Any], prefetch: int, importance_exponent: float, device: torch.device) -> None:
         self.handles, self.prefetch, self.device = handles, prefetch, device
         self.importance_exponent = importance_exponent
         self.mass = [0.0] * len(handles)
-        self.coming: deque[list[tuple[int, int, Any]]] = deque()
+        self.requests: deque[list[tuple[int, int, Any]]] = deque()
         self.origin: list[tuple[int, str, Tensor]] = []
         self.sent: list[Any] = []
-        self.bytes, self.waited = 0, 0.0
+        self.bytes, self.waited_seconds = 0, 0.0
 
     def sample(self, size: int, generator: torch.Generator) -> ReplayBatch:
-        """States of all shards in random order. A shard that is gone or empty gives its share to the others."""
+        """States of all shards in random order. The share of a dead or empty shard goes to the others."""
         while True:
-            while len(self.coming) <= self.prefetch:
-                self.coming.append(self.ask(size, generator))
-            parts = [(number, self.receive(number, ref)) for number, _, ref in self.coming.popleft()]
-            found = [(number, part) for number, part in parts if part is not None]
-            if len(found) == len(parts):
-                return self.joined(found, generator)
-            self.coming.clear()
+            while len(self.requests) <= self.prefetch:
+                self.requests.append(self.request(size, generator))
+            parts = [(number, self.receive(number, ref)) for number, _, ref in self.requests.popleft()]
+            received = [(number, part) for number, part in parts if part is not None]
+            if len(received) == len(parts):
+                return self.merge(received, generator)
+            self.requests.clear()
 
-    def ask(self, size: int, generator: torch.Generator) -> list[tuple[int, int, Any]]:
-        """Ask each shard for its share, as a draw spread evenly over the mass would fall."""
+    def request(self, size: int, generator: torch.Generator) -> list[tuple[int, int, Any]]:
+        """Request each shard's share, as a stratified draw over the total mass would allocate it."""
         if not sum(self.mass) > 0:
-            raise StarvedError
+            raise EmptyReplayError
         counts = [size]
         if len(self.handles) > 1:
             edges = np.cumsum(self.mass) / sum(self.mass) * size
             start = float(torch.rand((), generator=generator, device=self.device, dtype=torch.float64))
             counts = np.diff(np.floor(np.array([0.0, *edges[:-1], size]) + start)).astype(int).tolist()
-        asked = [(number, count) for number, count in enumerate(counts) if count]
-        return [(number, count, self.handles[number].sample.remote(count)) for number, count in asked]
+        shares = [(number, count) for number, count in enumerate(counts) if count]
+        return [(number, count, self.handles[number].sample.remote(count)) for number, count in shares]
 
-    def receive(self, number: int, ref: Any) -> Drawn | None:
-        began = time.monotonic()
+    def receive(self, number: int, ref: Any) -> ShardBatch | None:
+        started = time.monotonic()
         try:
-            found: Drawn | None = ray.get(ref, timeout=PATIENCE)
+            part: ShardBatch | None = ray.get(ref, timeout=SHARD_TIMEOUT)
         except RayError:
-            found = None
-        self.waited += time.monotonic() - began
-        self.mass[number] = found.mass if found is not None else 0.0
-        if found is not None:
-            self.bytes += sum(column.nbytes for column in found.batch)
-        return found
+            part = None
+        self.waited_seconds += time.monotonic() - started
+        self.mass[number] = part.mass if part is not None else 0.0
+        if part is not None:
+            self.bytes += sum(column.nbytes for column in part.batch)
+        return part
 
-    def joined(self, parts: list[tuple[int, Drawn]], generator: torch.Generator) -> ReplayBatch:
-        """One batch. Weights were relative to each shard's own mean priority, and are now relative to one for all."""
-        batches = [as_batch(part, self.device) for _, part in parts]
+    def merge(self, parts: list[tuple[int, ShardBatch]], generator: torch.Generator) -> ReplayBatch:
+        """One batch. Importance weights come relative to each shard's mean priority and leave relative to a common one."""
+        batches = [to_replay_batch(part, self.device) for _, part in parts]
         if len(parts) == 1:
             (number, part), (whole,) = parts[0], batches
-            self.origin = [(number, part.born, torch.arange(len(whole.row), device=self.device))]
+            self.origin = [(number, part.incarnation, torch.arange(len(whole.row), device=self.device))]
             return whole
         for at, (_, part) in enumerate(parts):
-            likely = len(part.batch[0]) * part.mean / part.mass  # of a state of mean priority, up to a common factor
-            batches[at] = batches[at]._replace(weight=batches[at].weight * likely**-self.importance_exponent)
+            # sampling probability of a state of mean priority, up to a common factor
+            probability = len(part.batch[0]) * part.mean_priority / part.mass
+            batches[at] = batches[at]._replace(weight=batches[at].weight * probability**-self.importance_exponent)
         size = sum(len(batch.row) for batch in batches)
         order = torch.rand(size, generator=generator, device=self.device).argsort()
         place = torch.empty_like(order)
         place[order] = torch.arange(size, device=self.device)
         spans = place.split([len(batch.row) for batch in batches])
-        self.origin = [(number, part.born, span) for (number, part), span in zip(parts, spans, strict=True)]
+        self.origin = [(number, part.incarnation, span) for (number, part), span in zip(parts, spans, strict=True)]
         return ReplayBatch(*(torch.cat(columns)[order] for columns in zip(*batches, strict=True)))
 
     def update_priorities(self, row: Tensor, lane: Tensor, td_error: Tensor) -> None:
-        """Send the new priorities to where the states came from; nobody waits for their arrival."""
+        """Send new priorities to the shards that the states came from, without waiting."""
         columns = (row, lane, td_error.float())
         self.sent = [
-            self.handles[number].update_priorities.remote(born, *(column[span].cpu().numpy() for column in columns))
-            for number, born, span in self.origin
+            self.handles[number].update_priorities.remote(incarnation, *(c[span].cpu().numpy() for c in columns))
+            for number, incarnation, span in self.origin
         ]
 
 
-class LearnerRole(Role):
-    """The learner in a process of its own. A restarted one has to be told where to go on before it learns."""
+class LearnerReport(NamedTuple):
+    """What the driver needs to know about a call of `LearnerWorker.learn`."""
+
+    updates: int
+    publishes: bool
+    """Whether weights are returned with it."""
+    bytes: int
+    """Bytes of batches received from the shards."""
+    waited_seconds: float
+    """Time that the learner waited for them."""
+
+
+class LearnerWorker(RemoteActor):
+    """The learner in its own process. After a restart it learns nothing until `restore` is called."""
 
     def __init__(
-        self, config: TrainConfig, obs_spec: ObservationSpec, seed: int, prefetch: int, lockstep: bool, gpu: bool
+        self, config: TrainConfig, obs_spec: ObservationSpec, seed: int, prefetch: int, lockstep: bool, use_gpu: bool
     ) -> None:
         self.config, self.lockstep = config, lockstep
-        self.device = torch.device("cuda" if gpu else "cpu")
+        self.device = torch.device("cuda" if use_gpu else "cpu")
         seeds = run_seeds(seed)
-        networks = init_networks(config, obs_spec, seeds.weights)
         generator = torch.Generator(self.device).manual_seed(seeds.learner)
-        self.learner = make_learner(config, networks, generator)
+        self.learner = make_learner(config, init_networks(config, obs_spec, seeds.weights), generator)
         self.prefetch = 0 if lockstep else prefetch
-        self.shards: Shards | None = None
+        self.replay: ShardedReplay | None = None
 
     def restore(self, handles: Sequence[Any], updates: int, tensors: dict[str, Array] | None) -> Array:
-        """Go on from saved tensors with the count of updates that the driver knows; the weights."""
-        exponent = self.config.replay.importance_exponent
-        self.shards = Shards(handles, self.prefetch, exponent, self.device)
+        """Continue from saved tensors and the driver's number of updates; returns the weights."""
+        self.replay = ShardedReplay(handles, self.prefetch, self.config.replay.importance_exponent, self.device)
         if tensors is not None:
-            held = {name: shared(tensor) for name, tensor in tensors.items()}
-            self.learner.restore(without_prefix(held, "learner."))
+            saved = {name: as_tensor(tensor) for name, tensor in tensors.items()}
+            self.learner.restore(without_prefix(saved, "learner."))
         self.learner.updates = updates
         return self.weights()
 
-    def learn(self, expected: int, rounds: int, mass: Sequence[float]) -> tuple[Learned | None, Array | None]:
-        """Some rounds of updates, and the weights if they are to be published. `expected` is the count of updates so
-        far. A learner that was started anew, and not told where to go on, answers nothing."""
-        if self.shards is None:
+    def learn(self, expected: int, samples: int, mass: Sequence[float]) -> tuple[LearnerReport | None, Array | None]:
+        """Learn from some samples of the replay, starting at `expected` updates; returns the weights if they are to be
+        published, and (None, None) from a process that was restarted and not yet restored."""
+        if self.replay is None:
             return None, None
-        rounds = rounds if self.learner.updates == expected else 0  # those asked for before found nothing to draw
-        shards = self.shards
-        shards.mass = list(mass)
-        shards.bytes, shards.waited = 0, 0.0
-        for _ in range(rounds):
+        samples = samples if self.learner.updates == expected else 0  # an earlier call found the replay empty
+        replay = self.replay
+        replay.mass = list(mass)
+        replay.bytes, replay.waited_seconds = 0, 0.0
+        for _ in range(samples):
             try:
-                self.learner.learn(shards)
-            except StarvedError:
+                self.learner.learn(replay)
+            except EmptyReplayError:
                 break
             self.learner.advance()
         if self.lockstep:
-            ray.get(shards.sent)
+            ray.get(replay.sent)
         updates = self.learner.updates
         publishes = updates != expected and updates % self.config.schedule.publish_interval == 0
-        return Learned(updates, publishes, shards.bytes, shards.waited), self.weights() if publishes else None
+        report = LearnerReport(updates, publishes, replay.bytes, replay.waited_seconds)
+        return report, self.weights() if publishes else None
 
     def weights(self) -> Array:
         return self.learner.vector.cpu().numpy().copy()
 
     def policy(self) -> tuple[int, Array] | None:
-        """The count of updates, and the weights."""
-        return None if self.shards is None else (self.learner.updates, self.weights())
+        """The number of updates and the weights."""
+        return None if self.replay is None else (self.learner.updates, self.weights())
 
     def metrics(self) -> dict[str, float] | None:
-        return None if self.shards is None else self.learner.metrics()
+        return None if self.replay is None else self.learner.metrics()
 
     def state(self) -> dict[str, Array] | None:
-        """Everything that the learner is, to be saved."""
-        if self.shards is None:
+        """Everything that learning changes, for a checkpoint."""
+        if self.replay is None:
             return None
         return {f"learner.{name}": tensor.cpu().numpy().copy() for name, tensor in self.learner.state().items()}
+
+
+def as_tensor(array: Array) -> Tensor:
+    """A tensor on the read-only memory of an array from the object store."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def to_replay_batch(part: ShardBatch, device: torch.device) -> ReplayBatch:
+    return ReplayBatch(*(as_tensor(column).to(device) for column in part.batch))
