@@ -1,0 +1,168 @@
+"""Accounting of the Ray engine: the ratio of states to updates holds in any order of events, and counts only grow."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("ray")
+
+from rbi.online.config import Schedule  # noqa: E402
+from rbi.online.ray.config import ClusterConfig  # noqa: E402
+from rbi.online.ray.supervisor import Accounting  # noqa: E402
+from tests.online.test_engine import small_config  # noqa: E402
+
+ENVS, STEPS, WORKERS = 4, 8, 3
+BLOCK = ENVS * STEPS
+AHEAD = 2 * WORKERS * BLOCK
+EVENTS = ("request_block", "store_block", "lose_block", "request_updates", "finish_updates", "empty_replay", "kill_learner")
+
+
+class Simulation:
+    """Workers and a learner whose answers arrive in any order; they do whatever the accounting allows."""
+
+    def __init__(self, ratio, publish_interval, release_interval):
+        schedule = {"states_per_update": ratio, "publish_interval": publish_interval, "updates": 10_000}
+        config = small_config(schedule=schedule, replay={"release_interval": release_interval})
+        self.accounting, self.ratio = Accounting(config), ratio
+        self.intervals = [interval for interval in (publish_interval, release_interval) if interval]
+        self.blocks, self.requests, self.started_at = 0, [], None
+
+    def run(self, event):
+        getattr(self, event)()
+
+    def request_block(self):
+        if self.accounting.may_request(BLOCK, AHEAD):
+            self.accounting.request_states(BLOCK)
+            self.blocks += 1
+
+    def store_block(self):
+        if self.blocks:
+            self.blocks -= 1
+            self.accounting.receive_states(STEPS, ENVS)
+            if self.accounting.can_start:
+                self.accounting.learning_started = True
+                self.started_at = self.accounting.states
+
+    def lose_block(self):
+        if self.blocks:
+            self.blocks -= 1
+            self.accounting.lose_states(BLOCK)
+
+    def request_updates(self):
+        if len(self.requests) < 2 and (samples := self.accounting.samples_due()):
+            start = self.accounting.request_updates(samples)
+            end = start + samples * self.accounting.updates_per_sample
+            assert all(start // interval == (end - 1) // interval for interval in self.intervals)
+            self.requests.append(samples)
+
+    def finish_updates(self):
+        if self.requests:
+            samples = self.requests.pop(0)
+            done = self.accounting.updates + samples * self.accounting.updates_per_sample
+            self.accounting.complete_updates(samples, done)
+
+    def empty_replay(self):
+        for samples in self.requests:  # the second request expects updates that the first did not do
+            self.accounting.complete_updates(samples, self.accounting.updates)
+        self.requests = []
+
+    def kill_learner(self):
+        if self.requests:
+            for samples in self.requests:
+                self.accounting.fail_updates(samples)
+            self.requests = []
+            self.accounting.rewind(max(0, self.accounting.updates - 6))
+
+
+@st.composite
+def histories(draw):
+    """Settings and a long history of events, some much more frequent than others."""
+    settings = [draw(st.sampled_from(choice)) for choice in ([1.5, 4.0, 10.0], [2, 6], [0, 10])]
+    weights = np.array([draw(st.sampled_from([0.02, 1.0, 5.0])) for _ in EVENTS])
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    return *settings, rng.choice(EVENTS, size=600, p=weights / weights.sum()).tolist()
+
+
+@given(histories())
+def test_neither_updates_nor_states_run_ahead_of_the_ratio(history):
+    *settings, events = history
+    simulation = Simulation(*settings)
+    accounting = simulation.accounting
+    for event in events:
+        simulation.run(event)
+        started = accounting.learning_started
+        earned = (accounting.states - simulation.started_at) / simulation.ratio if started else 0
+        assert accounting.updates + accounting.requested_updates <= earned + 1e-6
+        total = accounting.updates_due + accounting.updates + accounting.requested_updates
+        assert total == pytest.approx(earned)
+        assert accounting.in_flight == simulation.blocks * BLOCK
+        not_learned = (earned - accounting.updates) * simulation.ratio + accounting.in_flight
+        assert not_learned <= AHEAD + 2 * simulation.ratio + BLOCK + accounting.schedule.learning_starts
+
+
+@given(histories())
+def test_counts_only_grow_and_there_is_always_something_to_request(history):
+    *settings, events = history
+    simulation = Simulation(*settings)
+    accounting = simulation.accounting
+
+    def counts():
+        faults = accounting.faults
+        totals = (accounting.updates, accounting.states, accounting.total_updates)
+        return (*totals, faults.steps_in_flight, faults.updates)
+
+    for event in events:
+        before = counts()
+        simulation.run(event)
+        assert all(b <= a for b, a in zip(before, counts(), strict=True))
+        idle = not simulation.blocks and not simulation.requests
+        assert not idle or accounting.may_request(BLOCK, AHEAD) or accounting.samples_due()
+
+
+def test_restored_accounting_equals_the_saved_one_except_for_requests():
+    simulation = Simulation(4.0, 2, 0)
+    for event in (
+        "request_block", "request_block", "lose_block", "request_block", "store_block", "store_block",
+        "request_block", "store_block", "request_updates", "finish_updates",
+    ):  # fmt: skip
+        simulation.run(event)
+    copy = Accounting(small_config(schedule={"states_per_update": 4.0}))
+    copy.restore(simulation.accounting.state())
+    assert copy.state() == simulation.accounting.state()
+    assert copy.faults.steps_in_flight == BLOCK
+
+
+@pytest.mark.parametrize(
+    ("config", "num_envs", "cpus", "workers"),
+    [
+        ({}, 16, 4, 2),  # three fit next to the learner, but do not divide sixteen environments
+        ({}, 16, 1, 1),
+        ({"worker_cpus": 0.5}, 16, 3, 4),
+        ({"learner_cpus": 0}, 16, 64, 8),  # one environment per group at least
+        ({"workers": 4}, 16, 1, 4),
+        ({"lockstep": True}, 16, 64, 1),
+        ({"shards": 2}, 16, 1, 2),
+    ],
+)
+def test_as_many_workers_as_fit_share_the_environments(config, num_envs, cpus, workers):
+    assert ClusterConfig(**config).num_workers(Schedule(num_envs=num_envs), cpus) == workers
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"workers": -1}, "workers = -1"),
+        ({"worker_cpus": float("nan")}, "worker_cpus = nan"),
+        ({"lockstep": True, "workers": 2}, "one worker and one shard"),
+        ({"workers": 1, "shards": 2}, "shards = 2"),
+    ],
+)
+def test_impossible_layouts_are_refused(config, message):
+    with pytest.raises(ValueError, match=message):
+        ClusterConfig(**config)
+
+
+def test_environments_that_do_not_divide_among_the_workers_are_refused():
+    with pytest.raises(ValueError, match="does not divide"):
+        ClusterConfig(workers=3).num_workers(Schedule(num_envs=16), 8)

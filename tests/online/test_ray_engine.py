@@ -1,0 +1,405 @@
+"""The Ray engine on a real cluster of several nodes on this machine, and what it does when processes are killed."""
+
+import contextlib
+import ipaddress
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+# a cluster that binds to loopback, requires a token and notices dead nodes soon; Ray reads these when it is imported
+os.environ |= {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": uuid.uuid4().hex,
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_failure_threshold": "3",
+}
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.ray
+
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from rbi import checkpoint, cli, runs  # noqa: E402
+from rbi.observations import ObservationSpec  # noqa: E402
+from rbi.online import train  # noqa: E402
+from rbi.online.ray.config import ClusterConfig  # noqa: E402
+from rbi.online.ray.driver import MAX_QUEUED_CALLS, RayEngine  # noqa: E402
+from rbi.online.ray.workers import ExperienceBlock, ShardedReplay  # noqa: E402
+from tests.online.test_engine import make_engine, run_to_end, small_config  # noqa: E402
+
+ROOT = Path(__file__).parent.parent.parent
+CARTPOLE = ObservationSpec((4,), 1, 2)
+OBJECT_STORE_BYTES = 80_000_000
+TINY = [
+    "train", "--engine", "ray", "--env", "CartPole-v1", "--schedule.num-envs", "8", "--schedule.learning-starts", "64",
+    "--schedule.hidden-size", "16", "--schedule.publish-interval", "2", "--schedule.states-per-update", "4",
+    "--learner.batch-size", "16", "--learner.updates-per-sample", "2", "--learner.target-update-interval", "8",
+    "--replay.capacity", "2000", "--report-interval", "10", "--eval-episodes", "2",
+    "--cluster.block-steps", "4", "--cluster.workers", "1", "--cluster.evaluation-episodes", "0",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head node with room for the learner, and a node with room for one worker."""
+    started = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 1, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES},
+    )
+    try:
+        started.add_node(num_cpus=1, object_store_memory=OBJECT_STORE_BYTES)
+        ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
+        yield started
+    finally:
+        ray.shutdown()
+        started.shutdown()
+
+
+@pytest.fixture
+def engines(cluster):  # noqa: ARG001 (they run on the cluster that this process is connected to)
+    """Makes engines that are closed after the test."""
+    made = []
+
+    def make(config, seed=0, **layout):
+        layout = {"workers": 1, "block_steps": 4, "evaluation_episodes": 0} | layout
+        made.append(RayEngine(config, seed, ClusterConfig(**layout), CARTPOLE))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+class Running:
+    """A run that continues until a condition holds; its counts must never decrease."""
+
+    def __init__(self, engine):
+        self.engine, self.steps = engine, engine.run()
+        self.counts = (0, 0, 0, 0)
+
+    def until(self, condition):
+        deadline = time.monotonic() + 120
+        while not condition():
+            assert time.monotonic() < deadline, "the run hangs"
+            next(self.steps)
+            before, self.counts = self.counts, self.now()
+            assert all(b <= n for b, n in zip(before, self.counts, strict=True))
+
+    def more(self, updates):
+        goal = self.engine.updates + updates
+        self.until(lambda: self.engine.updates >= goal)
+
+    def now(self):
+        engine = self.engine
+        return engine.updates, engine.states, engine.supervisor.version, engine.recent_scores.episodes
+
+
+def endless(**changes):
+    return small_config(schedule={"updates": 10**6} | changes.pop("schedule", {}), **changes)
+
+
+@pytest.mark.parametrize(
+    ("algo", "held_back", "random"),
+    [("rbi", {}, 0), ("apex", {"store_at_episode_end": True, "release_interval": 10}, 20)],
+)
+def test_lockstep_reproduces_the_local_engines_weights_to_the_last_bit(algo, held_back, random, engines):
+    config = small_config(algo, schedule={"random_policy_updates": random}, replay={"priority_exponent": 0.6} | held_back)
+    local = run_to_end(make_engine(config, seed=3))
+    other = engines(config, 3, lockstep=True)
+    run_to_end(other)
+    assert torch.equal(torch.from_numpy(other.supervisor.ask_learner("policy")[1].copy()), local.learner.vector)
+    assert (other.updates, other.states) == (local.updates, local.states)
+    ours, theirs = other.metrics(), local.metrics()
+    del theirs["priority_mean"]  # the driver knows it as of the last block
+    assert {name: ours[name] for name in theirs} == pytest.approx(theirs, rel=0.01)
+    assert torch.equal(other.supervisor.replay_state()["shard0.priority"], local.replay.state()["priority"])
+
+
+def test_lockstep_waits_for_a_slow_learner(engines):
+    config = small_config("rbi", replay={"priority_exponent": 0.6})
+    local = run_to_end(make_engine(config, seed=3))
+    other = engines(config, 3, lockstep=True)
+    supervisor = other.start()
+    while not supervisor.learner.pid:
+        supervisor.poll()
+    os.kill(supervisor.learner.pid, signal.SIGSTOP)
+    supervisor.restore_learner()
+    run = Running(other)
+    run.until(lambda: supervisor.workers[0].alive and supervisor.shards[0].alive)
+    for _ in range(2):
+        next(run.steps)
+    assert (other.states, other.accounting.in_flight, supervisor.learner.alive) == (0, 0, False)
+    os.kill(supervisor.learner.pid, signal.SIGCONT)
+    for _ in run.steps:
+        pass
+    assert torch.equal(torch.from_numpy(supervisor.ask_learner("policy")[1].copy()), local.learner.vector)
+
+
+def test_a_killed_worker_is_restarted_and_costs_the_steps_in_flight(engines):
+    engine = engines(endless())
+    run = Running(engine)
+    run.more(20)
+    (worker,) = engine.supervisor.workers
+    os.kill(worker.pid, signal.SIGKILL)
+    died_at = worker.step
+    run.until(lambda: engine.accounting.faults.workers == 1 and worker.alive)
+    run.more(20)
+    faults = engine.summary()["faults"]
+    assert (faults["workers"], faults["shards"], faults["learners"], faults["updates"]) == (1, 0, 0, 0)
+    assert 0 < faults["steps_in_flight"] <= MAX_QUEUED_CALLS * 8 * 4
+    assert worker.step > died_at
+    assert engine.states == 4 * worker.step - faults["steps_in_flight"] - engine.accounting.in_flight
+
+
+def test_a_joining_node_adds_a_worker_and_a_killed_node_leaves_the_others_running(cluster, engines):
+    engine = engines(endless(), workers=2, shards=2, prefetch=1)
+    run = Running(engine)
+    run.more(20)
+    assert [worker.alive for worker in engine.supervisor.workers] == [True, False]
+    node = cluster.add_node(num_cpus=1, object_store_memory=OBJECT_STORE_BYTES)
+    run.until(lambda: all(worker.alive and worker.step > 0 for worker in engine.supervisor.workers))
+    run.more(20)
+    assert all(shard.mass > 0 for shard in engine.supervisor.shards)
+    lost = next(worker for worker in engine.supervisor.workers if worker.node == node.node_id)
+    for actor in engine.supervisor.actors:
+        if actor.node == node.node_id:
+            os.kill(actor.pid, signal.SIGKILL)
+    cluster.remove_node(node, allow_graceful=False)
+    run.until(lambda: engine.accounting.faults.workers == 1)
+    run.more(20)
+    assert not lost.alive
+    assert engine.summary()["faults"]["workers"] == 1
+    assert engine.summary()["faults"]["learners"] == 0
+    assert engine.summary()["cluster"]["max_workers"] == 2
+
+
+def test_a_killed_shard_loses_its_states_and_is_filled_again(engines):
+    engine = engines(endless())
+    run = Running(engine)
+    run.more(20)
+    (shard,) = engine.supervisor.shards
+    os.kill(shard.pid, signal.SIGKILL)
+    run.until(lambda: engine.accounting.faults.shards == 1)
+    run.until(lambda: engine.learning_started)
+    run.more(20)
+    faults = engine.summary()["faults"]
+    assert faults["replay_states"] >= 64
+    assert (faults["workers"], faults["learners"], faults["updates"]) == (0, 0, 0)
+    assert 64 <= shard.states <= engine.states - faults["replay_states"]
+
+
+def test_a_killed_learner_continues_from_the_checkpoint_and_repeats_the_lost_updates(engines):
+    engine = engines(endless())
+    run = Running(engine)
+    run.more(20)
+    vector = engine.checkpoint(with_replay=False).tensors["tensors"]["learner.vector"]
+    saved = engine.updates
+    run.more(10)
+    learner = engine.supervisor.learner
+    os.kill(learner.pid, signal.SIGKILL)
+    run.until(lambda: engine.accounting.faults.learners == 1 and learner.alive)
+    assert torch.equal(torch.from_numpy(ray.get(engine.supervisor.published).copy()), vector)
+    repeated = engine.updates - saved
+    assert engine.summary()["faults"]["updates"] == repeated >= 10
+    assert engine.accounting.total_updates == 10**6 + repeated
+    run.more(20)
+    tensors = engine.checkpoint(with_replay=False).tensors["tensors"]
+    assert tensors["learner.adam_count"] == engine.updates - repeated
+
+
+def test_a_run_whose_driver_was_killed_resumes_from_the_checkpoint(cluster, tmp_path):
+    out = tmp_path / "run"
+    there = [*TINY, "--address", cluster.address, "--checkpoint-minutes", "0.005", "--out", str(out)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    driver = subprocess.Popen([sys.executable, "-m", "rbi", *there, "--schedule.updates", "100000"], env=environment)
+    try:
+        while checkpoint.newest(out) is None or len(runs.read(out).metrics) < 8:
+            assert driver.poll() is None
+            time.sleep(0.05)
+    finally:
+        driver.kill()
+        driver.wait()
+    saved = int(checkpoint.newest(out).name)
+    known = runs.read(out).metrics[-1]["updates"]
+    more = -(-(known + 40) // 2) * 2
+    assert cli.main([*there, "--schedule.updates", str(more), "--resume"]) == 0
+    run = runs.read(out)
+    assert run.result["last"]["updates"] == more
+    assert run.result["resumed"] == {"times": 1, "repeated_updates": max(0, known - saved)}
+    for name in ("updates", "states", "episodes"):
+        counts = [line[name] for line in run.metrics]
+        assert counts == sorted(counts)
+    assert run.result["evaluation"]["episodes"] == 2
+
+
+def test_states_of_all_shards_are_sampled_by_priority_with_common_importance_weights(engines):
+    config = small_config(
+        schedule={"num_envs": 4}, replay={"priority_exponent": 1.0, "importance_exponent": 0.4, "capacity": 400}
+    )
+    engine = engines(config, workers=2, shards=2)
+    handles = [shard.handle for shard in engine.start().shards]
+    errors = [np.array([[1.0], [3.0]]), np.array([[8.0], [2.0]])]
+    for worker, error in enumerate(errors):
+        block = marked_block(46, error, first_mark=worker * 100)
+        ray.get(handles[worker].add.remote(worker, 0, True, block))
+    statuses = ray.get([handle.status.remote() for handle in handles])
+    replay = ShardedReplay(handles, 0, 0.4, torch.device("cpu"))
+    replay.mass = [status.mass for status in statuses]
+    batch = replay.sample(60_000, torch.Generator().manual_seed(0))
+    marks = batch.frames[:, 0, 0].long()
+    priority = torch.tensor([errors[m // 100][m % 2, 0] for m in marks.tolist()])
+    found = {p: float((priority == p).float().mean()) for p in (1.0, 3.0, 8.0, 2.0)}
+    assert found == pytest.approx({1.0: 1 / 14, 3.0: 3 / 14, 8.0: 8 / 14, 2.0: 2 / 14}, abs=0.01)
+    relative = batch.weight * priority**0.4
+    assert torch.allclose(relative, relative[0].expand_as(relative), rtol=0.02)
+    first, second = (marks[part] < 100 for part in (slice(30_000), slice(30_000, None)))
+    assert abs(float(first.float().mean() - second.float().mean())) < 0.02  # any part of the batch is a fair sample
+    of_one = marks == int(marks[0])
+    replay.update_priorities(batch.row, batch.lane, torch.where(of_one, 0.5, priority))
+    after = ray.get([handle.state.remote() for handle in handles])
+    changed = [int((abs(state["priority"] - 0.5) < 1e-3).sum()) for state in after]
+    assert changed[int(marks[0]) // 100] == 2  # both groups have it
+    assert sum(changed) == 2
+
+
+def marked_block(steps, errors, first_mark):
+    """A block of one environment per group with numbered observations; odd and even steps have their own TD errors."""
+    cells = (steps, 1)
+    mark = first_mark + np.arange(steps) // 2  # groups alternate
+    frame = np.zeros((*cells, 4), np.float32)
+    frame[:, 0, 0] = mark
+    n_step = 3
+    error = errors[(mark - n_step) % 2]  # of the state three steps before
+    first = np.zeros(cells, bool)
+    first[:2] = True
+    return ExperienceBlock(
+        frame, first, np.zeros(cells, np.float32), np.zeros(cells, np.uint8), np.zeros(cells, np.int16),
+        np.full((*cells, 2), 0.5, np.float32), error.astype(np.float32),
+    )  # fmt: skip
+
+
+def test_a_study_on_the_cluster_equals_one_on_local_processes(cluster, tmp_path):
+    study = ["spi", "--worlds", "random(0.9)", "--sizes", "10", "--repetitions", "4", "--algorithms", "baseline"]
+    there = ["--engine", "ray", "--address", cluster.address]
+    assert cli.main([*study, "--workers", "1", "--out", str(tmp_path / "here")]) == 0
+    assert cli.main([*study, *there, "--out", str(tmp_path / "there")]) == 0
+    here, there = (runs.read(tmp_path / name) for name in ("here", "there"))
+    assert here.result == there.result
+
+
+def test_a_client_with_a_wrong_token_is_refused(cluster, tmp_path):
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "RAY_AUTH_TOKEN": uuid.uuid4().hex,
+        "RAY_NUM_REDIS_GET_RETRIES": "2",
+    }
+    asked = [sys.executable, "-m", "rbi", *TINY, "--address", cluster.address, "--out", str(tmp_path / "run")]
+    done = subprocess.run(asked, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == cli.USAGE_ERROR
+    assert "rbi: --address" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sweep_starts_a_cluster_that_listens_on_loopback_only(tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    options = ["--schedule.updates", "20", "--seeds", "2", "--cluster.learner-cpus", "0.5", "--out", str(tmp_path / "s")]
+    with (tmp_path / "log").open("w") as log:
+        run = subprocess.Popen([sys.executable, "-m", "rbi", *TINY, *options], env=environment, stdout=log, stderr=log)
+    try:
+        addresses, started = set(), set()
+        while run.poll() is None:
+            addresses |= listening(run.pid)
+            started |= family(run.pid)
+            time.sleep(0.2)
+    finally:
+        run.kill()
+        run.wait()
+    assert run.returncode == 0, (tmp_path / "log").read_text()
+    assert addresses
+    assert all(address == "127.0.0.1" for address in addresses)
+    assert [row["seed"] for row in runs.read(tmp_path / "s").result["rows"]] == [0, 1]
+    deadline = time.monotonic() + 60
+    while any(alive(process) for process in started):
+        assert time.monotonic() < deadline, "processes were left behind"
+        time.sleep(0.1)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def family(pid):
+    """A process and all of its descendants."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found, more = set(), {pid} & parents.keys()
+    while more:
+        found |= more
+        more = {child for child, parent in parents.items() if parent in found} - found
+    return found
+
+
+def listening(pid):
+    """The addresses on which a process and its descendants listen."""
+    sockets = {}
+    for name, size in (("tcp", 8), ("tcp6", 32)):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A":
+                raw = bytes.fromhex(words[1].split(":")[0])
+                assert len(raw) * 2 == size
+                parts = [raw[at : at + 4][::-1] for at in range(0, len(raw), 4)]
+                address = ipaddress.ip_address(b"".join(parts))
+                sockets[words[9]] = str(getattr(address, "ipv4_mapped", None) or address)
+    found = set()
+    for one in family(pid):
+        with contextlib.suppress(OSError):
+            for file in Path(f"/proc/{one}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    held = re.fullmatch(r"socket:\[(\d+)\]", str(file.readlink()))
+                    found |= {sockets[held[1]]} if held and held[1] in sockets else set()
+    return found
+
+
+def test_a_missing_ray_names_the_extra(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert cli.main([*TINY, "--out", str(tmp_path / "run")]) == cli.USAGE_ERROR
+    assert "pip install 'rbi[ray]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unreachable_address_is_refused_at_once(capsys, tmp_path):
+    with socket.socket() as taken:  # bound, so that no other process has the port, and not listening
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert cli.main([*TINY, "--address", address, "--out", str(tmp_path / "run")]) == cli.USAGE_ERROR
+    assert f"--address {address}" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sweep_job_on_a_node_without_the_shared_folder_returns_its_run_folder(tmp_path):
+    config = small_config(schedule={"updates": 20})
+    job = train.SweepJob(config, 0, tmp_path / "runs" / "one")
+    packed = train.run_remote_job(job, train.RunOptions(eval_episodes=1), tmp_path / "no marker")
+    assert not job.path.exists()
+    train.unpack_run(packed, job.path)
+    run = runs.read(job.path)
+    assert run.result is not None
+    assert run.metrics
