@@ -1,6 +1,6 @@
-"""How the Ray engine scales on this machine, what the wiring costs, and on paper where 100 and 1,000 workers end.
+"""Scaling of the Ray engine on this machine, its overhead, and a projection to 100 and 1,000 workers.
 
-python -m benchmarks.ray_scaling                       1, 2, 4 and 8 workers beside the local engine (four minutes)
+python -m benchmarks.ray_scaling                       1, 2, 4 and 8 workers and the local engine (four minutes)
 python -m benchmarks.ray_scaling --seconds 3 --workers 2
 """
 
@@ -19,133 +19,133 @@ from rbi import runs
 from rbi.envs import make
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
-from rbi.online.config import GROUPS, TrainConfig
+from rbi.online.config import GROUPS, plan
 from rbi.online.engine import LocalEngine
 from rbi.online.ray.config import ClusterConfig
-from rbi.online.ray.driver import joined
-from rbi.online.ray.workers import Block, Shard
-from rbi.optim import flat_size
+from rbi.online.ray.cluster import connect
+from rbi.online.ray.workers import ExperienceBlock, ReplayShard
+from rbi.optim import size
 
 RESULTS = Path(__file__).parent / "results"
 LIGHT = "CartPole-v1"
-PLAYERS = 64
-NETWORK = 1.25e9  # bytes a second of a machine's 10 Gb/s
+NUM_ENVS = 64
+NETWORK = 1.25e9  # bytes/s of 10 Gb/s
 ATARI = ObservationSpec((84, 84), 4, 18)
-ON_PAPER = (1, 10, 100, 1000)
-WORKERS_A_NODE = 16
-TICK = os.sysconf("SC_CLK_TCK")
+PROJECTED_WORKERS = (1, 10, 100, 1000)
+WORKERS_PER_NODE = 16
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def light_plan():
-    """A light environment: the small preset with more players, no end and a large replay."""
-    whole = TrainConfig.preset(LIGHT, "rbi", "small")
+def light_config():
+    """The small preset with more environments, no end and a large replay."""
+    config = plan("small", LIGHT, "rbi")
     schedule = replace(
-        whole.schedule, num_envs=PLAYERS, updates=10**9, learning_starts=2000, publish_interval=40, refresh_interval=8
+        config.schedule, num_envs=NUM_ENVS, updates=10**9, learning_starts=2000, publish_interval=40, refresh_interval=8
     )
-    return replace(whole, schedule=schedule, replay=replace(whole.replay, capacity=200_000))
+    return replace(config, schedule=schedule, replay=replace(config.replay, capacity=200_000))
 
 
-def processor_seconds(process):
-    """What a process has used of the processors."""
-    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / TICK
+def cpu_seconds(pid):
+    """CPU time of a process."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / CLOCK_TICKS
 
 
-def counts(engine, posts):
-    used = {name: sum(processor_seconds(p) for p in processes) for name, processes in posts.items()}
+def counts(engine, processes):
+    used = {name: sum(cpu_seconds(pid) for pid in pids) for name, pids in processes.items()}
     moved, waited = {}, 0.0
     if not isinstance(engine, LocalEngine):
-        moved = {"blocks": engine.block_bytes, "batches": engine.batch_bytes, "weights": engine.company.weight_bytes}
-        waited = engine.waited
+        moved = {"blocks": engine.block_bytes, "batches": engine.batch_bytes, "weights": engine.supervisor.weight_bytes}
+        waited = engine.waited_seconds
     return time.perf_counter(), engine.states, engine.updates, moved, used, waited
 
 
-def rates(engine, ticks, posts, seconds):
-    """Steps, updates and bytes a second, and processor seconds of each role for a thousand steps."""
-    before = counts(engine, posts)
+def rates(engine, steps_of, processes, seconds):
+    """Steps, updates and bytes per second, and CPU milliseconds of each process per thousand steps."""
+    before = counts(engine, processes)
     while time.perf_counter() - before[0] < seconds:
-        next(ticks)
-    after = counts(engine, posts)
+        next(steps_of)
+    after = counts(engine, processes)
     took, steps = after[0] - before[0], after[1] - before[1]
     return {
         "steps_per_second": steps / took,
         "updates_per_second": (after[2] - before[2]) / took,
         "bytes_per_second": {name: (after[3][name] - before[3][name]) / took for name in after[3]},
-        "processor_ms_per_1000_steps": {n: 1e6 * (after[4][n] - before[4][n]) / max(1, steps) for n in after[4]},
+        "cpu_ms_per_1000_steps": {n: 1e6 * (after[4][n] - before[4][n]) / max(1, steps) for n in after[4]},
         "learner_waited": (after[5] - before[5]) / took,
     }
 
 
-def of_local(whole, seconds, threads):
+def of_local(config, seconds, threads):
     torch.set_num_threads(threads)
-    worlds = [make(whole.env, whole.schedule.num_envs // GROUPS) for _ in range(GROUPS)]
-    engine = LocalEngine(whole, 0, torch.device("cpu"), worlds)
-    ticks = engine.run()
+    envs = [make(config.env, config.schedule.num_envs // GROUPS) for _ in range(GROUPS)]
+    engine = LocalEngine(config, 0, torch.device("cpu"), envs)
+    run = engine.run()
     while not engine.updates:
-        next(ticks)
-    rates(engine, ticks, {}, seconds / 4)
-    return {"threads": threads} | rates(engine, ticks, {"all": [os.getpid()]}, seconds)
+        next(run)
+    rates(engine, run, {}, seconds / 4)
+    return {"threads": threads} | rates(engine, run, {"all": [os.getpid()]}, seconds)
 
 
-def of_ray(whole, workers, seconds):
+def of_ray(config, workers, seconds):
     from rbi.online.ray.driver import RayEngine
 
     cores = os.cpu_count() or 1
     config = ClusterConfig(
-        workers=workers, evaluate_episodes=0, actor_cpus=0.5 * cores / workers, learner_cpus=0.5 * cores
+        workers=workers, evaluation_episodes=0, worker_cpus=0.5 * cores / workers, learner_cpus=0.5 * cores
     )
-    world = make(whole.env, 1)
-    engine = RayEngine(whole, 0, config, ObservationSpec(world.obs_shape, world.frame_stack, world.num_actions))
-    ticks = engine.run()
-    while not (engine.updates and all(slot.live for slot in engine.company.slots)):
-        next(ticks)
-    posts = {
+    env = make(config.env, 1)
+    engine = RayEngine(config, 0, config, ObservationSpec(env.obs_shape, env.frame_stack, env.num_actions))
+    run = engine.run()
+    while not (engine.updates and all(worker.alive for worker in engine.supervisor.workers)):
+        next(run)
+    processes = {
         "driver": [os.getpid()],
-        "learner": [engine.company.learner.process],
-        "shard": [store.process for store in engine.company.stores],
-        "workers": [slot.process for slot in engine.company.slots],
+        "learner": [engine.supervisor.learner.pid],
+        "replay shard": [shard.pid for shard in engine.supervisor.shards],
+        "rollout workers": [worker.pid for worker in engine.supervisor.workers],
     }
-    rates(engine, ticks, posts, seconds / 4)
-    found = {"workers": workers, "blocks_of_states": config.block_steps * GROUPS * PLAYERS // GROUPS // workers}
-    found |= rates(engine, ticks, posts, seconds)
+    rates(engine, run, processes, seconds / 4)
+    found = {"workers": workers, "blocks_of_states": config.block_steps * GROUPS * NUM_ENVS // GROUPS // workers}
+    found |= rates(engine, run, processes, seconds)
     engine.close()
     return found
 
 
-def block_of(obs_spec, ticks, each, draw):
-    """A block as full as one of a game."""
-    cells = (ticks, each)
-    kind = np.uint8 if obs_spec.is_image else np.float32
-    return Block(
-        draw.integers(0, 255, (*cells, *obs_spec.shape)).astype(kind), np.zeros(cells, bool), np.zeros(cells, np.float32),
-        np.zeros(cells, np.uint8), np.zeros(cells, np.int16), np.full((*cells, obs_spec.num_actions), 1 / 18, np.float32),
-        draw.random(cells).astype(np.float32),
+def random_block(obs_spec, steps, envs, rng):
+    """A block of random experience."""
+    cells = (steps, envs)
+    dtype = np.uint8 if obs_spec.is_image else np.float32
+    return ExperienceBlock(
+        rng.integers(0, 255, (*cells, *obs_spec.shape)).astype(dtype), np.zeros(cells, bool),
+        np.zeros(cells, np.float32), np.zeros(cells, np.uint8), np.zeros(cells, np.int16),
+        np.full((*cells, obs_spec.num_actions), 1 / 18, np.float32), rng.random(cells).astype(np.float32),
     )  # fmt: skip
 
 
-def pieces_of_atari():
-    """What an Atari run asks of a shard, and how many bytes it moves, with the fast preset and 32 players a worker."""
-    whole = TrainConfig.preset("ALE/Breakout-v5", "rbi", "fast")
-    whole = replace(
-        whole,
-        schedule=replace(whole.schedule, num_envs=32, learning_starts=1000),
-        replay=replace(whole.replay, capacity=8000),
-        learner=replace(whole.learner, batch_size=128),
+def atari_parts():
+    """Time and bytes of a replay shard in an Atari run, with the fast preset and 32 environments per worker."""
+    config = plan("fast", "ALE/Breakout-v5", "rbi")
+    config = replace(
+        config,
+        schedule=replace(config.schedule, num_envs=32, learning_starts=1000),
+        replay=replace(config.replay, capacity=8000),
+        learner=replace(config.learner, batch_size=128),
     )
-    draw, ticks, each = np.random.default_rng(0), 32, 16
-    shard = Shard(whole, ATARI, 0, 0, 1, 1)
-    block = block_of(ATARI, ticks, each, draw)
-    for start in range(0, 320, ticks):
+    rng, steps, envs = np.random.default_rng(0), 32, 16
+    shard = ReplayShard(config, ATARI, 0, 0, 1, 1)
+    block = random_block(ATARI, steps, envs, rng)
+    for start in range(0, 320, steps):
         shard.add(0, start, False, block)
-    adding = seconds_a_call(lambda: shard.add(0, 320, False, block)) / (ticks * each)
-    batch = whole.learner.batch_size * whole.learner.updates_per_sample
-    drawing = seconds_a_call(lambda: shard.sample(batch)) / whole.learner.updates_per_sample
+    adding = seconds_a_call(lambda: shard.add(0, 320, False, block)) / (steps * envs)
+    batch = config.learner.batch_size * config.learner.updates_per_sample
+    drawing = seconds_a_call(lambda: shard.sample(batch)) / config.learner.updates_per_sample
     found = shard.sample(batch)
-    weights = flat_size(make_networks(ATARI, NetworkConfig(whole.schedule.hidden_size), 0)) * 4
+    weights = size(make_networks(ATARI, NetworkConfig(config.schedule.hidden_size), 0)) * 4
     return {
-        "states_per_block": ticks * each,
-        "block_bytes_per_state": sum(column.nbytes for column in block) / (ticks * each),
-        "batch_bytes_per_update": sum(column.nbytes for column in found.batch) / whole.learner.updates_per_sample,
+        "states_per_block": steps * envs,
+        "block_bytes_per_state": sum(column.nbytes for column in block) / (steps * envs),
+        "batch_bytes_per_update": sum(column.nbytes for column in found.batch) / config.learner.updates_per_sample,
         "weight_bytes": weights,
         "shard_seconds_per_state": adding,
         "shard_seconds_per_update": drawing,
@@ -153,111 +153,111 @@ def pieces_of_atari():
 
 
 def driver_seconds_per_block():
-    """What a block costs the driver: two calls and two answers, with nothing to do in between."""
+    """Driver time per block: two calls and two answers of processes that do nothing."""
     import ray
 
     class Echo:
-        def play(self):
+        def rollout(self):
             return np.zeros(1), 1
 
         def add(self, block):
             return len(block)
 
-    player, shard = (ray.remote(Echo).options(num_cpus=0).remote() for _ in range(2))
+    worker, shard = (ray.remote(Echo).options(num_cpus=0).remote() for _ in range(2))
     count = 300
 
     def blocks():
-        flying = [player.play.options(num_returns=2).remote() for _ in range(count)]
-        taken = []
-        for block, told in flying:
-            ray.get(told)
-            taken.append(shard.add.remote(block))
-        ray.get(taken)
+        requested = [worker.rollout.options(num_returns=2).remote() for _ in range(count)]
+        stored = []
+        for block, summary in requested:
+            ray.get(summary)
+            stored.append(shard.add.remote(block))
+        ray.get(stored)
 
     blocks()
-    before = processor_seconds(os.getpid())
+    before = cpu_seconds(os.getpid())
     took = seconds_a_call(blocks, budget=2.0)
-    used = processor_seconds(os.getpid()) - before
-    return {"seconds_per_block": took / count, "driver_processor_seconds_total": used}
+    used = cpu_seconds(os.getpid()) - before
+    return {"seconds_per_block": took / count, "driver_cpu_seconds_total": used}
 
 
-def on_paper(atari, driver, worker_steps, learner, ratio, publish):
-    """How much of each resource N workers use at so many states an update; the first to pass 1 breaks first."""
+def project(atari, driver, worker_steps, learner, ratio, publish):
+    """The share of each resource that N workers use; the largest is exhausted first."""
     table = []
-    for workers in ON_PAPER:
+    for workers in PROJECTED_WORKERS:
         steps = workers * worker_steps
         updates, blocks = steps / ratio, steps / atari["states_per_block"]
-        nodes = max(1, workers / WORKERS_A_NODE)
-        fetched = min(updates / publish, blocks / nodes)  # versions that a node takes each second
+        nodes = max(1, workers / WORKERS_PER_NODE)
+        fetched = min(updates / publish, blocks / nodes)  # versions per second and node
         adding, drawing = (atari[f"shard_seconds_per_{name}"] for name in ("state", "update"))
         uses = {
-            "one shard's processor": steps * adding + updates * drawing,
-            "driver's processor": blocks * driver,
-            "network: blocks to one shard": steps * atari["block_bytes_per_state"] / NETWORK,
-            "network: batches from shards elsewhere": updates * atari["batch_bytes_per_update"] / NETWORK,
-            "network: weights to the nodes": fetched * atari["weight_bytes"] * nodes / NETWORK,
+            "CPU of one replay shard": steps * adding + updates * drawing,
+            "CPU of the driver": blocks * driver,
+            "network: experience to one shard": steps * atari["block_bytes_per_state"] / NETWORK,
+            "network: batches from remote shards": updates * atari["batch_bytes_per_update"] / NETWORK,
+            "network: weights to nodes": fetched * atari["weight_bytes"] * nodes / NETWORK,
             "learner": updates / learner,
         }
         table.append({"workers": workers, "steps_per_second": steps, "updates_per_second": updates, "uses": uses})
-    limits = {name: worker_steps / use for name, use in table[0]["uses"].items()}  # steps/s at which each is full
+    limits = {name: worker_steps / use for name, use in table[0]["uses"].items()}  # steps/s at which each is exhausted
     return {"states_per_update": ratio, "publish_interval": publish, "rows": table, "full_at_steps_per_second": limits}
 
 
 def learner_speed():
-    """Updates a second of the local engine's learner alone on a GPU, as benchmarks.engine has measured it."""
-    rows = json.loads((RESULTS / "engine-cuda.json").read_text())["rows"]
+    """Updates/s of the local engine's learner alone on a GPU, as measured by benchmarks.engine."""
+    rows = json.loads((RESULTS / "engine-cuda-512.json").read_text())["rows"]
     return max(row["learner_alone_updates_per_second"] for row in rows)
 
 
-def shown(found):
-    local = found["local"]["steps_per_second"]
-    for row in (found["local"], *found["ray"]):
+def show(result):
+    local = result["local"]["steps_per_second"]
+    for row in (result["local"], *result["ray"]):
         steps, moved = row["steps_per_second"], sum(row["bytes_per_second"].values()) / 1e6
-        spent = ", ".join(f"{name} {ms:.0f}" for name, ms in row["processor_ms_per_1000_steps"].items())
-        told = f"{steps:,.0f} steps/s ({steps / local:.2f} of local), {row['updates_per_second']:,.0f} updates/s"
+        spent = ", ".join(f"{name} {ms:.0f}" for name, ms in row["cpu_ms_per_1000_steps"].items())
+        speed = f"{steps:,.0f} steps/s ({steps / local:.2f} of local), {row['updates_per_second']:,.0f} updates/s"
         name = f"{row['workers']} workers" if "workers" in row else "local engine"
-        print(f"{name}: {told}, {moved:,.1f} MB/s; processor ms for 1,000 steps: {spent}")
-    for case in found["on_paper"]:
+        print(f"{name}: {speed}, {moved:,.1f} MB/s; CPU ms per 1,000 steps: {spent}")
+    for case in result["on_paper"]:
         print(
-            f"on paper, {case['states_per_update']} states an update, weights every {case['publish_interval']} updates"
+            f"projection, {case['states_per_update']} states per update, published every {case['publish_interval']} updates"
         )
         for row in case["rows"]:
-            told = ", ".join(f"{name} {use:.2f}" for name, use in sorted(row["uses"].items(), key=lambda u: -u[1]))
-            print(f"  {row['workers']:,} workers: {told}")
+            shares = ", ".join(f"{name} {use:.2f}" for name, use in sorted(row["uses"].items(), key=lambda u: -u[1]))
+            print(f"  {row['workers']:,} workers: {shares}")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--worker-steps", type=float, default=1000.0, help="steps/s of one Atari worker, on paper")
+    parser.add_argument("--worker-steps", type=float, default=1000.0, help="steps/s of one Atari worker in the projection")
     parser.add_argument("--out", type=Path, default=RESULTS / "ray-scaling.json")
-    asked = parser.parse_args()
-    whole = light_plan()
-    tried = [of_local(whole, asked.seconds, threads) for threads in sorted({1, os.cpu_count() or 1}, reverse=True)]
-    local = max(tried, key=lambda found: found["steps_per_second"])  # as fast as it goes here
-    with joined(""):
-        rows = [of_ray(whole, workers, asked.seconds) for workers in asked.workers]
+    args = parser.parse_args()
+    config = light_config()
+    tried = [of_local(config, args.seconds, threads) for threads in sorted({1, os.cpu_count() or 1}, reverse=True)]
+    local = max(tried, key=lambda found: found["steps_per_second"])  # the fastest number of threads
+    with connect(""):
+        rows = [of_ray(config, workers, args.seconds) for workers in args.workers]
         driver = driver_seconds_per_block()
-    atari = pieces_of_atari()
+    atari = atari_parts()
     found = {
-        "command": f"python -m benchmarks.ray_scaling --seconds {asked.seconds:g}",
+        "command": f"python -m benchmarks.ray_scaling --seconds {args.seconds:g}",
         "machine": machine(),
         "env": LIGHT,
-        "players": PLAYERS,
-        "states_per_update": whole.schedule.states_per_update,
-        "batch": whole.learner.batch_size,
+        "num_envs": NUM_ENVS,
+        "states_per_update": config.schedule.states_per_update,
+        "batch": config.learner.batch_size,
         "local": local,
         "ray": rows,
         "driver": driver,
         "atari": atari,
         "on_paper": [
-            on_paper(atari, driver["seconds_per_block"], asked.worker_steps, learner_speed(), ratio, publish)
+            project(atari, driver["seconds_per_block"], args.worker_steps, learner_speed(), ratio, publish)
             for ratio, publish in ((16, 10), (16, 100), (256, 100))
         ],
     }
-    shown(found)
-    asked.out.write_text(runs.to_json(found, indent=1) + "\n")
+    show(found)
+    args.out.write_text(runs.to_json(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
