@@ -21,8 +21,8 @@ from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, plan
 from rbi.online.engine import LocalEngine
-from rbi.online.ray.config import ClusterConfig
 from rbi.online.ray.cluster import connect
+from rbi.online.ray.config import ClusterConfig
 from rbi.online.ray.workers import ExperienceBlock, ReplayShard
 from rbi.optim import size
 
@@ -219,7 +219,7 @@ def show(result):
         print(f"{name}: {speed}, {moved:,.1f} MB/s; CPU ms per 1,000 steps: {spent}")
     for case in result["on_paper"]:
         print(
-            f"projection, {case['states_per_update']} states per update, published every {case['publish_interval']} updates"
+            f"projection, {case['states_per_update']} states per update, publish interval {case['publish_interval']}"
         )
         for row in case["rows"]:
             shares = ", ".join(f"{name} {use:.2f}" for name, use in sorted(row["uses"].items(), key=lambda u: -u[1]))
@@ -230,7 +230,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--worker-steps", type=float, default=1000.0, help="steps/s of one Atari worker in the projection")
+    parser.add_argument(
+        "--worker-steps", type=float, default=1000.0, help="steps/s of one Atari worker in the projection"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS / "ray-scaling.json")
     args = parser.parse_args()
     config = light_config()

@@ -7,15 +7,23 @@ from hypothesis import strategies as st
 
 pytest.importorskip("ray")
 
-from rbi.online.config import Schedule  # noqa: E402
-from rbi.online.ray.config import ClusterConfig  # noqa: E402
-from rbi.online.ray.supervisor import Accounting  # noqa: E402
-from tests.online.test_engine import small_config  # noqa: E402
+from rbi.online.config import Schedule
+from rbi.online.ray.config import ClusterConfig
+from rbi.online.ray.supervisor import Accounting
+from tests.online.small_runs import small_config
 
 ENVS, STEPS, WORKERS = 4, 8, 3
 BLOCK = ENVS * STEPS
 AHEAD = 2 * WORKERS * BLOCK
-EVENTS = ("request_block", "store_block", "lose_block", "request_updates", "finish_updates", "empty_replay", "kill_learner")
+EVENTS = (
+    "request_block",
+    "store_block",
+    "lose_block",
+    "request_updates",
+    "finish_updates",
+    "empty_replay",
+    "kill_learner",
+)
 
 
 class Simulation:

@@ -1,4 +1,4 @@
-"""The example files for clusters are what their readers take; that is all that can be known without a cloud."""
+"""The example cluster files fit their schemas; without a cloud nothing more can be tested."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_the_autoscaler_file_fits_rays_schema():
     assert all("RAY_AUTH_MODE=token" in command for command in starts if " start " in command)
 
 
-def test_the_kubernetes_manifest_is_a_job_that_asks_for_a_token_and_goes_on_by_itself():
+def test_the_kubernetes_manifest_is_a_job_that_requires_a_token():
     job = read("kuberay.yaml")
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     cluster = job["spec"]["rayClusterSpec"]
@@ -39,9 +39,9 @@ def test_the_kubernetes_manifest_is_a_job_that_asks_for_a_token_and_goes_on_by_i
         assert container["resources"]["limits"] == container["resources"]["requests"]
 
 
-def test_the_command_of_the_manifest_is_one_that_rbi_takes():
+def test_the_command_in_the_manifest_parses():
     words = read("kuberay.yaml")["spec"]["entrypoint"].split("rbi ", 1)[1].split("$(")[0].split()
     command = cli.parse([word.replace("$at", "/runs/breakout") for word in words])
     assert command.engine == "ray"
     assert command.cluster.workers == 32
-    assert command.plan().schedule.publish_interval == 100
+    assert command.schedule.publish_interval == 100

@@ -29,15 +29,15 @@ os.environ |= {
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
 
-from ray.cluster_utils import Cluster  # noqa: E402
+from ray.cluster_utils import Cluster
 
-from rbi import checkpoint, cli, runs  # noqa: E402
-from rbi.observations import ObservationSpec  # noqa: E402
-from rbi.online import train  # noqa: E402
-from rbi.online.ray.config import ClusterConfig  # noqa: E402
-from rbi.online.ray.driver import MAX_QUEUED_CALLS, RayEngine  # noqa: E402
-from rbi.online.ray.workers import ExperienceBlock, ShardedReplay  # noqa: E402
-from tests.online.test_engine import make_engine, run_to_end, small_config  # noqa: E402
+from rbi import checkpoint, cli, runs
+from rbi.observations import ObservationSpec
+from rbi.online import train
+from rbi.online.ray.config import ClusterConfig
+from rbi.online.ray.driver import MAX_QUEUED_CALLS, RayEngine
+from rbi.online.ray.workers import ExperienceBlock, ShardedReplay
+from tests.online.small_runs import make_engine, run_to_end, small_config
 
 ROOT = Path(__file__).parent.parent.parent
 CARTPOLE = ObservationSpec((4,), 1, 2)
@@ -115,7 +115,9 @@ def endless(**changes):
     [("rbi", {}, 0), ("apex", {"store_at_episode_end": True, "release_interval": 10}, 20)],
 )
 def test_lockstep_reproduces_the_local_engines_weights_to_the_last_bit(algo, held_back, random, engines):
-    config = small_config(algo, schedule={"random_policy_updates": random}, replay={"priority_exponent": 0.6} | held_back)
+    config = small_config(
+        algo, schedule={"random_policy_updates": random}, replay={"priority_exponent": 0.6} | held_back
+    )
     local = run_to_end(make_engine(config, seed=3))
     other = engines(config, 3, lockstep=True)
     run_to_end(other)
@@ -314,7 +316,16 @@ def test_a_client_with_a_wrong_token_is_refused(cluster, tmp_path):
 
 def test_a_sweep_starts_a_cluster_that_listens_on_loopback_only(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    options = ["--schedule.updates", "20", "--seeds", "2", "--cluster.learner-cpus", "0.5", "--out", str(tmp_path / "s")]
+    options = [
+        "--schedule.updates",
+        "20",
+        "--seeds",
+        "2",
+        "--cluster.learner-cpus",
+        "0.5",
+        "--out",
+        str(tmp_path / "s"),
+    ]
     with (tmp_path / "log").open("w") as log:
         run = subprocess.Popen([sys.executable, "-m", "rbi", *TINY, *options], env=environment, stdout=log, stderr=log)
     try:

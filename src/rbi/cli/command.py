@@ -40,7 +40,7 @@ class Command(ABC):
         check_fields(self, prefix="--")
 
     @classmethod
-    def defaults(cls, given: Any) -> Self | None:  # noqa: ARG003 - for those that override it
+    def defaults(cls, given: Any) -> Self | None:
         """Defaults that depend on other options, such as presets; None keeps those of the class.
 
         `given` is the command line parsed with the defaults of the class, without the command's own checks. Values in

@@ -14,7 +14,6 @@ from rbi import runs
 from rbi.cli.command import Command, show
 from rbi.lab.spi import study as spi
 from rbi.lab.spi.study import summarise
-from rbi.online.ray.driver import cluster_map
 from rbi.parallel import parallel_map
 from rbi.progress import echo, track
 from rbi.report import spi as report
@@ -109,6 +108,8 @@ class Spi(Command):
     def many(self, blocks: int) -> contextlib.AbstractContextManager[Callable[..., Iterable[Any]]]:
         """A `map` over processes or over a cluster."""
         if self.engine == "ray":
+            from rbi.online.ray.cluster import cluster_map
+
             return cluster_map(self.address)
         return parallel_map(min(self.workers or os.cpu_count() or 1, max(blocks, 1)))
 

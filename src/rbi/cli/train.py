@@ -145,7 +145,7 @@ class Train(Command):
         with contextlib.ExitStack() as stack:
             map_jobs = None
             if self.engine == "ray":
-                from rbi.online.ray.driver import cluster_map
+                from rbi.online.ray.cluster import cluster_map
 
                 cpus, gpus = self.cluster.learner_cpus, self.cluster.learner_gpus or 0.0
                 map_jobs = stack.enter_context(cluster_map(self.address, cpus, gpus))

@@ -1,12 +1,12 @@
-"""The same training on a Ray cluster: actors, learner and replay of the local engine, wired over many machines.
+"""The Ray engine: the actors, learner and replay of the local engine as processes on a cluster.
 
-    workers  --- blocks of experience, frames once --->  shards  --- batches, prefetched --->  learner
-       ^                                                    ^------- new priorities -----------'  |
-       '------------------ weights with a version, through the object store <--------------------'
+    rollout workers --- experience blocks, frames once ---> replay shards --- batches, prefetched ---> learner worker
+       ^                                                          ^------- new priorities -------------------'  |
+       '------------------------ versioned weights, through the object store <---------------------------------'
 
-The driver, which is the `rbi train` that a person started, moves references and counts; experience itself never passes
-through it. It asks workers for blocks and the learner for updates so that their ratio stays the set one: a slow learner
-pauses the workers, and slow workers the learner. Ray schedules, transports and restarts; this package is the wiring.
+The driver, the process that called `rbi.train`, passes references and counts; experience never passes through it. It
+requests blocks and updates so that their ratio is the configured one: a slow learner pauses the workers, and slow
+workers pause the learner. Ray schedules, transports and restarts.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from typing import Any
 from rbi.networks import TrunkFactory
 from rbi.online.config import TrainConfig
 from rbi.online.engine import Engine
+from rbi.online.ray.cluster import cluster_cpus, connect
 from rbi.online.ray.config import ClusterConfig
 from rbi.online.train import observation_spec
 from rbi.progress import echo
@@ -30,7 +31,7 @@ class Cluster:
 
     config: ClusterConfig = field(default_factory=ClusterConfig)
     address: str = ""
-    """The cluster to join (auto: the one that this machine is part of); by default one is started here."""
+    """Address of the cluster (auto: the one that this machine is part of); by default a temporary local one."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -44,18 +45,20 @@ class Cluster:
     def __call__(
         self, config: TrainConfig, seed: int, trunk: TrunkFactory | None, *, progress: bool
     ) -> Iterator[Engine]:
-        from rbi.online.ray.driver import RayEngine, joined, processors
-
         if trunk is not None:
             raise ValueError("trunk: custom trunks are not supported on a Ray cluster")
         obs_spec = observation_spec(config.env)
-        with joined(self.address):
+        with connect(self.address):
+            from rbi.online.ray.driver import RayEngine  # imports Ray, which reads its switches then
+
             engine = RayEngine(config, seed, self.config, obs_spec)
             if progress:
                 num_envs = config.schedule.num_envs
-                echo(f"{engine.workers} workers with {num_envs} environments of {config.env.id}", stderr=True)
-                if (room := self.config.room(processors())) < engine.workers:
-                    echo(f"the cluster has room for {room} of them; the others wait until nodes join", stderr=True)
+                echo(
+                    f"{engine.num_workers} rollout workers with {num_envs} environments of {config.env.id}", stderr=True
+                )
+                if (fitting := self.config.fitting_workers(cluster_cpus())) < engine.num_workers:
+                    echo(f"{fitting} of them fit on the cluster; the others wait for nodes to join", stderr=True)
             try:
                 yield engine
             finally:

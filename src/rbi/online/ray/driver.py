@@ -15,15 +15,15 @@ import torch
 from rbi.checkpoint import Checkpoint
 from rbi.evaluation.rollouts import EpisodeResult, RecentScores
 from rbi.observations import ObservationSpec
-from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.apex import ApexActor
+from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import LOW_EPSILON, trained_policy, without_prefix
 from rbi.online.ray.cluster import cluster_cpus
 from rbi.online.ray.config import ClusterConfig
 from rbi.online.ray.supervisor import Accounting, ShardHandle, Supervisor, WorkerHandle, launch, result_or_none
 from rbi.online.rbi import RBIActor
 from rbi.policy import Policy
-from rbi.returns import exploration_epsilons
+from rbi.returns import exploration_ladder
 
 MAX_QUEUED_CALLS = 2  # of a worker or the learner, so that it does not wait for the driver
 
@@ -37,7 +37,7 @@ class RayEngine:
         self.num_workers = layout.num_workers(config.schedule, cluster_cpus())
         self.accounting = Accounting(config)
         actor = config.actor
-        epsilons = exploration_epsilons(config.schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
+        epsilons = exploration_ladder(config.schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
         self.recent_scores = RecentScores(int((epsilons <= LOW_EPSILON).sum()))
         self.metric_names = RBIActor.METRICS if config.algo == "rbi" else ApexActor.METRICS
         self.sums = np.zeros(len(self.metric_names) + 1)

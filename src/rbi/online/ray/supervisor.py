@@ -100,7 +100,7 @@ class Accounting:
         return due + self.in_flight + block <= limit
 
     def samples_due(self) -> int:
-        """Samples of the replay that may be learned from without a pause: publishing and releasing happen at set counts."""
+        """Samples that may be learned from without a pause: publishing and releasing happen at set counts."""
         expected = self.updates + self.requested_updates
         limits = [
             self.total_updates - expected,
@@ -215,7 +215,9 @@ class RemoteActors:
         return [self.learner, *self.shards, *self.workers]
 
 
-def launch(config: TrainConfig, obs_spec: ObservationSpec, seed: int, layout: ClusterConfig, workers: int) -> RemoteActors:
+def launch(
+    config: TrainConfig, obs_spec: ObservationSpec, seed: int, layout: ClusterConfig, workers: int
+) -> RemoteActors:
     """Ask Ray for all processes. The learner takes a GPU, or stays on the driver's node; a single shard joins it."""
     gpus = layout.learner_gpus
     if gpus is None:

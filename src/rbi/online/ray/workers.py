@@ -1,8 +1,8 @@
 """The processes of a run on a Ray cluster, each a Ray actor: rollout worker, replay shard, learner worker.
 
-    RolloutWorker  --- experience blocks, every frame once --->  ReplayShard  --- batches, prefetched --->  LearnerWorker
-         ^                                                            ^------- new priorities ------------------'  |
-         '------------------------ versioned weights, through the object store <-----------------------------------'
+    RolloutWorker --- experience blocks, frames once ---> ReplayShard --- batches, prefetched ---> LearnerWorker
+         ^                                                     ^------- new priorities -----------------'  |
+         '--------------------- versioned weights, through the object store <------------------------------'
 
 They use the actors, learner and replay of the local engine. Ray restarts a process that dies by calling its
 constructor again; what it knew is restored by the supervisor.
@@ -41,7 +41,7 @@ from rbi.online.engine import (
     without_prefix,
 )
 from rbi.replay import Replay, ReplayBatch, Transition
-from rbi.returns import exploration_epsilons
+from rbi.returns import exploration_ladder
 
 Array = np.ndarray[Any, Any]
 
@@ -102,7 +102,7 @@ class RolloutWorker(RemoteActor):
         self.envs = [
             envs.make(config.env, self.envs_per_group, threads, synchronous=not use_gpu) for _ in range(GROUPS)
         ]
-        epsilons = exploration_epsilons(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
+        epsilons = exploration_ladder(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
         self.epsilons = split_epsilons(epsilons, GROUPS * workers)[GROUPS * index : GROUPS * (index + 1)]
         self.step, self.version = -1, 0
         self.actors: list[Actor] = []
@@ -326,7 +326,7 @@ class ShardedReplay:
         return part
 
     def merge(self, parts: list[tuple[int, ShardBatch]], generator: torch.Generator) -> ReplayBatch:
-        """One batch. Importance weights come relative to each shard's mean priority and leave relative to a common one."""
+        """One batch. Importance weights are relative to each shard's mean priority before, to a common one after."""
         batches = [to_replay_batch(part, self.device) for _, part in parts]
         if len(parts) == 1:
             (number, part), (whole,) = parts[0], batches
