@@ -24,7 +24,7 @@ from rbi.online.engine import LocalEngine
 from rbi.online.ray.cluster import connect
 from rbi.online.ray.config import ClusterConfig
 from rbi.online.ray.workers import ExperienceBlock, ReplayShard
-from rbi.optim import size
+from rbi.optim import flat_size
 
 RESULTS = Path(__file__).parent / "results"
 LIGHT = "CartPole-v1"
@@ -141,7 +141,7 @@ def atari_parts():
     batch = config.learner.batch_size * config.learner.updates_per_sample
     drawing = seconds_a_call(lambda: shard.sample(batch)) / config.learner.updates_per_sample
     found = shard.sample(batch)
-    weights = size(make_networks(ATARI, NetworkConfig(config.schedule.hidden_size), 0)) * 4
+    weights = flat_size(make_networks(ATARI, NetworkConfig(config.schedule.hidden_size), 0)) * 4
     return {
         "states_per_block": steps * envs,
         "block_bytes_per_state": sum(column.nbytes for column in block) / (steps * envs),
@@ -218,9 +218,7 @@ def show(result):
         name = f"{row['workers']} workers" if "workers" in row else "local engine"
         print(f"{name}: {speed}, {moved:,.1f} MB/s; CPU ms per 1,000 steps: {spent}")
     for case in result["on_paper"]:
-        print(
-            f"projection, {case['states_per_update']} states per update, publish interval {case['publish_interval']}"
-        )
+        print(f"projection, {case['states_per_update']} states per update, publish interval {case['publish_interval']}")
         for row in case["rows"]:
             shares = ", ".join(f"{name} {use:.2f}" for name, use in sorted(row["uses"].items(), key=lambda u: -u[1]))
             print(f"  {row['workers']:,} workers: {shares}")

@@ -33,10 +33,11 @@ from ray.cluster_utils import Cluster
 
 from rbi import checkpoint, cli, runs
 from rbi.observations import ObservationSpec
-from rbi.online import train
+from rbi.online import sweep
 from rbi.online.ray.config import ClusterConfig
 from rbi.online.ray.driver import MAX_QUEUED_CALLS, RayEngine
 from rbi.online.ray.workers import ExperienceBlock, ShardedReplay
+from rbi.online.train import RunOptions
 from tests.online.small_runs import make_engine, run_to_end, small_config
 
 ROOT = Path(__file__).parent.parent.parent
@@ -407,10 +408,10 @@ def test_an_unreachable_address_is_refused_at_once(capsys, tmp_path):
 
 def test_a_sweep_job_on_a_node_without_the_shared_folder_returns_its_run_folder(tmp_path):
     config = small_config(schedule={"updates": 20})
-    job = train.SweepJob(config, 0, tmp_path / "runs" / "one")
-    packed = train.run_remote_job(job, train.RunOptions(eval_episodes=1), tmp_path / "no marker")
+    job = sweep.SweepJob(config, 0, tmp_path / "runs" / "one")
+    packed = sweep.run_remote_job(job, RunOptions(eval_episodes=1), tmp_path / "no marker")
     assert not job.path.exists()
-    train.unpack_run(packed, job.path)
+    sweep.unpack_run(packed, job.path)
     run = runs.read(job.path)
     assert run.result is not None
     assert run.metrics
