@@ -1,9 +1,9 @@
-"""Updates a second of learning from logs: beta and Q alone and together, DQfD, BCQ, CQL; beside d3rlpy on a processor.
+"""Updates per second of offline learners: beta and Q alone and together, DQfD, BCQ, CQL; on a CPU beside d3rlpy.
 
-python -m benchmarks.offline         on a GPU without peers; on a processor with d3rlpy in .venv-peers (Makefile, bench)
+python -m benchmarks.offline         on a GPU without peers; on a CPU with d3rlpy in .venv-peers (Makefile, bench)
 
-Frames are noise: what they show does not change the work. Same batch, same convolutions, latent size, batch norm and
-dropout on both sides, sampling included.
+Frames are noise: their content does not change the work. Both sides have the same batch size, convolutions, hidden
+size, batch norm and dropout; sampling is included.
 """
 
 import argparse
@@ -23,22 +23,23 @@ from rich.table import Table
 from benchmarks.timing import machine, seconds_a_call
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
-from rbi.losses import chosen, error_slope, imitation_slope
+from rbi.losses import action_values, behavior_loss_grad, monte_carlo_q_loss_grad
 from rbi.networks import make_networks
-from rbi.offline_rl.experiment import PRESETS, OneSeed
-from rbi.offline_rl.parallel_learners import advance, lane
+from rbi.offline_rl.config import PRESETS
+from rbi.offline_rl.experiment import SeedLearners
+from rbi.offline_rl.parallel_learners import advance, make_runner
 from rbi.optim import ModuleOptimizer
 
 RESULTS = Path(__file__).parent / "results"
 PEER = Path(__file__).parent / "peers" / "d3rlpy_updates.py"
 ACTIONS, STEPS, FRAME = 6, 500, (84, 84)
 ROUNDS = 3
-FIRST_LOOK = 16  # updates by which the length of a measurement is chosen
-PEERS = ("dqfd", "bcq", "cql")
+PROBE = 16  # updates that determine the length of a measurement
+BASELINES = ("dqfd", "bcq", "cql")
 
 
 def noise(steps):
-    """Dataset of noise in the shape of Atari."""
+    """Episodes of noise in the shape of Atari."""
     rng = np.random.default_rng(0)
     found = []
     for _ in range(steps // STEPS):
@@ -50,70 +51,71 @@ def noise(steps):
 
 
 class Alone:
-    """beta or Q by itself, with the same work as in `Fit`: what `Fit` does to both at once, for comparison."""
+    """beta or Q by itself, with the same work as in `BehaviorQ`, which trains both."""
 
     def __init__(self, seed, part):
-        self.fit, self.part, self.steady = seed.fit, part, seed.fit.looks
-        networks = make_networks(seed.obs_spec, seed.config.fit.nets, 0)
+        self.behavior_q, self.part, self.prefetcher = seed.behavior_q, part, seed.behavior_q.prefetcher
+        networks = make_networks(seed.obs_spec, seed.config.behavior_q.network, 0)
         self.trained = ModuleOptimizer(getattr(networks, part).train(), seed.device, 0.00025)
         self.updates = 0
 
     def update(self):
-        batch, seen = self.steady.next()
-        told = self.trained.module(seen, generator=self.fit.generator)
-        output = told if self.part == "pi" else told[0]
+        batch, obs = self.prefetcher.next()
+        outputs = self.trained.module(obs, generator=self.behavior_q.generator)
+        output = outputs if self.part == "pi" else outputs[0]
         with torch.no_grad():
             if self.part == "pi":
-                slope = imitation_slope(torch.softmax(output, 1), batch.actions)
+                grad = behavior_loss_grad(torch.softmax(output, 1), batch.actions)
             else:
-                slope = error_slope(chosen(output, batch.actions) - batch.returns, batch.actions, output.shape[1])
-        self.trained.step([output], [slope])
+                error = action_values(output, batch.actions) - batch.returns
+                grad = monte_carlo_q_loss_grad(error, batch.actions, output.shape[1])
+        self.trained.step([output], [grad])
 
-    def passed(self):
+    def after_update(self):
         self.updates += 1
 
     def generators(self):
-        return self.fit.generators()
+        return self.behavior_q.generators()
 
     def state(self):
         return self.trained.state()
 
 
 def updates_per_second(learners, device, seconds):
-    """Updates a second of each learner, from a common start until all have taken equally many."""
-    graphed, alone = device.type == "cuda", len(learners) == 1
-    lanes = [lane(learner, device, graphed=graphed, alone=alone) for learner in learners]
+    """Updates per second of each learner, while all run in parallel."""
+    cuda_graph = device.type == "cuda"
+    runners = [make_runner(learner, device, cuda_graph=cuda_graph) for learner in learners]
 
     def took(updates):
         start = time.perf_counter()
-        for _ in advance(lanes, [one.learner.updates + updates for one in lanes]):
+        for _ in advance(runners, [one.learner.updates + updates for one in runners]):
             pass
         return time.perf_counter() - start
 
     took(3)
-    updates = max(3, round(FIRST_LOOK * seconds / took(FIRST_LOOK)))
+    updates = max(3, round(PROBE * seconds / took(PROBE)))
     return updates / took(updates)
 
 
 def ours(data, device, seconds, seeds):
-    """What is measured, by name."""
+    """Our updates per second, by name."""
     resident, config = device.type == "cuda", PRESETS["paper"]
-    first = OneSeed(config, PEERS, data, 0, device, resident=resident)
+    first = SeedLearners(config, BASELINES, data, 0, device, resident=resident)
 
     found = {
         "beta": updates_per_second([Alone(first, "pi")], device, seconds),
         "q": updates_per_second([Alone(first, "q")], device, seconds),
-        "beta_and_q": updates_per_second([first.fit], device, seconds),
+        "beta_and_q": updates_per_second([first.behavior_q], device, seconds),
     }
-    for peer in PEERS:
-        found[peer] = updates_per_second([first.peers[peer]], device, seconds)
+    for name in BASELINES:
+        found[name] = updates_per_second([first.baselines[name]], device, seconds)
     if resident:
-        together = [first.fit, *first.peers.values()]
-        found["all_four_at_once"] = updates_per_second(together, device, seconds)
+        parallel = [first.behavior_q, *first.baselines.values()]
+        found["all_four_at_once"] = updates_per_second(parallel, device, seconds)
         for seed in range(1, seeds):
-            other = OneSeed(config, PEERS, data, seed, device, resident=resident, beside=first)
-            together += [other.fit, *other.peers.values()]
-        found[f"all_four_of_{seeds}_seeds_at_once"] = updates_per_second(together, device, seconds)
+            other = SeedLearners(config, BASELINES, data, seed, device, resident=resident, first=first)
+            parallel += [other.behavior_q, *other.baselines.values()]
+        found[f"all_four_of_{seeds}_seeds_at_once"] = updates_per_second(parallel, device, seconds)
     return found
 
 
@@ -169,7 +171,7 @@ def main():
             "both": told["ours"]["beta_and_q"] * (1 / told["d3rlpy"]["bc"] + 1 / told["d3rlpy"]["double_dqn"]),
         }
     (asked.out / f"offline-speed-{device.type}.json").write_text(json.dumps(told, indent=2) + "\n")
-    table = Table(title="updates a second, batch 32")
+    table = Table(title="updates per second, batch size 32")
     for column in ("", "updates/s"):
         table.add_column(column, justify="right" if column else "left")
     for name, value in [*told["ours"].items(), *told.get("d3rlpy", {}).items(), *told.get("times", {}).items()]:

@@ -109,14 +109,14 @@ def game(result, measured_on):
     ]
     lines += ["| policy | mean | 95% | IQM | median | quartiles | P(below) | verdict | paper |"]
     lines += ["|---|--:|--:|--:|--:|--:|--:|---|--:|"]
-    for row in [result["crowd"] | {"name": "crowd"}, *result["rows"]]:
+    for row in [result["population"] | {"name": "population"}, *result["rows"]]:
         compared = row.get("below") is not None
         cells = [NAMES.get(row["name"], row["name"]), number(row["mean"]), between(row["interval"])]
         cells += [number(row["iqm"]) if "iqm" in row else "", number(row["median"]), between(row["quartiles"])]
         cells += [f"{row['below']:.2f}" if compared else "", row["verdict"] if compared else ""]
         cells += [f"{of_paper[row['name']]:,}" if row["name"] in of_paper else ""]
         lines.append("| " + " | ".join(cells) + " |")
-    compared_with = beside_paper(result["rows"], of_paper) + clone_beside_crowd(result, of_paper)
+    compared_with = beside_paper(result["rows"], of_paper) + clone_beside_population(result, of_paper)
     return "\n".join([*lines, *compared_with, f"\n{measured_on(result)}"])
 
 
@@ -139,13 +139,15 @@ def beside_paper(rows, of_paper):
     return [f"\nTimes the cloned behaviour's score. {' '.join(said)}"]
 
 
-def clone_beside_crowd(result, of_paper):
+def clone_beside_population(result, of_paper):
     """Whether the clone plays as well as those it was cloned from, as in the paper."""
-    if "crowd" not in of_paper:
+    if "population" not in of_paper:
         return []
     clone = next(row for row in result["rows"] if row["name"] == "behavior")
-    ours, theirs = clone["mean"] / result["crowd"]["mean"], of_paper["behavior"] / of_paper["crowd"]
-    return [f"\nThe clone has {ours:.2f} times the score of the crowd that it was learned from (paper {theirs:.2f})."]
+    ours, theirs = clone["mean"] / result["population"]["mean"], of_paper["behavior"] / of_paper["population"]
+    return [
+        f"\nThe clone has {ours:.2f} times the score of the population that it was cloned from (paper {theirs:.2f})."
+    ]
 
 
 def games():

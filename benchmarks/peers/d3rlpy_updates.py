@@ -1,4 +1,4 @@
-"""d3rlpy's DiscreteBC and DoubleDQN, updates a second, for benchmarks/offline.py; runs in an environment of its own.
+"""d3rlpy's DiscreteBC and DoubleDQN, updates per second, for benchmarks/offline.py; runs in its own environment.
 
 .venv-peers/bin/python benchmarks/peers/d3rlpy_updates.py EPISODES.npz SECONDS
 """
@@ -21,7 +21,7 @@ seconds = float(sys.argv[2])
 
 
 def measured(config):
-    """Updates a second, sampling included."""
+    """Updates per second, sampling included."""
     algorithm = config.create(device="cpu:0")
     algorithm.create_impl((4, 84, 84), actions)
     algorithm.update(buffer.sample_transition_batch(BATCH))
@@ -33,10 +33,10 @@ def measured(config):
 
 
 settings = {"batch_size": BATCH, "observation_scaler": PixelObservationScaler()}
-held_back = PixelEncoderFactory(feature_size=1024, use_batch_norm=True, dropout_rate=0.5)
+with_dropout = PixelEncoderFactory(feature_size=1024, use_batch_norm=True, dropout_rate=0.5)
 plain = PixelEncoderFactory(feature_size=1024, use_batch_norm=True)
 found = {
-    "bc": measured(d3rlpy.algos.DiscreteBCConfig(encoder_factory=held_back, **settings)),
+    "bc": measured(d3rlpy.algos.DiscreteBCConfig(encoder_factory=with_dropout, **settings)),
     "double_dqn": measured(d3rlpy.algos.DoubleDQNConfig(encoder_factory=plain, **settings)),
     "version": d3rlpy.__version__,
 }

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from rbi.evaluation.rollouts import EvaluationResult, Protocol, evaluate
     from rbi.networks import NetworkConfig
     from rbi.observations import ObservationSpec
+    from rbi.offline_rl.config import OfflineConfig
+    from rbi.offline_rl.experiment import OfflineResult, offline
+    from rbi.offline_rl.improve import ImproveResult, improve
     from rbi.online.config import ActorConfig, LearnerConfig, Schedule, TrainConfig
     from rbi.online.train import TrainResult, train
     from rbi.policy import Policy, load_policy
@@ -54,6 +57,9 @@ _MODULES = {
     "rbi.evaluation.rollouts": ("EvaluationResult", "Protocol", "evaluate"),
     "rbi.networks": ("NetworkConfig",),
     "rbi.observations": ("ObservationSpec",),
+    "rbi.offline_rl.config": ("OfflineConfig",),
+    "rbi.offline_rl.experiment": ("OfflineResult", "offline"),
+    "rbi.offline_rl.improve": ("ImproveResult", "improve"),
     "rbi.online.config": ("ActorConfig", "LearnerConfig", "Schedule", "TrainConfig"),
     "rbi.online.train": ("TrainResult", "train"),
     "rbi.policy": ("Policy", "load_policy"),
@@ -91,9 +97,12 @@ __all__ = [
     "EvaluationResult",
     "ForwardKL",
     "Greedy",
+    "ImproveResult",
     "LearnerConfig",
     "NetworkConfig",
     "ObservationSpec",
+    "OfflineConfig",
+    "OfflineResult",
     "Policy",
     "Protocol",
     "ReplayConfig",
@@ -112,6 +121,7 @@ __all__ = [
     "floor",
     "forward_kl",
     "greedy",
+    "improve",
     "load_episodes",
     "load_policy",
     "max_ppo",
@@ -119,6 +129,7 @@ __all__ = [
     "max_tv",
     "measures",
     "mix",
+    "offline",
     "parse_rule",
     "register_rule",
     "runs",

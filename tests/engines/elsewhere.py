@@ -1,4 +1,4 @@
-"""Checkpoints as another kind of machine would have written them."""
+"""Checkpoints as a machine with a GPU would have written them."""
 
 import json
 
@@ -7,17 +7,19 @@ from safetensors.torch import load_file, save_file
 
 from rbi.checkpoint import STATE, TENSORS, fingerprint
 
-ON_A_GPU = 16  # bytes in the state of a generator there
+GPU_STATE_BYTES = 16  # of a CUDA generator
 
 
 def with_random_states_of_a_gpu(checkpoint, name_part):
-    """The checkpoint with other random states in place of those whose names hold `name_part`."""
-    tensors = load_file(checkpoint / TENSORS)
-    changed = [name for name in tensors if name_part in name]
+    """Replace the random states whose names contain `name_part` by those of a GPU."""
+    state, changed = json.loads((checkpoint / STATE).read_text()), 0
+    for path in checkpoint.glob(f"*{TENSORS}"):
+        tensors = load_file(path)
+        for name in tensors:
+            if name_part in name:
+                tensors[name] = torch.zeros(GPU_STATE_BYTES, dtype=torch.uint8)
+                changed += 1
+        save_file(tensors, path)
+        state["files"][path.name] = fingerprint(path)
     assert changed
-    for name in changed:
-        tensors[name] = torch.zeros(ON_A_GPU, dtype=torch.uint8)
-    save_file(tensors, checkpoint / TENSORS)
-    told = json.loads((checkpoint / STATE).read_text())
-    told["files"][TENSORS] = fingerprint(checkpoint / TENSORS)
-    (checkpoint / STATE).write_text(json.dumps(told))
+    (checkpoint / STATE).write_text(json.dumps(state))

@@ -13,8 +13,8 @@ from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
-from rbi.offline_rl.behavior_q import frozen, learn
-from rbi.offline_rl.dqfd import Dqfd, DqfdConfig
+from rbi.offline_rl.dqfd import DQfD, DQfDConfig
+from rbi.offline_rl.learner import frozen_copy, train
 from tests.data.episodes import episode
 
 from .waits import NoWaiting
@@ -32,33 +32,32 @@ def episodes_of(frame=(3,), *, legal=False):
     return [episode(rng, 6, frame=frame, end=ENDS[i % 3], final=i % 3 != 2, lives=True, legal=legal) for i in range(12)]
 
 
-def samplers_of(data, steps, *, which=None, **changes):
+def samplers_of(data, steps, **changes):
     stack = 1 if data[0].observations.ndim == 2 else 4
     spec = DatasetSpec(data[0].observations.shape[1:], 4, stack, has_action_masks=data[0].action_masks is not None)
-    episodes = Dataset.from_episodes(data, spec)
+    dataset = Dataset.from_episodes(data, spec)
     settings = dict(batch_size=8) | changes
-    one = Sampler(episodes, SamplerConfig(n_step=1, **settings), seeded(2), episodes=which)
-    config = SamplerConfig(n_step=steps, **settings)
-    return one, Sampler(episodes, config, seeded(4), episodes=which, share_frames_with=one)
+    one = Sampler(dataset, SamplerConfig(n_step=1, **settings), seeded(2))
+    return one, Sampler(dataset, SamplerConfig(n_step=steps, **settings), seeded(4), share_frames_with=one)
 
 
 def learner_of(data, *, seed=0, steps=3, rate=0.01, **changes):
     one, far = samplers_of(data, steps)
-    config = DqfdConfig(learning_rate=rate, steps=steps, nets=PLAIN, **changes)
-    return Dqfd(
+    config = DQfDConfig(learning_rate=rate, n_step=steps, network=PLAIN, **changes)
+    return DQfD(
         config, make_networks(ObservationSpec(one.frame, one.stack, 4), PLAIN, seed, with_policy=False), one, far
     )
 
 
 def advance(learner, updates):
-    deque(learn(learner, learner.updates + updates), maxlen=0)
+    deque(train(learner, learner.updates + updates), maxlen=0)
 
 
 def coming_steps(learner):
     """Positions and importance weights that the next update will draw, from priorities as a list."""
     generator = seeded()
     generator.set_state(learner.one_step.generator.get_state())
-    positions, _ = learner.priorities.draw(learner.one_step.config.batch, generator)
+    positions, _ = learner.priorities.draw(learner.one_step.config.batch_size, generator)
     likely = learner.priorities.priority.flatten().tolist()
     raw = [(sum(likely) / (len(learner.steps) * likely[i])) ** 0.6 for i in positions.tolist()]
     return positions, [weight / max(raw) for weight in raw]
@@ -82,16 +81,20 @@ def legal_at(data, number, ahead):
 
 def slow_loss(learner, data, positions, weights):
     """J as it is written, an example and an action at a time; and the 1-step errors."""
-    config, look = learner.config, learner.obs_spec.preprocess
-    online, judge, target = copy.deepcopy(learner.networks).train(), frozen(learner.networks), learner.target.networks
+    config, preprocess = learner.config, learner.obs_spec.preprocess
+    online, judge, target = (
+        copy.deepcopy(learner.networks).train(),
+        frozen_copy(learner.networks),
+        learner.target.networks,
+    )
     steps = learner.steps[positions]
-    q, _ = online.q(look(learner.one_step.batch(steps).states, torch.float32))
+    q, _ = online.q(preprocess(learner.one_step.batch(steps).states, torch.float32))
     total, errors = 0.0, []
     for i, step in enumerate(steps.tolist()):
         found = []
         for sampler in (learner.one_step, learner.n_step):
             batch = sampler.batch(torch.tensor([step]))
-            seen = look(batch.next_states, torch.float32)
+            seen = preprocess(batch.next_states, torch.float32)
             with torch.no_grad():
                 allowed = legal_at(data, step, int(sampler.bootstrap_steps[step]))
                 preferred = max(allowed, key=judge.q(seen)[0][0].tolist().__getitem__)
@@ -100,18 +103,18 @@ def slow_loss(learner, data, positions, weights):
             found.append(goal - q[i, taken])
         best = max(q[i, a] + config.margin * (a != taken) for a in legal_at(data, step, 0))
         near, far = found
-        each = huber(near) + config.weight_n * huber(far) + config.weight_margin * (best - q[i, taken])
+        each = huber(near) + config.n_step_weight * huber(far) + config.margin_weight * (best - q[i, taken])
         total = total + weights[i] * each / len(steps)
         errors.append(float(near.detach()))
     squares = sum((weight * weight).sum() for weight in online.parameters())
-    return total + config.weight_l2 * squares, errors, online
+    return total + config.l2_weight * squares, errors, online
 
 
 @pytest.mark.parametrize("legal", [False, True])
-@pytest.mark.parametrize("weights", [{}, dict(weight_n=0.3, weight_margin=2.0, weight_l2=0.01, margin=0.2)])
+@pytest.mark.parametrize("weights", [{}, dict(n_step_weight=0.3, margin_weight=2.0, l2_weight=0.01, margin=0.2)])
 def test_an_update_follows_the_gradient_of_the_four_losses_and_renews_the_priorities_of_what_it_drew(weights, legal):
     data = episodes_of(legal=legal)
-    learner = learner_of(data, target_updates=4, **weights)
+    learner = learner_of(data, target_update_interval=4, **weights)
     advance(learner, 6)  # the target network lags by two, and priorities differ
     positions, importance = coming_steps(learner)
     assert min(importance) < 0.95
@@ -153,7 +156,7 @@ def test_only_steps_that_have_both_returns_are_drawn():
 
 
 def test_batch_norm_learns_once_an_update_and_the_target_is_renewed_at_its_interval_with_its_buffers_in_place():
-    learner = learner_of(episodes_of(), target_updates=3)
+    learner = learner_of(episodes_of(), target_update_interval=3)
     places = {name: tensor.data_ptr() for name, tensor in learner.target.networks.state_dict().items()}
     for updates in range(1, 8):
         before = {name: tensor.clone() for name, tensor in learner.target.networks.state_dict().items()}
@@ -177,10 +180,10 @@ def test_the_margin_pulls_toward_what_was_demonstrated_where_rewards_say_nothing
         data.append(Episode(seen, shown[path], np.zeros(6), last, np.zeros(6, dtype=bool)))
     agreement, lead = [], []
     for weight in (1.0, 0.0):
-        learner = learner_of(data, weight_margin=weight, target_updates=20)
+        learner = learner_of(data, margin_weight=weight, target_update_interval=20)
         advance(learner, 100)
         with torch.no_grad():
-            q = frozen(learner.networks).q(torch.eye(states))[0].numpy()
+            q = frozen_copy(learner.networks).q(torch.eye(states))[0].numpy()
         taken = q[np.arange(states), shown]
         others = np.where(np.arange(4) == shown[:, None], -np.inf, q).max(1)
         agreement.append(float((q.argmax(1) == shown).mean()))
@@ -192,7 +195,7 @@ def test_the_margin_pulls_toward_what_was_demonstrated_where_rewards_say_nothing
 
 
 def test_its_state_put_into_a_fresh_learner_goes_on_bit_by_bit():
-    first, second = (learner_of(episodes_of(), seed=seed, target_updates=4) for seed in (0, 9))
+    first, second = (learner_of(episodes_of(), seed=seed, target_update_interval=4) for seed in (0, 9))
     advance(first, 6)
     for name, tensor in second.state().items():
         tensor.copy_(first.state()[name])
@@ -213,31 +216,31 @@ def test_an_update_never_waits_for_the_device(legal, monkeypatch):
         monkeypatch.setattr(sampler, "batch", watch.excused(sampler.batch))
     with watch:
         learner.update()
-        learner.passed()
+        learner.after_update()
         with pytest.raises(AssertionError, match="waits"):  # the watch is awake
-            learner.sums[0].item()
+            learner.sums.sums[0].item()
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        dict(target_updates=0),
-        dict(steps=0),
+        dict(target_update_interval=0),
+        dict(n_step=0),
         dict(learning_rate=1.0),
         dict(adam_epsilon=0.0),
         dict(margin=-0.1),
-        dict(weight_n=math.nan),
-        dict(weight_margin=-1.0),
-        dict(weight_l2=math.inf),
+        dict(n_step_weight=math.nan),
+        dict(margin_weight=-1.0),
+        dict(l2_weight=math.inf),
         dict(priority_exponent=1.1),
         dict(importance_exponent=-0.1),
-        dict(priority_constant=0.0),
-        dict(nets=offline_network()),
+        dict(priority_epsilon=0.0),
+        dict(network=offline_network()),
     ],
 )
 def test_nonsense_is_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
-        DqfdConfig(**changes)
+        DQfDConfig(**changes)
 
 
 def test_samplers_that_do_not_go_together_are_refused():
@@ -252,17 +255,17 @@ def test_samplers_that_do_not_go_together_are_refused():
     )
     networks = make_networks(obs_spec, PLAIN, 0, with_policy=False)
     for first, second, why in (
-        (far, far, "one_step.steps = 10"),
-        (one, near, "n_step.steps = 3"),
+        (far, far, "one_step.n_step = 10"),
+        (one, near, "n_step.n_step = 3"),
         (other, far, "same episodes"),
         (one, impatient, "settings"),
         (one, weighed, "weights"),
-        (here, there, "both returns"),
+        (here, there, "both a 1-step"),
     ):
         with pytest.raises(ValueError, match=why):
-            Dqfd(DqfdConfig(nets=PLAIN), networks, first, second)
-    with pytest.raises(ValueError, match="Q is learned alone"):
-        Dqfd(DqfdConfig(nets=PLAIN), make_networks(obs_spec, PLAIN, 0), one, far)
+            DQfD(DQfDConfig(network=PLAIN), networks, first, second)
+    with pytest.raises(ValueError, match="Q alone"):
+        DQfD(DQfDConfig(network=PLAIN), make_networks(obs_spec, PLAIN, 0), one, far)
     unfinished = samplers_of(data, 10, keep_incomplete=True)
-    with pytest.raises(ValueError, match="keep_incomplete"):
-        Dqfd(DqfdConfig(nets=PLAIN), networks, *unfinished)
+    with pytest.raises(ValueError, match="next state"):
+        DQfD(DQfDConfig(network=PLAIN), networks, *unfinished)

@@ -9,15 +9,16 @@ from rbi.checkpoint import newest
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec
 from rbi.networks import offline_network
-from rbi.offline_rl.behavior_q import FitConfig
-from rbi.offline_rl.experiment import OfflineConfig, OneSeed, with_latent
-from rbi.offline_rl.parallel_learners import BURST, advance, burst_of, lane
+from rbi.offline_rl.behavior_q import BehaviorQConfig
+from rbi.offline_rl.config import OfflineConfig, small_learners
+from rbi.offline_rl.experiment import SeedLearners
+from rbi.offline_rl.parallel_learners import BURST, advance, burst_of_updates, make_runner
 from tests.data.episodes import episode
 from tests.engines.elsewhere import with_random_states_of_a_gpu
 
 CPU = torch.device("cpu")
-PEERS = ("dqfd", "bcq", "cql")
-SMALL = OfflineConfig(updates=10, batch=8, held_out=0.3, **with_latent(16, 4, 0.001, 5))
+BASELINES = ("dqfd", "bcq", "cql")
+SMALL = OfflineConfig(updates=10, batch_size=8, validation_fraction=0.3, **small_learners(16, 4, 0.001, 5))
 
 
 def data_of(frame, episodes=6, steps=30):
@@ -25,38 +26,38 @@ def data_of(frame, episodes=6, steps=30):
     return Dataset.from_episodes([episode(rng, steps, frame=frame) for _ in range(episodes)], DatasetSpec(frame, 4, 1))
 
 
-def run(lanes, goal):
-    for _ in advance(lanes, [goal] * len(lanes)):
+def run(runners, goal):
+    for _ in advance(runners, [goal] * len(runners)):
         pass
 
 
 def test_learners_in_turns_end_where_each_ends_alone():
     data = data_of((3,))
-    together, alone = (OneSeed(SMALL, PEERS, data, 0, CPU) for _ in range(2))
-    run([lane(learner, CPU, graphed=False) for learner in together.learners().values()], 7)
+    together, alone = (SeedLearners(SMALL, BASELINES, data, 0, CPU) for _ in range(2))
+    run([make_runner(learner, CPU, cuda_graph=False) for learner in together.learners().values()], 7)
     for learner in alone.learners().values():
-        run([lane(learner, CPU, graphed=False)], 7)
+        run([make_runner(learner, CPU, cuda_graph=False)], 7)
     for name, learner in together.learners().items():
         assert learner.updates == 7
         assert torch.equal(learner.trained.vector, alone.learners()[name].trained.vector), name
 
 
 def test_each_learner_stops_at_its_own_goal_and_says_how_far_they_all_are():
-    seed = OneSeed(SMALL, ("cql",), data_of((3,)), 0, CPU)
-    lanes = [lane(learner, CPU, graphed=False) for learner in seed.learners().values()]
-    assert list(advance(lanes, [2, 4])) == [2, 4, 5, 6]
-    assert [one.learner.updates for one in lanes] == [2, 4]
-    assert list(advance(lanes, [2, 4])) == []
+    seed = SeedLearners(SMALL, ("cql",), data_of((3,)), 0, CPU)
+    runners = [make_runner(learner, CPU, cuda_graph=False) for learner in seed.learners().values()]
+    assert list(advance(runners, [2, 4])) == [2, 4, 5, 6]
+    assert [one.learner.updates for one in runners] == [2, 4]
+    assert list(advance(runners, [2, 4])) == []
 
 
 def test_learners_go_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_path):
     data = data_of((3,))
-    whole, before, after = (OneSeed(SMALL, PEERS, data, 0, CPU) for _ in range(3))
-    run([lane(learner, CPU, graphed=False) for learner in whole.learners().values()], 10)
-    run([lane(learner, CPU, graphed=False) for learner in before.learners().values()], 6)
+    whole, before, after = (SeedLearners(SMALL, BASELINES, data, 0, CPU) for _ in range(3))
+    run([make_runner(learner, CPU, cuda_graph=False) for learner in whole.learners().values()], 10)
+    run([make_runner(learner, CPU, cuda_graph=False) for learner in before.learners().values()], 6)
     checkpoint.save_learners(tmp_path, before.learners(), {"lines": 3})
     assert checkpoint.restore_learners(tmp_path, after.learners()) == {"lines": 3}
-    run([lane(learner, CPU, graphed=False) for learner in after.learners().values()], 10)
+    run([make_runner(learner, CPU, cuda_graph=False) for learner in after.learners().values()], 10)
     for name, learner in whole.learners().items():
         for key, tensor in learner.state().items():
             assert torch.equal(tensor, after.learners()[name].state()[key]), (name, key)
@@ -64,8 +65,8 @@ def test_learners_go_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_path):
 
 def test_learners_go_on_from_another_device_whose_random_numbers_mean_nothing_here(tmp_path):
     data = data_of((3,))
-    before, after = (OneSeed(SMALL, PEERS, data, 0, CPU) for _ in range(2))
-    run([lane(learner, CPU, graphed=False) for learner in before.learners().values()], 6)
+    before, after = (SeedLearners(SMALL, BASELINES, data, 0, CPU) for _ in range(2))
+    run([make_runner(learner, CPU, cuda_graph=False) for learner in before.learners().values()], 6)
     checkpoint.save_learners(tmp_path, before.learners(), {})
     with_random_states_of_a_gpu(newest(tmp_path), ".generator.")
     assert checkpoint.restore_learners(tmp_path, after.learners()) == {}
@@ -73,43 +74,42 @@ def test_learners_go_on_from_another_device_whose_random_numbers_mean_nothing_he
         assert after.learners()[name].updates == 6
         for key, tensor in learner.state().items():
             assert torch.equal(tensor, after.learners()[name].state()[key]), (name, key)
-    run([lane(learner, CPU, graphed=False) for learner in after.learners().values()], 7)
+    run([make_runner(learner, CPU, cuda_graph=False) for learner in after.learners().values()], 7)
 
 
 def test_a_torn_checkpoint_and_one_of_other_networks_are_named(tmp_path):
     data = data_of((3,))
-    seed = OneSeed(SMALL, (), data, 0, CPU)
+    seed = SeedLearners(SMALL, (), data, 0, CPU)
     assert checkpoint.restore_learners(tmp_path, seed.learners()) is None
     checkpoint.save_learners(tmp_path, seed.learners(), {})
-    other = OfflineConfig(fit=FitConfig(nets=offline_network(8, 0.0, 0.0)), held_out=0.3)
-    with pytest.raises(ValueError, match=r"vector.*another run"):
-        checkpoint.restore_learners(tmp_path, OneSeed(other, (), data, 0, CPU).learners())
-    (tensors,) = tmp_path.glob("checkpoints/*/tensors.safetensors")
+    other = OfflineConfig(behavior_q=BehaviorQConfig(network=offline_network(8, 0.0, 0.0)), validation_fraction=0.3)
+    with pytest.raises(ValueError, match=r"vector.*other settings"):
+        checkpoint.restore_learners(tmp_path, SeedLearners(other, (), data, 0, CPU).learners())
+    (tensors,) = tmp_path.glob("checkpoints/*/*.safetensors")
     tensors.write_bytes(tensors.read_bytes()[:-9])
-    with pytest.raises(ValueError, match="torn"):
+    with pytest.raises(ValueError, match="damaged"):
         checkpoint.restore_learners(tmp_path, seed.learners())
 
 
 def test_a_burst_with_batches_looked_at_ahead_is_the_same_updates_one_after_the_other():
     data = data_of((36, 36))
-    ahead, plain = (OneSeed(SMALL, (), data, 0, CPU).fit for _ in range(2))
-    burst_of(ahead, ahead.steady, CPU)()
+    ahead, plain = (SeedLearners(SMALL, (), data, 0, CPU).behavior_q for _ in range(2))
+    burst_of_updates(ahead, ahead.prefetcher, CPU)()
     for _ in range(BURST):
         plain.update()
     assert torch.equal(ahead.trained.vector, plain.trained.vector)
     for drawn_from, other in zip(ahead.generators(), plain.generators(), strict=True):
         assert torch.equal(drawn_from.get_state(), other.get_state())
-    assert not ahead.looks.waiting
+    assert not ahead.batches.queue
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("frame", [(3,), (36, 36)])
-def test_updates_as_graphs_are_the_updates_themselves(frame, alone):
+def test_updates_as_graphs_are_the_updates_themselves(frame):
     cuda, data = torch.device("cuda"), data_of(frame)
-    graphed, plain = (OneSeed(SMALL, PEERS, data, 0, cuda, resident=True) for _ in range(2))
-    run([lane(learner, cuda, graphed=True, alone=alone) for learner in graphed.learners().values()], BURST + 3)
-    run([lane(learner, cuda, graphed=False) for learner in plain.learners().values()], BURST + 3)
+    graphed, plain = (SeedLearners(SMALL, BASELINES, data, 0, cuda, resident=True) for _ in range(2))
+    run([make_runner(learner, cuda, cuda_graph=True) for learner in graphed.learners().values()], BURST + 3)
+    run([make_runner(learner, cuda, cuda_graph=False) for learner in plain.learners().values()], BURST + 3)
     for name, learner in graphed.learners().items():
         torch.testing.assert_close(
             learner.trained.vector, plain.learners()[name].trained.vector, rtol=2e-2, atol=2e-3, msg=name
@@ -119,9 +119,11 @@ def test_updates_as_graphs_are_the_updates_themselves(frame, alone):
 @pytest.mark.gpu
 def test_dropout_differs_between_replays_of_a_graph():
     cuda, data = torch.device("cuda"), data_of((3,))
-    config = OfflineConfig(batch=8, held_out=0.3, fit=FitConfig(nets=offline_network(64, 0.0, 0.5)))
-    fit = OneSeed(config, (), data, 0, cuda, resident=True).fit
-    one = lane(fit, cuda, graphed=True)
+    config = OfflineConfig(
+        batch_size=8, validation_fraction=0.3, behavior_q=BehaviorQConfig(network=offline_network(64, 0.0, 0.5))
+    )
+    fit = SeedLearners(config, (), data, 0, cuda, resident=True).behavior_q
+    one = make_runner(fit, cuda, cuda_graph=True)
     seen = []
     for goal in (1, 2, 3):
         fit.trained.vector.zero_()

@@ -12,8 +12,8 @@ from rbi.data.episode import DatasetSpec
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
-from rbi.offline_rl.behavior_q import learn
-from rbi.offline_rl.ppo import AscentConfig, PpoAscent
+from rbi.offline_rl.learner import train
+from rbi.offline_rl.ppo import PPOAscent, PPOAscentConfig
 from rbi.policy import Policy
 from tests.data.episodes import episode
 
@@ -27,7 +27,7 @@ def ascent_of(**changes):
     networks = make_networks(SIGHT, offline_network(hidden_size=64), 1)
     with torch.no_grad():  # values that differ: the ascent has something to climb
         networks.q.heads.weight.mul_(5)
-    return PpoAscent(AscentConfig(**changes), networks, sampler, temperature=0.7), data
+    return PPOAscent(PPOAscentConfig(**changes), networks, sampler, temperature=0.7), data
 
 
 def test_it_starts_at_beta_and_climbs_to_the_closed_forms_objective_and_no_further():
@@ -35,28 +35,28 @@ def test_it_starts_at_beta_and_climbs_to_the_closed_forms_objective_and_no_furth
     states = torch.as_tensor(np.array(data.arrays["observations"]))[:, None]
     seen = SIGHT.preprocess(states, torch.float32)
     with torch.no_grad():
-        beta = torch.softmax(ascent.learned.pi(seen) / 0.7, 1)
-        q, _ = ascent.learned.q(seen)
+        beta = torch.softmax(ascent.behavior_q.pi(seen) / 0.7, 1)
+        q, _ = ascent.behavior_q.q(seen)
         advantage = q - (beta * q).sum(1, keepdim=True)
-        first = ascent.objective(seen)
+        first = -ascent.loss(seen)
         best = rbi.measures.ppo_objective(rbi.max_ppo(beta, q, 0.5), beta, advantage, 0.5)
     assert float(first.abs().max()) < 1e-6  # sum_a beta A = 0
-    deque(learn(ascent, 600), maxlen=0)
+    deque(train(ascent, 600), maxlen=0)
     assert ascent.metrics()["ppo_objective"] > 0
     with torch.no_grad():
-        last = ascent.objective(seen)
+        last = -ascent.loss(seen)
     assert (last <= best + 1e-5).all()
     assert float(last.mean()) > 0.9 * float(best.mean())
 
 
 def test_the_policy_that_comes_out_is_the_network_that_climbed_and_beta_is_left_alone():
     ascent, data = ascent_of(updates=50, learning_rate=0.005)
-    before = {name: value.clone() for name, value in ascent.learned.state_dict().items()}
-    deque(learn(ascent, 50), maxlen=0)
-    for name, value in ascent.learned.state_dict().items():
+    before = {name: value.clone() for name, value in ascent.behavior_q.state_dict().items()}
+    deque(train(ascent, 50), maxlen=0)
+    for name, value in ascent.behavior_q.state_dict().items():
         assert torch.equal(value, before[name]), name
     states = np.array(data.arrays["observations"][:5])
-    policy = Policy(ascent.networks(), rbi.Behavior(), temperature=0.7)
+    policy = Policy(ascent.policy_networks(), rbi.Behavior(), temperature=0.7)
     seen = SIGHT.preprocess(torch.as_tensor(states)[:, None], torch.float32)
     with torch.no_grad():
         expected = torch.softmax(ascent.pi(seen) / 0.7, 1).numpy()
@@ -66,4 +66,4 @@ def test_the_policy_that_comes_out_is_the_network_that_climbed_and_beta_is_left_
 @pytest.mark.parametrize("changes", [dict(epsilon=0.0), dict(epsilon=1.0), dict(updates=0), dict(learning_rate=2.0)])
 def test_nonsense_is_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
-        AscentConfig(**changes)
+        PPOAscentConfig(**changes)

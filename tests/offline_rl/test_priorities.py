@@ -17,7 +17,7 @@ def uneven(count, *, importance=0.6, exponent=0.4, seed=0):
     """Priorities of errors between 0 and 10, and the same as a list."""
     errors = np.random.default_rng(seed).uniform(0, 10, count) ** 2 / 10
     found = Priorities(count, exponent, importance, 0.001, CPU)
-    found.renew(torch.arange(count), torch.as_tensor(errors, dtype=torch.float32))
+    found.update(torch.arange(count), torch.as_tensor(errors, dtype=torch.float32))
     return found, [(abs(e) + 0.001) ** exponent for e in errors]
 
 
@@ -77,7 +77,7 @@ def test_renewing_changes_what_was_named_alone_and_of_a_position_that_comes_twic
     for _ in range(20):
         positions, errors = rng.integers(count, size=40), rng.normal(size=40).astype(np.float32)
         positions[1] = positions[0]
-        found.renew(torch.as_tensor(positions), torch.as_tensor(errors))
+        found.update(torch.as_tensor(positions), torch.as_tensor(errors))
         for i in set(positions.tolist()):
             priorities[i] = max(
                 (abs(float(e)) + 0.001) ** 0.4 for j, e in zip(positions, errors, strict=True) if j == i
@@ -89,8 +89,8 @@ def test_renewing_changes_what_was_named_alone_and_of_a_position_that_comes_twic
 
 def test_nothing_behind_the_last_position_is_ever_drawn():
     found = Priorities(ROW + 1, 1.0, 0.6, 1e-6, CPU)
-    found.renew(torch.arange(ROW), torch.full((ROW,), 1e-6))
-    found.renew(torch.tensor([ROW]), torch.tensor([1e6]))
+    found.update(torch.arange(ROW), torch.full((ROW,), 1e-6))
+    found.update(torch.tensor([ROW]), torch.tensor([1e6]))
     positions, _ = found.draw(4096, seeded())
     assert int(positions.max()) == ROW
 

@@ -11,10 +11,11 @@ from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.lab.mdp import performance
 from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
-from rbi.offline_rl.behavior_q import Fit, FitConfig, learn
+from rbi.offline_rl.behavior_q import BehaviorQ, BehaviorQConfig
+from rbi.offline_rl.learner import train
 from rbi.policy import Policy
 
-from .crowds import recorded, world_and_crowd
+from .populations import recorded, world_and_population
 
 RULES = ("reroute(0.5,1.5)", "reroute(0,2)", "tv(0.25)", "ppo(0.5)", "greedy")
 SEEDS = range(5)
@@ -22,13 +23,13 @@ SEEDS = range(5)
 
 def gains(seed):
     """What each rule gains over the behaviour that was learned, from 30 episodes of three players."""
-    world, players = world_and_crowd(seed, qualities=(0.8, 0.9, 0.95))
+    world, players = world_and_population(seed, qualities=(0.8, 0.9, 0.95))
     data = recorded(world, players, 30, np.random.default_rng(seed))
     sampler = Sampler(data, SamplerConfig(batch_size=128, gamma=world.discount), torch.Generator().manual_seed(seed))
     obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), offline_network(64, 0.0, 0.0)
-    config = FitConfig(learning_rate=0.003, nets=nets)
-    fit = Fit(config, make_networks(obs_spec, nets, seed), sampler, torch.Generator().manual_seed(seed))
-    deque(learn(fit, 400), maxlen=0)
+    config = BehaviorQConfig(learning_rate=0.003, network=nets)
+    fit = BehaviorQ(config, make_networks(obs_spec, nets, seed), sampler, torch.Generator().manual_seed(seed))
+    deque(train(fit, 400), maxlen=0)
     every = np.eye(*data.spec.obs_shape, dtype=np.float32)
     scores = [
         float(performance(world, Policy(fit.networks, rbi.parse_rule(rule)).predict_proba(every).astype(np.float64)))

@@ -9,8 +9,7 @@ from rbi.data.episode import DatasetSpec
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
-from rbi.offline_rl.behavior_q import Fit, FitConfig
-from rbi.offline_rl.scaling import scale, scaling_of, unscaled
+from rbi.offline_rl.behavior_q import BehaviorQ, BehaviorQConfig, fit_standardization, standardize, unstandardize
 from tests.data.episodes import episode
 
 NETS = offline_network(16, 0.0, 0.0)
@@ -34,10 +33,10 @@ def test_unscaled_networks_say_of_numbers_as_they_are_what_the_others_say_of_sca
     rng = np.random.default_rng(0)
     data = Dataset.from_episodes([far_off(rng, frame) for _ in range(8)], DatasetSpec(frame, 4, stack))
     raw, scaled = (Sampler(data, SamplerConfig(batch_size=16, clip_rewards=False), seeded()) for _ in range(2))
-    by = scaling_of(scaled)
-    scale(scaled, by)
-    fit = Fit(
-        FitConfig(learning_rate=0.01, nets=NETS),
+    by = fit_standardization(scaled)
+    standardize(scaled, by)
+    fit = BehaviorQ(
+        BehaviorQConfig(learning_rate=0.01, network=NETS),
         make_networks(ObservationSpec(frame, stack, 4), NETS, 0),
         scaled,
         seeded(),
@@ -45,14 +44,14 @@ def test_unscaled_networks_say_of_numbers_as_they_are_what_the_others_say_of_sca
     for _ in range(30):
         fit.update()
     fit.networks.eval()
-    plain = unscaled(fit.networks, by)
+    plain = unstandardize(fit.networks, by)
     steps = torch.from_numpy(raw.usable)
     with torch.no_grad():
         inside, outside = (fit.obs_spec.preprocess(s.batch(steps).states, torch.float32) for s in (scaled, raw))
         torch.testing.assert_close(plain.pi(outside), fit.networks.pi(inside), rtol=1e-2, atol=1e-2)
-        expected = by.mean + by.spread * fit.networks.q(inside)[0]
-        torch.testing.assert_close(plain.q(outside)[0], expected, rtol=1e-2, atol=0.01 * by.spread)
-    np.testing.assert_allclose(by.mean + by.spread * scaled.returns.numpy(), raw.returns.numpy(), rtol=1e-4, atol=1e-2)
+        expected = by.mean + by.std * fit.networks.q(inside)[0]
+        torch.testing.assert_close(plain.q(outside)[0], expected, rtol=1e-2, atol=0.01 * by.std)
+    np.testing.assert_allclose(by.mean + by.std * scaled.returns.numpy(), raw.returns.numpy(), rtol=1e-4, atol=1e-2)
     assert data.arrays["observations"].flags.writeable is False
 
 
@@ -60,7 +59,7 @@ def test_scaled_numbers_have_mean_0_and_deviation_1_and_what_never_changes_stays
     rng = np.random.default_rng(0)
     data = Dataset.from_episodes([far_off(rng, (4,), final=False) for _ in range(50)], DatasetSpec((4,), 4))
     sampler = Sampler(data, SamplerConfig(), seeded())
-    scale(sampler, scaling_of(sampler))
+    standardize(sampler, fit_standardization(sampler))
     frames = sampler.frames.double()
     torch.testing.assert_close(frames.mean(0), torch.zeros(4, dtype=torch.float64), rtol=0, atol=1e-3)
     torch.testing.assert_close(frames.std(0)[:3], torch.ones(3, dtype=torch.float64), rtol=1e-2, atol=0)
@@ -74,6 +73,6 @@ def test_returns_that_were_cut_off_do_not_set_the_scale():
     whole = [far_off(rng, (4,)) for _ in range(4)]
     cut = [far_off(rng, (4,), end="truncated") for _ in range(4)]
     config = SamplerConfig(keep_incomplete=True)
-    both = scaling_of(Sampler(Dataset.from_episodes(whole + cut, DatasetSpec((4,), 4)), config, seeded()))
-    alone = scaling_of(Sampler(Dataset.from_episodes(whole, DatasetSpec((4,), 4)), config, seeded()))
-    assert (both.mean, both.spread) == pytest.approx((alone.mean, alone.spread))
+    both = fit_standardization(Sampler(Dataset.from_episodes(whole + cut, DatasetSpec((4,), 4)), config, seeded()))
+    alone = fit_standardization(Sampler(Dataset.from_episodes(whole, DatasetSpec((4,), 4)), config, seeded()))
+    assert (both.mean, both.std) == pytest.approx((alone.mean, alone.std))

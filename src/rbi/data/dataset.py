@@ -67,6 +67,7 @@ class Dataset(Sequence[Episode]):
         rejected: Sequence[RejectedEpisode] = (),
     ) -> None:
         self.spec, self.arrays, self.records, self.texts, self.rejected = spec, arrays, records, texts, list(rejected)
+        self.feature_names: Sequence[str] = ()  # of vector observations, where the format has them
 
     @classmethod
     def from_episodes(

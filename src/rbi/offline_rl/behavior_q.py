@@ -1,172 +1,173 @@
-"""Behaviour and its values, learned from data that does not grow.      (paper: section 4)
+"""Behaviour cloning and Monte-Carlo Q-values from a fixed dataset.      (paper: section 4)
 
-    beta:  minimise  -log beta(a | s)                       who acted, as a policy
-    Q:     minimise  (R - Q(s, a))^2                         R: the Monte-Carlo return, lives split, rewards clipped
+    beta:  minimise  -log beta(a | s)        behaviour cloning
+    Q:     minimise  (R - Q(s, a))^2          R: the Monte-Carlo return, ended by lost lives, rewards clipped
 
-Both look at the same batches and take their steps together.
+Both networks train on the same batches.
 """
 
-import copy
-from collections import deque
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from rbi.data.sampler import Batch, Sampler
+from rbi.config import Checked, Interval
+from rbi.data.episode import Array
+from rbi.data.sampler import Sampler
 from rbi.gpu.streams import SideStream
 from rbi.losses import action_values, behavior_loss_grad, mask_illegal, monte_carlo_q_loss_grad
-from rbi.networks import NetworkConfig, Networks, dropout, offline_network
-from rbi.observations import ObservationSpec
+from rbi.networks import Layer, NetworkConfig, Networks, PolicyNetwork, QNetwork, Trunk, offline_network
+from rbi.offline_rl.learner import MetricMeans, Prefetcher, frozen_copy
 from rbi.optim import ModuleOptimizer
 
 METRICS = ("beta_loss", "beta_accuracy", "q_loss", "q")
 
 
 @dataclass(frozen=True)
-class FitConfig:
-    """How beta and Q are fitted.      (paper: table of hyperparameters)"""
+class BehaviorQConfig(Checked):
+    """Hyperparameters of beta and Q.      (paper: table of hyperparameters)"""
 
-    learning_rate: float = 0.00025
-    """Step size of Adam, for both networks."""
-    adam_epsilon: float = 1e-8
-    """Adam's epsilon."""
-    nets: NetworkConfig = field(default_factory=offline_network)
-
-    def __post_init__(self) -> None:
-        for name in ("learning_rate", "adam_epsilon"):
-            if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)}: must lie between 0 and 1")
+    learning_rate: Annotated[float, Interval(gt=0, lt=1)] = 0.00025
+    """Learning rate of Adam, for both networks."""
+    adam_epsilon: Annotated[float, Interval(gt=0, lt=1)] = 1e-8
+    """Epsilon of Adam."""
+    network: NetworkConfig = field(default_factory=offline_network)
 
 
-class Fit:
-    """Networks that learn from a sampler, on its device."""
+class BehaviorQ:
+    """Trains beta and Q on batches of a sampler, on its device."""
 
-    def __init__(self, config: FitConfig, networks: Networks, sampler: Sampler, generator: torch.Generator) -> None:
+    def __init__(
+        self, config: BehaviorQConfig, networks: Networks, sampler: Sampler, generator: torch.Generator
+    ) -> None:
         self.config, self.sampler, self.generator = config, sampler, generator
         self.networks, self.obs_spec = networks, networks.obs_spec
-        # what is seen is blanked by numbers of its own, so that it can be looked at ahead
-        self.blanking = torch.Generator(generator.device).manual_seed(generator.initial_seed() + 1)
-        self.looks = Looks(sampler, self.obs_spec, config.nets.input_dropout, self.blanking)
-        self.steady: Looks | None = self.looks
+        # input dropout has its own generator, so that batches can be prefetched
+        self.dropout_generator = torch.Generator(generator.device).manual_seed(generator.initial_seed() + 1)
+        self.batches = Prefetcher(sampler, self.obs_spec, config.network.input_dropout, self.dropout_generator)
+        self.prefetcher: Prefetcher | None = self.batches
         self.trained = ModuleOptimizer(networks.train(), sampler.device, config.learning_rate, config.adam_epsilon)
-        self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=sampler.device)
-        self.beside = SideStream(sampler.device)
+        self.sums = MetricMeans(METRICS, sampler.device)
+        self.side_stream = SideStream(sampler.device)
         self.updates = 0
 
     def update(self) -> None:
-        """One step of both networks, along the closed forms of their losses' gradients at the outputs:
+        """One gradient step of both networks. The gradients of the losses at the networks' outputs are closed forms:
 
         dL_beta / dlogits = (beta - [a]) / B,        dL_q / dQ(s, a) = 2 (Q(s, a) - R) / B
         """
         assert self.networks.pi is not None
         self.networks.train()
-        batch, seen = self.looks.next()
-        with self.beside.overlapping():
-            logits = self.networks.pi(seen, self.generator)
-        q, _ = self.networks.q(seen, generator=self.generator)
-        self.beside.join()
+        batch, obs = self.batches.next()
+        with self.side_stream.overlapping():
+            logits = self.networks.pi(obs, self.generator)
+        q, _ = self.networks.q(obs, generator=self.generator)
+        self.side_stream.join()
         with torch.no_grad():
             beta = torch.softmax(mask_illegal(logits, batch.action_masks), 1)
             error = action_values(q, batch.actions) - batch.returns
-            error = error if batch.complete is None else error * batch.complete  # what came of a step that was cut off?
-            self.count(beta, batch.actions, error, q)
-            slopes = [
+            if batch.complete is not None:  # Q does not learn from returns that are incomplete, beta does
+                error = error * batch.complete
+            self.add_metrics(beta, batch.actions, error, q)
+            output_grads = [
                 behavior_loss_grad(beta, batch.actions),
-                monte_carlo_q_loss_grad(error, batch.actions, self.obs_spec.num_actions),
+                monte_carlo_q_loss_grad(error, batch.actions, q.shape[1]),
             ]
-        self.trained.step([logits, q], slopes, side_stream=self.beside)
+        self.trained.step([logits, q], output_grads, side_stream=self.side_stream)
 
-    def passed(self) -> None:
-        """Count an update."""
+    def after_update(self) -> None:
         self.updates += 1
 
-    def count(self, beta: Tensor, actions: Tensor, error: Tensor, q: Tensor) -> None:
-        """Add up what is worth watching; read by `metrics`."""
+    def add_metrics(self, beta: Tensor, actions: Tensor, error: Tensor, q: Tensor) -> None:
         probs = action_values(beta, actions).clamp(min=1e-30)
-        right = beta.scatter(1, actions[:, None], 0.0).amax(1) < probs
-        values = [-probs.log().mean(), right.float().mean(), error.square().mean(), q.mean()]
-        self.sums += torch.stack([*values, torch.ones((), device=q.device)])
+        correct = beta.scatter(1, actions[:, None], 0.0).amax(1) < probs
+        self.sums.add(-probs.log().mean(), correct.float().mean(), error.square().mean(), q.mean())
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call. Waits for the device."""
-        return means(METRICS, self.sums)
+        return self.sums.means()
 
     def generators(self) -> list[torch.Generator]:
-        """Whatever an update draws from."""
-        return [self.sampler.generator, self.generator, self.blanking]
+        """All generators that an update draws from."""
+        return [self.sampler.generator, self.generator, self.dropout_generator]
 
     def state(self) -> dict[str, Tensor]:
-        """All that changes while learning, without a copy; the random states are the generators'."""
-        return self.trained.state() | {"sums": self.sums}
+        """All tensors that training changes, not copied. Generators are saved separately."""
+        return self.trained.state() | {"sums": self.sums.sums}
 
 
-# ---- from rbi.offline_rl.learning: What everything that learns from logs has in common, so that an engine can drive it on a processor or a GPU.
+class Standardization(NamedTuple):
+    """Means and scales that standardise vector observations and returns for training.
+
+        x' = (x - shift) / scale        R' = (R - mean) / std
+
+    `shift`, `scale`: `[size]` float64, or None for images, which are not standardised. Departs from the paper, which
+    trains on clipped rewards of Atari: logs have observations and rewards of any scale.
+    """
+
+    shift: Array | None
+    scale: Array | None
+    mean: float
+    std: float
 
 
-class LearnsFromLogs(Protocol):
-    """A learner. `update` is a fixed sequence of work on the device that never waits for it, so that it can be captured
-    once and replayed; what happens only now and then, and all counting, is `passed`'s."""
+def fit_standardization(sampler: Sampler, *, observations: bool = True) -> Standardization:
+    """Means and standard deviations of a sampler's steps. A constant feature keeps its scale.
 
-    updates: int
-    steady: "Looks | None"
-    """Where every batch comes from, of a learner whose `passed` only counts: several updates are one sequence of work
-    then, and batches can be looked at ahead. None for the others."""
-
-    def update(self) -> None: ...
-
-    def passed(self) -> None: ...
-
-    def metrics(self) -> dict[str, float]: ...
-
-    def generators(self) -> list[torch.Generator]: ...
-
-    def state(self) -> dict[str, Tensor]: ...
+    Stacked vectors are padded with zeros before the first one, so zero has to stay zero: no shift then. Without
+    `observations` only returns are standardised.
+    """
+    known = sampler.candidates if sampler.complete is None else sampler.candidates[sampler.complete[sampler.candidates]]
+    returns = sampler.returns[known].double().cpu().numpy()
+    mean, std = float(returns.mean()), float(returns.std()) or 1.0
+    if sampler.data.spec.is_image or not observations:
+        return Standardization(None, None, mean, std)
+    obs = sampler.frames[sampler.frame_index[sampler.candidates]].double().cpu().numpy()
+    shift = obs.mean(0) if sampler.stack == 1 else np.zeros(obs.shape[1])
+    scale = np.sqrt(np.square(obs - shift).mean(0))
+    smallest = 1e-6 * np.abs(obs).max(0)  # anything smaller is rounding
+    return Standardization(shift, np.where(scale > smallest, scale, np.maximum(smallest * 1e6, 1.0)), mean, std)
 
 
-class Looks:
-    """Batches and what networks see of them, of which a share is blanked; made when asked for, or ahead of that."""
-
-    def __init__(
-        self,
-        sampler: Sampler,
-        obs_spec: ObservationSpec,
-        blanked: float = 0.0,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        self.sampler, self.obs_spec, self.blanked, self.generator = sampler, obs_spec, blanked, generator
-        self.waiting: deque[tuple[Batch, Tensor]] = deque()
-
-    def next(self) -> tuple[Batch, Tensor]:
-        """The batch that waits longest, or else a new one; and what is seen of it, in float32."""
-        return self.waiting.popleft() if self.waiting else self.new()
-
-    def ahead(self) -> None:
-        """Draw a batch and look at it now, for `next` to give."""
-        self.waiting.append(self.new())
-
-    def new(self) -> tuple[Batch, Tensor]:
-        batch = self.sampler.draw()
-        return batch, dropout(self.obs_spec.preprocess(batch.states, torch.float32), self.blanked, self.generator)
+def standardize(sampler: Sampler, by: Standardization) -> None:
+    """Make a sampler draw standardised observations and returns. Copies the vectors; the dataset is not changed."""
+    sampler.returns.copy_((sampler.returns.double() - by.mean) / by.std)
+    if by.shift is not None and by.scale is not None:
+        shift, scale = (torch.from_numpy(part).to(sampler.frames.device) for part in (by.shift, by.scale))
+        sampler.frames = ((sampler.frames.double() - shift) / scale).float()
 
 
-def learn(learner: LearnsFromLogs, updates: int) -> Iterator[int]:
-    """Take updates, one after the other, until so many are done; how many are."""
-    while learner.updates < updates:
-        learner.update()
-        learner.passed()
-        yield learner.updates
+def unstandardize(networks: Networks, by: Standardization) -> Networks:
+    """A copy of networks trained on standardised data that takes raw observations and predicts raw returns.
+
+    The first layer computes W x' before its batch norm: W / scale takes x, and the running mean of batch norm moves by
+    W shift / scale. The heads of Q are multiplied by std, and its value moves by mean.
+    """
+    found = frozen_copy(networks)
+    assert found.pi is not None
+    for net in (found.pi, found.q):
+        unstandardize_input(net, by, networks.obs_spec.stack)
+    heads = found.q.heads
+    with torch.no_grad():
+        heads.weight.mul_(by.std)
+        heads.bias.mul_(by.std)
+        heads.bias[-1] += by.mean
+    return found
 
 
-def frozen(networks: Networks) -> Networks:
-    """Networks as they are now, for policies that stay what they are while learning goes on."""
-    return copy.deepcopy(networks).eval().requires_grad_(False)
-
-
-def means(names: Sequence[str], sums: Tensor) -> dict[str, float]:
-    """Sums, the last of which counts, as means; the sums begin anew. Waits for the device."""
-    *totals, count = sums.tolist()
-    sums.zero_()
-    return {name: total / max(1.0, count) for name, total in zip(names, totals, strict=True)}
+def unstandardize_input(net: PolicyNetwork | QNetwork, by: Standardization, stack: int) -> None:
+    """Change the first layer of a vector network so that it takes raw observations."""
+    if by.shift is None or by.scale is None:
+        return
+    assert isinstance(net.trunk, Trunk)
+    layer, device = net.trunk.layers[0], net.hidden.weight.device
+    assert isinstance(layer, Layer)
+    assert layer.norm is not None
+    assert layer.norm.running_mean is not None
+    shift, scale = (torch.from_numpy(np.tile(part, stack)).to(device) for part in (by.shift, by.scale))
+    with torch.no_grad():
+        weight = layer.weight.double() / scale
+        layer.weight.copy_(weight)
+        layer.norm.running_mean.add_((weight @ shift).float())

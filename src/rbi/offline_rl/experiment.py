@@ -1,233 +1,610 @@
-"""All settings of learning from a crowd, in parts; its presets; and the rows of its table.
+"""`rbi.offline`: the experiment of the paper's section 4 on any dataset.
 
-(paper: section 4, tables of the appendix)
+Fits beta and Q, trains the baselines, applies every rule, and evaluates all policies side by side.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 
+from rbi import envs
+from rbi.config import Checked, Ge, Gt, Interval
 from rbi.data.dataset import Dataset
+from rbi.data.formats import load_episodes
 from rbi.data.sampler import Sampler, SamplerConfig
-from rbi.networks import Networks, make_networks, offline_network
+from rbi.evaluation import comparison
+from rbi.evaluation.rollouts import Protocol, ProtocolName, VectorEvaluator
+from rbi.networks import Networks, make_networks
 from rbi.observations import ObservationSpec
-from rbi.offline_rl.bcq_cql import TdConfig, TemporalDifference
-from rbi.offline_rl.behavior_q import Fit, FitConfig, LearnsFromLogs, frozen
-from rbi.offline_rl.dqfd import Dqfd, DqfdConfig
-from rbi.offline_rl.ppo import AscentConfig, PpoAscent
-from rbi.offline_rl.validation import Answers, answers, diagnosis, split, step_taken
-from rbi.policy import Policy
-from rbi.rules.types import BCQ, Behavior, Greedy, Rule, parse_rule
-
-Preset = Literal["paper", "fast", "quick", "small"]
-Peer = Literal["ppo", "dqfd", "bcq", "cql"]
-PEERS: tuple[Peer, ...] = ("ppo", "dqfd", "bcq", "cql")
-RULES = (
-    "reroute(0.5,1.5)",
-    "reroute(0.25,1.75)",
-    "reroute(0,2)",
-    "tv(0.25)",
-    "forward_kl(radius=0.125)",  # the radius within which Pinsker's inequality promises a total variation of 0.25
-    "ppo(0.5)",
-    "greedy",
+from rbi.offline_rl.bcq_cql import OfflineDQN
+from rbi.offline_rl.behavior_q import BehaviorQ
+from rbi.offline_rl.config import (
+    BASELINES,
+    BEHAVIOR,
+    PRESETS,
+    RULES,
+    Baseline,
+    OfflineConfig,
+    PolicyRow,
+    Preset,
+    policy_rows,
+    preset_for,
 )
-BEHAVIOR = "behavior"
+from rbi.offline_rl.dqfd import DQfD
+from rbi.offline_rl.learner import OfflineLearner, frozen_copy, resolve_device
+from rbi.offline_rl.parallel_learners import Runner, advance, make_runner
+from rbi.offline_rl.ppo import PPOAscent
+from rbi.offline_rl.run_log import Callback, RunLog, fingerprint, text_table
+from rbi.offline_rl.validation import Predictions, diagnostics, predict, rule_statistics, split_episodes
+from rbi.policy import Policy, load_policy
+from rbi.progress import graceful_stop, track, track_updates
+from rbi.rules.types import Rule, parse_rule
+from rbi.statistics import describe
+
+NAME = "offline"
+RANDOM_STREAMS = ("split", "fit", "dropout", "held", "dqfd", "bcq", "cql", "ppo")
+DIAGNOSTIC_STEPS = 4096  # of the validation set
+VALIDATIONS = 5  # between two evaluations
+MIN_CHECKPOINT_SECONDS = 20  # of training that is checkpointed before an evaluation
+NUM_ENVS = {"cpu": 64, "cuda": 312}
+GPU_MEMORY_FRACTION = 0.6  # that the dataset's frames may take
+FRAME_SKIP, DEFAULT_MAX_FRAMES = 4, 108_000
+MAX_REWARD = 1e9  # sums of squares stay finite
+SAVED_POLICY = "reroute(0.5,1.5)"
 
 
 @dataclass(frozen=True)
-class OfflineConfig:
-    """What is learned from the data, and with how much work."""
+class EvaluationConfig(Checked):
+    """How the policies of the offline experiment are evaluated."""
 
-    updates: int = 1_562_500
-    """Batches that every learner gets: beta with Q, DQfD, BCQ, CQL."""
-    batch: int = 32
-    """States in a batch."""
-    gamma: float = 0.99
-    """What a reward one step later counts."""
-    held_out: float = 0.1
-    """Share of the episodes that is not learned from: temperature and diagnostics come from them."""
-    fit: FitConfig = field(default_factory=FitConfig)
-    ppo: AscentConfig = field(default_factory=AscentConfig)
-    dqfd: DqfdConfig = field(default_factory=DqfdConfig)
-    bcq: TdConfig = field(default_factory=lambda: TdConfig(familiar=0.3))
-    cql: TdConfig = field(default_factory=lambda: TdConfig(conservative=1.0))
-
-    def __post_init__(self) -> None:
-        for name, least in (("updates", 1), ("batch", 2)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} = {getattr(self, name)}: must be at least {least}")
-        if not 0 <= self.gamma <= 1:
-            raise ValueError(f"gamma = {self.gamma}: must lie in [0, 1]")
-        if not 0 < self.held_out <= 0.5:
-            raise ValueError(f"held_out = {self.held_out}: must be positive, and at most 0.5")
+    episodes: Annotated[int, Ge(1)] = 100
+    """Episodes per policy and seed in the final evaluation."""
+    evaluations: Annotated[int, Ge(1)] = 4
+    """Evaluations during training, evenly spaced, the final one included: the learning curve."""
+    curve_episodes: Annotated[int, Ge(1)] = 12
+    """Episodes per policy and seed in the evaluations before the final one."""
+    margin: Annotated[float, Interval(gt=0, lt=1)] = 0.05
+    """A policy is "not below" the behaviour policy if, with 95% confidence, it loses less than this share of its
+    score."""
+    protocol: ProtocolName = "paper"
+    """paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability 0.25."""
+    max_frames: Annotated[int, Ge(1)] = DEFAULT_MAX_FRAMES
+    """Emulator frames after which an Atari episode is truncated."""
+    num_envs: Annotated[int, Ge(0)] = 0
+    """Parallel environments (0: 64 on a CPU, 312 with a GPU)."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One policy of the table: what is learned, and the rule on top of it."""
+@dataclass(frozen=True, repr=False)
+class OfflineResult:
+    """The table of the offline experiment."""
 
-    name: str
-    learner: Literal["fit", "ppo", "dqfd", "bcq", "cql"]
-    rule: Rule
+    rows: list[dict[str, Any]]
+    """One entry per policy: name, scores by seed, mean, intervals, and the comparison with the behaviour policy."""
+    policy: Policy
+    """The policy of reroute(0.5,1.5), or of the first rule, and the first seed."""
+    numbers: dict[str, Any]
+    """Everything that result.json holds."""
+    metrics: list[dict[str, Any]]
+    """Validation, training and evaluation metrics in order."""
+    out: Path | None = None
+    """The run folder, if one was given."""
+
+    def summary(self) -> str:
+        """The table of scores."""
+        population = self.numbers["population"]
+        rows = [("policy", "mean", "95% interval", "median", "P(below)", "verdict")]
+        rows.append(("(the data)", f"{population['mean']:,.1f}", interval_text(population["interval"]), "", "", ""))
+        for row in self.rows:
+            below = "" if row["below"] is None else f"{row['below']:.2f}"
+            cells = (row["name"], f"{row['mean']:,.1f}", interval_text(row["interval"]), f"{row['median']:,.1f}")
+            rows.append((*cells, below, row["verdict"] or ""))
+        return text_table(f"{self.numbers['env']}, {self.numbers['updates']:,} updates", rows)
+
+    def __repr__(self) -> str:
+        return self.summary()
 
 
-def rows(rules: tuple[str, ...], peers: tuple[Peer, ...], config: OfflineConfig) -> list[Row]:
-    """Behaviour first, then the rules on top of it, then what is learned otherwise."""
-    found = [Row(BEHAVIOR, "fit", Behavior())]
-    found += [Row(text, "fit", parse_rule(text)) for text in rules]
-    of_peers: dict[Peer, tuple[str, Rule]] = {
-        "ppo": (f"ppo({config.ppo.epsilon:g}) by ascent", Behavior()),
-        "dqfd": ("DQfD", Greedy()),
-        "bcq": (f"BCQ({config.bcq.familiar:g})", BCQ(config.bcq.familiar)),
-        "cql": (f"CQL({config.cql.conservative:g})", Greedy()),
+def interval_text(interval: Sequence[float]) -> str:
+    return f"{interval[0]:,.1f} to {interval[1]:,.1f}"
+
+
+def offline(
+    data: Dataset | Path | str,
+    env: str | None = None,
+    rules: Sequence[Rule | str] = RULES,
+    baselines: Sequence[Baseline] = BASELINES,
+    *,
+    preset: Preset | None = None,
+    config: OfflineConfig | None = None,
+    updates: int | None = None,
+    seeds: int = 1,
+    episodes: int = 100,
+    evaluations: int = 4,
+    curve_episodes: int = 12,
+    margin: float = 0.05,
+    protocol: ProtocolName = "paper",
+    max_frames: int = DEFAULT_MAX_FRAMES,
+    num_envs: int = 0,
+    out: Path | str | None = None,
+    seed: int = 0,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    checkpoint_minutes: Annotated[float, Gt(0)] = 5.0,
+    callback: Callback | None = None,
+    progress: bool = True,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> OfflineResult:
+    """Fit beta and Q to a dataset, train baselines, and compare all policies in the environment.
+
+    data: a dataset, or a path in any supported format.
+    env: the environment id for evaluation (default: the one that the data was recorded in).
+    rules: improvement steps on top of beta and Q; baselines: "ppo" (by gradient ascent), "dqfd", "bcq", "cql".
+    preset: "paper", "fast", "quick" or "small" (default: fast for images, small for vectors); `config` replaces it, and
+        `updates` changes its number of updates.
+    seeds: independent repetitions, with seeds from `seed` on.
+    out: run folder for metrics, checkpoints, policies and result.json; without it nothing is written to disk.
+    callback: called with a dict of metrics after each validation, training phase and evaluation.
+    The settings of the evaluation are those of `EvaluationConfig`.
+
+    >>> table = offline("crowd", env="ALE/Freeway-v5", baselines=["dqfd", "cql"])      # doctest: +SKIP
+    """
+    if seeds < 1:
+        raise ValueError(f"seeds = {seeds}: must be at least 1")
+    if not checkpoint_minutes > 0:
+        raise ValueError(f"checkpoint_minutes = {checkpoint_minutes}: must be greater than 0")
+    evaluation = EvaluationConfig(episodes, evaluations, curve_episodes, margin, protocol, max_frames, num_envs)
+    names = tuple(dict.fromkeys(str(parse_rule(str(rule))) for rule in rules))
+    chosen: tuple[Baseline, ...] = tuple(dict.fromkeys(baselines))
+    torch_device = resolve_device(device)
+    log = RunLog(out, callback, progress=progress)
+    source = data if isinstance(data, Dataset) else Path(data)
+    loaded: Dataset | None = source if isinstance(source, Dataset) else None
+    if config is None and preset is None and loaded is None:
+        loaded = load_episodes(source)
+    config = config or PRESETS[preset or preset_for(is_image=loaded is not None and loaded.spec.is_image)]
+    config = config if updates is None else dataclasses.replace(config, updates=updates)
+    if evaluation.evaluations > config.updates:
+        raise ValueError(f"evaluations = {evaluation.evaluations}: more than the {config.updates} updates")
+    described = {
+        "data": None if isinstance(source, Dataset) else str(source),
+        "env": env,
+        "rules": names,
+        "baselines": chosen,
+        "seeds": seeds,
+        **dataclasses.asdict(evaluation),
+        **dataclasses.asdict(config),
     }
-    return found + [Row(of_peers[peer][0], peer, of_peers[peer][1]) for peer in peers]
+    if log.check_folder(NAME, described, seed, resume=resume, overwrite=overwrite, may_change=("num_envs",)):
+        assert log.out is not None
+        assert log.numbers is not None
+        return OfflineResult(log.numbers["rows"], load_policy(log.out), log.numbers, log.metrics, log.out)
+    loaded = load_episodes(source) if loaded is None else loaded
+    env = check_data(loaded, env, "data" if isinstance(source, Dataset) else str(source), log)
+    every_seed = range(seed, seed + seeds)
+    with (
+        torch_settings(torch_device, is_image=loaded.spec.is_image),
+        Experiment(loaded, env, names, chosen, config, evaluation, every_seed, torch_device, log) as experiment,
+    ):
+        log.state = {"lines": 0, "seconds": 0.0, "evaluation": 0, "validated": 0, "data": fingerprint(source)}
+        if resume:
+            log.restore(experiment.learners())
+        with log.open(NAME, described, seed, resume=resume, overwrite=overwrite):
+            return experiment.run(checkpoint_minutes)
 
 
-def with_latent(latent: int, target_updates: int, learning_rate: float, ascent: int) -> dict[str, Any]:
-    """The learners' settings for smaller networks that learn faster from vectors."""
-    plain = offline_network(latent, 0.0, 0.0)
-    td: dict[str, Any] = {"learning_rate": learning_rate, "target_updates": target_updates, "nets": plain}
-    return {
-        "fit": FitConfig(learning_rate=learning_rate, nets=plain),
-        "ppo": AscentConfig(updates=ascent, learning_rate=learning_rate),
-        "dqfd": DqfdConfig(**td),
-        "bcq": TdConfig(familiar=0.3, **td),
-        "cql": TdConfig(conservative=1.0, **td),
-    }
+def check_data(data: Dataset, env: str | None, name: str, log: RunLog) -> str:
+    """The environment for evaluation; refuses data that nothing can be learned from or that does not fit it."""
+    if not len(data):
+        why = f" that can be used; the first: {data.rejected[0]}" if data.rejected else ""
+        raise ValueError(f"{name}: holds no episodes{why}")
+    if data.rejected:
+        log.echo(f"{len(data.rejected):,} episodes rejected; the first: {data.rejected[0]}")
+    taken = np.unique(data.arrays["actions"])
+    if len(taken) == 1:
+        raise ValueError(f"{name}: action {taken[0]} is the only one ever taken; there is nothing to choose from")
+    largest = float(np.abs(data.arrays["rewards"]).max())
+    if not largest:
+        raise ValueError(f"{name}: all rewards are 0, so no action can be better than another")
+    if largest > MAX_REWARD:
+        raise ValueError(f"{name}: rewards as large as {largest:g}; scale them to {MAX_REWARD:g} at most")
+    found = env or data.spec.env
+    if not found:
+        raise ValueError(f"{name}: does not say where it was recorded; give --env (rbi improve needs none)")
+    if data.spec.env and data.spec.env != found:
+        raise ValueError(f"--env {found}: the data is of {data.spec.env}")
+    check_env(data, found)
+    return found
 
 
-PRESETS: dict[Preset, OfflineConfig] = {
-    # every number of the paper's appendix
-    "paper": OfflineConfig(),
-    # one GPU and minutes
-    "fast": OfflineConfig(
-        updates=40_000,
-        ppo=AscentConfig(updates=4000),
-        dqfd=DqfdConfig(target_updates=1000),
-        bcq=TdConfig(familiar=0.3, target_updates=1000),
-        cql=TdConfig(conservative=1.0, target_updates=1000),
-    ),
-    # a processor and minutes, for pictures: what is large and moves, not what is small and rare
-    "quick": OfflineConfig(updates=400, held_out=0.2, **with_latent(256, 100, 0.0005, 40)),
-    # a processor and a minute, for vectors
-    "small": OfflineConfig(updates=2000, batch=128, **with_latent(128, 200, 0.001, 500)),
-}
+def check_env(data: Dataset, env: str) -> None:
+    """Refuse an environment with other observations; data with fewer actions gets all of the environment's."""
+    envs.check(envs.EnvConfig(env))
+    one, spec = envs.make(envs.EnvConfig(env), 1), data.spec
+    try:
+        if (one.obs_shape, one.frame_stack) != (spec.obs_shape, spec.frame_stack):
+            raise ValueError(
+                f"--env {env}: has observations {one.obs_shape}, {one.frame_stack} stacked; the data "
+                f"has {spec.obs_shape}, {spec.frame_stack} stacked"
+            )
+        if spec.num_actions > one.num_actions:
+            raise ValueError(f"--env {env}: has {one.num_actions} actions, and the data {spec.num_actions}")
+        if spec.has_action_masks and spec.num_actions < one.num_actions:
+            raise ValueError(
+                f"--env {env}: has {one.num_actions} actions, and the data's masks have {spec.num_actions}"
+            )
+        if spec.num_actions < one.num_actions:
+            data.spec = dataclasses.replace(spec, num_actions=one.num_actions)
+    finally:
+        one.close()
 
 
-# ---- from rbi.offline_rl.one_seed: All that is learned from the data with one seed, and the policies that come of it.
-
-DRAWS = ("split", "fit", "dropout", "held", "dqfd", "bcq", "cql", "ppo")
-ASKED = 4096  # held-out steps that a diagnosis looks at
-
-
-class OneSeed:
-    """Learners of one seed, on one device. Seeds that stand `beside` each other share the frames."""
+class SeedLearners:
+    """All learners of one seed, on one device, and their policies. Seeds share the frames of the `first` one."""
 
     def __init__(
         self,
         config: OfflineConfig,
-        peers: Sequence[Peer],
+        baselines: Sequence[Baseline],
         data: Dataset,
         seed: int,
         device: torch.device,
         *,
         resident: bool = False,
-        beside: "OneSeed | None" = None,
+        first: "SeedLearners | None" = None,
     ) -> None:
-        self.config, self.seed, self.device, self.data = config, seed, device, data
+        self.config, self.seed, self.device, self.data, self.resident = config, seed, device, data, resident
         self.obs_spec = ObservationSpec(data.spec.obs_shape, data.spec.frame_stack, data.spec.num_actions)
-        self.resident = resident
-        self.first: Sampler | None = None if beside is None else beside.sampler
-        self.mine, self.out = split(len(data), config.held_out, np.random.default_rng([seed, DRAWS.index("split")]))
-        self.sampler: Sampler = self.draws("fit", self.mine)
-        self.held = self.draws("held", self.out, batch=512, keep_incomplete=False)
-        networks = make_networks(self.obs_spec, config.fit.nets, seed)
-        self.fit = Fit(config.fit, networks, self.sampler, self.generator("dropout"))
-        self.peers: dict[str, Any] = {peer: self.peer(peer) for peer in peers if peer != "ppo"}
+        self.shared: Sampler | None = None if first is None else first.sampler
+        rng = np.random.default_rng([seed, RANDOM_STREAMS.index("split")])
+        self.train_episodes, self.validation_episodes = split_episodes(len(data), config.validation_fraction, rng)
+        self.sampler: Sampler = self.make_sampler("fit", self.train_episodes)
+        self.validation = self.make_sampler("held", self.validation_episodes, batch_size=512, keep_incomplete=False)
+        networks = make_networks(self.obs_spec, config.behavior_q.network, seed)
+        self.behavior_q = BehaviorQ(config.behavior_q, networks, self.sampler, self.generator("dropout"))
+        self.baselines: dict[str, Any] = {name: self.make_baseline(name) for name in baselines if name != "ppo"}
         self.temperature = 1.0
-        self.told: dict[str, Any] = {}
-        self.answered: Answers | None = None
+        self.diagnostics: dict[str, Any] = {}
+        self.predictions: Predictions | None = None
 
     def generator(self, of: str, *more: int) -> torch.Generator:
-        """A source of random numbers of its own for everything that draws."""
-        number = int(np.random.default_rng([self.seed, DRAWS.index(of), *more]).integers(2**62))
+        """An independent random stream for each purpose."""
+        number = int(np.random.default_rng([self.seed, RANDOM_STREAMS.index(of), *more]).integers(2**62))
         at = self.device if self.resident or of == "dropout" else torch.device("cpu")
         return torch.Generator(at).manual_seed(number)
 
-    def draws(self, of: str, which: Any, steps: int | None = None, **changes: Any) -> Sampler:
-        """A sampler of some episodes: Monte-Carlo, with what was cut off too early marked, or n-step."""
-        settings = {"batch_size": self.config.batch, "n_step": steps, "gamma": self.config.gamma} | changes
-        settings.setdefault("keep_incomplete", steps is None)
+    def make_sampler(self, of: str, episodes: Any, n_step: int | None = None, **changes: Any) -> Sampler:
+        """A sampler of some episodes: of Monte-Carlo returns, incomplete ones marked, or of n-step returns."""
+        settings = {"batch_size": self.config.batch_size, "n_step": n_step, "gamma": self.config.gamma} | changes
+        settings.setdefault("keep_incomplete", n_step is None)
         return Sampler(
             self.data,
             SamplerConfig(**settings),
             self.generator(of),
             device=self.device,
-            episodes=which,
+            episodes=episodes,
             frames_on_device=self.resident,
-            share_frames_with=self.first if of == "fit" else self.sampler,
+            share_frames_with=self.shared if of == "fit" else self.sampler,
         )
 
-    def peer(self, peer: Peer) -> LearnsFromLogs:
-        """A learner of Q beside beta's own."""
-        nets = getattr(self.config, peer).nets
-        networks = make_networks(self.obs_spec, nets, self.seed + DRAWS.index(peer), with_policy=False)
-        one_step = self.draws(peer, self.mine, steps=1)
-        if peer == "dqfd":
-            return Dqfd(self.config.dqfd, networks, one_step, self.draws(peer, self.mine, steps=self.config.dqfd.steps))
-        if peer == "bcq":
-            return TemporalDifference(self.config.bcq, networks, one_step, frozen(self.fit.networks).pi)
-        return TemporalDifference(self.config.cql, networks, one_step, None)
+    def make_baseline(self, name: Baseline) -> OfflineLearner:
+        network = getattr(self.config, name).network
+        networks = make_networks(self.obs_spec, network, self.seed + RANDOM_STREAMS.index(name), with_policy=False)
+        one_step = self.make_sampler(name, self.train_episodes, n_step=1)
+        if name == "dqfd":
+            n_step = self.make_sampler(name, self.train_episodes, n_step=self.config.dqfd.n_step)
+            return DQfD(self.config.dqfd, networks, one_step, n_step)
+        if name == "bcq":
+            return OfflineDQN(self.config.bcq, networks, one_step, frozen_copy(self.behavior_q.networks).pi)
+        return OfflineDQN(self.config.cql, networks, one_step, None)
 
-    def learners(self) -> dict[str, LearnsFromLogs]:
-        """Everything that is saved, by name."""
-        return {f"seed{self.seed}.{name}": learner for name, learner in {"fit": self.fit, **self.peers}.items()}
+    def learners(self) -> dict[str, OfflineLearner]:
+        """All learners by name, for checkpoints."""
+        found = {"behavior_q": self.behavior_q, **self.baselines}
+        return {f"seed{self.seed}.{name}": learner for name, learner in found.items()}
 
-    def diagnose(self) -> dict[str, Any]:
-        """Look at held-out steps: beta gets its temperature, and BCQ the beta that it goes by."""
-        self.held.generator.manual_seed(self.seed)  # the same steps each time
-        self.answered = answers(self.fit.networks, self.held, ASKED)
-        self.told = diagnosis(self.answered)
-        self.temperature = self.told["temperature"]
-        if "bcq" in self.peers:
-            beta = self.fit.networks.pi
+    def validate(self) -> dict[str, Any]:
+        """Diagnostics on the validation set; updates the temperature, and BCQ's copy of beta."""
+        self.validation.generator.manual_seed(self.seed)  # the same steps each time
+        self.predictions = predict(self.behavior_q.networks, self.validation, DIAGNOSTIC_STEPS)
+        self.diagnostics = diagnostics(self.predictions)
+        self.temperature = self.diagnostics["temperature"]
+        if "bcq" in self.baselines:
+            beta = self.behavior_q.networks.pi
             assert beta is not None
-            self.peers["bcq"].beta.load_state_dict(beta.state_dict())
-        return self.told
+            self.baselines["bcq"].beta.load_state_dict(beta.state_dict())
+        return self.diagnostics
 
-    def steps_taken(self, rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-        """What each rule does to beta in the held-out steps."""
-        assert self.answered is not None
-        return {row.name: step_taken(self.answered, row.rule, self.temperature) for row in rows if row.learner == "fit"}
+    def rule_statistics(self, rows: Sequence[PolicyRow]) -> dict[str, dict[str, float]]:
+        """What each rule changes on the validation set."""
+        assert self.predictions is not None
+        return {
+            row.name: rule_statistics(self.predictions, row.rule, self.temperature)
+            for row in rows
+            if row.learner == "behavior_q"
+        }
 
-    def ascent(self, point: int) -> PpoAscent:
-        """PPO's ascent from beta as it is now."""
-        sampler = self.draws("ppo", self.mine)
-        sampler.generator = self.generator("ppo", point)
-        return PpoAscent(self.config.ppo, frozen(self.fit.networks), sampler, self.temperature)
+    def make_ppo(self, evaluation: int) -> PPOAscent:
+        """PPO by gradient ascent from the current beta."""
+        sampler = self.make_sampler("ppo", self.train_episodes)
+        sampler.generator = self.generator("ppo", evaluation)
+        return PPOAscent(self.config.ppo, frozen_copy(self.behavior_q.networks), sampler, self.temperature)
 
-    def policies(self, rows: Sequence[Row], ascent: PpoAscent | None, env: str) -> list[Policy]:
-        """The policy of every row as it is now; those on top of beta and Q share their networks."""
-        fitted = frozen(self.fit.networks)
-        networks: dict[str, Networks] = {"fit": fitted}
-        for name, learner in self.peers.items():
-            networks[name] = frozen(learner.networks)
+    def policies(self, rows: Sequence[PolicyRow], ppo: PPOAscent | None, env: str) -> list[Policy]:
+        """The current policy of every row; those of beta and Q share their networks."""
+        behavior_q = frozen_copy(self.behavior_q.networks)
+        networks: dict[str, Networks] = {"behavior_q": behavior_q}
+        for name, learner in self.baselines.items():
+            networks[name] = frozen_copy(learner.networks)
         if "bcq" in networks:
-            networks["bcq"].pi = fitted.pi
-        if ascent is not None:
-            networks["ppo"] = ascent.networks()
-        about = {"learned": "offline", "seed": self.seed, "updates": self.fit.updates}
+            networks["bcq"].pi = behavior_q.pi
+        if ppo is not None:
+            networks["ppo"] = ppo.policy_networks()
+        metadata = {"learned": NAME, "seed": self.seed, "updates": self.behavior_q.updates}
         return [
             Policy(
                 networks[row.learner],
                 row.rule,
-                temperature=self.temperature if row.learner in ("fit", "ppo") else 1.0,
+                temperature=self.temperature if row.learner in ("behavior_q", "ppo") else 1.0,
                 env=env,
-                metadata=about | {"row": row.name},
+                metadata=metadata | {"row": row.name},
             )
             for row in rows
         ]
+
+
+class Experiment:
+    """One run of the offline experiment: learners of all seeds, evaluation environments, metrics and checkpoints."""
+
+    def __init__(
+        self,
+        data: Dataset,
+        env: str,
+        rules: Sequence[str],
+        baselines: Sequence[Baseline],
+        config: OfflineConfig,
+        evaluation: EvaluationConfig,
+        seeds: range,
+        device: torch.device,
+        log: RunLog,
+    ) -> None:
+        self.data, self.env, self.config, self.evaluation = data, env, config, evaluation
+        self.baselines, self.device, self.log = baselines, device, log
+        self.rows = policy_rows(rules, baselines, config)
+        self.resident = device.type == "cuda" and fits_on_gpu(device, data, log)
+        self.seeds: list[SeedLearners] = []
+        for seed in seeds:
+            first = self.seeds[0] if self.seeds else None
+            self.seeds.append(SeedLearners(config, baselines, data, seed, device, resident=self.resident, first=first))
+        self.runners = [self.make_runner(seed.behavior_q) for seed in self.seeds]
+        self.baseline_runners = [
+            self.make_runner(learner) for seed in self.seeds for learner in seed.baselines.values()
+        ]
+        self.protocol = Protocol(evaluation.protocol, max_frames=evaluation.max_frames)
+        policies = len(self.rows) * len(self.seeds)
+        each = min(evaluation.episodes, max(1, NUM_ENVS[device.type] // policies))
+        num_envs = evaluation.num_envs or policies * each
+        groups = 2 if device.type == "cuda" and num_envs >= 2 * policies else 1
+        log.echo(f"making {num_envs} environments of {env}")
+        self.evaluator = VectorEvaluator(self.protocol, env, num_envs, num_groups=groups)
+
+    def __enter__(self) -> "Experiment":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.evaluator.close()
+
+    def make_runner(self, learner: Any) -> Runner:
+        return make_runner(learner, self.device, cuda_graph=self.resident)
+
+    def learners(self) -> dict[str, Any]:
+        """All learners by name."""
+        return {name: learner for seed in self.seeds for name, learner in seed.learners().items()}
+
+    def updates_until(self, evaluation: float) -> int:
+        return round(self.config.updates * evaluation / self.evaluation.evaluations)
+
+    def run(self, checkpoint_minutes: float) -> OfflineResult:
+        """Train and evaluate in turns, and collect the result."""
+        state, last = self.log.state, self.evaluation.evaluations
+        self.checkpoint_seconds = 60 * checkpoint_minutes
+        self.began = time.monotonic() - state["seconds"]
+        self.saved_at = time.monotonic()
+        scores = self.last_scores() if state["evaluation"] == last else {}
+        for evaluation in range(state["evaluation"] + 1, last + 1):
+            self.fit_behavior_q(evaluation)
+            ascents = self.train_baselines(evaluation)
+            policies = [
+                policy
+                for seed, ppo in zip(self.seeds, ascents, strict=True)
+                for policy in seed.policies(self.rows, ppo, self.env)
+            ]
+            scores = self.evaluate(policies, evaluation)
+            self.metric("evaluated", evaluation, scores=scores)
+            state["evaluation"] = evaluation
+            self.save()
+        return self.result(scores)
+
+    def last_scores(self) -> dict[str, list[list[float]]]:
+        """Scores of a run that was stopped after its final evaluation; validates its learners again."""
+        for seed in self.seeds:
+            seed.validate()
+        found: dict[str, list[list[float]]] = [m for m in self.log.metrics if m["kind"] == "evaluated"][-1]["scores"]
+        return found
+
+    def fit_behavior_q(self, evaluation: int) -> None:
+        """Train beta and Q until the next evaluation, with validations in between."""
+        for part in range(1, VALIDATIONS + 1):
+            goal = self.updates_until(evaluation - 1 + part / VALIDATIONS)
+            if goal <= self.log.state["validated"]:  # before the run was stopped
+                continue
+            self.advance(self.runners, [goal] * len(self.runners), "beta and Q")
+            for seed in self.seeds:
+                trained = seed.behavior_q.metrics()
+                self.metric("validated", evaluation, seed=seed.seed, train=trained, validation=seed.validate())
+            self.log.state["validated"] = goal
+        for seed in self.seeds:
+            if seed.predictions is None:
+                seed.validate()
+
+    def train_baselines(self, evaluation: int) -> list[PPOAscent | None]:
+        """Train the baselines until the next evaluation; PPO starts anew from the current beta."""
+        ascents = [seed.make_ppo(evaluation) if "ppo" in self.baselines else None for seed in self.seeds]
+        ppo_runners = [self.make_runner(ppo) for ppo in ascents if ppo is not None]
+        goals = [self.updates_until(evaluation)] * len(self.baseline_runners)
+        goals += [self.config.ppo.updates] * len(ppo_runners)
+        if goals:
+            self.advance([*self.baseline_runners, *ppo_runners], goals, ", ".join(self.baselines))
+        if time.monotonic() - self.saved_at > MIN_CHECKPOINT_SECONDS:
+            self.save()  # a stop during the evaluation then loses no training
+        trained = {
+            name: learner.metrics() for name, learner in self.learners().items() if not name.endswith(".behavior_q")
+        }
+        trained |= {
+            f"seed{seed.seed}.ppo": ppo.metrics()
+            for seed, ppo in zip(self.seeds, ascents, strict=True)
+            if ppo is not None
+        }
+        self.metric("trained", evaluation, train=trained)
+        return ascents
+
+    def advance(self, runners: Sequence[Runner], goals: Sequence[int], description: str) -> None:
+        """Advance learners to their goals, with progress, periodic checkpoints, and a graceful stop."""
+        start, begun = sum(one.learner.updates for one in runners), time.monotonic()
+
+        def text(done: int) -> str:
+            return f"{done:,} of {sum(goals):,} updates, {(done - start) / max(1e-9, time.monotonic() - begun):,.0f}/s"
+
+        steps = advance(runners, goals)
+        if self.log.progress:
+            steps = track_updates(steps, description, sum(goals), lambda done: done, text)
+        with graceful_stop() as stopped:
+            for _ in steps:
+                if stopped.is_set() or time.monotonic() - self.saved_at > self.checkpoint_seconds:
+                    for one in runners:
+                        one.synchronize()
+                    self.save()
+                if stopped.is_set():
+                    self.log.stop()
+
+    def evaluate(self, policies: Sequence[Policy], evaluation: int) -> dict[str, list[list[float]]]:
+        """The scores of every row, seed by seed."""
+        final = evaluation == self.evaluation.evaluations
+        episodes = self.evaluation.episodes if final else self.evaluation.curve_episodes
+        rng = np.random.default_rng([self.seeds[0].seed, evaluation])
+        scores: list[list[float]] = [[] for _ in policies]
+        finished = self.evaluator.evaluate(policies, episodes, rng)
+        if self.log.progress:
+            description = f"evaluating, {evaluation} of {self.evaluation.evaluations}"
+            finished = track(finished, description, episodes * len(policies))
+        for number, episode in finished:
+            scores[number].append(episode.score)
+        return {row.name: scores[number :: len(self.rows)] for number, row in enumerate(self.rows)}
+
+    def metric(self, kind: str, evaluation: int, **values: Any) -> None:
+        updates, seconds = self.seeds[0].behavior_q.updates, round(self.seconds, 3)
+        self.log.metric(kind=kind, evaluation=evaluation, updates=updates, seconds=seconds, **values)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def save(self) -> None:
+        self.log.state["seconds"] = self.seconds
+        self.log.save(self.learners())
+        self.saved_at = time.monotonic()
+
+    def saved_policies(self) -> tuple[str, list[Policy]]:
+        """The row that is saved, reroute(0.5,1.5) or the first rule, and its policy of every seed."""
+        row = next((row for row in self.rows if row.name == SAVED_POLICY), self.rows[min(1, len(self.rows) - 1)])
+        row = row if row.learner == "behavior_q" else self.rows[0]
+        return row.name, [seed.policies([row], None, self.env)[0] for seed in self.seeds]
+
+    def max_steps(self) -> int | None:
+        """Steps after which episodes are truncated, if that is earlier than usual: the data is then truncated too."""
+        env = self.protocol.env_config(self.env)
+        return env.max_frames // FRAME_SKIP if env.is_atari and env.max_frames < DEFAULT_MAX_FRAMES else None
+
+    def result(self, scores: dict[str, list[list[float]]]) -> OfflineResult:
+        """Save the policies, compare the scores, and write result.json."""
+        saved, policies = self.saved_policies()
+        if self.log.out is not None:
+            for seed, policy in zip(self.seeds, policies, strict=True):
+                name = "best" if seed is self.seeds[0] else f"seed{seed.seed}"
+                policy.save(self.log.out / "policies" / name)
+        rng = np.random.default_rng(self.seeds[0].seed)
+        rows = [
+            {"name": row.name, "learner": row.learner, "rule": str(row.rule), "scores": scores[row.name]}
+            | comparison.compare(
+                scores[row.name],
+                None if row.name == BEHAVIOR else scores[BEHAVIOR],
+                rng,
+                margin=self.evaluation.margin,
+            )
+            for row in self.rows
+        ]
+        population = describe_population(self.data, self.max_steps())
+        numbers = self.log.result(
+            {
+                "env": self.env,
+                "protocol": self.protocol.describe(self.env),
+                "device": str(self.device),
+                "seconds": self.seconds,
+                "updates": self.config.updates,
+                "saved_policy": saved,
+                "rejected": len(self.data.rejected),
+                "margin": self.evaluation.margin,
+                "population": population | {"excluded": self.seeds[0].sampler.excluded_fraction},
+                "rows": rows,
+                "validation": [seed.diagnostics for seed in self.seeds],
+                "rule_statistics": [seed.rule_statistics(self.rows) for seed in self.seeds],
+            }
+        )
+        return OfflineResult(numbers["rows"], policies[0], numbers, self.log.metrics, self.log.out)
+
+
+def describe_population(data: Dataset, max_steps: int | None = None) -> dict[str, Any]:
+    """Scores of the data's episodes, up to `max_steps`, without abandoned ones where there are others."""
+    steps, scores = data.records["steps"], data.scores
+    whole = ~data.records["abandoned"].astype(bool)
+    if max_steps is not None:
+        total = np.concatenate([[0.0], np.cumsum(data.arrays["rewards"], dtype=np.float64)])
+        first = data.records["first_step"]
+        scores, whole = total[first + np.minimum(steps, max_steps)] - total[first], whole | (steps >= max_steps)
+    scores = scores[whole] if whole.any() else scores
+    return describe(scores.tolist()) | {
+        "max_steps": max_steps,
+        "all_episodes": len(data),
+        "steps": data.steps,
+        "policies": len({data.texts[number] for number in data.records["player"]}),
+    }
+
+
+def fits_on_gpu(device: torch.device, data: Dataset, log: RunLog) -> bool:
+    """Whether all frames fit into GPU memory, besides the networks."""
+    free, _ = torch.cuda.mem_get_info(device)
+    fits = data.arrays["observations"].nbytes < GPU_MEMORY_FRACTION * free
+    if not fits:
+        log.echo("the data does not fit into GPU memory: batches are copied one by one, which is slower")
+    return fits
+
+
+@contextlib.contextmanager
+def torch_settings(device: torch.device, *, is_image: bool) -> Iterator[None]:
+    """PyTorch's global settings for these small networks; restored afterwards."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32
+    elif not is_image:
+        torch.set_num_threads(1)  # vectors are too short for several threads
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)

@@ -1,7 +1,7 @@
-"""Learners that take their updates side by side: in turns on a processor, on a GPU each as a graph on its own stream.
+"""Several learners in parallel: in turns on a CPU, on a GPU each as a CUDA graph on its own stream.
 
-Networks for batches of 32 leave most of a GPU idle; several learners at once share it. None may read what another one
-of them is changing.
+Networks with batches of 32 leave most of a GPU idle, so several learners share it. No learner may read what another
+one changes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,84 +9,87 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from rbi.gpu.streams import SideStream, capture_graph
-from rbi.offline_rl.behavior_q import LearnsFromLogs, Looks
+from rbi.offline_rl.learner import OfflineLearner, Prefetcher
 
-AHEAD = 20  # graphs that may wait in a stream before the host waits for it
-BURST = 8  # updates in one graph, where nothing is to be done between them
+MAX_QUEUED = 20  # graphs in a stream before the host waits for it
+BURST = 8  # updates in one graph, for learners with a prefetcher
 
 
-class Lane:
-    """A learner that is driven as it is."""
+class Runner:
+    """Runs a learner update by update."""
 
-    def __init__(self, learner: LearnsFromLogs) -> None:
+    def __init__(self, learner: OfflineLearner) -> None:
         self.learner = learner
 
-    def step(self, _most: int) -> None:
-        """One update, or up to so many."""
+    def step(self, _max_updates: int) -> None:
+        """Run one update, or several up to the given number."""
         self.learner.update()
-        self.learner.passed()
+        self.learner.after_update()
 
-    def settle(self) -> None:
-        """Wait until all steps are done."""
+    def synchronize(self) -> None:
+        """Wait until all updates are done."""
 
 
-class GraphedLane(Lane):
-    """A learner whose update is a graph on a stream; a steady one prefetches the next batch on a second stream."""
+class GraphRunner(Runner):
+    """Runs a learner as CUDA graphs on its own stream.
 
-    def __init__(self, learner: LearnsFromLogs, device: torch.device) -> None:
+    A learner with a prefetcher draws its next batch on a second stream.
+    """
+
+    def __init__(self, learner: OfflineLearner, device: torch.device) -> None:
         super().__init__(learner)
         self.stream = torch.cuda.Stream(device)
-        self.done = [torch.cuda.Event() for _ in range(AHEAD)]
+        self.done = [torch.cuda.Event() for _ in range(MAX_QUEUED)]
         self.replays = 0
         keep = list(learner.state().values())
         self.graph = capture_graph(learner.update, self.stream, learner.generators(), keep)
-        if learner.steady is not None:
-            burst = burst_of(learner, learner.steady, device)
+        if learner.prefetcher is not None:
+            burst = burst_of_updates(learner, learner.prefetcher, device)
             self.burst = capture_graph(burst, self.stream, learner.generators(), keep)
 
-    def step(self, most: int) -> None:
-        done = self.done[self.replays % AHEAD]
-        done.synchronize()  # of twenty graphs ago: the host does not run far ahead
-        several = self.learner.steady is not None and most >= BURST
+    def step(self, max_updates: int) -> None:
+        done = self.done[self.replays % MAX_QUEUED]
+        done.synchronize()  # of MAX_QUEUED graphs ago, so that the host does not run far ahead
+        burst = self.learner.prefetcher is not None and max_updates >= BURST
         with torch.cuda.stream(self.stream):
-            (self.burst if several else self.graph).replay()
-            for _ in range(BURST if several else 1):
-                self.learner.passed()
+            (self.burst if burst else self.graph).replay()
+            for _ in range(BURST if burst else 1):
+                self.learner.after_update()
             done.record()
         self.replays += 1
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         self.stream.synchronize()
 
 
-def lane(learner: LearnsFromLogs, device: torch.device, *, graphed: bool) -> Lane:
-    """How a learner is driven; `graphed` where all that an update needs lies on a GPU."""
-    return GraphedLane(learner, device) if graphed else Lane(learner)
+def make_runner(learner: OfflineLearner, device: torch.device, *, cuda_graph: bool) -> Runner:
+    """The runner of a learner; `cuda_graph` requires that all data of an update is in GPU memory."""
+    return GraphRunner(learner, device) if cuda_graph else Runner(learner)
 
 
-def burst_of(learner: LearnsFromLogs, looks: Looks, device: torch.device) -> Callable[[], None]:
-    """Several updates: while one is taken, the batch of the next is drawn and looked at on a second stream."""
-    beside = SideStream(device)
+def burst_of_updates(learner: OfflineLearner, prefetcher: Prefetcher, device: torch.device) -> Callable[[], None]:
+    """A function that runs BURST updates and prefetches each one's batch on a second stream during the one before."""
+    side_stream = SideStream(device)
 
     def burst() -> None:
-        looks.ahead()
+        prefetcher.prefetch()
         for left in reversed(range(BURST)):
             if left:
-                with beside.overlapping():
-                    looks.ahead()
+                with side_stream.overlapping():
+                    prefetcher.prefetch()
             learner.update()
-            beside.join()
+            side_stream.join()
 
     return burst
 
 
-def advance(lanes: Sequence[Lane], goals: Sequence[int]) -> Iterator[int]:
-    """Take updates in turns until every learner has done its goal; how many they have done between them."""
-    if lanes and isinstance(lanes[0], GraphedLane):
-        torch.cuda.synchronize()  # what the streams are about to read is there
-    while behind := [(one, goal) for one, goal in zip(lanes, goals, strict=True) if one.learner.updates < goal]:
+def advance(runners: Sequence[Runner], targets: Sequence[int]) -> Iterator[int]:
+    """Run updates in turns until every learner has reached its target; yields the number of updates of all together."""
+    if runners and isinstance(runners[0], GraphRunner):
+        torch.cuda.synchronize()  # inputs of the streams are complete
+    while behind := [(one, goal) for one, goal in zip(runners, targets, strict=True) if one.learner.updates < goal]:
         for one, goal in behind:
             one.step(goal - one.learner.updates)
-        yield sum(one.learner.updates for one in lanes)
-    for one in lanes:
-        one.settle()
+        yield sum(one.learner.updates for one in runners)
+    for one in runners:
+        one.synchronize()

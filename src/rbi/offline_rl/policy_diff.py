@@ -1,24 +1,26 @@
-"""What an improved policy does otherwise than beta, on steps that were held out: which actions, where, how much."""
+"""What an improved policy changes compared with beta on held-out steps: which actions, where, and by how much."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rbi import measures
-from rbi.offline_rl.validation import Array
+from rbi.data.episode import Array
 from rbi.statistics import bootstrap_ratio, percentile_interval
 
-MOVED = 1e-4  # a probability that changes by less is rounding
-CHANGED = 0.01  # total variation from which a state counts as changed
+MIN_CHANGE = 1e-4  # smaller changes of a probability are rounding
+CHANGED_STATE = 0.01  # least total variation of a changed state
 RESAMPLES = 1000
-MOST_ACTIONS = 1000  # told one by one
-LARGEST_STEPS, ACTIONS_A_STEP, FEATURES = 10, 3, 5
-MOST_VALUES = 20_000  # of a feature that are looked at, evenly spread
+MAX_ACTIONS = 1000  # listed one by one
+TOP_STEPS, TOP_ACTIONS, TOP_FEATURES = 10, 3, 5
+MAX_FEATURE_VALUES = 20_000  # evenly spaced
 
 
-class Steps(NamedTuple):
-    """N held-out steps: `beta`, `pi` and `q` are `[N, A]`; the action that was taken, the return that came of it, and
-    which step of which episode it was are `[N]`."""
+class PolicyPair(NamedTuple):
+    """beta and pi on N held-out steps.
+
+    `beta`, `pi` and `q` are `[N, A]`; the logged action, its return, the episode and the step in it are `[N]`.
+    """
 
     beta: Array
     pi: Array
@@ -35,16 +37,16 @@ class Steps(NamedTuple):
         return found
 
     @property
-    def gains(self) -> Array:
-        """The improvement step as Q sees it, sum_a (pi(a) - beta(a)) Q(a), `[N]`."""
+    def expected_gains(self) -> Array:
+        """The improvement step by Q, sum_a (pi(a) - beta(a)) Q(a), `[N]`."""
         found: Array = ((self.pi - self.beta) * self.q).sum(1)
         return found
 
     @property
-    def seen_gains(self) -> Array:
-        """The same from what came of the actions that were taken: (pi(a) / beta(a) - 1) (R - V(s)), `[N]`.
+    def observed_gains(self) -> Array:
+        """The improvement step by importance-weighted returns, (pi(a) / beta(a) - 1) (R - V(s)), `[N]`.
 
-        Its mean is that of the improvement step with beta's true Q, whatever the Q at hand, where beta is right.
+        If beta is right, its mean estimates the improvement step with the true Q of beta, whatever the given Q.
         """
         at = np.arange(len(self.actions)), self.actions
         beta = np.maximum(self.beta[at], np.finfo(np.float32).tiny)
@@ -52,44 +54,45 @@ class Steps(NamedTuple):
         return found
 
 
-def changes(
-    steps: Steps,
+def policy_diff(
+    pair: PolicyPair,
     rng: np.random.Generator,
     bounds: tuple[float, float] | None = None,
     features: Array | None = None,
 ) -> dict[str, Any]:
-    """Everything, ready for JSON. `bounds`: c_min and c_max of a reroute rule; `features`: what was seen, `[N, D]`."""
-    steps = steps._replace(**{name: getattr(steps, name).astype(np.float64) for name in ("beta", "pi", "q", "returns")})
+    """All statistics, ready for JSON. `bounds`: c_min and c_max of reroute; `features`: observations `[N, D]`."""
+    pair = pair._replace(**{name: getattr(pair, name).astype(np.float64) for name in ("beta", "pi", "q", "returns")})
     return {
-        "overall": overall(steps, rng, bounds),
-        "actions": by_action(steps),
-        "values": by_value(steps),
-        "features": [] if features is None else by_feature(steps, features),
-        "largest": largest(steps),
+        "overall": overall(pair, rng, bounds),
+        "actions": by_action(pair),
+        "values": by_value(pair),
+        "features": [] if features is None else by_feature(pair, features),
+        "largest": largest_gains(pair),
     }
 
 
-def overall(steps: Steps, rng: np.random.Generator, bounds: tuple[float, float] | None) -> dict[str, Any]:
-    """How far pi is from beta, and what that should gain: by Q, and by the returns that were seen."""
-    moved = measures.total_variation(steps.pi, steps.beta)
+def overall(pair: PolicyPair, rng: np.random.Generator, bounds: tuple[float, float] | None) -> dict[str, Any]:
+    """The distance of pi from beta, and the gain per step: by Q, and by importance-weighted returns."""
+    distance = measures.total_variation(pair.pi, pair.beta)
     found = {
-        "steps": len(moved),
-        "episodes": len(np.unique(steps.episode)),
-        "moved": float(moved.mean()),
-        "moved_quartiles": np.percentile(moved, [25, 50, 75]).tolist(),
-        "changed": float((moved > CHANGED).mean()),
-        "value": float(steps.values.mean()),
-        "step": mean_over_episodes(steps.gains, steps.episode, rng),
-        "step_seen": mean_over_episodes(steps.seen_gains, steps.episode, rng),
+        "steps": len(distance),
+        "episodes": len(np.unique(pair.episode)),
+        "total_variation": float(distance.mean()),
+        "total_variation_quartiles": np.percentile(distance, [25, 50, 75]).tolist(),
+        "changed_states": float((distance > CHANGED_STATE).mean()),
+        "value": float(pair.values.mean()),
+        "expected_gain": mean_over_episodes(pair.expected_gains, pair.episode, rng),
+        "observed_gain": mean_over_episodes(pair.observed_gains, pair.episode, rng),
     }
     if bounds is not None:
-        for name, at in measures.bound_hits(steps.pi, steps.beta, *bounds)._asdict().items():
-            found[name] = float((steps.beta * at).sum(1).mean())
+        hits = measures.bound_hits(pair.pi, pair.beta, *bounds)
+        for name, at in hits._asdict().items():
+            found[name] = float((pair.beta * at).sum(1).mean())
     return found
 
 
 def mean_over_episodes(values: Array, episode: Array, rng: np.random.Generator) -> dict[str, Any]:
-    """The mean over steps, and its 95% bootstrap interval: episodes are drawn, since their steps belong together."""
+    """Mean over steps with its 95% bootstrap interval; episodes are resampled, because their steps are correlated."""
     _, which = np.unique(episode, return_inverse=True)
     sums, counts = np.bincount(which, values), np.bincount(which)
     interval = None
@@ -98,46 +101,47 @@ def mean_over_episodes(values: Array, episode: Array, rng: np.random.Generator) 
     return {"mean": float(values.mean()), "interval": interval}
 
 
-def by_action(steps: Steps) -> list[dict[str, Any]]:
-    """For every action, the one that gained most first: its probability before and after, and how often it changed."""
-    change = steps.pi - steps.beta
+def by_action(pair: PolicyPair) -> list[dict[str, Any]]:
+    """For each action, the largest increase first: mean probabilities and the share of states in which it changes."""
+    change = pair.pi - pair.beta
     mean = change.mean(0)
-    told = np.sort(np.argsort(-np.abs(mean), kind="stable")[:MOST_ACTIONS])
-    taken = np.bincount(steps.actions, minlength=len(mean))
+    listed = np.sort(np.argsort(-np.abs(mean), kind="stable")[:MAX_ACTIONS])
+    taken = np.bincount(pair.actions, minlength=len(mean))
     rows = [
         {
             "action": int(a),
-            "taken": float(taken[a] / len(steps.actions)),
-            "beta": float(steps.beta[:, a].mean()),
-            "pi": float(steps.pi[:, a].mean()),
+            "taken": float(taken[a] / len(pair.actions)),
+            "beta": float(pair.beta[:, a].mean()),
+            "pi": float(pair.pi[:, a].mean()),
             "change": float(mean[a]),
-            "gained": float((change[:, a] > MOVED).mean()),
-            "lost": float((change[:, a] < -MOVED).mean()),
+            "increased": float((change[:, a] > MIN_CHANGE).mean()),
+            "decreased": float((change[:, a] < -MIN_CHANGE).mean()),
         }
-        for a in told
+        for a in listed
     ]
     return sorted(rows, key=lambda row: -row["change"])
 
 
-def by_value(steps: Steps) -> list[dict[str, float]]:
+def by_value(pair: PolicyPair) -> list[dict[str, float]]:
     """Quarters of the states, from the lowest V(s) to the highest."""
-    moved, values, gains = measures.total_variation(steps.pi, steps.beta), steps.values, steps.gains
+    distance, values = measures.total_variation(pair.pi, pair.beta), pair.values
+    gains = pair.expected_gains
     parts = [part for part in np.array_split(np.argsort(values, kind="stable"), 4) if len(part)]
     return [
         {
             "steps": len(part),
             "value": float(values[part].mean()),
-            "moved": float(moved[part].mean()),
-            "step": float(gains[part].mean()),
+            "total_variation": float(distance[part].mean()),
+            "expected_gain": float(gains[part].mean()),
         }
         for part in parts
     ]
 
 
-def by_feature(steps: Steps, features: Array) -> list[dict[str, Any]]:
-    """The features between whose low and high values the change differs most."""
-    some = np.linspace(0, len(features) - 1, min(len(features), MOST_VALUES)).round().astype(int)
-    moved = measures.total_variation(steps.pi[some], steps.beta[some])
+def by_feature(pair: PolicyPair, features: Array) -> list[dict[str, Any]]:
+    """The features whose low and high values differ most in how much the policy changes."""
+    some = np.linspace(0, len(features) - 1, min(len(features), MAX_FEATURE_VALUES)).round().astype(int)
+    distance = measures.total_variation(pair.pi[some], pair.beta[some])
     rows = []
     for number, values in enumerate(features[some].T):
         low, high = low_and_high(values)
@@ -146,32 +150,32 @@ def by_feature(steps: Steps, features: Array) -> list[dict[str, Any]]:
                 "feature": number,
                 "low": float(values[low].max()),
                 "high": float(values[high].min()),
-                "moved_low": float(moved[low].mean()),
-                "moved_high": float(moved[high].mean()),
+                "total_variation_low": float(distance[low].mean()),
+                "total_variation_high": float(distance[high].mean()),
             }
             rows.append(row)
-    return sorted(rows, key=lambda row: -abs(row["moved_high"] - row["moved_low"]))[:FEATURES]
+    return sorted(rows, key=lambda row: -abs(row["total_variation_high"] - row["total_variation_low"]))[:TOP_FEATURES]
 
 
 def low_and_high(values: Array) -> tuple[Array, Array]:
-    """Where a feature lies in its lowest and its highest quarter; if most values are one, that one against the rest."""
+    """Masks of a feature's lowest and highest quarter; if most values are equal, that value against the rest."""
     low, high = np.percentile(values, [25, 75], method="nearest")
     if low < high:
         return values <= low, values >= high
     return (values <= low, values > low) if (values > low).any() else (values < low, values >= low)
 
 
-def largest(steps: Steps) -> list[dict[str, Any]]:
-    """The steps in which Q expects most of the change."""
-    gains = steps.gains
+def largest_gains(pair: PolicyPair) -> list[dict[str, Any]]:
+    """The steps with the largest expected gain."""
+    gains = pair.expected_gains
     found = []
-    for n in np.argsort(-gains, kind="stable")[:LARGEST_STEPS]:
-        change = np.abs(steps.pi[n] - steps.beta[n])
-        most = [a for a in np.argsort(-change, kind="stable")[:ACTIONS_A_STEP] if change[a] > MOVED]
-        told = [
-            {"action": int(a), "beta": float(steps.beta[n, a]), "pi": float(steps.pi[n, a]), "q": float(steps.q[n, a])}
-            for a in most
+    for n in np.argsort(-gains, kind="stable")[:TOP_STEPS]:
+        change = np.abs(pair.pi[n] - pair.beta[n])
+        top = [a for a in np.argsort(-change, kind="stable")[:TOP_ACTIONS] if change[a] > MIN_CHANGE]
+        actions = [
+            {"action": int(a), "beta": float(pair.beta[n, a]), "pi": float(pair.pi[n, a]), "q": float(pair.q[n, a])}
+            for a in top
         ]
-        row = {"episode": int(steps.episode[n]), "step": int(steps.step[n]), "taken": int(steps.actions[n])}
-        found.append(row | {"return": float(steps.returns[n]), "gain": float(gains[n]), "actions": told})
+        row = {"episode": int(pair.episode[n]), "step": int(pair.step[n]), "taken": int(pair.actions[n])}
+        found.append(row | {"return": float(pair.returns[n]), "gain": float(gains[n]), "actions": actions})
     return found

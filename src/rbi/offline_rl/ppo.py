@@ -1,93 +1,90 @@
-"""PPO's step as the paper takes it: gradient ascent on its objective, from beta.      (paper: section 4, appendix)
+"""PPO's objective by gradient ascent from beta, as the paper's baseline.      (paper: section 4, appendix)
 
-    maximise  mean_s sum_a beta(a|s) min(A c, A clip(c, 1 - eps, 1 + eps)),   c = pi(a|s) / beta(a|s)
+    maximise  mean_s sum_a beta(a|s) min(A c, A clip(c, 1 - epsilon, 1 + epsilon)),   c = pi(a|s) / beta(a|s)
 
-with A = Q - sum_a beta Q. The maximiser is not unique; where an ascent ends depends on where it starts and how long it
-takes, unlike `max_ppo`, which gives one of them in closed form.
+with A = Q - sum_a beta Q. The maximiser is not unique: where ascent ends depends on its start and its length. `max_ppo`
+returns one maximiser in closed form.
 """
 
 import copy
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from rbi.config import Checked, Ge, Interval
 from rbi.data.sampler import Sampler
 from rbi.losses import ppo_loss
 from rbi.networks import Networks
-from rbi.offline_rl.behavior_q import Looks, frozen, means
+from rbi.offline_rl.learner import MetricMeans, Prefetcher, frozen_copy
 from rbi.optim import ModuleOptimizer
 
 METRICS = ("ppo_objective",)
 
 
 @dataclass(frozen=True)
-class AscentConfig:
-    """How PPO's objective is climbed."""
+class PPOAscentConfig(Checked):
+    """Hyperparameters of PPO by gradient ascent."""
 
-    epsilon: float = 0.5
-    """How far the ratio to beta is rewarded: up to 1 + epsilon."""
-    updates: int = 10_000
-    """Batches to learn from."""
-    learning_rate: float = 0.00025
-    """Step size of Adam."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.epsilon < 1:
-            raise ValueError(f"epsilon = {self.epsilon}: must lie between 0 and 1")
-        if self.updates < 1:
-            raise ValueError(f"updates = {self.updates}: must be at least 1")
-        if not 0 < self.learning_rate < 1:
-            raise ValueError(f"learning_rate = {self.learning_rate}: must lie between 0 and 1")
+    epsilon: Annotated[float, Interval(gt=0, lt=1)] = 0.5
+    """Clipping of the probability ratio: gains above 1 + epsilon do not count."""
+    updates: Annotated[int, Ge(1)] = 10_000
+    """Gradient steps."""
+    learning_rate: Annotated[float, Interval(gt=0, lt=1)] = 0.00025
+    """Learning rate of Adam."""
 
 
-class PpoAscent:
-    """A policy network that starts as beta's and climbs. Statistics of batch norm stay those of beta, without dropout:
-    at the start the ratio is 1 in every state."""
+class PPOAscent:
+    """A policy network that starts as beta and ascends PPO's objective.
 
-    def __init__(self, config: AscentConfig, learned: Networks, sampler: Sampler, temperature: float = 1.0) -> None:
-        assert learned.pi is not None
-        self.config, self.learned, self.sampler, self.temperature = config, learned.eval(), sampler, temperature
-        self.obs_spec, self.beta = learned.obs_spec, learned.pi
-        self.pi = copy.deepcopy(learned.pi).eval()
+    Batch norm keeps the statistics of beta and there is no dropout, so the ratio is 1 in every state at the start.
+    """
+
+    def __init__(
+        self, config: PPOAscentConfig, behavior_q: Networks, sampler: Sampler, temperature: float = 1.0
+    ) -> None:
+        assert behavior_q.pi is not None
+        self.config, self.behavior_q, self.sampler = config, behavior_q.eval(), sampler
+        self.obs_spec, self.temperature = behavior_q.obs_spec, temperature
+        self.beta, self.pi = behavior_q.pi, copy.deepcopy(behavior_q.pi).eval()
         self.trained = ModuleOptimizer(self.pi, sampler.device, config.learning_rate)
-        self.sums = torch.zeros(len(METRICS) + 1, dtype=torch.float64, device=sampler.device)
-        self.looks = Looks(sampler, self.obs_spec)
-        self.steady: Looks | None = self.looks
+        self.sums = MetricMeans(METRICS, sampler.device)
+        self.batches = Prefetcher(sampler, self.obs_spec)
+        self.prefetcher: Prefetcher | None = self.batches
         self.updates = 0
 
     def update(self) -> None:
-        """One step uphill."""
-        _, seen = self.looks.next()
-        objective = self.objective(seen).mean()
-        self.sums += torch.stack([objective.detach(), torch.ones_like(objective)])
-        self.trained.step([-objective])
+        """One step of gradient ascent."""
+        _, obs = self.batches.next()
+        loss = self.loss(obs).mean()
+        self.sums.add(-loss.detach())
+        self.trained.step([loss])
 
-    def passed(self) -> None:
-        """Count an update."""
+    def loss(self, obs: Tensor) -> Tensor:
+        """The negative objective in each state, `[B]`."""
+        with torch.no_grad():
+            beta = torch.softmax(self.beta(obs) / self.temperature, 1)
+            q, _ = self.behavior_q.q(obs)
+            advantage = q - (beta * q).sum(1, keepdim=True)
+        pi = torch.softmax(self.pi(obs) / self.temperature, 1)
+        return ppo_loss(pi, beta, advantage, self.config.epsilon)
+
+    def after_update(self) -> None:
         self.updates += 1
 
     def metrics(self) -> dict[str, float]:
-        """The mean objective since the last call. Waits for the device."""
-        return means(METRICS, self.sums)
+        """Means since the last call. Waits for the device."""
+        return self.sums.means()
 
     def generators(self) -> list[torch.Generator]:
         return [self.sampler.generator]
 
     def state(self) -> dict[str, Tensor]:
-        return self.trained.state() | {"sums": self.sums}
+        return self.trained.state() | {"sums": self.sums.sums}
 
-    def objective(self, seen: Tensor) -> Tensor:
-        """What each state earns, `[B]`."""
-        with torch.no_grad():
-            beta = torch.softmax(self.beta(seen) / self.temperature, 1)
-            q, _ = self.learned.q(seen)
-            advantage = q - (beta * q).sum(1, keepdim=True)
-        pi = torch.softmax(self.pi(seen) / self.temperature, 1)
-        return -ppo_loss(pi, beta, advantage, self.config.epsilon)
-
-    def networks(self) -> Networks:
-        """The networks of a policy whose behaviour is what was climbed to."""
-        found = frozen(self.learned)
+    def policy_networks(self) -> Networks:
+        """Networks of a policy with rule `Behavior()`: the trained policy network in place of beta."""
+        found = frozen_copy(self.behavior_q)
         found.pi = copy.deepcopy(self.pi).requires_grad_(False)
         return found

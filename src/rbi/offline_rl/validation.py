@@ -1,282 +1,284 @@
-"""How far probabilities and values that were learned can be trusted, on episodes that were held out."""
+"""Validation of beta and Q on held-out episodes: train/validation/test split, calibration, best checkpoints."""
 
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy import optimize
 from torch import Tensor
 
 from rbi import measures
 from rbi.data.dataset import Dataset
+from rbi.data.episode import Array
 from rbi.data.sampler import Batch, Sampler, SamplerConfig, returns_of
+from rbi.losses import mask_illegal
 from rbi.networks import Networks
-from rbi.offline_rl.behavior_q import Fit, Looks, frozen
-from rbi.offline_rl.scaling import Scaling, unscaled
+from rbi.offline_rl.behavior_q import BehaviorQ, Standardization, unstandardize
+from rbi.offline_rl.learner import Prefetcher, frozen_copy
 from rbi.rules.types import Reroute, Rule
 
-Array = np.ndarray[Any, Any]
-COLDEST, HOTTEST = 0.05, 20.0
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
+PREDICT_BATCH = 1024
+VALIDATION_STEPS = 10_000  # at most, evenly spaced
+MIN_CALIBRATION_STEPS = 100
+FINAL_LR_FRACTION = 0.05
+VALIDATION_METRICS = (
+    "log_likelihood", "log_likelihood_calibrated", "accuracy", "temperature", "q_rmse", "q_bias",
+    "q_explained_variance",
+)  # fmt: skip
 
 
-def log_probs(logits: Array, temperature: float = 1.0) -> Array:
-    """log softmax(logits / temperature) `[N, A]`."""
-    cooled = logits.astype(np.float64) / temperature
-    return cooled - np.logaddexp.reduce(cooled, axis=1, keepdims=True)
+def split_episodes(episodes: int, fraction: float, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Indices of the training episodes and of the held-out ones: at least one of each.
 
-
-def likelihood(logits: Array, actions: Array, temperature: float = 1.0) -> float:
-    """The mean log-probability of actions `[N]`."""
-    return float(log_probs(logits, temperature)[np.arange(len(actions)), actions].mean())
-
-
-def best_temperature(logits: Array, actions: Array) -> float:
-    """The temperature under which the actions are most likely.
-
-    The likelihood is concave in 1 / temperature, so there is one best; it is looked for between 0.05 and 20.
+    Splits whole episodes, because neighbouring steps are nearly equal.
     """
-    found = optimize.minimize_scalar(
-        lambda cold: -likelihood(logits, actions, 1 / cold), bounds=(1 / HOTTEST, 1 / COLDEST), method="bounded"
-    )
-    return float(1 / found.x)
+    if episodes < 2:
+        raise ValueError(f"{episodes} episodes: a held-out set takes at least 2")
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction = {fraction}: must lie between 0 and 1")
+    count = min(episodes - 1, max(1, round(fraction * episodes)))
+    order = rng.permutation(episodes)
+    return np.sort(order[count:]), np.sort(order[:count])
 
 
-class Reliability(NamedTuple):
-    """Values against returns, in bins of as many steps each: `[bins]` means of both, and how many steps."""
+class Holdout(NamedTuple):
+    """Indices of held-out episodes: the validation set (early stopping, temperature) and an untouched test set."""
 
-    predicted: Array
-    seen: Array
-    steps: Array
-
-
-def reliability(values: Array, returns: Array, bins: int = 10) -> Reliability:
-    """What was predicted and what came, from the lowest prediction to the highest."""
-    parts = [part for part in np.array_split(np.argsort(values, kind="stable"), bins) if len(part)]
-    means = np.array([(values[part].mean(), returns[part].mean(), len(part)) for part in parts])
-    return Reliability(means[:, 0], means[:, 1], means[:, 2].astype(int))
+    validation: Array
+    test: Array
 
 
-# ---- from rbi.offline_rl.held_out: What the networks say about episodes that they did not learn from, and what that tells.
+def split_holdout(data: Dataset, config: SamplerConfig, fraction: float, rng: np.random.Generator) -> Holdout:
+    """Hold out a fraction of the episodes with known returns, half of it for validation and half for testing.
 
-ASKED_AT_ONCE = 1024  # steps
+    If only one episode is held out, it serves for both. Data without any signal in its returns is refused.
+    """
+    found = returns_of(data, config)
+    known = found.usable.numpy()
+    if not known.any():
+        raise ValueError(
+            "every episode was truncated too early for its returns to be known; lower --gamma, or use returns as they "
+            "are with --max-missing-return 1"
+        )
+    returns = found.reward.numpy()[known]
+    if not np.isfinite(returns).all():
+        raise ValueError("rewards so large that their sums are not finite")
+    if returns.min() == returns.max():
+        raise ValueError(f"all returns are {returns[0]:g}, so no action can be better than another")
+    episodes = np.unique(np.repeat(np.arange(len(data)), data.records["steps"])[known])
+    if len(episodes) < 2:
+        raise ValueError("only 1 episode has known returns: a held-out set takes at least 2")
+    _, out = split_episodes(len(episodes), fraction, rng)
+    if len(out) == 1:
+        return Holdout(episodes[out], episodes[out])
+    validation, test = (np.sort(episodes[part]) for part in np.array_split(rng.permutation(out), 2))
+    return Holdout(validation, test)
 
 
-class Answers(NamedTuple):
-    """For N steps: beta's logits and Q `[N, A]`, and what was done and came of it, `[N]`.
+class Predictions(NamedTuple):
+    """Predictions for N steps: beta's logits and Q `[N, A]`, with the logged actions and returns `[N]`.
 
-    Logits of actions that were not legal are -inf. `legal`: `[N, A]` where it was logged.
+    Logits of illegal actions are -inf. `action_masks`: `[N, A]` if they were logged.
     """
 
     logits: Array
     q: Array
     actions: Array
     returns: Array
-    legal: Array | None = None
+    action_masks: Array | None = None
 
 
-def split(episodes: int, share: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Numbers of the episodes to learn from, and of those to hold out: at least one of each.
-
-    Whole episodes, since neighbouring steps are nearly the same.
-    """
-    if episodes < 2:
-        raise ValueError(f"{episodes} episodes: to hold one out takes at least 2")
-    if not 0 < share < 1:
-        raise ValueError(f"share = {share}: must lie between 0 and 1")
-    count = min(episodes - 1, max(1, round(share * episodes)))
-    order = rng.permutation(episodes)
-    return np.sort(order[count:]), np.sort(order[:count])
-
-
-def answers(networks: Networks, sampler: Sampler, most: int | None = None) -> Answers:
-    """Ask about the usable steps of a sampler, each once; about no more than `most`, drawn at random, where given."""
+def predict(networks: Networks, sampler: Sampler, max_steps: int | None = None) -> Predictions:
+    """Predictions for all usable steps of a sampler in random order, or for about `max_steps` of them."""
     networks.eval()
     parts = []
     with torch.no_grad():
         for batch in sampler.epoch():
-            parts.append(told(networks, batch))
-            if most is not None and sum(len(part[0]) for part in parts) >= most:
+            parts.append(predict_batch(networks, batch))
+            if max_steps is not None and sum(len(part[0]) for part in parts) >= max_steps:
                 break
-    return Answers(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return Predictions(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def answers_about(networks: Networks, sampler: Sampler, steps: Array) -> Answers:
-    """Ask about these steps of a sampler's data, in this order."""
+def predict_steps(networks: Networks, sampler: Sampler, steps: Array) -> Predictions:
+    """Predictions for these steps of a sampler's dataset, in this order."""
     networks.eval()
-    parts = torch.split(torch.as_tensor(steps, device=sampler.candidates.device), ASKED_AT_ONCE)
+    parts = torch.split(torch.as_tensor(steps, device=sampler.candidates.device), PREDICT_BATCH)
     with torch.no_grad():
-        columns = zip(*(told(networks, sampler.batch(part)) for part in parts), strict=True)
-        return Answers(*(np.concatenate(column) for column in columns))
+        columns = zip(*(predict_batch(networks, sampler.batch(part)) for part in parts), strict=True)
+        return Predictions(*(np.concatenate(column) for column in columns))
 
 
-def told(networks: Networks, batch: Batch) -> list[Array]:
-    """The answers about a batch."""
+def predict_batch(networks: Networks, batch: Batch) -> list[Array]:
     assert networks.pi is not None
-    seen = networks.obs_spec.preprocess(batch.states, torch.float32)
-    logits = networks.pi(seen)
-    found = [logits, networks.q(seen)[0], batch.actions, batch.returns]
-    if batch.action_masks is not None:
-        found = [logits.masked_fill(~batch.action_masks, -torch.inf), *found[1:], batch.action_masks]
+    obs = networks.obs_spec.preprocess(batch.states, torch.float32)
+    logits = mask_illegal(networks.pi(obs), batch.action_masks)
+    found = [logits, networks.q(obs)[0], batch.actions, batch.returns]
+    found += [] if batch.action_masks is None else [batch.action_masks]
     return [tensor.cpu().numpy() for tensor in found]
 
 
-def diagnosis(held: Answers) -> dict[str, Any]:
-    """How well beta and Q do on these steps; the temperature is the one under which they are most likely."""
-    chosen = held.q[np.arange(len(held.actions)), held.actions].astype(np.float64)
-    warm = best_temperature(held.logits, held.actions)
-    error, spread = chosen - held.returns, float(np.var(held.returns))
+def log_probs(logits: Array, temperature: float = 1.0) -> Array:
+    """log softmax(logits / temperature) `[N, A]`."""
+    scaled = logits.astype(np.float64) / temperature
+    return scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True)
+
+
+def log_likelihood(logits: Array, actions: Array, temperature: float = 1.0) -> float:
+    """Mean log-probability of actions `[N]`."""
+    return float(log_probs(logits, temperature)[np.arange(len(actions)), actions].mean())
+
+
+def fit_temperature(logits: Array, actions: Array) -> float:
+    """Temperature scaling: the temperature in [0.05, 20] with the largest likelihood of the actions.
+
+    The likelihood is concave in 1 / temperature, so there is one maximum.
+    """
+    from scipy import optimize
+
+    found = optimize.minimize_scalar(
+        lambda inverse: -log_likelihood(logits, actions, 1 / inverse),
+        bounds=(1 / MAX_TEMPERATURE, 1 / MIN_TEMPERATURE),
+        method="bounded",
+    )
+    return float(1 / found.x)
+
+
+class Reliability(NamedTuple):
+    """A reliability diagram: mean prediction and mean return in bins of equal size, `[bins]`, and their steps."""
+
+    predicted: Array
+    observed: Array
+    steps: Array
+
+
+def reliability(values: Array, returns: Array, bins: int = 10) -> Reliability:
+    """Predicted values against returns, in bins from the lowest prediction to the highest."""
+    parts = [part for part in np.array_split(np.argsort(values, kind="stable"), bins) if len(part)]
+    means = np.array([(values[part].mean(), returns[part].mean(), len(part)) for part in parts])
+    return Reliability(means[:, 0], means[:, 1], means[:, 2].astype(int))
+
+
+def diagnostics(held: Predictions) -> dict[str, Any]:
+    """How well beta predicts the actions and Q the returns; `temperature` is the best one for these steps."""
+    predicted = held.q[np.arange(len(held.actions)), held.actions].astype(np.float64)
+    temperature = fit_temperature(held.logits, held.actions)
+    error, variance = predicted - held.returns, float(np.var(held.returns))
     counts = np.bincount(held.actions, minlength=held.logits.shape[1])
     with np.errstate(divide="ignore"):
-        shares = np.broadcast_to(np.log(counts / counts.sum()), held.logits.shape)
-    shares = shares if held.legal is None else np.where(held.legal, shares, -np.inf)
-    binned = reliability(chosen, held.returns)
+        frequencies = np.broadcast_to(np.log(counts / counts.sum()), held.logits.shape)
+    frequencies = frequencies if held.action_masks is None else np.where(held.action_masks, frequencies, -np.inf)
     return {
         "steps": len(held.actions),
-        "temperature": warm,
-        "likelihood": likelihood(held.logits, held.actions),
-        "likelihood_calibrated": likelihood(held.logits, held.actions, warm),
-        "likelihood_of_frequencies": likelihood(shares, held.actions),
+        "temperature": temperature,
+        "log_likelihood": log_likelihood(held.logits, held.actions),
+        "log_likelihood_calibrated": log_likelihood(held.logits, held.actions, temperature),
+        "log_likelihood_of_frequencies": log_likelihood(frequencies, held.actions),
         "accuracy": float((held.logits.argmax(1) == held.actions).mean()),
-        "accuracy_of_the_commonest": float(counts.max() / counts.sum()),
-        "q_error": float(np.sqrt(np.square(error).mean())),
+        "majority_accuracy": float(counts.max() / counts.sum()),
+        "q_rmse": float(np.sqrt(np.square(error).mean())),
         "q_bias": float(error.mean()),
-        "q_explained": 1 - float(np.square(error).mean()) / spread if spread else None,
-        "reliability": binned._asdict(),
+        "q_explained_variance": 1 - float(np.square(error).mean()) / variance if variance else None,
+        "reliability": reliability(predicted, held.returns)._asdict(),
     }
 
 
-def step_taken(held: Answers, rule: Rule, temperature: float) -> dict[str, float]:
-    """How far a rule goes from beta in these steps, how often reroute's bounds hold it, and what Q expects of it."""
+def rule_statistics(held: Predictions, rule: Rule, temperature: float) -> dict[str, float]:
+    """How far a rule moves from beta on these steps, how often reroute's bounds are active, and the gain Q expects."""
     beta = np.exp(log_probs(held.logits, temperature))
-    pi = rule(beta, held.q.astype(np.float64), legal=held.legal)
+    pi = rule(beta, held.q.astype(np.float64), legal=held.action_masks)
     found = {
-        "moved": float(measures.total_variation(pi, beta).mean()),
-        "expected_step": float(((pi - beta) * held.q).sum(1).mean()),
+        "total_variation": float(measures.total_variation(pi, beta).mean()),
+        "expected_gain": float(((pi - beta) * held.q).sum(1).mean()),
     }
     if isinstance(rule, Reroute):
         hits = measures.bound_hits(pi, beta, rule.c_min, rule.c_max)
-        found["at_c_min"], found["at_c_max"] = float(hits.at_c_min.mean()), float(hits.at_c_max.mean())
+        found |= {"at_c_min": float(hits.at_c_min.mean()), "at_c_max": float(hits.at_c_max.mean())}
     return found
 
 
-# ---- from rbi.offline_rl.moments: A fit that is looked at now and then on episodes that it does not learn from; of each network the best moment stays.
-#
-# beta is judged by how likely it makes what was done, Q by its root mean squared error against what came of it. Networks
-# that go on learning the data by heart get worse on both, each at its own time.
+class BestCheckpoint:
+    """Trains beta and Q and keeps each network's best checkpoint on the validation set (early stopping).
 
-ASKED = 10_000  # held-out steps that a look takes in, evenly spread
-FEWEST_TO_CALIBRATE = 100
-LAST_RATE = 0.05  # of the learning rate, at the end
-HELD_OUT = ("likelihood", "likelihood_calibrated", "accuracy", "temperature", "q_error", "q_bias", "q_explained")
-
-
-class BestMoments:
-    """A learner like the fit inside it, with the best networks so far beside it, and as part of what is saved.
-
-    `goal` is how many updates there will be, `held` has the episodes that choose.
+    beta is judged by the log-likelihood of the logged actions, Q by its root mean squared error on the returns: each
+    network overfits at its own time. Implements `OfflineLearner`; the best checkpoints are part of its state. `updates`
+    of the whole run set the decay of the learning rate.
     """
 
-    steady: Looks | None = None
+    prefetcher: Prefetcher | None = None
 
-    def __init__(self, fit: Fit, goal: int, scaling: Scaling, held: Sampler) -> None:
-        self.fit, self.goal, self.scaling, self.held = fit, goal, scaling, held
-        fit.trained.adam.fall, fit.trained.adam.span = 1 - LAST_RATE, goal  # so that the last moments do not jitter
-        count = min(ASKED, len(held.usable))
-        self.asked = held.usable[np.linspace(0, len(held.usable) - 1, count).round().astype(int)]
-        self.calibrates = len(held.usable) >= FEWEST_TO_CALIBRATE
-        self.kept = frozen(fit.networks)
+    def __init__(
+        self, behavior_q: BehaviorQ, total_updates: int, standardization: Standardization, validation: Sampler
+    ) -> None:
+        self.behavior_q, self.total_updates = behavior_q, total_updates
+        self.standardization, self.validation = standardization, validation
+        adam = behavior_q.trained.adam
+        # Departs from the paper: the learning rate decays, so that the last checkpoints do not fluctuate
+        adam.decay, adam.decay_steps = 1 - FINAL_LR_FRACTION, total_updates
+        count = min(VALIDATION_STEPS, len(validation.usable))
+        self.steps = validation.usable[np.linspace(0, len(validation.usable) - 1, count).round().astype(int)]
+        self.calibrates = len(validation.usable) >= MIN_CALIBRATION_STEPS
+        self.best_networks = frozen_copy(behavior_q.networks)
         self.best: dict[str, dict[str, float]] = {}
 
     @property
     def updates(self) -> int:
-        return self.fit.updates
+        return self.behavior_q.updates
 
     @updates.setter
     def updates(self, done: int) -> None:
-        self.fit.updates = done
+        self.behavior_q.updates = done
 
     def update(self) -> None:
-        self.fit.update()
+        self.behavior_q.update()
 
-    def passed(self) -> None:
-        self.fit.passed()
+    def after_update(self) -> None:
+        self.behavior_q.after_update()
 
     def metrics(self) -> dict[str, float]:
-        """Means since the last call, on what is learned from, in the data's own units."""
-        found = self.fit.metrics()
-        whole = 1 - self.fit.sampler.excluded_fraction  # the others count as errors of 0
-        error = self.scaling.spread * math.sqrt(found["q_loss"] / whole)
+        """Means over the training batches since the last call, in the units of the data."""
+        found = self.behavior_q.metrics()
+        complete = 1 - self.behavior_q.sampler.excluded_fraction  # steps with incomplete returns count as errors of 0
         return {
-            "likelihood_learning": -found["beta_loss"],
-            "accuracy_learning": found["beta_accuracy"],
-            "q_error_learning": error,
+            "train_log_likelihood": -found["beta_loss"],
+            "train_accuracy": found["beta_accuracy"],
+            "train_q_rmse": self.standardization.std * math.sqrt(found["q_loss"] / complete),
         }
 
     def generators(self) -> list[torch.Generator]:
-        return self.fit.generators()
+        return self.behavior_q.generators()
 
     def state(self) -> dict[str, Tensor]:
-        return self.fit.state() | {f"kept.{name}": tensor for name, tensor in self.kept.state_dict().items()}
+        best = {f"best.{name}": tensor for name, tensor in self.best_networks.state_dict().items()}
+        return self.behavior_q.state() | best
 
-    def look(self) -> dict[str, Any]:
-        """How the networks do now; those that do better than ever are kept."""
-        told = diagnosis(answers_about(unscaled(self.fit.networks, self.scaling), self.held, self.asked))
-        likelihood = told["likelihood_calibrated" if self.calibrates else "likelihood"]
-        for name, mine, kept, loss in (
-            ("beta", self.fit.networks.pi, self.kept.pi, -likelihood),
-            ("q", self.fit.networks.q, self.kept.q, told["q_error"]),
+    def validate(self) -> dict[str, Any]:
+        """Evaluate on the validation set, keep the networks that improved, and return the metrics."""
+        networks = self.behavior_q.networks
+        found = diagnostics(predict_steps(unstandardize(networks, self.standardization), self.validation, self.steps))
+        likelihood = found["log_likelihood_calibrated" if self.calibrates else "log_likelihood"]
+        for name, current, kept, loss in (
+            ("beta", networks.pi, self.best_networks.pi, -likelihood),
+            ("q", networks.q, self.best_networks.q, found["q_rmse"]),
         ):
-            assert mine is not None
+            assert current is not None
             assert kept is not None
             if name not in self.best or loss < self.best[name]["loss"]:
                 self.best[name] = {"updates": self.updates, "loss": loss}
-                kept.load_state_dict(mine.state_dict())
-        return {"updates": self.updates, **self.metrics(), **{name: told[name] for name in HELD_OUT}}
+                kept.load_state_dict(current.state_dict())
+        return {"updates": self.updates, **self.metrics(), **{name: found[name] for name in VALIDATION_METRICS}}
 
     def networks(self) -> Networks:
-        """The best ones, for numbers as they are."""
+        """The best networks, for raw observations and returns."""
         for name, best in self.best.items():
             if not math.isfinite(best["loss"]):
-                raise ValueError(f"{name} learned nothing but nonsense: give a smaller --learning-rate")
-        return unscaled(self.kept, self.scaling)
+                raise ValueError(f"training of {name} diverged: use a smaller learning rate")
+        return unstandardize(self.best_networks, self.standardization)
 
     def temperature(self, networks: Networks) -> float:
-        """beta's, as far as there are steps enough to find it; 1 where there are not."""
+        """beta's temperature, fitted on the validation set; 1 if that is too small."""
         if not self.calibrates:
             return 1.0
-        told = answers_about(networks, self.held, self.asked)
-        return best_temperature(told.logits, told.actions)
-
-
-class HeldOut(NamedTuple):
-    """Numbers of episodes that nothing is learned from: some choose the best moments and the temperature, others tell
-    how good those are. Numbers from those that chose could flatter."""
-
-    choosing: Array
-    telling: Array
-
-
-def to_hold_out(data: Dataset, config: SamplerConfig, share: float, rng: np.random.Generator) -> HeldOut:
-    """Dataset to hold out among those whose returns are known; the same ones for both where it is only one. Returns
-    that teach nothing are refused."""
-    found = returns_of(data, config)
-    known = found.usable.numpy()
-    if not known.any():
-        raise ValueError(
-            "every episode was cut off too early for its returns to be known; a smaller --gamma looks less far ahead, "
-            "--unfinished 1 takes returns as they are"
-        )
-    returns = found.reward.numpy()[known]
-    if not np.isfinite(returns).all():
-        raise ValueError("rewards so large that their sums are not finite")
-    if returns.min() == returns.max():
-        raise ValueError(f"no return differs: all are {returns[0]:g}, so no action is known to be better than another")
-    whole = np.unique(np.repeat(np.arange(len(data)), data.records["steps"])[known])
-    if len(whole) < 2:
-        raise ValueError("1 episode whose returns are known: to hold one out takes at least 2")
-    _, out = split(len(whole), share, rng)
-    if len(out) == 1:
-        return HeldOut(whole[out], whole[out])
-    choosing, telling = (np.sort(whole[part]) for part in np.array_split(rng.permutation(out), 2))
-    return HeldOut(choosing, telling)
+        found = predict_steps(networks, self.validation, self.steps)
+        return fit_temperature(found.logits, found.actions)

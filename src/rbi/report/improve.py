@@ -17,15 +17,15 @@ FEW_STEPS = 100
 
 
 def tables(run: Run) -> list[Table]:
-    """Everything that there is to show."""
+    """All tables of a run."""
     found = run.finished()
-    where = [feature_table(found)] if found["changes"]["features"] else []
+    features = [feature_table(found)] if found["changes"]["features"] else []
     return [
-        diagnosis_table(found),
+        diagnostics_table(found),
         change_table(found),
         action_table(found),
         value_table(found),
-        *where,
+        *features,
         largest_table(found),
     ]
 
@@ -39,56 +39,56 @@ def two_columns(title: str, rows: dict[str, str]) -> Table:
     return table
 
 
-def diagnosis_table(found: dict[str, Any]) -> Table:
-    """How well beta and Q do on episodes that they did not learn from."""
-    told, held, best = found["diagnosis"], found["held_out"], found["best"]
-    explained = (
-        "no return differs" if told["q_explained"] is None else f"{percent(told['q_explained'])} of the variance"
-    )
-    few = f"1: {found['chosen_by']['steps']} held-out steps are too few to calibrate"
+def diagnostics_table(found: dict[str, Any]) -> Table:
+    """How well beta and Q predict the test episodes."""
+    values, test, best = found["diagnostics"], found["test"], found["best"]
+    validation = found["validation"]
+    explained = values["q_explained_variance"]
     rows = {
-        "data": f"{found['episodes']:,} episodes, {found['steps']:,} steps, {found['set_aside']:,} set aside",
-        "held out": f"{held['episodes']:,} episodes, {held['steps']:,} steps, and "
-        f"{found['chosen_by']['episodes']:,} to choose moments and temperature",
-        "kept": f"beta after {best['beta']['updates']:,} and Q after {best['q']['updates']:,} of {found['updates']:,} "
-        "updates: where each did best on episodes held out to choose",
-        "beta: log-likelihood": f"{told['likelihood_calibrated']:.4f} calibrated, {told['likelihood']:.4f} before; "
-        f"{told['likelihood_of_frequencies']:.4f} from frequencies alone",
-        "beta: guesses right": f"{percent(told['accuracy'])}; {percent(told['accuracy_of_the_commonest'])} for the "
-        "commonest action",
-        "beta: temperature": f"{found['temperature']:.3f}" if found["calibrated"] else few,
-        "Q: error, bias": f"{told['q_error']:.4g} (root mean square), {told['q_bias']:+.3g}",
-        "Q: explains": explained,
+        "data": f"{found['episodes']:,} episodes, {found['steps']:,} steps, {found['rejected']:,} rejected",
+        "test set": f"{test['episodes']:,} episodes, {test['steps']:,} steps (validation set: "
+        f"{validation['episodes']:,} episodes, {validation['steps']:,} steps)",
+        "best checkpoints": f"beta after {best['beta']['updates']:,} and Q after {best['q']['updates']:,} of "
+        f"{found['updates']:,} updates",
+        "beta: log-likelihood": f"{values['log_likelihood_calibrated']:.4f} calibrated, "
+        f"{values['log_likelihood']:.4f} before; {values['log_likelihood_of_frequencies']:.4f} for action frequencies",
+        "beta: accuracy": f"{percent(values['accuracy'])}; {percent(values['majority_accuracy'])} for the most "
+        "frequent action",
+        "beta: temperature": f"{found['temperature']:.3f}"
+        if found["calibrated"]
+        else f"1: {validation['steps']} validation steps are too few for calibration",
+        "Q: RMSE, bias": f"{values['q_rmse']:.4g}, {values['q_bias']:+.3g}",
+        "Q: explained variance": "all returns are equal" if explained is None else percent(explained),
     }
-    if found["unfinished"]:
-        rows["cut off too early for Q"] = f"{percent(found['unfinished'])} of the steps to learn from"
-    return two_columns(f"{found['logs']}: what was learned, on held-out episodes", rows)
+    if found["excluded"]:
+        rows["excluded from Q"] = f"{percent(found['excluded'])} of the training steps: their returns are truncated"
+    return two_columns(f"{found['logs']}: beta and Q on test episodes", rows)
 
 
 def change_table(found: dict[str, Any]) -> Table:
-    """How far pi is from beta, and what it should gain."""
-    told = found["changes"]["overall"]
-    low, middle, high = told["moved_quartiles"]
+    """The distance between pi and beta, and the estimated gain."""
+    overall = found["changes"]["overall"]
+    low, median, high = overall["total_variation_quartiles"]
     rows = {
-        "probability moved": f"{percent(told['moved'])} a state; median {percent(middle)}, quartiles {percent(low)} to "
-        f"{percent(high)}",
-        "states changed by more than 1%": percent(told["changed"]),
-        "value of beta, V(s)": f"{told['value']:.4g}",
-        "gain of a changed step, by held-out returns": interval_text(told["step_seen"]),
-        "the same, by Q, which chose it": f"{told['step']['mean']:+.4g}",
+        "total variation per state": f"{percent(overall['total_variation'])}; median {percent(median)}, quartiles "
+        f"{percent(low)} to {percent(high)}",
+        "states changed by more than 1%": percent(overall["changed_states"]),
+        "value of beta, V(s)": f"{overall['value']:.4g}",
+        "gain per step, by test returns": interval_text(overall["observed_gain"]),
+        "gain per step, by Q (optimistic)": f"{overall['expected_gain']['mean']:+.4g}",
     }
-    if "at_c_min" in told:
-        rows["actions of beta at c_min, at c_max"] = f"{percent(told['at_c_min'])}, {percent(told['at_c_max'])}"
-    table = two_columns(f"what {found['rule']} changes", rows)
-    table.caption = "interval: 95%, over which episodes happened to be held out; beta counts as given"
+    if "at_c_min" in overall:
+        rows["share of beta at c_min, at c_max"] = f"{percent(overall['at_c_min'])}, {percent(overall['at_c_max'])}"
+    table = two_columns(f"changes by {found['rule']}", rows)
+    table.caption = "interval: 95%, bootstrap over test episodes, with beta as given"
     return table
 
 
-def interval_text(told: dict[str, Any]) -> str:
-    if told["interval"] is None:
-        return f"{told['mean']:+.4g} (one episode: no interval)"
-    low, high = told["interval"]
-    return f"{told['mean']:+.4g} ({low:+.4g} to {high:+.4g})"
+def interval_text(gain: dict[str, Any]) -> str:
+    if gain["interval"] is None:
+        return f"{gain['mean']:+.4g} (one episode: no interval)"
+    low, high = gain["interval"]
+    return f"{gain['mean']:+.4g} ({low:+.4g} to {high:+.4g})"
 
 
 def percent(share: float) -> str:
@@ -96,123 +96,127 @@ def percent(share: float) -> str:
 
 
 def shown_actions(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The actions whose probability changed most, the one that gained most first."""
+    """The actions whose probability changes most, the largest increase first."""
     rows = found["changes"]["actions"]
     most = sorted(rows, key=lambda row: -abs(row["change"]))[:SHOWN_ACTIONS]
     return sorted(most, key=lambda row: -row["change"])
 
 
 def action_table(found: dict[str, Any]) -> Table:
-    """Which actions gain and lose."""
-    table = Table(box=SIMPLE_HEAD, title="actions, mean probabilities")
-    for name in ("action", "taken", "beta", "pi", "change", "gains in", "loses in"):
+    """Mean probabilities of the actions under beta and pi."""
+    table = Table(box=SIMPLE_HEAD, title="actions: mean probabilities, and share of states where they change")
+    for name in ("action", "taken", "beta", "pi", "change", "increased", "decreased"):
         table.add_column(name, justify="right")
     for row in shown_actions(found):
         shares = [percent(row[name]) for name in ("taken", "beta", "pi")]
-        often = [percent(row[name]) for name in ("gained", "lost")]
+        often = [percent(row[name]) for name in ("increased", "decreased")]
         table.add_row(str(row["action"]), *shares, f"{100 * row['change']:+.1f}%", *often)
-    if found["spec"]["actions"] > SHOWN_ACTIONS:
-        table.caption = f"the {SHOWN_ACTIONS} that changed most of {found['spec']['actions']:,}"
+    if len(found["changes"]["actions"]) > SHOWN_ACTIONS:
+        table.caption = f"the {SHOWN_ACTIONS} that change most of {found['spec']['actions']:,}"
     return table
 
 
 def value_table(found: dict[str, Any]) -> Table:
-    """Where it changes, by how good states are."""
-    table = Table(box=SIMPLE_HEAD, title="where: quarters of the states, by V(s)")
-    for name in ("mean V(s)", "probability moved", "improvement step, by Q"):
+    """Changes by the value of states."""
+    table = Table(box=SIMPLE_HEAD, title="changes by V(s), quarters of the states")
+    for name in ("mean V(s)", "total variation", "expected gain, by Q"):
         table.add_column(name, justify="right")
     for row in found["changes"]["values"]:
-        table.add_row(f"{row['value']:.4g}", percent(row["moved"]), f"{row['step']:+.4g}")
+        table.add_row(f"{row['value']:.4g}", percent(row["total_variation"]), f"{row['expected_gain']:+.4g}")
     return table
 
 
 def feature_table(found: dict[str, Any]) -> Table:
-    """Where it changes, by what is seen."""
-    table = Table(box=SIMPLE_HEAD, title="where: what is seen low and high, and the probability moved there")
+    """Changes by the values of features."""
+    table = Table(box=SIMPLE_HEAD, title="changes by feature: total variation for low and high values")
     table.add_column("feature")
-    for name in ("low: up to", "moved", "high: from", "moved"):
+    for name in ("low: up to", "changes", "high: from", "changes"):
         table.add_column(name, justify="right")
     for row in found["changes"]["features"]:
-        low, high = percent(row["moved_low"]), percent(row["moved_high"])
+        low, high = percent(row["total_variation_low"]), percent(row["total_variation_high"])
         table.add_row(row["name"], f"{row['low']:.4g}", low, f"{row['high']:.4g}", high)
     return table
 
 
 def largest_table(found: dict[str, Any]) -> Table:
-    """The steps with the largest improvement step."""
-    table = Table(box=SIMPLE_HEAD, title="held-out steps of which Q expects most")
-    table.add_column("where", overflow="fold")
+    """The test steps with the largest expected gain."""
+    table = Table(box=SIMPLE_HEAD, title="test steps with the largest expected gain")
+    table.add_column("source", overflow="fold")
     for name in ("step", "taken", "return", "gain, by Q"):
         table.add_column(name, justify="right")
     table.add_column("action: beta to pi")
     for row in found["changes"]["largest"][:SHOWN_STEPS]:
         line = f", line {row['line']}" if row["line"] else ""
-        told = ", ".join(f"{a['action']}: {percent(a['beta'])} to {percent(a['pi'])}" for a in row["actions"])
-        at = f"{row['source'] or 'episode ' + str(row['episode'])}{line}"
-        table.add_row(at, str(row["step"]), str(row["taken"]), f"{row['return']:.4g}", f"{row['gain']:+.4g}", told)
+        changes = ", ".join(f"{a['action']}: {percent(a['beta'])} to {percent(a['pi'])}" for a in row["actions"])
+        source = f"{row['source'] or 'episode ' + str(row['episode'])}{line}"
+        numbers = [str(row["step"]), str(row["taken"]), f"{row['return']:.4g}", f"{row['gain']:+.4g}"]
+        table.add_row(source, *numbers, changes)
     return table
 
 
 def closing(run: Run) -> list[str]:
-    """What the numbers do not say by themselves."""
+    """Conclusions and caveats."""
     found = run.finished()
-    told, step, seen = found["diagnosis"], found["changes"]["overall"]["step"], found["changes"]["overall"]["step_seen"]
+    values, overall = found["diagnostics"], found["changes"]["overall"]
+    observed = overall["observed_gain"]
     lines = []
-    low, high = seen["interval"] or (0.0, 0.0)
+    low, high = observed["interval"] or (0.0, 0.0)
     if high < 0:
-        lines.append("The held-out returns speak against the change: take beta instead.")
+        lines.append("The test returns contradict the improvement: keep beta.")
     elif low > 0:
-        gain = f"{seen['mean']:+.4g} a step ({low:+.4g} to {high:+.4g})"
-        lines.append(f"The held-out returns speak for the change: {gain}.")
-    elif step["mean"] > 0:
-        lines.append("The held-out returns alone do not tell the change from none.")
-        if told["q_explained"] is not None and told["q_explained"] <= 0:
-            lines.append("Nor does Q foretell them: which action it prefers may be noise.")
-    if told["likelihood_calibrated"] <= told["likelihood_of_frequencies"]:
         lines.append(
-            "beta foretells held-out actions no better than plain frequencies; held-out returns are weighed by it."
+            f"The test returns confirm the improvement: {observed['mean']:+.4g} per step ({low:+.4g} to {high:+.4g})."
         )
-    if found["held_out"]["steps"] < FEW_STEPS:
-        told_few = f"{found['held_out']['steps']} held-out steps say little"
-        lines.append(f"{told_few}: hold out more (--held-out 0.4), or log more.")
-    if not found["apart"]:
-        lines.append("One episode was held out to choose and to tell: its numbers may flatter.")
-    bound = bound_text(found["rule"])
-    return [*lines, f"The improvement is what Q expects: an estimate, not a certificate. {bound}"]
+    elif overall["expected_gain"]["mean"] > 0:
+        lines.append("The test returns neither confirm nor contradict the improvement.")
+        if values["q_explained_variance"] is not None and values["q_explained_variance"] <= 0:
+            lines.append("Q does not explain them either: the actions that it prefers may be noise.")
+    if values["log_likelihood_calibrated"] <= values["log_likelihood_of_frequencies"]:
+        lines.append(
+            "beta predicts the test actions no better than action frequencies, so the gain by test returns, which is "
+            "weighted by beta, is unreliable."
+        )
+    if found["test"]["steps"] < FEW_STEPS:
+        lines.append(
+            f"The test set has only {found['test']['steps']} steps: hold out more (--holdout-fraction 0.4) or log more."
+        )
+    if not found["separate_test_set"]:
+        lines.append("The only held-out episode served for validation and testing: its numbers may be optimistic.")
+    return [*lines, f"The gain by Q is an estimate, not a certificate. {bound_text(found['rule'])}"]
 
 
 def bound_text(text: str) -> str:
-    """How far wrong a step can go, by its rule alone."""
+    """The largest possible damage of a step by its rule alone."""
     rule = parse_rule(text)
     if isinstance(rule, Reroute):
-        moved = most_moved(rule)
-        ratio = f"no action becomes more than {rule.c_max:g} or less than {rule.c_min:g} times as likely as in beta"
+        bound = percent(max_total_variation(rule))
+        ratio = f"no action becomes more than {rule.c_max:g} or less than {rule.c_min:g} times as likely as under beta"
         return (
-            f"If Q is wrong, {text} limits the damage: {ratio}, so no state moves more than {percent(moved)} of its "
-            f"probability, and a step costs at most {percent(moved)} of the gap between its best and its worst action."
+            f"If Q is wrong, {text} limits the damage: {ratio}, so the total variation of a state is at most {bound}, "
+            f"and a step costs at most {bound} of the gap between its best and its worst action."
         )
     if isinstance(rule, TotalVariation):
         return (
             f"If Q is wrong, {text} limits the damage of a step to {percent(rule.delta)} of the gap between its best "
             "and its worst action, but may give that much to an action that beta never took."
         )
-    return f"If Q is wrong, {text} does not hold the policy to beta as reroute does."
+    return f"If Q is wrong, {text} does not bound the distance to beta as reroute does."
 
 
-def most_moved(rule: Reroute) -> float:
-    """The largest total variation that the bounds allow: what can be lost equals what can be gained.
+def max_total_variation(rule: Reroute) -> float:
+    """The largest total variation that reroute's bounds allow.
 
-    >>> most_moved(Reroute(0.5, 1.5))
+    >>> max_total_variation(Reroute(0.5, 1.5))
     0.25
     """
-    lost, gained = 1 - rule.c_min, rule.c_max - 1
-    if not lost or not gained:
+    decrease, increase = 1 - rule.c_min, rule.c_max - 1
+    if not decrease or not increase:
         return 0.0
-    return lost if np.isinf(gained) else lost * gained / (lost + gained)
+    return decrease if np.isinf(increase) else decrease * increase / (decrease + increase)
 
 
 def figures(run: Run) -> dict[str, Any]:
-    """By the names of their files."""
+    """All figures, by file name."""
     return {
         "actions": action_figure(run.finished()),
         "reliability": reliability_figure(run.finished()),
@@ -221,50 +225,50 @@ def figures(run: Run) -> dict[str, Any]:
 
 
 def action_figure(found: dict[str, Any]) -> Any:
-    """Probabilities before and after, by action."""
+    """Mean probabilities of actions under beta and pi."""
     rows = shown_actions(found)
     x = np.arange(len(rows))
     with mpl.rc_context(LOOK):
         figure: Any = Figure(figsize=(5.2, 2.6), layout="constrained")
         panel = figure.subplots()
-        panel.bar(x - 0.2, [row["beta"] for row in rows], 0.4, color=GREY, label="beta, as logged")
-        panel.bar(x + 0.2, [row["pi"] for row in rows], 0.4, color=ACCENT, label="pi, improved")
+        panel.bar(x - 0.2, [row["beta"] for row in rows], 0.4, color=GREY, label="beta (behaviour)")
+        panel.bar(x + 0.2, [row["pi"] for row in rows], 0.4, color=ACCENT, label="pi (improved)")
         panel.set_xticks(x, [row["action"] for row in rows], fontsize=6 if len(rows) > 12 else None)
-        panel.set(xlabel="action, the one that gains most first", ylabel="mean probability")
+        panel.set(xlabel="action, largest increase first", ylabel="mean probability")
         panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
         panel.set_title(found["rule"], loc="left")
     return figure
 
 
 def reliability_figure(found: dict[str, Any]) -> Any:
-    """What Q predicted against what came, in bins of as many held-out steps each."""
-    told = found["diagnosis"]["reliability"]
+    """Reliability diagram: predicted Q against mean return, in bins of equal size."""
+    bins = found["diagnostics"]["reliability"]
     with mpl.rc_context(LOOK):
         figure: Any = Figure(figsize=(3.2, 3.0), layout="constrained")
         panel = figure.subplots()
-        low = min(*told["predicted"], *told["seen"])
-        high = max(*told["predicted"], *told["seen"])
+        low = min(*bins["predicted"], *bins["observed"])
+        high = max(*bins["predicted"], *bins["observed"])
         panel.plot([low, high], [low, high], color=GREY, linewidth=1.2)
-        panel.plot(told["predicted"], told["seen"], color=ACCENT, marker="o", markersize=4, linewidth=1.2)
-        panel.set(xlabel="Q of the action taken", ylabel="mean return seen")
-        panel.set_title("held-out steps, in bins of equal size", loc="left")
+        panel.plot(bins["predicted"], bins["observed"], color=ACCENT, marker="o", markersize=4, linewidth=1.2)
+        panel.set(xlabel="predicted Q(s, a)", ylabel="mean return")
+        panel.set_title("test steps, in bins of equal size", loc="left")
     return figure
 
 
 def overfitting_figure(run: Run) -> Any:
-    """How beta and Q did while they learned, on what they learned from and on what was held out."""
+    """Training and validation curves of beta and Q."""
     best, lines = run.finished()["best"], run.metrics
     x = [line["updates"] for line in lines]
     with mpl.rc_context(LOOK):
         figure: Any = Figure(figsize=(7.2, 2.6), layout="constrained")
         for panel, net, name, label in zip(
-            figure.subplots(1, 2), ("beta", "q"), ("likelihood", "q_error"), ("log-likelihood", "error"), strict=True
+            figure.subplots(1, 2), ("beta", "q"), ("log_likelihood", "q_rmse"), ("log-likelihood", "RMSE"), strict=True
         ):
             marker = "o" if len(x) == 1 else None
-            panel.plot(x, [line[name] for line in lines], label="held out", marker=marker, **LINES[0])
-            panel.plot(x, [line[f"{name}_learning"] for line in lines], label="learned from", marker=marker, **LINES[1])
+            panel.plot(x, [line[name] for line in lines], label="validation", marker=marker, **LINES[0])
+            panel.plot(x, [line[f"train_{name}"] for line in lines], label="training", marker=marker, **LINES[1])
             panel.axvline(best[net]["updates"], color=DARK, linewidth=0.8)
-            panel.annotate(" kept", (best[net]["updates"], 0), xycoords=("data", "axes fraction"), va="bottom")
+            panel.annotate(" best", (best[net]["updates"], 0), xycoords=("data", "axes fraction"), va="bottom")
             panel.set(xlabel="updates", ylabel=f"{label} of {'Q' if net == 'q' else net}")
         panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
     return figure

@@ -1,4 +1,4 @@
-"""The table of `rbi offline` beside the paper's, its learning curves, and how far beta and Q can be trusted."""
+"""Tables and figures of `rbi offline`, from its run folder."""
 
 from typing import Any
 
@@ -13,193 +13,188 @@ from rbi.report.style import DARK, LINES, LOOK
 from rbi.runs import Run
 
 PAPER = {  # final scores of the paper's appendix
-    "MsPacman": {"crowd": 3024, "behavior": 1519, "reroute(0.5,1.5)": 1550, "reroute(0.25,1.75)": 1638,
+    "MsPacman": {"population": 3024, "behavior": 1519, "reroute(0.5,1.5)": 1550, "reroute(0.25,1.75)": 1638,
                  "reroute(0,2)": 1565, "tv(0.25)": 1352, "ppo(0.5) by ascent": 1528, "DQfD": 83},
-    "Qbert": {"crowd": 3401, "behavior": 8562, "reroute(0.5,1.5)": 12123, "reroute(0.25,1.75)": 13254,
+    "Qbert": {"population": 3401, "behavior": 8562, "reroute(0.5,1.5)": 12123, "reroute(0.25,1.75)": 13254,
               "reroute(0,2)": 14494, "tv(0.25)": 5089, "ppo(0.5) by ascent": 14089, "DQfD": 1404},
-    "MontezumaRevenge": {"crowd": 1436, "behavior": 1761, "reroute(0.5,1.5)": 2379, "reroute(0.25,1.75)": 2431,
+    "MontezumaRevenge": {"population": 1436, "behavior": 1761, "reroute(0.5,1.5)": 2379, "reroute(0.25,1.75)": 2431,
                          "reroute(0,2)": 473, "tv(0.25)": 390, "ppo(0.5) by ascent": 388, "DQfD": 1315},
-    "SpaceInvaders": {"crowd": 634, "behavior": 678, "reroute(0.5,1.5)": 709, "reroute(0.25,1.75)": 682,
+    "SpaceInvaders": {"population": 634, "behavior": 678, "reroute(0.5,1.5)": 709, "reroute(0.25,1.75)": 682,
                       "reroute(0,2)": 675, "tv(0.25)": 573, "ppo(0.5) by ascent": 547, "DQfD": 402},
 }  # fmt: skip
-NAMES = {"behavior": "behaviour, cloned", "crowd": "the crowd itself", "ppo(0.5)": "ppo(0.5), closed form"}
-FEW: dict[str, Any] = {"marker": "o", "markersize": 4}  # a line of one point would not be seen
-VERDICTS = {"above": "above", "not below": "not below", "below": "below", "open": "open"}
+NAMES = {"behavior": "behaviour policy (cloned)", "population": "the population", "ppo(0.5)": "ppo(0.5), closed form"}
+FEW: dict[str, Any] = {"marker": "o", "markersize": 4}  # a line of one point is invisible without a marker
 
 
 def tables(run: Run) -> list[Table]:
-    """Scores, what each rule does to beta, and the diagnosis of beta and Q."""
-    return [scores(run), steps(run), trust(run)]
+    """Scores, what each rule changes, and diagnostics of beta and Q."""
+    return [score_table(run), rule_table(run), diagnostics_table(run)]
 
 
-def scores(run: Run) -> Table:
-    """The paper's table."""
+def score_table(run: Run) -> Table:
+    """Final scores of all policies, compared with the behaviour policy.      (paper: table of final scores)"""
     found = run.finished()
     of_paper = PAPER.get(game_name(found["env"]), {})
-    seeds = len(found["held_out"])
+    seeds = len(found["validation"])
     title = f"{found['env']}, {found['updates']:,} updates, {seeds} seed{'s' if seeds > 1 else ''}"
-    table = Table(box=SIMPLE_HEAD, title=title, caption=found["told"])
+    table = Table(box=SIMPLE_HEAD, title=title, caption=found["protocol"])
     columns = ["policy", "mean", "95% interval", "IQM", "median", "quartiles", "P(below)", "verdict"]
     for name in columns + ["paper"] * bool(of_paper):
         table.add_column(name, justify="left" if name in ("policy", "verdict") else "right")
-    cut = found["crowd"].get("cut_at")
-    if cut:
-        table.caption = f"{found['told']}; the crowd too is counted up to {cut:,} steps"
-    for row in [found["crowd"] | {"name": "crowd"}, *found["rows"]]:
+    max_steps = found["population"].get("max_steps")
+    if max_steps:
+        table.caption = f"{found['protocol']}; scores of the data also count up to {max_steps:,} steps"
+    for row in [found["population"] | {"name": "population"}, *found["rows"]]:
         cells = [NAMES.get(row["name"], row["name"]), number(row["mean"]), between(row["interval"])]
         cells += [number(row["iqm"]) if "iqm" in row else "", number(row["median"]), between(row["quartiles"])]
         compared = row.get("below") is not None
-        cells += [f"{row['below']:.2f}" if compared else "", VERDICTS[row["verdict"]] if compared else ""]
+        cells += [f"{row['below']:.2f}" if compared else "", row["verdict"] if compared else ""]
         paper = of_paper.get(row["name"])
         cells += [f"{paper:,}" if paper is not None else ""] * bool(of_paper)
         table.add_row(*cells)
     return table
 
 
-def steps(run: Run) -> Table:
-    """How far each rule goes from beta, in held-out steps: means over seeds."""
-    found = run.finished()["steps"]
-    table = Table(box=SIMPLE_HEAD, title="what each step does to beta, in held-out states")
-    for name in ("rule", "mass moved", "at c_min", "at c_max", "gain that Q expects"):
+def rule_table(run: Run) -> Table:
+    """What each rule changes on the validation set: means over seeds."""
+    found = run.finished()["rule_statistics"]
+    table = Table(box=SIMPLE_HEAD, title="changes by each rule, validation set")
+    for name in ("rule", "total variation", "at c_min", "at c_max", "expected gain, by Q"):
         table.add_column(name, justify="left" if name == "rule" else "right")
     for rule in found[0]:
         mean = {key: float(np.mean([seed[rule][key] for seed in found])) for key in found[0][rule]}
         bounds = [f"{mean[key]:.0%}" if key in mean else "" for key in ("at_c_min", "at_c_max")]
-        table.add_row(rule, f"{mean['moved']:.3f}", *bounds, f"{mean['expected_step']:+.4f}")
+        table.add_row(rule, f"{mean['total_variation']:.3f}", *bounds, f"{mean['expected_gain']:+.4f}")
     return table
 
 
-def trust(run: Run) -> Table:
-    """How well beta and Q do on episodes that they did not learn from."""
+def diagnostics_table(run: Run) -> Table:
+    """How well beta and Q predict the validation set."""
     found = run.finished()
-    table = Table(box=SIMPLE_HEAD, title="beta and Q on held-out steps")
+    table = Table(box=SIMPLE_HEAD, title="beta and Q, validation set")
     table.add_column("")
-    for number_ in range(len(found["held_out"])):
+    for number_ in range(len(found["validation"])):
         table.add_column(f"seed {run.config['seed'] + number_}", justify="right")
     for name, key, form in (
-        ("steps looked at", "steps", "{:,}"),
-        ("log-likelihood of an action", "likelihood", "{:.3f}"),
-        ("  at the best temperature", "likelihood_calibrated", "{:.3f}"),
-        ("  of mere frequencies", "likelihood_of_frequencies", "{:.3f}"),
-        ("best temperature", "temperature", "{:.2f}"),
-        ("actions foretold", "accuracy", "{:.1%}"),
-        ("  by the commonest", "accuracy_of_the_commonest", "{:.1%}"),
-        ("error of Q, root mean square", "q_error", "{:.3f}"),
-        ("bias of Q", "q_bias", "{:+.3f}"),
-        ("variance of returns explained", "q_explained", "{:.1%}"),
+        ("steps", "steps", "{:,}"),
+        ("beta: log-likelihood", "log_likelihood", "{:.3f}"),
+        ("  calibrated", "log_likelihood_calibrated", "{:.3f}"),
+        ("  of action frequencies", "log_likelihood_of_frequencies", "{:.3f}"),
+        ("beta: temperature", "temperature", "{:.2f}"),
+        ("beta: accuracy", "accuracy", "{:.1%}"),
+        ("  of the most frequent action", "majority_accuracy", "{:.1%}"),
+        ("Q: RMSE", "q_rmse", "{:.3f}"),
+        ("Q: bias", "q_bias", "{:+.3f}"),
+        ("Q: explained variance", "q_explained_variance", "{:.1%}"),
     ):
-        table.add_row(name, *("-" if seed[key] is None else form.format(seed[key]) for seed in found["held_out"]))
-    left_out = found["crowd"]["cut_off_share"]
-    if left_out:
-        table.caption = (
-            f"{left_out:.1%} of the steps were cut off too near their end for Q; beta learned from them all the same"
-        )
+        table.add_row(name, *("-" if seed[key] is None else form.format(seed[key]) for seed in found["validation"]))
+    excluded = found["population"]["excluded"]
+    if excluded:
+        table.caption = f"{excluded:.1%} of the steps are excluded from Q, not from beta: their returns are truncated"
     return table
 
 
 def closing(run: Run) -> list[str]:
-    """What the table comes to, in words."""
+    """Conclusions of the table."""
     found = run.finished()
     compared = [row for row in found["rows"] if row.get("below") is not None]
-    safe = next((row for row in compared if row["name"] == "reroute(0.5,1.5)"), None)
+    reroute = next((row for row in compared if row["name"] == "reroute(0.5,1.5)"), None)
     lines = []
-    if safe is not None:
-        low, high = safe["difference_bounds"]
+    if reroute is not None:
+        low, high = reroute["difference_bounds"]
+        verdict = {"open": "neither shown to be below nor not below"}.get(reroute["verdict"], reroute["verdict"])
         lines.append(
-            f"reroute(0.5,1.5) is {said(safe['verdict'])} the cloned behaviour: {safe['difference']:+,.1f} "
+            f"reroute(0.5,1.5) is {verdict} the behaviour policy: {reroute['difference']:+,.1f} "
             f"({low:+,.1f} to {high:+,.1f}; margin {found['margin']:.0%})"
         )
     if compared and min(len(seed) for row in compared for seed in row["scores"]) < comparison.MIN_EPISODES:
         return [f"fewer than {comparison.MIN_EPISODES} episodes of each policy and seed: no verdicts"]
-    for verdict, told in (("below", "fell below it"), ("open", "not decided by so many episodes")):
+    for verdict, words in (("below", "below the behaviour policy"), ("open", "undecided with this many episodes")):
         names = [NAMES.get(row["name"], row["name"]) for row in compared if row["verdict"] == verdict]
         if names:
-            lines.append(f"{told}: {', '.join(names)}")
+            lines.append(f"{words}: {', '.join(names)}")
     return lines
 
 
-def said(verdict: str) -> str:
-    return {"open": "neither shown to be below nor not below"}.get(verdict, verdict)
-
-
 def figures(run: Run) -> dict[str, Any]:
+    """All figures, by file name."""
     return {"curves": curves(run), "overfitting": overfitting(run), "reliability": reliability(run)}
 
 
 def curves(run: Run) -> Any:
-    """Scores while learning: a panel of the rules on top of beta, one of what is learned otherwise.
+    """Learning curves: one panel of the rules on top of beta and Q, one of the baselines.
 
     (paper: the figure of section 4)
     """
     found = run.finished()
-    played = [line for line in run.metrics if line["kind"] == "played"]
-    updates = np.array([line["updates"] for line in played]) / 1000
+    evaluated = [line for line in run.metrics if line["kind"] == "evaluated"]
+    updates = np.array([line["updates"] for line in evaluated]) / 1000
     with plt.rc_context(LOOK):
         figure: Any = plt.figure(figsize=(7.6, 3.2), layout="constrained")
         panels = figure.subplots(1, 2, sharey=True)
-        own = [row["name"] for row in found["rows"] if row["learner"] == "fit" and row["name"] != "behavior"]
-        others = [row["name"] for row in found["rows"] if row["learner"] != "fit"]
-        for panel, names, title in zip(
-            panels, (own, others), ("steps from beta and Q", "learned otherwise"), strict=True
-        ):
+        own = [row["name"] for row in found["rows"] if row["learner"] == "behavior_q" and row["name"] != "behavior"]
+        others = [row["name"] for row in found["rows"] if row["learner"] != "behavior_q"]
+        for panel, names, title in zip(panels, (own, others), ("rules on beta and Q", "baselines"), strict=True):
             for look, name in zip(LINES, ["behavior", *names], strict=False):
-                means = np.array([np.mean([np.mean(seed) for seed in line["scores"][name]]) for line in played])
+                means = np.array([np.mean([np.mean(seed) for seed in line["scores"][name]]) for line in evaluated])
                 panel.plot(updates, means, label=NAMES.get(name, name), **look, **FEW if len(updates) < 3 else {})
                 low, high = (
-                    [np.percentile(np.concatenate(line["scores"][name]), q) for line in played] for q in (25, 75)
+                    [np.percentile(np.concatenate(line["scores"][name]), q) for line in evaluated] for q in (25, 75)
                 )
                 if name == "behavior":
                     panel.fill_between(updates, low, high, color=look["color"], alpha=0.13, linewidth=0)
-            panel.axhline(found["crowd"]["mean"], color=DARK, linewidth=0.7, linestyle=(0, (1, 3)))
-            panel.annotate("the crowd", (updates[0], found["crowd"]["mean"]), fontsize=6.5, va="bottom")
+            panel.axhline(found["population"]["mean"], color=DARK, linewidth=0.7, linestyle=(0, (1, 3)))
+            panel.annotate("population", (updates[0], found["population"]["mean"]), fontsize=6.5, va="bottom")
             panel.set(xlabel="thousand updates")
             panel.set_title(title, loc="left")
             panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=2, fontsize=6.5)
         panels[0].set_ylabel("score")
-    plt.close(figure)  # pyplot need not remember it
+    plt.close(figure)
     return figure
 
 
 def overfitting(run: Run) -> Any:
-    """beta's likelihood and Q's error, on what is learned from and on what is held out."""
-    looked = [line for line in run.metrics if line["kind"] == "looked"]
+    """Training and validation curves of beta and Q."""
+    validated = [line for line in run.metrics if line["kind"] == "validated"]
     with plt.rc_context(LOOK):
         figure: Any = plt.figure(figsize=(6.4, 2.6), layout="constrained")
         left, right = figure.subplots(1, 2)
-        for look, seed in zip(LINES, dict.fromkeys(line["seed"] for line in looked), strict=False):
-            lines = [line for line in looked if line["seed"] == seed]
+        for look, seed in zip(LINES, dict.fromkeys(line["seed"] for line in validated), strict=False):
+            lines = [line for line in validated if line["seed"] == seed]
             updates = [line["updates"] / 1000 for line in lines]
             colour = look["color"]
-            left.plot(updates, [-line["learned"]["beta_loss"] for line in lines], color=colour, linestyle=":")
-            left.plot(updates, [line["held_out"]["likelihood"] for line in lines], color=colour, label=f"seed {seed}")
-            right.plot(updates, [line["learned"]["q_loss"] ** 0.5 for line in lines], color=colour, linestyle=":")
-            right.plot(updates, [line["held_out"]["q_error"] for line in lines], color=colour, label=f"seed {seed}")
-        left.set(xlabel="thousand updates", ylabel="log-likelihood of an action")
-        right.set(xlabel="thousand updates", ylabel="error of Q, root mean square")
-        left.set_title("beta: held out", loc="left")
-        right.set_title("Q: held out; dotted: while learning", loc="left")
+            left.plot(updates, [-line["train"]["beta_loss"] for line in lines], color=colour, linestyle=":")
+            left.plot(
+                updates, [line["validation"]["log_likelihood"] for line in lines], color=colour, label=f"seed {seed}"
+            )
+            right.plot(updates, [line["train"]["q_loss"] ** 0.5 for line in lines], color=colour, linestyle=":")
+            right.plot(updates, [line["validation"]["q_rmse"] for line in lines], color=colour, label=f"seed {seed}")
+        left.set(xlabel="thousand updates", ylabel="log-likelihood")
+        right.set(xlabel="thousand updates", ylabel="RMSE")
+        left.set_title("beta: validation", loc="left")
+        right.set_title("Q: validation (dotted: training)", loc="left")
         left.legend(loc="best")
-    plt.close(figure)  # pyplot need not remember it
+    plt.close(figure)
     return figure
 
 
 def reliability(run: Run) -> Any:
-    """Returns that came against values that were foretold, in tenths of the held-out steps."""
+    """Reliability diagram: predicted Q against mean return, in bins of equal size."""
     found = run.finished()
     with plt.rc_context(LOOK):
         figure: Any = plt.figure(figsize=(3.4, 3.0), layout="constrained")
         panel = figure.subplots()
-        for number_, (look, seed) in enumerate(zip(LINES, found["held_out"], strict=False)):
+        for number_, (look, seed) in enumerate(zip(LINES, found["validation"], strict=False)):
             binned = seed["reliability"]
             panel.plot(
-                binned["predicted"], binned["seen"], marker="o", markersize=3,
+                binned["predicted"], binned["observed"], marker="o", markersize=3,
                 label=f"seed {run.config['seed'] + number_}", **look,
             )  # fmt: skip
         low, high = min(panel.get_xlim()[0], panel.get_ylim()[0]), max(panel.get_xlim()[1], panel.get_ylim()[1])
         panel.plot([low, high], [low, high], color=DARK, linewidth=0.6, linestyle=(0, (1, 3)))
-        panel.set(xlabel="Q foretold", ylabel="return that came", xlim=(low, high), ylim=(low, high))
+        panel.set(xlabel="predicted Q(s, a)", ylabel="mean return", xlim=(low, high), ylim=(low, high))
         panel.legend(loc="upper left")
-    plt.close(figure)  # pyplot need not remember it
+    plt.close(figure)
     return figure
 
 

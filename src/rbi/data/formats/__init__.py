@@ -99,4 +99,5 @@ def load_episodes(
 
     found = Dataset.from_episodes(good(), reader.spec)
     found.rejected = problems
+    found.feature_names = getattr(reader, "feature_names", ())
     return found

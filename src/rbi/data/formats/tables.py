@@ -45,6 +45,12 @@ class TableReader:
         self.checker = make_checker(self.paths[0], files, overrides, own, scan)
         self.spec = self.checker.spec
 
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of the numbers of an observation: a column, or one value of a text column."""
+        texts, names = self.checker.categories, self.layout.observations
+        return [f"{name} = {text}" if text else name for name in names for text in texts.get(name, ("",))]
+
     def parts(self) -> Sequence[Path]:
         return [self.path]
 

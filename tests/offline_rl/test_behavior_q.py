@@ -12,7 +12,8 @@ from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.networks import _MeanCentred, dropout, make_networks, offline_network
 from rbi.observations import ObservationSpec
-from rbi.offline_rl.behavior_q import Fit, FitConfig, learn
+from rbi.offline_rl.behavior_q import BehaviorQ, BehaviorQConfig
+from rbi.offline_rl.learner import train
 from tests.data.episodes import episode
 
 PLAIN = offline_network(hidden_size=16, input_dropout=0.0, hidden_dropout=0.0)
@@ -22,14 +23,14 @@ def seeded(number=0):
     return torch.Generator().manual_seed(number)
 
 
-def fit_of(frame, *, nets=PLAIN, seed=0, **changes):
+def fit_of(frame, *, network=PLAIN, seed=0, **changes):
     rng = np.random.default_rng(1)
     data = [episode(rng, 12, frame=frame) for _ in range(6)]
     stack = 1 if len(frame) == 1 else 4
 
     sampler = Sampler(Dataset.from_episodes(data, DatasetSpec(frame, 4, stack)), SamplerConfig(batch_size=8), seeded(2))
-    networks = make_networks(ObservationSpec(frame, stack, 4), nets, seed)
-    return Fit(FitConfig(nets=nets, **changes), networks, sampler, seeded(3))
+    networks = make_networks(ObservationSpec(frame, stack, 4), network, seed)
+    return BehaviorQ(BehaviorQConfig(network=network, **changes), networks, sampler, seeded(3))
 
 
 @pytest.mark.parametrize("frame", [(3,), (36, 36), (10, 10, 2)])
@@ -69,9 +70,9 @@ def test_beta_and_q_learn_what_there_is_to_learn():
         end = np.array([True])
         data.append(Episode(np.eye(2, dtype=np.float32)[[state]], np.array([action]), np.array([reward]), end, ~end))
     sampler = Sampler(Dataset.from_episodes(data, DatasetSpec((2,), 2)), SamplerConfig(batch_size=64), seeded())
-    config = FitConfig(learning_rate=0.01, nets=PLAIN)
-    fit = Fit(config, make_networks(ObservationSpec((2,), 1, 2), PLAIN, 0), sampler, seeded())
-    deque(learn(fit, 400), maxlen=0)
+    config = BehaviorQConfig(learning_rate=0.01, network=PLAIN)
+    fit = BehaviorQ(config, make_networks(ObservationSpec((2,), 1, 2), PLAIN, 0), sampler, seeded())
+    deque(train(fit, 400), maxlen=0)
     fit.networks.eval()
     seen = fit.obs_spec.preprocess(torch.eye(2)[:, None], torch.float32)
     with torch.no_grad():
@@ -94,7 +95,7 @@ def test_dropout_blanks_its_share_keeps_the_mean_and_needs_a_generator():
 
 
 def test_the_same_seeds_give_the_same_networks_and_dropout_changes_them():
-    fits = [fit_of((3,), nets=nets) for nets in (PLAIN, PLAIN, offline_network(hidden_size=16))]
+    fits = [fit_of((3,), network=network) for network in (PLAIN, PLAIN, offline_network(hidden_size=16))]
     for fit in fits:
         for _ in range(5):
             fit.networks.train()
@@ -106,7 +107,7 @@ def test_the_same_seeds_give_the_same_networks_and_dropout_changes_them():
 @pytest.mark.parametrize("changes", [dict(learning_rate=0.0), dict(adam_epsilon=1.0)])
 def test_nonsense_is_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
-        FitConfig(**changes)
+        BehaviorQConfig(**changes)
 
 
 @pytest.mark.parametrize("changes", [dict(hidden_size=0), dict(input_dropout=1.0), dict(hidden_dropout=-0.1)])

@@ -11,7 +11,7 @@ MOST_STEPS = 200
 GOAL = 1.0
 
 
-def world_and_crowd(seed, qualities=(0.7, 0.8, 0.9, 0.95)):
+def world_and_population(seed, qualities=(0.7, 0.8, 0.9, 0.95)):
     """A random world, and players who stand so far on the way from random to optimal."""
     world = random_world(np.random.default_rng(seed))
     one = MDP(world.transitions[None], world.rewards[None], world.start, world.discount)

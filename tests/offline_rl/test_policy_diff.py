@@ -10,29 +10,29 @@ from pytest import approx
 
 import rbi
 from rbi import runs
-from rbi.offline_rl.policy_diff import Steps, by_feature, changes, low_and_high, mean_over_episodes
+from rbi.offline_rl.policy_diff import PolicyPair, by_feature, low_and_high, mean_over_episodes, policy_diff
 
 
-def some_steps(rng, count, actions, episodes=5, rule=None):
+def some_pair(rng, count, actions, episodes=5, rule=None):
     """Random states of players who do as beta says, improved by a rule."""
     beta = rng.dirichlet(np.ones(actions), count)
     q = rng.normal(size=(count, actions))
     taken = np.array([rng.choice(actions, p=row) for row in beta])
     returns = q[np.arange(count), taken] + rng.normal(size=count)
     pi = (rule or rbi.Reroute(0.5, 1.5))(beta, q)
-    return Steps(beta, pi, q, taken, returns, np.sort(rng.integers(episodes, size=count)), np.arange(count))
+    return PolicyPair(beta, pi, q, taken, returns, np.sort(rng.integers(episodes, size=count)), np.arange(count))
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**32), st.integers(1, 30), st.integers(2, 5))
 def test_every_number_is_the_loops(seed, count, actions):
     rng = np.random.default_rng(seed)
-    steps = some_steps(rng, count, actions)
-    found = changes(steps, rng, (0.5, 1.5))
+    steps = some_pair(rng, count, actions)
+    found = policy_diff(steps, rng, (0.5, 1.5))
     moved = [sum(abs(steps.pi[n, a] - steps.beta[n, a]) for a in range(actions)) / 2 for n in range(count)]
     overall = found["overall"]
-    assert overall["moved"] == approx(np.mean(moved))
-    assert overall["changed"] == approx(np.mean([m > 0.01 for m in moved]))
+    assert overall["total_variation"] == approx(np.mean(moved))
+    assert overall["changed_states"] == approx(np.mean([m > 0.01 for m in moved]))
     assert overall["episodes"] == len(set(steps.episode.tolist()))
     at_max = at_min = gain = seen = 0.0
     for n in range(count):
@@ -45,41 +45,41 @@ def test_every_number_is_the_loops(seed, count, actions):
             if a == steps.actions[n]:
                 seen += (ratio - 1) * (steps.returns[n] - value) / count
     assert (overall["at_c_min"], overall["at_c_max"]) == approx((at_min, at_max))
-    assert overall["step"]["mean"] == approx(gain)
-    assert overall["step_seen"]["mean"] == approx(seen)
+    assert overall["expected_gain"]["mean"] == approx(gain)
+    assert overall["observed_gain"]["mean"] == approx(seen)
     assert [row["action"] for row in sorted(found["actions"], key=lambda row: row["action"])] == [*range(actions)]
     for row in found["actions"]:
         change = [steps.pi[n, row["action"]] - steps.beta[n, row["action"]] for n in range(count)]
         assert row["change"] == approx(np.mean(change), abs=1e-12)
         assert row["pi"] - row["beta"] == approx(row["change"], abs=1e-12)
-        assert row["gained"] == approx(np.mean([c > 1e-4 for c in change]))
-        assert row["lost"] == approx(np.mean([c < -1e-4 for c in change]))
+        assert row["increased"] == approx(np.mean([c > 1e-4 for c in change]))
+        assert row["decreased"] == approx(np.mean([c < -1e-4 for c in change]))
     assert sum(row["change"] for row in found["actions"]) == approx(0, abs=1e-9)
-    assert sum(row["steps"] * row["step"] for row in found["values"]) == approx(gain * count)
+    assert sum(row["steps"] * row["expected_gain"] for row in found["values"]) == approx(gain * count)
     values = [row["value"] for row in found["values"]]
     assert values == sorted(values)
 
 
 def test_what_beta_keeps_is_told_as_no_change():
-    steps = some_steps(np.random.default_rng(0), 40, 3, rule=rbi.Behavior())
-    found = changes(steps, np.random.default_rng(0))
-    assert found["overall"]["moved"] == approx(0, abs=1e-12)
-    assert found["overall"]["changed"] == 0
-    assert found["overall"]["step"]["mean"] == approx(0, abs=1e-12)
-    assert found["overall"]["step_seen"]["mean"] == approx(0, abs=1e-12)
-    assert all(row["gained"] == row["lost"] == 0 for row in found["actions"])
+    steps = some_pair(np.random.default_rng(0), 40, 3, rule=rbi.Behavior())
+    found = policy_diff(steps, np.random.default_rng(0))
+    assert found["overall"]["total_variation"] == approx(0, abs=1e-12)
+    assert found["overall"]["changed_states"] == 0
+    assert found["overall"]["expected_gain"]["mean"] == approx(0, abs=1e-12)
+    assert found["overall"]["observed_gain"]["mean"] == approx(0, abs=1e-12)
+    assert all(row["increased"] == row["decreased"] == 0 for row in found["actions"])
     assert all(row["actions"] == [] for row in found["largest"])
     assert "at_c_min" not in found["overall"]
 
 
 def test_the_returns_tell_the_true_step_even_where_q_is_wrong():
     rng = np.random.default_rng(0)
-    steps = some_steps(rng, 40_000, 3, episodes=4000)
-    truth = changes(steps, rng)["overall"]["step"]["mean"]
+    steps = some_pair(rng, 40_000, 3, episodes=4000)
+    truth = policy_diff(steps, rng)["overall"]["expected_gain"]["mean"]
     wrong = steps._replace(q=-steps.q)
-    found = changes(wrong, rng)["overall"]
-    assert found["step"]["mean"] == approx(-truth)  # it believes what it is told
-    low, high = found["step_seen"]["interval"]
+    found = policy_diff(wrong, rng)["overall"]
+    assert found["expected_gain"]["mean"] == approx(-truth)  # it believes what it is told
+    low, high = found["observed_gain"]["interval"]
     assert low < truth < high
     assert high - low < truth
 
@@ -112,19 +112,19 @@ def test_low_and_high_are_quarters_or_the_commonest_value_and_the_others(values,
 
 def test_the_feature_that_decides_comes_first_and_a_constant_never():
     rng = np.random.default_rng(0)
-    steps = some_steps(rng, 400, 3)
+    steps = some_pair(rng, 400, 3)
     features = np.stack([np.ones(400), rng.normal(size=400), rng.integers(2, size=400)], 1)
     steps = steps._replace(pi=np.where(features[:, 2:] > 0, steps.pi, steps.beta))
     first, second = by_feature(steps, features)
     assert (first["feature"], second["feature"]) == (2, 1)
-    assert first["moved_low"] == 0
-    assert first["moved_high"] > 0.1
+    assert first["total_variation_low"] == 0
+    assert first["total_variation_high"] > 0.1
 
 
 def test_the_largest_steps_are_the_largest_and_everything_is_json(tmp_path):
     rng = np.random.default_rng(0)
-    steps = some_steps(rng, 50, 4)
-    found = changes(steps, rng, (0.5, 1.5), rng.normal(size=(50, 2)))
+    steps = some_pair(rng, 50, 4)
+    found = policy_diff(steps, rng, (0.5, 1.5), rng.normal(size=(50, 2)))
     gains = ((steps.pi - steps.beta) * steps.q).sum(1)
     order = np.argsort(-gains)[:10]
     assert [row["step"] for row in found["largest"]] == order.tolist()

@@ -15,16 +15,17 @@ from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.lab.mdp import performance
 from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
-from rbi.offline_rl.bcq_cql import TdConfig, TemporalDifference, legal_ahead
-from rbi.offline_rl.behavior_q import Fit, FitConfig, frozen, learn
+from rbi.offline_rl.bcq_cql import OfflineDQN, OfflineDQNConfig
+from rbi.offline_rl.behavior_q import BehaviorQ, BehaviorQConfig
+from rbi.offline_rl.learner import frozen_copy, next_action_masks, train
 from rbi.policy import Policy
 from tests.data.episodes import episode
 
-from .crowds import recorded, world_and_crowd
+from .populations import recorded, world_and_population
 from .waits import NoWaiting
 
 PLAIN = offline_network(16, 0.0, 0.0)
-BOTH = dict(conservative=0.7, familiar=0.6)
+BOTH = dict(cql_alpha=0.7, bcq_threshold=0.6)
 ENDS = ("terminated", "truncated", "abandoned")
 
 
@@ -51,13 +52,13 @@ def learner_of(data, *, seed=0, steps=1, rate=0.01, **changes):
     spec = DatasetSpec(frame, 4, stack, has_action_masks=data[0].action_masks is not None)
     sampler = Sampler(Dataset.from_episodes(data, spec), SamplerConfig(batch_size=8, n_step=steps), seeded(2))
     obs_spec = ObservationSpec(frame, stack, 4)
-    beta = sharp_beta(obs_spec) if changes.get("familiar") else None
+    beta = sharp_beta(obs_spec) if changes.get("bcq_threshold") else None
     networks = make_networks(obs_spec, PLAIN, seed, with_policy=False)
-    return TemporalDifference(TdConfig(learning_rate=rate, nets=PLAIN, **changes), networks, sampler, beta)
+    return OfflineDQN(OfflineDQNConfig(learning_rate=rate, network=PLAIN, **changes), networks, sampler, beta)
 
 
 def advance(learner, updates):
-    deque(learn(learner, learner.updates + updates), maxlen=0)
+    deque(train(learner, learner.updates + updates), maxlen=0)
 
 
 def step_of(data, number):
@@ -73,7 +74,7 @@ def slow_loss(learner, data, batch):
     """The loss as the papers write it, an example and an action at a time."""
     online, target = copy.deepcopy(learner.networks), learner.target.networks
     q, _ = online.train().q(learner.obs_spec.preprocess(batch.states, torch.float32))
-    judge, every = frozen(learner.networks), range(4)
+    judge, every = frozen_copy(learner.networks), range(4)
     beta = None if learner.beta is None else copy.deepcopy(learner.beta).eval()
     losses = []
     for i in range(len(q)):
@@ -86,14 +87,14 @@ def slow_loss(learner, data, batch):
             if beta is not None:
                 odds = beta(seen)[0].double().exp().tolist()
                 most = max(odds[a] for a in known)
-                known = [a for a in known if odds[a] >= learner.config.familiar * most]
+                known = [a for a in known if odds[a] >= learner.config.bcq_threshold * most]
             preferred = max(known, key=judge.q(seen)[0][0].tolist().__getitem__)
             goal = batch.returns[i] + batch.discount[i] * target.q(seen)[0][0, preferred]
         taken = q[i, batch.actions[i]]
         size = (goal - taken).abs()
         huber = size**2 / 2 if float(size.detach()) <= 1 else size - 0.5
         penalty = sum(q[i, a].exp() for a in legal).log() - taken
-        losses.append(huber + learner.config.conservative * penalty)
+        losses.append(huber + learner.config.cql_alpha * penalty)
     return sum(losses) / len(losses), online
 
 
@@ -107,11 +108,11 @@ def assert_gradient(learner, expected):
 
 
 @pytest.mark.parametrize("legal", [False, True])
-@pytest.mark.parametrize("held", [{}, dict(conservative=0.7), dict(familiar=0.6), BOTH])
+@pytest.mark.parametrize("held", [{}, dict(cql_alpha=0.7), dict(bcq_threshold=0.6), BOTH])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_an_update_follows_the_gradient_of_the_loss_as_the_papers_write_it(steps, held, legal):
     data = episodes_of(legal=legal)
-    learner = learner_of(data, steps=steps, target_updates=4, **held)
+    learner = learner_of(data, steps=steps, target_update_interval=4, **held)
     advance(learner, 6)  # the target network lags by two
     coming = Sampler(learner.sampler.data, learner.sampler.config, seeded())
     coming.generator.set_state(learner.sampler.generator.get_state())
@@ -120,14 +121,14 @@ def test_an_update_follows_the_gradient_of_the_loss_as_the_papers_write_it(steps
     learner.metrics()
     learner.update()
     assert_gradient(learner, expected)
-    assert (learner.metrics()["bcq_familiar"] < 1) == bool(learner.config.familiar or legal)
+    assert (learner.metrics()["bcq_allowed"] < 1) == bool(learner.config.bcq_threshold or legal)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_legal_actions_ahead_are_those_of_the_step_there_and_all_where_nobody_acted(steps):
     data = episodes_of(legal=True)
     sampler = learner_of(data, steps=steps).sampler
-    found, unacted = legal_ahead(sampler), 0
+    found, unacted = next_action_masks(sampler), 0
     for number in sampler.usable.tolist():
         one, time = step_of(data, number)
         then = time + int(sampler.bootstrap_steps[number])
@@ -135,7 +136,7 @@ def test_legal_actions_ahead_are_those_of_the_step_there_and_all_where_nobody_ac
         unacted += not acted
         assert found[number].tolist() == (one.action_masks[then].tolist() if acted else [True] * 4)
     assert unacted > 0
-    assert legal_ahead(learner_of(episodes_of(), steps=steps).sampler) is None
+    assert next_action_masks(learner_of(episodes_of(), steps=steps).sampler) is None
 
 
 @pytest.mark.parametrize("frame", [(36, 36), (10, 10, 2)])
@@ -171,7 +172,7 @@ def test_batch_norm_learns_from_the_states_of_a_batch_once_an_update_and_from_no
 
 
 def test_the_target_network_is_renewed_at_its_interval_alone_with_its_buffers_and_in_place():
-    learner = learner_of(episodes_of(), target_updates=3)
+    learner = learner_of(episodes_of(), target_update_interval=3)
     target, online = learner.target.networks.state_dict(), learner.networks.state_dict()
     places = {name: tensor.data_ptr() for name, tensor in target.items()}
     for updates in range(1, 8):
@@ -187,7 +188,7 @@ def test_the_target_network_is_renewed_at_its_interval_alone_with_its_buffers_an
 def test_bcq_bootstraps_from_no_action_that_beta_hardly_takes_and_plain_q_learning_does():
     """Both networks rate the action highest that beta takes least."""
     data = episodes_of()
-    for held in (dict(familiar=0.6), {}):
+    for held in (dict(bcq_threshold=0.6), {}):
         learner = learner_of(data, **held)
         batch = learner.sampler.draw(64)
         seen = learner.obs_spec.preprocess(batch.next_states, torch.float32)
@@ -199,7 +200,7 @@ def test_bcq_bootstraps_from_no_action_that_beta_hardly_takes_and_plain_q_learni
                 networks.q.heads.bias[rare] += 100
         unfamiliar = probs[:, rare] < 0.6 * probs.amax(1)
         assert int(unfamiliar.sum()) > 0
-        misled = learner.target.ahead(seen, learner.allowed(batch, seen))[unfamiliar] > 50
+        misled = learner.target.next_value(seen, learner.allowed_actions(batch, seen))[unfamiliar] > 50
         assert misled.any() != bool(held)
         assert misled.all() != bool(held)
 
@@ -208,25 +209,27 @@ def test_bcq_bootstraps_from_no_action_that_beta_hardly_takes_and_plain_q_learni
 def crowded():
     """A world, its data, and beta as it was learned from it."""
     seed = 0
-    world, players = world_and_crowd(seed, qualities=(0.3, 0.5, 0.7))
+    world, players = world_and_population(seed, qualities=(0.3, 0.5, 0.7))
     data = recorded(world, players, 200, np.random.default_rng(seed))
     obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), offline_network(64, 0.0, 0.0)
     sampler = Sampler(data, SamplerConfig(batch_size=128, gamma=world.discount), seeded(seed))
-    fit = Fit(FitConfig(learning_rate=0.003, nets=nets), make_networks(obs_spec, nets, seed), sampler, seeded(seed))
-    deque(learn(fit, 300), maxlen=0)
-    return world, players, data, frozen(fit.networks).pi
+    fit = BehaviorQ(
+        BehaviorQConfig(learning_rate=0.003, network=nets), make_networks(obs_spec, nets, seed), sampler, seeded(seed)
+    )
+    deque(train(fit, 300), maxlen=0)
+    return world, players, data, frozen_copy(fit.networks).pi
 
 
-@pytest.mark.parametrize(("held", "rule"), [(dict(conservative=0.1), "greedy"), (dict(familiar=0.3), "bcq(0.3)")])
+@pytest.mark.parametrize(("held", "rule"), [(dict(cql_alpha=0.1), "greedy"), (dict(bcq_threshold=0.3), "bcq(0.3)")])
 def test_cql_and_bcq_learn_from_a_crowd_to_play_better_than_uniformly_and_than_the_crowd(crowded, held, rule):
     world, players, data, beta = crowded
     sampler = Sampler(data, SamplerConfig(batch_size=64, n_step=1, gamma=world.discount), seeded())
     obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), offline_network(64, 0.0, 0.0)
-    config = TdConfig(learning_rate=0.003, target_updates=25, nets=nets, **held)
-    beta = beta if config.familiar else None
-    learner = TemporalDifference(config, make_networks(obs_spec, nets, 0, with_policy=False), sampler, beta)
+    config = OfflineDQNConfig(learning_rate=0.003, target_update_interval=25, network=nets, **held)
+    beta = beta if config.bcq_threshold else None
+    learner = OfflineDQN(config, make_networks(obs_spec, nets, 0, with_policy=False), sampler, beta)
     advance(learner, 300)
-    networks = frozen(learner.networks)
+    networks = frozen_copy(learner.networks)
     networks.pi = beta
     every = np.eye(*data.spec.obs_shape, dtype=np.float32)
     pi = Policy(networks, rbi.parse_rule(rule)).predict_proba(every).astype(np.float64)
@@ -242,18 +245,18 @@ def test_cql_and_bcq_learn_from_a_crowd_to_play_better_than_uniformly_and_than_t
 def test_a_larger_alpha_keeps_what_nobody_took_further_down():
     gaps = []
     for alpha in (0.0, 0.3, 10.0):
-        learner = learner_of(episodes_of(), conservative=alpha)
+        learner = learner_of(episodes_of(), cql_alpha=alpha)
         advance(learner, 70)
         batch = learner.sampler.draw(64)
         with torch.no_grad():
-            q, _ = frozen(learner.networks).q(learner.obs_spec.preprocess(batch.states, torch.float32))
+            q, _ = frozen_copy(learner.networks).q(learner.obs_spec.preprocess(batch.states, torch.float32))
         gaps.append(float((q.gather(1, batch.actions[:, None]).squeeze(1) - q.mean(1)).mean()))
     assert gaps == sorted(gaps)
     assert gaps[2] > gaps[0] + 0.3
 
 
 def test_its_state_put_into_a_fresh_learner_goes_on_bit_by_bit():
-    first, second = (learner_of(episodes_of(), seed=seed, target_updates=4, **BOTH) for seed in (0, 9))
+    first, second = (learner_of(episodes_of(), seed=seed, target_update_interval=4, **BOTH) for seed in (0, 9))
     advance(first, 6)
     with torch.no_grad():
         first.beta.logits.bias[0] += 2  # its owner renews it
@@ -276,13 +279,13 @@ def test_metrics_are_means_since_the_last_call():
     loss = slow_loss(learner, data, coming)[0].detach()
     advance(learner, 1)
     told = learner.metrics()
-    assert set(told) == {"td_loss", "td_error", "td_q", "cql_penalty", "bcq_familiar"}
+    assert set(told) == {"td_loss", "td_error", "td_q", "cql_penalty", "bcq_allowed"}
     assert told["td_loss"] + 0.7 * told["cql_penalty"] == pytest.approx(float(loss), rel=1e-5)
-    assert 0.25 <= told["bcq_familiar"] < 1
+    assert 0.25 <= told["bcq_allowed"] < 1
     assert set(learner.metrics().values()) == {0.0}
     plain = learner_of(data)
     advance(plain, 3)
-    assert plain.metrics()["bcq_familiar"] == 1
+    assert plain.metrics()["bcq_allowed"] == 1
 
 
 @pytest.mark.parametrize("legal", [False, True])
@@ -291,28 +294,28 @@ def test_an_update_never_waits_for_the_device(legal, monkeypatch):
     monkeypatch.setattr(learner.sampler, "batch", watch.excused(learner.sampler.batch))
     with watch:
         learner.update()
-        learner.passed()
+        learner.after_update()
         with pytest.raises(AssertionError, match="waits"):  # the watch is awake
-            learner.sums[0].item()
+            learner.sums.sums[0].item()
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        dict(target_updates=0),
+        dict(target_update_interval=0),
         dict(learning_rate=0.0),
         dict(adam_epsilon=1.0),
-        dict(conservative=-0.1),
-        dict(conservative=math.inf),
-        dict(familiar=1.1),
-        dict(familiar=math.nan),
-        dict(nets=offline_network(16, 0.25, 0.0)),
-        dict(nets=offline_network(16, 0.0, 0.5)),
+        dict(cql_alpha=-0.1),
+        dict(cql_alpha=math.inf),
+        dict(bcq_threshold=1.1),
+        dict(bcq_threshold=math.nan),
+        dict(network=offline_network(16, 0.25, 0.0)),
+        dict(network=offline_network(16, 0.0, 0.5)),
     ],
 )
 def test_nonsense_is_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
-        TdConfig(**changes)
+        OfflineDQNConfig(**changes)
 
 
 def test_what_does_not_go_together_is_refused():
@@ -320,11 +323,11 @@ def test_what_does_not_go_together_is_refused():
     data, obs_spec, beta = learner.sampler.data, learner.obs_spec, make_networks(learner.obs_spec, PLAIN, 0).pi
     networks = make_networks(obs_spec, PLAIN, 0, with_policy=False)
     with pytest.raises(ValueError, match="needs beta"):
-        TemporalDifference(TdConfig(familiar=0.3), networks, learner.sampler, None)
-    with pytest.raises(ValueError, match="familiar = 0"):
-        TemporalDifference(TdConfig(), networks, learner.sampler, beta)
-    with pytest.raises(ValueError, match="Q is learned alone"):
-        TemporalDifference(TdConfig(), make_networks(obs_spec, PLAIN, 0), learner.sampler, None)
+        OfflineDQN(OfflineDQNConfig(bcq_threshold=0.3), networks, learner.sampler, None)
+    with pytest.raises(ValueError, match="bcq_threshold = 0"):
+        OfflineDQN(OfflineDQNConfig(), networks, learner.sampler, beta)
+    with pytest.raises(ValueError, match="Q alone"):
+        OfflineDQN(OfflineDQNConfig(), make_networks(obs_spec, PLAIN, 0), learner.sampler, None)
     for settings in (dict(n_step=None), dict(n_step=1, keep_incomplete=True)):
         with pytest.raises(ValueError, match="next state"):
-            TemporalDifference(TdConfig(), networks, Sampler(data, SamplerConfig(**settings), seeded()), None)
+            OfflineDQN(OfflineDQNConfig(), networks, Sampler(data, SamplerConfig(**settings), seeded()), None)

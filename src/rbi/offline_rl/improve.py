@@ -1,0 +1,401 @@
+"""`rbi.improve`: from logs to one improved policy, with diagnostics and the changes it makes."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from rbi.config import Checked, Ge, Interval
+from rbi.data.dataset import Dataset
+from rbi.data.formats import Format, FormatSettings, load_episodes
+from rbi.data.sampler import Sampler, SamplerConfig
+from rbi.networks import TrunkFactory, make_networks, offline_network
+from rbi.observations import ObservationSpec
+from rbi.offline_rl.behavior_q import BehaviorQ, BehaviorQConfig, fit_standardization, standardize
+from rbi.offline_rl.learner import resolve_device, train
+from rbi.offline_rl.policy_diff import PolicyPair, policy_diff
+from rbi.offline_rl.run_log import Callback, RunLog, fingerprint, text_table
+from rbi.offline_rl.validation import (
+    BestCheckpoint,
+    Holdout,
+    diagnostics,
+    log_likelihood,
+    log_probs,
+    predict_steps,
+    split_holdout,
+)
+from rbi.policy import Policy, load_policy
+from rbi.progress import graceful_stop, track_updates
+from rbi.rules.types import Behavior, Reroute, Rule, parse_rule
+
+NAME = "improve"
+DEFAULT_RULE = Reroute(0.5, 1.5)
+RANDOM_STREAMS = ("split", "batches", "dropout", "bootstrap")
+VALIDATIONS = 20  # evenly spaced
+EPOCHS, MIN_UPDATES, MAX_UPDATES = 20, 1_000, 20_000
+
+
+class Defaults(NamedTuple):
+    """Hyperparameters that depend on the kind of observations."""
+
+    batch_size: int
+    learning_rate: float
+    hidden_size: int
+    input_dropout: float
+    hidden_dropout: float
+
+
+VECTORS, IMAGES = Defaults(256, 0.001, 128, 0.0, 0.0), Defaults(32, 0.00025, 1024, 0.25, 0.5)
+
+
+@dataclass(frozen=True)
+class ImproveConfig(Checked):
+    """Hyperparameters of `rbi.improve`. Those that are None depend on the data."""
+
+    updates: Annotated[int, Ge(1)] | None = None
+    """Training batches (default: 20 epochs, at least 1,000 and at most 20,000 batches)."""
+    batch_size: Annotated[int, Ge(2)] | None = None
+    """States per batch (default: 256 for vectors, 32 for images)."""
+    learning_rate: Annotated[float, Interval(gt=0, lt=1)] | None = None
+    """Initial learning rate of Adam (default: 0.001 for vectors, 0.00025 for images)."""
+    hidden_size: Annotated[int, Ge(1)] | None = None
+    """Units of the last hidden layer (default: 128 for vectors, 1024 for images)."""
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
+    """Discount factor."""
+    holdout_fraction: Annotated[float, Interval(gt=0, le=0.8)] = 0.1
+    """Fraction of the episodes that is held out. Half are the validation set (early stopping, temperature); the rest is
+    an untouched test set."""
+    clip_rewards: bool | None = None
+    """Clip rewards to [-1, 1] for training (default: only for images)."""
+    max_missing_return: Annotated[float, Interval(ge=0, le=1)] = 0.05
+    """Q ignores steps of truncated episodes if more than this share of the return, gamma^steps, is missing (1: uses
+    all)."""
+
+
+@dataclass(frozen=True, repr=False)
+class ImproveResult:
+    """An improved policy and how far it can be trusted. All estimates are from the untouched test set."""
+
+    policy: Policy
+    """The improved policy."""
+    behavior: Policy
+    """The behaviour policy beta, cloned from the logs and calibrated."""
+    numbers: dict[str, Any]
+    """Everything that result.json holds."""
+    metrics: list[dict[str, Any]]
+    """One entry per validation during training."""
+    out: Path | None = None
+    """The run folder, if one was given."""
+
+    @property
+    def diagnostics(self) -> dict[str, Any]:
+        """How well beta predicts actions and Q predicts returns."""
+        found: dict[str, Any] = self.numbers["diagnostics"]
+        return found
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What the policy changes compared with beta: overall, by action, by value, by feature, largest gains."""
+        found: dict[str, Any] = self.numbers["changes"]
+        return found
+
+    @property
+    def estimates(self) -> dict[str, Any]:
+        """Estimated gain of the improvement step: `expected` by Q, `observed` by importance-weighted returns."""
+        overall = self.changes["overall"]
+        return {"value": overall["value"], "expected": overall["expected_gain"], "observed": overall["observed_gain"]}
+
+    def summary(self) -> str:
+        """The main numbers as a table."""
+        numbers, found, overall = self.numbers, self.diagnostics, self.changes["overall"]
+        explained = found["q_explained_variance"]
+        rows = [
+            ("data", f"{numbers['episodes']:,} episodes, {numbers['steps']:,} steps"),
+            ("test set", f"{numbers['test']['episodes']:,} episodes, {numbers['test']['steps']:,} steps"),
+            (
+                "beta",
+                f"log-likelihood {found['log_likelihood_calibrated']:.4f} (action frequencies: "
+                f"{found['log_likelihood_of_frequencies']:.4f}), temperature {numbers['temperature']:.3f}",
+            ),
+            (
+                "Q",
+                f"RMSE {found['q_rmse']:.4g}, bias {found['q_bias']:+.3g}, "
+                f"explained variance {'-' if explained is None else f'{explained:.1%}'}",
+            ),
+            ("total variation", f"{overall['total_variation']:.1%} per state"),
+            ("V of beta", f"{overall['value']:.4g}"),
+            ("gain, by returns", gain_text(overall["observed_gain"])),
+            ("gain, by Q", gain_text(overall["expected_gain"])),
+        ]
+        return text_table(f"improved by {numbers['rule']}", rows)
+
+    def __repr__(self) -> str:
+        return self.summary()
+
+
+def gain_text(gain: dict[str, Any]) -> str:
+    interval = gain["interval"]
+    return f"{gain['mean']:+.4g}" + (f" (95%: {interval[0]:+.4g} to {interval[1]:+.4g})" if interval else "")
+
+
+def improve(
+    data: Dataset | Path | str,
+    rule: Rule | str = DEFAULT_RULE,
+    *,
+    out: Path | str | None = None,
+    seed: int = 0,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    updates: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    hidden_size: int | None = None,
+    gamma: float = 0.99,
+    holdout_fraction: float = 0.1,
+    clip_rewards: bool | None = None,
+    max_missing_return: float = 0.05,
+    trunk: TrunkFactory | None = None,
+    format: Format | None = None,  # noqa: A002 - the word that users look for
+    settings: FormatSettings | None = None,
+    callback: Callback | None = None,
+    progress: bool = True,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> ImproveResult:
+    """Improve the behaviour policy of logged episodes by one step of a rule.
+
+    Clones the behaviour policy beta, fits its Monte-Carlo Q-values, keeps the best checkpoint of each on a validation
+    set, calibrates beta, and applies the rule. Diagnostics and estimated gains come from an untouched test set.
+
+    data: a dataset, or a path in any supported format (`format` and `settings` say how to read it).
+    rule: the improvement step, a rule or its text, such as "tv(0.1)".
+    out: run folder for metrics, checkpoints, the policy and result.json; without it nothing is written to disk.
+    trunk: a function from an `ObservationSpec` to a `torch.nn.Module` that computes features `[B, F]`, in place of the
+        built-in network body. Vector observations are then not standardised.
+    callback: called with a dict of metrics after each validation.
+    resume: continue the stopped run in `out`; overwrite: replace an earlier run there.
+    The other settings are those of `ImproveConfig`.
+
+    >>> result = improve("logs.csv", rule=Reroute(0.5, 1.5))      # doctest: +SKIP
+    >>> result.policy.predict_proba(obs)                          # doctest: +SKIP
+    """
+    config = ImproveConfig(
+        updates, batch_size, learning_rate, hidden_size, gamma, holdout_fraction, clip_rewards, max_missing_return
+    )
+    rule = parse_rule(rule) if isinstance(rule, str) else rule
+    log = RunLog(out, callback, progress=progress)
+    source = data if isinstance(data, Dataset) else Path(data)
+    described = {
+        "data": None if isinstance(source, Dataset) else str(source),
+        "format": format,
+        "format_settings": settings,
+        "rule": str(rule),
+        **dataclasses.asdict(config),
+    }
+    torch_device = resolve_device(device)
+    if log.check_folder(NAME, described, seed, resume=resume, overwrite=overwrite):
+        return completed(log, trunk)
+    loaded = source if isinstance(source, Dataset) else load_episodes(source, format, settings=settings)
+    name = "data" if isinstance(source, Dataset) else str(source)
+    check_data(loaded, name, log)
+    improver = Improver(loaded, config, rule, seed, torch_device, trunk, name, log)
+    log.state = {"lines": 0, "best": {}, "data": fingerprint(source)}
+    if resume:
+        log.restore({NAME: improver.learner})
+        improver.learner.best = log.state["best"]
+    with log.open(NAME, described, seed, resume=resume, overwrite=overwrite):
+        improver.fit()
+        return improver.result()
+
+
+def completed(log: RunLog, trunk: TrunkFactory | None) -> ImproveResult:
+    """The result of a complete run, from its folder."""
+    assert log.out is not None
+    assert log.numbers is not None
+    policy = load_policy(log.out, trunk=trunk)
+    return ImproveResult(policy, behavior_of(policy), log.numbers, log.metrics, log.out)
+
+
+def behavior_of(policy: Policy) -> Policy:
+    """The behaviour policy that a policy improves; shares its networks."""
+    return Policy(policy.networks, Behavior(), temperature=policy.temperature, env=policy.env, metadata=policy.metadata)
+
+
+def check_data(data: Dataset, name: str, log: RunLog) -> None:
+    """Refuse data that nothing can be learned from."""
+    if not len(data):
+        why = f"could be used; the first: {data.rejected[0]}" if data.rejected else "is there"
+        raise ValueError(f"{name}: no episode {why}")
+    if data.rejected:
+        log.echo(f"{len(data.rejected):,} episodes rejected; the first: {data.rejected[0]}")
+    if data.spec.has_action_probs:
+        log.echo("logged action probabilities are not used: beta is cloned from the actions")
+    actions = np.unique(data.arrays["actions"])
+    if len(actions) == 1:
+        raise ValueError(f"{name}: only action {actions[0]} was ever taken: nothing to improve")
+
+
+class Improver:
+    """The parts of one `improve` call: data split, learner, fit and result."""
+
+    def __init__(
+        self,
+        data: Dataset,
+        config: ImproveConfig,
+        rule: Rule,
+        seed: int,
+        device: torch.device,
+        trunk: TrunkFactory | None,
+        name: str,
+        log: RunLog,
+    ) -> None:
+        self.data, self.config, self.rule, self.seed = data, config, rule, seed
+        self.device, self.trunk, self.name, self.log = device, trunk, name, log
+        self.holdout = self.split()
+        self.learner = self.make_learner()
+
+    def rng(self, of: str) -> np.random.Generator:
+        """An independent random stream for each purpose."""
+        return np.random.default_rng([self.seed, RANDOM_STREAMS.index(of)])
+
+    def generator(self, of: str, device: torch.device | str = "cpu") -> torch.Generator:
+        return torch.Generator(device).manual_seed(int(self.rng(of).integers(2**62)))
+
+    def sampler_config(self, batch_size: int, **changes: Any) -> SamplerConfig:
+        config = self.config
+        return SamplerConfig(
+            batch_size,
+            gamma=config.gamma,
+            clip_rewards=config.clip_rewards,
+            max_missing_return=config.max_missing_return,
+            **changes,
+        )
+
+    def split(self) -> Holdout:
+        try:
+            return split_holdout(self.data, self.sampler_config(2), self.config.holdout_fraction, self.rng("split"))
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from None
+
+    def make_learner(self) -> BestCheckpoint:
+        """Untrained beta and Q on standardised training episodes, and the validation set."""
+        data, config = self.data, self.config
+        default = IMAGES if data.spec.is_image else VECTORS
+        batch_size = config.batch_size or default.batch_size
+        train_episodes = np.setdiff1d(np.arange(len(data)), np.concatenate(self.holdout))
+        epoch = int(data.records["steps"][train_episodes].sum()) / batch_size
+        updates = config.updates or min(MAX_UPDATES, max(MIN_UPDATES, math.ceil(EPOCHS * epoch)))
+        if data.spec.is_image and self.device.type == "cpu":
+            self.log.echo(f"no GPU: {updates:,} batches of images take a while; fewer updates are faster")
+        validation = Sampler(
+            data,
+            self.sampler_config(batch_size),
+            torch.Generator(),
+            device=self.device,
+            episodes=self.holdout.validation,
+        )
+        sampler = Sampler(
+            data,
+            self.sampler_config(batch_size, keep_incomplete=True),
+            self.generator("batches"),
+            device=self.device,
+            episodes=train_episodes,
+        )
+        standardization = fit_standardization(sampler, observations=self.trunk is None)
+        standardize(sampler, standardization)
+        behavior_q = BehaviorQConfig(
+            config.learning_rate or default.learning_rate,
+            network=offline_network(
+                config.hidden_size or default.hidden_size, default.input_dropout, default.hidden_dropout
+            ),
+        )
+        obs_spec = ObservationSpec(data.spec.obs_shape, data.spec.frame_stack, data.spec.num_actions)
+        networks = make_networks(obs_spec, behavior_q.network, self.seed, trunk=self.trunk)
+        learner = BehaviorQ(behavior_q, networks, sampler, self.generator("dropout", self.device))
+        return BestCheckpoint(learner, updates, standardization, validation)
+
+    def fit(self) -> None:
+        """Run the remaining updates, with evenly spaced validations, each with a checkpoint."""
+        learner, updates = self.learner, self.learner.total_updates
+        validate_at = {math.ceil(n * updates / VALIDATIONS) for n in range(1, VALIDATIONS + 1)}
+        description = f"fitting beta and Q to {len(learner.behavior_q.sampler.usable):,} steps"
+        steps = train(learner, updates)
+        if self.log.progress:
+            steps = track_updates(steps, description, updates, lambda n: n, lambda n: f"{n:,} of {updates:,} updates")
+        with graceful_stop() as stopped:
+            for done in steps:
+                if done in validate_at:
+                    self.log.metric(**learner.validate())
+                if done in validate_at or stopped.is_set():
+                    self.log.state["best"] = learner.best
+                    self.log.save({NAME: learner})
+                if stopped.is_set():
+                    self.log.stop()
+
+    def result(self) -> ImproveResult:
+        """The policy of the best networks, and its diagnostics on the test set."""
+        data, learner = self.data, self.learner
+        networks = learner.networks()
+        temperature = learner.temperature(networks)
+        sampler = Sampler(
+            data, self.sampler_config(2), torch.Generator(), device=self.device, episodes=self.holdout.test
+        )
+        steps, first = sampler.usable, data.records["first_step"]
+        held = predict_steps(networks, sampler, steps)
+        found = diagnostics(held)
+        found |= {
+            "log_likelihood_calibrated": log_likelihood(held.logits, held.actions, temperature),
+            "temperature": temperature,
+        }
+        metadata = {"learned": NAME, "logs": self.name, "seed": self.seed, "best": learner.best}
+        policy = Policy(networks.cpu(), self.rule, temperature=temperature, env=data.spec.env, metadata=metadata)
+        beta, q = np.exp(log_probs(held.logits, temperature)), held.q.astype(np.float64)
+        masks = None if held.action_masks is None else torch.from_numpy(held.action_masks)
+        pi = policy.improve(torch.from_numpy(beta), torch.from_numpy(q), masks).numpy()
+        episode = np.searchsorted(first, steps, side="right") - 1
+        changes = policy_diff(
+            PolicyPair(beta, pi, q, held.actions, held.returns, episode, steps - first[episode]),
+            self.rng("bootstrap"),
+            (self.rule.c_min, self.rule.c_max) if isinstance(self.rule, Reroute) else None,
+            None if data.spec.is_image else sampler.frames[sampler.frame_index[steps]].numpy(),
+        )
+        for row in changes["largest"]:
+            record = data.records[row["episode"]]
+            row |= {"source": data.texts[record["source"]], "line": int(record["line"])}
+        names = feature_names(data)
+        for row in changes["features"]:
+            row["name"] = names[row["feature"]]
+        if self.log.out is not None:
+            policy.save(self.log.out / "policies" / "best")
+        numbers = self.log.result(
+            {
+                "logs": self.name,
+                "rule": str(self.rule),
+                "spec": dataclasses.asdict(data.spec),
+                "episodes": len(data),
+                "steps": data.steps,
+                "rejected": len(data.rejected),
+                "excluded": learner.behavior_q.sampler.excluded_fraction,
+                "validation": {"episodes": len(self.holdout.validation), "steps": len(learner.validation.usable)},
+                "test": {"episodes": len(self.holdout.test), "steps": len(steps)},
+                "separate_test_set": not np.array_equal(*self.holdout),
+                "updates": learner.updates,
+                "batch_size": learner.behavior_q.sampler.config.batch_size,
+                "best": learner.best,
+                "calibrated": learner.calibrates,
+                "temperature": temperature,
+                "diagnostics": found,
+                "changes": changes,
+            }
+        )
+        return ImproveResult(policy, behavior_of(policy), numbers, self.log.metrics, self.log.out)
+
+
+def feature_names(data: Dataset) -> list[str]:
+    """Names of the numbers of a vector observation: the table's columns if known, else their index."""
+    count = math.prod(data.spec.obs_shape)
+    names = list(data.feature_names)
+    return names if len(names) == count else [f"observation {number}" for number in range(count)]

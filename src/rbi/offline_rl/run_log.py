@@ -1,0 +1,151 @@
+"""The output of an offline run: metrics in memory, to a callback, and in a run folder with checkpoints."""
+
+import json
+import sys
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from rbi import checkpoint, runs
+from rbi.data.dataset import Dataset
+from rbi.progress import echo
+
+Callback = Callable[[dict[str, Any]], Any]
+
+
+class RunLog:
+    """Collects the metrics and the result of a run. Nothing is written to disk unless a folder is given.
+
+    `state` holds the counters that a checkpoint needs besides the learners; it always has "lines" (of metrics) and
+    "data" (a fingerprint of the dataset).
+    """
+
+    def __init__(self, out: Path | str | None, callback: Callback | None, *, progress: bool = True) -> None:
+        self.out = None if out is None else Path(out)
+        self.callback, self.progress = callback, progress
+        self.metrics: list[dict[str, Any]] = []
+        self.state: dict[str, Any] = {}
+        self.numbers: dict[str, Any] | None = None
+        self.writer: runs.Writer | None = None
+
+    def check_folder(
+        self,
+        command: str,
+        settings: Mapping[str, Any],
+        seed: int,
+        *,
+        resume: bool,
+        overwrite: bool,
+        may_change: Sequence[str] = (),
+    ) -> bool:
+        """Refuse a folder that this run may not use; True if it holds a complete run to resume, now loaded."""
+        if resume and (self.out is None or overwrite):
+            raise ValueError("--resume: name the stopped run with --out, without --overwrite")
+        if self.out is None:
+            return False
+        if not resume:
+            runs.check_available(self.out.resolve(), overwrite=overwrite)
+            return False
+        runs.check_resumable(self.out, command=command, settings=settings, seed=seed, may_change=may_change)
+        found = runs.read(self.out)
+        self.metrics, self.numbers = found.metrics, found.result
+        return found.result is not None
+
+    def restore(self, learners: Mapping[str, checkpoint.Checkpointable]) -> None:
+        """Restore learners, `state` and metrics from the last checkpoint, if there is one for the same data."""
+        assert self.out is not None
+        before = checkpoint.restore_learners(self.out, learners)
+        if before is None:
+            self.metrics = []
+            self.echo(f"{self.out}: has no checkpoint yet, so training starts from the beginning")
+            return
+        if before["data"] != self.state["data"]:
+            raise ValueError(f"the data has changed since the run in {self.out} began; begin a new one")
+        self.state = before
+        self.metrics = self.metrics[: before["lines"]]
+
+    def open(self, command: str, settings: Mapping[str, Any], seed: int, *, resume: bool, overwrite: bool) -> Self:
+        """Create or reopen the run folder."""
+        if self.out is not None and resume:
+            runs.restore_interrupted(self.out / "policies")
+            self.writer = runs.Writer.reopen(self.out, lines=self.state["lines"])
+        elif self.out is not None:
+            self.writer = runs.Writer.create(
+                self.out, command=command, settings=settings, seed=seed, argv=sys.argv[1:], overwrite=overwrite
+            )
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+    def metric(self, **values: Any) -> None:
+        """Record one line of metrics."""
+        line = json.loads(runs.to_json(values))
+        self.metrics.append(line)
+        self.state["lines"] += 1
+        if self.writer is not None:
+            self.writer.log(**values)
+        if self.callback is not None:
+            self.callback(line)
+
+    def save(self, learners: Mapping[str, checkpoint.Checkpointable]) -> None:
+        """Write a checkpoint, if there is a run folder."""
+        if self.writer is not None:
+            checkpoint.save_learners(self.writer.path, learners, self.state)
+
+    def stop(self) -> None:
+        """Raise KeyboardInterrupt after a checkpoint was saved."""
+        if self.writer is not None:
+            self.echo(f"rbi: stopped; continue with --resume --out {self.out}")
+        raise KeyboardInterrupt
+
+    def result(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Record the result: the run is complete."""
+        if self.writer is not None:
+            self.writer.result(values)
+        found: dict[str, Any] = json.loads(runs.to_json(values))
+        self.numbers = found
+        return found
+
+    def echo(self, line: str) -> None:
+        """A message on the error stream, unless progress is off."""
+        if self.progress:
+            echo(line, stderr=True)
+
+
+def fingerprint(data: Dataset | Path) -> dict[str, Any]:
+    """What shows that data has changed: size and time of a path's files (without images), or an in-memory checksum."""
+    if isinstance(data, Dataset):
+        checksum = 0
+        for name in ("actions", "rewards"):
+            checksum = zlib.crc32(data.arrays[name].tobytes(), checksum)
+        return {"episodes": len(data), "steps": data.steps, "checksum": checksum}
+    files = [data] if data.is_file() else [p for p in data.rglob("*") if p.suffix != ".png" and p.is_file()]
+    stats = [file.stat() for file in files]
+    return {
+        "files": len(stats),
+        "bytes": sum(s.st_size for s in stats),
+        "newest": max((s.st_mtime_ns for s in stats), default=0),
+    }
+
+
+def text_table(title: str, rows: Sequence[Sequence[str]]) -> str:
+    """A plain-text table: the first column is left-aligned, the others are right-aligned if there are more than two.
+
+    >>> print(text_table("scores", [("policy", "mean"), ("beta", "12.5")]))
+    scores
+      policy  mean
+      beta    12.5
+    """
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [title]
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [text.rjust(width) if len(row) > 2 else text for text, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append(("  " + "  ".join(cells)).rstrip())
+    return "\n".join(lines)

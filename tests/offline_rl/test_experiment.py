@@ -1,0 +1,249 @@
+"""`rbi.offline` and `rbi offline` on CartPole: complete, stopped and resumed, and with unusable data."""
+
+import itertools
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+import rbi
+from rbi import cli, envs, runs
+from rbi.data.episode import DatasetSpec, Episode
+from rbi.data.store import StoreWriter
+from rbi.evaluation.recording import PerturbedPolicy, Recorder
+from rbi.evaluation.rollouts import VectorEvaluator
+from rbi.offline_rl import experiment
+from rbi.offline_rl.config import OfflineConfig, small_learners
+from rbi.offline_rl.experiment import SeedLearners, check_data, describe_population
+from rbi.offline_rl.run_log import RunLog
+
+ENV = "CartPole-v1"
+CONFIG = OfflineConfig(updates=40, batch_size=16, **small_learners(16, 200, 0.001, 10))
+SETTINGS = dict(seeds=2, episodes=10, evaluations=2, curve_episodes=4, num_envs=240, config=CONFIG, progress=False)
+
+
+class Balances:
+    """Pushes to where the pole falls."""
+
+    def predict_proba(self, states):
+        lean = np.asarray(states)[:, -1, 2] + 0.3 * np.asarray(states)[:, -1, 3]
+        return np.eye(2)[(lean > 0).astype(int)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Forty short episodes of policies that take random actions more or less often."""
+    path = tmp_path_factory.mktemp("population") / "store"
+    env = envs.make(envs.EnvConfig(ENV), 8)
+    policies = [PerturbedPolicy(f"player {i}", Balances(), epsilon=0.3 + 0.08 * i) for i in range(8)]
+    spec = DatasetSpec(env.obs_shape, env.num_actions, env.frame_stack, ENV)
+    with StoreWriter.create(path, spec) as writer:
+        for episode in Recorder(env, policies, spec, "test", np.random.default_rng(0)).episodes(40, None):
+            writer.append(episode)
+    env.close()
+    return path
+
+
+def scores_of(path):
+    return {row["name"]: row["scores"] for row in runs.read(path).finished()["rows"]}
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """A complete run."""
+    path = tmp_path_factory.mktemp("offline") / "run"
+    rbi.offline(data, out=path, **SETTINGS)
+    return path
+
+
+def test_the_table_has_all_rows_of_the_paper_with_scores_and_comparisons(whole):
+    found = runs.read(whole).finished()
+    names = [row["name"] for row in found["rows"]]
+    assert names == [
+        "behavior", "reroute(0.5,1.5)", "reroute(0.25,1.75)", "reroute(0,2)", "tv(0.25)", "forward_kl(radius=0.125)",
+        "ppo(0.5)", "greedy", "ppo(0.5) by ascent", "DQfD", "BCQ(0.3)", "CQL(1)",
+    ]  # fmt: skip
+    for row in found["rows"]:
+        assert [len(seed) for seed in row["scores"]] == [10, 10]
+        assert row["mean"] == pytest.approx(np.mean(row["scores"]))
+        assert (row["verdict"] is None) == (row["name"] == "behavior")
+    assert found["population"]["all_episodes"] == 40
+    assert found["population"]["policies"] == 8
+    assert len(found["validation"]) == 2
+    changes = found["rule_statistics"][0]
+    assert 0 <= changes["reroute(0.5,1.5)"]["at_c_max"] <= 1
+    assert changes["greedy"]["expected_gain"] >= changes["reroute(0.5,1.5)"]["expected_gain"] >= 0
+
+
+def test_the_saved_policy_is_reroute_and_acts(whole):
+    policy = rbi.load_policy(whole)
+    assert str(policy.rule) == "reroute(0.5,1.5)"
+    assert policy.env == ENV
+    assert policy.predict_proba(np.zeros((3, 4), np.float32)).sum(1) == pytest.approx(1)
+    assert (whole / "policies" / "seed1" / "policy.json").is_file()
+
+
+def test_metrics_have_evenly_spaced_evaluations_and_validations(whole):
+    lines = runs.read(whole).metrics
+    evaluated = [line for line in lines if line["kind"] == "evaluated"]
+    assert [line["updates"] for line in evaluated] == [20, 40]
+    assert len(evaluated[0]["scores"]["greedy"][1]) == 4
+    validated = [line["updates"] for line in lines if line["kind"] == "validated" and line["seed"] == 0]
+    assert validated == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40]
+
+
+def test_without_a_folder_the_result_is_in_memory_and_the_callback_gets_all_metrics(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = []
+    settings = SETTINGS | dict(seeds=1, evaluations=1, episodes=3, num_envs=6)
+    table = rbi.offline(data, rules=["greedy"], baselines=["cql"], callback=lines.append, **settings)
+    assert [row["name"] for row in table.rows] == ["behavior", "greedy", "CQL(1)"]
+    assert table.metrics == lines
+    assert str(table.policy.rule) == "greedy"
+    assert "CQL(1)" in repr(table)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_command_line_calls_the_library_and_shows_the_table(data, tmp_path, capsys):
+    out = tmp_path / "run"
+    words = ["--preset", "small", "--rules", "greedy", "--baselines", "--episodes", 2, "--evaluations", 1]
+    words += ["--updates", 20, "--num-envs", 4, "--behavior-q.network.hidden-size", 16, "--out", out]
+    assert cli.main(["offline", str(data), *map(str, words)]) == 0
+    printed = capsys.readouterr().out
+    assert "behaviour policy (cloned)" in printed
+    assert "beta and Q, validation set" in printed
+    assert {path.name for path in runs.read(out).figures} == {"curves.png", "overfitting.png", "reliability.png"}
+    assert runs.read(out).config["settings"]["behavior_q"]["network"]["hidden_size"] == 16
+    capsys.readouterr()
+    assert cli.main(["offline", str(data), *map(str, words), "--resume"]) == 0  # shown again
+    assert "behaviour policy (cloned)" in capsys.readouterr().out
+
+
+def test_a_run_stopped_during_an_evaluation_resumes_to_the_same_scores(data, whole, tmp_path, monkeypatch):
+    path, evaluate, count = tmp_path / "run", VectorEvaluator.evaluate, itertools.count()
+
+    def stops(self, policies, episodes, rng):
+        for number, result in enumerate(evaluate(self, policies, episodes, rng)):
+            if number == 30 and next(count):  # in the second evaluation
+                raise KeyboardInterrupt
+            yield result
+
+    monkeypatch.setattr(VectorEvaluator, "evaluate", stops)
+    monkeypatch.setattr(experiment, "MIN_CHECKPOINT_SECONDS", -1)  # a checkpoint before every evaluation
+    with pytest.raises(KeyboardInterrupt):
+        rbi.offline(data, out=path, **SETTINGS)
+    monkeypatch.undo()
+    assert runs.read(path).result is None
+    rbi.offline(data, out=path, resume=True, **SETTINGS)
+    assert scores_of(path) == scores_of(whole)
+    trained = [[(m["kind"], m["updates"], m.get("train")) for m in runs.read(p).metrics] for p in (path, whole)]
+    assert trained[0] == trained[1]
+    again = rbi.offline(data, out=path, resume=True, **SETTINGS)
+    assert {row["name"]: row["scores"] for row in again.rows} == scores_of(whole)
+
+
+def test_a_run_stopped_after_its_last_evaluation_resumes_to_its_result(data, whole, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    (path / "result.json").unlink()
+    shutil.rmtree(path / "policies")
+    rbi.offline(data, out=path, resume=True, **SETTINGS)
+    assert scores_of(path) == scores_of(whole)
+    assert runs.read(path).finished()["rule_statistics"] == runs.read(whole).finished()["rule_statistics"]
+    states = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    np.testing.assert_array_equal(
+        rbi.load_policy(path).predict_proba(states), rbi.load_policy(whole).predict_proba(states)
+    )
+
+
+def test_a_run_stopped_between_two_validations_repeats_and_loses_none(data, whole, tmp_path, monkeypatch):
+    path, validate, count = tmp_path / "run", SeedLearners.validate, itertools.count()
+
+    def stops(self):
+        if next(count) == 8:  # in the fifth validation of two seeds
+            raise KeyboardInterrupt
+        return validate(self)
+
+    monkeypatch.setattr(SeedLearners, "validate", stops)
+    with pytest.raises(KeyboardInterrupt):
+        rbi.offline(data, out=path, checkpoint_minutes=1e-6, **SETTINGS)
+    monkeypatch.undo()
+    rbi.offline(data, out=path, resume=True, checkpoint_minutes=1e-6, **SETTINGS)
+    assert scores_of(path) == scores_of(whole)
+    trained = [[m.get("train") for m in runs.read(p).metrics if m["kind"] == "validated"] for p in (path, whole)]
+    assert trained[0] == trained[1]
+
+
+def store(path, *, actions=2, frame=(4,), taken=(0, 1), reward=1.0, env=ENV, episodes=3, masks=False):
+    """A small store that may be unusable."""
+    rng = np.random.default_rng(0)
+    with StoreWriter.create(path, DatasetSpec(frame, actions, 1, env, has_action_masks=masks)) as writer:
+        for _ in range(episodes):
+            last = np.arange(6) == 5
+            obs = rng.normal(size=(6, *frame)).astype(np.float32)
+            legal = np.ones((6, actions), bool) if masks else None
+            writer.append(
+                Episode(obs, rng.choice(taken, 6), np.full(6, reward), last, last & False, action_masks=legal)
+            )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "message"),
+    [
+        (dict(episodes=0), {}, "holds no episodes"),
+        (dict(taken=(1,)), {}, "action 1 is the only one"),
+        (dict(reward=0.0), {}, "all rewards are 0"),
+        (dict(reward=1e30), {}, r"as large as 1e\+30"),
+        (dict(frame=(6,), env="Acrobot-v1", masks=True), {}, "masks have 2"),
+        (dict(env=""), {}, "does not say where it was recorded"),
+        (dict(), dict(env="Acrobot-v1"), "the data is of CartPole-v1"),
+        (dict(frame=(5,)), {}, r"has observations \(4,\)"),
+        (dict(actions=3, taken=(0, 2)), {}, "has 2 actions, and the data 3"),
+        (dict(env="NoSuch-v0"), {}, "NoSuch"),
+        (dict(episodes=1), {}, "1 episodes"),
+        (dict(), dict(rules=["nonsense"]), "nonsense"),
+        (dict(), dict(margin=2.0), "margin"),
+        (dict(), dict(evaluations=9000), "evaluations"),
+        (dict(), dict(seeds=0), "seeds"),
+    ],
+)
+def test_unusable_data_and_settings_are_refused_before_any_work(changes, settings, message, tmp_path):
+    path = store(tmp_path / "store", **changes)
+    with pytest.raises(ValueError, match=message) as error:
+        rbi.offline(path, out=tmp_path / "run", progress=False, **settings)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_line_refuses_in_one_line(tmp_path, capfd):
+    path = store(tmp_path / "store")
+    for words, message in (
+        (["--updates", "0"], "updates = 0"),
+        (["--behavior-q.network.input-dropout", "0.999"], "input_dropout = 0.999"),
+        (["--resume", "--out", str(tmp_path / "other")], "'spi'"),
+    ):
+        (tmp_path / "other").mkdir(exist_ok=True)
+        (tmp_path / "other" / "config.json").write_text(json.dumps({"command": "spi"}))
+        assert cli.main(["offline", str(path), *words]) == 2
+        last = capfd.readouterr().err.strip().splitlines()[-1]
+        assert last.startswith("rbi: ")
+        assert re.search(message, last), last
+    assert cli.main(["offline", str(tmp_path / "nothing")]) == 2
+    assert "nothing" in capfd.readouterr().err
+
+
+def test_data_with_fewer_actions_than_the_environment_gets_them_all(tmp_path):
+    found = rbi.load_episodes(store(tmp_path / "store", frame=(6,), env="Acrobot-v1"))
+    assert check_data(found, None, "data", RunLog(None, None, progress=False)) == "Acrobot-v1"
+    assert found.spec.num_actions == 3
+
+
+def test_scores_of_the_data_count_up_to_the_same_step_as_those_of_the_policies(tmp_path):
+    found = rbi.load_episodes(store(tmp_path / "store"))
+    assert describe_population(found)["mean"] == 6
+    assert describe_population(found, 4)["mean"] == 4
+    assert describe_population(found, 4)["max_steps"] == 4
+    assert describe_population(found, 9)["mean"] == 6

@@ -1,0 +1,376 @@
+"""`rbi.improve` from Python, and `rbi improve` from the command line."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import rbi
+from rbi import cli, runs
+from rbi.data.dataset import Dataset
+from rbi.data.episode import DatasetSpec, Episode
+from rbi.data.formats import FormatSettings
+from rbi.data.formats.seam import SpecOverrides
+from rbi.data.formats.table_settings import TableConfig
+from rbi.data.store import StoreWriter
+from rbi.offline_rl.improve import ImproveConfig, Improver
+from rbi.offline_rl.learner import train
+from rbi.offline_rl.run_log import RunLog
+from rbi.offline_rl.validation import BestCheckpoint, diagnostics, predict_steps
+from tests.data.episodes import episode
+
+QUICK = dict(updates=160, batch_size=128, hidden_size=16, learning_rate=0.005, gamma=1.0)
+WORDS = [str(word) for name, value in QUICK.items() for word in (f"--{name.replace('_', '-')}", value)]
+BETA = np.array([[0.7, 0.3], [0.4, 0.6]])
+REWARDS = np.array([[0.0, 50.0], [100.0, 0.0]])
+Q = REWARDS + np.array([[BETA[1] @ REWARDS[1]], [0.0]])
+OBS = np.array([[1000.0, 0.0], [3000.0, 0.0]], np.float32)
+"""Two states of large, unscaled numbers: the first leads to the second, and that to the end."""
+
+
+def write(path, rows):
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def two_states(episodes=400, seed=0):
+    """A log of the two states, one row per step."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for number in range(episodes):
+        for state in range(2):
+            action = int(rng.random() > BETA[state, 0])
+            obs = {"obs_0": OBS[state, 0], "obs_1": OBS[state, 1]}
+            end = {"terminated": state, "truncated": 0}
+            rows.append({"episode_id": number, "t": state, **obs, "action": action} | end)
+            rows[-1]["reward"] = REWARDS[state, action]
+    return rows
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("logs") / "logs.csv", two_states())
+
+
+@pytest.fixture(scope="module")
+def improved(logs):
+    """A run of the command line."""
+    assert cli.main(["improve", str(logs), *WORDS, "--out", str(logs.parent / "run")]) == 0
+    return logs.parent / "run"
+
+
+def test_the_policy_is_the_best_reroute_of_the_behaviour(logs):
+    result = rbi.improve(logs, progress=False, **QUICK)
+    assert result.policy.rule == rbi.Reroute(0.5, 1.5)
+    pi, beta = (policy.predict_proba(OBS) for policy in (result.policy, result.behavior))
+    np.testing.assert_allclose(beta, BETA, atol=0.05)
+    np.testing.assert_allclose(pi, rbi.max_reroute(BETA, Q, 0.5, 1.5), atol=0.05)
+    assert rbi.measures.is_reroute(pi, beta, 0.5, 1.5).all()
+    assert result.out is None
+    assert "improved by reroute(0.5,1.5)" in repr(result)
+
+
+def test_the_library_and_the_command_line_give_the_same_result(logs, improved):
+    lines = []
+    result = rbi.improve(logs, progress=False, callback=lines.append, **QUICK)
+    run = runs.read(improved)
+    assert (result.numbers, result.metrics) == (run.result, run.metrics)
+    assert lines == run.metrics
+    saved = rbi.load_policy(improved)
+    assert torch.equal(saved.networks.q.heads.weight, result.policy.networks.q.heads.weight)
+
+
+def test_a_dataset_in_memory_gives_the_same_policy_as_its_file(logs):
+    data = rbi.load_episodes(logs)
+    in_memory, from_file = (rbi.improve(source, updates=20, progress=False) for source in (data, logs))
+    np.testing.assert_array_equal(in_memory.policy.predict_proba(OBS), from_file.policy.predict_proba(OBS))
+
+
+def test_the_result_has_diagnostics_and_changes_of_the_test_set(improved):
+    run = runs.read(improved)
+    assert [line["updates"] for line in run.metrics] == [*range(8, 161, 8)]
+    found = run.result
+    assert found["test"] == found["validation"] == {"episodes": 20, "steps": 40}
+    assert found["separate_test_set"]
+    assert found["diagnostics"]["q_explained_variance"] > 0
+    overall, exact = found["changes"]["overall"], rbi.max_reroute(BETA, Q, 0.5, 1.5)
+    assert overall["expected_gain"]["mean"] == pytest.approx(((exact - BETA) * Q).sum(1).mean(), rel=0.2)
+    assert overall["at_c_max"] == pytest.approx(np.mean([0.3, 0.4]), abs=0.05)
+    (increased, decreased) = found["changes"]["actions"]
+    assert increased["change"] == pytest.approx(-decreased["change"])
+    (feature,) = found["changes"]["features"]  # obs_1 is constant
+    assert (feature["feature"], feature["name"]) == (0, "obs_0")
+    for row in found["changes"]["largest"]:
+        assert row["source"] == "logs.csv"
+        state = (row["line"] + row["step"]) % 2  # a header, then two lines an episode
+        assert state == row["step"]
+    for name in ("actions", "reliability", "overfitting"):
+        assert matplotlib.image.imread(improved / "figures" / f"{name}.png").std() > 0.01
+
+
+def test_the_best_checkpoint_of_each_network_is_kept(improved):
+    run = runs.read(improved)
+    best = run.result["best"]
+    assert best["q"]["loss"] == min(line["q_rmse"] for line in run.metrics)
+    assert best["beta"]["loss"] == min(-line["log_likelihood"] for line in run.metrics)  # too few steps to calibrate
+    assert not run.result["calibrated"]
+    assert run.result["temperature"] == 1
+    for name, key in (("q", "q_rmse"), ("beta", "log_likelihood")):
+        (line,) = (line for line in run.metrics if line["updates"] == best[name]["updates"])
+        assert abs(line[key]) == best[name]["loss"]
+
+
+def improver_of(data, **changes):
+    data = data if isinstance(data, Dataset) else rbi.load_episodes(data)
+    config = ImproveConfig(**(dict(updates=5, batch_size=32, hidden_size=8) | changes))
+    log = RunLog(None, None, progress=False)
+    return Improver(data, config, rbi.Reroute(0.5, 1.5), 0, torch.device("cpu"), None, "logs", log)
+
+
+def test_networks_that_got_worse_are_not_kept(logs):
+    learner = improver_of(logs, updates=40, learning_rate=0.01, holdout_fraction=0.5).learner
+    lines = [learner.validate() for _ in train(learner, 40)]
+    best = {name: dict(learner.best[name]) for name in ("q", "beta")}
+    assert best["q"]["loss"] == min(line["q_rmse"] for line in lines)
+    assert best["beta"]["loss"] == min(-line["log_likelihood_calibrated"] for line in lines)
+    learner.behavior_q.trained.vector.mul_(-3)
+    worse = learner.validate()
+    assert worse["q_rmse"] > best["q"]["loss"]
+    assert worse["log_likelihood_calibrated"] < -best["beta"]["loss"]
+    found = diagnostics(predict_steps(learner.networks(), learner.validation, learner.steps))
+    assert (found["q_rmse"], -found["log_likelihood_calibrated"]) == (best["q"]["loss"], best["beta"]["loss"])
+    assert learner.best == best
+    assert learner.temperature(learner.networks()) == found["temperature"]
+
+
+@pytest.mark.parametrize("kind", ["store", "parquet"])
+def test_training_is_the_same_from_every_format(kind, logs, tmp_path):
+    path = tmp_path / kind
+    assert cli.main(["data", "export", str(logs), "--to", kind, "--out", str(path)]) == 0
+    sources = (path / "episodes.parquet" if kind == "parquet" else path, logs)
+    learners = [improver_of(source).learner for source in sources]
+    for learner in learners:
+        assert [*train(learner, 5)][-1] == 5
+    assert torch.equal(*(learner.behavior_q.trained.vector for learner in learners))
+    assert learners[0].validate() == learners[1].validate()
+
+
+def test_action_masks_limit_beta_and_pi(tmp_path):
+    """Three actions, of which 0 and 1 are legal in the first state, 1 and 2 in the second."""
+    rng = np.random.default_rng(0)
+    legal, beta = np.array([[1, 1, 0], [0, 1, 1]], bool), np.array([[0.6, 0.4, 0.0], [0.0, 0.5, 0.5]])
+    rows = []
+    for _ in range(900):
+        state = int(rng.integers(2))
+        action = int(rng.choice(3, p=beta[state]))
+        masks = {f"action_mask_{a}": int(legal[state, a]) for a in range(3)}
+        rows.append({"obs_0": state, "action": action, "reward": [0.0, 1.0, 3.0][action], **masks})
+    settings = FormatSettings(table=TableConfig(one_step=True))
+    data = rbi.load_episodes(write(tmp_path / "logs.csv", rows), settings=settings)
+    result = rbi.improve(data, holdout_fraction=0.4, progress=False, **QUICK)
+    pi = result.policy.predict_proba(np.array([[0.0], [1.0]], np.float32), legal)
+    assert (pi[~legal] == 0).all()
+    np.testing.assert_allclose(pi, rbi.max_reroute(beta, np.array([[0.0, 1.0, 3.0]] * 2), 0.5, 1.5), atol=0.06)
+    assert result.numbers["calibrated"]
+    assert result.diagnostics["log_likelihood_calibrated"] == pytest.approx(np.mean([-0.673, -0.693]), abs=0.05)
+    for row in result.changes["actions"]:
+        assert row["beta"] == pytest.approx(row["taken"], abs=0.1)
+    for row in result.changes["largest"]:
+        one = data[row["episode"]]
+        acted = result.policy.predict_proba(one.observations[:1], one.action_masks[:1])[0]
+        for change in row["actions"]:
+            assert change["pi"] == pytest.approx(acted[change["action"]], abs=1e-5)
+
+
+def test_a_bandit_log_is_improved_and_text_features_have_names(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    chances = {"old": [0.1, 0.7], "young": [0.6, 0.2]}
+    rows = []
+    for _ in range(1500):
+        who, item = str(rng.choice(["old", "young"])), int(rng.integers(2))
+        click = int(rng.random() < chances[who][item])
+        rows.append({"item_id": item, "click": click, "propensity_score": 0.5, "user_feature_0": who, "position": 1})
+    path, out = write(tmp_path / "clicks.csv", rows), tmp_path / "run"
+    assert cli.main(["improve", str(path), *WORDS, "--rule", "tv(0.2)", "--out", str(out)]) == 0
+    found = runs.read(out).result
+    assert {row["name"] for row in found["changes"]["features"]} == {"user_feature_0 = old", "user_feature_0 = young"}
+    low, high = found["changes"]["overall"]["observed_gain"]["interval"]
+    assert low < 0.2 * 0.5 < high  # of each state a fifth goes from the worse action to the better
+    pi = rbi.load_policy(out).predict_proba(np.array([[1, 0, 1], [0, 1, 1]], np.float32))
+    np.testing.assert_allclose(pi, [[0.3, 0.7], [0.7, 0.3]], atol=0.06)
+    printed = capsys.readouterr().out
+    assert "an estimate, not a certificate" in printed
+    assert "tv(0.2) limits the damage of a step to 20.0%" in printed
+
+
+def test_a_custom_trunk_replaces_the_network_body(logs, tmp_path):
+    def trunk(obs_spec):
+        return nn.Sequential(nn.Linear(obs_spec.shape[0], 12), nn.Tanh())
+
+    result = rbi.improve(logs, updates=20, trunk=trunk, out=tmp_path / "run", progress=False)
+    assert result.policy.networks.custom_trunk
+    loaded = rbi.load_policy(tmp_path / "run", trunk=trunk)
+    np.testing.assert_array_equal(loaded.predict_proba(OBS), result.policy.predict_proba(OBS))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """A store of images, for which batches and dropout are random, and a run of it."""
+    path, rng = tmp_path_factory.mktemp("images") / "store", np.random.default_rng(0)
+    with StoreWriter.create(path, DatasetSpec((10, 10), 4, 4)) as writer:
+        for _ in range(12):
+            writer.append(episode(rng, 10, frame=(10, 10)))
+    settings = dict(updates=60, batch_size=8, hidden_size=8, holdout_fraction=0.3, progress=False)
+    whole = path.parent / "whole"
+    rbi.improve(path, out=whole, **settings)
+    return path, settings, whole
+
+
+def assert_same_run(one, other):
+    """Two runs have the same metrics, numbers and weights, to the last bit."""
+    for name in ("metrics.jsonl", "result.json", "policies/best/weights.safetensors"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("how", ["kill", "signal"])
+def test_a_stopped_run_resumes_to_the_same_end(how, images, tmp_path, monkeypatch):
+    path, settings, whole = images
+    out, update = tmp_path / "run", BestCheckpoint.update
+
+    def update_until_stopped(self):
+        update(self)
+        if self.updates == 31:  # between two validations
+            if how == "kill":
+                raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BestCheckpoint, "update", update_until_stopped)
+        with pytest.raises(KeyboardInterrupt):
+            rbi.improve(path, out=out, **settings)
+    assert runs.read(out).result is None
+    (saved,) = (out / "checkpoints").iterdir()
+    assert json.loads((saved / "state.json").read_text())["counters"]["updates"] == {
+        "improve": 30 if how == "kill" else 32
+    }
+    with (out / "metrics.jsonl").open("a") as file:
+        file.write('{"updates": 33}\n{"upd')  # after the checkpoint, and a torn line
+    resumed = rbi.improve(path, out=out, resume=True, **settings)
+    assert_same_run(out, whole)
+    assert resumed.metrics == runs.read(whole).metrics
+
+
+def test_resuming_a_complete_run_returns_its_result(images):
+    path, settings, whole = images
+    before = (whole / "result.json").read_bytes()
+    result = rbi.improve(path, out=whole, resume=True, **settings)
+    assert result.numbers == json.loads(before)
+    assert (whole / "result.json").read_bytes() == before
+    states = np.zeros((2, 4, 10, 10), np.uint8)
+    np.testing.assert_allclose(result.policy.predict_proba(states), rbi.load_policy(whole).predict_proba(states))
+
+
+def test_a_run_resumes_only_with_its_data_and_settings(logs, improved, tmp_path, capsys):
+    out = Path(shutil.copytree(improved, tmp_path / "run"))
+    (out / "result.json").unlink()
+    arguments = ["improve", str(logs), *WORDS, "--out", str(out), "--resume"]
+    assert cli.main([*arguments, "--seed", "1"]) == 2
+    assert "was started with seed = 0, not 1" in capsys.readouterr().err
+    written = logs.stat().st_mtime_ns
+    os.utime(logs, ns=(written, written + 1))
+    assert cli.main(arguments) == 2
+    assert "has changed since the run" in capsys.readouterr().err
+    os.utime(logs, ns=(written, written))
+    assert cli.main(arguments) == 0
+    assert_same_run(out, improved)
+
+
+ROWS = two_states(20)
+ONE = [ROWS[0] | {"action": 0}, ROWS[1] | {"action": 1}]
+HALF = [row | {"action": 0.5} for row in ROWS]
+TRUNCATED = [row | {"terminated": 0, "truncated": row["t"]} for row in ROWS]
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "message"),
+    [
+        (None, {}, "no such file or folder"),
+        ([], {"settings": FormatSettings(SpecOverrides(num_actions=2))}, "no episode is there"),
+        (ONE, {}, "1 episode has known returns"),
+        ([row | {"action": 1} for row in ROWS], {}, "only action 1 was ever taken"),
+        ([row | {"reward": 0} for row in ROWS], {}, "all returns are 0"),
+        ([row | {"reward": 3e38} for row in ROWS], {}, "rewards so large"),
+        (HALF, {"settings": FormatSettings(SpecOverrides(num_actions=2))}, r"could be used; the first: .*line 2"),
+        (TRUNCATED, {}, "truncated too early .* --gamma, .* --max-missing-return 1"),
+        (ROWS, {"rule": "better"}, "rule 'better'"),
+        (ROWS, {"holdout_fraction": 1.0}, "holdout_fraction = 1.0"),
+        (ROWS, {"resume": True}, "--resume: name the stopped run"),
+    ],
+)
+def test_unusable_input_is_refused_in_one_line_before_any_work(rows, settings, message, tmp_path):
+    path = tmp_path / "logs.csv"
+    if rows is not None:
+        write(path, rows or ROWS[:1])
+    if rows == []:
+        path.write_text(path.read_text().splitlines()[0] + "\n")
+    out = {} if settings.get("resume") else {"out": tmp_path / "run"}
+    with pytest.raises(ValueError, match=message) as error:
+        rbi.improve(path, progress=False, **out, **settings)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_line_refuses_in_one_line(tmp_path, capsys):
+    path = write(tmp_path / "logs.csv", [row | {"reward": 0} for row in ROWS])
+    for arguments, message in (((), "all returns are 0"), (("--rule", "better"), "rule 'better' is not known")):
+        assert cli.main(["improve", str(path), *arguments]) == 2
+        err = capsys.readouterr().err
+        assert message in err
+        assert err.count("\n") == 1
+
+
+def test_beta_uses_steps_with_incomplete_returns_and_q_does_not(tmp_path):
+    """Half of the episodes are truncated at once, all of them after action 1."""
+    rows = two_states(200)
+    for row in rows[: len(rows) // 2]:
+        row |= {"action": 1, "terminated": 0, "truncated": row["t"]}
+    improver = improver_of(write(tmp_path / "logs.csv", rows))
+    validation, test = improver.holdout
+    assert min(validation.min(), test.min()) >= 100
+    assert not set(validation) & set(test)
+    sampler = improver.learner.behavior_q.sampler
+    assert sampler.excluded_fraction == pytest.approx(200 / len(sampler.usable))
+
+
+def test_a_folder_in_use_is_not_overwritten(logs, improved, capsys):
+    before = (improved / "result.json").read_bytes()
+    assert cli.main(["improve", str(logs), *WORDS, "--out", str(improved)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert cli.main(["improve", str(logs), *WORDS, "--out", str(logs.parent)]) == 2
+    assert "is the data that is read, holds it" in capsys.readouterr().err
+    assert (improved / "result.json").read_bytes() == before
+
+
+def test_episodes_made_in_python_can_be_improved():
+    rng = np.random.default_rng(0)
+    end = np.array([True])
+    episodes = []
+    for _ in range(300):
+        action = int(rng.random() < 0.3)
+        obs = rng.normal(size=(1, 2)).astype(np.float32)
+        episodes.append(Episode(obs, np.array([action]), np.array([float(action)]), end, ~end))
+    data = Dataset.from_episodes(episodes, DatasetSpec((2,), 2))
+    result = rbi.improve(data, "greedy", progress=False, updates=100, batch_size=32, hidden_size=8)
+    assert result.policy.mode(np.zeros((1, 2), np.float32)) == 1
+    assert result.estimates["observed"]["mean"] > 0

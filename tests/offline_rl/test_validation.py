@@ -1,0 +1,107 @@
+"""What is held out was not learned from, and the diagnosis is what it says."""
+
+from collections import deque
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest import approx
+
+from rbi.data.sampler import Sampler, SamplerConfig
+from rbi.networks import make_networks, offline_network
+from rbi.observations import ObservationSpec
+from rbi.offline_rl.behavior_q import BehaviorQ, BehaviorQConfig
+from rbi.offline_rl.learner import train
+from rbi.offline_rl.validation import (
+    Predictions,
+    diagnostics,
+    fit_temperature,
+    log_likelihood,
+    log_probs,
+    predict,
+    reliability,
+    split_episodes,
+)
+
+from .populations import recorded, world_and_population
+
+
+@pytest.mark.parametrize(("episodes", "share", "held"), [(10, 0.2, 2), (2, 0.01, 1), (3, 0.99, 2), (100, 0.1, 10)])
+def test_every_episode_is_on_one_side_and_both_have_some(episodes, share, held):
+    mine, out = split_episodes(episodes, share, np.random.default_rng(0))
+    assert sorted([*mine, *out]) == [*range(episodes)]
+    assert len(out) == held
+
+
+@pytest.mark.parametrize(("episodes", "share"), [(1, 0.5), (5, 0.0), (5, 1.0)])
+def test_what_cannot_be_split_is_refused(episodes, share):
+    with pytest.raises(ValueError, match=r"episodes|fraction"):
+        split_episodes(episodes, share, np.random.default_rng(0))
+
+
+def test_networks_that_have_learned_are_better_than_frequencies_on_episodes_that_they_never_saw():
+    world, players = world_and_population(0)
+    data = recorded(world, players, 200, np.random.default_rng(0))
+    mine, out = split_episodes(len(data), 0.25, np.random.default_rng(1))
+    config = SamplerConfig(batch_size=128, gamma=world.discount)
+    samplers = [Sampler(data, config, torch.Generator().manual_seed(0), episodes=which) for which in (mine, out)]
+    obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), offline_network(32, 0.0, 0.0)
+    fit = BehaviorQ(
+        BehaviorQConfig(learning_rate=0.003, network=nets),
+        make_networks(obs_spec, nets, 0),
+        samplers[0],
+        torch.Generator().manual_seed(0),
+    )
+    deque(train(fit, 400), maxlen=0)
+    held = predict(fit.networks, samplers[1])
+    assert len(held.actions) == len(samplers[1].usable)
+    found = diagnostics(held)
+    assert found["log_likelihood_calibrated"] > found["log_likelihood_of_frequencies"] + 0.1
+    assert found["log_likelihood_calibrated"] >= found["log_likelihood"] - 1e-9
+    assert found["accuracy"] > found["majority_accuracy"] + 0.1
+    assert abs(found["q_bias"]) < 0.1  # returns are mostly luck in these worlds, so little of them can be explained
+
+
+def test_the_diagnosis_of_perfect_answers_is_perfect():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(5000, 3))
+    actions = np.array([rng.choice(3, p=np.exp(row)) for row in log_probs(logits)])
+    returns = rng.normal(size=5000)
+    q = np.tile(returns[:, None], (1, 3))
+    found = diagnostics(Predictions(logits, q, actions, returns))
+    assert found["temperature"] == approx(1, rel=0.1)
+    assert found["q_rmse"] == approx(0, abs=1e-12)
+    assert found["q_explained_variance"] == approx(1)
+    np.testing.assert_allclose(found["reliability"]["predicted"], found["reliability"]["observed"])
+    assert diagnostics(Predictions(logits, q + 2, actions, returns))["q_bias"] == approx(2)
+
+
+@given(st.integers(0, 2**32), st.floats(0.3, 4.0))
+def test_no_other_temperature_makes_the_actions_more_likely(seed, scale):
+    rng = np.random.default_rng(seed)
+    logits = scale * rng.normal(size=(200, 4))
+    actions = np.array([rng.choice(4, p=np.exp(row)) for row in log_probs(logits / scale)])
+    best = fit_temperature(logits, actions)
+    for other in np.geomspace(0.06, 18, 40):
+        assert log_likelihood(logits, actions, other) <= log_likelihood(logits, actions, best) + 1e-5
+
+
+def test_logits_that_are_too_sure_are_cooled_by_as_much():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(20_000, 5))
+    actions = np.array([rng.choice(5, p=np.exp(row)) for row in log_probs(logits)])
+    assert fit_temperature(3 * logits, actions) == approx(3, rel=0.05)
+    assert fit_temperature(logits / 2, actions) == approx(0.5, rel=0.05)
+
+
+def test_bins_are_of_equal_size_and_in_order_and_their_means_are_those_of_the_whole():
+    rng = np.random.default_rng(1)
+    values, returns = rng.normal(size=103), rng.normal(size=103)
+    found = reliability(values, returns, bins=10)
+    assert found.steps.sum() == 103
+    assert found.steps.max() - found.steps.min() <= 1
+    assert (np.diff(found.predicted) > 0).all()
+    assert (found.predicted * found.steps).sum() / 103 == approx(values.mean())
+    assert (found.observed * found.steps).sum() / 103 == approx(returns.mean())
