@@ -128,7 +128,7 @@ def spi_world(part):
     heads = [f"{n:,}" for n in part["sizes"]]
     lines = [f"\n### {spi_report.heading(part).rstrip('.')}\n"]
     lines += [f"![mean and CVaR against data size](figures/spi-{part['name']}.png)\n"]
-    lines += [f"| algorithm, by {part['unit']} | " + " | ".join(heads) + " |", "|---|" + "--:|" * len(heads)]
+    lines += [f"| algorithm, by {part['size_unit']} | " + " | ".join(heads) + " |", "|---|" + "--:|" * len(heads)]
     for j, name in enumerate(part["algorithms"]):
         cells = [spi_report.cell(part, i, j) for i in range(len(heads))]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")

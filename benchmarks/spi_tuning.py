@@ -45,7 +45,7 @@ def settings(world):
 
 def statistics(world, scores):
     """Normalised mean and CVaR `[2, sizes, algorithms]`."""
-    if not world.traits.normalised:
+    if not world.settings.normalised:
         river = wet_chicken(world.quality)
         base = performance(river.mdp, river.beta).item()
         best = performance(river.mdp, optimal_policy(river.mdp)).item()
@@ -65,8 +65,9 @@ def measure(repetitions):
     with parallel_map(os.cpu_count() or 1) as each:
         for text in WORLDS:
             world = spi.parse_world(text)
-            tasks = [(world, settings(world), world.traits.sizes, SEED, b) for b in spi.blocks(world, repetitions)]
-            done = each(spi.numbered_block, *zip(*tasks, strict=True))
+            blocks = spi.split_blocks(world, repetitions)
+            tasks = [(world, settings(world), world.settings.sizes, SEED, block) for block in blocks]
+            done = each(spi.score_repetitions, *zip(*tasks, strict=True))
             scores = np.concatenate(list(track(done, text, len(tasks))))
             both = statistics(world, scores)
             found[text] = {name: both[..., j] for j, name in enumerate(settings(world))}

@@ -86,8 +86,8 @@ def test_without_out_a_new_folder_is_made_under_runs(tmp_path, monkeypatch):
         (["bandit", "regret", "--samples", "0"], "rbi: --samples 0: must be above 0"),
         (["bandit", "regret", "--seed", "-1"], "rbi: --seed = -1: must be at least 0"),
         (["bandit", "learn", "--workers", "-1"], "rbi: --workers = -1: must be at least 0"),
-        (["bandit", "learn", "--stds", "1"], "rbi: --stds 1: means (-1.0, 1.0) and stds (1.0,): one of each an arm"),
-        (["bandit", "learn", "--rates", "2"], "rbi: --rates 2: must be 1/n or a number in (0, 1]"),
+        (["bandit", "learn", "--stds", "1"], "rbi: --stds 1: means (-1.0, 1.0) and stds (1.0,): need one of each per arm"),
+        (["bandit", "learn", "--learning-rates", "2"], "rbi: --learning-rates 2: must be 1/n or a number in (0, 1]"),
         (["bandit", "learn", "--floor", "0.6"], "rbi: --floor = 0.6: must be in [0, 1/2]"),
         (["bandit", "learn", "--steps", "0"], "rbi: --steps = 0: must be at least 1"),
         (["rulez"], "rbi: "),
@@ -136,7 +136,7 @@ def test_bandit_learn_gives_the_same_curves_whatever_the_number_of_workers(tmp_p
 
 
 def test_bandit_learn_takes_more_arms(tmp_path):
-    arguments = ["bandit", "learn", "--means", "0", "1", "2", "--stds", "1,1,1", "--rates", "0.1", "--rules", "greedy"]
+    arguments = ["bandit", "learn", "--means", "0", "1", "2", "--stds", "1,1,1", "--learning-rates", "0.1", "--rules", "greedy"]
     assert cli.main([*arguments, "--repetitions", "10", "--steps", "20", "--out", str(tmp_path / "run")]) == 0
     assert runs.read(tmp_path / "run").finished()["curves"][0]["stds"] == "1,1,1"
 
@@ -193,7 +193,7 @@ def test_spi_stopped_at_any_block_resumes_to_the_same_result(tmp_path, capsys):
     (broken / "metrics.jsonl").write_bytes(b"\n".join(lines[:2]) + b"\n" + lines[2][:100])  # killed while writing
     assert cli.main([*SMALL, *FEW, "--out", str(broken), "--resume"]) == 0
     assert (broken / "result.json").read_bytes() == (whole / "result.json").read_bytes()
-    assert "2 of 5 blocks were done" in capsys.readouterr().err
+    assert "2 of 5 blocks were finished before" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -201,11 +201,11 @@ def test_spi_stopped_at_any_block_resumes_to_the_same_result(tmp_path, capsys):
     [
         (("--worlds", "maze(1)"), "unknown world maze"),
         (("--algorithms", "spibb(3)"), "unknown algorithm spibb"),
-        (("--repetitions", "1"), "--repetitions 1: must be at least 2"),
-        (("--sizes", "0"), "--sizes 0: must be at least 1"),
+        (("--repetitions", "1"), "--repetitions = 1: must be at least 2"),
+        (("--sizes", "0"), "sizes (0,): must be at least 1"),
         (("--resume",), "name the stopped study with --out"),
         (("--worlds", "grid(0.1)"), "eta must be in [0.5, 0.999]"),
-        (("--sizes", "100000000000000"), "must be at most 1000000"),
+        (("--sizes", "100000000000000"), "at most 1,000,000"),
     ],
 )
 def test_spi_refuses_in_one_line(tmp_path, monkeypatch, capsys, arguments, told):

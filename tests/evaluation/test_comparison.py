@@ -1,17 +1,20 @@
-"""Comparing rows of scores: intervals, and whether a row is below the behaviour policy."""
+"""Comparison of policies: intervals, and the verdict against the behavior policy."""
 
 import json
 from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
-from scipy import stats
 
-from rbi.evaluation.comparison import MIN_EPISODES, by_seed, compare, intervals, probability_below, verdict
-from rbi.statistics import RESAMPLES, bootstrap_samples, iqm
+from rbi.evaluation.comparison import (
+    MIN_EPISODES,
+    compare,
+    human_normalised,
+    intervals,
+    probability_below,
+    verdict,
+)
+from rbi.statistics import RESAMPLES, iqm
 
 FEW = [[1.0, 4.0, 9.0], [20.0, 22.0]]
 OTHERS = [[10.0, 13.0], [2.0, 5.0, 30.0]]
@@ -23,45 +26,23 @@ def generator(seed=0):
 
 
 def skewed(seed, mean=100.0, seeds=3, episodes=100):
-    """Scores as games give them: a long tail upwards, deviation half the mean."""
+    """Scores with a long upper tail; the standard deviation is half the mean."""
     return generator(seed).gamma(4.0, mean / 4.0, (seeds, episodes)).tolist()
 
 
 def every_resample(scores):
-    """All bootstrap samples, equally probable, one loop after another."""
+    """All bootstrap samples, equally probable."""
     of_seeds = [list(product(of_seed, repeat=len(of_seed))) for of_seed in scores]
     return [np.concatenate(parts) for parts in product(*of_seeds)]
 
 
 def slow_iqm(values):
-    """Each value four times, so that quarters are whole; then the middle half of the list."""
+    """Mean of the middle half of a list that has every value four times."""
     long = sorted(v for v in values for _ in range(4))
     return float(np.mean(long[len(values) : 3 * len(values)]))
 
 
-@given(st.integers(1, 10).flatmap(lambda n: arrays(float, 4 * n, elements=st.floats(-1e6, 1e6))))
-def test_iqm_is_the_mean_trimmed_by_a_quarter_at_each_end(values):
-    assert iqm(values) == pytest.approx(stats.trim_mean(values, 0.25), abs=1e-6)
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))
-def test_iqm_weighs_values_at_the_quartiles_by_what_lies_within(values):
-    assert iqm(values) == pytest.approx(slow_iqm(values), abs=1e-6)
-
-
-def test_iqm_of_many_rows_is_that_of_each():
-    rows = generator().normal(size=(5, 7))
-    assert iqm(rows) == pytest.approx([iqm(row) for row in rows])
-
-
-def test_resampling_stays_within_seeds_and_reaches_all_of_each():
-    drawn = bootstrap_samples(by_seed(FEW), generator())
-    assert drawn.shape == (RESAMPLES, 5)
-    assert set(drawn[:, :3].ravel()) == set(FEW[0])
-    assert set(drawn[:, 3:].ravel()) == set(FEW[1])
-
-
-def test_seeds_that_differ_do_not_widen_the_interval():
+def test_differences_between_seeds_do_not_widen_the_interval():
     found = intervals([[0.0] * 20, [100.0] * 20], generator())
     assert found.mean == (50.0, 50.0)
     apart, together = intervals([[0.0, 1.0] * 10, [100.0, 101.0] * 10], generator()), [[0.0, 1.0, 100.0, 101.0] * 10]
@@ -69,7 +50,7 @@ def test_seeds_that_differ_do_not_widen_the_interval():
 
 
 @pytest.mark.parametrize("of", ["mean", "iqm"])
-def test_intervals_hold_95_of_100_of_all_resamples(of):
+def test_intervals_contain_95_percent_of_all_resamples(of):
     scores = [[1.0, 4.0, 9.0, 11.0], [20.0, 22.5, 3.0]]
     truth = [{"mean": np.mean, "iqm": slow_iqm}[of](sample) for sample in every_resample(scores)]
     low, high = getattr(intervals(scores, generator()), of)
@@ -86,7 +67,7 @@ def test_intervals_of_many_scores_are_the_normal_ones():
     assert (low, high) == pytest.approx((scores.mean() - error, scores.mean() + error), abs=0.2 * error)
 
 
-def test_below_is_the_share_of_pairs_of_resamples_in_which_the_row_is_below():
+def test_probability_below_is_the_share_of_pairs_of_resamples():
     row_means = np.array([sample.mean() for sample in every_resample(FEW)])
     their_means = np.array([sample.mean() for sample in every_resample(OTHERS)])
     truth = np.mean([mean < theirs for mean in row_means for theirs in their_means])
@@ -104,80 +85,80 @@ def test_equal_is_not_below():
 
 @pytest.mark.parametrize("score", [0.1, -0.7, 1e9 / 3])
 @pytest.mark.parametrize("episodes", [30, 170, 299])
-def test_rounding_is_no_difference(score, episodes):
-    scores, behaviour = [[score] * episodes], [[score] * 300]
-    assert probability_below(scores, behaviour, generator()) == 0
-    assert verdict(scores, behaviour, generator(), margin=0).outcome == "not below"
+def test_rounding_errors_are_no_difference(score, episodes):
+    scores, behavior = [[score] * episodes], [[score] * 300]
+    assert probability_below(scores, behavior, generator()) == 0
+    assert verdict(scores, behavior, generator(), margin=0).outcome == "not below"
 
 
-def test_a_fifth_less_is_called_below_with_300_episodes_and_a_fifth_more_above():
+def test_a_fifth_less_is_below_and_a_fifth_more_is_above_with_300_episodes():
     pairs = [(skewed(2 * i, 80.0), skewed(2 * i + 1)) for i in range(40)]
     assert np.mean([verdict(less, more, generator()).outcome == "below" for less, more in pairs]) >= 0.95
     assert np.mean([verdict(more, less, generator()).outcome == "above" for less, more in pairs]) >= 0.95
 
 
-def test_equal_policies_are_rarely_called_below_or_above():
+def test_equal_policies_are_rarely_below_or_above():
     calls = [verdict(skewed(2 * i), skewed(2 * i + 1), generator()).outcome for i in range(100)]
     assert calls.count("below") <= 11  # 5 of 100 are expected at most
     assert calls.count("above") <= 11
     assert {"not below", "open"} <= set(calls)
 
 
-def test_a_policy_that_loses_the_margin_is_rarely_called_not_below():
+def test_a_policy_that_loses_the_margin_is_rarely_not_below():
     calls = [verdict(skewed(2 * i, 95.0), skewed(2 * i + 1), generator()).outcome for i in range(100)]
     assert calls.count("not below") + calls.count("above") <= 11
 
 
 @pytest.mark.parametrize(
-    ("shift", "call"), [(20, "above"), (0, "not below"), (-3, "not below"), (-6, "below"), (-8, "below")]
+    ("shift", "outcome"), [(20, "above"), (0, "not below"), (-3, "not below"), (-6, "below"), (-8, "below")]
 )
-def test_the_verdict_is_read_off_the_bounds(shift, call):
-    """Means 100 and 100 + shift, equal spread: the bounds of the difference lie 0.9 from it; the margin is 5."""
+def test_the_verdict_follows_from_the_bounds(shift, outcome):
+    """Means 100 and 100 + shift, equal variance: the bounds are 0.9 from the difference; the margin is 5."""
     base = np.array([np.linspace(85, 115, 500)])
     found = verdict((base + shift).tolist(), base.tolist(), generator())
     error = 1.645 * np.sqrt(2 * base.var() / base.size)
     assert found[1:] == pytest.approx((shift, shift - error, shift + error), abs=0.15)
-    assert found.outcome == call
+    assert found.outcome == outcome
     even = verdict((base + shift).tolist(), base.tolist(), generator(), confidence=0.5)
     assert (even.lower, even.upper) == pytest.approx((shift, shift), abs=0.15)
 
 
-def test_more_noise_than_margin_leaves_the_question_open():
+def test_more_noise_than_margin_leaves_the_verdict_open():
     assert verdict([[60.0, 140.0] * 5], [[60.0, 140.0] * 5], generator()).outcome == "open"
     assert verdict([[60.0, 140.0] * 5], [[60.0, 140.0] * 5], generator(), margin=0.9).outcome == "not below"
 
 
-def test_a_few_episodes_a_seed_settle_nothing():
-    enough, behaviour = [[9.0] * MIN_EPISODES], [[5.0] * MIN_EPISODES]
-    assert verdict(enough, behaviour, generator()).outcome == "above"
-    assert verdict([[9.0] * (MIN_EPISODES - 1)] * 20, behaviour, generator()).outcome == "open"
-    assert verdict(enough, [behaviour[0], [5.0] * (MIN_EPISODES - 1)], generator()).outcome == "open"
+def test_few_episodes_per_seed_leave_the_verdict_open():
+    enough, behavior = [[9.0] * MIN_EPISODES], [[5.0] * MIN_EPISODES]
+    assert verdict(enough, behavior, generator()).outcome == "above"
+    assert verdict([[9.0] * (MIN_EPISODES - 1)] * 20, behavior, generator()).outcome == "open"
+    assert verdict(enough, [behavior[0], [5.0] * (MIN_EPISODES - 1)], generator()).outcome == "open"
 
 
-def test_the_margin_is_of_a_negative_mean_s_size():
+def test_the_margin_is_relative_to_the_absolute_mean():
     worse = [[-104.0] * 20]
     assert verdict(worse, [[-100.0] * 20], generator()).outcome == "not below"
     assert verdict(worse, [[-100.0] * 20], generator(), margin=0.03).outcome == "below"
 
 
-def test_a_row_says_what_its_parts_say():
-    scores, behaviour = skewed(1, 92.0), skewed(2)
-    told = compare(scores, behaviour, generator(), margin=0.2, confidence=0.9)
+def test_compare_agrees_with_its_parts():
+    scores, behavior = skewed(1, 92.0), skewed(2)
+    row = compare(scores, behavior, generator(), margin=0.2, confidence=0.9)
     rng, values = generator(), np.ravel(scores)
     of_mean, of_iqm = intervals(scores, rng)
-    assert (told["episodes"], told["seeds"]) == (300, 3)
-    assert (told["mean"], told["iqm"]) == pytest.approx((values.mean(), iqm(values)))
-    assert (told["interval"], told["iqm_interval"]) == (list(of_mean), list(of_iqm))
-    assert (told["min"], told["median"], told["max"]) == (values.min(), np.median(values), values.max())
-    assert told["quartiles"] == pytest.approx(np.percentile(values, [25, 75]).tolist())
-    assert told["seed_means"] == pytest.approx(np.mean(scores, 1).tolist())
-    call, difference, lower, upper = verdict(scores, behaviour, rng, margin=0.2, confidence=0.9)
-    assert (told["verdict"], told["difference"], told["difference_bounds"]) == (call, difference, [lower, upper])
-    assert told["below"] == pytest.approx(probability_below(scores, behaviour, generator(9)), abs=TOLERANCE)
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    assert (row["episodes"], row["seeds"]) == (300, 3)
+    assert (row["mean"], row["iqm"]) == pytest.approx((values.mean(), iqm(values)))
+    assert (row["interval"], row["iqm_interval"]) == (list(of_mean), list(of_iqm))
+    assert (row["min"], row["median"], row["max"]) == (values.min(), np.median(values), values.max())
+    assert row["quartiles"] == pytest.approx(np.percentile(values, [25, 75]).tolist())
+    assert row["seed_means"] == pytest.approx(np.mean(scores, 1).tolist())
+    call, difference, lower, upper = verdict(scores, behavior, rng, margin=0.2, confidence=0.9)
+    assert (row["verdict"], row["difference"], row["difference_bounds"]) == (call, difference, [lower, upper])
+    assert row["below"] == pytest.approx(probability_below(scores, behavior, generator(9)), abs=TOLERANCE)
+    assert json.loads(json.dumps(row, allow_nan=False)) == row
 
 
-def test_a_row_alone_has_the_same_columns_and_compares_nothing():
+def test_compare_without_behavior_has_the_same_keys():
     alone, beside = compare(FEW, None, generator()), compare(FEW, OTHERS, generator())
     assert list(alone) == list(beside)
     empty = {name for name, value in alone.items() if value is None}
@@ -186,21 +167,27 @@ def test_a_row_alone_has_the_same_columns_and_compares_nothing():
 
 
 @pytest.mark.parametrize(
-    ("scores", "told"),
+    ("scores", "message"),
     [
-        ([], "scores: of no seed"),
+        ([], "scores: at least one seed"),
         ([[1.0], []], r"scores of seed 1, shape \(0,\): must be a list of one episode or more"),
         ([1.0, 2.0], r"scores of seed 0, shape \(\)"),
         ([[1.0, float("nan")]], "scores of seed 0: nan is not finite"),
     ],
 )
-def test_scores_that_say_nothing_are_refused(scores, told):
-    with pytest.raises(ValueError, match=told):
+def test_invalid_scores_are_rejected(scores, message):
+    with pytest.raises(ValueError, match=message):
         compare(scores, None, generator())
 
 
-def test_margins_and_confidences_that_mean_nothing_are_refused():
+def test_invalid_margins_and_confidences_are_rejected():
     with pytest.raises(ValueError, match=r"margin = -0.1: must lie in \[0, 1\)"):
         verdict(FEW, OTHERS, generator(), margin=-0.1)
     with pytest.raises(ValueError, match=r"confidence = 1: must lie in \[0.5, 1\)"):
         verdict(FEW, OTHERS, generator(), confidence=1)
+
+
+def test_human_normalised_scores_are_0_for_random_play_and_1_for_the_human_tester():
+    assert human_normalised("ALE/Qbert-v5", 163.9) == 0
+    assert human_normalised("ALE/Qbert-v5", 13455) == 1
+    assert human_normalised("CartPole-v1", 500) is None

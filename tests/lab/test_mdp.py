@@ -1,4 +1,4 @@
-"""Exact values of finite MDPs, and the paper's theory as it holds on them."""
+"""Exact values of finite MDPs, and the paper's theory on them."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_no_policy_beats_the_optimal_one():
     for _ in range(20):
         assert (exact.values(worlds, random_policy(rng, batch=(20,))) <= best + 1e-9).all()
     q = exact.q_values(worlds, exact.optimal_policy(worlds))
-    assert q.max(-1) == approx(best)  # Bellman's optimality
+    assert q.max(-1) == approx(best)  # Bellman optimality
 
 
 @given(seeds)
@@ -91,7 +91,7 @@ def test_with_exact_advantages_every_rule_improves_every_state(rule, seed):
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @given(seed=seeds, scale=floats(0, 10))
 def test_improvement_penalty_lemma(rule, seed, scale):
-    """Whatever the errors, V^pi - V^beta >= -E(s) for a rule that improves on the estimate."""
+    """For any errors, V^pi - V^beta >= -E(s) if the rule improves on the estimate."""
     rng = np.random.default_rng(seed)
     world, beta = random_mdp(rng), random_policy(rng)
     error = scale * rng.normal(size=beta.shape)
@@ -108,7 +108,7 @@ def test_variance_of_the_penalty_lies_below_the_upper_bound_for_every_correlatio
     pi = rbi.Reroute(0.5, 1.5)(beta, rng.normal(size=beta.shape))
     sigma = measures.value_standard_error(rng.uniform(0.5, 2, beta.shape), 100, beta)
     mixed = (1 - correlation) * np.eye(beta.size) + correlation
-    variance = exact.penalty_covariance(world, beta, pi, mixed * np.outer(sigma.reshape(-1), sigma.reshape(-1)))
+    variance = exact.penalty_variance(world, beta, pi, mixed * np.outer(sigma.reshape(-1), sigma.reshape(-1)))
     bounds = measures.penalty_variance_bounds(pi, beta, sigma, exact.visitation(world, pi))
     assert (variance <= bounds.upper * (1 + 1e-9) + 1e-12).all()
 
@@ -118,15 +118,15 @@ def test_variance_of_the_penalty_is_the_lower_bound_for_independent_errors(seed)
     rng = np.random.default_rng(seed)
     world, beta, pi = random_mdp(rng), random_policy(rng), random_policy(rng)
     sigma = rng.uniform(0.1, 1, beta.shape)
-    variance = exact.penalty_covariance(world, beta, pi, np.diag(sigma.reshape(-1) ** 2))
+    variance = exact.penalty_variance(world, beta, pi, np.diag(sigma.reshape(-1) ** 2))
     assert variance == approx(measures.penalty_variance_bounds(pi, beta, sigma, exact.visitation(world, pi)).lower)
 
 
 def test_positively_correlated_errors_can_have_less_variance_than_the_papers_lower_bound():
-    """Within a state sum_a (beta - pi) = 0: what the actions' errors share cancels."""
+    """Within a state sum_a (beta - pi) = 0: errors that all actions share cancel."""
     world = MDP(np.zeros((1, 2, 1)), np.zeros((1, 2)), np.ones(1), 0.9)
     beta, pi = np.array([[0.5, 0.5]]), np.array([[0.25, 0.75]])
-    variance = exact.penalty_covariance(world, beta, pi, np.array([[1, 0.5], [0.5, 1]]))
+    variance = exact.penalty_variance(world, beta, pi, np.array([[1, 0.5], [0.5, 1]]))
     lower = measures.penalty_variance_bounds(pi, beta, np.ones((1, 2)), np.ones(1)).lower
     assert variance == approx(lower / 2)
 
@@ -140,7 +140,7 @@ def test_positively_correlated_errors_can_have_less_variance_than_the_papers_low
         (dict(discount=1.0), r"^discount = 1: must be in \[0, 1\)$"),
     ],
 )
-def test_what_is_no_mdp_is_refused(change, message):
+def test_invalid_mdps_are_rejected(change, message):
     whole = dict(transitions=np.full((2, 1, 2), 0.5), rewards=np.zeros((2, 1)), start=np.array([1.0, 0]), discount=0.9)
     with pytest.raises(ValueError, match=message):
         MDP(**(whole | change))

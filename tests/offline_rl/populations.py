@@ -5,7 +5,7 @@ import numpy as np
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.lab.mdp import MDP
-from rbi.lab.spi.worlds import baselines, random_world
+from rbi.lab.spi.worlds import baselines, random_mdp
 
 MOST_STEPS = 200
 GOAL = 1.0
@@ -13,7 +13,7 @@ GOAL = 1.0
 
 def world_and_population(seed, qualities=(0.7, 0.8, 0.9, 0.95)):
     """A random world, and players who stand so far on the way from random to optimal."""
-    world = random_world(np.random.default_rng(seed))
+    world = random_mdp(np.random.default_rng(seed))
     one = MDP(world.transitions[None], world.rewards[None], world.start, world.discount)
     players = [baselines(one, q, [np.random.default_rng([seed, i])])[0] for i, q in enumerate(qualities)]
     return world, players

@@ -5,10 +5,9 @@ from dataclasses import asdict, dataclass
 
 from rbi import runs
 from rbi.cli.command import Command, canonical_rules, show
-from rbi.lab import bandit as one_state
+from rbi.lab.bandit import compare_rules
 from rbi.progress import echo
 from rbi.report import bandit as report
-from rbi.rules.types import parse_rule
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,12 @@ class Rules(Command):
         object.__setattr__(self, "rules", canonical_rules(self.rules))
 
     def run(self, argv: Sequence[str]) -> None:
-        rules = [parse_rule(text) for text in self.rules]
-        steps = one_state.steps(rules, self.beta, self.advantage, visits=self.visits, return_std=self.return_std)
+        steps = compare_rules(self.rules, self.beta, self.advantage, visits=self.visits, return_std=self.return_std)
         with self.create_run("rules", argv) as run:
             for step in steps:
                 run.log(**asdict(step))
             run.result({"steps": steps})
             done = runs.read(run.path)
-            run.figure("rules", report.figure(done))
-        show(report.table(done))
+            run.figure("rules", report.rules_figure(done))
+        show(report.rules_table(done))
         echo(f"wrote {run.path} (figures/rules.png)")

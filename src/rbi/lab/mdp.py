@@ -1,7 +1,7 @@
-"""Finite Markov decision processes: exact values, visitation and the improvement penalty, many at a time.
+"""Finite Markov decision processes: exact values, visitation and the improvement penalty, for many MDPs at once.
 
 Arrays have any leading shape (MDPs, policies, or both, broadcast): transitions `[..., S, A, S]`, rewards and policies
-`[..., S, A]`. A row of transitions that sums to less than 1 ends the episode with what is left.
+`[..., S, A]`. If a row of transitions sums to less than 1, the episode ends with the remaining probability.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ def state_transitions(mdp: MDP, pi: Floats) -> Floats:
 def values(mdp: MDP, pi: Floats) -> Floats:
     """V^pi `[..., S]`: the solution of V = r^pi + gamma P^pi V."""
     rewards = (pi * mdp.rewards).sum(-1)
-    return np.linalg.solve(bellman(mdp, pi), rewards[..., None])[..., 0]
+    return np.linalg.solve(bellman_matrix(mdp, pi), rewards[..., None])[..., 0]
 
 
 def q_values(mdp: MDP, pi: Floats) -> Floats:
@@ -56,7 +56,7 @@ def q_values(mdp: MDP, pi: Floats) -> Floats:
 
 
 def lookahead(mdp: MDP, v: Floats) -> Floats:
-    """r + gamma P V, `[..., S, A]`: what each action is worth if the next state is worth V `[..., S]`."""
+    """One-step lookahead r + gamma P V, `[..., S, A]`, for next-state values V `[..., S]`."""
     return mdp.rewards + mdp.discount * np.einsum("...sat,...t->...sa", mdp.transitions, v)
 
 
@@ -66,25 +66,26 @@ def advantages(mdp: MDP, pi: Floats) -> Floats:
 
 
 def visitation(mdp: MDP, pi: Floats) -> Floats:
-    """rho^pi(s'|s) `[..., S, S]` = sum_k gamma^k P(s -k-> s' | pi): discounted visits, not normalised."""
-    return np.linalg.inv(bellman(mdp, pi))
+    """rho^pi(s'|s) `[..., S, S]` = sum_k gamma^k P(s -k-> s' | pi): discounted state visitation, not normalised."""
+    return np.linalg.inv(bellman_matrix(mdp, pi))
 
 
 def performance(mdp: MDP, pi: Floats) -> Floats:
-    """J(pi) `[...]`: the value at the start."""
+    """J(pi) `[...]`: the expected value of the start state."""
     return (mdp.start * values(mdp, pi)).sum(-1)
 
 
-def bellman(mdp: MDP, pi: Floats) -> Floats:
+def bellman_matrix(mdp: MDP, pi: Floats) -> Floats:
     """I - gamma P^pi, `[..., S, S]`."""
     transitions = state_transitions(mdp, pi)
     return np.eye(transitions.shape[-1]) - mdp.discount * transitions
 
 
 def optimal_policy(mdp: MDP, sweeps: int = 10) -> Floats:
-    """A deterministic policy `[..., S, A]` that no other beats, by policy iteration over all MDPs at once.
+    """An optimal deterministic policy `[..., S, A]`, by policy iteration over all MDPs at once.
 
-    It starts from the greedy policy of a few sweeps of value iteration, which cost less than a solution and spare some.
+    It starts from the greedy policy after a few sweeps of value iteration, which are cheaper than the linear solves
+    saved.
     """
     q = mdp.rewards
     for _ in range(sweeps):
@@ -92,9 +93,9 @@ def optimal_policy(mdp: MDP, sweeps: int = 10) -> Floats:
     pi = np.eye(q.shape[-1])[q.argmax(-1)]
     while True:
         q = q_values(mdp, pi)
-        stays = (pi * q).sum(-1) >= q.max(-1) - 1e-10 * (1 + abs(q).max())
+        optimal = (pi * q).sum(-1) >= q.max(-1) - 1e-10 * (1 + abs(q).max())
         greedy = np.eye(q.shape[-1])[q.argmax(-1)]
-        better = np.where((stays & (pi.max(-1) == 1))[..., None], pi, greedy)
+        better = np.where((optimal & (pi.max(-1) == 1))[..., None], pi, greedy)
         if (better == pi).all():
             return pi
         pi = better
@@ -108,8 +109,8 @@ def improvement_penalty(mdp: MDP, beta: Floats, pi: Floats, error: Floats) -> Fl
     return np.einsum("...st,...t->...s", visitation(mdp, pi), (error * (beta - pi)).sum(-1))
 
 
-def penalty_covariance(mdp: MDP, beta: Floats, pi: Floats, covariance: Floats) -> Floats:
-    """Var E(s) `[..., S]` for errors with a covariance `[..., S*A, S*A]` over state-action pairs."""
+def penalty_variance(mdp: MDP, beta: Floats, pi: Floats, covariance: Floats) -> Floats:
+    """Var E(s) `[..., S]` of the improvement penalty for errors with covariance `[..., S*A, S*A]`."""
     weight = visitation(mdp, pi)[..., None] * (beta - pi)[..., None, :, :]
     weight = weight.reshape(*weight.shape[:-2], -1)
     return np.einsum("...si,...ij,...sj->...s", weight, covariance, weight)

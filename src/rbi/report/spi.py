@@ -1,4 +1,4 @@
-"""The figures and tables of `rbi spi`: mean and tail of every algorithm against the size of its data."""
+"""Figures and tables of `rbi spi`: mean and CVaR of every algorithm by data size."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +10,8 @@ from rich.table import Table
 from rbi.report.style import DARK, LOOK
 from rbi.runs import Run
 
-CELL, NAME = 18, 28  # columns of a terminal that a cell and a name take
-COLORS = {  # by family of algorithms; members of a family differ in dashes and markers
+CELL_WIDTH, NAME_WIDTH = 18, 28  # terminal columns of a cell and of an algorithm's name
+COLORS = {  # by algorithm; different parameters have different dashes and markers
     "baseline": "#22303c",
     "basic_rl": "#7a848c",
     "pi_b_spibb": "#1f5f99",
@@ -30,7 +30,7 @@ DASHES = ("-", "--", ":", "-.")
 
 
 def tables(run: Run, width: int | None) -> list[Table]:
-    """Tables for each world: scores, and where an algorithm leads the others. `width` limits the sizes shown."""
+    """Tables of each world: scores, and leads of the compared algorithms. `width` limits the number of data sizes."""
     found = []
     for part in run.finished()["worlds"]:
         found += [score_table(part, width), *(lead_table(part, name) for name in part["compared"])]
@@ -38,11 +38,11 @@ def tables(run: Run, width: int | None) -> list[Table]:
 
 
 def score_table(part: dict[str, Any], width: int | None) -> Table:
-    """A row an algorithm, a column a size: mean / CVaR / share below the baseline."""
+    """One row per algorithm, one column per data size: mean / CVaR / share below the baseline."""
     shown = fitting(part["sizes"], width)
-    left_out = "" if len(shown) == len(part["sizes"]) else "; result.json has all sizes"
+    omitted = "" if len(shown) == len(part["sizes"]) else "; result.json has all sizes"
     table = Table(
-        title=f"{heading(part)}\nmean / 1%-CVaR / share below the baseline, by {part['unit']}{left_out}",
+        title=f"{heading(part)}\nmean / 1%-CVaR / share below the baseline, by {part['size_unit']}{omitted}",
         title_justify="left",
         title_style="",
         box=SIMPLE_HEAD,
@@ -57,16 +57,16 @@ def score_table(part: dict[str, Any], width: int | None) -> Table:
 
 
 def lead_table(part: dict[str, Any], ours: str) -> Table:
-    """Against each algorithm, by size: + ours leads in mean and CVaR, - it trails in both, . neither."""
+    """Sign per data size against each algorithm: + leads in mean and CVaR, - trails in both, . neither."""
     table = Table(
-        title=f"{ours} against each, a sign for every size"
-        "\n+ leads in mean and CVaR, - trails in both, . neither or within the interval",
+        title=f"{ours} against each algorithm, one sign per data size"
+        "\n+ leads in mean and CVaR, - trails in both, . neither, or within the interval",
         title_justify="left",
         title_style="",
         box=SIMPLE_HEAD,
         pad_edge=False,
     )
-    for name in ("algorithm", "beyond paired 95% intervals", "by the estimates"):
+    for name in ("algorithm", "by paired 95% intervals", "by estimates"):
         table.add_column(name, no_wrap=True)
     for j, name in enumerate(part["algorithms"]):
         if name != ours:
@@ -75,54 +75,55 @@ def lead_table(part: dict[str, Any], ours: str) -> Table:
 
 
 def signs(part: dict[str, Any], ours: str, column: int, *, beyond: bool) -> str:
-    """One sign a size, for one algorithm."""
-    told, which = "", part["compared"].index(ours)
+    """One sign per data size, against one algorithm."""
+    text, which = "", part["compared"].index(ours)
     for i in range(len(part["sizes"])):
         leads = [[part["summary"][key][which][k][i][column] for k in range(3)] for key in ("mean_lead", "cvar_lead")]
         lows = [low if beyond else at for at, low, _ in leads]
         highs = [high if beyond else at for at, _, high in leads]
-        told += "+" if min(lows) > 0 else "-" if max(highs) < 0 else "."
-    return told
+        text += "+" if min(lows) > 0 else "-" if max(highs) < 0 else "."
+    return text
 
 
 def cell(part: dict[str, Any], size: int, column: int) -> str:
+    """mean/CVaR/share below the baseline, two decimals each."""
     s = part["summary"]
     mean, cvar, below = (s[key][size][column] for key in ("mean", "cvar", "below"))
     return "/".join(f"{round(x, 2) + 0.0:.2f}" for x in (mean, cvar, below))  # never -0.00
 
 
 def fitting(sizes: Sequence[int], width: int | None) -> list[int]:
-    """As many sizes as fit, spread over all of them."""
-    most = len(sizes) if width is None else max(1, min(len(sizes), (width - NAME) // CELL))
+    """Indices of as many data sizes as fit, spread evenly."""
+    most = len(sizes) if width is None else max(1, min(len(sizes), (width - NAME_WIDTH) // CELL_WIDTH))
     if most == 1:
         return [len(sizes) // 2]
     return sorted({round(k * (len(sizes) - 1) / (most - 1)) for k in range(most)})
 
 
 def figure(part: dict[str, Any]) -> Any:
-    """Mean and CVaR against data size, one line an algorithm."""
+    """Mean and CVaR by data size, one line per algorithm."""
     with plt.rc_context(LOOK):
         figure: Any = plt.figure(figsize=(7.2, 4.6), layout="constrained")
         panels = figure.subplots(1, 2, sharex=True, sharey=True)
-        for panel, key, title in zip(panels, ("mean", "cvar"), ("mean", "mean of the worst 1%"), strict=True):
+        for panel, key, title in zip(panels, ("mean", "cvar"), ("mean", "1%-CVaR (mean of the worst 1%)"), strict=True):
             for j, name in enumerate(part["algorithms"]):
                 line = [row[j] for row in part["summary"][key]]
                 panel.plot(part["sizes"], line, label=name, **look(part["algorithms"], j, part["compared"][0]))
             panel.axhline(part["baseline"], color=DARK, linewidth=0.6)
-            panel.set(xscale="log", title=title, xlabel=part["unit"])
+            panel.set(xscale="log", title=title, xlabel=f"data size ({part['size_unit']})")
             panel.set_xticks(part["sizes"], [short(n) for n in part["sizes"]])
             panel.minorticks_off()
-        panels[0].set(ylabel=part["score"], ylim=limits(part))
+        panels[0].set(ylabel=part["score_label"], ylim=limits(part))
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=7, handlelength=3.2)
-        cut = " Lines that leave the panels go on below." if leaves(part) else ""
-        figure.suptitle(f"{heading(part)} The thin line is the baseline.{cut}", x=0.01, ha="left", fontsize=7.5)
+        cut = " Lower values are cut off." if leaves(part) else ""
+        figure.suptitle(f"{heading(part)} Thin horizontal line: baseline.{cut}", x=0.01, ha="left", fontsize=7.5)
         plt.close(figure)
     return figure
 
 
 def look(names: Sequence[str], column: int, ours: str) -> dict[str, Any]:
-    """Colour by family, dash by member, a marker of its own; ours is thick and comes on top."""
+    """Line style: colour by algorithm, dashes by parameters; the first compared algorithm is thick and on top."""
     family = names[column].split("(")[0]
     member = sum(other.split("(")[0] == family for other in names[:column])
     thick = names[column] == ours
@@ -137,20 +138,22 @@ def look(names: Sequence[str], column: int, ours: str) -> dict[str, Any]:
 
 
 def short(size: int) -> str:
-    """2000 as 2k."""
+    """A data size as a short label: 2000 is 2k."""
     return f"{size / 1000:g}k" if size >= 1000 else str(size)
 
 
 def limits(part: dict[str, Any]) -> tuple[float, float]:
-    """From a little below the baseline to the top: what falls far below it would squeeze all else."""
+    """Limits of the y-axis: values far below the baseline would compress everything else."""
     top = max(max(row) for row in part["summary"]["mean"])
     room = max(top - part["baseline"], 1e-9)
     return part["baseline"] - 0.7 * room, top + 0.05 * room
 
 
 def leaves(part: dict[str, Any]) -> bool:
+    """Whether a line falls below the y-axis."""
     return min(min(row) for row in part["summary"]["cvar"]) < limits(part)[0]
 
 
 def heading(part: dict[str, Any]) -> str:
-    return f"{part['title']}, {part['level']} = {part['quality']:g}, {part['repetitions']:,} repetitions."
+    """World, quality of its baselines, number of repetitions."""
+    return f"{part['title']}, {part['quality_name']} = {part['quality']:g}, {part['repetitions']:,} repetitions."

@@ -1,14 +1,14 @@
-"""How all figures look: readable in grey, in print size, without decoration."""
+"""Style of all figures: readable in greyscale and at print size."""
 
 from typing import Any
 
 import matplotlib as mpl
 
-mpl.use("Agg")  # files only: no window, no display needed
+mpl.use("Agg")  # files only; needs no display
 
 GREY, DARK, ACCENT, WARNING = "#c8ccd2", "#22303c", "#1f5f99", "#b4462a"
 
-LINES: tuple[dict[str, Any], ...] = (  # told apart by dashes and width as well as by colour
+LINES: tuple[dict[str, Any], ...] = (  # distinguishable without colour
     {"color": "#1f5f99", "linestyle": "-", "linewidth": 1.8},
     {"color": "#b4462a", "linestyle": "--", "linewidth": 1.3},
     {"color": "#2b7a4b", "linestyle": "-.", "linewidth": 1.3},
@@ -29,5 +29,5 @@ LOOK: Any = {
     "xtick.color": "#3c464f",
     "ytick.color": "#3c464f",
     "legend.frameon": False,
-    "pdf.fonttype": 42,  # text stays text
+    "pdf.fonttype": 42,  # embed fonts as TrueType, so that text stays editable
 }

@@ -1,9 +1,9 @@
-"""Safe policy improvement from logs: the field's algorithms and ours, for many datasets at once.
+"""Algorithms for safe policy improvement from logged data: SPIBB, soft SPIBB, RaMDP, HCPI, RBI and count-aware reroute.
 
-Nearly all of them are one policy iteration in an estimated world, inside a reroute set of the baseline: bounds
-c_min <= pi/beta <= c_max on every action. Greedy RL has none, SPIBB frees what was tried often, the paper's reroute
-bounds all alike, and count-aware reroute bounds each action by its count. Every improver takes `Evidence` and returns
-policies `[W, D, S, A]`.
+Most of them are policy iteration in an estimated MDP, constrained to a reroute set of the baseline: c_min <= pi/beta <=
+c_max. Basic RL has no constraint, SPIBB frees pairs with many samples, the paper's reroute has the same bounds for all
+pairs, and count-aware reroute has bounds that depend on counts. Every algorithm takes `LogStatistics` and returns
+policies `[W, D, S, A]`, for many datasets at once.
 """
 
 from collections.abc import Callable
@@ -13,270 +13,273 @@ from functools import cached_property
 import numpy as np
 
 from rbi.lab.mdp import MDP, Floats, lookahead, q_values, values
-from rbi.lab.spi.worlds import Logs, Problem, count, every_visit_monte_carlo, model
+from rbi.lab.spi.worlds import Logs, Task, count_transitions, estimate_model, every_visit_monte_carlo
 from rbi.rules.counts import count_bounds
 from rbi.rules.linear import greedy, max_reroute
 from rbi.statistics import student_lower_bound
 
-MOST_ITERATIONS = 100
-PRIOR = 10.0  # tries, of the cautious world (docs/count-aware.md)
-SAME = 1e-9  # Q-values that differ by less are the same: the iteration has ended
+MAX_ITERATIONS = 100
+PRIOR = 10.0  # pseudo-counts of the shrunken model (docs/count-aware.md)
+TOLERANCE = 1e-9  # of Q-values: policy iteration has converged
 
 Improve = Callable[[Floats, Floats, np.ndarray], Floats]  # Q-values, the policy, which datasets -> a new policy
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What an algorithm may know: the baseline, the logs, and the world that they make most likely."""
+class LogStatistics:
+    """What an algorithm knows: the baseline, the logs, and the maximum-likelihood model."""
 
-    problem: Problem
+    task: Task
     logs: Logs
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """How often each successor followed each pair `[W, D, S, A, S + 1]`."""
-        return count(self.logs)
+        """Counts of (s, a, s'), `[W, D, S, A, S + 1]`; the last successor is termination."""
+        return count_transitions(self.logs)
 
     @cached_property
-    def tries(self) -> np.ndarray:
-        """How often each pair was tried `[W, D, S, A]`."""
+    def pair_counts(self) -> np.ndarray:
+        """Counts of (s, a), `[W, D, S, A]`."""
         found: np.ndarray = self.counts.sum(-1)
         return found
 
     @cached_property
     def model(self) -> MDP:
-        return model(self.problem, self.counts)
+        """Maximum-likelihood MDP of each dataset."""
+        return estimate_model(self.task, self.counts)
 
     @cached_property
     def beta(self) -> Floats:
-        """The baseline, for each dataset `[W, D, S, A]`."""
-        return np.broadcast_to(self.problem.beta, self.tries.shape)
+        """The baseline of each dataset, `[W, D, S, A]`."""
+        return np.broadcast_to(self.task.beta, self.pair_counts.shape)
 
 
-def baseline(seen: Evidence) -> Floats:
-    """The policy that wrote the logs."""
-    return seen.beta
+def baseline(data: LogStatistics) -> Floats:
+    """The behavior policy of the logs."""
+    return data.beta
 
 
-def basic_rl(seen: Evidence) -> Floats:
-    """The optimal policy of the estimated world, as if it were the true one."""
-    return iterate(seen.model, seen.beta, lambda q, pi, _: greedy(pi, q, check=False))
+def basic_rl(data: LogStatistics) -> Floats:
+    """The optimal policy of the estimated MDP."""
+    return policy_iteration(data.model, data.beta, lambda q, pi, _: greedy(pi, q, check=False))
 
 
-def pi_b_spibb(seen: Evidence, n_wedge: float) -> Floats:
-    """Pi_b-SPIBB: pairs tried more than n_wedge times are free, all others keep the baseline's probability."""
-    known = seen.tries > n_wedge
-    return inside(seen.model, seen.beta, np.where(known, 0.0, 1.0), free(seen.beta, known))
+def pi_b_spibb(data: LogStatistics, n_wedge: float) -> Floats:
+    """Pi_b-SPIBB: pairs with more than n_wedge samples are free, all others keep the baseline's probability."""
+    known = data.pair_counts > n_wedge
+    return constrained_policy_iteration(data.model, data.beta, np.where(known, 0.0, 1.0), free_where(known, data.beta))
 
 
-def pi_le_b_spibb(seen: Evidence, n_wedge: float) -> Floats:
-    """Pi_<=b-SPIBB: pairs tried more than n_wedge times are free, others may not exceed the baseline's probability."""
-    return inside(seen.model, seen.beta, np.zeros(seen.beta.shape), free(seen.beta, seen.tries > n_wedge))
+def pi_le_b_spibb(data: LogStatistics, n_wedge: float) -> Floats:
+    """Pi_<=b-SPIBB: pairs with more than n_wedge samples are free, others may not exceed the baseline's probability."""
+    c_max = free_where(data.pair_counts > n_wedge, data.beta)
+    return constrained_policy_iteration(data.model, data.beta, np.zeros(data.beta.shape), c_max)
 
 
-def soft_spibb(seen: Evidence, epsilon: float, delta: float = 1.0) -> Floats:
-    """Approx-Soft-SPIBB: sum_a e(s,a) |pi - beta| <= epsilon, e = sqrt(2 ln(2 S A / delta) / n), infinite for 0."""
-    _, _, S, A = seen.tries.shape
-    tries = seen.tries.reshape(-1, S, A)
-    errors = np.where(tries > 0, np.sqrt(2 * np.log(2 * S * A / delta) / np.maximum(tries, 1)), np.inf)
-    beta = seen.beta.reshape(-1, S, A)
+def soft_spibb(data: LogStatistics, epsilon: float, delta: float = 1.0) -> Floats:
+    """Approx-Soft-SPIBB: sum_a e(s,a) |pi - beta| <= epsilon, e = sqrt(2 ln(2 S A / delta) / n), infinite for n = 0."""
+    _, _, S, A = data.pair_counts.shape
+    n = data.pair_counts.reshape(-1, S, A)
+    errors = np.where(n > 0, np.sqrt(2 * np.log(2 * S * A / delta) / np.maximum(n, 1)), np.inf)
+    beta = data.beta.reshape(-1, S, A)
 
     def improve(q: Floats, pi: Floats, at: np.ndarray) -> Floats:
         new = soft_step(q, beta[at], errors[at], epsilon)
-        better = (new * q).sum(-1) >= (pi * q).sum(-1)  # the step is approximate: keep what is better
+        better = (new * q).sum(-1) >= (pi * q).sum(-1)  # the step is approximate: keep the better policy
         return np.where(better[..., None], new, pi)
 
-    return iterate(seen.model, seen.beta, improve)
+    return policy_iteration(data.model, data.beta, improve)
 
 
 def soft_step(q: Floats, beta: Floats, errors: Floats, epsilon: float) -> Floats:
-    """Move mass from the worst action up, to where it gains most a unit of error, while the budget of errors lasts.
+    """One improvement step of Approx-Soft-SPIBB: mass moves from the worst actions to the largest gain per error.
 
-    Half of what is left of the budget may go to either side of a move. (The published code looks at the worse side once
-    only, before several moves, and so can spend more than there is.)
+    Each move may spend half of the remaining error budget on either side. (The published code checks the worse side
+    only once before several moves and can therefore exceed the budget.)
     """
-    pi, left = beta.copy(), np.full(q.shape[:-1], float(epsilon))
-    cost = np.where(np.isfinite(errors), errors, 0.0)  # nothing moves at an infinite error
+    pi, budget = beta.copy(), np.full(q.shape[:-1], float(epsilon))
+    cost = np.where(np.isfinite(errors), errors, 0.0)  # nothing moves where the error is infinite
     for worst in np.moveaxis(np.argsort(q, -1, kind="stable"), -1, 0):
-        going = np.ones(left.shape, dtype=bool)
+        active = np.ones(budget.shape, dtype=bool)
         gain = (q - pick(q, worst)[..., None]) / errors
         for best in np.moveaxis(np.argsort(-gain, -1, kind="stable"), -1, 0)[:-1]:
-            going &= pick(gain, best) > 0  # from here on nothing gains
-            affordable = left / (2 * np.maximum(pick(errors, worst), pick(errors, best)))
-            moved = np.where(going, np.minimum(pick(pi, worst), affordable), 0.0)
-            left = left - moved * (pick(cost, worst) + pick(cost, best))
+            active &= pick(gain, best) > 0  # later actions do not gain either
+            affordable = budget / (2 * np.maximum(pick(errors, worst), pick(errors, best)))
+            moved = np.where(active, np.minimum(pick(pi, worst), affordable), 0.0)
+            budget = budget - moved * (pick(cost, worst) + pick(cost, best))
             np.put_along_axis(pi, worst[..., None], (pick(pi, worst) - moved)[..., None], -1)
             np.put_along_axis(pi, best[..., None], (pick(pi, best) + moved)[..., None], -1)
     return pi
 
 
-def ramdp(seen: Evidence, kappa: float) -> Floats:
-    """Reward-adjusted MDP: every step costs kappa / sqrt(n), and a pair never tried as much as nothing can repay."""
-    world = seen.model
-    tries = np.where(seen.tries > 0, seen.tries, 1e-5)
-    cautious = MDP(world.transitions, world.rewards - kappa / np.sqrt(tries), world.start, world.discount)
-    return iterate(cautious, seen.beta, lambda q, pi, _: greedy(pi, q, check=False))
+def ramdp(data: LogStatistics, kappa: float) -> Floats:
+    """Reward-adjusted MDP: a penalty of kappa / sqrt(n) on every reward, prohibitively large for untried pairs."""
+    model = data.model
+    n = np.where(data.pair_counts > 0, data.pair_counts, 1e-5)
+    adjusted = MDP(model.transitions, model.rewards - kappa / np.sqrt(n), model.start, model.discount)
+    return policy_iteration(adjusted, data.beta, lambda q, pi, _: greedy(pi, q, check=False))
 
 
-def rbi_monte_carlo(seen: Evidence, c_min: float, c_max: float) -> Floats:
+def rbi_monte_carlo(data: LogStatistics, c_min: float, c_max: float) -> Floats:
     """The paper's step: Max-Reroute with Monte-Carlo Q-values of the baseline."""
-    return max_reroute(seen.beta, every_visit_monte_carlo(seen.problem, seen.logs), c_min, c_max, check=False)
+    return max_reroute(data.beta, every_visit_monte_carlo(data.task, data.logs), c_min, c_max, check=False)
 
 
-def rbi_model(seen: Evidence, c_min: float, c_max: float) -> Floats:
-    """The same step with the baseline's Q-values in the estimated world."""
-    return max_reroute(seen.beta, q_values(seen.model, seen.beta), c_min, c_max, check=False)
+def rbi_model(data: LogStatistics, c_min: float, c_max: float) -> Floats:
+    """The paper's step with the baseline's Q-values in the estimated MDP."""
+    return max_reroute(data.beta, q_values(data.model, data.beta), c_min, c_max, check=False)
 
 
-def rbi_iterated(seen: Evidence, c_min: float, c_max: float) -> Floats:
-    """Policy iteration inside the reroute set of the baseline."""
-    shape = seen.beta.shape
-    return inside(seen.model, seen.beta, np.full(shape, c_min), np.full(shape, c_max))
+def rbi_iterated(data: LogStatistics, c_min: float, c_max: float) -> Floats:
+    """Policy iteration constrained to the reroute set of the baseline."""
+    shape = data.beta.shape
+    return constrained_policy_iteration(data.model, data.beta, np.full(shape, c_min), np.full(shape, c_max))
 
 
-def count_aware(seen: Evidence, tau: float) -> Floats:
-    """Policy iteration inside the count-aware reroute set, in a cautious world. `docs/count-aware.md` derives it."""
-    c_min, c_max = count_bounds(seen.beta, seen.tries, tau, check=False)
-    return inside(cautious_model(seen), seen.beta, c_min, c_max)
+def count_aware(data: LogStatistics, tau: float) -> Floats:
+    """Policy iteration in the shrunken model, constrained to the count-aware reroute set; see docs/count-aware.md."""
+    c_min, c_max = count_bounds(data.beta, data.pair_counts, tau, check=False)
+    return constrained_policy_iteration(shrunken_model(data), data.beta, c_min, c_max)
 
 
-def count_aware_draining(seen: Evidence, tau: float) -> Floats:
-    """The same, but actions never tried may lose probability: what keeping theirs costs, and not a safe method."""
-    c_min, c_max = count_bounds(seen.beta, seen.tries, tau, check=False)
-    return inside(cautious_model(seen), seen.beta, np.zeros_like(c_min), c_max)
+def count_aware_draining(data: LogStatistics, tau: float) -> Floats:
+    """Ablation of `count_aware` without c_min: untried actions may lose probability. Not a safe method."""
+    c_min, c_max = count_bounds(data.beta, data.pair_counts, tau, check=False)
+    return constrained_policy_iteration(shrunken_model(data), data.beta, np.zeros_like(c_min), c_max)
 
 
-def cautious_model(seen: Evidence) -> MDP:
-    """The estimated world, seen with PRIOR tries more of every pair that went as the baseline goes in that state.
+def shrunken_model(data: LogStatistics) -> MDP:
+    """The estimated MDP with PRIOR pseudo-samples of every pair that follow the baseline's transitions in that state.
 
-    A pair never tried is then worth what its state is worth, not nothing. The less its own tries say, the more a step
-    costs: the prior's share of them times sigma / (tries in all), with sigma the spread of r + gamma V(s') that all
-    pairs share.
+    An untried pair then has its state's value instead of 0. Rewards are reduced by the prior's share times sigma / (n +
+    PRIOR), where sigma is the standard deviation of r + gamma V(s') pooled over all pairs: the fewer samples, the
+    larger the penalty.
     """
-    world, tries = seen.model, seen.tries
-    weight = seen.beta * (tries > 0)
+    model, n = data.model, data.pair_counts
+    weight = data.beta * (n > 0)
     weight = weight / np.maximum(weight.sum(-1, keepdims=True), 1e-12)
-    usual_transitions = weight[..., None, :] @ world.transitions  # [W, D, S, 1, S]
-    usual_rewards = (weight * world.rewards).sum(-1, keepdims=True)
-    doubt = PRIOR / (tries + PRIOR)
-    transitions = (1 - doubt)[..., None] * world.transitions + doubt[..., None] * usual_transitions
-    cost = spread(seen)[..., None, None] * doubt / (tries + PRIOR)
-    rewards = (1 - doubt) * world.rewards + doubt * usual_rewards - cost
-    return MDP(transitions, rewards, world.start, world.discount)
+    prior_transitions = weight[..., None, :] @ model.transitions  # [W, D, S, 1, S]
+    prior_rewards = (weight * model.rewards).sum(-1, keepdims=True)
+    share = PRIOR / (n + PRIOR)
+    transitions = (1 - share)[..., None] * model.transitions + share[..., None] * prior_transitions
+    penalty = pooled_std(data)[..., None, None] * share / (n + PRIOR)
+    rewards = (1 - share) * model.rewards + share * prior_rewards - penalty
+    return MDP(transitions, rewards, model.start, model.discount)
 
 
-def spread(seen: Evidence) -> Floats:
-    """The pooled standard deviation `[W, D]` of r + gamma V^beta(s') around its mean of each pair."""
-    v = values(seen.model, seen.beta)
-    targets = seen.problem.arrival + seen.model.discount * np.concatenate([v, np.zeros_like(v[..., :1])], -1)
-    total = seen.counts @ targets[..., None, :, None]
-    squares = seen.counts @ (targets**2)[..., None, :, None]
-    tries = seen.tries
-    within = squares[..., 0] - total[..., 0] ** 2 / np.maximum(tries, 1)
-    freedom = np.maximum(tries - 1, 0).sum((-2, -1))
+def pooled_std(data: LogStatistics) -> Floats:
+    """Standard deviation `[W, D]` of r + gamma V^beta(s') around the mean of each pair, pooled over all pairs."""
+    v = values(data.model, data.beta)
+    targets = data.task.arrival + data.model.discount * np.concatenate([v, np.zeros_like(v[..., :1])], -1)
+    total = data.counts @ targets[..., None, :, None]
+    squares = data.counts @ (targets**2)[..., None, :, None]
+    n = data.pair_counts
+    within = squares[..., 0] - total[..., 0] ** 2 / np.maximum(n, 1)
+    freedom = np.maximum(n - 1, 0).sum((-2, -1))
     return np.sqrt(np.maximum(within.sum((-2, -1)), 0) / np.maximum(freedom, 1))
 
 
-def inside(world: MDP, beta: Floats, c_min: Floats, c_max: Floats) -> Floats:
-    """Policy iteration in an estimated world, inside the reroute set c_min <= pi/beta <= c_max `[W, D, S, A]`."""
+def constrained_policy_iteration(mdp: MDP, beta: Floats, c_min: Floats, c_max: Floats) -> Floats:
+    """Policy iteration constrained to the reroute set c_min <= pi/beta <= c_max, all `[W, D, S, A]`."""
     _, _, S, A = beta.shape
     base, low, high = (x.reshape(-1, S, A) for x in (beta, c_min, c_max))
-    return iterate(world, beta, lambda q, _, at: max_reroute(base[at], q, low[at], high[at], check=False))
+    return policy_iteration(mdp, beta, lambda q, _, at: max_reroute(base[at], q, low[at], high[at], check=False))
 
 
-def iterate(world: MDP, beta: Floats, improve: Improve) -> Floats:
-    """Evaluate, improve, until Q stays: from the baseline, all datasets together, each as long as it needs."""
+def policy_iteration(mdp: MDP, beta: Floats, improve: Improve) -> Floats:
+    """Evaluate and improve from the baseline until Q converges, for all datasets together, each as long as it needs."""
     *_, S, A = beta.shape
-    transitions, rewards = world.transitions.reshape(-1, S, A, S), world.rewards.reshape(-1, S, A)
+    transitions, rewards = mdp.transitions.reshape(-1, S, A, S), mdp.rewards.reshape(-1, S, A)
     pi = beta.reshape(-1, S, A).copy()
-    at, before = np.arange(len(pi)), np.full(rewards.shape, np.inf)
-    for _ in range(MOST_ITERATIONS):
-        part = transitions if at.size == len(pi) else transitions[at]
-        q = evaluate(part, rewards[at], world.discount, pi[at])
-        moving = abs(q - before).max((1, 2)) > SAME
-        at, before = at[moving], q[moving]
-        if not at.size:
+    active, before = np.arange(len(pi)), np.full(rewards.shape, np.inf)
+    for _ in range(MAX_ITERATIONS):
+        part = transitions if active.size == len(pi) else transitions[active]
+        q = evaluate(part, rewards[active], mdp.discount, pi[active])
+        changed = abs(q - before).max((1, 2)) > TOLERANCE
+        active, before = active[changed], q[changed]
+        if not active.size:
             break
-        pi[at] = improve(before, pi[at], at)
+        pi[active] = improve(before, pi[active], active)
     return pi.reshape(beta.shape)
 
 
 def evaluate(transitions: Floats, rewards: Floats, discount: float, pi: Floats) -> Floats:
-    """Q^pi `[M, S, A]`, as `q_values` has it, without looking at the world first: for the inner loop."""
+    """Q^pi `[M, S, A]`: `q_values` without the checks of an MDP, for the inner loop."""
     M, S, A = rewards.shape
     bellman = np.eye(S) - discount * (pi[:, :, None, :] @ transitions)[:, :, 0]
     v = np.linalg.solve(bellman, (pi * rewards).sum(-1)[..., None])
     return rewards + discount * (transitions.reshape(M, S * A, S) @ v).reshape(M, S, A)
 
 
-def free(beta: Floats, known: np.ndarray) -> Floats:
-    """c_max that lets known actions take all mass, and no other exceed beta."""
+def free_where(known: np.ndarray, beta: Floats) -> Floats:
+    """c_max that lets known actions take all probability and limits all others to beta."""
     return np.where(known & (beta > 0), 1 / np.where(beta > 0, beta, 1.0), 1.0)
 
 
 def pick(x: Floats, index: np.ndarray) -> Floats:
-    """x[..., index] for one index a row."""
+    """x[..., index] with one index per row."""
     return np.take_along_axis(x, index[..., None], -1)[..., 0]
 
 
-# ---- from rbi.lab.hcpi: High-confidence policy improvement: deploy a candidate only if a test on held-out logs says that it is better.
+# High-confidence policy improvement
 
-TRAINING = 0.2  # share of the trajectories that make the candidate; the others judge it
-MIXTURES = np.arange(1, 11) / 10  # how much of the greedy policy a candidate has
-PIECE = 50  # steps: a trajectory without end is cut into pieces of this length
+TRAINING_SHARE = 0.2  # of the trajectories for the candidate; the others are the test set
+MIXTURES = np.arange(1, 11) / 10  # weights of the greedy policy in the candidates
+SEGMENT_STEPS = 50  # a continuing trajectory is split into segments of this length
 
 
-def hcpi(seen: Evidence, delta: float) -> Floats:
-    """The candidate where a t-test at level `delta` says that it beats the baseline, elsewhere the baseline.
+def hcpi(data: LogStatistics, delta: float) -> Floats:
+    """High-confidence policy improvement: a candidate if a t-test at level `delta` accepts it, else the baseline.
 
-    Candidates mix the baseline with the greedy policy of the training part's model; the training part also chooses
-    among them, by the lower bound it expects of the test. Both parts are judged by doubly robust estimates of what a
-    candidate earns more than the baseline, trajectory by trajectory, with the training part's model. Only the choice is
-    tested, so the bound is a true one. In a world that goes on for ever, pieces of its one trajectory are the samples.
+    Candidates mix the baseline with the greedy policy of the training set's model; the training set also selects one of
+    them, by the lower bound to expect from the test. Gains over the baseline are doubly robust estimates per trajectory
+    with the training set's model. Only the selected candidate is tested, so the bound is valid. In continuing worlds
+    the samples are segments of the one trajectory.
     """
-    pieces = cut(seen.logs)
-    trajectories = pieces.steps.shape[-1]
-    n = training_part(trajectories)
-    train = Evidence(seen.problem, pieces.first(n))
+    segments = split_segments(data.logs)
+    trajectories = segments.steps.shape[-1]
+    n = training_size(trajectories)
+    train = LogStatistics(data.task, segments.first(n))
     best = basic_rl(train)
-    held_out = trajectories - n
-    if held_out < 2:
-        return seen.beta
-    candidates = [(1 - w) * seen.beta + w * best for w in MIXTURES]
-    expected = np.stack([student_lower_bound(gains(train, pi, train.logs), delta, held_out) for pi in candidates])
+    test_size = trajectories - n
+    if test_size < 2:
+        return data.beta
+    candidates = [(1 - w) * data.beta + w * best for w in MIXTURES]
+    expected = np.stack([student_lower_bound(gains(train, pi, train.logs), delta, test_size) for pi in candidates])
     chosen = np.take_along_axis(np.stack(candidates), expected.argmax(0)[None, ..., None, None], 0)[0]
-    test = replace(pieces, steps=pieces.steps[..., n:])
-    accepted = student_lower_bound(gains(train, chosen, test), delta, held_out) > 0
-    return np.where(accepted[..., None, None], chosen, seen.beta)
+    test = replace(segments, steps=segments.steps[..., n:])
+    accepted = student_lower_bound(gains(train, chosen, test), delta, test_size) > 0
+    return np.where(accepted[..., None, None], chosen, data.beta)
 
 
-def training_part(trajectories: int) -> int:
-    """How many trajectories make the candidate: a fifth of them, at least one."""
-    return max(1, int(TRAINING * trajectories))
+def training_size(trajectories: int) -> int:
+    """Number of training trajectories: a fifth, at least one."""
+    return max(1, int(TRAINING_SHARE * trajectories))
 
 
-def cut(logs: Logs) -> Logs:
-    """Trajectories as they are; an endless one in pieces `[PIECE, W, D, T/PIECE]`, the rest of it left out."""
+def split_segments(logs: Logs) -> Logs:
+    """Split a continuing trajectory into segments `[SEGMENT_STEPS, W, D, T/SEGMENT_STEPS]`; others stay as they are."""
     T, W, D, _ = logs.steps.shape
-    if not logs.by_steps or T < 2 * PIECE:
+    if not logs.by_steps or T < 2 * SEGMENT_STEPS:
         return replace(logs, by_steps=False)
-    whole = T // PIECE
-    steps = logs.steps[: whole * PIECE].reshape(whole, PIECE, W, D)
+    whole = T // SEGMENT_STEPS
+    steps = logs.steps[: whole * SEGMENT_STEPS].reshape(whole, SEGMENT_STEPS, W, D)
     return replace(logs, steps=np.moveaxis(steps, 0, -1), by_steps=False)
 
 
-def gains(train: Evidence, pi: Floats, logs: Logs) -> Floats:
-    """What pi earns more than beta on each trajectory `[W, D, N]`, by doubly robust estimates of both.
+def gains(train: LogStatistics, pi: Floats, logs: Logs) -> Floats:
+    """Gain of pi over beta on each trajectory `[W, D, N]`, by doubly robust estimates of both.
 
         DR = V(s) + pi/beta (r + gamma DR' - Q(s, a)),    backwards
 
-    After the end comes 0. Where the logs break off, both go on as the baseline would: the model's value of a candidate
-    that was made to look good in it would let every candidate pass.
+    The value after termination is 0. Truncated trajectories continue with the baseline's value for both: the model
+    overestimates a candidate that was optimised in it, and every candidate would pass.
     """
     return doubly_robust(train, pi, logs) - doubly_robust(train, train.beta, logs)
 
 
-def doubly_robust(train: Evidence, pi: Floats, logs: Logs) -> Floats:
+def doubly_robust(train: LogStatistics, pi: Floats, logs: Logs) -> Floats:
+    """Doubly robust estimate of pi's value on each trajectory, `[W, D, N]`."""
     T, W, D, N = logs.steps.shape
     S, A = logs.states, logs.actions
     v = values(train.model, pi)
@@ -291,6 +294,6 @@ def doubly_robust(train: Evidence, pi: Floats, logs: Logs) -> Floats:
         happened = step >= 0
         pair, reached = step // (S + 1), step % (S + 1)
         after = np.where(reached == S, 0.0, following)
-        gained = train.problem.arrival[reached] + train.model.discount * after - q[row, pair]
+        gained = train.task.arrival[reached] + train.model.discount * after - q[row, pair]
         following = np.where(happened, v[row, pair // A] + ratio[row, pair] * gained, following)
     return following.reshape(W, D, N)

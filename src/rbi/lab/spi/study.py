@@ -1,79 +1,84 @@
-"""The safe-policy-improvement study: which worlds, which algorithms, and one block of it, exactly scored."""
+"""The safe-policy-improvement study: algorithms in worlds whose policies can be evaluated exactly.
 
+    result = run(["random(0.9)"], repetitions=100)
+    print(result.summary())
+
+Every repetition is a world with its logged data (`random`), a baseline with its data (`grid`) or a dataset (`chicken`).
+Scores are summarised by mean, 1%-CVaR and the share below the baseline, with paired bootstrap comparisons.
+"""
+
+import contextlib
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from rbi.lab.mdp import Floats, optimal_policy, performance
-from rbi.lab.spi import algorithms as improvers
-from rbi.lab.spi import worlds
-from rbi.lab.spi.algorithms import Evidence, hcpi
-from rbi.lab.spi.worlds import Problem, record
+from rbi.lab.spi import algorithms, worlds
+from rbi.lab.spi.algorithms import LogStatistics
+from rbi.lab.spi.worlds import Task, collect_logs
+from rbi.parallel import parallel_map
+from rbi.progress import track
+from rbi.rules.types import number
 from rbi.statistics import bootstrap_weights, cvar, paired_lead, percentile_interval
 
-OURS = "count_aware(0.25)"  # its one parameter was tuned on other worlds than the reported (docs/count-aware.md)
-OTHER = "count_aware_draining(0.25)"  # what it costs that never-tried actions keep their probability
+COUNT_AWARE = "count_aware(0.25)"  # tuned on other worlds than the reported ones (docs/count-aware.md)
+COUNT_AWARE_DRAINING = "count_aware_draining(0.25)"  # ablation: untried actions do not keep their probability
+DEFAULT_WORLDS = ("random(0.9)", "random(0.5)", "chicken(0.1)", "grid(0.7)")
 EPISODE_STEPS = 50
-MOST = 1e9  # for parameters of algorithms
-SPELLING = re.compile(r"(\w+)(?:\(([^()]*)\))?")
+MAX_PARAMETER = 1e9
+MAX_ALGORITHMS = 20
+MAX_SIZE = 1_000_000  # a block with this many trajectories still fits into memory
+TAIL = 0.01  # CVaR is the mean of the worst 1%
+QUANTILES = ((1 - 0.95) / 2, (1 + 0.95) / 2)  # of 95% intervals
+BELOW = 1e-9  # scores closer to the baseline than this are not below it
+CALL = re.compile(r"(\w+)(?:\(([^()]*)\))?")
 
-ALGORITHMS: dict[str, tuple[Callable[..., Floats], int]] = {  # by name: the function, and how many numbers it takes
-    "baseline": (improvers.baseline, 0),
-    "basic_rl": (improvers.basic_rl, 0),
-    "pi_b_spibb": (improvers.pi_b_spibb, 1),
-    "pi_le_b_spibb": (improvers.pi_le_b_spibb, 1),
-    "soft_spibb": (improvers.soft_spibb, 1),
-    "ramdp": (improvers.ramdp, 1),
-    "hcpi": (hcpi, 1),
-    "rbi_monte_carlo": (improvers.rbi_monte_carlo, 2),
-    "rbi_model": (improvers.rbi_model, 2),
-    "rbi_iterated": (improvers.rbi_iterated, 2),
-    "count_aware": (improvers.count_aware, 1),
-    "count_aware_draining": (improvers.count_aware_draining, 1),
+Mapper = contextlib.AbstractContextManager[Callable[..., Iterable[Any]]]
+
+ALGORITHMS: dict[str, tuple[Callable[..., Floats], int]] = {  # name -> function and its number of parameters
+    "baseline": (algorithms.baseline, 0),
+    "basic_rl": (algorithms.basic_rl, 0),
+    "pi_b_spibb": (algorithms.pi_b_spibb, 1),
+    "pi_le_b_spibb": (algorithms.pi_le_b_spibb, 1),
+    "soft_spibb": (algorithms.soft_spibb, 1),
+    "ramdp": (algorithms.ramdp, 1),
+    "hcpi": (algorithms.hcpi, 1),
+    "rbi_monte_carlo": (algorithms.rbi_monte_carlo, 2),
+    "rbi_model": (algorithms.rbi_model, 2),
+    "rbi_iterated": (algorithms.rbi_iterated, 2),
+    "count_aware": (algorithms.count_aware, 1),
+    "count_aware_draining": (algorithms.count_aware_draining, 1),
 }
 
 
-@dataclass(frozen=True)
-class World:
-    """A family of worlds with baselines of one quality: `random` and `grid` by eta, `chicken` by epsilon."""
-
-    family: str
-    quality: float
-
-    def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
-            raise ValueError(f"unknown world {self.family}: there are {', '.join(FAMILIES)}")
-        if not self.traits.least <= self.quality <= 0.999:
-            raise ValueError(f"world {self}: {self.traits.level} must be in [{self.traits.least:g}, 0.999]")
-
-    def __str__(self) -> str:
-        return f"{self.family}({exact(self.quality)})"
-
-    @property
-    def traits(self) -> "Family":
-        return FAMILIES[self.family]
+# Worlds and algorithms by name
 
 
 @dataclass(frozen=True)
-class Family:
-    """What the worlds of one name share: data sizes, the algorithms' usual settings, and how results are told."""
+class WorldFamily:
+    """Settings that worlds of one family share: data sizes, the algorithms' usual parameters, units of scores."""
 
     title: str
-    level: str  # what its number means
-    unit: str  # what data sizes count
+    quality_name: str
+    size_unit: str
     sizes: tuple[int, ...]
     n_wedge: float
     kappa: float
-    tuned: tuple[str, ...]  # the peers' best settings on the tuning worlds, where they differ from the protocol's
-    normalised: bool  # scores run from 0 (baseline) to 1 (optimal); else they are values at the start
-    at_once: int  # worlds or datasets in a block: as many as a processor's cache likes
-    least: float = 0.001  # quality
+    tuned: tuple[str, ...]
+    """Algorithms with the best parameters on the tuning worlds, where they differ from the published ones."""
+    normalised: bool
+    """Scores are 0 for the baseline and 1 for the optimal policy; otherwise they are values of the start state."""
+    block_size: int
+    """Worlds or datasets that are computed together: as many as fit a CPU's cache."""
+    min_quality: float = 0.001
 
     @property
     def algorithms(self) -> tuple[str, ...]:
-        """The peers as the field sets them and as tuning does, then ours."""
+        """Published algorithms with their usual and their tuned parameters, then RBI and count-aware reroute."""
         return (
             "basic_rl",
             f"pi_b_spibb({self.n_wedge:g})",
@@ -86,64 +91,88 @@ class Family:
             "rbi_monte_carlo(0,2)",
             "rbi_model(0,2)",
             "rbi_iterated(0,2)",
-            OTHER,
-            OURS,
+            COUNT_AWARE_DRAINING,
+            COUNT_AWARE,
         )
 
 
 TRAJECTORIES = (10, 20, 50, 100, 200, 500, 1000, 2000)
-TUNED = ("pi_b_spibb(5)", "pi_le_b_spibb(5)", "ramdp(1)", "hcpi(0.001)")  # soft_spibb(1) is the best of its kind
+TUNED = ("pi_b_spibb(5)", "pi_le_b_spibb(5)", "ramdp(1)", "hcpi(0.001)")  # soft_spibb(1) is already the best
 FAMILIES = {
-    "random": Family("Random MDPs", "eta", "trajectories", TRAJECTORIES, 10, 0.05, TUNED, True, 25),
-    "chicken": Family(
+    "random": WorldFamily("Random MDPs", "eta", "trajectories", TRAJECTORIES, 10, 0.05, TUNED, True, 25),
+    "chicken": WorldFamily(
         title="Wet Chicken",
-        level="epsilon",
-        unit="steps",
+        quality_name="epsilon",
+        size_unit="steps",
         sizes=(100, 200, 500, 1000, 2000, 5000, 10000),
         n_wedge=7,
         kappa=2,
         tuned=("ramdp(4)", "hcpi(0.001)"),
         normalised=False,
-        at_once=50,
+        block_size=50,
     ),
-    "grid": Family("5x5 gridworld", "eta", "trajectories", TRAJECTORIES, 10, 0.05, TUNED, True, 25, least=0.5),
+    "grid": WorldFamily(
+        "5x5 gridworld", "eta", "trajectories", TRAJECTORIES, 10, 0.05, TUNED, True, 25, min_quality=0.5
+    ),
 }
 
 
-def parse_world(text: str) -> World:
-    """`random(0.9)` and the like."""
-    name, numbers = spelled(text, "world", "random(0.9)")
+@dataclass(frozen=True)
+class WorldSpec:
+    """A family of worlds and the quality of its baselines: eta of `random` and `grid`, epsilon of `chicken`."""
+
+    family: str
+    quality: float
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ValueError(f"unknown world {self.family}: choose from {', '.join(FAMILIES)}")
+        low = self.settings.min_quality
+        if not low <= self.quality <= 0.999:
+            raise ValueError(f"world {self}: {self.settings.quality_name} must be in [{low:g}, 0.999]")
+
+    def __str__(self) -> str:
+        return f"{self.family}({number(self.quality)})"
+
+    @property
+    def settings(self) -> WorldFamily:
+        """Settings of the family."""
+        return FAMILIES[self.family]
+
+
+def parse_world(text: str) -> WorldSpec:
+    """A world as the command line writes it.
+
+    >>> parse_world("random(0.90)")
+    WorldSpec(family='random', quality=0.9)
+    """
+    name, numbers = parse_call(text, "world", "random(0.9)")
     if len(numbers) != 1:
         raise ValueError(f"world {text}: write it with one number, like random(0.9)")
-    return World(name, numbers[0])
+    return WorldSpec(name, numbers[0])
 
 
-def parse_algorithm(text: str) -> tuple[str, Callable[[Evidence], Floats]]:
-    """The algorithm's one spelling, and the function that makes policies of evidence."""
-    name, numbers = spelled(text, "algorithm", "pi_b_spibb(10)")
+def parse_algorithm(text: str) -> tuple[str, Callable[[LogStatistics], Floats]]:
+    """An algorithm's canonical spelling, and its function from logged data to policies."""
+    name, numbers = parse_call(text, "algorithm", "pi_b_spibb(10)")
     if name not in ALGORITHMS:
-        raise ValueError(f"unknown algorithm {name}: there are {', '.join(ALGORITHMS)}")
+        raise ValueError(f"unknown algorithm {name}: choose from {', '.join(ALGORITHMS)}")
     function, arity = ALGORITHMS[name]
     if len(numbers) != arity:
         raise ValueError(f"algorithm {text}: {name} takes {arity} number{'s' * (arity != 1)}, not {len(numbers)}")
-    if any(not 0 <= x <= MOST for x in numbers):
-        raise ValueError(f"algorithm {text}: numbers must be in [0, {MOST:g}]")
+    if any(not 0 <= x <= MAX_PARAMETER for x in numbers):
+        raise ValueError(f"algorithm {text}: numbers must be in [0, {MAX_PARAMETER:g}]")
     if name.startswith("rbi") and not numbers[0] <= 1 <= numbers[1]:
         raise ValueError(f"algorithm {text}: bounds must be c_min <= 1 <= c_max")
     if name == "hcpi" and not 1e-9 <= numbers[0] <= 0.999:
         raise ValueError(f"algorithm {text}: the level of its test must be in [1e-09, 0.999]")
-    spelling = f"{name}({','.join(exact(x) for x in numbers)})" if numbers else name
-    return spelling, lambda seen: function(seen, *numbers)
+    spelling = f"{name}({','.join(number(x) for x in numbers)})" if numbers else name
+    return spelling, lambda data: function(data, *numbers)
 
 
-def exact(number: float) -> str:
-    """The shortest text that gives the number back."""
-    return f"{number:g}" if float(f"{number:g}") == number else repr(number)
-
-
-def spelled(text: str, what: str, example: str) -> tuple[str, tuple[float, ...]]:
+def parse_call(text: str, what: str, example: str) -> tuple[str, tuple[float, ...]]:
     """Name and numbers of `name(1,2)`."""
-    match = SPELLING.fullmatch(text.replace(" ", ""))
+    match = CALL.fullmatch(text.replace(" ", ""))
     if not match:
         raise ValueError(f"{what} {text!r}: write it like {example}")
     words = match[2].split(",") if match[2] else []
@@ -153,69 +182,72 @@ def spelled(text: str, what: str, example: str) -> tuple[str, tuple[float, ...]]
         raise ValueError(f"{what} {text!r}: write it like {example}") from None
 
 
-def problem_of(world: World, rngs: Sequence[np.random.Generator], size: int) -> tuple[Problem, Floats]:
-    """Worlds and baselines, and the uniform numbers `[T, W, D, N]` that draw the largest dataset of each."""
+# Scores of one block of repetitions
+
+
+def make_task(world: WorldSpec, rngs: Sequence[np.random.Generator], size: int) -> tuple[Task, Floats]:
+    """Worlds and baselines, and the uniform numbers `[T, W, D, N]` that sample the largest dataset of each."""
     if world.family == "chicken":
-        drawn = np.stack([rng.random(size, dtype=np.float32) for rng in rngs], 1)
-        return worlds.wet_chicken(world.quality), drawn[:, None, :, None]
+        uniforms = np.stack([rng.random(size, dtype=np.float32) for rng in rngs], 1)
+        return worlds.wet_chicken(world.quality), uniforms[:, None, :, None]
     make = worlds.random_mdps if world.family == "random" else worlds.gridworlds
-    problem = make(world.quality, rngs)
-    drawn = np.stack([rng.random((size, EPISODE_STEPS), dtype=np.float32).T for rng in rngs], 1)  # as many as asked for
-    return problem, drawn[:, :, None]
+    task = make(world.quality, rngs)
+    uniforms = np.stack([rng.random((size, EPISODE_STEPS), dtype=np.float32).T for rng in rngs], 1)
+    return task, uniforms[:, :, None]
 
 
-def block(world: World, algorithms: Sequence[str], sizes: Sequence[int], rngs: Sequence[np.random.Generator]) -> Floats:
-    """Scores `[repetitions, sizes, algorithms]`, one repetition a generator; smaller datasets lie inside larger."""
-    problem, uniforms = problem_of(world, rngs, max(sizes))
-    logs = record(problem, uniforms)
-    found = np.empty((len(rngs), len(sizes), len(algorithms)))
-    chosen = [parse_algorithm(text)[1] for text in algorithms]
+def score_block(
+    world: WorldSpec, names: Sequence[str], sizes: Sequence[int], rngs: Sequence[np.random.Generator]
+) -> Floats:
+    """Scores `[repetitions, sizes, algorithms]`, one repetition per generator; smaller datasets are parts of larger."""
+    task, uniforms = make_task(world, rngs, max(sizes))
+    logs = collect_logs(task, uniforms)
+    scores = np.empty((len(rngs), len(sizes), len(names)))
+    improvers = [parse_algorithm(text)[1] for text in names]
     for i, size in enumerate(sizes):
-        seen = Evidence(problem, logs.first(size))
-        for j, improve in enumerate(chosen):
-            found[:, i, j] = performance(problem.mdp, improve(seen)).reshape(-1)
-    return normalised(problem, found) if world.traits.normalised else found
+        data = LogStatistics(task, logs.first(size))
+        for j, improve in enumerate(improvers):
+            scores[:, i, j] = performance(task.mdp, improve(data)).reshape(-1)
+    return normalise(task, scores) if world.settings.normalised else scores
 
 
-def normalised(problem: Problem, values: Floats) -> Floats:
-    """(rho - rho_b)/(rho* - rho_b) of values `[W, sizes, algorithms]`: 0 for the baseline, 1 for the optimal policy."""
-    base, best = performance(problem.mdp, problem.beta), performance(problem.mdp, optimal_policy(problem.mdp))
+def score_repetitions(
+    world: WorldSpec, names: Sequence[str], sizes: Sequence[int], seed: int, repetitions: range
+) -> Floats:
+    """`score_block` of numbered repetitions; each number has its own generator."""
+    rngs = [np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(i,))) for i in repetitions]
+    return score_block(world, names, sizes, rngs)
+
+
+def normalise(task: Task, values: Floats) -> Floats:
+    """(J - J_beta)/(J* - J_beta) of values `[W, sizes, algorithms]`: 0 for the baseline, 1 for the optimal policy."""
+    base, best = performance(task.mdp, task.beta), performance(task.mdp, optimal_policy(task.mdp))
     return (values - base[..., None]) / (best - base)[..., None]
 
 
-def baseline_score(world: World) -> float:
-    """What the baseline scores: 0 where scores are normalised."""
-    if world.traits.normalised:
+def baseline_score(world: WorldSpec) -> float:
+    """The baseline's score: 0 if scores are normalised."""
+    if world.settings.normalised:
         return 0.0
-    problem = worlds.wet_chicken(world.quality)
-    return float(performance(problem.mdp, problem.beta).item())
+    task = worlds.wet_chicken(world.quality)
+    return float(performance(task.mdp, task.beta).item())
 
 
-def blocks(world: World, repetitions: int) -> list[range]:
-    """The repetitions in parts that are computed together; a part does not depend on how many there are in all."""
-    step = world.traits.at_once
+def split_blocks(world: WorldSpec, repetitions: int) -> list[range]:
+    """Blocks of repetitions that are computed together; their scores do not depend on `repetitions`."""
+    step = world.settings.block_size
     return [range(first, min(first + step, repetitions)) for first in range(0, repetitions, step)]
 
 
-def numbered_block(world: World, algorithms: Sequence[str], sizes: Sequence[int], seed: int, which: range) -> Floats:
-    """`block` for the repetitions of these numbers, each with the generator of its own number."""
-    rngs = [np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,))) for number in which]
-    return block(world, algorithms, sizes, rngs)
-
-
-# ---- from rbi.lab.summary: What many repetitions say: mean, tail and violations, with intervals, and paired comparisons of algorithms.
-
-TAIL = 0.01  # CVaR is the mean of this share of the worst
-QUANTILES = ((1 - 0.95) / 2, (1 + 0.95) / 2)  # of 95% intervals
-BELOW = 1e-9  # how far below the baseline a score must be to count as below: rounding is not
+# Statistics
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Of scores `[repetitions, sizes, algorithms]`: statistics `[sizes, algorithms]` and their intervals `[2, ...]`.
+    """Statistics `[sizes, algorithms]` of scores `[repetitions, sizes, algorithms]`, and their intervals `[2, ...]`.
 
-    `mean_lead` and `cvar_lead` `[compared, 3, sizes, algorithms]` are what each compared algorithm is ahead of the
-    others: the estimate and its paired interval.
+    `mean_lead` and `cvar_lead` `[compared, 3, sizes, algorithms]` are the leads of each compared algorithm over every
+    algorithm: estimate, and lower and upper bound of the paired interval.
     """
 
     mean: Floats
@@ -231,7 +263,7 @@ class Summary:
 def summarise(
     scores: Floats, baseline: float, compared: Sequence[int], rng: np.random.Generator, resamples: int = 2000
 ) -> Summary:
-    """Statistics with percentile intervals of the bootstrap; all algorithms share the resampled repetitions."""
+    """Mean, CVaR and share below the baseline, with intervals; all algorithms share the resampled repetitions."""
     n = len(scores)
     flat = scores.reshape(n, -1)
     shape = scores.shape[1:]
@@ -248,3 +280,161 @@ def summarise(
         for estimate, samples in zip(estimates[:2], resampled[:2], strict=True)
     )
     return Summary(mean, tail, share_below, mean_interval, cvar_interval, below_interval, mean_lead, cvar_lead)
+
+
+# The study
+
+
+@dataclass(frozen=True, repr=False)
+class WorldResult:
+    """Scores of all algorithms in one world, by data size."""
+
+    world: str
+    name: str
+    """For file names."""
+    title: str
+    quality_name: str
+    quality: float
+    size_unit: str
+    score_label: str
+    baseline: float
+    repetitions: int
+    sizes: tuple[int, ...]
+    algorithms: tuple[str, ...]
+    compared: tuple[str, ...]
+    summary: Summary
+
+    def __repr__(self) -> str:
+        return f"WorldResult({self.world}, {len(self.algorithms)} algorithms, {self.repetitions:,} repetitions)"
+
+
+@dataclass(frozen=True, repr=False)
+class StudyResult:
+    """Results of the study, one per world."""
+
+    worlds: tuple[WorldResult, ...]
+
+    def __repr__(self) -> str:
+        return f"StudyResult({', '.join(part.world for part in self.worlds)})\n{self.summary()}"
+
+    def summary(self) -> str:
+        """Mean, CVaR and share below the baseline of every algorithm at the largest data size."""
+        lines = []
+        for part in self.worlds:
+            heading = f"{part.world}, {part.sizes[-1]:,} {part.size_unit}"
+            lines.append(f"{heading}: mean / 1%-CVaR / share below the baseline")
+            for j, algorithm in enumerate(part.algorithms):
+                statistics = (part.summary.mean, part.summary.cvar, part.summary.below)
+                cells = " / ".join(f"{values[-1, j]:6.2f}" for values in statistics)
+                lines.append(f"  {algorithm:28} {cells}")
+        return "\n".join(lines)
+
+
+def run(
+    worlds: Sequence[str] = DEFAULT_WORLDS,
+    *,
+    algorithms: Sequence[str] = (),
+    sizes: Sequence[int] = (),
+    repetitions: int = 300,
+    compare: Sequence[str] = (COUNT_AWARE, COUNT_AWARE_DRAINING),
+    resamples: int = 2000,
+    seed: int = 0,
+    workers: int = 0,
+    mapper: Mapper | None = None,
+    finished: Mapping[tuple[str, int], Any] | None = None,
+    progress: bool = True,
+    callback: Callable[[dict[str, Any]], Any] | None = None,
+) -> StudyResult:
+    """Run the study: improve logged baselines by every algorithm in every world and summarise the exact scores.
+
+    Without `algorithms` and `sizes`, each world has its published ones. The algorithms of `compare` always run and are
+    compared with all others. `workers` is the number of processes (0: one per core); `mapper` replaces them by another
+    parallel `map`, such as a cluster's. `callback` gets {"world", "first", "scores"} of every finished block; blocks in
+    `finished`, by (world, first repetition), are not computed again. Scores depend on neither.
+    """
+    check_settings(algorithms, sizes, compare, repetitions=repetitions, resamples=resamples, workers=workers)
+    compared = canonical_algorithms(compare)
+    parts = [
+        (
+            world,
+            canonical_algorithms((*(algorithms or world.settings.algorithms), *compared)),
+            tuple(sorted(set(sizes))) or world.settings.sizes,
+        )
+        for world in dict.fromkeys(parse_world(text) for text in worlds)
+    ]
+    done = dict(finished or {})
+    tasks = [
+        (world, names, data_sizes, seed, block)
+        for world, names, data_sizes in parts
+        for block in split_blocks(world, repetitions)
+    ]
+    left = [task for task in tasks if (str(task[0]), task[-1].start) not in done]
+    with mapper or parallel_map(min(workers or os.cpu_count() or 1, max(len(left), 1))) as each:
+        results = zip(left, each(score_repetitions, *zip(*left, strict=True)) if left else (), strict=True)
+        for task, scores in track(results, "safe policy improvement", len(left)) if progress else results:
+            key = (str(task[0]), task[-1].start)
+            done[key] = scores
+            if callback is not None:
+                callback({"world": key[0], "first": key[1], "scores": scores})
+    results_by_world = []
+    for world, names, data_sizes in parts:
+        blocks = [np.asarray(done[str(world), block.start]) for block in split_blocks(world, repetitions)]
+        results_by_world.append(
+            world_result(
+                world,
+                names,
+                data_sizes,
+                compared,
+                np.concatenate(blocks),
+                np.random.default_rng([seed, len(blocks)]),
+                resamples,
+            )
+        )
+    return StudyResult(tuple(results_by_world))
+
+
+def world_result(
+    world: WorldSpec,
+    names: tuple[str, ...],
+    sizes: tuple[int, ...],
+    compared: tuple[str, ...],
+    scores: Floats,
+    rng: np.random.Generator,
+    resamples: int,
+) -> WorldResult:
+    """Summary of the scores `[repetitions, sizes, algorithms]` in one world."""
+    family, base = world.settings, baseline_score(world)
+    return WorldResult(
+        world=str(world),
+        name=f"{world.family}-{number(world.quality)}",
+        title=family.title,
+        quality_name=family.quality_name,
+        quality=world.quality,
+        size_unit=family.size_unit,
+        score_label="score (baseline 0, optimal 1)" if family.normalised else "value of the start state",
+        baseline=base,
+        repetitions=len(scores),
+        sizes=sizes,
+        algorithms=names,
+        compared=compared,
+        summary=summarise(scores, base, [names.index(name) for name in compared], rng, resamples),
+    )
+
+
+def canonical_algorithms(names: Sequence[str]) -> tuple[str, ...]:
+    """Algorithms in their canonical spelling, each once."""
+    return tuple(dict.fromkeys(parse_algorithm(name)[0] for name in names))
+
+
+def check_settings(algorithms: Sequence[str], sizes: Sequence[int], compare: Sequence[str], **counts: int) -> None:
+    """Refuse settings out of range."""
+    if len(canonical_algorithms(algorithms)) > MAX_ALGORITHMS:
+        raise ValueError(f"algorithms: give at most {MAX_ALGORITHMS}, not {len(algorithms)}")
+    if not compare:
+        raise ValueError("compare: give at least one algorithm")
+    minimum = {"repetitions": 2, "resamples": 1, "workers": 0}
+    for name, value in counts.items():
+        if value < minimum[name]:
+            raise ValueError(f"{name} = {value}: must be at least {minimum[name]}")
+    if not 1 <= min(sizes, default=1) <= max(sizes, default=1) <= MAX_SIZE:
+        raise ValueError(f"sizes {tuple(sizes)}: must be at least 1 and at most {MAX_SIZE:,}")

@@ -1,7 +1,10 @@
-"""The worlds of the safe-policy-improvement study: small, and every policy in them can be scored exactly.
+"""Worlds of the safe-policy-improvement study: small MDPs, baseline policies of a stated quality, and logged data.
 
-A problem is W worlds with the baseline that is logged in each. Where worlds differ by chance (Random MDPs), or only
-their baselines do (the gridworld), each has its own generator, so that world i is the same in every study of its seed.
+A task is W worlds and the baseline policy that is logged in each. Random worlds (Random MDPs) and random baselines (the
+gridworld) have one generator each, so that world i is the same in every study with its seed.
+
+W worlds have D datasets each: transitions `[W, 1, S, A, S]`, baselines `[W, 1, S, A]`, counts and models `[W, D, ...]`.
+This covers many worlds with one dataset (Random MDPs) and one world with many datasets (Wet Chicken).
 """
 
 from collections.abc import Sequence
@@ -19,10 +22,10 @@ GRID_SWAMPS = ((1, 1), (1, 3), (2, 2), (3, 3), (4, 1))
 
 
 @dataclass(frozen=True)
-class Problem:
-    """W worlds `[W, 1, S, A, S]`, their baselines `[W, 1, S, A]`, and what arriving in each state earns.
+class Task:
+    """W worlds `[W, 1, S, A, S]`, their baselines `[W, 1, S, A]`, and the reward for entering each state.
 
-    `arrival` is `[S + 1]`: the last entry is what the end earns. The axis of length 1 is for datasets.
+    `arrival` is `[S + 1]`: the last entry is the reward for termination. The axis of length 1 is for datasets.
     """
 
     mdp: MDP
@@ -34,28 +37,28 @@ class Problem:
         if len(shape) != 4 or shape[1] != 1 or self.mdp.transitions.shape != (*shape, shape[2]):
             raise ValueError(f"transitions {self.mdp.transitions.shape} and beta {shape} must be [W, 1, S, A, ...]")
         if self.arrival.shape != (shape[2] + 1,):
-            raise ValueError(f"arrival has shape {self.arrival.shape}: must be [{shape[2] + 1}], states and the end")
+            raise ValueError(f"arrival has shape {self.arrival.shape}: must be [{shape[2] + 1}]")
 
     @property
     def continuing(self) -> bool:
-        """True where no step ever ends an episode."""
+        """Whether episodes never terminate."""
         return bool((self.mdp.transitions.sum(-1) > 1 - 1e-9).all())
 
 
-def random_mdps(quality: float, rngs: Sequence[np.random.Generator]) -> Problem:
-    """Random MDPs, one a generator, with baselines of this quality."""
-    worlds = [random_world(rng) for rng in rngs]
+def random_mdps(quality: float, rngs: Sequence[np.random.Generator]) -> Task:
+    """Random MDPs, one per generator, with baselines of this quality."""
+    worlds = [random_mdp(rng) for rng in rngs]
     mdp = MDP(np.stack([w.transitions for w in worlds]), np.stack([w.rewards for w in worlds]), worlds[0].start, 0.95)
-    beta = baselines(mdp, quality, own(rngs))
-    arrival = np.eye(mdp.start.size + 1)[-1]  # the end is the goal
-    return Problem(one_dataset(mdp), arrival, beta[:, None])
+    beta = baselines(mdp, quality, child_generators(rngs))
+    arrival = np.eye(mdp.start.size + 1)[-1]  # termination is the goal
+    return Task(with_dataset_axis(mdp), arrival, beta[:, None])
 
 
-def random_world(rng: np.random.Generator, states: int = 50, actions: int = 4, branches: int = 4) -> MDP:
-    """A random MDP with one goal, as hard to reach as discounting allows: reward 1 and the end on entering it.
+def random_mdp(rng: np.random.Generator, states: int = 50, actions: int = 4, branches: int = 4) -> MDP:
+    """A random MDP with one goal state that is hard to reach: entering it gives reward 1 and terminates the episode.
 
-    Every pair has `branches` successors, with the gaps of sorted uniforms as probabilities. Of all goals the one with
-    the smallest optimal value at state 0 is taken that is still above discount^states.
+    Every state-action pair has `branches` successors, with the gaps between sorted uniform numbers as probabilities.
+    The goal is the state with the smallest optimal value at state 0 that is still above discount^states.
     """
     discount = 0.95
     cuts = np.sort(rng.random((states, actions, branches - 1)))
@@ -71,33 +74,34 @@ def random_world(rng: np.random.Generator, states: int = 50, actions: int = 4, b
 
 
 def with_goals(transitions: Floats, goals: np.ndarray, discount: float) -> MDP:
-    """One MDP a goal `[G, S, A, S]`: entering the goal earns 1 and ends the episode."""
+    """One MDP per goal, `[G, S, A, S]`: entering the goal gives reward 1 and terminates the episode."""
     entering = np.moveaxis(transitions[..., goals], -1, 0)
     worlds = np.tile(transitions, (len(goals), 1, 1, 1))
     which = np.arange(len(goals))
-    worlds[which, :, :, goals] = 0  # what would enter the goal ends instead
+    worlds[which, :, :, goals] = 0  # entering the goal terminates
     worlds[which, goals] = 0
     rewards = entering.copy()
     rewards[which, goals] = 0
     return MDP(worlds, rewards, np.eye(transitions.shape[0])[0], discount)
 
 
-def wet_chicken(epsilon: float) -> Problem:
-    """Wet Chicken, one world, with the heuristic canoeist who acts at random with probability epsilon."""
+def wet_chicken(epsilon: float) -> Task:
+    """Wet Chicken, one world, with the heuristic baseline that takes a random action with probability epsilon."""
     arrival = np.append(np.arange(CHICKEN_SIZE**2) // CHICKEN_SIZE, 0.0)
     river = wet_chicken_river()
-    return Problem(
-        one_dataset(MDP(river.transitions[None], river.rewards[None], river.start, river.discount)),
+    return Task(
+        with_dataset_axis(MDP(river.transitions[None], river.rewards[None], river.start, river.discount)),
         arrival,
         wet_chicken_baseline(epsilon)[None, None],
     )
 
 
 def wet_chicken_river() -> MDP:
-    """A canoe above a waterfall: the nearer (x), the better the reward, and the sooner it falls and starts anew.
+    """Wet Chicken: a canoe gets more reward the closer it is to a waterfall (x); if it falls, it restarts.
 
-    State 5x + y on a 5x5 river, reward x after the step, discount .95, no end. The stream v = 3y/5 and a turbulence
-    uniform in (3.5 - v) [-1, 1] move x; it is rounded, so each x' has the probability of an interval of length 1.
+    State 5x + y on a 5x5 river, reward x after the step, discount .95, no termination. The stream v = 3y/5 and a
+    turbulence uniform in (3.5 - v) [-1, 1] move x; the result is rounded, so each x' has the probability of an interval
+    of length 1.
     """
     n = CHICKEN_SIZE
     transitions, rewards = np.zeros((n * n, 5, n * n)), np.zeros((n * n, 5))
@@ -117,7 +121,7 @@ def wet_chicken_river() -> MDP:
 
 
 def wet_chicken_baseline(epsilon: float) -> Floats:
-    """The heuristic canoeist, who holds the middle of the river two fields above the fall; at random at times."""
+    """Heuristic baseline: hold the middle of the river two cells above the fall; random with probability epsilon."""
     drift, hold, paddle, left, right = range(5)
     pi = np.zeros((CHICKEN_SIZE**2, 5))
     for x, y in np.ndindex(CHICKEN_SIZE, CHICKEN_SIZE):
@@ -131,19 +135,19 @@ def wet_chicken_baseline(epsilon: float) -> Floats:
     return (1 - epsilon) * pi + epsilon / 5
 
 
-def gridworlds(quality: float, rngs: Sequence[np.random.Generator]) -> Problem:
-    """The gridworld, with as many different baselines of this quality as there are generators."""
+def gridworlds(quality: float, rngs: Sequence[np.random.Generator]) -> Task:
+    """The gridworld, with one random baseline of this quality per generator."""
     grid = gridworld()
     W = len(rngs)
     mdp = MDP(np.tile(grid.transitions, (W, 1, 1, 1)), np.tile(grid.rewards, (W, 1, 1)), grid.start, grid.discount)
-    return Problem(one_dataset(mdp), grid_arrival(), baselines(mdp, quality, own(rngs))[:, None])
+    return Task(with_dataset_axis(mdp), grid_arrival(), baselines(mdp, quality, child_generators(rngs))[:, None])
 
 
 def gridworld() -> MDP:
-    """Five by five fields with swamps between the start in one corner and the goal in the other, and slippery ground.
+    """A slippery 5x5 gridworld: start in one corner, goal in the opposite one, swamps between them.
 
-    Four moves; one in five slips to either side; the border holds. The goal earns 1 and ends the episode, a swamp costs
-    half of that each time it is entered. Discount .95.
+    Four moves; with probability .2 the move slips to one side; moves into the border stay. Entering the goal gives
+    reward 1 and terminates the episode, entering a swamp gives -.5. Discount .95.
     """
     n = GRID_SIZE
     goal = n * n - 1
@@ -164,12 +168,12 @@ def gridworld() -> MDP:
 
 
 def sideways(action: int) -> tuple[tuple[int, int], ...]:
-    """The two moves across."""
+    """The two moves perpendicular to an action."""
     return GRID_MOVES[2:] if action < 2 else GRID_MOVES[:2]
 
 
 def grid_arrival() -> Floats:
-    """What entering each field earns, and at last the end, which is the goal."""
+    """Reward for entering each cell; the last entry is termination at the goal."""
     arrival = np.zeros(GRID_SIZE**2 + 1)
     arrival[-1] = 1.0
     for x, y in GRID_SWAMPS:
@@ -177,53 +181,53 @@ def grid_arrival() -> Floats:
     return arrival
 
 
-def own(rngs: Sequence[np.random.Generator]) -> list[np.random.Generator]:
-    """Generators for the baselines: how many numbers one takes must not shift the data that are drawn afterwards."""
+def child_generators(rngs: Sequence[np.random.Generator]) -> list[np.random.Generator]:
+    """Separate generators for the baselines, so that their draws do not shift the logged data drawn afterwards."""
     return [rng.spawn(1)[0] for rng in rngs]
 
 
-def one_dataset(mdp: MDP) -> MDP:
-    """W worlds `[W, ...]` with an axis for datasets, `[W, 1, ...]`."""
+def with_dataset_axis(mdp: MDP) -> MDP:
+    """Add the axis for datasets: W worlds `[W, ...]` to `[W, 1, ...]`."""
     return MDP(mdp.transitions[:, None], mdp.rewards[:, None], mdp.start, mdp.discount)
 
 
-# ---- from rbi.lab.baselines: Baseline policies of a stated quality, for many worlds at once.
+# Baseline policies
 
-BLOCK = 256  # states drawn at a time
-PATIENCE = 200  # times that each state may be drawn, on average; .9^200 is nothing
+BLOCK = 256  # states drawn at once
+MAX_DRAWS = 200  # per state, on average; .9^200 is negligible
 
 
 def baselines(mdp: MDP, quality: float, rngs: Sequence[np.random.Generator]) -> Floats:
-    """Stochastic policies `[W, S, A]` whose values stand `quality` of the way from the uniform to the optimal policy's.
+    """Stochastic baselines `[W, S, A]` with value V_uniform + quality (V_optimal - V_uniform) at the start.
 
-    First the softmax of optimal Q-values, cooled less and less until it stands at (1 + quality)/2; then, state by state
-    at random, the best action becomes rarer by a tenth until the target is met. Each world (`[W, ...]`) has its own
-    generator, so its baseline does not depend on the company.
+    First a softmax of the optimal Q-values whose temperature rises until the quality is (1 + quality)/2; then the
+    optimal action of random states loses a tenth of its probability at a time until the target is met. Each world has
+    its own generator, so that its baseline does not depend on the other worlds.
     """
     optimal = optimal_policy(mdp)
     q = q_values(mdp, optimal)
     worst, best = performance(mdp, np.full(q.shape, 1 / q.shape[-1])), performance(mdp, optimal)
-    pi = warmest_softmax(mdp, q, worst + (1 + quality) / 2 * (best - worst))
-    return perturbed(mdp, pi, q.argmax(-1), worst + quality * (best - worst), rngs)
+    pi = softmax_with_value(mdp, q, worst + (1 + quality) / 2 * (best - worst))
+    return perturb(mdp, pi, q.argmax(-1), worst + quality * (best - worst), rngs)
 
 
-def warmest_softmax(mdp: MDP, q: Floats, target: Floats) -> Floats:
-    """softmax(coldness * q) `[W, S, A]`, with coldness 2e6 times a power of 0.9: the first that is not above target."""
-    coldness = np.full(len(q), 2e6)
-    pi = softmax(coldness[:, None, None] * q)
+def softmax_with_value(mdp: MDP, q: Floats, target: Floats) -> Floats:
+    """softmax(q / T) `[W, S, A]` with the first 1/T = 2e6 * 0.9^k whose value is not above the target."""
+    inverse_temperature = np.full(len(q), 2e6)
+    pi = softmax(inverse_temperature[:, None, None] * q)
     above = np.flatnonzero(performance(mdp, pi) > target)
     while above.size:
-        coldness[above] *= 0.9
-        pi[above] = softmax(coldness[above, None, None] * q[above])
+        inverse_temperature[above] *= 0.9
+        pi[above] = softmax(inverse_temperature[above, None, None] * q[above])
         part = MDP(mdp.transitions[above], mdp.rewards[above], mdp.start, mdp.discount)
         above = above[performance(part, pi[above]) > target[above]]
     return pi
 
 
-def perturbed(mdp: MDP, pi: Floats, best: np.ndarray, target: Floats, rngs: Sequence[np.random.Generator]) -> Floats:
-    """Make the best action of one random state after the other rarer, until no value is above its target.
+def perturb(mdp: MDP, pi: Floats, best: np.ndarray, target: Floats, rngs: Sequence[np.random.Generator]) -> Floats:
+    """Reduce the probability of the optimal action in random states until no value is above its target.
 
-    A change in one state changes one row of I - gamma P^pi, so the inverse follows by Sherman and Morrison's formula.
+    A change in one state changes one row of I - gamma P^pi, so the inverse is updated by the Sherman-Morrison formula.
     """
     pi, inverse = pi.copy(), visitation(mdp, pi)
     rewards = (pi * mdp.rewards).sum(-1)
@@ -231,8 +235,10 @@ def perturbed(mdp: MDP, pi: Floats, best: np.ndarray, target: Floats, rngs: Sequ
     above = np.flatnonzero((inverse[:, start] * rewards).sum(-1) > target)
     step = 0
     while above.size:
-        if step == PATIENCE * pi.shape[1]:
-            raise ValueError("no baseline of this quality: even without best actions one is better; ask for a higher")
+        if step == MAX_DRAWS * pi.shape[1]:
+            raise ValueError(
+                "no baseline of this quality: it is better even without optimal actions; choose a higher one"
+            )
         if step % BLOCK == 0:
             draws = np.stack([rng.integers(pi.shape[1], size=BLOCK) for rng in rngs])
         state = draws[above, step % BLOCK]
@@ -253,21 +259,19 @@ def perturbed(mdp: MDP, pi: Floats, best: np.ndarray, target: Floats, rngs: Sequ
 
 
 def softmax(x: Floats) -> Floats:
+    """Softmax over the last axis."""
     weight = np.exp(x - x.max(-1, keepdims=True))
     return weight / weight.sum(-1, keepdims=True)
 
 
-# ---- from rbi.lab.logs: Logged experience of a baseline in many finite worlds at once: recording, counting, models and Monte-Carlo values.
-#
-# W worlds have D datasets each: transitions `[W, 1, S, A, S]`, baseline `[W, 1, S, A]`, counts and models `[W, D, ...]`.
-# Many worlds with one dataset (Random MDPs) and one world with many datasets (Wet Chicken) are the same to it.
+# Logged data
 
 
 @dataclass(frozen=True)
 class Logs:
-    """Steps `[T, W, D, N]` of N trajectories a dataset: state, action and successor in one number, -1 after the end.
+    """Logged steps `[T, W, D, N]` of N trajectories per dataset: (s, a, s') as one integer, -1 after the end.
 
-    Data sizes count trajectories, or the steps of the only one.
+    Data sizes count trajectories, or with `by_steps` the steps of the only trajectory.
     """
 
     steps: np.ndarray
@@ -277,33 +281,33 @@ class Logs:
 
     @property
     def pairs(self) -> np.ndarray:
-        """The number s*A + a of each step; -1 stays -1."""
+        """Index s*A + a of each step; -1 stays -1."""
         return self.steps // (self.states + 1)
 
     def first(self, size: int) -> "Logs":
-        """The first `size` trajectories or steps: smaller logs lie inside larger ones."""
+        """The first `size` trajectories or steps, so that smaller datasets are parts of larger ones."""
         return replace(self, steps=self.steps[:size] if self.by_steps else self.steps[..., :size])
 
 
-def record(problem: Problem, uniforms: Floats) -> Logs:
-    """Let the baseline act: one uniform number a step (`[T, W, D, N]`) draws the action and the successor together.
+def collect_logs(task: Task, uniforms: Floats) -> Logs:
+    """Logs of the baseline; one uniform number per step (`[T, W, D, N]`) samples action and successor together.
 
-    All outcomes of all states stand in one table of cumulated probabilities, where state i has the stretch [i, i+1).
+    All outcomes of all states are in one table of cumulative probabilities, in which state i occupies [i, i+1).
     """
-    W, _, S, A = problem.beta.shape
-    transitions, beta = problem.mdp.transitions[:, 0], problem.beta[:, 0]
+    W, _, S, A = task.beta.shape
+    transitions, beta = task.mdp.transitions[:, 0], task.beta[:, 0]
     ending = np.maximum(1 - transitions.sum(-1, keepdims=True), 0)
     outcomes = beta[..., None] * np.concatenate([transitions, np.where(ending > 1e-12, ending, 0)], -1)
     outcomes = outcomes.reshape(W * S, A * (S + 1))
     row, code = np.nonzero(outcomes)
     table = np.cumsum(outcomes, -1)
     table = (np.arange(W * S)[:, None] + table / table[:, -1:])[row, code]
-    table[np.flatnonzero(np.diff(row, append=W * S))] = np.arange(1, W * S + 1)  # a stretch ends where the next begins
+    table[np.flatnonzero(np.diff(row, append=W * S))] = np.arange(1, W * S + 1)  # each ends where the next begins
     following = row - row % S + code % (S + 1)
     following = np.where(code % (S + 1) == S, -1, following).astype(np.int32)
     code = (row % S * A * (S + 1) + code).astype(np.int32)
 
-    first = np.argmax(problem.mdp.start) + S * np.arange(W)[:, None, None]
+    first = np.argmax(task.mdp.start) + S * np.arange(W)[:, None, None]
     state = np.broadcast_to(first, uniforms.shape[1:]).astype(np.int32).reshape(-1)
     steps = np.full((len(uniforms), state.size), -1, dtype=np.int32)
     alive = np.arange(state.size)
@@ -313,11 +317,11 @@ def record(problem: Problem, uniforms: Floats) -> Logs:
         state = following[drawn]
         if (state < 0).any():
             alive, state = alive[state >= 0], state[state >= 0]
-    return Logs(steps.reshape(uniforms.shape), S, A, problem.continuing)
+    return Logs(steps.reshape(uniforms.shape), S, A, task.continuing)
 
 
-def count(logs: Logs) -> np.ndarray:
-    """How often each successor followed each pair, `[W, D, S, A, S + 1]`; the last successor is the end."""
+def count_transitions(logs: Logs) -> np.ndarray:
+    """Counts of (s, a, s'), `[W, D, S, A, S + 1]`; the last successor is termination."""
     _, W, D, _ = logs.steps.shape
     S, A = logs.states, logs.actions
     size = S * A * (S + 1)
@@ -327,24 +331,24 @@ def count(logs: Logs) -> np.ndarray:
     return found.reshape(W, D, S, A, S + 1)
 
 
-def model(problem: Problem, counts: np.ndarray) -> MDP:
-    """The maximum-likelihood world: relative frequencies and true rewards; a pair never tried leads nowhere, for 0."""
+def estimate_model(task: Task, counts: np.ndarray) -> MDP:
+    """Maximum-likelihood MDP: empirical transitions and true rewards; an untried pair terminates with reward 0."""
     tries = np.maximum(counts.sum(-1, keepdims=True), 1)
     frequencies = counts / tries
-    return MDP(frequencies[..., :-1], frequencies @ problem.arrival, problem.mdp.start, problem.mdp.discount)
+    return MDP(frequencies[..., :-1], frequencies @ task.arrival, task.mdp.start, task.mdp.discount)
 
 
-def every_visit_monte_carlo(problem: Problem, logs: Logs) -> Floats:
-    """Q `[W, D, S, A]` of the baseline as mean returns after each visit; 0 where there is none.
+def every_visit_monte_carlo(task: Task, logs: Logs) -> Floats:
+    """Every-visit Monte-Carlo Q of the baseline `[W, D, S, A]`; 0 for untried pairs.
 
-    Where the world goes on for ever, what lies behind the last step is filled in with the mean reward of the data.
+    In continuing worlds the rewards after the last step are replaced by the mean reward of the data.
     """
     T, W, D, N = logs.steps.shape
     happened = logs.steps >= 0
-    rewards = np.where(happened, problem.arrival[logs.steps % (logs.states + 1)], 0.0)
-    discount = problem.mdp.discount
+    rewards = np.where(happened, task.arrival[logs.steps % (logs.states + 1)], 0.0)
+    discount = task.mdp.discount
     following = np.zeros((W, D, N))
-    if problem.continuing:
+    if task.continuing:
         following = following + rewards.mean((0, -1), keepdims=True)[0] / (1 - discount)
     returns = np.empty_like(rewards)
     for t in reversed(range(T)):

@@ -1,0 +1,201 @@
+"""SPI algorithms: each agrees with its paper, and count-aware reroute keeps its guarantees."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest import approx
+
+from rbi.lab.mdp import MDP, optimal_policy, performance, q_values, values
+from rbi.lab.spi import algorithms, worlds
+from rbi.lab.spi.algorithms import LogStatistics
+from rbi.lab.spi.worlds import Logs, Task, collect_logs
+from rbi.rules.counts import count_bounds
+from rbi.rules.linear import max_reroute
+from tests.generators import floats, states
+from tests.reference import spibb_loops
+
+
+def random_data(trajectories=50, quality=0.7, number=4, seed=0):
+    """Random MDPs with logged data."""
+    rngs = [np.random.default_rng([seed, i]) for i in range(number)]
+    task = worlds.random_mdps(quality, rngs)
+    uniforms = np.stack([rng.random((50, trajectories), dtype=np.float32) for rng in rngs], 1)[:, :, None]
+    return LogStatistics(task, collect_logs(task, uniforms))
+
+
+DATA = random_data()
+ALL = {
+    "basic_rl": algorithms.basic_rl,
+    "pi_b_spibb": lambda data: algorithms.pi_b_spibb(data, 10),
+    "pi_le_b_spibb": lambda data: algorithms.pi_le_b_spibb(data, 10),
+    "soft_spibb": lambda data: algorithms.soft_spibb(data, 1),
+    "ramdp": lambda data: algorithms.ramdp(data, 0.05),
+    "hcpi": lambda data: algorithms.hcpi(data, 0.05),
+    "rbi_monte_carlo": lambda data: algorithms.rbi_monte_carlo(data, 0, 2),
+    "rbi_model": lambda data: algorithms.rbi_model(data, 0, 2),
+    "rbi_iterated": lambda data: algorithms.rbi_iterated(data, 0, 2),
+    "count_aware": lambda data: algorithms.count_aware(data, 0.2),
+    "count_aware_draining": lambda data: algorithms.count_aware_draining(data, 0.2),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_algorithm_returns_policies_that_do_not_depend_on_other_worlds(name):
+    pi = ALL[name](DATA)
+    assert pi.shape == DATA.pair_counts.shape
+    assert (pi >= -1e-12).all()
+    assert pi.sum(-1) == approx(np.ones(pi.shape[:-1]))
+    task = DATA.task
+    alone = Task(
+        MDP(task.mdp.transitions[2:3], task.mdp.rewards[2:3], task.mdp.start, 0.95),
+        task.arrival,
+        task.beta[2:3],
+    )
+    mine = ALL[name](LogStatistics(alone, Logs(DATA.logs.steps[:, 2:3], 50, 4, False)))
+    assert mine == approx(pi[2:3], abs=1e-9)
+
+
+@given(case=states(least=2, batch=(3,), zeros=False), threshold=st.integers(0, 4), seed=st.integers(0, 99))
+def test_spibb_steps_are_max_reroute_with_spibbs_bounds(case, threshold, seed):
+    """Both SPIBB sets are reroute sets."""
+    beta, q = case
+    known = np.random.default_rng(seed).integers(0, 6, size=beta.shape) > threshold
+    upper = algorithms.free_where(known, beta)
+    for lower, slow in ((np.where(known, 0.0, 1.0), spibb_loops.pi_b_spibb), (0.0, spibb_loops.pi_le_b_spibb)):
+        pi = max_reroute(beta, q, lower + np.zeros_like(beta), upper, check=False)
+        for i in range(3):
+            assert pi[i] == approx(slow(beta[i], q[i], known[i]), abs=1e-9)
+
+
+@given(case=states(least=2, batch=(3,), zeros=False), epsilon=floats(0, 4), seed=st.integers(0, 99))
+def test_soft_spibb_steps_are_the_papers_loop_and_keep_the_error_budget(case, epsilon, seed):
+    beta, q = case
+    n = np.random.default_rng(seed).integers(0, 20, size=beta.shape)
+    errors = np.where(n > 0, 1 / np.sqrt(np.maximum(n, 1)), np.inf)
+    pi = algorithms.soft_step(q, beta, errors, epsilon)
+    for i in range(3):
+        assert pi[i] == approx(spibb_loops.soft_spibb(beta[i], q[i], errors[i], epsilon), abs=1e-9)
+    moved = abs(pi - beta)
+    assert (np.where(n > 0, errors, 0) * moved).sum(-1).max() <= epsilon + 1e-9
+    assert moved[n == 0] == approx(0)
+
+
+def test_basic_rl_is_optimal_in_the_estimated_mdp():
+    pi = algorithms.basic_rl(DATA)
+    assert values(DATA.model, pi) == approx(values(DATA.model, optimal_policy(DATA.model)), abs=1e-8)
+
+
+@pytest.mark.parametrize("name", ["pi_b_spibb", "pi_le_b_spibb", "rbi_iterated"])
+def test_constrained_policy_iteration_is_optimal_in_its_set(name):
+    """Policy iteration ends at a policy whose Q-values allow no better step inside the set."""
+    known = DATA.pair_counts > 10
+    zero = np.zeros(DATA.beta.shape)
+    bounds = {
+        "pi_b_spibb": (np.where(known, 0.0, 1.0), algorithms.free_where(known, DATA.beta)),
+        "pi_le_b_spibb": (zero, algorithms.free_where(known, DATA.beta)),
+        "rbi_iterated": (zero, zero + 2),
+    }[name]
+    pi = ALL[name](DATA)
+    q = q_values(DATA.model, pi)
+    better = max_reroute(DATA.beta, q, *bounds)
+    assert (better * q).sum(-1) == approx((pi * q).sum(-1), abs=1e-8)
+    ratio = pi / DATA.beta
+    assert (ratio >= bounds[0] - 1e-9).all()
+    assert (pi <= np.minimum(bounds[1] * DATA.beta, 1) + 1e-9).all()
+
+
+def test_ramdp_without_penalty_is_basic_rl_if_all_pairs_were_tried():
+    task = worlds.gridworlds(0.5, [np.random.default_rng(0)])
+    mixed = Task(task.mdp, task.arrival, 0.5 * task.beta + 0.5 / 4)  # so that all pairs are tried
+    data = LogStatistics(
+        mixed, collect_logs(mixed, np.random.default_rng(1).random((50, 1, 1, 5000), dtype=np.float32))
+    )
+    assert (data.pair_counts[..., :-1, :] > 0).all()  # the last state is the goal
+    assert algorithms.ramdp(data, 0.0) == approx(algorithms.basic_rl(data))
+
+
+def river_logs(epsilon, steps, datasets=1, seed=0):
+    uniforms = np.random.default_rng(seed).random((steps, 1, datasets, 1), dtype=np.float32)
+    return collect_logs(worlds.wet_chicken(epsilon), uniforms)
+
+
+@pytest.mark.parametrize("trajectories", [5, 50, 500])
+def test_count_aware_keeps_untried_actions_and_its_bounds(trajectories):
+    data = random_data(trajectories, quality=0.9)
+    pi = algorithms.count_aware(data, 0.2)
+    assert (data.pair_counts == 0).any()
+    assert pi[data.pair_counts == 0] == approx(data.beta[data.pair_counts == 0], abs=1e-12)
+    low, high = count_bounds(np.array(data.beta), data.pair_counts, 0.2)
+    assert (pi >= low * data.beta - 1e-9).all()
+    assert (pi <= high * data.beta + 1e-9).all()
+
+
+def test_count_aware_becomes_optimal_with_data():
+    """With many samples of every pair, bounds and shrinkage vanish."""
+    reached = []
+    for steps in (1_000, 10_000, 100_000):
+        data = LogStatistics(worlds.wet_chicken(0.9), river_logs(0.9, steps))
+        reached.append(performance(data.task.mdp, algorithms.count_aware(data, 0.2)).item())
+    assert reached[0] < reached[1] < reached[2] + 0.2
+    assert reached[2] > 42.6  # of 43.08
+
+
+def test_the_shrunken_model_has_ten_pseudo_samples_of_the_baseline_and_a_penalty():
+    data = random_data(10)
+    world, tries = algorithms.shrunken_model(data), data.pair_counts
+    sigma = algorithms.pooled_std(data)
+    for w, s, a in np.ndindex(4, 50, 4):
+        tried = [b for b in range(4) if tries[w, 0, s, b] > 0]
+        share = data.beta[w, 0, s, tried] / max(data.beta[w, 0, s, tried].sum(), 1e-12)
+        usual = share @ data.model.transitions[w, 0, s, tried] if tried else np.zeros(50)
+        n = tries[w, 0, s, a]
+        expected = (n * data.model.transitions[w, 0, s, a] + 10 * usual) / (n + 10)
+        assert world.transitions[w, 0, s, a] == approx(expected, abs=1e-12)
+        usual_reward = share @ data.model.rewards[w, 0, s, tried] if tried else 0.0
+        earned = (n * data.model.rewards[w, 0, s, a] + 10 * usual_reward) / (n + 10)
+        assert world.rewards[w, 0, s, a] == approx(earned - 10 * sigma[w, 0] / (n + 10) ** 2)
+
+
+def test_pooled_std_is_the_pooled_deviation_of_targets():
+    data = random_data(30, number=1)
+    v = np.append(values(data.model, data.beta)[0, 0], 0.0)
+    targets = data.task.arrival + 0.95 * v
+    squares, freedom = 0.0, 0
+    for s, a in np.ndindex(50, 4):
+        sample = np.repeat(targets, data.counts[0, 0, s, a])
+        squares += ((sample - sample.mean()) ** 2).sum() if sample.size else 0.0
+        freedom += max(sample.size - 1, 0)
+    assert algorithms.pooled_std(data)[0, 0] == approx(np.sqrt(squares / freedom))
+
+
+def test_rbi_with_much_data_is_the_papers_step_with_exact_values():
+    data = LogStatistics(worlds.wet_chicken(0.9), river_logs(0.9, 100_000))
+    exact = max_reroute(np.array(data.beta), q_values(data.task.mdp, data.task.beta), 0.5, 1.5)
+    for made in (algorithms.rbi_model(data, 0.5, 1.5), algorithms.rbi_monte_carlo(data, 0.5, 1.5)):
+        assert performance(data.task.mdp, made).item() == approx(performance(data.task.mdp, exact).item(), rel=0.01)
+
+
+def test_doubly_robust_gains_are_unbiased():
+    """The mean over many trajectories is the true gain for any model: here one from little data."""
+    few, many = random_data(20, quality=0.5, number=3), random_data(20_000, quality=0.5, number=3, seed=0)
+    pi = 0.8 * few.beta + 0.2 * algorithms.basic_rl(few)
+    samples = algorithms.gains(few, pi, many.logs)
+    truth = performance(few.task.mdp, pi) - performance(few.task.mdp, few.beta)
+    error = samples.std(-1) / np.sqrt(samples.shape[-1])
+    assert (abs(samples.mean(-1) - truth) < 4 * error + 0.01).all()  # what 50 steps leave out is below 0.01
+
+
+def test_hcpi_keeps_the_baseline_without_enough_evidence():
+    data = random_data(5, quality=0.9)
+    kept = (algorithms.hcpi(data, 1e-6) == data.beta).all((-1, -2))
+    assert kept.all()
+    one = LogStatistics(data.task, data.logs.first(1))
+    assert (algorithms.hcpi(one, 0.05) == one.beta).all()
+
+
+def test_hcpi_splits_a_continuing_trajectory_into_segments():
+    logs = river_logs(0.1, 1030, datasets=3)
+    segments = algorithms.split_segments(logs)
+    assert segments.steps.shape == (50, 1, 3, 20)
+    assert (segments.steps[:, 0, 1, 2] == logs.steps[100:150, 0, 1, 0]).all()

@@ -1,0 +1,134 @@
+"""Statistics: IQM, CVaR, bootstraps, paired leads, Student's bound."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from pytest import approx
+from scipy import stats
+
+from rbi import statistics
+from rbi.statistics import (
+    bootstrap_ratio,
+    bootstrap_samples,
+    bootstrap_weights,
+    cvar,
+    describe,
+    iqm,
+    paired_lead,
+    percentile_interval,
+    student_lower_bound,
+)
+
+
+def generator(seed=0):
+    return np.random.default_rng(seed)
+
+
+def slow_iqm(values):
+    """Mean of the middle half of a list that has every value four times."""
+    long = sorted(v for v in values for _ in range(4))
+    return float(np.mean(long[len(values) : 3 * len(values)]))
+
+
+@given(st.integers(1, 10).flatmap(lambda n: arrays(float, 4 * n, elements=st.floats(-1e6, 1e6))))
+def test_iqm_is_the_mean_trimmed_by_a_quarter_at_each_end(values):
+    assert iqm(values) == approx(stats.trim_mean(values, 0.25), abs=1e-6)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))
+def test_iqm_weights_values_at_the_quartiles_by_their_part_inside(values):
+    assert iqm(values) == approx(slow_iqm(values), abs=1e-6)
+
+
+def test_iqm_of_many_rows_is_that_of_each():
+    rows = generator().normal(size=(5, 7))
+    assert iqm(rows) == approx([iqm(row) for row in rows])
+
+
+@pytest.mark.parametrize("n", [2, 99, 300, 1001])
+def test_cvar_is_the_mean_of_the_lowest_percent(n):
+    scores = np.random.default_rng(0).standard_normal((n, 3))
+    lowest = np.sort(scores, 0)[: int(np.ceil(n / 100))]
+    assert cvar(scores) == approx(lowest.mean(0))
+
+
+def test_cvar_of_a_resample_is_that_of_its_values():
+    rng = np.random.default_rng(1)
+    scores = rng.standard_normal((250, 2))
+    chosen = rng.integers(250, size=(20, 250))
+    weights = np.stack([np.bincount(c, minlength=250) for c in chosen])
+    for c, found in zip(chosen, cvar(scores, weights=weights), strict=True):
+        assert found == approx(np.sort(scores[c], 0)[:3].mean(0))
+
+
+def test_cvar_of_a_resample_without_the_lowest_scores():
+    scores = np.arange(1000.0)[:, None]
+    weights = np.zeros((1, 1000), dtype=int)
+    weights[0, 999] = 1000
+    assert cvar(scores, weights=weights) == approx(999)
+
+
+def test_student_lower_bound_has_its_coverage():
+    rng = np.random.default_rng(0)
+    samples = rng.standard_normal((20_000, 10)) + 1
+    bound = student_lower_bound(samples, 0.05)
+    assert (bound < samples.mean(-1)).all()
+    assert (bound > 1).mean() == approx(0.05, abs=0.006)
+
+
+def test_student_lower_bound_expects_a_tighter_bound_from_more_samples():
+    samples = generator().standard_normal(10)
+    assert student_lower_bound(samples, 0.05) < student_lower_bound(samples, 0.05, 1000) < samples.mean()
+    assert student_lower_bound(samples[:1], 0.05) == samples[0]
+
+
+def test_bootstrap_samples_stay_within_strata_and_reach_all_values():
+    strata = [np.array([1.0, 4.0, 9.0]), np.array([20.0, 22.0])]
+    drawn = bootstrap_samples(strata, generator())
+    assert drawn.shape == (statistics.RESAMPLES, 5)
+    assert set(drawn[:, :3].ravel()) == {1.0, 4.0, 9.0}
+    assert set(drawn[:, 3:].ravel()) == {20.0, 22.0}
+
+
+def test_all_bootstraps_draw_the_same_indices():
+    values = generator(1).normal(size=50)
+    means = bootstrap_samples([values], generator()).mean(1)
+    assert bootstrap_weights(50, generator()) @ values / 50 == approx(means)
+    assert bootstrap_ratio(values, np.ones(50), generator()) == approx(means)
+
+
+def test_blocks_of_indices_do_not_change_the_draws(monkeypatch):
+    values, lengths = generator(1).normal(size=7), generator(2).integers(1, 5, 7)
+    whole = bootstrap_ratio(values, lengths, generator(), 100)
+    monkeypatch.setattr(statistics, "BLOCK_INDICES", 20)
+    assert (bootstrap_ratio(values, lengths, generator(), 100) == whole).all()
+
+
+def test_the_cluster_bootstrap_is_wider_than_one_of_single_steps():
+    sums, lengths = generator(3).normal(size=30) * 10, np.full(30, 10)  # steps of an episode are all equal
+    clusters = percentile_interval(bootstrap_ratio(sums, lengths, generator()))
+    single = percentile_interval(bootstrap_samples([np.repeat(sums / 10, 10)], generator()).mean(1))
+    assert np.ptp(clusters) > 2 * np.ptp(single)
+
+
+def test_paired_leads_cancel_what_columns_share():
+    shared = 100 * generator(4).normal(size=(200, 1))
+    values = shared + [0.0, 1.0] + 0.1 * generator(5).normal(size=(200, 2))
+    weights = bootstrap_weights(200, generator(), 500)
+    estimate, low, high = paired_lead(values.mean(0), weights @ values / 200, 1)
+    assert low[0] < estimate[0] < high[0]
+    assert high[0] - low[0] < 0.1
+    assert (estimate[1], low[1], high[1]) == (0, 0, 0)
+
+
+def test_describe_agrees_with_numpy_and_with_the_normal_interval():
+    scores = generator(1).normal(10, 3, 200)
+    found = describe(scores.tolist())
+    assert (found["mean"], found["median"]) == approx((scores.mean(), np.median(scores)))
+    assert found["quartiles"] == approx(np.percentile(scores, [25, 75]).tolist())
+    assert (found["min"], found["max"], found["episodes"]) == (scores.min(), scores.max(), 200)
+    error = 1.96 * scores.std() / np.sqrt(200)
+    assert found["interval"] == approx([scores.mean() - error, scores.mean() + error], abs=0.15)
+    assert describe([3.0])["interval"] == [3.0, 3.0]
