@@ -217,7 +217,9 @@ class BatchedPolicies:
         self.actions = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.stream = torch.cuda.Stream(device) if on_gpu else None
         self.streams = [SideStream(device) for _ in groups]
-        self.graph = None if self.stream is None else capture_graph(self.step, self.stream, [], [self.states, self.actions])
+        self.graph = (
+            None if self.stream is None else capture_graph(self.step, self.stream, [], [self.states, self.actions])
+        )
 
     def restrict(self, groups: Sequence[PolicyGroup]) -> None:
         """Compute actions for these environments only. A captured graph keeps computing all of them."""

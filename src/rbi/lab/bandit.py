@@ -19,7 +19,7 @@ from rbi.config import Ge, Interval, check_fields
 from rbi.lab.estimates import sample_categorical
 from rbi.parallel import parallel_map
 from rbi.progress import track
-from rbi.rules.types import Rule, number, parse_rule
+from rbi.rules.types import Rule, as_text, parse_rule
 
 Floats = np.ndarray
 Callback = Callable[[dict[str, Any]], Any]
@@ -403,9 +403,9 @@ def format_stds(stds: Sequence[float]) -> str:
     >>> format_stds((1.0, 10.0))
     '1,10'
     """
-    return ",".join(number(std) for std in stds)
+    return ",".join(as_text(std) for std in stds)
 
 
 def format_rate(rate: float | None) -> str:
     """A learning rate as the command line writes it; None is 1/n."""
-    return "1/n" if rate is None else number(rate)
+    return "1/n" if rate is None else as_text(rate)

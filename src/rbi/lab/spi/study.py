@@ -22,7 +22,7 @@ from rbi.lab.spi.algorithms import LogStatistics
 from rbi.lab.spi.worlds import Task, collect_logs
 from rbi.parallel import parallel_map
 from rbi.progress import track
-from rbi.rules.types import number
+from rbi.rules.types import as_text
 from rbi.statistics import bootstrap_weights, cvar, paired_lead, percentile_interval
 
 COUNT_AWARE = "count_aware(0.25)"  # tuned on other worlds than the reported ones (docs/count-aware.md)
@@ -132,7 +132,7 @@ class WorldSpec:
             raise ValueError(f"world {self}: {self.settings.quality_name} must be in [{low:g}, 0.999]")
 
     def __str__(self) -> str:
-        return f"{self.family}({number(self.quality)})"
+        return f"{self.family}({as_text(self.quality)})"
 
     @property
     def settings(self) -> WorldFamily:
@@ -166,7 +166,7 @@ def parse_algorithm(text: str) -> tuple[str, Callable[[LogStatistics], Floats]]:
         raise ValueError(f"algorithm {text}: bounds must be c_min <= 1 <= c_max")
     if name == "hcpi" and not 1e-9 <= numbers[0] <= 0.999:
         raise ValueError(f"algorithm {text}: the level of its test must be in [1e-09, 0.999]")
-    spelling = f"{name}({','.join(number(x) for x in numbers)})" if numbers else name
+    spelling = f"{name}({','.join(as_text(x) for x in numbers)})" if numbers else name
     return spelling, lambda data: function(data, *numbers)
 
 
@@ -406,7 +406,7 @@ def world_result(
     family, base = world.settings, baseline_score(world)
     return WorldResult(
         world=str(world),
-        name=f"{world.family}-{number(world.quality)}",
+        name=f"{world.family}-{as_text(world.quality)}",
         title=family.title,
         quality_name=family.quality_name,
         quality=world.quality,
