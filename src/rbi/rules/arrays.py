@@ -338,7 +338,9 @@ def check_pair(pi: Any, other: Any, first: str, second: str) -> None:
 
 def check_shapes(beta: Any, advantage: Any, legal: Any, names: tuple[str, str] = ("beta", "advantage")) -> None:
     """All have the same number of actions on the last axis and broadcast; legal is boolean."""
-    arrays = {names[0]: beta, names[1]: advantage} | ({} if legal is None else {"legal": legal})
+    arrays = {names[0]: beta, names[1]: advantage}
+    if legal is not None:
+        arrays["legal"] = legal  # torch.compile of PyTorch 2.6 cannot trace `dict | dict`
     check_library(arrays)
     for name, array in arrays.items():
         if array.ndim == 0 or array.shape[-1] == 0:
@@ -356,7 +358,7 @@ def check_shapes(beta: Any, advantage: Any, legal: Any, names: tuple[str, str] =
 def check_parameters(values: dict[str, Any], states: dict[str, Any], *, per_action: bool = False) -> None:
     """Numbers, or arrays that broadcast: per state `[..., 1]` or, with `per_action`, per action `[..., A]`."""
     arrays = {name: v for name, v in values.items() if not isinstance(v, NUMBERS)}
-    check_library(states | arrays)
+    check_library({**states, **arrays})
     actions = next(iter(states.values())).shape[-1]
     for name, array in arrays.items():
         if array.ndim > 0 and array.shape[-1] not in ((1, actions) if per_action else (1,)):
@@ -365,16 +367,17 @@ def check_parameters(values: dict[str, Any], states: dict[str, Any], *, per_acti
                 f"{name} has shape {tuple(array.shape)}: its last axis must be {last}, "
                 "one value per state" + (" or per action" if per_action else "")
             )
-        check_broadcast(states | {name: array})
+        check_broadcast({**states, name: array})
 
 
 def check_broadcast(arrays: dict[str, Any]) -> None:
-    """The shapes broadcast against each other."""
-    try:
-        np.broadcast_shapes(*(tuple(a.shape) for a in arrays.values()))
-    except ValueError:
-        shown = ", ".join(f"{name} {tuple(a.shape)}" for name, a in arrays.items())
-        raise ValueError(f"shapes do not broadcast: {shown}") from None
+    """The shapes broadcast against each other. (torch.compile of PyTorch 2.6 cannot trace numpy.broadcast_shapes.)"""
+    shapes = [tuple(array.shape) for array in arrays.values()]
+    for axis in range(1, max(len(shape) for shape in shapes) + 1):
+        sizes = [shape[-axis] for shape in shapes if len(shape) >= axis and shape[-axis] != 1]
+        if any(size != sizes[0] for size in sizes):
+            shown = ", ".join(f"{name} {shape}" for name, shape in zip(arrays, shapes, strict=True))
+            raise ValueError(f"shapes do not broadcast: {shown}")
 
 
 def check_library(arrays: dict[str, Any]) -> None:
