@@ -1,4 +1,4 @@
-"""Random lives of players, moment by moment, as environments show them: what actors and the replay are fed with."""
+"""Random time steps of environments, to feed actors and the replay with."""
 
 from typing import NamedTuple
 
@@ -8,34 +8,34 @@ import torch
 from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 
-class Shown(NamedTuple):
-    """One moment of `[N]` players; after an episode's last step its final frame, then the first of the next one."""
+class Step(NamedTuple):
+    """One time step of `[N]` environments; the final frame of an episode is followed by the first of the next one."""
 
-    frame: torch.Tensor
-    first: torch.Tensor
+    obs: torch.Tensor
+    is_first: torch.Tensor
     reward: torch.Tensor
     end: torch.Tensor
 
 
-class Players:
-    """Players side by side whose steps end in every way: mostly not at all, and with short episodes."""
+class RandomEnvs:
+    """Environments with short episodes whose steps end in every way."""
 
-    def __init__(self, players, frame, rng, odds=(0.7, 0.1, 0.1, 0.1)):
-        self.players, self.frame, self.rng, self.odds = players, frame, rng, odds
-        self.over = np.ones(players, dtype=bool)  # before the first moment: it starts an episode
+    def __init__(self, num_envs, shape, rng, odds=(0.7, 0.1, 0.1, 0.1)):
+        self.num_envs, self.shape, self.rng, self.odds = num_envs, shape, rng, odds
+        self.over = np.ones(num_envs, dtype=bool)  # the first time step starts an episode
 
-    def show(self):
-        """The next moment of all players; no frame is black, and no two are alike."""
+    def step(self):
+        """The next time step of all environments; no frame is zero, and no two are alike."""
         first = self.over
-        end = self.rng.choice([CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED], self.players, p=self.odds)
+        end = self.rng.choice([CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED], self.num_envs, p=self.odds)
         end = np.where(first, CONTINUES, end).astype(np.uint8)
-        reward = np.where(first, 0, self.rng.normal(scale=2, size=self.players)).astype(np.float32)
+        reward = np.where(first, 0, self.rng.normal(scale=2, size=self.num_envs)).astype(np.float32)
         self.over = (end == TERMINATED) | (end == TRUNCATED)
-        shape = (self.players, *self.frame)
-        pictures = len(self.frame) > 1
-        frame = self.rng.integers(1, 256, shape, dtype=np.uint8) if pictures else self.rng.normal(size=shape)
-        frame = frame if pictures else frame.astype(np.float32)
-        return Shown(*(torch.from_numpy(array) for array in (frame, first, reward, end)))
+        shape = (self.num_envs, *self.shape)
+        is_image = len(self.shape) > 1
+        frame = self.rng.integers(1, 256, shape, dtype=np.uint8) if is_image else self.rng.normal(size=shape)
+        frame = frame if is_image else frame.astype(np.float32)
+        return Step(*(torch.from_numpy(array) for array in (frame, first, reward, end)))
 
-    def start_afresh(self):
-        self.over = np.ones(self.players, dtype=bool)
+    def reset(self):
+        self.over = np.ones(self.num_envs, dtype=bool)

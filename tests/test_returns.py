@@ -15,7 +15,7 @@ from rbi.returns import (
     TRUNCATED,
     ReturnConfig,
     exploration_ladder,
-    monte_carlo,
+    monte_carlo_returns,
     n_step_returns,
 )
 from tests.generators import floats
@@ -110,7 +110,7 @@ def test_exploration_of_the_papers_players_runs_from_four_tenths_to_its_eighth_p
 def test_monte_carlo_sums_what_comes_until_the_next_end(steps):
     rewards = torch.tensor([reward for reward, _ in steps], dtype=torch.float64)
     ends = torch.tensor([end for _, end in steps[:-1]] + [2])
-    found = monte_carlo(rewards, ends, 0.9)
+    found = monte_carlo_returns(rewards, ends, 0.9)
     total, left = 0.0, 0
     for t in range(len(steps) - 1, -1, -1):
         ended = ends[t] != 0
@@ -122,4 +122,4 @@ def test_monte_carlo_sums_what_comes_until_the_next_end(steps):
 
 def test_monte_carlo_refuses_episodes_that_do_not_end():
     with pytest.raises(ValueError, match="must be an end"):
-        monte_carlo(torch.ones(3), torch.tensor([0, 2, 0]), 0.9)
+        monte_carlo_returns(torch.ones(3), torch.tensor([0, 2, 0]), 0.9)

@@ -76,8 +76,8 @@ def conv_layers(obs_spec: ObservationSpec) -> tuple[ConvLayer, ...]:
 class Layer(nn.Module):
     """A dense or convolutional layer with normalisation and ReLU.
 
-    Weights `[outputs, inputs]`, for a convolution `[filters, kernel * kernel * channels]`. Layer norm has no gain, since
-    the next layer's weights scale its output anyway.
+    Weights `[outputs, inputs]`, for a convolution `[filters, kernel * kernel * channels]`. Layer norm has no gain: the
+    next layer's weights scale its output anyway.
     """
 
     def __init__(
@@ -214,8 +214,8 @@ class QNetwork(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Q(s, .) `[B, A]` and V(s) `[B]`, in float32; with a generator, dropout is on.
 
-        Advantages are centred by `pi` `[B, A]`, so that V is its value; by their mean without it, and always with shared
-        streams.
+        Advantages are centred by `pi` `[B, A]`, so that V is its value; by their mean without it, and always if streams
+        are shared.
         """
         if self.shared:
             out = self.joint(x, generator)
@@ -313,8 +313,8 @@ def dropout(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
 class Networks(nn.Module):
     """A Q-network, and a policy network where one is learned.
 
-    `trunk` makes a trunk of one's own, a new one for each network. Policies with such a trunk are saved without its code:
-    to load one, the same function must be passed again.
+    `trunk` makes a trunk of one's own, a new one for each network. Policies with such a trunk are saved without its
+    code: to load one, the same function must be passed again.
     """
 
     def __init__(

@@ -129,7 +129,8 @@ def zero_stacks(obs_spec: ObservationSpec, num_envs: int) -> np.ndarray[Any, Any
 def roll_stacks(stacks: Stacks, obs: Stacks, is_first: Stacks) -> Stacks:
     """Append one frame per environment to `stacks` `[N, stack, *shape]`, in place; zeros precede a first frame.
 
-    >>> roll_stacks(np.array([[[1.0], [2.0]], [[1.0], [2.0]]]), np.array([[3.0], [3.0]]), np.array([False, True])).tolist()
+    >>> stacks = np.array([[[1.0], [2.0]], [[1.0], [2.0]]])
+    >>> roll_stacks(stacks, np.array([[3.0], [3.0]]), np.array([False, True])).tolist()
     [[[2.0], [3.0]], [[0.0], [3.0]]]
     """
     same_episode = ~is_first.reshape(-1, *[1] * (stacks.ndim - 1))

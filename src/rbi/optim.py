@@ -2,8 +2,8 @@
 
 All parameters of a module lie in one vector, so that an optimiser step, publishing weights, copying them to a target
 network and saving them are single operations. The optimiser updates a float32 vector. Where networks compute in
-bfloat16, their parameters are views of a second vector, refreshed by one copy after each step; in float32 they are views
-of the optimised vector itself.
+bfloat16, their parameters are views of a second vector, refreshed by one copy after each step; in float32 they are
+views of the optimised vector itself.
 """
 
 from collections.abc import Sequence

@@ -1,64 +1,121 @@
-"""Prioritised replay that holds each frame once.
+"""Prioritised replay that stores every frame once, and the prioritised draw.
 
-A table of `rows` moments by `lanes` players, written row after row and over again. One cell:
+The replay is a table of `rows` time steps by `num_envs` environments, a ring buffer along time. One cell:
 
-    frame     what the player saw                     action, pi   what it then did, and the policy it drew from
-    reward    what the action brought                 end          how the step ended (returns.CONTINUES, ...)
-    age       frames before it that belong to its stack (0 at the first frame of an episode)
-    final     the last frame of an episode: seen, bootstrapped from, never acted on
+    frame     the observation           action, pi   the action taken there and the policy it was drawn from
+    reward    of that action            end          how the step ended (returns.CONTINUES, ...)
+    age       frames of its stack before it that belong to the episode (0 at the first frame)
+    final     the last frame of an episode: bootstrapped from, never acted on
 
-Time runs down a lane. Stacks and n-step returns are put together when they are read:
+Stacks and n-step returns are assembled on read:
 
     row   t-3 t-2 t-1  t  t+1 t+2 t+3
-          [--- state ----]            the stack at t: frames t-3..t, those before the episode's start are black
+          [--- state ----]            the stack at t: frames t-3..t, zeros before the episode's start
                      [-- rewards -]   r_t .. r_t+2
               [----- next state ----] the stack at t+3
 
-A cell can be drawn once the n steps after it are there, and until a frame of its stack is written over. Its priority
-is then positive. Drawing takes two steps, first a row by the rows' sums, then a lane in it, so no draw scans the
-table, and sums are taken afresh from at most `lanes` numbers, so none drifts.
+A cell can be drawn once the n steps after it are stored and until a frame of its stack is overwritten; its priority is
+positive then.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
+from rbi.config import Checked, Ge, Interval
 from rbi.observations import ObservationSpec, stack_index, stack_offsets
 from rbi.returns import CONTINUES, TERMINATED, TRUNCATED, ReturnConfig, n_step_returns
 
-TINY = 1e-6  # the least priority of what can be drawn
-COLUMNS = ("action", "pi", "reward", "end", "age", "final", "priority", "held")
+MIN_TD_ERROR = 1e-6  # added to TD errors, so that every cell that can be drawn has a positive priority
+COLUMNS = ("action", "pi", "reward", "end", "age", "final", "priority", "pending")
+
+
+# The prioritised draw
+
+
+def draw_by_priority(priority: Tensor, mass: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows and columns `[size]` drawn in proportion to `priority` `[R, C]`, stratified: one draw from each of `size`
+    equal parts of the total.
+
+    `mass` `[R]`: the rows' sums in float64. A draw takes two steps, first a row by the sums, then a column in it, and
+    so never scans all priorities; sums are recomputed from whole rows when priorities change, so they do not drift.
+    """
+    uniform = torch.rand(size, device=priority.device, dtype=torch.float64, generator=generator)
+    edges = mass.cumsum(0)
+    at = (torch.arange(size, device=priority.device) + uniform) / size * edges[-1]
+    row = torch.searchsorted(edges, at, right=True).clamp_(max=len(mass) - 1)
+    inside = priority.index_select(0, row).cumsum(1, dtype=torch.float64)
+    left = (at - edges[row] + mass[row]).clamp_(min=0)
+    left = torch.minimum(left, inside[:, -1] * (1 - 1e-9))  # rounding must not lead beyond the row
+    column = torch.searchsorted(inside, left[:, None], right=True).squeeze(1).clamp_(max=priority.shape[1] - 1)
+    return row, column
+
+
+class PrioritySampler:
+    """Prioritised draws from a fixed number of items, all with priority 1 at first.      (Schaul et al. 2016)
+
+        p_i = (|error_i| + constant)^exponent,   P(i) = p_i / sum_j p_j,   w_i = (1 / (N P(i)))^importance / max_batch w
+
+    Never synchronises with the device.
+    """
+
+    ROW = 1024  # items of one row of priorities
+
+    def __init__(self, count: int, exponent: float, importance: float, constant: float, device: torch.device) -> None:
+        if count < 1:
+            raise ValueError(f"count = {count}: must be at least 1")
+        for name, value in (("exponent", exponent), ("importance", importance)):
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} = {value}: must lie in [0, 1]")
+        if not 0 < constant < torch.inf:
+            raise ValueError(f"constant = {constant}: must be positive, or items with zero error are never drawn again")
+        self.exponent, self.importance, self.constant, self.device = exponent, importance, constant, device
+        self.priority = torch.zeros((-(-count // self.ROW), self.ROW), device=device)
+        self.priority.view(-1)[:count] = 1.0  # the padding of the last row keeps 0, so that it cannot be drawn
+        self.mass = self.priority.sum(1, dtype=torch.float64)
+
+    def draw(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Items `[B]` and their importance weights `[B]`."""
+        row, column = draw_by_priority(self.priority, self.mass, size, generator)
+        items = row * self.ROW + column
+        drawn = self.priority.view(-1).index_select(0, items)
+        return items, (drawn.amin() / drawn) ** self.importance  # N and the sum cancel
+
+    def update(self, items: Tensor, errors: Tensor) -> None:
+        """Give items the priorities of their new errors; the larger error counts for an item that occurs twice."""
+        new = (errors.to(self.device).abs() + self.constant) ** self.exponent
+        self.priority.view(-1).index_fill_(0, items, 0.0).scatter_reduce_(0, items, new, "amax")
+        rows = items // self.ROW
+        self.mass.index_copy_(0, rows, self.priority.index_select(0, rows).sum(1, dtype=torch.float64))
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that changes, without copies."""
+        return {"priority": self.priority, "priority_mass": self.mass}
+
+
+# The replay
 
 
 @dataclass(frozen=True)
-class ReplayConfig:
-    """How much is kept, and how it is drawn."""
+class ReplayConfig(Checked):
+    """Size of the replay, and how it is sampled."""
 
-    capacity: int = 2_000_000
+    capacity: Annotated[int, Ge(1)] = 2_000_000
     """States that the replay holds."""
-    priority_exponent: float = 0.6
-    """0 draws uniformly, 1 in proportion to the TD error."""
-    importance_exponent: float = 0.4
-    """How much of the bias of prioritised drawing is weighted away; 1 is all."""
+    priority_exponent: Annotated[float, Interval(ge=0, le=1)] = 0.6
+    """Prioritisation: 0 samples uniformly, 1 in proportion to the TD error."""
+    importance_exponent: Annotated[float, Interval(ge=0, le=1)] = 0.4
+    """Importance-sampling correction: 1 removes the bias of prioritised sampling entirely, 0 keeps it."""
     store_at_episode_end: bool = False
-    """Let the learner see an episode only when it is over, as in the paper."""
-    release_interval: int = 0
-    """Let the learner see new states only every so many updates, as in the paper; 0: as they come."""
-
-    def __post_init__(self) -> None:
-        if self.capacity < 1:
-            raise ValueError(f"capacity = {self.capacity}: the replay must hold some")
-        for name in ("priority_exponent", "importance_exponent"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} = {getattr(self, name)}: must lie in [0, 1]")
-        if self.release_interval < 0:
-            raise ValueError(f"release_interval = {self.release_interval}: must be at least 0")
+    """Release an episode to the learner only when it has ended, as in the paper."""
+    release_interval: Annotated[int, Ge(0)] = 0
+    """Release new states to the learner every this many updates, as in the paper (0: immediately)."""
 
 
 class Transition(NamedTuple):
-    """One moment of a group of players, `[N, ...]` each. `reward` and `end` are of the step that led to it."""
+    """One time step of a group of environments, `[N, ...]` each; `reward` and `end` are of the step before `obs`."""
 
     obs: Tensor
     is_first: Tensor
@@ -67,11 +124,11 @@ class Transition(NamedTuple):
     action: Tensor
     pi: Tensor
     td_error: Tensor
-    """Of the moment `horizon.n_step` before."""
+    """Of the time step `n_step` before this one."""
 
 
 class ReplayBatch(NamedTuple):
-    """States with their n-step returns: `[B, stack, *frame]` pictures, `[B]` numbers, `[B, A]` policies."""
+    """States with their n-step returns: observations `[B, stack, *shape]`, numbers `[B]`, policies `[B, A]`."""
 
     obs: Tensor
     action: Tensor
@@ -82,35 +139,37 @@ class ReplayBatch(NamedTuple):
     next_pi: Tensor
     weight: Tensor
     row: Tensor
-    lane: Tensor
+    env: Tensor
 
     def part(self, start: int, size: int) -> "ReplayBatch":
-        """Some of the states, without a copy; importance weights are relative to the largest among them."""
+        """Some of the states, without copies; importance weights are relative to the largest among them."""
         cut = ReplayBatch(*(column[start : start + size] for column in self))
         return cut._replace(weight=cut.weight / cut.weight.max())
 
 
 class Replay:
-    """The table. All of it lives on one device; nothing here waits for the device."""
+    """The table, on one device. Never synchronises with it."""
 
     def __init__(
         self,
         config: ReplayConfig,
         obs_spec: ObservationSpec,
-        lanes: int,
+        num_envs: int,
         groups: int,
-        horizon: ReturnConfig,
+        returns: ReturnConfig,
         device: torch.device,
     ) -> None:
-        self.config, self.obs_spec, self.horizon, self.device = config, obs_spec, horizon, device
-        self.lanes, self.groups, self.rows = lanes, groups, rows_of(config, lanes)
-        if self.rows < horizon.n_step + obs_spec.stack + 1:
-            least = lanes * (horizon.n_step + obs_spec.stack + 1)
-            raise ValueError(f"capacity = {config.capacity}: too few for {lanes} players, who need at least {least}")
-        dtype = torch.uint8 if obs_spec.is_image else torch.float32
-        cells = (self.rows, lanes)
-        # one frame more than cells: it stays black and stands for what came before an episode
-        self.frames = torch.zeros((self.rows * lanes + 1, *obs_spec.shape), dtype=dtype, device=device)
+        """`groups`: the environments are written in so many groups of equal size, each at its own time."""
+        self.config, self.obs_spec, self.returns, self.device = config, obs_spec, returns, device
+        self.num_envs, self.groups, self.rows = num_envs, groups, config.capacity // num_envs
+        least = returns.n_step + obs_spec.stack + 1
+        if self.rows < least:
+            raise ValueError(
+                f"capacity = {config.capacity}: too small for {num_envs} environments, which need {num_envs * least}"
+            )
+        cells = (self.rows, num_envs)
+        # one frame more than there are cells: it stays zero and stands for frames before an episode
+        self.frames = torch.zeros((self.rows * num_envs + 1, *obs_spec.shape), dtype=obs_spec.dtype, device=device)
         self.action = torch.zeros(cells, dtype=torch.int16, device=device)
         self.pi = torch.zeros((*cells, obs_spec.num_actions), device=device)
         self.reward = torch.zeros(cells, device=device)
@@ -118,159 +177,147 @@ class Replay:
         self.age = torch.zeros(cells, dtype=torch.uint8, device=device)
         self.final = torch.zeros(cells, dtype=torch.bool, device=device)
         self.priority = torch.zeros(cells, device=device)
-        self.held = torch.zeros(cells if self.holds_back else (0, lanes), device=device)
+        # priorities of states that are not yet released
+        self.pending = torch.zeros(cells if self.delays_release else (0, num_envs), device=device)
         self.mass = torch.zeros(self.rows, dtype=torch.float64, device=device)
-        self.written = torch.zeros(groups, dtype=torch.int64, device=device)  # rows of each group, ever
-        self.over = torch.zeros(lanes, dtype=torch.int64, device=device)  # rows of each lane up to its last final one
+        self.written = torch.zeros(groups, dtype=torch.int64, device=device)  # rows that each group has written, ever
+        # the row, counted like `written`, of each environment's last final frame
+        self.last_final = torch.zeros(num_envs, dtype=torch.int64, device=device)
 
     @property
-    def holds_back(self) -> bool:
+    def delays_release(self) -> bool:
         return self.config.store_at_episode_end or self.config.release_interval > 0
 
-    def add(self, group: int, moment: Transition) -> None:
-        """Write the next row of a group, what its last actions brought, and the priority of what is now complete."""
-        lanes = self.lanes_of(group)
+    def add(self, group: int, transition: Transition) -> None:
+        """Write the next row of a group, the outcome of its last actions, and the priority of the completed state."""
+        envs = self.env_slice(group)
         row = self.written[group : group + 1]
-        here, before, ready = row % self.rows, (row - 1) % self.rows, (row - self.horizon.n_step) % self.rows
-        dead = (row + self.obs_spec.stack - 1) % self.rows  # the oldest that needs the frame written over now
-        table = self.frames[:-1].view(self.rows, self.lanes, *self.obs_spec.shape)
-        put(table, here, lanes, moment.obs)
-        grown = (self.age[:, lanes].index_select(0, before) + 1).clamp(max=self.obs_spec.stack - 1)
-        put(self.age, here, lanes, torch.where(moment.is_first, 0, grown[0]))
-        put(self.action, here, lanes, moment.action)
-        put(self.pi, here, lanes, moment.pi)
-        put(self.reward, before, lanes, moment.reward)
-        put(self.end, before, lanes, moment.end)
-        over = (moment.end == TERMINATED) | (moment.end == TRUNCATED)
-        put(self.final, here, lanes, over)
-        self.over[lanes] = torch.where(over, row, self.over[lanes])
-        none = torch.zeros_like(moment.td_error)
-        can_be_drawn = (row >= self.horizon.n_step) & ~self.final[:, lanes].index_select(0, ready)[0]
-        priority = torch.where(can_be_drawn, self.priority_of(moment.td_error), none)
-        if self.holds_back:
-            put(self.held, dead, lanes, none)
-            put(self.held, ready, lanes, priority)
-        put(self.priority, dead, lanes, none)
-        put(self.priority, ready, lanes, none if self.holds_back else priority)
-        touched = torch.cat([dead, ready])
-        self.mass.index_copy_(0, touched, self.priority.index_select(0, touched).sum(1, dtype=torch.float64))
+        here, before, complete = row % self.rows, (row - 1) % self.rows, (row - self.returns.n_step) % self.rows
+        stale = (row + self.obs_spec.stack - 1) % self.rows  # the oldest state that needs the frame overwritten now
+        table = self.frames[:-1].view(self.rows, self.num_envs, *self.obs_spec.shape)
+        write_row(table, here, envs, transition.obs)
+        grown = (self.age[:, envs].index_select(0, before) + 1).clamp(max=self.obs_spec.stack - 1)
+        write_row(self.age, here, envs, torch.where(transition.is_first, 0, grown[0]))
+        write_row(self.action, here, envs, transition.action)
+        write_row(self.pi, here, envs, transition.pi)
+        write_row(self.reward, before, envs, transition.reward)
+        write_row(self.end, before, envs, transition.end)
+        ended = (transition.end == TERMINATED) | (transition.end == TRUNCATED)
+        write_row(self.final, here, envs, ended)
+        self.last_final[envs] = torch.where(ended, row, self.last_final[envs])
+        zero = torch.zeros_like(transition.td_error)
+        can_be_drawn = (row >= self.returns.n_step) & ~self.final[:, envs].index_select(0, complete)[0]
+        priority = torch.where(can_be_drawn, self.priority_of(transition.td_error), zero)
+        if self.delays_release:
+            write_row(self.pending, stale, envs, zero)
+            write_row(self.pending, complete, envs, priority)
+        write_row(self.priority, stale, envs, zero)
+        write_row(self.priority, complete, envs, zero if self.delays_release else priority)
+        changed = torch.cat([stale, complete])
+        self.mass.index_copy_(0, changed, self.priority.index_select(0, changed).sum(1, dtype=torch.float64))
         row += 1
 
     def release(self) -> None:
-        """Let the learner draw what was held back: everything, or the episodes that are over."""
-        if not self.holds_back:
+        """Make pending states available to the learner: all of them, or those of episodes that have ended."""
+        if not self.delays_release:
             return
-        ready = self.held > 0
+        ready = self.pending > 0
         if self.config.store_at_episode_end:
-            written = self.written.repeat_interleave(self.lanes // self.groups)
+            written = self.written.repeat_interleave(self.num_envs // self.groups)
             ring = torch.arange(self.rows, device=self.device)[:, None]
-            ready &= written - 1 - (written - 1 - ring) % self.rows < self.over
-        self.priority.copy_(torch.where(ready, self.held, self.priority))
-        self.held.copy_(torch.where(ready, 0, self.held))
+            ready &= written - 1 - (written - 1 - ring) % self.rows < self.last_final
+        self.priority.copy_(torch.where(ready, self.pending, self.priority))
+        self.pending.copy_(torch.where(ready, 0, self.pending))
         self.mass.copy_(self.priority.sum(1, dtype=torch.float64))
 
-    def cut(self, group: int) -> None:
-        """End the group's episodes here: players start afresh. The last frames count as cut off by a time limit."""
-        lanes = self.lanes_of(group)
+    def truncate(self, group: int) -> None:
+        """End the group's episodes here, as by a time limit: its environments are about to be reset."""
+        envs = self.env_slice(group)
         row = self.written[group : group + 1]
         here, before = (row - 1) % self.rows, (row - 2) % self.rows
-        was = self.end[:, lanes].index_select(0, before)[0]
-        put(self.end, before, lanes, torch.where(was == CONTINUES, TRUNCATED, was))
-        put(self.final, here, lanes, torch.ones_like(was, dtype=torch.bool))
-        self.over[lanes] = row - 1
+        end = self.end[:, envs].index_select(0, before)[0]
+        write_row(self.end, before, envs, torch.where(end == CONTINUES, TRUNCATED, end))
+        write_row(self.final, here, envs, torch.ones_like(end, dtype=torch.bool))
+        self.last_final[envs] = row - 1
 
     def sample(self, size: int, generator: torch.Generator) -> ReplayBatch:
-        """Draw states by priority, spread evenly over the mass, and in random order so that any part is fair."""
-        edges = self.mass.cumsum(0)
-        spread = (torch.arange(size, device=self.device) + self.random(size, generator)) / size
-        at = spread * edges[-1]
-        row = torch.searchsorted(edges, at, right=True).clamp(max=self.rows - 1)
-        inside = self.priority.index_select(0, row).cumsum(1, dtype=torch.float64)
-        left = (at - edges[row] + self.mass[row]).clamp(min=0)
-        left = torch.minimum(left, inside[:, -1] * (1 - 1e-9))  # rounding must not lead beyond the row
-        lane = torch.searchsorted(inside, left[:, None], right=True).squeeze(1).clamp(max=self.lanes - 1)
-        shuffled = self.random(size, generator).argsort()
-        row, lane = row[shuffled], lane[shuffled]
-        likely = self.priority[row, lane].clamp(min=1e-30)
-        weight = (likely.mean() / likely) ** self.config.importance_exponent
-        return self.read(row, lane, weight)
+        """Draw states by priority, in random order, so that any part of the batch is a fair sample."""
+        row, env = draw_by_priority(self.priority, self.mass, size, generator)
+        order = torch.rand(size, device=self.device, dtype=torch.float64, generator=generator).argsort()
+        row, env = row[order], env[order]
+        drawn = self.priority[row, env].clamp(min=1e-30)
+        weight = (drawn.mean() / drawn) ** self.config.importance_exponent
+        return self.read(row, env, weight)
 
-    def read(self, row: Tensor, lane: Tensor, weight: Tensor) -> ReplayBatch:
-        """The states at some cells, with what followed."""
-        ahead = torch.arange(self.horizon.n_step, device=self.device)
+    def read(self, row: Tensor, env: Tensor, weight: Tensor) -> ReplayBatch:
+        """The states at these cells, with their n-step returns and next states."""
+        ahead = torch.arange(self.returns.n_step, device=self.device)
         following = (row[:, None] + ahead) % self.rows
-        coming = n_step_returns(
-            self.reward[following, lane[:, None]], self.end[following, lane[:, None]], self.horizon.gamma
-        )
-        then = (row + coming.steps) % self.rows
+        rewards, ends = self.reward[following, env[:, None]], self.end[following, env[:, None]]
+        n_step = n_step_returns(rewards, ends, self.returns.gamma)
+        then = (row + n_step.steps) % self.rows
         return ReplayBatch(
-            obs=self.stacks(row, lane),
-            action=self.action[row, lane].long(),
-            pi=self.pi[row, lane],
-            reward=coming.reward,
-            discount=coming.discount,
-            next_obs=self.stacks(then, lane),
-            next_pi=self.pi[then, lane],
+            obs=self.stacks(row, env),
+            action=self.action[row, env].long(),
+            pi=self.pi[row, env],
+            reward=n_step.reward,
+            discount=n_step.discount,
+            next_obs=self.stacks(then, env),
+            next_pi=self.pi[then, env],
             weight=weight,
             row=row,
-            lane=lane,
+            env=env,
         )
 
-    def stacks(self, row: Tensor, lane: Tensor) -> Tensor:
-        """`[B, stack, *frame]`, oldest first; black before the episode's start."""
-        offsets = stack_offsets(self.obs_spec.stack, self.device)
-        at, before = stack_index(row, self.age[row, lane], offsets)
-        cell = torch.where(before, self.rows * self.lanes, at % self.rows * self.lanes + lane[:, None])
-        flat = in_words(self.frames.flatten(1))
-        found = flat.index_select(0, cell.flatten()).view(self.frames.dtype)
-        return found.view(len(row), self.obs_spec.stack, *self.obs_spec.shape)
+    def stacks(self, row: Tensor, env: Tensor) -> Tensor:
+        """Frame stacks `[B, stack, *shape]`, oldest first; zeros before the episode's start."""
+        at, before = stack_index(row, self.age[row, env], stack_offsets(self.obs_spec.stack, self.device))
+        cell = torch.where(before, self.rows * self.num_envs, at % self.rows * self.num_envs + env[:, None])
+        frames = as_words(self.frames.flatten(1)).index_select(0, cell.flatten()).view(self.frames.dtype)
+        return frames.view(len(row), self.obs_spec.stack, *self.obs_spec.shape)
 
-    def update_priorities(self, row: Tensor, lane: Tensor, td_error: Tensor) -> None:
-        """Give states the priorities of their newest errors; what has died since it was drawn stays dead."""
-        alive = self.priority[row, lane] > 0
-        self.priority[row, lane] = torch.where(alive, self.priority_of(td_error), 0.0)
+    def update_priorities(self, row: Tensor, env: Tensor, td_error: Tensor) -> None:
+        """Give states the priorities of their new TD errors; those overwritten since they were drawn stay at 0."""
+        alive = self.priority[row, env] > 0
+        self.priority[row, env] = torch.where(alive, self.priority_of(td_error), 0.0)
         self.mass.index_copy_(0, row, self.priority.index_select(0, row).sum(1, dtype=torch.float64))
 
     def priority_of(self, td_error: Tensor) -> Tensor:
-        return (td_error.abs() + TINY) ** self.config.priority_exponent
+        return (td_error.abs() + MIN_TD_ERROR) ** self.config.priority_exponent
 
-    def random(self, size: int, generator: torch.Generator) -> Tensor:
-        return torch.rand(size, device=self.device, dtype=torch.float64, generator=generator)
-
-    def lanes_of(self, group: int) -> slice:
-        each = self.lanes // self.groups
+    def env_slice(self, group: int) -> slice:
+        """The environments of a group."""
+        each = self.num_envs // self.groups
         return slice(group * each, (group + 1) * each)
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that was written, on its device and without a copy: the rows that hold something."""
+        """Everything that was written, without copies: the rows in use."""
         used = min(self.rows, int(self.written.max()))
         columns = {name: getattr(self, name)[:used] for name in COLUMNS}
-        return columns | {"frames": self.frames[: used * self.lanes], "written": self.written, "over": self.over}
+        frames = self.frames[: used * self.num_envs]
+        return columns | {"frames": frames, "written": self.written, "last_final": self.last_final}
 
-    def load(self, state: dict[str, Tensor]) -> None:
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Continue from a saved `state`."""
         for name, saved in state.items():
             getattr(self, name)[: len(saved)] = saved.to(self.device)
         self.mass.copy_(self.priority.sum(1, dtype=torch.float64))
 
 
-def rows_of(config: ReplayConfig, lanes: int) -> int:
-    return config.capacity // lanes
-
-
 def bytes_needed(config: ReplayConfig, obs_spec: ObservationSpec) -> int:
-    """What the table takes, in bytes."""
+    """Memory of the table, in bytes."""
     frame = 1 if obs_spec.is_image else 4
     for size in obs_spec.shape:
         frame *= size
-    held = 4 if config.store_at_episode_end or config.release_interval else 0
-    return config.capacity * (frame + 4 * obs_spec.num_actions + 2 + 4 + 1 + 1 + 1 + 4 + held)
+    pending = 4 if config.store_at_episode_end or config.release_interval else 0
+    return config.capacity * (frame + 4 * obs_spec.num_actions + 2 + 4 + 1 + 1 + 1 + 4 + pending)
 
 
-def put(column: Tensor, row: Tensor, lanes: slice, values: Tensor) -> None:
-    """column[row, lanes] = values, for a row that only the device knows."""
-    column[:, lanes].index_copy_(0, row, values.to(column.dtype)[None])
+def write_row(column: Tensor, row: Tensor, envs: slice, values: Tensor) -> None:
+    """column[row, envs] = values, for a row number that is known on the device only."""
+    column[:, envs].index_copy_(0, row, values.to(column.dtype)[None])
 
 
-def in_words(flat: Tensor) -> Tensor:
-    """Rows of bytes as rows of 8-byte words where they divide: a gather then moves eight bytes at a time."""
+def as_words(flat: Tensor) -> Tensor:
+    """Rows of bytes as rows of 8-byte words where they divide, so that a gather moves eight bytes at a time."""
     return flat.view(torch.int64) if flat.shape[1] * flat.element_size() % 8 == 0 else flat

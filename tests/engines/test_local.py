@@ -12,7 +12,7 @@ from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import GraphedActor, LocalEngine
 from tests.engines.elsewhere import with_random_states_of_a_gpu
 from tests.online.test_actor import actor_of
-from tests.streams import Players
+from tests.streams import RandomEnvs
 
 CPU = torch.device("cpu")
 
@@ -139,7 +139,7 @@ def test_with_episodes_stored_at_their_end_learning_waits_for_the_first():
     engine = engine_of(whole)
     for _ in engine.run():
         drawn = (engine.replay.priority > 0).any(0)
-        assert not (drawn & (engine.replay.over == 0)).any()
+        assert not (drawn & (engine.replay.last_final == 0)).any()
         if engine.updates:
             assert engine.recent_scores.episodes > 0
 
@@ -224,10 +224,10 @@ def test_actors_centre_advantages_as_the_learner_does(advantage_baseline):
 def test_a_captured_actor_tells_what_a_plain_one_does(with_policy):
     """All but the actions, whose draws may differ: the frames to come do not depend on them here."""
     options = {"num_envs": 6, "with_policy": with_policy, "priority_baseline": "v", "device": "cuda"}
-    plain, players = actor_of(**options), Players(6, (2,), np.random.default_rng(0))
+    plain, players = actor_of(**options), RandomEnvs(6, (2,), np.random.default_rng(0))
     captured = GraphedActor(actor_of(**options), torch.cuda.Stream(priority=-1))
     for _ in range(40):
-        shown = players.show()
+        shown = players.step()
         expected = plain.act(*(given.cuda() for given in shown))
         with torch.cuda.stream(captured.stream):
             torch.cuda._sleep(1_000_000)  # the device is busy: who does not wait for the actions reads old ones

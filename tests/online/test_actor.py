@@ -13,8 +13,8 @@ from rbi.online.rbi import Actor, ActorConfig, ladders
 from rbi.optim import flatten_parameters
 from rbi.returns import ReturnConfig, exploration_ladder
 from tests.reference import iterative, paper_loops
-from tests.reference.lanes import Lane
-from tests.streams import Players
+from tests.reference.histories import History
+from tests.streams import RandomEnvs
 
 VECTORS, PICTURES = ObservationSpec((2,), 3, 4), ObservationSpec((5, 6), 2, 3)
 GAMMA, EPSILON = 0.9, 0.3
@@ -50,11 +50,11 @@ def ask(networks, state, advantage_baseline="pi"):
 
 def lived(actor, moments=30, seed=0):
     """What an actor does over some moments, and the lives of its players, one lane each."""
-    players = Players(len(actor.epsilon), actor.obs_spec.shape, np.random.default_rng(seed))
-    lanes = [Lane(10**6, actor.obs_spec.stack, actor.returns.n_step, GAMMA) for _ in range(players.players)]
+    players = RandomEnvs(len(actor.epsilon), actor.obs_spec.shape, np.random.default_rng(seed))
+    lanes = [History(10**6, actor.obs_spec.stack, actor.returns.n_step, GAMMA) for _ in range(players.num_envs)]
     done = []
     for _ in range(moments):
-        shown = players.show()
+        shown = players.step()
         moment = actor.act(*shown)
         done.append(moment)
         for i, lane in enumerate(lanes):
@@ -182,9 +182,9 @@ def test_the_error_told_n_moments_later_is_that_of_the_n_step_return(options):
 
 
 def test_rewards_are_clipped_for_learning_and_nothing_else_is_changed():
-    shown = Players(4, (2,), np.random.default_rng(3))
-    shown.show()
-    seen = shown.show()._replace(reward=torch.tensor([-7.0, -0.5, 0.25, 400.0]))
+    shown = RandomEnvs(4, (2,), np.random.default_rng(3))
+    shown.step()
+    seen = shown.step()._replace(reward=torch.tensor([-7.0, -0.5, 0.25, 400.0]))
     assert actor_of().act(*seen).reward.tolist() == [-1, -0.5, 0.25, 1]
     moment = actor_of(clip_rewards=False).act(*seen)
     assert all(torch.equal(stored, given) for stored, given in zip(moment[:4], seen, strict=True))

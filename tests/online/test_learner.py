@@ -14,7 +14,7 @@ from rbi.optim import bind_parameters, flat_size, flatten_parameters, write_grad
 from rbi.replay import Replay, ReplayBatch, ReplayConfig, Transition
 from rbi.returns import ReturnConfig
 from tests.reference import iterative
-from tests.streams import Players
+from tests.streams import RandomEnvs
 
 VECTORS, PICTURES = ObservationSpec((2,), 3, 4), ObservationSpec((5, 6), 2, 3)
 CPU, STATES = torch.device("cpu"), 6
@@ -51,7 +51,7 @@ def batch_of(obs_spec=VECTORS, seed=0):
         next_pi=policies(),
         weight=torch.from_numpy(rng.uniform(0.2, 1, STATES)).float(),
         row=torch.zeros(STATES, dtype=torch.long),
-        lane=torch.zeros(STATES, dtype=torch.long),
+        env=torch.zeros(STATES, dtype=torch.long),
     )
 
 
@@ -183,11 +183,11 @@ def replay_of(obs_spec=VECTORS, moments=40, **config):
     """A replay with the lives of three players in it."""
     rng = np.random.default_rng(0)
     replay = Replay(ReplayConfig(capacity=150, **config), obs_spec, 3, 1, ReturnConfig(2, 0.9), CPU)
-    players = Players(3, obs_spec.shape, rng)
+    players = RandomEnvs(3, obs_spec.shape, rng)
     for _ in range(moments):
         action = torch.from_numpy(rng.integers(obs_spec.num_actions, size=3))
         pi = torch.from_numpy(rng.dirichlet(np.ones(obs_spec.num_actions), 3)).float()
-        replay.add(0, Transition(*players.show(), action, pi, torch.from_numpy(rng.uniform(0.1, 2, 3)).float()))
+        replay.add(0, Transition(*players.step(), action, pi, torch.from_numpy(rng.uniform(0.1, 2, 3)).float()))
     return replay
 
 
@@ -206,9 +206,9 @@ def test_a_round_gives_every_drawn_state_the_priority_of_its_new_error(algo):
     before = replay.priority.clone()
     learner.round(replay)
     _, _, errors = losses(networks, target, drawn_.part(0, 20), learner)
-    assert replay.priority[drawn_.row, drawn_.lane].tolist() == approx(np.abs(errors).tolist(), abs=1e-4)
+    assert replay.priority[drawn_.row, drawn_.env].tolist() == approx(np.abs(errors).tolist(), abs=1e-4)
     untouched = torch.ones_like(before, dtype=torch.bool)
-    untouched[drawn_.row, drawn_.lane] = False
+    untouched[drawn_.row, drawn_.env] = False
     assert torch.equal(replay.priority[untouched], before[untouched])
 
 
@@ -225,7 +225,7 @@ def test_a_round_of_several_updates_takes_the_parts_of_one_draw_in_turn():
         errors += apart.update(part, apart.looked(part)).abs().tolist()
     assert torch.equal(together.vector, apart.vector)
     told = {}
-    for row, lane, error in zip(drawn_.row.tolist(), drawn_.lane.tolist(), errors, strict=True):
+    for row, lane, error in zip(drawn_.row.tolist(), drawn_.env.tolist(), errors, strict=True):
         told.setdefault((row, lane), []).append(error)
     for cell, of_cell in told.items():  # a state drawn twice has two errors, and one of them stays
         assert min(abs(replay.priority[cell].item() - error) for error in of_cell) < 1e-4

@@ -270,7 +270,7 @@ def test_states_of_all_shards_are_sampled_by_priority_with_common_importance_wei
     first, second = (marks[part] < 100 for part in (slice(30_000), slice(30_000, None)))
     assert abs(float(first.float().mean() - second.float().mean())) < 0.02  # any part of the batch is a fair sample
     of_one = marks == int(marks[0])
-    replay.update_priorities(batch.row, batch.lane, torch.where(of_one, 0.5, priority))
+    replay.update_priorities(batch.row, batch.env, torch.where(of_one, 0.5, priority))
     after = ray.get([handle.state.remote() for handle in handles])
     changed = [int((abs(state["priority"] - 0.5) < 1e-3).sum()) for state in after]
     assert changed[int(marks[0]) // 100] == 2  # both groups have it

@@ -20,7 +20,7 @@ from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, Episode
 from rbi.data.store import Store
 from rbi.observations import stack_index, stack_offsets
-from rbi.returns import MOST_STEPS, TRUNCATED, monte_carlo, n_step_returns
+from rbi.returns import MAX_N_STEP, TRUNCATED, monte_carlo_returns, n_step_returns
 
 CHUNK = 1 << 20
 
@@ -52,9 +52,9 @@ class SamplerConfig:
     def __post_init__(self) -> None:
         if type(self.batch_size) is not int or self.batch_size < 1:
             raise ValueError(f"batch_size = {self.batch_size}: must be a whole number, at least 1")
-        if self.n_step is not None and (type(self.n_step) is not int or not 1 <= self.n_step <= MOST_STEPS):
+        if self.n_step is not None and (type(self.n_step) is not int or not 1 <= self.n_step <= MAX_N_STEP):
             raise ValueError(
-                f"n_step = {self.n_step}: must lie in 1 to {MOST_STEPS:,}, or None for Monte-Carlo returns"
+                f"n_step = {self.n_step}: must lie in 1 to {MAX_N_STEP:,}, or None for Monte-Carlo returns"
             )
         for name in ("gamma", "max_missing_return"):
             if not 0 <= getattr(self, name) <= 1:
@@ -218,7 +218,7 @@ def returns_of(data: Dataset, config: SamplerConfig) -> Returns:
     rewards = rewards.clamp_(-1, 1) if clips else rewards
     ends = torch.from_numpy(data.ends(lives=config.terminal_on_life_loss))
     if config.n_step is None:
-        found = monte_carlo(rewards, ends, config.gamma)
+        found = monte_carlo_returns(rewards, ends, config.gamma)
         last = torch.arange(len(rewards)) + found.left - 1
         missing = torch.where(ends[last] == TRUNCATED, config.gamma ** found.left.double(), 0.0)
         none = torch.zeros(len(rewards))
@@ -231,7 +231,7 @@ def returns_of(data: Dataset, config: SamplerConfig) -> Returns:
     ]
     reward, discount, steps = (torch.cat(part) for part in zip(*parts, strict=True))
     has_final = torch.from_numpy(np.repeat(data.records["observations"] > data.records["steps"], data.records["steps"]))
-    left = monte_carlo(rewards, torch.from_numpy(data.ends(lives=False)), 0.0).left
+    left = monte_carlo_returns(rewards, torch.from_numpy(data.ends(lives=False)), 0.0).left
     return Returns(reward, discount, steps, (discount == 0) | (steps < left) | has_final)
 
 

@@ -140,7 +140,7 @@ class ApexLearner:
             last = start + config.batch_size == len(batch.row)
             part, of_part = batch.part(start, config.batch_size), states.part(start, config.batch_size)
             errors.append(self.update(part, of_part, log=last))
-        replay.update_priorities(batch.row, batch.lane, torch.cat(errors))
+        replay.update_priorities(batch.row, batch.env, torch.cat(errors))
 
     def states(self, batch: ReplayBatch) -> States:
         """The network inputs of a batch, and the target network's Q at s_(i+n)."""

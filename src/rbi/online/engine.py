@@ -264,7 +264,7 @@ class LocalEngine:
             restore_generator(generator, tensors[f"random{i}"])
         self.published.copy_(tensors["published"])
         if replay is not None:
-            self.replay.load(dict(replay))
+            self.replay.restore(dict(replay))
         else:
             self.learning_started = False
             self.states_before_learning = self.states + self.config.schedule.learning_starts
@@ -275,7 +275,7 @@ class LocalEngine:
         for group, actor in enumerate(self.actors):
             actor.memory.reset()
             if replay is not None:
-                self.replay.cut(group)
+                self.replay.truncate(group)
 
 
 class CPUBackend:

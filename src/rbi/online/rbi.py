@@ -182,7 +182,7 @@ class RBILearner:
             last = start + config.batch_size == len(batch.row)
             part, of_part = batch.part(start, config.batch_size), states.part(start, config.batch_size)
             errors.append(self.update(part, of_part, log=last))
-        replay.update_priorities(batch.row, batch.lane, torch.cat(errors))
+        replay.update_priorities(batch.row, batch.env, torch.cat(errors))
 
     def states(self, batch: ReplayBatch) -> "States":
         """The network inputs of a batch, and what the target network predicts at s_(i+n)."""
@@ -286,7 +286,7 @@ class SampledReplay(Protocol):
 
     def sample(self, size: int, generator: torch.Generator) -> ReplayBatch: ...
 
-    def update_priorities(self, row: Tensor, lane: Tensor, td_error: Tensor) -> None: ...
+    def update_priorities(self, row: Tensor, env: Tensor, td_error: Tensor) -> None: ...
 
 
 class States(NamedTuple):

@@ -229,7 +229,7 @@ class ReplayShard(RemoteActor):
         if reset or start != self.next_step[own]:
             for group in range(own * GROUPS, (own + 1) * GROUPS):
                 if self.replay.written[group] > 0:
-                    self.replay.cut(group)
+                    self.replay.truncate(group)
         for step, transition in enumerate(zip(*(as_tensor(column) for column in block), strict=True), start):
             self.replay.add(own * GROUPS + step % GROUPS, Transition(*transition))
         self.next_step[own] = start + len(block.obs)
@@ -239,7 +239,7 @@ class ReplayShard(RemoteActor):
 
     def status(self) -> ShardStatus:
         rows = self.replay.written.clamp(max=self.replay.rows).sum()
-        states = int(rows) * (self.replay.lanes // self.replay.groups)
+        states = int(rows) * (self.replay.num_envs // self.replay.groups)
         return ShardStatus(self.incarnation, float(self.replay.mass.sum()), states)
 
     def release(self) -> ShardStatus:
@@ -253,13 +253,13 @@ class ReplayShard(RemoteActor):
         if not mass > 0:
             return None
         batch = self.replay.sample(size, self.generator)
-        mean = float(self.replay.priority[batch.row, batch.lane].clamp(min=1e-30).mean())
+        mean = float(self.replay.priority[batch.row, batch.env].clamp(min=1e-30).mean())
         return ShardBatch(tuple(column.numpy() for column in batch), self.incarnation, mass, mean)
 
-    def update_priorities(self, incarnation: str, row: Array, lane: Array, td_error: Array) -> None:
+    def update_priorities(self, incarnation: str, row: Array, env: Array, td_error: Array) -> None:
         """New priorities of sampled states; ignored if they were sampled before a restart."""
         if incarnation == self.incarnation:
-            self.replay.update_priorities(*(as_tensor(column) for column in (row, lane, td_error)))
+            self.replay.update_priorities(*(as_tensor(column) for column in (row, env, td_error)))
 
     def state(self) -> dict[str, Any]:
         """Everything, for a checkpoint."""
@@ -270,7 +270,7 @@ class ReplayShard(RemoteActor):
         tensors = {name: as_tensor(column) for name, column in state.items()}
         self.generator.set_state(tensors.pop("random"))
         self.next_step = tensors.pop("next").tolist()
-        self.replay.load(tensors)
+        self.replay.restore(tensors)
         return self.status()
 
 
@@ -344,9 +344,9 @@ class ShardedReplay:
         self.origin = [(number, part.incarnation, span) for (number, part), span in zip(parts, spans, strict=True)]
         return ReplayBatch(*(torch.cat(columns)[order] for columns in zip(*batches, strict=True)))
 
-    def update_priorities(self, row: Tensor, lane: Tensor, td_error: Tensor) -> None:
+    def update_priorities(self, row: Tensor, env: Tensor, td_error: Tensor) -> None:
         """Send new priorities to the shards that the states came from, without waiting."""
-        columns = (row, lane, td_error.float())
+        columns = (row, env, td_error.float())
         self.sent = [
             self.handles[number].update_priorities.remote(incarnation, *(c[span].cpu().numpy() for c in columns))
             for number, incarnation, span in self.origin
