@@ -1,11 +1,13 @@
-"""Configs that refuse nonsense when they are made: bounds stand in the field's type, one checker reads them.
+"""Config dataclasses that validate themselves: limits are declared in the field types and checked at construction.
 
     @dataclass(frozen=True)
     class ActorConfig(Checked):
         c_greedy: Annotated[float, Interval(ge=0, le=1)] = 0.1
+        improve_in: Literal["actor", "learner"] = "actor"
 
-The bounds are those of `annotated_types` (Ge, Gt, Le, Lt, Interval, MultipleOf), which command lines and editors know.
-A config with rules that tie several fields together defines `__post_init__` itself and calls `check_fields` first.
+Limits are those of `annotated_types` (Ge, Gt, Le, Lt, Interval, MultipleOf). A config with conditions on several fields
+defines its own `__post_init__` and calls `check_fields(self)` first. Checked are choices (Literal), limits, whether
+numbers are integers or NaN, also inside `X | None` and `tuple[X, ...]`; nested configs check themselves.
 """
 
 import functools
@@ -15,24 +17,29 @@ import operator
 import types
 import typing
 from dataclasses import fields
-from typing import Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 from annotated_types import Ge, Gt, Interval, Le, Lt, MultipleOf
 
-__all__ = ["Checked", "Ge", "Gt", "Interval", "Le", "Lt", "MultipleOf", "check_fields"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Checked", "Device", "Ge", "Gt", "Interval", "Le", "Lt", "MultipleOf", "check_fields", "choose_device"]
+
+Device = Literal["auto", "cpu", "cuda"]
 
 
 class Checked:
-    """A frozen dataclass whose fields are checked against their annotations."""
+    """Base class of dataclasses whose fields are checked against their annotations."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
 def check_fields(config: Any, prefix: str = "") -> None:
-    """Raise ValueError for a value outside the bounds or the choices that its field declares.
+    """Raise ValueError for a field outside its declared limits or choices.
 
-    With `prefix="--"` the message names the option of the command line instead of the field.
+    With `prefix="--"` the message names the command-line option instead of the field.
 
     >>> from dataclasses import dataclass
     >>> from typing import Annotated
@@ -50,9 +57,20 @@ def check_fields(config: Any, prefix: str = "") -> None:
         _check(name, getattr(config, field.name), hints[field.name])
 
 
+def choose_device(device: "Device | torch.device" = "auto") -> "torch.device":
+    """The device to compute on: "auto" is the GPU if there is one. Raises ValueError if there is no GPU for "cuda"."""
+    import torch
+
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device = {device}: PyTorch finds no GPU")
+    return torch.device(device)
+
+
 @functools.cache
 def _hints(cls: Any) -> dict[str, Any]:
-    """Type hints with their bounds, read once a class."""
+    """Type hints with their limits, evaluated once per class."""
     return typing.get_type_hints(cls, include_extras=True)
 
 
@@ -61,9 +79,9 @@ def _check(name: str, value: Any, hint: Any) -> None:
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:
             return
-        arguments = tuple(a for a in arguments if a is not type(None))
-        if len(arguments) == 1:
-            _check(name, value, arguments[0])
+        options = [a for a in arguments if a is not type(None)]
+        if len(options) == 1:
+            _check(name, value, options[0])
     elif origin is Literal:
         if value not in arguments:
             raise ValueError(f"{name} = {value!r}: must be one of {', '.join(map(str, arguments))}")
@@ -72,12 +90,22 @@ def _check(name: str, value: Any, hint: Any) -> None:
         bounds = [bound for bound in arguments[1:] if isinstance(bound, Ge | Gt | Le | Lt | Interval | MultipleOf)]
         if bounds and not all(_holds(value, bound) for bound in bounds):
             raise ValueError(f"{name} = {value}: must be {' and '.join(_words(bound) for bound in bounds)}")
-    elif hint is float and isinstance(value, int | float) and math.isnan(value):
-        raise ValueError(f"{name} = {value}: must be a number")
+    elif origin is tuple and arguments[1:] == (Ellipsis,):
+        for item in value:
+            _check(name, item, arguments[0])
+    else:
+        _check_number(name, value, hint)
+
+
+def _check_number(name: str, value: Any, hint: Any) -> None:
+    if hint is int and not isinstance(value, numbers.Integral):
+        raise ValueError(f"{name} = {value!r}: must be an integer")
+    if hint is float and (not isinstance(value, numbers.Real) or value != value):
+        raise ValueError(f"{name} = {value!r}: must be a number")
 
 
 def _limits(bound: Any) -> list[tuple[str, str, Any]]:
-    """The comparisons of a bound: attribute, words, limit."""
+    """The comparisons of a bound: operator, words, limit."""
     words = {"gt": "greater than", "ge": "at least", "lt": "less than", "le": "at most"}
     return [(k, w, getattr(bound, k)) for k, w in words.items() if getattr(bound, k, None) is not None]
 

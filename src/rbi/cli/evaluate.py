@@ -10,8 +10,9 @@ import tyro
 
 from rbi import runs
 from rbi.cli.command import Command, overlaps, show
+from rbi.config import Device, choose_device
 from rbi.evaluation import video as videos
-from rbi.evaluation.rollouts import MAX_EPISODES, Device, Protocol, ProtocolName, choose_device, evaluate
+from rbi.evaluation.rollouts import MAX_EPISODES, Protocol, ProtocolName, evaluate
 from rbi.policy import load_policy
 from rbi.progress import echo, track
 from rbi.report import train as pages

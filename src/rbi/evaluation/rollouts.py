@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from rbi import envs, runs
-from rbi.config import Checked, Ge, Interval
+from rbi.config import Checked, Device, Ge, Interval, choose_device
 from rbi.envs.types import EnvConfig, EnvFactory, TimeStep, VectorEnv
 from rbi.evaluation.comparison import human_normalised
 from rbi.gpu.streams import SideStream, capture_graph
@@ -25,7 +25,6 @@ from rbi.returns import TERMINATED, TRUNCATED
 from rbi.statistics import Array, describe
 
 ProtocolName = Literal["paper", "modern"]
-Device = Literal["auto", "cpu", "cuda"]
 Env = str | EnvFactory | EnvConfig
 """A Gymnasium id, a function that makes an environment, or a configuration."""
 MakeEnvs = Callable[[EnvConfig, int], VectorEnv]
@@ -503,17 +502,6 @@ def evaluate(
         with runs.Writer.create(Path(out), command="evaluate", settings=settings, seed=seed, argv=[]) as writer:
             writer.result(result.to_dict() | {"policy": loaded.metadata})
     return result
-
-
-def choose_device(device: Device | torch.device) -> torch.device:
-    """The device that a setting names; auto is the GPU if there is one."""
-    if isinstance(device, torch.device):
-        return device
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device = cuda: PyTorch finds no GPU here")
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
 
 
 def at_least_one(name: str, value: int) -> int:

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from rbi import checkpoint, envs, runs
+from rbi.config import Device, choose_device
 from rbi.envs.types import EnvConfig, EnvFactory
-from rbi.evaluation.rollouts import EvaluationResult, choose_device, evaluate
+from rbi.evaluation.rollouts import EvaluationResult, evaluate
 from rbi.networks import TrunkFactory
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, PARTS, PRESETS, Algorithm, Preset, TrainConfig
@@ -27,7 +28,6 @@ from rbi.replay import bytes_needed
 
 Env = str | EnvFactory | EnvConfig
 Callback = Callable[[dict[str, Any]], Any]
-Device = Literal["auto", "cpu", "cuda"]
 
 MAX_SAVED_REPLAY = 2_000_000_000  # bytes; a larger replay is saved in checkpoints only if asked for
 MIN_BEST_EPISODES = 20  # finished episodes before a policy can be the best
