@@ -14,7 +14,7 @@ from rbi.offline_rl.config import OfflineConfig, small_learners
 from rbi.offline_rl.experiment import SeedLearners
 from rbi.offline_rl.parallel_learners import BURST, advance, burst_of_updates, make_runner
 from tests.data.episodes import episode
-from tests.engines.elsewhere import with_random_states_of_a_gpu
+from tests.checkpoints import use_gpu_random_states
 
 CPU = torch.device("cpu")
 BASELINES = ("dqfd", "bcq", "cql")
@@ -68,7 +68,7 @@ def test_learners_go_on_from_another_device_whose_random_numbers_mean_nothing_he
     before, after = (SeedLearners(SMALL, BASELINES, data, 0, CPU) for _ in range(2))
     run([make_runner(learner, CPU, cuda_graph=False) for learner in before.learners().values()], 6)
     checkpoint.save_learners(tmp_path, before.learners(), {})
-    with_random_states_of_a_gpu(newest(tmp_path), ".generator.")
+    use_gpu_random_states(newest(tmp_path), ".generator.")
     assert checkpoint.restore_learners(tmp_path, after.learners()) == {}
     for name, learner in before.learners().items():
         assert after.learners()[name].updates == 6

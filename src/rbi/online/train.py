@@ -466,7 +466,10 @@ def resolve_config(
         return config.changed(**overrides)
     if resumed is not None:
         saved = load_config(resumed)
-        return (saved if env is None else saved.changed(env=EnvConfig.of(env))).changed(**overrides)
+        if env is not None and not isinstance(env, EnvConfig):
+            named = EnvConfig.of(env)
+            env = dataclasses.replace(saved.env, id=named.id, factory=named.factory)
+        return saved.changed(**({} if env is None else {"env": env}), **overrides)
     if env is None:
         raise ValueError("env: name a Gymnasium environment, or give a function that makes one")
     return TrainConfig.preset(env, algo, preset, **overrides)

@@ -10,7 +10,7 @@ from rbi.checkpoint import STATE, TENSORS, fingerprint
 GPU_STATE_BYTES = 16  # of a CUDA generator
 
 
-def with_random_states_of_a_gpu(checkpoint, name_part):
+def use_gpu_random_states(checkpoint, name_part):
     """Replace the random states whose names contain `name_part` by those of a GPU."""
     state, changed = json.loads((checkpoint / STATE).read_text()), 0
     for path in checkpoint.glob(f"*{TENSORS}"):

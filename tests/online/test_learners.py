@@ -1,4 +1,4 @@
-"""The learner beside autograd of the paper's losses, written out state by state."""
+"""RBI's and Ape-X's learners against autograd of the paper's losses, written out state by state."""
 
 import copy
 
@@ -9,24 +9,28 @@ from pytest import approx
 
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec, random_shifts, shift_images
-from rbi.online.rbi import ActorConfig, Learner, LearnerConfig
+from rbi.online.apex import ApexLearner
+from rbi.online.config import ActorConfig, LearnerConfig
+from rbi.online.rbi import RBILearner
 from rbi.optim import bind_parameters, flat_size, flatten_parameters, write_gradients
 from rbi.replay import Replay, ReplayBatch, ReplayConfig, Transition
 from rbi.returns import ReturnConfig
 from tests.reference import iterative
 from tests.streams import RandomEnvs
 
-VECTORS, PICTURES = ObservationSpec((2,), 3, 4), ObservationSpec((5, 6), 2, 3)
+VECTORS, IMAGES = ObservationSpec((2,), 3, 4), ObservationSpec((5, 6), 2, 3)
 CPU, STATES = torch.device("cpu"), 6
 
 
-def learner_of(obs_spec=VECTORS, *, algo="rbi", improve_in="actor", seed=0, draws=0, dtype=torch.float32, **config):
+def make_learner(obs_spec=VECTORS, *, algo="rbi", improve_in="actor", seed=0, draws=0, dtype=torch.float32, **config):
     """A learner with large weights: policies far from uniform, errors on both sides of huber's corner."""
     networks = make_networks(obs_spec, NetworkConfig(16), seed, with_policy=algo == "rbi")
     bind_parameters(networks, 2 * flatten_parameters(networks))
     settings = LearnerConfig(**(dict(batch_size=STATES, learning_rate=0.003) | config))
-    acting = ActorConfig(improve_in=improve_in)
-    return Learner(settings, acting, networks, torch.Generator().manual_seed(draws), dtype, all_updates=100)
+    generator = torch.Generator().manual_seed(draws)
+    if algo == "apex":
+        return ApexLearner(settings, networks, generator, dtype, total_updates=100)
+    return RBILearner(settings, ActorConfig(improve_in=improve_in), networks, generator, dtype, total_updates=100)
 
 
 def batch_of(obs_spec=VECTORS, seed=0):
@@ -82,7 +86,7 @@ def losses(networks, target, batch, learner):
     logits, (q, _) = networks.pi(seen), networks.q(seen, batch.pi if config.advantage_baseline == "pi" else None)
     pi_net, q_now = torch.softmax(logits, 1).detach().double().numpy(), q.detach().double().numpy()
     goals, m = batch.pi, networks.obs_spec.num_actions
-    if learner.acting.improve_in == "learner":
+    if learner.actor.improve_in == "learner":
         goals = np.stack([iterative.actor_policy(p, x, 0.1, 2, 0.1) for p, x in zip(pi_net, q_now, strict=True)])
     weights = iterative.policy_weights(pi_net, q_now, config.policy_weight_exponent, m / (43.7 + m))
     weights = weights if config.policy_weighting else [1.0] * len(weights)
@@ -90,68 +94,70 @@ def losses(networks, target, batch, learner):
 
 
 CASES = [
-    dict(), dict(obs_spec=PICTURES), dict(q_loss="squared"), dict(advantage_baseline="mean"), dict(bootstrap_policy="net"),
+    dict(), dict(obs_spec=IMAGES), dict(q_loss="squared"), dict(advantage_baseline="mean"), dict(bootstrap_policy="net"),
     dict(advantage_baseline="mean", bootstrap_policy="net"), dict(policy_weighting=False), dict(policy_weight_exponent=1.0),
     dict(improve_in="learner"), dict(improve_in="learner", advantage_baseline="mean", bootstrap_policy="net", q_loss="squared"),
-    dict(algo="apex"), dict(algo="apex", q_loss="squared"), dict(algo="apex", obs_spec=PICTURES),
+    dict(algo="apex"), dict(algo="apex", q_loss="squared"), dict(algo="apex", obs_spec=IMAGES),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_an_update_follows_the_gradient_of_the_papers_losses(case):
     obs_spec = case.get("obs_spec", VECTORS)
-    learner = learner_of(**case)
-    stale = learner_of(**case, seed=1)  # a target that is far behind, and prefers other actions
+    learner = make_learner(**case)
+    stale = make_learner(**case, seed=1)  # a target that is far behind, and prefers other actions
     learner.restore(learner.state() | {"target": stale.state()["target"]})
     networks, target = copy.deepcopy(learner.networks), copy.deepcopy(learner.target)
     batch = batch_of(obs_spec, seed=9)
-    errors = learner.update(batch, learner.looked(batch))
+    errors = learner.update(batch, learner.states(batch))
 
     loss_q, loss_pi, expected = losses(networks, target, batch, learner)
     assert errors.tolist() == approx(expected, abs=1e-4)
     assert min(map(abs, expected)) < 1 < max(map(abs, expected))  # both sides of huber
     gradient = torch.zeros(flat_size(networks))
     write_gradients(torch.autograd.grad(loss_q + loss_pi, list(networks.parameters())), networks, gradient)
-    assert learner.adam.gradient.numpy() == approx(gradient.numpy(), rel=1e-3, abs=1e-5)
+    assert learner.weights.adam.gradient.numpy() == approx(gradient.numpy(), rel=1e-3, abs=1e-5)
     assert gradient.abs().max() > 0.1
 
 
-def test_ape_x_asks_the_target_about_the_action_that_is_best_for_the_network_that_learns():
-    learner, batch = learner_of(algo="apex"), batch_of()
-    stale = learner_of(algo="apex", seed=1)
+def test_apex_evaluates_the_online_networks_best_action_with_the_target_network():
+    learner, batch = make_learner(algo="apex"), batch_of()
+    stale = make_learner(algo="apex", seed=1)
     learner.restore(learner.state() | {"target": stale.state()["target"]})
     seen = VECTORS.preprocess(batch.next_obs, torch.float32)
     with torch.no_grad():
         mine, theirs = learner.networks.q(seen)[0], stale.networks.q(seen)[0]
     assert (mine.argmax(1) != theirs.argmax(1)).any()
     expected = [theirs[i, int(mine[i].argmax())].item() for i in range(STATES)]
-    with torch.no_grad():
-        assert learner.value_ahead(batch, learner.looked(batch)).tolist() == approx(expected, abs=1e-5)
+    errors = learner.update(batch, learner.states(batch))
+    q = make_learner(algo="apex").networks.q(VECTORS.preprocess(batch.obs, torch.float32))[0]
+    targets = errors + q.gather(1, batch.action[:, None]).squeeze(1)
+    assert targets.tolist() == approx((batch.reward + batch.discount * torch.tensor(expected)).tolist(), abs=1e-5)
 
 
-def test_the_two_networks_do_not_disturb_each_other():
+def test_the_policy_loss_does_not_reach_the_q_network():
     """Nothing of the policy loss reaches the Q-net: without it, the Q-net's gradient is the same."""
     batch = batch_of()
-    first, second = learner_of(), learner_of(policy_weighting=False, improve_in="learner")
+    first, second = make_learner(), make_learner(policy_weighting=False, improve_in="learner")
     for learner in (first, second):
-        learner.update(batch, learner.looked(batch))
+        learner.update(batch, learner.states(batch))
     q = flat_size(first.networks.q)
-    assert torch.equal(first.adam.gradient[:q], second.adam.gradient[:q])
-    assert not torch.equal(first.adam.gradient[q:], second.adam.gradient[q:])
+    assert torch.equal(first.weights.adam.gradient[:q], second.weights.adam.gradient[:q])
+    assert not torch.equal(first.weights.adam.gradient[q:], second.weights.adam.gradient[q:])
 
 
-def test_repeated_updates_bring_q_to_the_returns_and_the_pi_net_to_the_policies():
-    learner, batch = learner_of(learning_rate=0.01), batch_of()
+def test_repeated_updates_fit_q_to_the_returns_and_the_pi_net_to_the_policies():
+    learner, batch = make_learner(learning_rate=0.01), batch_of()
     batch = batch._replace(discount=torch.zeros(STATES))
     for _ in range(500):
-        errors = learner.update(batch, learner.looked(batch))
+        errors = learner.update(batch, learner.states(batch))
     seen = VECTORS.preprocess(batch.obs, torch.float32)
     assert errors.abs().max() < 0.01
     assert torch.softmax(learner.networks.pi(seen), 1).detach().numpy() == approx(batch.pi.numpy(), abs=0.01)
 
 
-def test_metrics_are_means_of_the_losses_since_the_last_look():
-    learner, told = learner_of(), []
+def test_metrics_are_means_since_the_last_call():
+    learner, told = make_learner(), []
     for seed in range(3):
         batch = batch_of(seed=seed)
         networks, target = copy.deepcopy(learner.networks), copy.deepcopy(learner.target)
@@ -169,13 +175,13 @@ def test_metrics_are_means_of_the_losses_since_the_last_look():
             "pi_net_entropy": -np.mean((pi_net * np.log(pi_net)).sum(1)),
             "weight_pi_max": max(iterative.policy_weights(pi_net, q, 0.5, 4 / 47.7)),
         })  # fmt: skip
-        learner.update(batch, learner.looked(batch))
+        learner.update(batch, learner.states(batch))
     assert learner.metrics() == approx({name: np.mean([t[name] for t in told]) for name in told[0]}, rel=1e-3, abs=1e-5)
 
 
-def test_ape_x_tells_of_no_policy_loss():
-    learner, batch = learner_of(algo="apex"), batch_of()
-    learner.update(batch, learner.looked(batch))
+def test_apex_has_no_policy_metrics():
+    learner, batch = make_learner(algo="apex"), batch_of()
+    learner.update(batch, learner.states(batch))
     assert set(learner.metrics()) == {"q_loss", "q", "td_error", "importance"}
 
 
@@ -183,7 +189,7 @@ def replay_of(obs_spec=VECTORS, moments=40, **config):
     """A replay with the lives of three players in it."""
     rng = np.random.default_rng(0)
     replay = Replay(ReplayConfig(capacity=150, **config), obs_spec, 3, 1, ReturnConfig(2, 0.9), CPU)
-    players = RandomEnvs(3, obs_spec.shape, rng)
+    random_envs = RandomEnvs(3, obs_spec.shape, rng)
     for _ in range(moments):
         action = torch.from_numpy(rng.integers(obs_spec.num_actions, size=3))
         pi = torch.from_numpy(rng.dirichlet(np.ones(obs_spec.num_actions), 3)).float()
@@ -199,12 +205,12 @@ def next_draw(learner, replay):
 
 
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
-def test_a_round_gives_every_drawn_state_the_priority_of_its_new_error(algo):
-    learner, replay = learner_of(algo=algo, batch_size=20), replay_of(priority_exponent=1.0)
+def test_sampled_states_get_the_priority_of_their_new_error(algo):
+    learner, replay = make_learner(algo=algo, batch_size=20), replay_of(priority_exponent=1.0)
     drawn_ = next_draw(learner, replay)
     networks, target = copy.deepcopy(learner.networks), copy.deepcopy(learner.target)
     before = replay.priority.clone()
-    learner.round(replay)
+    learner.learn(replay)
     _, _, errors = losses(networks, target, drawn_.part(0, 20), learner)
     assert replay.priority[drawn_.row, drawn_.env].tolist() == approx(np.abs(errors).tolist(), abs=1e-4)
     untouched = torch.ones_like(before, dtype=torch.bool)
@@ -212,17 +218,17 @@ def test_a_round_gives_every_drawn_state_the_priority_of_its_new_error(algo):
     assert torch.equal(replay.priority[untouched], before[untouched])
 
 
-def test_a_round_of_several_updates_takes_the_parts_of_one_draw_in_turn():
+def test_several_updates_per_sample_use_the_parts_of_one_sample_in_turn():
     together, replay = (
-        learner_of(batch_size=8, updates_per_sample=3, target_update_interval=3),
+        make_learner(batch_size=8, updates_per_sample=3, target_update_interval=3),
         replay_of(priority_exponent=1.0),
     )
-    apart, drawn_ = learner_of(batch_size=8), next_draw(together, replay)
-    together.round(replay)
+    apart, drawn_ = make_learner(batch_size=8), next_draw(together, replay)
+    together.learn(replay)
     errors = []
     for start in (0, 8, 16):
         part = drawn_.part(start, 8)
-        errors += apart.update(part, apart.looked(part)).abs().tolist()
+        errors += apart.update(part, apart.states(part)).abs().tolist()
     assert torch.equal(together.vector, apart.vector)
     told = {}
     for row, lane, error in zip(drawn_.row.tolist(), drawn_.env.tolist(), errors, strict=True):
@@ -232,11 +238,11 @@ def test_a_round_of_several_updates_takes_the_parts_of_one_draw_in_turn():
     assert replay.mass.numpy() == approx(replay.priority.double().sum(1).numpy())
 
 
-def test_a_round_learns_from_shifted_pictures_and_asks_the_target_about_shifted_ones():
+def test_augmentation_shifts_images_of_both_states():
     obs_spec = ObservationSpec((10, 12), 2, 3)
     learner, plain, replay = (
-        learner_of(obs_spec, batch_size=8, augmentation=2),
-        learner_of(obs_spec, batch_size=8),
+        make_learner(obs_spec, batch_size=8, augmentation=2),
+        make_learner(obs_spec, batch_size=8),
         replay_of(obs_spec),
     )
     generator = torch.Generator()
@@ -245,75 +251,75 @@ def test_a_round_learns_from_shifted_pictures_and_asks_the_target_about_shifted_
     frames, after = (shift_images(seen, random_shifts(8, 2, generator)) for seen in (drawn_.obs, drawn_.next_obs))
     assert not torch.equal(frames, drawn_.obs)
     part = drawn_._replace(obs=frames, next_obs=after).part(0, 8)
-    plain.update(part, plain.looked(part))
-    learner.round(replay)
+    plain.update(part, plain.states(part))
+    learner.learn(replay)
     assert torch.equal(learner.vector, plain.vector)
 
 
-def test_vectors_are_never_shifted():
-    learner, plain = learner_of(batch_size=8, augmentation=2), learner_of(batch_size=8)
-    learner.round(replay_of())
-    plain.round(replay_of())
+def test_vectors_are_never_augmented():
+    learner, plain = make_learner(batch_size=8, augmentation=2), make_learner(batch_size=8)
+    learner.learn(replay_of())
+    plain.learn(replay_of())
     assert torch.equal(learner.vector, plain.vector)
 
 
 @pytest.mark.parametrize(("updates_per_sample", "target_update_interval"), [(1, 1), (1, 3), (2, 4), (5, 5)])
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
-def test_the_target_is_renewed_every_so_many_updates_and_stays_in_between(
+def test_the_target_network_is_updated_at_its_interval_and_constant_in_between(
     algo, updates_per_sample, target_update_interval
 ):
-    learner = learner_of(
+    learner = make_learner(
         algo=algo, updates_per_sample=updates_per_sample, target_update_interval=target_update_interval
     )
     replay, expected = replay_of(), flatten_parameters(learner.networks.q)
     for count in range(1, 13):
-        learner.round(replay)
+        learner.learn(replay)
         assert torch.equal(flatten_parameters(learner.target), expected)
-        learner.passed()
+        learner.advance()
         assert learner.updates == count * updates_per_sample
         if learner.updates % target_update_interval == 0:
             expected = flatten_parameters(learner.networks.q)
         assert torch.equal(flatten_parameters(learner.target), expected)
 
 
-def test_the_learning_rate_falls_to_its_last_share_at_the_end_of_the_run_and_a_restored_one_goes_on_falling():
-    learner, restored = (learner_of(learning_rate=0.002, final_lr_fraction=0.25) for _ in range(2))
+def test_the_learning_rate_decays_linearly_and_continues_after_a_restore():
+    learner, restored = (make_learner(learning_rate=0.002, final_lr_fraction=0.25) for _ in range(2))
     rates, batch = [], batch_of()
     for _ in range(101):
-        rates.append(float(learner.adam.rate()))
-        learner.update(batch, learner.looked(batch))
+        rates.append(float(learner.weights.adam.rate()))
+        learner.update(batch, learner.states(batch))
     assert rates == approx([0.002 * (1 - 0.75 * step / 100) for step in range(101)])
     restored.restore(learner.state())
-    assert float(restored.adam.rate()) == approx(0.0005)
+    assert float(restored.weights.adam.rate()) == approx(0.0005)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
-def test_a_learner_goes_on_from_its_saved_state_as_if_nothing_had_happened(algo, dtype):
+def test_a_restored_learner_continues_to_the_last_bit(algo, dtype):
     options = dict(algo=algo, dtype=dtype, target_update_interval=3)
-    learner, replay = learner_of(**options), replay_of()
+    learner, replay = make_learner(**options), replay_of()
     for _ in range(4):
-        learner.round(replay)
-        learner.passed()
-    restored, again = learner_of(seed=1, draws=1, **options), replay_of(moments=0)
+        learner.learn(replay)
+        learner.advance()
+    restored, again = make_learner(seed=1, draws=1, **options), replay_of(moments=0)
     restored.restore({name: tensor.clone() for name, tensor in learner.state().items()})
     restored.generator.set_state(learner.generator.get_state())
     restored.updates = learner.updates
-    again.load({name: tensor.clone() for name, tensor in replay.state().items()})
+    again.restore({name: tensor.clone() for name, tensor in replay.state().items()})
     for _ in range(4):
         for one, table in ((learner, replay), (restored, again)):
-            one.round(table)
-            one.passed()
+            one.learn(table)
+            one.advance()
     for name, tensor in learner.state().items():
         assert torch.equal(tensor, restored.state()[name]), name
     assert torch.equal(replay.priority, again.priority)
 
 
-def test_networks_compute_with_the_rounded_copy_of_the_weights_that_are_stepped():
+def test_networks_compute_with_a_rounded_copy_of_the_optimised_weights():
     """float64 stands for the second precision here: not every processor multiplies matrices of bfloat16."""
-    learner, replay = learner_of(dtype=torch.float64), replay_of()
+    learner, replay = make_learner(dtype=torch.float64), replay_of()
     for _ in range(3):
-        learner.round(replay)
+        learner.learn(replay)
         assert torch.equal(learner.weights.compute, learner.vector.double())
         assert torch.equal(flatten_parameters(learner.networks), learner.vector)
     assert {parameter.dtype for parameter in learner.networks.parameters()} == {torch.float64}
@@ -327,12 +333,12 @@ BAD = [
 
 
 @pytest.mark.parametrize("bad", BAD, ids=str)
-def test_settings_that_make_no_sense_are_refused_by_name(bad):
+def test_invalid_learner_settings_are_refused_by_name(bad):
     ((name, value),) = bad.items()
     with pytest.raises(ValueError, match=f"^{name} = {value}"):
         LearnerConfig(**bad)
 
 
-def test_a_target_that_would_be_renewed_within_a_round_is_refused():
-    with pytest.raises(ValueError, match=r"^target_update_interval = 5: not a multiple of 2, a round$"):
+def test_a_target_update_between_two_updates_of_one_sample_is_refused():
+    with pytest.raises(ValueError, match="target_update_interval = 5"):
         LearnerConfig(target_update_interval=5, updates_per_sample=2)

@@ -1,0 +1,162 @@
+"""Settings of training: the presets, the paper's numbers, changes, and what is refused."""
+
+from dataclasses import replace
+from typing import get_args
+
+import gymnasium
+import pytest
+from pytest import approx
+
+import rbi
+from rbi.envs.types import EnvConfig
+from rbi.observations import ObservationSpec
+from rbi.online.config import (
+    GROUPS,
+    PAPER_GAMES,
+    ActorConfig,
+    Algorithm,
+    LearnerConfig,
+    Preset,
+    Schedule,
+    TrainConfig,
+    default_preset,
+)
+from rbi.replay import ReplayConfig, bytes_needed
+
+GAME = "ALE/Breakout-v5"
+PAPER = TrainConfig.preset(GAME, "rbi", "paper")
+
+
+@pytest.mark.parametrize("algo", get_args(Algorithm))
+@pytest.mark.parametrize("preset", get_args(Preset))
+def test_every_preset_suits_both_algorithms(preset, algo):
+    config = TrainConfig.preset("CartPole-v1", algo, preset)
+    assert (config.env.id, config.algo) == ("CartPole-v1", algo)
+    assert config.schedule.num_envs % GROUPS == 0
+
+
+def test_without_a_preset_the_environment_chooses_and_never_the_papers_millions():
+    assert default_preset(EnvConfig(GAME)) == "fast"
+    assert default_preset(EnvConfig("CartPole-v1")) == "small"
+    assert TrainConfig.preset("CartPole-v1") == TrainConfig.preset("CartPole-v1", "rbi", "small")
+    assert TrainConfig.preset(GAME).schedule.updates < PAPER.schedule.updates
+    made = TrainConfig.preset(lambda: gymnasium.make("CartPole-v1"))
+    assert made.schedule == TrainConfig.preset("CartPole-v1").schedule
+
+
+def test_the_paper_preset_has_the_numbers_of_the_papers_tables():
+    assert rbi.parse_rule(PAPER.actor.rule) == rbi.Reroute(0.1, 2)
+    assert PAPER.actor.c_greedy == 0.1
+    assert PAPER.actor.improve_in == "actor"
+    assert PAPER.learner.policy_weight_exponent == 0.5
+    assert PAPER.learner.policy_weighting
+    assert PAPER.learner.batch_size == 128
+    assert PAPER.schedule.num_envs == 256
+    assert PAPER.schedule.updates == 3_125_000
+    assert PAPER.schedule.updates * PAPER.learner.batch_size == 12_500_000 * 32  # as many states as Rainbow's
+
+
+def test_the_paper_preset_has_the_schedule_of_the_papers_appendix():
+    assert PAPER.learner.learning_rate == approx(0.00025 / 4)
+    assert PAPER.learner.target_update_interval == 2500
+    assert PAPER.learner.updates_per_sample == 1
+    assert PAPER.schedule.publish_interval == 100
+    assert PAPER.schedule.refresh_interval == 1000
+    assert 240 <= PAPER.schedule.states_per_update <= 280
+    assert PAPER.replay.store_at_episode_end
+    assert PAPER.replay.release_interval == 5000
+    assert PAPER.env.max_frames == 50_000
+    assert PAPER.env.noop_max == 30
+    assert PAPER.env.repeat_action_probability == 0
+
+
+def test_the_paper_preset_fills_what_the_paper_leaves_open_as_the_decision_says():
+    assert (PAPER.returns.n_step, PAPER.returns.gamma) == (3, 0.99)
+    assert PAPER.replay.capacity == 2_000_000
+    assert (PAPER.replay.priority_exponent, PAPER.replay.importance_exponent) == (0.6, 0.4)
+    assert (PAPER.actor.epsilon_base, PAPER.actor.epsilon_exponent) == (0.4, 7)
+    assert PAPER.actor.clip_rewards
+    assert PAPER.actor.priority_baseline == "q"
+    assert PAPER.learner.q_loss == "huber"
+    assert PAPER.learner.adam_epsilon == 1.5e-4
+    assert (PAPER.learner.advantage_baseline, PAPER.learner.bootstrap_policy) == ("pi", "stored")
+    assert PAPER.schedule.random_policy_updates == 2500
+    assert PAPER.schedule.hidden_size == 512
+
+
+def test_rbi_and_apex_differ_in_the_algorithm_alone():
+    assert replace(PAPER, algo="apex") == TrainConfig.preset(GAME, "apex", "paper")
+
+
+def test_the_papers_games_are_those_of_its_final_table():
+    assert set(PAPER_GAMES) == {
+        "Asterix", "Berzerk", "Breakout", "Enduro", "Freeway", "Frostbite", "IceHockey", "Kangaroo", "MsPacman",
+        "Qbert", "Seaquest", "SpaceInvaders",
+    }  # fmt: skip
+    assert len(PAPER_GAMES) == 12
+
+
+def test_the_papers_replay_fits_into_one_gpu_whatever_the_game():
+    assert bytes_needed(PAPER.replay, ObservationSpec((84, 84), 4, 18)) < 20e9
+
+
+@pytest.mark.parametrize("change", [{"batch_size": 7}, {"learner": {"batch_size": 7}}], ids=str)
+def test_single_settings_and_parts_can_be_changed(change):
+    base = TrainConfig.preset("CartPole-v1")
+    changed = base.changed(**change)
+    assert changed.learner.batch_size == 7
+    assert changed.changed(batch_size=base.learner.batch_size) == base
+    assert base.changed(learner=LearnerConfig(batch_size=9)).learner == LearnerConfig(batch_size=9)
+
+
+@pytest.mark.parametrize("change", [{"batchsize": 7}, {"learner": {"batchsize": 7}}], ids=str)
+def test_an_unknown_setting_is_refused_by_name(change):
+    with pytest.raises(ValueError, match="batchsize: is not a setting"):
+        PAPER.changed(**change)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("updates", 1001), ("publish_interval", 15), ("random_policy_updates", 25), ("release_interval", 55)],
+)
+def test_an_interval_between_two_updates_of_one_sample_is_refused_by_name(name, value):
+    valid = {"updates_per_sample": 10, "target_update_interval": 100, "updates": 1000, "random_policy_updates": 0}
+    config = TrainConfig.preset(GAME, "rbi", "paper", **valid)
+    with pytest.raises(ValueError, match=rf"^{name} = {value}: not a multiple of updates_per_sample = 10$"):
+        config.changed(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"capacity": 1000, "learning_starts": 600}, "learning_starts = 600"),
+        ({"capacity": 1000, "learning_starts": 10, "batch_size": 2000}, "batch_size = 2000"),
+        ({"capacity": 1000, "learning_starts": 10, "release_interval": 400}, "release_interval = 400"),
+    ],
+)
+def test_settings_that_do_not_fit_the_replay_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        TrainConfig.preset("CartPole-v1", **changes)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        dict(updates=0), dict(num_envs=0), dict(num_envs=7), dict(states_per_update=0.0), dict(norm="batch"),
+        dict(states_per_update=float("inf")), dict(states_per_update=float("nan")), dict(random_policy_updates=-1),
+        dict(hidden_size=9_999_999_999),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_invalid_schedule_is_refused_by_name(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        Schedule(**bad)
+
+
+def test_an_unknown_rule_is_refused_before_anything_runs():
+    with pytest.raises(ValueError, match="nonsense"):
+        TrainConfig.preset("CartPole-v1", actor=ActorConfig(rule="nonsense"))
+
+
+def test_parts_are_compared_by_value():
+    assert TrainConfig(EnvConfig(GAME), replay=ReplayConfig()) == TrainConfig(EnvConfig(GAME))

@@ -1,0 +1,56 @@
+"""Checkpoints: whole or not at all, checked when they are read, one at a time."""
+
+import pytest
+import torch
+
+from rbi import checkpoint
+from rbi.checkpoint import Checkpoint
+
+
+def make_checkpoint(value=1.0, **changes):
+    parts = {
+        "kind": {"env": "CartPole-v1", "algo": "rbi"},
+        "counters": {"updates": 3},
+        "tensors": {"tensors": {"vector": torch.full((4,), value)}, "replay": {"mass": torch.arange(5)}},
+        "pickles": {"envs": [b"one", b"", b"three"]},
+        "info": {"lines": 7},
+    }
+    return Checkpoint(**(parts | changes))
+
+
+def test_what_was_saved_is_loaded(tmp_path):
+    saved = make_checkpoint()
+    loaded = checkpoint.load(checkpoint.save(tmp_path, 3, saved), {"algo": "rbi"})
+    assert (loaded.kind, loaded.counters, loaded.info) == (saved.kind, saved.counters, saved.info)
+    assert loaded.pickles == saved.pickles
+    for group, tensors in saved.tensors.items():
+        assert tensors.keys() == loaded.tensors[group].keys()
+        assert all(torch.equal(tensor, loaded.tensors[group][name]) for name, tensor in tensors.items())
+
+
+def test_a_new_checkpoint_replaces_the_older_one(tmp_path):
+    for number in (3, 20):
+        checkpoint.save(tmp_path, number, make_checkpoint(number))
+    (left,) = (tmp_path / "checkpoints").iterdir()
+    assert left == checkpoint.newest(tmp_path)
+    assert checkpoint.load(left).tensors["tensors"]["vector"][0] == 20
+    assert checkpoint.newest(tmp_path / "nothing") is None
+
+
+@pytest.mark.parametrize("name", ["tensors.safetensors", "replay.safetensors", "envs.pickle"])
+@pytest.mark.parametrize("damage", ["truncated", "changed", "missing"])
+def test_a_damaged_file_is_named(name, damage, tmp_path):
+    file = checkpoint.save(tmp_path, 0, make_checkpoint()) / name
+    written = bytearray(file.read_bytes())
+    file.unlink()
+    if damage != "missing":
+        written[-1] ^= 1
+        file.write_bytes(written[: len(written) // 2] if damage == "truncated" else written)
+    with pytest.raises(ValueError, match=name):
+        checkpoint.load(checkpoint.newest(tmp_path))
+
+
+def test_a_checkpoint_of_another_kind_is_refused(tmp_path):
+    path = checkpoint.save(tmp_path, 0, make_checkpoint())
+    with pytest.raises(ValueError, match="checkpoint of CartPole-v1, not of Acrobot-v1"):
+        checkpoint.load(path, {"env": "Acrobot-v1"})
