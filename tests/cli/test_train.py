@@ -186,6 +186,7 @@ def test_presets_set_the_defaults_that_help_shows(capsys):
     assert len(cli.parse(["train", "--envs", "paper12"]).environments()) == 12
 
 
+@pytest.mark.slow
 def test_a_sweep_makes_a_table_and_figures_and_resumes_with_its_own_settings(tmp_path, capsys):
     out = tmp_path / "sweep"
     options = ["--schedule.updates", "10", "--algo", "both", "--seeds", "2", "--eval-episodes", "2", "--out", str(out)]

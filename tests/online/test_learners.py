@@ -94,9 +94,10 @@ def losses(networks, target, batch, learner):
 
 
 CASES = [
-    dict(), dict(obs_spec=IMAGES), dict(q_loss="squared"), dict(advantage_baseline="mean"), dict(bootstrap_policy="net"),
-    dict(advantage_baseline="mean", bootstrap_policy="net"), dict(policy_weighting=False), dict(policy_weight_exponent=1.0),
-    dict(improve_in="learner"), dict(improve_in="learner", advantage_baseline="mean", bootstrap_policy="net", q_loss="squared"),
+    dict(), dict(obs_spec=IMAGES), dict(q_loss="squared"), dict(advantage_baseline="mean"),
+    dict(bootstrap_policy="net"), dict(advantage_baseline="mean", bootstrap_policy="net"),
+    dict(policy_weighting=False), dict(policy_weight_exponent=1.0), dict(improve_in="learner"),
+    dict(improve_in="learner", advantage_baseline="mean", bootstrap_policy="net", q_loss="squared"),
     dict(algo="apex"), dict(algo="apex", q_loss="squared"), dict(algo="apex", obs_spec=IMAGES),
 ]  # fmt: skip
 
@@ -286,11 +287,11 @@ def test_the_learning_rate_decays_linearly_and_continues_after_a_restore():
     learner, restored = (make_learner(learning_rate=0.002, final_lr_fraction=0.25) for _ in range(2))
     rates, batch = [], batch_of()
     for _ in range(101):
-        rates.append(float(learner.weights.adam.rate()))
+        rates.append(float(learner.weights.adam.current_learning_rate()))
         learner.update(batch, learner.states(batch))
     assert rates == approx([0.002 * (1 - 0.75 * step / 100) for step in range(101)])
     restored.restore(learner.state())
-    assert float(restored.weights.adam.rate()) == approx(0.0005)
+    assert float(restored.weights.adam.current_learning_rate()) == approx(0.0005)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -327,8 +328,8 @@ def test_networks_compute_with_a_rounded_copy_of_the_optimised_weights():
 
 
 BAD = [
-    dict(batch_size=0), dict(target_update_interval=0), dict(updates_per_sample=0), dict(learning_rate=0.0), dict(learning_rate=1.0),
-    dict(adam_epsilon=0.0), dict(policy_weight_exponent=-1.0), dict(augmentation=-1), dict(augmentation=17),
+    dict(batch_size=0), dict(target_update_interval=0), dict(learning_rate=0.0), dict(learning_rate=1.0),
+    dict(policy_weight_exponent=-1.0), dict(augmentation=17),
 ]  # fmt: skip
 
 

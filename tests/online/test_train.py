@@ -100,14 +100,15 @@ def test_a_run_resumes_with_its_own_settings_only(trained):
     for change in ({"batch_size": 32}, {"env": "Acrobot-v1"}, {"seed": 4}):
         with pytest.raises(ValueError, match=f"was started with .*{next(iter(change))} = "):
             train(out=trained.path, resume=True, **({"seed": 3} | change), **QUIET)
-    with pytest.raises(ValueError, match="updates = 20"):
-        (trained.path / "result.json").rename(trained.path.parent / "result.json")
-        try:
-            train(out=trained.path, resume=True, seed=3, updates=20, **QUIET)
-        finally:
-            (trained.path.parent / "result.json").rename(trained.path / "result.json")
     with pytest.raises(ValueError, match="is not empty"):
         train("CartPole-v1", out=trained.path, **QUIET)
+
+
+def test_fewer_updates_than_the_checkpoint_has_are_refused(tmp_path):
+    train("CartPole-v1", out=tmp_path / "run", **(SHORT | {"eval_episodes": 0}), **QUIET)
+    (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(ValueError, match="updates = 20"):
+        train(out=tmp_path / "run", resume=True, updates=20, **QUIET)
 
 
 def test_the_callback_sees_every_report_and_stops_the_run_by_returning_false():
@@ -138,7 +139,7 @@ def test_a_function_that_makes_an_environment_takes_the_place_of_an_id(trained, 
 
 
 def test_a_function_that_makes_something_else_is_refused():
-    with pytest.raises(ValueError, match="not a gymnasium.Env"):
+    with pytest.raises(ValueError, match=r"not a gymnasium\.Env"):
         train(lambda: 3, **QUIET)
     with pytest.raises(ValueError, match="env: name a Gymnasium environment"):
         train(**QUIET)
@@ -193,7 +194,7 @@ def test_a_sweep_trains_every_algorithm_and_seed_and_resumes_what_is_missing(tmp
     assert times == {path: (path / "result.json").stat().st_mtime for path in result.runs[:3]}
 
 
-def test_jobs_of_a_machine_without_the_sweeps_folder_come_back_whole(tmp_path, monkeypatch):
+def test_jobs_of_a_machine_without_the_sweeps_folder_come_back_whole(tmp_path):
     """The marker is hidden from the job, as on a machine that does not share the folder."""
 
     def map_without_folder(function, jobs, options, markers):
