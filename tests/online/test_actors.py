@@ -63,7 +63,9 @@ def ask(networks, state, advantage_baseline="pi"):
 def act_for(actor, steps=30, seed=0):
     """The transitions of an actor over some steps, and the episodes of its environments, one lane each."""
     random_envs = RandomEnvs(len(actor.epsilon), actor.obs_spec.shape, np.random.default_rng(seed))
-    lanes = [History(10**6, actor.obs_spec.stack, actor.memory.rewards.shape[1], GAMMA) for _ in range(random_envs.num_envs)]
+    lanes = [
+        History(10**6, actor.obs_spec.stack, actor.memory.rewards.shape[1], GAMMA) for _ in range(random_envs.num_envs)
+    ]
     done = []
     for _ in range(steps):
         shown = random_envs.step()

@@ -194,7 +194,7 @@ def replay_of(obs_spec=VECTORS, moments=40, **config):
     for _ in range(moments):
         action = torch.from_numpy(rng.integers(obs_spec.num_actions, size=3))
         pi = torch.from_numpy(rng.dirichlet(np.ones(obs_spec.num_actions), 3)).float()
-        replay.add(0, Transition(*players.step(), action, pi, torch.from_numpy(rng.uniform(0.1, 2, 3)).float()))
+        replay.add(0, Transition(*random_envs.step(), action, pi, torch.from_numpy(rng.uniform(0.1, 2, 3)).float()))
     return replay
 
 
