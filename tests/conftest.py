@@ -21,5 +21,5 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "derandomized"))
 def pytest_collection_modifyitems(items):
     if not torch.cuda.is_available():
         for item in items:
-            if "gpu" in item.keywords:
+            if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
