@@ -1,4 +1,4 @@
-"""What is recorded is what happened: the same frames, actions and rewards, whole episodes, and who played them."""
+"""Recording of episodes: frames, actions and rewards as they happened, perturbed policies, scripted policies."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from rbi.evaluation.scripted import CrossRoadPolicy, FollowBallPolicy, RandomPol
 
 
 class Counting:
-    """A world in which a frame says which player sees it and when; every episode of player i has i + 2 steps."""
+    """Observations are (index of the environment, step); every episode of environment i has i + 2 steps."""
 
     obs_shape, frame_stack, num_actions, pending = (2,), 1, 3, False
 
@@ -50,7 +50,7 @@ def record(players, episodes=None, steps=None, seed=0):
     return list(recorder.episodes(episodes, steps)), recorder
 
 
-def test_every_slot_plays_its_share_of_whole_episodes():
+def test_every_environment_records_its_share_of_complete_episodes():
     players = [PerturbedPolicy(f"p{i}", RandomPolicy(3)) for i in range(3)]
     found, _ = record(players, episodes=7)
     assert sorted(e.player for e in found) == ["p0"] * 3 + ["p1"] * 2 + ["p2"] * 2
@@ -64,7 +64,7 @@ def test_every_slot_plays_its_share_of_whole_episodes():
         np.testing.assert_array_equal(one.rewards, np.arange(1, i + 3))
 
 
-def test_so_many_steps_are_so_many_and_the_last_episodes_are_cut_off():
+def test_recording_a_number_of_steps_truncates_the_last_episodes():
     players = [PerturbedPolicy("p", RandomPolicy(3))] * 4
     found, recorder = record(players, steps=50)
     assert recorder.steps == sum(len(e) for e in found)
@@ -82,11 +82,11 @@ def test_the_logged_probability_is_that_of_the_action():
     probs = np.concatenate([e.action_probs for e in found])
     expected = 0.7 * np.array([0.2, 0.8, 0.0]) + 0.1
     np.testing.assert_allclose(probs, expected[actions], rtol=1e-6)
-    shares_ = np.bincount(actions, minlength=3) / len(actions)
-    assert np.abs(shares_ - expected).max() < 0.08
+    shares = np.bincount(actions, minlength=3) / len(actions)
+    assert np.abs(shares - expected).max() < 0.08
 
 
-def test_a_late_player_does_now_what_it_decided_then():
+def test_actions_are_executed_after_the_delay():
     class ByTime:
         def predict_proba(self, states):
             return np.eye(3)[states[:, 0, 1].astype(int) % 3]
@@ -98,80 +98,82 @@ def test_a_late_player_does_now_what_it_decided_then():
     assert [int(a) for a in longest.actions] == [0, 0, *(t % 3 for t in range(len(longest) - 2))]
 
 
-def test_a_player_who_leaves_is_recorded_up_to_there_as_one_who_quit():
+def test_abandoned_episodes_are_recorded_up_to_their_end():
     found, _ = record([PerturbedPolicy("p", RandomPolicy(3), abandon_rate=0.3)] * 4, episodes=60)
     quits = [e for e in found if e.abandoned]
     assert 5 < len(quits) < 60
     assert all(e.truncated[-1] and not e.terminated[-1] for e in quits)
     assert all(len(e) < 6 for e in quits)
-    assert all(int(e.observations[0, 1]) == 0 for e in found)  # the next one begins at a beginning
+    assert all(int(e.observations[0, 1]) == 0 for e in found)  # every episode starts at its first step
 
 
-def test_a_crowd_has_every_mind_and_many_manners_and_is_the_same_again():
-    minds = [("a", RandomPolicy(3)), ("b", RandomPolicy(3))]
-    crowds = [
-        Perturbation(epsilon=0.5, action_delay=3, abandon_rate=0.1).population(40, minds, np.random.default_rng(1))
+def test_a_population_has_every_policy_with_different_perturbations_and_is_reproducible():
+    policies = [("a", RandomPolicy(3)), ("b", RandomPolicy(3))]
+    populations = [
+        Perturbation(epsilon=0.5, action_delay=3, abandon_rate=0.1).population(40, policies, np.random.default_rng(1))
         for _ in range(2)
     ]
-    assert [p.name for p in crowds[0]] == [p.name for p in crowds[1]]
-    assert sum(p.policy is minds[0][1] for p in crowds[0]) == 20
-    assert {p.action_delay for p in crowds[0]} == {0, 1, 2, 3}
-    assert 0 < np.mean([p.abandon_rate > 0 for p in crowds[0]]) < 1
-    assert max(p.epsilon for p in crowds[0]) <= 0.5
-    assert len({p.name for p in crowds[0]}) == 40
+    assert [p.name for p in populations[0]] == [p.name for p in populations[1]]
+    assert sum(p.policy is policies[0][1] for p in populations[0]) == 20
+    assert {p.action_delay for p in populations[0]} == {0, 1, 2, 3}
+    assert 0 < np.mean([p.abandon_rate > 0 for p in populations[0]]) < 1
+    assert max(p.epsilon for p in populations[0]) <= 0.5
+    assert len({p.name for p in populations[0]}) == 40
 
 
 @pytest.mark.parametrize("changes", [dict(epsilon=1.5), dict(action_delay=-1), dict(abandon_rate=2)])
-def test_nonsense_manners_are_refused(changes):
+def test_invalid_perturbations_are_rejected(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         Perturbation(**changes)
     with pytest.raises(ValueError, match=next(iter(changes))):
         PerturbedPolicy("p", RandomPolicy(3), **changes)
 
 
-def test_shares_add_up():
+def test_episodes_are_split_evenly():
     assert split_evenly(10, 4) == [3, 3, 2, 2]
     assert sum(split_evenly(3, 8)) == 3
 
 
-def test_who_crosses_the_road_gets_across_and_plays_no_other_game():
+def test_the_freeway_policy_crosses_the_road():
     env = "ALE/Freeway-v5"
-    worlds = envs.make(EnvConfig(env), 4)
-    spec = DatasetSpec(worlds.obs_shape, worlds.num_actions, worlds.frame_stack, env)
-    players = [PerturbedPolicy("p", CrossRoadPolicy(env, worlds.num_actions))] * 4
-    found = list(Recorder(worlds, players, spec, "", np.random.default_rng(0)).episodes(None, 1200))
-    worlds.close()
+    vector_env = envs.make(EnvConfig(env), 4)
+    spec = DatasetSpec(vector_env.obs_shape, vector_env.num_actions, vector_env.frame_stack, env)
+    players = [PerturbedPolicy("p", CrossRoadPolicy(env, vector_env.num_actions))] * 4
+    found = list(Recorder(vector_env, players, spec, "", np.random.default_rng(0)).episodes(None, 1200))
+    vector_env.close()
     assert all(episode.score >= 2 for episode in found)
     with pytest.raises(ValueError, match="Freeway"):
         CrossRoadPolicy("ALE/Pong-v5", 6)
 
 
-def test_who_climbs_gets_the_key_from_most_starts_and_plays_no_other_game():
+@pytest.mark.slow
+def test_the_montezuma_policy_reaches_the_key_from_most_starts():
     env = "ALE/MontezumaRevenge-v5"
-    worlds = envs.make(EnvConfig(env), 8)
-    spec = DatasetSpec(worlds.obs_shape, worlds.num_actions, worlds.frame_stack, env)
-    players = [PerturbedPolicy("p", ReachKeyPolicy(env, worlds.num_actions))] * 8
-    found = list(Recorder(worlds, players, spec, "", np.random.default_rng(0)).episodes(None, 8 * 140))
-    worlds.close()
+    vector_env = envs.make(EnvConfig(env), 8)
+    spec = DatasetSpec(vector_env.obs_shape, vector_env.num_actions, vector_env.frame_stack, env)
+    players = [PerturbedPolicy("p", ReachKeyPolicy(env, vector_env.num_actions))] * 8
+    found = list(Recorder(vector_env, players, spec, "", np.random.default_rng(0)).episodes(None, 8 * 140))
+    vector_env.close()
     assert sum(episode.score >= 100 for episode in found) >= 5
     with pytest.raises(ValueError, match="Montezuma"):
         ReachKeyPolicy("ALE/Pong-v5", 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", ["ALE/Breakout-v5", "ALE/Pong-v5"])
-def test_who_follows_the_ball_plays_better_than_at_random(env):
-    worlds = envs.make(EnvConfig(env), 8)
-    spec = DatasetSpec(worlds.obs_shape, worlds.num_actions, worlds.frame_stack, env)
+def test_the_ball_following_policy_beats_the_random_policy(env):
+    vector_env = envs.make(EnvConfig(env), 8)
+    spec = DatasetSpec(vector_env.obs_shape, vector_env.num_actions, vector_env.frame_stack, env)
     scores = []
-    for mind in (RandomPolicy(worlds.num_actions), FollowBallPolicy(env, worlds.num_actions)):
-        players = [PerturbedPolicy("p", mind, epsilon=0.05)] * 8
-        found = Recorder(worlds, players, spec, "", np.random.default_rng(0)).episodes(None, 2400)
+    for policy in (RandomPolicy(vector_env.num_actions), FollowBallPolicy(env, vector_env.num_actions)):
+        players = [PerturbedPolicy("p", policy, epsilon=0.05)] * 8
+        found = Recorder(vector_env, players, spec, "", np.random.default_rng(0)).episodes(None, 2400)
         scores.append(sum(e.score for e in found))
-    worlds.close()
+    vector_env.close()
     assert scores[1] > scores[0] + 20
 
 
-def test_the_command_records_a_crowd_of_a_training_run_and_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
+def test_the_command_records_a_population_of_a_training_run_and_resumes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     short = [
         "--schedule.updates",

@@ -10,12 +10,11 @@ import tyro
 
 from rbi import runs
 from rbi.cli.command import Command, overlaps, show
-from rbi.config import Device, choose_device
+from rbi.config import Device, Interval, choose_device
 from rbi.evaluation import video as videos
 from rbi.evaluation.rollouts import MAX_EPISODES, Protocol, ProtocolName, evaluate
 from rbi.policy import load_policy
 from rbi.progress import echo, track
-from rbi.report import train as pages
 
 
 @dataclass(frozen=True)
@@ -26,12 +25,12 @@ class Evaluate(Command):
     """A run of rbi train (its best policy), or a folder that policy.save wrote."""
     env: str = ""
     """The environment; the one that the policy was trained in if not given."""
-    episodes: int = 100
+    episodes: Annotated[int, Interval(ge=1, le=MAX_EPISODES)] = 100
     """Number of episodes, run in parallel."""
     protocol: ProtocolName = "paper"
     """paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability 0.25, no no-ops.
     Both truncate Atari episodes after 108,000 frames."""
-    epsilon: float = 0.0
+    epsilon: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Probability of a random action instead of the policy's."""
     video: Path | None = None
     """Also write a video of one episode to this .gif or .mp4 file."""
@@ -40,13 +39,13 @@ class Evaluate(Command):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.episodes <= MAX_EPISODES:
-            raise ValueError(f"--episodes = {self.episodes}: must be at least 1 and at most {MAX_EPISODES:,}")
         choose_device(self.device)
         if self.video is not None:
             videos.check_format(self.video)
 
     def run(self, argv: Sequence[str]) -> None:
+        from rbi.report import train as report
+
         if self.out is not None and overlaps(self.out, self.path):
             raise ValueError(f"--out {self.out}: belongs to the run that is evaluated; choose another folder")
         policy = load_policy(self.path).to(choose_device(self.device))
@@ -61,8 +60,8 @@ class Evaluate(Command):
         with self.create_run("evaluate", argv) as writer:
             writer.result(result.to_dict() | {"policy": policy.metadata, "path": str(self.path)})
             run = runs.read(writer.path)
-            writer.figure("scores", pages.score_figure(run))
-            show(pages.evaluate_score_table(run))
+            writer.figure("scores", report.evaluation_figure(run))
+            show(report.evaluation_table(run))
             if self.video is not None:
                 count = videos.write_video(self.video, track(images, "rendering"))
                 echo(f"video of one episode, {count} images: {self.video}")

@@ -135,7 +135,7 @@ def score_text(rows: list[dict[str, Any]]) -> str:
 # Evaluation
 
 
-def evaluate_score_table(run: Run) -> Table:
+def evaluation_table(run: Run) -> Table:
     """Statistics of the scores, with the protocol."""
     found = run.finished()
     low, high = found["interval"]
@@ -157,11 +157,12 @@ def evaluate_score_table(run: Run) -> Table:
 
 
 def human_text(value: float | None) -> str:
-    return "not known for this environment" if value is None else f"{100 * value:,.0f}%"
+    """A human-normalised score in percent."""
+    return "no published scores" if value is None else f"{100 * value:,.0f}%"
 
 
-def score_figure(run: Run) -> Any:
-    """The scores of all episodes in ascending order, with their mean."""
+def evaluation_figure(run: Run) -> Any:
+    """Scores of all episodes in ascending order, with the mean and its 95% interval."""
     found = run.finished()
     scores = np.sort(found["scores"])
     with plt.rc_context(LOOK):
@@ -170,9 +171,10 @@ def score_figure(run: Run) -> Any:
         panel.bar(np.arange(1, len(scores) + 1), scores, color=GREY, width=0.9)
         panel.axhline(found["mean"], color=ACCENT, linewidth=1.4)
         panel.axhspan(*found["interval"], color=ACCENT, alpha=0.15, linewidth=0)
-        at = (0.02, found["mean"])
-        panel.annotate(f" mean {found['mean']:,.1f}", at, xycoords=("axes fraction", "data"), va="bottom", color=DARK)
-        panel.set(xlabel="episode, lowest score first", ylabel="score")
+        at, label = (0.02, found["mean"]), f" mean {found['mean']:,.1f} with 95% interval"
+        panel.annotate(label, at, xycoords=("axes fraction", "data"), va="bottom", color=DARK)
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.set(xlabel="episode, sorted by score", ylabel="score")
         panel.set_title(f"{found['env']}: {found['protocol']} protocol", loc="left")
     plt.close(figure)  # pyplot need not keep it
     return figure

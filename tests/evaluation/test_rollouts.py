@@ -1,0 +1,498 @@
+"""Vectorised evaluation: protocol, episode statistics, batched policies, many policies in one set of environments."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import rbi
+from rbi import envs, runs
+from rbi.envs.types import EnvConfig, TimeStep
+from rbi.evaluation.rollouts import (
+    BatchedPolicies,
+    EpisodeStatistics,
+    Protocol,
+    VectorEvaluator,
+    group_policies,
+    run_episodes,
+)
+from rbi.networks import NetworkConfig, make_networks, offline_network
+from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
+from rbi.policy import Policy
+from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
+from rbi.rules.types import BCQ, Behavior, Greedy, Reroute
+
+ACTIONS = 5
+SPEC = ObservationSpec((3,), 1, ACTIONS)
+
+
+class Corridors:
+    """Episodes of environment i have i + 1 steps with reward 1; observations are random numbers."""
+
+    num_actions, obs_shape, frame_stack = ACTIONS, (3,), 1
+
+    def __init__(self, _config, num_envs):
+        self.num_envs, self.lengths = num_envs, np.arange(num_envs) + 1
+        self.resets, self.shown, self.taken, self.closed, self.pending = 0, [], [], False, False
+
+    def seen(self, first, end):
+        self.shown.append(self.rng.normal(size=(self.num_envs, 3)).astype(np.float32))
+        return TimeStep(self.shown[-1], first, (~first).astype(np.float32), end.astype(np.uint8))
+
+    def reset(self, seed):
+        assert not self.pending
+        self.resets, self.rng = self.resets + 1, np.random.default_rng(seed)
+        self.shown, self.taken = [], []
+        self.steps, self.over = np.zeros(self.num_envs, int), np.zeros(self.num_envs, bool)
+        return self.seen(np.ones(self.num_envs, bool), np.zeros(self.num_envs))
+
+    def send(self, actions):
+        assert actions.shape == (self.num_envs,)
+        assert not self.pending
+        self.taken.append(actions.copy())
+        self.pending = True
+
+    def recv(self):
+        assert self.pending
+        first, self.pending = self.over, False
+        self.steps = np.where(first, 0, self.steps + 1)
+        self.over = self.steps == self.lengths
+        return self.seen(first, np.where(self.over, TERMINATED, CONTINUES))
+
+    def close(self):
+        self.closed = True
+
+
+def nets(seed, with_policy=True, obs_spec=SPEC):
+    return make_networks(obs_spec, NetworkConfig(16), seed, with_policy=with_policy)
+
+
+def evaluator(num_envs, epsilon=0.0, num_groups=1):
+    return VectorEvaluator(Protocol("paper", epsilon), "Corridors-v0", num_envs, Corridors, num_groups=num_groups)
+
+
+def generator(seed=0):
+    return np.random.default_rng(seed)
+
+
+def sharing():
+    """Five deterministic policies: three share networks, two have their own; two have the same rule."""
+    shared = nets(0)
+    others = [Policy(nets(1), Greedy()), Policy(nets(2, with_policy=False), Greedy())]
+    return [Policy(shared, Greedy()), others[0], Policy(shared, BCQ(1.0)), others[1], Policy(shared, Greedy())]
+
+
+def asked_sizes(networks):
+    """Batch sizes of all later calls of a Q-network."""
+    sizes = []
+    networks.q.register_forward_hook(lambda _module, given, _result: sizes.append(len(given[0])))
+    return sizes
+
+
+def recorded(vectorised, env_index, episodes, group=0):
+    """Observations and actions of one environment during its episodes.
+
+    An action is chosen at every step, and at every final observation but the last.
+    """
+    decisions = episodes * (env_index + 1) + episodes - 1
+    env = vectorised.vector_envs[group]
+    assert decisions <= len(env.taken)
+    return tuple(np.stack(rows)[:decisions, env_index] for rows in (env.shown, env.taken))
+
+
+def started_by(env_indices, episodes, group_size=1000):
+    """Episodes that each environment of a policy starts, if every free one starts the next: a slow simulation."""
+    started = dict.fromkeys(env_indices, 0)
+    free_at = dict.fromkeys(env_indices, 0)
+    for time in range(1000):
+        for i in env_indices:
+            if free_at[i] == time and sum(started.values()) < episodes:
+                started[i] += 1
+                length = i % group_size + 1
+                free_at[i] = time + length + (started[i] > 1)  # a final observation takes one more step
+    return {i: count for i, count in started.items() if count}
+
+
+def episodes_of(played):
+    """Number of episodes per environment."""
+    return Counter(outcome.env_index for _, outcome in played)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 5, 8, 12, 23])
+@pytest.mark.parametrize("episodes", [1, 4, 7])
+def test_every_policy_runs_exactly_the_requested_episodes_in_its_free_environments(num_envs, episodes):
+    played = list(evaluator(num_envs).evaluate(sharing(), episodes, generator()))
+    assert Counter(number for number, _ in played) == dict.fromkeys(range(5), episodes)
+    assert all(outcome.score == outcome.steps == outcome.env_index + 1 for _, outcome in played)
+    for number in range(5):
+        shares = Counter(outcome.env_index for n, outcome in played if n == number)
+        place = number % num_envs  # later batches start at the first environment again
+        each = num_envs // min(num_envs, 5 - (number - place))
+        first = place * each
+        assert dict(shares) == started_by(range(first, first + each), episodes)
+
+
+@pytest.mark.parametrize("num_groups", [2, 3])
+@pytest.mark.parametrize("episodes", [1, 3, 4, 9, 30])
+def test_groups_of_environments_share_the_requested_episodes(num_groups, episodes):
+    vectorised = evaluator(10 * num_groups, num_groups=num_groups)
+    played = list(vectorised.evaluate(sharing(), episodes, generator()))
+    assert Counter(number for number, _ in played) == dict.fromkeys(range(5), episodes)
+    for number in range(5):
+        own = [10 * group + 2 * number + i for group in range(num_groups) for i in range(2)]
+        shares = Counter(outcome.env_index for n, outcome in played if n == number)
+        assert dict(shares) == started_by(own, episodes, group_size=10)
+
+
+def test_a_group_without_active_environments_does_not_step():
+    vectorised = evaluator(20, num_groups=2)
+    list(vectorised.evaluate(sharing(), 2, generator()))  # all start in the first group
+    assert [len(env.taken) for env in vectorised.vector_envs] == [10, 0]
+    list(vectorised.evaluate(sharing(), 3, generator()))  # one more per policy in the second group
+    assert [len(env.taken) for env in vectorised.vector_envs] == [10, 9]
+
+
+def check_actions_of_two_groups(device):
+    policies, vectorised = sharing(), evaluator(20, num_groups=2)
+    for policy in policies:
+        policy.to(device)
+    count = episodes_of(vectorised.evaluate(policies, 5, generator()))
+    assert len(count) > 10
+    for env_index, episodes in count.items():
+        group, place = divmod(env_index, 10)
+        states, taken = recorded(vectorised, place, episodes, group)
+        assert np.array_equal(taken, policies[place // 2].mode(states))
+
+
+def test_policies_in_two_groups_act_as_they_would_alone():
+    check_actions_of_two_groups("cpu")
+
+
+@pytest.mark.gpu
+def test_policies_in_two_groups_on_a_gpu_act_as_they_would_alone():
+    check_actions_of_two_groups("cuda")
+
+
+def test_every_started_episode_is_counted_however_long_it_is():
+    played = list(evaluator(20).evaluate([Policy(nets(0), Greedy())], 21, generator()))
+    assert sorted(outcome.env_index for _, outcome in played) == [0, *range(20)]
+
+
+def test_more_policies_than_environments_are_evaluated_in_batches():
+    vectorised = evaluator(2)
+    played = list(vectorised.evaluate(sharing(), 3, generator()))
+    assert vectorised.vector_envs[0].resets == 3
+    batches = [number // 2 for number, _ in played]
+    assert batches == sorted(batches)
+
+
+def test_each_policy_acts_in_its_environments_as_it_would_alone():
+    policies, vectorised = sharing(), evaluator(11)
+    count = episodes_of(vectorised.evaluate(policies, 5, generator()))
+    for i in range(10):
+        states, taken = recorded(vectorised, i, count[i])
+        assert np.array_equal(taken, policies[i // 2].mode(states))
+
+
+def test_shared_networks_run_once_per_step_for_the_active_environments():
+    policies = sharing()
+    shared, alone = asked_sizes(policies[0].networks), asked_sizes(policies[1].networks)
+    vectorised = evaluator(10)
+    list(vectorised.evaluate(policies, 2, generator()))
+    envs_of = {0: [0, 1, 4, 5, 8, 9], 1: [2, 3]}  # one episode each, of i + 1 steps
+    for sizes, indices in ((shared, envs_of[0]), (alone, envs_of[1])):
+        assert sizes == [sum(i + 1 > t for i in indices) for t in range(max(indices) + 1)]
+    assert len(vectorised.vector_envs[0].taken) == 10
+
+
+def test_policies_with_shared_networks_and_different_temperatures_have_different_betas():
+    shared, vectorised = nets(3), evaluator(20)
+    cold, hot = Policy(shared, Behavior(), temperature=1e-4), Policy(shared, Behavior(), temperature=100.0)
+    count = episodes_of(vectorised.evaluate([cold, hot], 400, generator()))
+    for policy, i, low, high in ((cold, 9, 0.95, 1.0), (hot, 19, 0.0, 0.4)):
+        states, taken = recorded(vectorised, i, count[i])
+        assert low <= np.mean(taken == policy.mode(states)) <= high
+
+
+def test_actions_are_sampled_with_the_policys_probabilities():
+    policies, vectorised = [Policy(nets(4), Behavior()), Policy(nets(4), Reroute(0.5, 1.5), 0.1)], evaluator(40)
+    count = episodes_of(vectorised.evaluate(policies, 800, generator()))
+    for policy, i in ((policies[0], 19), (policies[1], 39)):
+        states, taken = recorded(vectorised, i, count[i])
+        probs = policy.predict_proba(states)
+        excess = np.eye(ACTIONS)[taken] - probs  # 0 on average, also weighted by probabilities
+        assert (np.abs(excess.sum(0)) < 4 * np.sqrt((probs * (1 - probs)).sum(0))).all()
+        assert (np.abs((excess * probs).sum(0)) < 4 * np.sqrt((probs**3 * (1 - probs)).sum(0))).all()
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0])
+def test_a_share_epsilon_of_the_actions_is_random(epsilon):
+    policy, vectorised = Policy(nets(5), Greedy()), evaluator(20, epsilon)
+    count = episodes_of(vectorised.evaluate([policy], 2000, generator()))
+    states, taken = recorded(vectorised, 19, count[19])
+    share = 1 - epsilon + epsilon / ACTIONS
+    error = np.sqrt(share * (1 - share) / len(taken))
+    assert np.mean(taken == policy.mode(states)) == pytest.approx(share, abs=4 * error + 1e-9)
+
+
+def test_inactive_environments_get_random_actions():
+    vectorised = evaluator(20)
+    list(
+        vectorised.evaluate([Policy(nets(5), Greedy())], 21, generator())
+    )  # the first environment has two, all others one
+    idle = np.concatenate([np.stack(vectorised.vector_envs[0].taken)[i + 1 :, i] for i in range(1, 20)])
+    counts = np.bincount(idle, minlength=ACTIONS)
+    assert np.abs(counts - len(idle) / ACTIONS).max() < 4 * np.sqrt(len(idle) / ACTIONS)
+
+
+def test_evaluations_are_reproducible():
+    def played(seed):
+        with VectorEvaluator(Protocol("paper"), "CartPole-v1", 6) as vectorised:
+            obs_spec = ObservationSpec((4,), 1, 2)
+            policies = [Policy(nets(s, obs_spec=obs_spec), Behavior()) for s in range(3)]
+            return list(vectorised.evaluate(policies, 4, generator(seed)))
+
+    assert played(1) == played(1)
+    assert played(1) != played(2)
+
+
+def short(config, num_envs):
+    """Episodes of 160 frames, 40 steps."""
+    return envs.make(replace(config, max_frames=160), num_envs)
+
+
+@pytest.mark.parametrize(
+    ("env", "obs_spec"),
+    [
+        ("CartPole-v1", ObservationSpec((4,), 1, 2)),
+        ("ALE/Breakout-v5", ObservationSpec((84, 84), 4, 4)),
+    ],
+)
+@pytest.mark.parametrize("num_groups", [1, 2])
+def test_an_evaluator_that_was_interrupted_evaluates_as_a_new_one(env, obs_spec, num_groups):
+    shared = nets(0, obs_spec=obs_spec)
+    policies = [Policy(shared, Greedy(), 0.5), Policy(shared, Behavior())]
+
+    def make():
+        return VectorEvaluator(Protocol("paper"), env, 2 * num_groups, short, num_groups=num_groups)
+
+    with make() as used, make() as new:
+        assert len(list(islice(used.evaluate(policies, 3, generator(1)), 1))) == 1
+        again = list(used.evaluate(policies, 3, generator(2)))
+        assert again == list(new.evaluate(policies, 3, generator(2)))
+    assert Counter(number for number, _ in again) == {0: 3, 1: 3}
+    assert all(0 < outcome.steps <= (500 if env == "CartPole-v1" else 40) for _, outcome in again)
+
+
+@pytest.mark.parametrize(
+    ("config", "stop"),
+    [
+        (EnvConfig("CartPole-v1"), 33),
+        (EnvConfig("ALE/Breakout-v5", 200), 33),
+        (EnvConfig("ALE/Breakout-v5", 200, repeat_action_probability=0.25), 50),
+    ],
+)
+def test_a_reset_restarts_every_environment(config, stop):
+    """After 33 steps Atari episodes are running; after 50 they are truncated and about to restart by themselves."""
+    vectorised = envs.make(config, 2)
+    actions = generator().integers(vectorised.num_actions, size=(stop, 2))
+    histories = []
+    for _ in range(2):
+        seen = [vectorised.reset(7)]
+        for row in actions:
+            vectorised.send(row)
+            seen.append(TimeStep(*(array.copy() for array in vectorised.recv())))
+        histories.append(seen)
+    vectorised.close()
+    if config.is_atari:
+        assert (histories[0][-1].end == TRUNCATED).all() == (stop == 50)
+    for before, after in zip(*histories, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_an_evaluator_closes_its_environments_and_rejects_invalid_requests():
+    with evaluator(2) as vectorised:
+        with pytest.raises(ValueError, match="episodes = 0: must be at least 1"):
+            next(vectorised.evaluate(sharing(), 0, generator()))
+        with pytest.raises(ValueError, match="policies: give at least one"):
+            next(vectorised.evaluate([], 1, generator()))
+        stranger = Policy(nets(0, obs_spec=ObservationSpec((4,), 1, 2)), Greedy(), env="CartPole-v1")
+        with pytest.raises(
+            ValueError, match=r"--env Corridors-v0: has observations \(3,\) and 5 actions, but the policy \(Car"
+        ):
+            next(vectorised.evaluate([*sharing(), stranger], 1, generator()))
+        assert vectorised.vector_envs[0].resets == 0
+    assert vectorised.vector_envs[0].closed
+    with pytest.raises(ValueError, match="num_envs = 0: must be at least 1"):
+        evaluator(0)
+
+
+# Protocol, episode statistics, evaluation of one policy
+
+
+class Countdown:
+    """Episodes of environment i have i + 1 steps with reward 1; those of odd i are truncated."""
+
+    num_actions, obs_shape, frame_stack, pending = 2, (1,), 1, False
+
+    def __init__(self, config, num_envs):
+        self.config, self.num_envs = config, num_envs
+
+    def seen(self, first, reward, end):
+        frame = np.arange(self.num_envs, dtype=np.float32)[:, None]
+        return TimeStep(frame, first, reward.astype(np.float32), end.astype(np.uint8))
+
+    def reset(self, _seed):
+        self.step, self.over = np.zeros(self.num_envs, int), np.zeros(self.num_envs, bool)
+        none = np.zeros(self.num_envs)
+        return self.seen(np.ones(self.num_envs, bool), none, none)
+
+    def send(self, actions):
+        assert actions.shape == (self.num_envs,)
+
+    def recv(self):
+        first = self.over
+        self.step = np.where(first, 0, self.step + 1)
+        over = self.step > np.arange(self.num_envs)
+        end = np.where(over, np.where(np.arange(self.num_envs) % 2, TRUNCATED, TERMINATED), CONTINUES)
+        self.over = over
+        return self.seen(first, np.where(first, 0.0, 1.0), end)
+
+    def close(self):
+        self.closed = True
+
+
+def any_policy(obs_spec=ObservationSpec((1,), 1, 2)):  # noqa: B008 (frozen)
+    return Policy(make_networks(obs_spec, NetworkConfig(4), 0), Behavior(), env="CartPole-v1")
+
+
+@pytest.mark.parametrize("episodes", [1, 7, 64, 150])
+def test_run_episodes_returns_exactly_the_requested_episodes(episodes):
+    played = list(run_episodes(any_policy(), Protocol("paper"), "Countdown-v0", episodes, 0, make=Countdown))
+    assert len(played) == episodes
+    assert {e.env_index for e in played} == set(range(min(episodes, 64)))
+    assert all(e.score == e.steps == e.env_index + 1 for e in played)
+    assert all(e.truncated == bool(e.env_index % 2) for e in played)
+
+
+def test_the_score_of_an_episode_is_the_sum_of_its_rewards():
+    statistics, env = EpisodeStatistics(3), Countdown(None, 3)
+    found = statistics.update(env.reset(0))
+    for _ in range(40):
+        found += statistics.update(env.recv())
+    assert {(e.env_index, e.score) for e in found} == {(0, 1.0), (1, 2.0), (2, 3.0)}
+
+
+def test_protocols_describe_their_settings():
+    paper, modern = Protocol("paper"), Protocol("modern", epsilon=0.01)
+    assert (paper.env_config("ALE/Pong-v5").repeat_action_probability, paper.env_config("ALE/Pong-v5").noop_max) == (
+        0.0,
+        30,
+    )
+    assert (modern.env_config("ALE/Pong-v5").repeat_action_probability, modern.env_config("ALE/Pong-v5").noop_max) == (
+        0.25,
+        0,
+    )
+    assert paper.env_config("ALE/Pong-v5").max_frames == modern.env_config("ALE/Pong-v5").max_frames == 108_000
+    assert "up to 30 no-ops at the start, sticky actions 0, 108,000 frames" in paper.describe("ALE/Pong-v5")
+    assert "random with probability 0.01; no no-ops, sticky actions 0.25" in modern.describe("ALE/Pong-v5")
+    with pytest.raises(ValueError, match="epsilon = 2"):
+        Protocol("paper", epsilon=2)
+
+
+def test_an_incompatible_policy_is_rejected():
+    with pytest.raises(ValueError, match=r"--env Countdown-v0: has observations \(1,\) and 2 actions, but the policy"):
+        next(
+            run_episodes(
+                any_policy(ObservationSpec((4,), 1, 2)), Protocol("paper"), "Countdown-v0", 3, 0, make=Countdown
+            )
+        )
+
+
+def test_evaluate_returns_scores_with_their_interval(tmp_path):
+    policy = Policy(nets(0, obs_spec=ObservationSpec((4,), 1, 2)), Behavior(), env="CartPole-v1")
+    episodes = []
+    result = rbi.evaluate(policy, episodes=5, seed=3, out=tmp_path / "run", progress=False, callback=episodes.append)
+    assert [episode["score"] for episode in episodes] == result.scores
+    assert result.mean == pytest.approx(np.mean(result.scores))
+    assert result.interval[0] <= result.mean <= result.interval[1]
+    assert "CartPole-v1, 5 episodes: mean" in repr(result)
+    assert "paper protocol" in result.summary()
+    assert runs.read(tmp_path / "run").finished()["scores"] == result.scores
+    policy.save(tmp_path / "policy")
+    assert (
+        rbi.evaluate(tmp_path / "policy", lambda: gymnasium.make("CartPole-v1"), episodes=5, seed=3).scores
+        == result.scores
+    )
+
+
+def test_evaluate_needs_an_environment_and_episodes():
+    policy = Policy(nets(0, obs_spec=ObservationSpec((4,), 1, 2)), Behavior())
+    with pytest.raises(ValueError, match="env: the policy does not say"):
+        rbi.evaluate(policy)
+    with pytest.raises(ValueError, match="episodes = 0"):
+        rbi.evaluate(policy, "CartPole-v1", episodes=0)
+
+
+# Batched policies
+
+
+IMAGES = ObservationSpec((36, 36), 4, 5)
+RULES = ("behavior", "reroute(0.5,1.5)", "tv(0.25)", "ppo(0.5)", "forward_kl(radius=0.125)", "greedy", "bcq(0.3)")
+
+
+def image_policies(device):
+    nets = [make_networks(IMAGES, offline_network(16, 0.0, 0.0), seed).to(device) for seed in range(2)]
+    return [Policy(net, rbi.parse_rule(rule), temperature=0.8) for net in nets for rule in RULES]
+
+
+def time_steps(num_envs, rng, count=6):
+    """Random time steps, some of which start episodes, and uniform numbers."""
+    none = np.zeros(num_envs, np.float32)
+    for number in range(count):
+        first = np.ones(num_envs, bool) if number == 0 else rng.random(num_envs) < 0.2
+        frame = rng.integers(0, 256, (num_envs, *IMAGES.shape), dtype=np.uint8)
+        yield TimeStep(frame, first, none, none.astype(np.uint8)), rng.random((num_envs, 1))
+
+
+def count_differences(device):
+    policies = image_policies(device)
+    num_envs = 3 * len(policies)
+    policy_of = np.arange(num_envs) // 3
+    batched = BatchedPolicies(
+        group_policies(policies, policy_of, np.ones(num_envs, bool)), num_envs, torch.device(device)
+    )
+    states, differ = zero_stacks(IMAGES, num_envs), 0
+    for step, uniform in time_steps(num_envs, np.random.default_rng(0)):
+        chosen = batched.act(step, uniform)
+        states = roll_stacks(states, step.obs, step.is_first)
+        for number, policy in enumerate(policies):
+            probs = policy.predict_proba(states[policy_of == number])
+            expected = np.minimum((uniform[policy_of == number] >= probs.cumsum(1)).sum(1), IMAGES.num_actions - 1)
+            differ += int((chosen[policy_of == number] != expected).sum())
+    return differ
+
+
+def test_batched_policies_act_as_each_policy_with_its_own_frame_stack():
+    assert count_differences("cpu") <= 1  # a sample on the edge between two actions may be rounded either way
+
+
+def test_restricted_policies_ignore_other_environments():
+    policies = image_policies("cpu")[:2]
+    policy_of = np.array([0, 0, 1, 1])
+    batched = BatchedPolicies(group_policies(policies, policy_of, np.ones(4, bool)), 4, torch.device("cpu"))
+    (step, uniform), (again, later) = time_steps(4, np.random.default_rng(1), 2)
+    before = batched.act(step, uniform).copy()
+    batched.restrict(group_policies(policies, policy_of, np.array([True, True, False, False])))
+    after = batched.act(again, later)
+    assert (after[2:] == before[2:]).all()
+    assert [group.env_indices.tolist() for group, _ in batched.groups] == [[0, 1]]
+
+
+@pytest.mark.gpu
+def test_batched_policies_are_one_cuda_graph_on_a_gpu():
+    assert count_differences("cuda") <= 2
