@@ -65,7 +65,7 @@ def speed(results, measured_on):
         for name, value in {**result["ours"], **result.get("d3rlpy", {})}.items():
             lines.append(f"| {ROWS[name]} | {value:,.1f} |" if value < 100 else f"| {ROWS[name]} | {value:,.0f} |")
         parts.append("\n".join(lines))
-        parts.append(beside_d3rlpy(result) if "times" in result else on_gpu(result))
+        parts.append(compare_with_d3rlpy(result) if "times" in result else on_gpu(result))
         parts.append(f"\n{measured_on(result)}\n")
     return parts
 
@@ -80,7 +80,7 @@ def on_gpu(result):
     )
 
 
-def beside_d3rlpy(result):
+def compare_with_d3rlpy(result):
     """The ratio to the peer, and the largest ratio that arithmetic allows."""
     beta, critic, both = (result["times"][name] for name in ("beta", "critic", "both"))
     monte_carlo = result["ours"]["q"] / result["d3rlpy"]["double_dqn"]
@@ -97,15 +97,17 @@ def beside_d3rlpy(result):
 
 
 def game(result, measured_on):
-    """The table of one game beside the paper's."""
+    """The table of one game, with the paper's scores."""
     name = result["env"].removeprefix("ALE/").rsplit("-v", 1)[0]
     of_paper = PAPER.get(name, {})
     at_points = " and ".join(f"{point['episodes']:,}" for point in result["curve"])
     last = result["curve"][-1]
     seeds, episodes = len(last["means"]["behavior"]), last["episodes"]
-    told = f"{seeds} seed{'s' * (seeds > 1)}"
+    repetitions = f"{seeds} seed{'s' * (seeds > 1)}"
     lines = [
-        GAME_HEAD.format(game=name, name=name.lower(), at_points=at_points, seeds=told, episodes=episodes, **result)
+        GAME_HEAD.format(
+            game=name, name=name.lower(), at_points=at_points, seeds=repetitions, episodes=episodes, **result
+        )
     ]
     lines += ["| policy | mean | 95% | IQM | median | quartiles | P(below) | verdict | paper |"]
     lines += ["|---|--:|--:|--:|--:|--:|--:|---|--:|"]
@@ -116,14 +118,14 @@ def game(result, measured_on):
         cells += [f"{row['below']:.2f}" if compared else "", row["verdict"] if compared else ""]
         cells += [f"{of_paper[row['name']]:,}" if row["name"] in of_paper else ""]
         lines.append("| " + " | ".join(cells) + " |")
-    compared_with = beside_paper(result["rows"], of_paper) + clone_beside_population(result, of_paper)
+    compared_with = compare_with_paper(result["rows"], of_paper) + compare_clone_with_population(result, of_paper)
     return "\n".join([*lines, *compared_with, f"\n{measured_on(result)}"])
 
 
-def beside_paper(rows, of_paper):
-    """Which policies stand to the cloned behaviour as they do in the paper, where it has them."""
+def compare_with_paper(rows, of_paper):
+    """Ratios to the cloned behaviour, next to the paper's where it has them."""
     clone = next(row for row in rows if row["name"] == "behavior")
-    told = {"agrees": [], "differs": [], "open": []}
+    groups = {"agrees": [], "differs": [], "open": []}
     for row in rows:
         if row["name"] not in of_paper or row is clone or row.get("verdict") is None:
             continue
@@ -131,16 +133,16 @@ def beside_paper(rows, of_paper):
         says = NAMES.get(row["name"], row["name"])
         holds = row["verdict"] in ("above", "not below")
         kind = "open" if row["verdict"] == "open" else "agrees" if holds == (theirs > 1 - MARGIN) else "differs"
-        told[kind].append(f"{says} ({ours:.2f}, paper {theirs:.2f})")
-    if not any(told.values()):
+        groups[kind].append(f"{says} ({ours:.2f}, paper {theirs:.2f})")
+    if not any(groups.values()):
         return []
-    heads = {"agrees": "As in the paper", "differs": "Not as in the paper", "open": "Undecided by so many episodes"}
-    said = [f"{heads[kind]}: {', '.join(names)}." for kind, names in told.items() if names]
-    return [f"\nTimes the cloned behaviour's score. {' '.join(said)}"]
+    heads = {"agrees": "As in the paper", "differs": "Not as in the paper", "open": "Open with this many episodes"}
+    sentences = [f"{heads[kind]}: {', '.join(names)}." for kind, names in groups.items() if names]
+    return [f"\nRatios to the cloned behaviour's score. {' '.join(sentences)}"]
 
 
-def clone_beside_population(result, of_paper):
-    """Whether the clone plays as well as those it was cloned from, as in the paper."""
+def compare_clone_with_population(result, of_paper):
+    """The clone's score relative to its data, as in the paper."""
     if "population" not in of_paper:
         return []
     clone = next(row for row in result["rows"] if row["name"] == "behavior")
@@ -155,7 +157,7 @@ def games():
 
 
 def offline_part(load, measured_on):
-    """Markdown of everything that has been measured."""
+    """The sections that were measured."""
     measured = [found for kind in ("cpu", "cuda") if (found := load(f"offline-speed-{kind}.json"))]
     parts = speed(measured, measured_on) if measured else []
     played = [game(result, measured_on) for result in games()]

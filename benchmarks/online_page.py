@@ -8,7 +8,7 @@ import numpy as np
 
 from rbi.online.config import TrainConfig
 from rbi.report.style import LINES, LOOK
-from rbi.report.train import NAMES
+from rbi.report.train import ALGORITHMS
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -240,7 +240,7 @@ def engine_speed(results, measured_on):
     for result in results:
         for r in result["rows"]:
             change = "" if r["variant"] == "base" else f", {VARIANTS[r['variant']]}"
-            cells = [NAMES[r["algo"]] + change, str(r["num_envs"]), f"{r['states_per_update']:g}"]
+            cells = [ALGORITHMS[r["algo"]] + change, str(r["num_envs"]), f"{r['states_per_update']:g}"]
             cells += [f"{r['steps_per_second']:,.0f}", f"{of_the_bare_emulator(result, r):.2f}"]
             cells += [f"{r['updates_per_second']:,.0f}", f"{r['learner_alone_updates_per_second']:,.0f}"]
             lines.append("| " + " | ".join(cells) + " |")
@@ -300,7 +300,7 @@ def learned(results):
     lines += ["|---|---|--:|--:|--:|--:|--:|--:|"]
     for r in results:
         last, played = r["curve"][-1], r["evaluation"]
-        cells = [f"{NAMES[r['algo']]}, seed {r['seed']}", ", ".join(changes(r)), f"{updates_of(r):,}"]
+        cells = [f"{ALGORITHMS[r['algo']]}, seed {r['seed']}", ", ".join(changes(r)), f"{updates_of(r):,}"]
         cells += [f"{4 * last['states'] / 1e6:.1f}", f"{r['seconds']:,.0f}", f"{last['score']:.1f}"]
         if played:
             low, high = played["interval"]
@@ -431,7 +431,7 @@ def draw_learning(path):
         for look, r in zip(LINES, learning_results(), strict=False):
             points = [p for p in r["curve"] if p["score"] is not None]
             frames = np.array([4 * p["states"] / 1e6 for p in points])
-            name = ": ".join(filter(None, [NAMES[r["algo"]], ", ".join(changes(r))]))
+            name = ": ".join(filter(None, [ALGORITHMS[r["algo"]], ", ".join(changes(r))]))
             panel.plot(frames, [p["score"] for p in points], label=name, **look)
             low, high = ([p[k] for p in points] for k in ("score_low", "score_high"))
             panel.fill_between(frames, low, high, color=look["color"], alpha=0.13, linewidth=0)

@@ -19,7 +19,7 @@ from rbi import runs
 from rbi.envs import make
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
-from rbi.online.config import GROUPS, plan
+from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import LocalEngine
 from rbi.online.ray.cluster import connect
 from rbi.online.ray.config import ClusterConfig
@@ -38,7 +38,7 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 def light_config():
     """The small preset with more environments, no end and a large replay."""
-    config = plan("small", LIGHT, "rbi")
+    config = TrainConfig.preset(LIGHT, "rbi", "small")
     schedule = replace(
         config.schedule, num_envs=NUM_ENVS, updates=10**9, learning_starts=2000, publish_interval=40, refresh_interval=8
     )
@@ -125,7 +125,7 @@ def random_block(obs_spec, steps, envs, rng):
 
 def atari_parts():
     """Time and bytes of a replay shard in an Atari run, with the fast preset and 32 environments per worker."""
-    config = plan("fast", "ALE/Breakout-v5", "rbi")
+    config = TrainConfig.preset("ALE/Breakout-v5", "rbi", "fast")
     config = replace(
         config,
         schedule=replace(config.schedule, num_envs=32, learning_starts=1000),

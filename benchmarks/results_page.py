@@ -111,10 +111,10 @@ def spi_aim(result):
             continue
         names, sizes = part["algorithms"], len(part["sizes"])
         for ours in part["compared"]:
-            told = {n: spi_report.signs(part, ours, j, beyond=True) for j, n in enumerate(names) if is_peer(n)}
-            closest = min((n for n in told if "spibb" in n), key=lambda n: told[n].count("+"))
-            ahead = [f"`{n}` at {part['sizes'][i]:,}" for n, t in told.items() for i in range(sizes) if t[i] == "-"]
-            led = f"{told[closest].count('+')} of {sizes} (`{closest}`)"
+            signs = {n: spi_report.signs(part, ours, j, beyond=True) for j, n in enumerate(names) if is_peer(n)}
+            closest = min((n for n in signs if "spibb" in n), key=lambda n: signs[n].count("+"))
+            ahead = [f"`{n}` at {part['sizes'][i]:,}" for n, t in signs.items() for i in range(sizes) if t[i] == "-"]
+            led = f"{signs[closest].count('+')} of {sizes} (`{closest}`)"
             lines.append(f"| {part['world']} | `{ours}` | {led} | {', '.join(ahead) or 'none'} |")
     return "\n".join(lines)
 
@@ -135,8 +135,8 @@ def spi_world(part):
     lines += [SPI_SIGNS, "| algorithm | " + " | ".join(f"`{c}`" for c in part["compared"]) + " |"]
     lines += ["|---|" + "---|" * len(part["compared"])]
     for j, name in enumerate(part["algorithms"]):
-        told = [f"`{spi_report.signs(part, o, j, beyond=True)}`" if o != name else "" for o in part["compared"]]
-        lines.append(f"| `{name}` | " + " | ".join(told) + " |")
+        signs = [f"`{spi_report.signs(part, o, j, beyond=True)}`" if o != name else "" for o in part["compared"]]
+        lines.append(f"| `{name}` | " + " | ".join(signs) + " |")
     return "\n".join(lines)
 
 
@@ -146,9 +146,33 @@ def spi_speed(result):
     return "\n".join([*lines, f"\n{measured_on(result)}"])
 
 
+def summary(cpu, cuda):
+    """The main numbers of the page, one line each."""
+    engine = online_page.speed_of_preset(online_page.engine_results(load))
+    own, *_ = online_page.learning_results()
+    offline_speed = load("offline-speed-cuda.json")["ours"]
+    rows = [
+        ("Max-Reroute, 18 actions, one H200", f"{short(states_a_second(cuda)['rbi', 18, 2**20])} states/s"),
+        ("Max-Reroute, 18 actions, 2 cores", f"{short(states_a_second(cpu)['rbi', 18, 2**20])} states/s"),
+        (
+            "training engine, Breakout, one H200",
+            f"{engine['steps_per_second']:,.0f} steps/s ({engine['of']:.2f} of the bare emulator) with "
+            f"{engine['updates_per_second']:,.0f} updates/s; alone {engine['learner_alone_updates_per_second']:,.0f}",
+        ),
+        ("Breakout, 100 points during training", f"{online_page.reached(own, 100):.0f} s (one seed)"),
+        ("offline learning, one H200", f"beta {offline_speed['beta']:,.0f}, Q {offline_speed['q']:,.0f} updates/s"),
+    ]
+    for result in offline_page.games():
+        scores = {row["name"]: row["mean"] for row in result["rows"]}
+        game = result["env"].removeprefix("ALE/").rsplit("-v", 1)[0]
+        ratios = (f"{name} {scores[name] / scores['behavior']:.2f}" for name in ("reroute(0.5,1.5)", "greedy"))
+        rows.append((f"{game}, score relative to the cloned behaviour", ", ".join(ratios)))
+    return "\n".join(["", "| what | measured |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])
+
+
 def page():
     cpu, cuda = load("rules-cpu.json"), load("rules-cuda.json")
-    parts = [HEAD.rstrip(), RULES_HEAD, rules_highlights(cpu, cuda)]
+    parts = [HEAD.rstrip(), summary(cpu, cuda), RULES_HEAD, rules_highlights(cpu, cuda)]
     for result in (cpu, cuda):
         if result:
             parts += [f"\n{measured_on(result)}\n", rules_table(result)]

@@ -1,14 +1,16 @@
 """The figures in the docs are those in the raw results."""
 
-from benchmarks import iterative_page, offline_page, results_page
+from benchmarks import offline_page, online_page, results_page
 from benchmarks.results_page import ROOT, load, short, states_a_second
 from benchmarks.variants import VARIANTS, variant
 from rbi.lab.spi import study as spi
 from rbi.online.config import TrainConfig
 
 
-def test_the_results_page_is_drawn_from_the_raw_results():
+def test_the_results_pages_are_drawn_from_the_raw_results():
     assert results_page.PAGE.read_text() == results_page.page(), "run `make results`"
+    breakout = online_page.breakout_page(load, results_page.measured_on)
+    assert results_page.BREAKOUT.read_text() == breakout, "run `make results`"
 
 
 def test_the_readmes_speed_is_the_measured_one():
@@ -43,7 +45,7 @@ def test_the_readmes_study_takes_the_measured_time():
 
 
 def test_the_readmes_training_speed_is_the_measured_one():
-    row = iterative_page.speed_of_preset(iterative_page.engine_results(load))
+    row = online_page.speed_of_preset(online_page.engine_results(load))
     text = " ".join((ROOT / "README.md").read_text().split())
     assert f"at {row['of']:.2f} of the bare emulator's speed" in text
     assert f"{round(row['steps_per_second'], -2):,.0f} steps a second" in text
@@ -52,13 +54,15 @@ def test_the_readmes_training_speed_is_the_measured_one():
 
 
 def test_the_readmes_breakout_is_the_measured_one():
-    run, long, *_ = iterative_page.learning_results()
-    assert iterative_page.otherwise(run) == ["rate falls over 150,000"]
-    assert iterative_page.otherwise(long) == ["256 players", "16 states an update"]
-    assert 85 < iterative_page.reached(run, 100) < 100
-    assert 410 < iterative_page.reached(long, 420) < 435
+    run, long, *_ = online_page.learning_results()
+    assert online_page.changes(run) == ["decay over 150,000 updates"]
+    assert online_page.changes(long) == ["256 environments", "16 states per update"]
+    assert 85 < online_page.reached(run, 100) < 100
+    assert 410 < online_page.reached(long, 420) < 435
     text = " ".join((ROOT / "README.md").read_text().split())
-    assert "at 100 points after a minute and a half of training; a longer run, with fewer players, was at 420" in text
+    assert (
+        "at 100 points after a minute and a half of training; a longer run, with fewer environments, was at 420" in text
+    )
 
 
 def test_the_readmes_speed_from_logs_is_the_measured_one():
@@ -67,20 +71,21 @@ def test_the_readmes_speed_from_logs_is_the_measured_one():
     assert f"beta and Q learn at {beta:,.0f} and {q:,.0f} updates a second" in text
 
 
-PACE = (("pace", "players", 64), ("pace", "states_per_update", 16.0))
+SCHEDULE = (("schedule", "num_envs", 64), ("schedule", "states_per_update", 16.0))
 
 
-def test_a_run_is_told_by_what_it_does_otherwise_than_the_preset():
+def test_a_run_is_described_by_its_changes_to_the_preset():
     whole = TrainConfig.preset("ALE/Breakout-v5", "rbi", "fast")
-    changed = variant(whole, (*VARIANTS["plain"], *VARIANTS["replay250k"], *PACE))
-    parts = ("learner", "replay", "pace")
+    changed = variant(whole, (*VARIANTS["plain"], *VARIANTS["replay250k"], *SCHEDULE))
+    parts = ("learner", "replay", "schedule")
     runs = [
         {"env": "ALE/Breakout-v5", "algo": "rbi"} | {"settings": {p: vars(getattr(w, p)) for p in parts}}
         for w in (whole, changed)
     ]
-    assert iterative_page.otherwise(runs[0]) == []
-    changes = ["no norm", "no shift", "rate 0.0001", "replay 250,000", "64 players", "16 states an update"]
-    assert iterative_page.otherwise(runs[1]) == changes
+    assert online_page.changes(runs[0]) == []
+    changes = ["no norm", "no augmentation", "learning rate 0.0001", "replay 250,000"]
+    changes += ["64 environments", "16 states per update"]
+    assert online_page.changes(runs[1]) == changes
 
 
 def test_the_readmes_games_are_the_measured_ones():
@@ -105,11 +110,11 @@ def test_a_policy_agrees_with_the_paper_where_both_say_that_it_is_below_or_both_
     rows = [{"name": "behavior", "mean": 100.0, "verdict": None}]
     rows += [{"name": name, "mean": 50.0, "verdict": verdict} for name, verdict in verdicts.items()]
     of_paper = {"behavior": 200, "reroute(0.5,1.5)": 195, "tv(0.25)": 180, "DQfD": 20, "reroute(0,2)": 300}
-    (said,) = offline_page.beside_paper(rows, of_paper)
+    (said,) = offline_page.compare_with_paper(rows, of_paper)
     assert "As in the paper: reroute(0.5,1.5) (0.50, paper 0.97), DQfD (0.50, paper 0.10)." in said
     assert "Not as in the paper: tv(0.25) (0.50, paper 0.90)." in said
-    assert "Undecided by so many episodes: reroute(0,2) (0.50, paper 1.50)." in said
-    assert offline_page.beside_paper(rows, {}) == []
+    assert "Open with this many episodes: reroute(0,2) (0.50, paper 1.50)." in said
+    assert offline_page.compare_with_paper(rows, {}) == []
 
 
 def test_numbers_are_shortened_to_three_digits():
