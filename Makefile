@@ -37,12 +37,12 @@ $(DEV): pyproject.toml constraints.txt
 	@touch $@ $(RUNTIME)
 
 demo: $(RUNTIME)
-	@echo "== a small crowd of mixed skill plays Freeway (rbi data record)"
-	@$(BIN)/rbi data record cross cross random --env ALE/Freeway-v5 --crowd 12 --episodes 12 --manners.epsilon 0.8 \
-	  --out runs/demo/crowd --overwrite
-	@echo "== beta and Q from its pixels, every improvement step on top, all played beside each other (rbi offline)"
-	@$(BIN)/rbi offline runs/demo/crowd --preset quick --peers ppo --points 1 --episodes 12 --max-frames 2000 \
-	  --out runs/demo/offline --overwrite
+	@echo "== four scripted players of mixed skill are recorded in Breakout (examples/breakout.py)"
+	@rm -rf runs/demo
+	@$(BIN)/python examples/breakout.py runs/demo/population
+	@echo "== beta and Q from their episodes, every improvement rule on top, all evaluated in the game (rbi offline)"
+	@PYTHONPATH=examples $(BIN)/rbi offline runs/demo/population --baselines --evaluations 1 --episodes 30 \
+	  --out runs/demo/offline
 
 tour: $(RUNTIME)
 	@echo "== every improvement rule on one state"
