@@ -1,4 +1,4 @@
-"""A `map` over worker processes that end with their parent."""
+"""`map` over worker processes that exit with their parent."""
 
 import collections
 import concurrent.futures
@@ -13,42 +13,46 @@ from typing import Any
 
 @contextlib.contextmanager
 def parallel_map(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """A `map` over processes; the plain one for a single worker. Processes start afresh: forks of threads can hang."""
+    """A `map` over worker processes; the built-in one for a single worker."""
     if workers == 1:
         yield map
         return
-    spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(workers, spawn, leave_with, (os.getpid(),)) as pool:
+    with process_pool(workers) as pool:
         yield pool.map
 
 
 @contextlib.contextmanager
 def bounded_map(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """A `map` over processes for large results: no more of them wait than there are workers."""
+    """A `map` over worker processes for large results: at most `2 * workers` of them exist at a time."""
     if workers == 1:
         yield map
         return
-    spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(workers, spawn, leave_with, (os.getpid(),)) as pool:
+    with process_pool(workers) as pool:
 
-        def each(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-            waiting: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
+        def bounded(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+            pending: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
             for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                pending.append(pool.submit(function, item))
+                if len(pending) > 2 * workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
 
         try:
-            yield each
+            yield bounded
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def leave_with(parent: int) -> None:
-    """End this process when its parent is gone: whatever kills the parent, no worker stays behind."""
+def process_pool(workers: int) -> concurrent.futures.ProcessPoolExecutor:
+    """Spawned worker processes: forking a process that has threads can deadlock."""
+    spawn = multiprocessing.get_context("spawn")
+    return concurrent.futures.ProcessPoolExecutor(workers, spawn, exit_with_parent, (os.getpid(),))
+
+
+def exit_with_parent(parent: int) -> None:
+    """Exit this process when its parent is gone, so that no worker survives a killed run."""
 
     def watch() -> None:
         while os.getppid() == parent:

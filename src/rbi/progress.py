@@ -1,4 +1,4 @@
-"""Progress bars and messages for people: on a terminal, in a notebook, and as plain lines in a log."""
+"""Progress bars and messages: on a terminal, in a notebook, and as plain lines in a log."""
 
 import contextlib
 import signal
@@ -13,38 +13,42 @@ from rich.progress import track as rich_track
 
 T = TypeVar("T")
 
-SECONDS_A_LINE = 30  # between lines of progress where there is no terminal
+SECONDS_PER_LINE = 30  # between progress lines where there is neither a terminal nor a notebook
 
 
-def track(items: Iterable[T], told: str, total: int | None = None) -> Iterator[T]:
-    """The items, with a bar on the error stream while it is a terminal."""
+def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    """Iterate over items with a progress bar on stderr, if that is a terminal or a notebook."""
     console = Console(stderr=True)
-    return iter(rich_track(items, told, total=total, console=console, disable=not console.is_terminal, transient=True))
+    hidden = not console.is_terminal
+    return iter(rich_track(items, description, total=total, console=console, disable=hidden, transient=True))
 
 
 def track_updates(
-    items: Iterable[T], told: str, total: int | None, done: Callable[[T], int], text: Callable[[T], str]
+    items: Iterable[T], description: str, total: int | None, completed: Callable[[T], int], text: Callable[[T], str]
 ) -> Iterator[T]:
-    """The items, with a bar and a text on a terminal, and a line of text now and then elsewhere."""
+    """Iterate over items with a progress bar that shows `text(item)`; in a log, one line every 30 seconds."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeRemainingColumn())
-    spoken = time.monotonic()
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn())
+    last_line = time.monotonic()
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(told, total=total, told="")
+        task = bar.add_task(description, total=total, text="")
         for item in items:
-            bar.update(task, completed=done(item), told=text(item))
-            if not console.is_terminal and time.monotonic() - spoken > SECONDS_A_LINE:
-                spoken = time.monotonic()
-                echo(f"{told}: {text(item)}", stderr=True)
+            bar.update(task, completed=completed(item), text=text(item))
+            if not console.is_terminal and time.monotonic() - last_line > SECONDS_PER_LINE:
+                last_line = time.monotonic()
+                echo(f"{description}: {text(item)}", stderr=True)
             yield item
 
 
 @contextlib.contextmanager
 def graceful_stop() -> Iterator[threading.Event]:
-    """The first Ctrl-C or SIGTERM asks the run to stop where it can be saved; a second one stops it at once."""
+    """An event that the first Ctrl-C or SIGTERM sets, so that a run can save itself; a second one interrupts at once.
+
+    Outside the main thread, where Python allows no signal handlers, the event is never set.
+    """
     stopped = threading.Event()
 
-    def ask(number: int, frame: Any) -> None:
+    def handle(number: int, frame: Any) -> None:
         if stopped.is_set():
             signal.default_int_handler(number, frame)
         stopped.set()
@@ -52,7 +56,7 @@ def graceful_stop() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield stopped
         return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stopped
     finally:
@@ -61,5 +65,5 @@ def graceful_stop() -> Iterator[threading.Event]:
 
 
 def echo(line: str, *, stderr: bool = False) -> None:
-    """One line, as it is: not wrapped, not coloured, brackets left alone."""
+    """Print one line without wrapping, highlighting or markup."""
     Console(stderr=stderr).print(line, highlight=False, soft_wrap=True, markup=False)

@@ -1,6 +1,7 @@
 """Shared by all commands: --out, --seed, the run folder, resuming, presets, and tables on the terminal."""
 
 import contextlib
+import io
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ class Command(ABC):
         check_fields(self, prefix="--")
 
     @classmethod
-    def defaults(cls, given: Any) -> Self | None:
+    def defaults(cls, given: Any) -> Self | None:  # noqa: ARG003 - for subclasses
         """Defaults that depend on other options, such as presets; None keeps those of the class.
 
         `given` is the command line parsed with the defaults of the class, without the command's own checks. Values in
@@ -87,8 +88,9 @@ def parse(command: type[C], argv: Sequence[str], prog: str) -> C:
 def parse_unchecked(command: type[C], argv: Sequence[str]) -> C | None:
     """A first reading of the options without the command's checks; None where it fails, which `parse` then explains."""
     unchecked: type[C] = dataclass(frozen=True)(type(command.__name__, (command,), {"__post_init__": lambda _: None}))
-    with contextlib.suppress(SystemExit):
-        return tyro.cli(unchecked, args=argv, add_help=False, return_unknown_args=True, console_outputs=False)[0]
+    options = [word for word in argv if word not in ("-h", "--help")]
+    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+        return tyro.cli(unchecked, args=options, console_outputs=False)
     return None
 
 

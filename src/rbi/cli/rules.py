@@ -1,10 +1,12 @@
-"""`rbi rules`: every improvement rule on one state."""
+"""`rbi rules`: improvement rules compared on one state."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
 from rbi import runs
 from rbi.cli.command import Command, canonical_rules, show
+from rbi.config import Ge, Interval
 from rbi.lab.bandit import compare_rules
 from rbi.progress import echo
 from rbi.report import bandit as report
@@ -12,12 +14,12 @@ from rbi.report import bandit as report
 
 @dataclass(frozen=True)
 class Rules(Command):
-    """Every improvement rule on one state: probabilities, ratios, what each promises and what it risks."""
+    """Compare improvement rules on one state: probabilities, ratios, expected improvement, and cost of errors."""
 
     beta: tuple[float, ...] = (0.55, 0.25, 0.12, 0.06, 0.02)
-    """Behaviour policy: one probability an action, summing to 1."""
+    """Behaviour policy: one probability per action, summing to 1."""
     advantage: tuple[float, ...] = (0.0, 0.4, -0.8, -0.2, 1.0)
-    """Estimated advantages (or Q-values), one an action; -inf ranks last."""
+    """Estimated advantages (or Q-values), one per action; -inf ranks last."""
     rules: tuple[str, ...] = (
         "reroute(0.5,1.5)",
         "reroute(0,2)",
@@ -28,17 +30,13 @@ class Rules(Command):
         "greedy",
     )
     """The rules to compare, written like reroute(0.5,1.5)."""
-    visits: int = 100
-    """How often the state was visited: the estimates' error falls with it."""
-    return_std: float = 1.0
+    visits: Annotated[int, Ge(1)] = 100
+    """Visits of the state; the standard error of the advantages falls with their square root."""
+    return_std: Annotated[float, Interval(ge=0, le=1e100)] = 1.0
     """Standard deviation of returns."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.visits < 1:
-            raise ValueError(f"--visits = {self.visits}: must be at least 1")
-        if not 0 <= self.return_std <= 1e100:
-            raise ValueError(f"--return-std = {self.return_std}: must be in [0, 1e100]")
         object.__setattr__(self, "rules", canonical_rules(self.rules))
 
     def run(self, argv: Sequence[str]) -> None:
