@@ -177,7 +177,7 @@ def test_bandit_regret_draws_figure_1_and_compares_it_with_a_simulation(tmp_path
     assert cli.main(["bandit", "regret", "--out", str(out), "--points", "11", "--monte-carlo", "4000"]) == 0
     result = runs.read(out).finished()
     assert len(result["curves"]) == 6 * 2 * 3
-    scores = np.array(result["simulated_minus_exact_in_standard_errors"])
+    scores = np.array(result["simulation_deviations"])
     assert len(scores) > 100
     assert (abs(scores) < 2).mean() > 0.9
     assert abs(scores).max() < 5

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from rbi.evaluation.rollouts import EvaluationResult, Protocol, evaluate
     from rbi.networks import NetworkConfig
     from rbi.observations import ObservationSpec
-    from rbi.offline_rl.config import OfflineConfig
     from rbi.offline_rl.experiment import OfflineResult, offline
-    from rbi.offline_rl.improve import ImproveResult, improve
+    from rbi.offline_rl.improve import ImproveConfig, ImproveResult, improve
     from rbi.online.config import ActorConfig, LearnerConfig, Schedule, TrainConfig
     from rbi.online.train import TrainResult, train
     from rbi.policy import Policy, load_policy
@@ -57,9 +56,8 @@ _MODULES = {
     "rbi.evaluation.rollouts": ("EvaluationResult", "Protocol", "evaluate"),
     "rbi.networks": ("NetworkConfig",),
     "rbi.observations": ("ObservationSpec",),
-    "rbi.offline_rl.config": ("OfflineConfig",),
     "rbi.offline_rl.experiment": ("OfflineResult", "offline"),
-    "rbi.offline_rl.improve": ("ImproveResult", "improve"),
+    "rbi.offline_rl.improve": ("ImproveConfig", "ImproveResult", "improve"),
     "rbi.online.config": ("ActorConfig", "LearnerConfig", "Schedule", "TrainConfig"),
     "rbi.online.train": ("TrainResult", "train"),
     "rbi.policy": ("Policy", "load_policy"),
@@ -97,11 +95,11 @@ __all__ = [
     "EvaluationResult",
     "ForwardKL",
     "Greedy",
+    "ImproveConfig",
     "ImproveResult",
     "LearnerConfig",
     "NetworkConfig",
     "ObservationSpec",
-    "OfflineConfig",
     "OfflineResult",
     "Policy",
     "Protocol",

@@ -50,18 +50,21 @@ def test_narrow_dtypes_give_the_wide_answer_rounded(dtype, rule):
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("rule", RULES, ids=str)
-@pytest.mark.parametrize("values", EXTREMES, ids=str)
-def test_extreme_advantages_still_give_probabilities(library, dtype, rule, values):
+def test_extreme_advantages_still_give_probabilities(library, dtype, rule):
     weights = [[0.25, 0.25, 0.25, 0.25], [1, 0, 0, 0], [0, 0.5, 0.5, 0], [0.001, 0.001, 0.001, 0.997]]
-    pi = numbers(rule(array(library, weights, dtype), array(library, values, dtype)))
+    beta = np.repeat(np.array(weights)[None], len(EXTREMES), axis=0)
+    advantage = np.repeat(np.array(EXTREMES)[:, None], len(weights), axis=1)
+    pi = numbers(rule(array(library, beta, dtype), array(library, advantage, dtype)))
     assert np.isfinite(pi).all()
     assert pi.min() >= 0
-    assert pi.sum(-1) == approx(np.ones(4), abs=8 * rounding(dtype))
+    assert pi.sum(-1) == approx(np.ones((len(EXTREMES), 4)), abs=8 * rounding(dtype))
+
+
+SIZES = [(library, actions) for library in ("numpy", "torch") for actions in (1, 2, 3, 33, 257, 10_000)] + [("jax", 33)]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-@pytest.mark.parametrize("actions", [1, 2, 3, 33, 257, 10_000])
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(("library", "actions"), SIZES)
 def test_any_number_of_actions(rule, actions, library):
     beta, advantage = random_states((2,), actions)
     pi = numbers(rule(array(library, beta, "float32"), array(library, advantage, "float32")))
