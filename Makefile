@@ -41,8 +41,8 @@ demo: $(RUNTIME)
 	@rm -rf runs/demo
 	@$(BIN)/python examples/breakout.py runs/demo/population
 	@echo "== beta and Q from their episodes, every improvement rule on top, all evaluated in the game (rbi offline)"
-	@PYTHONPATH=examples $(BIN)/rbi offline runs/demo/population --baselines --evaluations 1 --episodes 30 \
-	  --out runs/demo/offline
+	@PYTHONPATH=examples $(BIN)/rbi offline runs/demo/population --baselines --evaluations 1 --episodes 20 \
+	  --num-envs 160 --out runs/demo/offline
 
 tour: $(RUNTIME)
 	@echo "== every improvement rule on one state"
@@ -51,12 +51,12 @@ tour: $(RUNTIME)
 	@$(BIN)/rbi bandit regret --out runs/tour/regret --overwrite
 	@echo "== the two-armed bandit: learning curves (Figure 2, a tenth of what rbi bandit learn runs)"
 	@$(BIN)/rbi bandit learn --repetitions 1000 --steps 2000 --out runs/tour/learn --overwrite
-	@echo "== safe improvement where truth is known, beside SPIBB and friends (a small rbi spi)"
+	@echo "== safe policy improvement with known truth, compared with SPIBB and others (a small rbi spi)"
 	@$(BIN)/rbi spi --worlds "random(0.9)" "chicken(0.1)" --sizes 50 200 1000 --repetitions 100 --out runs/tour/spi --overwrite
-	@echo "== iterative RL: RBI learns CartPole, actors and learner on this machine (a short rbi train)"
+	@echo "== RBI learns CartPole with actors and a learner on this machine (a short rbi train)"
 	@$(BIN)/rbi train --env CartPole-v1 --schedule.updates 4000 --save-snapshots 4 --out runs/tour/train --overwrite
-	@echo "== a crowd of mixed skill, recorded into a store (rbi data record)"
-	@$(BIN)/rbi data record runs/tour/train random --crowd 12 --episodes 120 --out runs/tour/crowd --overwrite
+	@echo "== a mixed-skill population of its snapshots, recorded into a store (rbi data record)"
+	@$(BIN)/rbi data record runs/tour/train random --population 12 --episodes 120 --out runs/tour/population --overwrite
 
 test: $(DEV)
 	@echo "== tests (without slow and Ray tests; make test-all runs those too)"
@@ -116,20 +116,20 @@ bench: $(DEV)
 	@$(BIN)/python -m benchmarks.rules
 	@echo "== speed of the safe-improvement study (about a minute)"
 	@$(BIN)/python -m benchmarks.spi --speed
-	@echo "== speed of the training engine (about six minutes without a GPU, with Stable-Baselines3 from .venv-peers)"
+	@echo "== speed of the training engine next to Stable-Baselines3 from .venv-peers (about six minutes without a GPU)"
 	@test -d .venv-peers || { $(PYTHON) -m venv .venv-peers && .venv-peers/bin/pip install --quiet \
 	  --disable-pip-version-check --constraint constraints.txt torch stable-baselines3 ale-py opencv-python-headless; }
 	@$(BIN)/python -m benchmarks.engine
-	@echo "== the Ray engine with 1 to 8 workers, and on paper with 1,000 (four minutes)"
+	@echo "== the Ray engine with 1 to 8 workers, and a calculation for 1,000 (four minutes)"
 	@$(BIN)/python -m benchmarks.ray_scaling
-	@echo "== speed and memory of the sampler, beside d3rlpy (two minutes)"
+	@echo "== speed and memory of the sampler next to d3rlpy (two minutes)"
 	@.venv-peers/bin/python -c "import d3rlpy" 2>/dev/null || { .venv-peers/bin/pip install --quiet \
 	  --disable-pip-version-check dataclasses-json structlog gym colorama tqdm scikit-learn h5py && \
 	  .venv-peers/bin/pip install --quiet --disable-pip-version-check --no-deps d3rlpy==2.8.1; }  # pins an old gymnasium
 	@$(BIN)/python -m benchmarks.data
-	@echo "== speed of learning from logs, beside d3rlpy (three minutes)"
+	@echo "== speed of offline learning next to d3rlpy (three minutes)"
 	@$(BIN)/python -m benchmarks.offline
-	@echo "== the repairs of the human data against the truth (ten minutes)"
+	@echo "== repairs of the human Atari data compared with the truth (ten minutes)"
 	@$(BIN)/python -m benchmarks.agc
 
 results: $(DEV)

@@ -1,9 +1,9 @@
 """Record a mixed-skill population that plays Breakout; `make demo` learns from it.
 
-    python examples/breakout.py FOLDER [SEED]
+    python examples/breakout.py FOLDER [EPISODES [SEED]]
 
-An observation is the position and velocity of paddle and ball, read from the console's memory: learning from images takes
-a GPU. Sticky actions (Gymnasium's default, probability 0.25) make every episode different.
+An observation is the position and velocity of paddle and ball, read from the console's memory; learning from images in
+minutes takes a GPU. Sticky actions (Gymnasium's default, probability 0.25) make every episode different.
 """
 
 import sys
@@ -17,7 +17,6 @@ from rbi.progress import echo, track
 
 ENV = "breakout:BreakoutPositions-v0"  # Gymnasium imports this module before it makes the environment
 EPSILONS = (0.2, 0.3, 0.4, 0.6)  # each player's probability of a random action
-EPISODES = 40
 NO_OP, FIRE, RIGHT, LEFT = range(4)
 PADDLE_X, BALL_X, BALL_Y = 72, 99, 101  # addresses in memory
 SCALE = 100
@@ -50,7 +49,7 @@ def make_env(**kwargs):
 
 
 gymnasium.register_envs(ale_py)
-gymnasium.register("BreakoutPositions-v0", entry_point=make_env, max_episode_steps=1000)
+gymnasium.register("BreakoutPositions-v0", entry_point=make_env, max_episode_steps=600)
 
 
 def follow_ball(obs):
@@ -76,15 +75,15 @@ def record_episode(env, epsilon, rng):
     return Episode(np.array(observations), *columns, player=f"epsilon {epsilon}")
 
 
-def main(folder, seed=0):
-    env, rng = gymnasium.make("BreakoutPositions-v0"), np.random.default_rng(int(seed))
+def main(folder, episodes=48, seed=0):
+    env, rng = gymnasium.make("BreakoutPositions-v0"), np.random.default_rng(seed)
     spec = DatasetSpec(env.observation_space.shape, int(env.action_space.n), env=ENV)
     with StoreWriter.create(folder, spec) as store:
-        for number in track(range(EPISODES), "recording"):
+        for number in track(range(episodes), "recording"):
             store.append(record_episode(env, EPSILONS[number % len(EPSILONS)], rng))
     env.close()
-    echo(f"{EPISODES} episodes: {folder}")
+    echo(f"{episodes} episodes: {folder}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], *map(int, sys.argv[2:]))
