@@ -1,4 +1,4 @@
-"""Returns, priorities and exploration, beside loops written as the paper writes them."""
+"""Returns and exploration rates against loops written as the paper writes them."""
 
 import numpy as np
 import pytest
@@ -44,12 +44,12 @@ def first_end(ends):
 @given(windows(), GAMMAS)
 def test_n_step_returns_are_the_loops(window, gamma):
     rewards, ends = window
-    answer = n_step_returns(rewards, ends, gamma)
+    found = n_step_returns(rewards, ends, gamma)
     for i, (row, how) in enumerate(zip(rewards.tolist(), ends.tolist(), strict=True)):
         reward, discount, steps = iterative.n_step_return(row, how, gamma)
-        assert answer.reward[i].item() == approx(reward)
-        assert answer.discount[i].item() == approx(discount)
-        assert answer.steps[i] == steps
+        assert found.reward[i].item() == approx(reward)
+        assert found.discount[i].item() == approx(discount)
+        assert found.steps[i] == steps
 
 
 @given(windows(least=2), floats(-10, 10), GAMMAS)
@@ -72,7 +72,7 @@ def test_nothing_after_an_end_counts(window, reward, end, gamma):
 
 
 @given(windows(), GAMMAS)
-def test_lives_and_games_end_the_return_where_a_time_limit_only_shortens_it(window, gamma):
+def test_lost_lives_and_terminal_states_end_the_return_and_truncation_bootstraps(window, gamma):
     rewards, ends = window
 
     def ended(by):
@@ -87,27 +87,27 @@ def test_lives_and_games_end_the_return_where_a_time_limit_only_shortens_it(wind
 
 
 @pytest.mark.parametrize("bad", [dict(n_step=0), dict(n_step=-1), dict(gamma=-0.1), dict(gamma=1.1)])
-def test_horizons_that_make_no_sense_are_refused_by_name(bad):
+def test_invalid_return_settings_are_refused_by_name(bad):
     ((name, value),) = bad.items()
     with pytest.raises(ValueError, match=f"^{name} = {value}"):
         ReturnConfig(**bad)
 
 
 @given(st.integers(1, 300), floats(0.01, 1), floats(0, 10))
-def test_exploration_falls_from_the_base_down_the_ladder_of_ape_x(players, base, exponent):
-    ladder = exploration_ladder(players, base, exponent)
-    assert ladder.tolist() == approx(iterative.exploration(players, base, exponent), rel=1e-4)
+def test_exploration_ladder_is_that_of_ape_x(num_envs, base, exponent):
+    ladder = exploration_ladder(num_envs, base, exponent)
+    assert ladder.tolist() == approx(iterative.exploration(num_envs, base, exponent), rel=1e-4)
     assert ladder[0].item() == approx(base)
 
 
-def test_exploration_of_the_papers_players_runs_from_four_tenths_to_its_eighth_power():
+def test_the_papers_exploration_rates_run_from_four_tenths_to_its_eighth_power():
     ladder = exploration_ladder(256)
     assert ladder[[0, -1]].tolist() == approx([0.4, 0.4**8], rel=1e-5)
     assert (ladder.diff() < 0).all()
 
 
 @given(st.lists(st.tuples(st.floats(-3, 3), st.sampled_from([0, 0, 0, 1, 2, 3])), min_size=1, max_size=40))
-def test_monte_carlo_sums_what_comes_until_the_next_end(steps):
+def test_monte_carlo_returns_sum_rewards_until_the_next_end(steps):
     rewards = torch.tensor([reward for reward, _ in steps], dtype=torch.float64)
     ends = torch.tensor([end for _, end in steps[:-1]] + [2])
     found = monte_carlo_returns(rewards, ends, 0.9)
@@ -120,6 +120,6 @@ def test_monte_carlo_sums_what_comes_until_the_next_end(steps):
         assert int(found.left[t]) == left
 
 
-def test_monte_carlo_refuses_episodes_that_do_not_end():
+def test_monte_carlo_returns_refuse_episodes_without_an_end():
     with pytest.raises(ValueError, match="must be an end"):
         monte_carlo_returns(torch.ones(3), torch.tensor([0, 2, 0]), 0.9)

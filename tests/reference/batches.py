@@ -1,24 +1,24 @@
-"""What a batch drawn from episodes must hold, one step at a time."""
+"""Batches of offline learning, one step at a time. Slow twins for the tests."""
 
 import numpy as np
 
 
 def state(episode, t, stack):
-    """The newest `stack` frames at step t, black before the first."""
+    """The newest `stack` frames at step t, zeros before the first."""
     frames = [episode.observations[t - back] if t - back >= 0 else None for back in range(stack - 1, -1, -1)]
-    black = np.zeros(episode.observations.shape[1:], episode.observations.dtype)
-    return np.stack([black if frame is None else frame for frame in frames])
+    zeros = np.zeros(episode.observations.shape[1:], episode.observations.dtype)
+    return np.stack([zeros if frame is None else frame for frame in frames])
 
 
 def ended(episode, t, terminal_on_life_loss):
-    """How step t ends a return: not at all, for good, or cut off."""
+    """How step t ends a return: None, "over" (terminal) or "cut" (truncated)."""
     if episode.terminated[t] or (terminal_on_life_loss and episode.life_lost[t]):
         return "over"
     return "cut" if episode.truncated[t] else None
 
 
 def monte_carlo(episode, t, gamma, terminal_on_life_loss, clip):
-    """The return of step t, and what part of a return from there is missing: gamma^steps if it was cut off, else 0."""
+    """The return of step t, and the weight of the missing rest: gamma^steps if it was truncated, else 0."""
     total, weight = 0.0, 1.0
     for k in range(t, len(episode)):
         reward = float(episode.rewards[k])
@@ -30,7 +30,7 @@ def monte_carlo(episode, t, gamma, terminal_on_life_loss, clip):
 
 
 def n_step(episode, t, n, gamma, terminal_on_life_loss, clip):
-    """The rewards of up to n steps, what the bootstrap counts, and the step at which it is taken."""
+    """The rewards of up to n steps, the discount of the bootstrap, and the step that is bootstrapped from."""
     total, weight = 0.0, 1.0
     for k in range(t, min(t + n, len(episode))):
         reward = float(episode.rewards[k])

@@ -8,7 +8,7 @@ from tests.reference import paper_loops
 
 
 def n_step_return(rewards, ends, gamma):
-    """R = r_0 + gamma r_1 + ..., up to the first end: the sum, what V counts after it, and the steps that it took."""
+    """R = r_0 + gamma r_1 + ..., up to the first end: the sum, the discount of V after it, and the number of steps."""
     total = 0.0
     for k, (reward, end) in enumerate(zip(rewards, ends, strict=True)):
         total += gamma**k * reward
@@ -19,13 +19,13 @@ def n_step_return(rewards, ends, gamma):
     return total, gamma ** len(rewards), len(rewards)
 
 
-def exploration(players, base, exponent):
-    """eps_i = base^(1 + exponent i / (N - 1)); a player alone gets the base."""
-    return [base ** (1 + (exponent * i / (players - 1) if players > 1 else 0)) for i in range(players)]
+def exploration(num_envs, base, exponent):
+    """eps_i = base^(1 + exponent i / (N - 1)); a single environment gets the base."""
+    return [base ** (1 + (exponent * i / (num_envs - 1) if num_envs > 1 else 0)) for i in range(num_envs)]
 
 
 def policy_weights(pi, q, alpha, c_mix):
-    """w^pi of eq. adv_var for states `[B, A]`, scaled to mean 1."""
+    """w^pi of eq. 5 for states `[B, A]`, scaled to mean 1."""
     weights = []
     for pi_s, q_s in zip(pi, q, strict=True):
         m = len(pi_s)
@@ -42,10 +42,10 @@ def actor_policy(pi_hat, q, c_min, c_max, c_greedy):
     return (1 - c_greedy) * paper_loops.max_reroute(pi_hat, q, c_min, c_max) + c_greedy * greedy
 
 
-def td_error(rewards, ends, values, began, gamma):
-    """|R_n - Q(s, a)| of a step: what followed it, V of the n states after it, and Q (or V) where it began."""
-    total, counts, steps = n_step_return(rewards, ends, gamma)
-    return abs(total + counts * values[steps - 1] - began)
+def td_error(rewards, ends, values, start_value, gamma):
+    """|R_n - Q(s, a)| of a step, from the rewards, ends and values V of the n states after it, and Q (or V) at its start."""
+    total, discount, steps = n_step_return(rewards, ends, gamma)
+    return abs(total + discount * values[steps - 1] - start_value)
 
 
 def square(error):
@@ -56,22 +56,22 @@ def huber(error):
     return 0.5 * error**2 if abs(error) <= 1 else abs(error) - 0.5
 
 
-def rbi_losses(batch, q, logits, value_ahead, goals, loss, weights):
+def rbi_losses(batch, q, logits, next_value, targets, loss, weights):
     """The two losses of Algorithm RBI learner, scalars that autograd can follow, and the errors R_i - Q_i.
 
-    `q`, `logits`: `[B, A]` of the networks that learn. `value_ahead`: V of the target network n steps ahead.
-    `goals`: the policies to imitate. `weights`: w^pi. The last three are numbers, not functions of the weights.
+    `q`, `logits`: `[B, A]` of the learning networks. `next_value`: V of the target network n steps later.
+    `targets`: the policies to imitate. `weights`: w^pi. The last three carry no gradient.
     """
     N = len(q)
     loss_q, loss_pi, errors = 0.0, 0.0, []
     for i in range(N):
-        R = batch.reward[i] + batch.discount[i] * value_ahead[i]
+        R = batch.reward[i] + batch.discount[i] * next_value[i]
         error = R - q[i, batch.action[i]]
         errors.append(error.detach().item())
         loss_q = loss_q + batch.weight[i] * loss(error) / N
         if logits is None:
             continue
         log_pi = torch.log_softmax(logits[i], 0)
-        divergence = sum(p * (np.log(p) - log_pi[a]) for a, p in enumerate(goals[i].tolist()) if p > 0)
+        divergence = sum(p * (np.log(p) - log_pi[a]) for a, p in enumerate(targets[i].tolist()) if p > 0)
         loss_pi = loss_pi + batch.weight[i] * weights[i] * divergence / N
     return loss_q, loss_pi, errors
