@@ -1,6 +1,6 @@
-"""The published safe-policy-improvement study: `rbi spi` with 5,500 repetitions a world, its summary kept as JSON.
+"""The published safe-policy-improvement study: `rbi spi` with 5,500 repetitions per world, summarised as JSON.
 
-python -m benchmarks.spi                   some 80 minutes of processor time; can be stopped and started again
+python -m benchmarks.spi                   about 80 minutes of CPU time; resumes if it was interrupted
 python -m benchmarks.spi --repetitions 300 --out /tmp/spi.json
 """
 
@@ -22,7 +22,7 @@ SPEED = {
 
 
 def speed(out):
-    """Seconds for whole runs of the command: processes, worlds, algorithms, intervals, figures."""
+    """Seconds for complete runs of the command, including start-up of processes, intervals and figures."""
     rows = []
     for name, (aim, world, sizes, repetitions) in SPEED.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -39,25 +39,25 @@ def main():
     parser.add_argument("--repetitions", type=int, default=5500)
     parser.add_argument("--run", type=Path, default=Path(tempfile.gettempdir()) / "rbi-spi-published")
     parser.add_argument("--out", type=Path, default=RESULTS / "spi.json")
-    asked = parser.parse_args()
-    if asked.speed:
+    arguments = parser.parse_args()
+    if arguments.speed:
         speed(RESULTS / "spi-speed.json")
         return
-    resume = (asked.run / "config.json").exists()
+    resume = (arguments.run / "config.json").exists()
     start = time.perf_counter()
-    Spi(out=asked.run, repetitions=asked.repetitions, seed=SEED, resume=resume).run(["spi"])
-    found = {
-        "command": f"rbi spi --repetitions {asked.repetitions} --seed {SEED}",
+    Spi(out=arguments.run, repetitions=arguments.repetitions, seed=SEED, resume=resume).run(["spi"])
+    result = {
+        "command": f"rbi spi --repetitions {arguments.repetitions} --seed {SEED}",
         "machine": machine(),
         "seconds": None if resume else time.perf_counter() - start,
         "seed": SEED,
-        **runs.read(asked.run).finished(),
+        **runs.read(arguments.run).finished(),
     }
-    asked.out.write_text(runs.to_json(rounded(found)) + "\n")
+    arguments.out.write_text(runs.to_json(rounded(result)) + "\n")
 
 
 def rounded(value):
-    """Numbers with five digits behind the point: more would be noise in a committed file."""
+    """Numbers with five decimals, for committed files."""
     if isinstance(value, dict):
         return {key: rounded(v) for key, v in value.items()}
     if isinstance(value, list):

@@ -1,11 +1,11 @@
-"""Tune the safe-improvement algorithms, all with the same budget, on worlds that the published study does not use.
+"""Tune the SPI algorithms, all with the same budget, on worlds that the published study does not use.
 
     python -m benchmarks.spi_tuning            three minutes on 16 cores
 
-Eight settings each, the same repetitions for all. A peer's utility is the average over data sizes of (mean + 1%-CVaR)/2
-of its normalised scores, and it gets the best setting of each family of worlds. Ours has one setting for all of them:
-the one that is ahead most often, the average over worlds, SPIBB variants (as the field sets them and as tuned here) and
-sizes of +1 where it leads in both mean and CVaR and -1 where it trails in both.
+Eight parameters per algorithm, the same repetitions for all. The utility of a published algorithm is (mean + 1%-CVaR)/2
+of its normalised scores, averaged over data sizes; it gets its best parameter for each family of worlds. Count-aware
+reroute gets one parameter for all worlds, by its average lead over SPIBB variants (with published and with tuned
+parameters), worlds and sizes: +1 if it leads in mean and CVaR, -1 if it trails in both.
 """
 
 import argparse
@@ -34,11 +34,12 @@ GRIDS = {
     "hcpi": (0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3),
     "count_aware": (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5),
 }
-KAPPA_SCALE = {"random": 1, "chicken": 40}  # rewards of the river are larger by about this
+KAPPA_SCALE = {"random": 1, "chicken": 40}  # rewards of Wet Chicken are larger by about this factor
 EQUAL = 1e-4  # scores that differ by less are equal
 
 
 def settings(world):
+    """All algorithms with all parameters."""
     scale = KAPPA_SCALE[world.family]
     return [f"{name}({x * scale if name == 'ramdp' else x:g})" for name, grid in GRIDS.items() for x in grid]
 
@@ -55,12 +56,12 @@ def statistics(world, scores):
 
 
 def lead(ours, peer):
-    """The share of sizes led in both statistics, less the share trailed in both."""
+    """Share of sizes with a lead in both statistics minus the share with a deficit in both."""
     return float((ours > peer + EQUAL).all(0).mean() - (ours < peer - EQUAL).all(0).mean())
 
 
 def measure(repetitions):
-    """Statistics `[2, sizes]` by world and setting."""
+    """Mean and CVaR `[2, sizes]` by world and algorithm."""
     found = {}
     with parallel_map(os.cpu_count() or 1) as each:
         for text in WORLDS:
@@ -75,7 +76,7 @@ def measure(repetitions):
 
 
 def best_settings(found):
-    """The best setting of each peer in each family, by utility."""
+    """The best parameter of each algorithm in each family, by utility."""
     best = {}
     for family in ("random", "chicken"):
         own = [found[text] for text in WORLDS if text.startswith(family)]
@@ -86,7 +87,7 @@ def best_settings(found):
 
 
 def leads(found, best):
-    """How far ahead each setting of ours is, on average."""
+    """Average lead of count-aware reroute for each parameter."""
     ahead = {}
     for tau in GRIDS["count_aware"]:
         each = []
@@ -104,21 +105,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repetitions", type=int, default=1000)
     parser.add_argument("--out", type=Path, default=RESULTS / "spi-tuning.json")
-    asked = parser.parse_args()
-    found = measure(asked.repetitions)
+    arguments = parser.parse_args()
+    found = measure(arguments.repetitions)
     best = best_settings(found)
     ahead = leads(found, best)
     written = {
         "command": "python -m benchmarks.spi_tuning",
         "machine": machine(),
         "seed": SEED,
-        "repetitions": asked.repetitions,
+        "repetitions": arguments.repetitions,
         "utility": {text: {s: round(float(x.mean()), 5) for s, x in own.items()} for text, own in found.items()},
         "best": best,
         "lead": {name: round(x, 5) for name, x in ahead.items()},
         "ours": max(ahead, key=ahead.__getitem__),
     }
-    asked.out.write_text(json.dumps(written, indent=1) + "\n")
+    arguments.out.write_text(json.dumps(written, indent=1) + "\n")
     print(json.dumps({key: written[key] for key in ("best", "lead", "ours")}, indent=1))
 
 

@@ -17,9 +17,9 @@ class Counting:
 
     obs_shape, frame_stack, num_actions, pending = (2,), 1, 3, False
 
-    def __init__(self, players):
-        self.num_envs = players
-        self.time = np.zeros(players, dtype=int)
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
+        self.time = np.zeros(num_envs, dtype=int)
         self.sent = []
 
     def seen(self, first, reward, end):
@@ -45,14 +45,14 @@ class Counting:
 SPEC = DatasetSpec((2,), 3, has_action_probs=True)
 
 
-def record(players, episodes=None, steps=None, seed=0):
-    recorder = Recorder(Counting(len(players)), players, SPEC, "test", np.random.default_rng(seed))
+def record(policies, episodes=None, steps=None, seed=0):
+    recorder = Recorder(Counting(len(policies)), policies, SPEC, "test", np.random.default_rng(seed))
     return list(recorder.episodes(episodes, steps)), recorder
 
 
 def test_every_environment_records_its_share_of_complete_episodes():
-    players = [PerturbedPolicy(f"p{i}", RandomPolicy(3)) for i in range(3)]
-    found, _ = record(players, episodes=7)
+    policies = [PerturbedPolicy(f"p{i}", RandomPolicy(3)) for i in range(3)]
+    found, _ = record(policies, episodes=7)
     assert sorted(e.player for e in found) == ["p0"] * 3 + ["p1"] * 2 + ["p2"] * 2
     assert sorted(e.line for e in found) == [*range(1, 8)]
     for one in found:
@@ -65,8 +65,8 @@ def test_every_environment_records_its_share_of_complete_episodes():
 
 
 def test_recording_a_number_of_steps_truncates_the_last_episodes():
-    players = [PerturbedPolicy("p", RandomPolicy(3))] * 4
-    found, recorder = record(players, steps=50)
+    policies = [PerturbedPolicy("p", RandomPolicy(3))] * 4
+    found, recorder = record(policies, steps=50)
     assert recorder.steps == sum(len(e) for e in found)
     assert 50 <= recorder.steps < 54
     assert any(e.truncated[-1] and not e.abandoned for e in found)
@@ -138,8 +138,8 @@ def test_the_freeway_policy_crosses_the_road():
     env = "ALE/Freeway-v5"
     vector_env = envs.make(EnvConfig(env), 4)
     spec = DatasetSpec(vector_env.obs_shape, vector_env.num_actions, vector_env.frame_stack, env)
-    players = [PerturbedPolicy("p", CrossRoadPolicy(env, vector_env.num_actions))] * 4
-    found = list(Recorder(vector_env, players, spec, "", np.random.default_rng(0)).episodes(None, 1200))
+    policies = [PerturbedPolicy("p", CrossRoadPolicy(env, vector_env.num_actions))] * 4
+    found = list(Recorder(vector_env, policies, spec, "", np.random.default_rng(0)).episodes(None, 1200))
     vector_env.close()
     assert all(episode.score >= 2 for episode in found)
     with pytest.raises(ValueError, match="Freeway"):
@@ -151,8 +151,8 @@ def test_the_montezuma_policy_reaches_the_key_from_most_starts():
     env = "ALE/MontezumaRevenge-v5"
     vector_env = envs.make(EnvConfig(env), 8)
     spec = DatasetSpec(vector_env.obs_shape, vector_env.num_actions, vector_env.frame_stack, env)
-    players = [PerturbedPolicy("p", ReachKeyPolicy(env, vector_env.num_actions))] * 8
-    found = list(Recorder(vector_env, players, spec, "", np.random.default_rng(0)).episodes(None, 8 * 140))
+    policies = [PerturbedPolicy("p", ReachKeyPolicy(env, vector_env.num_actions))] * 8
+    found = list(Recorder(vector_env, policies, spec, "", np.random.default_rng(0)).episodes(None, 8 * 140))
     vector_env.close()
     assert sum(episode.score >= 100 for episode in found) >= 5
     with pytest.raises(ValueError, match="Montezuma"):
@@ -166,8 +166,8 @@ def test_the_ball_following_policy_beats_the_random_policy(env):
     spec = DatasetSpec(vector_env.obs_shape, vector_env.num_actions, vector_env.frame_stack, env)
     scores = []
     for policy in (RandomPolicy(vector_env.num_actions), FollowBallPolicy(env, vector_env.num_actions)):
-        players = [PerturbedPolicy("p", policy, epsilon=0.05)] * 8
-        found = Recorder(vector_env, players, spec, "", np.random.default_rng(0)).episodes(None, 2400)
+        policies = [PerturbedPolicy("p", policy, epsilon=0.05)] * 8
+        found = Recorder(vector_env, policies, spec, "", np.random.default_rng(0)).episodes(None, 2400)
         scores.append(sum(e.score for e in found))
     vector_env.close()
     assert scores[1] > scores[0] + 20
@@ -175,17 +175,8 @@ def test_the_ball_following_policy_beats_the_random_policy(env):
 
 def test_the_command_records_a_population_of_a_training_run_and_resumes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    short = [
-        "--schedule.updates",
-        "40",
-        "--schedule.learning-starts",
-        "200",
-        "--schedule.hidden-size",
-        "16",
-        "--eval-episodes",
-        "0",
-    ]
-    assert main(["train", "--env", "CartPole-v1", *short, "--save-snapshots", "2", "--out", "run"]) == 0
+    short = "--schedule.updates 40 --schedule.learning-starts 200 --schedule.hidden-size 16 --eval-episodes 0"
+    assert main(["train", "--env", "CartPole-v1", *short.split(), "--save-snapshots", "2", "--out", "run"]) == 0
     kept = sorted(p.name for p in (tmp_path / "run" / "policies").iterdir() if p.name.startswith("updates"))
     assert kept == ["updates-00000020", "updates-00000040"]
     crowd = ["data", "record", "run", "random", "--crowd", "6", "--episodes", "12", "--out", "crowd"]
@@ -196,7 +187,7 @@ def test_the_command_records_a_population_of_a_training_run_and_resumes(tmp_path
     assert all(any(name in player for player in store.players) for name in (*kept, "random"))
     before = (tmp_path / "crowd" / "actions.bin").read_bytes()
     records = (tmp_path / "crowd" / "episodes.bin").read_bytes()
-    (tmp_path / "crowd" / "episodes.bin").write_bytes(records[: -5 * len(records) // 12])  # as a kill leaves it
+    (tmp_path / "crowd" / "episodes.bin").write_bytes(records[: -5 * len(records) // 12])  # as if killed while writing
     (tmp_path / "crowd" / "result.json").unlink()
     assert main([*crowd, "--resume"]) == 0
     again = Store(tmp_path / "crowd")

@@ -86,7 +86,7 @@ def sharing():
     return [Policy(shared, Greedy()), others[0], Policy(shared, BCQ(1.0)), others[1], Policy(shared, Greedy())]
 
 
-def asked_sizes(networks):
+def batch_sizes(networks):
     """Batch sizes of all later calls of a Q-network."""
     sizes = []
     networks.q.register_forward_hook(lambda _module, given, _result: sizes.append(len(given[0])))
@@ -200,7 +200,7 @@ def test_each_policy_acts_in_its_environments_as_it_would_alone():
 
 def test_shared_networks_run_once_per_step_for_the_active_environments():
     policies = sharing()
-    shared, alone = asked_sizes(policies[0].networks), asked_sizes(policies[1].networks)
+    shared, alone = batch_sizes(policies[0].networks), batch_sizes(policies[1].networks)
     vectorised = evaluator(10)
     list(vectorised.evaluate(policies, 2, generator()))
     envs_of = {0: [0, 1, 4, 5, 8, 9], 1: [2, 3]}  # one episode each, of i + 1 steps

@@ -1,9 +1,10 @@
-"""The improvement steps of SPIBB's papers as loops over one state. Slow twins for the tests."""
+"""Improvement steps of the SPIBB papers as loops over one state: slow references for the tests."""
 
 import numpy as np
 
 
 def best_first(q):
+    """Actions by descending Q, ties by index."""
     return sorted(range(len(q)), key=lambda a: (-q[a], a))
 
 
@@ -18,7 +19,7 @@ def pi_b_spibb(beta, q, known):
 
 
 def pi_le_b_spibb(beta, q, known):
-    """From the best action down: an unknown one gets at most beta, the first known one all that is left."""
+    """In descending order of Q: unknown actions get at most beta, the first known one the rest."""
     pi, left = np.zeros_like(beta), 1.0
     for a in best_first(q):
         pi[a] = left if known[a] else min(beta[a], left)
@@ -27,12 +28,12 @@ def pi_le_b_spibb(beta, q, known):
 
 
 def soft_spibb(beta, q, errors, epsilon):
-    """Approx-Soft-SPIBB: from the worst action up, mass goes where it gains most a unit of error."""
+    """Approx-Soft-SPIBB: mass moves from the worst actions to the largest gain per unit of error."""
     pi, left = beta.copy(), epsilon
     for worst in sorted(range(len(q)), key=lambda a: (q[a], a)):
         for best in best_first((q - q[worst]) / errors):
             if q[best] <= q[worst] or np.isinf(errors[best]):
-                break  # from here on nothing gains
+                break  # later actions do not gain either
             if np.isfinite(errors[worst]):
                 moved = min(pi[worst], left / (2 * errors[worst]), left / (2 * errors[best]))
                 pi[worst] -= moved

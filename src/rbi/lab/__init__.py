@@ -1,1 +1,1 @@
-"""Where truth is known, or made: small problems that show what a rule does."""
+"""Small problems with known solutions: the paper's bandit, finite MDPs, and the safe-policy-improvement study."""

@@ -331,7 +331,7 @@ def learning_curve(
 
 @dataclass(frozen=True, repr=False)
 class LearningStudy:
-    """Learning curves by (standard deviations, learning rate, rule), in the order in which they were asked for."""
+    """Learning curves by (standard deviations, learning rate, rule), in the order of the arguments."""
 
     curves: dict[tuple[tuple[float, ...], float | None, str], LearningCurve]
 

@@ -1,1 +1,1 @@
-"""The safe-policy-improvement study."""
+"""The safe-policy-improvement study: worlds, algorithms and statistics."""
