@@ -93,14 +93,15 @@ class Adam:
     ) -> None:
         self.vector, self.compute_vector = vector, compute_vector
         # our kernel takes gradients in the networks' precision, PyTorch's in that of the vector
-        self.gradient = torch.zeros_like(compute_vector if gpu.usable(vector) else vector)
+        self.own_kernel = gpu.usable(vector)
+        self.gradient = torch.zeros_like(compute_vector if self.own_kernel else vector)
         self.learning_rate, self.epsilon, self.decay, self.decay_steps = learning_rate, epsilon, decay, decay_steps
         self.mean, self.square = torch.zeros_like(vector), torch.zeros_like(vector)
         self.count = torch.zeros((), device=vector.device)
 
     def step(self) -> None:
         """One step along `gradient`. On a GPU one kernel reads and writes each number once."""
-        if gpu.usable(self.vector):
+        if self.own_kernel:
             from rbi.gpu.kernels import adam_kernel
 
             self.count += 1

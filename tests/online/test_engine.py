@@ -195,10 +195,10 @@ def test_on_a_gpu_the_counts_are_the_same_and_warm_up_runs_leave_no_trace(algo):
     before = engine.learner.vector.clone()
     engine.start_backend()
     assert torch.equal(engine.learner.vector, before)
-    assert engine.learner.weights.adam.count == 0
+    assert engine.learner.weights.optimizer.adam.count == 0
     run_to_end(engine)
     on_cpu = run_to_end(make_engine(config))
     assert (engine.updates, engine.states) == (on_cpu.updates, on_cpu.states)
-    assert engine.learner.weights.adam.count == config.schedule.updates
+    assert engine.learner.weights.optimizer.adam.count == config.schedule.updates
     assert not torch.equal(engine.learner.vector, before)
     assert torch.isfinite(engine.learner.vector).all()

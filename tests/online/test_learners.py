@@ -117,7 +117,7 @@ def test_an_update_follows_the_gradient_of_the_papers_losses(case):
     assert min(map(abs, expected)) < 1 < max(map(abs, expected))  # both sides of huber
     gradient = torch.zeros(flat_size(networks))
     write_gradients(torch.autograd.grad(loss_q + loss_pi, list(networks.parameters())), networks, gradient)
-    assert learner.weights.adam.gradient.numpy() == approx(gradient.numpy(), rel=1e-3, abs=1e-5)
+    assert learner.weights.optimizer.adam.gradient.numpy() == approx(gradient.numpy(), rel=1e-3, abs=1e-5)
     assert gradient.abs().max() > 0.1
 
 
@@ -143,8 +143,8 @@ def test_the_policy_loss_does_not_reach_the_q_network():
     for learner in (first, second):
         learner.update(batch, learner.states(batch))
     q = flat_size(first.networks.q)
-    assert torch.equal(first.weights.adam.gradient[:q], second.weights.adam.gradient[:q])
-    assert not torch.equal(first.weights.adam.gradient[q:], second.weights.adam.gradient[q:])
+    assert torch.equal(first.weights.optimizer.adam.gradient[:q], second.weights.optimizer.adam.gradient[:q])
+    assert not torch.equal(first.weights.optimizer.adam.gradient[q:], second.weights.optimizer.adam.gradient[q:])
 
 
 def test_repeated_updates_fit_q_to_the_returns_and_the_pi_net_to_the_policies():
@@ -287,11 +287,11 @@ def test_the_learning_rate_decays_linearly_and_continues_after_a_restore():
     learner, restored = (make_learner(learning_rate=0.002, final_lr_fraction=0.25) for _ in range(2))
     rates, batch = [], batch_of()
     for _ in range(101):
-        rates.append(float(learner.weights.adam.current_learning_rate()))
+        rates.append(float(learner.weights.optimizer.adam.current_learning_rate()))
         learner.update(batch, learner.states(batch))
     assert rates == approx([0.002 * (1 - 0.75 * step / 100) for step in range(101)])
     restored.restore(learner.state())
-    assert float(restored.weights.adam.current_learning_rate()) == approx(0.0005)
+    assert float(restored.weights.optimizer.adam.current_learning_rate()) == approx(0.0005)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -321,7 +321,7 @@ def test_networks_compute_with_a_rounded_copy_of_the_optimised_weights():
     learner, replay = make_learner(dtype=torch.float64), replay_of()
     for _ in range(3):
         learner.learn(replay)
-        assert torch.equal(learner.weights.compute, learner.vector.double())
+        assert torch.equal(learner.weights.compute_vector, learner.vector.double())
         assert torch.equal(flatten_parameters(learner.networks), learner.vector)
     assert {parameter.dtype for parameter in learner.networks.parameters()} == {torch.float64}
     assert learner.vector.dtype == torch.float32

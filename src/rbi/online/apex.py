@@ -161,7 +161,7 @@ class ApexLearner:
             q_grad = q_loss_grad(error, batch.action, q, batch.weight, self.config.q_loss)
             if log:
                 self.add_metrics(batch, q, error)
-        self.weights.step([q], [q_grad])
+        self.weights.optimizer.step([q], [q_grad])
         return error
 
     def add_metrics(self, batch: ReplayBatch, q: Tensor, error: Tensor) -> None:
@@ -191,5 +191,5 @@ class ApexLearner:
         return self.weights.state() | {"sums": self.sums}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        copy_state(self.state(), state)
-        self.weights.refresh_compute_copy()
+        self.weights.restore(state)
+        self.sums.copy_(state["sums"])

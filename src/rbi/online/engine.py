@@ -344,7 +344,7 @@ class CUDABackend:
             capture(lambda g=g, actor=actor: replay.add(g, actor.transition), self.learner_stream, [])  # type: ignore[misc]
             for g, actor in enumerate(self.captured)
         ]
-        keep = [*learner.state().values(), learner.weights.compute, replay.priority, replay.mass]
+        keep = [*learner.state().values(), learner.weights.compute_vector, replay.priority, replay.mass]
         self.update = capture_graph(lambda: learner.learn(replay), self.learner_stream, [learner.generator], keep)
         torch.cuda.synchronize(self.device)
 

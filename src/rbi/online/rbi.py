@@ -34,7 +34,7 @@ from rbi.losses import c_mix, policy_loss, policy_loss_grad, policy_weight, q_lo
 from rbi.networks import Networks, PolicyNetwork, QNetwork, dueling_q
 from rbi.observations import ObservationSpec, random_shifts, roll_stacks
 from rbi.online.config import ActorConfig, AdvantageBaseline, LearnerConfig
-from rbi.optim import Adam, bind_parameters, flat_size, flatten_parameters, write_gradients
+from rbi.optim import ModuleOptimizer, bind_parameters, flat_size, flatten_parameters
 from rbi.replay import ReplayBatch, Transition
 from rbi.returns import ReturnConfig, n_step_returns
 from rbi.rules.linear import greedy, mix
@@ -218,7 +218,7 @@ class RBILearner:
             logits_grad = policy_loss_grad(beta, pi, batch.weight * weight)
             if log:
                 self.add_metrics(batch, q, error, pi, beta, weight)
-        self.weights.step([q, logits], [q_grad, logits_grad], self.overlap)
+        self.weights.optimizer.step([q, logits], [q_grad, logits_grad], side_stream=self.overlap)
         return error
 
     def next_value(self, batch: ReplayBatch, states: "States") -> Tensor:
@@ -274,8 +274,8 @@ class RBILearner:
         return self.weights.state() | {"sums": self.sums}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        copy_state(self.state(), state)
-        self.weights.refresh_compute_copy()
+        self.weights.restore(state)
+        self.sums.copy_(state["sums"])
 
 
 # What RBI and Ape-X share: small functions, and the data that both keep.
@@ -341,42 +341,37 @@ class ActorMemory:
 
 
 class LearnerWeights:
-    """Networks and target network of a learner, with their weights as vectors, and Adam.
-
-    `vector` is what Adam steps, in float32. Networks that compute in bfloat16 are views of `compute`, a copy of it.
-    """
+    """Networks, optimiser and target network of a learner, with all weights as flat vectors."""
 
     def __init__(
         self, config: LearnerConfig, networks: Networks, device: torch.device, dtype: torch.dtype, total_updates: int
     ) -> None:
-        self.vector = flatten_parameters(networks).to(device)
-        self.networks = networks.to(device, dtype)
-        self.compute = self.vector if dtype == torch.float32 else self.vector.to(dtype)
-        bind_parameters(self.networks, self.compute)
-        self.parameters = list(self.networks.parameters())
-        decay = 1 - config.final_lr_fraction
-        self.adam = Adam(self.vector, self.compute, config.learning_rate, config.adam_epsilon, decay, total_updates)
-        self.target: QNetwork = copy.deepcopy(self.networks.q).requires_grad_(False)
-        self.target_vector = self.compute[: flat_size(self.networks.q)].clone()
+        self.networks = networks
+        self.optimizer = ModuleOptimizer(
+            networks,
+            device,
+            config.learning_rate,
+            config.adam_epsilon,
+            dtype=dtype,
+            decay=1 - config.final_lr_fraction,
+            decay_steps=total_updates,
+        )
+        self.vector, self.compute_vector = self.optimizer.vector, self.optimizer.compute_vector
+        self.target: QNetwork = copy.deepcopy(networks.q).requires_grad_(False)
+        self.target_vector = self.compute_vector[: flat_size(networks.q)].clone()
         bind_parameters(self.target, self.target_vector)
 
-    def step(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor], overlap: SideStream | None = None) -> None:
-        """One step of Adam, given the losses' gradients at the networks' outputs."""
-        of_parameters = torch.autograd.grad(outputs, self.parameters, gradients)
-        if overlap is not None:
-            overlap.join()
-        write_gradients(of_parameters, self.networks, self.adam.gradient)
-        self.adam.step()
-
     def update_target(self) -> None:
-        self.target_vector.copy_(self.compute[: len(self.target_vector)])
-
-    def refresh_compute_copy(self) -> None:
-        if self.compute is not self.vector:
-            self.compute.copy_(self.vector)
+        """Copy the Q-network to the target network."""
+        self.target_vector.copy_(self.compute_vector[: len(self.target_vector)])
 
     def state(self) -> dict[str, Tensor]:
-        return {"vector": self.vector, "target": self.target_vector} | self.adam.state()
+        return self.optimizer.state() | {"target": self.target_vector}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        copy_state(self.state(), state)
+        if self.compute_vector is not self.vector:
+            self.compute_vector.copy_(self.vector)
 
 
 def actor_networks(networks: Networks, device: torch.device, dtype: torch.dtype) -> tuple[Networks, Tensor]:
