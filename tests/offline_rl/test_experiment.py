@@ -16,7 +16,7 @@ from rbi.evaluation.recording import PerturbedPolicy, Recorder
 from rbi.evaluation.rollouts import VectorEvaluator
 from rbi.offline_rl import experiment
 from rbi.offline_rl.config import OfflineConfig, small_learners
-from rbi.offline_rl.experiment import SeedLearners, check_data, describe_population
+from rbi.offline_rl.experiment import SeedLearners, check_data, describe_population, with_actions_of
 from rbi.offline_rl.run_log import RunLog
 
 ENV = "CartPole-v1"
@@ -238,7 +238,8 @@ def test_the_command_line_refuses_in_one_line(tmp_path, capfd):
 def test_data_with_fewer_actions_than_the_environment_gets_them_all(tmp_path):
     found = rbi.load_episodes(store(tmp_path / "store", frame=(6,), env="Acrobot-v1"))
     assert check_data(found, None, "data", RunLog(None, None, progress=False)) == "Acrobot-v1"
-    assert found.spec.num_actions == 3
+    assert with_actions_of("Acrobot-v1", found).spec.num_actions == 3
+    assert found.spec.num_actions == 2  # the caller's dataset is not changed
 
 
 def test_scores_of_the_data_count_up_to_the_same_step_as_those_of_the_policies(tmp_path):

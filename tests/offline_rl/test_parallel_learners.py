@@ -13,8 +13,8 @@ from rbi.offline_rl.behavior_q import BehaviorQConfig
 from rbi.offline_rl.config import OfflineConfig, small_learners
 from rbi.offline_rl.experiment import SeedLearners
 from rbi.offline_rl.parallel_learners import BURST, advance, burst_of_updates, make_runner
-from tests.data.episodes import episode
 from tests.checkpoints import use_gpu_random_states
+from tests.data.episodes import episode
 
 CPU = torch.device("cpu")
 BASELINES = ("dqfd", "bcq", "cql")

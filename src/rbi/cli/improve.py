@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
 from rbi import runs
 from rbi.cli.command import show_run
 from rbi.cli.data import FromData
+from rbi.config import Device
 from rbi.data.formats import FormatSettings
 from rbi.offline_rl.improve import NAME, ImproveConfig, improve
 from rbi.progress import echo
@@ -27,7 +28,7 @@ class Improve(FromData):
     rule: str = "reroute(0.5,1.5)"
     """The improvement step; `rbi rules` lists all rules."""
     config: Annotated[ImproveConfig, tyro.conf.arg(name="")] = field(default_factory=ImproveConfig)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """Training device; auto uses the GPU if there is one."""
     resume: bool = False
     """Continue the stopped run in --out from its last checkpoint."""

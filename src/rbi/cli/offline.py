@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
 from rbi import runs
 from rbi.cli.command import Command, overlaps, show_run
-from rbi.config import Ge, Gt
+from rbi.config import Device, Ge, Gt
 from rbi.data.store import Store, is_store
 from rbi.offline_rl.config import BASELINES, PRESETS, RULES, Baseline, OfflineConfig, Preset, preset_for
 from rbi.offline_rl.experiment import NAME, EvaluationConfig, offline
@@ -38,7 +38,7 @@ class Offline(Command):
     """Baselines: PPO by gradient ascent, DQfD, discrete BCQ and CQL; none after a bare --baselines."""
     seeds: Annotated[int, Ge(1)] = 1
     """Repetitions, trained in parallel, with seeds from --seed on."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """Training device; auto uses the GPU if there is one."""
     resume: bool = False
     """Continue the stopped run in --out."""

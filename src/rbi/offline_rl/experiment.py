@@ -4,18 +4,19 @@ Fits beta and Q, trains the baselines, applies every rule, and evaluates all pol
 """
 
 import contextlib
+import copy
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
 from rbi import envs
-from rbi.config import Checked, Ge, Gt, Interval
+from rbi.config import Checked, Device, Ge, Gt, Interval, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.formats import load_episodes
 from rbi.data.sampler import Sampler, SamplerConfig
@@ -38,7 +39,7 @@ from rbi.offline_rl.config import (
     preset_for,
 )
 from rbi.offline_rl.dqfd import DQfD
-from rbi.offline_rl.learner import OfflineLearner, frozen_copy, resolve_device
+from rbi.offline_rl.learner import OfflineLearner, frozen_copy
 from rbi.offline_rl.parallel_learners import Runner, advance, make_runner
 from rbi.offline_rl.ppo import PPOAscent
 from rbi.offline_rl.run_log import Callback, RunLog, fingerprint, text_table
@@ -134,7 +135,7 @@ def offline(
     num_envs: int = 0,
     out: Path | str | None = None,
     seed: int = 0,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    device: Device = "auto",
     checkpoint_minutes: Annotated[float, Gt(0)] = 5.0,
     callback: Callback | None = None,
     progress: bool = True,
@@ -153,7 +154,7 @@ def offline(
     callback: called with a dict of metrics after each validation, training phase and evaluation.
     The settings of the evaluation are those of `EvaluationConfig`.
 
-    >>> table = offline("crowd", env="ALE/Freeway-v5", baselines=["dqfd", "cql"])      # doctest: +SKIP
+    >>> table = offline("population", env="ALE/Freeway-v5", baselines=["dqfd", "cql"])      # doctest: +SKIP
     """
     if seeds < 1:
         raise ValueError(f"seeds = {seeds}: must be at least 1")
@@ -162,13 +163,13 @@ def offline(
     evaluation = EvaluationConfig(episodes, evaluations, curve_episodes, margin, protocol, max_frames, num_envs)
     names = tuple(dict.fromkeys(str(parse_rule(str(rule))) for rule in rules))
     chosen: tuple[Baseline, ...] = tuple(dict.fromkeys(baselines))
-    torch_device = resolve_device(device)
+    torch_device = choose_device(device)
     log = RunLog(out, callback, progress=progress)
     source = data if isinstance(data, Dataset) else Path(data)
-    loaded: Dataset | None = source if isinstance(source, Dataset) else None
-    if config is None and preset is None and loaded is None:
-        loaded = load_episodes(source)
-    config = config or PRESETS[preset or preset_for(is_image=loaded is not None and loaded.spec.is_image)]
+    if config is None and preset is None:
+        data = data if isinstance(data, Dataset) else load_episodes(data)
+        preset = preset_for(is_image=data.spec.is_image)
+    config = config or PRESETS[preset or "fast"]
     config = config if updates is None else dataclasses.replace(config, updates=updates)
     if evaluation.evaluations > config.updates:
         raise ValueError(f"evaluations = {evaluation.evaluations}: more than the {config.updates} updates")
@@ -185,8 +186,9 @@ def offline(
         assert log.out is not None
         assert log.numbers is not None
         return OfflineResult(log.numbers["rows"], load_policy(log.out), log.numbers, log.metrics, log.out)
-    loaded = load_episodes(source) if loaded is None else loaded
+    loaded = data if isinstance(data, Dataset) else load_episodes(data)
     env = check_data(loaded, env, "data" if isinstance(source, Dataset) else str(source), log)
+    loaded = with_actions_of(env, loaded)
     every_seed = range(seed, seed + seeds)
     with (
         torch_settings(torch_device, is_image=loaded.spec.is_image),
@@ -219,12 +221,11 @@ def check_data(data: Dataset, env: str | None, name: str, log: RunLog) -> str:
         raise ValueError(f"{name}: does not say where it was recorded; give --env (rbi improve needs none)")
     if data.spec.env and data.spec.env != found:
         raise ValueError(f"--env {found}: the data is of {data.spec.env}")
-    check_env(data, found)
     return found
 
 
-def check_env(data: Dataset, env: str) -> None:
-    """Refuse an environment with other observations; data with fewer actions gets all of the environment's."""
+def with_actions_of(env: str, data: Dataset) -> Dataset:
+    """The data with all actions of the environment, even those never taken; refuses an environment that does not fit."""
     envs.check(envs.EnvConfig(env))
     one, spec = envs.make(envs.EnvConfig(env), 1), data.spec
     try:
@@ -240,9 +241,11 @@ def check_env(data: Dataset, env: str) -> None:
                 f"--env {env}: has {one.num_actions} actions, and the data's masks have {spec.num_actions}"
             )
         if spec.num_actions < one.num_actions:
+            data = copy.copy(data)
             data.spec = dataclasses.replace(spec, num_actions=one.num_actions)
     finally:
         one.close()
+    return data
 
 
 class SeedLearners:

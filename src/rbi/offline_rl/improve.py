@@ -4,19 +4,19 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from rbi.config import Checked, Ge, Interval
+from rbi.config import Checked, Device, Ge, Interval, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.formats import Format, FormatSettings, load_episodes
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.networks import TrunkFactory, make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import BehaviorQ, BehaviorQConfig, fit_standardization, standardize
-from rbi.offline_rl.learner import resolve_device, train
+from rbi.offline_rl.learner import train
 from rbi.offline_rl.policy_diff import PolicyPair, policy_diff
 from rbi.offline_rl.run_log import Callback, RunLog, fingerprint, text_table
 from rbi.offline_rl.validation import (
@@ -148,7 +148,7 @@ def improve(
     *,
     out: Path | str | None = None,
     seed: int = 0,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    device: Device = "auto",
     updates: int | None = None,
     batch_size: int | None = None,
     learning_rate: float | None = None,
@@ -195,7 +195,7 @@ def improve(
         "rule": str(rule),
         **dataclasses.asdict(config),
     }
-    torch_device = resolve_device(device)
+    torch_device = choose_device(device)
     if log.check_folder(NAME, described, seed, resume=resume, overwrite=overwrite):
         return completed(log, trunk)
     loaded = source if isinstance(source, Dataset) else load_episodes(source, format, settings=settings)

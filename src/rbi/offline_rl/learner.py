@@ -48,13 +48,6 @@ def train(learner: OfflineLearner, updates: int) -> Iterator[int]:
         yield learner.updates
 
 
-def resolve_device(name: str) -> torch.device:
-    """The device called "cpu", "cuda" or "auto" (the GPU if there is one)."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device cuda: PyTorch finds no GPU here")
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-
-
 def frozen_copy(networks: Networks) -> Networks:
     """A copy in evaluation mode without gradients, for policies and targets that do not change during training."""
     return copy.deepcopy(networks).eval().requires_grad_(False)
