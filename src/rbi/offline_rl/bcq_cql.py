@@ -94,11 +94,12 @@ class OfflineDQN:
         error = td_error(q, batch.actions, batch.returns, batch.discount, next_value)
         penalty = cql_penalty(q, batch.actions, batch.action_masks)
         loss = (huber(error) + self.config.cql_alpha * penalty).mean()
-        with torch.no_grad():
+        with torch.no_grad(), self.sums.overlapping():
             share = torch.ones((), device=q.device) if allowed is None else allowed.float().mean()
             parts = [huber(error), error.abs(), action_values(q, batch.actions), penalty]
             self.sums.add(*(part.mean() for part in parts), share)
         self.trained.step([loss])
+        self.sums.join()
 
     def allowed_actions(self, batch: Batch, next_obs: Tensor) -> Tensor | None:
         """Actions that targets may use, `[B, A]`: legal ones, and under BCQ those likely under beta. None: all."""

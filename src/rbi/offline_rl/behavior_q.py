@@ -70,12 +70,14 @@ class BehaviorQ:
             error = action_values(q, batch.actions) - batch.returns
             if batch.complete is not None:  # Q does not learn from returns that are incomplete, beta does
                 error = error * batch.complete
-            self.add_metrics(beta, batch.actions, error, q)
             output_grads = [
                 behavior_loss_grad(beta, batch.actions),
                 monte_carlo_q_loss_grad(error, batch.actions, q.shape[1]),
             ]
+            with self.sums.overlapping():
+                self.add_metrics(beta, batch.actions, error, q)
         self.trained.step([logits, q], output_grads, side_stream=self.side_stream)
+        self.sums.join()
 
     def after_update(self) -> None:
         self.updates += 1

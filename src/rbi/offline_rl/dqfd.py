@@ -111,10 +111,12 @@ class DQfD:
         loss = (importance * losses).mean()
         with torch.no_grad():
             l2 = l2_loss(self.trained.vector)
+        with torch.no_grad(), self.sums.overlapping():
             parts = [huber(error), huber(n_step_error), margin, l2, action_values(q, one.actions), importance]
             self.sums.add(loss + config.l2_weight * l2, *(part.mean() for part in parts))
             self.priorities.update(positions, error.detach())
         self.trained.step([loss], l2_weight=config.l2_weight)
+        self.sums.join()
 
     def next_values(self, one: Batch, n: Batch) -> tuple[Tensor, Tensor]:
         """V one step and n steps ahead, `[B]` each, in one pass through each network."""

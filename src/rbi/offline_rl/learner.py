@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rbi.data.sampler import Batch, Sampler
+from rbi.gpu.streams import SideStream
 from rbi.losses import double_q_value
 from rbi.networks import NetworkConfig, Networks, dropout, offline_network
 from rbi.observations import ObservationSpec
@@ -80,11 +81,17 @@ class Prefetcher:
 
 
 class MetricMeans:
-    """Averages metrics on the device; nothing waits for the device until `means` is called."""
+    """Averages metrics on the device; nothing waits for the device until `means` is called.
+
+    Metrics that are computed in `overlapping()` run on a second CUDA stream while the gradients are computed; `join`
+    before the update ends. They must not read what the optimiser changes.
+    """
 
     def __init__(self, names: Sequence[str], device: torch.device) -> None:
         self.names = names
         self.sums = torch.zeros(len(names) + 1, dtype=torch.float64, device=device)  # the last one counts
+        self.side_stream = SideStream(device)
+        self.overlapping, self.join = self.side_stream.overlapping, self.side_stream.join
 
     def add(self, *values: Tensor) -> None:
         """Add one scalar for each name."""
