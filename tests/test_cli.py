@@ -279,7 +279,7 @@ def test_spi_stopped_at_any_block_resumes_to_the_same_result(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--worlds", "maze(1)"), "unknown world maze"),
         (("--algorithms", "spibb(3)"), "unknown algorithm spibb"),
@@ -290,11 +290,11 @@ def test_spi_stopped_at_any_block_resumes_to_the_same_result(tmp_path, capsys):
         (("--sizes", "100000000000000"), "at most 1,000,000"),
     ],
 )
-def test_spi_refuses_in_one_line(tmp_path, monkeypatch, capsys, arguments, told):
+def test_invalid_spi_options_give_one_line(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["spi", *arguments]) == 2
     err = capsys.readouterr().err
-    assert told in err
+    assert message in err
     assert err.count("\n") == 1
 
 

@@ -1,4 +1,4 @@
-"""Measures of a step: distances, gains, and the paper's variance terms."""
+"""Measures of an improvement step: distances, gains, and the paper's variance terms."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -49,7 +49,7 @@ def test_membership_answers_per_state_and_takes_bounds_per_action():
 
 
 @given(states(), floats(0, 1), floats(1, 4))
-def test_reroute_tames_every_penalty_term(state, c_min, c_max):
+def test_reroute_bounds_every_penalty_term(state, c_min, c_max):
     """With reroute each (beta - pi)^2 / beta is at most beta max(1 - c_min, c_max - 1)^2: no term explodes."""
     beta, advantage = state
     pi = rbi.max_reroute(beta, advantage, c_min, c_max)
@@ -57,8 +57,8 @@ def test_reroute_tames_every_penalty_term(state, c_min, c_max):
 
 
 @given(floats(0.001, 1), floats(0.01, 10))
-def test_tv_and_backward_kl_do_not_tame_it(share, radius):
-    """The paper's appendix: beside a sure action, an untried one gains mass at no bounded cost."""
+def test_tv_and_backward_kl_do_not_bound_it(share, radius):
+    """The paper's appendix: an action with beta = 0 gains probability at unbounded cost."""
     beta, advantage = np.array([1.0, 0.0]), np.array([0.0, 1.0])
     assert measures.penalty_term(rbi.max_tv(beta, advantage, share), beta)[1] == np.inf
     assert measures.penalty_term(rbi.backward_kl(beta, advantage, radius), beta)[1] == np.inf
@@ -157,3 +157,11 @@ def test_measures_take_every_library(make):
     for got, expected in pairs:
         assert type(got) is type(b)
         assert np.asarray(got) == approx(expected)
+
+
+def test_bound_hits_are_the_actions_at_the_bounds():
+    beta, pi = np.array([[0.5, 0.3, 0.2, 0.0]]), np.array([[0.25, 0.45, 0.3, 0.0]])
+    hits = measures.bound_hits(pi, beta, 0.5, 1.5)
+    assert hits.at_c_min.tolist() == [[True, False, False, False]]
+    assert hits.at_c_max.tolist() == [[False, True, True, False]]
+    assert not measures.bound_hits(pi, beta, 0.0, np.inf).at_c_max.any()

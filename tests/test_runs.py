@@ -1,4 +1,4 @@
-"""The run folder: files appear whole or not at all, and everything written is read back."""
+"""Run folders: writes are atomic, and everything written is read back."""
 
 import contextlib
 import json
@@ -37,7 +37,7 @@ def test_what_is_written_is_read_back(tmp_path):
     assert read.result == {"pi": [[0.25, 0.75]], "ratio": math.inf, "q": [1.0, -math.inf]}
 
 
-def test_words_stay_words(tmp_path):
+def test_strings_stay_strings(tmp_path):
     with create(tmp_path / "run", argv=["rules", "--advantage", "-inf"]) as run:
         run.log(label="nan")
     assert runs.read(tmp_path / "run").config["argv"] == ["rules", "--advantage", "-inf"]
@@ -112,7 +112,7 @@ def test_an_empty_folder_may_be_used_and_a_file_may_not(tmp_path):
         create(tmp_path / "file")
 
 
-def test_a_folder_that_cannot_be_made_leaves_nothing_behind(tmp_path):
+def test_a_folder_that_cannot_be_created_leaves_nothing_behind(tmp_path):
     loop = []
     loop.append(loop)
     with pytest.raises(RecursionError):
@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_be_made_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_torn_last_metric_is_dropped_and_cut_off_on_reopening(tmp_path):
+def test_a_torn_last_metric_line_is_dropped_and_removed_on_reopening(tmp_path):
     with create(tmp_path / "run") as run:
         run.log(step=1)
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
@@ -147,7 +147,7 @@ def test_a_damaged_file_is_named_with_its_line(tmp_path):
         runs.read(tmp_path)
 
 
-def test_a_killed_run_leaves_only_whole_files(tmp_path):
+def test_a_killed_run_leaves_only_complete_files(tmp_path):
     """A process that writes without pause is killed with SIGKILL at several moments; what is there must be readable."""
     script = """
 import sys, itertools
@@ -174,7 +174,7 @@ for step in itertools.count():
         assert abs(read.result["step"] - read.metrics[-1]["step"]) <= 1
 
 
-def test_what_a_kill_left_of_a_folder_is_put_right(tmp_path):
+def test_an_interrupted_folder_is_restored(tmp_path):
     for name in (".best.12.old.tmp", ".best.12.tmp", ".last.12.tmp", ".last.12.old.tmp", "last"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "whose").write_text(name)
@@ -185,7 +185,7 @@ def test_what_a_kill_left_of_a_folder_is_put_right(tmp_path):
     }
 
 
-def test_a_whole_folder_takes_its_place_only_when_it_is_filled(tmp_path):
+def test_an_atomic_folder_appears_only_when_it_is_complete(tmp_path):
     with runs.atomic_folder(tmp_path / "it") as growing:
         (growing / "a").write_text("first")
     with contextlib.suppress(KeyError), runs.atomic_folder(tmp_path / "it") as growing:

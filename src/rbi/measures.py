@@ -132,9 +132,7 @@ def penalty_variance_bounds(pi: Any, beta: Any, standard_error: Any, visitation:
     moved = abs(beta - pi)
     with without_warnings(xp):
         weight = visitation[..., None] * moved
-        sigma = xp.where(
-            weight > 0, weight * standard_error, 0.0
-        )  # 0 without a visit or a move
+        sigma = xp.where(weight > 0, weight * standard_error, 0.0)  # 0 without a visit or a move
     return VarianceBounds(xp.sum(sigma**2, axis=(-2, -1)), xp.sum(sigma, axis=(-2, -1)) ** 2)
 
 

@@ -87,7 +87,7 @@ def test_count_bounds_answer_in_the_arrays_library(library):
 
 
 @pytest.mark.parametrize(
-    ("counts", "tau", "c_max", "told"),
+    ("counts", "tau", "c_max", "name"),
     [
         (np.array([1, -1]), 0.1, 2.0, "counts"),
         (np.array([1.0, np.nan]), 0.1, 2.0, "counts"),
@@ -96,6 +96,6 @@ def test_count_bounds_answer_in_the_arrays_library(library):
         (np.array([1, 2]), 0.1, 0.5, "c_max"),
     ],
 )
-def test_nonsense_is_refused_by_name(counts, tau, c_max, told):
-    with pytest.raises(ValueError, match=told):
+def test_invalid_arguments_are_named(counts, tau, c_max, name):
+    with pytest.raises(ValueError, match=name):
         rbi.count_bounds(np.array([0.5, 0.5]), counts, tau, c_max)

@@ -1,4 +1,4 @@
-"""Each rule is the optimum of its own problem, against solvers that know nothing of it."""
+"""Each rule is the optimum of its optimisation problem, according to independent solvers."""
 
 import numpy as np
 from hypothesis import assume, given

@@ -52,7 +52,7 @@ def test_jax_jit_and_vmap_go_through_every_rule(rule):
     assert numbers(jax.vmap(rule)(beta, advantage)) == expected
 
 
-def test_jax_jit_takes_constants_beside_traced_arguments():
+def test_jax_jit_takes_constants_and_traced_arguments():
     beta, advantage, delta = jnp.array([0.5, 0.5]), jnp.array([0.0, 1.0]), jnp.array([0.1])
     expected = approx([0.4, 0.6])
     assert numbers(jax.jit(lambda d: rbi.max_tv(beta, advantage, d))(0.1)) == expected
