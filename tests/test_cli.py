@@ -284,10 +284,10 @@ def test_spi_stopped_at_any_block_resumes_to_the_same_result(tmp_path, capsys):
         (("--worlds", "maze(1)"), "unknown world maze"),
         (("--algorithms", "spibb(3)"), "unknown algorithm spibb"),
         (("--repetitions", "1"), "--repetitions = 1: must be at least 2"),
-        (("--sizes", "0"), "sizes (0,): must be at least 1"),
+        (("--sizes", "0"), "sizes 0: must be in [1, 1000000]"),
         (("--resume",), "name the stopped study with --out"),
         (("--worlds", "grid(0.1)"), "eta must be in [0.5, 0.999]"),
-        (("--sizes", "100000000000000"), "at most 1,000,000"),
+        (("--sizes", "100000000000000"), "must be in [1, 1000000]"),
     ],
 )
 def test_invalid_spi_options_give_one_line(tmp_path, monkeypatch, capsys, arguments, message):

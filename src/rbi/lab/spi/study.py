@@ -436,5 +436,6 @@ def check_settings(algorithms: Sequence[str], sizes: Sequence[int], compare: Seq
     for name, value in counts.items():
         if value < minimum[name]:
             raise ValueError(f"{name} = {value}: must be at least {minimum[name]}")
-    if not 1 <= min(sizes, default=1) <= max(sizes, default=1) <= MAX_SIZE:
-        raise ValueError(f"sizes {tuple(sizes)}: must be at least 1 and at most {MAX_SIZE:,}")
+    for size in sizes:
+        if not 1 <= size <= MAX_SIZE:
+            raise ValueError(f"sizes {size}: must be in [1, {MAX_SIZE}]")
