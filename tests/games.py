@@ -1,4 +1,4 @@
-"""A game of a few pixels, for tests that must learn from pictures: `gymnasium.make("tests.games:Catch-v0")`."""
+"""Small games with image observations: `gymnasium.make("tests.games:Catch-v0")`."""
 
 import gymnasium
 import numpy as np
@@ -19,7 +19,7 @@ class Catch(gymnasium.Env):
         super().reset(seed=seed, options=options)
         self.paddle, self.left = self.SIZE // 2, self.BALLS
         self.drop()
-        return self.picture(), {}
+        return self.image(), {}
 
     def drop(self):
         self.row, self.column = 0, int(self.np_random.integers(self.SIZE))
@@ -32,20 +32,20 @@ class Catch(gymnasium.Env):
             reward = 1.0 if abs(self.column - self.paddle) <= 1 else -1.0
             self.left -= 1
             self.drop()
-        return self.picture(), reward, self.left == 0, False, {}
+        return self.image(), reward, self.left == 0, False, {}
 
-    def picture(self):
+    def image(self):
         screen = np.zeros((self.SIZE, self.SIZE), np.uint8)
         screen[self.row, self.column] = 255
         screen[-1, max(0, self.paddle - 1) : self.paddle + 2] = 255
         return screen
 
     def render(self):
-        return np.repeat(self.picture()[:, :, None], 3, axis=2).repeat(8, 0).repeat(8, 1)
+        return np.repeat(self.image()[:, :, None], 3, axis=2).repeat(8, 0).repeat(8, 1)
 
 
 class Broken(Catch):
-    """Fails after a while."""
+    """Raises KeyError after the first ball."""
 
     def drop(self):
         super().drop()
@@ -54,11 +54,11 @@ class Broken(Catch):
 
 
 class Nan(Catch):
-    """Gives a reward that is no number."""
+    """Returns NaN rewards."""
 
     def step(self, action):
-        picture, _, *rest = super().step(action)
-        return (picture, float("nan"), *rest)
+        image, _, *rest = super().step(action)
+        return (image, float("nan"), *rest)
 
 
 for game in (Catch, Broken, Nan):

@@ -53,49 +53,51 @@ def make_actor(
 
 def ask(networks, state, advantage_baseline="pi"):
     """beta and Q of one state, arrays `[A]`; without a pi-net Q is centred by the mean."""
-    seen = networks.obs_spec.preprocess(torch.from_numpy(state)[None], torch.float32)
+    step = networks.obs_spec.preprocess(torch.from_numpy(state)[None], torch.float32)
     with torch.no_grad():
-        pi = None if networks.pi is None else torch.softmax(networks.pi(seen), 1)
-        q = networks.q(seen, pi if advantage_baseline == "pi" else None)[0]
+        pi = None if networks.pi is None else torch.softmax(networks.pi(step), 1)
+        q = networks.q(step, pi if advantage_baseline == "pi" else None)[0]
     return None if pi is None else pi[0].double().numpy(), q[0].double().numpy()
 
 
 def act_for(actor, steps=30, seed=0):
-    """The transitions of an actor over some steps, and the episodes of its environments, one lane each."""
+    """The transitions of an actor over some steps, and the episodes of its environments, one history each."""
     random_envs = RandomEnvs(len(actor.epsilon), actor.obs_spec.shape, np.random.default_rng(seed))
-    lanes = [
+    histories = [
         History(10**6, actor.obs_spec.stack, actor.memory.rewards.shape[1], GAMMA) for _ in range(random_envs.num_envs)
     ]
     done = []
     for _ in range(steps):
         shown = random_envs.step()
-        moment = actor.act(*shown)
-        done.append(moment)
-        for i, lane in enumerate(lanes):
-            lane.add(*(column[i].numpy() for column in shown), *(column[i].numpy() for column in moment[4:]))
-    return done, lanes
+        transition = actor.act(*shown)
+        done.append(transition)
+        for i, history in enumerate(histories):
+            history.add(*(column[i].numpy() for column in shown), *(column[i].numpy() for column in transition[4:]))
+    return done, histories
 
 
-def assert_policies(lanes, networks, expected):
+def assert_policies(histories, networks, expected):
     """Compare the stored policies of all steps with `expected(beta, q)`."""
-    for lane in lanes:
-        for t, pi in enumerate(lane.policies):
-            assert pi == approx(expected(*ask(networks, lane.state(t))), abs=1e-5)
+    for history in histories:
+        for t, pi in enumerate(history.policies):
+            assert pi == approx(expected(*ask(networks, history.state(t))), abs=1e-5)
 
 
 @pytest.mark.parametrize("obs_spec", [VECTORS, IMAGES], ids=str)
 def test_the_stored_policy_is_the_papers_without_exploration_in_every_state(obs_spec):
-    _, lanes = act_for(make_actor(obs_spec))
-    assert_policies(lanes, make_large_networks(obs_spec), lambda beta, q: iterative.actor_policy(beta, q, 0.1, 2, 0.1))
+    _, histories = act_for(make_actor(obs_spec))
+    assert_policies(
+        histories, make_large_networks(obs_spec), lambda beta, q: iterative.actor_policy(beta, q, 0.1, 2, 0.1)
+    )
 
 
 @pytest.mark.parametrize("c_greedy", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("bounds", [(0.5, 1.5), (0, 3)])
-def test_bounds_and_the_greedy_share_are_settings(bounds, c_greedy):
+def test_bounds_and_c_greedy_are_settings(bounds, c_greedy):
     rule = str(rbi.Reroute(*bounds))
-    _, lanes = act_for(make_actor(rule=rule, c_greedy=c_greedy), steps=5)
+    _, histories = act_for(make_actor(rule=rule, c_greedy=c_greedy), steps=5)
     assert_policies(
-        lanes, make_large_networks(VECTORS), lambda beta, q: iterative.actor_policy(beta, q, *bounds, c_greedy)
+        histories, make_large_networks(VECTORS), lambda beta, q: iterative.actor_policy(beta, q, *bounds, c_greedy)
     )
 
 
@@ -109,61 +111,61 @@ def test_bounds_and_the_greedy_share_are_settings(bounds, c_greedy):
     ],
 )
 def test_any_rule_can_take_the_place_of_reroute(rule, twin):
-    _, lanes = act_for(make_actor(rule=rule, c_greedy=0.0), steps=5)
-    assert_policies(lanes, make_large_networks(VECTORS), twin)
+    _, histories = act_for(make_actor(rule=rule, c_greedy=0.0), steps=5)
+    assert_policies(histories, make_large_networks(VECTORS), twin)
 
 
 def test_with_improvement_in_the_learner_the_actor_follows_the_pi_net():
-    _, lanes = act_for(make_actor(improve_in="learner"), steps=5)
-    assert_policies(lanes, make_large_networks(VECTORS), lambda beta, _: beta)
+    _, histories = act_for(make_actor(improve_in="learner"), steps=5)
+    assert_policies(histories, make_large_networks(VECTORS), lambda beta, _: beta)
 
 
 @pytest.mark.parametrize("obs_spec", [VECTORS, IMAGES], ids=str)
 def test_apex_is_greedy_for_the_mean_centred_q(obs_spec):
-    _, lanes = act_for(make_actor(obs_spec, algo="apex"))
-    assert_policies(lanes, make_large_networks(obs_spec, algo="apex"), lambda _, q: np.eye(len(q))[q.argmax()])
-    assert {float(p) for lane in lanes for pi in lane.policies for p in pi} == {0.0, 1.0}
+    _, histories = act_for(make_actor(obs_spec, algo="apex"))
+    assert_policies(histories, make_large_networks(obs_spec, algo="apex"), lambda _, q: np.eye(len(q))[q.argmax()])
+    assert {float(p) for history in histories for pi in history.policies for p in pi} == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
 def test_the_policy_is_uniform_while_the_flag_is_set(algo):
     actor = make_actor(algo=algo)
     actor.uniform.fill_(True)
-    _, lanes = act_for(actor, steps=5)
-    assert_policies(lanes, make_large_networks(VECTORS, algo), lambda *_: np.full(4, 0.25))
+    _, histories = act_for(actor, steps=5)
+    assert_policies(histories, make_large_networks(VECTORS, algo), lambda *_: np.full(4, 0.25))
     actor.uniform.fill_(False)
-    (moment,), _ = act_for(actor, steps=1)
-    assert moment.pi.max() > 0.3
+    (transition,), _ = act_for(actor, steps=1)
+    assert transition.pi.max() > 0.3
 
 
-def one_step(players, epsilon, **options):
+def one_step(num_envs, epsilon, **options):
     """One step of many environments with the same observation."""
-    actor = make_actor(num_envs=players, epsilon=epsilon, **options)
-    nothing = torch.zeros(players)
-    frame = torch.tensor([0.5, -1.0]).expand(players, 2).contiguous()
-    return actor.act(frame, torch.ones(players, dtype=torch.bool), nothing, nothing.to(torch.uint8))
+    actor = make_actor(num_envs=num_envs, epsilon=epsilon, **options)
+    nothing = torch.zeros(num_envs)
+    frame = torch.tensor([0.5, -1.0]).expand(num_envs, 2).contiguous()
+    return actor.act(frame, torch.ones(num_envs, dtype=torch.bool), nothing, nothing.to(torch.uint8))
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("rule", ["reroute(0.1,2)", "behavior"])
 def test_actions_are_drawn_from_the_policy_mixed_with_a_uniform_one(epsilon, rule):
-    players = 20_000
-    moment = one_step(players, torch.full((players,), epsilon), rule=rule)
-    explored = (1 - epsilon) * moment.pi[0].double().numpy() + epsilon / 4
-    counts = np.bincount(moment.action, minlength=4)
+    num_envs = 20_000
+    transition = one_step(num_envs, torch.full((num_envs,), epsilon), rule=rule)
+    explored = (1 - epsilon) * transition.pi[0].double().numpy() + epsilon / 4
+    counts = np.bincount(transition.action, minlength=4)
     possible = explored > 1e-9
     assert counts[~possible].sum() == 0
-    expected = explored[possible] / explored[possible].sum() * players
+    expected = explored[possible] / explored[possible].sum() * num_envs
     assert stats.chisquare(counts[possible], expected).pvalue > 1e-3
 
 
 def test_each_environment_has_its_own_epsilon():
-    players = 20_000
-    epsilon = torch.tensor([0.0, 0.5]).repeat(players // 2)
-    moment = one_step(players, epsilon, algo="apex")
-    best = int(moment.pi[0].argmax())
-    assert (moment.action[::2] == best).all()
-    assert (moment.action[1::2] == best).double().mean().item() == approx(0.5 + 0.5 / 4, abs=0.015)
+    num_envs = 20_000
+    epsilon = torch.tensor([0.0, 0.5]).repeat(num_envs // 2)
+    transition = one_step(num_envs, epsilon, algo="apex")
+    best = int(transition.pi[0].argmax())
+    assert (transition.action[::2] == best).all()
+    assert (transition.action[1::2] == best).double().mean().item() == approx(0.5 + 0.5 / 4, abs=0.015)
 
 
 def test_actions_depend_on_the_generator_alone():
@@ -182,28 +184,28 @@ TD_ERROR_CASES = [
 @pytest.mark.parametrize("options", TD_ERROR_CASES, ids=str)
 def test_the_td_error_n_steps_later_is_that_of_the_n_step_return(options):
     actor = make_actor(**options)
-    _, lanes = act_for(actor, steps=60)
+    _, histories = act_for(actor, steps=60)
     networks = make_large_networks(VECTORS, options.get("algo", "rbi"))
     clipped = options.get("clip_rewards", True)
-    for lane in lanes:
-        q = [ask(networks, lane.state(t), options.get("advantage_baseline", "pi"))[1] for t in range(60)]
-        values = [sum(pi * of_actions) for pi, of_actions in zip(lane.policies, q, strict=True)]
+    for history in histories:
+        q = [ask(networks, history.state(t), options.get("advantage_baseline", "pi"))[1] for t in range(60)]
+        values = [sum(pi * of_actions) for pi, of_actions in zip(history.policies, q, strict=True)]
         by_v = options.get("priority_baseline") == "v"
-        for t in lane.drawable():
-            coming = slice(t + 1, t + 1 + lane.steps)
-            rewards = [min(1, max(-1, float(r))) if clipped else float(r) for r in lane.rewards[coming]]
-            began = values[t] if by_v else q[t][lane.actions[t]]
-            expected = iterative.td_error(rewards, lane.ends[coming], values[coming], began, GAMMA)
-            assert lane.error(t) == approx(expected, abs=1e-4)
+        for t in history.drawable():
+            coming = slice(t + 1, t + 1 + history.steps)
+            rewards = [min(1, max(-1, float(r))) if clipped else float(r) for r in history.rewards[coming]]
+            began = values[t] if by_v else q[t][history.actions[t]]
+            expected = iterative.td_error(rewards, history.ends[coming], values[coming], began, GAMMA)
+            assert history.error(t) == approx(expected, abs=1e-4)
 
 
 def test_rewards_are_clipped_for_learning_and_nothing_else_is_changed():
     shown = RandomEnvs(4, (2,), np.random.default_rng(3))
     shown.step()
-    seen = shown.step()._replace(reward=torch.tensor([-7.0, -0.5, 0.25, 400.0]))
-    assert make_actor().act(*seen).reward.tolist() == [-1, -0.5, 0.25, 1]
-    moment = make_actor(clip_rewards=False).act(*seen)
-    assert all(torch.equal(stored, given) for stored, given in zip(moment[:4], seen, strict=True))
+    step = shown.step()._replace(reward=torch.tensor([-7.0, -0.5, 0.25, 400.0]))
+    assert make_actor().act(*step).reward.tolist() == [-1, -0.5, 0.25, 1]
+    transition = make_actor(clip_rewards=False).act(*step)
+    assert all(torch.equal(stored, given) for stored, given in zip(transition[:4], step, strict=True))
 
 
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
@@ -237,18 +239,18 @@ def test_an_actor_whose_memory_is_reset_acts_as_a_new_one():
 def test_metrics_are_means_since_the_last_call():
     actor = make_actor()
     assert actor.metrics() == {}
-    _, lanes = act_for(actor, steps=10)
-    told = {"pi_entropy": [], "q_acted": [], "moved_mass": [], "at_c_min": [], "at_c_max": []}
-    for lane in lanes:
-        for t, pi in enumerate(lane.policies):
-            base, q = ask(make_large_networks(VECTORS), lane.state(t))
-            stepped = paper_loops.max_reroute(base, q, 0.1, 2)
-            told["pi_entropy"].append(-sum(p * np.log(p) for p in pi if p > 0))
-            told["q_acted"].append(sum(pi * q))
-            told["moved_mass"].append(sum(abs(stepped - base)) / 2)
-            told["at_c_min"].append(np.mean(stepped / base < 0.1 + 1e-3))
-            told["at_c_max"].append(np.mean(stepped / base > 2 - 1e-3))
-    assert actor.metrics() == approx({name: np.mean(values) for name, values in told.items()}, abs=1e-5)
+    _, histories = act_for(actor, steps=10)
+    expected = {"pi_entropy": [], "q_acted": [], "moved_mass": [], "at_c_min": [], "at_c_max": []}
+    for history in histories:
+        for t, pi in enumerate(history.policies):
+            beta, q = ask(make_large_networks(VECTORS), history.state(t))
+            improved = paper_loops.max_reroute(beta, q, 0.1, 2)
+            expected["pi_entropy"].append(-sum(p * np.log(p) for p in pi if p > 0))
+            expected["q_acted"].append(sum(pi * q))
+            expected["moved_mass"].append(sum(abs(improved - beta)) / 2)
+            expected["at_c_min"].append(np.mean(improved / beta < 0.1 + 1e-3))
+            expected["at_c_max"].append(np.mean(improved / beta > 2 - 1e-3))
+    assert actor.metrics() == approx({name: np.mean(values) for name, values in expected.items()}, abs=1e-5)
     assert actor.metrics() == {}
 
 
@@ -258,12 +260,12 @@ def test_apex_has_metrics_of_its_values_only():
     assert set(actor.metrics()) == {"q_acted"}
 
 
-@pytest.mark.parametrize(("players", "groups"), [(256, 2), (8, 2), (6, 3), (4, 1)])
-def test_every_group_gets_the_whole_range_of_epsilons(players, groups):
-    whole = exploration_ladder(players)
+@pytest.mark.parametrize(("num_envs", "groups"), [(256, 2), (8, 2), (6, 3), (4, 1)])
+def test_every_group_gets_the_whole_range_of_epsilons(num_envs, groups):
+    whole = exploration_ladder(num_envs)
     parts = split_epsilons(whole, groups)
     assert sorted(torch.cat(parts).tolist()) == sorted(whole.tolist())
-    assert {len(part) for part in parts} == {players // groups}
+    assert {len(part) for part in parts} == {num_envs // groups}
     for part in parts:
         assert part.max() >= whole[groups - 1]
         assert part.min() <= whole[-groups]

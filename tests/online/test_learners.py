@@ -39,8 +39,8 @@ def batch_of(obs_spec=VECTORS, seed=0):
     shape = (STATES, obs_spec.stack, *obs_spec.shape)
 
     def frames():
-        drawn_ = rng.integers(256, size=shape, dtype=np.uint8) if obs_spec.is_image else rng.normal(size=shape)
-        return torch.from_numpy(drawn_) if obs_spec.is_image else torch.from_numpy(drawn_).float()
+        sampled = rng.integers(256, size=shape, dtype=np.uint8) if obs_spec.is_image else rng.normal(size=shape)
+        return torch.from_numpy(sampled) if obs_spec.is_image else torch.from_numpy(sampled).float()
 
     def policies():
         return torch.from_numpy(rng.dirichlet(np.ones(obs_spec.num_actions), STATES)).float()
@@ -63,34 +63,34 @@ def value_ahead(networks, target, batch, config):
     """V of the target network n steps ahead, state by state."""
     values = []
     for i in range(len(batch.action)):
-        seen = networks.obs_spec.preprocess(batch.next_obs[i : i + 1], torch.float32)
+        inputs = networks.obs_spec.preprocess(batch.next_obs[i : i + 1], torch.float32)
         stored = batch.next_pi[i : i + 1]
         if networks.pi is None:  # double Q-learning
-            best = int(networks.q(seen)[0].argmax())
-            values.append(float(target(seen)[0][0, best]))
+            best = int(networks.q(inputs)[0].argmax())
+            values.append(float(target(inputs)[0][0, best]))
             continue
-        pi = stored if config.bootstrap_policy == "stored" else torch.softmax(networks.pi(seen), 1)
-        q = target(seen, stored if config.advantage_baseline == "pi" else None)[0]
+        pi = stored if config.bootstrap_policy == "stored" else torch.softmax(networks.pi(inputs), 1)
+        q = target(inputs, stored if config.advantage_baseline == "pi" else None)[0]
         values.append(sum(p * x for p, x in zip(pi[0].tolist(), q[0].tolist(), strict=True)))
     return values
 
 
 def losses(networks, target, batch, learner):
     """The paper's losses on networks as they stand, and the errors R - Q."""
-    config, seen = learner.config, networks.obs_spec.preprocess(batch.obs, torch.float32)
+    config, inputs = learner.config, networks.obs_spec.preprocess(batch.obs, torch.float32)
     loss = iterative.huber if config.q_loss == "huber" else iterative.square
     with torch.no_grad():
         ahead = value_ahead(networks, target, batch, config)
     if networks.pi is None:
-        return iterative.rbi_losses(batch, networks.q(seen)[0], None, ahead, None, loss, None)
-    logits, (q, _) = networks.pi(seen), networks.q(seen, batch.pi if config.advantage_baseline == "pi" else None)
+        return iterative.rbi_losses(batch, networks.q(inputs)[0], None, ahead, None, loss, None)
+    logits, (q, _) = networks.pi(inputs), networks.q(inputs, batch.pi if config.advantage_baseline == "pi" else None)
     pi_net, q_now = torch.softmax(logits, 1).detach().double().numpy(), q.detach().double().numpy()
-    goals, m = batch.pi, networks.obs_spec.num_actions
+    targets, m = batch.pi, networks.obs_spec.num_actions
     if learner.actor.improve_in == "learner":
-        goals = np.stack([iterative.actor_policy(p, x, 0.1, 2, 0.1) for p, x in zip(pi_net, q_now, strict=True)])
+        targets = np.stack([iterative.actor_policy(p, x, 0.1, 2, 0.1) for p, x in zip(pi_net, q_now, strict=True)])
     weights = iterative.policy_weights(pi_net, q_now, config.policy_weight_exponent, m / (43.7 + m))
     weights = weights if config.policy_weighting else [1.0] * len(weights)
-    return iterative.rbi_losses(batch, q, logits, ahead, goals, loss, weights)
+    return iterative.rbi_losses(batch, q, logits, ahead, targets, loss, weights)
 
 
 CASES = [
@@ -125,9 +125,9 @@ def test_apex_evaluates_the_online_networks_best_action_with_the_target_network(
     learner, batch = make_learner(algo="apex"), batch_of()
     stale = make_learner(algo="apex", seed=1)
     learner.restore(learner.state() | {"target": stale.state()["target"]})
-    seen = VECTORS.preprocess(batch.next_obs, torch.float32)
+    inputs = VECTORS.preprocess(batch.next_obs, torch.float32)
     with torch.no_grad():
-        mine, theirs = learner.networks.q(seen)[0], stale.networks.q(seen)[0]
+        mine, theirs = learner.networks.q(inputs)[0], stale.networks.q(inputs)[0]
     assert (mine.argmax(1) != theirs.argmax(1)).any()
     expected = [theirs[i, int(mine[i].argmax())].item() for i in range(STATES)]
     errors = learner.update(batch, learner.states(batch))
@@ -152,22 +152,22 @@ def test_repeated_updates_fit_q_to_the_returns_and_the_pi_net_to_the_policies():
     batch = batch._replace(discount=torch.zeros(STATES))
     for _ in range(500):
         errors = learner.update(batch, learner.states(batch))
-    seen = VECTORS.preprocess(batch.obs, torch.float32)
+    inputs = VECTORS.preprocess(batch.obs, torch.float32)
     assert errors.abs().max() < 0.01
-    assert torch.softmax(learner.networks.pi(seen), 1).detach().numpy() == approx(batch.pi.numpy(), abs=0.01)
+    assert torch.softmax(learner.networks.pi(inputs), 1).detach().numpy() == approx(batch.pi.numpy(), abs=0.01)
 
 
 def test_metrics_are_means_since_the_last_call():
-    learner, told = make_learner(), []
+    learner, expected = make_learner(), []
     for seed in range(3):
         batch = batch_of(seed=seed)
         networks, target = copy.deepcopy(learner.networks), copy.deepcopy(learner.target)
-        seen = VECTORS.preprocess(batch.obs, torch.float32)
-        pi_net = torch.softmax(networks.pi(seen), 1).detach().double().numpy()
-        q = networks.q(seen, batch.pi)[0].detach().double().numpy()
+        inputs = VECTORS.preprocess(batch.obs, torch.float32)
+        pi_net = torch.softmax(networks.pi(inputs), 1).detach().double().numpy()
+        q = networks.q(inputs, batch.pi)[0].detach().double().numpy()
         _, _, errors = losses(networks, target, batch, learner)
         pi = batch.pi.double().numpy()
-        told.append({
+        expected.append({
             "q_loss": np.mean([iterative.huber(error) for error in errors]),
             "q": q.mean(),
             "td_error": np.mean(np.abs(errors)),
@@ -177,7 +177,9 @@ def test_metrics_are_means_since_the_last_call():
             "weight_pi_max": max(iterative.policy_weights(pi_net, q, 0.5, 4 / 47.7)),
         })  # fmt: skip
         learner.update(batch, learner.states(batch))
-    assert learner.metrics() == approx({name: np.mean([t[name] for t in told]) for name in told[0]}, rel=1e-3, abs=1e-5)
+    assert learner.metrics() == approx(
+        {name: np.mean([t[name] for t in expected]) for name in expected[0]}, rel=1e-3, abs=1e-5
+    )
 
 
 def test_apex_has_no_policy_metrics():
@@ -186,20 +188,20 @@ def test_apex_has_no_policy_metrics():
     assert set(learner.metrics()) == {"q_loss", "q", "td_error", "importance"}
 
 
-def replay_of(obs_spec=VECTORS, moments=40, **config):
-    """A replay with the lives of three players in it."""
+def replay_of(obs_spec=VECTORS, steps=40, **config):
+    """A replay with episodes of three environments."""
     rng = np.random.default_rng(0)
     replay = Replay(ReplayConfig(capacity=150, **config), obs_spec, 3, 1, ReturnConfig(2, 0.9), CPU)
     random_envs = RandomEnvs(3, obs_spec.shape, rng)
-    for _ in range(moments):
+    for _ in range(steps):
         action = torch.from_numpy(rng.integers(obs_spec.num_actions, size=3))
         pi = torch.from_numpy(rng.dirichlet(np.ones(obs_spec.num_actions), 3)).float()
         replay.add(0, Transition(*random_envs.step(), action, pi, torch.from_numpy(rng.uniform(0.1, 2, 3)).float()))
     return replay
 
 
-def next_draw(learner, replay):
-    """What the learner will draw in its next round."""
+def next_sample(learner, replay):
+    """The batch that the learner will sample next."""
     generator = torch.Generator()
     generator.set_state(learner.generator.get_state())
     return replay.sample(learner.config.batch_size * learner.config.updates_per_sample, generator)
@@ -208,14 +210,14 @@ def next_draw(learner, replay):
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
 def test_sampled_states_get_the_priority_of_their_new_error(algo):
     learner, replay = make_learner(algo=algo, batch_size=20), replay_of(priority_exponent=1.0)
-    drawn_ = next_draw(learner, replay)
+    sampled = next_sample(learner, replay)
     networks, target = copy.deepcopy(learner.networks), copy.deepcopy(learner.target)
     before = replay.priority.clone()
     learner.learn(replay)
-    _, _, errors = losses(networks, target, drawn_.part(0, 20), learner)
-    assert replay.priority[drawn_.row, drawn_.env].tolist() == approx(np.abs(errors).tolist(), abs=1e-4)
+    _, _, errors = losses(networks, target, sampled.part(0, 20), learner)
+    assert replay.priority[sampled.row, sampled.env].tolist() == approx(np.abs(errors).tolist(), abs=1e-4)
     untouched = torch.ones_like(before, dtype=torch.bool)
-    untouched[drawn_.row, drawn_.env] = False
+    untouched[sampled.row, sampled.env] = False
     assert torch.equal(replay.priority[untouched], before[untouched])
 
 
@@ -224,17 +226,17 @@ def test_several_updates_per_sample_use_the_parts_of_one_sample_in_turn():
         make_learner(batch_size=8, updates_per_sample=3, target_update_interval=3),
         replay_of(priority_exponent=1.0),
     )
-    apart, drawn_ = make_learner(batch_size=8), next_draw(together, replay)
+    apart, sampled = make_learner(batch_size=8), next_sample(together, replay)
     together.learn(replay)
     errors = []
     for start in (0, 8, 16):
-        part = drawn_.part(start, 8)
+        part = sampled.part(start, 8)
         errors += apart.update(part, apart.states(part)).abs().tolist()
     assert torch.equal(together.vector, apart.vector)
-    told = {}
-    for row, lane, error in zip(drawn_.row.tolist(), drawn_.env.tolist(), errors, strict=True):
-        told.setdefault((row, lane), []).append(error)
-    for cell, of_cell in told.items():  # a state drawn twice has two errors, and one of them stays
+    expected = {}
+    for row, lane, error in zip(sampled.row.tolist(), sampled.env.tolist(), errors, strict=True):
+        expected.setdefault((row, lane), []).append(error)
+    for cell, of_cell in expected.items():  # a state sampled twice has two errors, and one of them stays
         assert min(abs(replay.priority[cell].item() - error) for error in of_cell) < 1e-4
     assert replay.mass.numpy() == approx(replay.priority.double().sum(1).numpy())
 
@@ -248,10 +250,10 @@ def test_augmentation_shifts_images_of_both_states():
     )
     generator = torch.Generator()
     generator.set_state(learner.generator.get_state())
-    drawn_ = replay.sample(8, generator)
-    frames, after = (shift_images(seen, random_shifts(8, 2, generator)) for seen in (drawn_.obs, drawn_.next_obs))
-    assert not torch.equal(frames, drawn_.obs)
-    part = drawn_._replace(obs=frames, next_obs=after).part(0, 8)
+    sampled = replay.sample(8, generator)
+    frames, after = (shift_images(inputs, random_shifts(8, 2, generator)) for inputs in (sampled.obs, sampled.next_obs))
+    assert not torch.equal(frames, sampled.obs)
+    part = sampled._replace(obs=frames, next_obs=after).part(0, 8)
     plain.update(part, plain.states(part))
     learner.learn(replay)
     assert torch.equal(learner.vector, plain.vector)
@@ -302,7 +304,7 @@ def test_a_restored_learner_continues_to_the_last_bit(algo, dtype):
     for _ in range(4):
         learner.learn(replay)
         learner.advance()
-    restored, again = make_learner(seed=1, draws=1, **options), replay_of(moments=0)
+    restored, again = make_learner(seed=1, draws=1, **options), replay_of(steps=0)
     restored.restore({name: tensor.clone() for name, tensor in learner.state().items()})
     restored.generator.set_state(learner.generator.get_state())
     restored.updates = learner.updates
@@ -317,7 +319,7 @@ def test_a_restored_learner_continues_to_the_last_bit(algo, dtype):
 
 
 def test_networks_compute_with_a_rounded_copy_of_the_optimised_weights():
-    """float64 stands for the second precision here: not every processor multiplies matrices of bfloat16."""
+    """float64 stands for the second precision here: not every CPU multiplies matrices of bfloat16."""
     learner, replay = make_learner(dtype=torch.float64), replay_of()
     for _ in range(3):
         learner.learn(replay)

@@ -68,7 +68,7 @@ class Train(Command):
     save_replay: bool | None = None
     """Save the replay in checkpoints; by default up to 2 GB. A run resumed without it fills its replay again first."""
     save_snapshots: Annotated[int, Ge(0)] = 0
-    """Policies to save at even intervals of training, for `rbi data record --population`."""
+    """Policies to save at even intervals of training, such as for the population of `rbi data record`."""
     max_frames: Annotated[int, Ge(1)] = PAPER_MAX_FRAMES
     """Length limit of an Atari episode in training, in emulator frames."""
     repeat_action_probability: float = 0.0

@@ -13,7 +13,7 @@ INSTALL = "Atari games need ale-py: pip install 'rbi[atari]'"
 
 
 def game_of(id_: str) -> str:
-    """The emulator's name of a game.
+    """The emulator's name of a game, from its Gymnasium id.
 
     >>> game_of("ALE/SpaceInvaders-v5")
     'space_invaders'
@@ -23,7 +23,7 @@ def game_of(id_: str) -> str:
 
 
 def check(id_: str) -> str:
-    """The emulator's name of a game that it has."""
+    """The emulator's name of a game; raises ValueError for one that it does not have."""
     try:
         from ale_py import roms
     except ImportError:
@@ -136,9 +136,9 @@ class AtariScreen:
 
 
 class FrameByFrame:
-    """One game as the console runs it: 60 frames a second, all 18 actions, none of them repeated by itself.
+    """One Atari game frame by frame, as the console runs it: 60 frames a second, all 18 actions, no frame skip.
 
-    Same game, same seed, same actions: the same frames again.
+    The same game, seed and actions give the same frames.
     """
 
     actions = 18
@@ -154,38 +154,38 @@ class FrameByFrame:
         self.emulator.setInt("random_seed", seed)
         self.emulator.setInt("frame_skip", 1)
         self.emulator.setFloat("repeat_action_probability", 0.0)
-        self.emulator.setInt("max_num_frames_per_episode", 0)  # whoever plays says when it is enough
-        rom: Any = roms.get_rom_path(game)  # there is one: it was checked
+        self.emulator.setInt("max_num_frames_per_episode", 0)  # the caller limits the length
+        rom: Any = roms.get_rom_path(game)
         self.emulator.loadROM(rom)
         self.emulator.reset_game()
 
     def act(self, action: int) -> int:
-        """Hold the joystick for one frame; the points it brought. Nothing moves once the game is over."""
+        """Step one frame and return its reward; nothing happens once the game is over."""
         if not 0 <= action < self.actions:
             raise ValueError(f"action = {action}: {self.id} has actions from 0 to {self.actions - 1}")
         return int(self.emulator.act(action))
 
     def screen(self) -> np.ndarray[Any, Any]:
-        """`[210, 160, 3]` bytes, in the emulator's own colours."""
-        picture: np.ndarray[Any, Any] = self.emulator.getScreenRGB()
-        return picture
+        """The screen in the emulator's colours, uint8 `[210, 160, 3]`."""
+        image: np.ndarray[Any, Any] = self.emulator.getScreenRGB()
+        return image
 
     def grey(self) -> np.ndarray[Any, Any]:
-        """`[210, 160]` bytes: how bright each pixel is."""
-        picture: np.ndarray[Any, Any] = self.emulator.getScreenGrayscale()
-        return picture
+        """The screen in greyscale, uint8 `[210, 160]`."""
+        image: np.ndarray[Any, Any] = self.emulator.getScreenGrayscale()
+        return image
 
     def needed(self) -> list[int]:
-        """The actions that the game knows apart, in the order in which the vector environment numbers them."""
+        """The game's minimal action set, in the order in which the vector environment numbers it."""
         return [int(action.value) for action in self.emulator.getMinimalActionSet()]
 
     def colours(self) -> np.ndarray[Any, Any]:
-        """`[210, 160]` bytes: which of the console's 128 colours each pixel has."""
+        """The palette index of each pixel, uint8 `[210, 160]`, from 0 to 127."""
         numbers: np.ndarray[Any, Any] = self.emulator.getScreen() >> 1  # the console counts them in twos
         return numbers
 
     def memory(self) -> np.ndarray[Any, Any]:
-        """`[128]` bytes: the console's memory."""
+        """The console's RAM, uint8 `[128]`."""
         found: np.ndarray[Any, Any] = self.emulator.getRAM()
         return found
 

@@ -113,7 +113,11 @@ def sweep(
         for number, job in enumerate(left, len(jobs) - len(left) + 1):
             if progress:
                 echo(f"== {number} of {len(jobs)}: {job}")
-            run_job(job, options, device, progress=progress, argv=argv)
+            try:
+                run_job(job, options, device, progress=progress, argv=argv)
+            except KeyboardInterrupt:
+                echo(f"rbi: the sweep continues with --resume --out {writer.path}", stderr=True)
+                raise
         rows = [row_of(runs.read(job.path)) for job in jobs if is_finished(job.path)]
         writer.result({"rows": rows})
     return SweepResult(writer.path, [job.path for job in jobs], rows)

@@ -246,8 +246,8 @@ def train(
             stopped = run_to_end(running, logger, progress=progress)
             if stopped and not logger.stop and writer is not None:
                 logger.save()
-                told = f"{running.updates:,} updates"
-                echo(f"rbi: stopped after {told}; continue with --resume --out {writer.path}", stderr=True)
+                done = f"{running.updates:,} updates"
+                echo(f"rbi: stopped after {done}; continue with --resume --out {writer.path}", stderr=True)
                 raise KeyboardInterrupt
             return logger.finish(stopped=stopped, progress=progress)
 
