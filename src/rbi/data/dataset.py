@@ -1,12 +1,15 @@
-"""Many episodes, laid out one after the other: a column of each kind, and an index that says where each one lies."""
+"""A dataset: episodes stored as contiguous columns, with an index of where each episode lies."""
 
 import zlib
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Self, overload
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
 import numpy as np
 
-from rbi.data.episode import Array, DatasetSpec, Episode, one_column
+from rbi.data.episode import Array, DatasetSpec, Episode, end_codes, integer_actions
+
+if TYPE_CHECKING:
+    from rbi.data.summary import DatasetSummary
 
 RECORD = np.dtype(
     [
@@ -14,18 +17,21 @@ RECORD = np.dtype(
         ("first_step", "<i8"),
         ("observations", "<i4"),
         ("steps", "<i4"),
-        ("player", "<i4"),  # numbers of texts
-        ("source", "<i4"),
+        ("player", "<i4"),  # index into texts
+        ("source", "<i4"),  # index into texts
         ("line", "<i8"),
         ("score", "<f8"),
         ("abandoned", "<u4"),
-        ("checksum", "<u4"),  # CRC-32 of its bytes in all columns, in their order
+        ("checksum", "<u4"),  # CRC-32 of its bytes in all columns, in their order; 0 in memory
     ]
 )
+"""The index entry of an episode."""
+SEQUENTIAL_SUM = 8
+"""NumPy adds fewer values than this one after the other, as `reduceat` does; longer sums are pairwise."""
 
 
 class RejectedEpisode(NamedTuple):
-    """An episode that was set aside."""
+    """An episode that cannot be used: where it is and why."""
 
     source: str
     line: int
@@ -36,7 +42,7 @@ class RejectedEpisode(NamedTuple):
 
 
 def columns(spec: DatasetSpec) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """The columns of a data set, each with the type and shape of one entry."""
+    """The columns of a dataset: name -> dtype and shape of one entry."""
     found: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
         "observations": (spec.dtype, spec.obs_shape),
         "actions": (np.dtype("<i4"), ()),
@@ -53,9 +59,10 @@ def columns(spec: DatasetSpec) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]
 
 
 class Dataset(Sequence[Episode]):
-    """Dataset of one kind. `episodes[i]` copies nothing; `arrays` holds each column of all of them.
+    """Episodes with a common spec. `dataset[i]` is an `Episode` of views, `dataset[i:j]` a `Dataset`.
 
-    `arrays["observations"]` is `[F, *frame]`, every other column `[S, ...]`; `records` has a `RECORD` an episode.
+    `arrays["observations"]` is `[F, *obs_shape]`, every other column `[S, ...]`; `records` has one `RECORD` per episode.
+    `rejected` lists the episodes of the source that could not be used, with file, line and reason.
     """
 
     def __init__(
@@ -73,30 +80,138 @@ class Dataset(Sequence[Episode]):
     def from_episodes(
         cls, episodes: Iterable[Episode], spec: DatasetSpec | None = None, rejected: Sequence[RejectedEpisode] = ()
     ) -> Self:
-        """Dataset in memory. Without a spec it is what they have in common."""
+        """A dataset in memory. Without a spec, it is inferred from the episodes."""
         episodes = list(episodes)
-        spec = spec or common(episodes)
+        spec = spec or infer_spec(episodes)
         texts: dict[str, int] = {}
         records = np.zeros(len(episodes), RECORD)
         frames = steps = 0
         for record, episode in zip(records, episodes, strict=True):
-            episode.fits(spec)
-            fill(record, episode, spec, frames, steps, texts)
+            episode.check_fits(spec)
+            fill_record(record, episode, frames, steps, texts)
             frames, steps = frames + len(episode.observations), steps + len(episode)
         arrays = {
-            name: np.concatenate([np.zeros((0, *shape), dtype), *(getattr(episode, name) for episode in episodes)])[:]
+            name: np.concatenate([np.zeros((0, *shape), dtype), *(getattr(episode, name) for episode in episodes)])
             for name, (dtype, shape) in columns(spec).items()
         }
-        for array in arrays.values():  # views, of memory that PyTorch may take
-            array.flags.writeable = False
-        return cls(spec, arrays, records, list(texts), rejected)
+        return cls(spec, read_only(arrays), records, list(texts), rejected)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        terminations: Any,
+        truncations: Any = None,
+        *,
+        action_probs: Any = None,
+        action_masks: Any = None,
+        life_losses: Any = None,
+        num_actions: int | None = None,
+        frame_stack: int | None = None,
+        env: str = "",
+        strict: bool = True,
+    ) -> Self:
+        """A dataset from arrays of steps, episodes one after the other.
+
+        `observations` `[S, size]` (converted to float32) or images `[S, H, W]` / `[S, H, W, C]` of uint8; all others
+        `[S]`, `action_masks` `[S, A]`. An episode ends at each termination or truncation. An invalid episode raises a
+        ValueError; with `strict=False` it goes to `.rejected` instead.
+
+        >>> import numpy as np
+        >>> Dataset.from_arrays(np.zeros((3, 2)), [0, 1, 1], [0, 0, 1], [False, False, True])
+        Dataset(1 episode, 3 steps; observations (2,), 2 actions; mean score 1)
+        """
+        observed = np.asarray(observations)
+        if observed.dtype != np.uint8 or observed.ndim < 3:
+            with np.errstate(over="ignore"):
+                observed = np.asarray(observed, dtype=np.float32).reshape(len(observed), -1)
+        steps = len(observed)
+        taken = integer_actions(actions)
+        with np.errstate(over="ignore"):
+            columns_: dict[str, Array] = {
+                "observations": observed,
+                "actions": taken,
+                "rewards": np.asarray(rewards, dtype=np.float32),
+                "terminated": np.asarray(terminations).astype(bool),
+                "truncated": np.zeros(steps, bool) if truncations is None else np.asarray(truncations).astype(bool),
+                "life_lost": np.zeros(steps, bool) if life_losses is None else np.asarray(life_losses).astype(bool),
+            }
+            if action_probs is not None:
+                columns_["action_probs"] = np.asarray(action_probs, dtype=np.float32)
+        if action_masks is not None:
+            columns_["action_masks"] = np.asarray(action_masks).astype(bool)
+        for name, column in columns_.items():
+            if len(column) != steps or (column.ndim != 1 and name not in ("observations", "action_masks")):
+                raise ValueError(f"{name} of shape {column.shape} for {steps} steps")
+        if not steps:
+            raise ValueError("no steps")
+        if action_masks is not None:
+            num_actions = num_actions or columns_["action_masks"].shape[1]
+        spec = DatasetSpec(
+            observed.shape[1:],
+            num_actions or max(1, int(taken.max()) + 1),
+            frame_stack or (4 if observed.ndim > 2 else 1),
+            env,
+            has_action_probs=action_probs is not None,
+            has_action_masks=action_masks is not None,
+        )
+        ends = np.flatnonzero(columns_["terminated"] | columns_["truncated"]) + 1
+        starts = np.concatenate([[0], ends[ends < steps]]).astype(np.int64)
+        found, rejected = assemble(
+            cls, spec, columns_, starts, names=["", "arrays"], sources=1, lines=starts + 1, where=lambda e: ("arrays", int(starts[e]) + 1)
+        )
+        found.rejected = [item for _, item in rejected]
+        if strict and rejected:
+            raise ValueError(str(rejected[0][1]))
+        return found
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        action: str | None = None,
+        reward: str | None = None,
+        observations: Sequence[str] = (),
+        episode: str | None = None,
+        step: str | None = None,
+        terminated: str | None = None,
+        truncated: str | None = None,
+        probability: str | None = None,
+        action_mask: str | None = None,
+        player: str | None = None,
+        num_actions: int | None = None,
+        env: str = "",
+        strict: bool = False,
+    ) -> "Dataset":
+        """A dataset from a pandas or polars DataFrame, or a pyarrow Table, with one row per step.
+
+        Arguments are column names. Without `episode`, every row is an episode of one step, as in the log of a bandit.
+        Observed columns of text become one-hot vectors. Rows are validated like those of a CSV file: episodes with
+        invalid rows go to `.rejected` (row numbers from 1); with `strict` the first one raises a ValueError.
+        """
+        from rbi.data.formats.tables import read_frame
+
+        config = {
+            "action": action, "reward": reward, "observations": tuple(observations), "episode": episode, "step": step,
+            "terminated": terminated, "truncated": truncated, "action_prob": probability, "action_mask": action_mask,
+            "player": player, "one_step": episode is None,
+        }  # fmt: skip
+        found = read_frame(frame, config, num_actions, env)
+        if strict and found.rejected:
+            raise ValueError(str(found.rejected[0]))
+        return found
 
     @property
     def steps(self) -> int:
+        """Number of steps."""
         return int(self.records["steps"].sum())
 
     @property
     def frames(self) -> int:
+        """Number of observations."""
         return int(self.records["observations"].sum())
 
     @property
@@ -111,9 +226,25 @@ class Dataset(Sequence[Episode]):
         return [self.texts[number] for number in self.records["player"]]
 
     def ends(self, *, lives: bool = True) -> Array:
-        """`[S]` uint8: the three ends as codes of `returns`; without `lives` a lost one is none."""
+        """`[S]` uint8: end codes of `rbi.returns`; without `lives`, lost lives are ignored."""
         lost = self.arrays["life_lost"] if lives else np.zeros(1, bool)
-        return one_column(self.arrays["terminated"], self.arrays["truncated"], lost)
+        return end_codes(self.arrays["terminated"], self.arrays["truncated"], lost)
+
+    def summary(self) -> "DatasetSummary":
+        """Counts, scores, lengths, actions and rejected episodes."""
+        from rbi.data.summary import DatasetSummary
+
+        return DatasetSummary.of_dataset(self)
+
+    def __repr__(self) -> str:
+        count, steps = len(self), self.steps
+        words = [
+            f"{count:,} episode{'s' * (count != 1)}, {steps:,} step{'s' * (steps != 1)}",
+            f"observations {self.spec.obs_shape}, {self.spec.num_actions} actions",
+        ]
+        words += [f"mean score {self.scores.mean():.4g}"] if count else []
+        words += [f"{len(self.rejected):,} rejected"] if self.rejected else []
+        return f"{type(self).__name__}({'; '.join(words)})"
 
     def __len__(self) -> int:
         return len(self.records)
@@ -121,10 +252,10 @@ class Dataset(Sequence[Episode]):
     @overload
     def __getitem__(self, i: int) -> Episode: ...
     @overload
-    def __getitem__(self, i: slice) -> list[Episode]: ...
-    def __getitem__(self, i: int | slice) -> Episode | list[Episode]:
+    def __getitem__(self, i: slice) -> "Dataset": ...
+    def __getitem__(self, i: int | slice) -> "Episode | Dataset":
         if isinstance(i, slice):
-            return [self[k] for k in range(*i.indices(len(self)))]
+            return self.select(np.arange(len(self))[i])
         record = self.records[i]
         return Episode(
             **{name: self.part(name, record) for name in self.arrays},
@@ -134,40 +265,219 @@ class Dataset(Sequence[Episode]):
             line=int(record["line"]),
         )
 
+    def select(self, indices: Sequence[int] | Array) -> "Dataset":
+        """Some episodes, in this order. A contiguous range is not copied."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        records = self.records[chosen].copy()
+        contiguous = len(chosen) and bool((np.diff(chosen) == 1).all())
+        arrays = {}
+        for name, array in self.arrays.items():
+            first, count = part_fields(name)
+            starts, counts = records[first], records[count].astype(np.int64)
+            if contiguous:
+                arrays[name] = array[starts[0] : starts[0] + counts.sum()]
+            else:
+                arrays[name] = array[np.arange(counts.sum()) + np.repeat(starts - counts.cumsum() + counts, counts)]
+        for first, count in (part_fields("observations"), part_fields("actions")):
+            records[first] = np.cumsum(records[count], dtype=np.int64) - records[count]
+        return Dataset(self.spec, read_only(arrays), records, self.texts)
+
     def part(self, name: str, record: Any) -> Array:
         """The part of a column that belongs to one episode."""
-        which = ("first_observation", "observations") if name == "observations" else ("first_step", "steps")
-        start, count = int(record[which[0]]), int(record[which[1]])
-        return self.arrays[name][start : start + count]
+        first, count = part_fields(name)
+        return self.arrays[name][int(record[first]) : int(record[first]) + int(record[count])]
 
 
-def common(episodes: Sequence[Episode]) -> DatasetSpec:
-    """What episodes share, as far as they show it."""
+def part_fields(name: str) -> tuple[str, str]:
+    """The fields of `RECORD` with the start and length of an episode in a column."""
+    return ("first_observation", "observations") if name == "observations" else ("first_step", "steps")
+
+
+def read_only(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Read-only views, so that episodes need no copies."""
+    found = {name: array[:] for name, array in arrays.items()}  # the base stays writable: PyTorch requires it
+    for array in found.values():
+        array.flags.writeable = False
+    return found
+
+
+def owned(array: Array) -> Array:
+    """The array itself if its memory is ours and writable, else a copy: PyTorch cannot wrap read-only memory."""
+    return array if array.flags.writeable else array.copy()
+
+
+def infer_spec(episodes: Sequence[Episode]) -> DatasetSpec:
+    """What the episodes share."""
     if not episodes:
-        raise ValueError("no episodes, and nothing said about them")
+        raise ValueError("no episodes, and no spec given")
     masks = [episode.action_masks for episode in episodes]
-    has_action_masks = all(mask is not None for mask in masks)
+    has_masks = all(mask is not None for mask in masks)
     return DatasetSpec(
         obs_shape=episodes[0].observations.shape[1:],
-        num_actions=masks[0].shape[1] if has_action_masks else max(int(e.actions.max()) for e in episodes) + 1,  # type: ignore[union-attr]
+        num_actions=masks[0].shape[1] if has_masks else max(int(e.actions.max()) for e in episodes) + 1,  # type: ignore[union-attr]
         has_action_probs=all(episode.action_probs is not None for episode in episodes),
-        has_action_masks=has_action_masks,
+        has_action_masks=has_masks,
     )
 
 
-def fill(record: Any, episode: Episode, spec: DatasetSpec, frames: int, steps: int, texts: dict[str, int]) -> None:
-    """Describe an episode that begins at these places; texts get numbers as they appear."""
+def fill_record(record: Any, episode: Episode, frames: int, steps: int, texts: dict[str, int]) -> None:
+    """Fill the index entry of an episode that begins at this observation and step; texts are numbered as they appear."""
     record["first_observation"], record["first_step"] = frames, steps
     record["observations"], record["steps"] = len(episode.observations), len(episode)
     record["player"] = texts.setdefault(episode.player, len(texts))
     record["source"] = texts.setdefault(episode.source, len(texts))
     record["line"], record["score"], record["abandoned"] = episode.line, episode.score, episode.abandoned
-    record["checksum"] = checksum(getattr(episode, name) for name in columns(spec))
 
 
 def checksum(parts: Iterable[Array]) -> int:
-    """CRC-32 of arrays, one after the other."""
+    """CRC-32 of the bytes of arrays, one after the other."""
     value = 0
     for part in parts:
         value = zlib.crc32(np.ascontiguousarray(part).data.cast("B"), value)
     return value
+
+
+# Datasets from columns of steps: validation and index without a Python object per episode.
+
+
+def assemble(
+    cls: type[Any],
+    spec: DatasetSpec,
+    steps: dict[str, Array],
+    starts: Array,
+    *,
+    names: Sequence[str],
+    lines: Array,
+    where: Callable[[int], tuple[str, int]],
+    players: Array | int = 0,
+    sources: Array | int = 0,
+    abandoned: Array | None = None,
+    final: Array | None = None,
+    has_final: Array | None = None,
+) -> tuple[Any, list[tuple[int, RejectedEpisode]]]:
+    """A dataset from columns `[S, ...]` in which episode e begins at `starts[e]`, and the episodes that are invalid.
+
+    `players` and `sources` `[E]` index `names`. `final` `[E, *obs_shape]` are the observations after the last step, used
+    where `has_final` `[E]`. `where(e)` names source and line of an invalid episode. Columns have the types of `columns`.
+    """
+    count = len(starts)
+    sizes = np.diff(np.append(starts, len(steps["actions"])))
+    quits = np.zeros(count, bool) if abandoned is None else abandoned
+    rejected: list[tuple[int, RejectedEpisode]] = []
+    invalid = invalid_episodes(spec, steps, starts, sizes, quits)
+    for e in np.flatnonzero(invalid).tolist():  # the rules and their messages are those of Episode
+        part = {name: column[starts[e] : starts[e] + sizes[e]] for name, column in steps.items()}
+        try:
+            Episode(**part, abandoned=bool(quits[e])).check_fits(spec)
+            invalid[e] = False
+        except ValueError as error:
+            rejected.append((e, RejectedEpisode(*where(e), str(error))))
+    each: dict[str, Any] = {
+        "sizes": sizes, "abandoned": quits, "lines": lines, "final": final, "has_final": has_final,
+        "players": np.broadcast_to(players, count), "sources": np.broadcast_to(sources, count),
+    }  # fmt: skip
+    if invalid.any():
+        rows = np.repeat(~invalid, sizes)
+        steps = {name: column[rows] for name, column in steps.items()}
+        each = {name: value if value is None else value[~invalid] for name, value in each.items()}
+    sizes = each["sizes"]
+    records = np.zeros(len(sizes), RECORD)
+    records["steps"] = sizes
+    records["first_step"] = np.cumsum(sizes) - sizes
+    finals = np.zeros(len(sizes), np.int64) if each["final"] is None else each["has_final"].astype(np.int64)
+    records["observations"] = sizes + finals
+    records["first_observation"] = np.cumsum(sizes + finals) - sizes - finals
+    records["line"], records["abandoned"] = each["lines"], each["abandoned"]
+    records["score"] = episode_sums(steps["rewards"], records["first_step"], sizes)
+    texts, records["player"], records["source"] = number_texts(names, each["players"], each["sources"])
+    arrays = {name: owned(steps[name]) for name in columns(spec)}
+    if finals.any():
+        arrays["observations"] = with_finals(steps["observations"], each["final"], records)
+    return cls(spec, read_only(arrays), records, texts), rejected
+
+
+def invalid_episodes(spec: DatasetSpec, steps: dict[str, Array], starts: Array, sizes: Array, abandoned: Array) -> Array:
+    """`[E]` booleans: the episodes that `Episode` or `Episode.check_fits` would refuse."""
+    if not len(starts):
+        return np.zeros(0, bool)
+    actions, observed = steps["actions"], steps["observations"]
+    bad = ~np.isfinite(steps["rewards"]) | (actions < 0) | (actions >= spec.num_actions)
+    if observed.dtype != np.uint8:
+        bad |= ~np.isfinite(observed).all(1)
+    if "action_probs" in steps:
+        bad |= ~((steps["action_probs"] > 0) & (steps["action_probs"] <= 1))
+    if "action_masks" in steps:
+        bad |= ~steps["action_masks"][np.arange(len(actions)), actions.clip(0, steps["action_masks"].shape[1] - 1)]
+    last = starts + sizes - 1
+    over = steps["terminated"] | steps["truncated"]
+    early = over.copy()
+    early[last] = False
+    found: Array = np.logical_or.reduceat(bad | early, starts)
+    terminated = steps["terminated"][last]
+    found |= ~over[last] | (steps["life_lost"][last] & terminated)
+    found |= abandoned & (terminated | ~steps["truncated"][last])
+    return found
+
+
+def episode_sums(rewards: Array, starts: Array, sizes: Array) -> Array:
+    """The float64 sum of each episode's rewards, to the bit as `Episode.score` computes it."""
+    if not len(starts):
+        return np.zeros(0)
+    found: Array = np.add.reduceat(rewards, starts, dtype=np.float64)
+    for e in np.flatnonzero(sizes >= SEQUENTIAL_SUM).tolist():
+        found[e] = rewards[starts[e] : starts[e] + sizes[e]].sum(dtype=np.float64)
+    return found
+
+
+def number_texts(names: Sequence[str], players: Array, sources: Array) -> tuple[list[str], Array, Array]:
+    """Texts in the order in which episodes name them (player, then source), and the numbers of each episode's two."""
+    used = np.stack([players, sources], 1).reshape(-1)
+    values, firsts, inverse = np.unique(used, return_index=True, return_inverse=True)
+    order = np.argsort(firsts)
+    texts: dict[str, int] = {}
+    numbers = np.zeros(len(values), np.int64)
+    for at in order.tolist():
+        numbers[at] = texts.setdefault(names[values[at]], len(texts))
+    pairs = numbers[inverse].reshape(-1, 2)
+    return list(texts), pairs[:, 0], pairs[:, 1]
+
+
+def with_finals(observations: Array, final: Array, records: Array) -> Array:
+    """Observations with those after the last step put in place."""
+    found = np.empty((int(records["observations"].sum()), *observations.shape[1:]), observations.dtype)
+    shift = np.repeat(records["first_observation"] - records["first_step"], records["steps"])
+    found[np.arange(len(observations)) + shift] = observations
+    has = records["observations"] > records["steps"]
+    found[(records["first_observation"] + records["steps"])[has]] = final[has]
+    return found
+
+
+def concatenate(spec: DatasetSpec, parts: list[Dataset]) -> Dataset:
+    """The episodes of several datasets in memory; the list is emptied, to free each column as it is joined."""
+    if len(parts) == 1:
+        return parts[0]
+    texts: dict[str, int] = {}
+    records = [np.zeros(0, RECORD), *(part.records for part in parts)]
+    for part, record in zip(parts, records[1:], strict=True):
+        numbers = np.zeros(max(1, len(part.texts)), np.int64)
+        for player, source in unique_pairs(record):
+            numbers[player] = texts.setdefault(part.texts[player], len(texts))
+            numbers[source] = texts.setdefault(part.texts[source], len(texts))
+        for name in ("player", "source"):
+            record[name] = numbers[record[name]]
+    joined = np.concatenate(records)
+    for first, count in (part_fields("observations"), part_fields("actions")):
+        joined[first] = np.cumsum(joined[count], dtype=np.int64) - joined[count]
+    arrays = {}
+    held = [part.arrays for part in parts]
+    parts.clear()
+    for name, (dtype, shape) in columns(spec).items():
+        arrays[name] = np.concatenate([np.zeros((0, *shape), dtype), *(one.pop(name) for one in held)])
+    return Dataset(spec, read_only(arrays), joined, list(texts))
+
+
+def unique_pairs(records: Array) -> list[tuple[int, int]]:
+    """The different pairs of player and source, in the order in which they appear."""
+    pairs = records["player"].astype(np.int64) << 32 | records["source"]
+    values, firsts = np.unique(pairs, return_index=True)
+    return [(int(pair) >> 32, int(pair) & 0xFFFFFFFF) for pair in values[np.argsort(firsts)]]

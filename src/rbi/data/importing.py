@@ -1,101 +1,233 @@
-"""From any format into the store: what can be used is appended, what cannot is set aside with its reason."""
+"""Import data of any format into a store, and export it: usable episodes are taken, the others are listed with reasons."""
 
+import json
+import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+from rbi import runs
 from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import Episode
-from rbi.data.formats.seam import OneEach, Reader
+from rbi.data.episode import DatasetSpec, Episode
+from rbi.data.formats import Format, FormatSettings, open_reader
+from rbi.data.formats.types import OneEpisodePerPart, Reader
 from rbi.data.store import Store, StoreWriter
+from rbi.parallel import bounded_map
+from rbi.progress import echo, track, track_updates
 
 Map = Callable[..., Iterable[Any]]
-TOLD_EVERY = 200  # episodes
+ExportFormat = Literal["parquet", "minari", "store"]
+REPORT_EPISODES, REPORT_SECONDS = 200, 10
+SOURCE = "source.json"
+"""In the folder of an import: what identifies the data it was made from."""
 
 
 @dataclass
-class Tally:
-    """What an import has done so far."""
+class Progress:
+    """What an import or export has done so far."""
 
     parts: int = 0
     episodes: int = 0
     steps: int = 0
-    set_aside: int = 0
-    before: int = 0
-    """Episodes that an earlier, interrupted import had seen to."""
+    rejected: int = 0
+    skipped: int = 0
+    """Episodes that an earlier, interrupted import had processed."""
     reasons: dict[str, RejectedEpisode] = field(default_factory=dict)
-    """The first problem of each kind."""
+    """The first rejected episode of each kind."""
 
-    def add(self, problem: RejectedEpisode) -> None:
-        self.set_aside += 1
-        self.reasons.setdefault(kind(problem), problem)
+    def reject(self, item: RejectedEpisode) -> None:
+        self.rejected += 1
+        self.reasons.setdefault(kind_of_reason(item.reason), item)
+
+    def accept(self, episode: Episode) -> None:
+        self.episodes += 1
+        self.steps += len(episode)
+
+    def counts(self) -> dict[str, int]:
+        return {name: value for name, value in vars(self).items() if name != "reasons"}
+
+    def examples(self) -> list[dict[str, str]]:
+        """The first rejected episode of each kind, as result.json keeps it."""
+        return [{"kind": kind, "first": str(first)} for kind, first in self.reasons.items()]
+
+    def __str__(self) -> str:
+        words = f"{self.episodes:,} episodes, {self.steps:,} steps"
+        return words + (f", {self.rejected:,} rejected" if self.rejected else "")
 
 
-def kind(problem: RejectedEpisode) -> str:
+def kind_of_reason(reason: str) -> str:
     """A reason without its numbers, so that equal ones count together.
 
-    >>> kind(RejectedEpisode("a.csv", 7, "step 3: action 19 is not possible"))
+    >>> kind_of_reason("step 3: action 19 is not possible")
     'step #: action # is not possible'
     """
-    words = ["#" if any(c.isdigit() for c in word) else word for word in problem.reason.replace(":", " :").split()]
+    words = ["#" if any(c.isdigit() for c in word) else word for word in reason.replace(":", " :").split()]
     return " ".join(words).replace(" :", ":")
 
 
-def bring_in(reader: Reader, writer: StoreWriter, mapped: Map, *, strict: bool = False) -> Iterator[Tally]:
-    """Append every episode of the reader; what there is to tell comes now and then, and after each part.
+def import_dataset(
+    data: Path | str | Reader,
+    out: Path | str,
+    format: Format | None = None,  # noqa: A002 - the word that users look for
+    *,
+    settings: FormatSettings | None = None,
+    strict: bool = False,
+    workers: int = 0,
+    progress: bool = True,
+    callback: Callable[[dict[str, Any]], None] | None = None,
+) -> tuple[Store, Progress]:
+    """Import data of any format (a path or a reader) into the store `out`; continues an interrupted import.
 
-    Goes on where an earlier import into the same store stopped: sources and lines that it has seen to are passed over.
-    `mapped` reads parts that may be read side by side.
+    `workers`: processes that read, if the format allows it (0: one per core); the store does not depend on it. With
+    `strict` the first unusable episode raises a ValueError. `callback` gets counts every ten seconds.
     """
-    tally, done = Tally(), seen_to(writer)
+    out, reader = Path(out), open_reader(data, format, settings) if isinstance(data, Path | str) else data
+    started, reported, total, state = time.monotonic(), -float(REPORT_SECONDS), len(reader.parts()), Progress()
+    resumes = (out / "store.json").exists()
+    opened = resume_store(out, reader) if resumes else StoreWriter.create(out, reader.spec)
+    if not resumes:
+        runs.write_json(out / SOURCE, fingerprint(reader.path))
+    count = min(workers or os.cpu_count() or 1, max(1, total)) if reader.parallel else 1
+    with opened as writer, bounded_map(count) as mapped:
+        states: Iterable[Progress] = append_all(reader, writer, mapped, strict=strict)
+        if progress:
+            states = track_updates(states, "importing", total, lambda s: s.parts + s.skipped * reader.parallel, str)
+        for state in states:
+            seconds = time.monotonic() - started
+            if callback and (seconds - reported > REPORT_SECONDS or state.parts == total):
+                reported = seconds
+                callback({**state.counts(), "seconds": seconds})
+    return Store(out), state
+
+
+def resume_store(out: Path, reader: Reader) -> StoreWriter:
+    """The store of an interrupted import, if the data has not changed."""
+    before = json.loads((out / SOURCE).read_text()) if (out / SOURCE).exists() else None
+    if before is not None and before != fingerprint(reader.path):
+        raise ValueError(f"{reader.path}: has changed since its import into {out} began; import it again")
+    writer = StoreWriter.append_to(out, repair=True)
+    if writer.spec != reader.spec:
+        writer.release()
+        raise ValueError(f"{out}: holds {writer.spec}, and {reader.path} is {reader.spec}")
+    for item in writer.lost:
+        echo(f"{item}; they are read again", stderr=True)
+    return writer
+
+
+def fingerprint(path: Path) -> dict[str, Any]:
+    """Number, size and modification time of the data's files, without images."""
+    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.suffix != ".png" and p.is_file()]
+    stats = [file.stat() for file in files]
+    return {
+        "files": len(stats),
+        "bytes": sum(s.st_size for s in stats),
+        "newest": max((s.st_mtime_ns for s in stats), default=0),
+    }
+
+
+def append_all(reader: Reader, writer: StoreWriter, mapped: Map, *, strict: bool = False) -> Iterator[Progress]:
+    """Append every episode of the reader; yields the progress now and then, and after each part.
+
+    Sources and lines that the store already has are skipped. `mapped` maps over parts that can be read in parallel.
+    """
+    state, done = Progress(), processed(writer)
     parts = reader.parts()
-    if isinstance(reader, OneEach):  # what is there already need not be read again
+    if isinstance(reader, OneEpisodePerPart):  # these need not be read again
         sources = {source for source, _ in done}
         parts = [part for part in parts if reader.file_of(part) not in sources]
-        tally.before = len(reader.parts()) - len(parts)
-    found = mapped(Whole(reader), parts) if reader.parallel else (reader.read(part) for part in parts)
+        state.skipped = len(reader.parts()) - len(parts)
+    found = mapped(PartReader(reader), parts) if reader.parallel else (reader.read(part) for part in parts)
     for items in found:
         for number, item in enumerate(items, 1):
             if done[item.source, item.line]:
                 done[item.source, item.line] -= 1
-                tally.before += 1
-            elif problem := taken(item, writer, tally):
+                state.skipped += 1
+            elif rejected := append(item, writer, state):
                 if strict:
-                    raise ValueError(f"{problem} (without --strict it would be set aside)")
-                tally.add(problem)
-                writer.reject(problem)
-            if number % TOLD_EVERY == 0:
-                yield tally
-        tally.parts += 1
-        yield tally
+                    raise ValueError(f"{rejected} (without --strict it would be rejected and the rest imported)")
+                state.reject(rejected)
+                writer.reject(rejected)
+            if number % REPORT_EPISODES == 0:
+                yield state
+        state.parts += 1
+        yield state
 
 
-def taken(item: Episode | RejectedEpisode, writer: StoreWriter, tally: Tally) -> RejectedEpisode | None:
-    """Append an episode; a problem instead, if it is one or does not fit the others."""
+def append(item: Episode | RejectedEpisode, writer: StoreWriter, state: Progress) -> RejectedEpisode | None:
+    """Append an episode, or return why it is rejected."""
     if isinstance(item, RejectedEpisode):
         return item
     try:
         writer.append(item)
     except ValueError as error:
         return RejectedEpisode(item.source, item.line, str(error))
-    tally.episodes += 1
-    tally.steps += len(item)
+    state.accept(item)
     return None
 
 
-def seen_to(writer: StoreWriter) -> Counter[tuple[str, int]]:
-    """The sources and lines that the store has, taken or set aside, and how often: not all data tells them apart."""
+def processed(writer: StoreWriter) -> Counter[tuple[str, int]]:
+    """How often the store has each source and line, taken or rejected: some data repeats them."""
     store = Store(writer.path)
     sources = ((store.texts[r["source"]], int(r["line"])) for r in store.records)
-    return Counter([*sources, *((problem.source, problem.line) for problem in store.rejected)])
+    return Counter([*sources, *((item.source, item.line) for item in store.rejected)])
 
 
-class Whole:
-    """Reads a part whole, for a `map` over processes."""
+class PartReader:
+    """Reads a whole part; can be sent to another process."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
 
     def __call__(self, part: Any) -> list[Episode | RejectedEpisode]:
         return list(self.reader.read(part))
+
+
+def export_dataset(
+    data: Path | str | Reader,
+    out: Path | str,
+    to: ExportFormat = "parquet",
+    format: Format | None = None,  # noqa: A002 - the word that users look for
+    *,
+    settings: FormatSettings | None = None,
+    strict: bool = False,
+    progress: bool = True,
+) -> tuple[DatasetSpec, Progress]:
+    """Write data of any format into the folder `out`: `episodes.parquet`, a Minari dataset, or a store."""
+    from rbi.data.formats import minari, parquet_writer
+
+    out, state = Path(out), Progress()
+    reader = open_reader(data, format, settings) if isinstance(data, Path | str) else data
+    episodes: Iterable[Episode] = valid_episodes(reader, state, strict=strict)
+    if progress:
+        episodes = track(episodes, "exporting")
+    if to == "parquet":
+        parquet_writer.write_parquet(episodes, reader.spec, out / "episodes.parquet")
+    elif to == "minari":
+        minari.write_minari(episodes, reader.spec, out)
+    else:
+        with StoreWriter.create(out, reader.spec) as writer:
+            for episode in episodes:
+                writer.append(episode)
+    return reader.spec, state
+
+
+def valid_episodes(reader: Reader, state: Progress, *, strict: bool = False) -> Iterator[Episode]:
+    """The usable episodes of a reader; the others are counted."""
+    for part in reader.parts():
+        for item in reader.read(part):
+            rejected = item if isinstance(item, RejectedEpisode) else None
+            if isinstance(item, Episode):
+                try:
+                    item.check_fits(reader.spec)
+                except ValueError as error:
+                    rejected = RejectedEpisode(item.source, item.line, str(error))
+                else:
+                    state.accept(item)
+                    yield item
+            if rejected is not None:
+                if strict:
+                    raise ValueError(f"{rejected} (without --strict it would be rejected and the rest exported)")
+                state.reject(rejected)

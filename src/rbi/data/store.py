@@ -1,16 +1,15 @@
-"""The store: a folder of plain arrays that grow at their ends, and an index of the episodes in them.
+"""The store: a folder of append-only arrays, and an index of the episodes in them.
 
-    store.json         format, and what all episodes share (`Spec`)
-    observations.bin   every observation once, one after the other, `[F, *frame]`
-    actions.bin ...    a file a column, `[S]`: actions, rewards, terminated, truncated, life_lost, and where they were
-                       logged action_probs and legal `[S, A]`
-    texts.jsonl        names of players and sources, a JSON string a line
-    episodes.bin       a record of fixed size for each episode: where it begins, how long it is, who played (`RECORD`)
-    rejected.jsonl    episodes that were not taken, with source, line and reason
+    store.json         format version and `DatasetSpec`
+    observations.bin   all observations, `[F, *obs_shape]`
+    actions.bin ...    one file per column, `[S]`: actions, rewards, terminated, truncated, life_lost, and if logged
+                       action_probs and action_masks `[S, A]`
+    texts.jsonl        names of players and sources, one JSON string per line
+    episodes.bin       one record of fixed size per episode: start, length, player, source, score (`RECORD`)
+    rejected.jsonl    episodes that were not imported, with source, line and reason
 
-Nothing is ever changed, only appended, and the index last: an episode is there when its record is. What a killed
-writer left behind the last record is cut off by the next one; readers never look there. docs/store.md has the layout
-for readers without this package.
+Data is only appended, the index last: an episode exists when its record does. What a killed writer left after the last
+record is truncated by the next writer; readers ignore it. docs/store.md has the layout for other readers.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ from typing import Any, Self
 import numpy as np
 
 from rbi import runs
-from rbi.data.dataset import RECORD, Dataset, RejectedEpisode, checksum, columns, fill
+from rbi.data.dataset import RECORD, Dataset, RejectedEpisode, checksum, columns, fill_record
 from rbi.data.episode import Array, DatasetSpec, Episode
 
 FORMAT = 1
@@ -39,9 +38,9 @@ SYNCED_BYTES = 1 << 28
 
 
 class Store(Dataset):
-    """The episodes of a folder, read where they lie; `lost` says what of them is missing, as after a power cut.
+    """A memory-mapped dataset; `lost` says which episodes are incomplete, as after a power failure.
 
-    It shows what was there when it was opened; `refresh` looks again, while someone else may be appending.
+    It shows the state at opening; `refresh` updates it, while another process may be appending.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -52,39 +51,39 @@ class Store(Dataset):
         self.refresh()
 
     def refresh(self) -> None:
-        """See the episodes that were appended since."""
+        """Include the episodes that were appended since."""
         self.records, self.texts, self.lost = read_index(self.path, self.spec)
         self.rejected = read_rejected(self.path)
         self.arrays = {name: self.mapped(name) for name in columns(self.spec)}
 
     def mapped(self, name: str) -> Array:
-        """A column of all episodes, read from disk as it is used."""
+        """A memory-mapped column."""
         dtype, shape = columns(self.spec)[name]
         count = self.frames if name == "observations" else self.steps
         if not count:
             return np.zeros((0, *shape), dtype)
-        with (self.path / f"{name}.bin").open("rb") as file:  # private, so that PyTorch takes it; nobody writes to it
+        with (self.path / f"{name}.bin").open("rb") as file:  # private, so that PyTorch accepts it; it is never written to
             size = count * dtype.itemsize * math.prod(shape)
             self.maps[name] = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
         array = np.frombuffer(self.maps[name], dtype).reshape(count, *shape)
         array.flags.writeable = False
         return array
 
-    def forget(self) -> None:
-        """Give back the memory of what was read; it is read again when it is used."""
+    def release_memory(self) -> None:
+        """Release the memory of pages that were read; they are read again on use."""
         for mapped in self.maps.values():
             mapped.madvise(mmap.MADV_DONTNEED)
 
     def verify(self) -> Iterator[RejectedEpisode]:
-        """Compare every episode's bytes with its checksum; the damaged ones, and what is missing."""
+        """The episodes whose bytes differ from their checksum, and the incomplete ones."""
         yield from self.lost
         for number, record in enumerate(self.records, 1):
             if checksum(self.part(name, record) for name in self.arrays) != record["checksum"]:
-                yield RejectedEpisode(str(self.path), number, "its bytes are not those that were written")
+                yield RejectedEpisode(str(self.path), number, "its bytes differ from those that were written")
 
 
 class StoreWriter:
-    """Appends episodes. Made by `StoreWriter.create` (new) or `StoreWriter.append_to`; one at a time a store."""
+    """Appends episodes. Made by `StoreWriter.create` or `StoreWriter.append_to`; a store has one writer at a time."""
 
     def __init__(self, path: Path, *, repair: bool = False) -> None:
         self.path, self.spec = path, read_spec(path)
@@ -97,7 +96,7 @@ class StoreWriter:
         try:
             index, texts, self.lost = read_index(path, self.spec)
             if self.lost and not repair:
-                raise ValueError(f"{self.lost[0]}; append_to(path, repair=True) goes on without them")
+                raise ValueError(f"{self.lost[0]}; append_to(path, repair=True) continues without them")
         except ValueError:
             self._lock.close()
             raise
@@ -119,7 +118,7 @@ class StoreWriter:
 
     @classmethod
     def create(cls, path: Path | str, spec: DatasetSpec) -> Self:
-        """A new store in an empty folder, a new one, or that of a run that has just begun."""
+        """A new store in a new or empty folder, or in that of a new run."""
         path = Path(path)
         if path.exists() and (not path.is_dir() or any(file.name not in RUN_FILES for file in path.iterdir())):
             raise ValueError(f"{path}: is not empty; a new store needs a new folder")
@@ -129,9 +128,9 @@ class StoreWriter:
 
     @classmethod
     def append_to(cls, path: Path | str, *, repair: bool = False) -> Self:
-        """A store that is there; what a killed writer left unfinished is cut off.
+        """An existing store; what a killed writer left unfinished is truncated.
 
-        Dataset that the index has and a column lacks, as after a power cut, are given up only with `repair`.
+        Episodes that the index has and a column lacks, as after a power failure, are dropped only with `repair`.
         """
         return cls(Path(path), repair=repair)
 
@@ -143,12 +142,13 @@ class StoreWriter:
         return file
 
     def append(self, episode: Episode) -> None:
-        """Add an episode; one that does not fit the store is refused."""
+        """Append an episode; raises a ValueError if it does not match the spec."""
         if self._lock.closed:
-            raise ValueError(f"{self.path}: this writer was closed")
-        episode.fits(self.spec)
+            raise ValueError(f"{self.path}: this writer is closed")
+        episode.check_fits(self.spec)
         record = np.zeros(1, RECORD)
-        fill(record[0], episode, self.spec, self.frames, self.steps, self._texts)
+        fill_record(record[0], episode, self.frames, self.steps, self._texts)
+        record["checksum"] = checksum(getattr(episode, name) for name in self._files)
         self.frames += len(episode.observations)
         self.steps += len(episode)
         self.episodes += 1
@@ -157,13 +157,13 @@ class StoreWriter:
         if self._bytes >= BUFFERED_BYTES or time.monotonic() - self._since >= BUFFERED_SECONDS:
             self.flush()
 
-    def reject(self, problem: RejectedEpisode) -> None:
-        """Note an episode that is not taken, and why."""
+    def reject(self, item: RejectedEpisode) -> None:
+        """Record an episode that is not imported, and why."""
         self.flush()
-        put(self._rejected_file, (runs.to_json(problem._asdict()) + "\n").encode())
+        put(self._rejected_file, (runs.to_json(item._asdict()) + "\n").encode())
 
     def flush(self) -> None:
-        """Hand everything to the system, the index last."""
+        """Write everything to the operating system, the index last."""
         new = list(self._texts)[self._texts_written :]
         put(self._texts_file, "".join(json.dumps(text) + "\n" for text in new).encode())
         for name, file in self._files.items():
@@ -181,7 +181,7 @@ class StoreWriter:
         self._since = time.monotonic()
 
     def sync(self) -> None:
-        """Put what was written on the disk itself."""
+        """Write everything to disk."""
         for file in (self._texts_file, *self._files.values(), self._index, self._rejected_file):
             os.fsync(file.fileno())
         self._since_sync = 0
@@ -201,7 +201,7 @@ class StoreWriter:
     def __exit__(self, kind: Any, *_: object) -> None:
         if kind is None:
             self.close()
-        else:  # the disk may be full: what was appended is kept where it can be
+        else:  # the disk may be full: keep what can be kept
             with contextlib.suppress(OSError):
                 self.flush()
             self.release()
@@ -212,17 +212,17 @@ def is_store(path: Path) -> bool:
 
 
 def read_spec(path: Path) -> DatasetSpec:
-    """What the episodes of a store share."""
+    """The spec of a store."""
     if not is_store(path):
-        raise ValueError(f"{path}: is not a store of episodes (it has no {CONFIG})")
+        raise ValueError(f"{path}: is not a store (it has no {CONFIG})")
     config = runs.parse(path / CONFIG, runs.read_text(path / CONFIG), 1)
     if config.pop("format", None) != FORMAT:
-        raise ValueError(f"{path / CONFIG}: is of another format; this version reads {FORMAT}")
+        raise ValueError(f"{path / CONFIG}: has another format version; this version reads {FORMAT}")
     kinds: dict[str, Any] = {
         "obs_shape": list, "num_actions": int, "frame_stack": int, "env": str, "has_action_probs": bool, "has_action_masks": bool
     }  # fmt: skip
     if set(config) != set(kinds) or any(type(config[name]) is not kind for name, kind in kinds.items()):
-        raise ValueError(f"{path / CONFIG}: must hold format, {', '.join(kinds)}, each of its kind")
+        raise ValueError(f"{path / CONFIG}: must hold format, {', '.join(kinds)} with valid types")
     try:
         return DatasetSpec(**config)
     except (TypeError, ValueError) as error:
@@ -230,14 +230,14 @@ def read_spec(path: Path) -> DatasetSpec:
 
 
 def read_index(path: Path, spec: DatasetSpec) -> tuple[Array, list[str], list[RejectedEpisode]]:
-    """The records of the episodes that are there whole, all texts, and what a column lacks of other episodes.
+    """The records of complete episodes, all texts, and which columns lack which episodes.
 
-    The index is read first: what it names was written before it, even while someone is writing.
+    The index is read first: what it refers to was written before it, even while another process is writing.
     """
     written = (path / INDEX).read_bytes() if (path / INDEX).exists() else b""
     index = np.frombuffer(written[: len(written) // RECORD.itemsize * RECORD.itemsize], RECORD)
     if not (path / INDEX).exists() and any((path / f"{name}.bin").exists() for name in columns(spec)):
-        raise ValueError(f"{path / INDEX}: is missing; without it nobody knows which episodes there are")
+        raise ValueError(f"{path / INDEX}: is missing; without it the episodes cannot be found")
     texts = read_texts(path)
     check_records(path, index, len(texts))
     whole, lost = index, []
@@ -247,7 +247,7 @@ def read_index(path: Path, spec: DatasetSpec) -> tuple[Array, list[str], list[Re
             raise ValueError(f"{file}: is missing")
         entries = file.stat().st_size // size if file.exists() else 0
         which = ("first_observation", "observations") if name == "observations" else ("first_step", "steps")
-        there = index[which[0]] + index[which[1]] <= entries  # after a power cut the disk may lack the last ones
+        there = index[which[0]] + index[which[1]] <= entries  # after a power failure the disk may lack the last ones
         if not there.all():
             wanted, short = int(index[-1][which[0]] + index[-1][which[1]]), int((~there).sum())
             lost.append(
@@ -260,7 +260,7 @@ def read_index(path: Path, spec: DatasetSpec) -> tuple[Array, list[str], list[Re
 
 
 def check_records(path: Path, index: Array, texts: int) -> None:
-    """Refuse an index that no writer wrote: episodes follow each other, and everything that they name is there."""
+    """Raise if the index is damaged: episodes must be consecutive and refer to existing texts."""
     steps, observations = index["steps"].astype(np.int64), index["observations"].astype(np.int64)
     good = (steps >= 1) & (observations >= steps) & (observations <= steps + 1)
     good &= index["first_step"] == np.cumsum(steps) - steps
@@ -269,17 +269,17 @@ def check_records(path: Path, index: Array, texts: int) -> None:
         raise ValueError(f"{path / INDEX}, record {int(good.argmin()) + 1}: is damaged")
     named = np.stack([index["player"], index["source"]]) if len(index) else np.zeros((2, 0), np.int32)
     if (named < 0).any() or (named >= texts).any():
-        raise ValueError(f"{path / TEXTS}: lacks names that episodes have (it holds {texts})")
+        raise ValueError(f"{path / TEXTS}: lacks names that episodes refer to (it holds {texts})")
 
 
 def read_rejected(path: Path) -> list[RejectedEpisode]:
-    """The episodes that were set aside."""
+    """The episodes that were not imported."""
     found = []
     for number, line in enumerate(runs.read_lines(path / REJECTED), 1):
         if [type(line.get(name)) for name in RejectedEpisode._fields] != [str, int, str] or len(line) != len(
             RejectedEpisode._fields
         ):
-            raise ValueError(f"{path / REJECTED}, line {number}: is no source, line and reason")
+            raise ValueError(f"{path / REJECTED}, line {number}: is not a source, line and reason")
         found.append(RejectedEpisode(**line))
     return found
 
@@ -295,14 +295,14 @@ def read_texts(path: Path) -> list[str]:
 
 
 def put(file: Any, data: Any) -> None:
-    """Write all of it: one call may write less than it was given."""
+    """Write all of it: one call may write only a part."""
     left = memoryview(data).cast("B") if not isinstance(data, bytes) else memoryview(data)
     while left:
         left = left[file.write(left) :]
 
 
 def whole_lines(path: Path) -> int:
-    """How many bytes of a file are whole lines."""
+    """Number of bytes of a file that are complete lines."""
     return path.read_bytes().rfind(b"\n") + 1 if path.exists() else 0
 
 

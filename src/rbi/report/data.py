@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -13,22 +12,22 @@ SHOWN_ACTIONS = 20
 
 
 def info_table(found: dict[str, Any]) -> Table:
-    """What a data set holds."""
+    """The statistics of a dataset."""
     spec, ends = found["spec"], found["ends"]
     rows = {
-        "observations": f"{kind(spec)}, {spec['frame_stack']} to a state",
-        "environment": spec["env"] or "not said",
+        "observations": f"{kind(spec)}, {spec['frame_stack']} per state",
+        "environment": spec["env"] or "unknown",
         "episodes": f"{found['episodes']:,}",
         "steps": f"{found['steps']:,}",
         "score": spread_text(found["scores"]),
         "length": spread_text(found["lengths"]),
         "rewards": rewards_text(found),
         "ends": ", ".join(f"{count:,} {name}" for name, count in ends.items() if count) or "none",
-        "lives lost": "found by an import only" if found["lives_lost"] is None else f"{found['lives_lost']:,}",
+        "lives lost": "only found by an import" if found["lives_lost"] is None else f"{found['lives_lost']:,}",
         "players": players_text(found),
-        "logging probabilities": "yes" if found["logging_probabilities"] else "no",
+        "logged probabilities": "yes" if found["has_action_probs"] else "no",
         "coverage": coverage_text(found),
-        "set aside": f"{found['set_aside']:,}",
+        "rejected": f"{found['rejected']:,}",
     }
     table = Table(box=SIMPLE_HEAD, title=f"{found['path']} ({found['format']})")
     table.add_column("")
@@ -39,16 +38,16 @@ def info_table(found: dict[str, Any]) -> Table:
 
 
 def info_tables(found: dict[str, Any]) -> list[Table]:
-    """Everything that there is to show."""
+    """All tables of a dataset."""
     tables = [info_table(found)]
     if found["episodes"]:
         tables += [action_table(found), *([players] if (players := player_table(found)) else [])]
-    return tables + ([problem_table(found["problems"], found["set_aside"])] if found["set_aside"] else [])
+    return tables + ([rejected_table(found["rejected_examples"], found["rejected"])] if found["rejected"] else [])
 
 
 def kind(spec: dict[str, Any]) -> str:
     size = " x ".join(str(n) for n in spec["obs_shape"])
-    return f"pictures {size}" if len(spec["obs_shape"]) > 1 else f"vectors of {size}"
+    return f"images {size}" if len(spec["obs_shape"]) > 1 else f"vectors of {size}"
 
 
 def spread_text(found: dict[str, Any]) -> str:
@@ -57,7 +56,7 @@ def spread_text(found: dict[str, Any]) -> str:
     low, middle, high = found["quartiles"]
     return (
         f"mean {found['mean']:,.4g}, median {middle:,.4g}, quartiles {low:,.4g} to {high:,.4g}\n"
-        f"{found['least']:,.4g} {bars(found['counts'])} {found['most']:,.4g}"
+        f"{found['min']:,.4g} {bars(found['counts'])} {found['max']:,.4g}"
     )
 
 
@@ -72,42 +71,42 @@ def rewards_text(found: dict[str, Any]) -> str:
     rewards = found["rewards"]
     if not found["steps"]:
         return "none"
-    return f"{rewards['least']:,.4g} to {rewards['most']:,.4g}, {100 * rewards['share']:.3g}% of the steps have one"
+    return f"{rewards['min']:,.4g} to {rewards['max']:,.4g}, nonzero in {100 * rewards['nonzero_share']:.3g}% of the steps"
 
 
 def players_text(found: dict[str, Any]) -> str:
-    count = found["players_in_all"]
+    count = found["num_players"]
     if not count:
         return "none"
     if count == 1 and not found["players"][0]["name"]:
-        return "not said"
+        return "unknown"
     return f"{count:,}"
 
 
 def coverage_text(found: dict[str, Any]) -> str:
     text = (
-        f"{len(found['actions'])} of {found['spec']['num_actions']:,} actions taken, as spread as "
-        f"{found['actions_effective']:.1f} equal ones"
+        f"{len(found['actions'])} of {found['spec']['num_actions']:,} actions taken, effectively "
+        f"{found['effective_actions']:.1f} (exp of the entropy)"
     )
-    seen = found["observations_seen"]
-    return text + (f"; {seen['distinct']:,} of {seen['looked_at']:,} observations looked at differ" if seen else "")
+    sampled = found["sampled_observations"]
+    return text + (f"; {sampled['distinct']:,} of {sampled['total']:,} sampled observations are distinct" if sampled else "")
 
 
 def shown_actions(found: dict[str, Any]) -> tuple[list[int], Any, str]:
-    """Actions to show, their counts, and what to say if they are not all: then the most frequent ones."""
+    """Actions to show (all, or the most frequent ones), their counts, and a caption."""
     taken = {int(action): count for action, count in found["actions"].items()}
     if found["spec"]["num_actions"] <= SHOWN_ACTIONS:
         every = list(range(found["spec"]["num_actions"]))
         return every, np.array([taken.get(action, 0) for action in every]), ""
     most = sorted(taken, key=lambda action: (-taken[action], action))[:SHOWN_ACTIONS]
-    told = f"the {len(most)} most frequent of {found['spec']['num_actions']:,}"
-    return most, np.array([taken[action] for action in most]), told
+    caption = f"the {len(most)} most frequent of {found['spec']['num_actions']:,}"
+    return most, np.array([taken[action] for action in most]), caption
 
 
 def action_table(found: dict[str, Any]) -> Table:
     """How often each action was taken."""
-    actions, counts, told = shown_actions(found)
-    table = Table(box=SIMPLE_HEAD, title="actions", caption=told or None)
+    actions, counts, caption = shown_actions(found)
+    table = Table(box=SIMPLE_HEAD, title="actions", caption=caption or None)
     for name in ("action", "steps", "share"):
         table.add_column(name, justify="right")
     table.add_column("")
@@ -118,8 +117,8 @@ def action_table(found: dict[str, Any]) -> Table:
 
 
 def player_table(found: dict[str, Any]) -> Table | None:
-    """Who played how often and how well; None where nobody is named."""
-    if players_text(found) == "not said":
+    """Episodes and mean score of each player; None if no player is named."""
+    if players_text(found) == "unknown":
         return None
     table = Table(box=SIMPLE_HEAD, title="players")
     table.add_column("player")
@@ -127,22 +126,24 @@ def player_table(found: dict[str, Any]) -> Table | None:
         table.add_column(name, justify="right")
     for player in found["players"]:
         table.add_row(player["name"] or "(no name)", f"{player['episodes']:,}", f"{player['mean']:,.4g}")
-    if found["players_in_all"] > len(found["players"]):
-        table.caption = f"the {len(found['players'])} with the most episodes, of {found['players_in_all']:,}"
+    if found["num_players"] > len(found["players"]):
+        table.caption = f"the {len(found['players'])} with the most episodes, of {found['num_players']:,}"
     return table
 
 
-def problem_table(problems: list[dict[str, Any]], count: int) -> Table:
-    """What was set aside, one example of each kind."""
-    table = Table(box=SIMPLE_HEAD, title=f"set aside: {count:,}")
+def rejected_table(examples: list[dict[str, Any]], count: int) -> Table:
+    """Rejected episodes, one example of each kind."""
+    table = Table(box=SIMPLE_HEAD, title=f"rejected: {count:,}")
     table.add_column("the first of each kind", overflow="fold")
-    for problem in problems:
-        table.add_row(problem["first"])
+    for example in examples:
+        table.add_row(example["first"])
     return table
 
 
 def info_figure(found: dict[str, Any]) -> Any:
     """Histograms of scores and lengths, and how often each action was taken."""
+    import matplotlib.pyplot as plt
+
     with plt.rc_context(LOOK):
         figure: Any = plt.figure(figsize=(7.2, 2.3), layout="constrained")
         panels = figure.subplots(1, 3)
@@ -152,17 +153,19 @@ def info_figure(found: dict[str, Any]) -> Any:
             panel.axvline(found[name]["mean"], color=ACCENT, linewidth=1.4)
             panel.annotate(" mean", (found[name]["mean"], 1), xycoords=("data", "axes fraction"), va="top")
             panel.set(xlabel=label, ylabel="episodes")
-        actions, counts, told = shown_actions(found)
+        actions, counts, caption = shown_actions(found)
         panels[2].bar(np.arange(len(actions)), counts / max(1, found["steps"]), color=GREY)
         panels[2].set_xticks(np.arange(len(actions)), actions, fontsize=6 if len(actions) > 9 else None)
-        panels[2].tick_params("x", rotation=90 if told else 0)
-        panels[2].set(xlabel="action" + (f", {told}" if told else ""), ylabel="share of steps")
-    plt.close(figure)  # pyplot need not remember it
+        panels[2].tick_params("x", rotation=90 if caption else 0)
+        panels[2].set(xlabel="action" + (f", {caption}" if caption else ""), ylabel="share of steps")
+    plt.close(figure)  # pyplot would keep it open
     return figure
 
 
 def frame_figure(frames: Any) -> Any:
-    """Some observations, as pictures."""
+    """Some observations as images."""
+    import matplotlib.pyplot as plt
+
     with plt.rc_context(LOOK):
         columns = min(6, len(frames))
         rows = -(-len(frames) // columns)
@@ -173,5 +176,5 @@ def frame_figure(frames: Any) -> Any:
             panel.imshow(shown, cmap="grey", vmin=0, vmax=255)
         for panel in panels:
             panel.axis("off")
-    plt.close(figure)  # pyplot need not remember it
+    plt.close(figure)  # pyplot would keep it open
     return figure

@@ -1,24 +1,28 @@
-"""Every format that episodes come in, one file each, recognised by what is there."""
+"""File formats of episodes: recognition, readers, and `load_episodes`."""
 
 import importlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Episode
-from rbi.data.formats.agc_settings import AgcConfig
-from rbi.data.formats.seam import EpisodeSummary, Reader, SpecOverrides
-from rbi.data.formats.table_settings import TableConfig
+from rbi.data.formats.agc import AgcConfig
+from rbi.data.formats.tables import TableConfig, TableReader
+from rbi.data.formats.types import EpisodeSummary, Reader, SpecOverrides
 from rbi.data.store import Store, is_store
 
 __all__ = [
-    "SpecOverrides",
-    "Format",
+    "AgcConfig",
     "EpisodeSummary",
-    "Reader",
+    "Format",
     "FormatSettings",
+    "Reader",
+    "SpecOverrides",
+    "TableConfig",
     "load_episodes",
     "open_reader",
     "recognise",
@@ -26,32 +30,40 @@ __all__ = [
 
 Format = Literal["store", "agc", "dqn_replay", "minari", "d3rlpy", "parquet", "csv"]
 """In the order in which they are tried."""
+PLACES = {
+    "store": ("rbi.data.formats", "recognises_store", "StoreReader"),
+    "parquet": ("rbi.data.formats.tables", "recognises_parquet", "open_parquet_table"),
+    "csv": ("rbi.data.formats.tables", "recognises_csv", "open_csv"),
+}
+"""Where a format is recognised and opened, if not by `recognises` and `open_reader` of the module with its name."""
 
 
 @dataclass(frozen=True)
 class FormatSettings:
-    """What the user says about the data, in general and for some formats."""
+    """How data is read: properties that it does not state, and settings of single formats."""
 
     overrides: SpecOverrides = field(default_factory=SpecOverrides)
     agc: AgcConfig = field(default_factory=AgcConfig)
     table: TableConfig = field(default_factory=TableConfig)
 
 
-def module(name: str) -> Any:
-    """The file of a format: it has `recognises(path)` and `open_reader(path, settings)`."""
-    return importlib.import_module(f"rbi.data.formats.{name}")
+def functions(name: str) -> tuple[Any, Any]:
+    """The functions that recognise and open a format; its module is imported on use."""
+    module, recognises, opens = PLACES.get(name, (f"rbi.data.formats.{name}", "recognises", "open_reader"))
+    found = importlib.import_module(module)
+    return getattr(found, recognises), getattr(found, opens)
 
 
 def recognise(path: Path) -> Format:
-    """What kind of data lies there."""
+    """The format of the data at a path."""
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
-    found: list[Format] = [name for name in get_args(Format) if module(name).recognises(path)]
+    found: list[Format] = [name for name in get_args(Format) if functions(name)[0](path)]
     if set(found) >= {"parquet", "csv"}:
         raise ValueError(f"{path}: holds both .parquet and .csv files; name one with --format")
     if found:
         return found[0]
-    raise ValueError(f"{path}: no format that we know is there; name it with --format ({', '.join(get_args(Format))})")
+    raise ValueError(f"{path}: holds no known format; name it with --format ({', '.join(get_args(Format))})")
 
 
 def open_reader(path: Path | str, format_: Format | None = None, settings: FormatSettings | None = None) -> Reader:
@@ -65,7 +77,7 @@ def open_reader(path: Path | str, format_: Format | None = None, settings: Forma
         raise ValueError(f"--table: {path} is read as {name}, not as a table")
     if settings.agc != AgcConfig() and name != "agc":
         raise ValueError(f"--agc: {path} is read as {name}, not as AGC")
-    found: Reader = module(name).open_reader(path, settings)
+    found: Reader = functions(name)[1](path, settings)
     return found
 
 
@@ -76,28 +88,78 @@ def load_episodes(
     settings: FormatSettings | None = None,
     strict: bool = False,
 ) -> Dataset:
-    """The episodes at a path, in any supported format, recognised by what is there.
+    """Load the episodes at a path, in any supported format, which is recognised if not given.
 
-    A store is read where it lies; everything else is read into memory (`rbi data import` makes a store of what is too
-    large). Dataset that cannot be used are left out and told in `.rejected`; with `strict` the first is an error.
+    A store is memory-mapped; everything else is read into memory (`rbi data import` makes a store of larger data).
+    Unusable episodes are left out and listed in `.rejected`; with `strict` the first one raises a ValueError.
     """
     path = Path(path)
     if (format_ := format) in (None, "store") and is_store(path) and settings is None:
         return Store(path)
     reader = open_reader(path, format_, settings)
-    problems: list[RejectedEpisode] = []
+    if isinstance(reader, TableReader):
+        found = reader.load()
+        if strict and found.rejected:
+            raise ValueError(str(found.rejected[0]))
+        return found
+    rejected: list[RejectedEpisode] = []
 
-    def good() -> Iterator[Episode]:
+    def valid() -> Iterator[Episode]:
         for part in reader.parts():
             for item in reader.read(part):
                 if isinstance(item, RejectedEpisode):
                     if strict:
                         raise ValueError(str(item))
-                    problems.append(item)
+                    rejected.append(item)
                 else:
                     yield item
 
-    found = Dataset.from_episodes(good(), reader.spec)
-    found.rejected = problems
-    found.feature_names = getattr(reader, "feature_names", ())
+    found = Dataset.from_episodes(valid(), reader.spec)
+    found.rejected = rejected
     return found
+
+
+def recognises_store(path: Path) -> bool:
+    return is_store(path)
+
+
+class StoreReader:
+    """Episodes of a store, as a format among others; a part is an episode's number."""
+
+    parallel = False
+
+    def __init__(self, path: Path, settings: FormatSettings) -> None:
+        self.path, self.store, overrides = path, Store(path), settings.overrides
+        spec = self.store.spec
+        if overrides.num_actions is not None and (overrides.num_actions < spec.num_actions or spec.has_action_masks):
+            raise ValueError(f"--num-actions {overrides.num_actions}: {path} has {spec.num_actions}")
+        self.spec = replace(
+            spec,
+            num_actions=overrides.num_actions or spec.num_actions,
+            frame_stack=overrides.frame_stack or spec.frame_stack,
+            env=overrides.env or spec.env,
+        )
+
+    def parts(self) -> Sequence[int]:
+        return range(len(self.store))
+
+    def read(self, part: int) -> Iterator[Episode | RejectedEpisode]:
+        try:
+            yield self.store[part]
+        except ValueError as error:
+            yield RejectedEpisode(str(self.path), part + 1, str(error))
+
+    def summaries(self, part: int) -> Iterator[EpisodeSummary | RejectedEpisode]:
+        record = self.store.records[part]
+        columns = {name: self.store.part(name, record) for name in ("actions", "rewards", "terminated", "life_lost")}
+        yield EpisodeSummary(
+            columns["actions"],
+            columns["rewards"],
+            bool(columns["terminated"][-1]),
+            bool(record["abandoned"]),
+            int(np.sum(columns["life_lost"])),
+            self.spec.has_action_probs,
+            self.store.texts[record["player"]],
+            self.store.texts[record["source"]],
+            int(record["line"]),
+        )

@@ -1,11 +1,11 @@
-"""Data sets of d3rlpy: one HDF5 file, of version 2 (arrays for each episode) or 1 (all steps one after the other).
+"""Datasets of d3rlpy: one HDF5 file, of version 2 (arrays per episode) or 1 (all steps concatenated).
 
     version 2    columns, num_episodes, version; observations_<i>, actions_<i>, rewards_<i>, terminated_<i>
-    version 1    observations, actions, rewards, terminals, and perhaps episode_terminals; D4RL's timeouts are read too
+    version 1    observations, actions, rewards, terminals, optionally episode_terminals; D4RL's timeouts are read too
 
-The observation after the last step is not kept. An episode that is not terminated is truncated. Pictures come channels
-first; those of version 1 may be stacked, `(4, 84, 84)`: then only the newest frame of each stack is kept, since the
-others are those of the steps before. Observations of several parts become one vector.
+The files have no final observation. An episode that is not terminated is truncated. Images come channels first; those
+of version 1 may be stacked, `(4, 84, 84)`: only the newest frame of each stack is kept, since the others belong to
+previous steps. Observations of several parts become one vector.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import MOST_ACTIONS, Array, DatasetSpec, Episode
-from rbi.data.formats.observations import single_frames, unseen, vectors
-from rbi.data.formats.seam import EpisodeSummary, SpecOverrides, needs, summarize
+from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
+from rbi.data.formats.observations import placeholder_observations, single_frames, vectors
+from rbi.data.formats.types import EpisodeSummary, SpecOverrides, require_package, summarize
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 FAULTS = (KeyError, ValueError, OSError, RuntimeError, TypeError)
-"""What h5py raises when it meets something damaged, and we when it makes no sense."""
+"""What h5py raises for damaged files, and what we raise for invalid data."""
 FLAT = ("observations", "actions", "rewards", "terminals")
 
 
@@ -34,16 +34,16 @@ def recognises(path: Path) -> bool:
     except OSError:
         return False
     try:
-        h5py = needs("h5py")
+        h5py = require_package("h5py")
     except ValueError:
-        return True  # opening it will say what to install
+        return True  # opening it says what to install
     try:
         with h5py.File(path, "r") as file:
             return {"columns", "num_episodes"} <= file.keys() or all(
                 isinstance(file.get(name), h5py.Dataset) for name in FLAT
             )
     except (OSError, RuntimeError):
-        return path.suffix in (".h5", ".hdf5")  # damaged: opening it will say so
+        return path.suffix in (".h5", ".hdf5")  # damaged: reported on opening
 
 
 def open_reader(path: Path, settings: Any) -> "D3rlpyReader":
@@ -51,7 +51,7 @@ def open_reader(path: Path, settings: Any) -> "D3rlpyReader":
 
 
 class Steps(NamedTuple):
-    """The steps of an episode as the file holds them; several arrays where observations have several parts."""
+    """The steps of an episode as stored; several arrays if observations have several parts."""
 
     observations: list[Array] | None
     actions: Array
@@ -60,24 +60,24 @@ class Steps(NamedTuple):
 
 
 class Layout(Protocol):
-    """Where a file keeps its episodes."""
+    """How a file stores its episodes."""
 
     def count(self) -> int:
-        """How many there are."""
+        """Number of episodes."""
 
     def line(self, part: int) -> int:
-        """The episode, or row, at which one begins, from 1."""
+        """The episode or row at which an episode begins, from 1."""
 
-    def steps(self, file: Any, part: int, *, look: bool) -> Steps:
-        """Those of an episode; its observations only to look at them."""
+    def steps(self, file: Any, part: int, *, with_observations: bool) -> Steps:
+        """The steps of an episode, optionally with observations."""
 
-    def most(self, file: Any) -> int:
+    def max_action(self, file: Any) -> int:
         """The largest action."""
 
 
 @dataclass(frozen=True)
 class Numbered:
-    """Version 2: names end with the episode's number."""
+    """Version 2: array names end with the episode's number."""
 
     episodes: int
 
@@ -87,26 +87,26 @@ class Numbered:
     def line(self, part: int) -> int:
         return part + 1
 
-    def steps(self, file: Any, part: int, *, look: bool) -> Steps:
-        seen = None
-        if look:
-            seen = [file[name][()] for name in names_of_parts(file, f"observations_{part}")]
+    def steps(self, file: Any, part: int, *, with_observations: bool) -> Steps:
+        observed = None
+        if with_observations:
+            observed = [file[name][()] for name in part_names(file, f"observations_{part}")]
         actions, rewards, terminated = (file[f"{name}_{part}"][()] for name in ("actions", "rewards", "terminated"))
-        return Steps(seen, actions, rewards, bool(terminated))
+        return Steps(observed, actions, rewards, bool(terminated))
 
-    def most(self, file: Any) -> int:
+    def max_action(self, file: Any) -> int:
         names = (f"actions_{part}" for part in range(self.episodes))
-        return max((largest(file[name][()]) for name in names if name in file), default=0)
+        return max((largest_action(file[name][()]) for name in names if name in file), default=0)
 
 
 @dataclass(frozen=True)
 class Flat:
-    """Version 1: all rows together. Episode i has those from `starts[i]` up to the next one's."""
+    """Version 1: all rows concatenated; episode i begins at `starts[i]`."""
 
     starts: tuple[int, ...]
     rows: int
     unfinished: bool
-    """Whether no end comes after the last start."""
+    """Whether the last episode has no end."""
 
     def count(self) -> int:
         return len(self.starts)
@@ -114,17 +114,17 @@ class Flat:
     def line(self, part: int) -> int:
         return self.starts[part] + 1
 
-    def steps(self, file: Any, part: int, *, look: bool) -> Steps:
+    def steps(self, file: Any, part: int, *, with_observations: bool) -> Steps:
         last = part == len(self.starts) - 1
         if last and self.unfinished:
-            raise ValueError("an episode without end: no row after it is terminal")
+            raise ValueError("an episode without end: no later row is terminal")
         rows = slice(self.starts[part], self.rows if last else self.starts[part + 1])
-        seen = [file["observations"][rows]] if look else None
+        observed = [file["observations"][rows]] if with_observations else None
         actions, rewards, terminals = (np.asarray(file[name][rows]) for name in FLAT[1:])
-        return Steps(seen, actions, rewards, bool(terminals.reshape(-1)[-1]))
+        return Steps(observed, actions, rewards, bool(terminals.reshape(-1)[-1]))
 
-    def most(self, file: Any) -> int:
-        return largest(file["actions"][()])
+    def max_action(self, file: Any) -> int:
+        return largest_action(file["actions"][()])
 
 
 class D3rlpyReader:
@@ -139,28 +139,28 @@ class D3rlpyReader:
                 self.layout = layout_of(file)
                 self.spec = spec_of(file, self.layout, overrides)
             except FAULTS as error:
-                raise ValueError(f"{path}: {told(error)}") from None
+                raise ValueError(f"{path}: {one_line(error)}") from None
 
     def parts(self) -> Sequence[int]:
         return range(self.layout.count())
 
     def read(self, part: int) -> Iterator[Episode | RejectedEpisode]:
-        yield self.episode(part, look=True)
+        yield self.episode(part, with_observations=True)
 
     def summaries(self, part: int) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        found = self.episode(part, look=False)
+        found = self.episode(part, with_observations=False)
         yield found if isinstance(found, RejectedEpisode) else summarize(found)
 
-    def episode(self, part: int, *, look: bool) -> Episode | RejectedEpisode:
-        """An episode, or what is wrong with it; its observations only to look at them."""
+    def episode(self, part: int, *, with_observations: bool) -> Episode | RejectedEpisode:
+        """An episode, or why it is rejected; optionally without observations."""
         line = self.layout.line(part)
         try:
             with opened(self.path) as file:
-                found = self.layout.steps(file, part, look=look)
+                found = self.layout.steps(file, part, with_observations=with_observations)
             steps = len(found.actions)
             ended = np.arange(steps) == steps - 1
             episode = Episode(
-                observations=unseen(steps) if found.observations is None else observed(found.observations),
+                observations=placeholder_observations(steps) if found.observations is None else to_observations(found.observations),
                 actions=found.actions.reshape(steps),
                 rewards=vectors(found.rewards).reshape(steps),
                 terminated=ended & found.terminated,
@@ -168,15 +168,15 @@ class D3rlpyReader:
                 source=self.path.name,
                 line=line,
             )
-            episode.fits(self.spec if look else replace(self.spec, obs_shape=(1,)))
+            episode.check_fits(self.spec if with_observations else replace(self.spec, obs_shape=(1,)))
             return episode
         except FAULTS as error:
-            return RejectedEpisode(self.path.name, line, told(error))
+            return RejectedEpisode(self.path.name, line, one_line(error))
 
 
 def opened(path: Path) -> Any:
     try:
-        return needs("h5py").File(path, "r")
+        return require_package("h5py").File(path, "r")
     except OSError as error:
         raise ValueError(f"{path}: cannot be read as an HDF5 file: {error}") from None
 
@@ -185,7 +185,7 @@ def layout_of(file: Any) -> Layout:
     if "columns" in file:
         version = file["version"].asstr()[()] if "version" in file else "2.1"
         if version == "2.0":
-            raise ValueError("is of d3rlpy's version 2.0, which d3rlpy itself no longer reads; write it again")
+            raise ValueError("has d3rlpy's format 2.0, which d3rlpy itself no longer reads; export it again")
         found: Layout = Numbered(int(file["num_episodes"][()]))
     else:
         ended = np.zeros(len(file["terminals"]), bool)
@@ -202,27 +202,27 @@ def layout_of(file: Any) -> Layout:
 
 
 def spec_of(file: Any, layout: Layout, overrides: SpecOverrides) -> DatasetSpec:
-    """What the episodes share, as the first one shows it."""
+    """The spec of the dataset, from its first episode."""
     version_1 = isinstance(layout, Flat)
     actions = file["actions" if version_1 else "actions_0"]
-    numbered = actions.shape[1:] in ((), (1,)) and whole(actions[:1000] if actions.shape else actions[()])
-    if not numbered:
+    discrete = actions.shape[1:] in ((), (1,)) and all_integers(actions[:1000] if actions.shape else actions[()])
+    if not discrete:
         raise ValueError(
             f"its actions have the shape {actions.shape[1:]} and type {actions.dtype}; "
-            "only numbered actions can be used"
+            "only discrete actions are supported"
         )
-    names = ["observations"] if version_1 else names_of_parts(file, "observations_0")
-    frame = observed([file[name][:1] for name in names]).shape[1:]
+    names = ["observations"] if version_1 else part_names(file, "observations_0")
+    frame = to_observations([file[name][:1] for name in names]).shape[1:]
     return DatasetSpec(
         frame,
-        num_actions=overrides.num_actions or min(layout.most(file) + 1, MOST_ACTIONS),
+        num_actions=overrides.num_actions or min(layout.max_action(file) + 1, MAX_ACTIONS),
         frame_stack=overrides.frame_stack or (4 if len(frame) > 1 else 1),
         env=overrides.env,
     )
 
 
-def names_of_parts(file: Any, name: str) -> list[str]:
-    """An array of this name, or those that make up an observation of several parts."""
+def part_names(file: Any, name: str) -> list[str]:
+    """The array of this name, or the arrays of an observation with several parts."""
     if name in file:
         return [name]
     found: list[str] = []
@@ -233,23 +233,23 @@ def names_of_parts(file: Any, name: str) -> list[str]:
     return found
 
 
-def observed(parts: list[Array]) -> Array:
-    """Observations as pictures, or as vectors."""
+def to_observations(parts: list[Array]) -> Array:
+    """Observations as images or vectors."""
     if len(parts) == 1 and parts[0].dtype == np.uint8 and parts[0].ndim > 2:
         return single_frames(parts[0], channels_first=True)
     return np.concatenate([vectors(part) for part in parts], axis=1)
 
 
-def told(error: Exception) -> str:
-    """An error in one line; a KeyError puts quotes around its text."""
+def one_line(error: Exception) -> str:
+    """An error message without line breaks and without the quotes of a KeyError."""
     return " ".join(str(error).strip("\"'").split())
 
 
-def whole(values: Array) -> bool:
+def all_integers(values: Array) -> bool:
     return values.dtype.kind in "iub" or bool(np.all(values == np.floor(values)))
 
 
-def largest(actions: Array) -> int:
-    """The largest action that is one at all."""
-    usable = np.isfinite(actions) & (actions >= 0) & (actions < MOST_ACTIONS)
+def largest_action(actions: Array) -> int:
+    """The largest valid action."""
+    usable = np.isfinite(actions) & (actions >= 0) & (actions < MAX_ACTIONS)
     return int(np.max(actions, initial=0, where=usable))

@@ -1,31 +1,44 @@
-"""Minari data sets, of version 0.5 and before: `<id>/data/metadata.json` and the episodes beside it.
+"""Minari datasets of version 0.5 and older, read and written.
 
-Bytes of two or three dimensions are pictures (Minari may have kept them as JPEG, which is not exact), everything else
-becomes a vector, in the order of `gymnasium.spaces.flatten`. Actions must be numbered. What `write_minari` added for
-us is read back: logging probabilities, legal actions, lost lives, who played, and whether the last observation is real.
+    PATH/data/metadata.json     spaces, environment, and our `DatasetSpec` under "rbi"
+    PATH/data/main_data.hdf5    one group per episode, in Minari's layout (or Arrow, or Parquet files)
+
+uint8 observations of two or three dimensions are images (Minari may have stored them as lossy JPEG), everything else
+becomes a vector in the order of `gymnasium.spaces.flatten`. Actions must be discrete.
+
+Minari wants one more observation than steps: if the final one is missing, `write_minari` repeats the last one, and the
+episode's metadata says so (`has_final`). Logged probabilities, action masks and lost lives go to the infos, entry t for
+step t with one more at the end; player, source, line and abandoned go to the episode's metadata, as JSON under "rbi".
+The reader restores all of this. Images are written as plain bytes, not as JPEG.
 """
 
+import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
-from rbi.data.formats.observations import flattened, single_frames, unseen
-from rbi.data.formats.seam import EpisodeSummary, SpecOverrides, needs, summaries, summarize
+from rbi.data.formats.observations import flatten_observations, placeholder_observations, single_frames
+from rbi.data.formats.types import EpisodeSummary, SpecOverrides, require_package, summarize, summarize_all
 
 METADATA = "metadata.json"
 OURS = "rbi"
-"""What we add to the metadata of a data set (its `DatasetSpec`) and of an episode (JSON) stands under this name."""
+"""Key of our additions to the metadata of a dataset (its `DatasetSpec`) and of an episode (JSON)."""
 ADDED = {name: f"{OURS}_{name}" for name in ("life_lost", "action_probs", "action_masks")}
-"""Columns of ours, and what they are called among an episode's infos."""
+"""Our columns, and their names in an episode's infos."""
 FAULTS = (ValueError, LookupError, OSError, TypeError, AssertionError, NotImplementedError)
-"""What Minari, h5py, pyarrow and Pillow raise when they meet an episode that is damaged."""
+"""What Minari, h5py, pyarrow and Pillow raise for damaged episodes."""
 
 
 def recognises(path: Path) -> bool:
@@ -41,30 +54,30 @@ def open_reader(path: Path, settings: Any) -> "MinariReader":
 
 
 def folder(path: Path) -> Path:
-    """Where the data lies: the folder that the path names, or `data` in it."""
+    """The folder of the data: the path itself, or `data` in it."""
     return path / "data" if (path / "data" / METADATA).is_file() else path
 
 
 class MinariReader:
-    """Episodes of a Minari data set; a part is an episode's number."""
+    """Episodes of a Minari dataset; a part is an episode's number."""
 
     parallel = True
 
     def __init__(self, path: Path, overrides: SpecOverrides) -> None:
         self.path, self.folder = path, folder(path)
-        needs("minari")
-        storage = needs("minari.dataset.minari_storage").MinariStorage
+        require_package("minari")
+        storage = require_package("minari.dataset.minari_storage").MinariStorage
         try:
             self.metadata = storage.read_raw_metadata(self.folder)
             for name in ("observation_space", "action_space"):  # Minari would build the environment to find them
                 if name not in self.metadata:
-                    raise ValueError(f"{METADATA} says nothing of the {name}")
-            needs("h5py" if self.metadata["data_format"] == "hdf5" else "pyarrow")
+                    raise ValueError(f"{METADATA} lacks the {name}")
+            require_package("h5py" if self.metadata["data_format"] == "hdf5" else "pyarrow")
             self.storage = storage.read(self.folder)
             self.episodes = int(self.metadata["total_episodes"])
             self.spec = spec_of(self.metadata, self.storage, overrides)
         except FAULTS as error:
-            raise ValueError(f"{path}: cannot be read as a Minari data set: {told(error)}") from None
+            raise ValueError(f"{path}: cannot be read as a Minari dataset: {one_line(error)}") from None
 
     def parts(self) -> Sequence[int]:
         return range(self.episodes)
@@ -73,32 +86,32 @@ class MinariReader:
         try:
             [found] = self.storage.get_episodes([part])
             seen = observations(
-                self.storage.observation_space, found["observations"], as_they_are=OURS in self.metadata
+                self.storage.observation_space, found["observations"], unchanged=OURS in self.metadata
             )
             episode = self.episode(part, found, seen)
-            episode.fits(self.spec)
+            episode.check_fits(self.spec)
             yield episode
         except FAULTS as error:
-            yield RejectedEpisode(self.source(part), part + 1, told(error))
+            yield RejectedEpisode(self.source(part), part + 1, one_line(error))
 
     def summaries(self, part: int) -> Iterator[EpisodeSummary | RejectedEpisode]:
         if self.storage.FORMAT != "hdf5":
-            yield from summaries(self.read(part))
+            yield from summarize_all(self.read(part))
             return
         try:
-            with needs("h5py").File(self.folder / "main_data.hdf5") as file:
+            with require_package("h5py").File(self.folder / "main_data.hdf5") as file:
                 group = file[f"episode_{part}"]
                 found = {name: group[name][()] for name in ("actions", "rewards", "terminations", "truncations")}
                 infos = group.get("infos", {})
                 found["infos"] = {name: infos[name][()] for name in ADDED.values() if name in infos}
-            episode = self.episode(part, found, unseen(len(found["actions"]) + 1))
-            episode.fits(replace(self.spec, obs_shape=(1,)))
+            episode = self.episode(part, found, placeholder_observations(len(found["actions"]) + 1))
+            episode.check_fits(replace(self.spec, obs_shape=(1,)))
             yield summarize(episode)
         except FAULTS as error:
-            yield RejectedEpisode(self.source(part), part + 1, told(error))
+            yield RejectedEpisode(self.source(part), part + 1, one_line(error))
 
     def episode(self, part: int, found: Mapping[str, Any], seen: Array) -> Episode:
-        """An episode from what Minari says of it."""
+        """An episode from Minari's data."""
         [metadata] = self.storage.get_episode_metadata([part])
         steps = len(found["rewards"])
         if "total_steps" in metadata and steps != metadata["total_steps"]:  # Minari reads only the first Arrow batch
@@ -118,28 +131,28 @@ class MinariReader:
             actions=np.asarray(found["actions"]).reshape(steps) - int(self.storage.action_space.start),
             rewards=rewards,
             terminated=terminated,
-            truncated=np.asarray(found["truncations"]).astype(bool) & ~terminated,  # Gymnasium lets both be true
+            truncated=np.asarray(found["truncations"]).astype(bool) & ~terminated,  # both may be true in Gymnasium
             **added,
             **ours,
         )
 
     def source(self, part: int) -> str:
-        """The file of an episode, seen from the data set's folder."""
+        """The file of an episode, relative to the dataset's folder."""
         name = "main_data.hdf5" if self.storage.FORMAT == "hdf5" else str(part)
         return str(self.folder.relative_to(self.path) / name)
 
 
 def spec_of(metadata: Mapping[str, Any], storage: Any, overrides: SpecOverrides) -> DatasetSpec:
-    """What the episodes share, as the metadata says it."""
+    """The spec of the dataset, from its metadata."""
     actions = storage.action_space
     if not isinstance(actions, spaces.Discrete):
-        raise ValueError(f"its actions are {actions}; only numbered actions, Discrete, can be used")
+        raise ValueError(f"its actions are {actions}; only Discrete actions are supported")
     if OURS in metadata:
         spec = DatasetSpec(**metadata[OURS])
     else:
-        frame, pictures = frame_of(storage.observation_space)
+        shape, is_image = shape_of(storage.observation_space)
         env = json.loads(metadata.get("env_spec") or "{}").get("id", "")
-        spec = DatasetSpec(frame, int(actions.n), frame_stack=4 if pictures else 1, env=env)
+        spec = DatasetSpec(shape, int(actions.n), frame_stack=4 if is_image else 1, env=env)
     return replace(
         spec,
         env=overrides.env or spec.env,
@@ -148,24 +161,120 @@ def spec_of(metadata: Mapping[str, Any], storage: Any, overrides: SpecOverrides)
     )
 
 
-def shows_pictures(space: spaces.Space[Any]) -> bool:
+def is_image_space(space: spaces.Space[Any]) -> bool:
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3, 4)
 
 
-def frame_of(space: spaces.Space[Any]) -> tuple[tuple[int, ...], bool]:
-    """The shape of an observation of ours, and whether it is a picture."""
-    if shows_pictures(space) and space.shape is not None:
+def shape_of(space: spaces.Space[Any]) -> tuple[tuple[int, ...], bool]:
+    """The shape of one of our observations, and whether it is an image."""
+    if is_image_space(space) and space.shape is not None:
         return single_frames(np.zeros((1, *space.shape), np.uint8), channels_first=False).shape[1:], True
     return (spaces.flatdim(space),), False
 
 
-def observations(space: spaces.Space[Any], values: Any, *, as_they_are: bool) -> Array:
-    """All observations of an episode; those that we wrote ourselves stay as they are."""
-    if as_they_are:
+def observations(space: spaces.Space[Any], values: Any, *, unchanged: bool) -> Array:
+    """The observations of an episode; those written by us are unchanged."""
+    if unchanged:
         return np.asarray(values)
-    return single_frames(values, channels_first=False) if shows_pictures(space) else flattened(space, values)
+    return single_frames(values, channels_first=False) if is_image_space(space) else flatten_observations(space, values)
 
 
-def told(error: Exception) -> str:
-    """An error in one line."""
+def one_line(error: Exception) -> str:
+    """An error message without line breaks."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def write_minari(episodes: Iterable[Episode], spec: DatasetSpec, path: Path | str, data_format: str = "hdf5") -> int:
+    """Write episodes as the Minari dataset `PATH/data`, atomically; returns their number.
+
+    Its id is the folder's name, with -v0 if it has no version: `minari.load_dataset` finds it if MINARI_DATASETS_PATH
+    is the parent folder, `minari.MinariDataset(PATH / "data")` always. Formats are Minari's hdf5, arrow and parquet; the
+    last two are slow for many episodes.
+    """
+    path = Path(path)
+    if (path / "data").exists():
+        raise ValueError(f"{path / 'data'}: already exists; name a new folder")
+    growing = path / f".data.{os.getpid()}.tmp"
+    new = not path.exists()
+    growing.mkdir(parents=True)
+    try:
+        count = fill(new_storage(growing, spec, data_format), episodes, spec, dataset_id(path))
+        growing.rename(path / "data")
+    except BaseException:
+        shutil.rmtree(path if new else growing)
+        raise
+    return count
+
+
+def new_storage(folder: Path, spec: DatasetSpec, data_format: str) -> Any:
+    """An empty dataset in a folder."""
+    storage = require_package("minari.dataset.minari_storage").MinariStorage
+    require_package("h5py" if data_format == "hdf5" else "pyarrow")
+    exact = {"jpeg_encoding": False} if spec.is_image else {}
+    if exact and "jpeg_encoding" not in inspect.signature(storage.new).parameters:
+        raise ValueError("this version of Minari stores images as lossy JPEG only: pip install 'minari>=0.5.4'")
+    low, high = (0, 255) if spec.is_image else (-np.inf, np.inf)
+    return storage.new(
+        folder,
+        observation_space=spaces.Box(low, high, spec.obs_shape, spec.dtype.type),
+        action_space=spaces.Discrete(spec.num_actions),
+        env_spec=env_spec(spec.env),
+        data_format=data_format,
+        **exact,
+    )
+
+
+def fill(storage: Any, episodes: Iterable[Episode], spec: DatasetSpec, name: str) -> int:
+    """Write the episodes, then their metadata."""
+    metadata: list[dict[str, str]] = []
+    storage.update_metadata(
+        {
+            "dataset_id": name,
+            "minari_version": require_package("minari").__version__,
+            "description": "Episodes exported by rbi",
+            OURS: asdict(spec),
+        }
+    )
+    storage.update_episodes(buffers(episodes, spec, metadata))
+    storage.update_episode_metadata(metadata, range(len(metadata)))
+    return len(metadata)
+
+
+def buffers(episodes: Iterable[Episode], spec: DatasetSpec, metadata: list[dict[str, str]]) -> Iterator[Any]:
+    """Episodes as Minari's buffers; what they cannot hold is appended to `metadata`."""
+    buffer = require_package("minari.data_collector").EpisodeBuffer
+    for episode in episodes:
+        episode.check_fits(spec)
+        extra = {name: getattr(episode, name) for name in ("player", "source", "line", "abandoned", "has_final")}
+        metadata.append({OURS: json.dumps(extra)})
+        seen = episode.observations
+        columns = {key: getattr(episode, name) for name, key in ADDED.items()}
+        yield buffer(
+            observations=seen if episode.has_final else np.concatenate([seen, seen[-1:]]),
+            actions=episode.actions.astype(np.int64),
+            rewards=episode.rewards,
+            terminations=episode.terminated,
+            truncations=episode.truncated,
+            infos={key: extended(column) for key, column in columns.items() if column is not None},
+        )
+
+
+def extended(column: Array) -> Array:
+    """`[T + 1, n]`: as many infos as observations; Minari cannot read `[T + 1]` back from Arrow files."""
+    return np.concatenate([column, column[-1:]]).reshape(len(column) + 1, -1)
+
+
+def env_spec(env: str) -> EnvSpec | None:
+    """Gymnasium's spec of an environment; for one that is not registered, its id alone."""
+    try:
+        return gymnasium.spec(env) if env else None
+    except gymnasium.error.UnregisteredEnv:
+        return EnvSpec(env)
+    except gymnasium.error.Error as error:
+        raise ValueError(f"env = {env!r}: is not an id that Minari accepts ({error})") from None
+
+
+def dataset_id(path: Path) -> str:
+    """The folder's name as a Minari id: letters, digits, - and _, with a version at the end."""
+    name = re.sub(r"[^-\w]", "-", path.resolve().name)
+    return name if re.search(r"[^-]-v\d+$", name) else f"{name}-v0"

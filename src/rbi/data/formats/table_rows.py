@@ -1,169 +1,279 @@
-"""Rows of a table as checked arrays. A row that cannot be used is noted with its reason; no row is lost."""
+"""Rows of a table as validated arrays. An invalid row is noted with its reason; no row is dropped."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import repeat
-from typing import Any, Self
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from rbi.data.episode import Array, DatasetSpec
-from rbi.data.formats.table_files import Block
-from rbi.data.formats.table_layout import Layout
+from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec
+from rbi.data.formats.table_columns import CSV_SUFFIX, Block, encode, is_number
 
-MISSING = frozenset(("", "na", "n/a", "nan", "null", "none"))
-FLAGS = {"0": False, "1": True, "False": False, "True": True, "false": False, "true": True}
+MAX_CATEGORIES = 10_000
+MISSING_ID = np.iinfo(np.int64).min
+FIRST_TEXT_ID = 1 << 62
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a table by their meaning; None if the table has none."""
+
+    action: str
+    reward: str
+    observations: tuple[str, ...]
+    """Columns of numbers or text, or one column of lists."""
+    texts: bool = False
+    """Whether observed columns may hold text."""
+    one_step: bool = False
+    episode: str | None = None
+    step: str | None = None
+    terminated: str | None = None
+    truncated: str | None = None
+    life_lost: str | None = None
+    final: str | None = None
+    """The observation after the step; used at the end of an episode."""
+    action_prob: str | None = None
+    action_mask: tuple[str, ...] = ()
+    player: str | None = None
+    abandoned: str | None = None
+    source: str | None = None
+    line: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns to read."""
+        single = (
+            self.action, self.reward, self.episode, self.step, self.terminated, self.truncated, self.life_lost,
+            self.final, self.action_prob, self.player, self.abandoned, self.source, self.line,
+        )  # fmt: skip
+        named = [name for name in single if name is not None]
+        return tuple(dict.fromkeys((*named, *self.observations, *self.action_mask)))
+
+
+# What must be known of the whole table before its rows can be converted
+
+
+class Scan:
+    """Largest action, first step and texts of observed columns, collected block by block."""
+
+    def __init__(self, layout: Layout, *, need_actions: bool) -> None:
+        self.layout, self.need_actions = layout, need_actions
+        self.observed = layout.observations if layout.texts else ()
+        self.columns = tuple(dict.fromkeys([
+            *([layout.action] if need_actions else []), *([layout.step] if layout.step else []), *self.observed,
+        ]))  # fmt: skip
+        self.largest_action = -1
+        self.first_step = 1
+        self.numbers: Counter[str] = Counter()
+        self.words: Counter[str] = Counter()
+        self.texts: dict[str, set[str]] = {name: set() for name in self.observed}
+
+    def add(self, block: Block) -> None:
+        if self.need_actions:
+            actions = block.numbers(self.layout.action)
+            possible = actions[(actions >= 0) & (actions < MAX_ACTIONS) & (actions == np.floor(actions))]
+            self.largest_action = int(possible.max(initial=self.largest_action))
+        if self.layout.step and self.first_step and (block.numbers(self.layout.step) == 0).any():
+            self.first_step = 0
+        for name in self.observed:
+            self.count(block, name)
+
+    def count(self, block: Block, name: str) -> None:
+        """Count the numbers and words of an observed column."""
+        if not block.holds_text(name):
+            self.numbers[name] += len(block)
+            return
+        many = len(self.texts[name]) > MAX_CATEGORIES
+        if many and not np.isnan(block.numbers(name)).any():  # a set that large cannot become categories anyway
+            self.numbers[name] += len(block)
+            return
+        texts, codes = encode(block.column(name))
+        counts = np.bincount(codes, minlength=len(texts)).tolist()
+        for text, count in zip(texts, counts, strict=True):
+            if text is None or (text == "" and block.path.suffix.lower() == CSV_SUFFIX):
+                continue
+            if is_number(text):
+                self.numbers[name] += count
+            else:
+                self.words[name] += count
+            if len(self.texts[name]) <= MAX_CATEGORIES:
+                self.texts[name].add(text)
+
+    def categories(self, path: Path) -> dict[str, dict[str, int]]:
+        """The sorted and numbered texts of each column with more words than numbers."""
+        found = {}
+        for name, texts in self.texts.items():
+            if self.words[name] > self.numbers[name]:
+                if len(texts) > MAX_CATEGORIES:
+                    raise ValueError(
+                        f"{path}: column {name!r} holds more than {MAX_CATEGORIES:,} different texts; name the "
+                        "columns to observe with --table.observations"
+                    )
+                found[name] = {text: number for number, text in enumerate(sorted(texts))}
+        return found
+
+
+# Rows
 
 
 @dataclass(frozen=True)
 class Rows:
-    """N rows that follow each other in a file."""
+    """N consecutive rows as validated arrays."""
 
-    source: str
+    files: Array
+    """`[N]`: the index of each row's file."""
     lines: Array
     faults: Mapping[int, str]
-    """Reasons, by line."""
-    ids: Array | None
-    steps: Array | None
-    actions: Array
-    rewards: Array
-    terminated: Array
-    truncated: Array
-    life_lost: Array
-    observations: Array
-    final: Array | None
-    """`[N, *frame]`: what was observed after the step, where `has_final`."""
-    has_final: Array | None
-    action_probs: Array | None
-    action_masks: Array | None
-    player: Array | None
-    abandoned: Array | None
-    from_source: Array | None
-    """Where our writer says that the episode came from."""
-    from_line: Array | None
+    """Reasons, by row."""
+    steps: dict[str, Array]
+    """The columns of a dataset, `[N, ...]`."""
+    ids: Array | None = None
+    numbers: Array | None = None
+    """The step number within the episode."""
+    final: Array | None = None
+    has_final: Array | None = None
+    player: Array | None = None
+    abandoned: Array | None = None
+    source: Array | None = None
+    """Where our writer says that the episode comes from."""
+    line: Array | None = None
 
     def __len__(self) -> int:
         return len(self.lines)
 
-    def take(self, which: slice | Array) -> Self:
-        """Some of the rows."""
-        arrays: dict[str, Any] = {k: v[which] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
-        return replace(self, **arrays)
+    def arrays(self) -> dict[str, Array]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
-    @classmethod
-    def join(cls, pieces: Sequence[Self]) -> Self:
-        """Rows one after the other, told as if they were all in the first file."""
-        if len(pieces) == 1:
-            return pieces[0]
-        arrays = [k for k, v in vars(pieces[0]).items() if isinstance(v, np.ndarray)]
-        joined: dict[str, Any] = {k: np.concatenate([vars(piece)[k] for piece in pieces]) for k in arrays}
-        return replace(pieces[0], **joined)
+    def take(self, start: int, stop: int) -> "Rows":
+        faults = {row - start: reason for row, reason in self.faults.items() if start <= row < stop}
+        steps = {name: column[start:stop] for name, column in self.steps.items()}
+        return replace(self, faults=faults, steps=steps, **{k: v[start:stop] for k, v in self.arrays().items()})
+
+    def followed_by(self, other: "Rows") -> "Rows":
+        faults = dict(self.faults) | {row + len(self): reason for row, reason in other.faults.items()}
+        steps = {name: np.concatenate([column, other.steps[name]]) for name, column in self.steps.items()}
+        theirs = other.arrays()
+        joined: dict[str, Any] = {name: np.concatenate([v, theirs[name]]) for name, v in self.arrays().items()}
+        return replace(self, faults=faults, steps=steps, **joined)
+
+
+def number_ids(ids: Array, known: dict[Any, int]) -> Array:
+    """Integers for ids: integers stay, texts are numbered as they appear, None is `MISSING_ID`."""
+
+    def number(value: Any) -> int:
+        if value is None:
+            return MISSING_ID
+        return value if isinstance(value, int) else known.setdefault(value, FIRST_TEXT_ID + len(known))
+
+    return np.fromiter(map(number, ids.tolist()), np.int64, len(ids))
 
 
 @dataclass(frozen=True)
 class Checker:
-    """Makes checked rows of blocks."""
+    """Converts blocks to validated rows."""
 
     layout: Layout
     spec: DatasetSpec
     categories: Mapping[str, Mapping[str, int]]
-    """The texts of observed columns, numbered."""
-    lists: tuple[int, ...] | None
-    """The shape of the lists that are observations, if these are one column of lists."""
+    """The numbered texts of observed text columns."""
+    list_shape: tuple[int, ...] | None
+    """The shape of lists if observations are one column of lists."""
     mask_lists: bool
     """Whether masks are one column of lists."""
 
-    def rows(self, block: Block) -> Rows:
-        layout, size = self.layout, len(block.lines)
-        no, yes = frozen(np.zeros(size, bool)), frozen(np.ones(size, bool))
-        final = has_final = None
-        if layout.final:
-            final, has_final = (frozen(array) for array in self.final(block, layout.final))
-        columns: dict[str, Any] = {
-            "ids": self.ids(block, layout.episode) if layout.episode else None,
-            "steps": self.whole(block, layout.step, 1 << 53) if layout.step else None,
-            "actions": self.actions(block),
-            "rewards": self.finite(block, layout.reward).astype(np.float32),
-            "terminated": block.flags(layout.terminated) if layout.terminated else yes if layout.one_step else no,
-            "truncated": block.flags(layout.truncated) if layout.truncated else no,
-            "life_lost": block.flags(layout.life_lost) if layout.life_lost else no,
-            "observations": self.observations(block),
-            "action_probs": self.probs(block, layout.action_prob) if layout.action_prob else None,
-            "action_masks": self.masks(block) if layout.action_mask else None,
-            "player": block.texts(layout.player) if layout.player else None,
-            "abandoned": block.flags(layout.abandoned) if layout.abandoned else None,
-            "from_source": block.texts(layout.source) if layout.source else None,
-            "from_line": block.numbers(layout.line) if layout.line else None,
+    def rows(self, block: Block, file: int, ids: dict[Any, int]) -> Rows:
+        """The order of the checks decides which of several faults of a row is reported."""
+        layout, size = self.layout, len(block)
+        final, has_final = self.final(block, layout.final) if layout.final else (None, None)
+        found: dict[str, Any] = {
+            "ids": self.ids(block, layout.episode, ids) if layout.episode else None,
+            "numbers": self.integers(block, layout.step, 1 << 53) if layout.step else None,
         }
-        for array in columns.values():
-            if array is not None:
-                frozen(array)
-        if columns["action_masks"] is not None:
-            legal = columns["action_masks"][np.arange(size), columns["actions"]]
-            note(block, ~legal, "action", columns["actions"], "is not one of the possible ones (action_mask)")
+        over = np.ones(size, bool) if layout.one_step else np.zeros(size, bool)
+        steps = {
+            "actions": self.integers(block, layout.action, self.spec.num_actions).astype(np.int32),
+            "rewards": self.finite(block, layout.reward).astype(np.float32),
+            "terminated": block.flags(layout.terminated) if layout.terminated else over,
+            "truncated": block.flags(layout.truncated) if layout.truncated else np.zeros(size, bool),
+            "life_lost": block.flags(layout.life_lost) if layout.life_lost else np.zeros(size, bool),
+            "observations": self.observations(block),
+        }
+        if layout.action_prob:
+            steps["action_probs"] = self.probabilities(block, layout.action_prob)
+        if layout.action_mask:
+            steps["action_masks"] = self.masks(block)
+        found["player"] = block.texts(layout.player) if layout.player else None
+        found["abandoned"] = block.flags(layout.abandoned) if layout.abandoned else None
+        found["source"] = block.texts(layout.source) if layout.source else None
+        found["line"] = block.numbers(layout.line) if layout.line else None
+        if layout.action_mask:
+            legal = steps["action_masks"][np.arange(size), steps["actions"]]
+            block.note(~legal, "action", steps["actions"], "is not one of the possible ones (action_mask)")
         return Rows(
-            source=block.source,
+            files=np.full(size, file, np.int32),
             lines=block.lines,
-            faults={int(block.lines[row]): reason for row, reason in block.faults.items()},
+            faults=block.faults,
+            steps=steps,
             final=final,
             has_final=has_final,
-            **columns,
+            **found,
         )
 
     def finite(self, block: Block, name: str) -> Array:
         """Numbers that float32 can hold; 0 where they are not."""
         values = block.numbers(name)
-        note(block, np.isnan(values), name, values, "is missing")
         bad = ~(np.abs(values) <= np.finfo(np.float32).max)
-        note(block, bad, name, values, "is not possible")
+        if not bad.any():
+            return values
+        block.note(np.isnan(values), name, values, "is missing")
+        block.note(bad, name, values, "is not possible")
         return np.where(bad, 0, values)
 
-    def whole(self, block: Block, name: str, below: int) -> Array:
-        """Whole numbers from 0; 0 where they are not."""
+    def integers(self, block: Block, name: str, below: int) -> Array:
+        """Integers from 0; 0 where they are not."""
         values = self.finite(block, name)
         odd, negative, large = values != np.floor(values), values < 0, values >= below
-        note(block, odd, name, values, "is not a whole number")
-        note(block, negative, name, values, "is negative")
-        note(block, large, name, values, f"is too large: there are {below}, from 0 to {below - 1}")
+        block.note(odd, name, values, "is not a whole number")
+        block.note(negative, name, values, "is negative")
+        block.note(large, name, values, f"is too large: there are {below}, from 0 to {below - 1}")
         return np.where(odd | negative | large, 0, values).astype(np.int64)
 
-    def actions(self, block: Block) -> Array:
-        return self.whole(block, self.layout.action, self.spec.num_actions).astype(np.int32)
-
-    def ids(self, block: Block, name: str) -> Array:
-        """What tells episodes apart; a row without it counts to the episode before, which it spoils."""
+    def ids(self, block: Block, name: str, known: dict[Any, int]) -> Array:
+        """Episode ids as integers, texts numbered. A row without id counts to the episode before, which it spoils."""
         found = block.texts(name)
         if found.dtype != object:
-            return found
-        missing = absent(found)
-        note(block, missing, name, found, "is missing")
-        return found[np.maximum.accumulate(np.where(missing, 0, np.arange(len(found))))]
+            return found.astype(np.int64)
+        block.note(found == np.array(None), name, found, "is missing")
+        return number_ids(found, known)
 
-    def probs(self, block: Block, name: str) -> Array:
+    def probabilities(self, block: Block, name: str) -> Array:
         given = self.finite(block, name)
         with np.errstate(over="ignore"):
             values = np.exp(given) if name == "action_logp" else given
         values = np.minimum(values, np.finfo(np.float32).max).astype(np.float32)
         bad = ~((values > 0) & (values <= 1))
-        note(block, bad, name, given, "is not the probability of an action that was taken")
+        block.note(bad, name, given, "is not the probability of an action that was taken")
         return np.where(bad, np.float32(1), values)
 
     def masks(self, block: Block) -> Array:
         names = self.layout.action_mask
         if not self.mask_lists:
             return np.stack([block.flags(name) for name in names], 1)
-        values, there = block.lists(names[0], (self.spec.num_actions,))
-        note(block, ~there, names[0], None, "is missing")
-        note(block, there & ((values != 0) & (values != 1)).any(1), names[0], None, "holds more than true and false")
+        values, present = block.lists(names[0], (self.spec.num_actions,))
+        block.note(~present, names[0], None, "is missing")
+        wrong = ((values != 0) & (values != 1)).any(1)
+        block.note(present & wrong, names[0], None, "holds more than true and false")
         return values.astype(bool)
 
     def observations(self, block: Block) -> Array:
         names = self.layout.observations
-        if self.lists:
-            values, there = self.listed(block, names[0], self.lists)
-            note(block, ~there, names[0], None, "is missing")
+        if self.list_shape:
+            values, present = self.lists(block, names[0], self.list_shape)
+            block.note(~present, names[0], None, "is missing")
             return values
-        found = np.zeros((len(block.lines), *self.spec.obs_shape), np.float32)
+        found = np.zeros((len(block), *self.spec.obs_shape), np.float32)
         at = 0
         for name in names:
             if name in self.categories:
@@ -176,103 +286,35 @@ class Checker:
         return found
 
     def codes(self, block: Block, name: str) -> Array:
-        """The number of each row's text."""
-        known, texts = self.categories[name], block.texts(name)
-        codes = np.fromiter(map(known.get, texts.tolist(), repeat(-1)), np.int64, len(texts))
-        note(block, codes < 0, name, texts, "is missing")
-        return np.maximum(codes, 0)
+        """The category of each row's text."""
+        texts, codes = encode(block.column(name))
+        known = np.array([self.categories[name].get(text or "", -1) for text in texts], np.int64)[codes]
+        if (known < 0).any():
+            block.note(known < 0, name, block.texts(name), "is missing")
+        return np.maximum(known, 0)
 
     def final(self, block: Block, name: str) -> tuple[Array, Array]:
         """Observations after the step, and where there are any."""
-        if self.lists:
-            return self.listed(block, name, self.lists)
-        there = ~np.isnan(block.numbers(name))
-        values = np.where(there, block.numbers(name), 0)
+        if self.list_shape:
+            return self.lists(block, name, self.list_shape)
+        present = ~np.isnan(block.numbers(name))
+        values = np.where(present, block.numbers(name), 0)
         bad = np.abs(values) > np.finfo(np.float32).max
-        note(block, bad, name, values, "is not possible")
-        return np.where(bad, 0, values).astype(np.float32).reshape(-1, *self.spec.obs_shape), there
+        block.note(bad, name, values, "is not possible")
+        return np.where(bad, 0, values).astype(np.float32).reshape(-1, *self.spec.obs_shape), present
 
-    def listed(self, block: Block, name: str, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    def lists(self, block: Block, name: str, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """Observations in lists, and where there are any."""
-        values, there = block.lists(name, shape)
+        values, present = block.lists(name, shape)
         if self.spec.is_image:
             if values.dtype != np.uint8:
                 raise ValueError(
-                    f"{block.source}: column {name!r} holds {values.dtype}, not bytes as in the first file"
+                    f"{block.path.name}: column {name!r} holds {values.dtype}, not bytes as in the first file"
                 )
-            return values, there
+            return values, present
         values = values.reshape(-1, *self.spec.obs_shape)
         bad: Array = np.any(~(np.abs(values) <= np.finfo(np.float32).max), axis=1)
-        note(block, bad, name, None, "holds a number that is not finite")
+        block.note(bad, name, None, "holds a number that is not finite")
         if bad.any():
             values = np.where(bad[:, None], 0, values)
-        return values.astype(np.float32, copy=False), there
-
-
-def note(block: Block, bad: Array, name: str, values: Array | None, reason: str) -> None:
-    """Say what is wrong with rows. What was said first about a row stays."""
-    for row in np.flatnonzero(bad).tolist():
-        value = None if values is None else values[row]
-        told = "" if value is None or value != value else f" {value!r}" if isinstance(value, str) else f" {value:.10g}"
-        block.faults.setdefault(row, f"{name}{told} {reason}")
-
-
-def numbers_of_texts(texts: Sequence[str | None], name: str, faults: dict[int, str]) -> Array:
-    """Numbers written as text; NaN where one is missing, or is none, which is noted."""
-    try:
-        if "_" not in "".join(texts):  # type: ignore[arg-type]
-            return np.fromiter(map(float, texts), np.float64, len(texts))  # type: ignore[arg-type]
-        return np.array([number(text, row, name, faults) for row, text in enumerate(texts)])
-    except (TypeError, ValueError):
-        return np.array([number(text, row, name, faults) for row, text in enumerate(texts)])
-
-
-def number(text: str | None, row: int, name: str, faults: dict[int, str]) -> float:
-    if text is None or text.strip().lower() in MISSING:
-        return np.nan
-    if is_number(text):
-        return float(text)
-    faults.setdefault(row, f"{name} {text[:40]!r} is not a number")
-    return np.nan
-
-
-def is_number(text: str) -> bool:
-    """Whether people would read it as a number: Python also reads 1_0 as ten."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text
-
-
-def flags_of_texts(texts: Sequence[str | None], name: str, faults: dict[int, str]) -> Array:
-    """True and false written as text; false where it is neither, which is noted."""
-    found = list(map(FLAGS.get, texts))  # type: ignore[arg-type]
-    if None in found:
-        for row in [row for row, flag in enumerate(found) if flag is None]:
-            text = (texts[row] or "").strip()
-            found[row] = FLAGS.get(text.capitalize(), FLAGS.get(text.removesuffix(".0")))
-            if found[row] is None:
-                told = f"{text[:40]!r} is neither true nor false" if text else "is missing"
-                faults.setdefault(row, f"{name} {told}")
-                found[row] = False
-    return np.array(found, bool)
-
-
-def flags_of_numbers(values: Array, name: str, block: Block) -> Array:
-    """True and false written as 1 and 0; false where it is neither, which is noted."""
-    note(block, np.isnan(values), name, values, "is missing")
-    note(block, (values != 0) & (values != 1), name, values, "is neither true nor false")
-    return values == 1
-
-
-def absent(texts: Array) -> Array:
-    """`[N]` booleans: where there is no text."""
-    found: Array = texts == np.array(None)
-    return found
-
-
-def frozen(array: Array) -> Array:
-    """Nobody writes to it from here on, so that episodes need no copies."""
-    array.flags.writeable = False
-    return array
+        return values.astype(np.float32, copy=False), present

@@ -1,146 +1,273 @@
-"""Tables, one row a step: rows become episodes, whatever format they are in.
+"""Tables with one row per step: CSV, Parquet and data frames.
 
-Files are read block by block. The rows of an episode stand together, in any order of their step column, and may go on
-at the beginning of the next file. A row that cannot be used sets its episode aside.
+The rows of an episode must stand together, in any order of their step column, and may continue at the beginning of the
+next file. Columns are validated as arrays; a row that cannot be used rejects its episode, not the file.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import Array, Episode
-from rbi.data.formats.seam import EpisodeSummary, SpecOverrides, summaries
-from rbi.data.formats.table_files import Block, Files, table_files
-from rbi.data.formats.table_layout import find_layout
-from rbi.data.formats.table_rows import Rows, absent
-from rbi.data.formats.table_scan import Scan, make_checker
-from rbi.data.formats.table_settings import TableConfig
+from rbi.data.dataset import Dataset, RejectedEpisode, assemble, concatenate
+from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.formats.table_columns import (
+    CSV_SUFFIX,
+    PARQUET_SUFFIX,
+    Block,
+    CsvFiles,
+    FrameFiles,
+    ParquetFiles,
+    TableFiles,
+)
+from rbi.data.formats.table_rows import MISSING_ID, Checker, Layout, Rows, Scan
+from rbi.data.formats.types import EpisodeSummary, SpecOverrides, require_package, summarize_all
+
+IMAGE_STACK = 4
+SHOWN_COLUMNS = 30
+STEP_COLUMNS = {
+    "episode": ("episode_id", "eps_id", "episode"),
+    "step": ("t",),
+    "action": ("action", "actions"),
+    "reward": ("reward", "rewards"),
+    "terminated": ("terminated", "terminateds"),
+    "truncated": ("truncated", "truncateds"),
+    "action_prob": ("action_prob", "action_logp"),
+    "player": ("player",),
+    "life_lost": ("life_lost",),
+    "final": ("final_obs", "new_obs"),
+}
+"""Usual names of columns: ours and RLlib's."""
+BANDIT_COLUMNS = {"action": ("item_id",), "reward": ("click",), "action_prob": ("propensity_score",)}
+"""Names in the Open Bandit Dataset, one row per decision."""
+OWN_COLUMNS = {"abandoned": ("abandoned",), "source": ("source",), "line": ("line",)}
+"""Further columns of our writer. In other tables these names may mean anything."""
+
+
+@dataclass(frozen=True)
+class TableConfig:
+    """The columns of a table. Columns with the usual names are found without these options."""
+
+    episode: str | None = None
+    """Column that identifies the episode; usually episode_id."""
+    step: str | None = None
+    """Column that counts the steps of an episode, from 0 or 1; usually t. Default: the order of the rows."""
+    action: str | None = None
+    """Column of actions, integers from 0."""
+    reward: str | None = None
+    """Column of rewards."""
+    terminated: str | None = None
+    """Column that is true where the environment terminated."""
+    truncated: str | None = None
+    """Column that is true where the episode was cut off."""
+    observations: tuple[str, ...] = ()
+    """Observed columns in this order, or prefixes of their names such as obs_. Text columns are one-hot encoded."""
+    action_prob: str | None = None
+    """Column with the probability of each taken action (propensity)."""
+    action_mask: str | None = None
+    """Column of lists with the legal actions, or the prefix of one column per action."""
+    player: str | None = None
+    """Column that names who played."""
+    one_step: bool = False
+    """Every row is an episode of one step, as in the log of a bandit."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value == "" or (isinstance(value, tuple) and "" in value):
+                raise ValueError(f"--table.{name.replace('_', '-')}: the name of a column cannot be empty")
+        if self.one_step and (self.episode or self.step):
+            raise ValueError(
+                "--table.one-step: every row is an episode, so --table.episode and --table.step have no meaning"
+            )
+
+
+# Files
+
+
+def table_files(path: Path, suffix: str) -> list[Path]:
+    """The file, or the files of a folder in natural order."""
+    if path.is_file():
+        return [path] if path.suffix.lower() == suffix else []
+    if not path.is_dir():
+        return []
+    found = [file for file in path.iterdir() if file.suffix.lower() == suffix and file.name[0] not in "._"]
+    return sorted((file for file in found if file.is_file()), key=lambda file: natural(file.name))
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sort key that compares the numbers in names as numbers.
+
+    >>> sorted(["obs_10", "obs_2"], key=natural)
+    ['obs_2', 'obs_10']
+    """
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def recognises_csv(path: Path) -> bool:
+    return bool(table_files(path, CSV_SUFFIX))
+
+
+def recognises_parquet(path: Path) -> bool:
+    return bool(table_files(path, PARQUET_SUFFIX))
+
+
+def open_csv(path: Path, settings: Any) -> "TableReader":
+    return TableReader(path, CsvFiles(), settings.overrides, settings.table)
+
+
+def open_parquet_table(path: Path, settings: Any) -> "TableReader":
+    return TableReader(path, ParquetFiles(), settings.overrides, settings.table)
+
+
+def read_frame(frame: Any, config: dict[str, Any], num_actions: int | None, env: str) -> Dataset:
+    """The dataset of a pandas or polars DataFrame or a pyarrow Table."""
+    pa = require_package("pyarrow")
+    if isinstance(frame, pa.Table):
+        table = frame
+    elif hasattr(frame, "to_arrow"):
+        table = frame.to_arrow()
+    elif type(frame).__module__.split(".")[0] == "pandas":
+        try:
+            table = pa.Table.from_pandas(frame, preserve_index=False)
+        except (pa.ArrowException, TypeError) as error:
+            raise ValueError(f"DataFrame: cannot be converted ({' '.join(str(error).split())[:200]})") from None
+    else:
+        raise ValueError(f"{type(frame).__name__}: must be a pandas or polars DataFrame or a pyarrow Table")
+    overrides = SpecOverrides(env, num_actions)
+    return TableReader(Path("DataFrame"), FrameFiles(table), overrides, TableConfig(**config)).load()
+
+
+# Columns by meaning
+
+
+class LayoutFinder:
+    """Finds columns by the configured or usual names."""
+
+    def __init__(self, path: Path, names: Sequence[str], config: TableConfig, *, own: bool, frame: bool) -> None:
+        self.path, self.names, self.config, self.own, self.frame = path, list(names), config, own, frame
+
+    def layout(self) -> Layout:
+        names, config = set(self.names), self.config
+        bandit = {"item_id", "click"} <= names and not {"action", "actions"} & names
+        usual = STEP_COLUMNS | (BANDIT_COLUMNS if bandit else {}) | (OWN_COLUMNS if self.own else {})
+        single = {role: self.single(role, usual.get(role, ())) for role in STEP_COLUMNS | OWN_COLUMNS}
+        one_step = config.one_step or (bandit and not config.episode)
+        action, reward = (self.required(role, single.pop(role), usual[role]) for role in ("action", "reward"))
+        if one_step:
+            single |= {"episode": None, "step": None, "terminated": None, "truncated": None}
+        else:
+            more = "" if self.frame else f"; or pass {self.option('one_step')} if every row is an episode"
+            self.required("episode", single["episode"], STEP_COLUMNS["episode"], more)
+            if not single["terminated"] and not single["truncated"]:
+                raise ValueError(
+                    f"{self.path}: nothing says where episodes end: it needs a column terminated (the environment "
+                    f"terminated), truncated (the episode was cut off), or both; {self.columns()}; name them with "
+                    f"{self.option('terminated')} and {self.option('truncated')}{more}"
+                )
+        observations = self.observations(bandit=bandit)
+        if observations != ("obs",):
+            single["final"] = None  # it belongs to that column
+        return Layout(
+            action=action,
+            reward=reward,
+            observations=observations,
+            texts=bandit or bool(config.observations),
+            one_step=one_step,
+            action_mask=self.mask(),
+            **single,
+        )
+
+    def option(self, role: str) -> str:
+        """How the user names a column."""
+        if self.frame:
+            return f"{'probability' if role == 'action_prob' else role}="
+        return f"--table.{role.replace('_', '-')}"
+
+    def columns(self) -> str:
+        more = f" and {len(self.names) - SHOWN_COLUMNS} more" if len(self.names) > SHOWN_COLUMNS else ""
+        return f"its columns are {', '.join(map(repr, self.names[:SHOWN_COLUMNS]))}{more}"
+
+    def single(self, role: str, usual: Sequence[str]) -> str | None:
+        """The configured column, or the first one with a usual name."""
+        named: str | None = getattr(self.config, role, None)
+        if named is not None and named not in self.names:
+            raise ValueError(f"{self.path}: no column {named!r} ({self.option(role)}); {self.columns()}")
+        return named or next((name for name in usual if name in self.names), None)
+
+    def required(self, role: str, name: str | None, usual: Sequence[str], more: str = "") -> str:
+        if name is None:
+            raise ValueError(
+                f"{self.path}: no column of {role}s (usually {' or '.join(usual)}); {self.columns()}; name it with "
+                f"{self.option(role)}{more}"
+            )
+        return name
+
+    def with_prefix(self, prefix: str, ending: str = ".*") -> tuple[str, ...]:
+        """The columns with this prefix, in natural order."""
+        fits = re.compile(re.escape(prefix) + ending)
+        return tuple(sorted((name for name in self.names if fits.fullmatch(name)), key=natural))
+
+    def observations(self, *, bandit: bool) -> tuple[str, ...]:
+        if self.config.observations:
+            found = tuple(c for name in self.config.observations for c in self.configured(name, "observations"))
+        elif bandit:
+            found = self.with_prefix("user_feature_") + tuple(name for name in self.names if name == "position")
+        else:
+            found = ("obs",) if "obs" in self.names else self.with_prefix("obs_", r"\d+")
+        if not found:
+            raise ValueError(
+                f"{self.path}: no columns of observations (usually obs, or obs_0, obs_1, ...); {self.columns()}; name "
+                f"them with {self.option('observations')}"
+            )
+        return found
+
+    def mask(self) -> tuple[str, ...]:
+        if self.config.action_mask:
+            return self.configured(self.config.action_mask, "action_mask")
+        return ("action_mask",) if "action_mask" in self.names else self.with_prefix("action_mask_", r"\d+")
+
+    def configured(self, name: str, role: str) -> tuple[str, ...]:
+        """A column, or all columns with this prefix."""
+        found = (name,) if name in self.names else self.with_prefix(name)
+        if not found:
+            raise ValueError(
+                f"{self.path}: no column is or begins with {name!r} ({self.option(role)}); {self.columns()}"
+            )
+        return found
+
+
+# Episodes
 
 
 class TableReader:
-    """Episodes of a table, or of a folder of tables; all of it is one part, since episodes go on from file to file."""
+    """Episodes of a table or a folder of tables; all of it is one part, since episodes may span files.
+
+    `load` parses each file once and keeps it in memory. `read` streams: if the number of actions, the first step or the
+    texts of a column have to be found first, it parses the columns for that an additional time.
+    """
 
     parallel = False
 
-    def __init__(self, path: Path, files: Files, settings: Any) -> None:
-        overrides: SpecOverrides = settings.overrides
-        config: TableConfig = settings.table
-        self.path, self.files = path, files
-        self.paths = table_files(path, files.suffix) or ([path] if path.is_file() else [])
+    def __init__(self, path: Path, files: TableFiles, overrides: SpecOverrides, config: TableConfig) -> None:
+        self.path, self.files, self.overrides = path, files, overrides
+        in_memory = isinstance(files, FrameFiles)
+        self.paths = [path] if in_memory or path.is_file() else table_files(path, files.suffix)
         if not self.paths:
             raise ValueError(f"{path}: holds no {files.suffix} files")
-        own = files.own_spec(self.paths[0]) if config == TableConfig() else None
-        self.own = own is not None
-        self.layout = find_layout(self.paths[0], self.column_names(self.paths[0]), config, own=self.own)
-        self.refuse_other_columns()
-        scan = Scan(
-            self.layout, need_actions=overrides.num_actions is None and own is None and not self.layout.action_mask
-        )
-        scan.look(self.blocks(scan.columns) if scan.columns else ())
-        self.first_step = scan.first_step
-        self.checker = make_checker(self.paths[0], files, overrides, own, scan)
-        self.spec = self.checker.spec
-
-    @property
-    def feature_names(self) -> list[str]:
-        """Names of the numbers of an observation: a column, or one value of a text column."""
-        texts, names = self.checker.categories, self.layout.observations
-        return [f"{name} = {text}" if text else name for name in names for text in texts.get(name, ("",))]
-
-    def parts(self) -> Sequence[Path]:
-        return [self.path]
-
-    def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        return summaries(self.read(part))
-
-    def read(self, part: Path) -> Iterator[Episode | RejectedEpisode]:
-        assert part == self.path  # there is no other
-        if self.layout.one_step:
-            for rows in self.rows():
-                if isinstance(rows, RejectedEpisode):
-                    yield rows
-                else:
-                    yield from (self.episode([rows], slice(i, i + 1)) for i in range(len(rows)))
-        else:
-            yield from self.read_runs()
-
-    def read_runs(self) -> Iterator[Episode | RejectedEpisode]:
-        """Rows with the same id, one after the other, are an episode."""
-        seen: set[Any] = set()
-        pieces: list[Rows] = []  # the episode that may go on in the next block
-        last: Any = None
-
-        def finish() -> Iterator[Episode | RejectedEpisode]:
-            if pieces:
-                yield self.run(pieces, slice(None), last, seen)
-                pieces.clear()
-
-        for rows in self.rows():
-            if isinstance(rows, RejectedEpisode):  # what was begun lacks its rest
-                yield rows
-                if pieces:
-                    yield RejectedEpisode(pieces[0].source, int(pieces[0].lines[0]), "its file is damaged further on")
-                    pieces.clear()
-                seen.add(last)
-                continue
-            if self.own and rows.lines[0] == 1:  # our writer counts episodes from 0 in every file
-                yield from finish()
-                seen.clear()
-                last = None
-            ids = filled(rows.ids, last)
-            starts = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist()]
-            names = ids[starts].tolist()
-            if names[0] != last:
-                yield from finish()
-            for start, stop, name in zip(starts[:-1], starts[1:], names[:-1], strict=True):
-                if pieces:
-                    pieces.append(rows.take(slice(start, stop)))
-                    last = name
-                    yield from finish()
-                else:
-                    yield self.run([rows], slice(start, stop), name, seen)
-            pieces.append(rows.take(slice(starts[-1], len(rows))))
-            last = names[-1]
-        yield from finish()
-
-    def run(self, pieces: Sequence[Rows], which: slice, name: Any, seen: set[Any]) -> Episode | RejectedEpisode:
-        """The rows of one id, unless it had some before."""
-        if name in seen:
-            at = int(pieces[0].lines[which][0])
-            told = f"{self.layout.episode} {name!r} comes back after other episodes: the rows of an episode must stand"
-            return RejectedEpisode(pieces[0].source, at, f"{told} together, and no two episodes may share an id")
-        seen.add(name)
-        return self.episode(pieces, which)
-
-    def episode(self, pieces: Sequence[Rows], which: slice) -> Episode | RejectedEpisode:
-        """An episode of all these rows, or what is wrong with them."""
-        for piece in pieces:
-            if piece.faults:
-                for line in piece.lines[which].tolist():
-                    if line in piece.faults:
-                        return RejectedEpisode(piece.source, line, piece.faults[line])
-        rows = Rows.join(pieces)
-        first = int(rows.lines[which][0])
-        ordered = in_order(rows, which, self.first_step)
-        if isinstance(ordered, Wrong):
-            return RejectedEpisode(*place(pieces, ordered.row), ordered.reason)
-        try:
-            return to_episode(rows, ordered, first)
-        except ValueError as error:
-            return RejectedEpisode(rows.source, first, str(error))
-
-    def rows(self) -> Iterator[Rows | RejectedEpisode]:
-        """All rows, checked, block by block."""
-        for block in self.blocks(self.layout.columns):
-            yield block if isinstance(block, RejectedEpisode) else self.checker.rows(block)
-
-    def blocks(self, columns: Sequence[str]) -> Iterator[Block | RejectedEpisode]:
-        for path in self.paths:
-            yield from self.files.blocks(path, path.name, columns)
+        self.own_spec = files.spec(self.paths[0]) if config == TableConfig() else None
+        names = self.column_names(self.paths[0])
+        finder = LayoutFinder(self.paths[0], names, config, own=self.own_spec is not None, frame=in_memory)
+        self.layout = finder.layout()
+        for other in self.paths[1:]:
+            present = set(self.column_names(other))
+            missing = [name for name in self.layout.columns if name not in present]
+            if missing:
+                raise ValueError(f"{other}: no column {missing[0]!r}, which {self.paths[0].name} has")
 
     def column_names(self, path: Path) -> list[str]:
         names = self.files.names(path)
@@ -149,84 +276,242 @@ class TableReader:
             raise ValueError(f"{path}: has more than one column {twice[0]!r}")
         return names
 
-    def refuse_other_columns(self) -> None:
-        """All files must have the columns of the first."""
-        for path in self.paths[1:]:
-            names = set(self.column_names(path))
-            missing = [name for name in self.layout.columns if name not in names]
-            if missing:
-                raise ValueError(f"{path}: no column {missing[0]!r}, which {self.paths[0].name} has")
+    @property
+    def spec(self) -> DatasetSpec:
+        return self.checker.spec
+
+    @cached_property
+    def checker(self) -> Checker:
+        """Validates rows; made from an additional pass over some columns where necessary."""
+        scan = self.new_scan()
+        return self.make_checker(scan, self.blocks(scan.columns) if scan.columns else ())
+
+    def new_scan(self) -> Scan:
+        known = self.overrides.num_actions is not None or self.own_spec is not None or bool(self.layout.action_mask)
+        return Scan(self.layout, need_actions=not known)
+
+    def make_checker(self, scan: Scan, blocks: Iterable[tuple[int, Block | RejectedEpisode]]) -> Checker:
+        for _, block in blocks:
+            if isinstance(block, Block):
+                scan.add(block)
+        self.first_step = scan.first_step
+        path, layout, own = self.paths[0], self.layout, self.own_spec
+        categories = scan.categories(path)
+        lists = self.files.list_shape(path, layout.observations[0]) if len(layout.observations) == 1 else None
+        masks = self.files.list_shape(path, layout.action_mask[0]) if len(layout.action_mask) == 1 else None
+        width = masks.shape[0] if masks else len(layout.action_mask)
+        actions = self.overrides.num_actions or (own.num_actions if own else width or scan.largest_action + 1)
+        if actions < 1:
+            raise ValueError(f"{path}: no row has a whole number as its {layout.action}: actions are numbered from 0")
+        if width and width != actions:
+            raise ValueError(f"{path}: {layout.action_mask[0]} is of {width} actions, not of {actions}")
+        shape: tuple[int, ...] = (sum(len(categories.get(name, "1")) for name in layout.observations),)
+        if lists:
+            image = lists.is_bytes and len(lists.shape) in (2, 3)
+            shape = lists.shape if image else (int(np.prod(lists.shape)),)
+        spec = own or DatasetSpec(
+            obs_shape=shape,
+            num_actions=actions,
+            frame_stack=IMAGE_STACK if len(shape) > 1 else 1,
+            has_action_probs=layout.action_prob is not None,
+            has_action_masks=bool(layout.action_mask),
+        )
+        spec = replace(
+            spec,
+            num_actions=actions,
+            frame_stack=self.overrides.frame_stack or spec.frame_stack,
+            env=self.overrides.env or spec.env,
+        )
+        of_lists = spec.obs_shape if own else lists.shape if lists else None
+        return Checker(layout, spec, categories, of_lists, mask_lists=masks is not None)
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[int, Block | RejectedEpisode]]:
+        for number, path in enumerate(self.paths):
+            for block in self.files.blocks(path, columns):
+                yield number, block
+
+    def parts(self) -> Sequence[Path]:
+        return [self.path]
+
+    def read(self, part: Path) -> Iterator[Episode | RejectedEpisode]:
+        assert part == self.path  # there is no other
+        for chunk in self.chunks(self.blocks(self.layout.columns)):
+            yield from chunk.items()
+
+    def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
+        return summarize_all(self.read(part))
+
+    def load(self) -> Dataset:
+        """All episodes in memory; every file is parsed once."""
+        blocks = list(self.blocks(self.layout.columns))
+        self.checker = self.make_checker(self.new_scan(), blocks)
+        blocks.reverse()
+        chunks = list(self.chunks(blocks.pop() for _ in range(len(blocks))))
+        rejected = [item for chunk in chunks for _, item in chunk.rejected]
+        parts = [chunk.dataset for chunk in chunks]
+        del chunks
+        found = concatenate(self.spec, parts)
+        found.rejected = rejected
+        return found
+
+    def chunks(self, blocks: Iterable[tuple[int, Block | RejectedEpisode]]) -> Iterator["Chunk"]:
+        """The episodes of blocks, in order, as datasets."""
+        ids: dict[Any, int] = {}
+        seen: set[int] = set()
+        pending: Rows | None = None  # the episode that may continue in the next block
+        last = MISSING_ID
+        for file, block in blocks:
+            if isinstance(block, RejectedEpisode):  # the rest of the file is lost
+                lost = [] if pending is None else [self.at(pending, 0, "its file is damaged further on")]
+                yield Chunk(self.empty(), [(0, item) for item in (block, *lost)])
+                pending = None
+                seen.add(last)
+                continue
+            rows = self.checker.rows(block, file, ids)
+            if self.layout.one_step:
+                yield self.assemble(rows, np.arange(len(rows)))
+                continue
+            if self.own_spec and rows.lines[0] == 1:  # our writer numbers the episodes of every file from 0
+                if pending is not None:
+                    yield self.episodes(pending, seen, ids)
+                pending, last = None, MISSING_ID
+                seen.clear()
+            rows = replace(rows, ids=filled(rows.ids, last))
+            joined = rows if pending is None else pending.followed_by(rows)
+            assert joined.ids is not None
+            last = int(joined.ids[-1])
+            start = len(joined) - int(np.argmax(joined.ids[::-1] != last)) if (joined.ids != last).any() else 0
+            if start:
+                yield self.episodes(joined.take(0, start), seen, ids)
+            pending = joined.take(start, len(joined))
+        if pending is not None:
+            yield self.episodes(pending, seen, ids)
+
+    def episodes(self, rows: Rows, seen: set[int], ids: dict[Any, int]) -> "Chunk":
+        """Rows with the same id, one after the other, are an episode; an id that returns later is rejected."""
+        assert rows.ids is not None
+        starts = np.concatenate([[0], np.flatnonzero(np.diff(rows.ids)) + 1])
+        repeated = {}
+        for e, name in enumerate(rows.ids[starts].tolist()):
+            if name in seen:
+                repeated[e] = name
+            seen.add(name)
+        reasons: dict[int, tuple[int, str]] = {}
+        if repeated:
+            texts = {number: text for text, number in ids.items()}
+            for e, name in repeated.items():
+                reasons[e] = int(starts[e]), (
+                    f"{self.layout.episode} {texts.get(name, name)!r} comes back after other episodes: the rows of an "
+                    "episode must stand together, and no two episodes may share an id"
+                )
+        return self.assemble(rows, starts, reasons)
+
+    def assemble(self, rows: Rows, starts: Array, reasons: dict[int, tuple[int, str]] | None = None) -> "Chunk":
+        """The valid episodes of rows in which episode e begins at `starts[e]`. `reasons`: row and reason, by episode."""
+        reasons = reasons or {}
+        for row in sorted(rows.faults):
+            reasons.setdefault(int(np.searchsorted(starts, row, "right")) - 1, (row, rows.faults[row]))
+        sizes = np.diff(np.append(starts, len(rows)))
+        order = self.ordered(rows, starts, sizes, reasons)
+        if rows.player is not None and not self.layout.one_step:
+            changes = np.flatnonzero(rows.player[1:] != rows.player[:-1]) + 1
+            for e in np.unique(np.searchsorted(starts, np.setdiff1d(changes, starts), "right") - 1).tolist():
+                reasons.setdefault(e, (int(starts[e]), "more than one player in an episode"))
+        rejected = [(e, self.at(rows, row, reason)) for e, (row, reason) in reasons.items()]
+        good = np.ones(len(starts), bool)
+        good[list(reasons)] = False
+        firsts = starts[good]
+        if reasons or order is not None:
+            order = np.arange(len(rows)) if order is None else order
+            chosen = order[np.repeat(good, sizes)]
+            steps = {name: column[chosen] for name, column in rows.steps.items()}
+            starts, sizes = np.cumsum(sizes[good]) - sizes[good], sizes[good]
+        else:
+            chosen, steps = np.arange(len(rows)), rows.steps
+        heads, tails = chosen[starts], chosen[starts + sizes - 1]
+        names = ["", *(path.name for path in self.paths)]
+        names, players = coded(names, None if rows.player is None else rows.player[heads])
+        names, sources = coded(names, None if rows.source is None else rows.source[heads])
+        dataset, invalid = assemble(
+            Dataset,
+            self.spec,
+            steps,
+            starts,
+            names=names,
+            lines=rows.lines[firsts] if rows.line is None else rows.line[heads].astype(np.int64),
+            where=lambda e: (self.paths[rows.files[firsts[e]]].name, int(rows.lines[firsts[e]])),
+            players=0 if players is None else players,
+            sources=rows.files[firsts] + 1 if sources is None else sources,
+            abandoned=None if rows.abandoned is None else rows.abandoned[tails],
+            final=None if rows.final is None else rows.final[tails],
+            has_final=None if rows.has_final is None else rows.has_final[tails],
+        )
+        numbers = np.flatnonzero(good)
+        rejected += [(int(numbers[e]), item) for e, item in invalid]
+        return Chunk(dataset, sorted(rejected, key=lambda pair: pair[0]))
+
+    def ordered(
+        self, rows: Rows, starts: Array, sizes: Array, reasons: dict[int, tuple[int, str]]
+    ) -> Array | None:
+        """The rows in the order of their step numbers, or None if they are in order. Gaps and repeats are noted."""
+        if rows.numbers is None:
+            return None
+        wanted = np.arange(len(rows)) - np.repeat(starts, sizes) + self.first_step
+        moved = np.flatnonzero(rows.numbers != wanted)
+        if not len(moved):
+            return None
+        order = np.arange(len(rows))
+        for e in np.unique(np.searchsorted(starts, moved, "right") - 1).tolist():
+            start, stop = int(starts[e]), int(starts[e] + sizes[e])
+            order[start:stop] = start + np.argsort(rows.numbers[start:stop], kind="stable")
+            steps, expected = rows.numbers[order[start:stop]], wanted[start:stop]
+            wrong = np.flatnonzero(steps != expected)
+            if len(wrong):
+                at = int(wrong[0])
+                twice = at > 0 and steps[at] == steps[at - 1]
+                reason = f"step {steps[at]} comes twice" if twice else f"step {expected[at]} is missing before this"
+                reasons.setdefault(e, (int(order[start + at]), reason))
+        return order
+
+    def at(self, rows: Rows, row: int, reason: str) -> RejectedEpisode:
+        return RejectedEpisode(self.paths[rows.files[row]].name, int(rows.lines[row]), reason)
+
+    def empty(self) -> Dataset:
+        return Dataset.from_episodes([], self.spec)
 
 
-class Wrong(NamedTuple):
-    """A row that does not belong where it is."""
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive episodes: the valid ones, and the rejected ones with their positions among all of them."""
 
-    row: int
-    reason: str
+    dataset: Dataset
+    rejected: list[tuple[int, RejectedEpisode]]
 
-
-def in_order(rows: Rows, which: slice, first: int) -> slice | Array | Wrong:
-    """Where the rows of an episode are, in the order of their steps, which must follow each other."""
-    if rows.steps is None:
-        return which
-    steps = rows.steps[which]
-    wanted = np.arange(first, first + len(steps))
-    if np.array_equal(steps, wanted):
-        return which
-    order = np.argsort(steps, kind="stable")
-    steps, rows_in_order = steps[order], np.arange(len(rows))[which][order]
-    wrong = np.flatnonzero(steps != wanted)
-    if not len(wrong):
-        return rows_in_order
-    at = int(wrong[0])
-    twice = at > 0 and steps[at] == steps[at - 1]
-    return Wrong(
-        int(rows_in_order[at]),
-        f"step {steps[at]} comes twice" if twice else f"step {wanted[at]} is missing before this",
-    )
+    def items(self) -> Iterator[Episode | RejectedEpisode]:
+        """All of them, in order."""
+        used = 0
+        for before, (position, item) in enumerate(self.rejected):
+            while used + before < position:
+                yield self.dataset[used]
+                used += 1
+            yield item
+        for number in range(used, len(self.dataset)):
+            yield self.dataset[number]
 
 
-def place(pieces: Sequence[Rows], row: int) -> tuple[str, int]:
-    """The file and line of a row, counted over all pieces."""
-    for piece in pieces:
-        if row < len(piece):
-            return piece.source, int(piece.lines[row])
-        row -= len(piece)
-    raise AssertionError("the row is not in these pieces")
-
-
-def to_episode(rows: Rows, which: slice | Array, line: int) -> Episode:
-    """The episode of these rows, which are in order. `line`: where the first of them is in its file."""
-    observations = rows.observations[which]
-    if rows.final is not None and rows.has_final is not None and rows.has_final[which][-1]:
-        observations = np.concatenate([observations, rows.final[which][-1:]])
-    player = ""
-    if rows.player is not None:
-        players = rows.player[which]
-        if len(players) > 1 and (players != players[0]).any():
-            raise ValueError("more than one player in an episode")
-        player = "" if players[0] is None else str(players[0])
-    return Episode(
-        observations=observations,
-        actions=rows.actions[which],
-        rewards=rows.rewards[which],
-        terminated=rows.terminated[which],
-        truncated=rows.truncated[which],
-        life_lost=rows.life_lost[which],
-        action_probs=None if rows.action_probs is None else rows.action_probs[which],
-        action_masks=None if rows.action_masks is None else rows.action_masks[which],
-        abandoned=rows.abandoned is not None and bool(rows.abandoned[which][-1]),
-        player=player,
-        source=rows.source if rows.from_source is None else str(rows.from_source[which][0] or ""),
-        line=line if rows.from_line is None else int(rows.from_line[which][0]),
-    )
-
-
-def filled(ids: Array | None, last: Any) -> Array:
-    """Rows at the beginning of a block that lack their id count to the episode before."""
+def filled(ids: Array | None, last: int) -> Array:
+    """Ids in which a missing one is that of the row before; `last`: the id before the first row."""
     assert ids is not None
-    if ids.dtype != object or ids[0] is not None:
+    if not (ids == MISSING_ID).any():
         return ids
-    ids = ids.copy()
-    ids[absent(ids)] = last
-    return ids
+    given = np.append(np.int64(last), ids)
+    return given[np.maximum.accumulate(np.where(given == MISSING_ID, 0, np.arange(len(given))))][1:]
+
+
+def coded(names: list[str], texts: Array | None) -> tuple[list[str], Array | None]:
+    """Texts as indices into the names, which grow."""
+    if texts is None:
+        return names, None
+    known = {name: number for number, name in enumerate(names)}
+    found = [known.setdefault("" if text is None else str(text), len(known)) for text in texts.tolist()]
+    return list(known), np.array(found, np.int64)

@@ -1,14 +1,14 @@
-"""Episodes as a Parquet table, one row a step: for pandas, RLlib and whatever else reads tables.
+"""Writes episodes as a Parquet table with one row per step, for pandas, RLlib and other readers of tables.
 
     episode_id, t        episodes and their steps, numbered from 0
-    obs                  a list; lists of lists for pictures
+    obs                  a list; nested lists for images
     action, reward, terminated, truncated, life_lost
-    final_obs            what was observed after the last step, in that row, if it was kept; null in all others
-    action_prob          the logging probability, where the data set has it
-    action_mask          a list of booleans, one for each action, where the data set has it
-    player, source, line, quit
+    final_obs            the observation after the last step, in that row, if present; null in all others
+    action_prob          the logged probability, if the dataset has it
+    action_mask          a list of booleans, one per action, if the dataset has it
+    player, source, line, abandoned
 
-The schema keeps under the key `rbi` what all episodes share, as JSON, so that our reader gives back what was written.
+The schema holds the `DatasetSpec` as JSON under the key `rbi`, so that our reader restores everything.
 """
 
 import json
@@ -21,16 +21,16 @@ import numpy as np
 
 from rbi import runs
 from rbi.data.episode import Array, DatasetSpec, Episode
-from rbi.data.formats.parquet import OWN_KEY
-from rbi.data.formats.seam import needs
+from rbi.data.formats.table_columns import SPEC_KEY
+from rbi.data.formats.types import require_package
 
 GROUP_BYTES, ROW_BYTES = 1 << 25, 64
 EACH = ("player", "source", "line", "abandoned")
 
 
 def write_parquet(episodes: Iterable[Episode], spec: DatasetSpec, path: Path) -> None:
-    """Write episodes into one file, which appears when it is whole."""
-    parquet = needs("pyarrow.parquet")
+    """Write episodes into one file, atomically."""
+    parquet = require_package("pyarrow.parquet")
     schema = schema_of(spec)
 
     def write(growing: Path) -> None:
@@ -44,7 +44,7 @@ def write_parquet(episodes: Iterable[Episode], spec: DatasetSpec, path: Path) ->
 
 
 def groups(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
-    """Episodes one after the other, as many as are written together."""
+    """Groups of consecutive episodes that are written together."""
     waiting: list[Episode] = []
     size = 0
     for episode in episodes:
@@ -58,8 +58,8 @@ def groups(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
 
 
 def schema_of(spec: DatasetSpec) -> Any:
-    """The columns, their types, and what all episodes share."""
-    pa = needs("pyarrow")
+    """The columns with their types, and the spec."""
+    pa = require_package("pyarrow")
     observation = pa.from_numpy_dtype(spec.dtype)
     for size in reversed(spec.obs_shape):
         observation = pa.list_(observation, size)
@@ -82,15 +82,15 @@ def schema_of(spec: DatasetSpec) -> Any:
         columns["action_prob"] = pa.float32()
     if spec.has_action_masks:
         columns["action_mask"] = pa.list_(pa.bool_(), spec.num_actions)
-    return pa.schema(list(columns.items()), metadata={OWN_KEY: json.dumps(asdict(spec))})
+    return pa.schema(list(columns.items()), metadata={SPEC_KEY: json.dumps(asdict(spec))})
 
 
 def to_table(episodes: list[Episode], first: int, spec: DatasetSpec, schema: Any) -> Any:
-    """The rows of some episodes, of which the first one has this number."""
-    pa = needs("pyarrow")
+    """The rows of some episodes; `first` is the number of the first one."""
+    pa = require_package("pyarrow")
     for number, episode in enumerate(episodes, first + 1):
         try:
-            episode.fits(spec)
+            episode.check_fits(spec)
         except ValueError as error:
             raise ValueError(f"episode {number}: {error}") from None
     steps = np.array([len(episode) for episode in episodes])
@@ -124,13 +124,13 @@ def joined(episodes: list[Episode], name: str) -> Array:
 
 
 def each(episodes: list[Episode], name: str) -> Any:
-    """One value an episode."""
-    return needs("pyarrow").array([getattr(episode, name) for episode in episodes])
+    """One value per episode."""
+    return require_package("pyarrow").array([getattr(episode, name) for episode in episodes])
 
 
 def nested(array: Array | None) -> Any:
     """`[N, ...]` as an Arrow array of N lists."""
-    pa = needs("pyarrow")
+    pa = require_package("pyarrow")
     assert array is not None
     found = pa.array(np.ascontiguousarray(array).reshape(-1))
     for size in reversed(array.shape[1:]):
