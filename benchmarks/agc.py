@@ -22,13 +22,13 @@ import numpy as np
 from benchmarks.timing import machine
 from rbi import runs
 from rbi.data.formats import FormatSettings, open_reader
-from rbi.data.formats.agc_settings import AgcConfig
-from rbi.data.importing import bring_in
-from rbi.data.repair.lives import losses
+from rbi.data.formats.agc import AgcConfig
+from rbi.data.formats.agc_repair import find_life_losses
+from rbi.data.importing import append_all
 from rbi.data.store import Store, StoreWriter
-from rbi.evaluation.agc import Recording, read_truth, record
-from rbi.evaluation.defects import Defects
 from rbi.parallel import bounded_map
+from tests.fixtures.agc_defects import Defects
+from tests.fixtures.agc_simulator import Recording, read_truth, record
 
 RESULTS = Path(__file__).parent / "results"
 GAMES = ("spaceinvaders", "qbert", "mspacman", "revenge")
@@ -124,7 +124,7 @@ def imported(root, game, folder, cores):
         memory.start()
         start = time.perf_counter()
         with StoreWriter.create(folder, reader.spec) as writer:
-            for _ in bring_in(reader, writer, each):
+            for _ in append_all(reader, writer, each):
                 pass
         seconds = time.perf_counter() - start
     memory.done.set()
@@ -149,7 +149,7 @@ class Lost:
 
     def __call__(self, number):
         text, _, watch = self.reader.watched(number)
-        found = losses(self.reader.game, watch.lives)
+        found = find_life_losses(self.reader.game, watch.lives)
         last_step = SKIP * ((len(text) - 2) // SKIP)  # what happens there is the end of the game, if it ends
         return found[found <= last_step].tolist() if text.terminal else found.tolist()
 

@@ -12,15 +12,13 @@ from PIL import Image
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
-from rbi.data.formats.agc import ENVS, Steps
-from rbi.data.formats.agc_settings import AgcConfig
-from rbi.data.formats.agc_text import EpisodeError, Trajectory, parse
-from rbi.data.formats.seam import SpecOverrides
-from rbi.data.repair.screens import shrink
-from rbi.data.writers.agc import Rows, write_episode
-from rbi.evaluation.agc import Recording, record
-from rbi.evaluation.defects import Defects
+from rbi.data.formats.agc import ENVS, AgcConfig, EpisodeError, StepGrid, Trajectory, parse
+from rbi.data.formats.agc_repair import resize
+from rbi.data.formats.types import SpecOverrides
 from tests.data.consoles import play
+from tests.fixtures.agc_defects import Defects
+from tests.fixtures.agc_simulator import Recording, record
+from tests.fixtures.agc_writer import Rows, write_episode
 from tests.reference.agc_steps import frame_seen, steps
 
 HEADER = "db traj id : 7\nframe,reward,score,terminal,action\n"
@@ -85,7 +83,7 @@ def test_an_episode_is_its_frames_four_to_a_step(qbert, phase):
     grey = np.array([np.asarray(Image.fromarray(screen).convert("L")) for screen in screens])
     for at in (0, 1, 30, len(told)):
         frame = told[at][2] if at < len(told) else told[-1][3]
-        assert np.array_equal(episode.observations[at], shrink(frame_seen(grey, frame)[None])[0])
+        assert np.array_equal(episode.observations[at], resize(frame_seen(grey, frame)[None])[0])
     assert len(episode.observations) == len(told) + 1
 
 
@@ -100,9 +98,9 @@ def test_steps_are_those_of_the_slow_twin(rows, phase, offsets):
     told = steps(actions.tolist(), rewards.tolist(), phase, *offsets)
     if not told:
         with pytest.raises(EpisodeError, match="too few for a step"):
-            Steps(len(rows), phase).fold(text, *offsets)
+            StepGrid(len(rows), phase).fold(text, *offsets)
         return
-    folded = Steps(len(rows), phase).fold(text, *offsets)
+    folded = StepGrid(len(rows), phase).fold(text, *offsets)
     assert [column.tolist() for column in folded] == [[step[0] for step in told], [step[1] for step in told]]
 
 
@@ -262,7 +260,7 @@ def test_lost_lives_are_in_their_steps(tmp_path):
     recording = Recording("revenge", most_frames=520, quits=0.0, skilled=0.0, defects=Defects(palette=1.0))
     truth = only(record(tmp_path, recording, 3))
     episode = only(open_reader(tmp_path).read(truth.number))
-    seen = Steps(truth.frames, 0).seen
+    seen = StepGrid(truth.frames, 0).seen
     lost = [min(int(np.searchsorted(seen, frame)), len(episode)) - 1 for frame in truth.life_losses]
     assert len(lost) >= 3
     assert np.flatnonzero(episode.life_lost).tolist() == lost

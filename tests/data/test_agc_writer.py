@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from rbi.data.formats import open_reader, recognise
-from rbi.data.formats.agc_text import parse
-from rbi.data.writers.agc import Rows, as_text, write_episode
+from rbi.data.formats.agc import parse
+from tests.fixtures.agc_writer import Rows, as_text, write_episode
 
 FRAMES = 9
 

@@ -79,9 +79,9 @@ def test_nonsense_is_refused_with_the_step_and_the_value(changes, told):
 )
 def test_an_episode_of_another_kind_does_not_fit(changes, told):
     made = episode(np.random.default_rng(0), 30)
-    made.fits(spec := DatasetSpec((3,), 4))
+    made.check_fits(spec := DatasetSpec((3,), 4))
     with pytest.raises(ValueError, match=told):
-        made.fits(replace(spec, **changes))
+        made.check_fits(replace(spec, **changes))
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ from rbi.cli import main
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import DatasetSpec
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
-from rbi.data.formats.observations import flattened, single_frames
-from rbi.data.formats.seam import SpecOverrides, summarize
+from rbi.data.formats.minari import dataset_id, write_minari
+from rbi.data.formats.observations import flatten_observations, single_frames
+from rbi.data.formats.types import SpecOverrides, summarize
 from rbi.data.store import Store
-from rbi.data.writers.minari import dataset_id, write_minari
 from tests.data.episodes import assert_same, episode, some_episodes
 
 FORMATS = ("hdf5", "arrow", "parquet")
@@ -198,7 +198,7 @@ def test_observations_become_the_vectors_that_gymnasium_flattens(tmp_path, data_
     samples = [space.sample() for _ in range(4)]
     batch = gymnasium.vector.utils.concatenate(space, samples, gymnasium.vector.utils.create_empty_array(space, 4))
     expected = [spaces.flatten(space, sample) for sample in samples]
-    np.testing.assert_allclose(flattened(space, batch), expected, rtol=1e-7)
+    np.testing.assert_allclose(flatten_observations(space, batch), expected, rtol=1e-7)
     folder = store(tmp_path / "a", space, spaces.Discrete(3, start=1), data_format, [buffer(batch, [1, 3, 2])])
     [found] = load_episodes(folder)
     np.testing.assert_allclose(found.observations, expected, rtol=1e-7)

@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rbi.data.repair.scores import COUNTERS, LAST_READINGS
-from rbi.data.repair.shapes import NOTHING
-from rbi.evaluation.colours import repainted
+from rbi.data.formats.agc_repair import COUNTERS, LAST_READINGS, UNREADABLE
 from tests.data.consoles import GAMES, SCORES, console, play
+from tests.fixtures.agc_palette import repainted
 
 SETTLED = {"qbert": 200, "mspacman": 300, "revenge": 50, "spaceinvaders": 200}
 """Frames after which a game shows its score, with the joystick down in Qbert and free elsewhere."""
@@ -52,7 +51,7 @@ def test_a_score_with_a_spot_on_a_digit_is_not_read(game):
     screen = grey([showing(game, 1111).screen()])
     place = COUNTERS[game].places[0]
     screen[0, place.top + 2, place.lefts[1] : place.lefts[1] + place.shapes.shape[2]] ^= 255
-    assert COUNTERS[game].read(screen) == NOTHING
+    assert COUNTERS[game].read(screen) == UNREADABLE
 
 
 @pytest.mark.parametrize(("game", "seed"), [("qbert", 1), ("mspacman", 0), ("spaceinvaders", 0)])
@@ -60,7 +59,7 @@ def test_what_is_read_in_a_game_is_the_consoles_score_of_some_frames_before(game
     screens, _, _, _, scores = play(game, seed, 700)
     counter = COUNTERS[game]
     shown = counter.read(grey(screens))
-    readable = np.flatnonzero(shown != NOTHING)
+    readable = np.flatnonzero(shown != UNREADABLE)
     readable = readable[(readable > 10) & (readable < len(shown) - 1)]
     before = counter.shows(scores[readable - counter.delay])
     assert len(readable) > 200
@@ -92,7 +91,7 @@ def seen_with(counter, scores, offset, rng, hidden=0.3):
     """What screens show of scores whose text is `offset` frames late, with stretches where nothing can be read."""
     rows = (np.arange(len(scores)) - counter.delay + offset).clip(0, len(scores) - 1)
     shown = counter.shows(scores[rows])
-    return np.where(np.repeat(rng.random(len(scores) // 20 + 1) < hidden, 20)[: len(scores)], NOTHING, shown)
+    return np.where(np.repeat(rng.random(len(scores) // 20 + 1) < hidden, 20)[: len(scores)], UNREADABLE, shown)
 
 
 @given(seed=st.integers(0, 2**32 - 1), game=st.sampled_from(GAMES), offset=st.integers(0, 4))
@@ -111,12 +110,12 @@ def test_points_that_no_screen_shows_are_a_contradiction_with_both_scores(seed, 
     shown = seen_with(COUNTERS[game], scores, 2, rng, hidden=0.2)
     shown[250:270] = COUNTERS[game].shows(scores[250:270])
     told = scores + points * (np.arange(300) >= 150)
-    last = shown[shown != NOTHING][-LAST_READINGS:]
+    last = shown[shown != UNREADABLE][-LAST_READINGS:]
     assert COUNTERS[game].contradiction(shown, told, 2) == (told[-1], last[-1])
 
 
 def test_without_a_readable_score_nothing_is_contradicted():
-    assert COUNTERS["qbert"].contradiction(np.full(9, NOTHING), np.arange(9), 2) is None
+    assert COUNTERS["qbert"].contradiction(np.full(9, UNREADABLE), np.arange(9), 2) is None
 
 
 def test_ms_pacmans_last_digit_and_the_invaders_ten_thousands_do_not_count():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rbi.data.repair.screens import shares, shrink
+from rbi.data.formats.agc_repair import area_weights, resize
 from tests.data.consoles import GAMES, console
 
 
@@ -34,18 +34,18 @@ def test_frames_are_those_of_the_vector_environment_to_a_grey_level(game):
             machine.act(int(action))
             pair = [*pair[-1:], np.asarray(Image.fromarray(machine.screen()).convert("L"))]
         greys.append(np.maximum(*pair))
-    ours, theirs = shrink(np.array(greys)), vector_frames(game, actions)
+    ours, theirs = resize(np.array(greys)), vector_frames(game, actions)
     assert len(np.unique(theirs)) > 5
     assert np.abs(ours.astype(int) - theirs).max() <= 1  # halves are rounded differently
 
 
 def test_shrinking_is_the_mean_over_equal_areas():
     grey = np.random.default_rng(0).integers(256, size=(3, 210, 160), dtype=np.uint8)
-    means = shares(210, 84).T.astype(float) @ grey @ shares(160, 84).astype(float)
-    assert np.abs(shrink(grey) - means).max() < 0.501
+    means = area_weights(210, 84).T.astype(float) @ grey @ area_weights(160, 84).astype(float)
+    assert np.abs(resize(grey) - means).max() < 0.501
 
 
 def test_shares_of_each_strip_sum_to_one_and_each_pixel_is_used_up():
-    weights = shares(160, 84)
+    weights = area_weights(160, 84)
     assert weights.sum(0) == pytest.approx(np.ones(84), abs=1e-5)
     assert weights.sum(1) == pytest.approx(np.full(160, 84 / 160), abs=1e-5)

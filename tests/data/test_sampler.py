@@ -198,7 +198,9 @@ def test_batches_on_the_gpu_are_those_of_the_processor(resident):
     rng = np.random.default_rng(4)
     episodes = [episode(rng, 40, frame=(8, 8), lives=True) for _ in range(3)]
     config = SamplerConfig(batch_size=32, n_step=3)
-    on_gpu = Sampler(episodes, config, torch.Generator("cuda" if resident else "cpu"), device="cuda", frames_on_device=resident)
+    on_gpu = Sampler(
+        episodes, config, torch.Generator("cuda" if resident else "cpu"), device="cuda", frames_on_device=resident
+    )
     found = on_gpu.draw()
     same = Sampler(episodes, config, seeded()).batch(found.steps.cpu())
     for a, b in zip(found, same, strict=True):

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from rbi.data.dataset import RECORD, Dataset, RejectedEpisode, columns, common
+from rbi.data.dataset import RECORD, Dataset, RejectedEpisode, columns, infer_spec
 from rbi.data.episode import DatasetSpec
 from rbi.data.store import Store, StoreWriter
 
 from .episodes import assert_same, episode, some_episodes
 
-SPEC = '{"format": 1, "frame": [3], "actions": 4, "stack": 1, "env": "", "has_action_probs": false, "has_action_masks": false}'
+SPEC = '{"format": 1, "obs_shape": [3], "num_actions": 4, "frame_stack": 1, "env": "", "has_action_probs": false, "has_action_masks": false}'
 
 
 def write(path, episodes, spec=None):
-    with StoreWriter.create(path, spec or common(episodes)) as writer:
+    with StoreWriter.create(path, spec or infer_spec(episodes)) as writer:
         for item in episodes:
             writer.append(item)
     return Store(path)

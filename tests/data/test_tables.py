@@ -3,7 +3,6 @@
 import csv
 import pickle
 import re
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,15 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rbi.data.dataset import RejectedEpisode, common
+from rbi.data.dataset import RejectedEpisode, infer_spec
 from rbi.data.episode import DatasetSpec, Episode
-from rbi.data.formats import FormatSettings, load_episodes, open_reader
-from rbi.data.formats import csv as csv_reader
-from rbi.data.formats import parquet as parquet_reader
-from rbi.data.formats.seam import SpecOverrides
-from rbi.data.formats.table_settings import TableConfig
-from rbi.data.writers import parquet as parquet_writer
-from rbi.data.writers.parquet import write_parquet
+from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_columns, tables
+from rbi.data.formats.parquet_writer import write_parquet
+from rbi.data.formats.tables import TableConfig
+from rbi.data.formats.types import SpecOverrides
 
 from .episodes import assert_same, episode, some_episodes
 
@@ -49,8 +45,14 @@ def asking(actions=None, env="", stack=None, **table):
 
 
 def read(path, **overrides):
+    """The items of the streaming reader, which must be those that are loaded at once."""
     reader = open_reader(path, settings=asking(**overrides))
-    return [item for part in reader.parts() for item in reader.read(part)]
+    found = [item for part in reader.parts() for item in reader.read(part)]
+    loaded = load_episodes(path, settings=asking(**overrides))
+    assert loaded.rejected == [item for item in found if isinstance(item, RejectedEpisode)]
+    for one, other in zip(loaded, [item for item in found if isinstance(item, Episode)], strict=True):
+        assert_same(one, other)
+    return found
 
 
 def shared(episodes, **more):
@@ -111,10 +113,10 @@ def file(request, tmp_path):
 @given(some_episodes(frames=((3,), (1,), (5, 4), (2, 3, 2))), st.integers(1, 1000))
 @settings(max_examples=60)
 def test_what_the_parquet_writer_wrote_is_read_back_in_every_field(episodes, group_bytes):
-    spec = shared(episodes, stack=3, env="CartPole-v1")
+    spec = shared(episodes, frame_stack=3, env="CartPole-v1")
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet_writer, "GROUP_BYTES", group_bytes)
-        patch.setattr(parquet_reader, "BLOCK_ROWS", 4)
+        patch.setattr(table_columns, "PARQUET_BLOCK_ROWS", 4)
         path = Path(folder) / "episodes.parquet"
         write_parquet(iter(episodes), spec, path)
         reader = open_reader(path)
@@ -130,8 +132,8 @@ def test_rows_in_any_order_of_t_over_any_blocks_and_files_are_the_episodes(episo
     rows = len(columns["t"])
     cuts = sorted(data.draw(st.sets(st.integers(1, rows - 1), max_size=3))) if rows > 1 else []
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet_reader, "BLOCK_ROWS", data.draw(st.integers(1, 7)))
-        patch.setattr(csv_reader, "BLOCK_CHARACTERS", data.draw(st.integers(1, 400)))
+        patch.setattr(table_columns, "PARQUET_BLOCK_ROWS", data.draw(st.integers(1, 7)))
+        patch.setattr(table_columns, "CSV_BLOCK_BYTES", data.draw(st.integers(1, 400)))
         for number, (start, stop) in enumerate(pairwise([0, *cuts, rows])):
             table(Path(folder) / f"part-{number}{suffix}", {name: c[start:stop] for name, c in columns.items()})
         found = read(Path(folder), actions=ACTIONS)
@@ -209,8 +211,8 @@ BROKEN = [
 def test_a_bad_row_sets_its_episode_aside_and_names_its_line_and_the_rest_goes_on(
     file, changes, row, told, block, monkeypatch
 ):
-    monkeypatch.setattr(parquet_reader, "BLOCK_ROWS", block)
-    monkeypatch.setattr(csv_reader, "BLOCK_CHARACTERS", block)
+    monkeypatch.setattr(table_columns, "PARQUET_BLOCK_ROWS", block)
+    monkeypatch.setattr(table_columns, "CSV_BLOCK_BYTES", block)
     problem, good = read(table(file, TWO_EPISODES, **changes), actions=3)
     assert isinstance(problem, RejectedEpisode)
     assert (problem.source, problem.line) == (file.name, row + (2 if file.suffix == ".csv" else 1))
@@ -233,7 +235,7 @@ def test_a_bad_row_sets_its_episode_aside_and_names_its_line_and_the_rest_goes_o
 )
 @pytest.mark.parametrize("block", [1, 1 << 18])
 def test_a_line_that_cannot_be_read_spoils_its_episode_only(tmp_path, line, told, block, monkeypatch):
-    monkeypatch.setattr(csv_reader, "BLOCK_CHARACTERS", block)
+    monkeypatch.setattr(table_columns, "CSV_BLOCK_BYTES", block)
     path = as_csv(tmp_path / "log.csv", TWO_EPISODES)
     lines = path.read_text().splitlines()
     lines[2:3] = ["", line]
@@ -301,7 +303,7 @@ def test_without_t_rows_count_as_they_come(file):
 def test_a_table_that_lacks_a_column_is_refused_in_one_line_that_names_those_it_has(file, changes, told):
     table(file, TWO_EPISODES, **changes)
     with pytest.raises(ValueError, match=told) as error:
-        open_reader(file)
+        load_episodes(file)
     assert str(error.value).startswith(f"{file}: ")
     assert "\n" not in str(error.value)
 
@@ -310,7 +312,7 @@ def test_all_files_of_a_folder_must_have_the_columns_of_the_first(file):
     table(file.with_stem("a"), TWO_EPISODES)
     table(file.with_stem("b"), TWO_EPISODES, reward=None)
     with pytest.raises(ValueError, match=f"b{file.suffix}: no column 'reward', which a{file.suffix} has"):
-        open_reader(file.parent)
+        load_episodes(file.parent)
 
 
 def test_the_user_can_say_which_column_is_what(file):
@@ -482,7 +484,7 @@ def test_columns_of_other_types_mean_the_same(tmp_path):
 def test_lists_where_numbers_must_be_are_refused_in_one_line(tmp_path):
     path = as_parquet(tmp_path / "log.parquet", RLLIB, actions=[[1], [0], [1]])
     with pytest.raises(ValueError, match=r"log.parquet, column 'actions': cannot be read"):
-        open_reader(path)
+        load_episodes(path)
 
 
 def test_a_file_that_is_not_parquet_or_is_cut_off_is_refused_in_one_line(tmp_path):
@@ -491,13 +493,13 @@ def test_a_file_that_is_not_parquet_or_is_cut_off_is_refused_in_one_line(tmp_pat
     for content in (b"", b"episode_id,t\n", whole[:-20], whole[20:-30]):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"log.parquet: cannot be read") as error:
-            open_reader(path)
+            load_episodes(path)
         assert "\n" not in str(error.value)
 
 
 def test_damage_inside_a_file_is_told_and_the_next_file_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_writer, "GROUP_BYTES", 1)
-    monkeypatch.setattr(parquet_reader, "BLOCK_ROWS", 50)
+    monkeypatch.setattr(table_columns, "PARQUET_BLOCK_ROWS", 50)
     rng = np.random.default_rng(0)
     episodes = [episode(rng, 50, final=False) for _ in range(4)]
     for name in ("1.parquet", "2.parquet"):
@@ -526,32 +528,22 @@ def test_rows_that_lack_their_damaged_rest_are_no_episode_even_if_the_next_file_
         rewards.data_page_offset - rewards.dictionary_page_offset
     )
     (tmp_path / "1.parquet").write_bytes(content)
-    monkeypatch.setattr(parquet_reader, "BLOCK_ROWS", 50)
+    monkeypatch.setattr(table_columns, "PARQUET_BLOCK_ROWS", 50)
     damage, begun, rest = read(tmp_path, actions=2)
     assert (damage.source, damage.line) == ("1.parquet", 51)
     assert begun == RejectedEpisode("1.parquet", 1, "its file is damaged further on")
     assert (rest.source, "comes back" in rest.reason) == ("2.parquet", True)
 
 
-def test_text_tables_need_no_pyarrow_and_parquet_says_that_it_does(tmp_path, monkeypatch):
-    as_csv(tmp_path / "log.csv", TWO_EPISODES)
-    as_parquet(tmp_path / "log.parquet", TWO_EPISODES)
-    for name in ("pyarrow", "pyarrow.parquet", "pyarrow.compute"):
-        monkeypatch.setitem(sys.modules, name, None)
-    assert len(read(tmp_path / "log.csv")) == 2
-    with pytest.raises(ValueError, match=r"needs pyarrow: pip install 'rbi\[data\]'"):
-        open_reader(tmp_path / "log.parquet")
-
-
 def test_files_are_recognised_by_their_names_and_hidden_ones_are_left_alone(tmp_path):
     for name in ("._x.csv", "_SUCCESS.parquet", "x.txt"):
         (tmp_path / name).write_text("")
     (tmp_path / "y.csv").mkdir()
-    for module in (csv_reader, parquet_reader):
-        assert not module.recognises(tmp_path)
-        assert not module.recognises(tmp_path / "nowhere.csv")
+    for recognises in (tables.recognises_csv, tables.recognises_parquet):
+        assert not recognises(tmp_path)
+        assert not recognises(tmp_path / "nowhere.csv")
     as_csv(tmp_path / "x.CSV", TWO_EPISODES)
-    assert csv_reader.recognises(tmp_path)
+    assert tables.recognises_csv(tmp_path)
     assert [len(e) for e in read(tmp_path)] == [2, 3]
 
 
@@ -565,17 +557,17 @@ def test_outlines_tell_the_same_as_episodes_and_a_reader_can_be_sent(file):
 def test_a_table_without_rows_or_names_is_refused(file):
     table(file, {name: [] for name in TWO_EPISODES})
     with pytest.raises(ValueError, match="no row has a whole number as its action"):
-        open_reader(file)
+        load_episodes(file)
     assert read(file, actions=3) == []
     as_csv(file.with_suffix(".csv"), {"": []})
     with pytest.raises(ValueError, match="no column of actions"):
-        open_reader(file.with_suffix(".csv"))
+        load_episodes(file.with_suffix(".csv"))
     file.with_suffix(".csv").write_text("")
     with pytest.raises(ValueError, match="must name the columns, and is empty"):
-        open_reader(file.with_suffix(".csv"))
+        load_episodes(file.with_suffix(".csv"))
     file.with_suffix(".csv").write_text("action,action\n")
     with pytest.raises(ValueError, match="more than one column 'action'"):
-        open_reader(file.with_suffix(".csv"))
+        load_episodes(file.with_suffix(".csv"))
 
 
 @pytest.mark.parametrize("separator", [";", "\t", "|"])
@@ -600,7 +592,7 @@ def test_a_number_with_an_underscore_is_none(tmp_path):
 
 def test_a_folder_of_two_kinds_of_tables_must_be_named(tmp_path):
     (tmp_path / "a.csv").write_text("episode_id,action,reward,terminated,truncated,obs_0\n0,1,1,1,0,3\n")
-    write_parquet([one_step()], common([one_step()]), tmp_path / "b.parquet")
+    write_parquet([one_step()], infer_spec([one_step()]), tmp_path / "b.parquet")
     with pytest.raises(ValueError, match="both"):
         load_episodes(tmp_path)
     assert len(load_episodes(tmp_path, "csv")) == 1

@@ -118,8 +118,8 @@ class Info(FromData):
         if self.verify:
             self.check_store(store)
         summary = DatasetSummary(reader.spec.num_actions)
-        for item in [*store.rejected, *store.lost] if store else []:
-            summary.add(item)
+        for rejected in [*store.rejected, *store.lost] if store else []:
+            summary.add(rejected)
         for part in track(part_summaries(reader), "reading", len(reader.parts())):
             for item in part:
                 summary.add(item)

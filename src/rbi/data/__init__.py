@@ -7,12 +7,12 @@ from rbi.data.store import Store, StoreWriter
 
 __all__ = [
     "Batch",
-    "Episode",
     "Dataset",
+    "DatasetSpec",
+    "Episode",
     "RejectedEpisode",
     "Sampler",
     "SamplerConfig",
-    "DatasetSpec",
     "Store",
     "StoreWriter",
 ]

@@ -61,7 +61,7 @@ def columns(spec: DatasetSpec) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]
 class Dataset(Sequence[Episode]):
     """Episodes with a common spec. `dataset[i]` is an `Episode` of views, `dataset[i:j]` a `Dataset`.
 
-    `arrays["observations"]` is `[F, *obs_shape]`, every other column `[S, ...]`; `records` has one `RECORD` per episode.
+    `arrays["observations"]` is `[F, *obs_shape]`, every other column `[S, ...]`; `records` `[E]` holds `RECORD`s.
     `rejected` lists the episodes of the source that could not be used, with file, line and reason.
     """
 
@@ -160,7 +160,14 @@ class Dataset(Sequence[Episode]):
         ends = np.flatnonzero(columns_["terminated"] | columns_["truncated"]) + 1
         starts = np.concatenate([[0], ends[ends < steps]]).astype(np.int64)
         found, rejected = assemble(
-            cls, spec, columns_, starts, names=["", "arrays"], sources=1, lines=starts + 1, where=lambda e: ("arrays", int(starts[e]) + 1)
+            cls,
+            spec,
+            columns_,
+            starts,
+            names=["", "arrays"],
+            sources=1,
+            lines=starts + 1,
+            where=lambda e: ("arrays", int(starts[e]) + 1),
         )
         found.rejected = [item for _, item in rejected]
         if strict and rejected:
@@ -321,7 +328,7 @@ def infer_spec(episodes: Sequence[Episode]) -> DatasetSpec:
 
 
 def fill_record(record: Any, episode: Episode, frames: int, steps: int, texts: dict[str, int]) -> None:
-    """Fill the index entry of an episode that begins at this observation and step; texts are numbered as they appear."""
+    """Fill the index entry of an episode that begins at this observation and step; new texts get the next number."""
     record["first_observation"], record["first_step"] = frames, steps
     record["observations"], record["steps"] = len(episode.observations), len(episode)
     record["player"] = texts.setdefault(episode.player, len(texts))
@@ -357,8 +364,8 @@ def assemble(
 ) -> tuple[Any, list[tuple[int, RejectedEpisode]]]:
     """A dataset from columns `[S, ...]` in which episode e begins at `starts[e]`, and the episodes that are invalid.
 
-    `players` and `sources` `[E]` index `names`. `final` `[E, *obs_shape]` are the observations after the last step, used
-    where `has_final` `[E]`. `where(e)` names source and line of an invalid episode. Columns have the types of `columns`.
+    `players` and `sources` `[E]` index `names`. `final` `[E, *obs_shape]` are the observations after the last step,
+    used where `has_final` `[E]`. `where(e)` gives source and line of an invalid episode. Types are those of `columns`.
     """
     count = len(starts)
     sizes = np.diff(np.append(starts, len(steps["actions"])))
@@ -366,7 +373,7 @@ def assemble(
     rejected: list[tuple[int, RejectedEpisode]] = []
     invalid = invalid_episodes(spec, steps, starts, sizes, quits)
     for e in np.flatnonzero(invalid).tolist():  # the rules and their messages are those of Episode
-        part = {name: column[starts[e] : starts[e] + sizes[e]] for name, column in steps.items()}
+        part: dict[str, Any] = {name: column[starts[e] : starts[e] + sizes[e]] for name, column in steps.items()}
         try:
             Episode(**part, abandoned=bool(quits[e])).check_fits(spec)
             invalid[e] = False
@@ -396,7 +403,9 @@ def assemble(
     return cls(spec, read_only(arrays), records, texts), rejected
 
 
-def invalid_episodes(spec: DatasetSpec, steps: dict[str, Array], starts: Array, sizes: Array, abandoned: Array) -> Array:
+def invalid_episodes(
+    spec: DatasetSpec, steps: dict[str, Array], starts: Array, sizes: Array, abandoned: Array
+) -> Array:
     """`[E]` booleans: the episodes that `Episode` or `Episode.check_fits` would refuse."""
     if not len(starts):
         return np.zeros(0, bool)
@@ -431,15 +440,13 @@ def episode_sums(rewards: Array, starts: Array, sizes: Array) -> Array:
 
 def number_texts(names: Sequence[str], players: Array, sources: Array) -> tuple[list[str], Array, Array]:
     """Texts in the order in which episodes name them (player, then source), and the numbers of each episode's two."""
-    used = np.stack([players, sources], 1).reshape(-1)
-    values, firsts, inverse = np.unique(used, return_index=True, return_inverse=True)
-    order = np.argsort(firsts)
     texts: dict[str, int] = {}
-    numbers = np.zeros(len(values), np.int64)
-    for at in order.tolist():
-        numbers[at] = texts.setdefault(names[values[at]], len(texts))
-    pairs = numbers[inverse].reshape(-1, 2)
-    return list(texts), pairs[:, 0], pairs[:, 1]
+    numbers = np.zeros(len(names), np.int32)
+    pairs, firsts = np.unique(np.int64(len(names)) * players + sources, return_index=True)
+    for pair in pairs[np.argsort(firsts)].tolist():
+        for which in divmod(pair, len(names)):
+            numbers[which] = texts.setdefault(names[which], len(texts))
+    return list(texts), numbers[players], numbers[sources]
 
 
 def with_finals(observations: Array, final: Array, records: Array) -> Array:
@@ -452,28 +459,38 @@ def with_finals(observations: Array, final: Array, records: Array) -> Array:
     return found
 
 
-def concatenate(spec: DatasetSpec, parts: list[Dataset]) -> Dataset:
-    """The episodes of several datasets in memory; the list is emptied, to free each column as it is joined."""
-    if len(parts) == 1:
-        return parts[0]
-    texts: dict[str, int] = {}
-    records = [np.zeros(0, RECORD), *(part.records for part in parts)]
-    for part, record in zip(parts, records[1:], strict=True):
+class DatasetBuilder:
+    """Appends datasets to one in memory. Space for all rows is reserved at once; only used pages take memory."""
+
+    def __init__(self, spec: DatasetSpec, max_steps: int) -> None:
+        self.spec, self.texts, self.steps, self.frames, self.episodes = spec, dict[str, int](), 0, 0, 0
+        sizes = {name: max_steps * (2 if name == "observations" else 1) for name in columns(spec)}
+        self.arrays = {name: np.empty((sizes[name], *shape), dtype) for name, (dtype, shape) in columns(spec).items()}
+        self.records = np.empty(max_steps, RECORD)
+        self.rejected: list[RejectedEpisode] = []
+
+    def append(self, part: Dataset) -> None:
+        records = part.records.copy()
         numbers = np.zeros(max(1, len(part.texts)), np.int64)
-        for player, source in unique_pairs(record):
-            numbers[player] = texts.setdefault(part.texts[player], len(texts))
-            numbers[source] = texts.setdefault(part.texts[source], len(texts))
+        for player, source in unique_pairs(records):
+            numbers[player] = self.texts.setdefault(part.texts[player], len(self.texts))
+            numbers[source] = self.texts.setdefault(part.texts[source], len(self.texts))
         for name in ("player", "source"):
-            record[name] = numbers[record[name]]
-    joined = np.concatenate(records)
-    for first, count in (part_fields("observations"), part_fields("actions")):
-        joined[first] = np.cumsum(joined[count], dtype=np.int64) - joined[count]
-    arrays = {}
-    held = [part.arrays for part in parts]
-    parts.clear()
-    for name, (dtype, shape) in columns(spec).items():
-        arrays[name] = np.concatenate([np.zeros((0, *shape), dtype), *(one.pop(name) for one in held)])
-    return Dataset(spec, read_only(arrays), joined, list(texts))
+            records[name] = numbers[records[name]]
+        records["first_step"] += self.steps
+        records["first_observation"] += self.frames
+        self.records[self.episodes : self.episodes + len(records)] = records
+        for name, column in part.arrays.items():
+            start = self.frames if name == "observations" else self.steps
+            self.arrays[name][start : start + len(column)] = column
+        self.episodes += len(part)
+        self.steps += len(part.arrays["actions"])
+        self.frames += len(part.arrays["observations"])
+
+    def finish(self) -> Dataset:
+        used = {name: self.frames if name == "observations" else self.steps for name in self.arrays}
+        arrays = {name: array[: used[name]] for name, array in self.arrays.items()}
+        return Dataset(self.spec, read_only(arrays), self.records[: self.episodes], list(self.texts), self.rejected)
 
 
 def unique_pairs(records: Array) -> list[tuple[int, int]]:

@@ -16,8 +16,8 @@ class DatasetSpec:
     """What all episodes of a dataset share."""
 
     obs_shape: tuple[int, ...]
-    """Shape of one observation: images `(height, width)` or `(height, width, channels)` of uint8, or vectors `(size,)` of
-    float32."""
+    """Shape of one observation: images `(height, width)` or `(height, width, channels)` of uint8, or vectors
+    `(size,)` of float32."""
     num_actions: int
     """Actions are 0 to num_actions - 1."""
     frame_stack: int = 1
@@ -177,8 +177,8 @@ class Episode:
 
 
 def end_codes(terminated: Any, truncated: Any, life_lost: Any) -> Array:
-    """The three kinds of ends as codes of `rbi.returns`. A life lost in a truncated step counts as LIFE_LOST: its return is
-    complete."""
+    """The three kinds of ends as codes of `rbi.returns`. A life lost in a truncated step counts as LIFE_LOST: its
+    return is complete."""
     ends = np.where(truncated, TRUNCATED, CONTINUES)
     ends = np.where(life_lost, LIFE_LOST, ends)
     return np.where(terminated, TERMINATED, ends).astype(np.uint8)

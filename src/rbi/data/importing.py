@@ -1,4 +1,4 @@
-"""Import data of any format into a store, and export it: usable episodes are taken, the others are listed with reasons."""
+"""Import data of any format into a store, and export it; unusable episodes are listed with their reasons."""
 
 import json
 import os

@@ -193,7 +193,7 @@ class Sampler:
     def stay_small(self) -> None:
         """Give memory back when too much of a store has come in; how much a read brings along is up to the system."""
         if self.config.memory_bytes and isinstance(self.data, Store) and mapped_bytes() > self.mapped_limit:
-            self.data.forget()
+            self.data.release_memory()
 
     def epoch(self) -> Iterator[Batch]:
         """Every usable step once, in random order; the last batch may be smaller."""

@@ -62,7 +62,9 @@ class Store(Dataset):
         count = self.frames if name == "observations" else self.steps
         if not count:
             return np.zeros((0, *shape), dtype)
-        with (self.path / f"{name}.bin").open("rb") as file:  # private, so that PyTorch accepts it; it is never written to
+        with (self.path / f"{name}.bin").open(
+            "rb"
+        ) as file:  # private, so that PyTorch accepts it; it is never written to
             size = count * dtype.itemsize * math.prod(shape)
             self.maps[name] = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
         array = np.frombuffer(self.maps[name], dtype).reshape(count, *shape)
@@ -219,7 +221,8 @@ def read_spec(path: Path) -> DatasetSpec:
     if config.pop("format", None) != FORMAT:
         raise ValueError(f"{path / CONFIG}: has another format version; this version reads {FORMAT}")
     kinds: dict[str, Any] = {
-        "obs_shape": list, "num_actions": int, "frame_stack": int, "env": str, "has_action_probs": bool, "has_action_masks": bool
+        "obs_shape": list, "num_actions": int, "frame_stack": int, "env": str,
+        "has_action_probs": bool, "has_action_masks": bool,
     }  # fmt: skip
     if set(config) != set(kinds) or any(type(config[name]) is not kind for name, kind in kinds.items()):
         raise ValueError(f"{path / CONFIG}: must hold format, {', '.join(kinds)} with valid types")

@@ -9,20 +9,29 @@ actions, acts late and abandons episodes at its own rates. docs/guide.md says ho
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import torch
 
+from rbi import envs
 from rbi.config import Checked, Interval
 from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.store import Store, StoreWriter
 from rbi.envs.types import TimeStep, VectorEnv
-from rbi.evaluation.scripted import ActionModel
+from rbi.evaluation.rollouts import Protocol, check_compatible
+from rbi.evaluation.scripted import SCRIPTED, ActionModel
 from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
+from rbi.policy import Policy, load_policy
+from rbi.progress import track
 from rbi.returns import LIFE_LOST, TERMINATED, TRUNCATED
 
 MAX_DELAY = 60
+MAX_NUM_ENVS = 64
+STEPS_PER_ENV = 1000  # with fewer, most recorded steps would be starts of episodes
 
 
 @dataclass(frozen=True)
@@ -161,8 +170,8 @@ class Recorder:
         """The action that every policy chooses, and the probability it had."""
         roll_stacks(self.states, step.obs, step.is_first)
         probs = np.empty((len(self.buffers), self.spec.num_actions))
-        for model, envs in self.models:
-            probs[envs] = model.predict_proba(self.states[envs])
+        for model, slots in self.models:
+            probs[slots] = model.predict_proba(self.states[slots])
         probs = (1 - self.epsilon) * probs + self.epsilon / self.spec.num_actions
         sampled = (self.rng.random((len(probs), 1)) * probs.sum(1, keepdims=True) >= probs.cumsum(1)).sum(1)
         chosen = np.minimum(sampled, self.spec.num_actions - 1)
@@ -213,3 +222,82 @@ def split_evenly(episodes: int, num_envs: int) -> list[int]:
     [3, 2, 2]
     """
     return [episodes // num_envs + (i < episodes % num_envs) for i in range(num_envs)]
+
+
+def load_policies(
+    names: Sequence[str], device: torch.device, *, snapshots: bool = False
+) -> list[tuple[str, Policy | str]]:
+    """Policies with their names, from run or policy folders; names of scripted policies stay.
+
+    With `snapshots`, a training run gives all policies that it saved.
+    """
+    found: list[tuple[str, Policy | str]] = []
+    for name in names:
+        path = Path(name)
+        saved = sorted(file.parent for file in (path / "policies").glob("*/policy.json"))
+        saved = [at for at in saved if at.name.startswith("updates-")] or saved
+        if name in SCRIPTED:
+            found.append((name, name))
+        elif snapshots and saved:
+            found += [(f"{path.name}/{at.name}", load_policy(at).to(device)) for at in saved]
+        else:
+            found.append((path.name, load_policy(path).to(device)))
+    return found
+
+
+def record_dataset(
+    policies: Sequence[tuple[str, Policy | str]],
+    env: str,
+    out: Path | str,
+    *,
+    episodes: int = 0,
+    steps: int = 0,
+    epsilon: float = 0.0,
+    population: int = 0,
+    perturbation: Perturbation | None = None,
+    num_envs: int = 0,
+    protocol: Protocol | None = None,
+    source: str = "recorded",
+    seed: int = 0,
+    progress: bool = True,
+) -> Store:
+    """Record episodes of policies in an environment into the store `out`; an existing store is continued.
+
+    `policies` are pairs of a name and a `Policy` or the name of a scripted policy. Give either `episodes` or `steps`.
+    With `population` > 0, that many members of mixed skill are made from the policies by `perturbation`.
+    """
+    out, wanted = Path(out), episodes or steps // STEPS_PER_ENV
+    given = len({name.split("/")[0] for name, _ in policies})
+    count = num_envs or max(1, population, given, min(wanted, MAX_NUM_ENVS))
+    vector_env = envs.make((protocol or Protocol("paper")).env_config(env), count)
+    try:
+        models: list[tuple[str, ActionModel]] = []
+        for name, policy in policies:
+            if isinstance(policy, str):
+                models.append((name, SCRIPTED[policy](env, vector_env.num_actions)))
+            else:
+                check_compatible(policy, vector_env, env)
+                models.append((name, policy))
+        if population:
+            rng = np.random.default_rng([seed, 1])
+            members = (perturbation or Perturbation()).population(population, models, rng)
+        else:
+            members = [PerturbedPolicy(name, model, epsilon) for name, model in models]
+        if len(members) > count:
+            raise ValueError(f"--num-envs {count}: fewer than the {len(members)} policies")
+        shape = vector_env.obs_shape, vector_env.num_actions, vector_env.frame_stack
+        spec = DatasetSpec(*shape, env, has_action_probs=True)
+        continues = (out / "store.json").exists()
+        with StoreWriter.append_to(out, repair=True) if continues else StoreWriter.create(out, spec) as writer:
+            rng = np.random.default_rng([seed, writer.episodes])  # a continued recording draws other episodes
+            recorder = Recorder(vector_env, [members[i % len(members)] for i in range(count)], spec, source, rng)
+            recorder.recorded = writer.episodes
+            left = max(0, episodes - writer.episodes) if episodes else None
+            steps_left = steps - writer.steps if steps else None
+            if left != 0 and (steps_left is None or steps_left > 0):
+                found: Iterable[Episode] = recorder.episodes(left, steps_left)
+                for episode in track(found, "recording", left) if progress else found:
+                    writer.append(episode)
+    finally:
+        vector_env.close()
+    return Store(out)

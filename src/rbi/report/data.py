@@ -71,7 +71,9 @@ def rewards_text(found: dict[str, Any]) -> str:
     rewards = found["rewards"]
     if not found["steps"]:
         return "none"
-    return f"{rewards['min']:,.4g} to {rewards['max']:,.4g}, nonzero in {100 * rewards['nonzero_share']:.3g}% of the steps"
+    return (
+        f"{rewards['min']:,.4g} to {rewards['max']:,.4g}, nonzero in {100 * rewards['nonzero_share']:.3g}% of the steps"
+    )
 
 
 def players_text(found: dict[str, Any]) -> str:
@@ -89,7 +91,9 @@ def coverage_text(found: dict[str, Any]) -> str:
         f"{found['effective_actions']:.1f} (exp of the entropy)"
     )
     sampled = found["sampled_observations"]
-    return text + (f"; {sampled['distinct']:,} of {sampled['total']:,} sampled observations are distinct" if sampled else "")
+    return text + (
+        f"; {sampled['distinct']:,} of {sampled['total']:,} sampled observations are distinct" if sampled else ""
+    )
 
 
 def shown_actions(found: dict[str, Any]) -> tuple[list[int], Any, str]:

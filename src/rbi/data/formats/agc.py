@@ -216,7 +216,9 @@ class AgcReader:
         self.numbers = episode_numbers([folder / only] if only else folder.glob("*.txt"))
         if not self.numbers:
             raise ValueError(f"{path if only else folder}: is no episode, or holds none (files such as 12.txt)")
-        self.duplicates = {} if config.duplicates else find_duplicates(self.root, [self.file_of(n) for n in self.numbers])
+        self.duplicates = (
+            {} if config.duplicates else find_duplicates(self.root, [self.file_of(n) for n in self.numbers])
+        )
         if overrides.num_actions not in (None, ACTIONS):
             raise ValueError(f"--num-actions = {overrides.num_actions}: AGC has {ACTIONS}")
         self.spec = DatasetSpec((SIZE, SIZE), ACTIONS, overrides.frame_stack or 4, overrides.env or ENVS[self.game])
@@ -266,7 +268,11 @@ class AgcReader:
         steps = StepGrid(len(text), self.config.phase)
         actions, rewards = steps.fold(text, *self.resolve_offsets(text, readings))
         last = np.arange(len(actions)) == len(actions) - 1
-        lost = find_life_losses(self.game, readings.lives) if readings and self.config.find_lives else np.zeros(0, np.int64)
+        lost = (
+            find_life_losses(self.game, readings.lives)
+            if readings and self.config.find_lives
+            else np.zeros(0, np.int64)
+        )
         return Episode(
             observations=frames[: len(actions) + 1],
             actions=actions,
@@ -286,7 +292,9 @@ class AgcReader:
         frames = np.empty((len(steps.observed), SIZE, SIZE), np.uint8)
         readings = ScreenReadings(self.game) if self.game in COUNTERS and self.repairs else None
         folder = self.root / "screens" / self.game / str(number)
-        for start, grey, colour in blocks(folder, len(text), colour=bool(readings) and self.config.action_offset is None):
+        for start, grey, colour in blocks(
+            folder, len(text), colour=bool(readings) and self.config.action_offset is None
+        ):
             which = steps.within(start, len(grey) - 1)
             at = steps.observed[which] - start + 1
             frames[which] = resize(np.maximum(grey[at - 1], grey[at]))
@@ -300,12 +308,14 @@ class AgcReader:
         return self.config.check_scores or self.config.find_lives or None in self.offsets
 
     def resolve_offsets(self, text: Trajectory, readings: ScreenReadings | None) -> tuple[int, int]:
-        """The offsets of actions and rewards, estimated if configured so. Rejects a score that the screens contradict."""
+        """The offsets of actions and rewards, estimated if configured so; rejects a contradicted score."""
         action, reward = self.offsets
         if readings and reward is None:
             reward = estimate_reward_offset(self.game, readings.scores, text.scores)
         if readings and action is None:
-            action = estimate_action_offset(self.game, movement_onsets(self.game, np.concatenate(readings.places)), text.actions)
+            action = estimate_action_offset(
+                self.game, movement_onsets(self.game, np.concatenate(readings.places)), text.actions
+            )
         action, reward = (DEFAULT_OFFSET if offset is None else offset for offset in (action, reward))
         if readings and self.config.check_scores:
             mismatch = COUNTERS[self.game].contradiction(readings.scores, text.scores, reward)

@@ -55,7 +55,7 @@ SHIFTS = sorted(((y, x) for y in (-1, 0, 1) for x in (-1, 0, 1)), key=lambda s: 
 
 
 def parse_shapes(text: str, width: int) -> Array:
-    """`[K, height, width]` booleans from shapes drawn side by side in text, each `width` wide with one column between."""
+    """`[K, height, width]` booleans from shapes drawn side by side in text, `width` wide, one column apart."""
     lines = np.array([list(line) for line in text.strip("\n").splitlines()]) == "#"
     return np.stack([lines[:, x : x + width] for x in range(0, lines.shape[1], width + 1)])
 
@@ -182,11 +182,19 @@ def invaders_digits() -> tuple[ShapeSlots, ShapeSlots]:
 
 
 COUNTERS = {
-    "qbert": ScoreDisplay((ShapeSlots(6, range(34, 67, 8), parse_shapes(DIGITS_QBERT, 5)),), tuple(range(5)), 10**5, delay=2),
-    "mspacman": ScoreDisplay(
-        (ShapeSlots(187, range(55, 96, 8), or_blank(parse_shapes(DIGITS_MSPACMAN, 7))),), tuple(range(6)), 10**6, delay=0, unit=10
+    "qbert": ScoreDisplay(
+        (ShapeSlots(6, range(34, 67, 8), parse_shapes(DIGITS_QBERT, 5)),), tuple(range(5)), 10**5, delay=2
     ),
-    "revenge": ScoreDisplay((ShapeSlots(6, range(57, 98, 8), or_blank(parse_shapes(DIGITS_REVENGE, 5))),), tuple(range(6)), 10**6, delay=1),
+    "mspacman": ScoreDisplay(
+        (ShapeSlots(187, range(55, 96, 8), or_blank(parse_shapes(DIGITS_MSPACMAN, 7))),),
+        tuple(range(6)),
+        10**6,
+        delay=0,
+        unit=10,
+    ),
+    "revenge": ScoreDisplay(
+        (ShapeSlots(6, range(57, 98, 8), or_blank(parse_shapes(DIGITS_REVENGE, 5))),), tuple(range(6)), 10**6, delay=1
+    ),
     "spaceinvaders": ScoreDisplay(invaders_digits(), (0, 3, 1, 2), 10**4, delay=1),
 }
 
@@ -439,8 +447,8 @@ DEFAULT_OFFSET, MAX_OFFSET = 2, 10
 ACROSS = np.array([0, 0, 0, 1, -1, 0, 1, -1, 1, -1, 0, 1, -1, 0, 1, -1, 1, -1])
 DOWN = np.array([0, 0, -1, 0, 0, 1, -1, -1, 1, 1, -1, 0, 0, 1, -1, -1, 1, 1])
 QBERT_DIRECTIONS = np.array([0, 0, 1, 1, -1, -1, 1, 0, 0, -1, 1, 1, -1, -1, 1, 0, 0, -1])
-"""The direction of each of the 18 actions. Qbert's joystick is rotated: up and right lead to the right, down and left to
-the left."""
+"""The direction of each of the 18 actions. Qbert's joystick is rotated: up and right lead to the right, down and left
+to the left."""
 REACTIONS = {
     "spaceinvaders": (0.0, 0.45, 0.55),
     "qbert": (0.12, 0.15, 0.15, 0.26, 0.2, 0.1),
@@ -501,7 +509,7 @@ class ScreenReadings:
         self.places: list[Array] = []
 
     def add(self, grey: Array, colour: Array | None) -> None:
-        """Add grey screens `[1 + B, 210, 160]`, the first one from the previous block, and colour `[B, 3, 210, 160]`."""
+        """Add grey screens `[1 + B, 210, 160]`, the first from the previous block, and colour `[B, 3, 210, 160]`."""
         scores = COUNTERS[self.game].read(grey[1:])
         top = grey[:, *TOP]
         self.seen.append((scores, count_lives(self.game, grey[1:], scores), (top[1:] == top[:-1]).all((1, 2))))

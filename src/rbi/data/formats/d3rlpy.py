@@ -160,7 +160,9 @@ class D3rlpyReader:
             steps = len(found.actions)
             ended = np.arange(steps) == steps - 1
             episode = Episode(
-                observations=placeholder_observations(steps) if found.observations is None else to_observations(found.observations),
+                observations=placeholder_observations(steps)
+                if found.observations is None
+                else to_observations(found.observations),
                 actions=found.actions.reshape(steps),
                 rewards=vectors(found.rewards).reshape(steps),
                 terminated=ended & found.terminated,

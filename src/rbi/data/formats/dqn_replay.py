@@ -1,7 +1,7 @@
 """DQN Replay Dataset: the experience of five DQN agents on each of sixty Atari games, as logged by Dopamine.
 
     <Game>/<run>/replay_logs/$store$_{observation,action,reward,terminal}_ckpt.<N>.gz    one million rows each
-    <Game>/<run>/replay_logs/add_count_ckpt.<N>.gz                                       rows logged when file N was written
+    <Game>/<run>/replay_logs/add_count_ckpt.<N>.gz                                       rows logged so far, per file N
 
 The path may be a game, a run or its replay_logs; the run's number is the player. Row t holds observation, action and
 reward of step t, with rewards clipped to [-1, 1]; there is no final observation. Files are streamed: the small columns
@@ -44,132 +44,90 @@ LOGS = "replay_logs"
 GAME = re.compile(r"[A-Z][A-Za-z0-9]*")
 
 
-def recognises(path: Path) -> bool:
-    try:
-        return any(numbers(logs) for logs in runs_at(path))
-    except OSError:
-        return False
+CHUNK = 1 << 18
+SKIPPED = 1 << 24
+GZIP = 31  # zlib's code for a 32 KB window and a gzip header
 
 
-def open_reader(path: Path, settings: Any) -> "DqnReplayReader":
-    return DqnReplayReader(path, settings.overrides)
+class GzippedArray:
+    """An array that `np.save` wrote into a gzip file, read row by row, since it may exceed memory.
 
+    All rows of a truncated file are read before `fault` is set. `gzip.GzipFile` raises instead and loses what it had
+    decompressed, so this uses zlib directly.
+    """
 
-def runs_at(path: Path) -> list[Path]:
-    """The folders of logs that a path denotes."""
-    if not path.is_dir():
-        return []
-    if (path / LOGS).is_dir():
-        return [path / LOGS]
-    found = [run / LOGS for run in path.iterdir() if run.name.isdecimal() and (run / LOGS).is_dir()]
-    return sorted(found, key=lambda logs: int(logs.parent.name)) or [path]
-
-
-class DqnReplayReader:
-    """Episodes of one or more runs; a part is a run's folder of logs."""
-
-    parallel = False  # a run is too large to be sent between processes
-
-    def __init__(self, path: Path, overrides: SpecOverrides) -> None:
-        self.path = path
-        self.runs = [logs for logs in runs_at(path) if numbers(logs)]
-        if not self.runs:
-            raise ValueError(f"{path}: holds no files like {file_of(Path(), OBSERVATION, 0)}")
-        self.spec = DatasetSpec(
-            frame_of(self.runs, path),
-            overrides.num_actions
-            or 1 + max(largest_action(logs, number) for logs in self.runs for number in numbers(logs)),
-            frame_stack=overrides.frame_stack or 4,
-            env=overrides.env or env_of(self.runs[0]),
-        )
-
-    def parts(self) -> Sequence[Path]:
-        return self.runs
-
-    def read(self, part: Path) -> Iterator[Episode | RejectedEpisode]:
-        for item in LogWalker(part, with_frames=True).items():
-            yield self.rejected(item) if isinstance(item, Fault) else self.episode(part, item, self.spec)
-
-    def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        without_frames = replace(self.spec, obs_shape=(1,))
-        for item in LogWalker(part, with_frames=False).items():
-            found = self.rejected(item) if isinstance(item, Fault) else self.episode(part, item, without_frames)
-            yield found if isinstance(found, RejectedEpisode) else summarize(found)
-
-    def episode(self, logs: Path, pieces: list[Piece], spec: DatasetSpec) -> Episode | RejectedEpisode:
-        """The episode of some pieces, without the padding before it."""
-        pieces = without_padding(pieces)
-        actions, rewards, terminal = (
-            np.concatenate([piece.column(name) for piece in pieces]) for name in ("action", "reward", "terminal")
-        )
-        frames = [piece.frames for piece in pieces if piece.frames is not None]
-        observed = placeholder_observations(len(actions)) if not frames else frames[0] if len(frames) == 1 else np.concatenate(frames)
-        observed.flags.writeable = False  # not shared, so that the episode need not copy it
-        ended = terminal != 0
+    def __init__(self, path: Path) -> None:
+        self.path, self.fault, self.taken = path, "", 0
+        self._file = path.open("rb")
+        self._inflate = zlib.decompressobj(GZIP)
         try:
-            episode = Episode(
-                observations=observed,
-                actions=actions,
-                rewards=rewards,
-                terminated=ended & (len(ended) != LIMIT),
-                truncated=ended & (len(ended) == LIMIT),
-                player=logs.parent.name if logs.parent.name.isdecimal() else "",
-                source=self.source(pieces[0].file),
-                line=pieces[0].first + 1,
-            )
-            episode.check_fits(spec)
-            return episode
+            version = np.lib.format.read_magic(self)  # type: ignore[arg-type]  # only `read` is used
+            header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            if version not in header:
+                raise ValueError(f"unsupported version {version} of the array format")
+            self.shape, fortran, self.dtype = header[version](self)  # type: ignore[arg-type]
+            if fortran or self.dtype.hasobject:
+                raise ValueError(f"an array of {self.dtype}{' in Fortran order' if fortran else ''}")
         except ValueError as error:
-            return RejectedEpisode(self.source(pieces[0].file), pieces[0].first + 1, str(error))
+            self._file.close()
+            raise ValueError(f"{path}: is not a gzipped array: {self.fault or error}") from None
 
-    def rejected(self, fault: Fault) -> RejectedEpisode:
-        return RejectedEpisode(self.source(fault.file), fault.row + 1, fault.reason)
+    def __len__(self) -> int:
+        return self.shape[0] if self.shape else 1
 
-    def source(self, file: Path) -> str:
-        return str(file.relative_to(self.path))
+    def rows(self, count: int) -> Array:
+        """The next rows, or as many as are left."""
+        found = np.empty((count, *self.shape[1:]), self.dtype)
+        got = self._fill(found.reshape(-1).view(np.uint8).data) // max(1, self._row_bytes) if found.size else 0
+        self.taken += got
+        return found[:got]
 
+    def skip(self, count: int) -> None:
+        """Skip the next rows."""
+        block = max(1, SKIPPED // max(1, self._row_bytes))
+        while count > 0 and not self.fault:
+            count -= len(self.rows(min(block, count)))
 
-def without_padding(pieces: list[Piece]) -> list[Piece]:
-    """An episode without its padding, which may span two files."""
-    left = PADDING
-    for number, piece in enumerate(pieces):
-        drop = min(left, padding(piece))
-        left -= drop
-        if drop < piece.rows:
-            frames = None if piece.frames is None else piece.frames[drop:]
-            return [Piece(piece.log, piece.first + drop, piece.rows - drop, frames), *pieces[number + 1 :]]
-    return []
+    def read(self, size: int) -> bytes:
+        """The next bytes: NumPy reads the header with it."""
+        found = bytearray(size)
+        return bytes(found[: self._fill(memoryview(found))])
 
+    def close(self) -> None:
+        self._file.close()
 
-def frame_of(runs: Sequence[Path], path: Path) -> tuple[int, ...]:
-    """The shape of a frame, from the first readable file."""
-    fault: Exception | None = None
-    for logs in runs:
-        for number in numbers(logs):
-            try:
-                with GzippedArray(file_of(logs, OBSERVATION, number)) as array:
-                    return tuple(array.shape[1:])
-            except (OSError, ValueError) as error:
-                fault = fault or error
-    raise ValueError(f"{path}: no file of observations can be read: {fault}")
+    def __enter__(self) -> Self:
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-def largest_action(logs: Path, number: int) -> int:
-    """The largest action of a file, without slots that were never filled."""
-    try:
-        with GzippedArray(file_of(logs, "action", number)) as array:
-            count = add_count(logs, number, len(array), last=number == numbers(logs)[-1])
-            actions = array.rows(len(array) - 1 if count is None else count % len(array))
-    except (OSError, ValueError):
-        return 0  # reported when the file is read
-    return int(np.max(actions, initial=0, where=(actions >= 0) & (actions < MAX_ACTIONS)))
+    @property
+    def _row_bytes(self) -> int:
+        return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
 
+    def _fill(self, view: Any) -> int:
+        filled = 0
+        while filled < len(view) and not self.fault:
+            piece = self._more(len(view) - filled)
+            view[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        return filled
 
-def env_of(logs: Path) -> str:
-    """The environment id, from the name of the game's folder."""
-    run = logs.resolve().parent
-    game = run.parent.name
-    return f"ALE/{game}-v5" if run.name.isdecimal() and GAME.fullmatch(game) else ""
+    def _more(self, most: int) -> bytes:
+        """At most `most` bytes; sets `fault` at the end of the data."""
+        data = self._inflate.unconsumed_tail
+        if self._inflate.eof:  # a file may have several gzip members
+            data, self._inflate = self._inflate.unused_data, zlib.decompressobj(GZIP)
+        data = data or self._file.read(CHUNK)
+        try:
+            piece = self._inflate.decompress(data, most)
+        except zlib.error as error:
+            self.fault = f"is damaged ({error})"
+            return b""
+        if not data and not piece:
+            self.fault = "is truncated"
+        return piece
 
 
 def numbers(logs: Path) -> list[int]:
@@ -242,7 +200,9 @@ def read_log(logs: Path, number: int, *, last: bool, with_frames: bool) -> Log:
                 if name in SMALL:
                     columns[name] = array.rows(len(array)).reshape(-1)
                 if array.fault:
-                    faults.append(Fault(file, array.taken, f"{array.fault} after row {array.taken:,}: download it again"))
+                    faults.append(
+                        Fault(file, array.taken, f"{array.fault} after row {array.taken:,}: download it again")
+                    )
         except FileNotFoundError:
             faults.append(Fault(file, 0, "is missing"))
         except (OSError, ValueError) as error:
@@ -254,7 +214,9 @@ def read_log(logs: Path, number: int, *, last: bool, with_frames: bool) -> Log:
             faults.append(Fault(file_of(logs, name, number), len(columns[name]), short))
     count = add_count(logs, number, size, last=last)
     valid = size - 1 if count is None else count % size
-    fault = min(faults, key=lambda fault: fault.row) if faults else None  # of two at the same row, the first is the cause
+    fault = (
+        min(faults, key=lambda fault: fault.row) if faults else None
+    )  # of two at the same row, the first is the cause
     if fault:
         valid, count = min(valid, fault.row), None
     return Log(logs, number, size, valid, count, columns, fault)
@@ -415,87 +377,135 @@ class LogWalker:
         self.begin()
 
 
-CHUNK = 1 << 18
-SKIPPED = 1 << 24
-GZIP = 31  # zlib's code for a 32 KB window and a gzip header
+def recognises(path: Path) -> bool:
+    try:
+        return any(numbers(logs) for logs in runs_at(path))
+    except OSError:
+        return False
 
 
-class GzippedArray:
-    """An array that `np.save` wrote into a gzip file, read row by row, since it may exceed memory.
+def open_reader(path: Path, settings: Any) -> "DqnReplayReader":
+    return DqnReplayReader(path, settings.overrides)
 
-    All rows of a truncated file are read before `fault` is set. `gzip.GzipFile` raises instead and loses what it had
-    decompressed, so this uses zlib directly.
-    """
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.fault, self.taken = path, "", 0
-        self._file = path.open("rb")
-        self._inflate = zlib.decompressobj(GZIP)
+def runs_at(path: Path) -> list[Path]:
+    """The folders of logs that a path denotes."""
+    if not path.is_dir():
+        return []
+    if (path / LOGS).is_dir():
+        return [path / LOGS]
+    found = [run / LOGS for run in path.iterdir() if run.name.isdecimal() and (run / LOGS).is_dir()]
+    return sorted(found, key=lambda logs: int(logs.parent.name)) or [path]
+
+
+class DqnReplayReader:
+    """Episodes of one or more runs; a part is a run's folder of logs."""
+
+    parallel = False  # a run is too large to be sent between processes
+
+    def __init__(self, path: Path, overrides: SpecOverrides) -> None:
+        self.path = path
+        self.runs = [logs for logs in runs_at(path) if numbers(logs)]
+        if not self.runs:
+            raise ValueError(f"{path}: holds no files like {file_of(Path(), OBSERVATION, 0)}")
+        self.spec = DatasetSpec(
+            frame_of(self.runs, path),
+            overrides.num_actions
+            or 1 + max(largest_action(logs, number) for logs in self.runs for number in numbers(logs)),
+            frame_stack=overrides.frame_stack or 4,
+            env=overrides.env or env_of(self.runs[0]),
+        )
+
+    def parts(self) -> Sequence[Path]:
+        return self.runs
+
+    def read(self, part: Path) -> Iterator[Episode | RejectedEpisode]:
+        for item in LogWalker(part, with_frames=True).items():
+            yield self.rejected(item) if isinstance(item, Fault) else self.episode(part, item, self.spec)
+
+    def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
+        without_frames = replace(self.spec, obs_shape=(1,))
+        for item in LogWalker(part, with_frames=False).items():
+            found = self.rejected(item) if isinstance(item, Fault) else self.episode(part, item, without_frames)
+            yield found if isinstance(found, RejectedEpisode) else summarize(found)
+
+    def episode(self, logs: Path, pieces: list[Piece], spec: DatasetSpec) -> Episode | RejectedEpisode:
+        """The episode of some pieces, without the padding before it."""
+        pieces = without_padding(pieces)
+        actions, rewards, terminal = (
+            np.concatenate([piece.column(name) for piece in pieces]) for name in ("action", "reward", "terminal")
+        )
+        frames = [piece.frames for piece in pieces if piece.frames is not None]
+        observed = (
+            placeholder_observations(len(actions))
+            if not frames
+            else frames[0]
+            if len(frames) == 1
+            else np.concatenate(frames)
+        )
+        observed.flags.writeable = False  # not shared, so that the episode need not copy it
+        ended = terminal != 0
         try:
-            version = np.lib.format.read_magic(self)  # type: ignore[arg-type]  # only `read` is used
-            header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-            if version not in header:
-                raise ValueError(f"unsupported version {version} of the array format")
-            self.shape, fortran, self.dtype = header[version](self)  # type: ignore[arg-type]
-            if fortran or self.dtype.hasobject:
-                raise ValueError(f"an array of {self.dtype}{' in Fortran order' if fortran else ''}")
+            episode = Episode(
+                observations=observed,
+                actions=actions,
+                rewards=rewards,
+                terminated=ended & (len(ended) != LIMIT),
+                truncated=ended & (len(ended) == LIMIT),
+                player=logs.parent.name if logs.parent.name.isdecimal() else "",
+                source=self.source(pieces[0].file),
+                line=pieces[0].first + 1,
+            )
+            episode.check_fits(spec)
+            return episode
         except ValueError as error:
-            self._file.close()
-            raise ValueError(f"{path}: is not a gzipped array: {self.fault or error}") from None
+            return RejectedEpisode(self.source(pieces[0].file), pieces[0].first + 1, str(error))
 
-    def __len__(self) -> int:
-        return self.shape[0] if self.shape else 1
+    def rejected(self, fault: Fault) -> RejectedEpisode:
+        return RejectedEpisode(self.source(fault.file), fault.row + 1, fault.reason)
 
-    def rows(self, count: int) -> Array:
-        """The next rows, or as many as are left."""
-        found = np.empty((count, *self.shape[1:]), self.dtype)
-        got = self._fill(found.reshape(-1).view(np.uint8).data) // max(1, self._row_bytes) if found.size else 0
-        self.taken += got
-        return found[:got]
+    def source(self, file: Path) -> str:
+        return str(file.relative_to(self.path))
 
-    def skip(self, count: int) -> None:
-        """Skip the next rows."""
-        block = max(1, SKIPPED // max(1, self._row_bytes))
-        while count > 0 and not self.fault:
-            count -= len(self.rows(min(block, count)))
 
-    def read(self, size: int) -> bytes:
-        """The next bytes: NumPy reads the header with it."""
-        found = bytearray(size)
-        return bytes(found[: self._fill(memoryview(found))])
+def without_padding(pieces: list[Piece]) -> list[Piece]:
+    """An episode without its padding, which may span two files."""
+    left = PADDING
+    for number, piece in enumerate(pieces):
+        drop = min(left, padding(piece))
+        left -= drop
+        if drop < piece.rows:
+            frames = None if piece.frames is None else piece.frames[drop:]
+            return [Piece(piece.log, piece.first + drop, piece.rows - drop, frames), *pieces[number + 1 :]]
+    return []
 
-    def close(self) -> None:
-        self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
+def frame_of(runs: Sequence[Path], path: Path) -> tuple[int, ...]:
+    """The shape of a frame, from the first readable file."""
+    fault: Exception | None = None
+    for logs in runs:
+        for number in numbers(logs):
+            try:
+                with GzippedArray(file_of(logs, OBSERVATION, number)) as array:
+                    return tuple(array.shape[1:])
+            except (OSError, ValueError) as error:
+                fault = fault or error
+    raise ValueError(f"{path}: no file of observations can be read: {fault}")
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
-    @property
-    def _row_bytes(self) -> int:
-        return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+def largest_action(logs: Path, number: int) -> int:
+    """The largest action of a file, without slots that were never filled."""
+    try:
+        with GzippedArray(file_of(logs, "action", number)) as array:
+            count = add_count(logs, number, len(array), last=number == numbers(logs)[-1])
+            actions = array.rows(len(array) - 1 if count is None else count % len(array))
+    except (OSError, ValueError):
+        return 0  # reported when the file is read
+    return int(np.max(actions, initial=0, where=(actions >= 0) & (actions < MAX_ACTIONS)))
 
-    def _fill(self, view: Any) -> int:
-        filled = 0
-        while filled < len(view) and not self.fault:
-            piece = self._more(len(view) - filled)
-            view[filled : filled + len(piece)] = piece
-            filled += len(piece)
-        return filled
 
-    def _more(self, most: int) -> bytes:
-        """At most `most` bytes; sets `fault` at the end of the data."""
-        data = self._inflate.unconsumed_tail
-        if self._inflate.eof:  # a file may have several gzip members
-            data, self._inflate = self._inflate.unused_data, zlib.decompressobj(GZIP)
-        data = data or self._file.read(CHUNK)
-        try:
-            piece = self._inflate.decompress(data, most)
-        except zlib.error as error:
-            self.fault = f"is damaged ({error})"
-            return b""
-        if not data and not piece:
-            self.fault = "is truncated"
-        return piece
+def env_of(logs: Path) -> str:
+    """The environment id, from the name of the game's folder."""
+    run = logs.resolve().parent
+    game = run.parent.name
+    return f"ALE/{game}-v5" if run.name.isdecimal() and GAME.fullmatch(game) else ""

@@ -85,9 +85,7 @@ class MinariReader:
     def read(self, part: int) -> Iterator[Episode | RejectedEpisode]:
         try:
             [found] = self.storage.get_episodes([part])
-            seen = observations(
-                self.storage.observation_space, found["observations"], unchanged=OURS in self.metadata
-            )
+            seen = observations(self.storage.observation_space, found["observations"], unchanged=OURS in self.metadata)
             episode = self.episode(part, found, seen)
             episode.check_fits(self.spec)
             yield episode
@@ -188,8 +186,8 @@ def write_minari(episodes: Iterable[Episode], spec: DatasetSpec, path: Path | st
     """Write episodes as the Minari dataset `PATH/data`, atomically; returns their number.
 
     Its id is the folder's name, with -v0 if it has no version: `minari.load_dataset` finds it if MINARI_DATASETS_PATH
-    is the parent folder, `minari.MinariDataset(PATH / "data")` always. Formats are Minari's hdf5, arrow and parquet; the
-    last two are slow for many episodes.
+    is the parent folder, `minari.MinariDataset(PATH / "data")` always. Formats are Minari's hdf5, arrow and parquet;
+    the last two are slow for many episodes.
     """
     path = Path(path)
     if (path / "data").exists():

@@ -65,7 +65,9 @@ def flatten_observations(space: spaces.Space[Any], values: Any) -> Array:
     """
     match space:
         case spaces.Dict():
-            return np.concatenate([flatten_observations(part, values[name]) for name, part in space.spaces.items()], axis=1)
+            return np.concatenate(
+                [flatten_observations(part, values[name]) for name, part in space.spaces.items()], axis=1
+            )
         case spaces.Tuple():
             parts = zip(space.spaces, values, strict=True)
             return np.concatenate([flatten_observations(part, value) for part, value in parts], axis=1)

@@ -24,6 +24,7 @@ from rbi.data.formats.types import require_package
 CSV_SUFFIX, PARQUET_SUFFIX = ".csv", ".parquet"
 CSV_BLOCK_BYTES = 1 << 21
 PARQUET_BLOCK_NUMBERS, PARQUET_BLOCK_ROWS = 1 << 22, 1 << 16
+FEW_TEXTS, FEW_TEXTS_ROWS = 100, 1000
 DELIMITERS = ",;\t|"
 NEWLINE = re.compile(rb"\r\n|\r|\n")
 SPEC_KEY = b"rbi"
@@ -42,13 +43,37 @@ class ListShape(NamedTuple):
 class Block:
     """Consecutive rows of a file: Arrow columns, the line of each row, and what is wrong with some rows."""
 
-    def __init__(self, path: Path, table: Any, lines: Array, faults: dict[int, str] | None = None) -> None:
-        self.path, self.table, self.lines = path, table, lines
+    def __init__(self, path: Path, table: Any, lines: range | list[int], faults: dict[int, str] | None = None) -> None:
+        self.path, self.table, self.line_numbers = path, table, lines
         self.faults: dict[int, str] = faults or {}
         """Reasons, by row of the block; the first one noted stays."""
 
     def __len__(self) -> int:
-        return len(self.lines)
+        return len(self.line_numbers)
+
+    @property
+    def lines(self) -> Array:
+        """`[N]`: the line of each row."""
+        given = self.line_numbers
+        return np.arange(given.start, given.stop) if isinstance(given, range) else np.array(given, np.int64)
+
+    def compact(self) -> "Block":
+        """The same block with less memory: columns of few texts become dictionaries, columns of plain numbers numbers."""
+        pa = require_package("pyarrow")
+        columns = []
+        for column in self.table.columns:
+            if is_text(column.type):
+                encoded = column.slice(0, FEW_TEXTS_ROWS).dictionary_encode()
+                numbers = None if len(encoded.dictionary) <= FEW_TEXTS else fast_numbers(column)
+                if numbers is not None:
+                    column = pa.array(numbers)
+                else:
+                    encoded = column.dictionary_encode()
+                    small = pa.int8() if len(encoded.dictionary) < 128 else pa.int32()
+                    column = pa.DictionaryArray.from_arrays(encoded.indices.cast(small), encoded.dictionary)
+            columns.append(column)
+        table = pa.RecordBatch.from_arrays(columns, names=self.table.schema.names)
+        return Block(self.path, table, self.line_numbers, self.faults)
 
     def note(self, bad: Array, name: str, values: Array | None, reason: str) -> None:
         """Note a reason for every bad row that has none yet."""
@@ -77,7 +102,7 @@ class Block:
         """Numbers written in any way that Python reads; each distinct text is parsed once."""
         texts, codes = encode(column)
         values = np.array([parse_number(text) for text in texts])
-        wrong = np.array([not is_missing(text) and not is_number(text) for text in texts], bool)
+        wrong: Array = np.array([text is not None and not is_missing(text) and not is_number(text) for text in texts])
         if wrong.any():
             for row in np.flatnonzero(wrong[codes]).tolist():
                 self.faults.setdefault(row, f"{name} {(texts[codes[row]] or '')[:40]!r} is not a number")
@@ -280,9 +305,13 @@ def count_lines(data: bytes) -> int:
 def parse_csv(path: Path, chunk: bytes, line: int, positions: dict[str, int], width: int, delimiter: str) -> Block:
     """The rows of whole lines, of which the first one has this number."""
     body = chunk.rstrip(b"\r\n")  # empty lines at the end are no rows
-    table = fast_csv(body, positions, width, delimiter) if body and is_utf8(body) and plain_quotes(body, delimiter) else None
+    table = (
+        fast_csv(body, positions, width, delimiter)
+        if body and is_utf8(body) and plain_quotes(body, delimiter)
+        else None
+    )
     if table is not None and table.num_rows == count_lines(body):
-        return Block(path, table, np.arange(line, line + table.num_rows))
+        return Block(path, table, range(line, line + table.num_rows))
     return parse_csv_lines(path, chunk, line, positions, width, delimiter)
 
 
@@ -293,7 +322,9 @@ def fast_csv(data: bytes, positions: dict[str, int], width: int, delimiter: str)
     try:
         table = arrow_csv.read_csv(
             pa.py_buffer(data),
-            arrow_csv.ReadOptions(column_names=[str(place) for place in range(width)], block_size=len(data) + 1),
+            arrow_csv.ReadOptions(
+                column_names=[str(place) for place in range(width)], block_size=len(data) + 1, use_threads=False
+            ),
             arrow_csv.ParseOptions(delimiter=delimiter),
             arrow_csv.ConvertOptions(
                 include_columns=wanted,
@@ -301,6 +332,7 @@ def fast_csv(data: bytes, positions: dict[str, int], width: int, delimiter: str)
                 strings_can_be_null=False,
                 check_utf8=False,
             ),
+            memory_pool=pa.system_memory_pool(),  # the default one keeps what is freed
         )
     except pa.ArrowInvalid:
         return None
@@ -337,7 +369,11 @@ def parse_csv_lines(
     lines: list[int] = []
     text = io.StringIO(chunk.decode(errors="surrogateescape"), newline="")
     for number, written in enumerate(text, line):
-        fault = "" if written.isascii() or is_utf8(written.encode(errors="surrogateescape")) else "the line is not UTF-8 text"
+        fault = (
+            ""
+            if written.isascii() or is_utf8(written.encode(errors="surrogateescape"))
+            else "the line is not UTF-8 text"
+        )
         try:
             row = next(csv.reader([written], delimiter=delimiter, strict=True), [])
         except csv.Error as error:
@@ -353,7 +389,7 @@ def parse_csv_lines(
         rows.append(row)
         lines.append(number)
     arrays = [pa.array([clean(row[place]) for row in rows], pa.string()) for place in positions.values()]
-    return Block(path, pa.RecordBatch.from_arrays(arrays, names=list(positions)), np.array(lines, np.int64), faults)
+    return Block(path, pa.RecordBatch.from_arrays(arrays, names=list(positions)), lines, faults)
 
 
 def clean(text: str) -> str:
@@ -416,7 +452,7 @@ class ParquetFiles:
                 if batch is None:
                     return
                 if len(batch):
-                    yield Block(path, batch, np.arange(first, first + len(batch)))
+                    yield Block(path, batch, range(first, first + len(batch)))
                 first += len(batch)
 
     def block_rows(self, path: Path, columns: Sequence[str]) -> int:
@@ -450,7 +486,7 @@ class FrameFiles:
         first = 1
         for batch in self.table.select(list(columns)).to_batches(max_chunksize=PARQUET_BLOCK_ROWS):
             if len(batch):
-                yield Block(path, batch, np.arange(first, first + len(batch)))
+                yield Block(path, batch, range(first, first + len(batch)))
             first += len(batch)
 
 

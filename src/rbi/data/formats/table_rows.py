@@ -69,6 +69,7 @@ class Scan:
         self.numbers: Counter[str] = Counter()
         self.words: Counter[str] = Counter()
         self.texts: dict[str, set[str]] = {name: set() for name in self.observed}
+        self.numeric_blocks: set[str] = set()
 
     def add(self, block: Block) -> None:
         if self.need_actions:
@@ -84,6 +85,7 @@ class Scan:
         """Count the numbers and words of an observed column."""
         if not block.holds_text(name):
             self.numbers[name] += len(block)
+            self.numeric_blocks.add(name)
             return
         many = len(self.texts[name]) > MAX_CATEGORIES
         if many and not np.isnan(block.numbers(name)).any():  # a set that large cannot become categories anyway
@@ -100,6 +102,11 @@ class Scan:
                 self.words[name] += count
             if len(self.texts[name]) <= MAX_CATEGORIES:
                 self.texts[name].add(text)
+
+    @property
+    def lost_texts(self) -> bool:
+        """Whether a column of categories has blocks of numbers: compacted ones, whose texts are not known any more."""
+        return any(self.words[name] > self.numbers[name] for name in self.numeric_blocks)
 
     def categories(self, path: Path) -> dict[str, dict[str, int]]:
         """The sorted and numbered texts of each column with more words than numbers."""
@@ -151,12 +158,22 @@ class Rows:
         steps = {name: column[start:stop] for name, column in self.steps.items()}
         return replace(self, faults=faults, steps=steps, **{k: v[start:stop] for k, v in self.arrays().items()})
 
-    def followed_by(self, other: "Rows") -> "Rows":
-        faults = dict(self.faults) | {row + len(self): reason for row, reason in other.faults.items()}
-        steps = {name: np.concatenate([column, other.steps[name]]) for name, column in self.steps.items()}
-        theirs = other.arrays()
-        joined: dict[str, Any] = {name: np.concatenate([v, theirs[name]]) for name, v in self.arrays().items()}
-        return replace(self, faults=faults, steps=steps, **joined)
+    @staticmethod
+    def join(pieces: list["Rows"]) -> "Rows":
+        """Rows one after the other; the list is emptied."""
+        if len(pieces) == 1:
+            return pieces.pop()
+        starts = np.cumsum([0, *(len(piece) for piece in pieces)]).tolist()
+        faults = {
+            start + row: reason
+            for start, piece in zip(starts, pieces, strict=False)
+            for row, reason in piece.faults.items()
+        }
+        arrays = [piece.arrays() for piece in pieces]
+        joined: dict[str, Any] = {name: np.concatenate([one[name] for one in arrays]) for name in arrays[0]}
+        columns = {name: np.concatenate([piece.steps[name] for piece in pieces]) for name in pieces[0].steps}
+        pieces.clear()
+        return Rows(faults=faults, steps=columns, **joined)
 
 
 def number_ids(ids: Array, known: dict[Any, int]) -> Array:

@@ -9,13 +9,12 @@ from PIL import Image
 
 from rbi.cli import main
 from rbi.data.formats import load_episodes
-from rbi.data.formats.agc import ENVS
-from rbi.data.formats.agc_text import FIRST_ROW, parse
+from rbi.data.formats.agc import ENVS, FIRST_ROW, parse
 from rbi.envs.atari import FrameByFrame
-from rbi.evaluation.agc import Played, Recording, play, read_truth, record
-from rbi.evaluation.colours import TABLE
-from rbi.evaluation.console_players import SKILLED, Restless
-from rbi.evaluation.defects import DRIFT_FRAMES, ICONS, Defects, Injected, draw
+from tests.fixtures.agc_defects import DRIFT_FRAMES, ICONS, Defects, Injected, draw
+from tests.fixtures.agc_palette import TABLE
+from tests.fixtures.agc_players import SKILLED, Restless
+from tests.fixtures.agc_simulator import Played, Recording, play, read_truth, record
 
 GAMES = ("spaceinvaders", "qbert", "mspacman", "revenge")
 SCORES = {"spaceinvaders": (104, 102), "qbert": (91, 90, 89), "mspacman": (120, 121, 122), "revenge": (21, 20, 19)}
