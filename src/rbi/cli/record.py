@@ -10,9 +10,9 @@ from annotated_types import Ge, Interval
 
 from rbi import envs, runs
 from rbi.cli.command import Command, overlaps, show
-from rbi.config import check_fields
+from rbi.config import Device, check_fields, choose_device
 from rbi.evaluation.recording import Perturbation, load_policies, record_dataset
-from rbi.evaluation.rollouts import Device, Protocol, ProtocolName, choose_device
+from rbi.evaluation.rollouts import Protocol, ProtocolName
 from rbi.evaluation.scripted import SCRIPTED
 from rbi.progress import echo
 

@@ -391,8 +391,8 @@ class TableReader:
                 last = MISSING_ID
                 seen.clear()
             if rows.ids is not None:
-                rows = replace(rows, ids=filled(rows.ids, last))
-                last = int(rows.ids[-1])
+                numbered = filled(rows.ids, last)
+                rows, last = replace(rows, ids=numbered), int(numbered[-1])
             held.append(rows)
             if complete := self.split(held):
                 yield self.episodes(complete, seen, ids)
@@ -531,9 +531,8 @@ def trimming(blocks: Iterable[Any]) -> Iterator[Any]:
         yield block
 
 
-def filled(ids: Array | None, last: int) -> Array:
+def filled(ids: Array, last: int) -> Array:
     """Ids in which a missing one is that of the row before; `last`: the id before the first row."""
-    assert ids is not None
     if not (ids == MISSING_ID).any():
         return ids
     given = np.append(np.int64(last), ids)
