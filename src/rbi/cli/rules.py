@@ -9,7 +9,6 @@ from rbi.cli.command import Command, canonical_rules, show
 from rbi.config import Ge, Interval
 from rbi.lab.bandit import compare_rules
 from rbi.progress import echo
-from rbi.report import bandit as report
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,8 @@ class Rules(Command):
         object.__setattr__(self, "rules", canonical_rules(self.rules))
 
     def run(self, argv: Sequence[str]) -> None:
+        from rbi.report import bandit as report  # matplotlib
+
         steps = compare_rules(self.rules, self.beta, self.advantage, visits=self.visits, return_std=self.return_std)
         with self.create_run("rules", argv) as run:
             for step in steps:
