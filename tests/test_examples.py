@@ -26,6 +26,7 @@ def run(name, folder, *arguments):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_logs_are_improved(tmp_path):
     assert "reroute(0.5,1.5)" in run("improve_logs.py", tmp_path)
     assert not list(tmp_path.iterdir())
