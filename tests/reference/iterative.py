@@ -43,7 +43,7 @@ def actor_policy(pi_hat, q, c_min, c_max, c_greedy):
 
 
 def td_error(rewards, ends, values, start_value, gamma):
-    """|R_n - Q(s, a)| of a step, from the rewards, ends and values V of the n states after it, and Q (or V) at its start."""
+    """|R_n - Q(s, a)| of a step, from rewards, ends and values V of the n states after it, and Q (or V) at it."""
     total, discount, steps = n_step_return(rewards, ends, gamma)
     return abs(total + discount * values[steps - 1] - start_value)
 
