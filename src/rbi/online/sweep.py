@@ -14,8 +14,9 @@ from typing import Any
 
 from rbi import envs as environments
 from rbi import runs
+from rbi.config import Device
 from rbi.online.config import PARTS, Algorithm, Preset, TrainConfig
-from rbi.online.train import Device, Env, RunOptions, train
+from rbi.online.train import Env, RunOptions, train
 from rbi.progress import echo
 
 MapJobs = Callable[..., Iterable[Any]]
