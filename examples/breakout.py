@@ -49,7 +49,7 @@ def make_env(**kwargs):
 
 
 gymnasium.register_envs(ale_py)
-gymnasium.register("BreakoutPositions-v0", entry_point=make_env, max_episode_steps=600)
+gymnasium.register("BreakoutPositions-v0", entry_point=make_env, max_episode_steps=800)
 
 
 def follow_ball(obs):
@@ -75,7 +75,7 @@ def record_episode(env, epsilon, rng):
     return Episode(np.array(observations), *columns, player=f"epsilon {epsilon}")
 
 
-def main(folder, episodes=48, seed=0):
+def main(folder, episodes=40, seed=0):
     env, rng = gymnasium.make("BreakoutPositions-v0"), np.random.default_rng(seed)
     spec = DatasetSpec(env.observation_space.shape, int(env.action_space.n), env=ENV)
     with StoreWriter.create(folder, spec) as store:
