@@ -121,6 +121,7 @@ def test_the_command_line_calls_the_library_and_shows_the_table(data, tmp_path, 
     assert "behaviour policy (cloned)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_stopped_during_an_evaluation_resumes_to_the_same_scores(data, whole, tmp_path, monkeypatch):
     path, evaluate, count = tmp_path / "run", VectorEvaluator.evaluate, itertools.count()
 
@@ -158,6 +159,7 @@ def test_a_run_stopped_after_its_last_evaluation_resumes_to_its_result(data, who
     )
 
 
+@pytest.mark.slow
 def test_a_run_stopped_between_two_validations_repeats_and_loses_none(data, whole, tmp_path, monkeypatch):
     path, validate, count = tmp_path / "run", SeedLearners.validate, itertools.count()
 

@@ -17,6 +17,8 @@ from rbi.policy import Policy
 
 from .populations import recorded, world_and_population
 
+pytestmark = pytest.mark.slow
+
 RULES = ("reroute(0.5,1.5)", "reroute(0,2)", "tv(0.25)", "ppo(0.5)", "greedy")
 SEEDS = range(5)
 
