@@ -265,6 +265,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
             learning_starts=1000,
             random_policy_updates=0,
             hidden_size=128,
+            precision="float32",  # networks this small gain nothing from bfloat16, and learn worse in it
         ),
     },
 }
