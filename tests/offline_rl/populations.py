@@ -1,4 +1,4 @@
-"""Crowds in worlds whose policies can be scored exactly: finite, with states shown as vectors of zeros and a one."""
+"""Recorded populations in finite environments, whose policies can be evaluated exactly; states are one-hot vectors."""
 
 import numpy as np
 
@@ -12,20 +12,20 @@ GOAL = 1.0
 
 
 def world_and_population(seed, qualities=(0.7, 0.8, 0.9, 0.95)):
-    """A random world, and players who stand so far on the way from random to optimal."""
+    """A random environment, and policies of the given qualities between random (0) and optimal (1)."""
     world = random_mdp(np.random.default_rng(seed))
     one = MDP(world.transitions[None], world.rewards[None], world.start, world.discount)
-    players = [baselines(one, q, [np.random.default_rng([seed, i])])[0] for i, q in enumerate(qualities)]
-    return world, players
+    policies = [baselines(one, q, [np.random.default_rng([seed, i])])[0] for i, q in enumerate(qualities)]
+    return world, policies
 
 
-def recorded(world, players, episodes, rng):
-    """Dataset of players in turn. Entering the goal, where all other probability goes, earns 1 and ends."""
-    states, actions = players[0].shape
+def recorded(world, policies, episodes, rng):
+    """Episodes of the policies in turn. Entering the goal, which gets all missing probability, earns 1 and ends."""
+    states, actions = policies[0].shape
     found = []
     for number in range(episodes):
-        pi, state = players[number % len(players)], int(rng.choice(states, p=world.start))
-        seen, done, over = [state], [], False
+        pi, state = policies[number % len(policies)], int(rng.choice(states, p=world.start))
+        visited, done, over = [state], [], False
         while not over and len(done) < MOST_STEPS:
             action = int(rng.choice(actions, p=pi[state]))
             ahead = np.append(world.transitions[state, action], 0.0)
@@ -34,16 +34,16 @@ def recorded(world, players, episodes, rng):
             done.append(action)
             over = state == states
             if not over:
-                seen.append(state)
+                visited.append(state)
         last = np.arange(len(done)) == len(done) - 1
         found.append(
             Episode(
-                np.eye(states, dtype=np.float32)[seen],
+                np.eye(states, dtype=np.float32)[visited],
                 np.array(done),
                 GOAL * (last & over),
                 last & over,
                 last & (not over),
-                player=str(number % len(players)),
+                player=str(number % len(policies)),
             )
         )
     return Dataset.from_episodes(found, DatasetSpec((states,), actions))

@@ -1,4 +1,4 @@
-"""Q-learning from a fixed data set follows its losses, is held to the data, and learns where truth is known."""
+"""BCQ and CQL: gradients of their losses, restricted targets, and scores in an environment with known values."""
 
 import copy
 import math
@@ -21,8 +21,8 @@ from rbi.offline_rl.learner import frozen_copy, next_action_masks, train
 from rbi.policy import Policy
 from tests.data.episodes import episode
 
+from .device_syncs import NoDeviceSync
 from .populations import recorded, world_and_population
-from .waits import NoWaiting
 
 PLAIN = offline_network(16, 0.0, 0.0)
 BOTH = dict(cql_alpha=0.7, bcq_threshold=0.6)
@@ -39,7 +39,7 @@ def episodes_of(frame=(3,), *, legal=False):
 
 
 def sharp_beta(obs_spec):
-    """A beta that hardly takes some of the actions."""
+    """A beta under which some actions are unlikely."""
     beta = make_networks(obs_spec, PLAIN, 5).pi
     with torch.no_grad():
         beta.logits.weight.mul_(5)
@@ -71,10 +71,10 @@ def step_of(data, number):
 
 
 def slow_loss(learner, data, batch):
-    """The loss as the papers write it, an example and an action at a time."""
+    """The loss as the papers write it, in loops over examples and actions."""
     online, target = copy.deepcopy(learner.networks), learner.target.networks
     q, _ = online.train().q(learner.obs_spec.preprocess(batch.states, torch.float32))
-    judge, every = frozen_copy(learner.networks), range(4)
+    evaluated, every = frozen_copy(learner.networks), range(4)
     beta = None if learner.beta is None else copy.deepcopy(learner.beta).eval()
     losses = []
     for i in range(len(q)):
@@ -82,14 +82,14 @@ def slow_loss(learner, data, batch):
         then = time + int(learner.sampler.bootstrap_steps[batch.steps[i]])
         legal = [a for a in every if one.action_masks is None or one.action_masks[time, a]]
         known = [a for a in every if one.action_masks is None or then >= len(one.actions) or one.action_masks[then, a]]
-        seen = learner.obs_spec.preprocess(batch.next_states[i : i + 1], torch.float32)
+        obs = learner.obs_spec.preprocess(batch.next_states[i : i + 1], torch.float32)
         with torch.no_grad():
             if beta is not None:
-                odds = beta(seen)[0].double().exp().tolist()
+                odds = beta(obs)[0].double().exp().tolist()
                 most = max(odds[a] for a in known)
                 known = [a for a in known if odds[a] >= learner.config.bcq_threshold * most]
-            preferred = max(known, key=judge.q(seen)[0][0].tolist().__getitem__)
-            goal = batch.returns[i] + batch.discount[i] * target.q(seen)[0][0, preferred]
+            preferred = max(known, key=evaluated.q(obs)[0][0].tolist().__getitem__)
+            goal = batch.returns[i] + batch.discount[i] * target.q(obs)[0][0, preferred]
         taken = q[i, batch.actions[i]]
         size = (goal - taken).abs()
         huber = size**2 / 2 if float(size.detach()) <= 1 else size - 0.5
@@ -99,7 +99,7 @@ def slow_loss(learner, data, batch):
 
 
 def assert_gradient(learner, expected):
-    """What Adam was last given."""
+    """Compare with the gradient that Adam used last."""
     start = 0
     for gradient in expected:
         part = learner.trained.adam.gradient[start : start + gradient.numel()].view(gradient.shape)
@@ -108,11 +108,11 @@ def assert_gradient(learner, expected):
 
 
 @pytest.mark.parametrize("legal", [False, True])
-@pytest.mark.parametrize("held", [{}, dict(cql_alpha=0.7), dict(bcq_threshold=0.6), BOTH])
+@pytest.mark.parametrize("constraint", [{}, dict(cql_alpha=0.7), dict(bcq_threshold=0.6), BOTH])
 @pytest.mark.parametrize("steps", [1, 3])
-def test_an_update_follows_the_gradient_of_the_loss_as_the_papers_write_it(steps, held, legal):
+def test_an_update_follows_the_gradient_of_the_loss_of_the_papers(steps, constraint, legal):
     data = episodes_of(legal=legal)
-    learner = learner_of(data, steps=steps, target_update_interval=4, **held)
+    learner = learner_of(data, steps=steps, target_update_interval=4, **constraint)
     advance(learner, 6)  # the target network lags by two
     coming = Sampler(learner.sampler.data, learner.sampler.config, seeded())
     coming.generator.set_state(learner.sampler.generator.get_state())
@@ -125,7 +125,7 @@ def test_an_update_follows_the_gradient_of_the_loss_as_the_papers_write_it(steps
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_legal_actions_ahead_are_those_of_the_step_there_and_all_where_nobody_acted(steps):
+def test_next_action_masks_are_those_of_the_next_step_and_all_legal_after_the_last(steps):
     data = episodes_of(legal=True)
     sampler = learner_of(data, steps=steps).sampler
     found, unacted = next_action_masks(sampler), 0
@@ -140,7 +140,7 @@ def test_legal_actions_ahead_are_those_of_the_step_there_and_all_where_nobody_ac
 
 
 @pytest.mark.parametrize("frame", [(36, 36), (10, 10, 2)])
-def test_pictures_are_learned_from_too(frame):
+def test_an_update_follows_the_gradient_for_images(frame):
     data = episodes_of(frame)
     learner = learner_of(data, **BOTH)
     coming = Sampler(learner.sampler.data, learner.sampler.config, seeded(2)).draw()
@@ -151,7 +151,7 @@ def test_pictures_are_learned_from_too(frame):
     assert coming.returns.abs().max() <= 1
 
 
-def test_batch_norm_learns_from_the_states_of_a_batch_once_an_update_and_from_nothing_else():
+def test_batch_norm_statistics_change_once_per_update_from_the_states_only():
     learner = learner_of(episodes_of(), **BOTH)
     others = {**dict(learner.target.networks.named_buffers()), **{f"b{n}": b for n, b in learner.beta.named_buffers()}}
     before = {name: buffer.clone() for name, buffer in others.items()}
@@ -171,7 +171,7 @@ def test_batch_norm_learns_from_the_states_of_a_batch_once_an_update_and_from_no
         assert torch.equal(buffer, before[name]), name
 
 
-def test_the_target_network_is_renewed_at_its_interval_alone_with_its_buffers_and_in_place():
+def test_the_target_network_is_updated_at_its_interval_in_place_with_its_buffers():
     learner = learner_of(episodes_of(), target_update_interval=3)
     target, online = learner.target.networks.state_dict(), learner.networks.state_dict()
     places = {name: tensor.data_ptr() for name, tensor in target.items()}
@@ -185,29 +185,29 @@ def test_the_target_network_is_renewed_at_its_interval_alone_with_its_buffers_an
         assert not torch.equal(before["q.heads.weight"], online["q.heads.weight"])
 
 
-def test_bcq_bootstraps_from_no_action_that_beta_hardly_takes_and_plain_q_learning_does():
-    """Both networks rate the action highest that beta takes least."""
+def test_bcq_targets_use_no_action_below_the_threshold_and_double_dqn_does():
+    """Both networks give the highest Q to the action that is least likely under beta."""
     data = episodes_of()
-    for held in (dict(bcq_threshold=0.6), {}):
-        learner = learner_of(data, **held)
+    for constraint in (dict(bcq_threshold=0.6), {}):
+        learner = learner_of(data, **constraint)
         batch = learner.sampler.draw(64)
-        seen = learner.obs_spec.preprocess(batch.next_states, torch.float32)
+        obs = learner.obs_spec.preprocess(batch.next_states, torch.float32)
         beta = sharp_beta(learner.obs_spec)
-        probs = torch.softmax(beta.eval()(seen), 1)
+        probs = torch.softmax(beta.eval()(obs), 1)
         rare = int(probs.mean(0).argmin())
         with torch.no_grad():
             for networks in (learner.networks, learner.target.networks):
                 networks.q.heads.bias[rare] += 100
-        unfamiliar = probs[:, rare] < 0.6 * probs.amax(1)
-        assert int(unfamiliar.sum()) > 0
-        misled = learner.target.next_value(seen, learner.allowed_actions(batch, seen))[unfamiliar] > 50
-        assert misled.any() != bool(held)
-        assert misled.all() != bool(held)
+        unlikely = probs[:, rare] < 0.6 * probs.amax(1)
+        assert int(unlikely.sum()) > 0
+        uses_rare_action = learner.target.next_value(obs, learner.allowed_actions(batch, obs))[unlikely] > 50
+        assert uses_rare_action.any() != bool(constraint)
+        assert uses_rare_action.all() != bool(constraint)
 
 
 @pytest.fixture(scope="module")
-def crowded():
-    """A world, its data, and beta as it was learned from it."""
+def population():
+    """An environment, recorded data, and beta cloned from it."""
     seed = 0
     world, players = world_and_population(seed, qualities=(0.3, 0.5, 0.7))
     data = recorded(world, players, 200, np.random.default_rng(seed))
@@ -220,12 +220,14 @@ def crowded():
     return world, players, data, frozen_copy(fit.networks).pi
 
 
-@pytest.mark.parametrize(("held", "rule"), [(dict(cql_alpha=0.1), "greedy"), (dict(bcq_threshold=0.3), "bcq(0.3)")])
-def test_cql_and_bcq_learn_from_a_crowd_to_play_better_than_uniformly_and_than_the_crowd(crowded, held, rule):
-    world, players, data, beta = crowded
+@pytest.mark.parametrize(
+    ("constraint", "rule"), [(dict(cql_alpha=0.1), "greedy"), (dict(bcq_threshold=0.3), "bcq(0.3)")]
+)
+def test_cql_and_bcq_score_above_uniform_and_above_the_population(population, constraint, rule):
+    world, players, data, beta = population
     sampler = Sampler(data, SamplerConfig(batch_size=64, n_step=1, gamma=world.discount), seeded())
     obs_spec, nets = ObservationSpec(data.spec.obs_shape, 1, data.spec.num_actions), offline_network(64, 0.0, 0.0)
-    config = OfflineDQNConfig(learning_rate=0.003, target_update_interval=25, network=nets, **held)
+    config = OfflineDQNConfig(learning_rate=0.003, target_update_interval=25, network=nets, **constraint)
     beta = beta if config.bcq_threshold else None
     learner = OfflineDQN(config, make_networks(obs_spec, nets, 0, with_policy=False), sampler, beta)
     advance(learner, 300)
@@ -242,7 +244,7 @@ def test_cql_and_bcq_learn_from_a_crowd_to_play_better_than_uniformly_and_than_t
         assert (probs[pi > 0] >= 0.3 * (1 - 1e-5) * probs.max(1)).all()  # one action a state
 
 
-def test_a_larger_alpha_keeps_what_nobody_took_further_down():
+def test_a_larger_cql_alpha_lowers_q_of_actions_not_taken():
     gaps = []
     for alpha in (0.0, 0.3, 10.0):
         learner = learner_of(episodes_of(), cql_alpha=alpha)
@@ -255,7 +257,7 @@ def test_a_larger_alpha_keeps_what_nobody_took_further_down():
     assert gaps[2] > gaps[0] + 0.3
 
 
-def test_its_state_put_into_a_fresh_learner_goes_on_bit_by_bit():
+def test_a_restored_learner_continues_bit_for_bit():
     first, second = (learner_of(episodes_of(), seed=seed, target_update_interval=4, **BOTH) for seed in (0, 9))
     advance(first, 6)
     with torch.no_grad():
@@ -278,10 +280,10 @@ def test_metrics_are_means_since_the_last_call():
     coming = Sampler(learner.sampler.data, learner.sampler.config, seeded(2)).draw()
     loss = slow_loss(learner, data, coming)[0].detach()
     advance(learner, 1)
-    told = learner.metrics()
-    assert set(told) == {"td_loss", "td_error", "td_q", "cql_penalty", "bcq_allowed"}
-    assert told["td_loss"] + 0.7 * told["cql_penalty"] == pytest.approx(float(loss), rel=1e-5)
-    assert 0.25 <= told["bcq_allowed"] < 1
+    metrics = learner.metrics()
+    assert set(metrics) == {"td_loss", "td_error", "td_q", "cql_penalty", "bcq_allowed"}
+    assert metrics["td_loss"] + 0.7 * metrics["cql_penalty"] == pytest.approx(float(loss), rel=1e-5)
+    assert 0.25 <= metrics["bcq_allowed"] < 1
     assert set(learner.metrics().values()) == {0.0}
     plain = learner_of(data)
     advance(plain, 3)
@@ -289,8 +291,8 @@ def test_metrics_are_means_since_the_last_call():
 
 
 @pytest.mark.parametrize("legal", [False, True])
-def test_an_update_never_waits_for_the_device(legal, monkeypatch):
-    learner, watch = learner_of(episodes_of(legal=legal), **BOTH), NoWaiting()
+def test_an_update_never_synchronizes_with_the_device(legal, monkeypatch):
+    learner, watch = learner_of(episodes_of(legal=legal), **BOTH), NoDeviceSync()
     monkeypatch.setattr(learner.sampler, "batch", watch.excused(learner.sampler.batch))
     with watch:
         learner.update()
@@ -313,12 +315,12 @@ def test_an_update_never_waits_for_the_device(legal, monkeypatch):
         dict(network=offline_network(16, 0.0, 0.5)),
     ],
 )
-def test_nonsense_is_refused(changes):
+def test_values_out_of_range_are_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         OfflineDQNConfig(**changes)
 
 
-def test_what_does_not_go_together_is_refused():
+def test_inputs_that_do_not_fit_are_refused():
     learner = learner_of(episodes_of())
     data, obs_spec, beta = learner.sampler.data, learner.obs_spec, make_networks(learner.obs_spec, PLAIN, 0).pi
     networks = make_networks(obs_spec, PLAIN, 0, with_policy=False)

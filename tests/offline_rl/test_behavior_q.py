@@ -1,4 +1,4 @@
-"""beta and Q follow the gradients of their losses, and learn what the data says."""
+"""beta and Q: gradients of their losses, and what they converge to."""
 
 from collections import deque
 
@@ -37,9 +37,9 @@ def fit_of(frame, *, network=PLAIN, seed=0, **changes):
 def test_an_update_follows_the_gradient_of_both_losses(frame):
     fit = fit_of(frame)
     batch = Sampler(fit.sampler.data, fit.sampler.config, seeded(2)).draw()  # the one that comes next
-    seen = fit.obs_spec.preprocess(batch.states, torch.float32)
+    obs = fit.obs_spec.preprocess(batch.states, torch.float32)
     fit.networks.train()
-    logits, (q, _) = fit.networks.pi(seen), fit.networks.q(seen)
+    logits, (q, _) = fit.networks.pi(obs), fit.networks.q(obs)
     chosen = q.gather(1, batch.actions[:, None]).squeeze(1)
     loss = functional.cross_entropy(logits, batch.actions) + (batch.returns - chosen).square().mean()
     expected = torch.autograd.grad(loss, list(fit.networks.parameters()))
@@ -51,15 +51,15 @@ def test_an_update_follows_the_gradient_of_both_losses(frame):
         start += -(-gradient.numel() // 64) * 64
 
 
-def test_the_duel_is_its_formula_and_so_is_its_gradient():
+def test_the_mean_centred_duel_has_the_value_and_gradient_of_its_formula():
     out = torch.randn(5, 4, generator=seeded(), dtype=torch.float64).requires_grad_()
     advantage, value = out[:, :-1], out[:, -1:]
     torch.testing.assert_close(_MeanCentred.apply(out), value + advantage - advantage.mean(1, keepdim=True))
     assert torch.autograd.gradcheck(_MeanCentred.apply, out)
 
 
-def test_beta_and_q_learn_what_there_is_to_learn():
-    """Two states; in the first action 0 is taken in three of four cases, in the second always 1; returns differ."""
+def test_beta_and_q_converge_to_action_frequencies_and_mean_returns():
+    """Two states: action 0 has probability 3/4 in the first, action 1 is always taken in the second."""
 
     rng = np.random.default_rng(0)
     data = []
@@ -74,9 +74,9 @@ def test_beta_and_q_learn_what_there_is_to_learn():
     fit = BehaviorQ(config, make_networks(ObservationSpec((2,), 1, 2), PLAIN, 0), sampler, seeded())
     deque(train(fit, 400), maxlen=0)
     fit.networks.eval()
-    seen = fit.obs_spec.preprocess(torch.eye(2)[:, None], torch.float32)
+    obs = fit.obs_spec.preprocess(torch.eye(2)[:, None], torch.float32)
     with torch.no_grad():
-        beta, (q, _) = torch.softmax(fit.networks.pi(seen), 1), fit.networks.q(seen)
+        beta, (q, _) = torch.softmax(fit.networks.pi(obs), 1), fit.networks.q(obs)
     taken = np.mean([e.actions[0] == 0 for e in data if e.observations[0, 0] == 1])
     assert float(beta[0, 0]) == pytest.approx(taken, abs=0.05)
     assert float(beta[1, 1]) > 0.97
@@ -84,7 +84,7 @@ def test_beta_and_q_learn_what_there_is_to_learn():
     assert float(q[1, 1]) == pytest.approx(0.5, abs=0.1)
 
 
-def test_dropout_blanks_its_share_keeps_the_mean_and_needs_a_generator():
+def test_dropout_zeroes_its_share_keeps_the_mean_and_needs_a_generator():
     x = torch.ones(200, 500)
     assert dropout(x, 0.25, None) is x
     blanked = dropout(x, 0.25, seeded())
@@ -94,7 +94,7 @@ def test_dropout_blanks_its_share_keeps_the_mean_and_needs_a_generator():
     assert torch.equal(blanked, again)
 
 
-def test_the_same_seeds_give_the_same_networks_and_dropout_changes_them():
+def test_equal_seeds_give_equal_networks_and_dropout_changes_them():
     fits = [fit_of((3,), network=network) for network in (PLAIN, PLAIN, offline_network(hidden_size=16))]
     for fit in fits:
         for _ in range(5):
@@ -105,12 +105,12 @@ def test_the_same_seeds_give_the_same_networks_and_dropout_changes_them():
 
 
 @pytest.mark.parametrize("changes", [dict(learning_rate=0.0), dict(adam_epsilon=1.0)])
-def test_nonsense_is_refused(changes):
+def test_values_out_of_range_are_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         BehaviorQConfig(**changes)
 
 
 @pytest.mark.parametrize("changes", [dict(hidden_size=0), dict(input_dropout=1.0), dict(hidden_dropout=-0.1)])
-def test_networks_of_nonsense_are_refused(changes):
+def test_network_values_out_of_range_are_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         offline_network(**changes)

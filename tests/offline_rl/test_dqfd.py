@@ -1,4 +1,4 @@
-"""DQfD follows the gradient of its four losses, draws by their first, and is pulled toward what was demonstrated."""
+"""DQfD: gradients of its four losses, prioritised sampling, and the effect of the margin."""
 
 import copy
 import math
@@ -17,7 +17,7 @@ from rbi.offline_rl.dqfd import DQfD, DQfDConfig
 from rbi.offline_rl.learner import frozen_copy, train
 from tests.data.episodes import episode
 
-from .waits import NoWaiting
+from .device_syncs import NoDeviceSync
 
 PLAIN = offline_network(16, 0.0, 0.0)
 ENDS = ("terminated", "truncated", "abandoned")
@@ -69,7 +69,7 @@ def huber(error):
 
 
 def legal_at(data, number, ahead):
-    """Legal actions so many steps after a step of the data: all where nobody acted there."""
+    """Legal actions `ahead` steps after a step of the data: all after the last step."""
     for one in data:
         if number < len(one.actions):
             then = number + ahead
@@ -80,9 +80,9 @@ def legal_at(data, number, ahead):
 
 
 def slow_loss(learner, data, positions, weights):
-    """J as it is written, an example and an action at a time; and the 1-step errors."""
+    """J in loops over examples and actions, and the 1-step errors."""
     config, preprocess = learner.config, learner.obs_spec.preprocess
-    online, judge, target = (
+    online, evaluated, target = (
         copy.deepcopy(learner.networks).train(),
         frozen_copy(learner.networks),
         learner.target.networks,
@@ -94,11 +94,11 @@ def slow_loss(learner, data, positions, weights):
         found = []
         for sampler in (learner.one_step, learner.n_step):
             batch = sampler.batch(torch.tensor([step]))
-            seen = preprocess(batch.next_states, torch.float32)
+            obs = preprocess(batch.next_states, torch.float32)
             with torch.no_grad():
                 allowed = legal_at(data, step, int(sampler.bootstrap_steps[step]))
-                preferred = max(allowed, key=judge.q(seen)[0][0].tolist().__getitem__)
-                goal = batch.returns[0] + batch.discount[0] * target.q(seen)[0][0, preferred]
+                preferred = max(allowed, key=evaluated.q(obs)[0][0].tolist().__getitem__)
+                goal = batch.returns[0] + batch.discount[0] * target.q(obs)[0][0, preferred]
             taken = int(batch.actions[0])
             found.append(goal - q[i, taken])
         best = max(q[i, a] + config.margin * (a != taken) for a in legal_at(data, step, 0))
@@ -112,7 +112,7 @@ def slow_loss(learner, data, positions, weights):
 
 @pytest.mark.parametrize("legal", [False, True])
 @pytest.mark.parametrize("weights", [{}, dict(n_step_weight=0.3, margin_weight=2.0, l2_weight=0.01, margin=0.2)])
-def test_an_update_follows_the_gradient_of_the_four_losses_and_renews_the_priorities_of_what_it_drew(weights, legal):
+def test_an_update_follows_the_gradient_of_the_four_losses_and_updates_the_sampled_priorities(weights, legal):
     data = episodes_of(legal=legal)
     learner = learner_of(data, target_update_interval=4, **weights)
     advance(learner, 6)  # the target network lags by two, and priorities differ
@@ -131,14 +131,14 @@ def test_an_update_follows_the_gradient_of_the_four_losses_and_renews_the_priori
     for i, error in zip(positions.tolist(), errors, strict=True):
         priorities[i] = (abs(error) + 0.001) ** 0.4
     np.testing.assert_allclose(learner.priorities.priority.flatten(), priorities, rtol=1e-3)
-    told = learner.metrics()
-    assert told["dqfd_loss"] == pytest.approx(float(loss.detach()), rel=1e-4)
-    assert told["dqfd_importance"] == pytest.approx(np.mean(importance), rel=1e-4)
-    assert all(name.startswith("dqfd_") for name in told)
+    metrics = learner.metrics()
+    assert metrics["dqfd_loss"] == pytest.approx(float(loss.detach()), rel=1e-4)
+    assert metrics["dqfd_importance"] == pytest.approx(np.mean(importance), rel=1e-4)
+    assert all(name.startswith("dqfd_") for name in metrics)
     assert set(learner.metrics().values()) == {0.0}
 
 
-def test_pictures_are_learned_from_too():
+def test_an_update_follows_the_gradient_for_images():
     data = episodes_of((10, 10, 2))
     learner = learner_of(data)
     loss, _, _ = slow_loss(learner, data, *coming_steps(learner))
@@ -146,8 +146,8 @@ def test_pictures_are_learned_from_too():
     assert learner.metrics()["dqfd_loss"] == pytest.approx(float(loss.detach()), rel=1e-4)
 
 
-def test_only_steps_that_have_both_returns_are_drawn():
-    """Who left without a last observation has no state ahead of the last steps: one for 1 step, three for 3."""
+def test_only_steps_with_both_returns_are_sampled():
+    """An abandoned episode without a final observation has no next state for its last n steps."""
     data = [episode(np.random.default_rng(i), 6, end="abandoned", final=False) for i in range(4)]
     learner = learner_of(data)
     assert [len(sampler.usable) for sampler in (learner.one_step, learner.n_step)] == [20, 12]
@@ -155,7 +155,7 @@ def test_only_steps_that_have_both_returns_are_drawn():
     assert float(learner.priorities.mass.sum()) == 12
 
 
-def test_batch_norm_learns_once_an_update_and_the_target_is_renewed_at_its_interval_with_its_buffers_in_place():
+def test_batch_norm_changes_once_per_update_and_the_target_is_updated_at_its_interval_in_place():
     learner = learner_of(episodes_of(), target_update_interval=3)
     places = {name: tensor.data_ptr() for name, tensor in learner.target.networks.state_dict().items()}
     for updates in range(1, 8):
@@ -170,14 +170,14 @@ def test_batch_norm_learns_once_an_update_and_the_target_is_renewed_at_its_inter
         assert learner.networks.training
 
 
-def test_the_margin_pulls_toward_what_was_demonstrated_where_rewards_say_nothing():
+def test_the_margin_loss_prefers_demonstrated_actions_where_rewards_are_equal():
     states, rng = 12, np.random.default_rng(0)
     shown = rng.integers(4, size=states)
     data = []
     for _ in range(40):
         path, last = rng.integers(states, size=6), np.arange(6) == 5
-        seen = np.eye(states, dtype=np.float32)[path]
-        data.append(Episode(seen, shown[path], np.zeros(6), last, np.zeros(6, dtype=bool)))
+        obs = np.eye(states, dtype=np.float32)[path]
+        data.append(Episode(obs, shown[path], np.zeros(6), last, np.zeros(6, dtype=bool)))
     agreement, lead = [], []
     for weight in (1.0, 0.0):
         learner = learner_of(data, margin_weight=weight, target_update_interval=20)
@@ -194,7 +194,7 @@ def test_the_margin_pulls_toward_what_was_demonstrated_where_rewards_say_nothing
     assert lead[1] < 0
 
 
-def test_its_state_put_into_a_fresh_learner_goes_on_bit_by_bit():
+def test_a_restored_learner_continues_bit_for_bit():
     first, second = (learner_of(episodes_of(), seed=seed, target_update_interval=4) for seed in (0, 9))
     advance(first, 6)
     for name, tensor in second.state().items():
@@ -210,8 +210,8 @@ def test_its_state_put_into_a_fresh_learner_goes_on_bit_by_bit():
 
 
 @pytest.mark.parametrize("legal", [False, True])
-def test_an_update_never_waits_for_the_device(legal, monkeypatch):
-    learner, watch = learner_of(episodes_of(legal=legal)), NoWaiting()
+def test_an_update_never_synchronizes_with_the_device(legal, monkeypatch):
+    learner, watch = learner_of(episodes_of(legal=legal)), NoDeviceSync()
     for sampler in (learner.one_step, learner.n_step):
         monkeypatch.setattr(sampler, "batch", watch.excused(sampler.batch))
     with watch:
@@ -238,12 +238,12 @@ def test_an_update_never_waits_for_the_device(legal, monkeypatch):
         dict(network=offline_network()),
     ],
 )
-def test_nonsense_is_refused(changes):
+def test_values_out_of_range_are_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         DQfDConfig(**changes)
 
 
-def test_samplers_that_do_not_go_together_are_refused():
+def test_samplers_that_do_not_match_are_refused():
     data, obs_spec = episodes_of(), ObservationSpec((3,), 1, 4)
     one, far = samplers_of(data, 10)
     other, _ = samplers_of(data, 10)

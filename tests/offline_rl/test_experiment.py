@@ -21,7 +21,7 @@ from rbi.offline_rl.run_log import RunLog
 
 ENV = "CartPole-v1"
 CONFIG = OfflineConfig(updates=40, batch_size=16, **small_learners(16, 200, 0.001, 10))
-SETTINGS = dict(seeds=2, episodes=10, evaluations=2, curve_episodes=4, num_envs=240, config=CONFIG, progress=False)
+SETTINGS = dict(seeds=2, episodes=10, evaluations=2, curve_episodes=4, num_envs=96, config=CONFIG, progress=False)
 
 
 class Balances:
@@ -145,6 +145,7 @@ def test_a_run_stopped_during_an_evaluation_resumes_to_the_same_scores(data, who
     assert {row["name"]: row["scores"] for row in again.rows} == scores_of(whole)
 
 
+@pytest.mark.slow
 def test_a_run_stopped_after_its_last_evaluation_resumes_to_its_result(data, whole, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(whole, path)

@@ -1,4 +1,4 @@
-"""Learners side by side do what each does alone, on a processor and as graphs on a GPU."""
+"""Parallel learners do what each does alone, on a CPU and as CUDA graphs."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def run(runners, goal):
         pass
 
 
-def test_learners_in_turns_end_where_each_ends_alone():
+def test_parallel_learners_end_where_each_ends_alone():
     data = data_of((3,))
     together, alone = (SeedLearners(SMALL, BASELINES, data, 0, CPU) for _ in range(2))
     run([make_runner(learner, CPU, cuda_graph=False) for learner in together.learners().values()], 7)
@@ -42,7 +42,7 @@ def test_learners_in_turns_end_where_each_ends_alone():
         assert torch.equal(learner.trained.vector, alone.learners()[name].trained.vector), name
 
 
-def test_each_learner_stops_at_its_own_goal_and_says_how_far_they_all_are():
+def test_advance_stops_each_learner_at_its_target_and_yields_the_total():
     seed = SeedLearners(SMALL, ("cql",), data_of((3,)), 0, CPU)
     runners = [make_runner(learner, CPU, cuda_graph=False) for learner in seed.learners().values()]
     assert list(advance(runners, [2, 4])) == [2, 4, 5, 6]
@@ -50,7 +50,7 @@ def test_each_learner_stops_at_its_own_goal_and_says_how_far_they_all_are():
     assert list(advance(runners, [2, 4])) == []
 
 
-def test_learners_go_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_path):
+def test_learners_restored_from_a_checkpoint_continue_bit_for_bit(tmp_path):
     data = data_of((3,))
     whole, before, after = (SeedLearners(SMALL, BASELINES, data, 0, CPU) for _ in range(3))
     run([make_runner(learner, CPU, cuda_graph=False) for learner in whole.learners().values()], 10)
@@ -63,7 +63,7 @@ def test_learners_go_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_path):
             assert torch.equal(tensor, after.learners()[name].state()[key]), (name, key)
 
 
-def test_learners_go_on_from_another_device_whose_random_numbers_mean_nothing_here(tmp_path):
+def test_learners_can_be_restored_from_a_checkpoint_of_another_device(tmp_path):
     data = data_of((3,))
     before, after = (SeedLearners(SMALL, BASELINES, data, 0, CPU) for _ in range(2))
     run([make_runner(learner, CPU, cuda_graph=False) for learner in before.learners().values()], 6)
@@ -77,7 +77,7 @@ def test_learners_go_on_from_another_device_whose_random_numbers_mean_nothing_he
     run([make_runner(learner, CPU, cuda_graph=False) for learner in after.learners().values()], 7)
 
 
-def test_a_torn_checkpoint_and_one_of_other_networks_are_named(tmp_path):
+def test_damaged_and_foreign_checkpoints_are_refused(tmp_path):
     data = data_of((3,))
     seed = SeedLearners(SMALL, (), data, 0, CPU)
     assert checkpoint.restore_learners(tmp_path, seed.learners()) is None
@@ -91,7 +91,7 @@ def test_a_torn_checkpoint_and_one_of_other_networks_are_named(tmp_path):
         checkpoint.restore_learners(tmp_path, seed.learners())
 
 
-def test_a_burst_with_batches_looked_at_ahead_is_the_same_updates_one_after_the_other():
+def test_a_burst_with_prefetched_batches_equals_single_updates():
     data = data_of((36, 36))
     ahead, plain = (SeedLearners(SMALL, (), data, 0, CPU).behavior_q for _ in range(2))
     burst_of_updates(ahead, ahead.prefetcher, CPU)()
@@ -105,7 +105,7 @@ def test_a_burst_with_batches_looked_at_ahead_is_the_same_updates_one_after_the_
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("frame", [(3,), (36, 36)])
-def test_updates_as_graphs_are_the_updates_themselves(frame):
+def test_cuda_graphs_equal_plain_updates(frame):
     cuda, data = torch.device("cuda"), data_of(frame)
     graphed, plain = (SeedLearners(SMALL, BASELINES, data, 0, cuda, resident=True) for _ in range(2))
     run([make_runner(learner, cuda, cuda_graph=True) for learner in graphed.learners().values()], BURST + 3)

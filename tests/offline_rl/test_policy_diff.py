@@ -1,4 +1,4 @@
-"""What changed is counted as loops count it, and the two improvement steps estimate the same thing."""
+"""Statistics of policy changes, compared with plain loops; both gain estimates agree."""
 
 import json
 
@@ -14,7 +14,7 @@ from rbi.offline_rl.policy_diff import PolicyPair, by_feature, low_and_high, mea
 
 
 def some_pair(rng, count, actions, episodes=5, rule=None):
-    """Random states of players who do as beta says, improved by a rule."""
+    """Random states with actions drawn from beta, improved by a rule."""
     beta = rng.dirichlet(np.ones(actions), count)
     q = rng.normal(size=(count, actions))
     taken = np.array([rng.choice(actions, p=row) for row in beta])
@@ -25,7 +25,7 @@ def some_pair(rng, count, actions, episodes=5, rule=None):
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**32), st.integers(1, 30), st.integers(2, 5))
-def test_every_number_is_the_loops(seed, count, actions):
+def test_all_statistics_equal_those_of_plain_loops(seed, count, actions):
     rng = np.random.default_rng(seed)
     steps = some_pair(rng, count, actions)
     found = policy_diff(steps, rng, (0.5, 1.5))
@@ -60,7 +60,7 @@ def test_every_number_is_the_loops(seed, count, actions):
     assert values == sorted(values)
 
 
-def test_what_beta_keeps_is_told_as_no_change():
+def test_the_behaviour_rule_changes_nothing():
     steps = some_pair(np.random.default_rng(0), 40, 3, rule=rbi.Behavior())
     found = policy_diff(steps, np.random.default_rng(0))
     assert found["overall"]["total_variation"] == approx(0, abs=1e-12)
@@ -72,7 +72,7 @@ def test_what_beta_keeps_is_told_as_no_change():
     assert "at_c_min" not in found["overall"]
 
 
-def test_the_returns_tell_the_true_step_even_where_q_is_wrong():
+def test_the_observed_gain_estimates_the_true_gain_even_if_q_is_wrong():
     rng = np.random.default_rng(0)
     steps = some_pair(rng, 40_000, 3, episodes=4000)
     truth = policy_diff(steps, rng)["overall"]["expected_gain"]["mean"]
@@ -84,7 +84,7 @@ def test_the_returns_tell_the_true_step_even_where_q_is_wrong():
     assert high - low < truth
 
 
-def test_the_interval_is_wider_where_steps_of_an_episode_are_alike():
+def test_the_interval_is_wider_if_steps_of_an_episode_are_correlated():
     rng = np.random.default_rng(0)
     episode = np.repeat(np.arange(50), 20)
     alike = rng.normal(size=50)[episode]
@@ -104,13 +104,13 @@ def test_the_interval_is_wider_where_steps_of_an_episode_are_alike():
         ([2, 2, 2, 2], [], [2, 2, 2, 2]),
     ],
 )
-def test_low_and_high_are_quarters_or_the_commonest_value_and_the_others(values, low, high):
+def test_low_and_high_are_quarters_or_the_most_frequent_value_and_the_rest(values, low, high):
     values = np.array(values, dtype=float)
     found = low_and_high(values)
     assert [values[part].tolist() for part in found] == [low, high]
 
 
-def test_the_feature_that_decides_comes_first_and_a_constant_never():
+def test_features_are_ordered_by_effect_and_constant_ones_left_out():
     rng = np.random.default_rng(0)
     steps = some_pair(rng, 400, 3)
     features = np.stack([np.ones(400), rng.normal(size=400), rng.integers(2, size=400)], 1)
@@ -121,7 +121,7 @@ def test_the_feature_that_decides_comes_first_and_a_constant_never():
     assert first["total_variation_high"] > 0.1
 
 
-def test_the_largest_steps_are_the_largest_and_everything_is_json(tmp_path):
+def test_the_largest_gains_come_first_and_everything_is_json(tmp_path):
     rng = np.random.default_rng(0)
     steps = some_pair(rng, 50, 4)
     found = policy_diff(steps, rng, (0.5, 1.5), rng.normal(size=(50, 2)))

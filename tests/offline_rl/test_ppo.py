@@ -1,4 +1,4 @@
-"""The ascent starts at beta, climbs, and does not pass what the closed form reaches."""
+"""PPO by gradient ascent: its start, its end, and the resulting policy."""
 
 from collections import deque
 
@@ -17,39 +17,39 @@ from rbi.offline_rl.ppo import PPOAscent, PPOAscentConfig
 from rbi.policy import Policy
 from tests.data.episodes import episode
 
-SIGHT = ObservationSpec((3,), 1, 4)
+OBS_SPEC = ObservationSpec((3,), 1, 4)
 
 
 def ascent_of(**changes):
     rng = np.random.default_rng(0)
     data = Dataset.from_episodes([episode(rng, 8) for _ in range(4)], DatasetSpec((3,), 4))
     sampler = Sampler(data, SamplerConfig(batch_size=32), torch.Generator().manual_seed(0))
-    networks = make_networks(SIGHT, offline_network(hidden_size=64), 1)
+    networks = make_networks(OBS_SPEC, offline_network(hidden_size=64), 1)
     with torch.no_grad():  # values that differ: the ascent has something to climb
         networks.q.heads.weight.mul_(5)
     return PPOAscent(PPOAscentConfig(**changes), networks, sampler, temperature=0.7), data
 
 
-def test_it_starts_at_beta_and_climbs_to_the_closed_forms_objective_and_no_further():
+def test_ascent_starts_at_beta_and_reaches_the_objective_of_the_closed_form():
     ascent, data = ascent_of(updates=600, learning_rate=0.005)
     states = torch.as_tensor(np.array(data.arrays["observations"]))[:, None]
-    seen = SIGHT.preprocess(states, torch.float32)
+    obs = OBS_SPEC.preprocess(states, torch.float32)
     with torch.no_grad():
-        beta = torch.softmax(ascent.behavior_q.pi(seen) / 0.7, 1)
-        q, _ = ascent.behavior_q.q(seen)
+        beta = torch.softmax(ascent.behavior_q.pi(obs) / 0.7, 1)
+        q, _ = ascent.behavior_q.q(obs)
         advantage = q - (beta * q).sum(1, keepdim=True)
-        first = -ascent.loss(seen)
+        first = -ascent.loss(obs)
         best = rbi.measures.ppo_objective(rbi.max_ppo(beta, q, 0.5), beta, advantage, 0.5)
     assert float(first.abs().max()) < 1e-6  # sum_a beta A = 0
     deque(train(ascent, 600), maxlen=0)
     assert ascent.metrics()["ppo_objective"] > 0
     with torch.no_grad():
-        last = -ascent.loss(seen)
+        last = -ascent.loss(obs)
     assert (last <= best + 1e-5).all()
     assert float(last.mean()) > 0.9 * float(best.mean())
 
 
-def test_the_policy_that_comes_out_is_the_network_that_climbed_and_beta_is_left_alone():
+def test_the_resulting_policy_is_the_trained_network_and_beta_is_unchanged():
     ascent, data = ascent_of(updates=50, learning_rate=0.005)
     before = {name: value.clone() for name, value in ascent.behavior_q.state_dict().items()}
     deque(train(ascent, 50), maxlen=0)
@@ -57,13 +57,13 @@ def test_the_policy_that_comes_out_is_the_network_that_climbed_and_beta_is_left_
         assert torch.equal(value, before[name]), name
     states = np.array(data.arrays["observations"][:5])
     policy = Policy(ascent.policy_networks(), rbi.Behavior(), temperature=0.7)
-    seen = SIGHT.preprocess(torch.as_tensor(states)[:, None], torch.float32)
+    obs = OBS_SPEC.preprocess(torch.as_tensor(states)[:, None], torch.float32)
     with torch.no_grad():
-        expected = torch.softmax(ascent.pi(seen) / 0.7, 1).numpy()
+        expected = torch.softmax(ascent.pi(obs) / 0.7, 1).numpy()
     np.testing.assert_allclose(policy.predict_proba(states), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("changes", [dict(epsilon=0.0), dict(epsilon=1.0), dict(updates=0), dict(learning_rate=2.0)])
-def test_nonsense_is_refused(changes):
+def test_values_out_of_range_are_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         PPOAscentConfig(**changes)

@@ -1,4 +1,4 @@
-"""The paper's claim of section 4 where truth is known: from a crowd's data, by networks, scored without noise."""
+"""The paper's claim of section 4 in environments with known values: from recorded data, by networks, exact scores."""
 
 from collections import deque
 
@@ -24,7 +24,7 @@ SEEDS = range(5)
 
 
 def gains(seed):
-    """What each rule gains over the behaviour that was learned, from 30 episodes of three players."""
+    """The gain of each rule over the cloned behaviour, from 30 episodes of three policies."""
     world, players = world_and_population(seed, qualities=(0.8, 0.9, 0.95))
     data = recorded(world, players, 30, np.random.default_rng(seed))
     sampler = Sampler(data, SamplerConfig(batch_size=128, gamma=world.discount), torch.Generator().manual_seed(seed))
@@ -52,7 +52,7 @@ def test_reroute_falls_below_behaviour_in_no_world(found):
     assert found["reroute(0.5,1.5)"].mean() > 0.003
 
 
-def test_steps_that_ignore_how_rare_an_action_is_fall_below(found):
+def test_rules_without_a_ratio_bound_fall_below_behaviour(found):
     assert found["greedy"].mean() < -0.04
     assert (found["greedy"] < 0).all()
     assert found["tv(0.25)"].min() < -0.01

@@ -1,4 +1,4 @@
-"""What is held out was not learned from, and the diagnosis is what it says."""
+"""Splits, predictions, diagnostics and calibration on held-out episodes."""
 
 from collections import deque
 
@@ -29,19 +29,19 @@ from .populations import recorded, world_and_population
 
 
 @pytest.mark.parametrize(("episodes", "share", "held"), [(10, 0.2, 2), (2, 0.01, 1), (3, 0.99, 2), (100, 0.1, 10)])
-def test_every_episode_is_on_one_side_and_both_have_some(episodes, share, held):
+def test_a_split_has_every_episode_once_and_no_empty_side(episodes, share, held):
     mine, out = split_episodes(episodes, share, np.random.default_rng(0))
     assert sorted([*mine, *out]) == [*range(episodes)]
     assert len(out) == held
 
 
 @pytest.mark.parametrize(("episodes", "share"), [(1, 0.5), (5, 0.0), (5, 1.0)])
-def test_what_cannot_be_split_is_refused(episodes, share):
+def test_splits_that_are_impossible_are_refused(episodes, share):
     with pytest.raises(ValueError, match=r"episodes|fraction"):
         split_episodes(episodes, share, np.random.default_rng(0))
 
 
-def test_networks_that_have_learned_are_better_than_frequencies_on_episodes_that_they_never_saw():
+def test_trained_networks_beat_action_frequencies_on_held_out_episodes():
     world, players = world_and_population(0)
     data = recorded(world, players, 200, np.random.default_rng(0))
     mine, out = split_episodes(len(data), 0.25, np.random.default_rng(1))
@@ -64,7 +64,7 @@ def test_networks_that_have_learned_are_better_than_frequencies_on_episodes_that
     assert abs(found["q_bias"]) < 0.1  # returns are mostly luck in these worlds, so little of them can be explained
 
 
-def test_the_diagnosis_of_perfect_answers_is_perfect():
+def test_diagnostics_of_perfect_predictions_are_perfect():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(5000, 3))
     actions = np.array([rng.choice(3, p=np.exp(row)) for row in log_probs(logits)])
@@ -79,7 +79,7 @@ def test_the_diagnosis_of_perfect_answers_is_perfect():
 
 
 @given(st.integers(0, 2**32), st.floats(0.3, 4.0))
-def test_no_other_temperature_makes_the_actions_more_likely(seed, scale):
+def test_the_fitted_temperature_maximizes_the_likelihood(seed, scale):
     rng = np.random.default_rng(seed)
     logits = scale * rng.normal(size=(200, 4))
     actions = np.array([rng.choice(4, p=np.exp(row)) for row in log_probs(logits / scale)])
@@ -88,7 +88,7 @@ def test_no_other_temperature_makes_the_actions_more_likely(seed, scale):
         assert log_likelihood(logits, actions, other) <= log_likelihood(logits, actions, best) + 1e-5
 
 
-def test_logits_that_are_too_sure_are_cooled_by_as_much():
+def test_overconfident_logits_get_their_scale_as_temperature():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(20_000, 5))
     actions = np.array([rng.choice(5, p=np.exp(row)) for row in log_probs(logits)])
@@ -96,7 +96,7 @@ def test_logits_that_are_too_sure_are_cooled_by_as_much():
     assert fit_temperature(logits / 2, actions) == approx(0.5, rel=0.05)
 
 
-def test_bins_are_of_equal_size_and_in_order_and_their_means_are_those_of_the_whole():
+def test_reliability_bins_are_equal_in_size_ordered_and_consistent_with_the_mean():
     rng = np.random.default_rng(1)
     values, returns = rng.normal(size=103), rng.normal(size=103)
     found = reliability(values, returns, bins=10)

@@ -1,4 +1,4 @@
-"""Networks that learned standardised numbers say the same about numbers as they are."""
+"""Standardised training data, and networks converted back to raw observations and returns."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def seeded():
 
 
 def far_off(rng, frame, **more):
-    """An episode of numbers of every size, and rewards in thousands."""
+    """An episode with observations of very different scales and large rewards."""
     found = episode(rng, 9, frame=frame, **more)
     observations = found.observations
     if len(frame) == 1:
@@ -29,7 +29,7 @@ def far_off(rng, frame, **more):
 
 
 @pytest.mark.parametrize(("frame", "stack"), [((4,), 1), ((4,), 3), ((10, 10), 4)])
-def test_unscaled_networks_say_of_numbers_as_they_are_what_the_others_say_of_scaled_ones(frame, stack):
+def test_unstandardized_networks_predict_the_same_from_raw_observations(frame, stack):
     rng = np.random.default_rng(0)
     data = Dataset.from_episodes([far_off(rng, frame) for _ in range(8)], DatasetSpec(frame, 4, stack))
     raw, scaled = (Sampler(data, SamplerConfig(batch_size=16, clip_rewards=False), seeded()) for _ in range(2))
@@ -55,7 +55,7 @@ def test_unscaled_networks_say_of_numbers_as_they_are_what_the_others_say_of_sca
     assert data.arrays["observations"].flags.writeable is False
 
 
-def test_scaled_numbers_have_mean_0_and_deviation_1_and_what_never_changes_stays_finite():
+def test_standardized_data_has_mean_0_and_std_1_and_constants_stay_finite():
     rng = np.random.default_rng(0)
     data = Dataset.from_episodes([far_off(rng, (4,), final=False) for _ in range(50)], DatasetSpec((4,), 4))
     sampler = Sampler(data, SamplerConfig(), seeded())
@@ -68,7 +68,7 @@ def test_scaled_numbers_have_mean_0_and_deviation_1_and_what_never_changes_stays
     assert float(sampler.returns.std()) == pytest.approx(1, abs=1e-2)
 
 
-def test_returns_that_were_cut_off_do_not_set_the_scale():
+def test_incomplete_returns_do_not_affect_standardization():
     rng = np.random.default_rng(0)
     whole = [far_off(rng, (4,)) for _ in range(4)]
     cut = [far_off(rng, (4,), end="truncated") for _ in range(4)]

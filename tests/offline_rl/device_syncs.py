@@ -1,4 +1,4 @@
-"""Catches work that makes the host wait for a device, or whose shape depends on values: neither can be captured."""
+"""Detects operations that synchronise with the device or have data-dependent shapes: CUDA graphs allow neither."""
 
 from torch import Tensor
 from torch import bool as torch_bool
@@ -7,15 +7,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_dim", "unique_consecutive")
 
 
-class NoWaiting(TorchDispatchMode):
-    """While it holds, operations that wait are refused, except inside what was `excused`."""
+class NoDeviceSync(TorchDispatchMode):
+    """Raises AssertionError for such operations, except inside functions wrapped by `excused`."""
 
     def __init__(self):
         super().__init__()
         self.excusing = False
 
     def excused(self, function):
-        """A function that takes another path on a processor, which may wait."""
+        """Wrap a function whose CPU code path may synchronise."""
 
         def called(*arguments):
             self.excusing = True
