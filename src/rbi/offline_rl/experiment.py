@@ -225,7 +225,7 @@ def check_data(data: Dataset, env: str | None, name: str, log: RunLog) -> str:
 
 
 def with_actions_of(env: str, data: Dataset) -> Dataset:
-    """The data with all actions of the environment, even those never taken; refuses an environment that does not fit."""
+    """The data with all actions of the environment, even those never taken; refuses one that does not fit."""
     envs.check(envs.EnvConfig(env))
     one, spec = envs.make(envs.EnvConfig(env), 1), data.spec
     try:
