@@ -127,10 +127,10 @@ def d3rlpy(python, data, seconds):
         arrays = {name: data.arrays[name] for name in ("actions", "rewards")}
         np.savez(path, observations=frames, lengths=[len(episode) for episode in data], **arrays)
         own = {k: v for k, v in os.environ.items() if k != "MIMALLOC_PURGE_DELAY"}  # as its users have it
-        told = subprocess.run([python, PEER, path, str(seconds)], capture_output=True, text=True, check=False, env=own)
-    if told.returncode:
-        sys.exit(f"{python} {PEER}: {told.stderr.strip().splitlines()[-1]}")
-    return json.loads(told.stdout.splitlines()[-1])
+        process = subprocess.run([python, PEER, path, str(seconds)], capture_output=True, text=True, check=False, env=own)
+    if process.returncode:
+        sys.exit(f"{python} {PEER}: {process.stderr.strip().splitlines()[-1]}")
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def products_per_second():
@@ -155,26 +155,26 @@ def main():
     device = torch.device("cuda" if on_gpu else "cpu")
     torch.set_float32_matmul_precision("high")
     data = noise(asked.steps)
-    told = {"command": "python -m benchmarks.offline", "machine": machine(), "batch": 32, "steps": asked.steps}
+    result = {"command": "python -m benchmarks.offline", "machine": machine(), "batch": 32, "steps": asked.steps}
     if on_gpu:
-        told["ours"] = ours(data, device, asked.seconds, asked.seeds)
+        result["ours"] = ours(data, device, asked.seconds, asked.seeds)
     else:  # in turns, so that both see the same machine
         rounds = [
             (ours(data, device, asked.seconds, 1), d3rlpy(asked.peer, data, asked.seconds)) for _ in range(ROUNDS)
         ]
-        told |= {"ours": medians([r[0] for r in rounds]), "d3rlpy": medians([r[1] for r in rounds])}
-        told["operations_limit"] = products_per_second()
-        told["d3rlpy_version"] = rounds[0][1]["version"]
-        told["times"] = {
-            "beta": told["ours"]["beta"] / told["d3rlpy"]["bc"],
-            "critic": told["ours"]["cql"] / told["d3rlpy"]["double_dqn"],
-            "both": told["ours"]["beta_and_q"] * (1 / told["d3rlpy"]["bc"] + 1 / told["d3rlpy"]["double_dqn"]),
+        result |= {"ours": medians([r[0] for r in rounds]), "d3rlpy": medians([r[1] for r in rounds])}
+        result["operations_limit"] = products_per_second()
+        result["d3rlpy_version"] = rounds[0][1]["version"]
+        result["times"] = {
+            "beta": result["ours"]["beta"] / result["d3rlpy"]["bc"],
+            "critic": result["ours"]["cql"] / result["d3rlpy"]["double_dqn"],
+            "both": result["ours"]["beta_and_q"] * (1 / result["d3rlpy"]["bc"] + 1 / result["d3rlpy"]["double_dqn"]),
         }
-    (asked.out / f"offline-speed-{device.type}.json").write_text(json.dumps(told, indent=2) + "\n")
+    (asked.out / f"offline-speed-{device.type}.json").write_text(json.dumps(result, indent=2) + "\n")
     table = Table(title="updates per second, batch size 32")
     for column in ("", "updates/s"):
         table.add_column(column, justify="right" if column else "left")
-    for name, value in [*told["ours"].items(), *told.get("d3rlpy", {}).items(), *told.get("times", {}).items()]:
+    for name, value in [*result["ours"].items(), *result.get("d3rlpy", {}).items(), *result.get("times", {}).items()]:
         table.add_row(name, f"{value:,.2f}")
     Console().print(table)
 

@@ -1,1 +1,1 @@
-"""Learning from a fixed data set of many players: the paper's section 4."""
+"""Offline learning from a fixed dataset: the experiment of section 4 of the paper, and `rbi.improve` for logs."""

@@ -8,8 +8,8 @@
     alpha > 0       discrete CQL (Kumar et al. 2020): Q of actions that are not in the data is pushed down
     neither         double DQN
 
-Our BCQ departs from the original, whose beta shares its first layers with Q and trains with it: here beta is the
-network that all other methods of the table use.
+Both are baselines that the paper does not have. Our BCQ departs from the original, whose beta shares its first layers
+with Q and trains with it: here beta is the network that all other methods of the table use.
 """
 
 from dataclasses import dataclass, field

@@ -68,7 +68,8 @@ class BehaviorQ:
         with torch.no_grad():
             beta = torch.softmax(mask_illegal(logits, batch.action_masks), 1)
             error = action_values(q, batch.actions) - batch.returns
-            if batch.complete is not None:  # Q does not learn from returns that are incomplete, beta does
+            if batch.complete is not None:
+                # Departs from the paper: Q ignores returns of abandoned episodes that are mostly missing, beta does not
                 error = error * batch.complete
             output_grads = [
                 behavior_loss_grad(beta, batch.actions),
@@ -105,9 +106,10 @@ class Standardization(NamedTuple):
 
         x' = (x - shift) / scale        R' = (R - mean) / std
 
-    `shift`, `scale`: `[size]` float64, or None for images, which are not standardised. Departs from the paper, which
-    trains on clipped rewards of Atari: logs have observations and rewards of any scale.
+    `shift`, `scale`: `[size]` float64, or None for images, which are not standardised.
     """
+
+    # Departs from the paper: Atari has images and clipped rewards; logs have observations and rewards of any scale.
 
     shift: Array | None
     scale: Array | None

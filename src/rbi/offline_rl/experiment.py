@@ -317,6 +317,7 @@ class SeedLearners:
         self.validation.generator.manual_seed(self.seed)  # the same steps each time
         self.predictions = predict(self.behavior_q.networks, self.validation, DIAGNOSTIC_STEPS)
         self.diagnostics = diagnostics(self.predictions)
+        # Departs from the paper: beta is calibrated by a temperature; the rules need its probabilities, not its argmax.
         self.temperature = self.diagnostics["temperature"]
         if "bcq" in self.baselines:
             beta = self.behavior_q.networks.pi

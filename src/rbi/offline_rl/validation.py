@@ -214,7 +214,8 @@ class BestCheckpoint:
         self.behavior_q, self.total_updates = behavior_q, total_updates
         self.standardization, self.validation = standardization, validation
         adam = behavior_q.trained.adam
-        # Departs from the paper: the learning rate decays, so that the last checkpoints do not fluctuate
+        # Departs from the paper, which trains for a fixed number of updates at a constant rate: the best checkpoints on
+        # the validation set are used, and the learning rate decays so that the last ones do not fluctuate.
         adam.decay, adam.decay_steps = 1 - FINAL_LR_FRACTION, total_updates
         count = min(VALIDATION_STEPS, len(validation.usable))
         self.steps = validation.usable[np.linspace(0, len(validation.usable) - 1, count).round().astype(int)]
