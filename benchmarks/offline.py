@@ -127,7 +127,8 @@ def d3rlpy(python, data, seconds):
         arrays = {name: data.arrays[name] for name in ("actions", "rewards")}
         np.savez(path, observations=frames, lengths=[len(episode) for episode in data], **arrays)
         own = {k: v for k, v in os.environ.items() if k != "MIMALLOC_PURGE_DELAY"}  # as its users have it
-        process = subprocess.run([python, PEER, path, str(seconds)], capture_output=True, text=True, check=False, env=own)
+        command = [python, PEER, path, str(seconds)]
+        process = subprocess.run(command, capture_output=True, text=True, check=False, env=own)
     if process.returncode:
         sys.exit(f"{python} {PEER}: {process.stderr.strip().splitlines()[-1]}")
     return json.loads(process.stdout.splitlines()[-1])
