@@ -313,6 +313,7 @@ def test_spi_resumes_only_a_study_with_the_same_settings(tmp_path, capsys):
     assert "is not a run folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_workers_exit_with_their_parent_and_the_study_resumes(tmp_path):
     """SIGKILL leaves no time to clean up: the workers have to notice themselves."""
     out = tmp_path / "run"

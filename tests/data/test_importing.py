@@ -173,6 +173,7 @@ def test_nothing_that_can_be_used_is_an_error_that_points_to_the_reasons(tmp_pat
     assert json.loads((tmp_path / "s" / "rejected.jsonl").read_text())["line"] == 3
 
 
+@pytest.mark.slow
 def test_a_killed_import_goes_on_with_resume_and_ends_the_same(tmp_path):
     table(tmp_path / "clicks.csv", 20_000)
     command = [sys.executable, "-m", "rbi", "data", "import", str(tmp_path / "clicks.csv")]
