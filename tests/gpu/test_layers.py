@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pytest import approx
 from torch.nn import functional
 
+from rbi.gpu import layers
 from rbi.gpu.layers import (
     LAYER_NORM_EPSILON,
     SUM_MAX_ROWS,
@@ -36,12 +37,19 @@ def images_and_weights(height, width, channels, filters, kernel, batch=3, dtype=
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
+@pytest.fixture(params=[False, True], ids=["conv2d", "patches"])
+def cpu_convolution(request, monkeypatch):
+    """Both ways to convolve on a CPU, whatever this one is."""
+    monkeypatch.setattr(layers, "PATCHES_ON_CPU", request.param)
+
+
 def ordinary(x, weight, bias, kernel, stride):
     """relu(torch.conv2d), channels last as ours."""
     filters = weight.view(len(weight), kernel, kernel, x.shape[3]).permute(0, 3, 1, 2)
     return functional.relu(torch.conv2d(x.permute(0, 3, 1, 2), filters, bias, stride)).permute(0, 2, 3, 1)
 
 
+@pytest.mark.usefixtures("cpu_convolution")
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_convolution_with_relu_and_its_gradients_are_torchs(size):
     *shape, kernel, stride = size
@@ -56,6 +64,7 @@ def test_convolution_with_relu_and_its_gradients_are_torchs(size):
         assert mine.numpy() == approx(expected.numpy(), abs=1e-11)
 
 
+@pytest.mark.usefixtures("cpu_convolution")
 @pytest.mark.parametrize("size", [(5, 6, 2, 2, 2, 1), (7, 6, 1, 2, 4, 2), (5, 5, 1, 2, 3, 1)], ids=str)
 def test_convolution_gradients_are_those_of_finite_differences(size):
     *shape, kernel, stride = size
@@ -63,6 +72,7 @@ def test_convolution_gradients_are_those_of_finite_differences(size):
     assert torch.autograd.gradcheck(lambda *three: convolve_relu(*three, kernel, stride), given)
 
 
+@pytest.mark.usefixtures("cpu_convolution")
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_convolution_and_its_gradients_are_torchs(size):
     *shape, kernel, stride = size
@@ -77,6 +87,7 @@ def test_convolution_and_its_gradients_are_torchs(size):
         assert mine.numpy() == approx(expected.numpy(), abs=1e-11)
 
 
+@pytest.mark.usefixtures("cpu_convolution")
 def test_uncovered_pixels_get_no_gradient():
     x, weight, bias = images_and_weights(10, 11, 2, 3, 4)
     x.requires_grad_()
@@ -85,6 +96,7 @@ def test_uncovered_pixels_get_no_gradient():
     assert (grad[:, :, :10] != 0).all()
 
 
+@pytest.mark.usefixtures("cpu_convolution")
 def test_the_input_gradient_is_optional():
     x, weight, bias = images_and_weights(6, 6, 2, 3, 2)
     weight.requires_grad_()
