@@ -338,7 +338,7 @@ class Networks(nn.Module):
     def from_description(
         cls, obs_spec: ObservationSpec, description: dict[str, Any], trunk: TrunkFactory | None = None
     ) -> "Networks":
-        """Networks as `describe` told, with any weights."""
+        """Networks of a `describe` result; the weights are random until loaded."""
         config = dict(description)
         with_policy, custom = config.pop("with_policy"), config.pop("custom_trunk", False)
         if custom and trunk is None:

@@ -159,7 +159,7 @@ class Replay:
         returns: ReturnConfig,
         device: torch.device,
     ) -> None:
-        """`groups`: the environments are written in so many groups of equal size, each at its own time."""
+        """`groups`: the environments form this many groups of equal size, which are written independently."""
         self.config, self.obs_spec, self.returns, self.device = config, obs_spec, returns, device
         self.num_envs, self.groups, self.rows = num_envs, groups, config.capacity // num_envs
         least = returns.n_step + obs_spec.stack + 1
