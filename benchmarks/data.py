@@ -1,15 +1,19 @@
-"""Speed of the sampler beside d3rlpy's on the same episodes, and its memory on a store that is larger.
+"""Speed of the sampler compared with d3rlpy's, its memory on a large store, and loading of CSV files.
 
 python -m benchmarks.data            with d3rlpy in .venv-peers (see Makefile, bench)
+python -m benchmarks.data --tables   only the CSV files
 
-Both draw transitions of four stacked 84 x 84 frames with the state one step ahead, in turns, in one run.
+Both samplers draw transitions of four stacked 84 x 84 frames with the next state, alternating in one run. CSV files of
+a million rows are loaded in a new process each; memory is the peak above that of the imported libraries.
 """
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +24,7 @@ from rich.table import Table
 from benchmarks.timing import machine, seconds_a_call
 from rbi import envs
 from rbi.data.episode import DatasetSpec
+from rbi.data.formats import FormatSettings, TableConfig, load_episodes
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.data.store import Store, StoreWriter
 from rbi.envs.types import EnvConfig
@@ -33,21 +38,20 @@ ROUNDS = 3
 
 
 def recorded(path, steps):
-    """A store of Breakout, played at random."""
-    worlds = envs.make(EnvConfig(GAME), 8)
-    mind = RandomPolicy(worlds.num_actions)
-    spec = DatasetSpec(worlds.obs_shape, worlds.num_actions, worlds.frame_stack, GAME)
-    players = [PerturbedPolicy("random", mind)] * worlds.num_envs
-    recorder = Recorder(worlds, players, spec, "benchmark", np.random.default_rng(0))
+    """A store of Breakout episodes of a random policy."""
+    vector_env = envs.make(EnvConfig(GAME), 8)
+    spec = DatasetSpec(vector_env.obs_shape, vector_env.num_actions, vector_env.frame_stack, GAME)
+    policies = [PerturbedPolicy("random", RandomPolicy(vector_env.num_actions))] * vector_env.num_envs
+    recorder = Recorder(vector_env, policies, spec, "benchmark", np.random.default_rng(0))
     with StoreWriter.create(path, spec) as writer:
         for episode in recorder.episodes(None, steps):
             writer.append(episode)
-    worlds.close()
+    vector_env.close()
     return Store(path)
 
 
 def larger(path, store, size):
-    """The same episodes again and again, up to so many bytes."""
+    """The same episodes repeated up to `size` bytes."""
     with StoreWriter.create(path, store.spec) as writer:
         while writer.frames * 84 * 84 < size:
             for episode in store:
@@ -55,13 +59,13 @@ def larger(path, store, size):
     return Store(path)
 
 
-def ours(store, batch):
+def our_samples(store, batch):
     sampler = Sampler(store, SamplerConfig(batch_size=batch, n_step=1), torch.Generator().manual_seed(0))
     return batch / seconds_a_call(sampler.draw, budget=2.0)
 
 
-def peers(python, folder, store, batch):
-    """d3rlpy's samples a second, in its own process, from the same arrays."""
+def peer_samples(python, folder, store, batch):
+    """d3rlpy's samples per second, in its own process, from the same arrays."""
     lengths = [len(episode) for episode in store]
     np.savez(
         folder / "episodes.npz",
@@ -70,21 +74,21 @@ def peers(python, folder, store, batch):
         rewards=store.arrays["rewards"],
         lengths=lengths,
     )
-    told = subprocess.run(
+    done = subprocess.run(
         [python, PEER, folder / "episodes.npz", str(batch)], capture_output=True, text=True, check=False
     )
-    if told.returncode:
-        sys.exit(f"{python} {PEER}: {told.stderr.strip().splitlines()[-1]}")
-    return json.loads(told.stdout.splitlines()[-1])
+    if done.returncode:
+        sys.exit(f"{python} {PEER}: {done.stderr.strip().splitlines()[-1]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def resident_bytes():
-    """This process' memory now, files that are mapped included."""
+    """Resident memory of this process, mapped files included."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def memory(path, allowed, batches):
-    """What drawing from a large store takes: bytes after each tenth of the batches, above those before the first."""
+    """Additional memory of sampling from a large store: maximum in each tenth of the batches."""
     store = Store(path)
     config = SamplerConfig(batch_size=32, n_step=1, memory_bytes=allowed)
     sampler = Sampler(store, config, torch.Generator().manual_seed(0))
@@ -99,28 +103,75 @@ def memory(path, allowed, batches):
     return {"store_bytes": store.frames * 84 * 84, "allowed_bytes": allowed, "batches": batches, "taken_bytes": taken}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peer", type=Path, default=Path(".venv-peers/bin/python"))
-    parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--allowed", type=int, default=512 << 20, help="bytes of memory for the large store")
-    parser.add_argument("--out", type=Path, default=RESULTS / "data.json")
-    overrides = parser.parse_args()
+ROWS, STEPS = 1_000_000, 100
+BANDIT = TableConfig(
+    action="offer", reward="paid", observations=("x", "segment"), action_prob="propensity", one_step=True
+)
+
+
+def write_tables(folder):
+    """Two CSV files: one-step rows as a bandit logs them, and episodes of 100 steps."""
+    rng = np.random.default_rng(0)
+    x, actions = rng.standard_normal((ROWS, 4)).round(5), rng.integers(0, 4, ROWS)
+    rewards, probs = rng.integers(0, 2, ROWS), rng.choice([0.1, 0.2, 0.3, 0.4], ROWS)
+    segments = rng.choice(["young", "old", "new"], ROWS)
+    with (folder / "bandit.csv").open("w") as file:
+        file.write("x0,x1,x2,x3,segment,offer,paid,propensity\n")
+        rows = zip(*x.T.tolist(), segments, actions.tolist(), rewards.tolist(), probs.tolist(), strict=True)
+        file.writelines(",".join(map(str, row)) + "\n" for row in rows)
+    number = np.arange(ROWS)
+    with (folder / "episodes.csv").open("w") as file:
+        file.write("episode_id,t,obs_0,obs_1,obs_2,obs_3,action,reward,terminated,truncated\n")
+        columns = number // STEPS, number % STEPS, *x.T, actions, rewards, 1 * (number % STEPS == STEPS - 1), 0 * number
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        file.writelines(",".join(map(str, row)) + "\n" for row in rows)
+
+
+def load_table(path):
+    """Seconds and memory of loading one CSV file; runs in a process of its own."""
+    import pyarrow.compute
+    import pyarrow.csv  # noqa: F401 - imported before the clock starts
+
+    settings = FormatSettings(table=BANDIT) if path.name == "bandit.csv" else None
+    before, wall, cpu = resident_bytes(), time.perf_counter(), time.process_time()
+    data = load_episodes(path, settings=settings)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    return {
+        "file": path.name, "file_bytes": path.stat().st_size, "episodes": len(data), "steps": data.steps,
+        "wall_seconds": wall, "cpu_seconds": cpu, "peak_bytes": peak, "peak_per_file_byte": peak / path.stat().st_size,
+    }  # fmt: skip
+
+
+def tables(folder):
+    """The two CSV files, each loaded in a new process."""
+    write_tables(folder)
+    found = []
+    for name in ("bandit.csv", "episodes.csv"):
+        command = [sys.executable, "-m", "benchmarks.data", "--load", str(folder / name)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+        print(found[-1])
+    return {"command": "python -m benchmarks.data --tables", "machine": machine(), "files": found}
+
+
+def samplers(arguments):
+    """Samples per second of both samplers, and the memory of ours on a large store."""
     with tempfile.TemporaryDirectory(dir=".") as name:
         folder = Path(name)
-        store = recorded(folder / "store", overrides.steps)
+        store = recorded(folder / "store", arguments.steps)
         rows = []
         for batch in (32, 256):
-            rounds = [(ours(store, batch), peers(overrides.peer, folder, store, batch)) for _ in range(ROUNDS)]
+            rounds = [
+                (our_samples(store, batch), peer_samples(arguments.peer, folder, store, batch)) for _ in range(ROUNDS)
+            ]
             mine = float(np.median([r[0] for r in rounds]))
             theirs = float(np.median([r[1]["samples_per_second"] for r in rounds]))
             row = {"batch": batch, "ours": mine, "d3rlpy": theirs, "times": mine / theirs}
             rows.append(row | {"d3rlpy_version": rounds[0][1]["version"]})
-        larger(folder / "large", store, 4 * overrides.allowed)
-        taken = memory(folder / "large", overrides.allowed, 20_000)
-    told = {"command": "python -m benchmarks.data", "machine": machine(), "rows": rows, "memory": taken}
-    overrides.out.write_text(json.dumps(told, indent=2) + "\n")
-    table = Table(title="samples a second, four stacked frames and the next state")
+        larger(folder / "large", store, 4 * arguments.allowed)
+        taken = memory(folder / "large", arguments.allowed, 20_000)
+    table = Table(title="samples per second, four stacked frames and the next state")
     for column in ("batch", "ours", "d3rlpy", "times"):
         table.add_column(column, justify="right")
     for row in rows:
@@ -128,6 +179,27 @@ def main():
     Console().print(table)
     most = max(taken["taken_bytes"]) / 2**20
     print(f"store of {taken['store_bytes'] / 2**20:,.0f} MiB: {most:,.0f} MiB of memory at most")
+    return {"command": "python -m benchmarks.data", "machine": machine(), "rows": rows, "memory": taken}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peer", type=Path, default=Path(".venv-peers/bin/python"))
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--allowed", type=int, default=512 << 20, help="bytes of memory for the large store")
+    parser.add_argument("--tables", action="store_true", help="only load CSV files")
+    parser.add_argument("--load", type=Path, help="load one CSV file and print the figures as JSON")
+    parser.add_argument("--out", type=Path, default=RESULTS / "data.json")
+    arguments = parser.parse_args()
+    if arguments.load:
+        print(json.dumps(load_table(arguments.load)))
+        return
+    found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    if not arguments.tables:
+        found |= samplers(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        found["tables"] = tables(Path(folder))
+    arguments.out.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def test_the_spec_is_that_of_atari_games(qbert):
     spec = open_reader(qbert[0]).spec
     assert (spec.obs_shape, spec.num_actions, spec.frame_stack, spec.env) == ((84, 84), 18, 4, "ALE/Qbert-v5")
     assert open_reader(qbert[0], settings=FormatSettings(overrides=SpecOverrides(frame_stack=2))).spec.frame_stack == 2
-    with pytest.raises(ValueError, match=r"^--actions = 6: AGC has 18"):
+    with pytest.raises(ValueError, match=r"^--num-actions = 6: AGC has 18"):
         open_reader(qbert[0], settings=FormatSettings(overrides=SpecOverrides(num_actions=6)))
 
 
@@ -208,9 +208,9 @@ def swell(file):
 @pytest.mark.parametrize(
     ("broken", "reason"),
     [
-        (cut, "is not a whole picture; get it again"),
+        (cut, "is a damaged image; download it again"),
         (lambda file: file.unlink(), "no such screen"),
-        (lambda file: file.write_bytes(b""), "is not a whole picture; get it again"),
+        (lambda file: file.write_bytes(b""), "is a damaged image; download it again"),
         (swell, "is 320 x 210, not 160 x 210"),
     ],
 )
@@ -260,7 +260,7 @@ def test_lost_lives_are_in_their_steps(tmp_path):
     recording = Recording("revenge", most_frames=520, quits=0.0, skilled=0.0, defects=Defects(palette=1.0))
     truth = only(record(tmp_path, recording, 3))
     episode = only(open_reader(tmp_path).read(truth.number))
-    seen = StepGrid(truth.frames, 0).seen
+    seen = StepGrid(truth.frames, 0).observed
     lost = [min(int(np.searchsorted(seen, frame)), len(episode)) - 1 for frame in truth.life_losses]
     assert len(lost) >= 3
     assert np.flatnonzero(episode.life_lost).tolist() == lost
@@ -303,7 +303,7 @@ def test_of_several_games_one_must_be_chosen(damaged):
 
 def test_a_folder_of_something_else_is_not_recognised(tmp_path):
     (tmp_path / "trajectories/chess").mkdir(parents=True)
-    with pytest.raises(ValueError, match="no format that we know"):
+    with pytest.raises(ValueError, match="holds no known format"):
         recognise(tmp_path)
     with pytest.raises(ValueError, match="holds no game of AGC"):
         open_reader(tmp_path, "agc")
@@ -312,9 +312,9 @@ def test_a_folder_of_something_else_is_not_recognised(tmp_path):
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"phase": 4}, "--agc.phase = 4: must lie in 0 to 3"),
-        ({"reward_offset": -1}, "--agc.reward-offset = -1: must lie in 0 to 10, or None to find it"),
-        ({"action_offset": 11}, "--agc.action-offset = 11: must lie in 0 to 10, or None to find it"),
+        ({"phase": 4}, "--agc.phase = 4: must be at least 0 and at most 3"),
+        ({"reward_offset": -1}, "--agc.reward-offset = -1: must be at least 0 and at most 10"),
+        ({"action_offset": 11}, "--agc.action-offset = 11: must be at least 0 and at most 10"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(config, reason):

@@ -143,7 +143,7 @@ def test_what_the_user_says_counts():
 @pytest.mark.parametrize("actions", [np.zeros((3, 2), np.float32), np.array([0.5, 1, 2], np.float32)])
 def test_actions_that_are_not_numbered_are_refused(tmp_path, actions):
     version_1(tmp_path / "a.h5", np.zeros((3, 2), np.float32), "--t", actions=actions)
-    with pytest.raises(ValueError, match=r"a\.h5: its actions .*only numbered actions"):
+    with pytest.raises(ValueError, match=r"a\.h5: its actions .*only discrete actions"):
         open_reader(tmp_path / "a.h5")
 
 
@@ -158,5 +158,5 @@ def test_a_file_that_is_cut_off_is_refused_in_one_line(tmp_path):
 def test_other_hdf5_files_are_not_taken_for_d3rlpys(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["observations"] = [1]
-    with pytest.raises(ValueError, match="no format that we know"):
+    with pytest.raises(ValueError, match="no known format"):
         recognise(tmp_path / "a.h5")

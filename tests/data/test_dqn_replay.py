@@ -196,7 +196,7 @@ def test_a_file_that_is_cut_off_gives_the_episodes_before(tmp_path, column):
     after = [p for p in played if p.first >= ring.capacity]
     assert_same(episodes, [p for p in played if p.end <= rows] + after)
     assert file.name in {p.source for p in problems}
-    [fault] = [p for p in problems if p.source == file.name and "cut off" in p.reason]
+    [fault] = [p for p in problems if p.source == file.name and "truncated" in p.reason]
     assert fault.line == rows + 1
 
 

@@ -116,7 +116,7 @@ def test_the_command_imports_and_counts_both_kinds(tmp_path, capsys):
     assert "9 episodes, 27 steps" in told
     assert "clicks.csv, line 15" in told
     result = read(tmp_path / "s").finished()
-    assert (result["episodes"], result["set_aside"]) == (9, 1)
+    assert (result["episodes"], result["rejected"]) == (9, 1)
     loaded = rbi.load_episodes(tmp_path / "s")
     assert len(loaded) == 9
     assert loaded.rejected[0].line == 15
@@ -137,18 +137,18 @@ def test_strict_says_which_line_and_exits_with_two(tmp_path, capsys):
     [
         (["import"], "name the data"),
         (["import", "nowhere"], "nowhere: no such file or folder"),
-        (["info", "empty"], "no format that we know"),
+        (["info", "empty"], "no known format"),
         (["import", "clicks.csv", "--format", "parquet"], "clicks.csv"),
-        (["import", "clicks.csv", "--actions", "0"], "--actions"),
+        (["import", "clicks.csv", "--num-actions", "0"], "--num-actions"),
         (["import", "clicks.csv", "--resume"], "--resume"),
-        (["export", "clicks.csv", "--out", "clicks.csv"], "is the data that is read"),
-        (["import", "clicks.csv", "--out", "clicks.csv/x"], "lies in it"),
+        (["export", "clicks.csv", "--out", "clicks.csv"], "overlaps with the data"),
+        (["import", "clicks.csv", "--out", "clicks.csv/x"], "overlaps with the data"),
         (["export", "cut.csv", "--out", "clicks.csv/x"], "a file is where a folder should be"),
-        (["info", "clicks.csv", "--verify"], "is no store"),
+        (["info", "clicks.csv", "--verify"], "is not a store"),
         (["record", "random"], "--episodes or --steps"),
         (["record", "random", "--episodes", "3"], "--env"),
         (["record", "random", "--episodes", "3", "--env", "NoSuchWorld-v0"], "NoSuchWorld"),
-        (["record", "--episodes", "3", "--env", "CartPole-v1"], "name who plays"),
+        (["record", "--episodes", "3", "--env", "CartPole-v1"], "name a run of rbi train"),
         (["record", "no/policy", "--episodes", "3"], "no/policy: holds no policy"),
         (["record", "follow", "--episodes", "3", "--env", "CartPole-v1"], "follows the ball"),
     ],
@@ -169,7 +169,7 @@ def test_bad_input_gives_one_line_and_leaves_no_folder(tmp_path, monkeypatch, ca
 def test_nothing_that_can_be_used_is_an_error_that_points_to_the_reasons(tmp_path, capsys):
     table(tmp_path / "clicks.csv", 1, breaks={(0, 1)})
     assert main(["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "s")]) == 2
-    assert "no episode could be used" in capsys.readouterr().err
+    assert "no usable episodes" in capsys.readouterr().err
     assert json.loads((tmp_path / "s" / "rejected.jsonl").read_text())["line"] == 3
 
 
@@ -209,7 +209,7 @@ def test_info_says_what_is_there_in_any_format(tmp_path, capsys):
     table(tmp_path / "clicks.csv", 10, breaks={(4, 1)})
     assert main(["data", "info", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "info")]) == 0
     found = read(tmp_path / "info").finished()
-    assert (found["episodes"], found["steps"], found["set_aside"]) == (9, 27, 1)
+    assert (found["episodes"], found["steps"], found["rejected"]) == (9, 27, 1)
     assert found["actions"] == {"0": 9, "1": 9, "2": 9}
     assert found["scores"]["mean"] == pytest.approx(1.5)
     assert found["ends"] == {"terminated": 9, "time limit": 0, "abandoned": 0}
@@ -233,7 +233,7 @@ def test_a_store_tells_what_its_import_set_aside_and_what_is_lost(tmp_path, caps
     os.truncate(tmp_path / "s" / "rewards.bin", 7 * 4)
     assert main(["data", "info", str(tmp_path / "s"), "--out", str(tmp_path / "info")]) == 0
     found = read(tmp_path / "info").finished()
-    assert (found["episodes"], found["set_aside"]) == (2, 2)
+    assert (found["episodes"], found["rejected"]) == (2, 2)
     assert "rewards.bin" in capsys.readouterr().out
 
 
@@ -244,7 +244,7 @@ def test_an_action_that_a_bad_disk_made_is_told_not_a_crash(tmp_path, capsys):
     actions[4] = -5
     actions.tofile(tmp_path / "s" / "actions.bin")
     assert main(["data", "info", str(tmp_path / "s"), "--out", str(tmp_path / "info")]) == 0
-    assert read(tmp_path / "info").finished()["set_aside"] == 1
+    assert read(tmp_path / "info").finished()["rejected"] == 1
     assert "action -5 is not possible among 3" in capsys.readouterr().out
 
 
@@ -288,11 +288,11 @@ def test_an_import_does_not_go_on_with_data_that_has_changed(tmp_path, capsys):
 def test_what_is_said_about_a_store_is_heard(tmp_path, capsys):
     table(tmp_path / "clicks.csv", 3)
     assert main(["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "s")]) == 0
-    said = ["--actions", "7", "--env", "Foo-v0", "--stack", "3"]
+    said = ["--num-actions", "7", "--env", "Foo-v0", "--frame-stack", "3"]
     assert main(["data", "export", str(tmp_path / "s"), "--to", "store", *said, "--out", str(tmp_path / "t")]) == 0
     spec = Store(tmp_path / "t").spec
     assert (spec.num_actions, spec.env, spec.frame_stack) == (7, "Foo-v0", 3)
-    for wrong, told in ((["--actions", "2"], "--actions"), (["--table.action", "x"], "--table")):
+    for wrong, told in ((["--num-actions", "2"], "--num-actions"), (["--table.action", "x"], "--table")):
         assert main(["data", "info", str(tmp_path / "s"), *wrong, "--out", str(tmp_path / "u")]) == 2
         assert told in capsys.readouterr().err
 

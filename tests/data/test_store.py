@@ -18,7 +18,10 @@ from rbi.data.store import Store, StoreWriter
 
 from .episodes import assert_same, episode, some_episodes
 
-SPEC = '{"format": 1, "obs_shape": [3], "num_actions": 4, "frame_stack": 1, "env": "", "has_action_probs": false, "has_action_masks": false}'
+SPEC = (
+    '{"format": 1, "obs_shape": [3], "num_actions": 4, "frame_stack": 1, "env": "", '
+    '"has_action_probs": false, "has_action_masks": false}'
+)
 
 
 def write(path, episodes, spec=None):
@@ -55,9 +58,9 @@ def test_plain_numpy_reads_it_by_the_documented_layout(tmp_path):
     episodes = [episode(rng, 5, frame=(6, 4)), episode(rng, 3, frame=(6, 4), final=False)]
     write(tmp_path / "s", episodes, DatasetSpec((6, 4), 4, frame_stack=2, env="X-v0"))
     about = json.loads((tmp_path / "s" / "store.json").read_text())
-    assert (about["format"], about["frame"], about["actions"], about["stack"]) == (1, [6, 4], 4, 2)
+    assert (about["format"], about["obs_shape"], about["num_actions"], about["frame_stack"]) == (1, [6, 4], 4, 2)
     index = np.fromfile(tmp_path / "s" / "episodes.bin", RECORD)
-    frames = np.memmap(tmp_path / "s" / "observations.bin", np.uint8, "r").reshape(-1, *about["frame"])
+    frames = np.memmap(tmp_path / "s" / "observations.bin", np.uint8, "r").reshape(-1, *about["obs_shape"])
     actions = np.fromfile(tmp_path / "s" / "actions.bin", "<i4")
     texts = [json.loads(line) for line in (tmp_path / "s" / "texts.jsonl").read_text().splitlines()]
     second = index[1]
@@ -90,7 +93,7 @@ def test_only_one_process_writes_at_a_time(tmp_path):
         StoreWriter.append_to(tmp_path / "s")
 
 
-@pytest.mark.parametrize("name", [*columns(DatasetSpec((3,), 4)), "episodes", "texts", "set_aside"])
+@pytest.mark.parametrize("name", [*columns(DatasetSpec((3,), 4)), "episodes", "texts", "rejected"])
 @pytest.mark.parametrize("torn", [b"\x01", b"x" * 100])
 def test_what_a_killed_writer_left_behind_the_index_is_never_seen_and_is_cut_off(tmp_path, name, torn):
     rng = np.random.default_rng(3)
@@ -155,14 +158,14 @@ def test_an_index_that_nobody_wrote_is_refused(tmp_path, field, value):
 def test_a_line_of_problems_that_is_none_is_named(tmp_path):
     write(tmp_path / "s", [episode(np.random.default_rng(8), 4)], DatasetSpec((3,), 4))
     (tmp_path / "s" / "rejected.jsonl").write_text('{"a": 1}\n')
-    with pytest.raises(ValueError, match=r"set_aside\.jsonl, line 1"):
+    with pytest.raises(ValueError, match=r"rejected\.jsonl, line 1"):
         Store(tmp_path / "s")
 
 
 def test_a_closed_writer_takes_no_episode(tmp_path):
     with StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)) as writer:
         pass
-    with pytest.raises(ValueError, match="was closed"):
+    with pytest.raises(ValueError, match="is closed"):
         writer.append(episode(np.random.default_rng(9), 4))
 
 
@@ -220,10 +223,10 @@ def test_problems_are_kept_beside_the_episodes(tmp_path):
     [
         ("{", "is not JSON"),
         ('{"format": 9}', "another format"),
-        ('{"format": 1, "frame": [3]}', "actions"),
+        ('{"format": 1, "obs_shape": [3]}', "actions"),
         (SPEC.replace("4", '"x"'), "must hold format"),
-        (SPEC.replace('"stack": 1', '"stack": null'), "must hold format"),
-        (SPEC.replace("[3]", "[0]"), "frame"),
+        (SPEC.replace('"frame_stack": 1', '"frame_stack": null'), "must hold format"),
+        (SPEC.replace("[3]", "[0]"), "obs_shape"),
     ],
 )
 def test_a_damaged_description_is_named(tmp_path, text, told):
@@ -236,5 +239,5 @@ def test_a_store_is_not_made_in_a_folder_of_other_things(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(ValueError, match="is not empty"):
         StoreWriter.create(tmp_path, DatasetSpec((3,), 4))
-    with pytest.raises(ValueError, match="not a store of episodes"):
+    with pytest.raises(ValueError, match="is not a store"):
         Store(tmp_path)

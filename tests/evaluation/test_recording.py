@@ -179,7 +179,7 @@ def test_the_command_records_a_population_of_a_training_run_and_resumes(tmp_path
     assert main(["train", "--env", "CartPole-v1", *short.split(), "--save-snapshots", "2", "--out", "run"]) == 0
     kept = sorted(p.name for p in (tmp_path / "run" / "policies").iterdir() if p.name.startswith("updates"))
     assert kept == ["updates-00000020", "updates-00000040"]
-    crowd = ["data", "record", "run", "random", "--crowd", "6", "--episodes", "12", "--out", "crowd"]
+    crowd = ["data", "record", "run", "random", "--population", "6", "--episodes", "12", "--out", "crowd"]
     assert main(crowd) == 0
     store = Store(tmp_path / "crowd")
     assert len(store) == 12

@@ -11,7 +11,7 @@ from annotated_types import Ge, Interval
 from rbi import envs, runs
 from rbi.cli.command import Command, overlaps, show
 from rbi.config import Device, check_fields, choose_device
-from rbi.evaluation.recording import Perturbation, load_policies, record_dataset
+from rbi.evaluation.recording import DatasetRecording, Perturbation, load_policies
 from rbi.evaluation.rollouts import Protocol, ProtocolName
 from rbi.evaluation.scripted import SCRIPTED
 from rbi.progress import echo
@@ -76,21 +76,21 @@ class Record(Command):
         envs.check(protocol.env_config(env))
         if self.out is not None and not self.resume:
             runs.check_available(self.out.resolve(), overwrite=self.overwrite)
+        recording = DatasetRecording(
+            loaded,
+            env,
+            source="recorded: " + ", ".join(self.policies),
+            episodes=self.episodes,
+            steps=self.steps,
+            epsilon=self.epsilon,
+            population=self.population,
+            perturbation=self.perturbation,
+            num_envs=self.num_envs,
+            protocol=protocol,
+            seed=self.seed,
+        )
         with self.resume_run("data-record") if self.resume else self.create_run("data-record", argv) as run:
-            store = record_dataset(
-                loaded,
-                env,
-                run.path,
-                source="recorded: " + ", ".join(self.policies),
-                episodes=self.episodes,
-                steps=self.steps,
-                epsilon=self.epsilon,
-                population=self.population,
-                perturbation=self.perturbation,
-                num_envs=self.num_envs,
-                protocol=protocol,
-                seed=self.seed,
-            )
+            store = recording.record(run.path)
             facts: dict[str, Any] = {"path": str(run.path), "format": "store", "spec": asdict(store.spec)}
             facts |= {"sampled_observations": None, "protocol": protocol.describe(env)}
             run.result(store.summary().to_dict() | facts)

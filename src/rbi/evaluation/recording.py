@@ -245,59 +245,78 @@ def load_policies(
     return found
 
 
-def record_dataset(
-    policies: Sequence[tuple[str, Policy | str]],
-    env: str,
-    out: Path | str,
-    *,
-    episodes: int = 0,
-    steps: int = 0,
-    epsilon: float = 0.0,
-    population: int = 0,
-    perturbation: Perturbation | None = None,
-    num_envs: int = 0,
-    protocol: Protocol | None = None,
-    source: str = "recorded",
-    seed: int = 0,
-    progress: bool = True,
-) -> Store:
-    """Record episodes of policies in an environment into the store `out`; an existing store is continued.
+class DatasetRecording:
+    """A recording that is ready to start: environments and policies are made and known to fit.
 
     `policies` are pairs of a name and a `Policy` or the name of a scripted policy. Give either `episodes` or `steps`.
     With `population` > 0, that many members of mixed skill are made from the policies by `perturbation`.
     """
-    out, wanted = Path(out), episodes or steps // STEPS_PER_ENV
-    given = len({name.split("/")[0] for name, _ in policies})
-    count = num_envs or max(1, population, given, min(wanted, MAX_NUM_ENVS))
-    vector_env = envs.make((protocol or Protocol("paper")).env_config(env), count)
-    try:
+
+    def __init__(
+        self,
+        policies: Sequence[tuple[str, Policy | str]],
+        env: str,
+        *,
+        episodes: int = 0,
+        steps: int = 0,
+        epsilon: float = 0.0,
+        population: int = 0,
+        perturbation: Perturbation | None = None,
+        num_envs: int = 0,
+        protocol: Protocol | None = None,
+        source: str = "recorded",
+        seed: int = 0,
+    ) -> None:
+        if (episodes > 0) == (steps > 0):
+            raise ValueError("give either episodes or steps, at least 1")
+        self.episodes, self.steps, self.source, self.seed = episodes, steps, source, seed
+        given = len({name.split("/")[0] for name, _ in policies})
+        count = num_envs or max(1, population, given, min(episodes or steps // STEPS_PER_ENV, MAX_NUM_ENVS))
+        self.vector_env = envs.make((protocol or Protocol("paper")).env_config(env), count)
+        try:
+            members = self.members(policies, env, epsilon, population, perturbation or Perturbation())
+            if len(members) > count:
+                raise ValueError(f"--num-envs {count}: fewer than the {len(members)} policies")
+        except ValueError:
+            self.vector_env.close()
+            raise
+        self.policies = [members[i % len(members)] for i in range(count)]
+        shape = self.vector_env.obs_shape, self.vector_env.num_actions, self.vector_env.frame_stack
+        self.spec = DatasetSpec(*shape, env, has_action_probs=True)
+
+    def members(
+        self,
+        policies: Sequence[tuple[str, Policy | str]],
+        env: str,
+        epsilon: float,
+        population: int,
+        perturbation: Perturbation,
+    ) -> list[PerturbedPolicy]:
+        """The policies or the population made from them."""
         models: list[tuple[str, ActionModel]] = []
         for name, policy in policies:
             if isinstance(policy, str):
-                models.append((name, SCRIPTED[policy](env, vector_env.num_actions)))
+                models.append((name, SCRIPTED[policy](env, self.vector_env.num_actions)))
             else:
-                check_compatible(policy, vector_env, env)
+                check_compatible(policy, self.vector_env, env)
                 models.append((name, policy))
         if population:
-            rng = np.random.default_rng([seed, 1])
-            members = (perturbation or Perturbation()).population(population, models, rng)
-        else:
-            members = [PerturbedPolicy(name, model, epsilon) for name, model in models]
-        if len(members) > count:
-            raise ValueError(f"--num-envs {count}: fewer than the {len(members)} policies")
-        shape = vector_env.obs_shape, vector_env.num_actions, vector_env.frame_stack
-        spec = DatasetSpec(*shape, env, has_action_probs=True)
+            return perturbation.population(population, models, np.random.default_rng([self.seed, 1]))
+        return [PerturbedPolicy(name, model, epsilon) for name, model in models]
+
+    def record(self, out: Path | str, *, progress: bool = True) -> Store:
+        """Record into the store `out`; an existing store is continued up to the requested number."""
+        out = Path(out)
         continues = (out / "store.json").exists()
-        with StoreWriter.append_to(out, repair=True) if continues else StoreWriter.create(out, spec) as writer:
-            rng = np.random.default_rng([seed, writer.episodes])  # a continued recording draws other episodes
-            recorder = Recorder(vector_env, [members[i % len(members)] for i in range(count)], spec, source, rng)
+        with StoreWriter.append_to(out, repair=True) if continues else StoreWriter.create(out, self.spec) as writer:
+            rng = np.random.default_rng([self.seed, writer.episodes])  # a continued recording draws other episodes
+            recorder = Recorder(self.vector_env, self.policies, self.spec, self.source, rng)
             recorder.recorded = writer.episodes
-            left = max(0, episodes - writer.episodes) if episodes else None
-            steps_left = steps - writer.steps if steps else None
-            if left != 0 and (steps_left is None or steps_left > 0):
-                found: Iterable[Episode] = recorder.episodes(left, steps_left)
-                for episode in track(found, "recording", left) if progress else found:
+            episodes = max(0, self.episodes - writer.episodes) if self.episodes else None
+            steps = self.steps - writer.steps if self.steps else None
+            if episodes != 0 and (steps is None or steps > 0):
+                found: Iterable[Episode] = recorder.episodes(episodes, steps)
+                for episode in track(found, "recording", episodes) if progress else found:
                     writer.append(episode)
-    finally:
-        vector_env.close()
-    return Store(out)
+        self.vector_env.close()
+        return Store(out)

@@ -1,0 +1,118 @@
+"""Datasets in memory: from arrays, from data frames, slices, and what they say of themselves."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from rbi.data import Dataset, Sampler, SamplerConfig
+from rbi.data.dataset import RejectedEpisode
+from rbi.data.formats import FormatSettings, TableConfig, load_episodes
+
+from .episodes import assert_same, episode
+
+BANDIT = {
+    "age": [20.0, 31.5, 40.0, 52.0],
+    "segment": ["old", "new", "old", "new"],
+    "offer": [0, 2, 1, 0],
+    "paid": [0.0, 1.5, 0.0, 3.0],
+    "propensity": [0.5, 0.2, 0.3, 0.5],
+}
+BANDIT_COLUMNS = {"action": "offer", "reward": "paid", "observations": ["age", "segment"], "probability": "propensity"}
+
+
+def arrays_of(episodes):
+    names = ("actions", "rewards", "terminated", "truncated", "life_lost", "action_probs", "action_masks")
+    found = [np.concatenate([getattr(e, name) for e in episodes]) for name in names]
+    return np.concatenate([e.observations[: len(e)] for e in episodes]), *found
+
+
+@pytest.mark.parametrize("frame", [(3,), (6, 5)])
+def test_a_dataset_from_arrays_has_the_episodes_that_the_arrays_were_made_of(frame):
+    rng, ends = np.random.default_rng(0), ("terminated", "truncated", "terminated")
+    made = [episode(rng, 5 + i, frame=frame, end=end, final=False, lives=True, probs=True, legal=True)
+            for i, end in enumerate(ends)]  # fmt: skip
+    observations, actions, rewards, terminated, truncated, lives, probs, masks = arrays_of(made)
+    found = Dataset.from_arrays(
+        observations, actions, rewards, terminated, truncated, life_losses=lives, action_probs=probs, action_masks=masks
+    )
+    assert [len(e) for e in found] == [5, 6, 7]
+    for got, wanted in zip(found, made, strict=True):
+        for name in ("observations", "actions", "rewards", "ends", "action_probs", "action_masks"):
+            np.testing.assert_array_equal(getattr(got, name), getattr(wanted, name))
+    np.testing.assert_array_equal(found.scores, [e.score for e in made])
+    assert [e.line for e in found] == [1, 6, 12]
+
+
+def test_an_invalid_episode_of_arrays_raises_or_is_rejected_with_its_step():
+    arrays = np.zeros((4, 2)), [0, 1, 0, 1], [0.0, 1.0, np.nan, 0.0], [False, True, False, True]
+    with pytest.raises(ValueError, match=r"arrays, line 3: step 0: reward nan is not possible"):
+        Dataset.from_arrays(*arrays)
+    found = Dataset.from_arrays(*arrays, strict=False)
+    assert len(found) == 1
+    assert found.rejected == [RejectedEpisode("arrays", 3, "step 0: reward nan is not possible")]
+    with pytest.raises(ValueError, match="without end"):
+        Dataset.from_arrays(np.zeros((2, 1)), [0, 0], [0, 0], [True, False])
+    with pytest.raises(ValueError, match=r"rewards of shape \(3,\) for 2 steps"):
+        Dataset.from_arrays(np.zeros((2, 1)), [0, 0], [0, 0, 0], [True, False])
+
+
+@pytest.mark.parametrize("kind", ["pyarrow", "pandas", "polars"])
+def test_a_frame_is_read_like_the_same_table_in_a_file(kind, tmp_path):
+    table = pa.table(BANDIT)
+    if kind == "pandas":
+        table = pytest.importorskip("pandas").DataFrame(BANDIT)
+    elif kind == "polars":
+        table = pytest.importorskip("polars").DataFrame(BANDIT)
+    found = Dataset.from_frame(table, **BANDIT_COLUMNS)
+    lines = [",".join(BANDIT), *(",".join(map(str, row)) for row in zip(*BANDIT.values(), strict=True))]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    config = TableConfig(
+        action="offer", reward="paid", observations=("age", "segment"), action_prob="propensity", one_step=True
+    )
+    file = load_episodes(tmp_path / "log.csv", settings=FormatSettings(table=config))
+    assert found.spec == file.spec
+    assert found.feature_names == ["age", "segment = new", "segment = old"]
+    for name, column in file.arrays.items():
+        np.testing.assert_array_equal(found.arrays[name], column)
+    assert [e.line for e in found] == [1, 2, 3, 4]
+
+
+def test_a_bad_row_of_a_frame_is_rejected_with_its_number_and_column():
+    found = Dataset.from_frame(pa.table(BANDIT | {"paid": [0.0, None, 0.0, 3.0]}), **BANDIT_COLUMNS)
+    assert (len(found), found.rejected) == (3, [RejectedEpisode("DataFrame", 2, "paid is missing")])
+    with pytest.raises(ValueError, match="paid is missing"):
+        Dataset.from_frame(pa.table(BANDIT | {"paid": [0.0, None, 0.0, 3.0]}), **BANDIT_COLUMNS, strict=True)
+    with pytest.raises(ValueError, match=r"no column 'price' \(reward=\)"):
+        Dataset.from_frame(pa.table(BANDIT), **(BANDIT_COLUMNS | {"reward": "price"}))
+    with pytest.raises(ValueError, match="must be a pandas or polars"):
+        Dataset.from_frame(BANDIT)
+
+
+def test_a_frame_with_an_episode_column_has_episodes_of_several_steps():
+    steps = {"who": ["a", "a", "b"], "obs_0": [1.0, 2.0, 3.0], "action": [0, 1, 1], "reward": [0.0, 1.0, 2.0],
+             "terminated": [False, True, True]}  # fmt: skip
+    found = Dataset.from_frame(pa.table(steps), episode="who")
+    assert [(len(e), e.score) for e in found] == [(2, 1.0), (1, 2.0)]
+
+
+def test_a_slice_is_a_dataset_that_samplers_accept():
+    rng = np.random.default_rng(0)
+    made = [episode(rng, 3 + i, final=i % 2 == 0) for i in range(5)]
+    data = Dataset.from_episodes(made)
+    for which in (slice(1, 4), slice(None, None, 2), slice(4, None, -1), slice(2, 2)):
+        part = data[which]
+        assert isinstance(part, Dataset)
+        for got, wanted in zip(part, made[which], strict=True):
+            assert_same(got, wanted)
+    sampler = Sampler(data[1:4], SamplerConfig(batch_size=4), torch.Generator().manual_seed(0))
+    assert sampler.draw().states.shape == (4, 1, 3)
+
+
+def test_a_dataset_shows_and_summarises_itself():
+    found = Dataset.from_arrays(np.zeros((3, 2)), [0, 1, 1], [0, 0, 1], [False, True, True])
+    assert repr(found) == "Dataset(2 episodes, 3 steps; observations (2,), 2 actions; mean score 0.5)"
+    told = found.summary().to_dict()
+    assert (told["episodes"], told["steps"], told["actions"]) == (2, 3, {0: 1, 1: 2})
+    assert (told["scores"]["mean"], told["ends"]["terminated"]) == (0.5, 2)
+    assert "2 episodes, 3 steps" in repr(found.summary())
