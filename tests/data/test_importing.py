@@ -192,7 +192,7 @@ def test_a_killed_import_goes_on_with_resume_and_ends_the_same(tmp_path):
         assert file.read_bytes() == (tmp_path / "s" / file.name).read_bytes(), file.name
 
 
-@pytest.mark.parametrize("to", ["minari", "parquet", "store"])
+@pytest.mark.parametrize("to", [pytest.param("minari", marks=pytest.mark.slow), "parquet", "store"])
 def test_an_import_of_any_kind_that_was_stopped_takes_the_rest(tmp_path, to):
     table(tmp_path / "clicks.csv", 9)
     assert main(["data", "export", str(tmp_path / "clicks.csv"), "--to", to, "--out", str(tmp_path / "data")]) == 0
