@@ -76,8 +76,17 @@ def on_gpu(result):
     verdict = "reached" if min(beta, critic) >= GPU_AIM else "not reached"
     return (
         f"\n**Aim {verdict}:** {GPU_AIM:,} updates/s of each alone (beta {beta:,.0f}, Q {critic:,.0f}; both in one "
-        f"update {both:,.0f}). {result.get('remark', '')}"
+        f"update {both:,.0f}). {compared(result)}"
     )
+
+
+def compared(result):
+    """The same measurement of an earlier commit in the same call, if there was one."""
+    if "previous_commit" not in result:
+        return ""
+    before = result["previous_commit"]
+    rates = ", ".join(f"{ROWS[name]} {value:,.0f}" for name, value in before["ours"].items())
+    return f"Commit {before['commit']} in the same call: {rates}."
 
 
 def compare_with_d3rlpy(result):
