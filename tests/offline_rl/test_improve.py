@@ -358,7 +358,7 @@ def test_a_folder_in_use_is_not_overwritten(logs, improved, capsys):
     assert cli.main(["improve", str(logs), *WORDS, "--out", str(improved)]) == 2
     assert "is not empty" in capsys.readouterr().err
     assert cli.main(["improve", str(logs), *WORDS, "--out", str(logs.parent)]) == 2
-    assert "is the data that is read, holds it" in capsys.readouterr().err
+    assert "overlaps with the data" in capsys.readouterr().err
     assert (improved / "result.json").read_bytes() == before
 
 

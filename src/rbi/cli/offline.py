@@ -63,7 +63,7 @@ class Offline(Command):
         if self.data is None:
             raise ValueError("name the data: a store, or any format that rbi data import reads")
         if self.out is not None and overlaps(self.out, self.data):
-            raise ValueError(f"--out {self.out}: is the data that is read, holds it or lies in it")
+            raise ValueError(f"--out {self.out}: overlaps with the data; choose another folder")
         out = runs.default_folder(NAME) if self.out is None and not self.resume else self.out
         result = offline(
             self.data,
