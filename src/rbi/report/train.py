@@ -25,7 +25,7 @@ ALGORITHMS = {"rbi": "RBI", "apex": "Ape-X"}
 
 
 def learning_curves(of: Sequence[Run]) -> Any:
-    """Scores while training: mean of the low-epsilon environments' latest episodes, quartiles shaded; one line a run."""
+    """Scores in training: latest episodes of low-epsilon environments (mean, quartiles shaded), one line per run."""
     with plt.rc_context(LOOK):
         figure: Any = plt.figure(figsize=(5.2, 3.0), layout="constrained")
         panel = figure.subplots()
