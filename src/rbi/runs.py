@@ -32,8 +32,8 @@ from rbi import __version__
 VERSIONED_PACKAGES = ("numpy", "torch", "scipy", "array-api-compat", "matplotlib")
 RUN_FILES = re.compile(
     r"config\.json|metrics\.jsonl|result\.json|figures|checkpoints|policies|tensorboard|runs|"
-    r"store\.json|(observations|actions|rewards|terminated|truncated|life_lost|action_probs|legal|episodes)\.bin|"
-    r"(texts|set_aside)\.jsonl|source\.json|episodes\.parquet|data|trajectories|screens|truth|"
+    r"store\.json|(observations|actions|rewards|terminated|truncated|life_lost|action_probs|action_masks|episodes)\.bin|"
+    r"(texts|rejected)\.jsonl|source\.json|episodes\.parquet|data|"
     r"\.(config|result)\.json\.\d+\.tmp"
 )
 INFINITY = "\0infinity"  # placeholder in a document until it is text; no other string contains \0

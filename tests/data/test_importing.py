@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_set_aside_and_the_rest_is_taken(tmp_path):
     items = [good[0], RejectedEpisode("list", 9, "torn"), good[1], other, good[2]]
     with StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)) as writer:
         *_, tally = append_all(Listed(items, writer.spec), writer, map)
-    assert (tally.episodes, tally.steps, tally.set_aside) == (3, 12, 2)
+    assert (tally.episodes, tally.steps, tally.rejected) == (3, 12, 2)
     store = Store(tmp_path / "s")
     assert [e.line for e in store] == [1, 2, 3]
     assert [p.reason.split()[0] for p in store.rejected] == ["torn", "observations"]
@@ -81,7 +81,7 @@ def test_an_import_that_was_stopped_goes_on_without_doing_anything_twice(tmp_pat
         list(append_all(Listed(broken, writer.spec), writer, map))
     with StoreWriter.append_to(tmp_path / "s") as writer:
         *_, tally = append_all(Listed([*broken[:4], *good[3:]], writer.spec), writer, map)
-    assert (tally.before, tally.episodes, tally.set_aside) == (4, 3, 0)
+    assert (tally.skipped, tally.episodes, tally.rejected) == (4, 3, 0)
     for one, other in zip(Store(tmp_path / "s"), good, strict=True):
         assert_same(one, other)
 
@@ -143,14 +143,14 @@ def test_strict_says_which_line_and_exits_with_two(tmp_path, capsys):
         (["import", "clicks.csv", "--resume"], "--resume"),
         (["export", "clicks.csv", "--out", "clicks.csv"], "overlaps with the data"),
         (["import", "clicks.csv", "--out", "clicks.csv/x"], "overlaps with the data"),
-        (["export", "cut.csv", "--out", "clicks.csv/x"], "a file is where a folder should be"),
+        (["export", "cut.csv", "--out", "clicks.csv/x"], "part of the path is a file"),
         (["info", "clicks.csv", "--verify"], "is not a store"),
         (["record", "random"], "--episodes or --steps"),
         (["record", "random", "--episodes", "3"], "--env"),
         (["record", "random", "--episodes", "3", "--env", "NoSuchWorld-v0"], "NoSuchWorld"),
         (["record", "--episodes", "3", "--env", "CartPole-v1"], "name a run of rbi train"),
         (["record", "no/policy", "--episodes", "3"], "no/policy: holds no policy"),
-        (["record", "follow", "--episodes", "3", "--env", "CartPole-v1"], "follows the ball"),
+        (["record", "follow", "--episodes", "3", "--env", "CartPole-v1"], "not CartPole-v1"),
     ],
 )
 def test_bad_input_gives_one_line_and_leaves_no_folder(tmp_path, monkeypatch, capsys, arguments, told):
@@ -224,7 +224,7 @@ def test_damage_in_a_store_is_found_when_asked_for(tmp_path, capsys):
     rewards.write_bytes(rewards.read_bytes()[:-4] + b"\0\0\0\0")
     assert main(["data", "info", str(tmp_path / "s"), "--out", str(tmp_path / "one")]) == 0
     assert main(["data", "info", str(tmp_path / "s"), "--verify", "--out", str(tmp_path / "two")]) == 2
-    assert "not those that were written" in capsys.readouterr().err
+    assert "differ from those that were written" in capsys.readouterr().err
 
 
 def test_a_store_tells_what_its_import_set_aside_and_what_is_lost(tmp_path, capsys):
@@ -262,7 +262,7 @@ def test_data_that_is_read_is_never_replaced(tmp_path, capsys, command):
     assert main(["data", "export", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "pq")]) == 0
     file = tmp_path / "pq" / "episodes.parquet"
     assert main(["data", *command, str(file), "--out", str(tmp_path / "pq"), "--overwrite"]) == 2
-    assert "holds it or lies in it" in capsys.readouterr().err
+    assert "overlaps with the data" in capsys.readouterr().err
     assert file.exists()
 
 
