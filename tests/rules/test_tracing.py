@@ -89,7 +89,7 @@ def test_gradients_are_finite_at_extremes(rule, values):
 
 def test_a_trace_still_refuses_wrong_shapes():
     compiled = torch.compile(lambda b, a: rbi.max_tv(b, a, 0.1), fullgraph=True, backend="eager")
-    with pytest.raises(Exception, match="3 actions|Observed exception"):  # PyTorch 2.6 hides the message
+    with pytest.raises(Exception, match=r"3 actions|Observed exception"):  # PyTorch 2.6 hides the message
         compiled(torch.ones(2) / 2, torch.zeros(3))
     with pytest.raises(ValueError, match="3 actions"):
         jax.jit(lambda b, a: rbi.max_tv(b, a, 0.1))(jnp.ones(2) / 2, jnp.zeros(3))
