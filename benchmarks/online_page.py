@@ -443,7 +443,7 @@ def breakout_page(load, measured_on):
 
 def draw_learning(path):
     with plt.rc_context(LOOK):
-        figure = plt.figure(figsize=(6.6, 4.8), layout="constrained")
+        figure = plt.figure(figsize=(8.6, 6.4), layout="constrained")
         panel = figure.subplots()
         for look, r in zip(LINES, learning_results(), strict=False):
             points = [p for p in r["curve"] if p["score"] is not None]
@@ -453,6 +453,6 @@ def draw_learning(path):
             low, high = ([p[k] for p in points] for k in ("score_low", "score_high"))
             panel.fill_between(frames, low, high, color=look["color"], alpha=0.13, linewidth=0)
         panel.set(xlabel="million frames", ylabel="score during training")
-        panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), title="preset fast and its variants")
+        figure.legend(loc="outside lower center", fontsize=7.5, title="preset fast and its variants", title_fontsize=8)
         figure.savefig(path, dpi=130)
         plt.close(figure)
