@@ -11,8 +11,17 @@ from rbi import runs
 from rbi.cli.command import Command, overlaps, show_run
 from rbi.config import Device, Ge, Gt
 from rbi.data.store import Store, is_store
-from rbi.offline_rl.config import BASELINES, PRESETS, RULES, Baseline, OfflineConfig, Preset, preset_for
-from rbi.offline_rl.experiment import NAME, EvaluationConfig, offline
+from rbi.offline_rl.config import (
+    BASELINES,
+    PRESETS,
+    RULES,
+    Baseline,
+    EvaluationConfig,
+    OfflineConfig,
+    Preset,
+    preset_for,
+)
+from rbi.offline_rl.experiment import NAME, offline
 from rbi.progress import echo
 from rbi.rules.types import parse_rule
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from rbi.config import Checked, Ge, Interval
+from rbi.evaluation.rollouts import ProtocolName
 from rbi.networks import offline_network
 from rbi.offline_rl.bcq_cql import OfflineDQNConfig
 from rbi.offline_rl.behavior_q import BehaviorQConfig
@@ -25,6 +26,7 @@ RULES = (
     "greedy",
 )
 BEHAVIOR = "behavior"
+DEFAULT_MAX_FRAMES = 108_000
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,27 @@ class OfflineConfig(Checked):
     dqfd: DQfDConfig = field(default_factory=DQfDConfig)
     bcq: OfflineDQNConfig = field(default_factory=lambda: OfflineDQNConfig(bcq_threshold=0.3))
     cql: OfflineDQNConfig = field(default_factory=lambda: OfflineDQNConfig(cql_alpha=1.0))
+
+
+@dataclass(frozen=True)
+class EvaluationConfig(Checked):
+    """How the policies of the offline experiment are evaluated."""
+
+    episodes: Annotated[int, Ge(1)] = 100
+    """Episodes per policy and seed in the final evaluation."""
+    evaluations: Annotated[int, Ge(1)] = 4
+    """Evaluations during training, evenly spaced, the final one included: the learning curve."""
+    curve_episodes: Annotated[int, Ge(1)] = 12
+    """Episodes per policy and seed in the evaluations before the final one."""
+    margin: Annotated[float, Interval(gt=0, lt=1)] = 0.05
+    """A policy is "not below" the behaviour policy if, with 95% confidence, it loses less than this share of its
+    score."""
+    protocol: ProtocolName = "paper"
+    """paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability 0.25."""
+    max_frames: Annotated[int, Ge(1)] = DEFAULT_MAX_FRAMES
+    """Emulator frames after which an Atari episode is truncated."""
+    num_envs: Annotated[int, Ge(0)] = 0
+    """Parallel environments (0: 64 on a CPU, 312 with a GPU)."""
 
 
 def small_learners(

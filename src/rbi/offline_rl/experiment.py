@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from rbi import envs
-from rbi.config import Checked, Device, Ge, Gt, Interval, choose_device
+from rbi.config import Device, Gt, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.formats import load_episodes
 from rbi.data.sampler import Sampler, SamplerConfig
@@ -29,9 +29,11 @@ from rbi.offline_rl.behavior_q import BehaviorQ
 from rbi.offline_rl.config import (
     BASELINES,
     BEHAVIOR,
+    DEFAULT_MAX_FRAMES,
     PRESETS,
     RULES,
     Baseline,
+    EvaluationConfig,
     OfflineConfig,
     PolicyRow,
     Preset,
@@ -56,30 +58,9 @@ VALIDATIONS = 5  # between two evaluations
 MIN_CHECKPOINT_SECONDS = 20  # of training that is checkpointed before an evaluation
 NUM_ENVS = {"cpu": 64, "cuda": 312}
 GPU_MEMORY_FRACTION = 0.6  # that the dataset's frames may take
-FRAME_SKIP, DEFAULT_MAX_FRAMES = 4, 108_000
+FRAME_SKIP = 4
 MAX_REWARD = 1e9  # sums of squares stay finite
 SAVED_POLICY = "reroute(0.5,1.5)"
-
-
-@dataclass(frozen=True)
-class EvaluationConfig(Checked):
-    """How the policies of the offline experiment are evaluated."""
-
-    episodes: Annotated[int, Ge(1)] = 100
-    """Episodes per policy and seed in the final evaluation."""
-    evaluations: Annotated[int, Ge(1)] = 4
-    """Evaluations during training, evenly spaced, the final one included: the learning curve."""
-    curve_episodes: Annotated[int, Ge(1)] = 12
-    """Episodes per policy and seed in the evaluations before the final one."""
-    margin: Annotated[float, Interval(gt=0, lt=1)] = 0.05
-    """A policy is "not below" the behaviour policy if, with 95% confidence, it loses less than this share of its
-    score."""
-    protocol: ProtocolName = "paper"
-    """paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability 0.25."""
-    max_frames: Annotated[int, Ge(1)] = DEFAULT_MAX_FRAMES
-    """Emulator frames after which an Atari episode is truncated."""
-    num_envs: Annotated[int, Ge(0)] = 0
-    """Parallel environments (0: 64 on a CPU, 312 with a GPU)."""
 
 
 @dataclass(frozen=True, repr=False)
