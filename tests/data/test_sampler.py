@@ -66,7 +66,7 @@ def test_n_step_batches_are_those_of_the_slow_twin(episodes, stack, n, split, ga
         if counts == 0 or at < len(e.observations)
     ]  # fmt: skip
     if not usable:
-        with pytest.raises(ValueError, match="no step is left"):
+        with pytest.raises(ValueError, match="no usable steps"):
             Sampler(together(episodes, stack), config, seeded())
         return
     sampler = Sampler(together(episodes, stack), config, seeded())
@@ -128,7 +128,7 @@ def test_a_life_lost_in_the_step_of_a_cut_ends_its_return_where_lives_do():
         sampler = Sampler([lost], SamplerConfig(n_step=1, terminal_on_life_loss=split), seeded())
         assert sampler.batch(torch.arange(3)).discount.tolist() == pytest.approx(discounts)
     assert list(Sampler([lost], SamplerConfig(max_missing_return=0.0), seeded()).usable) == [0, 1, 2]
-    with pytest.raises(ValueError, match="no step is left"):
+    with pytest.raises(ValueError, match="no usable steps"):
         Sampler([lost], SamplerConfig(max_missing_return=0.0, terminal_on_life_loss=False), seeded())
 
 
@@ -165,8 +165,8 @@ def test_an_epoch_visits_every_step_of_the_chosen_episodes_once():
         (dict(weights=np.full(5, 1e308)), "as a sum"),
         (dict(episodes=[]), "at least one"),
         (dict(episodes=[1]), "from 0 to 0"),
-        (dict(episodes=[0.5]), "numbers of episodes"),
-        (dict(episodes=[[0]]), "numbers of episodes"),
+        (dict(episodes=[0.5]), "indices of episodes"),
+        (dict(episodes=[[0]]), "indices of episodes"),
     ],
 )
 def test_a_sampler_of_nothing_is_refused(arguments, told):

@@ -1,9 +1,9 @@
-"""Random batches for learning: states of stacked frames, actions, and returns, straight from where episodes lie.
+"""Random batches from a dataset: states of stacked frames, actions and returns.
 
     observations   f0 f1 f2 f3 | g0 g1 g2 ...         every frame once, episodes one after the other
-    state of f1    [0, 0, f0, f1]                     stacked on read; before the first frame there is black
+    state of f1    [0, 0, f0, f1]                     stacked on read; zeros before the first frame
 
-Which steps there are, their returns and where their frames lie is worked out once; a draw is a few gathers.
+Returns and frame positions of all steps are computed once; a draw is a few gathers.
 """
 
 import mmap
@@ -27,31 +27,28 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class SamplerConfig:
-    """What a batch holds."""
+    """Size and content of a batch."""
 
     batch_size: int = 32
-    """States in a batch."""
+    """Steps per batch."""
     n_step: int | None = None
-    """n-step returns, with the state n steps ahead; None: Monte-Carlo returns to the end."""
+    """n of the n-step returns; None: Monte-Carlo returns."""
     gamma: float = 0.99
-    """What a reward one step later counts."""
+    """Discount factor."""
     terminal_on_life_loss: bool = True
     """A lost life ends the return."""
     clip_rewards: bool | None = None
-    """Clip rewards to [-1, 1], for learning, never for scores; None: where observations are pictures, as is usual for
-    Atari."""
+    """Clip rewards to [-1, 1] (scores are never clipped); None: only for image observations, as usual for Atari."""
     max_missing_return: float = 0.05
-    """Leave out steps whose Monte-Carlo return was cut off so near that gamma^steps of it, more than this, is missing;
-    1 leaves none out."""
+    """Exclude steps whose Monte-Carlo return is truncated after k steps with gamma^k above this; 1 excludes none."""
     keep_incomplete: bool = False
-    """Draw those steps all the same, marked in `Batch.complete`: what a player did before leaving is known, only not what
-    came of it."""
+    """Draw those steps nevertheless, marked in `Batch.complete`: their actions are known, only their returns are not."""
     memory_bytes: int | None = None
-    """Keep at most about so many bytes of a store in this process' memory; None lets the system decide."""
+    """Approximate limit on the memory of mapped pages of a store; None: the operating system decides."""
 
     def __post_init__(self) -> None:
         if type(self.batch_size) is not int or self.batch_size < 1:
-            raise ValueError(f"batch_size = {self.batch_size}: must be a whole number, at least 1")
+            raise ValueError(f"batch_size = {self.batch_size}: must be an integer, at least 1")
         if self.n_step is not None and (type(self.n_step) is not int or not 1 <= self.n_step <= MAX_N_STEP):
             raise ValueError(
                 f"n_step = {self.n_step}: must lie in 1 to {MAX_N_STEP:,}, or None for Monte-Carlo returns"
@@ -67,29 +64,29 @@ class Batch(NamedTuple):
     """B steps. The target of Q(state, action) is `returns + discount * V(next_states)`."""
 
     states: Tensor
-    """`[B, stack, *frame]`"""
+    """`[B, stack, *obs_shape]`"""
     actions: Tensor
     """`[B]` int64"""
     returns: Tensor
     """`[B]`: the Monte-Carlo return, or the n rewards of an n-step return."""
     discount: Tensor
-    """`[B]`: what the value of the next state counts; 0 where the return is whole."""
+    """`[B]`: the factor of the next state's value; 0 if the return is complete."""
     next_states: Tensor | None
-    """`[B, stack, *frame]` for n-step returns, else None. Where discount is 0 they mean nothing."""
+    """`[B, stack, *obs_shape]` for n-step returns, else None. Undefined where discount is 0."""
     steps: Tensor
-    """`[B]`: which steps of the data they are."""
+    """`[B]`: their indices in the dataset."""
     action_masks: Tensor | None = None
-    """`[B, A]` where it was logged."""
+    """`[B, A]` if logged."""
     complete: Tensor | None = None
-    """`[B]` booleans: whether the return can be used. None: all can."""
+    """`[B]` booleans: whether the return is complete. None: all are."""
 
 
 class Sampler:
-    """Draws steps with equal probability, or in proportion to `weights` (one a step), with replacement.
+    """Draws steps with replacement, uniformly or in proportion to `weights` (one per step).
 
-    `episodes` limits it to some episodes. On a GPU with `frames_on_device` all frames lie in its memory and nothing travels;
-    otherwise they are gathered in the host's memory (pinned where there is a GPU) and sent to `device`. A sampler made
-    with `share_frames_with` another one of the same data shares its frames.
+    `episodes` restricts it to some episodes. With `frames_on_device` all frames are in the device's memory; otherwise
+    they are gathered in host memory (pinned if the device is a GPU) and copied to `device`. `share_frames_with` another
+    sampler of the same dataset avoids a second copy of the frames.
     """
 
     def __init__(
@@ -106,7 +103,7 @@ class Sampler:
     ) -> None:
         data = dataset if isinstance(dataset, Dataset) else Dataset.from_episodes(dataset)
         if not len(data):
-            raise ValueError("there are no episodes to draw from")
+            raise ValueError("the dataset has no episodes")
         self.data, self.config, self.generator, self.device = data, config, generator, torch.device(device)
         self.stack, self.frame = data.spec.frame_stack, data.spec.obs_shape
         at = self.device if frames_on_device else torch.device("cpu")
@@ -124,24 +121,24 @@ class Sampler:
         )
         returns = returns_of(data, config)
         place, age = (torch.from_numpy(a) for a in places(index, self.stack))
-        # side by side, so that one gather finds all whole numbers of a step and another all fractions
-        self.wholes = torch.stack([place, age, returns.steps, actions], 1).to(at)
-        self.fractions = torch.stack([returns.reward, returns.discount], 1).to(at)
-        self.frame_index, self.age, self.bootstrap_steps, self.actions = self.wholes.unbind(1)
-        self.returns, self.discount = self.fractions.unbind(1)
+        # columns together, so that one gather fetches all integers of a step and another all floats
+        self.integers = torch.stack([place, age, returns.steps, actions], 1).to(at)
+        self.floats = torch.stack([returns.reward, returns.discount], 1).to(at)
+        self.frame_index, self.age, self.bootstrap_steps, self.actions = self.integers.unbind(1)
+        self.returns, self.discount = self.floats.unbind(1)
         candidates = chosen_steps(index, chosen)
         whole = returns.usable[candidates].numpy()
         self.excluded_fraction = 1 - float(whole.sum()) / max(1, len(candidates))
         self.usable = candidates if config.keep_incomplete else candidates[whole]
         self.complete = returns.usable.to(at) if config.keep_incomplete else None
         if not len(self.usable):
-            raise ValueError("no step is left to draw from: every return was cut off too early")
+            raise ValueError("no usable steps: every return is truncated too early")
         self.candidates = torch.from_numpy(self.usable).to(at)
         self.mass = None if weights is None else running_sum(weights, self.usable, data.steps).to(at)
         self.mapped_limit = mapped_bytes() + (config.memory_bytes or 0)
 
     def draw(self, batch: int | None = None) -> Batch:
-        """A batch, which can be of another size."""
+        """Draw a batch; `batch` overrides its size."""
         if batch is not None and batch < 1:
             raise ValueError(f"batch = {batch}: must be at least 1")
         size = (batch or self.config.batch_size,)
@@ -154,9 +151,9 @@ class Sampler:
         return self.batch(self.candidates[drawn])
 
     def batch(self, steps: Tensor) -> Batch:
-        """The batch of these steps of the data."""
-        place, age, ahead, actions = self.wholes.index_select(0, steps).unbind(1)
-        rewards, discount = self.fractions.index_select(0, steps).unbind(1)
+        """The batch of these steps of the dataset."""
+        place, age, ahead, actions = self.integers.index_select(0, steps).unbind(1)
+        rewards, discount = self.floats.index_select(0, steps).unbind(1)
         if self.config.n_step is None:
             states, next_states = self.states(place, age), None
         else:  # both in one gather
@@ -172,13 +169,13 @@ class Sampler:
             None if self.action_masks is None else self.action_masks.index_select(0, steps),
             None if self.complete is None else self.complete.index_select(0, steps),
         )
-        self.stay_small()
+        self.limit_memory()
         if self.frames.device == self.device:
             return found
         return Batch(*(None if t is None else t.to(self.device, non_blocking=True) for t in found))  # type: ignore[arg-type]
 
     def states(self, place: Tensor, age: Tensor) -> Tensor:
-        """Stacks `[B, stack, *frame]` that end at these frames; `age` older ones, at most, are of the episode."""
+        """Stacks `[B, stack, *obs_shape]` that end at these frames; `age` older frames belong to the episode."""
         rows, before = stack_index(place, age, self.back)
         rows, before = rows.clamp_(0, len(self.frames) - 1).flatten(), before.flatten()
         shape = (len(rows), self.frames.shape[1])
@@ -190,8 +187,8 @@ class Sampler:
             out.index_fill_(0, before.nonzero().squeeze(1), 0)
         return out.view(len(place), self.stack, *self.frame)
 
-    def stay_small(self) -> None:
-        """Give memory back when too much of a store has come in; how much a read brings along is up to the system."""
+    def limit_memory(self) -> None:
+        """Release mapped pages of a store above the limit; the operating system decides how much a read maps."""
         if self.config.memory_bytes and isinstance(self.data, Store) and mapped_bytes() > self.mapped_limit:
             self.data.release_memory()
 
@@ -203,7 +200,7 @@ class Sampler:
 
 
 class Returns(NamedTuple):
-    """For every step `[S]`: its return, what the bootstrap counts, how far ahead it lies, whether it can be used."""
+    """For every step `[S]`: return, discount of the bootstrap value, steps to it, and whether it is usable."""
 
     reward: Tensor
     discount: Tensor
@@ -212,7 +209,7 @@ class Returns(NamedTuple):
 
 
 def returns_of(data: Dataset, config: SamplerConfig) -> Returns:
-    """The returns that the config asks for."""
+    """Returns of all steps as configured."""
     rewards = torch.from_numpy(np.array(data.arrays["rewards"], dtype=np.float32))
     clips = data.spec.is_image if config.clip_rewards is None else config.clip_rewards
     rewards = rewards.clamp_(-1, 1) if clips else rewards
@@ -223,7 +220,7 @@ def returns_of(data: Dataset, config: SamplerConfig) -> Returns:
         missing = torch.where(ends[last] == TRUNCATED, config.gamma ** found.left.double(), 0.0)
         none = torch.zeros(len(rewards))
         return Returns(found.returns, none, none.long(), missing <= config.max_missing_return)
-    longest = min(config.n_step, int(data.records["steps"].max()))  # no return is longer than its episode
+    longest = min(config.n_step, int(data.records["steps"].max()))  # a return ends with its episode
     rows = max(1, CHUNK // longest)
     parts = [
         n_step_returns(window(rewards, start, rows, longest), window(ends, start, rows, longest), config.gamma)
@@ -236,14 +233,14 @@ def returns_of(data: Dataset, config: SamplerConfig) -> Returns:
 
 
 def window(values: Tensor, start: int, rows: int, steps: int) -> Tensor:
-    """`[rows, steps]`: values from `start` on, each with those that follow it."""
+    """`[rows, steps]`: sliding windows of values from `start` on."""
     part = values[start : start + rows + steps - 1]
     short = min(rows, len(values) - start) + steps - 1 - len(part)
     return torch.nn.functional.pad(part, (0, short)).unfold(0, steps, 1)
 
 
 def places(index: Array, stack: int) -> tuple[Array, Array]:
-    """For every step: where its observation lies, and how many older frames of its state there are."""
+    """For every step: the index of its observation, and the number of older frames of its state."""
     steps = index["steps"]
     shift = np.repeat(index["first_observation"] - index["first_step"], steps)
     first = np.repeat(index["first_step"], steps)
@@ -252,24 +249,24 @@ def places(index: Array, stack: int) -> tuple[Array, Array]:
 
 
 def some_episodes(which: Sequence[int] | Array, count: int) -> Array:
-    """Numbers of episodes, if that is what they are."""
+    """Validate indices of episodes."""
     given = np.asarray(which)
     if given.ndim != 1 or not len(given) or given.dtype.kind not in "iu":
-        raise ValueError(f"which = {which}: must be numbers of episodes, at least one")
+        raise ValueError(f"episodes = {which}: must be indices of episodes, at least one")
     if given.min() < 0 or given.max() >= count:
-        raise ValueError(f"which: episodes are numbered from 0 to {count - 1}, not {given.min()} to {given.max()}")
+        raise ValueError(f"episodes: indices are 0 to {count - 1}, not {given.min()} to {given.max()}")
     return given
 
 
 def chosen_steps(index: Array, which: Array) -> Array:
-    """The steps of some episodes."""
+    """The indices of the steps of some episodes."""
     starts, counts = index["first_step"][which], index["steps"][which]
     shift = np.repeat(starts - np.concatenate([[0], counts.cumsum()[:-1]]), counts)
     return np.arange(counts.sum()) + shift
 
 
 def running_sum(weights: Array, usable: Array, steps: int) -> Tensor:
-    """The running sum of weights over the steps that can be drawn, in float64: float32 would lose items."""
+    """Cumulative weights of the usable steps, in float64: float32 would lose items."""
     weights = np.asarray(weights, dtype=np.float64)
     if weights.shape != (steps,):
         raise ValueError(f"weights of shape {weights.shape} for {steps} steps")
@@ -277,12 +274,12 @@ def running_sum(weights: Array, usable: Array, steps: int) -> Tensor:
     with np.errstate(over="ignore"):
         total = mine.cumsum()
     if not np.isfinite(total[-1]) or (mine < 0).any() or not total[-1]:
-        raise ValueError("weights must be finite, also as a sum, not negative, and not all zero")
+        raise ValueError("weights must be finite (also their sum), not negative, and not all zero")
     return torch.from_numpy(total)
 
 
 def mapped_bytes() -> int:
-    """How much of files this process has in memory; 0 where the system does not tell."""
+    """Bytes of mapped files in memory; 0 if the system does not report it."""
     try:
         shared = Path("/proc/self/statm").read_bytes().split()[2]
     except OSError:
@@ -291,7 +288,7 @@ def mapped_bytes() -> int:
 
 
 def flat_frames(data: Dataset) -> Tensor:
-    """All observations `[F, numbers]`, where they lie."""
+    """All observations `[F, size]`, not copied."""
     found = data.arrays["observations"].view()
-    found.flags.writeable = True  # PyTorch knows no arrays that cannot be written to; nobody does
+    found.flags.writeable = True  # PyTorch has no read-only tensors; this one is never written to
     return torch.from_numpy(found.reshape(len(found), -1))

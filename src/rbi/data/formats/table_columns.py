@@ -22,7 +22,7 @@ from rbi.data.episode import Array, DatasetSpec
 from rbi.data.formats.types import require_package
 
 CSV_SUFFIX, PARQUET_SUFFIX = ".csv", ".parquet"
-CSV_BLOCK_BYTES = 1 << 21
+CSV_BLOCK_BYTES = 1 << 20
 PARQUET_BLOCK_NUMBERS, PARQUET_BLOCK_ROWS = 1 << 22, 1 << 16
 FEW_TEXTS, FEW_TEXTS_ROWS = 100, 1000
 DELIMITERS = ",;\t|"
