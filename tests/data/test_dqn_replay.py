@@ -92,7 +92,7 @@ def test_every_episode_whose_rows_are_logged_is_read_exactly(tmp_path_factory, c
     assume(ring.add_count - (ring.logged[-1][0] if ring.files else 0) < capacity)  # else: the test after this one
     if final or not ring.files:
         ring.log_final()
-    episodes, problems = read(run, actions=ACTIONS)
+    episodes, problems = read(run, num_actions=ACTIONS)
     whole = logged(ring, played)
     assert_same(episodes, whole)
     assert len(whole) == len(played) or problems or not final
@@ -178,7 +178,7 @@ def test_only_an_episode_of_the_agents_limit_is_truncated(tmp_path):
         (LIMIT - 1, False, False),
         (LIMIT, True, False),
     ]
-    assert [p.reason for p in problems] == ["more than 27,000 steps, which no agent played: an end is missing"]
+    assert [p.reason for p in problems] == ["more than 27,000 steps, the time limit: an end is missing"]
 
 
 @pytest.mark.parametrize("column", ["observation", "action", "reward", "terminal"])
@@ -192,7 +192,7 @@ def test_a_file_that_is_cut_off_gives_the_episodes_before(tmp_path, column):
     with GzippedArray(file) as array:
         rows = len(array.rows(60))
     assert 0 < rows < 60
-    episodes, problems = read(tmp_path, actions=ACTIONS)
+    episodes, problems = read(tmp_path, num_actions=ACTIONS)
     after = [p for p in played if p.first >= ring.capacity]
     assert_same(episodes, [p for p in played if p.end <= rows] + after)
     assert file.name in {p.source for p in problems}

@@ -521,7 +521,7 @@ class Chunk:
 def trimming(blocks: Iterable[Any]) -> Iterator[Any]:
     """The blocks; freed memory goes back to the system now and then, if the C library can do that (glibc).
 
-    Without it, holes between the compacted columns double the memory (by 60 MB for a million rows).
+    Without it, holes between the compacted columns cost 60 MB for a million rows.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     for number, block in enumerate(blocks):
