@@ -148,8 +148,8 @@ class Lost:
         self.reader = reader
 
     def __call__(self, number):
-        text, _, watch = self.reader.watched(number)
-        found = find_life_losses(self.reader.game, watch.lives)
+        text, _, readings = self.reader.load(number)
+        found = find_life_losses(self.reader.game, readings.lives)
         last_step = SKIP * ((len(text) - 2) // SKIP)  # what happens there is the end of the game, if it ends
         return found[found <= last_step].tolist() if text.terminal else found.tolist()
 
