@@ -13,6 +13,7 @@ from tests.fixtures.agc_defects import DRIFT_FRAMES, Defects
 from tests.fixtures.agc_palette import TABLE
 from tests.fixtures.agc_simulator import Recording, play, read_truth, record
 
+pytestmark = pytest.mark.slow
 GAMES = ("spaceinvaders", "qbert", "mspacman", "revenge")
 SCORES = {"spaceinvaders": (104, 102), "qbert": (91, 90, 89), "mspacman": (120, 121, 122), "revenge": (21, 20, 19)}
 """Where each game's memory has its score, two decimal digits a byte, the lowest first."""

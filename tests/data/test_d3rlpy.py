@@ -99,7 +99,7 @@ def test_timeouts_cut_rows_too(tmp_path):
     assert [(len(e), bool(e.truncated[-1])) for e in load_episodes(tmp_path / "a.h5")] == [(2, True), (2, False)]
 
 
-def test_of_stacked_pictures_the_newest_frame_is_kept(tmp_path):
+def test_of_stacked_images_the_newest_frame_is_kept(tmp_path):
     frames = np.random.default_rng(0).integers(0, 256, (8, 6, 5), dtype=np.uint8)
     stacked = np.stack([frames[t : t + 4] for t in range(5)])
     version_1(tmp_path / "a.h5", stacked, "--t-t")
@@ -108,7 +108,7 @@ def test_of_stacked_pictures_the_newest_frame_is_kept(tmp_path):
     np.testing.assert_array_equal(found.arrays["observations"], frames[3:])
 
 
-def test_outlines_are_those_of_the_episodes(tmp_path):
+def test_summaries_are_those_of_the_episodes(tmp_path):
     version_1(tmp_path / "a.h5", np.zeros((5, 2), np.float32), "--tc-")
     for path in (FILES / "d3rlpy-colours.h5", tmp_path / "a.h5"):
         reader = open_reader(path)
@@ -121,7 +121,7 @@ def test_outlines_are_those_of_the_episodes(tmp_path):
                     np.testing.assert_array_equal(told, value)
 
 
-def test_bad_episodes_are_set_aside_with_their_number_and_the_rest_is_read(tmp_path):
+def test_bad_episodes_are_rejected_with_their_number_and_the_rest_is_read(tmp_path):
     path = tmp_path / "a.h5"
     path.write_bytes((FILES / "d3rlpy-vectors.h5").read_bytes())
     with h5py.File(path, "a") as file:

@@ -228,7 +228,7 @@ def test_columns_of_different_lengths_are_read_up_to_the_shortest(tmp_path):
     )
 
 
-def test_outlines_never_open_pictures(tmp_path):
+def test_summaries_never_open_images(tmp_path):
     ring = Ring(tmp_path, 30, FRAME)
     played = play(ring, [8] * 10)
     ring.log_final()

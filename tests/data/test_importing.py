@@ -48,7 +48,7 @@ def numbered(count, seed=0):
     ]
 
 
-def test_what_does_not_fit_is_set_aside_and_the_rest_is_taken(tmp_path):
+def test_what_does_not_fit_is_rejected_and_the_rest_is_taken(tmp_path):
     good = numbered(3)
     other = episode(np.random.default_rng(1), 4, frame=(7,))
     items = [good[0], RejectedEpisode("list", 9, "torn"), good[1], other, good[2]]
@@ -227,7 +227,7 @@ def test_damage_in_a_store_is_found_when_asked_for(tmp_path, capsys):
     assert "differ from those that were written" in capsys.readouterr().err
 
 
-def test_a_store_tells_what_its_import_set_aside_and_what_is_lost(tmp_path, capsys):
+def test_a_store_tells_what_its_import_rejected_and_what_is_lost(tmp_path, capsys):
     table(tmp_path / "clicks.csv", 4, breaks={(1, 1)})
     assert main(["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "s")]) == 0
     os.truncate(tmp_path / "s" / "rewards.bin", 7 * 4)

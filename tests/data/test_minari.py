@@ -141,7 +141,7 @@ def test_the_round_trip_loses_nothing(tmp_path_factory, data_format, written):
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_outlines_are_those_of_the_episodes(tmp_path, data_format):
+def test_summaries_are_those_of_the_episodes(tmp_path, data_format):
     rng = np.random.default_rng(1)
     written = [episode(rng, 4, end=end, lives=True, probs=True) for end in ("terminated", "truncated", "abandoned")]
     write_minari(written, DatasetSpec((3,), 4, has_action_probs=True), tmp_path / "a", data_format)
@@ -151,7 +151,7 @@ def test_outlines_are_those_of_the_episodes(tmp_path, data_format):
             np.testing.assert_array_equal(told, value, name)
 
 
-def test_a_failed_export_leaves_nothing_and_a_data_set_is_not_written_over(tmp_path):
+def test_a_failed_export_leaves_nothing_and_a_dataset_is_not_written_over(tmp_path):
     rng = np.random.default_rng(0)
     spec = DatasetSpec((3,), 4)
     with pytest.raises(ValueError, match="observations of shape"):
@@ -218,7 +218,7 @@ def test_observations_become_the_vectors_that_gymnasium_flattens(tmp_path, data_
         ((5, 5, 20), lambda x: x),
     ],
 )
-def test_pictures_become_single_frames_with_channels_last(tmp_path, shape, expected):
+def test_images_become_single_frames_with_channels_last(tmp_path, shape, expected):
     seen = np.random.default_rng(0).integers(0, 256, (3, *shape), dtype=np.uint8)
     space = spaces.Box(0, 255, shape, np.uint8)
     folder = store(tmp_path / "a", space, spaces.Discrete(2), "hdf5", [buffer(seen, [0, 1])], jpeg_encoding=False)
@@ -228,7 +228,7 @@ def test_pictures_become_single_frames_with_channels_last(tmp_path, shape, expec
     np.testing.assert_array_equal(single_frames(seen, channels_first=False), expected(seen))
 
 
-def test_jpeg_pictures_are_read_as_minari_decodes_them(tmp_path):
+def test_jpeg_images_are_read_as_minari_decodes_them(tmp_path):
     seen = np.full((3, 40, 36), 128, np.uint8) + np.arange(36, dtype=np.uint8)
     space = spaces.Box(0, 255, (40, 36), np.uint8)
     folder = store(tmp_path / "a", space, spaces.Discrete(2), "hdf5", [buffer(seen, [0, 1])])
@@ -238,7 +238,7 @@ def test_jpeg_pictures_are_read_as_minari_decodes_them(tmp_path):
     assert np.abs(found.observations.astype(int) - seen).max() < 8
 
 
-def test_bad_episodes_are_set_aside_with_their_number_and_the_rest_is_read(tmp_path):
+def test_bad_episodes_are_rejected_with_their_number_and_the_rest_is_read(tmp_path):
     space, off = spaces.Box(-np.inf, np.inf, (2,)), np.zeros(3, bool)
     seen = np.zeros((4, 2), np.float32)
     episodes = [
@@ -267,7 +267,7 @@ def test_bad_episodes_are_set_aside_with_their_number_and_the_rest_is_read(tmp_p
     assert [p.line for p in told if isinstance(p, RejectedEpisode)] == [2, 3, 4, 7], "one needs a look at observations"
 
 
-def test_an_arrow_episode_that_minari_reads_only_in_part_is_set_aside(tmp_path):
+def test_an_arrow_episode_that_minari_reads_only_in_part_is_rejected(tmp_path):
     steps = 140_000  # Arrow hands on batches of 131,072 rows, and Minari takes the first
     seen = np.zeros((steps + 1, 1), np.float32)
     whole = buffer(seen[:4], [0, 1, 0])
@@ -293,7 +293,7 @@ def test_what_the_user_says_counts(tmp_path):
         ({"data_format": "tape"}, "tape"),
     ],
 )
-def test_a_data_set_that_cannot_be_used_is_refused_in_one_line(tmp_path, change, reason):
+def test_a_dataset_that_cannot_be_used_is_refused_in_one_line(tmp_path, change, reason):
     write_minari([episode(np.random.default_rng(0), 3)], DatasetSpec((3,), 4), tmp_path / "a")
     file = tmp_path / "a" / "data" / "metadata.json"
     metadata = json.loads(file.read_text()) | change

@@ -132,7 +132,7 @@ def test_a_life_lost_in_the_step_of_a_cut_ends_its_return_where_lives_do():
         Sampler([lost], SamplerConfig(max_missing_return=0.0, terminal_on_life_loss=False), seeded())
 
 
-def test_rewards_are_clipped_by_themselves_for_pictures_only():
+def test_rewards_are_clipped_by_themselves_for_images_only():
     rng = np.random.default_rng(6)
     for frame, most in (((3,), 9.0), ((5, 5), 1.0)):
         made = episode(rng, 2, frame=frame)

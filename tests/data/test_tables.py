@@ -1,4 +1,4 @@
-"""Tables: what is written comes back, what is wrong is set aside with its line, and the rest goes on."""
+"""Tables: what is written comes back, what is wrong is rejected with its line, and the rest goes on."""
 
 import csv
 import pickle
@@ -417,7 +417,7 @@ def test_one_number_may_be_all_that_is_observed(file):
         (pa.list_(pa.list_(pa.float64(), 3), 2), (6,), 1),
     ],
 )
-def test_nested_lists_of_bytes_are_pictures_and_all_others_vectors(tmp_path, kind, frame, stack):
+def test_nested_lists_of_bytes_are_images_and_all_others_vectors(tmp_path, kind, frame, stack):
     pictures = np.arange(18).reshape(3, 2, 3)
     path = as_parquet(tmp_path / "log.parquet", RLLIB, obs=pa.array(pictures.tolist(), kind), new_obs=None)
     reader = open_reader(path)
@@ -547,7 +547,7 @@ def test_files_are_recognised_by_their_names_and_hidden_ones_are_left_alone(tmp_
     assert [len(e) for e in read(tmp_path)] == [2, 3]
 
 
-def test_outlines_tell_the_same_as_episodes_and_a_reader_can_be_sent(file):
+def test_summaries_tell_the_same_as_episodes_and_a_reader_can_be_sent(file):
     reader = pickle.loads(pickle.dumps(open_reader(table(file, TWO_EPISODES, **changed("reward", 0, None)))))
     problem, outline = reader.summaries(reader.parts()[0])
     assert problem == read(file)[0]
