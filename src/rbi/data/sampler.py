@@ -42,7 +42,7 @@ class SamplerConfig:
     max_missing_return: float = 0.05
     """Exclude steps whose Monte-Carlo return is truncated after k steps with gamma^k above this; 1 excludes none."""
     keep_incomplete: bool = False
-    """Draw those steps nevertheless, marked in `Batch.complete`: their actions are known, only their returns are not."""
+    """Draw those steps nevertheless, marked in `Batch.complete`: their actions are known, their returns are not."""
     memory_bytes: int | None = None
     """Approximate limit on the memory of mapped pages of a store; None: the operating system decides."""
 

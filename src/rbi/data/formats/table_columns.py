@@ -58,7 +58,7 @@ class Block:
         return np.arange(given.start, given.stop) if isinstance(given, range) else np.array(given, np.int64)
 
     def compact(self) -> "Block":
-        """The same block with less memory: columns of few texts become dictionaries, columns of plain numbers numbers."""
+        """The same block with less memory: few distinct texts become dictionaries, plain numbers become numbers."""
         pa = require_package("pyarrow")
         columns = []
         for column in self.table.columns:
