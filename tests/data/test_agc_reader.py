@@ -21,6 +21,8 @@ from tests.fixtures.agc_simulator import Recording, record
 from tests.fixtures.agc_writer import Rows, write_episode
 from tests.reference.agc_steps import frame_seen, steps
 
+pytestmark = pytest.mark.slow  # plays and reads whole games
+
 HEADER = "db traj id : 7\nframe,reward,score,terminal,action\n"
 
 

@@ -10,6 +10,8 @@ from rbi.data.formats import open_reader, recognise
 from rbi.data.formats.agc import parse
 from tests.fixtures.agc_writer import Rows, as_text, write_episode
 
+pytestmark = pytest.mark.slow  # plays and reads whole games
+
 FRAMES = 9
 
 

@@ -85,6 +85,7 @@ def assert_same(episodes, played):
     final=st.booleans(),
     seed=st.integers(0, 99),
 )
+@pytest.mark.slow
 def test_every_episode_whose_rows_are_logged_is_read_exactly(tmp_path_factory, capacity, lengths, final, seed):
     run = tmp_path_factory.mktemp("Qbert") / "1"
     ring = Ring(run / "replay_logs", capacity, FRAME)

@@ -22,6 +22,8 @@ from rbi.data.formats.agc_repair import (
 from tests.data.consoles import GAMES, console, hands, lives_of
 from tests.fixtures.agc_palette import repainted
 
+pytestmark = pytest.mark.slow  # plays and reads whole games
+
 BLOCK = 64
 
 

@@ -17,6 +17,8 @@ from tests.fixtures.agc_palette import repainted
 from tests.fixtures.agc_players import Hopper
 from tests.fixtures.agc_writer import delayed
 
+pytestmark = pytest.mark.slow  # plays and reads whole games
+
 FRAMES, KEY_FRAME = 1500, 300
 MOVES = {"spaceinvaders": (11, 12), "mspacman": (2, 3, 4, 5), "revenge": (3, 4)}
 SEEDS = {"spaceinvaders": 0, "mspacman": 0, "revenge": 3, "qbert": 3}

@@ -10,6 +10,8 @@ from rbi.data.formats.agc_repair import COUNTERS, LAST_READINGS, UNREADABLE
 from tests.data.consoles import GAMES, SCORES, console, play
 from tests.fixtures.agc_palette import repainted
 
+pytestmark = pytest.mark.slow  # plays and reads whole games
+
 SETTLED = {"qbert": 200, "mspacman": 300, "revenge": 50, "spaceinvaders": 200}
 """Frames after which a game shows its score, with the joystick down in Qbert and free elsewhere."""
 DIGITS = (12345, 67890, 4444, 9876, 7, 0)

@@ -110,6 +110,7 @@ def file(request, tmp_path):
     return tmp_path / f"log{request.param}"
 
 
+@pytest.mark.slow
 @given(some_episodes(frames=((3,), (1,), (5, 4), (2, 3, 2))), st.integers(1, 1000))
 @settings(max_examples=60)
 def test_what_the_parquet_writer_wrote_is_read_back_in_every_field(episodes, group_bytes):

@@ -69,6 +69,7 @@ def test_half_precision_is_no_obstacle_to_large_counts():
         assert rbi.max_reroute(beta.to(dtype), torch.tensor([0.0, 1.0], dtype=dtype), low, high)[1] < 0.3
 
 
+@pytest.mark.slow
 def test_count_bounds_compile_with_their_checks():
     compiled = torch.compile(lambda b, n: rbi.count_bounds(b, n, 0.1), fullgraph=True)
     beta, counts = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([30, 8, 0])

@@ -18,6 +18,7 @@ def fresh_compiler():
     torch.compiler.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("actions", [2, 18])
 def test_torch_compile_traces_every_rule_as_one_graph(rule, actions):
@@ -38,12 +39,14 @@ def test_torch_compile_traces_legal_masks_and_bounds_per_action():
     assert numbers(compiled(beta, advantage)) == approx(numbers(step(beta, advantage)), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_inductor_compiles_max_reroute_to_the_same_answer():
     beta, advantage = (torch.tensor(x, dtype=torch.float32) for x in random_states((64,), 18))
     compiled = torch.compile(rbi.Reroute(0.5, 1.5), fullgraph=True)
     assert numbers(compiled(beta, advantage)) == approx(numbers(rbi.Reroute(0.5, 1.5)(beta, advantage)), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_jax_jit_and_vmap_go_through_every_rule(rule):
     beta, advantage = (jnp.asarray(x) for x in random_states((7,), 6))
