@@ -67,8 +67,9 @@ def compare_rules(
 ) -> list[RuleStep]:
     """The improvement step of each rule in one state, which was visited `visits` times.
 
-    >>> [step.pi for step in compare_rules(["reroute(0.5,1.5)"], [0.5, 0.3, 0.2], [0.0, 1.0, 2.0])]
-    [(0.25, 0.45, 0.30000000000000004)]
+    >>> (step,) = compare_rules(["reroute(0.5,1.5)"], [0.5, 0.3, 0.2], [0.0, 1.0, 2.0])
+    >>> [round(p, 6) for p in step.pi]
+    [0.25, 0.45, 0.3]
     """
     return [
         rule_step(rule, np.asarray(beta, float), np.asarray(advantage, float), visits, return_std) for rule in rules
