@@ -338,3 +338,17 @@ def test_sigterm_interrupts_a_run(tmp_path):
     process.terminate()
     assert process.communicate(timeout=60)[1] == "rbi: interrupted\n"
     assert process.returncode == cli.INTERRUPTED
+
+
+def test_names_from_files_reach_the_terminal_escaped_and_without_markup(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = "a\x1b[31m[red]b[/red] :smile:\u202e"
+    header = "episode_id,t,action,reward,terminated,obs_0,player\n"
+    Path("log.csv").write_text(header + f"e,0,0,1,0,0.5,{name}\ne,1,1,1,1,0.5,{name}\n")
+    assert cli.main(["data", "info", "log.csv", "--out", "info"]) == 0
+    assert cli.main(["data", "info", f"{name}.csv"]) == 2
+    captured = capsys.readouterr()
+    shown = "a\\x1b[31m[red]b[/red] :smile:\\u202e"
+    assert shown in captured.out
+    assert f"rbi: {shown}.csv: no such file" in captured.err
+    assert not {"\x1b", "\u202e"} & set(captured.out + captured.err)

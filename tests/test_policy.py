@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import rbi
 from rbi.networks import NetworkConfig, Networks, make_networks, offline_network
@@ -96,7 +97,7 @@ def test_weights_that_do_not_fit_the_architecture_are_an_error(tmp_path):
     policy_of(VECTOR).save(tmp_path)
     config = json.loads((tmp_path / "policy.json").read_text())
     (tmp_path / "policy.json").write_text(json.dumps(config | {"networks": config["networks"] | {"hidden_size": 17}}))
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match=r"has shape \(16, 3\), but policy.json asks for \(17, 3\)"):
         rbi.load_policy(tmp_path)
 
 
@@ -226,3 +227,45 @@ def test_a_registered_rule_is_saved_and_loaded(tmp_path, monkeypatch):
 def test_settings_outside_their_range_are_errors(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         Policy(policy_of(VECTOR).networks, rbi.Greedy(), **settings)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(value, tmp_path):
+    policy = policy_of(VECTOR)
+    policy.save(tmp_path / "policy")
+    next(policy.networks.parameters()).fill_(value)
+    with pytest.raises(ValueError, match="not finite"):
+        policy.save(tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    save_file(policy.networks.state_dict(), tmp_path / "policy" / "weights.safetensors")
+    with pytest.raises(ValueError, match=r"weights.safetensors: .* not finite"):
+        rbi.load_policy(tmp_path / "policy")
+    with pytest.raises(ValueError, match=r"obs\[0\].*not finite"):
+        policy.act(observations(VECTOR), 0)
+
+
+def test_sizes_are_compared_with_the_weights_before_networks_are_made(tmp_path):
+    policy_of(VECTOR).save(tmp_path)
+    config = json.loads((tmp_path / "policy.json").read_text())
+    huge = {"obs_spec": {"shape": [10**9], "stack": 1, "num_actions": 10**9}}
+    huge["networks"] = config["networks"] | {"hidden_size": 65_536}
+    (tmp_path / "policy.json").write_text(json.dumps(config | huge))  # 10^14 weights
+    with pytest.raises(ValueError, match="asks for"):
+        rbi.load_policy(tmp_path)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e39])
+def test_vectors_that_float32_cannot_hold_are_refused(value):
+    obs = observations(VECTOR).astype(np.float64)
+    obs[4, 1] = value
+    with pytest.raises(ValueError, match=r"obs\[4\] holds a value that is not finite"):
+        policy_of(VECTOR).predict_proba(obs)
+
+
+@pytest.mark.parametrize("value", [np.nan, 256.0, -1.0, 0.5])
+def test_images_that_are_no_bytes_are_refused(value):
+    obs = observations(IMAGE).astype(np.float32)
+    assert np.array_equal(policy_of(IMAGE).predict_proba(obs), policy_of(IMAGE).predict_proba(observations(IMAGE)))
+    obs[2, 3, 20, 20] = value
+    with pytest.raises(ValueError, match=r"obs\[2\] holds a value that is no byte"):
+        policy_of(IMAGE).predict_proba(obs)

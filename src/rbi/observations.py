@@ -11,6 +11,7 @@ stacks when they are read (`stack_offsets`, `stack_index`).
 """
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -41,6 +42,9 @@ class ObservationSpec:
     num_actions: int
 
     def __post_init__(self) -> None:
+        sizes = (*self.shape, self.stack, self.num_actions)
+        if any(isinstance(size, bool) or not isinstance(size, numbers.Integral) for size in sizes):
+            raise ValueError(f"shape = {self.shape}, stack = {self.stack}, num_actions = {self.num_actions}: integers")
         if len(self.shape) not in (1, 2, 3) or min(self.shape) < 1 or self.stack < 1 or self.num_actions < 1:
             raise ValueError(
                 f"shape = {self.shape}, stack = {self.stack}, num_actions = {self.num_actions}: must be a vector, "

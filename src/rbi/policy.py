@@ -4,7 +4,9 @@ policy.json           observation spec, architecture, rule, environment and meta
 weights.safetensors   the networks' weights; loading them runs no code
 """
 
+import contextlib
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import numpy as np
 import safetensors
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from rbi import runs
 from rbi.networks import Networks, TrunkFactory
@@ -83,6 +85,11 @@ class Policy:
     def predict_proba(self, obs: Any, legal: Any = None) -> Array:
         """Action probabilities `[B, A]`. `legal`, booleans `[B, A]`, restricts the policy to some actions."""
         probs: Array = self.probs(self.obs_tensor(obs), self.legal_tensor(legal, len(obs))).cpu().numpy()
+        if np.isnan(probs).any():
+            row = int(np.isnan(probs).any(1).argmax())
+            raise ValueError(
+                f"obs[{row}]: the networks' outputs are not finite; is it far from what they learned from?"
+            )
         return probs
 
     def predict_value(self, obs: Any, legal: Any = None) -> Array:
@@ -121,25 +128,39 @@ class Policy:
             return beta, self.networks.q(x, beta)[0]
 
     def improve(self, beta: torch.Tensor, q: torch.Tensor, legal: torch.Tensor | None = None) -> torch.Tensor:
-        """The improvement step from beta and Q to pi, `[B, A]` each."""
+        """The improvement step from beta and Q to pi, `[B, A]` each; NaN where beta or Q is not finite."""
         pi = self.rule(beta, q, legal=legal, check=False)
-        if not self.c_greedy:
-            return pi
-        return mix(pi, greedy(beta, q, legal=legal, check=False), self.c_greedy, check=False)
+        if self.c_greedy:
+            pi = mix(pi, greedy(beta, q, legal=legal, check=False), self.c_greedy, check=False)
+        return pi + 0 * (beta + q)  # comparisons inside the rules would hide a NaN
 
     def obs_tensor(self, obs: Any) -> torch.Tensor:
-        """Observations as a tensor `[B, stack, *shape]` on the policy's device. Raises ValueError for other shapes."""
-        given = obs if isinstance(obs, torch.Tensor) else torch.as_tensor(np.require(obs, requirements="W"))
+        """Observations as a tensor `[B, stack, *shape]` on the policy's device.
+
+        Raises ValueError for other shapes, for vectors that are not finite in float32 and for images that are not
+        whole numbers from 0 to 255.
+        """
+        try:
+            given = obs if isinstance(obs, torch.Tensor) else torch.as_tensor(np.require(obs, requirements="W"))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"obs cannot be read as numbers ({str(error).splitlines()[0]})") from None
+        if given.is_complex():
+            raise ValueError(f"obs holds {given.dtype}: must be real numbers")
         expected = (self.obs_spec.stack, *self.obs_spec.shape)
         if self.obs_spec.stack == 1 and given.shape[1:] == self.obs_spec.shape:
             given = given[:, None]
         if given.shape[1:] != expected:
             shown = ("B", *self.obs_spec.shape) if self.obs_spec.stack == 1 else ("B", *expected)
             raise ValueError(f"obs has shape {tuple(given.shape)}: this policy takes batches of shape {shown}")
-        if not self.obs_spec.is_image and not bool(torch.isfinite(given).all()):
-            row = int((~torch.isfinite(given.flatten(1)).all(1)).nonzero()[0])
-            raise ValueError(f"obs[{row}] holds a value that is not finite")
-        return given.to(self._example.device, torch.uint8 if self.obs_spec.is_image else torch.float32)
+        if self.obs_spec.is_image:
+            possible = given == given.clamp(0, 255).floor() if given.dtype != torch.uint8 else None
+            reason = "holds a value that is no byte: images are whole numbers from 0 to 255"
+        else:
+            given = given.to(torch.float32)  # what float32 cannot hold becomes infinite
+            possible, reason = torch.isfinite(given), "holds a value that is not finite in float32"
+        if possible is not None and not bool(possible.all()):
+            raise ValueError(f"obs[{int((~possible.flatten(1).all(1)).nonzero()[0])}] {reason}")
+        return given.to(self._example.device, self.obs_spec.dtype)
 
     def legal_tensor(self, legal: Any, count: int) -> torch.Tensor | None:
         """Legal actions as a boolean tensor `[B, A]`. Raises ValueError if a state has no legal action."""
@@ -161,8 +182,8 @@ class Policy:
     def save(self, path: Path | str) -> None:
         """Write the policy into a folder, which replaces an earlier one only once it is complete.
 
-        Raises ValueError, and writes nothing, if `load_policy` could not restore the rule: register a rule of your own
-        with `rbi.register_rule`.
+        Raises ValueError, and writes nothing, for weights that are not finite (training diverged), and if `load_policy`
+        could not restore the rule: register a rule of your own with `rbi.register_rule`.
         """
         check_restorable(self.rule)
         config = {
@@ -176,6 +197,7 @@ class Policy:
             "metadata": self.metadata,
         }
         weights = {name: for_file(tensor) for name, tensor in self.networks.state_dict().items()}
+        check_finite(weights, "the policy cannot be saved")
         with runs.atomic_folder(Path(path)) as folder:
             save_file(weights, folder / WEIGHTS)
             runs.write_json(folder / CONFIG, config)
@@ -200,8 +222,17 @@ def for_file(tensor: torch.Tensor) -> torch.Tensor:
     return found.float() if found.is_floating_point() else found
 
 
+def check_finite(weights: Mapping[str, torch.Tensor], where: str) -> None:
+    """Raise ValueError for weights that are NaN or infinite: such a policy would always take the first action."""
+    for name, tensor in weights.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{where}: {name} holds values that are not finite")
+
+
 def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Policy:
     """Load a policy from a folder that `Policy.save` wrote, or the best policy of a training run.
+
+    Everything is checked first: the settings, then the sizes of the weights in the file, then that they are finite.
 
     `trunk`: the function that made the trunk, for a policy with a custom one (its code is not saved). A custom rule has
     to be registered first, with `rbi.register_rule`.
@@ -214,27 +245,49 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
         raise ValueError(f"{path}: holds no policy (it has no {CONFIG})")
     config = runs.parse(path / CONFIG, runs.read_text(path / CONFIG), 1)
     if config.get("format") != FORMAT:
-        raise ValueError(f"{path / CONFIG}: is of format {config.get('format')}; this version reads {FORMAT}")
-    try:
+        raise ValueError(f"{path / CONFIG}: is of format {config.get('format')!r}; this version reads {FORMAT}")
+    with errors_named(path / CONFIG):
         spec = config["obs_spec"]
         obs_spec = ObservationSpec(tuple(spec["shape"]), spec["stack"], spec["num_actions"])
+        rule = parse_rule(config["rule"])
+        numbers = {name: config[name] for name in ("c_greedy", "temperature")}
         env, metadata = config["env"], config["metadata"]
         if not isinstance(env, str) or not isinstance(metadata, dict):
             raise ValueError("env must be a string and metadata an object")
-        policy = Policy(
-            Networks.from_description(obs_spec, config["networks"], trunk),
-            parse_rule(config["rule"]),
-            float(config["c_greedy"]),
-            temperature=float(config["temperature"]),
-            env=env,
-            metadata=metadata,
-        )
-    except KeyError as error:
-        raise ValueError(f"{path / CONFIG}: lacks {error}") from None
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{path / CONFIG}: {str(error).splitlines()[0]}") from None
+        if any(type(value) not in (int, float) for value in numbers.values()):
+            raise ValueError("c_greedy and temperature must be numbers")
+        with torch.device("meta") if trunk is None else contextlib.nullcontext():  # sizes only, no memory
+            networks = Networks.from_description(obs_spec, config["networks"], trunk)
+    load_weights(networks, path / WEIGHTS)
+    with errors_named(path / CONFIG):
+        return Policy(networks, rule, env=env, metadata=metadata, **numbers)
+
+
+@contextlib.contextmanager
+def errors_named(path: Path) -> Iterator[None]:
+    """Turn what an odd config raises into a ValueError of one line that names the file."""
     try:
-        policy.networks.load_state_dict(load_file(path / WEIGHTS))
+        yield
+    except KeyError as error:
+        raise ValueError(f"{path}: lacks {error}") from None
+    except (TypeError, ValueError, RuntimeError, ArithmeticError, AttributeError) as error:
+        raise ValueError(f"{path}: {(str(error) or type(error).__name__).splitlines()[0]}") from None
+
+
+def load_weights(networks: Networks, path: Path) -> None:
+    """Replace the networks' weights by those of a file. Raises ValueError unless names, sizes and values fit."""
+    wanted = networks.state_dict()
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - it is not a dictionary
+                if name not in wanted:
+                    raise ValueError(f"{path}: holds {name!r}, which the networks of {CONFIG} do not have")
+            for name, tensor in wanted.items():
+                shape = tuple(file.get_slice(name).get_shape())
+                if shape != tuple(tensor.shape):
+                    raise ValueError(f"{path}: {name} has shape {shape}, but {CONFIG} asks for {tuple(tensor.shape)}")
+            weights = {name: file.get_tensor(name).to(tensor.dtype, copy=True) for name, tensor in wanted.items()}
     except (safetensors.SafetensorError, RuntimeError, OSError) as error:
-        raise ValueError(f"{path / WEIGHTS}: cannot be read ({str(error).splitlines()[0]})") from None
-    return policy
+        raise ValueError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
+    check_finite(weights, str(path))
+    networks.load_state_dict(weights, assign=True)

@@ -10,15 +10,44 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.progress import track as rich_track
+from rich.text import Text
 
 T = TypeVar("T")
 
 SECONDS_PER_LINE = 30  # between progress lines where there is neither a terminal nor a notebook
+UNPRINTABLE = (*range(32), *range(127, 160), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""Control characters (ESC starts terminal commands), line separators, and marks that reverse the order of text."""
+ESCAPES = {code: chr(code).encode("unicode_escape").decode() for code in UNPRINTABLE}
+MAX_LINE = 2000
+
+
+class PlainConsole(Console):
+    """A console that shows text as it is: names from files contain no markup, emoji or terminal commands for us."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        lines = (printable(line) for line in text.split("\n"))
+        shown = "\n".join(lines).encode(self.encoding, "backslashreplace").decode(self.encoding)
+        return super().render_str(shown, **(options | {"markup": False, "emoji": False}))
+
+
+def printable(text: str) -> str:
+    r"""One line of text in which control characters, also line breaks, are escaped.
+
+    >>> print(printable("a\x1b[31mb"))
+    a\x1b[31mb
+    """
+    return text.translate(ESCAPES)
+
+
+def one_line(text: str) -> str:
+    """Text on one line of limited length, for messages that quote files."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 200]} ... {line[-190:]}"
 
 
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
     """Iterate over items with a progress bar on stderr, if that is a terminal or a notebook."""
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
     hidden = not console.is_terminal
     return iter(rich_track(items, description, total=total, console=console, disable=hidden, transient=True))
 
@@ -27,8 +56,9 @@ def track_updates(
     items: Iterable[T], description: str, total: int | None, completed: Callable[[T], int], text: Callable[[T], str]
 ) -> Iterator[T]:
     """Iterate over items with a progress bar that shows `text(item)`; in a log, one line every 30 seconds."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn())
+    console = PlainConsole(stderr=True)
+    named, measured = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[text]}"))
+    columns = (named, BarColumn(), measured, TimeRemainingColumn())
     last_line = time.monotonic()
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(description, total=total, text="")
@@ -65,5 +95,5 @@ def graceful_stop() -> Iterator[threading.Event]:
 
 
 def echo(line: str, *, stderr: bool = False) -> None:
-    """Print one line without wrapping, highlighting or markup."""
-    Console(stderr=stderr).print(line, highlight=False, soft_wrap=True, markup=False)
+    """Print one line without wrapping, highlighting or markup; control characters are escaped."""
+    PlainConsole(stderr=stderr).print(printable(line), highlight=False, soft_wrap=True)

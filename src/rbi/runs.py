@@ -180,6 +180,8 @@ def parse(path: Path, text: str | bytes, line: int) -> dict[str, Any]:
         raise ValueError(f"{path}, line {line + error.lineno - 1}: is not JSON ({error.msg})") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path}, line {line}: is not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
+        raise ValueError(f"{path}, line {line}: cannot be read as JSON ({error})") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path}, line {line}: holds {type(found).__name__}, not an object")
     return found

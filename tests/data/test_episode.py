@@ -48,6 +48,7 @@ def test_an_episode_cannot_be_changed_not_even_through_the_arrays_it_was_made_of
         (dict(actions=np.array([0, -1, 2])), "step 1: action -1"),
         (dict(actions=np.array([0, 1.5, 2])), r"step 1: action 1\.5"),
         (dict(actions=np.array([0, 2**40, 2])), "step 1: action 1099511627776"),
+        (dict(actions=np.array([0, -(2**63), 2])), "step 1: action -9223372036854775808"),
         (dict(observations=np.zeros((3, 2))), "type float64"),
         (dict(observations=np.zeros((5, 2), np.float32)), "5 observations for 3 steps"),
         (dict(observations=np.full((4, 2), np.inf, np.float32)), "step 0: observation"),

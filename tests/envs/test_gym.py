@@ -252,3 +252,16 @@ def test_a_function_makes_the_environments():
 def test_what_makes_no_environment_is_refused(env, why):
     with pytest.raises(ValueError, match=why):
         make(EnvConfig.of(env), 1)
+
+
+@pytest.mark.parametrize(("observed", "reward"), [(np.nan, 0.0), (1e39, 0.0), (0.5, np.inf)])
+def test_observations_and_rewards_that_are_not_finite_stop_with_the_environments_id(observed, reward):
+    class Broken(Flat):
+        def step(self, _action):
+            return np.full((2, 3), observed), reward, False, False, {}
+
+    env = GymVector(EnvConfig.of(Broken), 2)
+    env.reset(0)
+    env.send(np.zeros(2, int))
+    with pytest.raises(ValueError, match="--env Broken: gave a reward or an observation that is not a finite number"):
+        env.recv()

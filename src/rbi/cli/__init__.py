@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rbi import __version__
-from rbi.progress import echo
+from rbi.progress import echo, one_line
 
 if TYPE_CHECKING:
     from rbi.cli.command import Command
@@ -102,7 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not is_expected(error) or os.environ.get("RBI_TRACEBACK"):
             raise
-        echo(f"rbi: {error}", stderr=True)
+        reason = "out of memory: " if is_out_of_memory(error) else ""
+        echo(f"rbi: {reason}{one_line(str(error) or type(error).__name__)}", stderr=True)
         return USAGE_ERROR
     except KeyboardInterrupt:
         echo("rbi: interrupted", stderr=True)
@@ -114,7 +115,14 @@ def is_expected(error: Exception) -> bool:
     """Whether an error is about an argument, a file or the machine, so that its message is enough."""
     safetensors = sys.modules.get("safetensors")
     unreadable = safetensors is not None and isinstance(error, safetensors.SafetensorError)
-    return unreadable or isinstance(error, ValueError | OSError | OverflowError | MemoryError)
+    return unreadable or is_out_of_memory(error) or isinstance(error, ValueError | OSError | OverflowError)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out, on the machine or on a GPU: PyTorch has no exception of its own for the former."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in ("allocate memory", "out of memory"))
+    )
 
 
 if __name__ == "__main__":

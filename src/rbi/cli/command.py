@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, TypeVar
 
 import tyro
-from rich.console import Console
 
 from rbi import runs
 from rbi.config import Interval, check_fields
-from rbi.progress import echo
+from rbi.progress import PlainConsole, echo
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -131,5 +130,5 @@ def show_run(path: Path, report: Report) -> None:
 
 def show(table: "Table") -> None:
     """Print a table; 160 columns wide where no terminal limits its width."""
-    console = Console()
-    (console if console.is_terminal else Console(width=160)).print(table)
+    console = PlainConsole()
+    (console if console.is_terminal else PlainConsole(width=160)).print(table)

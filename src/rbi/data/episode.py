@@ -199,7 +199,7 @@ def integer_actions(values: Any) -> Array:
         raise ValueError(f"actions of type {given.dtype}: must be integers")
     if given.dtype.kind == "f":
         check(given != np.floor(given), given, "action")  # NaN is refused here too
-    check(np.abs(given) > MAX_ACTIONS, given, "action")
+    check((given < -MAX_ACTIONS) | (given > MAX_ACTIONS), given, "action")  # np.abs(-2**63) is negative
     return frozen(given.astype(np.int32, copy=False))
 
 

@@ -39,7 +39,7 @@ class GymVector:
             obs = [self.read(env.reset(seed=None if seed is None else seed + i)[0]) for i, env in enumerate(self.envs)]
         zeros = np.zeros(self.num_envs)
         is_first = np.ones(self.num_envs, dtype=bool)
-        return TimeStep(np.stack(obs), is_first, zeros.astype(np.float32), zeros.astype(np.uint8))
+        return self.finite(TimeStep(np.stack(obs), is_first, zeros.astype(np.float32), zeros.astype(np.uint8)))
 
     def send(self, actions: np.ndarray[Any, Any]) -> None:
         self.pending = True
@@ -60,7 +60,13 @@ class GymVector:
                     end[i] = TERMINATED if terminated else TRUNCATED if truncated else CONTINUES
                 obs.append(self.read(observation))
         self.over = end != CONTINUES
-        return TimeStep(np.stack(obs), is_first, reward, end)
+        return self.finite(TimeStep(np.stack(obs), is_first, reward, end))
+
+    def finite(self, step: TimeStep) -> TimeStep:
+        """The time step; raises ValueError if an observation or a reward is not finite in float32."""
+        if not np.isfinite(step.reward).all() or not (step.obs.dtype == np.uint8 or np.isfinite(step.obs).all()):
+            raise ValueError(f"--env {self.config.id}: gave a reward or an observation that is not a finite number")
+        return step
 
     @contextlib.contextmanager
     def errors_named(self) -> Iterator[None]:
@@ -78,7 +84,8 @@ class GymVector:
             return np.eye(self.obs_shape[0], dtype=np.float32)[int(observation) - int(space.start)]
         obs = np.asarray(observation)
         if len(self.obs_shape) == 1:
-            obs = obs.astype(np.float32).reshape(-1)
+            with np.errstate(over="ignore"):  # infinite values are refused by `finite`
+                obs = obs.astype(np.float32).reshape(-1)
         if obs.shape != self.obs_shape:
             raise ValueError(f"returned an observation of shape {obs.shape} where its space says {self.obs_shape}")
         return obs

@@ -29,6 +29,7 @@ Env = str | EnvFactory | EnvConfig
 """A Gymnasium id, a function that makes an environment, or a configuration."""
 MakeEnvs = Callable[[EnvConfig, int], VectorEnv]
 
+INVALID_ACTION = -1  # of a policy whose probabilities are NaN
 MAX_ENVS = 64
 MAX_EPISODES = 1_000_000
 
@@ -232,7 +233,8 @@ class BatchedPolicies:
             with stream.overlapping():
                 probs = group.probs(self.states.index_select(0, indices)).double()
                 sampled = (self.uniform.index_select(0, indices) >= probs.cumsum(1)).sum(1)
-                self.actions.index_copy_(0, indices, sampled.clamp(max=probs.shape[1] - 1))
+                sampled = torch.where(probs.isnan().any(1), INVALID_ACTION, sampled.clamp(max=probs.shape[1] - 1))
+                self.actions.index_copy_(0, indices, sampled)
         for stream in self.streams:
             stream.join()
 
@@ -249,6 +251,8 @@ class BatchedPolicies:
                 self.graph.replay()
             self.stream.synchronize()
         actions: Array = self.actions.cpu().numpy()
+        if (actions == INVALID_ACTION).any():
+            raise ValueError("the outputs of a policy's networks are not finite: its actions have no meaning")
         return actions
 
     def _with_indices(self, groups: Sequence[PolicyGroup]) -> list[tuple[PolicyGroup, torch.Tensor]]:

@@ -183,7 +183,6 @@ class LocalEngine:
 
     def record_episodes(self, group: int, step: TimeStep) -> None:
         """Add the scores of finished episodes."""
-        check_finite(self.config.env.id, self.obs_spec, step)
         for episode in self.episodes[group].update(step):
             low_epsilon = bool(self.epsilons[group][episode.env_index] <= LOW_EPSILON)
             self.recent_scores.add(episode, low_epsilon=low_epsilon)
@@ -506,12 +505,6 @@ def trained_policy(
     if config.actor.improve_in == "learner":
         return Policy(networks, Behavior(), env=env, metadata=about)
     return Policy(networks, parse_rule(config.actor.rule), config.actor.c_greedy, env=env, metadata=about)
-
-
-def check_finite(env: str, obs_spec: ObservationSpec, step: TimeStep) -> None:
-    """Raise ValueError for rewards or observations that are not finite."""
-    if not np.isfinite(step.reward).all() or not (obs_spec.is_image or np.isfinite(step.obs).all()):
-        raise ValueError(f"--env {env}: gave a reward or an observation that is not a finite number")
 
 
 def without_prefix(tensors: Any, prefix: str) -> dict[str, Tensor]:

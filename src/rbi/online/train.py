@@ -23,7 +23,7 @@ from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, PARTS, PRESETS, Algorithm, Preset, TrainConfig
 from rbi.online.engine import Engine, LocalEngine
 from rbi.policy import Policy, load_policy
-from rbi.progress import echo, graceful_stop
+from rbi.progress import PlainConsole, echo, graceful_stop, printable
 from rbi.replay import bytes_needed
 
 Env = str | EnvFactory | EnvConfig
@@ -408,20 +408,21 @@ class TrainProgress:
     LINE_SECONDS = 30
 
     def __init__(self, engine: Engine) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         self.engine, config = engine, engine.config
-        console = Console(stderr=True)
+        console = PlainConsole(stderr=True)
         self.live = console.is_terminal or console.is_jupyter
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             TimeRemainingColumn(),
         )
         self.bar: Progress = Progress(*columns, console=console, disable=not self.live, transient=True)
-        self.task = self.bar.add_task(f"{config.algo} {config.env.id}", total=config.schedule.updates, text="")
+        self.task = self.bar.add_task(
+            printable(f"{config.algo} {config.env.id}"), total=config.schedule.updates, text=""
+        )
         self.shown, self.states, self.updates = time.monotonic(), engine.states, engine.updates
 
     def __enter__(self) -> "TrainProgress":

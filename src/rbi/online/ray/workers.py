@@ -32,7 +32,6 @@ from rbi.online.engine import (
     LOW_EPSILON,
     MAX_ENV_SEED,
     Actor,
-    check_finite,
     init_networks,
     make_actor,
     make_learner,
@@ -169,7 +168,6 @@ class RolloutWorker(RemoteActor):
         return self.actors[group].act(*inputs)
 
     def finished_episodes(self, group: int, now: TimeStep) -> list[tuple[int, float, bool]]:
-        check_finite(self.config.env.id, self.obs_spec, now)
         finished = self.episodes[group].update(now)
         return [(e.env_index, e.score, bool(self.epsilons[group][e.env_index] <= LOW_EPSILON)) for e in finished]
 
