@@ -8,6 +8,7 @@ import pytest
 
 from rbi.envs import make
 from rbi.envs.atari import AtariScreen, AtariVector
+from rbi.envs.atari_workers import num_workers
 from rbi.envs.types import EnvConfig, TimeStep
 from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
@@ -170,3 +171,34 @@ def test_an_atari_environment_cannot_be_restored():
 def test_an_unknown_game_is_refused_with_similar_names():
     with pytest.raises(ValueError, match=r"^--env ALE/Brekout-v5: no such Atari game; did you mean breakout"):
         AtariVector(EnvConfig("ALE/Brekout-v5"), 1)
+
+
+def test_worker_processes_play_the_same_games_and_one_that_ends_is_an_error():
+    short, num_envs = EnvConfig("ALE/Breakout-v5", max_frames=80), 3
+    expected, ours = (AtariVector(short, num_envs, threads=1, workers=workers) for workers in (0, 2))
+    actions = np.random.default_rng(0).integers(ours.num_actions, size=(50, num_envs))
+    last = None
+    for t, row in enumerate([None, *actions[:30], None, *actions[30:]]):
+        if row is None:
+            steps = [env.reset(None if t else SEED) for env in (ours, expected)]
+        else:
+            ours.send(row)
+            expected.send(row)
+            steps = [env.recv() for env in (ours, expected)]
+        assert all(np.array_equal(a, b) for a, b in zip(*steps, strict=True))
+        if last is not None:  # the frames of the step before are still there
+            assert np.array_equal(last[0], last[1])
+        last = steps[0].obs, steps[0].obs.copy()
+    expected.close()
+
+    ours.envs.processes[1].kill()
+    ours.envs.processes[1].wait()
+    with pytest.raises(RuntimeError, match="ended unexpectedly"):
+        ours.reset(None)
+    ours.close()
+
+
+def test_worker_processes_are_for_many_games_and_cores():
+    assert num_workers(256, 8) == 8
+    assert num_workers(40, 8) == 5
+    assert num_workers(8, 8) == num_workers(256, 2) == 0

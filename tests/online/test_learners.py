@@ -71,6 +71,8 @@ def value_ahead(networks, target, batch, config):
             continue
         pi = stored if config.bootstrap_policy == "stored" else torch.softmax(networks.pi(inputs), 1)
         q = target(inputs, stored if config.advantage_baseline == "pi" else None)[0]
+        if config.bootstrap_policy == "rule":
+            pi = iterative.actor_policy(pi[0].double().numpy(), q[0].double().numpy(), 0.1, 2, 0.1)[None]
         values.append(sum(p * x for p, x in zip(pi[0].tolist(), q[0].tolist(), strict=True)))
     return values
 
@@ -86,7 +88,7 @@ def losses(networks, target, batch, learner):
     logits, (q, _) = networks.pi(inputs), networks.q(inputs, batch.pi if config.advantage_baseline == "pi" else None)
     pi_net, q_now = torch.softmax(logits, 1).detach().double().numpy(), q.detach().double().numpy()
     targets, m = batch.pi, networks.obs_spec.num_actions
-    if learner.actor.improve_in == "learner":
+    if learner.actor.improve_in != "actor":
         targets = np.stack([iterative.actor_policy(p, x, 0.1, 2, 0.1) for p, x in zip(pi_net, q_now, strict=True)])
     weights = iterative.policy_weights(pi_net, q_now, config.policy_weight_exponent, m / (43.7 + m))
     weights = weights if config.policy_weighting else [1.0] * len(weights)
@@ -98,6 +100,7 @@ CASES = [
     dict(bootstrap_policy="net"), dict(advantage_baseline="mean", bootstrap_policy="net"),
     dict(policy_weighting=False), dict(policy_weight_exponent=1.0), dict(improve_in="learner"),
     dict(improve_in="learner", advantage_baseline="mean", bootstrap_policy="net", q_loss="squared"),
+    dict(bootstrap_policy="rule"), dict(improve_in="both", advantage_baseline="mean", bootstrap_policy="rule"),
     dict(algo="apex"), dict(algo="apex", q_loss="squared"), dict(algo="apex", obs_spec=IMAGES),
 ]  # fmt: skip
 

@@ -1,10 +1,11 @@
-"""Atari games through ale-py's C++ vector environment: the only importer of ale_py."""
+"""Atari games through ale-py's C++ vector environment; only this module and its worker processes import ale_py."""
 
 import difflib
 from typing import Any
 
 import numpy as np
 
+from rbi.envs.atari_workers import EmulatorProcesses, num_workers
 from rbi.envs.types import EnvConfig, TimeStep
 from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
@@ -35,15 +36,9 @@ def check(id_: str) -> str:
     return game
 
 
-def emulators(config: EnvConfig, num_envs: int, threads: int = 0, **changes: Any) -> Any:
-    """ale-py's vector environment: raw rewards, one frame at a time, whole games."""
-    game = check(config.id)
-    import ale_py
-    from ale_py.vector_env import AtariVectorEnv
-
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    settings = {
-        "num_threads": threads,
+def settings_of(config: EnvConfig) -> dict[str, Any]:
+    """Settings of ale-py's vector environment: raw rewards, one frame at a time, whole games."""
+    return {
         "max_num_frames_per_episode": config.max_frames,
         "repeat_action_probability": config.repeat_action_probability,
         "noop_max": config.noop_max,
@@ -51,7 +46,21 @@ def emulators(config: EnvConfig, num_envs: int, threads: int = 0, **changes: Any
         "reward_clipping": False,
         "episodic_life": False,  # it would reset the whole game at each lost life
     }
-    return AtariVectorEnv(game, num_envs, **(settings | changes))
+
+
+def emulators(config: EnvConfig, num_envs: int, threads: int = 0, **changes: Any) -> Any:
+    """ale-py's vector environment in this process."""
+    game = check(config.id)
+    import ale_py
+    from ale_py.vector_env import AtariVectorEnv
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    return AtariVectorEnv(game, num_envs, num_threads=threads, **(settings_of(config) | changes))
+
+
+def count_actions(config: EnvConfig) -> int:
+    """The number of actions of a game."""
+    return int(emulators(config, 1, 1).single_action_space.n)
 
 
 class AtariVector:
@@ -60,12 +69,30 @@ class AtariVector:
     obs_shape: tuple[int, ...] = (84, 84)
     frame_stack = STACK
 
-    def __init__(self, config: EnvConfig, num_envs: int, threads: int = 0, *, synchronous: bool = False) -> None:
-        """`synchronous`: games step inside `send`; faster where they share cores with the agent."""
+    def __init__(
+        self,
+        config: EnvConfig,
+        num_envs: int,
+        threads: int = 0,
+        *,
+        synchronous: bool = False,
+        workers: int | None = None,
+    ) -> None:
+        """`synchronous`: games step inside `send`; faster where they share cores with the agent.
+
+        `workers`: processes that run the emulators; 0 runs them in this process. By default there are as many as
+        threads where games are many and cores are more than a few. Frames then last until the second next step.
+        """
         self.config, self.num_envs, self.synchronous = config, num_envs, synchronous
-        self.envs = emulators(config, num_envs, threads)
+        if workers is None:
+            workers = 0 if synchronous else num_workers(num_envs, threads)
+        if workers:
+            self.envs: Any = EmulatorProcesses(check(config.id), num_envs, workers, settings_of(config))
+            self.num_actions = count_actions(config)
+        else:
+            self.envs = emulators(config, num_envs, threads)
+            self.num_actions = int(self.envs.single_action_space.n)
         self.received: Any = None
-        self.num_actions = int(self.envs.single_action_space.n)
         self.lives = np.zeros(num_envs, dtype=np.int64)
         self.over = np.zeros(num_envs, dtype=bool)
         self.pending = False

@@ -44,8 +44,9 @@ class ActorConfig:
     """The policy-improvement rule that is applied in every state; `rbi rules` lists them."""
     c_greedy: Annotated[float, Interval(ge=0, le=1)] = 0.1
     """Weight of the greedy policy that is mixed in after the rule, so that actions near probability 0 can return."""
-    improve_in: Literal["actor", "learner"] = "actor"
-    """Where the rule is applied: in the actor (as in the paper) or in the learner's targets."""
+    improve_in: Literal["actor", "learner", "both"] = "actor"
+    """Where the rule is applied: in the actor, whose policy is stored and imitated (as in the paper); in the learner's
+    targets, while actors follow the pi-net; or in both: actors follow the rule, the learner applies it afresh."""
     epsilon_base: Annotated[float, Interval(ge=0, le=1)] = 0.4
     """Exploration of environment i of N: epsilon = base^(1 + exponent i / (N - 1)), as in Ape-X."""
     epsilon_exponent: Annotated[float, Ge(0)] = 7.0
@@ -89,8 +90,9 @@ class LearnerConfig:
     """Ape-X: double Q-learning, where the online network chooses the action that the target network evaluates."""
     augmentation: Annotated[int, Interval(ge=0, le=16)] = 0
     """Random-shift augmentation of images, in pixels (0 disables)."""
-    bootstrap_policy: Literal["stored", "net"] = "stored"
-    """The policy in V at s_(i+n): the one that the actor stored there, or the pi-net's."""
+    bootstrap_policy: Literal["stored", "net", "rule"] = "stored"
+    """The policy in V at s_(i+n): the one that the actor stored there, the pi-net's, or the rule applied afresh to the
+    pi-net and the target network."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -9,6 +9,7 @@ in order, so that a run repeats to the last bit; `CUDABackend` replays them as C
 """
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -125,8 +126,7 @@ class LocalEngine:
     def run(self) -> Iterator[None]:
         """Train to the end: one step of one group at a time, and the updates that are due after it."""
         schedule = self.config.schedule
-        backend = self.start_backend()
-        first_steps = self.reset_envs()
+        backend, first_steps = self.start()
         while self.updates < schedule.updates:
             group = self.steps % GROUPS
             step = first_steps.pop(group, None) or self.envs[group].recv()
@@ -166,6 +166,22 @@ class LocalEngine:
         backend.synchronize()
         return bool(self.replay.mass.sum() > 0)
 
+    def start(self) -> tuple["CPUBackend | CUDABackend", dict[int, TimeStep]]:
+        """The backend, and the first step of every group; none where restored environments are in the middle of a step.
+
+        Atari games are made and reset in the background, while the backend captures its graphs.
+        """
+        if self.steps and all(env.pending for env in self.envs):
+            return self.start_backend(), {}
+        per_group, start = self.config.schedule.num_envs // GROUPS, (self.env_seed + self.steps) % MAX_ENV_SEED
+        seeds = [start + group * per_group for group in range(GROUPS)]
+        if not self.config.env.is_atari:  # an environment in Python may depend on the thread that it runs in
+            return self.start_backend(), {group: env.reset(seeds[group]) for group, env in enumerate(self.envs)}
+        with ThreadPoolExecutor(GROUPS) as threads:
+            resets = [threads.submit(env.reset, seed) for env, seed in zip(self.envs, seeds, strict=True)]
+            backend = self.start_backend()
+            return backend, {group: reset.result() for group, reset in enumerate(resets)}
+
     def start_backend(self) -> "CPUBackend | CUDABackend":
         """The backend of this device; on a GPU the first call captures the CUDA graphs."""
         if self.backend is None:
@@ -173,13 +189,6 @@ class LocalEngine:
             self.backend = backend(self.actors, self.learner, self.replay, self.published)
         self.backend.set_uniform_policy(self.updates < self.config.schedule.random_policy_updates)
         return self.backend
-
-    def reset_envs(self) -> dict[int, TimeStep]:
-        """The first step of every group; none where restored environments are in the middle of a step."""
-        if self.steps and all(env.pending for env in self.envs):
-            return {}
-        per_group, start = self.config.schedule.num_envs // GROUPS, (self.env_seed + self.steps) % MAX_ENV_SEED
-        return {group: env.reset(start + group * per_group) for group, env in enumerate(self.envs)}
 
     def record_episodes(self, group: int, step: TimeStep) -> None:
         """Add the scores of finished episodes."""

@@ -98,7 +98,7 @@ class RBIActor:
             beta = torch.softmax(logits, 1)
             q = dueling_q(value, advantage, beta if self.advantage_baseline == "pi" else None)
             improved = pi = beta
-            if self.config.improve_in == "actor":
+            if self.config.improve_in != "learner":
                 improved = self.rule(beta, q, check=False)
                 # Departs from the paper: the policy that is stored and imitated includes the greedy mix.
                 pi = greedy_mix(improved, q, self.config.c_greedy)
@@ -193,7 +193,7 @@ class RBILearner:
         with torch.no_grad():
             if self.config.advantage_baseline == "mean":
                 predicted = self.target(next_obs)[0]
-            elif self.config.bootstrap_policy == "net":
+            elif self.config.bootstrap_policy != "stored":
                 predicted = self.target(next_obs, batch.next_pi)[0]
             else:
                 predicted = self.target.predict_value(next_obs)
@@ -227,20 +227,25 @@ class RBILearner:
             return states.predicted  # the dueling head's V is the value of the stored policy
         # Departs from the paper: V^pi is that of the policy which the actor stored at i+n, or of the pi-net there.
         # After a time limit the final state is bootstrapped from as well, with the policy that the actor stored there.
-        if self.config.bootstrap_policy == "stored":
-            pi = batch.next_pi
-        else:
+        pi = batch.next_pi
+        if self.config.bootstrap_policy != "stored":
             pi = torch.softmax(self.pi_net(states.next_obs), 1)
+        if self.config.bootstrap_policy == "rule":
+            pi = self.improve(pi, states.predicted)
         return (pi * states.predicted).sum(1)
 
     def policy_target(self, batch: ReplayBatch, beta: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """The policy to imitate `[B, A]`, and its weight w^pi `[B]`."""
         pi = batch.pi
-        if self.actor.improve_in == "learner":
-            pi = greedy_mix(self.rule(beta, q, check=False), q, self.actor.c_greedy)
+        if self.actor.improve_in != "actor":
+            pi = self.improve(beta, q)
         if not self.config.policy_weighting:
             return pi, torch.ones_like(batch.weight)
         return pi, policy_weight(beta, q, self.config.policy_weight_exponent, self.policy_noise)
+
+    def improve(self, beta: Tensor, q: Tensor) -> Tensor:
+        """The improved policy `[B, A]`, as actors compute it."""
+        return greedy_mix(self.rule(beta, q, check=False), q, self.actor.c_greedy)
 
     def add_metrics(
         self, batch: ReplayBatch, q: Tensor, error: Tensor, pi: Tensor, beta: Tensor, weight: Tensor
