@@ -1,6 +1,6 @@
-"""How many modules and functions of rbi one learner update and one actor step pass through, on the CPU.
+"""How many modules and functions of rbi an update, an actor step and `rbi.improve` pass through, on the CPU.
 
-python -m benchmarks.call_depth                  both algorithms, CartPole-v1, after a run of some updates
+python -m benchmarks.call_depth                  both algorithms on CartPole-v1, and rbi.improve from a CSV file
 
 A reader who follows the computation opens these modules. Counted with `sys.setprofile`; nested functions and
 comprehensions count with the function that holds them.
@@ -8,8 +8,10 @@ comprehensions count with the function that holds them.
 
 import argparse
 import sys
+import tempfile
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import rbi
@@ -65,7 +67,26 @@ def main():
         report(f"{algo}: one gradient update", passed(learner.update, batch, states, log=False))
         report(f"{algo}: one gradient update with its metrics", passed(learner.update, batch, states))
         report(f"{algo}: sample, updates, priorities", passed(learner.learn, engine.replay))
-        report(f"{algo}: one actor step", passed(actor.act, *given))
+        report(f"{algo}: one actor step with its metrics", passed(actor.act, *given))
+    with tempfile.TemporaryDirectory() as folder:
+        logs = write_logs(Path(folder) / "logs.csv")
+        improve(logs)  # imports what it needs
+        report("rbi.improve(load_episodes(CSV))", passed(improve, logs))
+
+
+def write_logs(path, rows=400):
+    """A CSV file of logged decisions, one step each."""
+    rng = np.random.default_rng(0)
+    obs, action = rng.normal(size=rows), rng.integers(3, size=rows)
+    lines = [
+        f"{row},{s:.3f},{a},{rng.random() + 0.1 * a:.3f},1" for row, (s, a) in enumerate(zip(obs, action, strict=True))
+    ]
+    path.write_text("\n".join(["episode,obs_0,action,reward,terminated", *lines]) + "\n")
+    return path
+
+
+def improve(path):
+    rbi.improve(rbi.load_episodes(path), updates=20, progress=False)
 
 
 if __name__ == "__main__":

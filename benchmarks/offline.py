@@ -27,7 +27,7 @@ from rbi.losses import action_values, behavior_loss_grad, monte_carlo_q_loss_gra
 from rbi.networks import make_networks
 from rbi.offline_rl.config import PRESETS
 from rbi.offline_rl.experiment import SeedLearners
-from rbi.offline_rl.parallel_learners import advance, make_runner
+from rbi.offline_rl.learner import advance, make_runner
 from rbi.optim import ModuleOptimizer
 
 RESULTS = Path(__file__).parent / "results"

@@ -6,8 +6,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 from rbi.evaluation.comparison import MARGIN
+from rbi.report import LINES, LOOK
 from rbi.report.offline import NAMES, PAPER, between, number
-from rbi.report.style import LINES, LOOK
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from rbi.online.config import TrainConfig
-from rbi.report.style import LINES, LOOK
+from rbi.report import LINES, LOOK
 from rbi.report.train import ALGORITHMS
 
 RESULTS = Path(__file__).parent / "results"

@@ -21,8 +21,7 @@ from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import LocalEngine
-from rbi.online.ray.cluster import connect
-from rbi.online.ray.config import ClusterConfig
+from rbi.online.ray.cluster import ClusterConfig, connect
 from rbi.online.ray.workers import ExperienceBlock, ReplayShard
 from rbi.optim import flat_size
 

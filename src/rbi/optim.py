@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rbi import gpu
-from rbi.gpu.streams import SideStream
+from rbi.gpu import SideStream
 
 ALIGNMENT = 64  # parameters start at multiples of 64 numbers: fast kernels need 16-byte alignment
 LARGE_PARAMETER = 1 << 20

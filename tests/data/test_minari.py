@@ -20,9 +20,8 @@ from rbi.cli import main
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import DatasetSpec
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
+from rbi.data.formats.common import SpecOverrides, flatten_observations, single_frames, summarize
 from rbi.data.formats.minari import dataset_id, write_minari
-from rbi.data.formats.observations import flatten_observations, single_frames
-from rbi.data.formats.types import SpecOverrides, summarize
 from rbi.data.store import Store
 from tests.data.episodes import assert_same, episode, some_episodes
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from rbi.data.dataset import RejectedEpisode, infer_spec
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_columns, tables
+from rbi.data.formats.common import SpecOverrides
 from rbi.data.formats.parquet_writer import write_parquet
 from rbi.data.formats.tables import TableConfig
-from rbi.data.formats.types import SpecOverrides
 
 from .episodes import assert_same, episode, some_episodes
 

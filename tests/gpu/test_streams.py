@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rbi.gpu.streams import SideStream, capture_graph
+from rbi.gpu import SideStream, capture_graph
 from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.optim import ModuleOptimizer

@@ -18,8 +18,8 @@ from rbi import cli, runs
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats import FormatSettings
+from rbi.data.formats.common import SpecOverrides
 from rbi.data.formats.tables import TableConfig
-from rbi.data.formats.types import SpecOverrides
 from rbi.data.store import StoreWriter
 from rbi.offline_rl.improve import ImproveConfig, Improver
 from rbi.offline_rl.learner import train

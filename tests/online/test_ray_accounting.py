@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 pytest.importorskip("ray")
 
 from rbi.online.config import Schedule
-from rbi.online.ray.config import ClusterConfig
+from rbi.online.ray.cluster import ClusterConfig
 from rbi.online.ray.supervisor import Accounting
 from tests.online.small_runs import small_config
 

@@ -34,7 +34,7 @@ from ray.cluster_utils import Cluster
 from rbi import checkpoint, cli, runs
 from rbi.observations import ObservationSpec
 from rbi.online import sweep
-from rbi.online.ray.config import ClusterConfig
+from rbi.online.ray.cluster import ClusterConfig
 from rbi.online.ray.driver import MAX_QUEUED_CALLS, RayEngine
 from rbi.online.ray.workers import ExperienceBlock, ShardedReplay
 from rbi.online.train import RunOptions

@@ -6,7 +6,7 @@ import torch
 from pytest import approx
 
 import rbi
-from rbi.rules import fused
+from rbi.rules import linear
 from tests.rules.cases import RULES, numbers, random_states, rounding
 
 pytestmark = pytest.mark.gpu
@@ -33,7 +33,7 @@ def test_fused_reroute_is_the_plain_rule(actions, bounds):
     advantage[:100] = np.round(advantage[:100])  # ties
     advantage[100:120, 0] = -np.inf
     arrays = on_device((beta, advantage))
-    assert fused.can_run(*arrays, *bounds, None)
+    assert linear.kernel_applies(*arrays, *bounds, None)
     assert numbers(rbi.max_reroute(*arrays, *bounds)) == approx(rbi.max_reroute(beta, advantage, *bounds), abs=2e-6)
 
 
@@ -51,7 +51,7 @@ def test_fused_reroute_keeps_narrow_dtypes_shapes_and_strides(dtype):
 def test_gradients_take_the_plain_rule():
     beta, advantage = on_device(random_states((5,), 6))
     beta.requires_grad_()
-    assert not fused.can_run(beta, advantage, 0.5, 1.5, None)
+    assert not linear.kernel_applies(beta, advantage, 0.5, 1.5, None)
     rbi.max_reroute(beta, advantage, 0.5, 1.5)[:, 0].sum().backward()
     assert torch.isfinite(beta.grad).all()
 

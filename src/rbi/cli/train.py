@@ -24,7 +24,7 @@ from rbi.online.config import (
     TrainConfig,
     default_preset,
 )
-from rbi.online.ray.config import ClusterConfig
+from rbi.online.ray.cluster import ClusterConfig
 from rbi.progress import echo
 from rbi.replay import ReplayConfig
 from rbi.returns import ReturnConfig

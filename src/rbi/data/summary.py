@@ -7,7 +7,7 @@ import numpy as np
 
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Array, Episode
-from rbi.data.formats.types import EpisodeSummary, Reader
+from rbi.data.formats.common import EpisodeSummary, Reader
 from rbi.data.importing import Progress
 
 BINS = 30

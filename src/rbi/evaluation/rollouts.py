@@ -17,7 +17,7 @@ from rbi import envs, runs
 from rbi.config import Checked, Device, Ge, Interval, choose_device
 from rbi.envs.types import EnvConfig, EnvFactory, TimeStep, VectorEnv
 from rbi.evaluation.comparison import human_normalised
-from rbi.gpu.streams import SideStream, capture_graph
+from rbi.gpu import SideStream, capture_graph
 from rbi.observations import roll_stacks
 from rbi.policy import Policy, load_policy
 from rbi.progress import track

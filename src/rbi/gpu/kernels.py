@@ -1,6 +1,6 @@
 """All Triton kernels. Imported by the functions that launch them, and only where Triton is installed.
 
-max_reroute_kernel           rules/fused.py        a state's reroute policy in registers
+max_reroute_kernel           rules/linear.py       a state's reroute policy in registers
 adam_kernel                  optim.py              one pass over memory; the arithmetic of `torch.optim.Adam`
 layer_norm_*_kernel          gpu/layers.py         layer norm, bias and ReLU in one pass in each direction
 column_sum_kernel            gpu/layers.py         bias gradients

@@ -16,7 +16,7 @@ from torch import Tensor
 from rbi.config import Checked, Interval
 from rbi.data.episode import Array
 from rbi.data.sampler import Sampler
-from rbi.gpu.streams import SideStream
+from rbi.gpu import SideStream
 from rbi.losses import action_values, behavior_loss_grad, mask_illegal, monte_carlo_q_loss_grad
 from rbi.networks import Layer, NetworkConfig, Networks, PolicyNetwork, QNetwork, Trunk, offline_network
 from rbi.offline_rl.learner import MetricMeans, Prefetcher, frozen_copy

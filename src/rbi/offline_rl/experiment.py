@@ -41,8 +41,7 @@ from rbi.offline_rl.config import (
     preset_for,
 )
 from rbi.offline_rl.dqfd import DQfD
-from rbi.offline_rl.learner import OfflineLearner, frozen_copy
-from rbi.offline_rl.parallel_learners import Runner, advance, make_runner
+from rbi.offline_rl.learner import OfflineLearner, Runner, advance, frozen_copy, make_runner
 from rbi.offline_rl.ppo import PPOAscent
 from rbi.offline_rl.run_log import Callback, RunLog, fingerprint, text_table
 from rbi.offline_rl.validation import Predictions, diagnostics, predict, rule_statistics, split_episodes

@@ -19,7 +19,7 @@ from torch import Tensor
 from rbi.checkpoint import Checkpoint, restore_generator
 from rbi.envs.types import TimeStep, VectorEnv
 from rbi.evaluation.rollouts import EpisodeStatistics, RecentScores
-from rbi.gpu.streams import capture, capture_graph
+from rbi.gpu import capture, capture_graph
 from rbi.networks import NetworkConfig, Networks, TrunkFactory, make_networks
 from rbi.observations import ObservationSpec
 from rbi.online.apex import ApexActor, ApexLearner, GreedyChoice

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from rbi import measures
-from rbi.gpu.streams import SideStream
+from rbi.gpu import SideStream
 from rbi.losses import c_mix, policy_loss, policy_loss_grad, policy_weight, q_loss, q_loss_grad, td_error
 from rbi.networks import Networks, PolicyNetwork, QNetwork, dueling_q
 from rbi.observations import ObservationSpec, random_shifts, roll_stacks

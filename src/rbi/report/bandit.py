@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from rbi.report.style import ACCENT, DARK, GREY, LINES, LOOK, WARNING
+from rbi.report import ACCENT, DARK, GREY, LINES, LOOK, WARNING
 from rbi.runs import Run
 
 BANDS = 2  # rules with a quartile band: more would overlap unreadably

@@ -6,7 +6,7 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from rbi.report.style import ACCENT, GREY, LOOK
+from rbi.report import ACCENT, GREY, LOOK
 
 SHOWN_ACTIONS = 20
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from rbi.report.style import ACCENT, DARK, GREY, LINES, LOOK
+from rbi.report import ACCENT, DARK, GREY, LINES, LOOK
 from rbi.rules.types import Reroute, TotalVariation, parse_rule
 from rbi.runs import Run
 

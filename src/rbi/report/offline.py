@@ -9,7 +9,7 @@ from rich.table import Table
 
 from rbi.evaluation import comparison
 from rbi.evaluation.comparison import game_name
-from rbi.report.style import DARK, LINES, LOOK
+from rbi.report import DARK, LINES, LOOK
 from rbi.runs import Run
 
 PAPER = {  # final scores of the paper's appendix

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from rbi.report.style import DARK, LOOK
+from rbi.report import DARK, LOOK
 from rbi.runs import Run
 
 CELL_WIDTH, NAME_WIDTH = 18, 28  # terminal columns of a cell and of an algorithm's name

@@ -13,7 +13,7 @@ from rbi import runs
 from rbi.evaluation.comparison import PUBLISHED, game_name
 from rbi.online.config import PAPER_GAMES
 from rbi.online.sweep import as_file_name
-from rbi.report.style import ACCENT, DARK, GREY, LINES, LOOK
+from rbi.report import ACCENT, DARK, GREY, LINES, LOOK
 from rbi.runs import Run
 
 NOT_RUN = "not run"

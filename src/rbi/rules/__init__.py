@@ -1,7 +1,7 @@
 """Improvement rules: from a behaviour policy beta and its advantages to a better policy, state by state.
 
 `linear.py` and `kl.py` hold the rules as functions, `types.py` as values with parameters, `counts.py` bounds from visit
-counts, `arrays.py` the shared array code, and `fused.py` launches Max-Reroute as one CUDA kernel.
+counts, and `arrays.py` the shared array code.
 """
 
 from rbi.rules.counts import count_bounds

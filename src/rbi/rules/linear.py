@@ -6,9 +6,12 @@ restricts the rule: beta is first renormalised over the legal actions. `check=Fa
 and with it every device synchronisation, for use in hot loops.
 """
 
+import functools
+import importlib.metadata
+import math
+import sys
 from typing import Any, TypeVar
 
-from rbi.rules import fused
 from rbi.rules.arrays import (
     State,
     at_least,
@@ -19,10 +22,18 @@ from rbi.rules.arrays import (
     check_range,
     check_reroute_bounds,
     check_state,
+    is_torch,
 )
 
 Array = TypeVar("Array")
 ROUNDING = {4: 1e-6, 8: 1e-13}  # of a mean, by the bytes of the dtype
+
+# Of the CUDA kernel
+MAX_ACTIONS = 64  # the comparisons of all pairs are unrolled
+ACTIONS_PER_THREAD = 9  # measured on one H200: fewer re-read more, more hold too many registers
+THREADS_PER_BLOCK = 128
+MIN_TRITON = (3, 5)  # the first that allows tuples in a kernel
+LARGEST = 3e38  # in place of c_max = inf, so that 0 * c_max is 0
 
 
 def max_reroute(
@@ -45,8 +56,8 @@ def max_reroute(
     if check:
         check_state(beta, advantage, legal, {"c_min": c_min, "c_max": c_max}, per_action=True)
         check_reroute_bounds(beta, legal, c_min, c_max)
-    if fused.can_run(beta, advantage, c_min, c_max, legal):
-        return fused.max_reroute(beta, advantage, c_min, c_max)
+    if kernel_applies(beta, advantage, c_min, c_max, legal):
+        return fused_max_reroute(beta, advantage, c_min, c_max)
     s = State.of(beta, advantage, legal)
     low = s.parameter(c_min) * s.beta
     high = at_most(s.xp, s.parameter(c_max) * s.beta, 1.0)
@@ -169,3 +180,72 @@ def floor(pi: Any, f: Any, *, legal: Any = None, check: bool = True) -> Any:
     s = State.of(pi, pi, legal)
     f, legal = s.parameter(f), s.xp.ones_like(s.beta) if s.legal is None else s.xp.astype(s.legal, s.beta.dtype)
     return s.answer((1.0 - s.sum(legal) * f) * s.beta + f * legal)
+
+
+# Max-Reroute as one CUDA kernel (`rbi.gpu.kernels`), for its hot case: PyTorch on CUDA, numbers as bounds, no gradient.
+# The arithmetic of `max_reroute`; beta and advantage are read once and pi is written once, so a step over a million
+# states costs about as much as copying them.
+
+
+def kernel_applies(beta: Any, advantage: Any, c_min: Any, c_max: Any, legal: Any) -> bool:
+    """Whether the kernel computes this case of `max_reroute`."""
+    if not is_torch(beta):
+        return False
+    torch = sys.modules["torch"]
+    if torch.compiler.is_compiling() or not beta.is_cuda:
+        return False
+    return bool(
+        legal is None
+        and isinstance(c_min, int | float)
+        and isinstance(c_max, int | float)
+        and beta.shape == advantage.shape
+        and beta.dtype == advantage.dtype
+        and beta.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        and 1 <= beta.shape[-1] <= MAX_ACTIONS
+        and 0 < beta.numel() < 2**31
+        and not is_differentiated(beta, advantage)
+        and kernel() is not None
+    )
+
+
+def fused_max_reroute(beta: Any, advantage: Any, c_min: float, c_max: float) -> Any:
+    """`max_reroute` where `kernel_applies`."""
+    torch = sys.modules["torch"]
+    beta, advantage = beta.contiguous(), advantage.contiguous()
+    pi = torch.empty_like(beta)
+    actions = beta.shape[-1]
+    states = beta.numel() // actions
+    stride = math.ceil(actions / ACTIONS_PER_THREAD)
+    grid = (math.ceil(states * stride / THREADS_PER_BLOCK),)
+    c_max = min(float(c_max), LARGEST)
+    with torch.cuda.device(beta.device):
+        kernel()[grid](
+            beta, advantage, pi, states, float(c_min), c_max, actions, stride, THREADS_PER_BLOCK,
+            num_warps=THREADS_PER_BLOCK // 32,
+        )  # fmt: skip
+    return pi
+
+
+def is_differentiated(*arrays: Any) -> bool:
+    """Whether autograd, forward-mode or a transform of torch.func applies, none of which the kernel supports."""
+    import torch
+    from torch.autograd import forward_ad
+
+    if any(torch._C._functorch.is_functorch_wrapped_tensor(a) for a in arrays):
+        return True
+    backward = torch.is_grad_enabled() and any(a.requires_grad for a in arrays)
+    return backward or forward_ad._current_level >= 0
+
+
+@functools.cache
+def kernel() -> Any:
+    """The kernel, or None where Triton is not installed or too old."""
+    try:
+        version = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    if tuple(int(part) for part in version.split(".")[:2]) < MIN_TRITON:
+        return None
+    from rbi.gpu.kernels import max_reroute_kernel
+
+    return max_reroute_kernel

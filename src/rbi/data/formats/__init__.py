@@ -11,8 +11,8 @@ import numpy as np
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Episode
 from rbi.data.formats.agc import AgcConfig
+from rbi.data.formats.common import EpisodeSummary, Reader, SpecOverrides
 from rbi.data.formats.tables import TableConfig, TableReader
-from rbi.data.formats.types import EpisodeSummary, Reader, SpecOverrides
 from rbi.data.store import Store, is_store
 
 __all__ = [
@@ -36,6 +36,8 @@ PLACES = {
     "csv": ("rbi.data.formats.tables", "recognises_csv", "open_csv"),
 }
 """Where a format is recognised and opened, if not by `recognises` and `open_reader` of the module with its name."""
+FILE_SUFFIXES: dict[str, Format] = {".csv": "csv", ".parquet": "parquet"}
+"""Formats of single files that are recognised by their names alone."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ def recognise(path: Path) -> Format:
     """The format of the data at a path."""
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
+    if path.is_file() and (format_ := FILE_SUFFIXES.get(path.suffix.lower())):
+        return format_
     found: list[Format] = [name for name in get_args(Format) if functions(name)[0](path)]
     if set(found) >= {"parquet", "csv"}:
         raise ValueError(f"{path}: holds both .parquet and .csv files; name one with --format")

@@ -17,8 +17,15 @@ import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
-from rbi.data.formats.observations import placeholder_observations, single_frames, vectors
-from rbi.data.formats.types import EpisodeSummary, SpecOverrides, require_package, summarize
+from rbi.data.formats.common import (
+    EpisodeSummary,
+    SpecOverrides,
+    placeholder_observations,
+    require_package,
+    single_frames,
+    summarize,
+    vectors,
+)
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 FAULTS = (KeyError, ValueError, OSError, RuntimeError, TypeError)

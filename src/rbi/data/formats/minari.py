@@ -29,8 +29,16 @@ from gymnasium.envs.registration import EnvSpec
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
-from rbi.data.formats.observations import flatten_observations, placeholder_observations, single_frames
-from rbi.data.formats.types import EpisodeSummary, SpecOverrides, require_package, summarize, summarize_all
+from rbi.data.formats.common import (
+    EpisodeSummary,
+    SpecOverrides,
+    flatten_observations,
+    placeholder_observations,
+    require_package,
+    single_frames,
+    summarize,
+    summarize_all,
+)
 
 METADATA = "metadata.json"
 OURS = "rbi"

@@ -21,8 +21,8 @@ import numpy as np
 
 from rbi import runs
 from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.formats.common import require_package
 from rbi.data.formats.table_columns import SPEC_KEY
-from rbi.data.formats.types import require_package
 
 GROUP_BYTES, ROW_BYTES = 1 << 25, 64
 EACH = ("player", "source", "line", "abandoned")

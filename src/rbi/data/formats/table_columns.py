@@ -19,7 +19,7 @@ import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec
-from rbi.data.formats.types import require_package
+from rbi.data.formats.common import require_package
 
 CSV_SUFFIX, PARQUET_SUFFIX = ".csv", ".parquet"
 CSV_BLOCK_BYTES = 1 << 20

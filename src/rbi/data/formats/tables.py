@@ -17,6 +17,7 @@ import numpy as np
 
 from rbi.data.dataset import Dataset, DatasetBuilder, RejectedEpisode, assemble
 from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.formats.common import EpisodeSummary, SpecOverrides, require_package, summarize_all
 from rbi.data.formats.table_columns import (
     CSV_SUFFIX,
     PARQUET_SUFFIX,
@@ -27,7 +28,6 @@ from rbi.data.formats.table_columns import (
     TableFiles,
 )
 from rbi.data.formats.table_rows import MISSING_ID, Checker, Layout, Rows, Scan
-from rbi.data.formats.types import EpisodeSummary, SpecOverrides, require_package, summarize_all
 
 IMAGE_STACK = 4
 SHOWN_COLUMNS = 30

@@ -17,8 +17,7 @@ from typing import Any
 from rbi.networks import TrunkFactory
 from rbi.online.config import TrainConfig
 from rbi.online.engine import Engine
-from rbi.online.ray.cluster import cluster_cpus, connect
-from rbi.online.ray.config import ClusterConfig
+from rbi.online.ray.cluster import ClusterConfig, cluster_cpus, connect
 from rbi.online.train import observation_spec
 from rbi.progress import echo
 

@@ -18,8 +18,7 @@ from rbi.observations import ObservationSpec
 from rbi.online.apex import ApexActor
 from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import LOW_EPSILON, trained_policy, without_prefix
-from rbi.online.ray.cluster import cluster_cpus
-from rbi.online.ray.config import ClusterConfig
+from rbi.online.ray.cluster import ClusterConfig, cluster_cpus
 from rbi.online.ray.supervisor import Accounting, ShardHandle, Supervisor, WorkerHandle, launch, result_or_none
 from rbi.online.rbi import RBIActor
 from rbi.policy import Policy

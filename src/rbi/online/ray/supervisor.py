@@ -21,7 +21,7 @@ from rbi.evaluation.rollouts import Protocol, run_episodes
 from rbi.observations import ObservationSpec
 from rbi.online.config import TrainConfig
 from rbi.online.engine import trained_policy
-from rbi.online.ray.config import ClusterConfig
+from rbi.online.ray.cluster import ClusterConfig
 from rbi.online.ray.workers import Array, LearnerWorker, ReplayShard, RolloutWorker, ShardStatus
 
 UNLIMITED = -1  # restarts and retries
