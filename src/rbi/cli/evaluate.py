@@ -11,6 +11,7 @@ import tyro
 from rbi import runs
 from rbi.cli.command import Command, overlaps, show
 from rbi.config import Device, Interval, choose_device
+from rbi.envs import id_from_file
 from rbi.evaluation import video as videos
 from rbi.evaluation.rollouts import MAX_EPISODES, Protocol, ProtocolName, evaluate
 from rbi.policy import load_policy
@@ -49,7 +50,7 @@ class Evaluate(Command):
         if self.out is not None and overlaps(self.out, self.path):
             raise ValueError(f"--out {self.out}: belongs to the run that is evaluated; choose another folder")
         policy = load_policy(self.path).to(choose_device(self.device))
-        env = self.env or policy.env
+        env = self.env or id_from_file(policy.env, self.path)
         if not env:
             raise ValueError(f"{self.path}: does not say in which environment it was trained; give --env")
         protocol = Protocol(self.protocol, self.epsilon)

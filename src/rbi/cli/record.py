@@ -65,8 +65,8 @@ class Record(Command):
 
         device = choose_device(self.device)
         loaded = load_policies(self.policies, device, snapshots=self.population > 0)
-        trained = [policy.env for _, policy in loaded if not isinstance(policy, str) and policy.env]
-        env = self.env or next(iter(trained), "")
+        trained = [(policy.env, name) for name, policy in loaded if not isinstance(policy, str) and policy.env]
+        env = self.env or envs.id_from_file(*next(iter(trained), ("", "")))
         if not env:
             raise ValueError("--env: name the environment to record in")
         for name in self.policies:

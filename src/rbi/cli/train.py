@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from rbi import runs
 from rbi.cli.command import Command, show
 from rbi.config import Ge, Gt
-from rbi.envs.types import EnvConfig
+from rbi.envs.types import EnvConfig, id_from_file
 from rbi.online.config import (
     PAPER_GAMES,
     PAPER_MAX_FRAMES,
@@ -90,11 +90,25 @@ class Train(Command):
     @classmethod
     def defaults(cls, given: Any) -> "Train":
         """The preset's values, or those of the run that is resumed; --help shows them, options override them."""
-        saved = saved_options(given)
+        try:
+            return cls.with_saved(given, saved_options(given))
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            if not given.resume:
+                raise
+            raise ValueError(f"{given.out}/config.json: cannot be used to resume: {error}") from None
+
+    @classmethod
+    def with_saved(cls, given: Any, saved: dict[str, Any]) -> "Train":
+        """The defaults, given the options of the run that is resumed."""
         env = saved.get("env", given.env) if given.env == cls.env else given.env
         first = (given.envs or saved.get("envs") or env).split(",")[0]
         atari = EnvConfig(f"ALE/{first}" if first == PAPER_TABLE else first or cls.env)
         preset = given.preset or saved.get("preset") or default_preset(atari)
+        if preset not in PRESETS:
+            raise ValueError(f"there is no preset {preset!r}")
+        if given.env == cls.env and not given.envs:  # not typed by the user
+            for name in (saved.get("env", ""), saved.get("envs", "")):
+                id_from_file(name, "it")
         parts: dict[str, Any] = dict(PRESETS[preset])
         for name in PARTS:
             if isinstance(part := saved.pop(name, None), dict):

@@ -89,6 +89,10 @@ class Episode:
             raise ValueError("an episode without steps")
         if not isinstance(self.player, str) or not isinstance(self.source, str):
             raise ValueError(f"player {self.player!r} and source {self.source!r}: must be strings")
+        if isinstance(self.line, bool) or not isinstance(self.line, int | np.integer) or not 0 <= self.line < 2**63:
+            raise ValueError(f"line {self.line!r}: must be a whole number from 0")
+        if not isinstance(self.abandoned, bool | np.bool_):
+            raise ValueError(f"abandoned {self.abandoned!r}: must be true or false")
         put = object.__setattr__
         put(self, "observations", frozen(np.asarray(self.observations)))
         put(self, "actions", integer_actions(self.actions))

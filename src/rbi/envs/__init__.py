@@ -1,8 +1,8 @@
 """Vectorised environments: Atari through ale-py's C++ threads, all others through Gymnasium."""
 
-from rbi.envs.types import EnvConfig, EnvFactory, TimeStep, VectorEnv
+from rbi.envs.types import EnvConfig, EnvFactory, TimeStep, VectorEnv, id_from_file
 
-__all__ = ["EnvConfig", "EnvFactory", "TimeStep", "VectorEnv", "check", "make"]
+__all__ = ["EnvConfig", "EnvFactory", "TimeStep", "VectorEnv", "check", "id_from_file", "make"]
 
 
 def make(config: EnvConfig, num_envs: int, threads: int = 0, *, synchronous: bool = False) -> VectorEnv:

@@ -69,6 +69,20 @@ class EnvConfig:
         return cls(getattr(env, "__name__", type(env).__name__), factory=env, **settings)
 
 
+def id_from_file(id_: str, source: Any) -> str:
+    """An environment id that a file names, not the user. Raises ValueError for `module:Id`: Gymnasium would import the
+    module, and thereby run code that the file chose.
+
+    >>> id_from_file("CartPole-v1", "policy.json")
+    'CartPole-v1'
+    """
+    if ":" in id_:
+        raise ValueError(
+            f"{source}: names the environment {id_!r}, which imports a module; if you trust it, pass it as env"
+        )
+    return id_
+
+
 class VectorEnv(Protocol):
     """Several environments of one kind, stepped together. `send` and `recv` alternate; environments step in between."""
 

@@ -475,7 +475,7 @@ def evaluate(
     loaded = policy if isinstance(policy, Policy) else load_policy(policy)
     if not (env or loaded.env):
         raise ValueError("env: the policy does not say in which environment it was trained; name one")
-    config = rules.env_config(env or loaded.env)
+    config = rules.env_config(env or envs.id_from_file(loaded.env, "the policy"))
     if out is not None:
         runs.check_available(Path(out).resolve(), overwrite=False)
     before = loaded.device

@@ -196,7 +196,7 @@ def check_data(data: Dataset, env: str | None, name: str, log: RunLog) -> str:
         raise ValueError(f"{name}: all rewards are 0, so no action can be better than another")
     if largest > MAX_REWARD:
         raise ValueError(f"{name}: rewards as large as {largest:g}; scale them to {MAX_REWARD:g} at most")
-    found = env or data.spec.env
+    found = env or envs.id_from_file(data.spec.env, name)
     if not found:
         raise ValueError(f"{name}: does not say where it was recorded; give --env (rbi improve needs none)")
     if data.spec.env and data.spec.env != found:

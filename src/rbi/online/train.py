@@ -467,6 +467,8 @@ def resolve_config(
         return config.changed(**overrides)
     if resumed is not None:
         saved = load_config(resumed)
+        if env is None:
+            envs.id_from_file(saved.env.id, resumed / "config.json")
         if env is not None and not isinstance(env, EnvConfig):
             named = EnvConfig.of(env)
             env = dataclasses.replace(saved.env, id=named.id, factory=named.factory)

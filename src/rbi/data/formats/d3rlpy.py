@@ -26,9 +26,9 @@ from rbi.data.formats.common import (
     summarize,
     vectors,
 )
+from rbi.data.formats.hdf5 import SIGNATURE, dataset, has, open_hdf5
 
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
-FAULTS = (KeyError, ValueError, OSError, RuntimeError, TypeError)
+FAULTS = (LookupError, ValueError, OSError, RuntimeError, TypeError, ArithmeticError, AttributeError, MemoryError)
 """What h5py raises for damaged files, and what we raise for invalid data."""
 FLAT = ("observations", "actions", "rewards", "terminals")
 
@@ -46,9 +46,7 @@ def recognises(path: Path) -> bool:
         return True  # opening it says what to install
     try:
         with h5py.File(path, "r") as file:
-            return {"columns", "num_episodes"} <= file.keys() or all(
-                isinstance(file.get(name), h5py.Dataset) for name in FLAT
-            )
+            return all(has(file, name) for name in ("columns", "num_episodes")) or all(has(file, name) for name in FLAT)
     except (OSError, RuntimeError):
         return path.suffix in (".h5", ".hdf5")  # damaged: reported on opening
 
@@ -97,13 +95,14 @@ class Numbered:
     def steps(self, file: Any, part: int, *, with_observations: bool) -> Steps:
         observed = None
         if with_observations:
-            observed = [file[name][()] for name in part_names(file, f"observations_{part}")]
-        actions, rewards, terminated = (file[f"{name}_{part}"][()] for name in ("actions", "rewards", "terminated"))
+            observed = [dataset(file, name)[()] for name in part_names(file, f"observations_{part}")]
+        names = (f"{name}_{part}" for name in ("actions", "rewards", "terminated"))
+        actions, rewards, terminated = (dataset(file, name)[()] for name in names)
         return Steps(observed, actions, rewards, bool(terminated))
 
     def max_action(self, file: Any) -> int:
         names = (f"actions_{part}" for part in range(self.episodes))
-        return max((largest_action(file[name][()]) for name in names if name in file), default=0)
+        return max((largest_action(dataset(file, name)[()]) for name in names if has(file, name)), default=0)
 
 
 @dataclass(frozen=True)
@@ -126,12 +125,12 @@ class Flat:
         if last and self.unfinished:
             raise ValueError("an episode without end: no later row is terminal")
         rows = slice(self.starts[part], self.rows if last else self.starts[part + 1])
-        observed = [file["observations"][rows]] if with_observations else None
-        actions, rewards, terminals = (np.asarray(file[name][rows]) for name in FLAT[1:])
+        observed = [dataset(file, "observations")[rows]] if with_observations else None
+        actions, rewards, terminals = (np.asarray(dataset(file, name)[rows]) for name in FLAT[1:])
         return Steps(observed, actions, rewards, bool(terminals.reshape(-1)[-1]))
 
     def max_action(self, file: Any) -> int:
-        return largest_action(file["actions"][()])
+        return largest_action(dataset(file, "actions")[()])
 
 
 class D3rlpyReader:
@@ -141,7 +140,7 @@ class D3rlpyReader:
 
     def __init__(self, path: Path, overrides: SpecOverrides) -> None:
         self.path = path
-        with opened(path) as file:
+        with open_hdf5(path) as file:
             try:
                 self.layout = layout_of(file)
                 self.spec = spec_of(file, self.layout, overrides)
@@ -162,7 +161,7 @@ class D3rlpyReader:
         """An episode, or why it is rejected; optionally without observations."""
         line = self.layout.line(part)
         try:
-            with opened(self.path) as file:
+            with open_hdf5(self.path) as file:
                 found = self.layout.steps(file, part, with_observations=with_observations)
             steps = len(found.actions)
             ended = np.arange(steps) == steps - 1
@@ -183,24 +182,20 @@ class D3rlpyReader:
             return RejectedEpisode(self.path.name, line, one_line(error))
 
 
-def opened(path: Path) -> Any:
-    try:
-        return require_package("h5py").File(path, "r")
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read as an HDF5 file: {error}") from None
-
-
 def layout_of(file: Any) -> Layout:
-    if "columns" in file:
-        version = file["version"].asstr()[()] if "version" in file else "2.1"
+    if has(file, "columns"):
+        version = dataset(file, "version").asstr()[()] if has(file, "version") else "2.1"
         if version == "2.0":
             raise ValueError("has d3rlpy's format 2.0, which d3rlpy itself no longer reads; export it again")
-        found: Layout = Numbered(int(file["num_episodes"][()]))
+        episodes = int(dataset(file, "num_episodes")[()])
+        if episodes > len(file):
+            raise ValueError(f"promises {episodes:,} episodes, and holds {len(file):,} arrays")
+        found: Layout = Numbered(episodes)
     else:
-        ended = np.zeros(len(file["terminals"]), bool)
+        ended = np.zeros(len(dataset(file, "terminals")), bool)
         for name in ("terminals", "episode_terminals", "timeouts"):
-            if name in file:
-                ended |= np.asarray(file[name][()]).reshape(-1) != 0
+            if has(file, name):
+                ended |= np.asarray(dataset(file, name)[()]).reshape(-1) != 0
         stops = np.flatnonzero(ended) + 1
         starts = [0, *stops.tolist()]
         unfinished = starts[-1] < len(ended)
@@ -213,7 +208,7 @@ def layout_of(file: Any) -> Layout:
 def spec_of(file: Any, layout: Layout, overrides: SpecOverrides) -> DatasetSpec:
     """The spec of the dataset, from its first episode."""
     version_1 = isinstance(layout, Flat)
-    actions = file["actions" if version_1 else "actions_0"]
+    actions = dataset(file, "actions" if version_1 else "actions_0")
     discrete = actions.shape[1:] in ((), (1,)) and all_integers(actions[:1000] if actions.shape else actions[()])
     if not discrete:
         raise ValueError(
@@ -221,7 +216,7 @@ def spec_of(file: Any, layout: Layout, overrides: SpecOverrides) -> DatasetSpec:
             "only discrete actions are supported"
         )
     names = ["observations"] if version_1 else part_names(file, "observations_0")
-    frame = to_observations([file[name][:1] for name in names]).shape[1:]
+    frame = to_observations([dataset(file, name)[:1] for name in names]).shape[1:]
     return DatasetSpec(
         frame,
         num_actions=overrides.num_actions or min(layout.max_action(file) + 1, MAX_ACTIONS),
@@ -232,10 +227,10 @@ def spec_of(file: Any, layout: Layout, overrides: SpecOverrides) -> DatasetSpec:
 
 def part_names(file: Any, name: str) -> list[str]:
     """The array of this name, or the arrays of an observation with several parts."""
-    if name in file:
+    if has(file, name):
         return [name]
     found: list[str] = []
-    while f"{name}_{len(found)}" in file:
+    while has(file, f"{name}_{len(found)}"):
         found.append(f"{name}_{len(found)}")
     if not found:
         raise ValueError(f"has no {name}")
@@ -251,7 +246,7 @@ def to_observations(parts: list[Array]) -> Array:
 
 def one_line(error: Exception) -> str:
     """An error message without line breaks and without the quotes of a KeyError."""
-    return " ".join(str(error).strip("\"'").split())
+    return " ".join(str(error).strip("\"'").split()) or type(error).__name__
 
 
 def all_integers(values: Array) -> bool:

@@ -26,7 +26,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
+from PIL import Image
 
+from rbi import runs
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.data.formats.common import (
@@ -39,20 +41,24 @@ from rbi.data.formats.common import (
     summarize,
     summarize_all,
 )
+from rbi.data.formats.hdf5 import check_inside, dataset, has, member, open_hdf5
 
-METADATA = "metadata.json"
+METADATA, HDF5_FILE = "metadata.json", "main_data.hdf5"
 OURS = "rbi"
 """Key of our additions to the metadata of a dataset (its `DatasetSpec`) and of an episode (JSON)."""
 ADDED = {name: f"{OURS}_{name}" for name in ("life_lost", "action_probs", "action_masks")}
 """Our columns, and their names in an episode's infos."""
-FAULTS = (ValueError, LookupError, OSError, TypeError, AssertionError, NotImplementedError)
+FAULTS = (
+    ValueError, LookupError, OSError, TypeError, AssertionError, RuntimeError, ArithmeticError, AttributeError,
+    MemoryError, Image.DecompressionBombError,
+)  # fmt: skip
 """What Minari, h5py, pyarrow and Pillow raise for damaged episodes."""
 
 
 def recognises(path: Path) -> bool:
     try:
         metadata = json.loads((folder(path) / METADATA).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(metadata, dict) and {"data_format", "total_episodes"} <= metadata.keys()
 
@@ -76,22 +82,32 @@ class MinariReader:
         require_package("minari")
         storage = require_package("minari.dataset.minari_storage").MinariStorage
         try:
-            self.metadata = storage.read_raw_metadata(self.folder)
+            self.metadata = runs.parse(self.folder / METADATA, runs.read_text(self.folder / METADATA), 1)
             for name in ("observation_space", "action_space"):  # Minari would build the environment to find them
                 if name not in self.metadata:
                     raise ValueError(f"{METADATA} lacks the {name}")
             require_package("h5py" if self.metadata["data_format"] == "hdf5" else "pyarrow")
             self.storage = storage.read(self.folder)
             self.episodes = int(self.metadata["total_episodes"])
+            if not 0 <= self.episodes <= (held := self.count_held()):
+                raise ValueError(f"{METADATA} promises {self.episodes:,} episodes, and {held:,} are there")
             self.spec = spec_of(self.metadata, self.storage, overrides)
         except FAULTS as error:
             raise ValueError(f"{path}: cannot be read as a Minari dataset: {one_line(error)}") from None
+
+    def count_held(self) -> int:
+        """Number of episodes at most: groups of the HDF5 file, or folders."""
+        if self.storage.FORMAT != "hdf5":
+            return sum(1 for entry in os.scandir(self.folder) if entry.is_dir())
+        with open_hdf5(self.folder / HDF5_FILE) as file:
+            return len(file)
 
     def parts(self) -> Sequence[int]:
         return range(self.episodes)
 
     def read(self, part: int) -> Iterator[Episode | RejectedEpisode]:
         try:
+            self.check_inside(part)
             [found] = self.storage.get_episodes([part])
             seen = observations(self.storage.observation_space, found["observations"], unchanged=OURS in self.metadata)
             episode = self.episode(part, found, seen)
@@ -100,16 +116,22 @@ class MinariReader:
         except FAULTS as error:
             yield RejectedEpisode(self.source(part), part + 1, one_line(error))
 
+    def check_inside(self, part: int) -> None:
+        """Raise ValueError if an episode refers to anything outside its HDF5 file; Minari would follow it."""
+        if self.storage.FORMAT == "hdf5":
+            with open_hdf5(self.folder / HDF5_FILE) as file:
+                check_inside(file, f"episode_{part}")
+
     def summaries(self, part: int) -> Iterator[EpisodeSummary | RejectedEpisode]:
         if self.storage.FORMAT != "hdf5":
             yield from summarize_all(self.read(part))
             return
         try:
-            with require_package("h5py").File(self.folder / "main_data.hdf5") as file:
-                group = file[f"episode_{part}"]
-                found = {name: group[name][()] for name in ("actions", "rewards", "terminations", "truncations")}
-                infos = group.get("infos", {})
-                found["infos"] = {name: infos[name][()] for name in ADDED.values() if name in infos}
+            with open_hdf5(self.folder / HDF5_FILE) as file:
+                group = member(file, f"episode_{part}")
+                found = {n: dataset(group, n)[()] for n in ("actions", "rewards", "terminations", "truncations")}
+                infos = member(group, "infos") if has(group, "infos") else {}
+                found["infos"] = {name: dataset(infos, name)[()] for name in ADDED.values() if name in infos}
             episode = self.episode(part, found, placeholder_observations(len(found["actions"]) + 1))
             episode.check_fits(replace(self.spec, obs_shape=(1,)))
             yield summarize(episode)
@@ -144,7 +166,7 @@ class MinariReader:
 
     def source(self, part: int) -> str:
         """The file of an episode, relative to the dataset's folder."""
-        name = "main_data.hdf5" if self.storage.FORMAT == "hdf5" else str(part)
+        name = HDF5_FILE if self.storage.FORMAT == "hdf5" else str(part)
         return str(self.folder.relative_to(self.path) / name)
 
 
@@ -158,6 +180,7 @@ def spec_of(metadata: Mapping[str, Any], storage: Any, overrides: SpecOverrides)
     else:
         shape, is_image = shape_of(storage.observation_space)
         env = json.loads(metadata.get("env_spec") or "{}").get("id", "")
+        env = env if isinstance(env, str) else ""
         spec = DatasetSpec(shape, int(actions.n), frame_stack=4 if is_image else 1, env=env)
     return replace(
         spec,
@@ -197,7 +220,7 @@ def write_minari(episodes: Iterable[Episode], spec: DatasetSpec, path: Path | st
     is the parent folder, `minari.MinariDataset(PATH / "data")` always. Formats are Minari's hdf5, arrow and parquet;
     the last two are slow for many episodes.
     """
-    path = Path(path)
+    path = Path(path).absolute()  # Minari joins relative paths twice
     if (path / "data").exists():
         raise ValueError(f"{path / 'data'}: already exists; name a new folder")
     growing = path / f".data.{os.getpid()}.tmp"
@@ -271,11 +294,14 @@ def extended(column: Array) -> Array:
 
 
 def env_spec(env: str) -> EnvSpec | None:
-    """Gymnasium's spec of an environment; for one that is not registered, its id alone."""
+    """Gymnasium's spec of an environment; for one that is not registered, its id alone.
+
+    Of `module:Id` only the id is kept: Gymnasium would import the module, and the name may come from a file.
+    """
     try:
-        return gymnasium.spec(env) if env else None
+        return gymnasium.spec(env.rpartition(":")[2]) if env else None
     except gymnasium.error.UnregisteredEnv:
-        return EnvSpec(env)
+        return EnvSpec(env.rpartition(":")[2])
     except gymnasium.error.Error as error:
         raise ValueError(f"env = {env!r}: is not an id that Minari accepts ({error})") from None
 
