@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks.timing import machine, seconds_a_call
-from benchmarks.variants import VARIANTS, variant
+from benchmarks.variants import VARIANTS
 from rbi import runs
 from rbi.envs import make
 from rbi.envs.types import EnvConfig
@@ -119,7 +119,7 @@ def on_gpu(seconds, out, num_envs, threads, algos, ratios, changes):
     print(f"bare emulator: {bare:,.0f} steps/s", flush=True)
     rows = []
     for algo, change, ratio in itertools.product(algos, changes, ratios):
-        config = variant(TrainConfig.preset(GAME, algo, "fast"), VARIANTS[change])
+        config = TrainConfig.preset(GAME, algo, "fast", **VARIANTS[change])
         schedule = replace(config.schedule, num_envs=num_envs, env_threads=threads, states_per_update=ratio)
         rows.append(measured(replace(config, schedule=schedule), device, envs, bare, seconds, change))
         torch.cuda.empty_cache()

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.timing import machine
-from benchmarks.variants import VARIANTS, variant
+from benchmarks.variants import VARIANTS
 from rbi.envs.types import TimeStep
 from rbi.evaluation.scripted import breakout
 from rbi.networks import NetworkConfig, Trunk, dense_relu
@@ -113,7 +113,7 @@ def from_ram(change, seconds):
     )
     config = replace(config, schedule=schedule, learner=replace(config.learner, final_lr_fraction=1.0))
     envs = [RamBreakout(NUM_ENVS // GROUPS, group) for group in range(GROUPS)]
-    engine = LocalEngine(variant(config, VARIANTS[change]), 0, torch.device("cpu"), envs)
+    engine = LocalEngine(config.changed(**VARIANTS[change]), 0, torch.device("cpu"), envs)
     start, curve = time.perf_counter(), []
     for _ in engine.run():
         past = time.perf_counter() - start

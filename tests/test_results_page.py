@@ -2,7 +2,7 @@
 
 from benchmarks import offline_page, online_page, results_page
 from benchmarks.results_page import ROOT, load, short, states_a_second
-from benchmarks.variants import VARIANTS, variant
+from benchmarks.variants import VARIANTS
 from rbi.lab.spi import study as spi
 from rbi.online.config import TrainConfig
 
@@ -71,12 +71,9 @@ def test_the_readmes_speed_from_logs_is_the_measured_one():
     assert f"beta and Q learn at {beta:,.0f} and {q:,.0f} updates a second" in text
 
 
-SCHEDULE = (("schedule", "num_envs", 64), ("schedule", "states_per_update", 16.0))
-
-
 def test_a_run_is_described_by_its_changes_to_the_preset():
     whole = TrainConfig.preset("ALE/Breakout-v5", "rbi", "fast")
-    changed = variant(whole, (*VARIANTS["plain"], *VARIANTS["replay250k"], *SCHEDULE))
+    changed = whole.changed(**VARIANTS["plain"], **VARIANTS["replay250k"], num_envs=64, states_per_update=16.0)
     parts = ("learner", "replay", "schedule")
     runs = [
         {"env": "ALE/Breakout-v5", "algo": "rbi"} | {"settings": {p: vars(getattr(w, p)) for p in parts}}

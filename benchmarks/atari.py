@@ -1,0 +1,330 @@
+"""Scores of RBI and Ape-X on Atari games: a table of cells (game, algorithm, variant, seed), one JSON file each.
+
+python -m benchmarks.atari --minutes 9                   runs cells of the twelve games that are missing and fit in
+python -m benchmarks.atari --suite tuning --seeds 0 1    the games that settings are chosen on
+python -m benchmarks.atari --status                      shows which cells are there
+
+A cell is written when it is complete, so any number of short runs add up. Environments are made once per game.
+"""
+
+import argparse
+import dataclasses
+import gc
+import itertools
+import json
+import math
+import os
+import shlex
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.engine import drain
+from benchmarks.timing import machine
+from benchmarks.variants import VARIANTS
+from rbi import envs, runs
+from rbi.evaluation.comparison import human_normalised
+from rbi.evaluation.rollouts import Protocol, VectorEvaluator
+from rbi.online.config import GROUPS, PAPER_GAMES, PARTS, TrainConfig
+from rbi.online.engine import LocalEngine
+from rbi.policy import Policy
+from rbi.rules.types import Behavior
+from rbi.statistics import describe
+
+RESULTS = Path(__file__).parent / "results" / "atari"
+POINTS = 40  # of a learning curve
+EPISODES, EVAL_ENVS = 32, 64
+EVAL_SHARE = 0.35  # evaluation plays at most this share of the frames of training
+FRAME_SKIP, MILLION = 4, 1_000_000
+START_SECONDS, SECONDS_PER_MILLION = 30, 20  # of a cell, where none was measured yet
+MARGIN = 1.1  # of estimated durations
+STARTED = time.monotonic()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run and the evaluation of its policy."""
+
+    game: str
+    algo: str
+    variant: str
+    seed: int
+    frames: int
+
+    @property
+    def name(self):
+        return f"{self.game}-{self.frames / MILLION:g}m-{self.algo}-{self.variant}-seed{self.seed}"
+
+    def config(self, **changes):
+        """The preset `fast` with the variant's settings, for as many updates as there are frames."""
+        base = TrainConfig.preset(f"ALE/{self.game}-v5", self.algo, "fast", **VARIANTS[self.variant], **changes)
+        per_sample = base.learner.updates_per_sample
+        updates = self.frames / FRAME_SKIP / base.schedule.states_per_update
+        return base.changed(updates=max(1, round(updates / per_sample)) * per_sample)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Games, (algorithm, variant) pairs and seeds that are compared at one number of frames."""
+
+    games: tuple[str, ...]
+    entries: tuple[tuple[str, str], ...]
+    seeds: tuple[int, ...]
+    frames: int
+
+    def cells(self):
+        return [
+            Cell(game, algo, variant, seed, self.frames)
+            for game, seed, (algo, variant) in itertools.product(self.games, self.seeds, self.entries)
+        ]
+
+
+BOTH = (("rbi", "base"), ("apex", "base"))
+SUITES = {
+    "twelve": Suite(PAPER_GAMES, BOTH, (0, 1, 2), 10 * MILLION),
+    "tuning": Suite(
+        ("Assault", "Phoenix", "BeamRider", "Pong"),  # none of them is among the twelve
+        (*BOTH, ("rbi", "cmax10"), ("rbi", "afresh"), ("rbi", "afresh-cmax10"), ("apex", "n5")),
+        (0, 1, 2),
+        4 * MILLION,
+    ),
+    "long": Suite(("Breakout", "Seaquest", "SpaceInvaders"), BOTH, (0,), 50 * MILLION),
+}
+
+
+# Results
+
+
+def load_cells(folder=RESULTS):
+    """The results of all cells that are complete, by name."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+
+
+def save_cell(folder, cell, result):
+    """Write a result in one step: a file is there as a whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{cell.name}.tmp"
+    temporary.write_text(runs.to_json(result) + "\n")
+    temporary.replace(folder / f"{cell.name}.json")
+
+
+def in_order(missing, done):
+    """Missing cells, game by game: those games first of which the fewest cells are there."""
+    count = {cell.game: sum(result["game"] == cell.game for result in done.values()) for cell in missing}
+    games = list(count)
+    return sorted(missing, key=lambda cell: (count[cell.game], games.index(cell.game)))
+
+
+def expected_seconds(cell, done, about):
+    """How long a cell takes, environments included: by the slowest measured on the same machine, of the game if any."""
+    alike = [r for r in done.values() if (r["machine"]["gpu"], r["machine"]["cores"]) == (about["gpu"], about["cores"])]
+    alike = [r for r in alike if r["game"] == cell.game] or alike
+    if not alike:
+        return START_SECONDS + SECONDS_PER_MILLION * cell.frames / MILLION
+    starts = max(r["seconds"]["environments"] + r["seconds"]["start"] for r in alike)
+    pace = max((r["seconds"]["training"] + r["seconds"]["evaluation"]) / r["frames"] for r in alike)
+    return MARGIN * (starts + pace * cell.frames)
+
+
+# Running
+
+
+class Games:
+    """The environments of one game at a time, for training and for evaluation."""
+
+    def __init__(self, device):
+        self.device, self.key, self.training, self.evaluator = device, None, [], None
+
+    def open(self, config, protocol):
+        """Make the environments, unless they are there; returns the seconds that took."""
+        start, key = time.monotonic(), (config.env, config.schedule.num_envs, protocol)
+        if key == self.key:
+            return 0.0
+        self.close()
+        on_cpu = self.device.type == "cpu"
+        threads = max(1, (os.cpu_count() or 1) // (1 if on_cpu else GROUPS))
+        num_envs = config.schedule.num_envs // GROUPS
+        self.training = [envs.make(config.env, num_envs, threads, synchronous=on_cpu) for _ in range(GROUPS)]
+        self.evaluator = VectorEvaluator(protocol, config.env, min(EVAL_ENVS, config.schedule.num_envs))
+        self.key = key
+        return time.monotonic() - start
+
+    def close(self):
+        drain(self.training)
+        for group in self.training:
+            group.close()
+        if self.evaluator is not None:
+            self.evaluator.close()
+        self.key, self.training, self.evaluator = None, [], None
+
+
+def run_cell(cell, config, games, deadline=math.inf, episodes=EPISODES):
+    """Train and evaluate; returns the result, or None if the deadline came first."""
+    frames = cell.frames if config.schedule.updates == cell.config().schedule.updates else frames_of(config)
+    protocol = Protocol("paper", max_frames=int(min(108_000, max(4000, EVAL_SHARE * frames / episodes))))
+    seconds = {"environments": games.open(config, protocol)}
+    begin = time.monotonic()
+    engine, curve = LocalEngine(config, cell.seed, games.device, games.training), []
+    every = max(1, config.schedule.updates // POINTS)
+    for _ in engine.run():
+        now = time.monotonic()
+        if engine.updates and "start" not in seconds:
+            seconds["start"] = now - begin
+        if now > deadline:
+            drain(games.training)
+            return None
+        if engine.updates >= every * (len(curve) + 1):
+            curve.append(engine.metrics() | {"seconds": now - begin})
+    engine.synchronize()
+    trained = time.monotonic()
+    seconds["training"] = trained - begin - seconds["start"]
+    drain(games.training)
+    policy = engine.policy()
+    states, updates = engine.states, engine.updates
+    del engine
+    scores = evaluate(policy, config, cell.seed, games, episodes)
+    seconds["evaluation"] = time.monotonic() - trained
+    return {
+        **dataclasses.asdict(cell),
+        "env": config.env.id,
+        "frames": frames,
+        "updates": updates,
+        "states": states,
+        "seconds": rounded(seconds),
+        "steps_per_second": rounded(states / seconds["training"]),
+        "settings": {part: getattr(config, part) for part in PARTS},
+        "protocol": protocol.describe(config.env),
+        **scores,
+        "curve": rounded(curve),
+    }
+
+
+def frames_of(config):
+    return round(config.schedule.updates * config.schedule.states_per_update * FRAME_SKIP)
+
+
+def evaluate(policy, config, seed, games, episodes):
+    """Scores of the final policy and, for RBI, of its policy network without the rule, side by side."""
+    policies = {"evaluation": policy}
+    if config.algo == "rbi" and config.actor.improve_in != "learner":
+        policies["policy_net"] = Policy(policy.networks, Behavior(), env=policy.env)
+    for each in policies.values():
+        each.to(games.device)
+    found = {name: [] for name in policies}
+    names, rng = list(policies), np.random.default_rng(seed)
+    for number, episode in games.evaluator.evaluate(list(policies.values()), episodes, rng):
+        found[names[number]].append(episode)
+    return {name: summary(config.env.id, played, seed) for name, played in found.items()}
+
+
+def summary(env, played, seed):
+    scores = [episode.score for episode in played]
+    statistics = describe(scores, seed)
+    return {
+        **statistics,
+        "human_normalised": human_normalised(env, statistics["mean"]),
+        "truncated": sum(episode.truncated for episode in played),
+        "mean_steps": float(np.mean([episode.steps for episode in played])),
+        "scores": scores,
+    }
+
+
+def rounded(value):
+    """Five significant digits, to keep the files small."""
+    if isinstance(value, dict):
+        return {name: rounded(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [rounded(part) for part in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def run_cells(cells, args, device, about):
+    """Run missing cells as long as the next one can end in time."""
+    deadline = STARTED + 60 * args.minutes
+    games, command = Games(device), shlex.join(["python", "-m", "benchmarks.atari", *sys.argv[1:]])
+    changes = {name: getattr(args, name) for name in ("num_envs",) if getattr(args, name)}
+    if args.updates:
+        changes |= {"learning_starts": 1000, "capacity": 10_000}
+    done = load_cells(args.out)
+    for cell in in_order([cell for cell in cells if cell.name not in done], done):
+        expected, left = expected_seconds(cell, load_cells(args.out), about), deadline - time.monotonic()
+        if expected > left:
+            print(f"{cell.name}: needs about {expected:.0f} s, {left:.0f} s are left", flush=True)
+            break
+        config = cell.config(**changes)
+        result = run_cell(
+            cell, config.changed(updates=args.updates) if args.updates else config, games, deadline, args.episodes
+        )
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        if result is None:
+            print(f"{cell.name}: not complete in time", flush=True)
+            break
+        save_cell(args.out, cell, {"command": command, "machine": about} | result)
+        report(cell, result)
+    games.close()
+
+
+def report(cell, result):
+    net = f", policy net alone {result['policy_net']['mean']:,.1f}" if "policy_net" in result else ""
+    times = ", ".join(f"{name} {value:.1f}" for name, value in result["seconds"].items())
+    print(
+        f"{cell.name}: {result['evaluation']['mean']:,.1f}{net}; {result['steps_per_second']:,.0f} steps/s; "
+        f"seconds: {times}",
+        flush=True,
+    )
+
+
+def show_status(suites, done, about):
+    """One line per game and entry of each suite: mean scores of the seeds that are there."""
+    for name, suite in suites.items():
+        missing = [cell for cell in suite.cells() if cell.name not in done]
+        hours = sum(expected_seconds(cell, done, about) for cell in missing) / 3600
+        there = len(suite.cells()) - len(missing)
+        print(f"{name}: {there} of {len(suite.cells())} cells, the others need about {hours:.1f} hours")
+        for game, (algo, variant) in itertools.product(suite.games, suite.entries):
+            cells = [Cell(game, algo, variant, seed, suite.frames).name for seed in suite.seeds]
+            scores = [done[cell]["evaluation"]["mean"] for cell in cells if cell in done]
+            if scores:
+                print(f"  {game:15} {algo:5} {variant:15} " + " ".join(f"{score:10,.1f}" for score in scores))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--suite", choices=SUITES, default="twelve")
+    parser.add_argument("--games", nargs="+", help="only these games")
+    parser.add_argument("--algos", nargs="+", choices=["rbi", "apex"], help="only these algorithms")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, help="these variants of the algorithms")
+    parser.add_argument("--seeds", nargs="+", type=int, help="only these seeds")
+    parser.add_argument("--frames", type=float, help="million frames of a cell")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no cell that would end later")
+    parser.add_argument("--status", action="store_true", help="show which cells are there, and run none")
+    parser.add_argument("--num-envs", type=int, help="environments, for a quick trial")
+    parser.add_argument("--episodes", type=int, default=EPISODES, help="evaluation episodes of every cell")
+    parser.add_argument("--updates", type=int, help="updates of every cell, for a quick trial")
+    parser.add_argument("--commit", help="the commit, on a machine without the repository's history")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    about = machine(args.commit)
+    if args.status:
+        show_status(SUITES, load_cells(args.out), about)
+        return
+    suite = SUITES[args.suite]
+    entries = suite.entries if not args.variants else tuple(itertools.product(("rbi", "apex"), args.variants))
+    suite = Suite(
+        tuple(args.games or suite.games),
+        tuple(entry for entry in entries if not args.algos or entry[0] in args.algos),
+        tuple(suite.seeds if args.seeds is None else args.seeds),
+        round(args.frames * MILLION) if args.frames else suite.frames,
+    )
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    run_cells(suite.cells(), args, device, about)
+
+
+if __name__ == "__main__":
+    main()
