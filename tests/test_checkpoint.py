@@ -12,7 +12,6 @@ def make_checkpoint(value=1.0, **changes):
         "kind": {"env": "CartPole-v1", "algo": "rbi"},
         "counters": {"updates": 3},
         "tensors": {"tensors": {"vector": torch.full((4,), value)}, "replay": {"mass": torch.arange(5)}},
-        "pickles": {"envs": [b"one", b"", b"three"]},
         "info": {"lines": 7},
     }
     return Checkpoint(**(parts | changes))
@@ -22,7 +21,6 @@ def test_what_was_saved_is_loaded(tmp_path):
     saved = make_checkpoint()
     loaded = checkpoint.load(checkpoint.save(tmp_path, 3, saved), {"algo": "rbi"})
     assert (loaded.kind, loaded.counters, loaded.info) == (saved.kind, saved.counters, saved.info)
-    assert loaded.pickles == saved.pickles
     for group, tensors in saved.tensors.items():
         assert tensors.keys() == loaded.tensors[group].keys()
         assert all(torch.equal(tensor, loaded.tensors[group][name]) for name, tensor in tensors.items())
@@ -37,7 +35,7 @@ def test_a_new_checkpoint_replaces_the_older_one(tmp_path):
     assert checkpoint.newest(tmp_path / "nothing") is None
 
 
-@pytest.mark.parametrize("name", ["tensors.safetensors", "replay.safetensors", "envs.pickle"])
+@pytest.mark.parametrize("name", ["tensors.safetensors", "replay.safetensors"])
 @pytest.mark.parametrize("damage", ["truncated", "changed", "missing"])
 def test_a_damaged_file_is_named(name, damage, tmp_path):
     file = checkpoint.save(tmp_path, 0, make_checkpoint()) / name

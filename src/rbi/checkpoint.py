@@ -2,11 +2,10 @@
 
     checkpoints/<number>/state.json          counters, and the size and checksum of every other file
                          <name>.safetensors  tensors: networks, optimiser, random states; the replay
-                         <name>.pickle       environments, where they can be copied
 
 `save` and `load` take a `Checkpoint`, which any training run can fill; `save_learners` and `restore_learners` do it for
 learners with a `state`. A new checkpoint gets its name when it is complete, and only then are older ones removed.
-Pickled environments run code when they are restored: resume only runs that you trust.
+Loading one runs no code: everything is JSON or tensors.
 """
 
 import re
@@ -24,7 +23,7 @@ from torch import Tensor
 from rbi import runs
 
 FOLDER, STATE = "checkpoints", "state.json"
-TENSORS, PICKLE = ".safetensors", ".pickle"
+TENSORS = ".safetensors"
 GENERATOR = ".generator."
 
 
@@ -38,8 +37,6 @@ class Checkpoint:
     """Everything that JSON can hold."""
     tensors: Mapping[str, Mapping[str, Tensor]]
     """Named groups of named tensors, one file each."""
-    pickles: dict[str, list[bytes]] = field(default_factory=dict)
-    """Named lists of pickled objects, one file each."""
     info: dict[str, Any] = field(default_factory=dict)
     """What the caller keeps with it, such as the number of lines in metrics.jsonl."""
 
@@ -50,13 +47,10 @@ def save(run: Path, number: int, checkpoint: Checkpoint) -> Path:
     with runs.atomic_folder(path) as growing:
         for name, tensors in checkpoint.tensors.items():
             save_file({key: on_host(tensor) for key, tensor in tensors.items()}, growing / (name + TENSORS))
-        for name, parts in checkpoint.pickles.items():
-            (growing / (name + PICKLE)).write_bytes(b"".join(parts))
         state = {
             "kind": checkpoint.kind,
             "counters": checkpoint.counters,
             "info": checkpoint.info,
-            "pickle_sizes": {name: [len(part) for part in parts] for name, parts in checkpoint.pickles.items()},
             "files": {file.name: fingerprint(file) for file in sorted(growing.iterdir())},
         }
         runs.write_json(growing / STATE, state)
@@ -79,19 +73,13 @@ def load(path: Path, kind: Mapping[str, Any] | None = None) -> Checkpoint:
         if state["kind"].get(key) != wanted:
             raise ValueError(f"{path}: is a checkpoint of {state['kind'].get(key)}, not of {wanted}")
     tensors = {file.removesuffix(TENSORS): load_file(path / file) for file in state["files"] if file.endswith(TENSORS)}
-    pickles = {}
-    for name, sizes in state["pickle_sizes"].items():
-        whole, pickles[name] = (path / (name + PICKLE)).read_bytes(), list[bytes]()
-        for size in sizes:
-            pickles[name].append(whole[:size])
-            whole = whole[size:]
-    return Checkpoint(state["kind"], state["counters"], dict(tensors), pickles, state["info"])
+    return Checkpoint(state["kind"], state["counters"], dict(tensors), state["info"])
 
 
 def read_state(path: Path) -> dict[str, Any]:
     """state.json of a checkpoint, after all files were compared with their recorded sizes and checksums."""
     state = runs.parse(path / STATE, runs.read_text(path / STATE), 1)
-    for key in ("kind", "counters", "info", "pickle_sizes", "files"):
+    for key in ("kind", "counters", "info", "files"):
         if key not in state:
             raise ValueError(f"{path / STATE}: lacks {key!r}; the checkpoint is damaged")
     for name, recorded in state["files"].items():

@@ -163,8 +163,7 @@ def test_the_coloured_screen_shows_the_same_step_as_the_grey_one():
 def test_an_atari_environment_cannot_be_restored():
     env = AtariVector(BREAKOUT, 1, threads=1)
     assert env.state() is None
-    with pytest.raises(ValueError, match=r"^ALE/Breakout-v5: Atari games cannot be restored"):
-        env.restore(b"")
+    assert not env.restore({})
     env.close()
 
 

@@ -1,5 +1,7 @@
 """Vectors of Gymnasium environments against the same environments stepped by hand."""
 
+import json
+
 import gymnasium
 import numpy as np
 import pytest
@@ -33,13 +35,12 @@ class Odd(gymnasium.Env):
 
 
 class Discrete(Odd):
-    """Discrete observations that start at 5, and an attribute that cannot be pickled."""
+    """Discrete observations that start at 5."""
 
     observation_space = spaces.Discrete(4, start=5)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed, options=options)
-        self.uncopied = lambda: None
         return np.int64(7), {}
 
 
@@ -53,7 +54,15 @@ class Flat(Odd):
         return np.linspace(-1, 1, 6).reshape(2, 3), {}
 
 
-for kind in (Odd, Discrete, Flat):
+class Unseeded(Flat):
+    """Observations that no seed determines."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        return np.random.default_rng().random((2, 3)), {}
+
+
+for kind in (Odd, Discrete, Flat, Unseeded):
     gymnasium.register(f"RbiTests/{kind.__name__}-v0", kind, max_episode_steps=4)
 
 
@@ -147,8 +156,7 @@ def test_environments_restored_between_send_and_recv_continue_exactly(make_envs,
     restored.reset(99)
     env.send(actions[30])
     saved = env.state()
-    assert isinstance(saved, bytes)
-    restored.restore(saved)
+    assert restored.restore(json.loads(json.dumps(saved)))
     assert restored.pending
     rest = [[each.recv()] for each in (env, restored)]
     for row in actions[31:]:
@@ -196,10 +204,21 @@ def test_matrices_of_floats_are_flattened(make_envs):
     assert np.array_equal(env.reset(0).obs[0], np.linspace(-1, 1, 6, dtype=np.float32))
 
 
-def test_an_environment_that_cannot_be_pickled_has_no_state(make_envs):
-    env = make_envs("RbiTests/Discrete-v0")
+def test_an_environment_that_another_source_of_randomness_drives_is_not_restored(make_envs):
+    env, restored = make_envs("RbiTests/Unseeded-v0"), make_envs("RbiTests/Unseeded-v0")
     env.reset(0)
-    assert env.state() is None
+    env.send(np.zeros(NUM_ENVS, int))
+    assert not restored.restore(env.state())
+    assert not restored.pending
+    assert restored.reset(1).is_first.all()
+
+
+@pytest.mark.parametrize("damage", [{"taken": None}, {"taken": [[99]] * 3}, {"over": [True]}, {"random": [{}] * 3}])
+def test_a_damaged_state_is_not_restored(damage, make_envs):
+    env = make_envs("CartPole-v1")
+    env.reset(0)
+    env.send(np.zeros(NUM_ENVS, int))
+    assert not make_envs("CartPole-v1").restore(env.state() | damage)
 
 
 @pytest.mark.parametrize(

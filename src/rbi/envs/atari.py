@@ -121,11 +121,11 @@ class AtariVector:
         self.lives, self.over = lives, terminated | truncated
         return TimeStep(frames[:, 0], is_first, rewards.astype(np.float32), end.astype(np.uint8))
 
-    def state(self) -> bytes | None:
+    def state(self) -> None:
         return None  # ale-py's vector environment does not expose its emulators' state
 
-    def restore(self, _state: bytes) -> None:
-        raise ValueError(f"{self.config.id}: Atari games cannot be restored; a resumed run starts new episodes")
+    def restore(self, _state: Any) -> bool:
+        return False
 
     def close(self) -> None:
         self.envs.close()

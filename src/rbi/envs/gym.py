@@ -1,7 +1,7 @@
 """Gymnasium environments with discrete actions; observations may be vectors, images or discrete states."""
 
 import contextlib
-import pickle
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +13,7 @@ from rbi.envs.types import EnvConfig, TimeStep
 from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
 
 IMAGE_STACK = 4
+MAX_REPLAYED = 100_000  # steps of an episode that a resumed run takes again; after more it starts new episodes
 
 
 class GymVector:
@@ -32,14 +33,26 @@ class GymVector:
         self.over = np.zeros(num_envs, dtype=bool)
         self.pending = False
         self.actions = np.zeros(num_envs, dtype=np.int64)
+        self.starts: list[Any] = [None] * num_envs  # of the running episodes: a seed, or the state of np_random
+        self.taken: list[list[int]] = [[] for _ in range(num_envs)]  # their actions
+        self.obs: list[np.ndarray[Any, Any]] = []
 
     def reset(self, seed: int | None) -> TimeStep:
-        self.over[:] = False
+        self.over[:], self.pending = False, False
         with self.errors_named():
-            obs = [self.read(env.reset(seed=None if seed is None else seed + i)[0]) for i, env in enumerate(self.envs)]
+            self.obs = [self.start(i, None if seed is None else seed + i) for i in range(self.num_envs)]
         zeros = np.zeros(self.num_envs)
         is_first = np.ones(self.num_envs, dtype=bool)
-        return self.finite(TimeStep(np.stack(obs), is_first, zeros.astype(np.float32), zeros.astype(np.uint8)))
+        return self.finite(TimeStep(np.stack(self.obs), is_first, zeros.astype(np.float32), zeros.astype(np.uint8)))
+
+    def start(self, i: int, start: Any) -> np.ndarray[Any, Any]:
+        """The first observation of a new episode; `start`: a seed, a state of np_random, or None to go on as it is."""
+        env, random = self.envs[i].unwrapped, random_state(self.envs[i])
+        if isinstance(start, dict):
+            env.np_random = np.random.default_rng(0)
+            env.np_random.bit_generator.state = start
+        self.starts[i], self.taken[i] = random if start is None else start, []
+        return self.read(self.envs[i].reset(seed=start if isinstance(start, int) else None)[0])
 
     def send(self, actions: np.ndarray[Any, Any]) -> None:
         self.pending = True
@@ -47,20 +60,20 @@ class GymVector:
 
     def recv(self) -> TimeStep:
         self.pending = False
-        obs = []
         is_first, reward = self.over.copy(), np.zeros(self.num_envs, dtype=np.float32)
         end = np.full(self.num_envs, CONTINUES, dtype=np.uint8)
         with self.errors_named():
             for i, env in enumerate(self.envs):
                 if is_first[i]:
-                    observation, _ = env.reset()
-                else:
-                    observation, r, terminated, truncated, _ = env.step(self.actions[i] + self.lowest_action)
-                    reward[i] = r
-                    end[i] = TERMINATED if terminated else TRUNCATED if truncated else CONTINUES
-                obs.append(self.read(observation))
+                    self.obs[i] = self.start(i, None)
+                    continue
+                observation, r, terminated, truncated, _ = env.step(self.actions[i] + self.lowest_action)
+                reward[i] = r
+                end[i] = TERMINATED if terminated else TRUNCATED if truncated else CONTINUES
+                self.obs[i] = self.read(observation)
+                self.taken[i].append(int(self.actions[i]))
         self.over = end != CONTINUES
-        return self.finite(TimeStep(np.stack(obs), is_first, reward, end))
+        return self.finite(TimeStep(np.stack(self.obs), is_first, reward, end))
 
     def finite(self, step: TimeStep) -> TimeStep:
         """The time step; raises ValueError if an observation or a reward is not finite in float32."""
@@ -90,15 +103,44 @@ class GymVector:
             raise ValueError(f"returned an observation of shape {obs.shape} where its space says {self.obs_shape}")
         return obs
 
-    def state(self) -> bytes | None:
-        try:
-            return pickle.dumps((self.envs, self.over, self.actions))
-        except (pickle.PicklingError, TypeError, AttributeError):
+    def state(self) -> dict[str, Any] | None:
+        random = [random_state(env) for env in self.envs]
+        if None in random or None in self.starts or max(map(len, self.taken)) > MAX_REPLAYED:
             return None
+        return {
+            "starts": list(self.starts),
+            "taken": [list(actions) for actions in self.taken],
+            "random": random,
+            "obs": [zlib.crc32(obs.tobytes()) for obs in self.obs],
+            "over": self.over.tolist(),
+            "actions": self.actions.tolist(),
+        }
 
-    def restore(self, state: bytes) -> None:
-        self.envs, self.over, self.actions = pickle.loads(state)
-        self.pending = True
+    def restore(self, state: Any) -> bool:
+        """Takes the actions of the running episodes again, which is exact if all randomness is np_random's."""
+        try:
+            self.obs = [self.replay(i, state) for i in range(self.num_envs)]
+            same = [random_state(env) for env in self.envs] == state["random"]
+            for obs, checksum, over in zip(self.obs, state["obs"], state["over"], strict=True):
+                same &= over or zlib.crc32(obs.tobytes()) == checksum
+            if same:
+                self.over[:], self.actions[:] = state["over"], state["actions"]
+        except Exception:  # whatever the environments raise, or an odd state makes NumPy raise
+            same = False
+        self.pending = same
+        return same
+
+    def replay(self, i: int, state: Any) -> np.ndarray[Any, Any]:
+        """The observation after a saved episode's actions; an episode that is over needs its random state only."""
+        over = state["over"][i]
+        obs = self.start(i, state["random"][i] if over else state["starts"][i])
+        if over:
+            self.envs[i].unwrapped.np_random.bit_generator.state = state["random"][i]
+            return obs
+        for action in state["taken"][i]:
+            obs = self.read(self.envs[i].step(action + self.lowest_action)[0])
+            self.taken[i].append(action)
+        return obs
 
     def screen(self) -> np.ndarray[Any, Any]:
         """The first environment's screen, uint8 `[H, W, 3]`."""
@@ -111,6 +153,12 @@ class GymVector:
     def close(self) -> None:
         for env in self.envs:
             env.close()
+
+
+def random_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any] | None:
+    """The state of an environment's random numbers, as JSON can hold it; None if they are not NumPy's."""
+    generator = getattr(env.unwrapped.np_random, "bit_generator", None)
+    return None if generator is None or generator.state["bit_generator"] != "PCG64" else generator.state
 
 
 def make_one(config: EnvConfig, *, render: bool = False) -> gymnasium.Env[Any, Any]:

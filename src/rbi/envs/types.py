@@ -105,11 +105,11 @@ class VectorEnv(Protocol):
     def recv(self) -> TimeStep:
         """The result of the step that `send` started."""
 
-    def state(self) -> bytes | None:
-        """The environments' state between `send` and `recv`, to be saved; None where it cannot be copied."""
+    def state(self) -> dict[str, Any] | None:
+        """What `restore` needs to continue between `send` and `recv`, as JSON can hold it; None if there is no way."""
 
-    def restore(self, state: bytes) -> None:
-        """Continue from a saved `state`."""
+    def restore(self, state: Any) -> bool:
+        """Continue from a saved `state`; False if that fails, and `reset` has to start new episodes."""
 
     def close(self) -> None:
         """Release the environments."""

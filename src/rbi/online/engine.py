@@ -238,7 +238,6 @@ class LocalEngine:
         tensors = {f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.items()}
         tensors |= {f"random{i}": generator.get_state() for i, generator in enumerate(self.generators())}
         tensors["published"] = self.published
-        env_states = [env.state() for env in self.envs]
         return Checkpoint(
             kind={"env": self.config.env.id, "algo": self.config.algo},
             counters={
@@ -249,14 +248,14 @@ class LocalEngine:
                 "learning_started": self.learning_started,
                 "recent_scores": self.recent_scores.state(),
                 "episodes": [{"score": e.score.tolist(), "steps": e.steps.tolist()} for e in self.episodes],
+                "envs": [env.state() for env in self.envs],
             },
             tensors={"tensors": tensors} | ({"replay": self.replay.state()} if with_replay else {}),
-            pickles={"envs": [state for state in env_states if state]} if all(env_states) else {},
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint. Where it lacks the environments, new episodes start; where it lacks the replay,
-        that is filled again first."""
+        """Continue from a checkpoint. Where environments cannot be restored, new episodes start; where it lacks the
+        replay, that is filled again first."""
         counters, tensors, replay = checkpoint.counters, checkpoint.tensors["tensors"], checkpoint.tensors.get("replay")
         if "steps" not in counters:
             raise ValueError("the checkpoint is of --engine ray, not of --engine local")
@@ -276,9 +275,8 @@ class LocalEngine:
         else:
             self.learning_started = False
             self.states_before_learning = self.states + self.config.schedule.learning_starts
-        if "envs" in checkpoint.pickles:
-            for env, state in zip(self.envs, checkpoint.pickles["envs"], strict=True):
-                env.restore(state)
+        states = counters.get("envs") or [None]
+        if all(states) and all(env.restore(state) for env, state in zip(self.envs, states, strict=True)):
             return
         for group, actor in enumerate(self.actors):
             actor.memory.reset()

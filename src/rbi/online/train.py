@@ -230,8 +230,11 @@ def train(
         info: dict[str, Any] = {"seconds": 0.0, "best": None, "lines": 0}
         if start is not None and path is not None:
             saved = checkpoint.load(start, {"env": chosen.env.id, "algo": chosen.algo})
-            running.restore(saved)
-            info = count_resume(path, saved.info, running)
+            try:
+                running.restore(saved)
+                info = count_resume(path, saved.info, running)
+            except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+                raise ValueError(f"{start}: cannot be restored ({type(error).__name__}: {error})") from None
         with contextlib.ExitStack() as stack:
             writer = None
             if path is not None and resume:
@@ -510,7 +513,10 @@ def find_checkpoint(path: Path, config: TrainConfig, *, progress: bool = True) -
             echo(f"{path}: has no checkpoint yet, so it begins again", stderr=True)
         return None
     counters = checkpoint.read_state(start)["counters"]
-    done = counters["updates"] - counters.get("gone", 0)
+    try:
+        done = counters["updates"] - counters.get("gone", 0)
+    except (LookupError, TypeError, AttributeError):
+        raise ValueError(f"{start}: does not count its updates; the checkpoint is damaged") from None
     if done > config.schedule.updates:
         raise ValueError(f"--schedule.updates = {config.schedule.updates}: {path} has done {done:,} already")
     return start
