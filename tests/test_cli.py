@@ -137,7 +137,7 @@ def test_without_out_a_new_folder_is_made_under_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["rules", "--rules", "greedy"]) == 0
     (made,) = (tmp_path / "runs").iterdir()
-    assert made.name.endswith("-rules")
+    assert re.fullmatch(r"\d{8}-\d{6}-rules-[0-9a-f]{6}", made.name)
     assert json.loads((made / "config.json").read_text())["settings"]["rules"] == ["greedy"]
 
 

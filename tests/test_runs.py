@@ -1,9 +1,11 @@
 """Run folders: writes are atomic, and everything written is read back."""
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -131,14 +133,139 @@ def test_a_torn_last_metric_line_is_dropped_and_removed_on_reopening(tmp_path):
     assert runs.read(tmp_path / "run").metrics == [{"step": 1}, {"step": 2}]
 
 
+def test_lines_before_and_after_a_damaged_one_are_read_and_it_is_named(tmp_path):
+    create(tmp_path / "run").close()
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    metrics.write_bytes(b'{"step": 1}\n{"step": {"step": 2}\n[3]\n\xff\n{"step": 5}\n{"step": 6}\n')
+    run = runs.read(tmp_path / "run")
+    assert run.metrics == [{"step": 1}, {"step": 5}, {"step": 6}]
+    assert [line.split(": ")[0] for line in run.damaged] == [f"{metrics}, line {number}" for number in (2, 3, 4)]
+    runs.Writer.reopen(tmp_path / "run", lines=5).close()  # a checkpoint counts the lines that were written
+    assert runs.read(tmp_path / "run").metrics == [{"step": 1}, {"step": 5}]
+
+
+@pytest.mark.parametrize("error", [None, OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_metric_line_is_written_whole_or_not_at_all(tmp_path, monkeypatch, error):
+    real, calls = os.write, []
+
+    def short_write(file, data):
+        calls.append(data)
+        if error is not None and len(calls) == 3:
+            raise error
+        return real(file, data[:4])
+
+    with create(tmp_path / "run") as run:
+        run.log(step=1)
+        monkeypatch.setattr(os, "write", short_write)
+        with contextlib.suppress(OSError, KeyboardInterrupt):
+            run.log(step=2)
+        monkeypatch.undo()
+        run.log(step=3)
+    steps = [{"step": 1}, {"step": 2}, {"step": 3}] if error is None else [{"step": 1}, {"step": 3}]
+    assert runs.read(tmp_path / "run") == dataclasses.replace(runs.read(tmp_path / "run"), metrics=steps, damaged=())
+
+
+HOLDS = """
+import os, sys, time
+from pathlib import Path
+from rbi import runs
+run = runs.Writer.create(Path(sys.argv[1]), command="rules", settings={}, seed=0, argv=[])
+run.log(step=1)
+if os.fork() == 0:
+    time.sleep(60)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_live_run_keeps_others_out_until_its_process_is_gone(tmp_path):
+    path = tmp_path / "run"
+    process = subprocess.Popen([sys.executable, "-c", HOLDS, path], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout.readline() == b"ready\n"
+    for attempt in (lambda: runs.Writer.reopen(path), lambda: create(path, overwrite=True)):
+        with pytest.raises(ValueError, match=rf"another process is writing to this run \(process {process.pid} on "):
+            attempt()
+    assert runs.read(path).metrics == [{"step": 1}]
+    process.kill()  # its child lives on, which does not matter
+    process.wait()
+    with runs.Writer.reopen(path) as run:
+        run.log(step=2)
+    assert runs.read(path).metrics == [{"step": 1}, {"step": 2}]
+    os.killpg(process.pid, signal.SIGKILL)
+    process.stdout.close()
+
+
+def test_a_lock_whose_text_names_a_living_process_does_not_block(tmp_path):
+    """Containers reuse process ids: only the lock itself counts."""
+    create(tmp_path / "run").close()
+    holder = {"process": os.getppid(), "host": platform.node(), "since": "2026-01-01"}
+    (tmp_path / "run" / runs.LOCK).write_text(json.dumps(holder))
+    runs.Writer.reopen(tmp_path / "run").close()
+    create(tmp_path / "run", overwrite=True).close()
+    assert {p.name for p in (tmp_path / "run").iterdir()} == {"config.json", "metrics.jsonl"}
+
+
+def test_an_overwritten_run_comes_back_if_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
+    with create(tmp_path / "run") as run:
+        run.result({"x": 1})
+    real = Path.replace
+
+    def fail(self, target):
+        if target == tmp_path / "run" and ".old." not in self.name:
+            raise OSError(28, "No space left on device")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="No space"):
+        create(tmp_path / "run", overwrite=True)
+    assert runs.read(tmp_path / "run").result == {"x": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_run_that_was_moved_aside_when_its_successor_was_killed_comes_back(tmp_path):
+    with create(tmp_path / "run") as run:
+        run.result({"x": 1})
+    aside = runs.temporary_name(tmp_path / "run", old=True)
+    (tmp_path / "run").replace(aside)
+    (aside / runs.LOCK).write_text("")  # as the killed process held it
+    with pytest.raises(ValueError, match="is not empty"):
+        create(tmp_path / "run")
+    assert runs.read(tmp_path / "run").result == {"x": 1}
+
+
+def test_what_killed_processes_left_is_removed_and_never_blocks(tmp_path, monkeypatch):
+    leftover = tmp_path / f".run.{os.getpid()}.tmp"
+    leftover.mkdir()
+    (leftover / "config.json").write_text("{}")
+    live = runs.temporary_name(tmp_path / "other")
+    live.mkdir()
+    lock = runs.RunLock(live)
+    create(tmp_path / "run").close()
+    assert leftover.exists()  # it may belong to a process that has just started
+    monkeypatch.setattr(runs, "LEFTOVER_SECONDS", -1)
+    create(tmp_path / "run", overwrite=True).close()
+    assert {p.name for p in tmp_path.iterdir()} == {"run", live.name}
+    lock.release()
+    for name in (".result.json.12.tmp", "figures/.a.png.12-0a0b0c.tmp", "policies/.best.12-0a0b0c.tmp"):
+        (tmp_path / "run" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "run" / name).write_text("torn")
+    runs.Writer.reopen(tmp_path / "run").close()
+    assert not list((tmp_path / "run").rglob("*.tmp"))
+
+
+def test_commands_that_start_together_get_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert len({runs.default_folder("train") for _ in range(100)}) == 100
+
+
+def test_a_loop_of_links_is_named(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ValueError, match="loop"):
+        create(tmp_path / "loop" / "run")
+
+
 def test_a_damaged_file_is_named_with_its_line(tmp_path):
     create(tmp_path / "run").close()
-    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1}\n{"step": }\n{"step": 3}\n')
-    with pytest.raises(ValueError, match=r"metrics.jsonl, line 2: is not JSON"):
-        runs.read(tmp_path / "run")
-    (tmp_path / "run" / "metrics.jsonl").write_text("[1]\n")
-    with pytest.raises(ValueError, match=r"metrics.jsonl, line 1: holds list, not an object"):
-        runs.read(tmp_path / "run")
     (tmp_path / "run" / "metrics.jsonl").write_text("")
     (tmp_path / "run" / "result.json").write_bytes(b'{"x": "\xff"}')
     with pytest.raises(ValueError, match=r"result.json, byte 7: is not UTF-8 text"):
@@ -178,7 +305,7 @@ def test_an_interrupted_folder_is_restored(tmp_path):
     for name in (".best.12.old.tmp", ".best.12.tmp", ".last.12.tmp", ".last.12.old.tmp", "last"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "whose").write_text(name)
-    runs.restore_interrupted(tmp_path)
+    runs.restore_interrupted(tmp_path, locked=True)
     assert {p.name: (p / "whose").read_text() for p in tmp_path.iterdir()} == {
         "best": ".best.12.old.tmp",
         "last": "last",

@@ -80,7 +80,7 @@ def read_state(path: Path) -> dict[str, Any]:
     """state.json of a checkpoint, after all files were compared with their recorded sizes and checksums."""
     state = runs.parse(path / STATE, runs.read_text(path / STATE), 1)
     for key in ("kind", "counters", "info", "files"):
-        if key not in state:
+        if not isinstance(state.get(key), dict):
             raise ValueError(f"{path / STATE}: lacks {key!r}; the checkpoint is damaged")
     for name, recorded in state["files"].items():
         if not (path / name).is_file():

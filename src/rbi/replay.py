@@ -18,7 +18,10 @@ A cell can be drawn once the n steps after it are stored and until a frame of it
 positive then.
 """
 
+import contextlib
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import torch
@@ -321,3 +324,12 @@ def write_row(column: Tensor, row: Tensor, envs: slice, values: Tensor) -> None:
 def as_words(flat: Tensor) -> Tensor:
     """Rows of bytes as rows of 8-byte words where they divide, so that a gather moves eight bytes at a time."""
     return flat.view(torch.int64) if flat.shape[1] * flat.element_size() % 8 == 0 else flat
+
+
+def available_memory() -> int:
+    """Bytes of memory that can be used without swapping."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -233,8 +233,14 @@ def test_a_store_tells_what_its_import_rejected_and_what_is_lost(tmp_path, capsy
     os.truncate(tmp_path / "s" / "rewards.bin", 7 * 4)
     assert main(["data", "info", str(tmp_path / "s"), "--out", str(tmp_path / "info")]) == 0
     found = read(tmp_path / "info").finished()
-    assert (found["episodes"], found["rejected"]) == (2, 2)
-    assert "rewards.bin" in capsys.readouterr().out
+    assert (found["episodes"], found["rejected"], found["lost"]) == (2, 1, 1)
+    assert "1 of 3 episodes are lost" in capsys.readouterr().err
+    for command in (["data", "import"], ["data", "export"], ["improve"], ["offline"]):
+        assert main([*command, str(tmp_path / "s"), "--out", str(tmp_path / "out")]) == 2
+        assert "1 of 3 episodes are lost" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+    assert main(["data", "export", str(tmp_path / "s"), "--max-lost", "0.5", "--out", str(tmp_path / "out")]) == 0
+    assert "1 of 3 episodes are lost" in capsys.readouterr().err
 
 
 def test_an_action_that_a_bad_disk_made_is_told_not_a_crash(tmp_path, capsys):

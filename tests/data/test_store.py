@@ -1,6 +1,9 @@
 """The store gives back what was put in, while it grows, after a kill, and for plain NumPy."""
 
+import contextlib
+import dataclasses
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +17,8 @@ from hypothesis import given, settings
 
 from rbi.data.dataset import RECORD, Dataset, RejectedEpisode, columns, infer_spec
 from rbi.data.episode import DatasetSpec
-from rbi.data.store import Store, StoreWriter
+from rbi.data.formats import FormatSettings, load_episodes
+from rbi.data.store import REPEATED, Store, StoreWriter
 
 from .episodes import assert_same, episode, some_episodes
 
@@ -178,6 +182,118 @@ def test_changed_bytes_are_found(tmp_path):
         file.write(b"\x55")
     store.refresh()
     assert [problem.line for problem in store.verify()] == [2]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("at", range(1, 9))
+def test_a_flush_writes_everything_or_nothing_and_no_episode_gets_the_name_of_another(
+    tmp_path, monkeypatch, error, after, at
+):
+    """The write number `at` fails, after half or after all of its bytes; then the store is continued."""
+    rng = np.random.default_rng(at)
+    episodes = [dataclasses.replace(episode(rng, 3), source=f"file {n}", player=f"player {n}") for n in range(6)]
+    real, calls = os.write, []
+
+    def fail(file, data):
+        calls.append(file)
+        if len(calls) == at:
+            real(file, data if after else data[: len(data) // 2])
+            raise error
+        return real(file, data)
+
+    with contextlib.suppress(OSError, KeyboardInterrupt), StoreWriter.create(tmp_path, DatasetSpec((3,), 4)) as writer:
+        for item in episodes[:3]:
+            writer.append(item)
+        monkeypatch.setattr(os, "write", fail)
+        writer.flush()
+    monkeypatch.undo()
+    store = Store(tmp_path)
+    assert len(store) in (0, 3)
+    assert store.unindexed_steps == 0
+    assert list(store.verify()) == []
+    with StoreWriter.append_to(tmp_path) as writer:
+        for item in episodes[writer.episodes :]:
+            writer.append(item)
+    for one, other in zip(Store(tmp_path), episodes, strict=True):
+        assert_same(one, other)
+    assert list(Store(tmp_path).verify()) == []
+
+
+def test_a_writer_that_could_not_undo_a_write_writes_no_more(tmp_path, monkeypatch):
+    rng = np.random.default_rng(1)
+    writer = StoreWriter.create(tmp_path, DatasetSpec((3,), 4))
+    writer.append(episode(rng, 3))
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "write", lambda *_: 1 / 0)
+        broken.setattr(os, "ftruncate", interrupt)
+        with pytest.raises(KeyboardInterrupt), writer:
+            writer.flush()
+    assert len(Store(tmp_path)) == 0
+    assert list(Store(tmp_path).verify()) == []
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_repeated_names_are_found_and_never_appended_to(tmp_path):
+    store = write(tmp_path / "s", [episode(np.random.default_rng(2), 3)])
+    texts = tmp_path / "s" / "texts.jsonl"
+    texts.write_text(texts.read_text() * 2)
+    store.refresh()
+    assert [str(found) for found in store.verify()] == [f"{texts}, line 3: {REPEATED}"]
+    with pytest.raises(ValueError, match=r"texts\.jsonl, line 3: repeats an earlier name"):
+        StoreWriter.append_to(tmp_path / "s")
+
+
+def test_a_cut_index_is_noticed(tmp_path, capsys):
+    rng = np.random.default_rng(3)
+    write(tmp_path / "s", [episode(rng, 4) for _ in range(10)], DatasetSpec((3,), 4))
+    os.truncate(tmp_path / "s" / "episodes.bin", 3 * RECORD.itemsize)
+    with pytest.raises(ValueError, match=r"28 of 40 steps belong to no episode: .*episodes\.bin was cut; --max-lost"):
+        load_episodes(tmp_path / "s")
+    assert len(load_episodes(tmp_path / "s", settings=FormatSettings(max_lost=0.9))) == 3
+    assert "28 of 40 steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("actions", 9, "step 1: action 9 is not possible"),
+        ("rewards", np.nan, "reward nan"),
+        ("observations", np.inf, "observation"),
+        ("terminated", True, "marked as the end"),
+        ("life_lost", 7, "neither 0 nor 1"),
+    ],
+)
+def test_impossible_values_of_a_bad_disk_are_refused_with_their_episode(tmp_path, column, value, reason):
+    rng = np.random.default_rng(4)
+    write(tmp_path / "s", [episode(rng, 4, final=False, lives=False) for _ in range(3)], DatasetSpec((3,), 4))
+    dtype, shape = columns(DatasetSpec((3,), 4))[column]
+    values = np.fromfile(tmp_path / "s" / f"{column}.bin", dtype if value != 7 else np.uint8).reshape(-1, *shape)
+    values[5] = value
+    values.tofile(tmp_path / "s" / f"{column}.bin")
+    with pytest.raises(ValueError, match=f"s, episode 2: is damaged .*{reason}"):
+        load_episodes(tmp_path / "s")
+
+
+@pytest.mark.parametrize("odd", [{"line": "x"}, {"line": 2**70}, {"line": None}, {"abandoned": "no"}, {"line": -1}])
+def test_an_odd_attribute_costs_its_episode_only(tmp_path, odd):
+    with pytest.raises(ValueError, match="must be"):
+        dataclasses.replace(episode(np.random.default_rng(5), 3), **odd)
+    with StoreWriter.create(tmp_path, DatasetSpec((3,), 4)) as writer:
+        writer.reject(RejectedEpisode("a.csv", odd.get("line"), "odd"))
+    assert [found.reason for found in Store(tmp_path).rejected] == ["odd"]
+
+
+@pytest.mark.parametrize("left", ["store.json", "source.json", "observations.bin"])
+def test_a_store_can_be_made_where_a_kill_left_a_beginning(tmp_path, left):
+    (tmp_path / f".{left}.{os.getpid()}.tmp").write_text("torn")
+    (tmp_path / "config.json").write_text("{}")
+    StoreWriter.create(tmp_path, DatasetSpec((3,), 4)).release()
+    (tmp_path / "episodes.bin").unlink()  # killed before it was made
+    StoreWriter.append_to(tmp_path).close()
 
 
 KILLED = """

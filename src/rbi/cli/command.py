@@ -95,7 +95,7 @@ def parse_unchecked(command: type[C], argv: Sequence[str]) -> C | None:
 
 def overlaps(one: Path, other: Path) -> bool:
     """Whether one path is the other or lies inside it."""
-    one, other = one.resolve(), other.resolve()
+    one, other = runs.resolve(one), runs.resolve(other)
     return one == other or one in other.parents or other in one.parents
 
 
@@ -119,13 +119,16 @@ class Report(Protocol):
 def show_run(path: Path, report: Report) -> None:
     """Draw the figures of a complete run and print its tables and closing lines."""
     run = runs.read(path)
-    with runs.Writer.reopen(path) as writer:
-        for name, figure in report.figures(run).items():
-            writer.figure(name, figure)
-    for table in report.tables(run):
-        show(table)
-    for line in report.closing(run):
-        echo(line)
+    for line in run.damaged:
+        echo(f"rbi: {line}; it was skipped", stderr=True)
+    with runs.naming(path / "result.json"):
+        with runs.Writer.reopen(path) as writer:
+            for name, figure in report.figures(run).items():
+                writer.figure(name, figure)
+        for table in report.tables(run):
+            show(table)
+        for line in report.closing(run):
+            echo(line)
 
 
 def show(table: "Table") -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import tyro
-from annotated_types import Ge
+from annotated_types import Ge, Interval
 
 from rbi import runs
 from rbi.cli.command import Command, overlaps, show
@@ -25,7 +25,7 @@ from rbi.data.formats import (
     recognise,
 )
 from rbi.data.importing import ExportFormat, export_dataset, import_dataset
-from rbi.data.store import REJECTED, Store
+from rbi.data.store import MAX_LOST, REJECTED, Store, is_store
 from rbi.data.summary import DatasetSummary, part_summaries, sample_observations
 from rbi.progress import echo, track
 
@@ -41,10 +41,13 @@ class FromData(Command):
     overrides: Annotated[SpecOverrides, tyro.conf.arg(name="")] = field(default_factory=SpecOverrides)
     agc: AgcConfig = field(default_factory=AgcConfig)
     table: TableConfig = field(default_factory=TableConfig)
+    max_lost: Annotated[float, Interval(ge=0, le=1)] = MAX_LOST
+    """Largest share of a store's episodes that may be lost, as after a power failure; more are refused."""
 
-    def reader(self) -> Reader:
+    def reader(self, max_lost: float | None = None) -> Reader:
         """The reader of the data, once its spec is known: bad input is refused before a folder is made."""
-        found = open_reader(self.place, self.format, FormatSettings(self.overrides, self.agc, self.table))
+        max_lost = self.max_lost if max_lost is None else max_lost
+        found = open_reader(self.place, self.format, FormatSettings(self.overrides, self.agc, self.table, max_lost))
         assert found.spec
         return found
 
@@ -113,13 +116,13 @@ class Info(FromData):
     def run(self, argv: Sequence[str]) -> None:
         from rbi.report import data as pages
 
-        reader = self.reader()
-        store = reader.store if isinstance(reader, StoreReader) else None
         if self.verify:
-            self.check_store(store)
+            self.check_store()
+        reader = self.reader(max_lost=1.0)
+        store = reader.store if isinstance(reader, StoreReader) else None
         summary = DatasetSummary(reader.spec.num_actions)
-        for rejected in [*store.rejected, *store.lost] if store else []:
-            summary.add(rejected)
+        if store is not None:
+            summary.add_lost(store)
         for part in track(part_summaries(reader), "reading", len(reader.parts())):
             for item in part:
                 summary.add(item)
@@ -141,10 +144,10 @@ class Info(FromData):
             show(table)
         echo(f"numbers and figures: {run.path}")
 
-    def check_store(self, store: Store | None) -> None:
-        if store is None:
+    def check_store(self) -> None:
+        if not is_store(self.place):
             raise ValueError(f"--verify: {self.path} is not a store")
-        damaged = list(track(store.verify(), "verifying"))
+        damaged = list(track(Store(self.place).verify(), "verifying"))
         if damaged:
             raise ValueError(f"{damaged[0]} ({len(damaged)} such faults in all)")
 

@@ -40,7 +40,7 @@ class Improve(FromData):
     def run(self, argv: Sequence[str]) -> None:  # noqa: ARG002
         from rbi.report import improve as report
 
-        given = FormatSettings(self.overrides, self.agc, self.table)
+        given = FormatSettings(self.overrides, self.agc, self.table, self.max_lost)
         out = runs.default_folder(NAME) if self.out is None and not self.resume else self.out
         improve(
             self.place,

@@ -9,8 +9,9 @@ import tyro
 
 from rbi import runs
 from rbi.cli.command import Command, overlaps, show_run
-from rbi.config import Device, Ge, Gt
-from rbi.data.store import Store, is_store
+from rbi.config import Device, Ge, Gt, Interval
+from rbi.data.formats import FormatSettings
+from rbi.data.store import MAX_LOST, Store, is_store
 from rbi.offline_rl.config import (
     BASELINES,
     PRESETS,
@@ -53,6 +54,8 @@ class Offline(Command):
     """Continue the stopped run in --out."""
     checkpoint_minutes: Annotated[float, Gt(0)] = 5.0
     """Minutes between checkpoints, besides those at every evaluation."""
+    max_lost: Annotated[float, Interval(ge=0, le=1)] = MAX_LOST
+    """Largest share of a store's episodes that may be lost, as after a power failure; more are refused."""
     evaluation: Annotated[EvaluationConfig, tyro.conf.arg(name="")] = field(default_factory=EvaluationConfig)
     config: Annotated[OfflineConfig, tyro.conf.arg(name="")] = field(default_factory=lambda: PRESETS["fast"])
 
@@ -81,6 +84,7 @@ class Offline(Command):
             self.baselines,
             config=self.config,
             seeds=self.seeds,
+            settings=FormatSettings(max_lost=self.max_lost),
             out=out,
             seed=self.seed,
             device=self.device,

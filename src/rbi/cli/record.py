@@ -75,7 +75,7 @@ class Record(Command):
         protocol = Protocol(self.protocol)
         envs.check(protocol.env_config(env))
         if self.out is not None and not self.resume:
-            runs.check_available(self.out.resolve(), overwrite=self.overwrite)
+            runs.check_available(runs.resolve(self.out), overwrite=self.overwrite)
         recording = DatasetRecording(
             loaded,
             env,

@@ -101,7 +101,10 @@ class Spi(Command):
 def read_blocks(path: Path) -> dict[tuple[str, int], Any]:
     """Scores of the finished blocks in metrics.jsonl, by world and first repetition; invalid lines raise ValueError."""
     blocks = {}
-    for line, metrics in enumerate(runs.read(path).metrics, 1):
+    run = runs.read(path)
+    for damaged in run.damaged:
+        echo(f"rbi: {damaged}; its block is computed again", stderr=True)
+    for line, metrics in enumerate(run.metrics, 1):
         scores = np.array(metrics.get("scores"), dtype=float)
         if not {"world", "first"} <= set(metrics) or scores.ndim != 3 or np.isnan(scores).any():
             raise ValueError(f"{path / 'metrics.jsonl'}, line {line}: is no block of scores")

@@ -201,6 +201,7 @@ def saved_options(given: Train) -> dict[str, Any]:
     """The options of the run that --resume continues; empty where they cannot be read, which `train` explains."""
     if not given.resume or given.out is None:
         return {}
+    runs.restore_interrupted(given.out.parent, given.out.name)
     try:
         config = json.loads((given.out / "config.json").read_bytes())
         settings = dict(config["settings"]) if config["command"] == "train" else {}

@@ -62,8 +62,11 @@ class Dataset(Sequence[Episode]):
     """Episodes with a common spec. `dataset[i]` is an `Episode` of views, `dataset[i:j]` a `Dataset`.
 
     `arrays["observations"]` is `[F, *obs_shape]`, every other column `[S, ...]`; `records` `[E]` holds `RECORD`s.
-    `rejected` lists the episodes of the source that could not be used, with file, line and reason.
+    `rejected` lists the episodes of the source that could not be used, with file, line and reason. `num_lost` counts
+    those that a store has lost.
     """
+
+    num_lost = 0
 
     def __init__(
         self,
@@ -251,6 +254,7 @@ class Dataset(Sequence[Episode]):
         ]
         words += [f"mean score {self.scores.mean():.4g}"] if count else []
         words += [f"{len(self.rejected):,} rejected"] if self.rejected else []
+        words += [f"{self.num_lost:,} lost"] if self.num_lost else []
         return f"{type(self).__name__}({'; '.join(words)})"
 
     def __len__(self) -> int:

@@ -1,6 +1,5 @@
 """Import data of any format into a store, and export it; unusable episodes are listed with their reasons."""
 
-import json
 import os
 import time
 from collections import Counter
@@ -87,9 +86,10 @@ def import_dataset(
     out, reader = Path(out), open_reader(data, format, settings) if isinstance(data, Path | str) else data
     started, reported, total, state = time.monotonic(), -float(REPORT_SECONDS), len(reader.parts()), Progress()
     resumes = (out / "store.json").exists()
-    opened = resume_store(out, reader) if resumes else StoreWriter.create(out, reader.spec)
     if not resumes:
-        runs.write_json(out / SOURCE, fingerprint(reader.path))
+        out.mkdir(parents=True, exist_ok=True)
+        runs.write_json(out / SOURCE, fingerprint(reader.path))  # first: a store without it could not be resumed
+    opened = resume_store(out, reader) if resumes else StoreWriter.create(out, reader.spec)
     count = min(workers or os.cpu_count() or 1, max(1, total)) if reader.parallel else 1
     with opened as writer, bounded_map(count) as mapped:
         states: Iterable[Progress] = append_all(reader, writer, mapped, strict=strict)
@@ -105,7 +105,7 @@ def import_dataset(
 
 def resume_store(out: Path, reader: Reader) -> StoreWriter:
     """The store of an interrupted import, if the data has not changed."""
-    before = json.loads((out / SOURCE).read_text()) if (out / SOURCE).exists() else None
+    before = runs.parse(out / SOURCE, runs.read_text(out / SOURCE), 1) if (out / SOURCE).exists() else None
     if before is not None and before != fingerprint(reader.path):
         raise ValueError(f"{reader.path}: has changed since its import into {out} began; import it again")
     writer = StoreWriter.append_to(out, repair=True)
@@ -113,7 +113,7 @@ def resume_store(out: Path, reader: Reader) -> StoreWriter:
         writer.release()
         raise ValueError(f"{out}: holds {writer.spec}, and {reader.path} is {reader.spec}")
     for item in writer.lost:
-        echo(f"{item}; they are read again", stderr=True)
+        echo(f"{item}; they are imported again", stderr=True)
     return writer
 
 

@@ -8,8 +8,9 @@
     episodes.bin       one record of fixed size per episode: start, length, player, source, score (`RECORD`)
     rejected.jsonl    episodes that were not imported, with source, line and reason
 
-Data is only appended, the index last: an episode exists when its record does. What a killed writer left after the last
-record is truncated by the next writer; readers ignore it. docs/store.md has the layout for other readers.
+Data is only appended, the index last: an episode exists when its record does. A write that fails is undone. What a
+killed writer left after the last record is truncated by the next writer; readers ignore it. docs/store.md has the
+layout for other readers.
 """
 
 import contextlib
@@ -19,28 +20,42 @@ import math
 import mmap
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from rbi import runs
-from rbi.data.dataset import RECORD, Dataset, RejectedEpisode, checksum, columns, fill_record
+from rbi.data.dataset import (
+    RECORD,
+    Dataset,
+    RejectedEpisode,
+    checksum,
+    columns,
+    fill_record,
+    invalid_episodes,
+    part_fields,
+)
 from rbi.data.episode import Array, DatasetSpec, Episode
 
 FORMAT = 1
 CONFIG, INDEX, TEXTS, REJECTED = "store.json", "episodes.bin", "texts.jsonl", "rejected.jsonl"
-RUN_FILES = ("config.json", "metrics.jsonl")
+FILES_OF_A_NEW_RUN = ("config.json", "metrics.jsonl", "source.json", runs.LOCK)
+MAX_LOST = 0.05
+"""Default of the largest share of a store's episodes that may be lost."""
+REPEATED = "repeats an earlier name, so that names of episodes may be wrong"
 BUFFERED_BYTES, BUFFERED_SECONDS = 1 << 20, 1.0  # short episodes are written together; none waits longer
 SYNCED_BYTES = 1 << 28
+CHECKED_ENTRIES = 1 << 20  # at a time
 
 
 class Store(Dataset):
-    """A memory-mapped dataset; `lost` says which episodes are incomplete, as after a power failure.
+    """A memory-mapped dataset. `num_lost` episodes are incomplete, as after a power failure; `lost` says why.
 
-    It shows the state at opening; `refresh` updates it, while another process may be appending.
+    `unindexed_steps` belong to no episode: their writer was killed before it wrote the index, or the index was cut. The
+    store shows the state at opening; `refresh` updates it, while another process may be appending.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -52,7 +67,7 @@ class Store(Dataset):
 
     def refresh(self) -> None:
         """Include the episodes that were appended since."""
-        self.records, self.texts, self.lost = read_index(self.path, self.spec)
+        self.records, self.texts, self.lost, self.num_lost, self.unindexed_steps = read_index(self.path, self.spec)
         self.rejected = read_rejected(self.path)
         self.arrays = {name: self.mapped(name) for name in columns(self.spec)}
 
@@ -77,11 +92,60 @@ class Store(Dataset):
             mapped.madvise(mmap.MADV_DONTNEED)
 
     def verify(self) -> Iterator[RejectedEpisode]:
-        """The episodes whose bytes differ from their checksum, and the incomplete ones."""
+        """What is damaged: incomplete episodes, repeated names, and bytes that differ from those that were written."""
         yield from self.lost
+        if (repeated := repeated_text(self.texts)) is not None:
+            yield RejectedEpisode(str(self.path / TEXTS), repeated + 1, REPEATED)
         for number, record in enumerate(self.records, 1):
             if checksum(self.part(name, record) for name in self.arrays) != record["checksum"]:
                 yield RejectedEpisode(str(self.path), number, "its bytes differ from those that were written")
+            elif record["score"] != self.part("rewards", record).sum(dtype=np.float64) or record["abandoned"] > 1:
+                yield RejectedEpisode(str(self.path / INDEX), number, "its record differs from its rewards")
+
+    def lost_text(self) -> str:
+        """One line about lost episodes; empty if there are none."""
+        if self.num_lost:
+            return f"{self.num_lost:,} of {len(self) + self.num_lost:,} episodes are lost ({self.lost[0]})"
+        if self.unindexed_steps:
+            steps = f"{self.unindexed_steps:,} of {self.steps + self.unindexed_steps:,} steps"
+            return f"{steps} belong to no episode: their writer was killed, or {self.path / INDEX} was cut"
+        return ""
+
+    def check_lost(self, max_lost: float = MAX_LOST) -> None:
+        """Raise ValueError if more than this share of the episodes, or of the steps, is lost."""
+        episodes = self.num_lost / max(1, len(self) + self.num_lost)
+        steps = self.unindexed_steps / max(1, self.steps + self.unindexed_steps)
+        if max(episodes, steps) > max_lost:
+            raise ValueError(
+                f"{self.path}: {self.lost_text()}; --max-lost {max_lost:g} allows less (--resume completes an "
+                "interrupted import or recording)"
+            )
+
+    def check_values(self) -> None:
+        """Raise ValueError for the first episode with impossible values, such as those of a bad disk."""
+        invalid = np.zeros(len(self), bool)
+        if len(self):
+            frames = {"observations": np.zeros((len(self.arrays["actions"]), 1), np.uint8)}
+            starts, sizes = self.records["first_step"], self.records["steps"].astype(np.int64)
+            abandoned = self.records["abandoned"].astype(bool)
+            invalid = invalid_episodes(self.spec, self.arrays | frames, starts, sizes, abandoned)
+        for name, array in self.arrays.items():
+            for first in range(0, len(array) if array.dtype != np.uint8 else 0, CHECKED_ENTRIES):
+                part = array[first : first + CHECKED_ENTRIES]
+                bad = part.view(np.uint8) > 1 if part.dtype == bool else ~np.isfinite(part)
+                entries = first + np.flatnonzero(bad.reshape(len(part), -1).any(1))
+                invalid[np.searchsorted(self.records[part_fields(name)[0]], entries, side="right") - 1] = True
+        if invalid.any():
+            number = int(invalid.argmax())
+            raise ValueError(f"{self.path}, episode {number + 1}: is damaged ({self.reason(number)})")
+
+    def reason(self, number: int) -> str:
+        """What is impossible about an episode."""
+        try:
+            self[number].check_fits(self.spec)
+        except ValueError as error:
+            return str(error)
+        return "a flag is neither 0 nor 1"
 
 
 class StoreWriter:
@@ -89,40 +153,48 @@ class StoreWriter:
 
     def __init__(self, path: Path, *, repair: bool = False) -> None:
         self.path, self.spec = path, read_spec(path)
+        self._files: dict[str, int] = {}
         self._lock = (path / CONFIG).open("rb")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise ValueError(f"{path}: another process is writing to this store") from None
-        try:
-            index, texts, self.lost = read_index(path, self.spec)
-            if self.lost and not repair:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ValueError(f"{path}: another process is writing to this store") from None
+            index = read_index(path, self.spec)
+            self.lost, self.num_lost = index.lost, index.num_lost
+            if self.num_lost and not repair:
                 raise ValueError(f"{self.lost[0]}; append_to(path, repair=True) continues without them")
-        except ValueError:
-            self._lock.close()
+            if (repeated := repeated_text(index.texts)) is not None:
+                raise ValueError(f"{path / TEXTS}, line {repeated + 1}: {REPEATED}; make the store again")
+            self.open_files(index.records)
+        except BaseException:
+            self.release()
             raise
-        last = index[-1] if len(index) else None
-        self.steps = int(last["first_step"] + last["steps"]) if last is not None else 0
-        self.frames = int(last["first_observation"] + last["observations"]) if last is not None else 0
-        self.episodes = len(index)
-        cut(path / INDEX, len(index) * RECORD.itemsize)
-        self._files = {name: self.open_column(name) for name in columns(self.spec)}
-        self._index = (path / INDEX).open("ab", buffering=0)
-        self._texts = {text: number for number, text in enumerate(texts)}
+        self.episodes = len(index.records)
+        self._texts = {text: number for number, text in enumerate(index.texts)}
         self._texts_written = len(self._texts)
-        self._texts_file = (path / TEXTS).open("ab", buffering=0)
-        cut(path / TEXTS, whole_lines(path / TEXTS))
-        cut(path / REJECTED, whole_lines(path / REJECTED))
-        self._rejected_file = (path / REJECTED).open("ab", buffering=0)
         self._waiting: list[tuple[Episode, Array]] = []
+        self._incomplete = False  # whether files may hold a part of a flush
         self._bytes, self._since_sync, self._since = 0, 0, time.monotonic()
+
+    def open_files(self, records: Array) -> None:
+        """Open all files to append, the index first, and truncate what belongs to no episode."""
+        self.frames, self.steps = end_of(records, "observations"), end_of(records, "actions")
+        sizes = {INDEX: len(records) * RECORD.itemsize}
+        sizes |= {name: whole_lines(self.path / name) for name in (TEXTS, REJECTED)}
+        for name, (dtype, shape) in columns(self.spec).items():
+            count = self.frames if name == "observations" else self.steps
+            sizes[f"{name}.bin"] = count * dtype.itemsize * math.prod(shape)
+        for name, size in sizes.items():
+            self._files[name] = os.open(self.path / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            os.ftruncate(self._files[name], size)
 
     @classmethod
     def create(cls, path: Path | str, spec: DatasetSpec) -> Self:
         """A new store in a new or empty folder, or in that of a new run."""
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(file.name not in RUN_FILES for file in path.iterdir())):
+        names = [file.name for file in path.iterdir()] if path.is_dir() else [path.name] if path.exists() else []
+        if any(name not in FILES_OF_A_NEW_RUN and not runs.TEMPORARY.fullmatch(name) for name in names):
             raise ValueError(f"{path}: is not empty; a new store needs a new folder")
         path.mkdir(parents=True, exist_ok=True)
         runs.write_json(path / CONFIG, {"format": FORMAT, **asdict(spec)})
@@ -136,13 +208,6 @@ class StoreWriter:
         """
         return cls(Path(path), repair=repair)
 
-    def open_column(self, name: str) -> Any:
-        dtype, shape = columns(self.spec)[name]
-        count = self.frames if name == "observations" else self.steps
-        file = (self.path / f"{name}.bin").open("ab", buffering=0)
-        cut(self.path / f"{name}.bin", count * dtype.itemsize * math.prod(shape))
-        return file
-
     def append(self, episode: Episode) -> None:
         """Append an episode; raises a ValueError if it does not match the spec."""
         if self._lock.closed:
@@ -150,7 +215,7 @@ class StoreWriter:
         episode.check_fits(self.spec)
         record = np.zeros(1, RECORD)
         fill_record(record[0], episode, self.frames, self.steps, self._texts)
-        record["checksum"] = checksum(getattr(episode, name) for name in self._files)
+        record["checksum"] = checksum(getattr(episode, name) for name in columns(self.spec))
         self.frames += len(episode.observations)
         self.steps += len(episode)
         self.episodes += 1
@@ -162,40 +227,64 @@ class StoreWriter:
     def reject(self, item: RejectedEpisode) -> None:
         """Record an episode that is not imported, and why."""
         self.flush()
-        put(self._rejected_file, (runs.to_json(item._asdict()) + "\n").encode())
+        source, line, reason = item
+        kept = RejectedEpisode(str(source), line if type(line) is int and 0 <= line < 2**63 else 0, str(reason))
+        runs.append_whole(self._files[REJECTED], (runs.to_json(kept._asdict()) + "\n").encode())
 
     def flush(self) -> None:
-        """Write everything to the operating system, the index last."""
-        new = list(self._texts)[self._texts_written :]
-        put(self._texts_file, "".join(json.dumps(text) + "\n" for text in new).encode())
-        for name, file in self._files.items():
-            parts = [getattr(episode, name) for episode, _ in self._waiting]
-            if len(parts) == 1:
-                put(file, np.ascontiguousarray(parts[0]))
-            elif parts:
-                put(file, np.concatenate(parts))
-        self._since_sync += self._bytes
-        if self._since_sync >= SYNCED_BYTES:
-            self.sync()
-        if self._waiting:
-            put(self._index, np.concatenate([record for _, record in self._waiting]).tobytes())
+        """Write everything to the operating system, the index last. If that fails, nothing is written."""
+        if self._incomplete:
+            raise ValueError(f"{self.path}: an earlier write was interrupted; open the store again")
+        if not self._waiting:
+            return
+        texts = "".join(json.dumps(text) + "\n" for text in list(self._texts)[self._texts_written :])
+        records = np.concatenate([record for _, record in self._waiting]).tobytes()
+        before = {file: os.fstat(file).st_size for file in self._files.values()}
+        self._incomplete = True
+        try:
+            runs.write_whole(self._files[TEXTS], texts.encode())
+            for name in columns(self.spec):
+                parts = [getattr(episode, name) for episode, _ in self._waiting]
+                array = np.ascontiguousarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)
+                runs.write_whole(self._files[f"{name}.bin"], array.data)
+            self._since_sync += self._bytes
+            if self._since_sync >= SYNCED_BYTES:
+                self.sync()
+            runs.write_whole(self._files[INDEX], records)
+        except BaseException:
+            index = self._files[INDEX]
+            if os.fstat(index).st_size == before[index] + len(records):
+                self.flushed()
+            else:
+                for file, size in before.items():
+                    os.ftruncate(file, size)
+                self._incomplete = False
+            raise
+        self.flushed()
+
+    def flushed(self) -> None:
+        """The index is written: all waiting episodes are in the store."""
         self._waiting, self._texts_written, self._bytes = [], len(self._texts), 0
-        self._since = time.monotonic()
+        self._incomplete, self._since = False, time.monotonic()
 
     def sync(self) -> None:
         """Write everything to disk."""
-        for file in (self._texts_file, *self._files.values(), self._index, self._rejected_file):
-            os.fsync(file.fileno())
+        for file in self._files.values():
+            os.fsync(file)
         self._since_sync = 0
 
     def close(self) -> None:
-        self.flush()
-        self.sync()
-        self.release()
+        try:
+            self.flush()
+            self.sync()
+        finally:
+            self.release()
 
     def release(self) -> None:
-        for file in (*self._files.values(), self._texts_file, self._index, self._rejected_file, self._lock):
-            file.close()
+        """Close the files without writing anything."""
+        while self._files:
+            os.close(self._files.popitem()[1])
+        self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -203,9 +292,12 @@ class StoreWriter:
     def __exit__(self, kind: Any, *_: object) -> None:
         if kind is None:
             self.close()
-        else:  # the disk may be full: keep what can be kept
-            with contextlib.suppress(OSError):
-                self.flush()
+            return
+        try:  # the disk may be full: keep what can be kept
+            if not self._incomplete:
+                with contextlib.suppress(OSError):
+                    self.flush()
+        finally:
             self.release()
 
 
@@ -232,34 +324,63 @@ def read_spec(path: Path) -> DatasetSpec:
         raise ValueError(f"{path / CONFIG}: {error}") from None
 
 
-def read_index(path: Path, spec: DatasetSpec) -> tuple[Array, list[str], list[RejectedEpisode]]:
-    """The records of complete episodes, all texts, and which columns lack which episodes.
+class StoreIndex(NamedTuple):
+    """What a store holds."""
+
+    records: Array
+    """`[E]`: the complete episodes."""
+    texts: list[str]
+    lost: list[RejectedEpisode]
+    """Which file lacks what."""
+    num_lost: int
+    """Episodes that are in the index and not complete in every column."""
+    unindexed_steps: int
+    """Complete steps after those of the last episode."""
+
+
+def read_index(path: Path, spec: DatasetSpec) -> StoreIndex:
+    """The records of complete episodes, all texts, and what is lost.
 
     The index is read first: what it refers to was written before it, even while another process is writing.
     """
     written = (path / INDEX).read_bytes() if (path / INDEX).exists() else b""
     index = np.frombuffer(written[: len(written) // RECORD.itemsize * RECORD.itemsize], RECORD)
-    if not (path / INDEX).exists() and any((path / f"{name}.bin").exists() for name in columns(spec)):
+    files = {name: path / f"{name}.bin" for name in columns(spec)}
+    if not (path / INDEX).exists() and any(file.exists() and file.stat().st_size for file in files.values()):
         raise ValueError(f"{path / INDEX}: is missing; without it the episodes cannot be found")
     texts = read_texts(path)
     check_records(path, index, len(texts))
-    whole, lost = index, []
+    complete, unused, lost = len(index), math.inf, list[RejectedEpisode]()
     for name, (dtype, shape) in columns(spec).items():
-        file, size = path / f"{name}.bin", dtype.itemsize * math.prod(shape)
+        file, size = files[name], dtype.itemsize * math.prod(shape)
         if len(index) and not file.exists():
             raise ValueError(f"{file}: is missing")
         entries = file.stat().st_size // size if file.exists() else 0
-        which = ("first_observation", "observations") if name == "observations" else ("first_step", "steps")
-        there = index[which[0]] + index[which[1]] <= entries  # after a power failure the disk may lack the last ones
-        if not there.all():
-            wanted, short = int(index[-1][which[0]] + index[-1][which[1]]), int((~there).sum())
-            lost.append(
-                RejectedEpisode(
-                    str(file), 0, f"holds {entries:,} of {wanted:,} entries, so {short:,} episodes are lost"
-                )
-            )
-        whole = whole if len(whole) <= there.sum() else index[: int(there.sum())]
-    return whole, texts, lost
+        first, count = part_fields(name)
+        there = int((index[first] + index[count] <= entries).sum())  # a power failure may have taken the last ones
+        wanted, short = end_of(index, name), len(index) - there
+        if short:
+            reason = f"holds {entries:,} of {wanted:,} entries, so {short:,} episodes are lost"
+            lost.append(RejectedEpisode(str(file), 0, reason))
+        complete = min(complete, there)
+        unused = min(unused, entries - wanted) if name != "observations" else unused
+    return StoreIndex(index[:complete], texts, lost, len(index) - complete, max(0, int(unused)))
+
+
+def end_of(records: Array, column: str) -> int:
+    """The number of entries that all episodes together have in a column."""
+    first, count = part_fields(column)
+    return int(records[-1][first] + records[-1][count]) if len(records) else 0
+
+
+def repeated_text(texts: Sequence[str]) -> int | None:
+    """The position of the first text that occurs a second time."""
+    seen: set[str] = set()
+    for number, text in enumerate(texts):
+        if text in seen:
+            return number
+        seen.add(text)
+    return None
 
 
 def check_records(path: Path, index: Array, texts: int) -> None:
@@ -278,7 +399,10 @@ def check_records(path: Path, index: Array, texts: int) -> None:
 def read_rejected(path: Path) -> list[RejectedEpisode]:
     """The episodes that were not imported."""
     found = []
-    for number, line in enumerate(runs.read_lines(path / REJECTED), 1):
+    lines, damaged = runs.read_lines(path / REJECTED)
+    if damaged:
+        raise ValueError(damaged[0])
+    for number, line in enumerate(lines, 1):
         if [type(line.get(name)) for name in RejectedEpisode._fields] != [str, int, str] or len(line) != len(
             RejectedEpisode._fields
         ):
@@ -292,23 +416,14 @@ def read_texts(path: Path) -> list[str]:
         return []
     *lines, _torn = (path / TEXTS).read_bytes().split(b"\n")
     try:
-        return [json.loads(line) for line in lines]
-    except ValueError:
-        raise ValueError(f"{path / TEXTS}: holds a line that is not a JSON string") from None
-
-
-def put(file: Any, data: Any) -> None:
-    """Write all of it: one call may write only a part."""
-    left = memoryview(data).cast("B") if not isinstance(data, bytes) else memoryview(data)
-    while left:
-        left = left[file.write(left) :]
+        found = [json.loads(line) for line in lines]
+    except (ValueError, RecursionError):
+        found = [None]
+    if any(type(text) is not str for text in found):
+        raise ValueError(f"{path / TEXTS}: holds a line that is not a JSON string")
+    return found
 
 
 def whole_lines(path: Path) -> int:
     """Number of bytes of a file that are complete lines."""
     return path.read_bytes().rfind(b"\n") + 1 if path.exists() else 0
-
-
-def cut(path: Path, size: int) -> None:
-    if path.exists() and path.stat().st_size > size:
-        os.truncate(path, size)

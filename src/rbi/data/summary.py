@@ -28,13 +28,13 @@ class DatasetSummary:
         self.has_action_probs = True
         self.player_scores: dict[str, list[float]] = {}
         self.rejections = Progress()
+        self.num_lost = 0
 
     @classmethod
     def of_dataset(cls, dataset: Dataset) -> "DatasetSummary":
         """The summary of a dataset in memory or a store, without a Python object per episode."""
         found, records = cls(dataset.spec.num_actions), dataset.records
-        for item in dataset.rejected:
-            found.add(item)
+        found.add_lost(dataset)
         found.has_action_probs = dataset.spec.has_action_probs
         if not len(dataset):
             return found
@@ -54,6 +54,12 @@ class DatasetSummary:
         for player in np.unique(records["player"]).tolist():
             found.player_scores[dataset.texts[player]] = records["score"][records["player"] == player].tolist()
         return found
+
+    def add_lost(self, dataset: Dataset) -> None:
+        """Count the episodes that were rejected by the import of a dataset, and those that it has lost since."""
+        self.num_lost += dataset.num_lost
+        for item in dataset.rejected:
+            self.add(item)
 
     def add(self, item: EpisodeSummary | RejectedEpisode) -> None:
         if isinstance(item, RejectedEpisode):
@@ -100,6 +106,7 @@ class DatasetSummary:
                 for name, scores in players[:SHOWN_PLAYERS]
             ],
             "num_players": len(players),
+            "lost": self.num_lost,
             "rejected": self.rejections.rejected,
             "rejected_examples": self.rejections.examples(),
         }
@@ -116,6 +123,7 @@ class DatasetSummary:
                 f"actions: {len(found['actions'])} of {len(self.action_counts):,} taken",
             ]
         lines += [f"rejected: {found['rejected']:,}"] if found["rejected"] else []
+        lines += [f"lost:    {found['lost']:,}"] if found["lost"] else []
         return "\n".join(lines)
 
 

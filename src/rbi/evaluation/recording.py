@@ -26,7 +26,7 @@ from rbi.evaluation.rollouts import Protocol, check_compatible
 from rbi.evaluation.scripted import SCRIPTED, ActionModel
 from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
 from rbi.policy import Policy, load_policy
-from rbi.progress import track
+from rbi.progress import echo, track
 from rbi.returns import LIFE_LOST, TERMINATED, TRUNCATED
 
 MAX_DELAY = 60
@@ -309,6 +309,8 @@ class DatasetRecording:
         out = Path(out)
         continues = (out / "store.json").exists()
         with StoreWriter.append_to(out, repair=True) if continues else StoreWriter.create(out, self.spec) as writer:
+            for item in writer.lost:
+                echo(f"{item}; as many are recorded again", stderr=True)
             rng = np.random.default_rng([self.seed, writer.episodes])  # a continued recording draws other episodes
             recorder = Recorder(self.vector_env, self.policies, self.spec, self.source, rng)
             recorder.recorded = writer.episodes

@@ -477,7 +477,7 @@ def evaluate(
         raise ValueError("env: the policy does not say in which environment it was trained; name one")
     config = rules.env_config(env or envs.id_from_file(loaded.env, "the policy"))
     if out is not None:
-        runs.check_available(Path(out).resolve(), overwrite=False)
+        runs.check_available(runs.resolve(Path(out)), overwrite=False)
     before = loaded.device
     results = []
     try:

@@ -15,10 +15,10 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from rbi import envs
+from rbi import envs, runs
 from rbi.config import Device, Gt, choose_device
 from rbi.data.dataset import Dataset
-from rbi.data.formats import load_episodes
+from rbi.data.formats import FormatSettings, described_settings, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.evaluation import comparison
 from rbi.evaluation.rollouts import Protocol, ProtocolName, VectorEvaluator
@@ -113,6 +113,7 @@ def offline(
     protocol: ProtocolName = "paper",
     max_frames: int = DEFAULT_MAX_FRAMES,
     num_envs: int = 0,
+    settings: FormatSettings | None = None,
     out: Path | str | None = None,
     seed: int = 0,
     device: Device = "auto",
@@ -124,7 +125,7 @@ def offline(
 ) -> OfflineResult:
     """Fit beta and Q to a dataset, train baselines, and compare all policies in the environment.
 
-    data: a dataset, or a path in any supported format.
+    data: a dataset, or a path in any supported format (`settings` say how to read it).
     env: the environment id for evaluation (default: the one that the data was recorded in).
     rules: improvement steps on top of beta and Q; baselines: "ppo" (by gradient ascent), "dqfd", "bcq", "cql".
     preset: "paper", "fast", "quick" or "small" (default: fast for images, small for vectors); `config` replaces it, and
@@ -144,17 +145,17 @@ def offline(
     names = tuple(dict.fromkeys(str(parse_rule(str(rule))) for rule in rules))
     chosen: tuple[Baseline, ...] = tuple(dict.fromkeys(baselines))
     torch_device = choose_device(device)
-    log = RunLog(out, callback, progress=progress)
     source = data if isinstance(data, Dataset) else Path(data)
-    if config is None and preset is None:
-        data = data if isinstance(data, Dataset) else load_episodes(data)
-        preset = preset_for(is_image=data.spec.is_image)
+    if isinstance(data, Dataset) or (config is None and preset is None):
+        data = open_dataset(data, settings=settings)
+        preset = preset or preset_for(is_image=data.spec.is_image)
     config = config or PRESETS[preset or "fast"]
     config = config if updates is None else dataclasses.replace(config, updates=updates)
     if evaluation.evaluations > config.updates:
         raise ValueError(f"evaluations = {evaluation.evaluations}: more than the {config.updates} updates")
     described = {
         "data": None if isinstance(source, Dataset) else str(source),
+        "format_settings": described_settings(settings),
         "env": env,
         "rules": names,
         "baselines": chosen,
@@ -162,22 +163,23 @@ def offline(
         **dataclasses.asdict(evaluation),
         **dataclasses.asdict(config),
     }
-    if log.check_folder(NAME, described, seed, resume=resume, overwrite=overwrite, may_change=("num_envs",)):
-        assert log.out is not None
-        assert log.numbers is not None
-        return OfflineResult(log.numbers["rows"], load_policy(log.out), log.numbers, log.metrics, log.out)
-    loaded = data if isinstance(data, Dataset) else load_episodes(data)
-    env = check_data(loaded, env, "data" if isinstance(source, Dataset) else str(source), log)
-    loaded = with_actions_of(env, loaded)
-    every_seed = range(seed, seed + seeds)
-    with (
-        torch_settings(torch_device, is_image=loaded.spec.is_image),
-        Experiment(loaded, env, names, chosen, config, evaluation, every_seed, torch_device, log) as experiment,
-    ):
-        log.state = {"lines": 0, "seconds": 0.0, "evaluation": 0, "validated": 0, "data": fingerprint(source)}
-        if resume:
-            log.restore(experiment.learners())
-        with log.open(NAME, described, seed, resume=resume, overwrite=overwrite):
+    with RunLog(out, callback, progress=progress) as log:
+        if log.check_folder(NAME, described, seed, resume=resume, overwrite=overwrite, may_change=("num_envs",)):
+            assert log.out is not None and log.numbers is not None  # noqa: PT018
+            with runs.naming(log.out / "result.json"):
+                return OfflineResult(log.numbers["rows"], load_policy(log.out), log.numbers, log.metrics, log.out)
+        loaded = data if isinstance(data, Dataset) else open_dataset(data, settings=settings)
+        env = check_data(loaded, env, "data" if isinstance(source, Dataset) else str(source), log)
+        loaded = with_actions_of(env, loaded)
+        every_seed = range(seed, seed + seeds)
+        with (
+            torch_settings(torch_device, is_image=loaded.spec.is_image),
+            Experiment(loaded, env, names, chosen, config, evaluation, every_seed, torch_device, log) as experiment,
+        ):
+            log.state = {"lines": 0, "seconds": 0.0, "evaluation": 0, "validated": 0, "data": fingerprint(source)}
+            if resume:
+                log.restore(experiment.learners())
+            log.open(NAME, described, seed, resume=resume, overwrite=overwrite)
             return experiment.run(checkpoint_minutes)
 
 
@@ -419,8 +421,10 @@ class Experiment:
         """Scores of a run that was stopped after its final evaluation; validates its learners again."""
         for seed in self.seeds:
             seed.validate()
-        found: dict[str, list[list[float]]] = [m for m in self.log.metrics if m["kind"] == "evaluated"][-1]["scores"]
-        return found
+        found: list[Any] = [line["scores"] for line in self.log.metrics if line["kind"] == "evaluated"]
+        if len(found) == self.evaluation.evaluations:
+            return dict(found[-1])
+        raise ValueError(f"{self.log.out}: metrics.jsonl lacks the scores of an evaluation; begin a new run")
 
     def fit_behavior_q(self, evaluation: int) -> None:
         """Train beta and Q until the next evaluation, with validations in between."""
@@ -543,6 +547,7 @@ class Experiment:
                 "updates": self.config.updates,
                 "saved_policy": saved,
                 "rejected": len(self.data.rejected),
+                "lost": self.data.num_lost,
                 "margin": self.evaluation.margin,
                 "population": population | {"excluded": self.seeds[0].sampler.excluded_fraction},
                 "rows": rows,

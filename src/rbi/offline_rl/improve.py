@@ -11,7 +11,7 @@ import torch
 
 from rbi.config import Checked, Device, Ge, Interval, choose_device
 from rbi.data.dataset import Dataset
-from rbi.data.formats import Format, FormatSettings, load_episodes
+from rbi.data.formats import Format, FormatSettings, described_settings, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.networks import TrunkFactory, make_networks, offline_network
 from rbi.observations import ObservationSpec
@@ -186,27 +186,27 @@ def improve(
         updates, batch_size, learning_rate, hidden_size, gamma, holdout_fraction, clip_rewards, max_missing_return
     )
     rule = parse_rule(rule) if isinstance(rule, str) else rule
-    log = RunLog(out, callback, progress=progress)
     source = data if isinstance(data, Dataset) else Path(data)
     described = {
         "data": None if isinstance(source, Dataset) else str(source),
         "format": format,
-        "format_settings": settings,
+        "format_settings": described_settings(settings),
         "rule": str(rule),
         **dataclasses.asdict(config),
     }
     torch_device = choose_device(device)
-    if log.check_folder(NAME, described, seed, resume=resume, overwrite=overwrite):
-        return completed(log, trunk)
-    loaded = source if isinstance(source, Dataset) else load_episodes(source, format, settings=settings)
-    name = "data" if isinstance(source, Dataset) else str(source)
-    check_data(loaded, name, log)
-    improver = Improver(loaded, config, rule, seed, torch_device, trunk, name, log)
-    log.state = {"lines": 0, "best": {}, "data": fingerprint(source)}
-    if resume:
-        log.restore({NAME: improver.learner})
-        improver.learner.best = log.state["best"]
-    with log.open(NAME, described, seed, resume=resume, overwrite=overwrite):
+    with RunLog(out, callback, progress=progress) as log:
+        if log.check_folder(NAME, described, seed, resume=resume, overwrite=overwrite):
+            return completed(log, trunk)
+        loaded = open_dataset(source, format, settings)
+        name = "data" if isinstance(source, Dataset) else str(source)
+        check_data(loaded, name, log)
+        improver = Improver(loaded, config, rule, seed, torch_device, trunk, name, log)
+        log.state = {"lines": 0, "best": {}, "data": fingerprint(source)}
+        if resume:
+            log.restore({NAME: improver.learner})
+            improver.learner.best = log.state["best"]
+        log.open(NAME, described, seed, resume=resume, overwrite=overwrite)
         improver.fit()
         return improver.result()
 
@@ -378,6 +378,7 @@ class Improver:
                 "episodes": len(data),
                 "steps": data.steps,
                 "rejected": len(data.rejected),
+                "lost": data.num_lost,
                 "excluded": learner.behavior_q.sampler.excluded_fraction,
                 "validation": {"episodes": len(self.holdout.validation), "steps": len(learner.validation.usable)},
                 "test": {"episodes": len(self.holdout.test), "steps": len(steps)},

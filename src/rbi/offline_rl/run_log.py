@@ -28,6 +28,7 @@ class RunLog:
         self.state: dict[str, Any] = {}
         self.numbers: dict[str, Any] | None = None
         self.writer: runs.Writer | None = None
+        self.lock: runs.RunLock | None = None
 
     def check_folder(
         self,
@@ -39,16 +40,22 @@ class RunLog:
         overwrite: bool,
         may_change: Sequence[str] = (),
     ) -> bool:
-        """Refuse a folder that this run may not use; True if it holds a complete run to resume, now loaded."""
+        """Refuse a folder that this run may not use; True if it holds a complete run to resume, now loaded.
+
+        A run that is resumed is locked until `RunLog` is left.
+        """
         if resume and (self.out is None or overwrite):
             raise ValueError("--resume: name the stopped run with --out, without --overwrite")
         if self.out is None:
             return False
         if not resume:
-            runs.check_available(self.out.resolve(), overwrite=overwrite)
+            runs.check_available(runs.resolve(self.out), overwrite=overwrite)
             return False
+        self.lock = runs.lock_run(self.out)
         runs.check_resumable(self.out, command=command, settings=settings, seed=seed, may_change=may_change)
         found = runs.read(self.out)
+        for line in found.damaged:
+            self.echo(f"rbi: {line}; it is skipped")
         self.metrics, self.numbers = found.metrics, found.result
         return found.result is not None
 
@@ -60,21 +67,22 @@ class RunLog:
             self.metrics = []
             self.echo(f"{self.out}: has no checkpoint yet, so training starts from the beginning")
             return
+        missing = set(self.state) - set(before)
+        if missing:
+            raise ValueError(f"{self.out}: its checkpoint lacks {min(missing)!r}; it is damaged, or of another version")
         if before["data"] != self.state["data"]:
             raise ValueError(f"the data has changed since the run in {self.out} began; begin a new one")
         self.state = before
-        self.metrics = self.metrics[: before["lines"]]
+        self.metrics = runs.read(self.out, lines=before["lines"]).metrics
 
-    def open(self, command: str, settings: Mapping[str, Any], seed: int, *, resume: bool, overwrite: bool) -> Self:
+    def open(self, command: str, settings: Mapping[str, Any], seed: int, *, resume: bool, overwrite: bool) -> None:
         """Create or reopen the run folder."""
         if self.out is not None and resume:
-            runs.restore_interrupted(self.out / "policies")
-            self.writer = runs.Writer.reopen(self.out, lines=self.state["lines"])
+            self.writer = runs.Writer.reopen(self.out, lines=self.state["lines"], lock=self.lock)
         elif self.out is not None:
             self.writer = runs.Writer.create(
                 self.out, command=command, settings=settings, seed=seed, argv=sys.argv[1:], overwrite=overwrite
             )
-        return self
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +90,8 @@ class RunLog:
     def __exit__(self, *_: object) -> None:
         if self.writer is not None:
             self.writer.close()
+        if self.lock is not None:
+            self.lock.release()
 
     def metric(self, **values: Any) -> None:
         """Record one line of metrics."""

@@ -3,10 +3,8 @@
 import dataclasses
 import io
 import itertools
-import shutil
 import tarfile
 import tempfile
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,7 +160,7 @@ def run_remotely(
     """Run jobs through `map_jobs`. Where workers share the sweep's folder, a job whose worker dies resumes from its
     checkpoint; elsewhere it begins again, and its run folder comes back as a whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    marker = folder / f".{uuid.uuid4().hex}.tmp"
+    marker = runs.temporary_name(folder / "shared")
     marker.touch()
     try:
         count = len(jobs)
@@ -193,14 +191,8 @@ def run_remote_job(job: SweepJob, options: RunOptions, marker: Path) -> bytes | 
 
 def unpack_run(packed: bytes, path: Path) -> None:
     """Write a run folder that came back from another machine, whole or not at all."""
-    growing = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            archive.extractall(growing, filter="data")
-        shutil.rmtree(path, ignore_errors=True)
-        growing.replace(path)
-    finally:
-        shutil.rmtree(growing, ignore_errors=True)
+    with runs.atomic_folder(path) as growing, tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(growing, filter="data")
 
 
 def is_finished(path: Path) -> bool:

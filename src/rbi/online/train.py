@@ -24,7 +24,7 @@ from rbi.online.config import GROUPS, PARTS, PRESETS, Algorithm, Preset, TrainCo
 from rbi.online.engine import Engine, LocalEngine
 from rbi.policy import Policy, load_policy
 from rbi.progress import PlainConsole, echo, graceful_stop, printable
-from rbi.replay import bytes_needed
+from rbi.replay import available_memory, bytes_needed
 
 Env = str | EnvFactory | EnvConfig
 Callback = Callable[[dict[str, Any]], Any]
@@ -212,47 +212,40 @@ def train(
     path = None if out is None else Path(out)
     if resume and path is None:
         raise ValueError("resume: name the run with out")
-    chosen = resolve_config(env, algo, preset, config, path if resume else None, overrides)
-    make_engine = engine or Local(device)
-    settings = run_settings(chosen, preset) | make_engine.settings
     start: Path | None = None
-    if resume and path is not None:
-        may_change = (*MAY_CHANGE_ON_RESUME, *make_engine.may_change)
-        runs.check_resumable(path, command="train", settings=settings, seed=seed, may_change=may_change)
-        if (complete := load_complete(path, chosen)) is not None:
-            if progress:
-                echo(f"nothing left to do: {path} is complete; more updates continue it")
-            return complete
-        start = find_checkpoint(path, chosen, progress=progress)
-    elif path is not None:
-        runs.check_available(path.resolve(), overwrite=overwrite)
-    with make_engine(chosen, seed, trunk, progress=progress) as running:
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(runs.lock_run(path)) if resume and path is not None else None
+        chosen = resolve_config(env, algo, preset, config, path if resume else None, overrides)
+        make_engine = engine or Local(device)
+        settings = run_settings(chosen, preset) | make_engine.settings
+        if resume and path is not None:
+            may_change = (*MAY_CHANGE_ON_RESUME, *make_engine.may_change)
+            runs.check_resumable(path, command="train", settings=settings, seed=seed, may_change=may_change)
+            if (complete := load_complete(path, chosen)) is not None:
+                if progress:
+                    echo(f"nothing left to do: {path} is complete; more updates continue it")
+                return complete
+            start = find_checkpoint(path, chosen, progress=progress)
+        elif path is not None:
+            runs.check_available(runs.resolve(path), overwrite=overwrite)
+        running = stack.enter_context(make_engine(chosen, seed, trunk, progress=progress))
         info: dict[str, Any] = {"seconds": 0.0, "best": None, "lines": 0}
         if start is not None and path is not None:
             saved = checkpoint.load(start, {"env": chosen.env.id, "algo": chosen.algo})
-            try:
+            with runs.naming(start):
                 running.restore(saved)
-                info = count_resume(path, saved.info, running)
-            except (LookupError, TypeError, AttributeError, RuntimeError) as error:
-                raise ValueError(f"{start}: cannot be restored ({type(error).__name__}: {error})") from None
-        with contextlib.ExitStack() as stack:
-            writer = None
-            if path is not None and resume:
-                writer = stack.enter_context(reopen_run(path, info["lines"], from_start=start is None))
-            elif path is not None:
-                writer = stack.enter_context(
-                    runs.Writer.create(
-                        path, command="train", settings=settings, seed=seed, argv=argv, overwrite=overwrite
-                    )
-                )
-            logger = RunLogger(running, writer, options, seed, info, callback)
-            stopped = run_to_end(running, logger, progress=progress)
-            if stopped and not logger.stop and writer is not None:
-                logger.save()
-                done = f"{running.updates:,} updates"
-                echo(f"rbi: stopped after {done}; continue with --resume --out {writer.path}", stderr=True)
-                raise KeyboardInterrupt
-            return logger.finish(stopped=stopped, progress=progress)
+                info = count_resume(path, info | saved.info, running)
+        created = {"settings": settings, "seed": seed, "argv": argv, "overwrite": overwrite}
+        writer = None if path is None else open_run(path, lock, info["lines"], created, from_start=start is None)
+        stack.enter_context(writer or contextlib.nullcontext())
+        logger = RunLogger(running, writer, options, seed, info, callback)
+        stopped = run_to_end(running, logger, progress=progress)
+        if stopped and not logger.stop and writer is not None:
+            logger.save()
+            said = f"rbi: stopped after {running.updates:,} updates; continue with --resume --out {writer.path}"
+            echo(said, stderr=True)
+            raise KeyboardInterrupt
+        return logger.finish(stopped=stopped, progress=progress)
 
 
 def run_to_end(engine: Engine, logger: "RunLogger", *, progress: bool) -> bool:
@@ -493,8 +486,8 @@ def load_config(path: Path | str) -> TrainConfig:
     found = runs.read(Path(path)).config
     if found.get("command") != "train":
         raise ValueError(f"{path}: is a run of {found.get('command')!r}, not of 'train'")
-    settings = found["settings"]
     try:
+        settings = found["settings"]
         names = ("max_frames", "repeat_action_probability", "noop_max")
         env = EnvConfig(settings["env"], **{name: settings[name] for name in names})
         parts = {name: dataclasses.replace(PRESETS["paper"][name], **settings[name]) for name in PARTS}
@@ -513,10 +506,8 @@ def find_checkpoint(path: Path, config: TrainConfig, *, progress: bool = True) -
             echo(f"{path}: has no checkpoint yet, so it begins again", stderr=True)
         return None
     counters = checkpoint.read_state(start)["counters"]
-    try:
+    with runs.naming(start / checkpoint.STATE):
         done = counters["updates"] - counters.get("gone", 0)
-    except (LookupError, TypeError, AttributeError):
-        raise ValueError(f"{start}: does not count its updates; the checkpoint is damaged") from None
     if done > config.schedule.updates:
         raise ValueError(f"--schedule.updates = {config.schedule.updates}: {path} has done {done:,} already")
     return start
@@ -524,45 +515,50 @@ def find_checkpoint(path: Path, config: TrainConfig, *, progress: bool = True) -
 
 def count_resume(path: Path, info: dict[str, Any], engine: Engine) -> dict[str, Any]:
     """The checkpoint's info, with one more resume and the updates after the checkpoint that are repeated."""
-    lines = runs.read(path).metrics
-    repeated = max(0, lines[-1]["updates"] - engine.updates) if lines else 0
+    run = runs.read(path)
+    for line in run.damaged:
+        echo(f"rbi: {line}; it is skipped", stderr=True)
+    repeated = max(0, run.metrics[-1]["updates"] - engine.updates) if run.metrics else 0
     before = info.get("resumed") or {"times": 0, "updates_repeated": 0}
     return info | {"resumed": {"times": before["times"] + 1, "updates_repeated": before["updates_repeated"] + repeated}}
 
 
-def reopen_run(path: Path, lines: int, *, from_start: bool) -> runs.Writer:
-    """The folder of a run that is resumed: metrics after its checkpoint and its result are removed."""
+def open_run(
+    path: Path, lock: runs.RunLock | None, lines: int, created: dict[str, Any], *, from_start: bool
+) -> runs.Writer:
+    """A new run folder, or that of a locked run: metrics after its checkpoint and its result are removed."""
+    if lock is None:
+        return runs.Writer.create(path, command="train", **created)
     if from_start:
         shutil.rmtree(path / "tensorboard", ignore_errors=True)
-    runs.restore_interrupted(path / "policies")
     (path / "result.json").unlink(missing_ok=True)  # the run is not complete any more
-    return runs.Writer.reopen(path, lines=lines)
+    return runs.Writer.reopen(path, lines=lines, lock=lock)
 
 
 def load_complete(path: Path, config: TrainConfig) -> TrainResult | None:
     """The result of a run that has done all its updates, from its folder; None for any other."""
     run = runs.read(path)
-    if (
-        run.result is None
-        or run.result["last"]["updates"] - run.result.get("updates_gone", 0) < config.schedule.updates
-    ):
-        return None
     found = run.result
-    policies = {name: path / "policies" / name for name in ("last", "best")}
-    evaluation = found.get("evaluation")
-    return TrainResult(
-        env=found["env"],
-        algo=found["algo"],
-        seed=run.config["seed"],
-        policy=load_policy(policies["last"]),
-        best_policy=load_policy(policies["best"]) if policies["best"].is_dir() else None,
-        best_score=found["best_score"],
-        metrics=run.metrics,
-        evaluation=None if evaluation is None else EvaluationResult(**evaluation),
-        seconds=found["seconds"],
-        device=found["device"],
-        path=path,
-    )
+    if found is None:
+        return None
+    with runs.naming(path / "result.json"):
+        if found["last"]["updates"] - found.get("updates_gone", 0) < config.schedule.updates:
+            return None
+        policies = {name: path / "policies" / name for name in ("last", "best")}
+        evaluation = found.get("evaluation")
+        return TrainResult(
+            env=found["env"],
+            algo=found["algo"],
+            seed=run.config["seed"],
+            policy=load_policy(policies["last"]),
+            best_policy=load_policy(policies["best"]) if policies["best"].is_dir() else None,
+            best_score=found["best_score"],
+            metrics=run.metrics,
+            evaluation=None if evaluation is None else EvaluationResult(**evaluation),
+            seconds=found["seconds"],
+            device=found["device"],
+            path=path,
+        )
 
 
 def load_best(writer: runs.Writer | None) -> Policy | None:
@@ -596,12 +592,3 @@ def check_memory(config: TrainConfig, obs_spec: ObservationSpec, device: torch.d
             f"--replay.capacity = {config.replay.capacity:,}: needs {need / 1e9:.1f} GB, {where} has "
             f"{free / 1e9:.1f} GB free; up to {fits:,} would fit"
         )
-
-
-def available_memory() -> int:
-    """Bytes of memory that can be used without swapping."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

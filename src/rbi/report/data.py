@@ -28,6 +28,7 @@ def info_table(found: dict[str, Any]) -> Table:
         "logged probabilities": "yes" if found["has_action_probs"] else "no",
         "coverage": coverage_text(found),
         "rejected": f"{found['rejected']:,}",
+        "lost": f"{found['lost']:,}",
     }
     table = Table(box=SIMPLE_HEAD, title=f"{found['path']} ({found['format']})")
     table.add_column("")

@@ -45,7 +45,8 @@ def diagnostics_table(found: dict[str, Any]) -> Table:
     validation = found["validation"]
     explained = values["q_explained_variance"]
     rows = {
-        "data": f"{found['episodes']:,} episodes, {found['steps']:,} steps, {found['rejected']:,} rejected",
+        "data": f"{found['episodes']:,} episodes, {found['steps']:,} steps, {found['rejected']:,} rejected, "
+        f"{found['lost']:,} lost",
         "test set": f"{test['episodes']:,} episodes, {test['steps']:,} steps (validation set: "
         f"{validation['episodes']:,} episodes, {validation['steps']:,} steps)",
         "best checkpoints": f"beta after {best['beta']['updates']:,} and Q after {best['q']['updates']:,} of "

@@ -4,16 +4,18 @@ import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 
+from rbi.config import Interval, check_fields
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Episode
 from rbi.data.formats.agc import AgcConfig
 from rbi.data.formats.common import EpisodeSummary, Reader, SpecOverrides
 from rbi.data.formats.tables import TableConfig, TableReader
-from rbi.data.store import Store, is_store
+from rbi.data.store import MAX_LOST, Store, is_store
+from rbi.progress import echo
 
 __all__ = [
     "AgcConfig",
@@ -47,6 +49,14 @@ class FormatSettings:
     overrides: SpecOverrides = field(default_factory=SpecOverrides)
     agc: AgcConfig = field(default_factory=AgcConfig)
     table: TableConfig = field(default_factory=TableConfig)
+    max_lost: Annotated[float, Interval(ge=0, le=1)] = MAX_LOST
+    """Largest share of a store's episodes that may be lost, as after a power failure; more are refused."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "--")
+
+
+UNCHANGED = FormatSettings()
 
 
 def functions(name: str) -> tuple[Any, Any]:
@@ -95,11 +105,12 @@ def load_episodes(
     """Load the episodes at a path, in any supported format, which is recognised if not given.
 
     A store is memory-mapped; everything else is read into memory (`rbi data import` makes a store of larger data).
-    Unusable episodes are left out and listed in `.rejected`; with `strict` the first one raises a ValueError.
+    Unusable episodes are left out and listed in `.rejected`; with `strict` the first one raises a ValueError. A store
+    that has lost episodes says so, and raises a ValueError if they are more than a share of `settings.max_lost`.
     """
-    path = Path(path)
-    if (format_ := format) in (None, "store") and is_store(path) and settings is None:
-        return Store(path)
+    path, settings = Path(path), settings or FormatSettings()
+    if (format_ := format) in (None, "store") and is_store(path) and described_settings(settings) is None:
+        return open_dataset(Store(path), settings=settings)
     reader = open_reader(path, format_, settings)
     if isinstance(reader, TableReader):
         found = reader.load()
@@ -123,6 +134,31 @@ def load_episodes(
     return found
 
 
+def open_dataset(
+    data: Dataset | Path | str,
+    format_: Format | None = None,
+    settings: FormatSettings | None = None,
+) -> Dataset:
+    """A dataset as `load_episodes` gives it, from a path or from itself: a store is checked in both cases."""
+    if isinstance(data, Store):
+        check_store(data, (settings or UNCHANGED).max_lost).check_values()
+    return data if isinstance(data, Dataset) else load_episodes(data, format_, settings=settings)
+
+
+def described_settings(settings: FormatSettings | None) -> FormatSettings | None:
+    """The settings that change what is read, as config.json stores them; None for the defaults."""
+    found = replace(settings or UNCHANGED, max_lost=MAX_LOST)
+    return None if found == UNCHANGED else found
+
+
+def check_store(store: Store, max_lost: float = MAX_LOST) -> Store:
+    """The store, if not too much of it is lost, which raises ValueError; says how many episodes are."""
+    store.check_lost(max_lost)
+    if lost := store.lost_text():
+        echo(f"{store.path}: {lost}", stderr=True)
+    return store
+
+
 def recognises_store(path: Path) -> bool:
     return is_store(path)
 
@@ -133,7 +169,7 @@ class StoreReader:
     parallel = False
 
     def __init__(self, path: Path, settings: FormatSettings) -> None:
-        self.path, self.store, overrides = path, Store(path), settings.overrides
+        self.path, self.store, overrides = path, check_store(Store(path), settings.max_lost), settings.overrides
         spec = self.store.spec
         if overrides.num_actions is not None and (overrides.num_actions < spec.num_actions or spec.has_action_masks):
             raise ValueError(f"--num-actions {overrides.num_actions}: {path} has {spec.num_actions}")

@@ -223,7 +223,7 @@ def write_minari(episodes: Iterable[Episode], spec: DatasetSpec, path: Path | st
     path = Path(path).absolute()  # Minari joins relative paths twice
     if (path / "data").exists():
         raise ValueError(f"{path / 'data'}: already exists; name a new folder")
-    growing = path / f".data.{os.getpid()}.tmp"
+    growing = runs.temporary_name(path / "data")
     new = not path.exists()
     growing.mkdir(parents=True)
     try:
@@ -308,5 +308,5 @@ def env_spec(env: str) -> EnvSpec | None:
 
 def dataset_id(path: Path) -> str:
     """The folder's name as a Minari id: letters, digits, - and _, with a version at the end."""
-    name = re.sub(r"[^-\w]", "-", path.resolve().name)
+    name = re.sub(r"[^-\w]", "-", runs.resolve(path).name)
     return name if re.search(r"[^-]-v\d+$", name) else f"{name}-v0"
