@@ -35,6 +35,7 @@ NO_SEED = -1
 SLOTS = 2  # results alternate between them, so that a caller's frames last until the second next command
 MIN_EMULATORS = 8  # of a worker: with fewer, messages cost more than they are worth
 THREADS = 2  # of a worker: one that resets a game does not keep the others of its share waiting
+NICENESS = 10  # of a worker: the caller, which all of them wait for, comes first where cores are short
 
 
 class Results(NamedTuple):
@@ -92,7 +93,8 @@ class EmulatorProcesses:
         self.firsts = bounds[:-1]
         for first, end in itertools.pairwise(bounds):
             ours, theirs = socket.socketpair()
-            share = {"game": game, "num_envs": num_envs, "first": first, "end": end, "settings": settings}
+            share = {"game": game, "num_envs": num_envs, "first": first, "end": end}
+            share |= {"settings": {"num_threads": THREADS} | settings, "niceness": NICENESS}
             places = {"memory": descriptor, "socket": theirs.fileno()}
             command = [sys.executable, "-P", __file__, json.dumps(share | places)]  # -P: rbi/envs has a types.py
             self.sockets.append(ours)
@@ -169,13 +171,14 @@ def num_workers(num_envs: int, threads: int) -> int:
 
 def serve(share: dict[str, Any]) -> None:
     """Make a share of the emulators and obey commands until the caller closes the connection."""
+    os.nice(share["niceness"])
     import ale_py
     from ale_py.vector_env import AtariVectorEnv
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     own = slice(share["first"], share["end"])
     shared, connection = SharedArrays(share["memory"], share["num_envs"]), socket.socket(fileno=share["socket"])
-    envs = AtariVectorEnv(share["game"], own.stop - own.start, num_threads=THREADS, **share["settings"])
+    envs = AtariVectorEnv(share["game"], own.stop - own.start, **share["settings"])
     while message := connection.recv(COMMAND.size, socket.MSG_WAITALL):
         kind, slot, seed = COMMAND.unpack(message)
         into = shared.slots[slot]
