@@ -14,8 +14,6 @@ import itertools
 import json
 import math
 import os
-import shlex
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +56,11 @@ class Cell:
     @property
     def name(self):
         return f"{self.game}-{self.frames / MILLION:g}m-{self.algo}-{self.variant}-seed{self.seed}"
+
+    @property
+    def command(self):
+        cell = f"--games {self.game} --algos {self.algo} --variants {self.variant} --seeds {self.seed}"
+        return f"python -m benchmarks.atari {cell} --frames {self.frames / MILLION:g}"
 
     def config(self, **changes):
         """The preset `fast` with the variant's settings, for as many updates as there are frames."""
@@ -258,7 +261,7 @@ def rounded(value):
 def run_cells(cells, args, device, about):
     """Run missing cells as long as the next one can end in time."""
     deadline = STARTED + 60 * args.minutes
-    games, command = Games(device), shlex.join(["python", "-m", "benchmarks.atari", *sys.argv[1:]])
+    games = Games(device)
     changes = {name: getattr(args, name) for name in ("num_envs",) if getattr(args, name)}
     if args.updates:
         changes |= {"learning_starts": 1000, "capacity": 10_000}
@@ -278,7 +281,7 @@ def run_cells(cells, args, device, about):
         if result is None:
             print(f"{cell.name}: not complete in time", flush=True)
             break
-        save_cell(args.out, cell, {"command": command, "machine": about} | result)
+        save_cell(args.out, cell, {"command": cell.command, "machine": about} | result)
         report(cell, result)
     games.close()
 
