@@ -35,7 +35,7 @@ from rbi.statistics import describe
 
 RESULTS = Path(__file__).parent / "results" / "atari"
 POINTS = 40  # of a learning curve
-EPISODES, EVAL_ENVS = 32, 64
+EPISODES = 32
 EVAL_SHARE = 0.35  # evaluation plays at most this share of the frames of training
 FRAME_SKIP, MILLION = 4, 1_000_000
 START_SECONDS, SECONDS_PER_MILLION = 30, 20  # of a cell, where none was measured yet
@@ -91,7 +91,7 @@ SUITES = {
     "twelve": Suite(PAPER_GAMES, BOTH, (0, 1, 2), 10 * MILLION),
     "tuning": Suite(
         ("Assault", "Phoenix", "BeamRider", "Pong"),  # none of them is among the twelve
-        (*BOTH, ("rbi", "afresh"), ("rbi", "cmax10"), ("rbi", "afresh-cmax10"), ("apex", "n5")),
+        (*BOTH, ("rbi", "afresh"), ("rbi", "afresh-cmax10"), ("rbi", "cmax10"), ("apex", "n5")),
         (0, 1, 2),
         4 * MILLION,
     ),
@@ -122,13 +122,17 @@ def in_order(missing, done):
     return sorted(missing, key=lambda cell: (count[cell.game], games.index(cell.game)))
 
 
-def expected_seconds(cell, done, about):
-    """How long a cell takes, environments included: by the slowest measured on the same machine, of the game if any."""
+def expected_seconds(cell, done, about, *, opened=False):
+    """How long a cell takes: as the slowest measured on such a machine, in this game if any.
+
+    `opened`: whether the environments of the game are there already.
+    """
     alike = [r for r in done.values() if (r["machine"]["gpu"], r["machine"]["cores"]) == (about["gpu"], about["cores"])]
     alike = [r for r in alike if r["game"] == cell.game] or alike
     if not alike:
         return START_SECONDS + SECONDS_PER_MILLION * cell.frames / MILLION
-    starts = max(r["seconds"]["environments"] + r["seconds"]["start"] for r in alike)
+    choose = min if opened else max
+    starts = choose(r["seconds"]["environments"] + r["seconds"]["start"] for r in alike)
     pace = max((r["seconds"]["training"] + r["seconds"]["evaluation"]) / r["frames"] for r in alike)
     return MARGIN * (starts + pace * cell.frames)
 
@@ -139,8 +143,10 @@ def expected_seconds(cell, done, about):
 class Games:
     """The environments of one game at a time, for training and for evaluation."""
 
-    def __init__(self, device):
-        self.device, self.key, self.training, self.evaluator = device, None, [], None
+    def __init__(self, device, episodes=EPISODES, *, policy_net=False):
+        """`policy_net`: whether RBI's policy network is evaluated too, without the rule."""
+        self.device, self.episodes, self.policy_net = device, episodes, policy_net
+        self.key, self.training, self.evaluator = None, [], None
 
     def open(self, config, protocol):
         """Make the environments, unless they are there; returns the seconds that took."""
@@ -154,7 +160,7 @@ class Games:
         self.training = [envs.make(config.env, num_envs, threads, synchronous=on_cpu) for _ in range(GROUPS)]
         for group in self.training:
             group.reset = seeded_once(group.reset)
-        self.evaluator = VectorEvaluator(protocol, config.env, min(EVAL_ENVS, config.schedule.num_envs))
+        self.evaluator = VectorEvaluator(protocol, config.env, self.episodes * (2 if self.policy_net else 1))
         self.key = key
         return time.monotonic() - start
 
@@ -178,10 +184,10 @@ def seeded_once(reset):
     return reset_again
 
 
-def run_cell(cell, config, games, deadline=math.inf, episodes=EPISODES):
+def run_cell(cell, config, games, deadline=math.inf):
     """Train and evaluate; returns the result, or None if the deadline came first."""
     frames = cell.frames if config.schedule.updates == cell.config().schedule.updates else frames_of(config)
-    protocol = Protocol("paper", max_frames=int(min(108_000, max(4000, EVAL_SHARE * frames / episodes))))
+    protocol = Protocol("paper", max_frames=int(min(108_000, max(4000, EVAL_SHARE * frames / games.episodes))))
     seconds = {"environments": games.open(config, protocol)}
     begin = time.monotonic()
     engine, curve = LocalEngine(config, cell.seed, games.device, games.training), []
@@ -202,7 +208,7 @@ def run_cell(cell, config, games, deadline=math.inf, episodes=EPISODES):
     policy = engine.policy()
     states, updates = engine.states, engine.updates
     del engine
-    scores = evaluate(policy, config, cell.seed, games, episodes)
+    scores = evaluate(policy, config, cell.seed, games)
     seconds["evaluation"] = time.monotonic() - trained
     return {
         **dataclasses.asdict(cell),
@@ -223,16 +229,16 @@ def frames_of(config):
     return round(config.schedule.updates * config.schedule.states_per_update * FRAME_SKIP)
 
 
-def evaluate(policy, config, seed, games, episodes):
-    """Scores of the final policy and, for RBI, of its policy network without the rule, side by side."""
+def evaluate(policy, config, seed, games):
+    """Scores of the final policy and, if asked for, of RBI's policy network without the rule, side by side."""
     policies = {"evaluation": policy}
-    if config.algo == "rbi" and config.actor.improve_in != "learner":
+    if games.policy_net and config.algo == "rbi" and config.actor.improve_in != "learner":
         policies["policy_net"] = Policy(policy.networks, Behavior(), env=policy.env)
     for each in policies.values():
         each.to(games.device)
     found = {name: [] for name in policies}
     names, rng = list(policies), np.random.default_rng(seed)
-    for number, episode in games.evaluator.evaluate(list(policies.values()), episodes, rng):
+    for number, episode in games.evaluator.evaluate(list(policies.values()), games.episodes, rng):
         found[names[number]].append(episode)
     return {name: summary(config.env.id, played, seed) for name, played in found.items()}
 
@@ -261,20 +267,20 @@ def rounded(value):
 def run_cells(cells, args, device, about):
     """Run missing cells as long as the next one can end in time."""
     deadline = STARTED + 60 * args.minutes
-    games = Games(device)
+    games = Games(device, args.episodes, policy_net=args.policy_net)
     changes = {name: getattr(args, name) for name in ("num_envs",) if getattr(args, name)}
     if args.updates:
         changes |= {"learning_starts": 1000, "capacity": 10_000}
     done = load_cells(args.out)
     for cell in in_order([cell for cell in cells if cell.name not in done], done):
-        expected, left = expected_seconds(cell, load_cells(args.out), about), deadline - time.monotonic()
+        opened = games.key is not None and games.key[0].id == f"ALE/{cell.game}-v5"
+        expected = expected_seconds(cell, load_cells(args.out), about, opened=opened)
+        left = deadline - time.monotonic()
         if expected > left:
             print(f"{cell.name}: needs about {expected:.0f} s, {left:.0f} s are left", flush=True)
             break
         config = cell.config(**changes)
-        result = run_cell(
-            cell, config.changed(updates=args.updates) if args.updates else config, games, deadline, args.episodes
-        )
+        result = run_cell(cell, config.changed(updates=args.updates) if args.updates else config, games, deadline)
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -315,13 +321,19 @@ def main():
     parser.add_argument("--suite", choices=SUITES, default="twelve")
     parser.add_argument("--games", nargs="+", help="only these games")
     parser.add_argument("--algos", nargs="+", choices=["rbi", "apex"], help="only these algorithms")
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, help="these variants of the algorithms")
+    parser.add_argument(
+        "--variants",
+        nargs="+",
+        choices=VARIANTS,
+        help="only these variants; others than the suite's for each algorithm",
+    )
     parser.add_argument("--seeds", nargs="+", type=int, help="only these seeds")
     parser.add_argument("--frames", type=float, help="million frames of a cell")
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no cell that would end later")
     parser.add_argument("--status", action="store_true", help="show which cells are there, and run none")
     parser.add_argument("--num-envs", type=int, help="environments, for a quick trial")
     parser.add_argument("--episodes", type=int, default=EPISODES, help="evaluation episodes of every cell")
+    parser.add_argument("--policy-net", action="store_true", help="evaluate RBI's policy network alone, too")
     parser.add_argument("--updates", type=int, help="updates of every cell, for a quick trial")
     parser.add_argument("--commit", help="the commit, on a machine without the repository's history")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -331,7 +343,8 @@ def main():
         show_status(SUITES, load_cells(args.out), about)
         return
     suite = SUITES[args.suite]
-    entries = suite.entries if not args.variants else tuple(itertools.product(("rbi", "apex"), args.variants))
+    entries = [entry for entry in suite.entries if not args.variants or entry[1] in args.variants]
+    entries = entries or list(itertools.product(("rbi", "apex"), args.variants))
     suite = Suite(
         tuple(args.games or suite.games),
         tuple(entry for entry in entries if not args.algos or entry[0] in args.algos),
