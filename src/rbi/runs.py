@@ -438,11 +438,13 @@ def restore_interrupted(folder: Path, name: str | None = None, *, locked: bool =
     locked them. Elsewhere they must also belong to `name` or have a lock, and be a minute old where that is not enough.
     """
     for leftover in sorted(folder.glob(".*.tmp")):
-        found = TEMPORARY.fullmatch(leftover.name)
-        if not found or not is_abandoned(leftover, ours=locked or found["name"] == name, locked=locked):
+        if (found := TEMPORARY.fullmatch(leftover.name)) is None:
+            continue
+        ours, replaced = locked or found["name"] == name, found["old"] and (folder / found["name"]).exists()
+        if not is_abandoned(leftover, ours=ours, locked=locked or bool(ours and replaced)):
             continue
         with contextlib.suppress(OSError):  # another process may clean up at the same time
-            if found["old"] and not (folder / found["name"]).exists():
+            if found["old"] and not replaced:
                 leftover.replace(folder / found["name"])
             elif leftover.is_dir():
                 shutil.rmtree(leftover)
