@@ -8,12 +8,13 @@ PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constrai
 PYTEST := $(BIN)/python -m pytest --quiet --numprocesses auto --dist worksteal
 TORCH := 2.13.0
 
-.PHONY: help demo tour test test-all fuzz check wheel format constraints bench results clean
+.PHONY: help demo tour test test-slow test-all fuzz check wheel format constraints bench results clean
 
 help:
 	@echo "make demo         learn from a recorded mixed-skill population, apply every rule, compare the scores (runs/demo)"
 	@echo "make tour         rules, the paper's bandit, a small SPI study, RBI on CartPole, recording a population (runs/tour)"
 	@echo "make test         tests without the markers slow and ray (GPU tests are skipped without a GPU)"
+	@echo "make test-slow    the slow and Ray tests"
 	@echo "make test-all     all tests that can run on this machine"
 	@echo "make fuzz         property tests with fresh random seeds and more examples"
 	@echo "make check        formatting, lint, types, import layers, doctests"
@@ -62,9 +63,11 @@ test: $(DEV)
 	@echo "== tests (without slow and Ray tests; make test-all runs those too)"
 	@$(PYTEST) -m "not slow and not ray"
 
-test-all: $(DEV)
-	@echo "== all tests"
-	@$(PYTEST)
+test-slow: $(DEV)
+	@echo "== slow and Ray tests"
+	@$(PYTEST) -m "slow or ray"
+
+test-all: test test-slow
 
 fuzz: $(DEV)
 	@echo "== property tests with fresh random seeds"

@@ -310,7 +310,6 @@ def test_other_folders_are_not_taken_for_minari(tmp_path):
             recognise(path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
 def test_an_import_of_what_minari_recorded_goes_on_with_the_episodes_that_are_missing(here, data_format):
     recorded = collect("CartPole-v1", "cart/random-v0", data_format, episodes=6)

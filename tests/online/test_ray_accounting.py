@@ -1,5 +1,7 @@
 """Accounting of the Ray engine: the ratio of states to updates holds in any order of events, and counts only grow."""
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,9 +9,13 @@ from hypothesis import strategies as st
 
 pytest.importorskip("ray")
 
+from rbi.observations import ObservationSpec
 from rbi.online.config import Schedule
+from rbi.online.engine import init_networks
+from rbi.online.ray import driver, supervisor
 from rbi.online.ray.cluster import ClusterConfig
 from rbi.online.ray.supervisor import Accounting
+from rbi.optim import flatten_parameters
 from tests.online.small_runs import small_config
 
 ENVS, STEPS, WORKERS = 4, 8, 3
@@ -174,3 +180,30 @@ def test_impossible_layouts_are_refused(config, message):
 def test_environments_that_do_not_divide_among_the_workers_are_refused():
     with pytest.raises(ValueError, match="does not divide"):
         ClusterConfig(workers=3).num_workers(Schedule(num_envs=16), 8)
+
+
+CARTPOLE = ObservationSpec((4,), 1, 2)
+
+
+def test_an_evaluation_never_asks_for_a_higher_priority_than_it_has(monkeypatch):
+    """Ray starts workers with a low priority, which only root may raise again."""
+    chosen = []
+    monkeypatch.setattr(os, "getpriority", lambda *_: 15)
+    monkeypatch.setattr(os, "setpriority", lambda *given: chosen.append(given[-1]))
+    config = small_config()
+    weights = flatten_parameters(init_networks(config, CARTPOLE, 0)).numpy()
+    assert supervisor.evaluate(config, CARTPOLE, weights, 0, 1, 0) >= 1
+    assert chosen == [15]
+
+
+def test_an_evaluation_that_fails_costs_its_score_and_not_the_run(monkeypatch):
+    def fails(_):
+        raise OSError("the emulator is gone")
+
+    monkeypatch.setattr(driver, "cluster_cpus", lambda: 2.0)
+    monkeypatch.setattr(driver, "result_or_none", fails)
+    engine = driver.RayEngine(small_config(), 0, ClusterConfig(), CARTPOLE)
+    with pytest.warns(UserWarning, match=r"after 40 updates failed: the emulator is gone"):
+        engine.evaluation_done(40, None)
+    assert engine.evaluated == (40, None)
+    assert not engine.evaluating

@@ -16,16 +16,6 @@ import numpy as np
 import pytest
 import torch
 
-# a cluster that binds to loopback, requires a token and notices dead nodes soon; Ray reads these when it is imported
-os.environ |= {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_AUTH_MODE": "token",
-    "RAY_AUTH_TOKEN": uuid.uuid4().hex,
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_health_check_initial_delay_ms": "1000",
-    "RAY_health_check_period_ms": "500",
-    "RAY_health_check_failure_threshold": "3",
-}
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
 

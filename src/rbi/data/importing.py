@@ -80,8 +80,8 @@ def import_dataset(
 ) -> tuple[Store, Progress]:
     """Import data of any format (a path or a reader) into the store `out`; continues an interrupted import.
 
-    `workers`: processes that read, if the format allows it (0: one per core); the store does not depend on it. With
-    `strict` the first unusable episode raises a ValueError. `callback` gets counts every ten seconds.
+    `workers`: processes that read, if format and size of the data allow it (0: one per core); the store is the same.
+    With `strict` the first unusable episode raises a ValueError. `callback` gets counts every ten seconds.
     """
     out, reader = Path(out), open_reader(data, format, settings) if isinstance(data, Path | str) else data
     started, reported, total, state = time.monotonic(), -float(REPORT_SECONDS), len(reader.parts()), Progress()

@@ -53,6 +53,7 @@ FAULTS = (
     MemoryError, Image.DecompressionBombError,
 )  # fmt: skip
 """What Minari, h5py, pyarrow and Pillow raise for damaged episodes."""
+PARALLEL_BYTES = 64 * 2**20  # below it, starting processes takes longer than reading
 
 
 def recognises(path: Path) -> bool:
@@ -75,10 +76,9 @@ def folder(path: Path) -> Path:
 class MinariReader:
     """Episodes of a Minari dataset; a part is an episode's number."""
 
-    parallel = True
-
     def __init__(self, path: Path, overrides: SpecOverrides) -> None:
         self.path, self.folder = path, folder(path)
+        self.parallel = sum(file.stat().st_size for file in self.folder.rglob("*")) >= PARALLEL_BYTES
         require_package("minari")
         storage = require_package("minari.dataset.minari_storage").MinariStorage
         try:

@@ -4,6 +4,7 @@ Same interface as `LocalEngine`. The driver holds references and counts only; ex
 """
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -203,7 +204,12 @@ class RayEngine:
         supervisor.pending[ref] = functools.partial(self.evaluation_done, version)
 
     def evaluation_done(self, version: int, ref: Any) -> None:
-        self.evaluating, self.evaluated = False, (version, result_or_none(ref))
+        """Keep the score. An evaluation that fails costs its score, not the run."""
+        self.evaluating, self.evaluated = False, (version, None)
+        try:
+            self.evaluated = version, result_or_none(ref)
+        except Exception as error:
+            warnings.warn(f"the evaluation after {version:,} updates failed: {error}", stacklevel=2)
 
     def metrics(self) -> dict[str, Any]:
         """Metrics since the last call."""

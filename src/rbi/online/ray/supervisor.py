@@ -25,6 +25,7 @@ from rbi.online.ray.cluster import ClusterConfig
 from rbi.online.ray.workers import Array, LearnerWorker, ReplayShard, RolloutWorker, ShardStatus
 
 UNLIMITED = -1  # restarts and retries
+LOW_PRIORITY = 10  # of evaluations: everything else comes first
 POLL_SECONDS = 1.0  # the longest wait for an answer
 
 
@@ -264,7 +265,8 @@ def evaluate(
     config: TrainConfig, obs_spec: ObservationSpec, weights: Array, updates: int, episodes: int, seed: int
 ) -> float:
     """The mean score of a policy without exploration."""
-    os.setpriority(os.PRIO_PROCESS, 0, 10)  # everything else comes first
+    lowest = max(LOW_PRIORITY, os.getpriority(os.PRIO_PROCESS, 0))  # only root may raise a priority again
+    os.setpriority(os.PRIO_PROCESS, 0, lowest)
     policy = trained_policy(config, obs_spec, torch.from_numpy(weights.copy()), updates, 0)
     scores = [episode.score for episode in run_episodes(policy, Protocol("paper"), config.env.id, episodes, seed)]
     return sum(scores) / len(scores)

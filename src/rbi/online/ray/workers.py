@@ -39,6 +39,7 @@ from rbi.online.engine import (
     split_epsilons,
     without_prefix,
 )
+from rbi.parallel import exit_with_parent
 from rbi.replay import Replay, ReplayBatch, Transition
 from rbi.returns import exploration_ladder
 
@@ -49,6 +50,11 @@ SHARD_TIMEOUT = 60.0  # seconds after which a shard that does not answer counts 
 
 class RemoteActor:
     """Base of all processes."""
+
+    def __init__(self) -> None:
+        exit_with_parent(
+            os.getppid()
+        )  # the raylet: processes of a node that died would run on for minutes
 
     def identity(self) -> tuple[int, str]:
         """Process id and node id."""
@@ -93,6 +99,7 @@ class RolloutWorker(RemoteActor):
         threads: int,
         use_gpu: bool,
     ) -> None:
+        super().__init__()
         self.config, self.obs_spec, self.seed, self.index = config, obs_spec, seed, index
         self.device = torch.device("cuda" if use_gpu else "cpu")
         schedule, actor = config.schedule, config.actor
@@ -211,6 +218,7 @@ class ReplayShard(RemoteActor):
     def __init__(
         self, config: TrainConfig, obs_spec: ObservationSpec, seed: int, number: int, workers: int, shards: int
     ) -> None:
+        super().__init__()
         own_workers = len(range(number, workers, shards))
         num_envs = config.schedule.num_envs // workers * own_workers
         share = replace(config.replay, capacity=config.replay.capacity * num_envs // config.schedule.num_envs)
@@ -369,6 +377,7 @@ class LearnerWorker(RemoteActor):
     def __init__(
         self, config: TrainConfig, obs_spec: ObservationSpec, seed: int, prefetch: int, lockstep: bool, use_gpu: bool
     ) -> None:
+        super().__init__()
         self.config, self.lockstep = config, lockstep
         self.device = torch.device("cuda" if use_gpu else "cpu")
         seeds = run_seeds(seed)

@@ -1,0 +1,15 @@
+"""Settings of the Ray clusters in these tests, before any of them imports Ray, which reads them then."""
+
+import os
+import uuid
+
+# a cluster that binds to loopback, requires a token and notices dead nodes soon
+os.environ |= {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": uuid.uuid4().hex,
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_failure_threshold": "3",
+}
