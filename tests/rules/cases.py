@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import torch
 
 import rbi
@@ -20,6 +21,13 @@ RULES = [
     rbi.Behavior(),
 ]
 LIBRARIES = {"numpy": np.asarray, "torch": torch.as_tensor, "jax": jnp.asarray}
+JAX_RULES = [rbi.Reroute(0.5, 1.5), rbi.TotalVariation(0.25), rbi.ForwardKL(radius=0.1)]
+"""One rule for each piece of shared array code: JAX compiles anew for each rule and shape."""
+LIBRARIES_AND_RULES = [
+    pytest.param(library, rule, id=f"{library}-{rule}")
+    for library in LIBRARIES
+    for rule in (JAX_RULES if library == "jax" else RULES)
+]
 DTYPES = ["float16", "bfloat16", "float32", "float64"]
 
 

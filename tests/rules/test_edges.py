@@ -12,7 +12,7 @@ import rbi
 from rbi import measures
 from rbi.rules.arrays import fill_by_columns, fill_by_pairs, fill_by_sorting, namespace
 from tests.generators import states
-from tests.rules.cases import DTYPES, LIBRARIES, RULES, array, numbers, random_states, rounding
+from tests.rules.cases import DTYPES, LIBRARIES, LIBRARIES_AND_RULES, RULES, array, numbers, random_states, rounding
 
 EXTREMES = [
     [1e30, -1e30, 0.0, 1.0],
@@ -25,9 +25,8 @@ EXTREMES = [
 ]
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(("library", "rule"), LIBRARIES_AND_RULES)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rule", RULES, ids=str)
 def test_every_dtype_comes_back_as_it_went_in_and_sums_to_one(library, dtype, rule):
     beta, advantage = random_states((3, 2), 18)
     pi = rule(array(library, beta, dtype), array(library, advantage, dtype))
@@ -47,9 +46,8 @@ def test_narrow_dtypes_give_the_wide_answer_rounded(dtype, rule):
     assert numbers(rule(beta, advantage)) == approx(numbers(wide), abs=max(rounding(dtype), 2e-5))
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(("library", "rule"), LIBRARIES_AND_RULES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("rule", RULES, ids=str)
 def test_extreme_advantages_still_give_probabilities(library, dtype, rule):
     weights = [[0.25, 0.25, 0.25, 0.25], [1, 0, 0, 0], [0, 0.5, 0.5, 0], [0.001, 0.001, 0.001, 0.997]]
     beta = np.repeat(np.array(weights)[None], len(EXTREMES), axis=0)
@@ -60,11 +58,9 @@ def test_extreme_advantages_still_give_probabilities(library, dtype, rule):
     assert pi.sum(-1) == approx(np.ones((len(EXTREMES), 4)), abs=8 * rounding(dtype))
 
 
-SIZES = [(library, actions) for library in ("numpy", "torch") for actions in (1, 2, 3, 33, 257, 10_000)] + [("jax", 33)]
-
-
 @pytest.mark.parametrize("rule", RULES, ids=str)
-@pytest.mark.parametrize(("library", "actions"), SIZES)
+@pytest.mark.parametrize("actions", [1, 2, 3, 33, 257, 10_000])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_any_number_of_actions(rule, actions, library):
     beta, advantage = random_states((2,), actions)
     pi = numbers(rule(array(library, beta, "float32"), array(library, advantage, "float32")))
@@ -72,15 +68,13 @@ def test_any_number_of_actions(rule, actions, library):
     assert pi == approx(numbers(rule(beta, advantage)), abs=2e-6)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize(("library", "rule"), LIBRARIES_AND_RULES)
 def test_an_empty_batch_comes_back_empty(library, rule):
     pi = rule(array(library, np.ones((0, 4))), array(library, np.ones((0, 4))))
     assert pi.shape == (0, 4)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize(("library", "rule"), LIBRARIES_AND_RULES)
 def test_beta_and_advantage_broadcast_against_each_other(library, rule):
     beta, advantage = random_states((5,), 4)
     shared_beta = rule(array(library, beta[0]), array(library, advantage))
@@ -171,8 +165,7 @@ def test_minus_infinity_ranks_last_but_does_not_override_c_min():
     assert wide[1:] == approx(rbi.forward_kl(beta[1:] / 0.5, advantage[1:], radius=1.0 + np.log(0.5)), abs=1e-5)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize(("library", "rule"), LIBRARIES_AND_RULES)
 def test_legal_restricts_a_rule_to_beta_renormalised_over_legal_actions(library, rule):
     beta, advantage = random_states((30,), 5, seed=4)
     legal = np.random.default_rng(5).random((30, 5)) < 0.6

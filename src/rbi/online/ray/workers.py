@@ -52,9 +52,7 @@ class RemoteActor:
     """Base of all processes."""
 
     def __init__(self) -> None:
-        exit_with_parent(
-            os.getppid()
-        )  # the raylet: processes of a node that died would run on for minutes
+        exit_with_parent(os.getppid())  # the raylet: processes of a node that died would run on for minutes
 
     def identity(self) -> tuple[int, str]:
         """Process id and node id."""
