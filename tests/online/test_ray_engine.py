@@ -215,7 +215,7 @@ def test_a_killed_learner_continues_from_the_checkpoint_and_repeats_the_lost_upd
 def test_a_run_whose_driver_was_killed_resumes_from_the_checkpoint(cluster, tmp_path):
     out = tmp_path / "run"
     there = [*TINY, "--address", cluster.address, "--checkpoint-minutes", "0.005", "--out", str(out)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     driver = subprocess.Popen([sys.executable, "-m", "rbi", *there, "--schedule.updates", "100000"], env=environment)
     try:
         while checkpoint.newest(out) is None or len(runs.read(out).metrics) < 8:
@@ -251,7 +251,7 @@ def test_states_of_all_shards_are_sampled_by_priority_with_common_importance_wei
     replay = ShardedReplay(handles, 0, 0.4, torch.device("cpu"))
     replay.mass = [status.mass for status in statuses]
     batch = replay.sample(60_000, torch.Generator().manual_seed(0))
-    marks = batch.frames[:, 0, 0].long()
+    marks = batch.obs[:, 0, 0].long()
     priority = torch.tensor([errors[m // 100][m % 2, 0] for m in marks.tolist()])
     found = {p: float((priority == p).float().mean()) for p in (1.0, 3.0, 8.0, 2.0)}
     assert found == pytest.approx({1.0: 1 / 14, 3.0: 3 / 14, 8.0: 8 / 14, 2.0: 2 / 14}, abs=0.01)
@@ -294,7 +294,7 @@ def test_a_study_on_the_cluster_equals_one_on_local_processes(cluster, tmp_path)
 
 def test_a_client_with_a_wrong_token_is_refused(cluster, tmp_path):
     environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
         "RAY_AUTH_TOKEN": uuid.uuid4().hex,
         "RAY_NUM_REDIS_GET_RETRIES": "2",
     }
@@ -306,7 +306,7 @@ def test_a_client_with_a_wrong_token_is_refused(cluster, tmp_path):
 
 
 def test_a_sweep_starts_a_cluster_that_listens_on_loopback_only(tmp_path):
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     options = [
         "--schedule.updates",
         "20",

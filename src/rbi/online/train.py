@@ -519,8 +519,8 @@ def count_resume(path: Path, info: dict[str, Any], engine: Engine) -> dict[str, 
     for line in run.damaged:
         echo(f"rbi: {line}; it is skipped", stderr=True)
     repeated = max(0, run.metrics[-1]["updates"] - engine.updates) if run.metrics else 0
-    before = info.get("resumed") or {"times": 0, "updates_repeated": 0}
-    return info | {"resumed": {"times": before["times"] + 1, "updates_repeated": before["updates_repeated"] + repeated}}
+    before = info.get("resumed") or {"times": 0, "repeated_updates": 0}
+    return info | {"resumed": {"times": before["times"] + 1, "repeated_updates": before["repeated_updates"] + repeated}}
 
 
 def open_run(

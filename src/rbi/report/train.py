@@ -88,7 +88,7 @@ def fault_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     costs = [f"{lost[key]:,} {name}" for name, key in parts.items() if lost.get(key)]
     if costs:
         rows.append(("lost", ", ".join(costs)))
-    repeated = lost.get("updates", 0) + (resumed["updates_repeated"] if resumed else 0)
+    repeated = lost.get("updates", 0) + (resumed["repeated_updates"] if resumed else 0)
     if repeated:
         rows.append(("repeated", f"{repeated:,} updates"))
     if resumed:
