@@ -83,6 +83,8 @@ def read_state(path: Path) -> dict[str, Any]:
         if not isinstance(state.get(key), dict):
             raise ValueError(f"{path / STATE}: lacks {key!r}; the checkpoint is damaged")
     for name, recorded in state["files"].items():
+        if Path(name).name != name:
+            raise ValueError(f"{path / STATE}: {name!r} is not the name of a file in this folder")
         if not (path / name).is_file():
             raise ValueError(f"{path / name}: is missing from the checkpoint")
         if fingerprint(path / name) != recorded:
@@ -146,12 +148,16 @@ def restore_learners(run: Path, learners: Mapping[str, Checkpointable]) -> dict[
     if path is None:
         return None
     checkpoint = load(path, {"learners": sorted(learners)})
-    saved = checkpoint.tensors["learners"]
+    saved = checkpoint.tensors.get("learners", {})
     for name, tensor in learner_tensors(learners).items():
         if name not in saved or (saved[name].shape != tensor.shape and GENERATOR not in name):
             raise ValueError(f"{path}: has no {name} of the shape {tuple(tensor.shape)}; it belongs to other settings")
+    try:
+        updates = {name: int(checkpoint.counters["updates"][name]) for name in learners}
+    except (LookupError, TypeError):
+        raise ValueError(f"{path / STATE}: does not count the updates of every learner") from None
     for name, learner in learners.items():
-        learner.updates = int(checkpoint.counters["updates"][name])
+        learner.updates = updates[name]
         for key, tensor in learner.state().items():
             tensor.copy_(saved[f"{name}.{key}"])
         for number, generator in enumerate(learner.generators()):

@@ -115,7 +115,8 @@ def is_expected(error: Exception) -> bool:
     """Whether an error is about an argument, a file or the machine, so that its message is enough."""
     safetensors = sys.modules.get("safetensors")
     unreadable = safetensors is not None and isinstance(error, safetensors.SafetensorError)
-    return unreadable or is_out_of_memory(error) or isinstance(error, ValueError | OSError | OverflowError)
+    loop = isinstance(error, RuntimeError) and str(error).startswith("Symlink loop")  # from pathlib before Python 3.13
+    return unreadable or loop or is_out_of_memory(error) or isinstance(error, ValueError | OSError | OverflowError)
 
 
 def is_out_of_memory(error: Exception) -> bool:

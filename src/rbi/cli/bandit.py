@@ -7,7 +7,7 @@ from typing import Annotated
 
 from rbi import runs
 from rbi.cli.command import Command, canonical_rules, show
-from rbi.config import Ge, Interval
+from rbi.config import Interval
 from rbi.lab import bandit
 from rbi.progress import echo
 
@@ -24,9 +24,9 @@ class Regret(Command):
     """Scenarios: standard deviations of the two arms, written 1,10."""
     samples: tuple[float, ...] = (10, 100, 1000)
     """Batch sizes N; arm i has N beta_i samples."""
-    points: Annotated[int, Ge(2)] = 101
+    points: Annotated[int, Interval(ge=2, le=1_000_000)] = 101
     """Number of values of beta(better arm) between 0 and 1."""
-    monte_carlo: Annotated[int, Ge(0)] = 0
+    monte_carlo: Annotated[int, Interval(ge=0, le=100_000_000)] = 0
     """Also simulate this many batches per point and report the agreement (0: do not simulate)."""
 
     def __post_init__(self) -> None:
@@ -79,17 +79,17 @@ class Learn(Command):
     """Scenarios: standard deviations, one per arm, written 1,10."""
     learning_rates: tuple[str, ...] = ("1/n", "0.01")
     """Learning rates of Q: a number, or 1/n for the mean of all samples."""
-    repetitions: Annotated[int, Ge(1)] = 2000
+    repetitions: Annotated[int, Interval(ge=1, le=10_000_000)] = 2000
     """Independent learners per curve."""
-    steps: Annotated[int, Ge(1)] = 10_000
+    steps: Annotated[int, Interval(ge=1, le=100_000_000)] = 10_000
     """Samples per learner."""
     exploration: Annotated[float, Interval(ge=0, le=1)] = 0.1
     """Share of uniform exploration in the policy that draws the samples."""
     floor: float = 1e-3
     """Smallest probability of an arm."""
-    initial_samples: Annotated[int, Ge(1)] = 10
+    initial_samples: Annotated[int, Interval(ge=1, le=1_000_000)] = 10
     """Uniform samples before learning starts."""
-    workers: Annotated[int, Ge(0)] = 0
+    workers: Annotated[int, Interval(ge=0, le=4096)] = 0
     """Number of processes (0: one per core). The results do not depend on it."""
 
     def __post_init__(self) -> None:

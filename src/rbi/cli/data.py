@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import tyro
-from annotated_types import Ge, Interval
+from annotated_types import Interval
 
 from rbi import runs
 from rbi.cli.command import Command, overlaps, show
@@ -70,7 +70,7 @@ class Import(FromData):
 
     strict: bool = False
     """Stop at the first unusable episode."""
-    workers: Annotated[int, Ge(0)] = 0
+    workers: Annotated[int, Interval(ge=0, le=4096)] = 0
     """Processes that read, if the format allows it; 0: one per core. The store does not depend on it."""
     resume: bool = False
     """Continue the interrupted import into --out."""

@@ -9,7 +9,7 @@ import tyro
 
 from rbi import runs
 from rbi.cli.command import Command, overlaps, show_run
-from rbi.config import Device, Ge, Gt, Interval
+from rbi.config import Device, Gt, Interval
 from rbi.data.formats import FormatSettings
 from rbi.data.store import MAX_LOST, Store, is_store
 from rbi.offline_rl.config import (
@@ -46,7 +46,7 @@ class Offline(Command):
     """Improvement steps on top of beta and Q; `rbi rules` lists all rules."""
     baselines: tuple[Baseline, ...] = BASELINES
     """Baselines: PPO by gradient ascent, DQfD, discrete BCQ and CQL; none after a bare --baselines."""
-    seeds: Annotated[int, Ge(1)] = 1
+    seeds: Annotated[int, Interval(ge=1, le=1000)] = 1
     """Repetitions, trained in parallel, with seeds from --seed on."""
     device: Device = "auto"
     """Training device; auto uses the GPU if there is one."""

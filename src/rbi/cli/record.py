@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import tyro
-from annotated_types import Ge, Interval
+from annotated_types import Interval
 
 from rbi import envs, runs
 from rbi.cli.command import Command, overlaps, show
@@ -31,17 +31,17 @@ class Record(Command):
     cross (crosses the road in Freeway), climb (reaches the first key in Montezuma's Revenge)."""
     env: str = ""
     """The environment; by default the one the first policy was trained in."""
-    episodes: Annotated[int, Ge(0)] = 0
+    episodes: Annotated[int, Interval(ge=0, le=1_000_000_000)] = 0
     """Number of episodes to record."""
-    steps: Annotated[int, Ge(0)] = 0
+    steps: Annotated[int, Interval(ge=0, le=1_000_000_000_000)] = 0
     """Or the minimum number of steps; the episodes that are running then are truncated."""
     epsilon: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Probability of a random action; ignored with --population."""
-    population: Annotated[int, Ge(0)] = 0
+    population: Annotated[int, Interval(ge=0, le=100_000)] = 0
     """Size of a population of mixed skill: each member is one of the policies (all snapshots of a training run),
     perturbed by --perturbation. 0: the policies themselves."""
     perturbation: Perturbation = field(default_factory=Perturbation)
-    num_envs: Annotated[int, Ge(0)] = 0
+    num_envs: Annotated[int, Interval(ge=0, le=65_536)] = 0
     """Parallel environments; 0: one per episode or per 1,000 steps, at most 64, and at least one per policy."""
     protocol: ProtocolName = "paper"
     """paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability 0.25."""

@@ -1,5 +1,6 @@
 """`rbi rules`: improvement rules compared on one state."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated
@@ -37,6 +38,8 @@ class Rules(Command):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "rules", canonical_rules(self.rules))
+        if not any(math.isfinite(advantage) for advantage in self.advantage):
+            raise ValueError("--advantage: at least one must be finite")
 
     def run(self, argv: Sequence[str]) -> None:
         from rbi.report import bandit as report  # matplotlib

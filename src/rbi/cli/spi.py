@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rbi import runs
 from rbi.cli.command import Command, show
-from rbi.config import Ge
+from rbi.config import Interval
 from rbi.lab.spi import study
 from rbi.progress import echo
 
@@ -30,13 +30,13 @@ class Spi(Command):
     count_aware_draining(TAU). By default the published ones and ours, with each world's usual parameters."""
     sizes: tuple[int, ...] = ()
     """Data sizes: trajectories, or steps for chicken. By default the published sizes of each world."""
-    repetitions: Annotated[int, Ge(2)] = 300
+    repetitions: Annotated[int, Interval(ge=2, le=10_000_000)] = 300
     """Number of worlds (random), baselines (grid) or datasets (chicken); the 1%-CVaR of 300 is the mean of three."""
     compare: tuple[str, ...] = (study.COUNT_AWARE, study.COUNT_AWARE_DRAINING)
     """Algorithms that always run and are compared with all others; the first is the thick line of the figures."""
-    resamples: Annotated[int, Ge(1)] = 2000
+    resamples: Annotated[int, Interval(ge=1, le=1_000_000)] = 2000
     """Bootstrap samples for the intervals."""
-    workers: Annotated[int, Ge(0)] = 0
+    workers: Annotated[int, Interval(ge=0, le=4096)] = 0
     """Number of processes (0: one per core). The results do not depend on it."""
     engine: Literal["local", "ray"] = "local"
     """local: processes of this machine; ray: tasks of a Ray cluster."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from rbi import runs
 from rbi.cli.command import Command, show
-from rbi.config import Ge, Gt
+from rbi.config import Ge, Gt, Interval
 from rbi.envs.types import EnvConfig, id_from_file
 from rbi.online.config import (
     PAPER_GAMES,
@@ -46,7 +46,7 @@ class Train(Command):
     """A Gymnasium id with discrete actions."""
     envs: str = ""
     """A sweep over several environments, separated by commas; paper12: the paper's twelve games, with its table."""
-    seeds: Annotated[int, Ge(1)] = 1
+    seeds: Annotated[int, Interval(ge=1, le=10_000)] = 1
     """A sweep over this many seeds, starting from --seed."""
     preset: Preset | None = None
     """paper: the paper's numbers; fast: one GPU and minutes; small: a CPU and minutes. By default fast for Atari games
@@ -59,7 +59,7 @@ class Train(Command):
     """The Ray cluster to join (auto: the one that this machine is part of); by default one is started here."""
     resume: bool = False
     """Continue the run in --out from its last checkpoint, with its own settings."""
-    eval_episodes: Annotated[int, Ge(0)] = 30
+    eval_episodes: Annotated[int, Interval(ge=0, le=1_000_000)] = 30
     """Evaluation episodes of the final policy; 0: none."""
     report_interval: Annotated[int, Ge(0)] = 0
     """Updates between two lines of metrics.jsonl; 0: a five-hundredth of the run."""
@@ -67,7 +67,7 @@ class Train(Command):
     """Minutes between checkpoints."""
     save_replay: bool | None = None
     """Save the replay in checkpoints; by default up to 2 GB. A run resumed without it fills its replay again first."""
-    save_snapshots: Annotated[int, Ge(0)] = 0
+    save_snapshots: Annotated[int, Interval(ge=0, le=100_000)] = 0
     """Policies to save at even intervals of training, such as for the population of `rbi data record`."""
     max_frames: Annotated[int, Ge(1)] = PAPER_MAX_FRAMES
     """Length limit of an Atari episode in training, in emulator frames."""

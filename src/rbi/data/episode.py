@@ -1,5 +1,7 @@
 """An episode: observations, actions and rewards from start to end. Transitions and states are derived from it."""
 
+import math
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +10,7 @@ import numpy as np
 from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 Array = np.ndarray[Any, Any]
-MAX_ACTIONS = 1_000_000
+MAX_ACTIONS, MAX_STACK, MAX_NUMBERS = 1_000_000, 1000, 100_000_000  # more is almost certainly a damaged file
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,13 @@ class DatasetSpec:
     """Whether the set of legal actions was logged."""
 
     def __post_init__(self) -> None:
+        sizes = (*self.obs_shape, self.num_actions, self.frame_stack)
+        if any(isinstance(size, bool) or not isinstance(size, numbers.Integral) for size in sizes):
+            raise ValueError(f"obs_shape, num_actions and frame_stack must be integers, not {sizes}")
+        if not isinstance(self.env, str) or not all(
+            isinstance(v, bool) for v in (self.has_action_probs, self.has_action_masks)
+        ):
+            raise ValueError("env must be a string, has_action_probs and has_action_masks true or false")
         object.__setattr__(self, "obs_shape", tuple(int(size) for size in self.obs_shape))
         if len(self.obs_shape) not in (1, 2, 3) or min(self.obs_shape) < 1:
             raise ValueError(
@@ -37,8 +46,10 @@ class DatasetSpec:
             )
         if not 1 <= self.num_actions <= MAX_ACTIONS:
             raise ValueError(f"num_actions = {self.num_actions}: must be at least 1 and at most {MAX_ACTIONS:,}")
-        if self.frame_stack < 1:
-            raise ValueError(f"frame_stack = {self.frame_stack}: must be at least 1")
+        if not 1 <= self.frame_stack <= MAX_STACK:
+            raise ValueError(f"frame_stack = {self.frame_stack}: must be at least 1 and at most {MAX_STACK:,}")
+        if math.prod(self.obs_shape) > MAX_NUMBERS:
+            raise ValueError(f"obs_shape = {self.obs_shape}: observations have up to {MAX_NUMBERS:,} numbers")
 
     @property
     def is_image(self) -> bool:

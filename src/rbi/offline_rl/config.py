@@ -33,9 +33,9 @@ DEFAULT_MAX_FRAMES = 108_000
 class OfflineConfig(Checked):
     """Hyperparameters of all learners of the offline experiment."""
 
-    updates: Annotated[int, Ge(1)] = 1_562_500
+    updates: Annotated[int, Interval(ge=1, le=1_000_000_000_000)] = 1_562_500
     """Updates of every learner: beta with Q, DQfD, BCQ, CQL."""
-    batch_size: Annotated[int, Ge(2)] = 32
+    batch_size: Annotated[int, Interval(ge=2, le=10_000_000)] = 32
     """States per batch."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount factor."""
@@ -52,11 +52,11 @@ class OfflineConfig(Checked):
 class EvaluationConfig(Checked):
     """How the policies of the offline experiment are evaluated."""
 
-    episodes: Annotated[int, Ge(1)] = 100
+    episodes: Annotated[int, Interval(ge=1, le=1_000_000)] = 100
     """Episodes per policy and seed in the final evaluation."""
-    evaluations: Annotated[int, Ge(1)] = 4
+    evaluations: Annotated[int, Interval(ge=1, le=10_000)] = 4
     """Evaluations during training, evenly spaced, the final one included: the learning curve."""
-    curve_episodes: Annotated[int, Ge(1)] = 12
+    curve_episodes: Annotated[int, Interval(ge=1, le=1_000_000)] = 12
     """Episodes per policy and seed in the evaluations before the final one."""
     margin: Annotated[float, Interval(gt=0, lt=1)] = 0.05
     """A policy is "not below" the behaviour policy if, with 95% confidence, it loses less than this share of its
@@ -65,7 +65,7 @@ class EvaluationConfig(Checked):
     """paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability 0.25."""
     max_frames: Annotated[int, Ge(1)] = DEFAULT_MAX_FRAMES
     """Emulator frames after which an Atari episode is truncated."""
-    num_envs: Annotated[int, Ge(0)] = 0
+    num_envs: Annotated[int, Interval(ge=0, le=65_536)] = 0
     """Parallel environments (0: 64 on a CPU, 312 with a GPU)."""
 
 

@@ -46,7 +46,7 @@ class DQfDConfig:
     """Epsilon of Adam."""
     target_update_interval: Annotated[int, Ge(1)] = 16_384
     """Updates between two updates of the target network."""
-    n_step: Annotated[int, Ge(1)] = 10
+    n_step: Annotated[int, Interval(ge=1, le=1_000_000)] = 10
     """Length of the n-step return, used in addition to the 1-step return."""
     margin: Annotated[float, Ge(0)] = 0.8
     """Margin l by which the demonstrated action should lead."""

@@ -9,11 +9,11 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 
-from rbi.config import Checked, Device, Ge, Interval, choose_device
+from rbi.config import Checked, Device, Interval, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.formats import Format, FormatSettings, described_settings, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
-from rbi.networks import TrunkFactory, make_networks, offline_network
+from rbi.networks import MAX_HIDDEN_SIZE, TrunkFactory, make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import BehaviorQ, BehaviorQConfig, fit_standardization, standardize
 from rbi.offline_rl.learner import train
@@ -56,13 +56,13 @@ VECTORS, IMAGES = Defaults(256, 0.001, 128, 0.0, 0.0), Defaults(32, 0.00025, 102
 class ImproveConfig(Checked):
     """Hyperparameters of `rbi.improve`. Those that are None depend on the data."""
 
-    updates: Annotated[int, Ge(1)] | None = None
+    updates: Annotated[int, Interval(ge=1, le=1_000_000_000_000)] | None = None
     """Training batches (default: 20 epochs, at least 1,000 and at most 20,000 batches)."""
-    batch_size: Annotated[int, Ge(2)] | None = None
+    batch_size: Annotated[int, Interval(ge=2, le=10_000_000)] | None = None
     """States per batch (default: 256 for vectors, 32 for images)."""
     learning_rate: Annotated[float, Interval(gt=0, lt=1)] | None = None
     """Initial learning rate of Adam (default: 0.001 for vectors, 0.00025 for images)."""
-    hidden_size: Annotated[int, Ge(1)] | None = None
+    hidden_size: Annotated[int, Interval(ge=1, le=MAX_HIDDEN_SIZE)] | None = None
     """Units of the last hidden layer (default: 128 for vectors, 1024 for images)."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount factor."""

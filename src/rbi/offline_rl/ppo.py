@@ -13,7 +13,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from rbi.config import Checked, Ge, Interval
+from rbi.config import Checked, Interval
 from rbi.data.sampler import Sampler
 from rbi.losses import ppo_loss
 from rbi.networks import Networks
@@ -29,7 +29,7 @@ class PPOAscentConfig(Checked):
 
     epsilon: Annotated[float, Interval(gt=0, lt=1)] = 0.5
     """Clipping of the probability ratio: gains above 1 + epsilon do not count."""
-    updates: Annotated[int, Ge(1)] = 10_000
+    updates: Annotated[int, Interval(ge=1, le=1_000_000_000_000)] = 10_000
     """Gradient steps."""
     learning_rate: Annotated[float, Interval(gt=0, lt=1)] = 0.00025
     """Learning rate of Adam."""

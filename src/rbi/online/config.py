@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from rbi.config import Checked, Ge, Gt, Interval, check_fields
+from rbi.config import Checked, Ge, Interval, check_fields
 from rbi.envs.types import EnvConfig, EnvFactory
 from rbi.networks import MAX_HIDDEN_SIZE
 from rbi.replay import ReplayConfig
@@ -65,7 +65,7 @@ class ActorConfig:
 class LearnerConfig:
     """How the networks are trained."""
 
-    batch_size: Annotated[int, Ge(1)] = 128
+    batch_size: Annotated[int, Interval(ge=1, le=10_000_000)] = 128
     """States in a batch."""
     learning_rate: Annotated[float, Interval(gt=0, lt=1)] = 0.00025 / 4
     """Adam's learning rate, for both networks."""
@@ -75,7 +75,7 @@ class LearnerConfig:
     """Adam's epsilon."""
     target_update_interval: Annotated[int, Ge(1)] = 2500
     """Updates between copies of the Q-network to the target network."""
-    updates_per_sample: Annotated[int, Ge(1)] = 1
+    updates_per_sample: Annotated[int, Interval(ge=1, le=1_000_000)] = 1
     """Batches that are sampled at once, from the same priorities; all update intervals must be multiples of it."""
     q_loss: Literal["huber", "squared"] = "huber"
     """Loss of the Q-network."""
@@ -108,11 +108,11 @@ class Schedule(Checked):
     """Length of the run, number of environments, and how actors and learner keep step. Everything is counted in updates
     and states, never in seconds, so a run does not depend on the machine's speed."""
 
-    updates: Annotated[int, Ge(1)] = 3_125_000
+    updates: Annotated[int, Interval(ge=1, le=1_000_000_000_000)] = 3_125_000
     """Updates of the networks in total."""
-    num_envs: Annotated[int, Ge(2)] = 256
+    num_envs: Annotated[int, Interval(ge=2, le=65_536)] = 256
     """Parallel environments, in two groups that take turns."""
-    states_per_update: Annotated[float, Gt(0)] = 256.0
+    states_per_update: Annotated[float, Interval(gt=0, le=1_000_000_000)] = 256.0
     """New states per update."""
     publish_interval: Annotated[int, Ge(1)] = 100
     """Updates between two publications of the learner's weights."""
@@ -128,7 +128,7 @@ class Schedule(Checked):
     """Normalisation before each ReLU of the networks."""
     precision: Literal["auto", "float32"] = "auto"
     """What networks compute in: bfloat16 where the hardware multiplies it fast, or float32 (TF32 on a GPU)."""
-    env_threads: Annotated[int, Ge(0)] = 0
+    env_threads: Annotated[int, Interval(ge=0, le=4096)] = 0
     """Emulator threads of each group; 0 shares the cores among the groups."""
 
     def __post_init__(self) -> None:

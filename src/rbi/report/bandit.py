@@ -208,7 +208,7 @@ def draw_improvements(panel: Any, steps: list[dict[str, Any]]) -> None:
     """Improvement step of each rule, with an error bar of two standard deviations of the penalty."""
     for place, step in enumerate(steps):
         improvement, std = step["improvement"], step["penalty_std"]
-        if not math.isfinite(improvement):
+        if improvement is None or not math.isfinite(improvement):
             panel.annotate("improvement unbounded", (0, place), (6, -3), textcoords="offset points", fontsize=7)
         elif math.isfinite(std):
             may_lose = 2 * std > improvement

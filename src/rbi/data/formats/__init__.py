@@ -68,8 +68,7 @@ def functions(name: str) -> tuple[Any, Any]:
 
 def recognise(path: Path) -> Format:
     """The format of the data at a path."""
-    if not path.exists():
-        raise ValueError(f"{path}: no such file or folder")
+    check_readable(path)
     if path.is_file() and (format_ := FILE_SUFFIXES.get(path.suffix.lower())):
         return format_
     found: list[Format] = [name for name in get_args(Format) if functions(name)[0](path)]
@@ -80,12 +79,19 @@ def recognise(path: Path) -> Format:
     raise ValueError(f"{path}: holds no known format; name it with --format ({', '.join(get_args(Format))})")
 
 
+def check_readable(path: Path) -> None:
+    """Raise ValueError unless there is a file or a folder; reading a pipe or a device might never end."""
+    if not path.exists():
+        raise ValueError(f"{path}: no such file or folder")
+    if not (path.is_file() or path.is_dir()):
+        raise ValueError(f"{path}: is neither a file nor a folder")
+
+
 def open_reader(path: Path | str, format_: Format | None = None, settings: FormatSettings | None = None) -> Reader:
     """The reader of the data at a path."""
     path = Path(path)
     name = format_ or recognise(path)
-    if not path.exists():
-        raise ValueError(f"{path}: no such file or folder")
+    check_readable(path)
     settings = settings or FormatSettings()
     if settings.table != TableConfig() and name not in ("parquet", "csv"):
         raise ValueError(f"--table: {path} is read as {name}, not as a table")

@@ -19,6 +19,7 @@ Properties of the logs, from the program that wrote them:
 
 import contextlib
 import re
+import tokenize
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -65,9 +66,9 @@ class GzippedArray:
             if version not in header:
                 raise ValueError(f"unsupported version {version} of the array format")
             self.shape, fortran, self.dtype = header[version](self)  # type: ignore[arg-type]
-            if fortran or self.dtype.hasobject:
+            if fortran or self.dtype.kind not in "iubf":
                 raise ValueError(f"an array of {self.dtype}{' in Fortran order' if fortran else ''}")
-        except ValueError as error:
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, tokenize.TokenError) as error:
             self._file.close()
             raise ValueError(f"{path}: is not a gzipped array: {self.fault or error}") from None
 

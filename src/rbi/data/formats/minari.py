@@ -89,7 +89,8 @@ class MinariReader:
             require_package("h5py" if self.metadata["data_format"] == "hdf5" else "pyarrow")
             self.storage = storage.read(self.folder)
             self.episodes = int(self.metadata["total_episodes"])
-            if not 0 <= self.episodes <= (held := self.count_held()):
+            held = self.count_held()
+            if not 0 <= self.episodes <= held:
                 raise ValueError(f"{METADATA} promises {self.episodes:,} episodes, and {held:,} are there")
             self.spec = spec_of(self.metadata, self.storage, overrides)
         except FAULTS as error:

@@ -25,6 +25,7 @@ CSV_SUFFIX, PARQUET_SUFFIX = ".csv", ".parquet"
 CSV_BLOCK_BYTES = 1 << 20
 PARQUET_BLOCK_NUMBERS, PARQUET_BLOCK_ROWS = 1 << 22, 1 << 16
 FEW_TEXTS, FEW_TEXTS_ROWS = 100, 1000
+MAX_HEADER_BYTES = 1 << 26
 DELIMITERS = ",;\t|"
 NEWLINE = re.compile(rb"\r\n|\r|\n")
 SPEC_KEY = b"rbi"
@@ -242,6 +243,8 @@ class CsvFiles:
             start = file.read(1 << 16)
             while not NEWLINE.search(start) and (more := file.read(len(start))):
                 start += more
+                if len(start) > MAX_HEADER_BYTES:
+                    raise ValueError(f"{path}: the first line is longer than {MAX_HEADER_BYTES:,} bytes")
         end = NEWLINE.search(start)
         size = end.end() if end and (end.group() != b"\r" or end.end() < len(start)) else len(start)
         line = start[:size].removeprefix(b"\xef\xbb\xbf")
@@ -250,7 +253,10 @@ class CsvFiles:
         except UnicodeDecodeError:
             raise ValueError(f"{path}, line 1: is not UTF-8 text") from None
         delimiter = max(DELIMITERS, key=text.count)  # a comma unless another one is more frequent
-        names = next(csv.reader([text], delimiter=delimiter), [])
+        try:
+            names = next(csv.reader([text], delimiter=delimiter), [])
+        except csv.Error as error:
+            raise ValueError(f"{path}, line 1: cannot be read as names of columns ({error})") from None
         if not names:
             raise ValueError(f"{path}: the first line must name the columns, and is empty")
         return [name.strip() for name in names], delimiter, size
@@ -424,7 +430,7 @@ class ParquetFiles:
             return None
         try:
             return DatasetSpec(**json.loads(written))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{path}: the spec in its schema cannot be read ({error})") from None
 
     def list_shape(self, path: Path, name: str) -> ListShape | None:

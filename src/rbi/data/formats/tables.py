@@ -30,7 +30,7 @@ from rbi.data.formats.table_columns import (
 from rbi.data.formats.table_rows import MISSING_ID, Checker, Layout, Rows, Scan
 
 IMAGE_STACK = 4
-SHOWN_COLUMNS = 30
+SHOWN_COLUMNS, MAX_COLUMNS = 30, 100_000
 TRIM_BLOCKS = 1
 STEP_COLUMNS = {
     "episode": ("episode_id", "eps_id", "episode"),
@@ -273,6 +273,8 @@ class TableReader:
 
     def column_names(self, path: Path) -> list[str]:
         names = self.files.names(path)
+        if len(names) > MAX_COLUMNS:
+            raise ValueError(f"{path}: has {len(names):,} columns; up to {MAX_COLUMNS:,} are supported")
         twice = [name for name, count in Counter(names).items() if count > 1 and name]
         if twice:
             raise ValueError(f"{path}: has more than one column {twice[0]!r}")
@@ -330,6 +332,9 @@ class TableReader:
             frame_stack=self.overrides.frame_stack or spec.frame_stack,
             env=self.overrides.env or spec.env,
         )
+        logged = (layout.action_prob is not None, bool(layout.action_mask))
+        if own and (spec.has_action_probs, spec.has_action_masks) != logged:
+            raise ValueError(f"{path}: the spec in its schema and its columns disagree about probabilities or masks")
         of_lists = spec.obs_shape if own else lists.shape if lists else None
         return Checker(layout, spec, categories, of_lists, mask_lists=masks is not None)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from rbi.config import Ge, check_fields
+from rbi.config import Ge, Interval, check_fields
 from rbi.online.config import GROUPS, Schedule
 
 LOOPBACK = "127.0.0.1"
@@ -24,20 +24,20 @@ MAX_RETRIES = 3  # of a task whose machine dies
 class ClusterConfig:
     """The layout of a run on a Ray cluster (--engine ray)."""
 
-    workers: Annotated[int, Ge(0)] = 0
+    workers: Annotated[int, Interval(ge=0, le=65_536)] = 0
     """Rollout workers, which share the environments. Workers that do not fit wait for a node to join. 0: as many as fit
     when the run starts."""
-    shards: Annotated[int, Ge(1)] = 1
+    shards: Annotated[int, Interval(ge=1, le=4096)] = 1
     """Replay shards. A single shard is placed on the learner's node; several are spread over the nodes."""
-    block_steps: Annotated[int, Ge(1)] = 16
+    block_steps: Annotated[int, Interval(ge=1, le=1_000_000)] = 16
     """Steps of every environment in one block of experience."""
-    prefetch: Annotated[int, Ge(0)] = 2
+    prefetch: Annotated[int, Interval(ge=0, le=10_000)] = 2
     """Samples from the replay that are requested ahead of the learner."""
     lockstep: bool = False
     """Alternate rollouts and updates as the local engine does, so that a run repeats to the last bit; one worker."""
     evaluation_interval: Annotated[int, Ge(0)] = 0
     """Updates between two evaluations during training; 0: a twentieth of the run."""
-    evaluation_episodes: Annotated[int, Ge(0)] = 10
+    evaluation_episodes: Annotated[int, Interval(ge=0, le=1_000_000)] = 10
     """Episodes of each evaluation during training; 0 disables it."""
     worker_cpus: Annotated[float, Ge(0)] = 1.0
     """CPUs that Ray reserves for a rollout worker."""
