@@ -10,16 +10,13 @@ defines its own `__post_init__` and calls `check_fields(self)` first. Checked ar
 numbers are integers or NaN, also inside `X | None` and `tuple[X, ...]`; nested configs check themselves.
 """
 
-import contextlib
 import functools
 import math
 import numbers
 import operator
-import os
 import types
 import typing
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 from annotated_types import Ge, Gt, Interval, Le, Lt, MultipleOf
@@ -27,19 +24,7 @@ from annotated_types import Ge, Gt, Interval, Le, Lt, MultipleOf
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Checked",
-    "Device",
-    "Ge",
-    "Gt",
-    "Interval",
-    "Le",
-    "Lt",
-    "MultipleOf",
-    "available_memory",
-    "check_fields",
-    "choose_device",
-]
+__all__ = ["Checked", "Device", "Ge", "Gt", "Interval", "Le", "Lt", "MultipleOf", "check_fields", "choose_device"]
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -81,15 +66,6 @@ def choose_device(device: "Device | torch.device" = "auto") -> "torch.device":
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device = {device}: PyTorch finds no GPU")
     return torch.device(device)
-
-
-def available_memory() -> int:
-    """Bytes of memory that can be used without swapping."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from rbi import checkpoint, envs, runs
-from rbi.config import Device, available_memory, choose_device
+from rbi.config import Device, choose_device
 from rbi.envs.types import EnvConfig, EnvFactory
 from rbi.evaluation.rollouts import EvaluationResult, evaluate
 from rbi.networks import TrunkFactory
