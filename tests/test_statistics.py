@@ -11,6 +11,7 @@ from scipy import stats
 from rbi import statistics
 from rbi.statistics import (
     bootstrap_ratio,
+    bootstrap_runs,
     bootstrap_samples,
     bootstrap_weights,
     cvar,
@@ -18,6 +19,8 @@ from rbi.statistics import (
     iqm,
     paired_lead,
     percentile_interval,
+    performance_profile,
+    probability_of_improvement,
     student_lower_bound,
 )
 
@@ -132,3 +135,79 @@ def test_describe_agrees_with_numpy_and_with_the_normal_interval():
     error = 1.96 * scores.std() / np.sqrt(200)
     assert found["interval"] == approx([scores.mean() - error, scores.mean() + error], abs=0.15)
     assert describe([3.0])["interval"] == [3.0, 3.0]
+
+
+# Algorithms on several tasks
+
+tables = st.lists(st.lists(st.integers(-3, 3), min_size=1, max_size=4), min_size=1, max_size=3)
+pairs_of_tables = st.integers(1, 3).flatmap(
+    lambda tasks: st.tuples(
+        *[st.lists(st.lists(st.integers(-3, 3), min_size=1, max_size=4), min_size=tasks, max_size=tasks)] * 2
+    )
+)
+
+
+def as_runs(table):
+    return [np.array(of_task, dtype=float) for of_task in table]
+
+
+def slow_probability_of_improvement(ours, theirs):
+    """Every run against every run, task by task."""
+    of_tasks = []
+    for xs, ys in zip(ours, theirs, strict=True):
+        wins = [1.0 if x > y else 0.5 if x == y else 0.0 for x in xs for y in ys]
+        of_tasks.append(sum(wins) / len(wins))
+    return sum(of_tasks) / len(of_tasks)
+
+
+@given(pairs_of_tables)
+def test_probability_of_improvement_compares_all_pairs_of_runs_of_a_task(pair):
+    ours, theirs = map(as_runs, pair)
+    found = probability_of_improvement(ours, theirs)
+    assert found == approx(slow_probability_of_improvement(*pair))
+    assert found + probability_of_improvement(theirs, ours) == approx(1)
+
+
+def test_probability_of_improvement_of_a_hand_computed_table():
+    ours, theirs = as_runs([[1, 4], [2, 2, 2]]), as_runs([[0, 2, 4], [3]])
+    assert probability_of_improvement(ours, theirs) == approx(((1 + 0 + 0 + 1 + 1 + 0.5) / 6 + 0) / 2)
+
+
+@given(tables)
+def test_a_performance_profile_falls_from_all_runs_to_none(table):
+    profile = performance_profile(as_runs(table), np.arange(-4.0, 4.0))
+    assert profile[0] == 1
+    assert profile[-1] == 0
+    assert (np.diff(profile) <= 0).all()
+    shares = [sum(x > 0 for x in of_task) / len(of_task) for of_task in table]
+    assert profile[4] == approx(sum(shares) / len(shares))
+
+
+def test_runs_are_resampled_within_their_task_and_their_algorithm():
+    ours, theirs = as_runs([[1, 2, 3], [10, 20]]), as_runs([[100], [200, 300]])
+    seen = []
+
+    def statistic(a, b):
+        seen.append([a, b])
+        return sum(map(np.sum, a)), sum(map(np.sum, b))
+
+    found = bootstrap_runs(statistic, generator(), ours, theirs, resamples=300)
+    assert found.shape == (300, 2)
+    for sample in seen:
+        for tasks, runs in zip(sample, (ours, theirs), strict=True):
+            for drawn, of_task in zip(tasks, runs, strict=True):
+                assert len(drawn) == len(of_task)
+                assert set(drawn) <= set(of_task)
+    assert {tuple(sorted(sample[0][0])) for sample in seen} >= {(1, 1, 1), (1, 2, 3), (3, 3, 3)}
+    assert len({(sample[0][1].sum(), sample[1][1].sum()) for sample in seen}) == 9  # every combination of both
+
+
+def test_the_interval_of_an_iqm_over_tasks_covers_the_truth():
+    rng, covered = generator(3), 0
+    for _ in range(60):
+        runs = [rng.normal(mean, 1, size=10) for mean in (0.0, 1.0, 2.0, 3.0)]
+        low, high = percentile_interval(
+            bootstrap_runs(lambda tasks: np.mean(np.concatenate(tasks)), rng, runs, resamples=200)
+        )
+        covered += low < 1.5 < high
+    assert covered >= 48  # of 60; 95% are 57

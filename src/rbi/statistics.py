@@ -1,11 +1,12 @@
-"""Statistics of scores: bootstrap intervals, the interquartile mean, CVaR, paired differences and confidence bounds.
+"""Statistics of scores: bootstrap intervals, the interquartile mean, CVaR, paired differences and confidence bounds;
+probability of improvement and performance profiles of algorithms on several tasks.
 
 All bootstraps draw indices with replacement and differ in what they resample: values, within strata where there are any
-(`bootstrap_samples`), clusters of unequal size (`bootstrap_ratio`), or rows that many columns share
-(`bootstrap_weights`).
+(`bootstrap_samples`), the runs of each task (`bootstrap_runs`), clusters of unequal size (`bootstrap_ratio`), or rows
+that many columns share (`bootstrap_weights`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,47 @@ def paired_lead(estimate: Array, resampled: Array, column: int, quantiles: Seque
     """
     ahead = resampled[..., column, None] - resampled
     return np.concatenate([(estimate[..., column, None] - estimate)[None], percentile_interval(ahead, quantiles)])
+
+
+# Algorithms on several tasks (Agarwal et al., 2021, "Deep RL at the edge of the statistical precipice"). `runs` holds
+# one array of scores per task, one score per run; tasks may differ in their number of runs.
+
+
+def probability_of_improvement(ours: Sequence[Array], theirs: Sequence[Array]) -> float:
+    """Probability that a run of ours beats a run of theirs on a task drawn at random; ties count one half.
+
+    >>> probability_of_improvement([np.array([1, 3]), np.array([5])], [np.array([2, 2]), np.array([5])])
+    0.5
+    """
+    wins = [np.sign(x[:, None] - y[None, :]).mean() for x, y in zip(ours, theirs, strict=True)]
+    return float(np.mean(wins) + 1) / 2
+
+
+def performance_profile(runs: Sequence[Array], thresholds: Array) -> Array:
+    """Share of runs with a score above each threshold `[T]`; every task has the same weight.
+
+    >>> performance_profile([np.array([0.5, 2.0]), np.array([3.0])], np.array([0.0, 1.0, 2.0]))
+    array([1.  , 0.75, 0.5 ])
+    """
+    shares: Array = np.mean([(of_task[None, :] > thresholds[:, None]).mean(1) for of_task in runs], 0)
+    return shares
+
+
+def bootstrap_runs(
+    statistic: Callable[..., Any],
+    rng: np.random.Generator,
+    *algorithms: Sequence[Array],
+    resamples: int = RESAMPLES,
+) -> Array:
+    """A statistic of one or more algorithms' runs in bootstrap samples, `[resamples, ...]`.
+
+    Runs are resampled within their task, and independently for each algorithm: tasks are fixed, seeds are not.
+    """
+    drawn = [
+        [of_task[rng.integers(len(of_task), size=(resamples, len(of_task)))] for of_task in runs] for runs in algorithms
+    ]
+    samples = [statistic(*([of_task[sample] for of_task in tasks] for tasks in drawn)) for sample in range(resamples)]
+    return np.asarray(samples)
 
 
 def student_lower_bound(samples: Array, delta: float, size: int | None = None) -> Array:
