@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 import rbi
 from rbi.networks import NetworkConfig, Networks, make_networks, offline_network
 from rbi.observations import ObservationSpec
-from rbi.policy import Policy
+from rbi.policy import FeatureRange, Policy
 from rbi.rules import types
 
 VECTOR = ObservationSpec((3,), 1, 4)
@@ -269,3 +269,32 @@ def test_images_that_are_no_bytes_are_refused(value):
     obs[2, 3, 20, 20] = value
     with pytest.raises(ValueError, match=r"obs\[2\] holds a value that is no byte"):
         policy_of(IMAGE).predict_proba(obs)
+
+
+def test_states_far_outside_the_training_range_are_counted_and_cause_one_warning(tmp_path):
+    features = FeatureRange((0.0, 0.0, 0.0), (10.0, 1.0, 1.0), ("age", "colour = blue", "colour = red"))
+    networks = make_networks(VECTOR, NetworkConfig(16), 1)
+    Policy(networks, rbi.Greedy(), features=features).save(tmp_path / "policy")
+    policy = rbi.load_policy(tmp_path / "policy")
+    policy.predict_proba([[15.0, 1.0, 0.0], [-5.0, 0.0, 1.0]])
+    assert (policy.states, policy.outside_range) == (2, 0)
+    with pytest.warns(UserWarning, match=r"obs\[1\] has 'age' = 30, where the training data has 0 to 10"):
+        policy.predict_proba([[5.0, 1.0, 0.0], [30.0, 0.0, 1.0]])
+    policy.predict_proba([[5.0, 0.0, 0.0]])  # a second warning would be an error
+    assert (policy.states, policy.outside_range) == (5, 2)
+    with pytest.warns(UserWarning, match=r"obs\[0\] has none of the texts that 'colour' has"):
+        rbi.load_policy(tmp_path / "policy").act([[5.0, 0.0, 0.0]], 0)
+
+
+def test_ranges_that_do_not_fit_are_refused(tmp_path):
+    networks = make_networks(VECTOR, NetworkConfig(16), 1)
+    with pytest.raises(ValueError, match=r"features: 2 of them for observations of shape \(3,\)"):
+        Policy(networks, rbi.Greedy(), features=FeatureRange((0.0, 0.0), (1.0, 1.0)))
+    with pytest.raises(ValueError, match="low at most high"):
+        FeatureRange((1.0,), (0.0,))
+    Policy(networks, rbi.Greedy(), features=FeatureRange((0.0,) * 3, (1.0,) * 3)).save(tmp_path)
+    config = json.loads((tmp_path / "policy.json").read_text())
+    for odd in (7, [], {"low": 1}, {"low": ["a"], "high": [1]}, {"low": [0], "high": [1], "more": []}):
+        (tmp_path / "policy.json").write_text(json.dumps(config | {"features": odd}))
+        with pytest.raises(ValueError, match=r"policy\.json"):
+            rbi.load_policy(tmp_path)

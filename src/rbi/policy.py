@@ -6,8 +6,9 @@ weights.safetensors   the networks' weights; loading them runs no code
 
 import contextlib
 import math
+import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,46 @@ FORMAT = 2
 CONFIG, WEIGHTS = "policy.json", "weights.safetensors"
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class FeatureRange:
+    """Smallest and largest value of each feature of vector observations in the training data, and their names."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    names: tuple[str, ...] = ()
+    """`column`, or `column = text` for one text of a one-hot column."""
+
+    def __post_init__(self) -> None:
+        if len(self.low) != len(self.high) or len(self.names) not in (0, len(self.low)):
+            raise ValueError("features: low, high and names must have the same length")
+        if not all(-math.inf < low <= high < math.inf for low, high in zip(self.low, self.high, strict=True)):
+            raise ValueError("features: low and high must be finite, and low at most high")
+
+    def outside(self, obs: Array) -> Array:
+        """`[B, D]` booleans: values further outside the range than it is wide, and columns in which no text is set.
+
+        >>> FeatureRange((0.0, 0.0), (1.0, 10.0)).outside(np.array([[2.0, -5.0], [2.1, 30.0]])).tolist()
+        [[False, False], [True, True]]
+        """
+        low, high = np.array(self.low), np.array(self.high)
+        found: Array = np.abs(obs - (low + high) / 2) > 1.5 * (high - low) + 1e-6 * np.abs(high)
+        columns: dict[str, list[int]] = {}
+        for number, name in enumerate(self.names):
+            if " = " in name:
+                columns.setdefault(name.partition(" = ")[0], []).append(number)
+        for numbers in columns.values():
+            found[:, numbers] |= (obs[:, numbers] == 0).all(1, keepdims=True)
+        return found
+
+    def describe(self, number: int, value: float) -> str:
+        """What is unusual about a value that is `outside`."""
+        name = self.names[number] if self.names else f"feature {number}"
+        column, is_text, _ = name.partition(" = ")
+        if is_text and value == 0:
+            return f"has none of the texts that {column!r} has in the training data"
+        return f"has {name!r} = {value:g}, where the training data has {self.low[number]:g} to {self.high[number]:g}"
 
 
 class Policy:
@@ -47,6 +88,8 @@ class Policy:
         temperature: Softmax temperature of beta, from calibration on validation data.
         env: Id of the environment that the policy was trained for.
         metadata: Anything else to store with the policy, as JSON.
+        features: Range of the training data's vector observations. The first state that is far outside it causes a
+            warning, since the networks only extrapolate there; `outside_range` counts all of them.
     """
 
     def __init__(
@@ -58,6 +101,7 @@ class Policy:
         temperature: float = 1.0,
         env: str = "",
         metadata: dict[str, Any] | None = None,
+        features: FeatureRange | None = None,
     ) -> None:
         if not 0 <= c_greedy <= 1:
             raise ValueError(f"c_greedy = {c_greedy}: must be in [0, 1]")
@@ -66,7 +110,11 @@ class Policy:
         self.networks = networks.eval().requires_grad_(False)
         self.rule, self.c_greedy, self.temperature = rule, c_greedy, temperature
         self.env, self.metadata = env, dict(metadata or {})
-        self.obs_spec = networks.obs_spec
+        self.obs_spec, self.features = networks.obs_spec, features
+        if features is not None and (self.obs_spec.is_image or len(features.low) != self.obs_spec.shape[0]):
+            raise ValueError(f"features: {len(features.low)} of them for observations of shape {self.obs_spec.shape}")
+        self.states = self.outside_range = 0
+        """States that `check_range` has seen, and those of them that are far outside the training range."""
         self._example = next(networks.parameters())
 
     def __repr__(self) -> str:
@@ -160,7 +208,23 @@ class Policy:
             possible, reason = torch.isfinite(given), "holds a value that is not finite in float32"
         if possible is not None and not bool(possible.all()):
             raise ValueError(f"obs[{int((~possible.flatten(1).all(1)).nonzero()[0])}] {reason}")
+        if self.features is not None:
+            self.check_range(given[:, -1].cpu().numpy())
         return given.to(self._example.device, self.obs_spec.dtype)
+
+    def check_range(self, obs: Array) -> None:
+        """Count the observations `[B, D]` that are far outside the training range; the first one causes a warning."""
+        if self.features is None:
+            return
+        outside = self.features.outside(obs)
+        rows = outside.any(1)
+        if rows.any() and not self.outside_range:
+            row = int(rows.argmax())
+            number = int(outside[row].argmax())
+            reason = self.features.describe(number, float(obs[row, number]))
+            warnings.warn(f"obs[{row}] {reason}; networks extrapolate there (warned once)", stacklevel=4)
+        self.states += len(obs)
+        self.outside_range += int(rows.sum())
 
     def legal_tensor(self, legal: Any, count: int) -> torch.Tensor | None:
         """Legal actions as a boolean tensor `[B, A]`. Raises ValueError if a state has no legal action."""
@@ -195,6 +259,7 @@ class Policy:
             "temperature": self.temperature,
             "env": self.env,
             "metadata": self.metadata,
+            "features": None if self.features is None else asdict(self.features),
         }
         weights = {name: for_file(tensor) for name, tensor in self.networks.state_dict().items()}
         check_finite(weights, "the policy cannot be saved")
@@ -256,11 +321,14 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
             raise ValueError("env must be a string and metadata an object")
         if any(type(value) not in (int, float) for value in numbers.values()):
             raise ValueError("c_greedy and temperature must be numbers")
+        features = config.get("features")
+        if features is not None:
+            features = FeatureRange(**{name: tuple(values) for name, values in features.items()})
         with torch.device("meta") if trunk is None else contextlib.nullcontext():  # sizes only, no memory
             networks = Networks.from_description(obs_spec, config["networks"], trunk)
     load_weights(networks, path / WEIGHTS)
     with errors_named(path / CONFIG):
-        return Policy(networks, rule, env=env, metadata=metadata, **numbers)
+        return Policy(networks, rule, env=env, metadata=metadata, features=features, **numbers)
 
 
 @contextlib.contextmanager

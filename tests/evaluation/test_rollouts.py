@@ -22,7 +22,7 @@ from rbi.evaluation.rollouts import (
 )
 from rbi.networks import NetworkConfig, make_networks, offline_network
 from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
-from rbi.policy import Policy
+from rbi.policy import FeatureRange, Policy
 from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
 from rbi.rules.types import BCQ, Behavior, Greedy, Reroute
 
@@ -428,6 +428,22 @@ def test_evaluate_returns_scores_with_their_interval(tmp_path):
         rbi.evaluate(tmp_path / "policy", lambda: gymnasium.make("CartPole-v1"), episodes=5, seed=3).scores
         == result.scores
     )
+
+
+def test_evaluate_reports_the_share_of_states_outside_the_training_range():
+    networks = make_networks(ObservationSpec((4,), 1, 2), NetworkConfig(8), 0)
+    features = {share: FeatureRange((-size,) * 4, (size,) * 4) for share, size in ((0.0, 1e6), (1.0, 1e-9))}
+    policies = {share: Policy(networks, Greedy(), env="CartPole-v1", features=f) for share, f in features.items()}
+    assert rbi.evaluate(policies[0.0], episodes=2, progress=False).outside_range == 0
+    with pytest.warns(UserWarning, match="where the training data has"):
+        assert rbi.evaluate(policies[1.0], episodes=2, progress=False).outside_range == 1
+
+
+def test_a_policy_with_nan_outputs_is_not_scored():
+    networks = make_networks(ObservationSpec((4,), 1, 2), NetworkConfig(8), 0)
+    next(networks.parameters()).data.fill_(np.nan)
+    with pytest.raises(ValueError, match="not finite"):
+        rbi.evaluate(Policy(networks, Greedy(), env="CartPole-v1"), episodes=1, progress=False)
 
 
 def test_evaluate_needs_an_environment_and_episodes():

@@ -365,6 +365,8 @@ class EnvGroup:
         if not self.active.any():
             return
         num_envs = self.vector_env.num_envs
+        for number, policy in enumerate(self.policies):
+            policy.check_range(self.step.obs[self.active & (self.policy_of == number)])
         actions = self.batched.act(self.step, self.rng.random((num_envs, 1)))
         on_policy = self.active & (self.rng.random(num_envs) >= self.epsilon)
         self.vector_env.send(
@@ -419,6 +421,8 @@ class EvaluationResult:
     """Episodes that ended by the time limit."""
     scores: list[float]
     steps: list[int]
+    outside_range: float | None = None
+    """Share of states far outside the range of the policy's training data; None if the policy does not know it."""
 
     def __repr__(self) -> str:
         low, high = self.interval
@@ -439,6 +443,8 @@ class EvaluationResult:
             lines.append(f"human-normalised {100 * self.human_normalised:,.0f}%")
         if self.truncated:
             lines.append(f"{self.truncated} of {self.episodes} episodes were truncated by the time limit")
+        if self.outside_range:
+            lines.append(f"{self.outside_range:.1%} of the states are far outside the range of the training data")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -479,6 +485,7 @@ def evaluate(
     if out is not None:
         runs.check_available(runs.resolve(Path(out)), overwrite=False)
     before = loaded.device
+    loaded.states = loaded.outside_range = 0
     results = []
     try:
         loaded.to(choose_device(device))
@@ -500,6 +507,7 @@ def evaluate(
         truncated=sum(episode.truncated for episode in results),
         scores=scores,
         steps=[episode.steps for episode in results],
+        outside_range=loaded.outside_range / loaded.states if loaded.states else None,
     )
     if out is not None:
         settings = {"env": config.id, "episodes": episodes, "protocol": rules, "policy": loaded.metadata}

@@ -28,7 +28,7 @@ from rbi.offline_rl.validation import (
     predict_steps,
     split_holdout,
 )
-from rbi.policy import Policy, load_policy
+from rbi.policy import FeatureRange, Policy, load_policy
 from rbi.progress import graceful_stop, track_updates
 from rbi.rules.types import Behavior, Reroute, Rule, parse_rule
 
@@ -221,7 +221,8 @@ def completed(log: RunLog, trunk: TrunkFactory | None) -> ImproveResult:
 
 def behavior_of(policy: Policy) -> Policy:
     """The behaviour policy that a policy improves; shares its networks."""
-    return Policy(policy.networks, Behavior(), temperature=policy.temperature, env=policy.env, metadata=policy.metadata)
+    shared = {name: getattr(policy, name) for name in ("temperature", "env", "metadata", "features")}
+    return Policy(policy.networks, Behavior(), **shared)
 
 
 def check_data(data: Dataset, name: str, log: RunLog) -> None:
@@ -304,6 +305,7 @@ class Improver:
             device=self.device,
             episodes=train_episodes,
         )
+        self.features = feature_range(sampler)
         standardization = fit_standardization(sampler, observations=self.trunk is None)
         standardize(sampler, standardization)
         behavior_q = BehaviorQConfig(
@@ -350,8 +352,18 @@ class Improver:
             "log_likelihood_calibrated": log_likelihood(held.logits, held.actions, temperature),
             "temperature": temperature,
         }
+        if self.features is not None:
+            obs = sampler.frames[sampler.frame_index[steps]].cpu().numpy()
+            found["outside_range"] = float(self.features.outside(obs).any(1).mean())
         metadata = {"learned": NAME, "logs": self.name, "seed": self.seed, "best": learner.best}
-        policy = Policy(networks.cpu(), self.rule, temperature=temperature, env=data.spec.env, metadata=metadata)
+        policy = Policy(
+            networks.cpu(),
+            self.rule,
+            temperature=temperature,
+            env=data.spec.env,
+            metadata=metadata,
+            features=self.features,
+        )
         beta, q = np.exp(log_probs(held.logits, temperature)), held.q.astype(np.float64)
         masks = None if held.action_masks is None else torch.from_numpy(held.action_masks)
         pi = policy.improve(torch.from_numpy(beta), torch.from_numpy(q), masks).numpy()
@@ -393,6 +405,15 @@ class Improver:
             }
         )
         return ImproveResult(policy, behavior_of(policy), numbers, self.log.metrics, self.log.out)
+
+
+def feature_range(sampler: Sampler) -> FeatureRange | None:
+    """The range of every feature in the training steps; None for images."""
+    if sampler.data.spec.is_image:
+        return None
+    obs = sampler.frames[sampler.frame_index[sampler.candidates]]
+    low, high = (tuple(part.tolist()) for part in (obs.amin(0), obs.amax(0)))
+    return FeatureRange(low, high, tuple(feature_names(sampler.data)))
 
 
 def feature_names(data: Dataset) -> list[str]:

@@ -181,6 +181,10 @@ def closing(run: Run) -> list[str]:
         lines.append(
             f"The test set has only {found['test']['steps']} steps: hold out more (--holdout-fraction 0.4) or log more."
         )
+    if values.get("outside_range"):
+        lines.append(
+            f"{percent(values['outside_range'])} of the test states are far outside the range of the training data."
+        )
     if not found["separate_test_set"]:
         lines.append("The only held-out episode served for validation and testing: its numbers may be optimistic.")
     return [*lines, f"The gain by Q is an estimate, not a certificate. {bound_text(found['rule'])}"]

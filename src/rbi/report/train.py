@@ -147,6 +147,8 @@ def evaluation_table(run: Run) -> Table:
         "human-normalised": human_text(found["human_normalised"]),
         "truncated by the time limit": f"{found['truncated']} of {found['episodes']}",
     }
+    if found.get("outside_range") is not None:
+        rows["states far outside the training data"] = f"{100 * found['outside_range']:.1f}%"
     title = f"{found['env']}, {found['episodes']} episodes"
     table = Table(box=SIMPLE_HEAD, title=title, caption=found["protocol_description"])
     table.add_column("")
