@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from rbi.data.dataset import RECORD, Dataset, RejectedEpisode, columns, infer_spec
-from rbi.data.episode import DatasetSpec
+from rbi.data.dataset import RECORD, Dataset, RejectedEpisode, checksum, checksums, columns, infer_spec
+from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats import FormatSettings, load_episodes
 from rbi.data.store import REPEATED, Store, StoreWriter
 
@@ -357,3 +358,40 @@ def test_a_store_is_not_made_in_a_folder_of_other_things(tmp_path):
         StoreWriter.create(tmp_path, DatasetSpec((3,), 4))
     with pytest.raises(ValueError, match="is not a store"):
         Store(tmp_path)
+
+
+@given(st.lists(st.tuples(st.integers(1, 12), st.booleans()), min_size=1, max_size=30))
+@settings(max_examples=30)
+def test_checksums_of_many_episodes_are_those_of_each(lengths):
+    """Short episodes of equal length are checksummed together."""
+    rng, found = np.random.default_rng(len(lengths)), []
+    for steps, final in lengths:
+        last = np.arange(steps) == steps - 1
+        obs = rng.normal(size=(steps + final, 3)).astype(np.float32)
+        found.append(Episode(obs, rng.integers(2, size=steps), rng.normal(size=steps), last, last & False))
+    data = Dataset.from_episodes(found, DatasetSpec((3,), 2))
+    assert checksums(data).tolist() == [
+        checksum(data.part(name, record) for name in data.arrays) for record in data.records
+    ]
+
+
+def test_a_store_extended_by_datasets_is_the_store_of_their_episodes(tmp_path):
+    rng, spec = np.random.default_rng(0), DatasetSpec((3,), 2)
+    found = []
+    for number in range(40):
+        steps = int(rng.integers(1, 5))
+        last = np.arange(steps) == steps - 1
+        obs = rng.normal(size=(steps + number % 2, 3)).astype(np.float32)
+        who = {"player": f"p{number % 3}", "source": f"s{number % 2}", "line": number}
+        found.append(Episode(obs, rng.integers(2, size=steps), rng.normal(size=steps), last, last & False, **who))
+    with StoreWriter.create(tmp_path / "one", spec) as writer:
+        for episode in found:
+            writer.append(episode)
+    with StoreWriter.create(tmp_path / "many", spec) as writer:
+        for start, stop in ((0, 7), (7, 7), (7, 40)):
+            writer.extend(Dataset.from_episodes(found[start:stop], spec))
+    for file in (tmp_path / "one").iterdir():
+        assert file.read_bytes() == (tmp_path / "many" / file.name).read_bytes(), file.name
+    assert list(Store(tmp_path / "many").verify()) == []
+    with StoreWriter.append_to(tmp_path / "many") as writer, pytest.raises(ValueError, match="holds DatasetSpec"):
+        writer.extend(Dataset.from_episodes([], DatasetSpec((3,), 3)))

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rbi import runs
-from rbi.data.dataset import RejectedEpisode
+from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats import Format, FormatSettings, open_reader
-from rbi.data.formats.common import OneEpisodePerPart, Reader
+from rbi.data.formats.common import ColumnReader, OneEpisodePerPart, Reader
 from rbi.data.store import Store, StoreWriter
 from rbi.parallel import bounded_map
 from rbi.progress import echo, track, track_updates
 
 Map = Callable[..., Iterable[Any]]
+Done = Counter[tuple[str, int]]  # how often a store has each source and line
 ExportFormat = Literal["parquet", "minari", "store"]
 REPORT_EPISODES, REPORT_SECONDS = 200, 10
 SOURCE = "source.json"
@@ -134,6 +135,21 @@ def append_all(reader: Reader, writer: StoreWriter, mapped: Map, *, strict: bool
     Sources and lines that the store already has are skipped. `mapped` maps over parts that can be read in parallel.
     """
     state, done = Progress(), processed(writer)
+    if not isinstance(reader, ColumnReader):
+        yield from append_episodes(reader, writer, mapped, state, done, strict=strict)
+        return
+    for part in reader.parts():
+        for dataset, rejected in reader.datasets(part):
+            append_columns(dataset, rejected, writer, state, done, strict=strict)
+            yield state
+        state.parts += 1
+        yield state
+
+
+def append_episodes(
+    reader: Reader, writer: StoreWriter, mapped: Map, state: Progress, done: Done, *, strict: bool
+) -> Iterator[Progress]:
+    """`append_all` for episodes that come one at a time."""
     parts = reader.parts()
     if isinstance(reader, OneEpisodePerPart):  # these need not be read again
         sources = {source for source, _ in done}
@@ -142,8 +158,7 @@ def append_all(reader: Reader, writer: StoreWriter, mapped: Map, *, strict: bool
     found = mapped(PartReader(reader), parts) if reader.parallel else (reader.read(part) for part in parts)
     for items in found:
         for number, item in enumerate(items, 1):
-            if done[item.source, item.line]:
-                done[item.source, item.line] -= 1
+            if done and taken((item.source, item.line), done):
                 state.skipped += 1
             elif rejected := append(item, writer, state):
                 if strict:
@@ -154,6 +169,39 @@ def append_all(reader: Reader, writer: StoreWriter, mapped: Map, *, strict: bool
                 yield state
         state.parts += 1
         yield state
+
+
+def append_columns(
+    dataset: Dataset,
+    rejected: list[RejectedEpisode],
+    writer: StoreWriter,
+    state: Progress,
+    done: Done,
+    *,
+    strict: bool,
+) -> None:
+    """Append the episodes of a dataset that the store does not have."""
+    if done:
+        texts, total = dataset.texts, len(dataset) + len(rejected)
+        lines = dataset.records["line"].tolist()
+        keys = [(texts[source], line) for source, line in zip(dataset.records["source"].tolist(), lines, strict=True)]
+        dataset = dataset.select([number for number, key in enumerate(keys) if not taken(key, done)])
+        rejected = [item for item in rejected if not taken((item.source, item.line), done)]
+        state.skipped += total - len(dataset) - len(rejected)
+    if strict and rejected:
+        raise ValueError(f"{rejected[0]} (without --strict it would be rejected and the rest imported)")
+    writer.extend(dataset)
+    state.episodes += len(dataset)
+    state.steps += dataset.steps
+    for item in rejected:
+        state.reject(item)
+        writer.reject(item)
+
+
+def taken(key: tuple[str, int], done: Done) -> bool:
+    """Whether the store has the episode of this source and line; it counts once."""
+    done[key] -= 1
+    return done[key] >= 0
 
 
 def append(item: Episode | RejectedEpisode, writer: StoreWriter, state: Progress) -> RejectedEpisode | None:
@@ -168,10 +216,11 @@ def append(item: Episode | RejectedEpisode, writer: StoreWriter, state: Progress
     return None
 
 
-def processed(writer: StoreWriter) -> Counter[tuple[str, int]]:
+def processed(writer: StoreWriter) -> Done:
     """How often the store has each source and line, taken or rejected: some data repeats them."""
     store = Store(writer.path)
-    sources = ((store.texts[r["source"]], int(r["line"])) for r in store.records)
+    lines = zip(store.records["source"].tolist(), store.records["line"].tolist(), strict=True)
+    sources = ((store.texts[source], line) for source, line in lines)
     return Counter([*sources, *((item.source, item.line) for item in store.rejected)])
 
 

@@ -33,7 +33,10 @@ from rbi.data.dataset import (
     Dataset,
     RejectedEpisode,
     checksum,
+    checksums,
     columns,
+    continued,
+    episode_sums,
     fill_record,
     invalid_episodes,
     part_fields,
@@ -96,11 +99,14 @@ class Store(Dataset):
         yield from self.lost
         if (repeated := repeated_text(self.texts)) is not None:
             yield RejectedEpisode(str(self.path / TEXTS), repeated + 1, REPEATED)
-        for number, record in enumerate(self.records, 1):
-            if checksum(self.part(name, record) for name in self.arrays) != record["checksum"]:
-                yield RejectedEpisode(str(self.path), number, "its bytes differ from those that were written")
-            elif record["score"] != self.part("rewards", record).sum(dtype=np.float64) or record["abandoned"] > 1:
-                yield RejectedEpisode(str(self.path / INDEX), number, "its record differs from its rewards")
+        changed = checksums(self) != self.records["checksum"]
+        scores = episode_sums(self.arrays["rewards"], self.records["first_step"], self.records["steps"])
+        inconsistent = (self.records["score"] != scores) | (self.records["abandoned"] > 1)
+        for number in np.flatnonzero(changed | inconsistent).tolist():
+            if changed[number]:
+                yield RejectedEpisode(str(self.path), number + 1, "its bytes differ from those that were written")
+            else:
+                yield RejectedEpisode(str(self.path / INDEX), number + 1, "its record differs from its rewards")
 
     def lost_text(self) -> str:
         """One line about lost episodes; empty if there are none."""
@@ -173,7 +179,7 @@ class StoreWriter:
         self.episodes = len(index.records)
         self._texts = {text: number for number, text in enumerate(index.texts)}
         self._texts_written = len(self._texts)
-        self._waiting: list[tuple[Episode, Array]] = []
+        self._waiting: list[tuple[dict[str, Array], Array]] = []  # columns and records
         self._incomplete = False  # whether files may hold a part of a flush
         self._bytes, self._since_sync, self._since = 0, 0, time.monotonic()
 
@@ -210,17 +216,30 @@ class StoreWriter:
 
     def append(self, episode: Episode) -> None:
         """Append an episode; raises a ValueError if it does not match the spec."""
-        if self._lock.closed:
-            raise ValueError(f"{self.path}: this writer is closed")
         episode.check_fits(self.spec)
         record = np.zeros(1, RECORD)
         fill_record(record[0], episode, self.frames, self.steps, self._texts)
-        record["checksum"] = checksum(getattr(episode, name) for name in columns(self.spec))
-        self.frames += len(episode.observations)
-        self.steps += len(episode)
-        self.episodes += 1
-        self._waiting.append((episode, record))
-        self._bytes += episode.observations.nbytes + len(episode)
+        arrays = {name: getattr(episode, name) for name in columns(self.spec)}
+        record["checksum"] = checksum(arrays.values())
+        self._add(arrays, record)
+
+    def extend(self, episodes: Dataset) -> None:
+        """Append all episodes of a dataset with the same spec, which has validated them."""
+        if episodes.spec != self.spec:
+            raise ValueError(f"{self.path}: holds {self.spec}, not {episodes.spec}")
+        if len(episodes):
+            records = continued(episodes, self.frames, self.steps, self._texts)
+            records["checksum"] = checksums(episodes)
+            self._add(episodes.arrays, records)
+
+    def _add(self, arrays: dict[str, Array], records: Array) -> None:
+        if self._lock.closed:
+            raise ValueError(f"{self.path}: this writer is closed")
+        self.frames += len(arrays["observations"])
+        self.steps += len(arrays["actions"])
+        self.episodes += len(records)
+        self._waiting.append((arrays, records))
+        self._bytes += sum(array.nbytes for array in arrays.values())
         if self._bytes >= BUFFERED_BYTES or time.monotonic() - self._since >= BUFFERED_SECONDS:
             self.flush()
 
@@ -238,13 +257,13 @@ class StoreWriter:
         if not self._waiting:
             return
         texts = "".join(json.dumps(text) + "\n" for text in list(self._texts)[self._texts_written :])
-        records = np.concatenate([record for _, record in self._waiting]).tobytes()
+        records = np.concatenate([records for _, records in self._waiting]).tobytes()
         before = {file: os.fstat(file).st_size for file in self._files.values()}
         self._incomplete = True
         try:
             runs.write_whole(self._files[TEXTS], texts.encode())
             for name in columns(self.spec):
-                parts = [getattr(episode, name) for episode, _ in self._waiting]
+                parts = [arrays[name] for arrays, _ in self._waiting]
                 array = np.ascontiguousarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)
                 runs.write_whole(self._files[f"{name}.bin"], array.data)
             self._since_sync += self._bytes

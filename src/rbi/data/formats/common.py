@@ -11,7 +11,7 @@ from annotated_types import Ge
 from gymnasium import spaces
 
 from rbi.config import check_fields
-from rbi.data.dataset import RejectedEpisode
+from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
 
 CHANNELS = range(1, 5)
@@ -78,6 +78,14 @@ class OneEpisodePerPart(Protocol):
 
     def file_of(self, part: Any) -> str:
         """The `source` of a part's episode, known without reading it."""
+
+
+@runtime_checkable
+class ColumnReader(Protocol):
+    """A reader whose episodes come as datasets, many at a time and without a Python object each."""
+
+    def datasets(self, part: Any) -> Iterator[tuple[Dataset, list[RejectedEpisode]]]:
+        """The episodes of a part, in order, and those between them that are unusable."""
 
 
 def summarize(episode: Episode) -> EpisodeSummary:

@@ -351,6 +351,11 @@ class TableReader:
         for chunk in self.chunks(self.blocks(self.layout.columns)):
             yield from chunk.items()
 
+    def datasets(self, part: Path) -> Iterator[tuple[Dataset, list[RejectedEpisode]]]:
+        assert part == self.path  # there is no other
+        for chunk in self.chunks(self.blocks(self.layout.columns)):
+            yield chunk.dataset, [item for _, item in chunk.rejected]
+
     def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
         return summarize_all(self.read(part))
 
