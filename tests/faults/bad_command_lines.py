@@ -155,7 +155,7 @@ def other_command_lines() -> Iterator[Case]:
         "stds": "bandit regret --stds 1",
         "stds text": "bandit regret --stds a,b",
         "stds negative": "bandit regret --stds -1,2",
-        "stds nan": "bandit learn --stds nan,1",
+        "stds nan": "bandit learn --stds nan,1 --steps 2",
         "means": "bandit regret --means 1",
         "learning rate": "bandit learn --learning-rates 2",
         "samples": "bandit regret --samples 0",

@@ -7,6 +7,7 @@
 Arms are the last axis. In the two-armed bandit arm 1 (the paper's a_2) is the better one.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -107,8 +108,8 @@ class Arms:
     def __post_init__(self) -> None:
         if len(self.means) != len(self.stds) or len(self.means) < 2:
             raise ValueError(f"means {self.means} and stds {self.stds}: need one of each per arm, at least two arms")
-        if min(self.stds) < 0:
-            raise ValueError(f"stds {self.stds}: must be at least 0")
+        if not all(0 <= std < math.inf for std in self.stds) or not all(map(math.isfinite, self.means)):
+            raise ValueError(f"means {self.means} and stds {self.stds}: must be finite, and stds at least 0")
 
 
 class Gain(NamedTuple):
