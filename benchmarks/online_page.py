@@ -169,6 +169,15 @@ BASES = {
 }
 VARIANTS = {
     "base": "base",
+    "cmax10": "reroute(0.1,10)",
+    "afresh": "rule afresh in the learner",
+    "afresh-cmax10": "rule afresh in the learner, reroute(0.1,10)",
+    "bootstrap-rule": "bootstraps with the rule applied afresh",
+    "bootstrap-net": "bootstraps with the policy network",
+    "n5": "5-step returns",
+    "target500": "target update interval 500",
+    "target2000": "target update interval 2000",
+    "rate5": "learning rate 0.0005",
     "unshifted": "no augmentation",
     "without-norm": "no layer norm",
     "plain": "no layer norm, no augmentation, constant learning rate 0.0001",

@@ -1,8 +1,14 @@
 """The figures in the docs are those in the raw results."""
 
-from benchmarks import offline_page, online_page, results_page
+import dataclasses
+
+import numpy as np
+from pytest import approx
+
+from benchmarks import atari, atari_page, offline_page, online_page, results_page
 from benchmarks.results_page import ROOT, load, short, states_a_second
 from benchmarks.variants import VARIANTS
+from rbi.evaluation.comparison import PUBLISHED
 from rbi.lab.spi import study as spi
 from rbi.online.config import TrainConfig
 
@@ -116,3 +122,78 @@ def test_a_policy_agrees_with_the_paper_where_both_say_that_it_is_below_or_both_
 
 def test_numbers_are_shortened_to_three_digits():
     assert [short(x) for x in (12_656_624_554, 2_872_430, 999.4, 48.7)] == ["12.7 G", "2.87 M", "999", "48.7"]
+
+
+# The table of Atari runs
+
+
+def atari_result(cell, score, commit="c", **seconds):
+    """A result as `benchmarks.atari` writes it, with what the page and the planning read."""
+    times = {"environments": 0.0, "start": 3.0, "training": 40.0, "evaluation": 10.0} | seconds
+    about = {"gpu": "GPU", "cores": 16, "commit": commit, "versions": {}}
+    evaluation = {"mean": score, "episodes": 32, "truncated": 0}
+    curve = [{"states": 100, "score": score, "q": 1.0}]
+    settings = {"game": cell.game, "frames": cell.frames, "machine": about, "seconds": times, "steps_per_second": 1e4}
+    return settings | {"evaluation": evaluation, "curve": curve}
+
+
+SMALL = atari.Suite(("Assault", "Phoenix"), atari.BOTH, (0, 1, 2), 4 * atari.MILLION)
+
+
+def all_done(scores):
+    """Results of the small suite: scores by algorithm, game and seed."""
+    return {cell.name: atari_result(cell, scores[cell.algo][cell.game][cell.seed]) for cell in SMALL.cells()}
+
+
+def test_a_cell_takes_as_long_as_the_slowest_alike_and_environments_count_once():
+    cell = SMALL.cells()[0]
+    about, other = {"gpu": "GPU", "cores": 16}, {"gpu": None, "cores": 2}
+    done = {
+        "first": atari_result(cell, 1.0, environments=20.0),
+        "later": atari_result(cell, 1.0, training=60.0),
+    }
+    assert atari.expected_seconds(cell, done, about) == approx(1.1 * (23 + 70))
+    assert atari.expected_seconds(cell, done, about, opened=True) == approx(1.1 * (3 + 70))
+    longer = dataclasses.replace(cell, frames=2 * cell.frames)
+    assert atari.expected_seconds(longer, done, about, opened=True) == approx(1.1 * (3 + 140))
+    assert atari.expected_seconds(cell, done, other) == atari.expected_seconds(cell, {}, about)  # nothing is known
+
+
+def test_cells_run_game_by_game_those_with_the_fewest_results_first():
+    done = {cell.name: atari_result(cell, 1.0) for cell in SMALL.cells() if cell.game == "Assault" and not cell.seed}
+    missing = [cell for cell in SMALL.cells() if cell.name not in done]
+    games = [cell.game for cell in atari.in_order(missing, done)]
+    assert games == ["Phoenix"] * 6 + ["Assault"] * 4
+
+
+def test_a_cell_is_written_as_a_whole_and_found_again(tmp_path):
+    cell = SMALL.cells()[0]
+    atari.save_cell(tmp_path / "cells", cell, atari_result(cell, 7.0))
+    assert list(atari.load_cells(tmp_path / "cells")) == [cell.name]
+    assert [path.name for path in (tmp_path / "cells").iterdir()] == [f"{cell.name}.json"]
+
+
+def test_a_cell_has_as_many_updates_as_its_frames_allow():
+    config = atari.Cell("Breakout", "rbi", "afresh", 0, 10 * atari.MILLION).config()
+    assert config.actor.improve_in == "both"
+    assert abs(config.schedule.updates * config.schedule.states_per_update * 4 - 10 * atari.MILLION) < 1000
+
+
+def test_scores_of_seeds_become_means_intervals_and_probabilities():
+    random, human = PUBLISHED["Assault"].random, PUBLISHED["Assault"].human
+    scores = {
+        "rbi": {"Assault": [human, human, human], "Phoenix": [100.0, 100.0, 400.0]},
+        "apex": {"Assault": [random, random, random], "Phoenix": [100.0, 200.0, 300.0]},
+    }
+    done = all_done(scores)
+    table = atari_page.score_table(SMALL, done).splitlines()
+    assert "| Assault | 742 (742 to 742) | 222 (222 to 222) |" in table[2]
+    assert "| Phoenix | 200 (100 to 400) | 200 (" in table[3]
+    ours = atari_page.normalised_runs(SMALL, ("rbi", "base"), ("Assault",), done)
+    assert np.concatenate(ours) == approx(np.ones(3))
+    improved = (1 + (2 * (0.5 + 0 + 0) + 3) / 9) / 2
+    assert f"| {improved:.2f} (" in atari_page.aggregate_table(SMALL, done)
+    assert atari_page.has_intervals(SMALL, done)
+    del done[SMALL.cells()[0].name]
+    assert not atari_page.has_intervals(SMALL, done)
+    assert "742 (2 seeds)" in atari_page.score_table(SMALL, done)

@@ -1,0 +1,281 @@
+"""RBI and Ape-X on Atari games in docs/results.md, from the cells that `benchmarks.atari` has written."""
+
+import math
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from benchmarks.atari import MILLION, SUITES, Cell, load_cells
+from benchmarks.online_page import VARIANTS
+from rbi.evaluation.comparison import PUBLISHED
+from rbi.report import LINES, LOOK
+from rbi.report.train import ALGORITHMS
+from rbi.statistics import bootstrap_runs, iqm, percentile_interval, performance_profile, probability_of_improvement
+
+MIN_SEEDS = 3  # fewer have no interval
+PUBLISHED_COLUMNS = {
+    "random": "random",
+    "human": "human",
+    "paper_rbi": "RBI, paper",
+    "paper_apex": "Ape-X, paper",
+    "rainbow": "Rainbow",
+    "apex": "Ape-X, its authors",
+    "r2d2": "R2D2",
+}
+PEER = ("apex", "base")
+
+HEAD = """
+## Atari games
+
+RBI and Ape-X with the preset `fast` and its variants, the same number of frames and updates for all; the 200,000 frames
+that are collected before learning starts come on top. A score is the mean over 32 episodes of the final policy: actions
+sampled, no exploration, no-op starts, no sticky actions. Tables show means over seeds and, from three seeds on, their
+95% bootstrap intervals over seeds; every run that was made is in them. Evaluation plays at most 35% of the frames of
+training: in runs of 4 million frames an episode is truncated after 43,750 frames, in those of 10 million or more after
+108,000. `python -m benchmarks.atari` runs what is missing.
+"""
+SECTIONS = {
+    "twelve": """
+### The paper's twelve games, {frames:g} million frames
+
+{there} of {all} runs are done. Published scores are for orientation: the paper's RBI and Ape-X learned for 3,125,000
+updates, Rainbow from 200 million frames, Ape-X and R2D2 from billions.
+""",
+    "tuning": """
+### Settings, compared on four other games, {frames:g} million frames
+
+{there} of {all} runs are done. *Rule afresh*: the learner imitates, and bootstraps with, the rule applied to its
+current networks (`--actor.improve-in both --learner.bootstrap-policy rule`) instead of the policies that actors stored;
+the two changes have not been run apart.
+""",
+    "long": """
+### Three games, {frames:g} million frames
+
+{there} of {all} runs are done.
+""",
+}
+DIAGNOSTICS = """
+The same runs at the end of training: entropy of the policy network and of the actors' policy, the probability mass that
+the rule moves (how far the network is behind the rule), the mean Q of a batch, the score of the latest episodes during
+training (environments that explore least), and the share of evaluation episodes that were truncated. Each of the 512
+environments plays some 500 steps per million frames; an episode that is longer does not finish during training, so the
+two scores can disagree where policies survive for long.
+"""
+
+
+FEW_SEEDS = "Fewer than three seeds: no interval is given, and none of these differences is established."
+
+
+def has_intervals(suite, done):
+    """Whether every number of a suite has enough seeds for an interval."""
+    counts = [len(scores_of(suite, entry, g, done)) for entry in entries_of(suite, done) for g in suite.games]
+    return min(count for count in counts if count) >= MIN_SEEDS
+
+
+def entries_of(suite, done):
+    """The (algorithm, variant) pairs of a suite that have results, in the suite's order."""
+    return [entry for entry in suite.entries if any(scores_of(suite, entry, game, done) for game in suite.games)]
+
+
+def results_of(suite, entry, game, done):
+    """The results of all seeds of a game that are there."""
+    names = [Cell(game, *entry, seed, suite.frames).name for seed in suite.seeds]
+    return [done[name] for name in names if name in done]
+
+
+def scores_of(suite, entry, game, done):
+    return [result["evaluation"]["mean"] for result in results_of(suite, entry, game, done)]
+
+
+def label(entry):
+    algo, variant = entry
+    return ALGORITHMS[algo] + ("" if variant == "base" else f", {VARIANTS[variant]}")
+
+
+def seeds_text(scores):
+    """Mean over seeds, with its bootstrap interval or, for few seeds, their number."""
+    if not scores:
+        return "-"
+    mean = number(np.mean(scores))
+    if len(scores) < MIN_SEEDS:
+        return f"{mean} ({len(scores)} seed{'s' * (len(scores) > 1)})"
+    low, high = interval(lambda runs: np.mean(runs[0]), [np.array(scores)])
+    return f"{mean} ({number(low)} to {number(high)})"
+
+
+def number(value):
+    """Three digits or more."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}"
+
+
+def interval(statistic, *algorithms):
+    return percentile_interval(bootstrap_runs(statistic, np.random.default_rng(0), *algorithms)).tolist()
+
+
+def score_table(suite, done):
+    """One row per game."""
+    entries = entries_of(suite, done)
+    known = [PUBLISHED[game] for game in suite.games]
+    columns = [name for name in PUBLISHED_COLUMNS if any(getattr(game, name) is not None for game in known)]
+    heads = ["game", *map(label, entries), *(PUBLISHED_COLUMNS[name] for name in columns)]
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "--:|" * (len(heads) - 1)]
+    for game in suite.games:
+        cells = [seeds_text(scores_of(suite, entry, game, done)) for entry in entries]
+        if all(cell == "-" for cell in cells):
+            continue
+        published = [getattr(PUBLISHED[game], name) for name in columns]
+        cells += ["" if value is None else number(value) for value in published]
+        lines.append("| " + " | ".join([game, *cells]) + " |")
+    return "\n".join(lines)
+
+
+def normalised_runs(suite, entry, games, done):
+    """Human-normalised scores: one array per game, one score per seed."""
+    return [
+        (np.array(scores_of(suite, entry, game, done)) - PUBLISHED[game].random)
+        / (PUBLISHED[game].human - PUBLISHED[game].random)
+        for game in games
+    ]
+
+
+def shared_games(suite, entry, done):
+    """The games in which both an algorithm and Ape-X have results."""
+    return [g for g in suite.games if scores_of(suite, entry, g, done) and scores_of(suite, PEER, g, done)]
+
+
+def aggregate_table(suite, done):
+    """Interquartile means and probabilities of improvement over Ape-X, in the games that both have."""
+    heads = "| algorithm | games | runs | IQM, human-normalised | Ape-X in these games | P(improvement over Ape-X) |"
+    lines = [heads, "|---|--:|--:|--:|--:|--:|"]
+    for entry in entries_of(suite, done):
+        if entry == PEER or not (games := shared_games(suite, entry, done)):
+            continue
+        ours, theirs = (normalised_runs(suite, e, games, done) for e in (entry, PEER))
+        cells = [label(entry), str(len(games)), str(sum(map(len, ours)))]
+        cells += [with_interval(lambda runs: iqm(np.concatenate(runs)), runs) for runs in (ours, theirs)]
+        cells.append(with_interval(probability_of_improvement, ours, theirs))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def with_interval(statistic, *algorithms):
+    """The statistic and, where every game has enough seeds, its interval."""
+    text = f"{float(statistic(*algorithms)):.2f}"
+    if min(len(of_game) for runs in algorithms for of_game in runs) < MIN_SEEDS:
+        return text
+    low, high = interval(statistic, *algorithms)
+    return f"{text} ({low:.2f} to {high:.2f})"
+
+
+def diagnostics_table(suite, done):
+    """Means over seeds at the end of training."""
+    names = ("pi_net_entropy", "pi_entropy", "moved_mass", "q", "score")
+    heads = ["game", "algorithm", "entropy, network", "entropy, actors", "mass moved", "Q", "training score"]
+    heads += ["truncated"]
+    net_alone = any("policy_net" in result for result in done.values())
+    heads += ["policy network alone"] if net_alone else []
+    lines = ["| " + " | ".join(heads) + " |", "|---|---|" + "--:|" * (len(heads) - 2)]
+    for game in suite.games:
+        for entry in entries_of(suite, done):
+            if not (results := results_of(suite, entry, game, done)):
+                continue
+            last = [[result["curve"][-1].get(name) for result in results] for name in names]
+            cells = ["" if None in values else f"{np.mean(values):.2f}" for values in last[:-1]]
+            truncated = [result["evaluation"]["truncated"] / result["evaluation"]["episodes"] for result in results]
+            cells += [number(np.mean(last[-1])), f"{100 * np.mean(truncated):.0f}%"]
+            alone = [result["policy_net"]["mean"] for result in results if "policy_net" in result]
+            cells += [number(np.mean(alone)) if alone else ""] if net_alone else []
+            lines.append("| " + " | ".join([game, label(entry), *cells]) + " |")
+    return "\n".join(lines)
+
+
+def sources(name, suite, done):
+    """The command, commits and machine of a suite's cells, and how long they took."""
+    results = [done[cell.name] for cell in suite.cells() if cell.name in done]
+    commits = ", ".join(dict.fromkeys(result["machine"]["commit"] for result in results))
+    about = results[0]["machine"]
+    versions = ", ".join(f"{key} {value}" for key, value in about["versions"].items())
+    speeds = [result["steps_per_second"] for result in results]
+    return (
+        f"{min(speeds):,.0f} to {max(speeds):,.0f} steps/s while learning. "
+        f"`python -m benchmarks.atari --suite {name}`, commits {commits}, one {about['gpu']}, {about['cores']} cores; "
+        f"{versions}."
+    )
+
+
+def atari_part():
+    """The section of docs/results.md."""
+    done, parts = load_cells(), [HEAD.rstrip()]
+    for name, suite in SUITES.items():
+        if not entries_of(suite, done):
+            continue
+        there = sum(cell.name in done for cell in suite.cells())
+        head = SECTIONS[name].format(frames=suite.frames / MILLION, there=there, all=len(suite.cells()))
+        parts += [head, score_table(suite, done), "", f"![learning curves](figures/atari-{name}.png)", ""]
+        parts += [aggregate_table(suite, done)]
+        if not has_intervals(suite, done):
+            parts += ["", FEW_SEEDS]
+        if has_profile(suite, done):
+            parts += ["", f"![performance profile](figures/atari-{name}-profile.png)"]
+        parts += [DIAGNOSTICS, diagnostics_table(suite, done), "", sources(name, suite, done)]
+    return parts if len(parts) > 1 else []
+
+
+# Figures
+
+
+def has_profile(suite, done):
+    """Whether there are enough games and seeds for a performance profile."""
+    found = [[len(scores_of(suite, entry, g, done)) for g in suite.games] for entry in entries_of(suite, done)]
+    return bool(found) and all(min(counts) >= 2 for counts in found)
+
+
+def draw(folder):
+    """Learning curves of every suite that has cells, and performance profiles of those that are complete."""
+    done = load_cells()
+    for name, suite in SUITES.items():
+        if entries_of(suite, done):
+            draw_curves(suite, done, folder / f"atari-{name}.png")
+            if has_profile(suite, done):
+                draw_profile(suite, done, folder / f"atari-{name}-profile.png")
+
+
+def draw_curves(suite, done, path):
+    entries = entries_of(suite, done)
+    games = [g for g in suite.games if any(scores_of(suite, entry, g, done) for entry in entries)]
+    columns = min(4, len(games))
+    rows = math.ceil(len(games) / columns)
+    with plt.rc_context(LOOK):
+        figure = plt.figure(figsize=(1.2 + 3.7 * columns, 0.9 + 2.7 * rows), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False).ravel()
+        for panel, game in zip(panels, games, strict=False):
+            for look, entry in zip(LINES, entries, strict=False):
+                for i, result in enumerate(results_of(suite, entry, game, done)):
+                    points = [p for p in result["curve"] if p["score"] is not None]
+                    frames = [4 * p["states"] / MILLION for p in points]
+                    panel.plot(frames, [p["score"] for p in points], label=None if i else label(entry), **look)
+            panel.set(title=game, xlabel="million frames")
+        for panel in panels[len(games) :]:
+            panel.set_visible(False)
+        panels[0].set_ylabel("score during training, one line per seed")
+        handles = {text: line for p in panels for line, text in zip(*p.get_legend_handles_labels(), strict=True)}
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2, fontsize=8)
+        figure.savefig(path, dpi=130)
+        plt.close(figure)
+
+
+def draw_profile(suite, done, path):
+    entries = entries_of(suite, done)
+    runs = [normalised_runs(suite, entry, suite.games, done) for entry in entries]
+    thresholds = np.linspace(0, max(of_game.max() for tasks in runs for of_game in tasks), 200)
+    with plt.rc_context(LOOK):
+        figure = plt.figure(figsize=(6.4, 4.4), layout="constrained")
+        panel = figure.subplots()
+        for look, entry, tasks in zip(LINES, entries, runs, strict=False):
+            panel.plot(thresholds, performance_profile(tasks, thresholds), label=label(entry), **look)
+            low, high = interval(lambda tasks: performance_profile(tasks, thresholds), tasks)
+            panel.fill_between(thresholds, low, high, color=look["color"], alpha=0.15, linewidth=0)
+        panel.set(xlabel="human-normalised score", ylabel="share of runs above it")
+        panel.legend()
+        figure.savefig(path, dpi=130)
+        plt.close(figure)
