@@ -2,6 +2,7 @@
 
 python -m benchmarks.engine                     on the GPU, or on the CPU where there is none
 python -m benchmarks.engine --peer PYTHON       compared with Stable-Baselines3, which that interpreter can import
+python -m benchmarks.engine --start-up          emulators in this process and in worker processes, taking turns
 """
 
 import argparse
@@ -20,6 +21,7 @@ from benchmarks.timing import machine, seconds_a_call
 from benchmarks.variants import VARIANTS
 from rbi import runs
 from rbi.envs import make
+from rbi.envs.atari import AtariVector
 from rbi.envs.types import EnvConfig
 from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import LocalEngine
@@ -136,6 +138,35 @@ def on_gpu(seconds, out, num_envs, threads, algos, ratios, changes):
     out.write_text(runs.to_json(result, indent=1) + "\n")
 
 
+def start_up(seconds, out, num_envs, threads, turns=3):
+    """Seconds to make and reset environments in this process and in worker processes, and the steps/s of both."""
+    kinds, rows = {"this process": 0, f"{threads} worker processes per group": threads}, {}
+    config = TrainConfig.preset(GAME, "rbi", "fast", num_envs=num_envs)
+    vectors = {}
+    for kind, workers in kinds.items():
+        start = time.perf_counter()
+        vectors[kind] = [AtariVector(config.env, num_envs // GROUPS, threads, workers=workers) for _ in range(GROUPS)]
+        made = time.perf_counter()
+        for group, env in enumerate(vectors[kind]):
+            env.reset(group * env.num_envs)
+            env.reset = lambda _, again=env.reset: again(None)  # seeding makes an emulator load its game again
+        rows[kind] = {"make_seconds": made - start, "reset_seconds": time.perf_counter() - made, "turns": []}
+    for _ in range(turns):
+        for kind, envs in vectors.items():
+            row = {"bare_emulator_steps_per_second": bare_emulator(envs, seconds / 2)}
+            if torch.cuda.is_available():
+                engine, ticks = started(config, torch.device("cuda"), envs)
+                together(engine, ticks, seconds / 4)
+                row["steps_per_second"], row["updates_per_second"] = together(engine, ticks, seconds)
+                drain(envs)
+                del engine, ticks
+                torch.cuda.empty_cache()
+            rows[kind]["turns"].append(row)
+            print(kind, rows[kind], flush=True)
+    result = {"command": "python -m benchmarks.engine --start-up", "machine": machine(), "game": GAME}
+    out.write_text(runs.to_json(result | {"num_envs": num_envs, "kinds": rows}, indent=1) + "\n")
+
+
 def on_cpu(seconds, out, peer):
     """Compared with Stable-Baselines3 on the same cores: same game, batch size, states per update, duelling network.
 
@@ -191,9 +222,12 @@ def main():
     )
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["base"], help="variants of the preset")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--start-up", action="store_true", help="compare emulators in this process and in workers")
     parser.add_argument("--peer", default=".venv-peers/bin/python")
     args = parser.parse_args()
-    if torch.cuda.is_available():
+    if args.start_up:
+        start_up(args.seconds, args.out or RESULTS / "engine-start-up.json", args.num_envs, args.threads)
+    elif torch.cuda.is_available():
         on_gpu(
             args.seconds,
             args.out or RESULTS / f"engine-cuda-{args.num_envs}.json",

@@ -27,6 +27,16 @@ so more of the emulator's time is lost while actions are computed. The last rows
 and bias gradients; they show the cost of layer norm and augmentation.
 """
 
+START_UP_HEAD = """
+### Start-up
+
+Making and resetting {num_envs} environments: ale-py loads each game twice, the first time one after another. Worker
+processes do it side by side. The kinds took turns on one machine, four seconds each: differences in steps/s between them
+are noise. All ratios to the bare emulator are lower than those in the table above; why is not known.
+
+| emulators in | seconds to make and reset | steps/s with updates | bare emulator, steps/s | ratio |
+|---|--:|--:|--:|--:|"""
+
 PEER_HEAD = """
 ### Compared with Stable-Baselines3 on 2 cores
 
@@ -45,7 +55,7 @@ starts, no sticky actions, at most 108,000 frames.
 """
 
 LEARNING_TEXT = """
-One seed each. Seconds are counted after the environments are made, which takes a minute for 512. **Aim reached:** well
+One seed each. Seconds are counted after the environments were made, a minute for 512. **Aim reached:** well
 above 100 within ten minutes. The preset `fast`, with its learning rate decayed over {updates:,} updates, reaches 100
 during training after {hundred:.0f} s; its policy after {seconds:.0f} s scores {played:.0f}. The longest run, with 256
 environments, reached 100 after {long_hundred:.0f} s, 300 after {long_three_hundred:.0f} s and {long_last:.0f} at the
@@ -267,6 +277,28 @@ def engine_speed(results, measured_on):
     )
 
 
+def start_up(result, cells, measured_on):
+    """Emulators in one process and in worker processes, and how long training takes to start."""
+    lines = [START_UP_HEAD.format(**result)]
+    for kind, row in result["kinds"].items():
+        seconds = row.get("make_and_reset_seconds") or row["make_seconds"] + row["reset_seconds"]
+        bare, steps = (
+            [turn[name] for turn in row["turns"]] for name in ("bare_emulator_steps_per_second", "steps_per_second")
+        )
+        cells_of_row = [kind, f"{seconds:.0f}", *(", ".join(f"{v:,.0f}" for v in values) for values in (steps, bare))]
+        cells_of_row.append(", ".join(f"{s / b:.2f}" for s, b in zip(steps, bare, strict=True)))
+        lines.append("| " + " | ".join(cells_of_row) + " |")
+    note = f" ({result['remark']})" if "remark" in result else ""
+    times = [c["seconds"]["environments"] + c["seconds"]["start"] for c in cells if c["seconds"]["environments"]]
+    if times:
+        span = f"{min(times):.0f} to {max(times):.0f}" if round(max(times)) > round(min(times)) else f"{times[0]:.0f}"
+        note += (
+            f" In the runs of the [Atari games](#atari-games) that made environments the first update came {span} s "
+            "after the program's imports: environments, CUDA graphs, and 50,000 states to learn from."
+        )
+    return "\n".join([*lines, "", measured_on(result) + note])
+
+
 def compared(result):
     """The same measurement of an earlier commit in the same call, if there was one."""
     if "previous_commit" not in result:
@@ -429,6 +461,9 @@ def online_part(load, measured_on):
     parts = []
     if cuda := engine_results(load):
         parts.append(engine_speed(cuda, measured_on))
+    if started := load("engine-start-up.json"):
+        cells = [json.loads(path.read_text()) for path in sorted((RESULTS / "atari").glob("*.json"))]
+        parts.append(start_up(started, cells, measured_on))
     if cpu := load("engine-cpu.json"):
         parts.append(peer_speed(cpu, measured_on))
     if results := learning_results():
