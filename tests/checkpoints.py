@@ -5,7 +5,7 @@ import json
 import torch
 from safetensors.torch import load_file, save_file
 
-from rbi.checkpoint import STATE, TENSORS, fingerprint
+from rbi.checkpoint import STATE, TENSORS, fingerprint, with_checksum
 
 GPU_STATE_BYTES = 16  # of a CUDA generator
 
@@ -22,4 +22,4 @@ def use_gpu_random_states(checkpoint, name_part):
         save_file(tensors, path)
         state["files"][path.name] = fingerprint(path)
     assert changed
-    (checkpoint / STATE).write_text(json.dumps(state))
+    (checkpoint / STATE).write_text(json.dumps(with_checksum(state)))

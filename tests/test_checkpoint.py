@@ -52,3 +52,12 @@ def test_a_checkpoint_of_another_kind_is_refused(tmp_path):
     path = checkpoint.save(tmp_path, 0, make_checkpoint())
     with pytest.raises(ValueError, match="checkpoint of CartPole-v1, not of Acrobot-v1"):
         checkpoint.load(path, {"env": "Acrobot-v1"})
+
+
+def test_a_changed_counter_is_damage(tmp_path):
+    path = checkpoint.save(tmp_path, 0, make_checkpoint(counters={"updates": 3, "best": float("inf")}))
+    assert checkpoint.load(path).counters["best"] == float("inf")
+    state = path / checkpoint.STATE
+    state.write_text(state.read_text().replace('"updates": 3', '"updates": 7'))
+    with pytest.raises(ValueError, match=r"state\.json: is damaged"):
+        checkpoint.load(path)

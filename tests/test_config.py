@@ -21,6 +21,7 @@ class Settings(Checked):
     sizes: tuple[Annotated[int, Ge(1)], ...] = (1, 2)
     scale: float = 1.0
     name: str = ""
+    exact: bool = False
 
 
 def test_valid_settings_are_accepted():
@@ -39,6 +40,7 @@ def test_valid_settings_are_accepted():
         ("limit", 0), ("limit", 1.5),
         ("sizes", (1, 0)),
         ("scale", float("nan")), ("scale", None),
+        ("exact", 1), ("exact", "no"), ("exact", None),
     ],
 )  # fmt: skip
 def test_invalid_values_are_errors_that_name_field_and_value(field, value):

@@ -172,8 +172,7 @@ from rbi import runs
 run = runs.Writer.create(Path(sys.argv[1]), command="rules", settings={}, seed=0, argv=[])
 run.log(step=1)
 if os.fork() == 0:
-    time.sleep(60)
-print("ready", flush=True)
+    print("ready", flush=True)
 time.sleep(60)
 """
 

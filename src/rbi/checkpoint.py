@@ -1,6 +1,6 @@
 """Checkpoints: everything that training changes, saved whole or not at all, and restored to the last bit.
 
-    checkpoints/<number>/state.json          counters, and the size and checksum of every other file
+    checkpoints/<number>/state.json          counters, and the sizes and checksums of all files
                          <name>.safetensors  tensors: networks, optimiser, random states; the replay
 
 `save` and `load` take a `Checkpoint`, which any training run can fill; `save_learners` and `restore_learners` do it for
@@ -53,7 +53,7 @@ def save(run: Path, number: int, checkpoint: Checkpoint) -> Path:
             "info": checkpoint.info,
             "files": {file.name: fingerprint(file) for file in sorted(growing.iterdir())},
         }
-        runs.write_json(growing / STATE, state)
+        runs.write_json(growing / STATE, with_checksum(state))
     for older in path.parent.iterdir():
         if older != path:
             shutil.rmtree(older, ignore_errors=True)
@@ -82,6 +82,8 @@ def read_state(path: Path) -> dict[str, Any]:
     for key in ("kind", "counters", "info", "files"):
         if not isinstance(state.get(key), dict):
             raise ValueError(f"{path / STATE}: lacks {key!r}; the checkpoint is damaged")
+    if with_checksum(state) != state:
+        raise ValueError(f"{path / STATE}: is damaged (its checksum is not the recorded one)")
     for name, recorded in state["files"].items():
         if Path(name).name != name:
             raise ValueError(f"{path / STATE}: {name!r} is not the name of a file in this folder")
@@ -90,6 +92,12 @@ def read_state(path: Path) -> dict[str, Any]:
         if fingerprint(path / name) != recorded:
             raise ValueError(f"{path / name}: is damaged (its size or checksum is not the recorded one)")
     return state
+
+
+def with_checksum(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state with the CRC-32 of its own JSON."""
+    found = {key: value for key, value in state.items() if key != "checksum"}
+    return found | {"checksum": zlib.crc32(runs.to_json(found).encode())}
 
 
 def fingerprint(path: Path) -> list[int]:

@@ -6,8 +6,8 @@
         improve_in: Literal["actor", "learner"] = "actor"
 
 Limits are those of `annotated_types` (Ge, Gt, Le, Lt, Interval, MultipleOf). A config with conditions on several fields
-defines its own `__post_init__` and calls `check_fields(self)` first. Checked are choices (Literal), limits, whether
-numbers are integers or NaN, also inside `X | None` and `tuple[X, ...]`; nested configs check themselves.
+defines its own `__post_init__` and calls `check_fields(self)` first. Checked are choices (Literal), limits, booleans,
+whether numbers are integers or NaN, also inside `X | None` and `tuple[X, ...]`; nested configs check themselves.
 """
 
 import functools
@@ -100,6 +100,8 @@ def _check(name: str, value: Any, hint: Any) -> None:
 def _check_number(name: str, value: Any, hint: Any) -> None:
     if hint is int and not isinstance(value, numbers.Integral):
         raise ValueError(f"{name} = {value!r}: must be an integer")
+    if hint is bool and not isinstance(value, bool):
+        raise ValueError(f"{name} = {value!r}: must be True or False")
     if hint is float and (not isinstance(value, numbers.Real) or value != value):
         raise ValueError(f"{name} = {value!r}: must be a number")
 

@@ -302,7 +302,7 @@ def read_text(path: Path) -> str:
 def read_lines(path: Path, lines: int | None = None) -> tuple[list[dict[str, Any]], list[str]]:
     """The objects of a .jsonl file, and what is wrong with the lines that hold none.
 
-    A last line without a newline was torn; it is skipped without a word. `lines` limits how many lines are read.
+    A last line without a newline was torn; it is skipped without a word. `lines` says how many lines are read.
     """
     found: list[dict[str, Any]] = []
     damaged: list[str] = []
@@ -314,6 +314,8 @@ def read_lines(path: Path, lines: int | None = None) -> tuple[list[dict[str, Any
             found.append(parse(path, line, number))
         except ValueError as error:
             damaged.append(str(error))
+    if lines is not None and len(whole) < lines:
+        damaged.append(f"{path}: holds only {len(whole):,} of the first {lines:,} lines")
     return found, damaged
 
 
@@ -487,7 +489,9 @@ def naming(path: Path) -> Iterator[None]:
     """Errors from the unexpected content of a file become one ValueError that names it."""
     try:
         yield
-    except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+    except (LookupError, TypeError, AttributeError, RuntimeError, ValueError) as error:
+        if isinstance(error, ValueError) and str(path.parent) in str(error):
+            raise
         what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path}: is damaged, or of another version ({what})") from error
 

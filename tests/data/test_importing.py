@@ -226,6 +226,17 @@ def test_a_store_tells_what_its_import_rejected_and_what_is_lost(tmp_path, capsy
     assert "1 of 3 episodes are lost" in capsys.readouterr().err
 
 
+def test_an_import_is_not_continued_over_names_that_its_data_does_not_have(tmp_path, capsys):
+    """A damaged name would make its episodes look new, and import them twice."""
+    table(tmp_path / "clicks.csv", 3)
+    command = ["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "s")]
+    assert main(command) == 0
+    texts = tmp_path / "s" / "texts.jsonl"
+    texts.write_text(texts.read_text().replace("clicks.csv", "clichs.csv"))
+    assert main([*command, "--resume"]) == 2
+    assert "holds an episode of clichs.csv, line 2, which" in capsys.readouterr().err
+
+
 def test_an_action_that_a_bad_disk_made_is_told_not_a_crash(tmp_path, capsys):
     table(tmp_path / "clicks.csv", 3)
     assert main(["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "s")]) == 0

@@ -9,17 +9,23 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def disturb(*options):
-    command = [sys.executable, "-m", "tests.faults.kills", *options]
+def run(*arguments):
+    command = [sys.executable, "-m", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_store_that_is_disturbed_while_it_is_made_resumes_to_the_same_result():
-    disturb("--fast")
+    run("tests.faults.kills", "--fast")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["overwrite", "improve", "train"])
 def test_a_run_that_is_disturbed_resumes_to_the_same_result(scenario):
-    disturb("--only", scenario, "--points", "3")
+    run("tests.faults.kills", "--only", scenario, "--points", "3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", ["import", "improve"])
+def test_odd_and_damaged_files_are_named_in_one_line(scenario):
+    run("tests.faults.odd_folders", "--only", scenario, "--changes", "8")

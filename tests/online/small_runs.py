@@ -37,6 +37,7 @@ def run_to_end(engine):
 
 
 def run_steps(engine, steps):
-    for _, _ in zip(range(steps), engine.run(), strict=False):
-        pass
+    for _ in engine.run():
+        if engine.steps >= steps:
+            break
     return engine

@@ -85,16 +85,16 @@ def test_updates_follow_new_states_at_the_set_ratio(ratio):
 
 def test_actors_load_published_weights_at_their_refresh_interval_only():
     config = small_config(refresh_interval=5, publish_interval=4)
-    engine, published, actors = make_engine(config), [], []
+    engine, published, actors = make_engine(config), {}, {}
     for _ in engine.run():
-        published.append(engine.published.clone())
-        actors.append([actor.vector.clone() for actor in engine.actors])
-    for step in range(1, len(actors)):
+        published[engine.steps - 1] = engine.published.clone()
+        actors[engine.steps - 1] = [actor.vector.clone() for actor in engine.actors]
+    for step in list(actors)[1:]:
         group = step % GROUPS
         refreshed = step // GROUPS % 5 == 0
         assert torch.equal(actors[step][group], published[step - 1] if refreshed else actors[step - 1][group])
         assert torch.equal(actors[step][1 - group], actors[step - 1][1 - group])
-    assert len({p.sum().item() for p in published}) == 1 + config.schedule.updates // 4
+    assert len({p.sum().item() for p in published.values()}) == 1 + config.schedule.updates // 4
 
 
 def test_actors_follow_the_uniform_policy_for_the_set_number_of_updates():
@@ -202,3 +202,10 @@ def test_on_a_gpu_the_counts_are_the_same_and_warm_up_runs_leave_no_trace(algo):
     assert engine.learner.weights.optimizer.adam.count == config.schedule.updates
     assert not torch.equal(engine.learner.vector, before)
     assert torch.isfinite(engine.learner.vector).all()
+
+
+def test_a_checkpoint_is_possible_only_when_all_environments_are_in_a_step():
+    """Restored environments are in the middle of a step: one that has not taken its first would skip an observation."""
+    engine = make_engine(small_config())
+    next(iter(engine.run()))
+    assert all(env.pending for env in engine.envs)

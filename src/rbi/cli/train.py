@@ -71,7 +71,7 @@ class Train(Command):
     """Policies to save at even intervals of training, such as for the population of `rbi data record`."""
     max_frames: Annotated[int, Ge(1)] = PAPER_MAX_FRAMES
     """Length limit of an Atari episode in training, in emulator frames."""
-    repeat_action_probability: float = 0.0
+    repeat_action_probability: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Sticky actions in training: the probability that an Atari game repeats the previous action."""
     actor: ActorConfig = field(default_factory=ActorConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -220,7 +220,8 @@ def show_result(path: Path) -> None:
     from rbi.report import train as report
 
     draw_figures(path)
-    show(report.result_table(runs.read(path)))
+    with runs.naming(path / "result.json"):
+        show(report.result_table(runs.read(path)))
 
 
 def draw_figures(path: Path) -> None:
@@ -229,5 +230,5 @@ def draw_figures(path: Path) -> None:
 
     run = runs.read(path)
     if run.result is not None:
-        with runs.Writer.reopen(path) as writer:
+        with runs.naming(path / "metrics.jsonl"), runs.Writer.reopen(path) as writer:
             writer.figure("learning", report.learning_curves([run]))

@@ -109,6 +109,7 @@ def resume_store(out: Path, reader: Reader) -> StoreWriter:
     before = runs.parse(out / SOURCE, runs.read_text(out / SOURCE), 1) if (out / SOURCE).exists() else None
     if before is not None and before != fingerprint(reader.path):
         raise ValueError(f"{reader.path}: has changed since its import into {out} began; import it again")
+    Store(out).check_values()
     writer = StoreWriter.append_to(out, repair=True)
     if writer.spec != reader.spec:
         writer.release()
@@ -153,8 +154,10 @@ def append_episodes(
     parts = reader.parts()
     if isinstance(reader, OneEpisodePerPart):  # these need not be read again
         sources = {source for source, _ in done}
-        parts = [part for part in parts if reader.file_of(part) not in sources]
+        skipped = {reader.file_of(part) for part in parts} & sources
+        parts = [part for part in parts if reader.file_of(part) not in skipped]
         state.skipped = len(reader.parts()) - len(parts)
+        done = Counter({place: count for place, count in done.items() if place[0] not in skipped})
     found = mapped(PartReader(reader), parts) if reader.parallel else (reader.read(part) for part in parts)
     for items in found:
         for number, item in enumerate(items, 1):
@@ -169,6 +172,9 @@ def append_episodes(
                 yield state
         state.parts += 1
         yield state
+    if unknown := sorted(place for place, count in done.items() if count):
+        where = ", line ".join(map(str, unknown[0]))
+        raise ValueError(f"{writer.path}: holds an episode of {where}, which {reader.path} does not; import it again")
 
 
 def append_columns(

@@ -307,7 +307,8 @@ class DatasetRecording:
     def record(self, out: Path | str, *, progress: bool = True) -> Store:
         """Record into the store `out`; an existing store is continued up to the requested number."""
         out = Path(out)
-        continues = (out / "store.json").exists()
+        if continues := (out / "store.json").exists():
+            Store(out).check_values()
         with StoreWriter.append_to(out, repair=True) if continues else StoreWriter.create(out, self.spec) as writer:
             for item in writer.lost:
                 echo(f"{item}; as many are recorded again", stderr=True)

@@ -54,8 +54,7 @@ class RunLog:
         self.lock = runs.lock_run(self.out)
         runs.check_resumable(self.out, command=command, settings=settings, seed=seed, may_change=may_change)
         found = runs.read(self.out)
-        for line in found.damaged:
-            self.echo(f"rbi: {line}; it is skipped")
+        self.report_damage(found)
         self.metrics, self.numbers = found.metrics, found.result
         return found.result is not None
 
@@ -73,7 +72,14 @@ class RunLog:
         if before["data"] != self.state["data"]:
             raise ValueError(f"the data has changed since the run in {self.out} began; begin a new one")
         self.state = before
-        self.metrics = runs.read(self.out, lines=before["lines"]).metrics
+        found = runs.read(self.out, lines=before["lines"])
+        self.report_damage(found)
+        self.metrics = found.metrics
+
+    def report_damage(self, run: runs.Run) -> None:
+        """Say which metrics could not be read."""
+        for line in run.damaged:
+            self.echo(f"rbi: {line}; the run goes on without them")
 
     def open(self, command: str, settings: Mapping[str, Any], seed: int, *, resume: bool, overwrite: bool) -> None:
         """Create or reopen the run folder."""

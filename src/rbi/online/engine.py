@@ -138,7 +138,8 @@ class LocalEngine:
             self.steps += 1
             self.states += len(step.is_first)
             self.learn(backend)
-            yield
+            if not first_steps:  # a checkpoint is taken here, and `restore` expects all environments in a step
+                yield
 
     def learn(self, backend: "CPUBackend | CUDABackend") -> None:
         """The updates that are due for the new states, with everything that is scheduled by their number."""

@@ -515,9 +515,9 @@ def find_checkpoint(path: Path, config: TrainConfig, *, progress: bool = True) -
 
 def count_resume(path: Path, info: dict[str, Any], engine: Engine) -> dict[str, Any]:
     """The checkpoint's info, with one more resume and the updates after the checkpoint that are repeated."""
+    for line in runs.read(path, info["lines"]).damaged:
+        echo(f"rbi: {line}; the run goes on without them", stderr=True)
     run = runs.read(path)
-    for line in run.damaged:
-        echo(f"rbi: {line}; it is skipped", stderr=True)
     repeated = max(0, run.metrics[-1]["updates"] - engine.updates) if run.metrics else 0
     before = info.get("resumed") or {"times": 0, "repeated_updates": 0}
     return info | {"resumed": {"times": before["times"] + 1, "repeated_updates": before["repeated_updates"] + repeated}}
