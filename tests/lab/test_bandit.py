@@ -145,6 +145,8 @@ def test_learning_curves_are_reproducible():
 def test_invalid_arms_are_rejected():
     with pytest.raises(ValueError, match="at least two arms"):
         Arms((0, 1), (1,))
+    with pytest.raises(ValueError, match=r"means \(0, nan\): must be finite"):
+        Arms((0, float("nan")), (1, 1))
     with pytest.raises(ValueError, match="must be at least 0"):
         Arms((0, 1), (1, -1))
 

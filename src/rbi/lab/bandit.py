@@ -108,8 +108,10 @@ class Arms:
     def __post_init__(self) -> None:
         if len(self.means) != len(self.stds) or len(self.means) < 2:
             raise ValueError(f"means {self.means} and stds {self.stds}: need one of each per arm, at least two arms")
-        if not all(0 <= std < math.inf for std in self.stds) or not all(map(math.isfinite, self.means)):
-            raise ValueError(f"means {self.means} and stds {self.stds}: must be finite, and stds at least 0")
+        if not all(0 <= std < math.inf for std in self.stds):
+            raise ValueError(f"stds {self.stds}: must be at least 0 and finite")
+        if not all(map(math.isfinite, self.means)):
+            raise ValueError(f"means {self.means}: must be finite")
 
 
 class Gain(NamedTuple):
