@@ -21,8 +21,8 @@ same environments with random actions and nothing else, in the same run. *Learne
 
 SPEED_AIM = """
 **Aims {verdict}:** at least 0.9 of the bare emulator's steps/s together with 1,000 updates/s, and 2,000 updates/s of
-the learner alone, with the preset unchanged (first row). The second row is a later machine whose emulator is a fifth
-faster: more steps/s, at a lower ratio. With half as many environments a group steps for half as long,
+the learner alone, with the preset unchanged. That is the first row; later measurements of it missed the ratio: the second
+row, on a machine whose emulator is a fifth faster, and those under [start-up](#start-up). With half as many environments a group steps for half as long,
 so more of the emulator's time is lost while actions are computed. The last rows predate the kernels for preprocessing
 and bias gradients; they show the cost of layer norm and augmentation.
 """
@@ -31,8 +31,8 @@ START_UP_HEAD = """
 ### Start-up
 
 Making and resetting {num_envs} environments: ale-py loads each game twice, the first time one after another. Worker
-processes do it side by side. The kinds took turns on one machine, four seconds each: differences in steps/s between them
-are noise. All ratios to the bare emulator are lower than those in the table above; why is not known.
+processes do it side by side. The kinds took turns on one machine, four seconds each: their differences in steps/s are
+noise. All ratios to the bare emulator are lower than those of 512 environments in the table above; why is not known.
 
 | emulators in | seconds to make and reset | steps/s with updates | bare emulator, steps/s | ratio |
 |---|--:|--:|--:|--:|"""
