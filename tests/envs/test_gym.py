@@ -1,5 +1,6 @@
 """Vectors of Gymnasium environments against the same environments stepped by hand."""
 
+import copy
 import json
 
 import gymnasium
@@ -62,7 +63,37 @@ class Unseeded(Flat):
         return np.random.default_rng().random((2, 3)), {}
 
 
-for kind in (Odd, Discrete, Flat, Unseeded):
+class Parts(Odd):
+    """A Dict of everything that has a fixed length, with a Tuple inside."""
+
+    observation_space = spaces.Dict(
+        {
+            "room": spaces.Discrete(3, start=1),
+            "body": spaces.Tuple([spaces.Box(-1, 1, (2, 1)), spaces.MultiBinary(2)]),
+            "gears": spaces.MultiDiscrete([2, 3]),
+        }
+    )
+    observation = {  # noqa: RUF012 (never changed)
+        "room": np.int64(3),
+        "body": (np.array([[0.5], [-0.25]], np.float32), np.array([1, 0], np.int8)),
+        "gears": np.array([0, 1]),
+    }
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        return copy.deepcopy(self.observation), {}
+
+    def step(self, action):
+        return copy.deepcopy(self.observation), *super().step(action)[1:]
+
+
+class Endless(Parts):
+    """Observations without a fixed length."""
+
+    observation_space = spaces.Dict({"seen": spaces.Sequence(spaces.Discrete(2))})
+
+
+for kind in (Odd, Discrete, Flat, Unseeded, Parts, Endless):
     gymnasium.register(f"RbiTests/{kind.__name__}-v0", kind, max_episode_steps=4)
 
 
@@ -184,6 +215,26 @@ def test_discrete_observations_are_one_hot(make_envs):
     assert make_envs("RbiTests/Discrete-v0").reset(0).obs[0].tolist() == [0, 0, 1, 0]  # the third of 5, 6, 7, 8
 
 
+@pytest.mark.parametrize(("name", "states"), [("Taxi", 500), ("CliffWalking", 48)])
+def test_numbered_states_are_one_hot(make_envs, name, states):
+    id_ = max(id_ for id_ in gymnasium.registry if id_.startswith(f"{name}-v"))
+    env = make_envs(id_)
+    steps = rollout(env, 3, random_actions(env, 5))
+    for i in range(NUM_ENVS):
+        by_number = [observation for observation, *_ in by_hand(id_, i, 3, random_actions(env, 5)[:, i])]
+        assert np.array_equal([step.obs[i] for step in steps], np.eye(states, dtype=np.float32)[by_number])
+
+
+def test_tuple_and_dict_observations_become_vectors_as_gymnasium_flattens_them(make_envs):
+    env = make_envs("RbiTests/Parts-v0")
+    assert (env.obs_shape, env.frame_stack) == ((12,), 1)
+    expected = spaces.flatten(env.envs[0].observation_space, Parts.observation).astype(np.float32)
+    assert sorted(expected) == sorted([0, 0, 1, 0.5, -0.25, 1, 0, 1, 0, 0, 1, 0])
+    for step in rollout(env, 0, np.zeros((2, NUM_ENVS), dtype=np.int64)):
+        assert step.obs.dtype == np.float32
+        assert np.array_equal(step.obs, [expected] * NUM_ENVS)
+
+
 def test_images_stay_uint8_with_a_frame_stack_of_four(make_envs):
     env = make_envs("RbiTests/Odd-v0")
     assert (env.obs_shape, env.frame_stack, env.num_actions) == ((6, 5, 3), 4, 3)
@@ -225,7 +276,7 @@ def test_a_damaged_state_is_not_restored(damage, make_envs):
     ("id_", "why"),
     [
         ("Pendulum-v1", "only Discrete"),
-        ("Blackjack-v1", "only Box"),
+        ("RbiTests/Endless-v0", "no fixed length"),
         ("NoSuchWorld-v0", "NoSuchWorld"),
         ("CartPole-v99", "v99"),
         ("no_such_module:EnvConfig-v0", "no_such_module"),

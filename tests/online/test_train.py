@@ -64,9 +64,9 @@ def test_without_a_folder_nothing_is_left_on_disk_and_the_result_is_the_same(tra
 
 
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
-@pytest.mark.parametrize("env", ["CartPole-v1", "FrozenLake-v1", "tests.games:Catch-v0"])
+@pytest.mark.parametrize("env", ["CartPole-v1", "FrozenLake-v1", "Blackjack-v1", "tests.games:Catch-v0"])
 def test_100_frames_end_to_end(algo, env):
-    """Vectors, discrete states and images, from the first step to the evaluation."""
+    """Vectors, discrete states, tuples of them and images, from the first step to the evaluation."""
     tiny = {"num_envs": 4, "learning_starts": 40, "updates": 4, "batch_size": 8, "updates_per_sample": 2}
     tiny |= {"target_update_interval": 2, "publish_interval": 2, "states_per_update": 15.0, "capacity": 400}
     result = train(env, algo, **tiny, hidden_size=8, eval_episodes=1, **QUIET)

@@ -1,4 +1,5 @@
-"""Gymnasium environments with discrete actions; observations may be vectors, images or discrete states."""
+"""Gymnasium environments with discrete actions. Images stay images; all other observations become vectors by
+`gymnasium.spaces.flatten`: discrete ones one-hot, the parts of Tuple and Dict observations one after the other."""
 
 import contextlib
 import zlib
@@ -28,7 +29,7 @@ class GymVector:
         if not isinstance(action_space, spaces.Discrete):
             raise ValueError(f"--env {config.id}: its actions are {action_space}; only Discrete is supported")
         self.num_actions, self.lowest_action = int(action_space.n), int(action_space.start)
-        self.is_discrete = isinstance(obs_space, spaces.Discrete)
+        self.obs_space: spaces.Space[Any] = obs_space
         self.obs_shape, self.frame_stack = shape_and_stack(config.id, obs_space)
         self.over = np.zeros(num_envs, dtype=bool)
         self.pending = False
@@ -91,14 +92,13 @@ class GymVector:
             raise ValueError(f"--env {self.config.id}: failed with {type(error).__name__}: {message}") from error
 
     def read(self, observation: Any) -> np.ndarray[Any, Any]:
-        """One frame: an image unchanged, a vector as flat float32, a discrete state one-hot encoded."""
-        if self.is_discrete:
-            space: Any = self.envs[0].observation_space
-            return np.eye(self.obs_shape[0], dtype=np.float32)[int(observation) - int(space.start)]
-        obs = np.asarray(observation)
-        if len(self.obs_shape) == 1:
-            with np.errstate(over="ignore"):  # infinite values are refused by `finite`
-                obs = obs.astype(np.float32).reshape(-1)
+        """One frame: an image unchanged, anything else as a flat float32 vector."""
+        if len(self.obs_shape) > 1:
+            obs = np.asarray(observation)
+        elif isinstance(self.obs_space, spaces.Box):  # as `flatten`, which would also cast to the space's own dtype
+            obs = as_float32(observation).reshape(-1)
+        else:
+            obs = as_float32(spaces.flatten(self.obs_space, observation))
         if obs.shape != self.obs_shape:
             raise ValueError(f"returned an observation of shape {obs.shape} where its space says {self.obs_shape}")
         return obs
@@ -174,14 +174,15 @@ def make_one(config: EnvConfig, *, render: bool = False) -> gymnasium.Env[Any, A
     return env
 
 
+def as_float32(values: Any) -> np.ndarray[Any, Any]:
+    with np.errstate(over="ignore"):  # infinite values are refused by `finite`
+        return np.asarray(values).astype(np.float32)
+
+
 def shape_and_stack(id_: str, space: spaces.Space[Any]) -> tuple[tuple[int, ...], int]:
     """The shape of one frame, and the frames in one observation: 4 for images, 1 for anything else."""
-    if isinstance(space, spaces.Discrete):
-        return (int(space.n),), 1
     if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3):
         return space.shape, IMAGE_STACK
-    if isinstance(space, spaces.Box | spaces.MultiBinary):
-        return (int(np.prod(space.shape)),), 1
-    raise ValueError(
-        f"--env {id_}: its observations are {space}; only Box (vectors, images), MultiBinary and Discrete are supported"
-    )
+    if not space.is_np_flattenable:
+        raise ValueError(f"--env {id_}: its observations are {space}, which have no fixed length as vectors")
+    return (spaces.flatdim(space),), 1
