@@ -21,10 +21,10 @@ same environments with random actions and nothing else, in the same run. *Learne
 
 SPEED_AIM = """
 **Aims {verdict}:** at least 0.9 of the bare emulator's steps/s together with 1,000 updates/s, and 2,000 updates/s of
-the learner alone, with the preset unchanged. That is the first row; later measurements of it missed the ratio: the second
-row, on a machine whose emulator is a fifth faster, and those under [start-up](#start-up). With half as many environments a group steps for half as long,
-so more of the emulator's time is lost while actions are computed. The last rows predate the kernels for preprocessing
-and bias gradients; they show the cost of layer norm and augmentation.
+the learner alone, with the preset unchanged. That is the first row; later measurements of it missed the ratio: the
+second row, on a machine whose emulator is a fifth faster, and those under [start-up](#start-up). With half as many
+environments a group steps for half as long, so more of the emulator's time is lost while actions are computed. The last
+rows predate the kernels for preprocessing and bias gradients; they show the cost of layer norm and augmentation.
 """
 
 START_UP_HEAD = """
