@@ -2,6 +2,8 @@
 
 python -m benchmarks.ray_scaling                       1, 2, 4 and 8 workers and the local engine (four minutes)
 python -m benchmarks.ray_scaling --seconds 3 --workers 2
+
+Ray is imported only once `connect` has set its switches.
 """
 
 import argparse
@@ -22,7 +24,6 @@ from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import LocalEngine
 from rbi.online.ray.cluster import ClusterConfig, connect
-from rbi.online.ray.workers import ExperienceBlock, ReplayShard
 from rbi.optim import flat_size
 
 RESULTS = Path(__file__).parent / "results"
@@ -90,11 +91,11 @@ def of_ray(config, workers, seconds):
     from rbi.online.ray.driver import RayEngine
 
     cores = os.cpu_count() or 1
-    config = ClusterConfig(
+    cluster = ClusterConfig(
         workers=workers, evaluation_episodes=0, worker_cpus=0.5 * cores / workers, learner_cpus=0.5 * cores
     )
     env = make(config.env, 1)
-    engine = RayEngine(config, 0, config, ObservationSpec(env.obs_shape, env.frame_stack, env.num_actions))
+    engine = RayEngine(config, 0, cluster, ObservationSpec(env.obs_shape, env.frame_stack, env.num_actions))
     run = engine.run()
     while not (engine.updates and all(worker.alive for worker in engine.supervisor.workers)):
         next(run)
@@ -105,7 +106,7 @@ def of_ray(config, workers, seconds):
         "rollout workers": [worker.pid for worker in engine.supervisor.workers],
     }
     rates(engine, run, processes, seconds / 4)
-    found = {"workers": workers, "blocks_of_states": config.block_steps * GROUPS * NUM_ENVS // GROUPS // workers}
+    found = {"workers": workers, "blocks_of_states": cluster.block_steps * GROUPS * NUM_ENVS // GROUPS // workers}
     found |= rates(engine, run, processes, seconds)
     engine.close()
     return found
@@ -113,6 +114,8 @@ def of_ray(config, workers, seconds):
 
 def random_block(obs_spec, steps, envs, rng):
     """A block of random experience."""
+    from rbi.online.ray.workers import ExperienceBlock
+
     cells = (steps, envs)
     dtype = np.uint8 if obs_spec.is_image else np.float32
     return ExperienceBlock(
@@ -124,6 +127,8 @@ def random_block(obs_spec, steps, envs, rng):
 
 def atari_parts():
     """Time and bytes of a replay shard in an Atari run, with the fast preset and 32 environments per worker."""
+    from rbi.online.ray.workers import ReplayShard
+
     config = TrainConfig.preset("ALE/Breakout-v5", "rbi", "fast")
     config = replace(
         config,
@@ -224,7 +229,7 @@ def show(result):
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument(

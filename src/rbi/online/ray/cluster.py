@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -85,9 +86,10 @@ class ClusterConfig:
 def connect(address: str) -> Iterator[None]:
     """A connection to the cluster at `address` ("auto": the one running on this machine), or to a new local one.
 
-    A local cluster has no dashboard, listens on this machine only and requires Ray's token.
+    A local cluster has no dashboard, listens on this machine only and requires Ray's token. If Ray was imported before,
+    it has read its switches, and the cluster is one as Ray itself starts it.
     """
-    if not address:
+    if not address and "ray" not in sys.modules:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # Ray's switch for binding to loopback
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -110,6 +112,8 @@ def connect(address: str) -> Iterator[None]:
             ray.init("local", num_cpus=cpus, include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
     except (ConnectionError, RuntimeError) as error:
         reason = " ".join(str(error).split())
+        if not address:
+            raise ValueError(f"--engine ray: no cluster can be started on this machine; {reason}") from None
         raise ValueError(f"--address {address}: no cluster answers, or it requires another token; {reason}") from None
     if in_main:
         signal.signal(signal.SIGTERM, before)  # Ray installs its own handler
