@@ -206,7 +206,7 @@ def saved_options(given: Train) -> dict[str, Any]:
         config = json.loads((given.out / "config.json").read_bytes())
         settings = dict(config["settings"]) if config["command"] == "train" else {}
         options = {"seed": config["seed"]} if settings else {}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
     if "seeds" in settings:  # of a sweep
         options["seeds"], options["envs"] = len(settings["seeds"]), ",".join(settings["envs"])
