@@ -1,5 +1,7 @@
 """The duelling Q-network, the policy network, their initialisation and custom trunks."""
 
+import contextlib
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from rbi.networks import (
     PolicyNetwork,
     QNetwork,
     _MeanCentred,
+    cpu_threads,
     dropout,
     make_networks,
     offline_network,
@@ -266,3 +269,47 @@ def test_networks_with_a_custom_trunk_are_restored_only_with_its_function():
 def test_a_trunk_that_returns_no_feature_vectors_is_refused():
     with pytest.raises(ValueError, match=r"^trunk: must return features \[B, F\]"):
         make_networks(OBS_SPECS[0], NetworkConfig(8), 0, trunk=lambda _: nn.Unflatten(1, (2, 2)))
+
+
+@pytest.fixture
+def four_threads(monkeypatch):
+    """PyTorch with four threads on a machine of four cores, as if nobody had chosen a number."""
+    before = torch.get_num_threads()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("device", "shape", "hidden_size", "threads"),
+    [
+        (CPU, (4,), 128, 1),
+        (CPU, (500,), 256, 1),
+        (CPU, (4,), 512, 4),
+        (CPU, (10_000,), 128, 4),
+        (CPU, (84, 84), 16, 4),
+        (torch.device("cuda"), (4,), 128, 4),
+    ],
+)
+@pytest.mark.usefixtures("four_threads")
+def test_small_networks_of_vectors_use_one_thread_and_the_number_is_restored(device, shape, hidden_size, threads):
+    with contextlib.suppress(KeyError), cpu_threads(device, shape, hidden_size):
+        assert torch.get_num_threads() == threads
+        raise KeyError
+    assert torch.get_num_threads() == 4
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_a_number_of_threads_that_the_user_chose_is_kept(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 16)  # four of them are the user's choice then
+    with cpu_threads(CPU, (4,), 128):
+        assert torch.get_num_threads() == 4
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    with cpu_threads(CPU, (4,), 128):
+        assert torch.get_num_threads() == 4

@@ -9,8 +9,10 @@ Every layer of trunk and hidden is followed by its normalisation (none, layer or
 read `ObservationSpec.preprocess(frames)`, which is computed once for all networks that read the same states.
 """
 
+import contextlib
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Annotated, Any, Literal, NamedTuple
@@ -25,6 +27,7 @@ from rbi.observations import ObservationSpec
 
 Norm = Literal["none", "layer", "batch"]
 MAX_HIDDEN_SIZE = 65_536  # larger values are almost certainly a mistake
+SMALL_LAYER = 2**18  # weights; in smaller layers threads wait for each other longer than they compute
 
 TrunkFactory = Callable[[ObservationSpec], nn.Module]
 """Makes a trunk of one's own: a module from `[B, stack * channels, H, W]` (images, values in [0, 1)) or
@@ -360,3 +363,27 @@ def make_networks(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Networks(obs_spec, config, with_policy=with_policy, trunk=trunk)
+
+
+# Threads
+
+
+@contextlib.contextmanager
+def cpu_threads(device: torch.device, obs_shape: tuple[int, ...], hidden_size: int) -> Iterator[None]:
+    """PyTorch's number of intra-op threads that suits the networks: one for small networks of vectors on a CPU.
+
+    Image networks, large ones and those on a GPU keep the number as it is, and so does a number that the user chose: by
+    OMP_NUM_THREADS, or by `torch.set_num_threads` with fewer threads than half of the cores, where PyTorch starts with
+    all of them or, with two hardware threads a core, half. The number is restored at the end.
+    """
+    threads, cores = torch.get_num_threads(), os.cpu_count() or 1
+    chosen = "OMP_NUM_THREADS" in os.environ or threads < cores // 2
+    small = len(obs_shape) == 1 and max(obs_shape[0], hidden_size) * hidden_size < SMALL_LAYER
+    if chosen or not small or device.type != "cpu":
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -18,6 +18,7 @@ from rbi.config import Checked, Device, Ge, Interval, choose_device
 from rbi.envs.types import EnvConfig, EnvFactory, TimeStep, VectorEnv
 from rbi.evaluation.comparison import human_normalised
 from rbi.gpu import SideStream, capture_graph
+from rbi.networks import cpu_threads
 from rbi.observations import roll_stacks
 from rbi.policy import Policy, load_policy
 from rbi.progress import track
@@ -489,11 +490,12 @@ def evaluate(
     results = []
     try:
         loaded.to(choose_device(device))
-        finished = run_episodes(loaded, rules, config, episodes, seed)
-        for number, episode in enumerate(track(finished, "evaluating", episodes) if progress else finished, 1):
-            results.append(episode)
-            if callback is not None:
-                callback({"episode": number} | asdict(episode))
+        with cpu_threads(loaded.device, loaded.obs_spec.shape, loaded.networks.config.hidden_size):
+            finished = run_episodes(loaded, rules, config, episodes, seed)
+            for number, episode in enumerate(track(finished, "evaluating", episodes) if progress else finished, 1):
+                results.append(episode)
+                if callback is not None:
+                    callback({"episode": number} | asdict(episode))
     finally:
         loaded.to(before)
     scores = [episode.score for episode in results]

@@ -22,7 +22,7 @@ from rbi.data.formats import FormatSettings, described_settings, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.evaluation import comparison
 from rbi.evaluation.rollouts import Protocol, ProtocolName, VectorEvaluator
-from rbi.networks import Networks, make_networks
+from rbi.networks import Networks, cpu_threads, make_networks
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.bcq_cql import OfflineDQN
 from rbi.offline_rl.behavior_q import BehaviorQ
@@ -173,7 +173,8 @@ def offline(
         loaded = with_actions_of(env, loaded)
         every_seed = range(seed, seed + seeds)
         with (
-            torch_settings(torch_device, is_image=loaded.spec.is_image),
+            matmul_precision(torch_device),
+            cpu_threads(torch_device, loaded.spec.obs_shape, config.behavior_q.network.hidden_size),
             Experiment(loaded, env, names, chosen, config, evaluation, every_seed, torch_device, log) as experiment,
         ):
             log.state = {"lines": 0, "seconds": 0.0, "evaluation": 0, "validated": 0, "data": fingerprint(source)}
@@ -585,15 +586,12 @@ def fits_on_gpu(device: torch.device, data: Dataset, log: RunLog) -> bool:
 
 
 @contextlib.contextmanager
-def torch_settings(device: torch.device, *, is_image: bool) -> Iterator[None]:
-    """PyTorch's global settings for these small networks; restored afterwards."""
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+def matmul_precision(device: torch.device) -> Iterator[None]:
+    """TF32 on a GPU; PyTorch's global setting is restored afterwards."""
+    precision = torch.get_float32_matmul_precision()
     if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")  # TF32
-    elif not is_image:
-        torch.set_num_threads(1)  # vectors are too short for several threads
+        torch.set_float32_matmul_precision("high")
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)

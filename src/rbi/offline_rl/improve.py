@@ -13,7 +13,7 @@ from rbi.config import Checked, Device, Interval, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.formats import Format, FormatSettings, described_settings, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
-from rbi.networks import MAX_HIDDEN_SIZE, TrunkFactory, make_networks, offline_network
+from rbi.networks import MAX_HIDDEN_SIZE, TrunkFactory, cpu_threads, make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import BehaviorQ, BehaviorQConfig, fit_standardization, standardize
 from rbi.offline_rl.learner import train
@@ -201,14 +201,16 @@ def improve(
         loaded = open_dataset(source, format, settings)
         name = "data" if isinstance(source, Dataset) else str(source)
         check_data(loaded, name, log)
-        improver = Improver(loaded, config, rule, seed, torch_device, trunk, name, log)
-        log.state = {"lines": 0, "best": {}, "data": fingerprint(source)}
-        if resume:
-            log.restore({NAME: improver.learner})
-            improver.learner.best = log.state["best"]
-        log.open(NAME, described, seed, resume=resume, overwrite=overwrite)
-        improver.fit()
-        return improver.result()
+        default = IMAGES if loaded.spec.is_image else VECTORS
+        with cpu_threads(torch_device, loaded.spec.obs_shape, config.hidden_size or default.hidden_size):
+            improver = Improver(loaded, config, rule, seed, torch_device, trunk, name, log)
+            log.state = {"lines": 0, "best": {}, "data": fingerprint(source)}
+            if resume:
+                log.restore({NAME: improver.learner})
+                improver.learner.best = log.state["best"]
+            log.open(NAME, described, seed, resume=resume, overwrite=overwrite)
+            improver.fit()
+            return improver.result()
 
 
 def completed(log: RunLog, trunk: TrunkFactory | None) -> ImproveResult:

@@ -18,7 +18,7 @@ from rbi import checkpoint, envs, runs
 from rbi.config import Device, choose_device
 from rbi.envs.types import EnvConfig, EnvFactory
 from rbi.evaluation.rollouts import EvaluationResult, evaluate
-from rbi.networks import TrunkFactory
+from rbi.networks import TrunkFactory, cpu_threads
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, PARTS, PRESETS, Algorithm, Preset, TrainConfig
 from rbi.online.engine import Engine, LocalEngine
@@ -141,7 +141,8 @@ class Local:
         num_envs = config.schedule.num_envs // GROUPS
         groups = [envs.make(config.env, num_envs, threads, synchronous=on_cpu) for _ in range(GROUPS)]
         try:
-            yield LocalEngine(config, seed, device, groups, trunk)
+            with cpu_threads(device, groups[0].obs_shape, config.schedule.hidden_size):
+                yield LocalEngine(config, seed, device, groups, trunk)
         finally:
             for group in groups:
                 if group.pending:
