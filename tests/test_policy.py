@@ -75,15 +75,23 @@ def test_observations_another_shape_are_refused():
         policy_of(VECTOR).predict_proba(np.zeros((2, 5)))
 
 
+def flip_last_bit(path):
+    """Change the lowest bit of the last weight: a number that is hardly different."""
+    data = bytearray(path.read_bytes())
+    data[-4] ^= 1
+    path.write_bytes(data)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (lambda at: (at / "policy.json").unlink(), "holds no policy"),
         (lambda at: (at / "policy.json").write_text("{"), "is not JSON"),
         (lambda at: (at / "policy.json").write_text('{"format": 99}'), "is of format 99"),
-        (lambda at: (at / "policy.json").write_text('{"format": 2}'), "lacks 'obs_spec'"),
+        (lambda at: (at / "policy.json").write_text('{"format": 3}'), "lacks 'obs_spec'"),
         (lambda at: (at / "weights.safetensors").write_bytes(b"torn"), "weights.safetensors: cannot be read"),
         (lambda at: (at / "weights.safetensors").unlink(), "weights.safetensors: cannot be read"),
+        (lambda at: flip_last_bit(at / "weights.safetensors"), "weights.safetensors: is damaged"),
     ],
 )
 def test_a_damaged_folder_is_an_error_that_names_the_file(damage, message, tmp_path):

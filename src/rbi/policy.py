@@ -1,6 +1,6 @@
 """A policy: networks, an improvement rule on top of them, and one folder on disk that holds both.
 
-policy.json           observation spec, architecture, rule, environment and metadata
+policy.json           observation spec, architecture, rule, environment, metadata, checksum of the weights
 weights.safetensors   the networks' weights; loading them runs no code
 """
 
@@ -18,12 +18,13 @@ import torch
 from safetensors.torch import save_file
 
 from rbi import runs
+from rbi.checkpoint import fingerprint
 from rbi.networks import Networks, TrunkFactory
 from rbi.observations import ObservationSpec
 from rbi.rules.linear import greedy, mix
 from rbi.rules.types import Rule, parse_rule
 
-FORMAT = 2
+FORMAT = 3
 CONFIG, WEIGHTS = "policy.json", "weights.safetensors"
 
 Array = np.ndarray[Any, Any]
@@ -265,7 +266,7 @@ class Policy:
         check_finite(weights, "the policy cannot be saved")
         with runs.atomic_folder(Path(path)) as folder:
             save_file(weights, folder / WEIGHTS)
-            runs.write_json(folder / CONFIG, config)
+            runs.write_json(folder / CONFIG, config | {"weights": fingerprint(folder / WEIGHTS)})
 
 
 def check_restorable(rule: Any) -> None:
@@ -297,7 +298,7 @@ def check_finite(weights: Mapping[str, torch.Tensor], where: str) -> None:
 def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Policy:
     """Load a policy from a folder that `Policy.save` wrote, or the best policy of a training run.
 
-    Everything is checked first: the settings, then the sizes of the weights in the file, then that they are finite.
+    Everything is checked first: settings, sizes of the weights in the file, that they are finite, the file's checksum.
 
     `trunk`: the function that made the trunk, for a policy with a custom one (its code is not saved). A custom rule has
     to be registered first, with `rbi.register_rule`.
@@ -327,6 +328,8 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
         with torch.device("meta") if trunk is None else contextlib.nullcontext():  # sizes only, no memory
             networks = Networks.from_description(obs_spec, config["networks"], trunk)
     load_weights(networks, path / WEIGHTS)
+    if fingerprint(path / WEIGHTS) != config.get("weights"):
+        raise ValueError(f"{path / WEIGHTS}: is damaged (size or checksum is not the one in {CONFIG})")
     with errors_named(path / CONFIG):
         return Policy(networks, rule, env=env, metadata=metadata, features=features, **numbers)
 
