@@ -56,7 +56,7 @@ class Case:
     status: tuple[int, ...] = REFUSE
     damage: Callable[[], object] = lambda: None
     episodes: int = 0
-    """Episodes of the good data: fewer may be accepted only if some are reported as rejected."""
+    """Episodes of the good data: fewer may be accepted only if others are reported as rejected or lost."""
 
 
 # Good files
@@ -293,8 +293,9 @@ def judge(case: Case, status: object, out: str, err: str) -> str:
         return "control characters on the terminal"
     if status == 0 and case.episodes:
         found = json.loads(Path("out/result.json").read_text())
-        if found["episodes"] < case.episodes and not found["rejected"]:
-            return f"{found['episodes']} of {case.episodes} episodes, and none is reported as rejected"
+        told = found["rejected"] or found.get("lost") or "belong to no episode" in err
+        if found["episodes"] < case.episodes and not told:
+            return f"{found['episodes']} of {case.episodes} episodes, and nothing is reported as rejected or lost"
     lines = [line for line in err.splitlines() if line.startswith("rbi: ")]
     if status == 2 and (len(lines) != 1 or not err.rstrip("\n").endswith(lines[0])):
         return f"status 2 and {len(lines)} lines instead of one: {err[-300:]}"
