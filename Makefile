@@ -121,7 +121,7 @@ bench: $(DEV)
 	@$(BIN)/python -m benchmarks.spi --speed
 	@echo "== speed of the training engine next to Stable-Baselines3 from .venv-peers (about six minutes without a GPU)"
 	@test -d .venv-peers || { $(PYTHON) -m venv .venv-peers && .venv-peers/bin/pip install --quiet \
-	  --disable-pip-version-check --constraint constraints.txt torch stable-baselines3 ale-py opencv-python-headless; }
+	  --disable-pip-version-check --constraint constraints.txt torch stable-baselines3 ale-py opencv-python-headless box2d; }
 	@$(BIN)/python -m benchmarks.engine
 	@echo "== the Ray engine with 1 to 8 workers, and a calculation for 1,000 (four minutes)"
 	@$(BIN)/python -m benchmarks.ray_scaling

@@ -1,0 +1,149 @@
+"""RBI and Ape-X with the preset for a CPU, untouched, beside Stable-Baselines3's tuned DQN, on small environments.
+
+python -m benchmarks.classic --minutes 30                    runs cells (environment, algorithm, seed) that are missing
+python -m benchmarks.classic --envs FrozenLake-v1 --seeds 0  only these
+python -m benchmarks.classic --status                        shows which cells are there, and the table
+
+All algorithms get the same number of environment steps, the preset's. A cell is one JSON file, written when it is
+complete, so any number of short runs add up. LunarLander needs `pip install box2d` here and in .venv-peers; the DQN
+runs in .venv-peers (`make bench` makes it) with rl-baselines3-zoo's settings (benchmarks/peers/sb3_classic.py).
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import math
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.atari import load_cells, rounded, save_cell
+from benchmarks.timing import machine
+from rbi.online.config import PARTS, TrainConfig
+from rbi.online.train import train
+from rbi.statistics import describe
+
+ROOT = Path(__file__).parent.parent
+RESULTS = Path(__file__).parent / "results" / "classic"
+PEER = ROOT / ".venv-peers" / "bin" / "python"
+EPISODES = 100
+AIMS = {
+    "CartPole-v1": 475,
+    "Acrobot-v1": -100,
+    "MountainCar-v0": -130,
+    "FrozenLake-v1": 0.7,
+    "Taxi-v4": 7,
+    "LunarLander-v3": 200,
+}
+"""Environments, and the mean scores that count as learned."""
+ALGOS = ("rbi", "apex", "sb3")
+FIRST_SECONDS = 600  # of a cell, where none was measured yet
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run and the evaluation of its policy."""
+
+    env: str
+    algo: str
+    seed: int
+
+    @property
+    def name(self):
+        return f"{self.env}-{self.algo}-seed{self.seed}"
+
+    @property
+    def command(self):
+        return f"python -m benchmarks.classic --envs {self.env} --algos {self.algo} --seeds {self.seed}"
+
+
+def steps_of(env):
+    """Environment steps of the preset, for all algorithms."""
+    schedule = TrainConfig.preset(env).schedule
+    return round(schedule.updates * schedule.states_per_update) + schedule.learning_starts
+
+
+def run_ours(cell):
+    """Train and evaluate with one call, as a user would."""
+    start = time.monotonic()
+    result = train(cell.env, cell.algo, seed=cell.seed, eval_episodes=EPISODES, progress=False)
+    curve = [{name: line[name] for name in ("states", "score", "seconds")} for line in result.metrics[::25]]
+    config = TrainConfig.preset(cell.env, cell.algo)
+    return {
+        "states": result.states,
+        "updates": result.updates,
+        "seconds": {"training": result.seconds, "evaluation": time.monotonic() - start - result.seconds},
+        "scores": result.scores,
+        "settings": {part: dataclasses.asdict(getattr(config, part)) for part in PARTS},
+        "curve": curve,
+    }
+
+
+def run_peer(cell):
+    """Stable-Baselines3's DQN, in its own environment and process."""
+    script = ROOT / "benchmarks" / "peers" / "sb3_classic.py"
+    numbers = map(str, (steps_of(cell.env), cell.seed, EPISODES))
+    done = subprocess.run([PEER, script, cell.env, *numbers], check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_cells(cells, minutes, about, folder):
+    """Run missing cells as long as the next one can end in time."""
+    deadline = time.monotonic() + 60 * minutes
+    for cell in cells:
+        done = load_cells(folder)
+        if cell.name in done:
+            continue
+        expected, left = expected_seconds(cell, done), deadline - time.monotonic()
+        if expected > left:
+            print(f"{cell.name}: needs about {expected:.0f} s, {left:.0f} s are left", flush=True)
+            continue
+        result = run_peer(cell) if cell.algo == "sb3" else run_ours(cell)
+        statistics = describe(result["scores"], cell.seed)
+        found = {"command": cell.command, "machine": about, **dataclasses.asdict(cell), "evaluation": statistics}
+        save_cell(folder, cell, found | rounded(result))
+        print(f"{cell.name}: {statistics['mean']:.2f} in {result['seconds']['training']:.0f} s", flush=True)
+
+
+def expected_seconds(cell, done):
+    """How long a cell takes: as the slowest of its environment and algorithm, or of its environment."""
+    of_env = [r for r in done.values() if r["env"] == cell.env]
+    alike = [r for r in of_env if r["algo"] == cell.algo] or of_env
+    return max((sum(r["seconds"].values()) for r in alike), default=FIRST_SECONDS)
+
+
+def show_status(done):
+    """The table: mean scores of the seeds that are there."""
+    print(f"{'environment':16} {'steps':>9} {'aim':>7}  " + "".join(f"{algo:>24}" for algo in ALGOS))
+    for env, aim in AIMS.items():
+        cells = {algo: [done.get(Cell(env, algo, seed).name) for seed in range(3)] for algo in ALGOS}
+        texts = [
+            " ".join("-" if r is None else f"{r['evaluation']['mean']:.2f}" for r in row) for row in cells.values()
+        ]
+        print(f"{env:16} {steps_of(env):9,} {aim:7}  " + "".join(f"{text:>24}" for text in texts))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--envs", nargs="+", choices=AIMS, default=list(AIMS), help="only these environments")
+    parser.add_argument("--algos", nargs="+", choices=ALGOS, default=list(ALGOS), help="only these algorithms")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="only these seeds")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no cell that would end later")
+    parser.add_argument("--status", action="store_true", help="show which cells are there, and run none")
+    parser.add_argument("--commit", help="the commit, on a machine without the repository's history")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    if args.status:
+        show_status(load_cells(args.out))
+        return
+    if "sb3" in args.algos and not PEER.exists():
+        sys.exit(f"{PEER}: is missing; make bench makes it, or leave out --algos sb3")
+    cells = [Cell(env, algo, seed) for seed, env, algo in itertools.product(args.seeds, args.envs, args.algos)]
+    run_cells(cells, args.minutes, machine(args.commit), args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Stable-Baselines3's DQN with rl-baselines3-zoo's settings, for benchmarks/classic.py; runs in .venv-peers.
+
+.venv-peers/bin/python benchmarks/peers/sb3_classic.py ENV STEPS SEED EPISODES
+"""
+
+import json
+import sys
+import time
+
+import gymnasium
+import stable_baselines3
+import torch
+from stable_baselines3 import DQN
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+
+NETWORK = {"net_arch": [256, 256]}
+DEFAULT = {
+    "learning_rate": 6.3e-4, "batch_size": 128, "buffer_size": 50_000, "learning_starts": 0, "gamma": 0.99,
+    "target_update_interval": 250, "train_freq": 4, "gradient_steps": -1, "exploration_fraction": 0.12,
+    "exploration_final_eps": 0.1, "policy_kwargs": NETWORK,
+}  # fmt: skip
+"""rl-baselines3-zoo's settings of LunarLander and Acrobot (hyperparams/dqn.yml, commit 22e3ff2); it has none for
+FrozenLake and Taxi, which get these too."""
+TUNED = {
+    "CartPole-v1": {
+        "learning_rate": 2.3e-3, "batch_size": 64, "buffer_size": 100_000, "learning_starts": 1000, "gamma": 0.99,
+        "target_update_interval": 10, "train_freq": 256, "gradient_steps": 128, "exploration_fraction": 0.16,
+        "exploration_final_eps": 0.04, "policy_kwargs": NETWORK,
+    },
+    "MountainCar-v0": {
+        "learning_rate": 4e-3, "batch_size": 128, "buffer_size": 10_000, "learning_starts": 1000, "gamma": 0.98,
+        "target_update_interval": 600, "train_freq": 16, "gradient_steps": 8, "exploration_fraction": 0.2,
+        "exploration_final_eps": 0.07, "policy_kwargs": NETWORK,
+    },
+}  # fmt: skip
+
+
+def main():
+    id_, steps, seed, episodes = sys.argv[1], *map(int, sys.argv[2:5])
+    torch.set_num_threads(1)
+    settings = TUNED.get(id_, DEFAULT)
+    model = DQN("MlpPolicy", gymnasium.make(id_), seed=seed, device="cpu", **settings)
+    start = time.perf_counter()
+    model.learn(steps)
+    training = time.perf_counter() - start
+    test = Monitor(gymnasium.make(id_))
+    test.reset(seed=10_000 + seed)
+    scores, lengths = evaluate_policy(model, test, n_eval_episodes=episodes, return_episode_rewards=True)
+    seconds = {"training": training, "evaluation": time.perf_counter() - start - training}
+    versions = {"stable_baselines3": stable_baselines3.__version__, "torch": torch.__version__}
+    found = {"states": model.num_timesteps, "updates": model._n_updates, "seconds": seconds, "scores": scores}
+    print(json.dumps(found | {"mean_steps": sum(lengths) / len(lengths), "settings": settings, "versions": versions}))
+
+
+if __name__ == "__main__":
+    main()
