@@ -5,8 +5,9 @@ python -m benchmarks.classic --envs FrozenLake-v1 --seeds 0  only these
 python -m benchmarks.classic --status                        shows which cells are there, and the table
 
 All algorithms get the same number of environment steps, the preset's. A cell is one JSON file, written when it is
-complete, so any number of short runs add up. LunarLander needs `pip install box2d` here and in .venv-peers; the DQN
-runs in .venv-peers (`make bench` makes it) with rl-baselines3-zoo's settings (benchmarks/peers/sb3_classic.py).
+complete, so any number of short runs add up; cells of an earlier preset are run again. LunarLander needs
+`pip install box2d` here and in .venv-peers; the DQN runs in .venv-peers (`make bench` makes it) with
+rl-baselines3-zoo's settings (benchmarks/peers/sb3_classic.py).
 """
 
 import argparse
@@ -66,18 +67,34 @@ def steps_of(env):
     return round(schedule.updates * schedule.states_per_update) + schedule.learning_starts
 
 
+def settings_of(cell):
+    """The preset's settings of a cell."""
+    config = TrainConfig.preset(cell.env, cell.algo)
+    return {part: dataclasses.asdict(getattr(config, part)) for part in PARTS}
+
+
+def current_cells(folder):
+    """The results of complete cells by name, without those of a preset that has changed since."""
+    found = {}
+    for name, result in load_cells(folder).items():
+        cell = Cell(result["env"], result["algo"], result["seed"])
+        same = cell.algo == "sb3" or result["settings"] == rounded(settings_of(cell))
+        if same and result["steps"] == steps_of(cell.env):
+            found[name] = result
+    return found
+
+
 def run_ours(cell):
     """Train and evaluate with one call, as a user would."""
     start = time.monotonic()
     result = train(cell.env, cell.algo, seed=cell.seed, eval_episodes=EPISODES, progress=False)
     curve = [{name: line[name] for name in ("states", "score", "seconds")} for line in result.metrics[::25]]
-    config = TrainConfig.preset(cell.env, cell.algo)
     return {
         "states": result.states,
         "updates": result.updates,
         "seconds": {"training": result.seconds, "evaluation": time.monotonic() - start - result.seconds},
         "scores": result.scores,
-        "settings": {part: dataclasses.asdict(getattr(config, part)) for part in PARTS},
+        "settings": settings_of(cell),
         "curve": curve,
     }
 
@@ -94,7 +111,7 @@ def run_cells(cells, minutes, about, folder):
     """Run missing cells as long as the next one can end in time."""
     deadline = time.monotonic() + 60 * minutes
     for cell in cells:
-        done = load_cells(folder)
+        done = current_cells(folder)
         if cell.name in done:
             continue
         expected, left = expected_seconds(cell, done), deadline - time.monotonic()
@@ -103,7 +120,8 @@ def run_cells(cells, minutes, about, folder):
             continue
         result = run_peer(cell) if cell.algo == "sb3" else run_ours(cell)
         statistics = describe(result["scores"], cell.seed)
-        found = {"command": cell.command, "machine": about, **dataclasses.asdict(cell), "evaluation": statistics}
+        found = {"command": cell.command, "machine": about, **dataclasses.asdict(cell), "steps": steps_of(cell.env)}
+        found["evaluation"] = statistics
         save_cell(folder, cell, found | rounded(result))
         print(f"{cell.name}: {statistics['mean']:.2f} in {result['seconds']['training']:.0f} s", flush=True)
 
@@ -137,7 +155,7 @@ def main():
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     if args.status:
-        show_status(load_cells(args.out))
+        show_status(current_cells(args.out))
         return
     if "sb3" in args.algos and not PEER.exists():
         sys.exit(f"{PEER}: is missing; make bench makes it, or leave out --algos sb3")
