@@ -8,10 +8,12 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from rbi.config import Ge, Interval, check_fields
@@ -19,6 +21,17 @@ from rbi.online.config import GROUPS, Schedule
 
 LOOPBACK = "127.0.0.1"
 MAX_RETRIES = 3  # of a task whose machine dies
+REAPER = """
+import os, signal, sys
+from pathlib import Path
+sys.stdin.read()
+for process in Path("/proc").glob("[0-9]*"):
+    try:
+        if sys.argv[1].encode() in (process / "environ").read_bytes() and int(process.name) != os.getpid():
+            os.kill(int(process.name), signal.SIGKILL)
+    except OSError:
+        pass
+"""
 
 
 @dataclass(frozen=True)
@@ -104,12 +117,14 @@ def connect(address: str) -> Iterator[None]:
     quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
+    cleanup = contextlib.ExitStack()
     try:
         if address:
             ray.init(address=address, **quiet)
         else:
             cpus = max(2, os.cpu_count() or 1)  # learner and worker share a single core
             ray.init("local", num_cpus=cpus, include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
+            cleanup.enter_context(reaper(ray.get_runtime_context().get_node_id()))
     except (ConnectionError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         if not address:
@@ -117,10 +132,26 @@ def connect(address: str) -> Iterator[None]:
         raise ValueError(f"--address {address}: no cluster answers, or it requires another token; {reason}") from None
     if in_main:
         signal.signal(signal.SIGTERM, before)  # Ray installs its own handler
-    try:
+    with cleanup:
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def reaper(node: str) -> Iterator[None]:
+    """Kill what is left of a local cluster when this process is gone: Ray's agents would stay for a minute.
+
+    A process of its own waits for that, and finds them by the node's id in their environment (Linux).
+    """
+    if not Path("/proc/self/environ").exists():
         yield
-    finally:
-        ray.shutdown()
+        return
+    command = [sys.executable, "-c", REAPER, node]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
+        yield
+        process.communicate()  # closes its input
 
 
 def check_reachable(address: str) -> None:
