@@ -136,15 +136,18 @@ def append_all(reader: Reader, writer: StoreWriter, mapped: Map, *, strict: bool
     Sources and lines that the store already has are skipped. `mapped` maps over parts that can be read in parallel.
     """
     state, done = Progress(), processed(writer)
-    if not isinstance(reader, ColumnReader):
-        yield from append_episodes(reader, writer, mapped, state, done, strict=strict)
-        return
-    for part in reader.parts():
-        for dataset, rejected in reader.datasets(part):
-            append_columns(dataset, rejected, writer, state, done, strict=strict)
+    if isinstance(reader, ColumnReader):
+        for part in reader.parts():
+            for dataset, rejected in reader.datasets(part):
+                append_columns(dataset, rejected, writer, state, done, strict=strict)
+                yield state
+            state.parts += 1
             yield state
-        state.parts += 1
-        yield state
+    else:
+        yield from append_episodes(reader, writer, mapped, state, done, strict=strict)
+    if unknown := sorted(place for place, count in done.items() if count):
+        where = ", line ".join(map(str, unknown[0]))
+        raise ValueError(f"{writer.path}: holds an episode of {where}, which {reader.path} does not; import it again")
 
 
 def append_episodes(
@@ -157,7 +160,8 @@ def append_episodes(
         skipped = {reader.file_of(part) for part in parts} & sources
         parts = [part for part in parts if reader.file_of(part) not in skipped]
         state.skipped = len(reader.parts()) - len(parts)
-        done = Counter({place: count for place, count in done.items() if place[0] not in skipped})
+        for place in [place for place in done if place[0] in skipped]:
+            del done[place]
     found = mapped(PartReader(reader), parts) if reader.parallel else (reader.read(part) for part in parts)
     for items in found:
         for number, item in enumerate(items, 1):
@@ -172,9 +176,6 @@ def append_episodes(
                 yield state
         state.parts += 1
         yield state
-    if unknown := sorted(place for place, count in done.items() if count):
-        where = ", line ".join(map(str, unknown[0]))
-        raise ValueError(f"{writer.path}: holds an episode of {where}, which {reader.path} does not; import it again")
 
 
 def append_columns(
@@ -206,8 +207,10 @@ def append_columns(
 
 def taken(key: tuple[str, int], done: Done) -> bool:
     """Whether the store has the episode of this source and line; it counts once."""
+    if done[key] == 0:
+        return False
     done[key] -= 1
-    return done[key] >= 0
+    return True
 
 
 def append(item: Episode | RejectedEpisode, writer: StoreWriter, state: Progress) -> RejectedEpisode | None:
