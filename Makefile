@@ -42,8 +42,8 @@ demo: $(RUNTIME)
 	@rm -rf runs/demo
 	@$(BIN)/python examples/breakout.py runs/demo/population
 	@echo "== beta and Q from their episodes, every improvement rule on top, all evaluated in the game (rbi offline)"
-	@PYTHONPATH=examples $(BIN)/rbi offline runs/demo/population --baselines --evaluations 1 --episodes 16 \
-	  --num-envs 128 --out runs/demo/offline
+	@PYTHONPATH=examples $(BIN)/rbi offline runs/demo/population --env breakout:BreakoutPositions-v0 --baselines --evaluations 1 \
+	  --episodes 16 --num-envs 128 --out runs/demo/offline
 
 tour: $(RUNTIME)
 	@echo "== every improvement rule on one state"
