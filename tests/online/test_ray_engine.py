@@ -237,37 +237,6 @@ def test_a_run_whose_driver_was_killed_resumes_from_the_checkpoint(cluster, tmp_
     assert run.result["evaluation"]["episodes"] == 2
 
 
-DRIVER = """
-import time
-from rbi.online.ray.cluster import connect
-with connect(""):
-    import ray
-    print(ray.get_runtime_context().get_node_id(), flush=True)
-    time.sleep(600)
-"""
-
-
-def processes_of(node):
-    """Processes that a Ray node has started."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if node in (process / "environ").read_bytes():
-                found.append(process.name)
-    return found
-
-
-def test_nothing_of_a_local_cluster_outlives_a_killed_driver():
-    with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE) as driver:
-        node = driver.stdout.readline().strip()
-        assert processes_of(node)
-        driver.kill()
-    deadline = time.monotonic() + 40  # Ray's own agents would end after a minute
-    while processes_of(node):
-        assert time.monotonic() < deadline, "processes outlive their driver"
-        time.sleep(0.2)
-
-
 def test_states_of_all_shards_are_sampled_by_priority_with_common_importance_weights(engines):
     config = small_config(
         schedule={"num_envs": 4}, replay={"priority_exponent": 1.0, "importance_exponent": 0.4, "capacity": 400}
