@@ -261,7 +261,7 @@ def run_command(argv: tuple[str, ...], seconds: int) -> tuple[object, str, str]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGPROF)}
     signal.signal(signal.SIGPROF, stop)
     signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)  # processor time: the machine may be busy
+    signal.setitimer(signal.ITIMER_PROF, seconds)  # CPU time: the machine may be busy
     signal.alarm(10 * seconds)
     status: object
     try:
@@ -270,7 +270,7 @@ def run_command(argv: tuple[str, ...], seconds: int) -> tuple[object, str, str]:
             with unittest.mock.patch.object(runs.Writer, "figure"):  # most of the time, and no input is read by it
                 status = cli.main(argv)
     except TimeUpError:
-        status = f"no end after {seconds} seconds of processor time"
+        status = f"no end after {seconds} seconds of CPU time"
     except SystemExit as stopped:
         status = stopped.code
     except BaseException as error:

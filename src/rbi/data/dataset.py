@@ -524,7 +524,7 @@ class DatasetBuilder:
 
 
 def continued(part: Dataset, frames: int, steps: int, texts: dict[str, int]) -> Array:
-    """The records of a dataset after so many observations and steps of another one; new texts get the next number."""
+    """Records of a dataset appended after `frames` observations and `steps` steps; new texts get the next number."""
     records = part.records.copy()
     numbers = np.zeros(max(1, len(part.texts)), np.int64)
     for player, source in unique_pairs(records):
