@@ -145,7 +145,7 @@ def reaper(node: str) -> Iterator[None]:
 
     A process of its own waits for that, and finds them by the node's id in their environment (Linux).
     """
-    if not Path("/proc/self/environ").exists():
+    if not node or not Path("/proc/self/environ").exists():  # an empty id would be in every environment
         yield
         return
     command = [sys.executable, "-c", REAPER, node]
