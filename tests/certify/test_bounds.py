@@ -1,0 +1,139 @@
+"""Lower bounds of a mean: equal to slow loops, and they cover as often as they promise."""
+
+import math
+
+import numpy as np
+import pytest
+from pytest import approx
+from scipy import stats
+
+from rbi.certify.bounds import (
+    MAX_STAKE,
+    METHODS,
+    bca_lower_bound,
+    betting_lower_bound,
+    betting_rejects,
+    empirical_bernstein_lower_bound,
+    log_capital_peak,
+    log_capital_sequence,
+    lower_bound,
+    lower_confidence_sequence,
+)
+from tests.reference.betting_loops import plug_in_log_capitals, star_log_capital
+
+
+def weighted_returns(rng, shape, gain=0.0):
+    """(W - 1) G of a step from uniform to (0.25, 0.75) between two actions that pay 0.3 -+ gain; mean 0.5 gain."""
+    action = rng.random(shape) < 0.5
+    paid = rng.random(shape) < np.where(action, 0.3 + gain, 0.3 - gain)
+    return np.where(action, 0.5, -0.5) * paid
+
+
+def rare_weights(rng, shape):
+    """(W - 1) G with an action of probability 0.02 that the new policy always takes: mean 0, at most 49, never -1."""
+    return np.where(rng.random(shape) < 0.02, 50.0, 0.0) * rng.random(shape) - rng.random(shape)
+
+
+@pytest.mark.parametrize("m", [-0.4, 0.0, 0.2])
+def test_capital_of_recalculated_bets_is_that_of_the_loop(m):
+    values = weighted_returns(np.random.default_rng(1), 60, 0.2)
+    found = log_capital_peak(values, np.array(m), -0.5, 0.05)
+    assert float(found) == approx(star_log_capital(values.tolist(), m, -0.5, 0.05, 0.25, MAX_STAKE), abs=1e-9)
+
+
+def test_capital_of_plug_in_bets_is_that_of_the_loop():
+    values = weighted_returns(np.random.default_rng(2), 50, 0.2)
+    found = log_capital_sequence(values, 0.01, -0.5, 0.1, 0.3)
+    assert found == approx(plug_in_log_capitals(values.tolist(), 0.01, -0.5, 0.1, 0.3, MAX_STAKE))
+
+
+def test_a_batch_of_samples_is_tested_as_each_alone():
+    x = weighted_returns(np.random.default_rng(3), (5, 300), 0.1)
+    m = np.linspace(-0.02, 0.05, 5)
+    together = log_capital_peak(x, m, -0.5, 0.05)
+    assert together == approx(
+        [float(log_capital_peak(row, np.array(at), -0.5, 0.05)) for row, at in zip(x, m, strict=True)]
+    )
+
+
+@pytest.mark.parametrize("draw", [weighted_returns, rare_weights])
+@pytest.mark.parametrize("n", [20, 400])
+def test_betting_rejects_the_true_mean_at_most_as_often_as_alpha(draw, n):
+    x = draw(np.random.default_rng(4), (3000, n))
+    errors = int(betting_rejects(x, np.zeros(3000), -1.0, 0.05).sum())
+    assert stats.binomtest(errors, 3000, 0.05, "greater").pvalue > 1e-4
+
+
+def test_betting_bound_is_nearly_as_high_as_the_normal_one():
+    x = weighted_returns(np.random.default_rng(5), 5000)
+    normal = x.mean() - 1.645 * x.std() / math.sqrt(5000)
+    assert (x.mean() - betting_lower_bound(x, -0.5, 0.05)) / (x.mean() - normal) < 1.2
+
+
+def test_betting_bound_is_the_smallest_mean_that_is_not_rejected():
+    x = weighted_returns(np.random.default_rng(6), 800, 0.2)
+    bound, error = betting_lower_bound(x, -0.5, 0.05), x.std() / math.sqrt(800)
+    below = np.linspace(-0.499, bound, 200)
+    assert betting_rejects(x, below, -0.5, 0.05).all()
+    assert not betting_rejects(x, np.array(bound + 0.01 * error), -0.5, 0.05)
+
+
+def test_few_or_constant_values_have_a_bound():
+    assert -1 <= betting_lower_bound([0.5], -1.0, 0.05) < 0
+    assert betting_lower_bound([-1.0, -1.0], -1.0, 0.05) == -1
+    assert 0 < betting_lower_bound([1.0] * 50, -1.0, 0.05) < 1
+
+
+def test_confidence_sequence_covers_at_all_times_together():
+    rng, missed = np.random.default_rng(7), 0
+    for _ in range(300):
+        capital = log_capital_sequence(weighted_returns(rng, 500), 0.0, -0.5, 0.1, 0.25)
+        missed += capital.max() >= math.log(10)
+    assert stats.binomtest(missed, 300, 0.1, "greater").pvalue > 1e-3
+
+
+def test_confidence_sequence_never_falls_and_finds_a_gain():
+    times, bounds = lower_confidence_sequence(
+        weighted_returns(np.random.default_rng(8), 4000, 0.2), -0.5, 0.05, 0.25, times=[100, 1000, 4000]
+    )
+    assert times.tolist() == [100, 1000, 4000]
+    assert (np.diff(bounds) >= 0).all()
+    assert 0 < bounds[-1] < 0.1
+
+
+def test_empirical_bernstein_is_its_formula():
+    x = np.array([0.0, 1.0, 1.0, 0.0])
+    log = math.log(40)
+    expected = 0.5 - math.sqrt(2 * (1 / 3) * log / 4) - 7 * log / 9
+    assert empirical_bernstein_lower_bound(x, 0, 1, 0.05) == approx(expected)
+
+
+def test_bca_bound_is_scipys():
+    x = np.random.default_rng(9).exponential(size=80)
+    theirs = stats.bootstrap(
+        (x,),
+        np.mean,
+        confidence_level=0.95,
+        alternative="greater",
+        n_resamples=9999,
+        random_state=np.random.default_rng(1),
+    ).confidence_interval.low
+    assert bca_lower_bound(x, 0.05, np.random.default_rng(2), 20_000) == approx(theirs, abs=0.006)
+
+
+def test_every_method_gives_a_bound_below_the_mean_that_says_what_it_assumes():
+    x = weighted_returns(np.random.default_rng(10), 6000, 0.1)
+    for method in METHODS:
+        found = lower_bound(method, x, 0.05, floor=-0.5, ceiling=0.5)
+        assert -0.1 < found.lower < x.mean()
+        assert found.assumptions
+    assert lower_bound("betting", x, 0.05).lower == -math.inf
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [([], "no values"), ([0.1, float("nan")], "value 1: nan is not finite"), ([0.0, -2.0], "value 1: -2 is below")],
+)
+def test_impossible_values_are_named(values, message):
+    with pytest.raises(ValueError, match=message):
+        betting_lower_bound(values, -1.0, 0.05)
