@@ -306,3 +306,30 @@ def test_ranges_that_do_not_fit_are_refused(tmp_path):
         (tmp_path / "policy.json").write_text(json.dumps(config | {"features": odd}))
         with pytest.raises(ValueError, match=r"policy\.json"):
             rbi.load_policy(tmp_path)
+
+
+def test_a_policy_of_logged_probabilities_changes_those_that_are_passed(tmp_path):
+    policy, obs = policy_of(VECTOR, c_greedy=0.0), observations(VECTOR, 20)
+    policy.behavior, policy.training_digests = "logged", np.array([3, 7], np.uint64)
+    policy.save(tmp_path / "policy")
+    again = rbi.load_policy(tmp_path / "policy")
+    assert again.training_digests.tolist() == [3, 7]
+    beta = np.random.default_rng(1).dirichlet(np.ones(4), 20)
+    pi = again.predict_proba(obs, beta=beta)
+    assert rbi.measures.is_reroute(pi.astype(float), beta, 0.5, 1.5, tolerance=1e-6).all()
+    assert (np.abs(pi - beta).sum(1) > 0.01).all()
+    with pytest.raises(ValueError, match="beta is missing"):
+        again.act(obs, 0)
+    with pytest.raises(ValueError, match=r"beta\[2\]"):
+        again.predict_proba(obs, beta=np.where(np.arange(20)[:, None] == 2, 0.3, beta))
+    with pytest.raises(ValueError, match="has cloned it"):
+        policy_of(VECTOR).predict_proba(obs, beta=beta)
+
+
+def test_damaged_digests_of_training_episodes_are_refused(tmp_path):
+    policy = policy_of(VECTOR)
+    policy.training_digests = np.array([3, 7], np.uint64)
+    policy.save(tmp_path / "policy")
+    (tmp_path / "policy" / "training.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"training\.safetensors: is missing or damaged"):
+        rbi.load_policy(tmp_path / "policy")

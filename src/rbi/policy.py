@@ -2,6 +2,7 @@
 
 policy.json           observation spec, architecture, rule, environment, metadata, checksum of the weights
 weights.safetensors   the networks' weights; loading them runs no code
+training.safetensors  digests of the training episodes, if known: `rbi.certify` refuses to test on them
 """
 
 import contextlib
@@ -10,11 +11,13 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import safetensors
 import torch
+from safetensors.numpy import load_file as load_arrays
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
 
 from rbi import runs
@@ -25,9 +28,11 @@ from rbi.rules.linear import greedy, mix
 from rbi.rules.types import Rule, parse_rule
 
 FORMAT = 3
-CONFIG, WEIGHTS = "policy.json", "weights.safetensors"
+BETA_TOLERANCE = 1e-3  # of the sum of given probabilities
+CONFIG, WEIGHTS, TRAINING = "policy.json", "weights.safetensors", "training.safetensors"
 
 Array = np.ndarray[Any, Any]
+BehaviorSource = Literal["cloned", "logged"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,8 @@ class Policy:
         pi = (1 - c_greedy) rule(beta, Q) + c_greedy greedy(Q)
 
     beta is the softmax of the policy network's logits divided by `temperature`; without a policy network it is uniform,
-    and with the greedy rule pi is then the policy of Q-learning.
+    and with the greedy rule pi is then the policy of Q-learning. If `behavior` is "logged", beta is given with every
+    call instead: the probabilities of the running system, which the rule then bounds exactly.
 
     Observations are batches, NumPy arrays or PyTorch tensors, of shape `[B, stack, *shape]`, or `[B, *shape]` if one
     frame is a state. Results are NumPy arrays. A policy with the reroute rule is stochastic: its guarantees hold for
@@ -91,6 +97,8 @@ class Policy:
         metadata: Anything else to store with the policy, as JSON.
         features: Range of the training data's vector observations. The first state that is far outside it causes a
             warning, since the networks only extrapolate there; `outside_range` counts all of them.
+        behavior: Where beta comes from: "cloned" (the policy network) or "logged" (the caller).
+        training_digests: Digests of the episodes that trained or selected the policy (`rbi.data.digests`), uint64.
     """
 
     def __init__(
@@ -103,14 +111,19 @@ class Policy:
         env: str = "",
         metadata: dict[str, Any] | None = None,
         features: FeatureRange | None = None,
+        behavior: BehaviorSource = "cloned",
+        training_digests: Array | None = None,
     ) -> None:
+        if behavior not in ("cloned", "logged"):
+            raise ValueError(f"behavior = {behavior!r}: must be 'cloned' or 'logged'")
         if not 0 <= c_greedy <= 1:
             raise ValueError(f"c_greedy = {c_greedy}: must be in [0, 1]")
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature = {temperature}: must be positive")
         self.networks = networks.eval().requires_grad_(False)
         self.rule, self.c_greedy, self.temperature = rule, c_greedy, temperature
-        self.env, self.metadata = env, dict(metadata or {})
+        self.behavior: BehaviorSource = behavior
+        self.env, self.metadata, self.training_digests = env, dict(metadata or {}), training_digests
         self.obs_spec, self.features = networks.obs_spec, features
         if features is not None and (self.obs_spec.is_image or len(features.low) != self.obs_spec.shape[0]):
             raise ValueError(f"features: {len(features.low)} of them for observations of shape {self.obs_spec.shape}")
@@ -124,6 +137,7 @@ class Policy:
         parts += [f"c_greedy={self.c_greedy:g}"] if self.c_greedy else []
         parts += [f"temperature={self.temperature:.3g}"] if self.temperature != 1 else []
         parts += [f"env={self.env!r}"] if self.env else []
+        parts += ["behavior='logged'"] if self.behavior == "logged" else []
         return f"Policy({', '.join(parts)}, device={str(self.device)!r})"
 
     @property
@@ -131,9 +145,13 @@ class Policy:
         """The device of the networks."""
         return self._example.device
 
-    def predict_proba(self, obs: Any, legal: Any = None) -> Array:
-        """Action probabilities `[B, A]`. `legal`, booleans `[B, A]`, restricts the policy to some actions."""
-        probs: Array = self.probs(self.obs_tensor(obs), self.legal_tensor(legal, len(obs))).cpu().numpy()
+    def predict_proba(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
+        """Action probabilities `[B, A]`. `legal`, booleans `[B, A]`, restricts the policy to some actions.
+
+        `beta`: the running system's probabilities `[B, A]`, which a policy with `behavior="logged"` takes.
+        """
+        given = self.beta_tensor(beta, len(obs))
+        probs: Array = self.probs(self.obs_tensor(obs), self.legal_tensor(legal, len(obs)), given).cpu().numpy()
         if np.isnan(probs).any():
             row = int(np.isnan(probs).any(1).argmax())
             raise ValueError(
@@ -141,35 +159,40 @@ class Policy:
             )
         return probs
 
-    def predict_value(self, obs: Any, legal: Any = None) -> Array:
+    def predict_value(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
         """The estimated value of the policy `[B]`: V(s) = sum_a pi(a|s) Q(s, a), in units of discounted return."""
-        beta, q = self.beta_and_q(self.obs_tensor(obs))
+        beta, q = self.beta_and_q(self.obs_tensor(obs), self.beta_tensor(beta, len(obs)))
         pi = self.improve(beta, q, self.legal_tensor(legal, len(obs)))
         values: Array = (pi * q).sum(1).cpu().numpy()
         return values
 
-    def act(self, obs: Any, rng: np.random.Generator | int, legal: Any = None) -> Array:
+    def act(self, obs: Any, rng: np.random.Generator | int, legal: Any = None, beta: Any = None) -> Array:
         """Actions `[B]` drawn from the policy.
 
         `rng` is a generator or a seed. In a loop pass a generator: the same seed gives the same draws in every call.
         """
-        probs = self.predict_proba(obs, legal)
+        probs = self.predict_proba(obs, legal, beta)
         draw = np.random.default_rng(rng).random((len(probs), 1))
         return np.minimum((draw >= probs.cumsum(1)).sum(1), probs.shape[1] - 1)
 
-    def mode(self, obs: Any, legal: Any = None) -> Array:
+    def mode(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
         """The most probable actions `[B]`. This argmax leaves the reroute set: its ratio to beta is unbounded."""
-        actions: Array = self.predict_proba(obs, legal).argmax(1)
+        actions: Array = self.predict_proba(obs, legal, beta).argmax(1)
         return actions
 
-    def probs(self, obs: torch.Tensor, legal: torch.Tensor | None = None) -> torch.Tensor:
+    def probs(
+        self, obs: torch.Tensor, legal: torch.Tensor | None = None, beta: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """`predict_proba` without conversions: tensors `[B, stack, *shape]` and `[B, A]` on the policy's device."""
-        return self.improve(*self.beta_and_q(obs), legal)
+        return self.improve(*self.beta_and_q(obs, beta), legal)
 
-    def beta_and_q(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The networks' estimates: beta and Q, `[B, A]` each. Policies that share networks differ in `improve` only."""
+    def beta_and_q(self, obs: torch.Tensor, beta: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """beta (the clone's, or the given one) and Q, `[B, A]` each. Policies that share networks differ in `improve`
+        only."""
         with torch.no_grad():
             x = self.obs_spec.preprocess(obs, self._example.dtype)
+            if beta is not None:
+                return beta, self.networks.q(x, beta)[0]
             if self.networks.pi is None:
                 q, _ = self.networks.q(x)
                 return torch.full_like(q, 1 / self.obs_spec.num_actions), q
@@ -239,6 +262,24 @@ class Policy:
             raise ValueError(f"legal[{int(given.any(1).byte().argmin())}]: no action is legal")
         return given.to(self._example.device)
 
+    def beta_tensor(self, beta: Any, count: int) -> torch.Tensor | None:
+        """The given beta as a tensor `[B, A]`. Raises ValueError unless it is given where `behavior` asks for it."""
+        if beta is None and self.behavior == "logged":
+            raise ValueError("beta is missing: this policy changes the running system's probabilities, so pass them")
+        if beta is None:
+            return None
+        if self.behavior == "cloned":
+            raise ValueError("beta was given, but this policy has cloned it")
+        given = torch.as_tensor(np.require(beta, np.float32, requirements="W"))
+        expected = (count, self.obs_spec.num_actions)
+        if given.shape != expected:
+            raise ValueError(f"beta has shape {tuple(given.shape)}: must be probabilities {expected}")
+        good = (given >= 0).all(1) & ((given.sum(1) - 1).abs() <= BETA_TOLERANCE)
+        if not bool(good.all()):
+            row = int((~good).byte().argmax())
+            raise ValueError(f"beta[{row}] = {given[row].tolist()}: must be probabilities that sum to 1")
+        return (given / given.sum(1, keepdim=True)).to(self._example.device)
+
     def to(self, device: torch.device | str) -> "Policy":
         """Move the networks to a device."""
         self.networks.to(device)
@@ -259,6 +300,7 @@ class Policy:
             "c_greedy": self.c_greedy,
             "temperature": self.temperature,
             "env": self.env,
+            "behavior": self.behavior,
             "metadata": self.metadata,
             "features": None if self.features is None else asdict(self.features),
         }
@@ -266,7 +308,11 @@ class Policy:
         check_finite(weights, "the policy cannot be saved")
         with runs.atomic_folder(Path(path)) as folder:
             save_file(weights, folder / WEIGHTS)
-            runs.write_json(folder / CONFIG, config | {"weights": fingerprint(folder / WEIGHTS)})
+            checksums = {"weights": fingerprint(folder / WEIGHTS)}
+            if self.training_digests is not None:
+                save_arrays({"episodes": np.ascontiguousarray(self.training_digests)}, folder / TRAINING)
+                checksums["training"] = fingerprint(folder / TRAINING)
+            runs.write_json(folder / CONFIG, config | checksums)
 
 
 def check_restorable(rule: Any) -> None:
@@ -330,8 +376,26 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
     load_weights(networks, path / WEIGHTS)
     if fingerprint(path / WEIGHTS) != config.get("weights"):
         raise ValueError(f"{path / WEIGHTS}: is damaged (size or checksum is not the one in {CONFIG})")
+    digests = load_digests(path / TRAINING, config["training"]) if "training" in config else None
     with errors_named(path / CONFIG):
-        return Policy(networks, rule, env=env, metadata=metadata, features=features, **numbers)
+        return Policy(
+            networks,
+            rule,
+            env=env,
+            metadata=metadata,
+            features=features,
+            behavior=config.get("behavior", "cloned"),
+            training_digests=digests,
+            **numbers,
+        )
+
+
+def load_digests(path: Path, checksum: Any) -> Array:
+    """The digests of a policy's training episodes. Raises ValueError unless the file is the one that was saved."""
+    if not path.is_file() or fingerprint(path) != checksum:
+        raise ValueError(f"{path}: is missing or damaged (size or checksum is not the one in {CONFIG})")
+    found: Array = load_arrays(path)["episodes"]
+    return found
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import torch
 from rbi.data import Dataset, Sampler, SamplerConfig
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.formats import FormatSettings, TableConfig, load_episodes
+from rbi.data.store import Store, StoreWriter
 
 from .episodes import assert_same, episode
 
@@ -116,3 +117,21 @@ def test_a_dataset_shows_and_summarises_itself():
     assert (told["episodes"], told["steps"], told["actions"]) == (2, 3, {0: 1, 1: 2})
     assert (told["scores"]["mean"], told["ends"]["terminated"]) == (0.5, 2)
     assert "2 episodes, 3 steps" in repr(found.summary())
+
+
+def test_logged_probabilities_of_all_actions_reach_episodes_and_stores(tmp_path):
+    beta = np.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]], np.float32)
+    data = Dataset.from_arrays(np.zeros((2, 1)), [0, 2], [0, 1], [True, True], behavior_probs=beta)
+    assert data.spec.num_actions == 3
+    assert (data[1].behavior_probs == beta[1:]).all()
+    with StoreWriter.create(tmp_path / "store", data.spec) as writer:
+        writer.extend(data)
+    assert (Store(tmp_path / "store").arrays["behavior_probs"] == beta).all()
+    again = Dataset.from_episodes(data)
+    assert again.spec == data.spec
+    for bad, told in (
+        (beta * 2, "arrays, line 1: step 0: behavior_probs"),
+        (beta[:, ::-1], "line 1: step 0: action 0"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            Dataset.from_arrays(np.zeros((2, 1)), [0, 2], [0, 1], [True, True], behavior_probs=bad)

@@ -58,6 +58,12 @@ def test_an_episode_cannot_be_changed_not_even_through_the_arrays_it_was_made_of
         (dict(abandoned=True), "abandoned"),
         (dict(life_lost=np.array([0, 0, 1])), "cannot also be a lost life"),
         (dict(action_probs=np.array([0.5, 0.0, 1.0])), "step 1: logging probability 0.0"),
+        (dict(behavior_probs=np.full((3, 3), 0.5)), r"step 0: behavior_probs \[0.5 0.5 0.5\] is not possible"),
+        (dict(behavior_probs=np.eye(3)[[0, 0, 2]]), "step 1: action 1 is not possible: its logged probability is 0"),
+        (
+            dict(behavior_probs=np.full((3, 4), 0.25), action_probs=np.array([0.25, 0.25, 0.5])),
+            "step 2: logging probability 0.5 is not possible beside behavior_probs",
+        ),
         (dict(action_masks=np.ones((3, 2), bool)), "step 2: action 2 is not possible among 2"),
         (dict(action_masks=np.eye(3, dtype=bool)[[0, 0, 2]]), "step 1: illegal action 1"),
         (dict(rewards=np.zeros(2)), "rewards of shape"),
@@ -76,6 +82,7 @@ def test_nonsense_is_refused_with_the_step_and_the_value(changes, told):
         (dict(num_actions=1), "not possible among 1"),
         (dict(has_action_probs=True), "no logging probabilities"),
         (dict(has_action_masks=True), "no action masks of 4"),
+        (dict(has_behavior_probs=True), "no behavior_probs of 4"),
     ],
 )
 def test_an_episode_of_another_kind_does_not_fit(changes, told):

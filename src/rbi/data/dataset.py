@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
 import numpy as np
 
-from rbi.data.episode import Array, DatasetSpec, Episode, end_codes, integer_actions
+from rbi.data.episode import (
+    Array,
+    DatasetSpec,
+    Episode,
+    bad_behavior_probs,
+    differing_probs,
+    end_codes,
+    integer_actions,
+)
 
 if TYPE_CHECKING:
     from rbi.data.summary import DatasetSummary
@@ -55,6 +63,8 @@ def columns(spec: DatasetSpec) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]
         found["action_probs"] = (np.dtype("<f4"), ())
     if spec.has_action_masks:
         found["action_masks"] = (np.dtype(bool), (spec.num_actions,))
+    if spec.has_behavior_probs:
+        found["behavior_probs"] = (np.dtype("<f4"), (spec.num_actions,))
     return found
 
 
@@ -110,6 +120,7 @@ class Dataset(Sequence[Episode]):
         *,
         action_probs: Any = None,
         action_masks: Any = None,
+        behavior_probs: Any = None,
         life_losses: Any = None,
         num_actions: int | None = None,
         frame_stack: int | None = None,
@@ -119,8 +130,8 @@ class Dataset(Sequence[Episode]):
         """A dataset from arrays of steps, episodes one after the other.
 
         `observations` `[S, size]` (converted to float32) or images `[S, H, W]` / `[S, H, W, C]` of uint8; all others
-        `[S]`, `action_masks` `[S, A]`. An episode ends at each termination or truncation. An invalid episode raises a
-        ValueError; with `strict=False` it goes to `.rejected` instead.
+        `[S]`, but `action_masks` and `behavior_probs` (of all actions) `[S, A]`. An episode ends at each termination or
+        truncation. An invalid episode raises a ValueError; with `strict=False` it goes to `.rejected` instead.
 
         >>> import numpy as np
         >>> Dataset.from_arrays(np.zeros((3, 2)), [0, 1, 1], [0, 0, 1], [False, False, True])
@@ -141,17 +152,22 @@ class Dataset(Sequence[Episode]):
                 "truncated": np.zeros(steps, bool) if truncations is None else np.asarray(truncations).astype(bool),
                 "life_lost": np.zeros(steps, bool) if life_losses is None else np.asarray(life_losses).astype(bool),
             }
-            if action_probs is not None:
-                columns_["action_probs"] = np.asarray(action_probs, dtype=np.float32)
-        if action_masks is not None:
-            columns_["action_masks"] = np.asarray(action_masks).astype(bool)
+            optional = {"action_probs": action_probs, "action_masks": action_masks, "behavior_probs": behavior_probs}
+            for name, given in optional.items():
+                if given is not None:
+                    columns_[name] = np.asarray(given, dtype=bool if name == "action_masks" else np.float32)
+        dims = {"observations": observed.ndim, "action_masks": 2, "behavior_probs": 2}
         for name, column in columns_.items():
-            if len(column) != steps or (column.ndim != 1 and name not in ("observations", "action_masks")):
+            if len(column) != steps or column.ndim != dims.get(name, 1):
                 raise ValueError(f"{name} of shape {column.shape} for {steps} steps")
         if not steps:
             raise ValueError("no steps")
-        if action_masks is not None:
-            num_actions = num_actions or columns_["action_masks"].shape[1]
+        widths = {columns_[name].shape[1] for name in ("action_masks", "behavior_probs") if name in columns_}
+        if len(widths | {num_actions} - {None}) > 1:
+            raise ValueError(
+                f"action_masks and behavior_probs of {sorted(widths)} actions, num_actions = {num_actions}"
+            )
+        num_actions = num_actions or next(iter(widths), None)
         spec = DatasetSpec(
             observed.shape[1:],
             num_actions or max(1, int(taken.max()) + 1),
@@ -159,6 +175,7 @@ class Dataset(Sequence[Episode]):
             env,
             has_action_probs=action_probs is not None,
             has_action_masks=action_masks is not None,
+            has_behavior_probs=behavior_probs is not None,
         )
         ends = np.flatnonzero(columns_["terminated"] | columns_["truncated"]) + 1
         starts = np.concatenate([[0], ends[ends < steps]]).astype(np.int64)
@@ -323,11 +340,14 @@ def infer_spec(episodes: Sequence[Episode]) -> DatasetSpec:
         raise ValueError("no episodes, and no spec given")
     masks = [episode.action_masks for episode in episodes]
     has_masks = all(mask is not None for mask in masks)
+    has_beta = all(episode.behavior_probs is not None for episode in episodes)
+    wide = masks if has_masks else [episode.behavior_probs for episode in episodes]
     return DatasetSpec(
         obs_shape=episodes[0].observations.shape[1:],
-        num_actions=masks[0].shape[1] if has_masks else max(int(e.actions.max()) for e in episodes) + 1,  # type: ignore[union-attr]
+        num_actions=wide[0].shape[1] if has_masks or has_beta else max(int(e.actions.max()) for e in episodes) + 1,  # type: ignore[union-attr]
         has_action_probs=all(episode.action_probs is not None for episode in episodes),
         has_action_masks=has_masks,
+        has_behavior_probs=has_beta,
     )
 
 
@@ -455,6 +475,12 @@ def invalid_episodes(
         bad |= ~((steps["action_probs"] > 0) & (steps["action_probs"] <= 1))
     if "action_masks" in steps:
         bad |= ~steps["action_masks"][np.arange(len(actions)), actions.clip(0, steps["action_masks"].shape[1] - 1)]
+    if "behavior_probs" in steps:
+        beta = steps["behavior_probs"]
+        taken = beta[np.arange(len(actions)), actions.clip(0, beta.shape[1] - 1)]
+        bad |= bad_behavior_probs(beta) | ~(taken > 0)
+        if "action_probs" in steps:
+            bad |= differing_probs(steps["action_probs"], taken)
     last = starts + sizes - 1
     over = steps["terminated"] | steps["truncated"]
     early = over.copy()

@@ -10,6 +10,7 @@ import numpy as np
 from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 Array = np.ndarray[Any, Any]
+PROBS_TOLERANCE = 1e-3  # of logged probabilities: sums of rounded ones, and two columns that must agree
 MAX_ACTIONS, MAX_STACK, MAX_NUMBERS = 1_000_000, 1000, 100_000_000  # more is almost certainly a damaged file
 
 
@@ -30,15 +31,16 @@ class DatasetSpec:
     """Whether the probability of each taken action was logged."""
     has_action_masks: bool = False
     """Whether the set of legal actions was logged."""
+    has_behavior_probs: bool = False
+    """Whether the behaviour policy's probabilities of all actions were logged."""
 
     def __post_init__(self) -> None:
         sizes = (*self.obs_shape, self.num_actions, self.frame_stack)
         if any(isinstance(size, bool) or not isinstance(size, numbers.Integral) for size in sizes):
             raise ValueError(f"obs_shape, num_actions and frame_stack must be integers, not {sizes}")
-        if not isinstance(self.env, str) or not all(
-            isinstance(v, bool) for v in (self.has_action_probs, self.has_action_masks)
-        ):
-            raise ValueError("env must be a string, has_action_probs and has_action_masks true or false")
+        logged = (self.has_action_probs, self.has_action_masks, self.has_behavior_probs)
+        if not isinstance(self.env, str) or not all(isinstance(v, bool) for v in logged):
+            raise ValueError("env must be a string, has_action_probs, has_action_masks, ... true or false")
         object.__setattr__(self, "obs_shape", tuple(int(size) for size in self.obs_shape))
         if len(self.obs_shape) not in (1, 2, 3) or min(self.obs_shape) < 1:
             raise ValueError(
@@ -85,6 +87,8 @@ class Episode:
     """`[T]`: the logged probability of each taken action (propensity)."""
     action_masks: Array | None = None
     """`[T, A]` booleans: the legal actions."""
+    behavior_probs: Array | None = None
+    """`[T, A]`: the logged probabilities of all actions, beta(. | s)."""
     abandoned: bool = False
     """Truncated because the player left, not by a time limit."""
     player: str = ""
@@ -120,6 +124,8 @@ class Episode:
             put(self, "action_probs", frozen(np.asarray(self.action_probs, dtype=np.float32)))
         if self.action_masks is not None:
             put(self, "action_masks", frozen(np.asarray(self.action_masks).astype(bool, copy=False)))
+        if self.behavior_probs is not None:
+            put(self, "behavior_probs", frozen(np.asarray(self.behavior_probs, dtype=np.float32)))
         self.check_shapes(steps)
         self.check_values(steps)
 
@@ -130,10 +136,10 @@ class Episode:
             column = getattr(self, name)
             if column is not None and column.shape != (steps,):
                 raise ValueError(f"{name} of shape {column.shape} for {steps} steps")
-        if self.action_masks is not None and (self.action_masks.ndim != 2 or len(self.action_masks) != steps):
-            raise ValueError(
-                f"action_masks of shape {self.action_masks.shape} for {steps} steps: must be [steps, actions]"
-            )
+        for name in ("action_masks", "behavior_probs"):
+            column = getattr(self, name)
+            if column is not None and (column.ndim != 2 or len(column) != steps):
+                raise ValueError(f"{name} of shape {column.shape} for {steps} steps: must be [steps, actions]")
         kind = self.observations.dtype
         if self.observations.ndim not in (2, 3, 4) or kind != (np.uint8 if self.observations.ndim > 2 else np.float32):
             raise ValueError(
@@ -161,6 +167,15 @@ class Episode:
             width = self.action_masks.shape[1]
             check(self.actions >= width, self.actions, "action", f" among {width}")
             check(~self.action_masks[np.arange(steps), self.actions], self.actions, "illegal action")
+        if self.behavior_probs is not None:
+            width = self.behavior_probs.shape[1]
+            check(self.actions >= width, self.actions, "action", f" among {width}")
+            check(bad_behavior_probs(self.behavior_probs), self.behavior_probs, "behavior_probs")
+            taken = self.behavior_probs[np.arange(steps), self.actions]
+            check(taken <= 0, self.actions, "action", ": its logged probability is 0")
+            if self.action_probs is not None:
+                differs = differing_probs(self.action_probs, taken)
+                check(differs, self.action_probs, "logging probability", " beside behavior_probs that differ from it")
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -189,6 +204,22 @@ class Episode:
             raise ValueError("no logging probabilities, where other episodes have them")
         if spec.has_action_masks and (self.action_masks is None or self.action_masks.shape[1] != spec.num_actions):
             raise ValueError(f"no action masks of {spec.num_actions} actions, where other episodes have them")
+        if spec.has_behavior_probs and (
+            self.behavior_probs is None or self.behavior_probs.shape[1] != spec.num_actions
+        ):
+            raise ValueError(f"no behavior_probs of {spec.num_actions} actions, where other episodes have them")
+
+
+def bad_behavior_probs(probs: Array) -> Array:
+    """`[T]` booleans: probabilities `[T, A]` that are negative, not finite or do not sum to 1."""
+    found: Array = ~(probs >= 0).all(1) | ~(np.abs(probs.sum(1, dtype=np.float64) - 1) <= PROBS_TOLERANCE)
+    return found
+
+
+def differing_probs(one: Array, other: Array) -> Array:
+    """`[T]` booleans: two probabilities of the same action that differ by more than rounding."""
+    found: Array = np.abs(one - other) > PROBS_TOLERANCE * np.maximum(one, other)
+    return found
 
 
 def end_codes(terminated: Any, truncated: Any, life_lost: Any) -> Array:

@@ -3,7 +3,7 @@
     store.json         format version and `DatasetSpec`
     observations.bin   all observations, `[F, *obs_shape]`
     actions.bin ...    one file per column, `[S]`: actions, rewards, terminated, truncated, life_lost, and if logged
-                       action_probs and action_masks `[S, A]`
+                       action_probs, and action_masks and behavior_probs `[S, A]`
     texts.jsonl        names of players and sources, one JSON string per line
     episodes.bin       one record of fixed size per episode: start, length, player, source, score (`RECORD`)
     rejected.jsonl    episodes that were not imported, with source, line and reason
@@ -333,8 +333,9 @@ def read_spec(path: Path) -> DatasetSpec:
         raise ValueError(f"{path / CONFIG}: has another format version; this version reads {FORMAT}")
     kinds: dict[str, Any] = {
         "obs_shape": list, "num_actions": int, "frame_stack": int, "env": str,
-        "has_action_probs": bool, "has_action_masks": bool,
+        "has_action_probs": bool, "has_action_masks": bool, "has_behavior_probs": bool,
     }  # fmt: skip
+    config.setdefault("has_behavior_probs", False)  # stores of earlier versions
     if set(config) != set(kinds) or any(type(config[name]) is not kind for name, kind in kinds.items()):
         raise ValueError(f"{path / CONFIG}: must hold format, {', '.join(kinds)} with valid types")
     try:

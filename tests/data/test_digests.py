@@ -1,0 +1,65 @@
+"""Digests of episodes recognise the same episode, whatever its name and place."""
+
+import numpy as np
+import pytest
+
+from rbi.data.dataset import Dataset
+from rbi.data.digests import episode_digests, shared_episodes
+from rbi.data.store import Store, StoreWriter
+
+
+def walks(rng, episodes=40, size=3, image=False):
+    """Episodes of 1 to 5 steps."""
+    steps = rng.integers(1, 6, episodes)
+    ends = np.zeros(steps.sum(), bool)
+    ends[steps.cumsum() - 1] = True
+    shape = (len(ends), 5, 7) if image else (len(ends), size)
+    seen = rng.integers(0, 255, shape).astype(np.uint8) if image else rng.normal(size=shape)
+    return Dataset.from_arrays(seen, rng.integers(0, 4, len(ends)), rng.normal(size=len(ends)), ends, num_actions=4)
+
+
+@pytest.mark.parametrize("image", [False, True])
+def test_digests_belong_to_episodes_not_to_their_place(image):
+    data = walks(np.random.default_rng(0), image=image)
+    order = np.random.default_rng(1).permutation(len(data))
+    found = episode_digests(data)
+    assert len(set(found.tolist())) == len(data)
+    assert (episode_digests(data.select(order)) == found[order]).all()
+
+
+def test_digests_are_the_same_in_a_store(tmp_path):
+    data = walks(np.random.default_rng(2))
+    with StoreWriter.create(tmp_path / "store", data.spec) as writer:
+        writer.extend(data)
+    assert (episode_digests(Store(tmp_path / "store")) == episode_digests(data)).all()
+
+
+@pytest.mark.parametrize("column", ["observations", "actions", "rewards"])
+def test_a_changed_value_changes_its_episodes_digest_only(column):
+    data = walks(np.random.default_rng(3))
+    arrays = {name: array.copy() for name, array in data.arrays.items()}
+    arrays[column][0] = arrays[column][0] + 1
+    changed = Dataset(data.spec, arrays, data.records, data.texts)
+    assert (episode_digests(changed) != episode_digests(data)).tolist() == [True] + [False] * (len(data) - 1)
+
+
+def test_steps_in_another_order_are_another_episode():
+    ends = np.array([0, 1, 0, 1], bool)
+    data = Dataset.from_arrays(np.array([[1.0], [2.0], [2.0], [1.0]]), [0, 1, 1, 0], [1, 0, 0, 1], ends)
+    one, other = episode_digests(data)
+    assert one != other
+
+
+def test_shared_episodes_are_found_among_distinct_ones():
+    data = walks(np.random.default_rng(4), 60)
+    digests = episode_digests(data)
+    assert shared_episodes(digests[40:], digests[:41]).tolist() == [True] + [False] * 19
+    assert not shared_episodes(digests[40:], digests[:40]).any()
+
+
+def test_episodes_that_repeat_by_nature_do_not_count_as_shared():
+    rng = np.random.default_rng(5)
+    seen, actions, rewards = rng.integers(0, 3, (500, 1)), rng.integers(0, 2, 500), rng.integers(0, 2, 500)
+    digests = episode_digests(Dataset.from_arrays(seen, actions, rewards, np.ones(500, bool)))
+    assert np.isin(digests[400:], digests[:400]).all()
+    assert not shared_episodes(digests[400:], digests[:400]).any()
