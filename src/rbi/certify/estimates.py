@@ -1,0 +1,276 @@
+"""Off-policy estimates of the gain D = V(pi) - V(beta) from logged episodes, one term per episode.
+
+    rho_t = pi(a_t | s_t) / p(a_t | s_t)         W_t = rho_0 ... rho_t         G = sum_t gamma^t r_t
+
+    importance sampling      D_i = (W_T - 1) (G - low)                        (Precup, Sutton and Singh, 2000)
+    per decision             D_i = sum_t gamma^t (W_t - 1) r_t                (the same)
+    doubly robust            D_i = DR_pi - DR_beta,  DR^t = V(s_t) + rho_t (r_t + gamma DR^{t+1} - Q(s_t, a_t))
+                                                                              (Jiang and Li, 2016, equation 10)
+    weighted                 sum_i W_i G_i / sum_i W_i - mean G
+    fitted Q                 mean_i sum_a pi(a | s_0) Q_pi(s_0, a) - mean G   (Le, Voloshin and Yue, 2019)
+
+The mean of the first three is unbiased if p is the probability with which a_t was drawn. `low` is a lower limit of G:
+E[W_T] = 1, so it changes nothing but the range. Terms are at least -(high - low) whatever the weights, since W >= 0.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Estimator = Literal["importance_sampling", "per_decision", "doubly_robust"]
+ROUNDING = 1e-5  # relative, of probabilities in float32
+MAX_FITTED_STEPS = 200  # iterations of fitted Q evaluation
+RIDGE = 1e-3
+
+
+@dataclass(frozen=True)
+class LoggedSteps:
+    """Steps of held-out episodes, one after the other, with what was logged or estimated about beta.
+
+    `beta` `[S, A]` holds the probabilities of all actions; None if only those of the taken actions are known. `q`
+    `[S, A]` must not depend on these episodes.
+    """
+
+    steps: Array
+    """`[E]`: the length of each episode."""
+    actions: Array
+    """`[S]`"""
+    rewards: Array
+    """`[S]`"""
+    action_probs: Array
+    """`[S]`: p(a_t | s_t), logged or estimated."""
+    q: Array
+    beta: Array | None = None
+    gamma: float = 1.0
+
+    @property
+    def first(self) -> Array:
+        """`[E]`: the first step of each episode."""
+        found: Array = np.cumsum(self.steps) - self.steps
+        return found
+
+    @property
+    def horizon(self) -> int:
+        """The length of the longest episode."""
+        return int(self.steps.max())
+
+    def taken(self, values: Array) -> Array:
+        """`[S]`: the entries of the taken actions in `[S, A]`."""
+        found: Array = values[np.arange(len(self.actions)), self.actions].astype(np.float64)
+        return found
+
+    def over_time(self) -> Iterator[tuple[Array, Array]]:
+        """For t = 0, 1, ...: the episodes that have a step t, longest episodes first, and the indices of that step.
+
+        Vectorised over episodes: the number of iterations is the horizon.
+        """
+        order = np.argsort(-self.steps, kind="stable")
+        active = np.searchsorted(-self.steps[order], -np.arange(self.horizon), side="left")
+        first = self.first
+        for t, count in enumerate(active.tolist()):
+            episodes = order[:count]
+            yield episodes, first[episodes] + t
+
+    def discounts(self) -> Array:
+        """`[S]`: gamma^t."""
+        t = np.arange(len(self.actions)) - np.repeat(self.first, self.steps)
+        found: Array = self.gamma**t
+        return found
+
+    def per_episode(self, values: Array) -> Array:
+        """`[E]`: sums of `[S]` values over the steps of each episode."""
+        found: Array = np.add.reduceat(values, self.first)
+        return found
+
+    def returns(self) -> Array:
+        """`[E]`: G_i."""
+        return self.per_episode(self.discounts() * self.rewards)
+
+
+class Ratios(NamedTuple):
+    """Limits of pi / p that hold before any action is seen, such as reroute's with a known beta."""
+
+    low: float = 0.0
+    high: float = math.inf
+
+
+class Terms(NamedTuple):
+    """The terms `[E]` of an estimate of D, and limits that they cannot pass if the stated ranges are right."""
+
+    values: Array
+    floor: float
+    ceiling: float
+    spread: float
+    """A guess of their standard deviation that no outcome has influenced."""
+
+
+def ratios(logged: LoggedSteps, pi: Array) -> Array:
+    """rho `[S]`: pi(a) / p(a) of the taken actions, from pi `[S, A]`."""
+    return logged.taken(pi) / logged.action_probs
+
+
+def cumulative_weights(logged: LoggedSteps, rho: Array) -> Array:
+    """W_t `[S]`: products of rho from the start of the episode.
+
+    >>> steps = LoggedSteps(np.array([2, 1]), np.zeros(3, int), np.zeros(3), np.ones(3), np.zeros((3, 1)))
+    >>> cumulative_weights(steps, np.array([2.0, 3.0, 0.5]))
+    array([2. , 6. , 0.5])
+    """
+    weights, product = np.empty(len(rho)), np.ones(len(logged.steps))
+    with np.errstate(over="ignore", under="ignore"):
+        for episodes, at in logged.over_time():
+            product[episodes] *= rho[at]
+            weights[at] = product[episodes]
+    return weights
+
+
+def episode_weights(logged: LoggedSteps, weights: Array) -> Array:
+    """W_T `[E]`: the weight of each whole episode."""
+    found: Array = weights[logged.first + logged.steps - 1]
+    return found
+
+
+def importance_sampling(logged: LoggedSteps, weights: Array, low: float, high: float) -> Terms:
+    """(W_T - 1) (G - low): at least -(high - low), and not limited above."""
+    whole = episode_weights(logged, weights)
+    return Terms((whole - 1) * (logged.returns() - low), low - high, math.inf, (high - low) / 2)
+
+
+def per_decision(logged: LoggedSteps, weights: Array, high: float) -> Terms:
+    """sum_t gamma^t (W_t - 1) r_t, for rewards that are never negative: at least -G >= -high."""
+    if (logged.rewards < 0).any():
+        raise ValueError("per_decision: rewards must not be negative")
+    values = logged.per_episode(logged.discounts() * (weights - 1) * logged.rewards)
+    return Terms(values, -high, math.inf, high / 2)
+
+
+def doubly_robust(logged: LoggedSteps, pi: Array, rho: Array, low: float, high: float, limits: Ratios) -> Terms:
+    """DR_pi - DR_beta with Q clipped to [low, high]; without beta `[S, A]`, G takes the place of DR_beta.
+
+    With a horizon of 1 and a known beta the term is sum_a (pi - beta) Q + (rho - 1) (r - Q(a)). With `limits` on rho it
+    is limited on both sides.
+    """
+    q = np.clip(logged.q.astype(np.float64), low, high)
+    of_pi = doubly_robust_values(logged, (pi * q).sum(1), logged.taken(q), rho)
+    if logged.beta is None:
+        of_beta, beta_limits = logged.returns(), (low, high)
+    else:
+        of_beta = doubly_robust_values(logged, (logged.beta * q).sum(1), logged.taken(q), np.ones(len(rho)))
+        beta_limits = doubly_robust_limits(logged, low, high, Ratios(1.0, 1.0))
+    if logged.horizon == 1 and logged.beta is not None:
+        widest = max(1 - limits.low, limits.high - 1)
+        moved = reroute_total_variation(limits)
+        reach = (widest + moved) * (high - low)
+        floor, ceiling = -reach, reach
+    else:
+        pi_limits = doubly_robust_limits(logged, low, high, limits)
+        floor, ceiling = pi_limits[0] - beta_limits[1], pi_limits[1] - beta_limits[0]
+    return Terms(of_pi - of_beta, floor, ceiling, (high - low) / 4)
+
+
+def doubly_robust_values(logged: LoggedSteps, v: Array, q_taken: Array, rho: Array) -> Array:
+    """DR^0 `[E]` by the recursion from the last step to the first."""
+    found = np.zeros(len(logged.steps))
+    for episodes, at in reversed(list(logged.over_time())):
+        found[episodes] = v[at] + rho[at] * (logged.rewards[at] + logged.gamma * found[episodes] - q_taken[at])
+    return found
+
+
+def doubly_robust_limits(logged: LoggedSteps, low: float, high: float, limits: Ratios) -> tuple[float, float]:
+    """Limits of DR^0 by the same recursion, for rewards, V and Q in [low, high]."""
+    least = most = 0.0
+    for _ in range(logged.horizon if math.isfinite(limits.high) else 0):
+        worst, best = low + logged.gamma * least - high, high + logged.gamma * most - low
+        least = min(least, low + min(limits.low * worst, limits.high * worst))
+        most = max(most, high + max(limits.low * best, limits.high * best))
+    return (least, most) if math.isfinite(limits.high) else (-math.inf, math.inf)
+
+
+def reroute_total_variation(limits: Ratios) -> float:
+    """The largest total variation between pi and beta with low <= pi / beta <= high.
+
+    >>> reroute_total_variation(Ratios(0.5, 1.5))
+    0.25
+    """
+    down, up = 1 - limits.low, limits.high - 1
+    return down if math.isinf(up) else down * up / (down + up) if down + up > 0 else 0.0
+
+
+# Estimates without terms, for comparison
+
+
+def weighted_importance_sampling(logged: LoggedSteps, weights: Array) -> tuple[float, float]:
+    """D and its standard error (delta method) by weights that are normalised to sum 1."""
+    whole, returns = episode_weights(logged, weights), logged.returns()
+    total = whole.sum()
+    if total <= 0:
+        return math.nan, math.inf
+    value = float((whole * returns).sum() / total)
+    influence = whole / whole.mean() * (returns - value) - (returns - returns.mean())
+    return value - float(returns.mean()), float(influence.std() / math.sqrt(len(returns)))
+
+
+def fitted_q_evaluation(logged: LoggedSteps, pi: Array, features: Array) -> float:
+    """D by fitted Q evaluation: ridge regressions of r + gamma sum_a pi Q on features `[S, F]`, one per action.
+
+    As many iterations as the horizon, at most `MAX_FITTED_STEPS`. It needs no weights and is biased where the features
+    cannot express Q; its data are the same episodes, so it is a second opinion, never a bound.
+    """
+    x = np.concatenate([features - features.mean(0), np.ones((len(features), 1))], 1).astype(np.float64)
+    x[:, :-1] /= np.maximum(features.std(0), 1e-6)
+    A, size = pi.shape[1], x.shape[1]
+    rows = [np.flatnonzero(logged.actions == a) for a in range(A)]
+    solve = [np.linalg.inv(x[r].T @ x[r] + RIDGE * max(1, len(r)) * np.eye(size)) @ x[r].T for r in rows]
+    last = np.zeros(len(x), bool)
+    last[logged.first + logged.steps - 1] = True
+    following = np.where(last, 0, np.arange(len(x)) + 1)
+    w, v = np.zeros((A, size)), np.zeros(len(x))
+    for _ in range(min(logged.horizon, MAX_FITTED_STEPS)):
+        target = logged.rewards + logged.gamma * np.where(last, 0.0, v[following])
+        w = np.stack([solve[a] @ target[rows[a]] for a in range(A)])
+        v = (pi * (x @ w.T)).sum(1)
+    return float(v[logged.first].mean() - logged.returns().mean())
+
+
+# Diagnostics
+
+
+def effective_sample_size(weights: Array) -> float:
+    """(sum W)^2 / sum W^2: how many equally weighted episodes say as much      (Kong, 1992).
+
+    >>> effective_sample_size(np.array([1.0, 1.0, 0.0, 0.0]))
+    2.0
+    """
+    top = weights.max()
+    scaled = weights / top if top > 0 else weights
+    squares = float(np.square(scaled).sum())
+    return float(scaled.sum()) ** 2 / squares if squares else 0.0
+
+
+def weight_diagnostics(logged: LoggedSteps, rho: Array, weights: Array) -> dict[str, float]:
+    """Effective sample size and size of the weights, and the horizon from which they decide nothing.
+
+    Per step E[W^2] grows by E[rho^2]; from `max_useful_horizon` on, the effective sample size is below 100.
+    """
+    whole = episode_weights(logged, weights)
+    growth = float(np.square(rho).mean())
+    enough = math.log(max(1.0, len(whole) / 100))
+    return {
+        "effective_sample_size": effective_sample_size(whole),
+        "mean_weight": float(whole.mean()),
+        "max_weight": float(whole.max()),
+        "zero_weights": float((whole == 0).mean()),
+        "max_ratio": float(rho.max()),
+        "squared_ratio": growth,
+        "max_useful_horizon": enough / math.log(growth) if growth > 1 + 1e-9 else math.inf,
+    }
+
+
+def weight_discrepancy(weights: Array) -> float:
+    """How many standard errors the mean weight is above 1, its expectation if the probabilities match the actions."""
+    error = float(weights.std()) / math.sqrt(len(weights))
+    return (float(weights.mean()) - 1) / error if error > 0 else 0.0
