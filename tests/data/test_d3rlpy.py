@@ -25,10 +25,10 @@ OURS = {  # how observations of each kind come out
 }
 
 
-def peers_python():
-    """A Python that has d3rlpy, if there is one: it pins a Gymnasium older than ours."""
+def peers_python(*packages):
+    """A Python that has these packages, if there is one: some pin versions older than ours."""
     python = os.environ.get("RBI_PEERS_PYTHON") or str(ROOT / ".venv-peers" / "bin" / "python")
-    question = "import importlib.util, sys; sys.exit(importlib.util.find_spec('d3rlpy') is None)"
+    question = f"import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, {packages!r})))"
     there = Path(python).exists() and subprocess.run([python, "-c", question], check=False).returncode == 0
     return python if there else None
 
@@ -54,7 +54,7 @@ def test_files_of_the_real_package_are_read_with_equal_numbers(kind):
 
 
 def test_fresh_files_of_the_real_package_are_read_with_equal_numbers(tmp_path):
-    if (python := peers_python()) is None:
+    if (python := peers_python("d3rlpy")) is None:
         pytest.skip("no Python with d3rlpy: set RBI_PEERS_PYTHON, or install d3rlpy into .venv-peers")
     subprocess.run(
         [python, ROOT / "benchmarks" / "peers" / "d3rlpy_files.py", tmp_path], check=True, capture_output=True
@@ -106,6 +106,14 @@ def test_of_stacked_images_the_newest_frame_is_kept(tmp_path):
     found = load_episodes(tmp_path / "a.h5")
     assert found.spec == DatasetSpec((6, 5), 3, frame_stack=4)
     np.testing.assert_array_equal(found.arrays["observations"], frames[3:])
+
+
+def test_planes_that_are_no_stack_are_kept_as_channels(tmp_path):
+    planes = np.random.default_rng(0).integers(0, 2, (5, 2, 6, 7), dtype=np.uint8)
+    version_1(tmp_path / "a.h5", planes, "--t-t")
+    found = load_episodes(tmp_path / "a.h5")
+    assert found.spec == DatasetSpec((6, 7, 2), 3, frame_stack=1)
+    np.testing.assert_array_equal(found.arrays["observations"], planes.transpose(0, 2, 3, 1))
 
 
 def test_summaries_are_those_of_the_episodes(tmp_path):

@@ -20,7 +20,7 @@ from rbi.cli import main
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import DatasetSpec
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
-from rbi.data.formats.common import SpecOverrides, flatten_observations, single_frames, summarize
+from rbi.data.formats.common import SpecOverrides, flatten_observations, summarize
 from rbi.data.formats.minari import dataset_id, write_minari
 from rbi.data.store import Store
 from tests.data.episodes import assert_same, episode, some_episodes
@@ -205,26 +205,54 @@ def test_observations_become_the_vectors_that_gymnasium_flattens(tmp_path, data_
     np.testing.assert_array_equal(found.actions, [0, 2, 1])
 
 
+def stacks(frames, count):
+    """Frames as an environment stacks them: the first one is repeated."""
+    padded = np.concatenate([frames[:1]] * (count - 1) + [frames])
+    return np.stack([padded[t : t + count] for t in range(len(frames))])
+
+
 @pytest.mark.parametrize(
-    ("shape", "expected"),
+    ("shape", "expected", "stack"),
     [
-        ((40, 36), lambda x: x),
-        ((40, 36, 3), lambda x: x),
-        ((40, 36, 1), lambda x: x[..., 0]),
-        ((4, 40, 36), lambda x: x[:, -1]),
-        ((3, 40, 36), lambda x: x.transpose(0, 2, 3, 1)),
-        ((2, 9, 8, 3), lambda x: x[:, -1]),
-        ((5, 5, 20), lambda x: x),
+        ((40, 36), lambda x: x, 4),
+        ((40, 36, 3), lambda x: x, 4),
+        ((40, 36, 1), lambda x: x[..., 0], 4),
+        ((1, 40, 36), lambda x: x[:, 0], 4),
+        ((3, 40, 36), lambda x: x.transpose(0, 2, 3, 1), 4),
+        ((5, 5, 20), lambda x: x, 4),
+        ((2, 6, 7), lambda x: x.transpose(0, 2, 3, 1), 1),
+        ((4, 9, 9), lambda x: x.transpose(0, 2, 3, 1), 1),
     ],
 )
-def test_images_become_single_frames_with_channels_last(tmp_path, shape, expected):
+def test_images_become_frames_with_channels_last_and_no_plane_is_lost(tmp_path, shape, expected, stack):
     seen = np.random.default_rng(0).integers(0, 256, (3, *shape), dtype=np.uint8)
     space = spaces.Box(0, 255, shape, np.uint8)
     folder = store(tmp_path / "a", space, spaces.Discrete(2), "hdf5", [buffer(seen, [0, 1])], jpeg_encoding=False)
     found = load_episodes(folder)
     np.testing.assert_array_equal(found[0].observations, expected(seen))
+    assert found.spec.frame_stack == stack
+
+
+@pytest.mark.parametrize(("shape", "count"), [((40, 36), 4), ((9, 8), 2), ((9, 8, 3), 2)])
+def test_planes_that_continue_those_of_the_step_before_are_a_stack_of_which_the_newest_is_kept(tmp_path, shape, count):
+    rng = np.random.default_rng(0)
+    frames = [rng.integers(0, 256, (steps + 1, *shape), dtype=np.uint8) for steps in (1, 3)]
+    space = spaces.Box(0, 255, (count, *shape), np.uint8)
+    buffers = [buffer(stacks(f, count), [0, 1, 1][: len(f) - 1]) for f in frames]
+    found = load_episodes(store(tmp_path / "a", space, spaces.Discrete(2), "hdf5", buffers, jpeg_encoding=False))
     assert found.spec.frame_stack == 4
-    np.testing.assert_array_equal(single_frames(seen, channels_first=False), expected(seen))
+    for ours, expected in zip(found, frames, strict=True):
+        np.testing.assert_array_equal(ours.observations, expected)
+
+
+def test_an_episode_whose_planes_are_no_stack_as_the_first_ones_are_is_rejected(tmp_path):
+    rng = np.random.default_rng(0)
+    buffers = [buffer(stacks(rng.integers(0, 256, (3, 6, 7), np.uint8), 4), [0, 1]) for _ in range(9)]
+    buffers.append(buffer(rng.integers(0, 256, (3, 4, 6, 7), np.uint8), [0, 1]))
+    space = spaces.Box(0, 255, (4, 6, 7), np.uint8)
+    found = load_episodes(store(tmp_path / "a", space, spaces.Discrete(2), "hdf5", buffers, jpeg_encoding=False))
+    assert len(found) == 9
+    assert "do not overlap like stacked frames" in found.rejected[0].reason
 
 
 def test_jpeg_images_are_read_as_minari_decodes_them(tmp_path):

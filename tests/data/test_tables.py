@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rbi.data.dataset import RejectedEpisode, infer_spec
 from rbi.data.episode import DatasetSpec, Episode
-from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_columns, tables
+from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_files, tables
 from rbi.data.formats.common import SpecOverrides
 from rbi.data.formats.parquet_writer import write_parquet
 from rbi.data.formats.tables import TableConfig
@@ -117,7 +117,7 @@ def test_what_the_parquet_writer_wrote_is_read_back_in_every_field(episodes, gro
     spec = shared(episodes, frame_stack=3, env="CartPole-v1")
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet_writer, "GROUP_BYTES", group_bytes)
-        patch.setattr(table_columns, "PARQUET_BLOCK_ROWS", 4)
+        patch.setattr(table_files, "PARQUET_BLOCK_ROWS", 4)
         path = Path(folder) / "episodes.parquet"
         write_parquet(iter(episodes), spec, path)
         reader = open_reader(path)
@@ -133,8 +133,8 @@ def test_rows_in_any_order_of_t_over_any_blocks_and_files_are_the_episodes(episo
     rows = len(columns["t"])
     cuts = sorted(data.draw(st.sets(st.integers(1, rows - 1), max_size=3))) if rows > 1 else []
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_columns, "PARQUET_BLOCK_ROWS", data.draw(st.integers(1, 7)))
-        patch.setattr(table_columns, "CSV_BLOCK_BYTES", data.draw(st.integers(1, 400)))
+        patch.setattr(table_files, "PARQUET_BLOCK_ROWS", data.draw(st.integers(1, 7)))
+        patch.setattr(table_files, "TEXT_BLOCK_BYTES", data.draw(st.integers(1, 400)))
         for number, (start, stop) in enumerate(pairwise([0, *cuts, rows])):
             table(Path(folder) / f"part-{number}{suffix}", {name: c[start:stop] for name, c in columns.items()})
         found = read(Path(folder), actions=ACTIONS)
@@ -212,8 +212,8 @@ BROKEN = [
 def test_a_bad_row_sets_its_episode_aside_and_names_its_line_and_the_rest_goes_on(
     file, changes, row, told, block, monkeypatch
 ):
-    monkeypatch.setattr(table_columns, "PARQUET_BLOCK_ROWS", block)
-    monkeypatch.setattr(table_columns, "CSV_BLOCK_BYTES", block)
+    monkeypatch.setattr(table_files, "PARQUET_BLOCK_ROWS", block)
+    monkeypatch.setattr(table_files, "TEXT_BLOCK_BYTES", block)
     problem, good = read(table(file, TWO_EPISODES, **changes), actions=3)
     assert isinstance(problem, RejectedEpisode)
     assert (problem.source, problem.line) == (file.name, row + (2 if file.suffix == ".csv" else 1))
@@ -236,7 +236,7 @@ def test_a_bad_row_sets_its_episode_aside_and_names_its_line_and_the_rest_goes_o
 )
 @pytest.mark.parametrize("block", [1, 1 << 18])
 def test_a_line_that_cannot_be_read_spoils_its_episode_only(tmp_path, line, told, block, monkeypatch):
-    monkeypatch.setattr(table_columns, "CSV_BLOCK_BYTES", block)
+    monkeypatch.setattr(table_files, "TEXT_BLOCK_BYTES", block)
     path = as_csv(tmp_path / "log.csv", TWO_EPISODES)
     lines = path.read_text().splitlines()
     lines[2:3] = ["", line]
@@ -500,7 +500,7 @@ def test_a_file_that_is_not_parquet_or_is_cut_off_is_refused_in_one_line(tmp_pat
 
 def test_damage_inside_a_file_is_told_and_the_next_file_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_writer, "GROUP_BYTES", 1)
-    monkeypatch.setattr(table_columns, "PARQUET_BLOCK_ROWS", 50)
+    monkeypatch.setattr(table_files, "PARQUET_BLOCK_ROWS", 50)
     rng = np.random.default_rng(0)
     episodes = [episode(rng, 50, final=False) for _ in range(4)]
     for name in ("1.parquet", "2.parquet"):
@@ -529,7 +529,7 @@ def test_rows_that_lack_their_damaged_rest_are_no_episode_even_if_the_next_file_
         rewards.data_page_offset - rewards.dictionary_page_offset
     )
     (tmp_path / "1.parquet").write_bytes(content)
-    monkeypatch.setattr(table_columns, "PARQUET_BLOCK_ROWS", 50)
+    monkeypatch.setattr(table_files, "PARQUET_BLOCK_ROWS", 50)
     damage, begun, rest = read(tmp_path, actions=2)
     assert (damage.source, damage.line) == ("1.parquet", 51)
     assert begun == RejectedEpisode("1.parquet", 1, "its file is damaged further on")
@@ -540,11 +540,9 @@ def test_files_are_recognised_by_their_names_and_hidden_ones_are_left_alone(tmp_
     for name in ("._x.csv", "_SUCCESS.parquet", "x.txt"):
         (tmp_path / name).write_text("")
     (tmp_path / "y.csv").mkdir()
-    for recognises in (tables.recognises_csv, tables.recognises_parquet):
-        assert not recognises(tmp_path)
-        assert not recognises(tmp_path / "nowhere.csv")
+    assert tables.table_formats(tmp_path) == tables.table_formats(tmp_path / "nowhere.csv") == []
     as_csv(tmp_path / "x.CSV", TWO_EPISODES)
-    assert tables.recognises_csv(tmp_path)
+    assert tables.table_formats(tmp_path) == ["csv"]
     assert [len(e) for e in read(tmp_path)] == [2, 3]
 
 
@@ -594,7 +592,7 @@ def test_a_number_with_an_underscore_is_none(tmp_path):
 def test_a_folder_of_two_kinds_of_tables_must_be_named(tmp_path):
     (tmp_path / "a.csv").write_text("episode_id,action,reward,terminated,truncated,obs_0\n0,1,1,1,0,3\n")
     write_parquet([one_step()], infer_spec([one_step()]), tmp_path / "b.parquet")
-    with pytest.raises(ValueError, match="both"):
+    with pytest.raises(ValueError, match="several formats"):
         load_episodes(tmp_path)
     assert len(load_episodes(tmp_path, "csv")) == 1
 

@@ -13,7 +13,8 @@ from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Episode
 from rbi.data.formats.agc import AgcConfig
 from rbi.data.formats.common import EpisodeSummary, Reader, SpecOverrides
-from rbi.data.formats.tables import TableConfig, TableReader
+from rbi.data.formats.table_layout import TableConfig
+from rbi.data.formats.tables import FILES, TableReader, open_table, table_formats
 from rbi.data.store import MAX_LOST, Store, is_store
 from rbi.progress import echo
 
@@ -30,16 +31,10 @@ __all__ = [
     "recognise",
 ]
 
-Format = Literal["store", "agc", "dqn_replay", "minari", "d3rlpy", "parquet", "csv"]
-"""In the order in which they are tried."""
-PLACES = {
-    "store": ("rbi.data.formats", "recognises_store", "StoreReader"),
-    "parquet": ("rbi.data.formats.tables", "recognises_parquet", "open_parquet_table"),
-    "csv": ("rbi.data.formats.tables", "recognises_csv", "open_csv"),
-}
-"""Where a format is recognised and opened, if not by `recognises` and `open_reader` of the module with its name."""
-FILE_SUFFIXES: dict[str, Format] = {".csv": "csv", ".parquet": "parquet"}
-"""Formats of single files that are recognised by their names alone."""
+Format = Literal[
+    "store", "agc", "dqn_replay", "minari", "d3rlpy", "rllib", "parquet", "feather", "jsonl", "csv",
+]  # fmt: skip
+"""In the order in which they are tried; the tables come last."""
 
 
 @dataclass(frozen=True)
@@ -61,21 +56,24 @@ UNCHANGED = FormatSettings()
 
 def functions(name: str) -> tuple[Any, Any]:
     """The functions that recognise and open a format; its module is imported on use."""
-    module, recognises, opens = PLACES.get(name, (f"rbi.data.formats.{name}", "recognises", "open_reader"))
-    found = importlib.import_module(module)
-    return getattr(found, recognises), getattr(found, opens)
+    if name == "store":
+        return is_store, StoreReader
+    found = importlib.import_module(f"rbi.data.formats.{name}")
+    return found.recognises, found.open_reader
 
 
 def recognise(path: Path) -> Format:
     """The format of the data at a path."""
     check_readable(path)
-    if path.is_file() and (format_ := FILE_SUFFIXES.get(path.suffix.lower())):
-        return format_
-    found: list[Format] = [name for name in get_args(Format) if functions(name)[0](path)]
-    if set(found) >= {"parquet", "csv"}:
-        raise ValueError(f"{path}: holds both .parquet and .csv files; name one with --format")
-    if found:
-        return found[0]
+    for name in get_args(Format):
+        if name not in FILES and functions(name)[0](path):
+            found: Format = name
+            return found
+    tables: list[Any] = table_formats(path)
+    if len(tables) > 1:
+        raise ValueError(f"{path}: holds tables of several formats ({', '.join(tables)}); name one with --format")
+    if tables:
+        return tables[0]
     raise ValueError(f"{path}: holds no known format; name it with --format ({', '.join(get_args(Format))})")
 
 
@@ -93,11 +91,11 @@ def open_reader(path: Path | str, format_: Format | None = None, settings: Forma
     name = format_ or recognise(path)
     check_readable(path)
     settings = settings or FormatSettings()
-    if settings.table != TableConfig() and name not in ("parquet", "csv"):
+    if settings.table != TableConfig() and name not in FILES:
         raise ValueError(f"--table: {path} is read as {name}, not as a table")
     if settings.agc != AgcConfig() and name != "agc":
         raise ValueError(f"--agc: {path} is read as {name}, not as AGC")
-    found: Reader = functions(name)[1](path, settings)
+    found: Reader = open_table(path, settings, name) if name in FILES else functions(name)[1](path, settings)
     return found
 
 
@@ -163,10 +161,6 @@ def check_store(store: Store, max_lost: float = MAX_LOST) -> Store:
     if lost := store.lost_text():
         echo(f"{store.path}: {lost}", stderr=True)
     return store
-
-
-def recognises_store(path: Path) -> bool:
-    return is_store(path)
 
 
 class StoreReader:

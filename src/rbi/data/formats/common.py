@@ -1,8 +1,11 @@
 """What the format readers share: their interface, episode summaries, and observations converted to ours."""
 
 import importlib
-from collections.abc import Iterator, Sequence
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -15,9 +18,13 @@ from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
 
 CHANNELS = range(1, 5)
-"""Axes of these sizes are colour channels or stacked frames; images are larger."""
-COLOURS = 3
+"""Axes of these sizes are channels or stacked frames; images are larger."""
+COLOURS, IMAGE_STACK = 3, 4
+LAYOUT_EPISODES = 8
+"""Episodes that decide whether leading channels are a stack of frames."""
 MAX_STATES = 10_000
+OF_RUN_FOLDERS = ("metrics.jsonl", "rejected.jsonl")
+"""Files beside data that are no data."""
 
 
 @dataclass(frozen=True)
@@ -118,31 +125,94 @@ def require_package(package: str, extra: str = "data") -> Any:
         raise ValueError(f"this format needs {name}: pip install 'rbi[{extra}]'") from None
 
 
+# Files
+
+
+def find_files(path: Path, *suffixes: str) -> list[Path]:
+    """The file, or the files of a folder and the folders in it, in natural order; hidden ones are left out."""
+    if path.is_file():
+        return [path] if path.name.lower().endswith(suffixes) else []
+    if not path.is_dir():
+        return []
+    found = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if name[0] not in "._"]
+        named = [name for name in names if name.lower().endswith(suffixes)]
+        found += [Path(folder, name) for name in named if name[0] not in "._" and name not in OF_RUN_FOLDERS]
+    return sorted(filter(Path.is_file, found), key=lambda file: [natural(part) for part in file.parts])
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sort key that compares the numbers in names as numbers.
+
+    >>> sorted(["obs_10", "obs_2"], key=natural)
+    ['obs_2', 'obs_10']
+    """
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
 # Observations of other packages, converted to single images with channels last or flat vectors
 
 
-def single_frames(images: Array, *, channels_first: bool) -> Array:
-    """`[T, H, W]` or `[T, H, W, C]` from images in one of the usual shapes.
+@dataclass(frozen=True)
+class FrameLayout:
+    """How the images of another package become single images with channels last; decided once for a dataset.
 
-    Channels may come first or last; `channels_first` decides if both are possible. A single channel is removed; three
-    leading channels are colours. Any other number of leading channels is a stack of grey frames, oldest first, of which
-    the newest is kept, because consecutive states overlap. Of stacks of colour images, `[T, stack, H, W, C]`, the
-    newest image is kept too. Earlier frames of the first stack are padding.
-
-    >>> [single_frames(np.zeros((7, *shape), np.uint8), channels_first=True).shape[1:] for shape in
-    ...  [(84, 84), (1, 84, 84), (3, 84, 84), (4, 84, 84), (84, 84, 3), (4, 84, 84, 3)]]
-    [(84, 84), (84, 84), (84, 84, 3), (84, 84), (84, 84, 3), (84, 84, 3)]
+    Leading channels are a stack of frames, oldest first, only if consecutive observations overlap: the newest frame of
+    each is then all that is new. Otherwise they are channels, which are all kept.
     """
-    if images.ndim == 5:
-        images, channels_first = images[:, -1], False
-    if images.ndim != 4:
-        return images
-    before, after = (images.shape[axis] in CHANNELS for axis in (1, 3))
-    if before == after:
-        before = channels_first
-    if not before:
+
+    channels_first: bool = False
+    """The first axis holds channels or stacked frames."""
+    stacked: bool = False
+    """They are stacked frames, of which the newest is kept."""
+
+    def single_frames(self, images: Array) -> Array:
+        """`[T, H, W]` or `[T, H, W, C]`. Raises ValueError where a stack does not overlap with the next one."""
+        if self.stacked:
+            if not overlap(images):
+                raise ValueError("its images do not overlap like stacked frames, as those of earlier episodes do")
+            images = images[:, -1]
+            return images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
+        if images.ndim != 4:
+            return images
+        if self.channels_first:
+            images = np.moveaxis(images, 1, 3)
         return images[..., 0] if images.shape[3] == 1 else images
-    return np.moveaxis(images, 1, 3) if images.shape[1] == COLOURS else images[:, -1]
+
+    def frame_stack(self, shape: tuple[int, ...]) -> int:
+        """How many of our frames make a state: several leading planes are a state as they are."""
+        return 1 if self.channels_first and not self.stacked and shape[0] not in (1, COLOURS) else IMAGE_STACK
+
+
+def frame_layout(shape: tuple[int, ...], episodes: Iterable[Array], *, channels_first: bool) -> FrameLayout:
+    """The layout of images of this shape, from the images `[T, *shape]` of some episodes.
+
+    Channels may come first or last; `channels_first` decides if both are possible. Three leading channels are colours.
+
+    >>> moving = np.arange(7)[:, None, None, None] + np.arange(4)[:, None, None] + np.zeros((9, 9), int)
+    >>> frame_layout((4, 9, 9), [moving], channels_first=True)
+    FrameLayout(channels_first=True, stacked=True)
+    >>> frame_layout((4, 9, 9), [moving[:, ::-1]], channels_first=True)
+    FrameLayout(channels_first=True, stacked=False)
+    """
+    if len(shape) == 4:
+        if not all(overlap(images) for images in episodes):
+            raise ValueError(f"its observations have the shape {shape} and are no stacks of images")
+        return FrameLayout(channels_first=True, stacked=True)
+    if len(shape) != 3:
+        return FrameLayout()
+    before, after = (shape[axis] in CHANNELS for axis in (0, 2))
+    if not (channels_first if before == after else before):
+        return FrameLayout()
+    several = [images for images in islice(episodes, LAYOUT_EPISODES) if len(images) > 1]
+    stacks = shape[0] not in (1, COLOURS) and bool(several) and all(overlap(images) for images in several)
+    return FrameLayout(channels_first=True, stacked=stacks)
+
+
+def overlap(images: Array) -> bool:
+    """Whether each observation `[stack, ...]` continues the one before by a single frame."""
+    return bool((images[1:, :-1] == images[:-1, 1:]).all())
 
 
 def vectors(values: Any) -> Array:
@@ -161,6 +231,10 @@ def one_hot(values: Any, states: int) -> Array:
     if wrong.any():
         raise ValueError(f"step {wrong.argmax()}: state {values[wrong][0]} is not one of {states}")
     return np.equal(values[:, None], np.arange(states)).astype(np.float32)
+
+
+def is_image_space(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3, 4)
 
 
 def flatten_observations(space: spaces.Space[Any], values: Any) -> Array:

@@ -3,9 +3,9 @@
     version 2    columns, num_episodes, version; observations_<i>, actions_<i>, rewards_<i>, terminated_<i>
     version 1    observations, actions, rewards, terminals, optionally episode_terminals; D4RL's timeouts are read too
 
-The files have no final observation. An episode that is not terminated is truncated. Images come channels first; those
-of version 1 may be stacked, `(4, 84, 84)`: only the newest frame of each stack is kept, since the others belong to
-previous steps. Observations of several parts become one vector.
+The files have no final observation. An episode that is not terminated is truncated. Images come channels first. Those
+of version 1 may be stacked, `(4, 84, 84)`: where consecutive stacks overlap, only the newest frame of each is kept.
+Observations of several parts become one vector.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,11 +18,13 @@ import numpy as np
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
 from rbi.data.formats.common import (
+    LAYOUT_EPISODES,
     EpisodeSummary,
+    FrameLayout,
     SpecOverrides,
+    frame_layout,
     placeholder_observations,
     require_package,
-    single_frames,
     summarize,
     vectors,
 )
@@ -143,7 +145,8 @@ class D3rlpyReader:
         with open_hdf5(path) as file:
             try:
                 self.layout = layout_of(file)
-                self.spec = spec_of(file, self.layout, overrides)
+                self.frames = frames_of(file, self.layout)
+                self.spec = spec_of(file, self.layout, self.frames, overrides)
             except FAULTS as error:
                 raise ValueError(f"{path}: {one_line(error)}") from None
 
@@ -168,7 +171,7 @@ class D3rlpyReader:
             episode = Episode(
                 observations=placeholder_observations(steps)
                 if found.observations is None
-                else to_observations(found.observations),
+                else to_observations(found.observations, self.frames),
                 actions=found.actions.reshape(steps),
                 rewards=vectors(found.rewards).reshape(steps),
                 terminated=ended & found.terminated,
@@ -205,7 +208,29 @@ def layout_of(file: Any) -> Layout:
     return found
 
 
-def spec_of(file: Any, layout: Layout, overrides: SpecOverrides) -> DatasetSpec:
+def frames_of(file: Any, layout: Layout) -> FrameLayout:
+    """How the images of a file are laid out, from its first episodes; the default for vectors."""
+    version_1 = isinstance(layout, Flat)
+    if not version_1 and not has(file, "observations_0"):
+        return FrameLayout()
+    first = dataset(file, "observations" if version_1 else "observations_0")
+    if not is_image(first):
+        return FrameLayout()
+    rows = [layout.steps(file, part, with_observations=True).observations for part in complete_parts(layout)]
+    return frame_layout(first.shape[1:], (found[0] for found in rows if found), channels_first=True)
+
+
+def complete_parts(layout: Layout) -> range:
+    """The first episodes that have an end."""
+    unfinished = isinstance(layout, Flat) and layout.unfinished
+    return range(min(LAYOUT_EPISODES, layout.count() - unfinished))
+
+
+def is_image(observations: Any) -> bool:
+    return observations.dtype == np.uint8 and observations.ndim > 2
+
+
+def spec_of(file: Any, layout: Layout, frames: FrameLayout, overrides: SpecOverrides) -> DatasetSpec:
     """The spec of the dataset, from its first episode."""
     version_1 = isinstance(layout, Flat)
     actions = dataset(file, "actions" if version_1 else "actions_0")
@@ -216,11 +241,12 @@ def spec_of(file: Any, layout: Layout, overrides: SpecOverrides) -> DatasetSpec:
             "only discrete actions are supported"
         )
     names = ["observations"] if version_1 else part_names(file, "observations_0")
-    frame = to_observations([dataset(file, name)[:1] for name in names]).shape[1:]
+    first = [dataset(file, name)[:1] for name in names]
+    frame = to_observations(first, frames).shape[1:]
     return DatasetSpec(
         frame,
         num_actions=overrides.num_actions or min(layout.max_action(file) + 1, MAX_ACTIONS),
-        frame_stack=overrides.frame_stack or (4 if len(frame) > 1 else 1),
+        frame_stack=overrides.frame_stack or (frames.frame_stack(first[0].shape[1:]) if len(frame) > 1 else 1),
         env=overrides.env,
     )
 
@@ -237,10 +263,10 @@ def part_names(file: Any, name: str) -> list[str]:
     return found
 
 
-def to_observations(parts: list[Array]) -> Array:
+def to_observations(parts: list[Array], frames: FrameLayout) -> Array:
     """Observations as images or vectors."""
-    if len(parts) == 1 and parts[0].dtype == np.uint8 and parts[0].ndim > 2:
-        return single_frames(parts[0], channels_first=True)
+    if len(parts) == 1 and is_image(parts[0]):
+        return frames.single_frames(parts[0])
     return np.concatenate([vectors(part) for part in parts], axis=1)
 
 

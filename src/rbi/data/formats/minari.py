@@ -32,12 +32,15 @@ from rbi import runs
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.data.formats.common import (
+    LAYOUT_EPISODES,
     EpisodeSummary,
+    FrameLayout,
     SpecOverrides,
     flatten_observations,
+    frame_layout,
+    is_image_space,
     placeholder_observations,
     require_package,
-    single_frames,
     summarize,
     summarize_all,
 )
@@ -92,9 +95,27 @@ class MinariReader:
             held = self.count_held()
             if not 0 <= self.episodes <= held:
                 raise ValueError(f"{METADATA} promises {self.episodes:,} episodes, and {held:,} are there")
-            self.spec = spec_of(self.metadata, self.storage, overrides)
+            self.frames = self.frame_layout()
+            self.spec = spec_of(self.metadata, self.storage, self.frames, overrides)
         except FAULTS as error:
             raise ValueError(f"{path}: cannot be read as a Minari dataset: {one_line(error)}") from None
+
+    def frame_layout(self) -> FrameLayout:
+        """How images are laid out, from the first episodes; the default for vectors and for what we wrote."""
+        space = self.storage.observation_space
+        if OURS in self.metadata or not is_image_space(space):
+            return FrameLayout()
+        first = range(min(LAYOUT_EPISODES, self.episodes))
+        return frame_layout(space.shape, filter(len, map(self.images, first)), channels_first=False)
+
+    def images(self, part: int) -> Array:
+        """The images of an episode, `[0]` if it is damaged."""
+        try:
+            self.check_inside(part)
+            [found] = self.storage.get_episodes([part])
+            return np.asarray(found["observations"])
+        except FAULTS:
+            return np.zeros(0)
 
     def count_held(self) -> int:
         """Number of episodes at most: groups of the HDF5 file, or folders."""
@@ -110,12 +131,19 @@ class MinariReader:
         try:
             self.check_inside(part)
             [found] = self.storage.get_episodes([part])
-            seen = observations(self.storage.observation_space, found["observations"], unchanged=OURS in self.metadata)
+            seen = self.observations(found["observations"])
             episode = self.episode(part, found, seen)
             episode.check_fits(self.spec)
             yield episode
         except FAULTS as error:
             yield RejectedEpisode(self.source(part), part + 1, one_line(error))
+
+    def observations(self, values: Any) -> Array:
+        """The observations of an episode; those written by us are unchanged."""
+        if OURS in self.metadata:
+            return np.asarray(values)
+        space = self.storage.observation_space
+        return self.frames.single_frames(values) if is_image_space(space) else flatten_observations(space, values)
 
     def check_inside(self, part: int) -> None:
         """Raise ValueError if an episode refers to anything outside its HDF5 file; Minari would follow it."""
@@ -171,7 +199,7 @@ class MinariReader:
         return str(self.folder.relative_to(self.path) / name)
 
 
-def spec_of(metadata: Mapping[str, Any], storage: Any, overrides: SpecOverrides) -> DatasetSpec:
+def spec_of(metadata: Mapping[str, Any], storage: Any, frames: FrameLayout, overrides: SpecOverrides) -> DatasetSpec:
     """The spec of the dataset, from its metadata."""
     actions = storage.action_space
     if not isinstance(actions, spaces.Discrete):
@@ -179,10 +207,12 @@ def spec_of(metadata: Mapping[str, Any], storage: Any, overrides: SpecOverrides)
     if OURS in metadata:
         spec = DatasetSpec(**metadata[OURS])
     else:
-        shape, is_image = shape_of(storage.observation_space)
+        space = storage.observation_space
+        shape = frame_shape(space, frames) if is_image_space(space) else (spaces.flatdim(space),)
         env = json.loads(metadata.get("env_spec") or "{}").get("id", "")
         env = env if isinstance(env, str) else ""
-        spec = DatasetSpec(shape, int(actions.n), frame_stack=4 if is_image else 1, env=env)
+        stack = frames.frame_stack(space.shape) if is_image_space(space) else 1
+        spec = DatasetSpec(shape, int(actions.n), frame_stack=stack, env=env)
     return replace(
         spec,
         env=overrides.env or spec.env,
@@ -191,22 +221,9 @@ def spec_of(metadata: Mapping[str, Any], storage: Any, overrides: SpecOverrides)
     )
 
 
-def is_image_space(space: spaces.Space[Any]) -> bool:
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3, 4)
-
-
-def shape_of(space: spaces.Space[Any]) -> tuple[tuple[int, ...], bool]:
-    """The shape of one of our observations, and whether it is an image."""
-    if is_image_space(space) and space.shape is not None:
-        return single_frames(np.zeros((1, *space.shape), np.uint8), channels_first=False).shape[1:], True
-    return (spaces.flatdim(space),), False
-
-
-def observations(space: spaces.Space[Any], values: Any, *, unchanged: bool) -> Array:
-    """The observations of an episode; those written by us are unchanged."""
-    if unchanged:
-        return np.asarray(values)
-    return single_frames(values, channels_first=False) if is_image_space(space) else flatten_observations(space, values)
+def frame_shape(space: spaces.Space[Any], frames: FrameLayout) -> tuple[int, ...]:
+    """The shape of one of our frames."""
+    return frames.single_frames(np.zeros((1, *(space.shape or ())), np.uint8)).shape[1:]
 
 
 def one_line(error: Exception) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 from rbi import runs
 from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.data.formats.common import require_package
-from rbi.data.formats.table_columns import SPEC_KEY
+from rbi.data.formats.table_files import SPEC_KEY
 
 GROUP_BYTES, ROW_BYTES = 1 << 25, 64
 EACH = ("player", "source", "line", "abandoned")

@@ -9,47 +9,12 @@ from typing import Any
 import numpy as np
 
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec
-from rbi.data.formats.table_columns import CSV_SUFFIX, Block, encode, is_number
+from rbi.data.formats.table_columns import Block, encode, is_number
+from rbi.data.formats.table_layout import Layout
 
 MAX_CATEGORIES = 10_000
 MISSING_ID = np.iinfo(np.int64).min
 FIRST_TEXT_ID = 1 << 62
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The columns of a table by their meaning; None if the table has none."""
-
-    action: str
-    reward: str
-    observations: tuple[str, ...]
-    """Columns of numbers or text, or one column of lists."""
-    texts: bool = False
-    """Whether observed columns may hold text."""
-    one_step: bool = False
-    episode: str | None = None
-    step: str | None = None
-    terminated: str | None = None
-    truncated: str | None = None
-    life_lost: str | None = None
-    final: str | None = None
-    """The observation after the step; used at the end of an episode."""
-    action_prob: str | None = None
-    action_mask: tuple[str, ...] = ()
-    player: str | None = None
-    abandoned: str | None = None
-    source: str | None = None
-    line: str | None = None
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """All columns to read."""
-        single = (
-            self.action, self.reward, self.episode, self.step, self.terminated, self.truncated, self.life_lost,
-            self.final, self.action_prob, self.player, self.abandoned, self.source, self.line,
-        )  # fmt: skip
-        named = [name for name in single if name is not None]
-        return tuple(dict.fromkeys((*named, *self.observations, *self.action_mask)))
 
 
 # What must be known of the whole table before its rows can be converted
@@ -94,7 +59,7 @@ class Scan:
         texts, codes = encode(block.column(name))
         counts = np.bincount(codes, minlength=len(texts)).tolist()
         for text, count in zip(texts, counts, strict=True):
-            if text is None or (text == "" and block.path.suffix.lower() == CSV_SUFFIX):
+            if text is None or (text == "" and block.is_text_file):
                 continue
             if is_number(text):
                 self.numbers[name] += count

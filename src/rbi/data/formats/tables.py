@@ -1,11 +1,10 @@
-"""Tables with one row per step: CSV, Parquet and data frames.
+"""Tables with one row per step: CSV, JSON lines, Parquet, Feather and data frames.
 
 The rows of an episode must stand together, in any order of their step column, and may continue at the beginning of the
 next file. Columns are validated as arrays; a row that cannot be used rejects its episode, not the file.
 """
 
 import ctypes
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,113 +16,42 @@ import numpy as np
 
 from rbi.data.dataset import Dataset, DatasetBuilder, RejectedEpisode, assemble
 from rbi.data.episode import Array, DatasetSpec, Episode
-from rbi.data.formats.common import EpisodeSummary, SpecOverrides, require_package, summarize_all
-from rbi.data.formats.table_columns import (
-    CSV_SUFFIX,
-    PARQUET_SUFFIX,
-    Block,
-    CsvFiles,
-    FrameFiles,
-    ParquetFiles,
-    TableFiles,
+from rbi.data.formats.common import (
+    IMAGE_STACK,
+    EpisodeSummary,
+    SpecOverrides,
+    find_files,
+    require_package,
+    summarize_all,
 )
-from rbi.data.formats.table_rows import MISSING_ID, Checker, Layout, Rows, Scan
+from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
+from rbi.data.formats.table_columns import Block
+from rbi.data.formats.table_files import CsvFiles, FeatherFiles, FrameFiles, JsonFiles, ParquetFiles, TableFiles
+from rbi.data.formats.table_layout import LayoutFinder, TableConfig
+from rbi.data.formats.table_rows import MISSING_ID, Checker, Rows, Scan
 
-IMAGE_STACK = 4
-SHOWN_COLUMNS, MAX_COLUMNS = 30, 100_000
+MAX_COLUMNS = 100_000
 TRIM_BLOCKS = 1
-STEP_COLUMNS = {
-    "episode": ("episode_id", "eps_id", "episode"),
-    "step": ("t",),
-    "action": ("action", "actions"),
-    "reward": ("reward", "rewards"),
-    "terminated": ("terminated", "terminateds"),
-    "truncated": ("truncated", "truncateds"),
-    "action_prob": ("action_prob", "action_logp"),
-    "player": ("player",),
-    "life_lost": ("life_lost",),
-    "final": ("final_obs", "new_obs"),
+FILES: dict[str, type[CsvFiles | ParquetFiles | FeatherFiles | JsonFiles]] = {
+    "parquet": ParquetFiles,
+    "feather": FeatherFiles,
+    "jsonl": JsonFiles,
+    "csv": CsvFiles,
 }
-"""Usual names of columns: ours and RLlib's."""
-BANDIT_COLUMNS = {"action": ("item_id",), "reward": ("click",), "action_prob": ("propensity_score",)}
-"""Names in the Open Bandit Dataset, one row per decision."""
-OWN_COLUMNS = {"abandoned": ("abandoned",), "source": ("source",), "line": ("line",)}
-"""Further columns of our writer. In other tables these names may mean anything."""
-
-
-@dataclass(frozen=True)
-class TableConfig:
-    """The columns of a table. Columns with the usual names are found without these options."""
-
-    episode: str | None = None
-    """Column that identifies the episode; usually episode_id."""
-    step: str | None = None
-    """Column that counts the steps of an episode, from 0 or 1; usually t. Default: the order of the rows."""
-    action: str | None = None
-    """Column of actions, integers from 0."""
-    reward: str | None = None
-    """Column of rewards."""
-    terminated: str | None = None
-    """Column that is true where the environment terminated."""
-    truncated: str | None = None
-    """Column that is true where the episode was cut off."""
-    observations: tuple[str, ...] = ()
-    """Observed columns in this order, or prefixes of their names such as obs_. Text columns are one-hot encoded."""
-    action_prob: str | None = None
-    """Column with the probability of each taken action (propensity)."""
-    action_mask: str | None = None
-    """Column of lists with the legal actions, or the prefix of one column per action."""
-    player: str | None = None
-    """Column that names who played."""
-    one_step: bool = False
-    """Every row is an episode of one step, as in the log of a bandit."""
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value == "" or (isinstance(value, tuple) and "" in value):
-                raise ValueError(f"--table.{name.replace('_', '-')}: the name of a column cannot be empty")
-        if self.one_step and (self.episode or self.step):
-            raise ValueError(
-                "--table.one-step: every row is an episode, so --table.episode and --table.step have no meaning"
-            )
+"""The formats of tables."""
 
 
 # Files
 
 
-def table_files(path: Path, suffix: str) -> list[Path]:
-    """The file, or the files of a folder in natural order."""
-    if path.is_file():
-        return [path] if path.suffix.lower() == suffix else []
-    if not path.is_dir():
-        return []
-    found = [file for file in path.iterdir() if file.suffix.lower() == suffix and file.name[0] not in "._"]
-    return sorted((file for file in found if file.is_file()), key=lambda file: natural(file.name))
+def table_formats(path: Path) -> list[str]:
+    """The formats of the tables at a path."""
+    found = find_files(path, *(suffix for kind in FILES.values() for suffix in kind.suffixes))
+    return [name for name, kind in FILES.items() if any(file.name.lower().endswith(kind.suffixes) for file in found)]
 
 
-def natural(name: str) -> list[tuple[int, str]]:
-    """Sort key that compares the numbers in names as numbers.
-
-    >>> sorted(["obs_10", "obs_2"], key=natural)
-    ['obs_2', 'obs_10']
-    """
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
-def recognises_csv(path: Path) -> bool:
-    return bool(table_files(path, CSV_SUFFIX))
-
-
-def recognises_parquet(path: Path) -> bool:
-    return bool(table_files(path, PARQUET_SUFFIX))
-
-
-def open_csv(path: Path, settings: Any) -> "TableReader":
-    return TableReader(path, CsvFiles(), settings.overrides, settings.table)
-
-
-def open_parquet_table(path: Path, settings: Any) -> "TableReader":
-    return TableReader(path, ParquetFiles(), settings.overrides, settings.table)
+def open_table(path: Path, settings: Any, name: str) -> "TableReader":
+    return TableReader(path, FILES[name](), settings.overrides, settings.table)
 
 
 def read_frame(frame: Any, config: dict[str, Any], num_actions: int | None, env: str) -> Dataset:
@@ -144,105 +72,6 @@ def read_frame(frame: Any, config: dict[str, Any], num_actions: int | None, env:
     return TableReader(Path("DataFrame"), FrameFiles(table), overrides, TableConfig(**config)).load()
 
 
-# Columns by meaning
-
-
-class LayoutFinder:
-    """Finds columns by the configured or usual names."""
-
-    def __init__(self, path: Path, names: Sequence[str], config: TableConfig, *, own: bool, frame: bool) -> None:
-        self.path, self.names, self.config, self.own, self.frame = path, list(names), config, own, frame
-
-    def layout(self) -> Layout:
-        names, config = set(self.names), self.config
-        bandit = {"item_id", "click"} <= names and not {"action", "actions"} & names
-        usual = STEP_COLUMNS | (BANDIT_COLUMNS if bandit else {}) | (OWN_COLUMNS if self.own else {})
-        single = {role: self.single(role, usual.get(role, ())) for role in STEP_COLUMNS | OWN_COLUMNS}
-        one_step = config.one_step or (bandit and not config.episode)
-        action, reward = (self.required(role, single.pop(role), usual[role]) for role in ("action", "reward"))
-        if one_step:
-            single |= {"episode": None, "step": None, "terminated": None, "truncated": None}
-        else:
-            more = "" if self.frame else f"; or pass {self.option('one_step')} if every row is an episode"
-            self.required("episode", single["episode"], STEP_COLUMNS["episode"], more)
-            if not single["terminated"] and not single["truncated"]:
-                raise ValueError(
-                    f"{self.path}: nothing says where episodes end: it needs a column terminated (the environment "
-                    f"terminated), truncated (the episode was cut off), or both; {self.columns()}; name them with "
-                    f"{self.option('terminated')} and {self.option('truncated')}{more}"
-                )
-        observations = self.observations(bandit=bandit)
-        if observations != ("obs",):
-            single["final"] = None  # it belongs to that column
-        return Layout(
-            action=action,
-            reward=reward,
-            observations=observations,
-            texts=bandit or bool(config.observations),
-            one_step=one_step,
-            action_mask=self.mask(),
-            **single,
-        )
-
-    def option(self, role: str) -> str:
-        """How the user names a column."""
-        if self.frame:
-            return f"{'probability' if role == 'action_prob' else role}="
-        return f"--table.{role.replace('_', '-')}"
-
-    def columns(self) -> str:
-        more = f" and {len(self.names) - SHOWN_COLUMNS} more" if len(self.names) > SHOWN_COLUMNS else ""
-        return f"its columns are {', '.join(map(repr, self.names[:SHOWN_COLUMNS]))}{more}"
-
-    def single(self, role: str, usual: Sequence[str]) -> str | None:
-        """The configured column, or the first one with a usual name."""
-        named: str | None = getattr(self.config, role, None)
-        if named is not None and named not in self.names:
-            raise ValueError(f"{self.path}: no column {named!r} ({self.option(role)}); {self.columns()}")
-        return named or next((name for name in usual if name in self.names), None)
-
-    def required(self, role: str, name: str | None, usual: Sequence[str], more: str = "") -> str:
-        if name is None:
-            raise ValueError(
-                f"{self.path}: no column of {role}s (usually {' or '.join(usual)}); {self.columns()}; name it with "
-                f"{self.option(role)}{more}"
-            )
-        return name
-
-    def with_prefix(self, prefix: str, ending: str = ".*") -> tuple[str, ...]:
-        """The columns with this prefix, in natural order."""
-        fits = re.compile(re.escape(prefix) + ending)
-        return tuple(sorted((name for name in self.names if fits.fullmatch(name)), key=natural))
-
-    def observations(self, *, bandit: bool) -> tuple[str, ...]:
-        if self.config.observations:
-            found = tuple(c for name in self.config.observations for c in self.configured(name, "observations"))
-        elif bandit:
-            found = self.with_prefix("user_feature_") + tuple(name for name in self.names if name == "position")
-        else:
-            found = ("obs",) if "obs" in self.names else self.with_prefix("obs_", r"\d+")
-        if not found:
-            raise ValueError(
-                f"{self.path}: no columns of observations (usually obs, or obs_0, obs_1, ...); {self.columns()}; name "
-                f"them with {self.option('observations')}"
-            )
-        return found
-
-    def mask(self) -> tuple[str, ...]:
-        if self.config.action_mask:
-            return self.configured(self.config.action_mask, "action_mask")
-        return ("action_mask",) if "action_mask" in self.names else self.with_prefix("action_mask_", r"\d+")
-
-    def configured(self, name: str, role: str) -> tuple[str, ...]:
-        """A column, or all columns with this prefix."""
-        found = (name,) if name in self.names else self.with_prefix(name)
-        if not found:
-            raise ValueError(
-                f"{self.path}: no column is or begins with {name!r} ({self.option(role)}); {self.columns()}"
-            )
-        return found
-
-
 # Episodes
 
 
@@ -258,9 +87,12 @@ class TableReader:
     def __init__(self, path: Path, files: TableFiles, overrides: SpecOverrides, config: TableConfig) -> None:
         self.path, self.files, self.overrides = path, files, overrides
         in_memory = isinstance(files, FrameFiles)
-        self.paths = [path] if in_memory or path.is_file() else table_files(path, files.suffix)
+        self.paths = [path] if in_memory or path.is_file() else find_files(path, *files.suffixes)
+        if isinstance(files, ParquetFiles):
+            self.paths = without_repeats(self.paths)
         if not self.paths:
-            raise ValueError(f"{path}: holds no {files.suffix} files")
+            raise ValueError(f"{path}: holds no {' or '.join(files.suffixes)} files")
+        self.sources = [file.relative_to(path).as_posix() if file != path else path.name for file in self.paths]
         self.own_spec = files.spec(self.paths[0]) if config == TableConfig() else None
         names = self.column_names(self.paths[0])
         finder = LayoutFinder(self.paths[0], names, config, own=self.own_spec is not None, frame=in_memory)
@@ -308,6 +140,8 @@ class TableReader:
         path, layout, own = self.paths[0], self.layout, self.own_spec
         categories = scan.categories(path)
         lists = self.files.list_shape(path, layout.observations[0]) if len(layout.observations) == 1 else None
+        if lists is None and layout.observations == ("obs",):
+            self.refuse_pickles("obs")
         masks = self.files.list_shape(path, layout.action_mask[0]) if len(layout.action_mask) == 1 else None
         width = masks.shape[0] if masks else len(layout.action_mask)
         actions = self.overrides.num_actions or (own.num_actions if own else width or scan.largest_action + 1)
@@ -338,6 +172,12 @@ class TableReader:
         of_lists = spec.obs_shape if own else lists.shape if lists else None
         return Checker(layout, spec, categories, of_lists, mask_lists=masks is not None)
 
+    def refuse_pickles(self, name: str) -> None:
+        """Raise ValueError if a column holds what RLlib pickled and compressed."""
+        block = next((block for _, block in self.blocks([name]) if isinstance(block, Block)), None)
+        if block is not None and block.holds_text(name) and str(block.texts(name)[0]).startswith(PICKLED):
+            raise ValueError(f"{block.path}: its column {name!r} {UNPICKLED}")
+
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[int, Block | RejectedEpisode]]:
         for number, path in enumerate(self.paths):
             for block in self.files.blocks(path, columns):
@@ -367,7 +207,7 @@ class TableReader:
         ]
         scan = self.new_scan()
         self.checker = self.make_checker(scan, blocks)
-        if scan.lost_texts and self.files.suffix == CSV_SUFFIX:  # text that looks like numbers for thousands of lines
+        if scan.lost_texts and self.files.is_text:  # text that looks like numbers for thousands of lines
             blocks = list(self.blocks(self.layout.columns))
             self.checker = self.make_checker(self.new_scan(), blocks)
         blocks.reverse()
@@ -460,7 +300,7 @@ class TableReader:
             heads, tails = chosen[starts], chosen[starts + sizes - 1]
         else:
             steps, heads, tails = rows.steps, starts, starts + sizes - 1
-        names = ["", *(path.name for path in self.paths)]
+        names = ["", *self.sources]
         names, players = coded(names, None if rows.player is None else rows.player[heads])
         names, sources = coded(names, None if rows.source is None else rows.source[heads])
         dataset, invalid = assemble(
@@ -470,7 +310,7 @@ class TableReader:
             starts,
             names=names,
             lines=rows.lines[firsts] if rows.line is None else rows.line[heads].astype(np.int64),
-            where=lambda e: (self.paths[rows.files[firsts[e]]].name, int(rows.lines[firsts[e]])),
+            where=lambda e: (self.sources[rows.files[firsts[e]]], int(rows.lines[firsts[e]])),
             players=0 if players is None else players,
             sources=sources if sources is not None else 1 if len(self.paths) == 1 else rows.files[firsts] + 1,
             abandoned=None if rows.abandoned is None else rows.abandoned[tails],
@@ -503,7 +343,7 @@ class TableReader:
         return order
 
     def at(self, rows: Rows, row: int, reason: str) -> RejectedEpisode:
-        return RejectedEpisode(self.paths[rows.files[row]].name, int(rows.lines[row]), reason)
+        return RejectedEpisode(self.sources[rows.files[row]], int(rows.lines[row]), reason)
 
     def empty(self) -> Dataset:
         return Dataset.from_episodes([], self.spec)

@@ -1,0 +1,196 @@
+"""The columns of a table by their meaning: usual names, names that the user gives, and how they are found."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rbi.data.formats.common import natural
+
+SHOWN_COLUMNS = 30
+STEP_COLUMNS = {
+    "episode": ("episode_id", "eps_id", "episode"),
+    "step": ("t",),
+    "action": ("action", "actions"),
+    "reward": ("reward", "rewards"),
+    "terminated": ("terminated", "terminateds"),
+    "truncated": ("truncated", "truncateds"),
+    "action_prob": ("action_prob", "action_logp"),
+    "player": ("player",),
+    "life_lost": ("life_lost",),
+    "final": ("final_obs", "new_obs"),
+}
+"""Usual names of columns: ours and RLlib's."""
+BANDIT_COLUMNS = {"action": ("item_id",), "reward": ("click",), "action_prob": ("propensity_score",)}
+"""Names in the Open Bandit Dataset, one row per decision."""
+OWN_COLUMNS = {"abandoned": ("abandoned",), "source": ("source",), "line": ("line",)}
+"""Further columns of our writer. In other tables these names may mean anything."""
+
+
+@dataclass(frozen=True)
+class TableConfig:
+    """The columns of a table. Columns with the usual names are found without these options."""
+
+    episode: str | None = None
+    """Column that identifies the episode; usually episode_id."""
+    step: str | None = None
+    """Column that counts the steps of an episode, from 0 or 1; usually t. Default: the order of the rows."""
+    action: str | None = None
+    """Column of actions, integers from 0."""
+    reward: str | None = None
+    """Column of rewards."""
+    terminated: str | None = None
+    """Column that is true where the environment terminated."""
+    truncated: str | None = None
+    """Column that is true where the episode was cut off."""
+    observations: tuple[str, ...] = ()
+    """Observed columns in this order, or prefixes of their names such as obs_. Text columns are one-hot encoded."""
+    action_prob: str | None = None
+    """Column with the probability of each taken action (propensity)."""
+    action_mask: str | None = None
+    """Column of lists with the legal actions, or the prefix of one column per action."""
+    player: str | None = None
+    """Column that names who played."""
+    one_step: bool = False
+    """Every row is an episode of one step, as in the log of a bandit."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value == "" or (isinstance(value, tuple) and "" in value):
+                raise ValueError(f"--table.{name.replace('_', '-')}: the name of a column cannot be empty")
+        if self.one_step and (self.episode or self.step):
+            raise ValueError(
+                "--table.one-step: every row is an episode, so --table.episode and --table.step have no meaning"
+            )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a table by their meaning; None if the table has none."""
+
+    action: str
+    reward: str
+    observations: tuple[str, ...]
+    """Columns of numbers or text, or one column of lists."""
+    texts: bool = False
+    """Whether observed columns may hold text."""
+    one_step: bool = False
+    episode: str | None = None
+    step: str | None = None
+    terminated: str | None = None
+    truncated: str | None = None
+    life_lost: str | None = None
+    final: str | None = None
+    """The observation after the step; used at the end of an episode."""
+    action_prob: str | None = None
+    action_mask: tuple[str, ...] = ()
+    player: str | None = None
+    abandoned: str | None = None
+    source: str | None = None
+    line: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns to read."""
+        single = (
+            self.action, self.reward, self.episode, self.step, self.terminated, self.truncated, self.life_lost,
+            self.final, self.action_prob, self.player, self.abandoned, self.source, self.line,
+        )  # fmt: skip
+        named = [name for name in single if name is not None]
+        return tuple(dict.fromkeys((*named, *self.observations, *self.action_mask)))
+
+
+class LayoutFinder:
+    """Finds columns by the configured or usual names."""
+
+    def __init__(self, path: Path, names: Sequence[str], config: TableConfig, *, own: bool, frame: bool) -> None:
+        self.path, self.names, self.config, self.own, self.frame = path, list(names), config, own, frame
+
+    def layout(self) -> Layout:
+        names, config = set(self.names), self.config
+        bandit = {"item_id", "click"} <= names and not {"action", "actions"} & names
+        usual = STEP_COLUMNS | (BANDIT_COLUMNS if bandit else {}) | (OWN_COLUMNS if self.own else {})
+        single = {role: self.single(role, usual.get(role, ())) for role in STEP_COLUMNS | OWN_COLUMNS}
+        one_step = config.one_step or (bandit and not config.episode)
+        action, reward = (self.required(role, single.pop(role), usual[role]) for role in ("action", "reward"))
+        if one_step:
+            single |= {"episode": None, "step": None, "terminated": None, "truncated": None}
+        else:
+            more = "" if self.frame else f"; or pass {self.option('one_step')} if every row is an episode"
+            self.required("episode", single["episode"], STEP_COLUMNS["episode"], more)
+            if not single["terminated"] and not single["truncated"]:
+                raise ValueError(
+                    f"{self.path}: nothing says where episodes end: it needs a column terminated (the environment "
+                    f"terminated), truncated (the episode was cut off), or both; {self.columns()}; name them with "
+                    f"{self.option('terminated')} and {self.option('truncated')}{more}"
+                )
+        observations = self.observations(bandit=bandit)
+        if observations != ("obs",):
+            single["final"] = None  # it belongs to that column
+        return Layout(
+            action=action,
+            reward=reward,
+            observations=observations,
+            texts=bandit or bool(config.observations),
+            one_step=one_step,
+            action_mask=self.mask(),
+            **single,
+        )
+
+    def option(self, role: str) -> str:
+        """How the user names a column."""
+        if self.frame:
+            return f"{'probability' if role == 'action_prob' else role}="
+        return f"--table.{role.replace('_', '-')}"
+
+    def columns(self) -> str:
+        more = f" and {len(self.names) - SHOWN_COLUMNS} more" if len(self.names) > SHOWN_COLUMNS else ""
+        return f"its columns are {', '.join(map(repr, self.names[:SHOWN_COLUMNS]))}{more}"
+
+    def single(self, role: str, usual: Sequence[str]) -> str | None:
+        """The configured column, or the first one with a usual name."""
+        named: str | None = getattr(self.config, role, None)
+        if named is not None and named not in self.names:
+            raise ValueError(f"{self.path}: no column {named!r} ({self.option(role)}); {self.columns()}")
+        return named or next((name for name in usual if name in self.names), None)
+
+    def required(self, role: str, name: str | None, usual: Sequence[str], more: str = "") -> str:
+        if name is None:
+            raise ValueError(
+                f"{self.path}: no column of {role}s (usually {' or '.join(usual)}); {self.columns()}; name it with "
+                f"{self.option(role)}{more}"
+            )
+        return name
+
+    def with_prefix(self, prefix: str, ending: str = ".*") -> tuple[str, ...]:
+        """The columns with this prefix, in natural order."""
+        fits = re.compile(re.escape(prefix) + ending)
+        return tuple(sorted((name for name in self.names if fits.fullmatch(name)), key=natural))
+
+    def observations(self, *, bandit: bool) -> tuple[str, ...]:
+        if self.config.observations:
+            found = tuple(c for name in self.config.observations for c in self.configured(name, "observations"))
+        elif bandit:
+            found = self.with_prefix("user_feature_") + tuple(name for name in self.names if name == "position")
+        else:
+            found = ("obs",) if "obs" in self.names else self.with_prefix("obs_", r"\d+")
+        if not found:
+            raise ValueError(
+                f"{self.path}: no columns of observations (usually obs, or obs_0, obs_1, ...); {self.columns()}; name "
+                f"them with {self.option('observations')}"
+            )
+        return found
+
+    def mask(self) -> tuple[str, ...]:
+        if self.config.action_mask:
+            return self.configured(self.config.action_mask, "action_mask")
+        return ("action_mask",) if "action_mask" in self.names else self.with_prefix("action_mask_", r"\d+")
+
+    def configured(self, name: str, role: str) -> tuple[str, ...]:
+        """A column, or all columns with this prefix."""
+        found = (name,) if name in self.names else self.with_prefix(name)
+        if not found:
+            raise ValueError(
+                f"{self.path}: no column is or begins with {name!r} ({self.option(role)}); {self.columns()}"
+            )
+        return found
