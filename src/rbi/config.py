@@ -10,6 +10,7 @@ defines its own `__post_init__` and calls `check_fields(self)` first. Checked ar
 whether numbers are integers or NaN, also inside `X | None` and `tuple[X, ...]`; nested configs check themselves.
 """
 
+import ast
 import functools
 import math
 import numbers
@@ -24,7 +25,10 @@ from annotated_types import Ge, Gt, Interval, Le, Lt, MultipleOf
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Checked", "Device", "Ge", "Gt", "Interval", "Le", "Lt", "MultipleOf", "check_fields", "choose_device"]
+__all__ = [
+    "Checked", "Device", "Ge", "Gt", "Interval", "Le", "Lt", "MultipleOf", "check_fields", "choose_device",
+    "env_text", "parse_env",
+]  # fmt: skip
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -124,3 +128,35 @@ def _words(bound: Any) -> str:
     if isinstance(bound, MultipleOf):
         return f"a multiple of {bound.multiple_of}"
     return " and ".join(f"{words} {limit:,}" for _, words, limit in _limits(bound))
+
+
+# Environments as text: a Gymnasium id, optionally with arguments of `gymnasium.make`
+
+
+def env_text(id_: str, arguments: dict[str, Any]) -> str:
+    """An environment and its arguments as one text, which `parse_env` reads.
+
+    >>> env_text("FrozenLake-v1", {"is_slippery": False})
+    'FrozenLake-v1(is_slippery=False)'
+    """
+    if not arguments:
+        return id_
+    return f"{id_}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
+
+
+def parse_env(text: str) -> tuple[str, dict[str, Any]]:
+    """Gymnasium id and arguments of an environment. Arguments are Python literals; nothing is evaluated.
+
+    >>> parse_env("FrozenLake-v1(is_slippery=False, max_episode_steps=50)")
+    ('FrozenLake-v1', {'is_slippery': False, 'max_episode_steps': 50})
+    """
+    id_, has_arguments, rest = text.partition("(")
+    if not has_arguments:
+        return text, {}
+    try:
+        call = ast.parse(f"f({rest}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or not all(word.arg for word in call.keywords):
+            raise ValueError
+        return id_, {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        raise ValueError(f"--env {text}: must be an id, or an id with arguments such as Id-v0(size=3)") from None

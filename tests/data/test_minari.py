@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import pickle
+import shutil
 import warnings
 
 import gymnasium
@@ -16,13 +17,16 @@ from hypothesis import given, settings
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
+from rbi import envs
 from rbi.cli import main
+from rbi.config import parse_env
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import DatasetSpec
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
 from rbi.data.formats.common import SpecOverrides, flatten_observations, summarize
-from rbi.data.formats.minari import dataset_id, write_minari
+from rbi.data.formats.minari import dataset_id, recorded_env, write_minari
 from rbi.data.store import Store
+from rbi.envs import EnvConfig
 from tests.data.episodes import assert_same, episode, some_episodes
 
 FORMATS = ("hdf5", "arrow", "parquet")
@@ -304,6 +308,53 @@ def test_an_arrow_episode_that_minari_reads_only_in_part_is_rejected(tmp_path):
     assert [len(e) for e in found] == [3]
     assert [(p.source, p.line) for p in found.rejected] == [("data/1", 2)]
     assert "of 140000" in found.rejected[0].reason
+
+
+def record(env, name):
+    """One episode of random play in an environment."""
+    collector = minari.DataCollector(env)
+    collector.reset(seed=0)
+    while not any(collector.step(0)[2:4]):
+        pass
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        collector.create_dataset(name)
+        del collector
+        gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
+def test_arguments_time_limit_and_wrappers_of_the_environment_are_kept_and_used(here):
+    made = gymnasium.make("FrozenLake-v1", is_slippery=False, max_episode_steps=7)
+    record(gymnasium.wrappers.TimeAwareObservation(gymnasium.make("CartPole-v1", max_episode_steps=5)), "timed-v0")
+    record(made, "lake-v0")
+    record(gymnasium.make("CartPole-v1"), "plain-v0")
+    assert open_reader(here / "plain-v0").spec.env == "CartPole-v1"
+    lake = load_episodes(here / "lake-v0").spec
+    assert parse_env(lake.env) == ("FrozenLake-v1", {"is_slippery": False, "max_episode_steps": 7})
+    vector_env = envs.make(EnvConfig.of(lake.env), 1)
+    assert vector_env.envs[0].spec.kwargs["is_slippery"] is False
+    assert vector_env.envs[0].spec.max_episode_steps == 7
+    timed = load_episodes(here / "timed-v0")
+    assert envs.make(EnvConfig.of(timed.spec.env), 1).obs_shape == timed.spec.obs_shape == (5,)
+    for name in ("lake", "timed"):
+        write_minari(list(load_episodes(here / f"{name}-v0")), load_episodes(here / f"{name}-v0").spec, here / "again")
+        again = minari.MinariDataset(here / "again" / "data").env_spec
+        theirs = minari.load_dataset(f"{name}-v0").env_spec
+        assert (again.id, again.kwargs, again.max_episode_steps) == (theirs.id, theirs.kwargs, theirs.max_episode_steps)
+        assert [w.kwargs for w in again.additional_wrappers] == [w.kwargs for w in theirs.additional_wrappers]
+        shutil.rmtree(here / "again")
+
+
+def test_a_wrapper_of_another_package_is_made_only_where_the_user_names_it():
+    text = recorded_env({"id": "CartPole-v1", "max_episode_steps": 500, "additional_wrappers": [
+        {"name": "Own", "entry_point": "os.path:join", "kwargs": {}}]})  # fmt: skip
+    with pytest.raises(ValueError, match="imports a module"):
+        envs.id_from_file(text, "store.json")
+    unknown = recorded_env({"id": "CartPole-v1", "max_episode_steps": 500, "additional_wrappers": [
+        {"name": "TransformReward", "entry_point": "gymnasium.wrappers:TransformReward", "kwargs": None}]})  # fmt: skip
+    with pytest.raises(ValueError, match="TransformReward are not known"):
+        envs.make(EnvConfig.of(unknown), 1)
 
 
 def test_what_the_user_says_counts(tmp_path):

@@ -335,3 +335,17 @@ def test_observations_and_rewards_that_are_not_finite_stop_with_the_environments
     env.send(np.zeros(2, int))
     with pytest.raises(ValueError, match="--env Broken: gave a reward or an observation that is not a finite number"):
         env.recv()
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ("CartPole-v1(sutton_barto_reward=__import__('os'))", "arguments such as"),
+        ("CartPole-v1(3)", "arguments such as"),
+        ("CartPole-v1(wrappers=['NoSuch'])", "NoSuch"),
+        ("ALE/Pong-v5(mode=1)", "no arguments"),
+    ],
+)
+def test_arguments_of_an_environment_are_literals_with_names(env, told):
+    with pytest.raises(ValueError, match=told):
+        make(EnvConfig(env), 1)

@@ -26,7 +26,8 @@ class DatasetSpec:
     frame_stack: int = 1
     """Number of observations, oldest first, that are stacked to a state: 4 for Atari."""
     env: str = ""
-    """Gymnasium id of the environment, if known."""
+    """Gymnasium id of the environment, if known; with the arguments that differ from those it is registered with, as in
+    FrozenLake-v1(is_slippery=False)."""
     has_action_probs: bool = False
     """Whether the probability of each taken action was logged."""
     has_action_masks: bool = False

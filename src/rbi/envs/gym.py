@@ -9,7 +9,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import load_env_creator
 
+from rbi.config import parse_env
 from rbi.envs.types import EnvConfig, TimeStep
 from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
 
@@ -165,12 +167,26 @@ def make_one(config: EnvConfig, *, render: bool = False) -> gymnasium.Env[Any, A
     """One Gymnasium environment, by its id or from the config's factory."""
     settings: dict[str, Any] = {"render_mode": "rgb_array"} if render else {}
     try:
-        env = config.factory(**settings) if config.factory else gymnasium.make(config.id, **settings)
+        env = config.factory(**settings) if config.factory else make_by_id(config.id, settings)
     except Exception as error:  # whatever its constructor raises
         message = " ".join(str(error).split())
         raise ValueError(f"--env {config.id}: {message}") from None
     if not isinstance(env, gymnasium.Env):
         raise ValueError(f"--env {config.id}: the function made {type(env).__name__}, not a gymnasium.Env")
+    return env
+
+
+def make_by_id(text: str, settings: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+    """A registered environment with the arguments and wrappers that its text names."""
+    id_, arguments = parse_env(text)
+    wrappers = arguments.pop("wrappers", [])
+    env: gymnasium.Env[Any, Any] = gymnasium.make(id_, **(arguments | settings))
+    for item in wrappers:
+        name, keywords = (item, {}) if isinstance(item, str) else item
+        if keywords is None:
+            raise ValueError(f"the arguments of the wrapper {name} are not known; make the environment in Python")
+        wrapper: Any = load_env_creator(name) if ":" in name else getattr(gymnasium.wrappers, name)
+        env = wrapper(env, **keywords)
     return env
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from rbi.config import Ge, Interval, check_fields
+from rbi.config import Ge, Interval, check_fields, parse_env
 
 EnvFactory = Callable[..., Any]
 """A function that makes one Gymnasium environment; it is called without arguments, or with render_mode="rgb_array"."""
@@ -34,7 +34,9 @@ class EnvConfig:
     """Which environment, and the settings that apply to Atari games only."""
 
     id: str
-    """A Gymnasium id with discrete actions, such as ALE/Breakout-v5 or CartPole-v1."""
+    """A Gymnasium id with discrete actions, such as ALE/Breakout-v5 or CartPole-v1. It may have arguments of
+    `gymnasium.make`, as in FrozenLake-v1(is_slippery=False), and wrappers=["NAME", ["NAME", {ARGUMENTS}]] of
+    `gymnasium.wrappers` among them."""
     max_frames: Annotated[int, Ge(1)] = 108_000
     """Length limit of an Atari episode, in emulator frames (60 per second)."""
     repeat_action_probability: Annotated[float, Interval(ge=0, le=1)] = 0.0
@@ -48,6 +50,8 @@ class EnvConfig:
         check_fields(self)
         if not self.id.strip():
             raise ValueError("--env: name an environment, such as CartPole-v1")
+        if self.factory is None and parse_env(self.id)[1] and self.is_atari:
+            raise ValueError(f"--env {self.id}: Atari games take no arguments; they have settings of their own")
 
     @property
     def is_atari(self) -> bool:

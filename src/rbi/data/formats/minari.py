@@ -12,6 +12,7 @@ step t with one more at the end; player, source, line and abandoned go to the ep
 The reader restores all of this. Images are written as plain bytes, not as JPEG.
 """
 
+import copy
 import inspect
 import json
 import os
@@ -25,10 +26,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, WrapperSpec
 from PIL import Image
 
 from rbi import runs
+from rbi.config import env_text, parse_env
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.data.formats.common import (
@@ -56,6 +58,7 @@ FAULTS = (
     MemoryError, Image.DecompressionBombError,
 )  # fmt: skip
 """What Minari, h5py, pyarrow and Pillow raise for damaged episodes."""
+MISSING = object()
 PARALLEL_BYTES = 64 * 2**20  # below it, starting processes takes longer than reading
 
 
@@ -209,8 +212,7 @@ def spec_of(metadata: Mapping[str, Any], storage: Any, frames: FrameLayout, over
     else:
         space = storage.observation_space
         shape = frame_shape(space, frames) if is_image_space(space) else (spaces.flatdim(space),)
-        env = json.loads(metadata.get("env_spec") or "{}").get("id", "")
-        env = env if isinstance(env, str) else ""
+        env = recorded_env(json.loads(metadata.get("env_spec") or "{}"))
         stack = frames.frame_stack(space.shape) if is_image_space(space) else 1
         spec = DatasetSpec(shape, int(actions.n), frame_stack=stack, env=env)
     return replace(
@@ -311,17 +313,54 @@ def extended(column: Array) -> Array:
     return np.concatenate([column, column[-1:]]).reshape(len(column) + 1, -1)
 
 
+def recorded_env(spec: Mapping[str, Any]) -> str:
+    """Minari's environment as `rbi.config.parse_env` reads it: its id, and whatever differs from the registered one."""
+    id_ = spec.get("id")
+    if not isinstance(id_, str):
+        return ""
+    registered = gymnasium.registry.get(id_)
+    usual = registered.kwargs if registered else {}
+    arguments = {
+        k: v for k, v in (spec.get("kwargs") or {}).items() if k != "render_mode" and usual.get(k, MISSING) != v
+    }
+    limit = spec.get("max_episode_steps")
+    if limit != (registered.max_episode_steps if registered else None):
+        arguments["max_episode_steps"] = -1 if limit is None else limit
+    if wrappers := spec.get("additional_wrappers"):
+        arguments["wrappers"] = [[wrapper_name(wrapper["entry_point"]), wrapper["kwargs"]] for wrapper in wrappers]
+    return env_text(id_, arguments)
+
+
+def wrapper_name(entry_point: str) -> str:
+    """The name of one of Gymnasium's wrappers; the entry point of another one."""
+    module, _, name = entry_point.partition(":")
+    return name if module.startswith("gymnasium.wrappers") else entry_point
+
+
 def env_spec(env: str) -> EnvSpec | None:
     """Gymnasium's spec of an environment; for one that is not registered, its id alone.
 
     Of `module:Id` only the id is kept: Gymnasium would import the module, and the name may come from a file.
     """
+    if not env:
+        return None
+    id_, arguments = parse_env(env)
+    id_ = id_.rpartition(":")[2]
     try:
-        return gymnasium.spec(env.rpartition(":")[2]) if env else None
+        found = copy.deepcopy(gymnasium.spec(id_))
     except gymnasium.error.UnregisteredEnv:
-        return EnvSpec(env.rpartition(":")[2])
+        found = EnvSpec(id_)
     except gymnasium.error.Error as error:
         raise ValueError(f"env = {env!r}: is not an id that Minari accepts ({error})") from None
+    wrappers = [(item, {}) if isinstance(item, str) else item for item in arguments.pop("wrappers", [])]
+    limit = arguments.pop("max_episode_steps", found.max_episode_steps)
+    found.max_episode_steps = None if limit == -1 else limit
+    found.kwargs.update(arguments)
+    found.additional_wrappers = tuple(
+        WrapperSpec(name.rpartition(":")[2], name if ":" in name else f"gymnasium.wrappers:{name}", keywords)
+        for name, keywords in wrappers
+    )
+    return found
 
 
 def dataset_id(path: Path) -> str:
