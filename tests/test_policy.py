@@ -4,11 +4,14 @@ import dataclasses
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import save_file
 
 import rbi
+from rbi.data.episode import Feature
+from rbi.data.formats.table_features import schema_of
 from rbi.networks import NetworkConfig, Networks, make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.policy import FeatureRange, Policy
@@ -333,3 +336,17 @@ def test_damaged_digests_of_training_episodes_are_refused(tmp_path):
     (tmp_path / "policy" / "training.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match=r"training\.safetensors: is missing or damaged"):
         rbi.load_policy(tmp_path / "policy")
+
+
+def test_a_policy_keeps_the_columns_of_its_training_data_and_encodes_later_rows_with_them(tmp_path):
+    columns = (Feature("age"), Feature("segment", ("new", "old")))
+    networks = make_networks(ObservationSpec((3,), 1, 2), NetworkConfig(4), 0)
+    policy = Policy(networks, rbi.Reroute(0.5, 1.5), columns=columns, action_names=("mail", "call"))
+    policy.save(tmp_path / "p")
+    loaded = rbi.load_policy(tmp_path / "p")
+    assert (loaded.columns, loaded.action_names) == (columns, ("mail", "call"))
+    assert schema_of(tmp_path / "p") == (columns, ("mail", "call"))
+    rows = pa.table({"segment": ["old", "new"], "age": [30, 40]})
+    np.testing.assert_array_equal(loaded.predict_proba(rows), policy.predict_proba(np.array([[30, 0, 1], [40, 1, 0.0]])))
+    with pytest.warns(UserWarning, match="'segment': 1 rows have unknown texts"):
+        loaded.predict_proba(pa.table({"segment": ["other"], "age": [30]}))

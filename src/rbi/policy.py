@@ -1,6 +1,6 @@
 """A policy: networks, an improvement rule on top of them, and one folder on disk that holds both.
 
-policy.json           observation spec, architecture, rule, environment, metadata, checksum of the weights
+policy.json           observation spec, columns of a table, architecture, rule, environment, metadata, checksums
 weights.safetensors   the networks' weights; loading them runs no code
 training.safetensors  digests of the training episodes, if known: `rbi.certify` refuses to test on them
 """
@@ -8,7 +8,7 @@ training.safetensors  digests of the training episodes, if known: `rbi.certify` 
 import contextlib
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,8 @@ from safetensors.torch import save_file
 
 from rbi import runs
 from rbi.checkpoint import fingerprint
+from rbi.data.episode import Feature
+from rbi.data.formats.table_features import encode_rows, is_frame
 from rbi.networks import Networks, TrunkFactory
 from rbi.observations import ObservationSpec
 from rbi.rules.linear import greedy, mix
@@ -98,6 +100,9 @@ class Policy:
         features: Range of the training data's vector observations. The first state that is far outside it causes a
             warning, since the networks only extrapolate there; `outside_range` counts all of them.
         behavior: Where beta comes from: "cloned" (the policy network) or "logged" (the caller).
+        columns: Columns of the table that the training data came from, with the categories of its texts. With them the
+            rows of a DataFrame may be passed as observations.
+        action_names: What each action is called in the training data, where that is not its number.
         training_digests: Digests of the episodes that trained or selected the policy (`rbi.data.digests`), uint64.
     """
 
@@ -112,6 +117,8 @@ class Policy:
         metadata: dict[str, Any] | None = None,
         features: FeatureRange | None = None,
         behavior: BehaviorSource = "cloned",
+        columns: Sequence[Feature] = (),
+        action_names: Sequence[str] = (),
         training_digests: Array | None = None,
     ) -> None:
         if behavior not in ("cloned", "logged"):
@@ -127,6 +134,11 @@ class Policy:
         self.obs_spec, self.features = networks.obs_spec, features
         if features is not None and (self.obs_spec.is_image or len(features.low) != self.obs_spec.shape[0]):
             raise ValueError(f"features: {len(features.low)} of them for observations of shape {self.obs_spec.shape}")
+        self.columns, self.action_names = tuple(columns), tuple(action_names)
+        if columns and (sum(column.size for column in columns),) != self.obs_spec.shape:
+            raise ValueError(f"columns: they do not have the numbers of observations of shape {self.obs_spec.shape}")
+        if action_names and len(action_names) != self.obs_spec.num_actions:
+            raise ValueError(f"action_names: {len(action_names)} for {self.obs_spec.num_actions} actions")
         self.states = self.outside_range = 0
         """States that `check_range` has seen, and those of them that are far outside the training range."""
         self._example = next(networks.parameters())
@@ -206,12 +218,28 @@ class Policy:
             pi = mix(pi, greedy(beta, q, legal=legal, check=False), self.c_greedy, check=False)
         return pi + 0 * (beta + q)  # comparisons inside the rules would hide a NaN
 
+    def encode(self, frame: Any) -> Array:
+        """Observations `[B, size]` from the rows of a DataFrame, with the columns and categories of the training data.
+
+        Texts that the training data does not have cause a warning; `check_range` counts their rows.
+        """
+        if not self.columns:
+            raise ValueError("this policy was not trained on a table with named columns: pass arrays of observations")
+        found = encode_rows(frame, self.columns)
+        for name, texts in found.unknown.items():
+            shown = ", ".join(repr(text[:40]) for text in list(texts)[:3])
+            rows = sum(texts.values())
+            warnings.warn(f"column {name!r}: {rows:,} rows have unknown texts ({shown}, ...)", stacklevel=3)
+        return found.observations
+
     def obs_tensor(self, obs: Any) -> torch.Tensor:
-        """Observations as a tensor `[B, stack, *shape]` on the policy's device.
+        """Observations as a tensor `[B, stack, *shape]` on the policy's device; rows of a DataFrame are encoded.
 
         Raises ValueError for other shapes, for vectors that are not finite in float32 and for images that are not
         whole numbers from 0 to 255.
         """
+        if is_frame(obs):
+            obs = self.encode(obs)
         try:
             given = obs if isinstance(obs, torch.Tensor) else torch.as_tensor(np.require(obs, requirements="W"))
         except (TypeError, ValueError) as error:
@@ -303,6 +331,8 @@ class Policy:
             "behavior": self.behavior,
             "metadata": self.metadata,
             "features": None if self.features is None else asdict(self.features),
+            "columns": [asdict(column) for column in self.columns],
+            "action_names": list(self.action_names),
         }
         weights = {name: for_file(tensor) for name, tensor in self.networks.state_dict().items()}
         check_finite(weights, "the policy cannot be saved")
@@ -385,6 +415,8 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
             metadata=metadata,
             features=features,
             behavior=config.get("behavior", "cloned"),
+            columns=Feature.from_json(config.get("columns", [])),
+            action_names=[str(name) for name in config.get("action_names", [])],
             training_digests=digests,
             **numbers,
         )

@@ -252,7 +252,8 @@ def test_a_million_possible_actions_are_shown_by_the_most_frequent(tmp_path, cap
     table(tmp_path / "clicks.csv", 3)
     text = (tmp_path / "clicks.csv").read_text().replace("0,1,1,", "0,1,999998,")
     (tmp_path / "clicks.csv").write_text(text)
-    assert main(["data", "info", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "info")]) == 0
+    asked = ["--num-actions", "999999", "--out", str(tmp_path / "info")]
+    assert main(["data", "info", str(tmp_path / "clicks.csv"), *asked]) == 0
     assert "of 999,999" in capsys.readouterr().out
 
 

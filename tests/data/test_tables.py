@@ -16,11 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rbi.data.dataset import RejectedEpisode, infer_spec
-from rbi.data.episode import DatasetSpec, Episode
+from rbi.data.episode import DatasetSpec, Episode, Feature
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_files, tables
 from rbi.data.formats.common import SpecOverrides
 from rbi.data.formats.parquet_writer import write_parquet
+from rbi.data.formats.table_features import encode_rows
 from rbi.data.formats.tables import TableConfig
+from rbi.data.store import Store, StoreWriter
 
 from .episodes import assert_same, episode, some_episodes
 
@@ -174,10 +176,10 @@ def test_one_more_than_the_largest_action_is_their_number_unless_masks_or_the_us
     table(file, TWO_EPISODES)
     assert open_reader(file).spec.num_actions == 3
     assert open_reader(file, settings=asking(actions=7, env="CartPole-v1", stack=2)).spec == DatasetSpec(
-        (2,), 7, 2, "CartPole-v1"
+        (2,), 7, 2, "CartPole-v1", features=(Feature("obs_0"), Feature("obs_1"))
     )
     table(file, TWO_EPISODES, **{f"action_mask_{a}": [True] * 5 for a in range(5)})
-    assert open_reader(file).spec == DatasetSpec((2,), 5, has_action_masks=True)
+    assert open_reader(file).spec.num_actions == 5
 
 
 BROKEN = [
@@ -356,7 +358,8 @@ BANDIT = {
 
 def test_a_bandits_log_has_an_episode_a_row_and_its_texts_become_vectors(file):
     table(file, BANDIT)
-    assert open_reader(file).spec == DatasetSpec((5,), 4, has_action_probs=True)  # a number, three texts, the position
+    features = Feature("user_feature_0"), Feature("user_feature_1", ("0a", "1e5", "ff")), Feature("position")
+    assert open_reader(file).spec == DatasetSpec((5,), 4, has_action_probs=True, features=features)
     first, second, third, last = read(file)
     assert first.observations.tolist() == [[0.5, 0, 0, 1, 1]]
     assert second.observations.tolist() == [[1.5, 1, 0, 0, 3]]
@@ -615,3 +618,59 @@ def test_a_missing_id_of_a_column_of_floats_is_missing(tmp_path):
     pq.write_table(table, tmp_path / "t.parquet")
     [problem] = load_episodes(tmp_path / "t.parquet").rejected
     assert problem.reason == "episode_id is missing"
+
+
+OFFERS = {
+    "age": [20, 30, 40, 50],
+    "segment": ["old", "new", "old", "vip"],
+    "offer": [1, 0, 1, 2],
+    "paid": [0.0, 1, 1, 0],
+}
+ASKED = dict(action="offer", reward="paid", observations=("age", "segment"), one_step=True)
+
+
+def test_columns_and_categories_are_stored_with_the_data_and_later_files_are_encoded_with_them(file, tmp_path):
+    first = load_episodes(table(file, OFFERS), settings=asking(**ASKED))
+    features = (Feature("age"), Feature("segment", ("new", "old", "vip")))
+    assert first.spec.features == features
+    with StoreWriter.create(tmp_path / "store", first.spec) as writer:
+        writer.extend(first)
+    assert Store(tmp_path / "store").spec == first.spec
+    assert Store(tmp_path / "store").feature_names == ["age", "segment = new", "segment = old", "segment = vip"]
+    write_parquet(list(first), first.spec, tmp_path / "ours.parquet")
+    assert load_episodes(tmp_path / "ours.parquet").spec.features == features
+    later = {"age": [25, 26], "segment": ["vip", "unheard"], "offer": [1, 2], "paid": [0.5, 0.5]}
+    second = file.with_stem("second")
+    table(second, later)
+    asked = ASKED | {"observations": (), "features_of": str(tmp_path / "store")}
+    found = load_episodes(second, settings=asking(**asked))
+    assert found.spec.features == features
+    np.testing.assert_array_equal(found[0].observations, [[25, 0, 0, 1]])
+    [item] = found.rejected
+    assert "segment 'unheard' is not one of the 3 texts of its column" in item.reason
+
+
+def test_few_actions_with_large_numbers_or_names_are_numbered_and_the_spec_has_their_names(file, capsys):
+    names = {"offer": [999999, 52, 999999, 1001]}
+    found = load_episodes(table(file, OFFERS, **names), settings=asking(**ASKED))
+    assert found.spec.num_actions == 3
+    assert found.spec.action_names == ("52", "1001", "999999")
+    assert found.arrays["actions"].tolist() == [2, 0, 2, 1]
+    assert capsys.readouterr().err.count("different actions, 52 to 999999, are numbered 0 to 2") == 1
+    found = load_episodes(table(file, OFFERS, offer=["mail", "call", "mail", "none"]), settings=asking(**ASKED))
+    assert found.spec.action_names == ("call", "mail", "none")
+    assert found.arrays["actions"].tolist() == [1, 0, 1, 2]
+    few = load_episodes(table(file, OFFERS, offer=[0, 1, 79, 3]), settings=asking(**ASKED))
+    assert (few.spec.num_actions, few.spec.action_names) == (80, ())
+
+
+def test_later_rows_are_encoded_with_the_columns_and_categories_and_unknown_texts_are_reported():
+    features = (Feature("age"), Feature("segment", ("new", "old")))
+    rows = pa.table({"segment": ["old", "x", None], "other": [1, 2, 3], "age": [1, 2, 3]})
+    found = encode_rows(rows, features)
+    np.testing.assert_array_equal(found.observations, [[1, 0, 1], [2, 0, 0], [3, 0, 0]])
+    assert found.unknown == {"segment": {"x": 1, "": 1}}
+    with pytest.raises(ValueError, match="no column 'age'"):
+        encode_rows(rows.drop_columns("age"), features)
+    with pytest.raises(ValueError, match="row 1: age is missing"):
+        encode_rows(rows.set_column(2, "age", pa.array([1.0, None, 2.0])), features)

@@ -87,7 +87,6 @@ class Dataset(Sequence[Episode]):
         rejected: Sequence[RejectedEpisode] = (),
     ) -> None:
         self.spec, self.arrays, self.records, self.texts, self.rejected = spec, arrays, records, texts, list(rejected)
-        self.feature_names: Sequence[str] = ()  # of vector observations, where the format has them
 
     @classmethod
     def from_episodes(
@@ -211,14 +210,17 @@ class Dataset(Sequence[Episode]):
         player: str | None = None,
         num_actions: int | None = None,
         env: str = "",
+        like: "DatasetSpec | None" = None,
         strict: bool = False,
     ) -> "Dataset":
         """A dataset from a pandas or polars DataFrame, or a pyarrow Table, with one row per step.
 
         Arguments are column names. Without `episode`, every row is an episode of one step, as in the log of a bandit.
-        Observed columns of text become one-hot vectors. Rows are validated like those of a CSV file: episodes with
+        Observed columns of text become one-hot vectors; `like`, the spec of an earlier dataset, encodes them with its
+        categories, and actions with its names. Rows are validated like those of a CSV file: episodes with
         invalid rows go to `.rejected` (row numbers from 1); with `strict` the first one raises a ValueError.
         """
+        from rbi.data.formats.table_features import TableSchema
         from rbi.data.formats.tables import read_frame
 
         config = {
@@ -226,10 +228,16 @@ class Dataset(Sequence[Episode]):
             "terminated": terminated, "truncated": truncated, "action_prob": probability, "action_mask": action_mask,
             "player": player, "one_step": episode is None,
         }  # fmt: skip
-        found = read_frame(frame, config, num_actions, env)
+        schema = None if like is None else TableSchema(like.features, like.action_names)
+        found = read_frame(frame, config, num_actions, env, schema)
         if strict and found.rejected:
             raise ValueError(str(found.rejected[0]))
         return found
+
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of the numbers of a vector observation, where they come from the columns of a table."""
+        return [name for feature in self.spec.features for name in feature.number_names]
 
     @property
     def steps(self) -> int:

@@ -15,6 +15,37 @@ MAX_ACTIONS, MAX_STACK, MAX_NUMBERS = 1_000_000, 1000, 100_000_000  # more is al
 
 
 @dataclass(frozen=True)
+class Feature:
+    """An observed column of a table: a number, or one of several texts, which is one-hot encoded."""
+
+    name: str
+    categories: tuple[str, ...] = ()
+    """The texts, in the order of their places in the vector; empty for a number."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "categories", tuple(self.categories))
+        if not all(isinstance(text, str) for text in (self.name, *self.categories)):
+            raise ValueError(f"feature {self.name!r}: its name and categories must be texts")
+        if len(set(self.categories)) < len(self.categories):
+            raise ValueError(f"feature {self.name!r}: a category occurs twice")
+
+    @property
+    def size(self) -> int:
+        """How many numbers of an observation it has."""
+        return len(self.categories) or 1
+
+    @property
+    def number_names(self) -> list[str]:
+        """Names of its numbers: `column`, or `column = text` for each category."""
+        return [f"{self.name} = {text}" for text in self.categories] or [self.name]
+
+    @staticmethod
+    def from_json(values: Any) -> "tuple[Feature, ...]":
+        """Features from what `dataclasses.asdict` made of them."""
+        return tuple(value if isinstance(value, Feature) else Feature(**value) for value in values)
+
+
+@dataclass(frozen=True)
 class DatasetSpec:
     """What all episodes of a dataset share."""
 
@@ -34,6 +65,10 @@ class DatasetSpec:
     """Whether the set of legal actions was logged."""
     has_behavior_probs: bool = False
     """Whether the behaviour policy's probabilities of all actions were logged."""
+    features: tuple[Feature, ...] = ()
+    """The columns that vector observations were made of, if they come from a table; none are named otherwise."""
+    action_names: tuple[str, ...] = ()
+    """What each action is called in the source, where that is not its number."""
 
     def __post_init__(self) -> None:
         sizes = (*self.obs_shape, self.num_actions, self.frame_stack)
@@ -53,6 +88,14 @@ class DatasetSpec:
             raise ValueError(f"frame_stack = {self.frame_stack}: must be at least 1 and at most {MAX_STACK:,}")
         if math.prod(self.obs_shape) > MAX_NUMBERS:
             raise ValueError(f"obs_shape = {self.obs_shape}: observations have up to {MAX_NUMBERS:,} numbers")
+        object.__setattr__(self, "features", Feature.from_json(self.features))
+        object.__setattr__(self, "action_names", tuple(self.action_names))
+        if self.features and (sum(feature.size for feature in self.features),) != self.obs_shape:
+            raise ValueError(f"features: they do not have the numbers of observations of shape {self.obs_shape}")
+        if self.action_names and len(self.action_names) != self.num_actions:
+            raise ValueError(f"action_names: {len(self.action_names)} for {self.num_actions} actions")
+        if not all(isinstance(name, str) for name in self.action_names):
+            raise ValueError("action_names: must be texts")
 
     @property
     def is_image(self) -> bool:

@@ -334,8 +334,10 @@ def read_spec(path: Path) -> DatasetSpec:
     kinds: dict[str, Any] = {
         "obs_shape": list, "num_actions": int, "frame_stack": int, "env": str,
         "has_action_probs": bool, "has_action_masks": bool, "has_behavior_probs": bool,
+        "features": list, "action_names": list,
     }  # fmt: skip
-    config.setdefault("has_behavior_probs", False)  # stores of earlier versions
+    later: dict[str, Any] = {"has_behavior_probs": False, "features": [], "action_names": []}
+    config = later | config  # stores of earlier versions
     if set(config) != set(kinds) or any(type(config[name]) is not kind for name, kind in kinds.items()):
         raise ValueError(f"{path / CONFIG}: must hold format, {', '.join(kinds)} with valid types")
     try:

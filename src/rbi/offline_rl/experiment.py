@@ -334,6 +334,7 @@ class SeedLearners:
         if ppo is not None:
             networks["ppo"] = ppo.policy_networks()
         metadata = {"learned": NAME, "seed": self.seed, "updates": self.behavior_q.updates}
+        spec = self.behavior_q.sampler.data.spec
         return [
             Policy(
                 networks[row.learner],
@@ -341,6 +342,8 @@ class SeedLearners:
                 temperature=self.temperature if row.learner in ("behavior_q", "ppo") else 1.0,
                 env=env,
                 metadata=metadata | {"row": row.name},
+                columns=spec.features,
+                action_names=spec.action_names,
             )
             for row in rows
         ]

@@ -223,7 +223,8 @@ def completed(log: RunLog, trunk: TrunkFactory | None) -> ImproveResult:
 
 def behavior_of(policy: Policy) -> Policy:
     """The behaviour policy that a policy improves; shares its networks."""
-    shared = {name: getattr(policy, name) for name in ("temperature", "env", "metadata", "features")}
+    names = ("temperature", "env", "metadata", "features", "columns", "action_names")
+    shared = {name: getattr(policy, name) for name in names}
     return Policy(policy.networks, Behavior(), **shared)
 
 
@@ -365,6 +366,8 @@ class Improver:
             env=data.spec.env,
             metadata=metadata,
             features=self.features,
+            columns=data.spec.features,
+            action_names=data.spec.action_names,
         )
         beta, q = np.exp(log_probs(held.logits, temperature)), held.q.astype(np.float64)
         masks = None if held.action_masks is None else torch.from_numpy(held.action_masks)

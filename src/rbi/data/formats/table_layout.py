@@ -36,7 +36,7 @@ class TableConfig:
     step: str | None = None
     """Column that counts the steps of an episode, from 0 or 1; usually t. Default: the order of the rows."""
     action: str | None = None
-    """Column of actions, integers from 0."""
+    """Column of actions: integers from 0, or texts or large numbers, which are mapped to 0, 1, ... in their order."""
     reward: str | None = None
     """Column of rewards."""
     terminated: str | None = None
@@ -53,6 +53,9 @@ class TableConfig:
     """Column that names who played."""
     one_step: bool = False
     """Every row is an episode of one step, as in the log of a bandit."""
+    features_of: str | None = None
+    """A store or a policy's folder: observe its columns with its categories and its names of actions, so that later
+    data is encoded in the same way. Episodes with other texts are rejected."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

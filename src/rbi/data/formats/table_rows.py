@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec
+from rbi.data.episode import Array, DatasetSpec, Feature
 from rbi.data.formats.table_columns import Block, encode, is_number
+from rbi.data.formats.table_features import category_codes, encode_block, finite_numbers
 from rbi.data.formats.table_layout import Layout
 
 MAX_CATEGORIES = 10_000
+MAX_ID = 1 << 53
+SPARSE_FROM, SPARSE_FACTOR = 1000, 10
+"""Actions become 0, 1, ... if the largest one is at least this, and this many times their number."""
 MISSING_ID = np.iinfo(np.int64).min
 FIRST_TEXT_ID = 1 << 62
 
@@ -21,29 +25,42 @@ FIRST_TEXT_ID = 1 << 62
 
 
 class Scan:
-    """Largest action, first step and texts of observed columns, collected block by block."""
+    """Actions, first step and texts of observed columns, collected block by block."""
 
-    def __init__(self, layout: Layout, *, need_actions: bool) -> None:
+    def __init__(self, layout: Layout, *, need_actions: bool, need_texts: bool) -> None:
         self.layout, self.need_actions = layout, need_actions
-        self.observed = layout.observations if layout.texts else ()
+        self.observed = layout.observations if layout.texts and need_texts else ()
         self.columns = tuple(dict.fromkeys([
             *([layout.action] if need_actions else []), *([layout.step] if layout.step else []), *self.observed,
         ]))  # fmt: skip
         self.largest_action = -1
+        self.action_ids: set[int] | None = set()
+        """The different actions; None if there are very many."""
         self.first_step = 1
         self.numbers: Counter[str] = Counter()
         self.words: Counter[str] = Counter()
-        self.texts: dict[str, set[str]] = {name: set() for name in self.observed}
+        self.texts: dict[str, set[str]] = {name: set() for name in (*self.observed, layout.action)}
         self.numeric_blocks: set[str] = set()
 
     def add(self, block: Block) -> None:
         if self.need_actions:
-            actions = block.numbers(self.layout.action)
-            possible = actions[(actions >= 0) & (actions < MAX_ACTIONS) & (actions == np.floor(actions))]
-            self.largest_action = int(possible.max(initial=self.largest_action))
+            self.add_actions(block)
         if self.layout.step and self.first_step and (block.numbers(self.layout.step) == 0).any():
             self.first_step = 0
         for name in self.observed:
+            self.count(block, name)
+
+    def add_actions(self, block: Block) -> None:
+        name, faults = self.layout.action, dict(block.faults)
+        actions = block.numbers(name)
+        block.faults = faults  # texts are no fault here: they may be names
+        possible = np.unique(actions[(actions >= 0) & (actions < MAX_ID) & (actions == np.floor(actions))])
+        self.largest_action = int(possible.max(initial=self.largest_action))
+        if self.action_ids is not None:
+            self.action_ids.update(possible.astype(np.int64).tolist())
+            if len(self.action_ids) > MAX_CATEGORIES:
+                self.action_ids = None
+        if name not in self.observed:
             self.count(block, name)
 
     def count(self, block: Block, name: str) -> None:
@@ -73,18 +90,22 @@ class Scan:
         """Whether a column of categories has blocks of numbers: compacted ones, whose texts are not known any more."""
         return any(self.words[name] > self.numbers[name] for name in self.numeric_blocks)
 
-    def categories(self, path: Path) -> dict[str, dict[str, int]]:
-        """The sorted and numbered texts of each column with more words than numbers."""
-        found = {}
-        for name, texts in self.texts.items():
-            if self.words[name] > self.numbers[name]:
-                if len(texts) > MAX_CATEGORIES:
-                    raise ValueError(
-                        f"{path}: column {name!r} holds more than {MAX_CATEGORIES:,} different texts; name the "
-                        "columns to observe with --table.observations"
-                    )
-                found[name] = {text: number for number, text in enumerate(sorted(texts))}
-        return found
+    def categories(self, path: Path, name: str) -> tuple[str, ...]:
+        """The sorted texts of a column with more words than numbers; empty for a column of numbers."""
+        if self.words[name] <= self.numbers[name]:
+            return ()
+        if len(self.texts[name]) > MAX_CATEGORIES:
+            raise ValueError(
+                f"{path}: column {name!r} holds more than {MAX_CATEGORIES:,} different texts; name the "
+                "columns to observe with --table.observations"
+            )
+        return tuple(sorted(self.texts[name]))
+
+    def sparse_actions(self) -> tuple[int, ...]:
+        """The different actions if they are few, with large numbers, such as those of articles; else empty."""
+        ids = sorted(self.action_ids or ())
+        many = self.largest_action >= SPARSE_FROM and len(ids) * SPARSE_FACTOR <= self.largest_action
+        return tuple(ids) if many else ()
 
 
 # Rows
@@ -158,8 +179,10 @@ class Checker:
 
     layout: Layout
     spec: DatasetSpec
-    categories: Mapping[str, Mapping[str, int]]
-    """The numbered texts of observed text columns."""
+    action_ids: Array | None
+    """The actions' numbers in the table, sorted, where they are not 0, 1, ..."""
+    action_texts: tuple[str, ...]
+    """The actions' names in the table, where they are texts."""
     list_shape: tuple[int, ...] | None
     """The shape of lists if observations are one column of lists."""
     mask_lists: bool
@@ -175,8 +198,8 @@ class Checker:
         }
         over = np.ones(size, bool) if layout.one_step else np.zeros(size, bool)
         steps = {
-            "actions": self.integers(block, layout.action, self.spec.num_actions).astype(np.int32),
-            "rewards": self.finite(block, layout.reward).astype(np.float32),
+            "actions": self.actions(block).astype(np.int32),
+            "rewards": finite_numbers(block, layout.reward).astype(np.float32),
             "terminated": block.flags(layout.terminated) if layout.terminated else over,
             "truncated": block.flags(layout.truncated) if layout.truncated else np.zeros(size, bool),
             "life_lost": block.flags(layout.life_lost) if layout.life_lost else np.zeros(size, bool),
@@ -203,19 +226,21 @@ class Checker:
             **found,
         )
 
-    def finite(self, block: Block, name: str) -> Array:
-        """Numbers that float32 can hold; 0 where they are not."""
-        values = block.numbers(name)
-        bad = ~(np.abs(values) <= np.finfo(np.float32).max)
-        if not bad.any():
-            return values
-        block.note(np.isnan(values), name, values, "is missing")
-        block.note(bad, name, values, "is not possible")
-        return np.where(bad, 0, values)
+    def actions(self, block: Block) -> Array:
+        """Actions 0, 1, ...; 0 where there is none."""
+        name = self.layout.action
+        if self.action_texts:
+            return np.maximum(category_codes(block, Feature(name, self.action_texts)), 0)
+        if self.action_ids is None:
+            return self.integers(block, name, self.spec.num_actions)
+        values = self.integers(block, name, MAX_ID)
+        places = np.searchsorted(self.action_ids, values).clip(max=len(self.action_ids) - 1)
+        block.note(self.action_ids[places] != values, name, values, "is not one of the known actions")
+        return places
 
     def integers(self, block: Block, name: str, below: int) -> Array:
         """Integers from 0; 0 where they are not."""
-        values = self.finite(block, name)
+        values = finite_numbers(block, name)
         odd, negative, large = values != np.floor(values), values < 0, values >= below
         block.note(odd, name, values, "is not a whole number")
         block.note(negative, name, values, "is negative")
@@ -231,7 +256,7 @@ class Checker:
         return number_ids(found, known)
 
     def probabilities(self, block: Block, name: str) -> Array:
-        given = self.finite(block, name)
+        given = finite_numbers(block, name)
         with np.errstate(over="ignore"):
             values = np.exp(given) if name == "action_logp" else given
         values = np.minimum(values, np.finfo(np.float32).max).astype(np.float32)
@@ -255,25 +280,7 @@ class Checker:
             values, present = self.lists(block, names[0], self.list_shape)
             block.note(~present, names[0], None, "is missing")
             return values
-        found = np.zeros((len(block), *self.spec.obs_shape), np.float32)
-        at = 0
-        for name in names:
-            if name in self.categories:
-                codes = self.codes(block, name)
-                found[np.arange(len(codes)), at + codes] = 1
-                at += len(self.categories[name])
-            else:
-                found[:, at] = self.finite(block, name)
-                at += 1
-        return found
-
-    def codes(self, block: Block, name: str) -> Array:
-        """The category of each row's text."""
-        texts, codes = encode(block.column(name))
-        known = np.array([self.categories[name].get(text or "", -1) for text in texts], np.int64)[codes]
-        if (known < 0).any():
-            block.note(known < 0, name, block.texts(name), "is missing")
-        return np.maximum(known, 0)
+        return encode_block(block, self.spec.features)
 
     def final(self, block: Block, name: str) -> tuple[Array, Array]:
         """Observations after the step, and where there are any."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rbi.data.dataset import Dataset, DatasetBuilder, RejectedEpisode, assemble
-from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, Feature
 from rbi.data.formats.common import (
     IMAGE_STACK,
     EpisodeSummary,
@@ -26,9 +26,11 @@ from rbi.data.formats.common import (
 )
 from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
 from rbi.data.formats.table_columns import Block
+from rbi.data.formats.table_features import TableSchema, schema_of, to_table
 from rbi.data.formats.table_files import CsvFiles, FeatherFiles, FrameFiles, JsonFiles, ParquetFiles, TableFiles
 from rbi.data.formats.table_layout import LayoutFinder, TableConfig
 from rbi.data.formats.table_rows import MISSING_ID, Checker, Rows, Scan
+from rbi.progress import echo
 
 MAX_COLUMNS = 100_000
 TRIM_BLOCKS = 1
@@ -54,22 +56,13 @@ def open_table(path: Path, settings: Any, name: str) -> "TableReader":
     return TableReader(path, FILES[name](), settings.overrides, settings.table)
 
 
-def read_frame(frame: Any, config: dict[str, Any], num_actions: int | None, env: str) -> Dataset:
-    """The dataset of a pandas or polars DataFrame or a pyarrow Table."""
-    pa = require_package("pyarrow")
-    if isinstance(frame, pa.Table):
-        table = frame
-    elif hasattr(frame, "to_arrow"):
-        table = frame.to_arrow()
-    elif type(frame).__module__.split(".")[0] == "pandas":
-        try:
-            table = pa.Table.from_pandas(frame, preserve_index=False)
-        except (pa.ArrowException, TypeError) as error:
-            raise ValueError(f"DataFrame: cannot be converted ({' '.join(str(error).split())[:200]})") from None
-    else:
-        raise ValueError(f"{type(frame).__name__}: must be a pandas or polars DataFrame or a pyarrow Table")
+def read_frame(
+    frame: Any, config: dict[str, Any], num_actions: int | None, env: str, schema: TableSchema | None = None
+) -> Dataset:
+    """The dataset of a pandas or polars DataFrame or a pyarrow Table; `schema`: how earlier rows were encoded."""
     overrides = SpecOverrides(env, num_actions)
-    return TableReader(Path("DataFrame"), FrameFiles(table), overrides, TableConfig(**config)).load()
+    files = FrameFiles(to_table(frame))
+    return TableReader(Path("DataFrame"), files, overrides, TableConfig(**config), schema).load()
 
 
 # Episodes
@@ -84,8 +77,18 @@ class TableReader:
 
     parallel = False
 
-    def __init__(self, path: Path, files: TableFiles, overrides: SpecOverrides, config: TableConfig) -> None:
+    def __init__(
+        self,
+        path: Path,
+        files: TableFiles,
+        overrides: SpecOverrides,
+        config: TableConfig,
+        schema: TableSchema | None = None,
+    ) -> None:
         self.path, self.files, self.overrides = path, files, overrides
+        self.schema = schema or (schema_of(config.features_of) if config.features_of else TableSchema())
+        if self.schema.features and not config.observations:
+            config = replace(config, observations=tuple(feature.name for feature in self.schema.features))
         in_memory = isinstance(files, FrameFiles)
         self.paths = [path] if in_memory or path.is_file() else find_files(path, *files.suffixes)
         if isinstance(files, ParquetFiles):
@@ -116,12 +119,6 @@ class TableReader:
     def spec(self) -> DatasetSpec:
         return self.checker.spec
 
-    @property
-    def feature_names(self) -> list[str]:
-        """Names of the numbers of a vector observation: a column, or one value of a text column."""
-        texts, names = self.checker.categories, self.layout.observations
-        return [f"{name} = {text}" if text else name for name in names for text in texts.get(name, ("",))]
-
     @cached_property
     def checker(self) -> Checker:
         """Validates rows; made from an additional pass over some columns where necessary."""
@@ -130,7 +127,8 @@ class TableReader:
 
     def new_scan(self) -> Scan:
         known = self.overrides.num_actions is not None or self.own_spec is not None or bool(self.layout.action_mask)
-        return Scan(self.layout, need_actions=not known)
+        need_actions = not known and not self.schema.action_names
+        return Scan(self.layout, need_actions=need_actions, need_texts=not self.schema.features)
 
     def make_checker(self, scan: Scan, blocks: Iterable[tuple[int, Block | RejectedEpisode]]) -> Checker:
         for _, block in blocks:
@@ -138,19 +136,35 @@ class TableReader:
                 scan.add(block)
         self.first_step = scan.first_step
         path, layout, own = self.paths[0], self.layout, self.own_spec
-        categories = scan.categories(path)
+        sparse, names = scan.sparse_actions(), self.schema.action_names
+        words = scan.categories(path, layout.action)
+        if not names and (sparse or words):
+            names = tuple(map(str, sparse)) or words
+            some = f"its {len(names):,} different actions, {names[0]} to {names[-1]}"
+            echo(f"{path}: {some}, are numbered 0 to {len(names) - 1:,}; the dataset's spec names them", stderr=True)
+        numbered = bool(names) and all(name.isdecimal() for name in names)
         lists = self.files.list_shape(path, layout.observations[0]) if len(layout.observations) == 1 else None
         if lists is None and layout.observations == ("obs",):
             self.refuse_pickles("obs")
         masks = self.files.list_shape(path, layout.action_mask[0]) if len(layout.action_mask) == 1 else None
         width = masks.shape[0] if masks else len(layout.action_mask)
-        actions = self.overrides.num_actions or (own.num_actions if own else width or scan.largest_action + 1)
+        actions = self.overrides.num_actions or (
+            own.num_actions if own else width or len(names) or min(scan.largest_action + 1, MAX_ACTIONS)
+        )
         if actions < 1:
             raise ValueError(f"{path}: no row has a whole number as its {layout.action}: actions are numbered from 0")
         if width and width != actions:
             raise ValueError(f"{path}: {layout.action_mask[0]} is of {width} actions, not of {actions}")
-        shape: tuple[int, ...] = (sum(len(categories.get(name, "1")) for name in layout.observations),)
+        features = self.schema.features or tuple(
+            Feature(name, scan.categories(path, name) if name in scan.observed else ()) for name in layout.observations
+        )
+        if tuple(feature.name for feature in features) != layout.observations:
+            raise ValueError(
+                f"{path}: the columns to observe are not those of the earlier data, {[f.name for f in features]}"
+            )
+        shape: tuple[int, ...] = (sum(feature.size for feature in features),)
         if lists:
+            features = ()
             image = lists.is_bytes and len(lists.shape) in (2, 3)
             shape = lists.shape if image else (int(np.prod(lists.shape)),)
         spec = own or DatasetSpec(
@@ -159,6 +173,8 @@ class TableReader:
             frame_stack=IMAGE_STACK if len(shape) > 1 else 1,
             has_action_probs=layout.action_prob is not None,
             has_action_masks=bool(layout.action_mask),
+            features=features,
+            action_names=names if len(names) == actions else (),
         )
         spec = replace(
             spec,
@@ -170,7 +186,8 @@ class TableReader:
         if own and (spec.has_action_probs, spec.has_action_masks) != logged:
             raise ValueError(f"{path}: the spec in its schema and its columns disagree about probabilities or masks")
         of_lists = spec.obs_shape if own else lists.shape if lists else None
-        return Checker(layout, spec, categories, of_lists, mask_lists=masks is not None)
+        ids = np.array([int(name) for name in names]) if numbered else None
+        return Checker(layout, spec, ids, () if numbered else names, of_lists, mask_lists=masks is not None)
 
     def refuse_pickles(self, name: str) -> None:
         """Raise ValueError if a column holds what RLlib pickled and compressed."""
@@ -215,9 +232,7 @@ class TableReader:
         for chunk in self.chunks(trimming(blocks.pop() for _ in range(len(blocks)))):
             builder.append(chunk.dataset)
             builder.rejected += [item for _, item in chunk.rejected]
-        found = builder.finish()
-        found.feature_names = self.feature_names
-        return found
+        return builder.finish()
 
     def chunks(self, blocks: Iterable[tuple[int, Block | RejectedEpisode]]) -> Iterator["Chunk"]:
         """The episodes of blocks, in order, as datasets."""
