@@ -53,58 +53,29 @@ def played_again(truth, seed=1):
         yield frame, game
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The beginning of a game of each kind."""
-    root, seeds = tmp_path_factory.mktemp("agc"), {"spaceinvaders": 4, "qbert": 3, "mspacman": 6, "revenge": 1}
-    skilled = {"revenge": 1.0}
-    return root, {g: one(root, g, most_frames=1400, skilled=skilled.get(g, 0.0), seed=seeds[g]) for g in GAMES}
-
-
 @pytest.mark.parametrize("game", GAMES)
-def test_rewards_are_the_score_that_the_game_itself_keeps(whole, game):
-    points = 0
-    for frame, moment in played_again(whole[1][game]):
-        points += whole[1][game].rewards[frame]
-        assert digits(moment.memory(), SCORES[game]) == points
-    assert points == whole[1][game].score
-
-
-@pytest.mark.parametrize("game", GAMES)
-def test_a_life_is_lost_when_the_games_own_count_falls_and_the_game_goes_on(whole, game):
-    truth, before, fell, left = whole[1][game], None, [], []
+def test_a_recording_is_the_game_as_it_was_played(tmp_path, game):
+    truth = one(tmp_path, game, most_frames=900, skilled=float(game == "revenge"), seed=3)
+    assert read_truth(tmp_path, game, truth.number) == truth
+    points, before, fell, left = 0, None, [], []
     for frame, moment in played_again(truth):
+        points += truth.rewards[frame]
+        assert digits(moment.memory(), SCORES[game]) == points
         now = int(LIVES[game](moment.memory()))
         if before is not None and now < before and not moment.over:
             fell.append(frame)
             left.append(now)
         before = now
+        if frame % 40 == 0 or frame in truth.life_losses:
+            assert np.array_equal(screen(tmp_path, truth, frame), moment.screen())
+    assert points == truth.score
     assert (truth.life_losses, truth.lives_left) == (tuple(fell), tuple(left))
-
-
-@pytest.mark.parametrize("game", GAMES)
-def test_screens_are_those_of_the_game_at_each_frame(whole, game):
-    root, truths = whole
-    for frame, moment in played_again(truths[game]):
-        if frame % 40 == 0 or frame in truths[game].life_losses:
-            assert np.array_equal(screen(root, truths[game], frame), moment.screen())
-
-
-@pytest.mark.parametrize("game", GAMES)
-def test_rows_come_two_frames_after_their_screens_and_the_last_one_ends_the_game(whole, game):
-    root, truths = whole
-    truth, found = truths[game], parse(text(root, truths[game]))
+    found = parse(text(tmp_path, truth))
     assert found.terminal == (not truth.abandoned)
     assert found.actions[2:].tolist() == list(truth.actions[:-2])
     assert found.scores[2:].tolist() == np.cumsum(truth.rewards[:-2]).tolist()
     assert not found.actions[:3].any()
     assert not found.scores[:3].any()
-
-
-def test_the_truth_can_be_read_back(whole):
-    root, truths = whole
-    for game in GAMES:
-        assert read_truth(root, game, truths[game].number) == truths[game]
 
 
 class RestartingQbert:

@@ -162,11 +162,11 @@ def test_the_montezuma_policy_reaches_the_key_from_most_starts():
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ["ALE/Breakout-v5", "ALE/Pong-v5"])
 def test_the_ball_following_policy_beats_the_random_policy(env):
-    vector_env = envs.make(EnvConfig(env), 8)
+    vector_env = envs.make(EnvConfig(env), 4)
     spec = DatasetSpec(vector_env.obs_shape, vector_env.num_actions, vector_env.frame_stack, env)
     scores = []
     for policy in (RandomPolicy(vector_env.num_actions), FollowBallPolicy(env, vector_env.num_actions)):
-        policies = [PerturbedPolicy("p", policy, epsilon=0.05)] * 8
+        policies = [PerturbedPolicy("p", policy, epsilon=0.05)] * 4
         found = Recorder(vector_env, policies, spec, "", np.random.default_rng(0)).episodes(None, 2400)
         scores.append(sum(e.score for e in found))
     vector_env.close()

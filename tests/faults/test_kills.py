@@ -22,10 +22,10 @@ def test_a_store_that_is_disturbed_while_it_is_made_resumes_to_the_same_result()
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["overwrite", "train"])
 def test_a_run_that_is_disturbed_resumes_to_the_same_result(scenario):
-    run("tests.faults.kills", "--only", scenario, "--points", "2")
+    run("tests.faults.kills", "--only", scenario, "--points", "1")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["improve"])
 def test_odd_and_damaged_files_are_named_in_one_line(scenario):
-    run("tests.faults.odd_folders", "--only", scenario, "--changes", "6")
+    run("tests.faults.odd_folders", "--only", scenario, "--changes", "4")

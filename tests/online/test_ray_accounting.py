@@ -1,6 +1,10 @@
 """Accounting of the Ray engine: the ratio of states to updates holds in any order of events, and counts only grow."""
 
 import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -207,3 +211,27 @@ def test_an_evaluation_that_fails_costs_its_score_and_not_the_run(monkeypatch):
         engine.evaluation_done(40, None)
     assert engine.evaluated == (40, None)
     assert not engine.evaluating
+
+
+KILLED_DRIVER = """
+import os, signal
+from rbi.online.ray.cluster import reaper
+with reaper("node-of-this-test"):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found by their environment in /proc")
+def test_processes_of_a_local_cluster_are_killed_when_its_driver_was():
+    waiting = [sys.executable, "-c", "input()"]
+    agent = subprocess.Popen(waiting, stdin=subprocess.PIPE, env=os.environ | {"RAY_NODE_ID": "node-of-this-test"})
+    other = subprocess.Popen(waiting, stdin=subprocess.PIPE, env=os.environ | {"RAY_NODE_ID": "another"})
+    try:
+        driver = subprocess.run([sys.executable, "-c", KILLED_DRIVER], check=False)
+        assert driver.returncode == -signal.SIGKILL
+        assert agent.wait(timeout=60) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        for process in (agent, other):
+            process.kill()
+            process.communicate()
