@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.timing import machine, seconds_a_call
+from benchmarks.timing import machine, run_peer, seconds_a_call
 from rbi import envs
 from rbi.data.episode import DatasetSpec
 from rbi.data.formats import FormatSettings, TableConfig, load_episodes
@@ -73,12 +73,7 @@ def peer_samples(python, folder, store, batch):
         rewards=store.arrays["rewards"],
         lengths=lengths,
     )
-    done = subprocess.run(
-        [python, PEER, folder / "episodes.npz", str(batch)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        sys.exit(f"{python} {PEER}: {done.stderr.strip().splitlines()[-1]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return run_peer(python, PEER, folder / "episodes.npz", batch)
 
 
 def resident_bytes():

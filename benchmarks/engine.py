@@ -7,9 +7,7 @@ python -m benchmarks.engine --start-up          emulators in this process and in
 
 import argparse
 import itertools
-import json
 import os
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.timing import machine, seconds_a_call
+from benchmarks.timing import machine, run_peer, seconds_a_call
 from benchmarks.variants import VARIANTS
 from rbi import runs
 from rbi.envs import make
@@ -27,6 +25,7 @@ from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import LocalEngine
 
 RESULTS = Path(__file__).parent / "results"
+PEER = Path(__file__).parent / "peers" / "sb3_dqn.py"
 GAME = "ALE/Breakout-v5"
 NUM_ENVS_ON_CPU = 128
 WORK = ((4, 32), (16, 128), (256, 128))  # states per update and batch size: DQN's, about the preset's, the paper's
@@ -191,11 +190,7 @@ def on_cpu(seconds, out, peer):
         )
         row = measured(config, device, envs, bare, seconds, "no norm, no augmentation, single Q-learning")
         for count in (1, 8):
-            script = str(Path(__file__).parent / "peers" / "sb3_dqn.py")
-            command = [peer, script, GAME, str(count), str(ratio), str(batch), str(seconds)]
-            peer_result = json.loads(
-                subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
-            )
+            peer_result = run_peer(peer, PEER, GAME, count, ratio, batch, seconds)
             row[f"sb3_{count}"] = peer_result
             row[f"times_sb3_{count}"] = row["steps_per_second"] / peer_result["steps_per_second"]
             print(f"  Stable-Baselines3, {count} environments: {peer_result}", flush=True)

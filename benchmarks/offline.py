@@ -8,9 +8,6 @@ size, batch norm and dropout; sampling is included.
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,7 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.timing import machine, seconds_a_call
+from benchmarks.timing import machine, run_peer, seconds_a_call
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.losses import action_values, behavior_loss_grad, monte_carlo_q_loss_grad
@@ -126,12 +123,7 @@ def d3rlpy(python, data, seconds):
         frames = np.concatenate([episode.observations[: len(episode)] for episode in data])
         arrays = {name: data.arrays[name] for name in ("actions", "rewards")}
         np.savez(path, observations=frames, lengths=[len(episode) for episode in data], **arrays)
-        own = {k: v for k, v in os.environ.items() if k != "MIMALLOC_PURGE_DELAY"}  # as its users have it
-        command = [python, PEER, path, str(seconds)]
-        process = subprocess.run(command, capture_output=True, text=True, check=False, env=own)
-    if process.returncode:
-        sys.exit(f"{python} {PEER}: {process.stderr.strip().splitlines()[-1]}")
-    return json.loads(process.stdout.splitlines()[-1])
+        return run_peer(python, PEER, path, seconds)
 
 
 def products_per_second():

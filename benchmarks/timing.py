@@ -1,8 +1,10 @@
 """Timing shared by all benchmarks: warm up, repeat, take the median; synchronise with the GPU where there is one."""
 
+import json
 import os
 import platform
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -41,6 +43,19 @@ def seconds_on_device(call, budget):
         after.record()
     torch.cuda.synchronize()
     return float(np.median([before.elapsed_time(after) for before, after in marks])) / 1e3
+
+
+def run_peer(python, script, *arguments):
+    """The JSON in the last line that a script for another library prints, in that library's own environment."""
+    environment = {k: v for k, v in os.environ.items() if k != "MIMALLOC_PURGE_DELAY"}  # as its users have it
+    try:
+        command = [python, script, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    except OSError as error:
+        sys.exit(f"{python}: {error.strerror}; `make bench` makes the peers' environment, --peer names another one")
+    if done.returncode:
+        sys.exit(f"{python} {script}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def machine(commit=None):

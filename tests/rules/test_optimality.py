@@ -1,6 +1,7 @@
 """Each rule is the optimum of its optimisation problem, according to independent solvers."""
 
 import numpy as np
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pytest import approx
@@ -8,7 +9,10 @@ from pytest import approx
 import rbi
 from rbi import measures
 from tests.generators import examples, floats, states
-from tests.reference import convex_programs, linear_programs
+from tests.reference import linear_programs
+
+pytest.importorskip("cvxpy")
+from tests.reference import convex_programs
 
 
 def assert_policy(pi):
