@@ -125,6 +125,15 @@ def test_an_outline_is_the_episode_without_its_screens(qbert, damaged):
     assert (outline.terminated, outline.abandoned, outline.source) == (False, True, episode.source)
 
 
+def test_screens_numbered_from_one_are_those_numbered_from_zero(qbert, damaged):
+    folder = damaged / "screens/qbert/12"
+    for number in sorted((int(file.stem) for file in folder.iterdir()), reverse=True):
+        (folder / f"{number}.png").rename(folder / f"{number + 1}.png")
+    one, other = only(load_episodes(qbert[0])), only(load_episodes(damaged))
+    np.testing.assert_array_equal(one.observations, other.observations)
+    np.testing.assert_array_equal(one.rewards, other.rewards)
+
+
 def test_a_reader_travels_to_another_process(qbert):
     reader = pickle.loads(pickle.dumps(open_reader(qbert[0])))
     assert reader.parallel

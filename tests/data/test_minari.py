@@ -310,6 +310,31 @@ def test_an_arrow_episode_that_minari_reads_only_in_part_is_rejected(tmp_path):
     assert "of 140000" in found.rejected[0].reason
 
 
+MISSION = spaces.Dict(
+    {"direction": spaces.Discrete(4), "image": spaces.Box(0, 255, (7, 7, 3), np.uint8), "mission": spaces.Text(20)}
+)
+
+
+def test_of_dict_observations_with_texts_a_part_is_chosen_and_info_and_import_agree(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    seen = {
+        "direction": rng.integers(0, 4, 4), "image": rng.integers(0, 256, (4, 7, 7, 3), np.uint8),
+        "mission": ["get a key", "get a key", "get a ball", "get a ball"],
+    }  # fmt: skip
+    folder = store(tmp_path / "a", MISSION, spaces.Discrete(3), episodes=[buffer(seen, [0, 1, 2])], jpeg_encoding=False)
+    for command in ("info", "import"):
+        assert main(["data", command, str(folder), "--out", str(tmp_path / command)]) == 2
+        assert "choose a part with --obs-key: direction, image" in capsys.readouterr().err
+        assert not (tmp_path / command).exists()
+    found = load_episodes(folder, settings=FormatSettings(SpecOverrides(obs_key="image")))
+    np.testing.assert_array_equal(found[0].observations, seen["image"])
+    found = load_episodes(folder, settings=FormatSettings(SpecOverrides(obs_key="direction")))
+    np.testing.assert_array_equal(found[0].observations, np.eye(4)[seen["direction"]])
+    for key, told in (("mission", "cannot be numbers"), ("colour", "have direction, image, mission")):
+        with pytest.raises(ValueError, match=told):
+            load_episodes(folder, settings=FormatSettings(SpecOverrides(obs_key=key)))
+
+
 def record(env, name):
     """One episode of random play in an environment."""
     collector = minari.DataCollector(env)

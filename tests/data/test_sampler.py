@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
-from rbi.data.sampler import Sampler, SamplerConfig
+from rbi.data.sampler import Sampler, SamplerConfig, gather_rows
 from rbi.data.store import Store, StoreWriter
 from tests.reference import batches
 
@@ -138,6 +138,16 @@ def test_rewards_are_clipped_by_themselves_for_images_only():
         made = episode(rng, 2, frame=frame)
         rich = Episode(made.observations, made.actions, np.array([0.0, 9.0]), made.terminated, made.truncated)
         assert float(Sampler([rich], SamplerConfig(gamma=1.0), seeded()).returns.max()) == most
+
+
+def test_small_batches_are_gathered_without_pytorchs_threads_and_large_ones_give_the_same(monkeypatch):
+    frames = torch.arange(60, dtype=torch.uint8).view(12, 5)
+    rows, out = torch.tensor([3, 0, 11, 3]), torch.empty((4, 5), dtype=torch.uint8)
+    gather_rows(frames, rows, out)
+    assert torch.equal(out, frames[rows])
+    monkeypatch.setattr(torch, "index_select", None)
+    gather_rows(frames, rows, out.zero_())
+    assert torch.equal(out, frames[rows])
 
 
 def test_a_batch_of_nothing_and_a_store_of_nothing_are_refused():

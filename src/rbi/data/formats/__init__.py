@@ -93,6 +93,8 @@ def open_reader(path: Path | str, format_: Format | None = None, settings: Forma
     settings = settings or FormatSettings()
     if settings.table != TableConfig() and name not in FILES:
         raise ValueError(f"--table: {path} is read as {name}, not as a table")
+    if settings.overrides.obs_key and name not in ("minari", "rllib"):
+        raise ValueError(f"--obs-key: {path} is read as {name}, whose observations have no parts")
     if settings.agc != AgcConfig() and name != "agc":
         raise ValueError(f"--agc: {path} is read as {name}, not as AGC")
     found: Reader = open_table(path, settings, name) if name in FILES else functions(name)[1](path, settings)

@@ -1,7 +1,7 @@
 """Atari Grand Challenge, versions 1 and 2: games that people played in a browser.
 
     <root>/trajectories/<game>/<N>.txt         one row per frame, 60 frames a second
-    <root>/screens/<game>/<N>/<frame>.png      160 x 210, RGB
+    <root>/screens/<game>/<N>/<frame>.png      160 x 210, RGB; numbered from 0 or from 1
 
 The text of an episode:
 
@@ -358,22 +358,28 @@ class StepGrid:
 def blocks(folder: Path, frames: int, *, colour: bool) -> Iterator[tuple[int, Array, Array | None]]:
     """Blocks of B screens: `start`, grey `[1 + B, 210, 160]` with the previous screen in front, and optionally the
     same in colour `[B, 3, 210, 160]`."""
-    before = None
+    before, first = None, first_screen(folder, frames)
     for start in range(0, frames, BLOCK):
-        images = [screen(folder, frame) for frame in range(start, min(start + BLOCK, frames))]
+        images = [screen(folder, frame, first) for frame in range(start, min(start + BLOCK, frames))]
         new = np.stack([np.asarray(image.convert("L")) for image in images])
         grey = np.concatenate([new[:1] if before is None else before, new])
         before = new[-1:]
         yield start, grey, np.array([[*map(np.asarray, image.split())] for image in images]) if colour else None
 
 
-def screen(folder: Path, frame: int) -> Any:
+def first_screen(folder: Path, frames: int) -> int:
+    """The number of the first screen: 1 if there is no screen 0, and one after the number of the last row."""
+    return int(not (folder / "0.png").exists() and (folder / f"{frames}.png").exists())
+
+
+def screen(folder: Path, frame: int, first: int = 0) -> Any:
     """Decode one screen as an RGB image of Pillow."""
     from PIL import Image
 
-    name = "/".join((*folder.parts[-3:], f"{frame}.png"))
+    number = frame + first
+    name = "/".join((*folder.parts[-3:], f"{number}.png"))
     try:
-        with Image.open(folder / f"{frame}.png", formats=("PNG",)) as image:
+        with Image.open(folder / f"{number}.png", formats=("PNG",)) as image:
             if image.size != (WIDTH, HEIGHT):
                 raise EpisodeError(
                     frame + FIRST_ROW, f"{name}: is {image.size[0]} x {image.size[1]}, not {WIDTH} x {HEIGHT}"

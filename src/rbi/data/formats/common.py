@@ -3,7 +3,7 @@
 import importlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -38,6 +38,8 @@ class SpecOverrides:
     """Number of actions. Default: what the data states, or the largest action plus one."""
     frame_stack: Annotated[int, Ge(1)] | None = None
     """Number of observations that are stacked to a state. Default: 4 for images, 1 for vectors."""
+    obs_key: str = ""
+    """Part of Dict or Tuple observations to use, such as image. Default: all parts, as one vector (Minari, RLlib)."""
 
     def __post_init__(self) -> None:
         check_fields(self, "--")
@@ -262,6 +264,41 @@ def flatten_observations(space: spaces.Space[Any], values: Any) -> Array:
         case spaces.Box() | spaces.MultiBinary():
             return vectors(values)
     raise ValueError(f"observations of the space {space} cannot be converted to vectors")
+
+
+def observed_space(space: spaces.Space[Any], key: str) -> Any:
+    """The part of a space that is observed; raises ValueError if it cannot be an image or a vector."""
+    parts = space_parts(space)
+    if key:
+        if key not in parts:
+            raise ValueError(f"--obs-key {key}: its observations have {', '.join(parts) or 'no parts'}")
+        space, parts = parts[key], {}
+    if not is_flat(space):
+        usable = [name for name, part in parts.items() if is_flat(part)]
+        more = f"; choose a part with --obs-key: {', '.join(usable)}" if usable else ""
+        raise ValueError(f"its observations are {space}, of which texts and the like cannot be numbers{more}"[:600])
+    return space
+
+
+def observed_part(values: Any, key: str) -> Any:
+    """The part of observations, a dict or tuple of arrays, that is observed."""
+    if not key:
+        return values
+    return values[key] if isinstance(values, Mapping) else values[int(key)]
+
+
+def space_parts(space: spaces.Space[Any]) -> dict[str, spaces.Space[Any]]:
+    """The parts of a Dict or Tuple space by name or number; none of other spaces."""
+    if isinstance(space, spaces.Dict):
+        return dict(space.spaces)
+    return {str(n): part for n, part in enumerate(space.spaces)} if isinstance(space, spaces.Tuple) else {}
+
+
+def is_flat(space: spaces.Space[Any]) -> bool:
+    """Whether `flatten_observations` can convert it."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return all(map(is_flat, space_parts(space).values()))
+    return isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.Box | spaces.MultiBinary)
 
 
 def placeholder_observations(steps: int) -> Array:

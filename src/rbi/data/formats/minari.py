@@ -41,6 +41,8 @@ from rbi.data.formats.common import (
     flatten_observations,
     frame_layout,
     is_image_space,
+    observed_part,
+    observed_space,
     placeholder_observations,
     require_package,
     summarize,
@@ -98,25 +100,26 @@ class MinariReader:
             held = self.count_held()
             if not 0 <= self.episodes <= held:
                 raise ValueError(f"{METADATA} promises {self.episodes:,} episodes, and {held:,} are there")
+            self.key = overrides.obs_key
+            self.space = observed_space(self.storage.observation_space, self.key)
             self.frames = self.frame_layout()
-            self.spec = spec_of(self.metadata, self.storage, self.frames, overrides)
+            self.spec = spec_of(self.metadata, self.storage, self.space, self.frames, overrides)
         except FAULTS as error:
             raise ValueError(f"{path}: cannot be read as a Minari dataset: {one_line(error)}") from None
 
     def frame_layout(self) -> FrameLayout:
         """How images are laid out, from the first episodes; the default for vectors and for what we wrote."""
-        space = self.storage.observation_space
-        if OURS in self.metadata or not is_image_space(space):
+        if OURS in self.metadata or not is_image_space(self.space):
             return FrameLayout()
         first = range(min(LAYOUT_EPISODES, self.episodes))
-        return frame_layout(space.shape, filter(len, map(self.images, first)), channels_first=False)
+        return frame_layout(self.space.shape or (), filter(len, map(self.images, first)), channels_first=False)
 
     def images(self, part: int) -> Array:
         """The images of an episode, `[0]` if it is damaged."""
         try:
             self.check_inside(part)
             [found] = self.storage.get_episodes([part])
-            return np.asarray(found["observations"])
+            return np.asarray(observed_part(found["observations"], self.key))
         except FAULTS:
             return np.zeros(0)
 
@@ -145,8 +148,8 @@ class MinariReader:
         """The observations of an episode; those written by us are unchanged."""
         if OURS in self.metadata:
             return np.asarray(values)
-        space = self.storage.observation_space
-        return self.frames.single_frames(values) if is_image_space(space) else flatten_observations(space, values)
+        values, image = observed_part(values, self.key), is_image_space(self.space)
+        return self.frames.single_frames(values) if image else flatten_observations(self.space, values)
 
     def check_inside(self, part: int) -> None:
         """Raise ValueError if an episode refers to anything outside its HDF5 file; Minari would follow it."""
@@ -202,7 +205,13 @@ class MinariReader:
         return str(self.folder.relative_to(self.path) / name)
 
 
-def spec_of(metadata: Mapping[str, Any], storage: Any, frames: FrameLayout, overrides: SpecOverrides) -> DatasetSpec:
+def spec_of(
+    metadata: Mapping[str, Any],
+    storage: Any,
+    space: Any,
+    frames: FrameLayout,
+    overrides: SpecOverrides,
+) -> DatasetSpec:
     """The spec of the dataset, from its metadata."""
     actions = storage.action_space
     if not isinstance(actions, spaces.Discrete):
@@ -210,7 +219,6 @@ def spec_of(metadata: Mapping[str, Any], storage: Any, frames: FrameLayout, over
     if OURS in metadata:
         spec = DatasetSpec(**metadata[OURS])
     else:
-        space = storage.observation_space
         shape = frame_shape(space, frames) if is_image_space(space) else (spaces.flatdim(space),)
         env = recorded_env(json.loads(metadata.get("env_spec") or "{}"))
         stack = frames.frame_stack(space.shape) if is_image_space(space) else 1

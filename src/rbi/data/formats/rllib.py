@@ -14,7 +14,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +32,8 @@ from rbi.data.formats.common import (
     flatten_observations,
     frame_layout,
     is_image_space,
+    observed_part,
+    observed_space,
     require_package,
     summarize_all,
 )
@@ -143,7 +145,9 @@ class RllibReader:
             rejected = next((item for item in self.fragments() if isinstance(item, RejectedEpisode)), None)
             raise ValueError(f"{path}: holds no episodes of RLlib" + (f" ({rejected})" if rejected else ""))
         try:
-            self.space = space_of(first.observation_space) or inferred_space(first.observations)
+            self.key = overrides.obs_key
+            space = space_of(first.observation_space) or inferred_space(first.observations)
+            self.space = observed_space(space, self.key)
             self.frames = self.frame_layout()
             self.spec = self.find_spec(first, overrides)
         except FAULTS as error:
@@ -152,8 +156,9 @@ class RllibReader:
     def frame_layout(self) -> FrameLayout:
         if not is_image_space(self.space):
             return FrameLayout()
-        found = (np.asarray(f.observations) for f in self.fragments() if isinstance(f, Fragment) and len(f.actions))
-        return frame_layout(self.space.shape, (next(found) for _ in range(LAYOUT_EPISODES)), channels_first=False)
+        some = (f for f in self.fragments() if isinstance(f, Fragment) and len(f.actions))
+        images = (np.asarray(observed_part(f.observations, self.key)) for f in some)
+        return frame_layout(self.space.shape, islice(images, LAYOUT_EPISODES), channels_first=False)
 
     def find_spec(self, first: Fragment, overrides: SpecOverrides) -> DatasetSpec:
         image = is_image_space(self.space)
@@ -228,7 +233,7 @@ class RllibReader:
             return RejectedEpisode(first.source, first.line, f"episode {first.id!r}: {one_line(error)}")
 
     def observations(self, piece: Fragment) -> Array:
-        values = piece.observations
+        values = observed_part(piece.observations, self.key)
         if len(piece.actions) + 1 != length(values):
             raise ValueError(f"{length(values)} observations for {len(piece.actions)} steps")
         if is_image_space(self.space):
@@ -354,6 +359,8 @@ def space_of(state: Any) -> Any:
             return spaces.Dict({name: space_of(part) for name, part in state["spaces"].items()})
         case None:
             return None
+        case "text":
+            return spaces.Text(int(state["max_length"]))
         case other:
             raise ValueError(f"observations or actions of the space {other!r} are not supported")
 
