@@ -17,6 +17,7 @@ os.environ.setdefault("MIMALLOC_PURGE_DELAY", "1000")
 
 if TYPE_CHECKING:
     from rbi import measures, runs
+    from rbi.certification.decision import CertifyConfig, Decision, certify
     from rbi.data.dataset import Dataset
     from rbi.data.episode import Episode
     from rbi.data.formats import load_episodes
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     )
 
 _MODULES = {
+    "rbi.certification.decision": ("CertifyConfig", "Decision", "certify"),
     "rbi.data.dataset": ("Dataset",),
     "rbi.data.episode": ("Episode",),
     "rbi.data.formats": ("load_episodes",),
@@ -89,7 +91,9 @@ __all__ = [
     "ActorConfig",
     "BackwardKL",
     "Behavior",
+    "CertifyConfig",
     "Dataset",
+    "Decision",
     "EnvConfig",
     "Episode",
     "EvaluationResult",
@@ -114,6 +118,7 @@ __all__ = [
     "__version__",
     "backward_kl",
     "bcq",
+    "certify",
     "count_bounds",
     "evaluate",
     "floor",

@@ -6,6 +6,7 @@ training.safetensors  digests of the training episodes, if known: `rbi.certify` 
 """
 
 import contextlib
+import copy
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -307,6 +308,12 @@ class Policy:
             row = int((~good).byte().argmax())
             raise ValueError(f"beta[{row}] = {given[row].tolist()}: must be probabilities that sum to 1")
         return (given / given.sum(1, keepdim=True)).to(self._example.device)
+
+    def with_rule(self, rule: Rule) -> "Policy":
+        """The policy of another rule on the same networks, without the greedy mix."""
+        found = copy.copy(self)
+        found.rule, found.c_greedy, found.states, found.outside_range = rule, 0.0, 0, 0
+        return found
 
     def to(self, device: torch.device | str) -> "Policy":
         """Move the networks to a device."""

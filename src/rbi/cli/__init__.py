@@ -34,6 +34,11 @@ COMMANDS = {
     "train": ("rbi.cli.train", "Train", "Train a policy in an environment: RBI or Ape-X, on one machine or on Ray."),
     "offline": ("rbi.cli.offline", "Offline", "Learn from a fixed dataset with every rule and baseline, and compare."),
     "improve": ("rbi.cli.improve", "Improve", "Improve a policy from logs, with diagnostics on held-out episodes."),
+    "certify": (
+        "rbi.cli.certify",
+        "Certify",
+        "Deploy a saved policy, keep the old one, or test live: decided from logs.",
+    ),
     "evaluate": ("rbi.cli.evaluate", "Evaluate", "Evaluate a saved policy in an environment."),
 }
 GROUPS = {
@@ -87,15 +92,17 @@ def first_sentence(box: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns 0 on success, 2 after a bad argument or file (one line on stderr), 130 if interrupted."""
+    """Run a command. Returns 0 on success, the command's own status (3: keep), 2 after a bad argument or file (one line
+    on stderr), 130 if interrupted."""
     argv = sys.argv[1:] if argv is None else argv
+    status: int | None = None
     if list(argv) in (["--version"], ["-V"]):
         echo(f"rbi {__version__}")
         return 0
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops a run as Ctrl-C does
     try:
-        parse(argv).run(argv)
+        status = parse(argv).run(argv)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the pipe has closed it; the run itself is complete
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -108,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         echo("rbi: interrupted", stderr=True)
         return INTERRUPTED
-    return 0
+    return status or 0
 
 
 def is_expected(error: Exception) -> bool:

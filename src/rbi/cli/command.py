@@ -49,8 +49,8 @@ class Command(ABC):
         return None
 
     @abstractmethod
-    def run(self, argv: Sequence[str]) -> None:
-        """Do the work, write the run folder, show the result."""
+    def run(self, argv: Sequence[str]) -> int | None:
+        """Do the work, write the run folder, show the result. Returns the exit status, if it is not 0."""
 
     def create_run(self, name: str, argv: Sequence[str]) -> runs.Writer:
         """A new run folder: --out, or one under runs/ named by time and command."""

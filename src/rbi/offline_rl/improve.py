@@ -223,9 +223,7 @@ def completed(log: RunLog, trunk: TrunkFactory | None) -> ImproveResult:
 
 def behavior_of(policy: Policy) -> Policy:
     """The behaviour policy that a policy improves; shares its networks."""
-    names = ("temperature", "env", "metadata", "features", "columns", "action_names")
-    shared = {name: getattr(policy, name) for name in names}
-    return Policy(policy.networks, Behavior(), **shared)
+    return policy.with_rule(Behavior())
 
 
 def check_data(data: Dataset, name: str, log: RunLog) -> None:

@@ -241,6 +241,7 @@ def lower_bound(
     *,
     floor: float = -math.inf,
     ceiling: float = math.inf,
+    spread: float | None = None,
     seed: int = 0,
 ) -> Bound:
     """A bound by name. Values are shuffled by `seed` first, so that the order of a log does not matter.
@@ -251,7 +252,7 @@ def lower_bound(
     compute: dict[Method, tuple[bool, Callable[[], float], tuple[str, ...]]] = {
         "betting": (
             math.isfinite(floor),
-            lambda: betting_lower_bound(rng.permutation(values), floor, alpha),
+            lambda: betting_lower_bound(rng.permutation(values), floor, alpha, spread),
             ("episodes are independent and alike", f"no episode's difference is below {floor:.4g}"),
         ),
         "empirical_bernstein": (

@@ -23,8 +23,9 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Estimator = Literal["importance_sampling", "per_decision", "doubly_robust"]
 ROUNDING = 1e-5  # relative, of probabilities in float32
-MAX_FITTED_STEPS = 200  # iterations of fitted Q evaluation
-RIDGE = 1e-3
+MAX_FITTED_SIZE = 1000  # weights of fitted Q evaluation
+FITTED_NUMBERS = 1 << 24  # of one block of rows
+RIDGE = 1e-7
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ def doubly_robust(logged: LoggedSteps, pi: Array, rho: Array, low: float, high: 
     else:
         pi_limits = doubly_robust_limits(logged, low, high, limits)
         floor, ceiling = pi_limits[0] - beta_limits[1], pi_limits[1] - beta_limits[0]
-    return Terms(of_pi - of_beta, floor, ceiling, (high - low) / 4)
+    guess = min(1.0, limits.high - 1, max(1 - limits.low, limits.high - 1)) / 2 * (high - low)
+    return Terms(of_pi - of_beta, floor, ceiling, guess or (high - low) / 4)
 
 
 def doubly_robust_values(logged: LoggedSteps, v: Array, q_taken: Array, rho: Array) -> Array:
@@ -215,25 +217,31 @@ def weighted_importance_sampling(logged: LoggedSteps, weights: Array) -> tuple[f
 
 
 def fitted_q_evaluation(logged: LoggedSteps, pi: Array, features: Array) -> float:
-    """D by fitted Q evaluation: ridge regressions of r + gamma sum_a pi Q on features `[S, F]`, one per action.
+    """D by the fixed point of fitted Q evaluation with linear Q, by action, of features `[S, F]`, time and a constant.
 
-    As many iterations as the horizon, at most `MAX_FITTED_STEPS`. It needs no weights and is biased where the features
-    cannot express Q; its data are the same episodes, so it is a second opinion, never a bound.
+        sum_t phi_t (phi_t - gamma E_pi[phi_{t+1}])^T w = sum_t phi_t r_t      (LSTD-Q: Lagoudakis and Parr, 2003)
+
+    It needs no weights and is biased where the features cannot express Q; its data are the same episodes, so it is a
+    second opinion, never a bound.
     """
-    x = np.concatenate([features - features.mean(0), np.ones((len(features), 1))], 1).astype(np.float64)
-    x[:, :-1] /= np.maximum(features.std(0), 1e-6)
+    t = np.arange(len(features)) - np.repeat(logged.first, logged.steps)
+    x = np.concatenate([features, t[:, None], np.ones((len(features), 1))], 1).astype(np.float64)
+    x[:, :-1] = (x[:, :-1] - x[:, :-1].mean(0)) / np.maximum(x[:, :-1].std(0), 1e-6)
     A, size = pi.shape[1], x.shape[1]
-    rows = [np.flatnonzero(logged.actions == a) for a in range(A)]
-    solve = [np.linalg.inv(x[r].T @ x[r] + RIDGE * max(1, len(r)) * np.eye(size)) @ x[r].T for r in rows]
     last = np.zeros(len(x), bool)
     last[logged.first + logged.steps - 1] = True
-    following = np.where(last, 0, np.arange(len(x)) + 1)
-    w, v = np.zeros((A, size)), np.zeros(len(x))
-    for _ in range(min(logged.horizon, MAX_FITTED_STEPS)):
-        target = logged.rewards + logged.gamma * np.where(last, 0.0, v[following])
-        w = np.stack([solve[a] @ target[rows[a]] for a in range(A)])
-        v = (pi * (x @ w.T)).sum(1)
-    return float(v[logged.first].mean() - logged.returns().mean())
+    matrix, target = np.zeros((A, size, A * size)), np.zeros((A, size))
+    for a in range(A):
+        for rows in np.array_split(np.flatnonzero(logged.actions == a), 1 + len(x) * A * size // FITTED_NUMBERS):
+            now, then = x[rows], np.where(last[rows], 0, rows + 1)
+            later = (pi[then] * ~last[rows, None])[:, :, None] * x[then][:, None]  # [rows, A, size]
+            matrix[a] -= logged.gamma * now.T @ later.reshape(len(rows), -1)
+            matrix[a, :, a * size : (a + 1) * size] += now.T @ now
+            target[a] += now.T @ logged.rewards[rows]
+    square = matrix.reshape(A * size, A * size) + RIDGE * len(x) * np.eye(A * size)
+    w = np.linalg.solve(square, target.reshape(-1)).reshape(A, size)
+    values = (pi[logged.first] * (x[logged.first] @ w.T)).sum(1)
+    return float(values.mean() - logged.returns().mean())
 
 
 # Diagnostics

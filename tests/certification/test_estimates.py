@@ -7,8 +7,8 @@ import pytest
 from pytest import approx
 
 import rbi
-from rbi.certify import estimates
-from rbi.certify.estimates import LoggedSteps, Ratios
+from rbi.certification import estimates
+from rbi.certification.estimates import LoggedSteps, Ratios
 from tests.reference.off_policy_loops import (
     all_trajectories,
     doubly_robust_value,

@@ -7,7 +7,7 @@ import pytest
 from pytest import approx
 from scipy import stats
 
-from rbi.certify.bounds import (
+from rbi.certification.bounds import (
     MAX_STAKE,
     METHODS,
     bca_lower_bound,

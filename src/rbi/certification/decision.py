@@ -1,0 +1,393 @@
+"""`rbi.certify`: deploy a policy, keep the behaviour policy, or test live, from held-out logged episodes."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from rbi.certification.bounds import STATUS, Method, Status
+from rbi.certification.evidence import Candidate, Evidence, Settings, evaluate_candidate, gather_evidence, place
+from rbi.config import Checked, Interval
+from rbi.data.dataset import Dataset
+from rbi.data.formats import Format, FormatSettings, open_dataset
+from rbi.policy import Policy, load_policy
+from rbi.rules.types import Behavior, parse_rule
+
+Verdict = Literal["deploy", "keep", "test live"]
+SEQUENCE = ("reroute(0.9,1.1)", "reroute(0.75,1.25)", "reroute(0.5,1.5)", "reroute(0,2)", "greedy")
+"""From cautious to bold: the order in which `auto` tests rules."""
+MIN_EPISODES = 30  # of bounds that are not proved
+MIN_EFFECTIVE = 30.0  # effective sample size, of bounds that are not proved
+POWER = 0.8
+LIVE_SHARES = (0.05, 0.5)
+
+
+@dataclass(frozen=True)
+class CertifyConfig(Checked):
+    """Settings of `rbi.certify`. All of them are fixed before any outcome is looked at."""
+
+    confidence: Annotated[float, Interval(ge=0.5, lt=1)] = 0.95
+    """Probability with which the lower bound holds."""
+    return_range: tuple[float, float] | None = None
+    """Smallest and largest possible return of an episode. Without it the observed range is used, and no bound is
+    proved."""
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
+    """Discount factor of the returns that are compared."""
+    bound: Method | None = None
+    """The bound that decides (default: betting where probabilities were logged, else Student's t)."""
+    max_weight: Annotated[float, Interval(ge=1)] | None = None
+    """Largest possible ratio of new to logged probability, for episodes of one step. It allows doubly robust terms."""
+    auto: bool = False
+    """Test reroute(0.9,1.1), reroute(0.75,1.25), reroute(0.5,1.5), reroute(0,2) and greedy on the policy's networks in
+    this order, stop at the first that fails, and deploy the last that passed, in place of the policy's own rule."""
+    accept_estimated: bool = False
+    """Allow "deploy" without logged probabilities. The clone may be wrong where a hidden cause drove the actions."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.return_range is not None:
+            low, high = self.return_range
+            if not -math.inf < low < high < math.inf:
+                raise ValueError(f"return_range = ({low:g}, {high:g}): must be finite, and the first number smaller")
+
+
+@dataclass(frozen=True, repr=False)
+class Decision:
+    """Whether to deploy a policy, and why. Gains are differences of return per episode to the behaviour policy."""
+
+    verdict: Verdict
+    """deploy, keep (the behaviour policy) or test live."""
+    policy: Policy
+    """The policy to deploy; if the verdict is another one, the behaviour policy."""
+    lower: float
+    """Lower confidence bound of the gain."""
+    estimate: float
+    """Estimated gain."""
+    baseline: float
+    """Mean return of the logged episodes: the value of the behaviour policy."""
+    status: Status
+    """How far the bound can be trusted: proved, asymptotic or heuristic."""
+    reasons: tuple[str, ...]
+    """Why, in plain words."""
+    assumptions: tuple[str, ...]
+    """What has to hold for the status."""
+    chosen: Candidate
+    """The rule that the numbers above belong to."""
+    candidates: tuple[Candidate, ...]
+    """All rules on the same networks; only those in `tested` had a say."""
+    tested: tuple[str, ...]
+    needed: dict[str, Any]
+    """What it would take to decide: more logged episodes, or live ones at some shares of traffic."""
+    confidence: float
+    episodes: int
+    evidence: dict[str, Any]
+    """What is known about the logged probabilities, exploration and the clone."""
+
+    @property
+    def deploy(self) -> bool:
+        return self.verdict == "deploy"
+
+    @property
+    def value(self) -> float:
+        """Estimated value of the policy: baseline plus estimated gain."""
+        return self.baseline + self.estimate
+
+    def headline(self) -> str:
+        """The decision in one sentence."""
+        rule, percent = self.chosen.rule, f"{100 * self.confidence:g}%"
+        if self.deploy:
+            return (
+                f"Deploy {rule}: it gains at least {self.lower:.4g} per episode over the logged {self.baseline:.4g} "
+                f"({percent} confidence, {self.status}; estimate {self.estimate:+.4g})."
+            )
+        if self.verdict == "test live":
+            return f"Test {rule} live: the logs suggest {self.estimate:+.4g} per episode and cannot confirm it."
+        return f"Keep the current policy: the logs do not show that {rule} is better (estimate {self.estimate:+.4g})."
+
+    def summary(self) -> str:
+        """Headline, reasons and a table of all rules."""
+        lines = [self.headline(), *(f"- {reason}" for reason in self.reasons), ""]
+        header = ("rule", "gain per episode", "lower bound", "value", "effective episodes", "")
+        rows = [header]
+        for candidate in self.candidates:
+            gain, lower, _ = candidate.interval
+            mark = "tested" if candidate.rule in self.tested else ""
+            mark = "decides" if candidate.rule == self.chosen.rule else mark
+            size = candidate.weights["effective_sample_size"]
+            numbers = (f"{gain:+.4g}", f"{lower:+.4g}", f"{self.baseline + gain:.4g}", f"{size:,.0f}", mark)
+            rows.append((candidate.rule, *numbers))
+        widths = [max(len(row[n]) for row in rows) for n in range(len(header))]
+        for row in rows:
+            cells = [
+                row[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+            ]
+            lines.append(("  " + "  ".join(cells)).rstrip())
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return self.summary()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the policy, ready for JSON."""
+        return {
+            "verdict": self.verdict,
+            "deploy": self.deploy,
+            "headline": self.headline(),
+            "rule": self.chosen.rule,
+            "lower": self.lower,
+            "estimate": self.estimate,
+            "baseline": self.baseline,
+            "value": self.value,
+            "status": self.status,
+            "confidence": self.confidence,
+            "episodes": self.episodes,
+            "reasons": list(self.reasons),
+            "assumptions": list(self.assumptions),
+            "needed": self.needed,
+            "evidence": self.evidence,
+            "tested": list(self.tested),
+            "chosen": self.chosen.to_dict(),
+            "candidates": [candidate.to_dict() for candidate in self.candidates],
+        }
+
+
+def certify(
+    policy: Policy | Path | str,
+    episodes: Dataset | Path | str,
+    confidence: float = 0.95,
+    *,
+    return_range: tuple[float, float] | None = None,
+    gamma: float = 1.0,
+    bound: Method | None = None,
+    max_weight: float | None = None,
+    auto: bool = False,
+    accept_estimated: bool = False,
+    compare: bool = True,
+    format: Format | None = None,  # noqa: A002 - the word that users look for
+    settings: FormatSettings | None = None,
+) -> Decision:
+    """Decide from held-out episodes whether a policy is better than the one that logged them.
+
+    The gain D = V(pi) - V(beta) is bounded from below. With logged probabilities and a stated `return_range` the bound
+    is proved for every number of episodes; deploy means that it is above 0. Episodes that trained or selected the
+    policy are refused. Bad input raises a ValueError that names the row and the value; nothing is decided then.
+
+    compare: also show the rules that were not asked about, for comparison. They have no say.
+    The other settings are those of `CertifyConfig`; `format` and `settings` say how to read a path.
+
+    >>> decision = certify("runs/improve", "logs-of-may.csv", return_range=(0, 1))      # doctest: +SKIP
+    >>> decision.deploy, decision.lower, decision.reasons                               # doctest: +SKIP
+    """
+    config = CertifyConfig(confidence, return_range, gamma, bound, max_weight, auto, accept_estimated)
+    given = policy if isinstance(policy, Policy) else load_policy(policy)
+    data = open_dataset(episodes if isinstance(episodes, Dataset) else Path(episodes), format, settings)
+    evidence = gather_evidence(given, data, config.gamma)
+    return decide(evidence, config, compare=compare)
+
+
+def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True) -> Decision:
+    """The decision from checked evidence."""
+    fixed = fix_settings(evidence, config)
+    own = evidence.policy
+    sequence = [own.with_rule(parse_rule(text)) for text in SEQUENCE] if config.auto else [own]
+    blocked = blocking_reasons(evidence)
+    tested: list[Candidate] = []
+    for policy in sequence:
+        candidate = evaluate_candidate(evidence, policy, fixed, details=True)
+        tested.append(candidate)
+        if blocked or not trusted(evidence, candidate, fixed) or not candidate.passes:
+            break
+    failed = bool(blocked) or not (tested[-1].passes and trusted(evidence, tested[-1], fixed))
+    chosen = tested[-2] if failed and len(tested) > 1 else tested[-1]
+    passed = not failed or len(tested) > 1
+    names = {candidate.rule for candidate in tested}
+    others = [own.with_rule(parse_rule(text)) for text in SEQUENCE if text not in names] if compare else []
+    candidates = [*tested, *(evaluate_candidate(evidence, policy, fixed) for policy in others)]
+    candidates.sort(key=lambda found: SEQUENCE.index(found.rule) if found.rule in SEQUENCE else 2.5)
+    verdict = give_verdict(evidence, config, chosen, passed=passed, blocked=bool(blocked))
+    status = status_of(evidence, chosen, fixed)
+    return Decision(
+        verdict,
+        chosen.policy if verdict == "deploy" else own.with_rule(Behavior()),
+        chosen.interval.lower,
+        chosen.interval.estimate,
+        float(evidence.returns.mean()),
+        status,
+        (*blocked, *explain(evidence, config, fixed, chosen, tested, verdict)),
+        assumptions_of(evidence, chosen, fixed),
+        chosen,
+        tuple(candidates),
+        tuple(candidate.rule for candidate in tested),
+        what_it_takes(evidence, chosen, fixed),
+        config.confidence,
+        len(evidence.returns),
+        {
+            "known": evidence.known,
+            "exploration": evidence.exploration,
+            "players": evidence.players,
+            "horizon": evidence.logged.horizon,
+            "clone": evidence.clone,
+            "return_range": list(fixed.return_range),
+            "stated_range": fixed.stated_range,
+        },
+    )
+
+
+def fix_settings(evidence: Evidence, config: CertifyConfig) -> Settings:
+    """Method and range of returns. Raises ValueError for a return outside the stated range."""
+    returns = evidence.returns
+    method: Method = config.bound or ("student" if evidence.known == "estimated" else "betting")
+    if config.return_range is None:
+        low, high = min(0.0, float(returns.min())), max(float(returns.max()), 0.0)
+        return Settings(config.confidence, method, (low, high if high > low else low + 1.0), False, config.max_weight)
+    low, high = config.return_range
+    outside = (returns < low) | (returns > high)
+    if outside.any():
+        first = int(outside.argmax())
+        raise ValueError(
+            f"{place(evidence.data, first)}: return {returns[first]:g} is outside the stated range {low:g} to {high:g}"
+        )
+    return Settings(config.confidence, method, (low, high), True, config.max_weight)
+
+
+def status_of(evidence: Evidence, candidate: Candidate, settings: Settings) -> Status:
+    """With estimated probabilities nothing is more than heuristic; without a stated range nothing is proved."""
+    if evidence.known == "estimated":
+        return "heuristic"
+    status = STATUS[candidate.bound.method]
+    return "asymptotic" if status == "proved" and not settings.stated_range else status
+
+
+def trusted(evidence: Evidence, candidate: Candidate, settings: Settings) -> bool:
+    """Whether a bound that is not proved has enough episodes to be taken seriously."""
+    if status_of(evidence, candidate, settings) == "proved" or candidate.bound.method == "betting":
+        return True
+    return len(evidence.returns) >= MIN_EPISODES and candidate.weights["effective_sample_size"] >= MIN_EFFECTIVE
+
+
+def blocking_reasons(evidence: Evidence) -> list[str]:
+    """Why the episodes hold no evidence about any other policy."""
+    found = []
+    if not evidence.explores:
+        found.append(
+            f"The log has no exploration: the likeliest action is taken with probability "
+            f"{1 - evidence.exploration:.1%} on average. It holds no evidence about other actions; log a small share "
+            "of random actions, with their probabilities."
+        )
+    if evidence.known == "estimated" and evidence.players > 1 and evidence.logged.horizon > 1:
+        found.append(
+            f"{evidence.players} players without logged probabilities: the clone is their mixture, and products of its "
+            "ratios over an episode are no valid weights. Log the probability of each action."
+        )
+    return found
+
+
+def give_verdict(
+    evidence: Evidence, config: CertifyConfig, chosen: Candidate, *, passed: bool, blocked: bool
+) -> Verdict:
+    if blocked:
+        return "keep"
+    if passed:
+        return "deploy" if evidence.known != "estimated" or config.accept_estimated else "test live"
+    return "test live" if too_long(evidence, chosen) and chosen.estimates.get("fitted_q", -1.0) > 0 else "keep"
+
+
+def too_long(evidence: Evidence, candidate: Candidate) -> bool:
+    """Whether episodes have more steps than products of ratios can say anything about."""
+    return evidence.logged.horizon > max(1.0, candidate.weights["max_useful_horizon"])
+
+
+def explain(
+    evidence: Evidence,
+    config: CertifyConfig,
+    settings: Settings,
+    chosen: Candidate,
+    tested: list[Candidate],
+    verdict: Verdict,
+) -> list[str]:
+    """The reasons beside what blocks a decision."""
+    gain, lower, _ = chosen.interval
+    episodes, size = len(evidence.returns), chosen.weights["effective_sample_size"]
+    lines = [
+        f"{episodes:,} episodes; the estimated gain of {chosen.rule} is {gain:+.4g}, its "
+        f"{100 * settings.confidence:g}% lower bound {lower:+.4g} ({chosen.bound.method} on {chosen.estimator} terms, "
+        f"{status_of(evidence, chosen, settings)})."
+    ]
+    if config.auto and len(tested) > 1:
+        lines.append(
+            f"Tested from cautious to bold: {', '.join(found.rule for found in tested)}; the first failure ends it."
+        )
+    if evidence.known == "estimated":
+        lines.append(
+            "No probabilities were logged, so weights come from a clone of the behaviour policy. A cause of actions "
+            "and rewards that the log does not show makes them wrong, unnoticed: test live, or log probabilities."
+        )
+    if not settings.stated_range:
+        low, high = settings.return_range
+        lines.append(f"The range of returns, {low:g} to {high:g}, is the observed one; state it to get a proved bound.")
+    if not trusted(evidence, chosen, settings):
+        lines.append(f"{episodes:,} episodes of effective size {size:,.0f} are too few for a bound that is not proved.")
+    if evidence.clone is not None and verdict == "deploy":
+        error = evidence.clone["mean_absolute_error"]
+        lines.append(f"The clone of the behaviour policy is off by {error:.3f} on average; weights use the log.")
+    if too_long(evidence, chosen):
+        useful = chosen.weights["max_useful_horizon"]
+        lines.append(
+            f"Episodes have up to {evidence.logged.horizon} steps, and weights of {chosen.rule} decide nothing beyond "
+            f"about {useful:.0f}: use a smaller step (c nearer to 1), shorter episodes, or a live test."
+        )
+    elif verdict != "deploy" and size < 0.1 * episodes:
+        lines.append(
+            f"The weights leave {size:,.0f} effective episodes of {episodes:,}: a smaller step would leave more."
+        )
+    if verdict != "deploy":
+        lines.append(needed_text(what_it_takes(evidence, chosen, settings)))
+    return lines
+
+
+def assumptions_of(evidence: Evidence, candidate: Candidate, settings: Settings) -> tuple[str, ...]:
+    source = {
+        "all": "actions were drawn from the logged probabilities",
+        "taken": "each logged probability is the one with which the action was drawn",
+        "estimated": "the clone equals the behaviour policy, and nothing hidden drove both actions and rewards",
+    }[evidence.known]
+    low, high = settings.return_range
+    kind = "stated" if settings.stated_range else "observed"
+    future = "future episodes are like the logged ones"
+    return (source, f"returns lie in the {kind} range {low:g} to {high:g}", *candidate.bound.assumptions, future)
+
+
+def what_it_takes(evidence: Evidence, candidate: Candidate, settings: Settings) -> dict[str, Any]:
+    """Logged and live episodes with which a gain of the estimated size would be found in 80% of the cases.
+
+    A bound lies z s / sqrt(n) below the estimate, with the z that it has now; a live test compares two means.
+    """
+    from scipy.special import ndtri
+
+    gain, n = candidate.interval.estimate, len(evidence.returns)
+    if not gain > 0:
+        return {"logged_episodes": None, "live_episodes": {}}
+    power, error = float(ndtri(POWER)), candidate.spread / math.sqrt(n)
+    z = (gain - candidate.bound.lower) / error if error > 0 and math.isfinite(candidate.bound.lower) else math.inf
+    logged = (min(z, 1e6) + power) ** 2 * candidate.spread**2 / gain**2
+    variance = float(evidence.returns.var())
+    live = {
+        share: (float(ndtri(settings.confidence)) + power) ** 2 * variance * (1 / share + 1 / (1 - share)) / gain**2
+        for share in LIVE_SHARES
+    }
+    return {
+        "logged_episodes": math.ceil(logged) if math.isfinite(z) and evidence.known != "estimated" else None,
+        "live_episodes": {f"{share:g}": math.ceil(count) for share, count in live.items()},
+    }
+
+
+def needed_text(needed: dict[str, Any]) -> str:
+    if not needed["live_episodes"]:
+        return "The estimate is not positive: more episodes of this kind would not change the decision."
+    live = " or ".join(
+        f"{count:,} live episodes with {float(s):.0%} of traffic" for s, count in needed["live_episodes"].items()
+    )
+    logged = needed["logged_episodes"]
+    more = f"about {logged:,} logged episodes, or " if logged is not None else "logged probabilities, or "
+    return f"What it would take if the estimate is right: {more}{live}."

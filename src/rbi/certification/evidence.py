@@ -1,0 +1,382 @@
+"""What held-out episodes say about a policy: checks, predictions of its networks, and one candidate per rule."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from rbi.certification import estimates
+from rbi.certification.bounds import METHODS, Bound, Method, lower_bound
+from rbi.certification.estimates import MAX_FITTED_SIZE, Estimator, LoggedSteps, Ratios, Terms
+from rbi.data.dataset import Dataset
+from rbi.data.digests import episode_digests, shared_episodes
+from rbi.data.sampler import Sampler, SamplerConfig
+from rbi.policy import Policy
+from rbi.rules.types import Behavior, Reroute
+from rbi.statistics import student_lower_bound
+
+Array = np.ndarray[Any, Any]
+Known = Literal["all", "taken", "estimated"]
+
+PREDICT_BATCH = 8192
+RULE_BATCH = 1 << 16
+MAX_GROWTH = 4.0  # c_max^T up to which doubly robust terms have useful limits
+MIN_EXPLORATION = {"all": 0.01, "taken": 0.01, "estimated": 0.05}  # mean probability of not taking the likeliest action
+MISMATCH = 6.0  # standard errors
+MAX_FITTED_ROWS = 200_000  # of fitted Q evaluation
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Held-out episodes with what a policy's networks predict for them."""
+
+    data: Dataset
+    policy: Policy
+    logged: LoggedSteps
+    known: Known
+    """Whether the probabilities of all actions or of the taken ones were logged; else they are the clone's."""
+    beta: Array
+    """`[S, A]`: what rules are applied to, the clone's probabilities or the logged ones."""
+    masks: Array | None
+    returns: Array
+    """`[E]`: the logged returns."""
+    players: int
+    exploration: float
+    """Mean probability with which the behaviour policy does not take its likeliest action."""
+    clone: dict[str, float] | None
+    """How far the clone's probabilities of the taken actions are from the logged ones."""
+
+    @property
+    def explores(self) -> bool:
+        return self.exploration >= MIN_EXPLORATION[self.known]
+
+
+def place(data: Dataset, episode: int) -> str:
+    """Where an episode comes from."""
+    record = data.records[episode]
+    source, line = data.texts[record["source"]], int(record["line"])
+    return f"{source or 'data'}, {f'line {line}' if line else f'episode {episode + 1}'}"
+
+
+def gather_evidence(policy: Policy, data: Dataset, gamma: float) -> Evidence:
+    """Check that the episodes can test the policy, and predict beta and Q for all of their steps."""
+    check_fits(policy, data)
+    check_unseen(policy, data)
+    spec = data.spec
+    known: Known = "all" if spec.has_behavior_probs else "taken" if spec.has_action_probs else "estimated"
+    if policy.behavior == "logged" and known != "all":
+        raise ValueError("the policy changes logged probabilities of all actions, which these episodes do not have")
+    clone, q, masks = predict(policy, data)
+    steps, actions = data.records["steps"].astype(np.int64), data.arrays["actions"].astype(np.int64)
+    at = np.arange(len(actions)), actions
+    all_probs: Array | None = None
+    if known == "all":
+        all_probs = data.arrays["behavior_probs"].astype(np.float64)
+        all_probs /= all_probs.sum(1, keepdims=True)
+        check_frequencies(all_probs, actions)
+        action_probs = all_probs[at]
+    elif known == "taken":
+        action_probs = data.arrays["action_probs"].astype(np.float64)
+    else:
+        all_probs, action_probs = clone.astype(np.float64), np.maximum(clone[at].astype(np.float64), 1e-12)
+    logged = LoggedSteps(steps, actions, data.arrays["rewards"].astype(np.float64), action_probs, q, all_probs, gamma)
+    likeliest = action_probs if all_probs is None else all_probs.max(1)
+    return Evidence(
+        data,
+        policy,
+        logged,
+        known,
+        all_probs if policy.behavior == "logged" and all_probs is not None else clone,
+        masks,
+        logged.returns(),
+        len(np.unique(data.records["player"])),
+        float((1 - likeliest).mean()),
+        None if known == "estimated" or policy.behavior == "logged" else clone_error(clone[at], action_probs),
+    )
+
+
+def check_fits(policy: Policy, data: Dataset) -> None:
+    """Raise ValueError if the episodes are not of the kind that the policy takes."""
+    spec, own = data.spec, policy.obs_spec
+    if data.rejected:
+        raise ValueError(
+            f"{data.rejected[0]}; episodes that are left out may differ from the others: nothing is decided"
+        )
+    if not len(data):
+        raise ValueError("no episodes")
+    for name, theirs, ours in (
+        ("observations", spec.obs_shape, own.shape),
+        ("frame_stack", spec.frame_stack, own.stack),
+        ("actions", spec.num_actions, own.num_actions),
+    ):
+        if theirs != ours:
+            raise ValueError(f"{name}: the policy has {ours}, the episodes have {theirs}")
+    names = policy.features.names if policy.features is not None else ()
+    if names and data.feature_names and tuple(data.feature_names) != tuple(names):
+        pairs = zip(data.feature_names, names, strict=False)
+        column, other = next(((b, a) for a, b in pairs if a != b), (names[-1], data.feature_names[-1]))
+        raise ValueError(f"the policy has the column {column!r} where the episodes have {other!r}")
+
+
+def check_unseen(policy: Policy, data: Dataset) -> None:
+    """Raise ValueError if the policy was trained or selected on any of the episodes."""
+    if policy.training_digests is None:
+        return
+    shared = shared_episodes(episode_digests(data), policy.training_digests)
+    if shared.any():
+        first = int(shared.argmax())
+        raise ValueError(
+            f"{place(data, first)}: is one of {int(shared.sum()):,} episodes (of {len(data):,}) that trained or "
+            "selected the policy; test it on others"
+        )
+
+
+def check_frequencies(beta: Array, actions: Array) -> None:
+    """Raise ValueError if actions were taken far more or less often than the logged probabilities say.
+
+    Compared are the counts of each action, and the mean probability of the taken actions: E[beta(a)] = sum_a beta(a)^2.
+    """
+    counts, expected = np.bincount(actions, minlength=beta.shape[1]), beta.sum(0)
+    error = (counts - expected) / np.sqrt(np.maximum((beta * (1 - beta)).sum(0), 1.0))
+    if np.abs(error).max() > MISMATCH:
+        action = int(np.abs(error).argmax())
+        raise ValueError(
+            f"logged probabilities do not match the actions: action {action} was taken {counts[action]:,} times where "
+            f"{expected[action]:,.0f} are expected ({error[action]:+.0f} standard errors)"
+        )
+    taken, mean = beta[np.arange(len(actions)), actions], np.square(beta).sum(1)
+    variance = float(((beta**3).sum(1) - np.square(mean)).sum())
+    off = float((taken - mean).sum()) / math.sqrt(max(variance, 1.0))
+    if abs(off) > MISMATCH:
+        raise ValueError(
+            f"logged probabilities do not match the actions: taken actions have a mean probability of "
+            f"{taken.mean():.3g} where {mean.mean():.3g} is expected ({off:+.0f} standard errors)"
+        )
+
+
+def clone_error(clone: Array, logged: Array) -> dict[str, float]:
+    """How far the clone is from logged probabilities of the taken actions."""
+    ratio = np.maximum(clone.astype(np.float64), 1e-12) / logged
+    return {
+        "mean_absolute_error": float(np.abs(clone - logged).mean()),
+        "mean_log_ratio": float(np.log(ratio).mean()),
+        "largest_ratio": float(np.maximum(ratio, 1 / ratio).max()),
+    }
+
+
+def predict(policy: Policy, data: Dataset) -> tuple[Array, Array, Array | None]:
+    """The clone's beta and Q for every step, `[S, A]` each, and the legal actions if they were logged."""
+    sampler = Sampler(data, SamplerConfig(max_missing_return=1.0), torch.Generator(), device=policy.device)
+    parts = []
+    for steps in torch.split(torch.arange(data.steps), PREDICT_BATCH):
+        batch = sampler.batch(steps)
+        found = policy.beta_and_q(batch.states)
+        parts.append([tensor.cpu().numpy() for tensor in found])
+    beta, q = (np.concatenate(column) for column in zip(*parts, strict=True))
+    masks = np.asarray(data.arrays["action_masks"]) if data.spec.has_action_masks else None
+    if masks is not None:
+        beta = np.where(masks, beta, 0)
+        beta /= beta.sum(1, keepdims=True)
+    if not (np.isfinite(beta).all() and np.isfinite(q).all()):
+        raise ValueError("the networks' outputs are not finite for some of the observations")
+    return beta, q, masks
+
+
+# Candidates: one rule on the policy's networks
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is fixed before any outcome is looked at."""
+
+    confidence: float
+    method: Method
+    return_range: tuple[float, float]
+    stated_range: bool
+    max_weight: float | None
+
+    @property
+    def alpha(self) -> float:
+        return 1 - self.confidence
+
+
+class Interval(NamedTuple):
+    """An estimate of D with its lower bound (the one that decides) and an approximate upper one, at the same level."""
+
+    estimate: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A rule on the policy's networks, and what the episodes say about its gain."""
+
+    rule: str
+    policy: Policy
+    estimator: Estimator
+    bound: Bound
+    """The bound that decides about it."""
+    interval: Interval
+    spread: float
+    """Standard deviation of the terms of the estimate."""
+    weights: dict[str, float]
+    estimates: dict[str, float] = field(default_factory=dict)
+    """Other estimates of D, by name."""
+    bounds: tuple[Bound, ...] = ()
+    """Other bounds of the same estimate."""
+
+    @property
+    def passes(self) -> bool:
+        return self.interval.lower > 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "rule": self.rule,
+            "estimator": self.estimator,
+            **self.interval._asdict(),
+            "passes": self.passes,
+            "bound": vars(self.bound),
+            "bounds": [vars(bound) for bound in self.bounds],
+            "estimates": self.estimates,
+            "weights": self.weights,
+            "standard_deviation": self.spread,
+        }
+
+
+def improved(policy: Policy, beta: Array, q: Array, masks: Array | None) -> Array:
+    """pi `[S, A]` in float64, in blocks of rows."""
+    found = np.empty(beta.shape)
+    for start in range(0, len(beta), RULE_BATCH):
+        rows = slice(start, start + RULE_BATCH)
+        legal = None if masks is None else torch.from_numpy(np.ascontiguousarray(masks[rows]))
+        of = [torch.from_numpy(np.ascontiguousarray(part[rows], dtype=np.float64)) for part in (beta, q)]
+        found[rows] = policy.improve(of[0], of[1], legal).numpy()
+    return found
+
+
+def ratio_limits(evidence: Evidence, policy: Policy, settings: Settings) -> Ratios:
+    """Limits of pi / p that are known before any action is seen."""
+    rule = policy.rule
+    if policy.behavior == "logged" and not policy.c_greedy:
+        if isinstance(rule, Behavior):
+            return Ratios(1.0, 1.0)
+        if isinstance(rule, Reroute) and math.isfinite(rule.c_max):
+            return Ratios(rule.c_min, rule.c_max)
+    if settings.max_weight is not None and evidence.logged.horizon == 1:
+        return Ratios(0.0, settings.max_weight)
+    return Ratios()
+
+
+def choose_estimator(evidence: Evidence, limits: Ratios, settings: Settings) -> Estimator:
+    """The estimator, from what was logged and stated, never from outcomes."""
+    horizon = evidence.logged.horizon
+    gains_only = settings.return_range[0] >= 0 and not (evidence.logged.rewards < 0).any()
+    if evidence.known == "estimated":
+        return "doubly_robust"
+    if math.isfinite(limits.high) and (horizon == 1 or (gains_only and limits.high**horizon <= MAX_GROWTH)):
+        return "doubly_robust"
+    return "per_decision" if horizon > 1 and gains_only else "importance_sampling"
+
+
+def evaluate_candidate(evidence: Evidence, policy: Policy, settings: Settings, *, details: bool = False) -> Candidate:
+    """The gain of a policy on the evidence's networks. `details` adds other estimates and bounds."""
+    logged, (low, high) = evidence.logged, settings.return_range
+    pi = improved(policy, evidence.beta, logged.q, evidence.masks)
+    limits = ratio_limits(evidence, policy, settings)
+    rho = estimates.ratios(logged, pi)
+    check_ratios(evidence, rho, limits)
+    weights = estimates.cumulative_weights(logged, rho)
+    estimator = choose_estimator(evidence, limits, settings)
+    terms = compute_terms(estimator, logged, pi, rho, weights, low, high, limits)
+    episode = estimates.episode_weights(logged, weights)
+    if evidence.known == "taken" and estimates.weight_discrepancy(episode) > MISMATCH:
+        raise ValueError(
+            f"logged probabilities do not match the actions: the mean weight is {episode.mean():.3g} where 1 is "
+            f"expected ({estimates.weight_discrepancy(episode):+.0f} standard errors)"
+        )
+    bound = bounded(settings.method, terms, settings)
+    upper = -float(student_lower_bound(-terms.values, settings.alpha)) if len(terms.values) > 1 else math.inf
+    candidate = Candidate(
+        str(policy.rule) + (f" + {policy.c_greedy:g} greedy" if policy.c_greedy else ""),
+        policy,
+        estimator,
+        bound,
+        Interval(float(terms.values.mean()), bound.lower, upper),
+        float(terms.values.std()),
+        estimates.weight_diagnostics(logged, rho, weights),
+    )
+    if not details:
+        return candidate
+    others = [bounded(method, terms, settings) for method in METHODS if method != settings.method]
+    return Candidate(
+        **vars(candidate) | {"estimates": all_estimates(evidence, pi, rho, weights), "bounds": tuple(others)}
+    )
+
+
+def check_ratios(evidence: Evidence, rho: Array, limits: Ratios) -> None:
+    """Raise ValueError for a weight outside its stated limits."""
+    outside = (rho > limits.high * (1 + 1e-4) + 1e-6) | (rho < limits.low * (1 - 1e-4) - 1e-6)
+    if outside.any():
+        step = int(outside.argmax())
+        episode = int(np.searchsorted(evidence.logged.first, step, side="right")) - 1
+        raise ValueError(
+            f"{place(evidence.data, episode)}: weight {rho[step]:.4g} of action {evidence.logged.actions[step]} is "
+            f"outside the stated limits {limits.low:g} to {limits.high:g}"
+        )
+
+
+def compute_terms(
+    estimator: Estimator,
+    logged: LoggedSteps,
+    pi: Array,
+    rho: Array,
+    weights: Array,
+    low: float,
+    high: float,
+    limits: Ratios,
+) -> Terms:
+    if estimator == "per_decision":
+        return estimates.per_decision(logged, weights, high)
+    if estimator == "importance_sampling":
+        return estimates.importance_sampling(logged, weights, low, high)
+    return estimates.doubly_robust(logged, pi, rho, low, high, limits)
+
+
+def bounded(method: Method, terms: Terms, settings: Settings) -> Bound:
+    """A bound of the mean of terms; limits are widened by the rounding of probabilities."""
+    slack = 1e-5 * max(abs(terms.floor) if math.isfinite(terms.floor) else 0.0, terms.spread)
+    return lower_bound(
+        method,
+        terms.values,
+        settings.alpha,
+        floor=terms.floor - slack,
+        ceiling=terms.ceiling + slack,
+        spread=terms.spread,
+    )
+
+
+def all_estimates(evidence: Evidence, pi: Array, rho: Array, weights: Array) -> dict[str, float]:
+    """Every estimate of D, by name."""
+    logged = evidence.logged
+    beta = logged.beta if logged.beta is not None else evidence.beta
+    low, high = float(evidence.returns.min()), float(evidence.returns.max())
+    found = {
+        "importance_sampling": float(((estimates.episode_weights(logged, weights) - 1) * evidence.returns).mean()),
+        "per_decision": float(logged.per_episode(logged.discounts() * (weights - 1) * logged.rewards).mean()),
+        "weighted": estimates.weighted_importance_sampling(logged, weights)[0],
+        "doubly_robust": float(
+            estimates.doubly_robust(logged, pi, rho, min(low, 0.0), max(high, 0.0), Ratios()).values.mean()
+        ),
+        "direct": float(logged.per_episode(logged.discounts() * ((pi - beta) * logged.q).sum(1)).mean()),
+    }
+    spec = evidence.data.spec
+    size = (spec.obs_shape[0] + 2) * spec.num_actions
+    if not spec.is_image and spec.frame_stack == 1 and size <= MAX_FITTED_SIZE and len(rho) <= MAX_FITTED_ROWS:
+        records = evidence.data.records
+        shift = np.repeat(records["first_observation"] - records["first_step"], records["steps"])
+        obs = evidence.data.arrays["observations"][np.arange(len(shift)) + shift]
+        found["fitted_q"] = estimates.fitted_q_evaluation(logged, pi, obs)
+    return found

@@ -1,0 +1,54 @@
+"""`rbi certify`: the command line of `rbi.certify`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from rbi import runs
+from rbi.certification.decision import CertifyConfig, certify
+from rbi.cli.command import overlaps
+from rbi.cli.data import FromData
+from rbi.data.formats import FormatSettings
+from rbi.progress import echo
+
+NAME = "certify"
+KEEP = 3  # exit status
+
+
+@dataclass(frozen=True)
+class Certify(FromData):
+    """Decide from held-out logs whether a saved policy may be deployed.
+
+    Exit status 0: deploy; 3: keep the behaviour policy, or test live. The folder holds decision, figure, and the policy
+    to use (the certified one, or the behaviour policy).
+    """
+
+    policy: Path | None = None
+    """A run of rbi improve, or a folder that policy.save wrote."""
+    config: Annotated[CertifyConfig, tyro.conf.arg(name="")] = field(default_factory=CertifyConfig)
+
+    def run(self, argv: Sequence[str]) -> int:
+        from rbi.report import certify as report
+
+        if self.policy is None:
+            raise ValueError("--policy: name the policy to test")
+        given = FormatSettings(self.overrides, self.agc, self.table, self.max_lost)
+        if self.out is not None and overlaps(self.out, self.policy):
+            raise ValueError(f"--out {self.out}: belongs to the policy that is tested; choose another folder")
+        decision = certify(
+            self.policy,
+            self.place,
+            format=self.format,
+            settings=None if given == FormatSettings() else given,
+            **vars(self.config),
+        )
+        with self.create_run(NAME, argv) as writer:
+            decision.policy.save(writer.path / "policies" / "best")
+            writer.result(decision.to_dict() | {"policy": str(self.policy), "data": str(self.path)})
+            writer.figure("gains", report.gain_figure(runs.read(writer.path).finished()))
+        echo(decision.summary())
+        echo(f"\ndecision, figure and the policy to use: {writer.path}")
+        return 0 if decision.deploy else KEEP

@@ -1,0 +1,229 @@
+"""`rbi.certify`: deploys what is better, keeps what is not shown to be, and refuses what cannot be judged."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from pytest import approx
+
+import rbi
+from rbi import runs
+from rbi.certification import decision as decisions
+from rbi.data.dataset import Dataset, RejectedEpisode
+from rbi.data.digests import episode_digests
+from rbi.policy import FeatureRange
+from rbi.rules.types import Behavior
+
+from .logs import BETA, MEANS, TablePolicy, bandit_log, true_gain
+
+
+def certify(policy=None, log=None, **options):
+    return rbi.certify(policy or TablePolicy(BETA, MEANS), log or bandit_log(), **({"return_range": (0, 1)} | options))
+
+
+def test_a_better_policy_is_deployed_with_a_proved_bound():
+    found = certify()
+    assert found.deploy
+    assert found.verdict == "deploy"
+    assert found.status == "proved"
+    assert 0 < found.lower < true_gain("reroute(0.5,1.5)") < found.lower + 0.03
+    assert found.baseline == approx(bandit_log().scores.mean())
+    assert found.value == approx(found.baseline + found.estimate)
+    assert str(found.policy.rule) == "reroute(0.5,1.5)"
+    assert found.headline().startswith("Deploy reroute(0.5,1.5): it gains at least")
+
+
+def test_a_worse_policy_is_not_deployed_and_the_behaviour_policy_comes_back():
+    found = certify(TablePolicy(BETA, -MEANS))
+    assert not found.deploy
+    assert found.verdict == "keep"
+    assert found.policy.rule == Behavior()
+    assert found.estimate < 0
+    assert "more episodes of this kind would not change" in found.reasons[-1]
+
+
+def test_too_few_episodes_say_what_it_would_take():
+    found = certify(log=bandit_log(rows=60))
+    assert found.verdict == "keep"
+    assert found.needed["logged_episodes"] > 60
+    assert found.needed["live_episodes"]["0.05"] > found.needed["live_episodes"]["0.5"] > 60
+    assert "live episodes with 5% of traffic" in found.summary()
+
+
+def test_known_probabilities_of_all_actions_give_the_tighter_doubly_robust_bound():
+    plain = certify(log=bandit_log(logged="taken"))
+    robust = certify(TablePolicy(BETA, MEANS, behavior="logged"), bandit_log(logged="all"))
+    assert (plain.chosen.estimator, robust.chosen.estimator) == ("importance_sampling", "doubly_robust")
+    assert robust.estimate - robust.lower < 0.9 * (plain.estimate - plain.lower)
+    assert robust.chosen.weights["max_ratio"] <= 1.5 + 1e-5
+
+
+def test_a_stated_largest_weight_allows_doubly_robust_terms():
+    found = certify(TablePolicy(BETA, MEANS, "greedy"), max_weight=5)
+    assert found.chosen.estimator == "doubly_robust"
+    with pytest.raises(ValueError, match=r"arrays, line \d+: weight 5 of action 0 is outside the stated limits 0 to 4"):
+        certify(TablePolicy(BETA, MEANS, "greedy"), max_weight=4)
+
+
+def test_estimated_probabilities_never_prove_and_only_deploy_on_request():
+    log = bandit_log(logged="estimated", rows=3000)
+    found = certify(log=log)
+    assert (found.verdict, found.status, found.deploy) == ("test live", "heuristic", False)
+    assert any("No probabilities were logged" in reason for reason in found.reasons)
+    assert certify(log=log, accept_estimated=True).deploy
+
+
+def test_an_unstated_range_is_not_proved():
+    found = certify(return_range=None)
+    assert found.deploy
+    assert found.status == "asymptotic"
+    assert any("state it to get a proved bound" in reason for reason in found.reasons)
+
+
+@pytest.mark.parametrize("logged", ["all", "taken", "estimated"])
+def test_a_log_without_exploration_holds_no_evidence(logged):
+    beta = np.array([[0.996, 0.002, 0.002]] * 2)
+    found = certify(TablePolicy(beta, MEANS), bandit_log(beta=beta, logged=logged), accept_estimated=True)
+    assert found.verdict == "keep"
+    assert found.reasons[0].startswith("The log has no exploration")
+
+
+def test_auto_deploys_the_last_rule_before_the_first_failure():
+    """Q is right in the direction of small steps, and wrong about the action that greedy takes."""
+    means = np.array([[0.3, 0.6, 0.0]])
+    beta, q = np.array([[0.45, 0.5, 0.05]]), np.array([[0.1, 0.8, 0.9]])
+    policy = TablePolicy(beta, q, "greedy", behavior="logged")
+    found = certify(policy, bandit_log(means=means, beta=beta, rows=8000, logged="all"), auto=True)
+    assert found.deploy
+    assert found.tested[-1] != found.chosen.rule
+    assert found.tested == decisions.SEQUENCE[: len(found.tested)]
+    assert found.policy.rule == rbi.parse_rule(found.tested[-2])
+    assert true_gain(found.chosen.rule, means, beta, q) > 0
+
+
+def test_auto_keeps_the_behaviour_policy_if_the_most_cautious_rule_fails():
+    found = certify(TablePolicy(BETA, -MEANS), auto=True)
+    assert found.tested == ("reroute(0.9,1.1)",)
+    assert found.verdict == "keep"
+
+
+def test_a_crowd_without_probabilities_is_not_judged_over_several_steps():
+    rng = np.random.default_rng(0)
+    ends = np.arange(400) % 2 == 1
+    log = Dataset.from_arrays(np.eye(2)[rng.integers(0, 2, 400)], rng.integers(0, 3, 400), rng.random(400), ends)
+    log.texts = [*log.texts, "ann", "bob"]
+    log.records["player"] = np.where(np.arange(200) % 2, 2, 3)
+    found = certify(log=log, return_range=(0, 2))
+    assert found.verdict == "keep"
+    assert any("2 players without logged probabilities" in reason for reason in found.reasons)
+
+
+def test_long_episodes_say_from_which_horizon_weights_decide_nothing():
+    rng, steps, beta = np.random.default_rng(1), 60, BETA
+    x = rng.integers(0, 2, 300 * steps)
+    actions = (rng.random((len(x), 1)) > beta[x].cumsum(1)).sum(1)
+    rewards = rng.random(len(x)) < MEANS[x, actions]
+    ends = np.arange(len(x)) % steps == steps - 1
+    log = Dataset.from_arrays(np.eye(2)[x], actions, rewards, ends, action_probs=beta[x, actions])
+    found = certify(log=log, return_range=(0, steps))
+    assert found.chosen.estimator == "per_decision"
+    assert not found.deploy
+    assert found.chosen.weights["max_useful_horizon"] < steps
+    assert any("decide nothing beyond about" in reason for reason in found.reasons)
+    assert found.verdict == "test live"  # fitted Q evaluation sees the gain
+    assert found.chosen.estimates["fitted_q"] == approx(steps * true_gain("reroute(0.5,1.5)"), rel=0.3)
+
+
+def test_everything_is_json_and_readable():
+    found = certify()
+    again = json.loads(runs.to_json(found.to_dict()))
+    assert again["verdict"] == "deploy"
+    assert len(again["candidates"]) == 5
+    assert "decides" in repr(found)
+    assert all(part in repr(found) for part in decisions.SEQUENCE)
+
+
+@pytest.mark.parametrize("bound", ["betting", "student", "bca", "empirical_bernstein"])
+def test_the_named_bound_decides(bound):
+    found = certify(TablePolicy(BETA, MEANS, behavior="logged"), bandit_log(logged="all"), bound=bound)
+    assert found.chosen.bound.method == bound
+    assert found.lower == found.chosen.bound.lower
+    assert {other.method for other in found.chosen.bounds} | {bound} == {
+        "betting", "student", "bca", "empirical_bernstein",
+    }  # fmt: skip
+
+
+def changed(log, **columns):
+    arrays = {name: array.copy() for name, array in log.arrays.items()}
+    for name, (row, value) in columns.items():
+        arrays[name][row] = value
+    return Dataset(log.spec, arrays, log.records, log.texts)
+
+
+def test_returns_outside_the_stated_range_are_named():
+    with pytest.raises(ValueError, match=r"arrays, line 8: return 3 is outside the stated range 0 to 1"):
+        certify(log=changed(bandit_log(), rewards=(7, 3)))
+
+
+def test_probabilities_that_do_not_match_the_actions_are_refused():
+    log = bandit_log(logged="all")
+    reversed_ = changed(log, behavior_probs=(slice(None), log.arrays["behavior_probs"][:, ::-1]))
+    with pytest.raises(ValueError, match="do not match the actions: taken actions have a mean probability of"):
+        certify(TablePolicy(BETA, MEANS, behavior="logged"), reversed_)
+    halved = changed(bandit_log(), action_probs=(slice(None), bandit_log().arrays["action_probs"] / 2))
+    with pytest.raises(ValueError, match=r"the mean weight is 1\.98"):
+        certify(log=halved)
+
+
+def test_training_episodes_are_refused():
+    rng = np.random.default_rng(2)
+    log = Dataset.from_arrays(rng.normal(size=(50, 2)), rng.integers(0, 3, 50), rng.random(50), np.ones(50, bool))
+    policy = TablePolicy(BETA, MEANS, training_digests=episode_digests(log)[:10])
+    with pytest.raises(ValueError, match=r"arrays, line 1: is one of 10 episodes \(of 50\) that trained or selected"):
+        certify(policy, log)
+
+
+def test_other_observations_actions_columns_and_rejected_rows_are_refused():
+    log = bandit_log()
+    with pytest.raises(ValueError, match=r"actions: the policy has 4, the episodes have 3"):
+        certify(TablePolicy(np.full((2, 4), 0.25), np.zeros((2, 4))), log)
+    with pytest.raises(ValueError, match=r"observations: the policy has \(3,\), the episodes have \(2,\)"):
+        certify(TablePolicy(np.full((3, 3), 1 / 3), np.zeros((3, 3))), log)
+    policy = TablePolicy(BETA, MEANS, features=FeatureRange((0.0, 0.0), (1.0, 1.0), ("age", "income")))
+    log.feature_names = ("age", "height")
+    with pytest.raises(ValueError, match="the policy has the column 'income' where the episodes have 'height'"):
+        certify(policy, log)
+    log.rejected = [RejectedEpisode("logs.csv", 7, "action_prob is 1.2")]
+    with pytest.raises(ValueError, match=r"logs.csv, line 7: action_prob is 1.2; .* nothing is decided"):
+        certify(log=log)
+    with pytest.raises(ValueError, match="probabilities of all actions, which these episodes do not have"):
+        certify(TablePolicy(BETA, MEANS, behavior="logged"), bandit_log())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"confidence": 1.0}, "confidence = 1.0: must be at least 0.5 and less than 1"),
+        ({"return_range": (1, 0)}, r"return_range = \(1, 0\)"),
+        ({"bound": "hoeffding"}, "bound = 'hoeffding': must be one of"),
+    ],
+)
+def test_bad_settings_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        certify(**options)
+
+
+def test_a_deploy_of_nothing_to_gain_is_as_rare_as_promised():
+    means = np.full((2, 3), 0.3)
+    policy = TablePolicy(BETA, np.random.default_rng(3).random((2, 3)), behavior="logged")
+    wrong = sum(
+        rbi.certify(policy, bandit_log(seed, 300, means, logged="all"), return_range=(0, 1), compare=False).deploy
+        for seed in range(15)
+    )
+    assert wrong <= 5  # of 15 at 5%: more has probability 0.0001
+
+
+def test_the_settings_are_dataclass_fields_of_the_function():
+    names = {field.name for field in dataclasses.fields(rbi.CertifyConfig)}
+    assert names <= set(rbi.certify.__kwdefaults__ or ()) | {"confidence"}

@@ -1,0 +1,64 @@
+"""`rbi certify`: exit status, run folder, and one line for bad input."""
+
+import numpy as np
+import pytest
+
+import rbi
+from rbi import runs
+from rbi.cli import main
+from rbi.networks import NetworkConfig, make_networks
+from rbi.observations import ObservationSpec
+from rbi.policy import Policy
+from rbi.rules.types import Behavior
+
+
+@pytest.fixture
+def policy(tmp_path):
+    """A policy whose clone is about uniform and whose Q prefers one of two actions, whatever the state."""
+    networks = make_networks(ObservationSpec((1,), 1, 2), NetworkConfig(4), 0)
+    for parameter in networks.parameters():
+        parameter.data.zero_()
+    networks.q.advantage.bias.data[1] = 1.0
+    Policy(networks, rbi.Reroute(0.5, 1.5)).save(tmp_path / "policy")
+    return tmp_path / "policy"
+
+
+def write_log(path, means, rows=800):
+    rng = np.random.default_rng(0)
+    action = rng.integers(0, 2, rows)
+    reward = rng.random(rows) < np.array(means)[action]
+    lines = [f"{x:.3f},{a},{int(r)},0.5" for x, a, r in zip(rng.random(rows), action, reward, strict=True)]
+    path.write_text("\n".join(["obs_0,action,reward,action_prob", *lines]) + "\n")
+    return path
+
+
+def certify(policy, log, out, *options):
+    named = ["--policy", str(policy), "--out", str(out)]
+    return main(["certify", str(log), *named, "--table.one-step", "--return-range", "0", "1", *options])
+
+
+def test_deploy_is_exit_status_0_and_the_folder_holds_the_certified_policy(policy, tmp_path, capsys):
+    assert certify(policy, write_log(tmp_path / "log.csv", (0.3, 0.6)), tmp_path / "out") == 0
+    assert capsys.readouterr().out.startswith("Deploy reroute(0.5,1.5): it gains at least 0.0")
+    run = runs.read(tmp_path / "out")
+    assert run.finished()["status"] == "proved"
+    assert [figure.name for figure in run.figures] == ["gains.png"]
+    assert rbi.load_policy(tmp_path / "out").rule == rbi.Reroute(0.5, 1.5)
+
+
+def test_keep_is_exit_status_3_and_the_folder_holds_the_behaviour_policy(policy, tmp_path, capsys):
+    assert certify(policy, write_log(tmp_path / "log.csv", (0.6, 0.3)), tmp_path / "out", "--auto") == 3
+    assert capsys.readouterr().out.startswith("Keep the current policy")
+    assert rbi.load_policy(tmp_path / "out").rule == Behavior()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("0.1,1,1,1.5", "line 802"), ("0.1,1,1,0", "line 802"), ("0.1,1,7,0.5", "return 7 is outside the stated range")],
+)
+def test_bad_rows_are_named_and_nothing_is_decided(policy, tmp_path, capsys, line, message):
+    log = write_log(tmp_path / "log.csv", (0.3, 0.6))
+    log.write_text(log.read_text() + line + "\n")
+    assert certify(policy, log, tmp_path / "out") == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
