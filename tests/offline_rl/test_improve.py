@@ -374,3 +374,52 @@ def test_episodes_made_in_python_can_be_improved():
     result = rbi.improve(data, "greedy", progress=False, updates=100, batch_size=32, hidden_size=8)
     assert result.policy.mode(np.zeros((1, 2), np.float32)) == 1
     assert result.estimates["observed"]["mean"] > 0
+
+
+def logged_bandit(kind, rows=1500, seed=0):
+    """A bandit of two states with binary rewards; `kind` of logged probabilities: "taken", "all" or None."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 2, rows)
+    actions = (rng.random(rows) > BETA[x, 0]).astype(int)
+    rewards = rng.random(rows) < np.array([[0.2, 0.6], [0.7, 0.3]])[x, actions]
+    probs = {"taken": {"action_probs": BETA[x, actions]}, "all": {"behavior_probs": BETA[x]}, None: {}}[kind]
+    obs = np.stack([x, rng.random(rows)], 1)
+    return Dataset.from_arrays(obs, actions, rewards, np.ones(rows, bool), **probs)
+
+
+def test_logged_probabilities_of_all_actions_are_beta_itself(tmp_path):
+    data = logged_bandit("all")
+    result = rbi.improve(data, return_range=(0, 1), out=tmp_path / "run", progress=False, **QUICK)
+    assert result.decision.deploy
+    assert result.decision.status == "proved"
+    assert result.decision.chosen.weights["max_ratio"] <= 1.5 + 1e-5
+    policy = rbi.load_policy(tmp_path / "run")
+    obs, beta = data.arrays["observations"][:50], data.arrays["behavior_probs"][:50]
+    assert rbi.measures.is_reroute(policy.predict_proba(obs, beta=beta), beta, 0.5, 1.5).all()
+    assert result.numbers["test"]["episodes"] == 450
+    with pytest.raises(ValueError, match=r"is one of 1,050 episodes \(of 1,500\) that trained or selected the policy"):
+        rbi.certify(policy, data)
+    assert rbi.certify(policy, logged_bandit("all", 3000, seed=1), return_range=(0, 1)).deploy
+
+
+def test_logged_probabilities_of_taken_actions_are_the_weights_and_check_the_clone():
+    result = rbi.improve(logged_bandit("taken"), progress=False, **QUICK)
+    assert result.decision.evidence["known"] == "taken"
+    assert result.diagnostics["clone"]["mean_absolute_error"] < 0.1
+    assert result.decision.deploy
+    assert result.decision.status == "asymptotic"  # no stated range
+
+
+def test_without_logged_probabilities_the_decision_is_at_most_a_live_test():
+    result = rbi.improve(logged_bandit(None), holdout_fraction=0.4, progress=False, **QUICK)
+    assert result.decision.verdict == "test live"
+    assert "decision" in result.summary()
+
+
+def test_a_deterministic_log_holds_no_evidence():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1500, 2))
+    log = Dataset.from_arrays(x, x[:, 0] > 0, rng.random(1500) + (x[:, 0] > 0), np.ones(1500, bool))
+    result = rbi.improve(log, progress=False, **QUICK | {"updates": 300})
+    assert result.decision.verdict == "keep"
+    assert "no exploration" in result.decision.reasons[0]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
+from scipy import stats
 
 import rbi
 from rbi import runs
@@ -134,3 +135,18 @@ def test_the_largest_gains_come_first_and_everything_is_json(tmp_path):
             assert (told["beta"], told["pi"]) == approx((steps.beta[n, told["action"]], steps.pi[n, told["action"]]))
     assert json.loads(json.dumps(found)) == found
     runs.write_json(tmp_path / "changes.json", found)
+
+
+@pytest.mark.parametrize(("episodes", "kind"), [(3, None), (5, "student"), (50, "student"), (51, "bootstrap")])
+def test_few_episodes_have_students_interval_or_none(episodes, kind):
+    rng = np.random.default_rng(0)
+    values = np.repeat(rng.normal(size=episodes), 10)
+    found = mean_over_episodes(values, np.repeat(np.arange(episodes), 10), rng)["interval"]
+    if kind is None:
+        assert found is None
+        return
+    each = values[::10]
+    expected = stats.t.interval(0.95, episodes - 1, each.mean(), each.std(ddof=1) / np.sqrt(episodes))
+    assert found == pytest.approx(
+        expected, rel=1e-6 if kind == "student" else 0.3, abs=0 if kind == "student" else 0.05
+    )

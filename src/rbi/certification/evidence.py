@@ -251,9 +251,9 @@ def improved(policy: Policy, beta: Array, q: Array, masks: Array | None) -> Arra
     found = np.empty(beta.shape)
     for start in range(0, len(beta), RULE_BATCH):
         rows = slice(start, start + RULE_BATCH)
-        legal = None if masks is None else torch.from_numpy(np.ascontiguousarray(masks[rows]))
-        of = [torch.from_numpy(np.ascontiguousarray(part[rows], dtype=np.float64)) for part in (beta, q)]
-        found[rows] = policy.improve(of[0], of[1], legal).numpy()
+        legal = None if masks is None else torch.tensor(masks[rows])
+        of_beta, of_q = (torch.tensor(part[rows], dtype=torch.float64) for part in (beta, q))
+        found[rows] = policy.improve(of_beta, of_q, legal).numpy()
     return found
 
 

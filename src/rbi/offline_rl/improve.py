@@ -9,8 +9,11 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 
+from rbi.certification.decision import Decision, certify
+from rbi.certification.evidence import clone_error
 from rbi.config import Checked, Device, Interval, choose_device
 from rbi.data.dataset import Dataset
+from rbi.data.digests import episode_digests
 from rbi.data.formats import Format, FormatSettings, described_settings, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.networks import MAX_HIDDEN_SIZE, TrunkFactory, cpu_threads, make_networks, offline_network
@@ -36,6 +39,7 @@ NAME = "improve"
 DEFAULT_RULE = Reroute(0.5, 1.5)
 RANDOM_STREAMS = ("split", "batches", "dropout", "bootstrap")
 VALIDATIONS = 20  # evenly spaced
+HOLDOUT, LOGGED_HOLDOUT = 0.1, 0.4  # default fractions without and with logged probabilities
 EPOCHS, MIN_UPDATES, MAX_UPDATES = 20, 1_000, 20_000
 
 
@@ -66,14 +70,17 @@ class ImproveConfig(Checked):
     """Units of the last hidden layer (default: 128 for vectors, 1024 for images)."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount factor."""
-    holdout_fraction: Annotated[float, Interval(gt=0, le=0.8)] = 0.1
-    """Fraction of the episodes that is held out. Half are the validation set (early stopping, temperature); the rest is
-    an untouched test set."""
+    holdout_fraction: Annotated[float, Interval(gt=0, le=0.8)] | None = None
+    """Fraction of the episodes that is held out (default: 0.1; with logged probabilities 0.4, since the test set then
+    decides). Half, at most a tenth of all or 100, are the validation set (early stopping, temperature); the rest is an
+    untouched test set."""
     clip_rewards: bool | None = None
     """Clip rewards to [-1, 1] for training (default: only for images)."""
     max_missing_return: Annotated[float, Interval(ge=0, le=1)] = 0.05
     """Q ignores steps of truncated episodes if more than this share of the return, gamma^steps, is missing (1: uses
     all)."""
+    return_range: tuple[float, float] | None = None
+    """Smallest and largest possible return of an episode, for a proved decision (see `rbi certify`)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,6 +97,9 @@ class ImproveResult:
     """One entry per validation during training."""
     out: Path | None = None
     """The run folder, if one was given."""
+    decision: Decision | None = None
+    """Deploy, keep or test live, from the test set. None if it was refused, and for a run that was loaded from its
+    folder; `numbers["decision"]` says the same as JSON."""
 
     @property
     def diagnostics(self) -> dict[str, Any]:
@@ -112,6 +122,7 @@ class ImproveResult:
     def summary(self) -> str:
         """The main numbers as a table."""
         numbers, found, overall = self.numbers, self.diagnostics, self.changes["overall"]
+        decided = numbers["decision"]
         explained = found["q_explained_variance"]
         rows = [
             ("data", f"{numbers['episodes']:,} episodes, {numbers['steps']:,} steps"),
@@ -130,6 +141,7 @@ class ImproveResult:
             ("V of beta", f"{overall['value']:.4g}"),
             ("gain, by returns", gain_text(overall["observed_gain"])),
             ("gain, by Q", gain_text(overall["expected_gain"])),
+            ("decision", decided.get("headline") or f"refused: {decided['refused']}"),
         ]
         return text_table(f"improved by {numbers['rule']}", rows)
 
@@ -154,9 +166,10 @@ def improve(
     learning_rate: float | None = None,
     hidden_size: int | None = None,
     gamma: float = 0.99,
-    holdout_fraction: float = 0.1,
+    holdout_fraction: float | None = None,
     clip_rewards: bool | None = None,
     max_missing_return: float = 0.05,
+    return_range: tuple[float, float] | None = None,
     trunk: TrunkFactory | None = None,
     format: Format | None = None,  # noqa: A002 - the word that users look for
     settings: FormatSettings | None = None,
@@ -168,7 +181,9 @@ def improve(
     """Improve the behaviour policy of logged episodes by one step of a rule.
 
     Clones the behaviour policy beta, fits its Monte-Carlo Q-values, keeps the best checkpoint of each on a validation
-    set, calibrates beta, and applies the rule. Diagnostics and estimated gains come from an untouched test set.
+    set, calibrates beta, and applies the rule. Diagnostics, estimated gains and the decision (`rbi.certify`) come from
+    an untouched test set. Logged probabilities are used wherever they are: of the taken actions as exact weights of the
+    test set; of all actions as beta itself, to which the rule is then applied, now and when the policy is used.
 
     data: a dataset, or a path in any supported format (`format` and `settings` say how to read it).
     rule: the improvement step, a rule or its text, such as "tv(0.1)".
@@ -183,7 +198,15 @@ def improve(
     >>> result.policy.predict_proba(obs)                          # doctest: +SKIP
     """
     config = ImproveConfig(
-        updates, batch_size, learning_rate, hidden_size, gamma, holdout_fraction, clip_rewards, max_missing_return
+        updates,
+        batch_size,
+        learning_rate,
+        hidden_size,
+        gamma,
+        holdout_fraction,
+        clip_rewards,
+        max_missing_return,
+        return_range,
     )
     rule = parse_rule(rule) if isinstance(rule, str) else rule
     source = data if isinstance(data, Dataset) else Path(data)
@@ -233,8 +256,6 @@ def check_data(data: Dataset, name: str, log: RunLog) -> None:
         raise ValueError(f"{name}: no episode {why}")
     if data.rejected:
         log.echo(f"{len(data.rejected):,} episodes rejected; the first: {data.rejected[0]}")
-    if data.spec.has_action_probs:
-        log.echo("logged action probabilities are not used: beta is cloned from the actions")
     actions = np.unique(data.arrays["actions"])
     if len(actions) == 1:
         raise ValueError(f"{name}: only action {actions[0]} was ever taken: nothing to improve")
@@ -277,8 +298,10 @@ class Improver:
         )
 
     def split(self) -> Holdout:
+        logged = self.data.spec.has_action_probs or self.data.spec.has_behavior_probs
+        fraction = self.config.holdout_fraction or (LOGGED_HOLDOUT if logged else HOLDOUT)
         try:
-            return split_holdout(self.data, self.sampler_config(2), self.config.holdout_fraction, self.rng("split"))
+            return split_holdout(self.data, self.sampler_config(2), fraction, self.rng("split"))
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from None
 
@@ -357,8 +380,9 @@ class Improver:
             obs = sampler.frames[sampler.frame_index[steps]].cpu().numpy()
             found["outside_range"] = float(self.features.outside(obs).any(1).mean())
         metadata = {"learned": NAME, "logs": self.name, "seed": self.seed, "best": learner.best}
+        seen = np.setdiff1d(np.arange(len(data)), self.holdout.test)
         policy = Policy(
-            networks.cpu(),
+            networks,
             self.rule,
             temperature=temperature,
             env=data.spec.env,
@@ -366,13 +390,23 @@ class Improver:
             features=self.features,
             columns=data.spec.features,
             action_names=data.spec.action_names,
+            behavior="logged" if data.spec.has_behavior_probs else "cloned",
+            training_digests=np.sort(episode_digests(data)[seen]),
         )
+        decision, decided = self.decide(policy)
+        policy.to("cpu")
         beta, q = np.exp(log_probs(held.logits, temperature)), held.q.astype(np.float64)
+        action_probs = logged_probs(data, steps)
+        if action_probs is not None:
+            found["clone"] = clone_error(beta[np.arange(len(steps)), held.actions], action_probs)
+        if data.spec.has_behavior_probs:
+            beta = data.arrays["behavior_probs"][steps].astype(np.float64)
+            beta /= beta.sum(1, keepdims=True)
         masks = None if held.action_masks is None else torch.from_numpy(held.action_masks)
         pi = policy.improve(torch.from_numpy(beta), torch.from_numpy(q), masks).numpy()
         episode = np.searchsorted(first, steps, side="right") - 1
         changes = policy_diff(
-            PolicyPair(beta, pi, q, held.actions, held.returns, episode, steps - first[episode]),
+            PolicyPair(beta, pi, q, held.actions, held.returns, episode, steps - first[episode], action_probs),
             self.rng("bootstrap"),
             (self.rule.c_min, self.rule.c_max) if isinstance(self.rule, Reroute) else None,
             None if data.spec.is_image else sampler.frames[sampler.frame_index[steps]].numpy(),
@@ -405,9 +439,28 @@ class Improver:
                 "temperature": temperature,
                 "diagnostics": found,
                 "changes": changes,
+                "decision": decided,
             }
         )
-        return ImproveResult(policy, behavior_of(policy), numbers, self.log.metrics, self.log.out)
+        return ImproveResult(policy, behavior_of(policy), numbers, self.log.metrics, self.log.out, decision)
+
+    def decide(self, policy: Policy) -> tuple[Decision | None, dict[str, Any]]:
+        """The decision on the test set, also ready for JSON; None and the reason if it is refused."""
+        if np.array_equal(*self.holdout):
+            return None, {"refused": "the only held-out episode served for validation"}
+        try:
+            decision = certify(policy, self.data.select(self.holdout.test), return_range=self.config.return_range)
+        except ValueError as error:
+            return None, {"refused": str(error)}
+        return decision, decision.to_dict()
+
+
+def logged_probs(data: Dataset, steps: Any) -> Any:
+    """The logged probabilities of the actions taken in some steps, `[N]`; None if there are none."""
+    if data.spec.has_behavior_probs:
+        probs = data.arrays["behavior_probs"][steps].astype(np.float64)
+        return probs[np.arange(len(steps)), data.arrays["actions"][steps]] / probs.sum(1)
+    return data.arrays["action_probs"][steps].astype(np.float64) if data.spec.has_action_probs else None
 
 
 def feature_range(sampler: Sampler) -> FeatureRange | None:

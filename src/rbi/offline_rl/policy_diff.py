@@ -6,11 +6,12 @@ import numpy as np
 
 from rbi import measures
 from rbi.data.episode import Array
-from rbi.statistics import bootstrap_ratio, percentile_interval
+from rbi.statistics import bootstrap_ratio, percentile_interval, student_lower_bound
 
 MIN_CHANGE = 1e-4  # smaller changes of a probability are rounding
 CHANGED_STATE = 0.01  # least total variation of a changed state
 RESAMPLES = 1000
+MIN_EPISODES, FEW_EPISODES = 5, 50  # of an interval
 MAX_ACTIONS = 1000  # listed one by one
 TOP_STEPS, TOP_ACTIONS, TOP_FEATURES = 10, 3, 5
 MAX_FEATURE_VALUES = 20_000  # evenly spaced
@@ -19,7 +20,8 @@ MAX_FEATURE_VALUES = 20_000  # evenly spaced
 class PolicyPair(NamedTuple):
     """beta and pi on N held-out steps.
 
-    `beta`, `pi` and `q` are `[N, A]`; the logged action, its return, the episode and the step in it are `[N]`.
+    `beta`, `pi` and `q` are `[N, A]`; the logged action, its return, the episode and the step in it are `[N]`, as is
+    the logged probability of the action, if there is one.
     """
 
     beta: Array
@@ -29,6 +31,7 @@ class PolicyPair(NamedTuple):
     returns: Array
     episode: Array
     step: Array
+    action_probs: Array | None = None
 
     @property
     def values(self) -> Array:
@@ -46,10 +49,12 @@ class PolicyPair(NamedTuple):
     def observed_gains(self) -> Array:
         """The improvement step by importance-weighted returns, (pi(a) / beta(a) - 1) (R - V(s)), `[N]`.
 
-        If beta is right, its mean estimates the improvement step with the true Q of beta, whatever the given Q.
+        beta(a) is the logged probability, if there is one. If it is right, the mean estimates the improvement step
+        with the true Q of beta, whatever the given Q.
         """
         at = np.arange(len(self.actions)), self.actions
-        beta = np.maximum(self.beta[at], np.finfo(np.float32).tiny)
+        beta = self.beta[at] if self.action_probs is None else self.action_probs
+        beta = np.maximum(beta, np.finfo(np.float32).tiny)
         found: Array = (self.pi[at] / beta - 1) * (self.returns - self.values)
         return found
 
@@ -92,11 +97,19 @@ def overall(pair: PolicyPair, rng: np.random.Generator, bounds: tuple[float, flo
 
 
 def mean_over_episodes(values: Array, episode: Array, rng: np.random.Generator) -> dict[str, Any]:
-    """Mean over steps with its 95% bootstrap interval; episodes are resampled, because their steps are correlated."""
+    """Mean over steps with its 95% interval over episodes, because their steps are correlated.
+
+    A bootstrap of few episodes is too narrow: up to `FEW_EPISODES` it is Student's interval of the ratio of sums, and
+    below `MIN_EPISODES` there is none.
+    """
     _, which = np.unique(episode, return_inverse=True)
     sums, counts = np.bincount(which, values), np.bincount(which)
     interval = None
-    if len(sums) > 1:
+    if MIN_EPISODES <= len(sums) <= FEW_EPISODES:
+        residuals = (sums - counts * values.mean()) / counts.mean()
+        reach = -float(student_lower_bound(residuals - residuals.mean(), 0.025))
+        interval = [float(values.mean()) - reach, float(values.mean()) + reach]
+    elif len(sums) > FEW_EPISODES:
         interval = percentile_interval(bootstrap_ratio(sums, counts, rng, RESAMPLES)).tolist()
     return {"mean": float(values.mean()), "interval": interval}
 

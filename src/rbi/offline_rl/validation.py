@@ -21,6 +21,7 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 PREDICT_BATCH = 1024
 VALIDATION_STEPS = 10_000  # at most, evenly spaced
 MIN_CALIBRATION_STEPS = 100
+MAX_VALIDATION = 100  # episodes, if that is more than a tenth of all
 FINAL_LR_FRACTION = 0.05
 VALIDATION_METRICS = (
     "log_likelihood", "log_likelihood_calibrated", "accuracy", "temperature", "q_rmse", "q_bias",
@@ -50,9 +51,10 @@ class Holdout(NamedTuple):
 
 
 def split_holdout(data: Dataset, config: SamplerConfig, fraction: float, rng: np.random.Generator) -> Holdout:
-    """Hold out a fraction of the episodes with known returns, half of it for validation and half for testing.
+    """Hold out a fraction of the episodes with known returns: half of it for validation, the rest for testing.
 
-    If only one episode is held out, it serves for both. Data without any signal in its returns is refused.
+    Validation takes at most a tenth of all episodes, or 100. If only one episode is held out, it serves for both. Data
+    without any signal in its returns is refused.
     """
     found = returns_of(data, config)
     known = found.usable.numpy()
@@ -72,8 +74,9 @@ def split_holdout(data: Dataset, config: SamplerConfig, fraction: float, rng: np
     _, out = split_episodes(len(episodes), fraction, rng)
     if len(out) == 1:
         return Holdout(episodes[out], episodes[out])
-    validation, test = (np.sort(episodes[part]) for part in np.array_split(rng.permutation(out), 2))
-    return Holdout(validation, test)
+    shuffled = rng.permutation(out)
+    validation = min(-(-len(out) // 2), max(MAX_VALIDATION, -(-len(episodes) // 10)))
+    return Holdout(np.sort(episodes[shuffled[:validation]]), np.sort(episodes[shuffled[validation:]]))
 
 
 class Predictions(NamedTuple):

@@ -81,13 +81,13 @@ def change_table(found: dict[str, Any]) -> Table:
     if "at_c_min" in overall:
         rows["share of beta at c_min, at c_max"] = f"{percent(overall['at_c_min'])}, {percent(overall['at_c_max'])}"
     table = two_columns(f"changes by {found['rule']}", rows)
-    table.caption = "interval: 95%, bootstrap over test episodes, with beta as given"
+    table.caption = "interval: 95%, over test episodes, with beta as given"
     return table
 
 
 def interval_text(gain: dict[str, Any]) -> str:
     if gain["interval"] is None:
-        return f"{gain['mean']:+.4g} (one episode: no interval)"
+        return f"{gain['mean']:+.4g} (too few episodes for an interval)"
     low, high = gain["interval"]
     return f"{gain['mean']:+.4g} ({low:+.4g} to {high:+.4g})"
 
@@ -159,20 +159,21 @@ def closing(run: Run) -> list[str]:
     """Conclusions and caveats."""
     found = run.finished()
     values, overall = found["diagnostics"], found["changes"]["overall"]
-    observed = overall["observed_gain"]
-    lines = []
-    low, high = observed["interval"] or (0.0, 0.0)
-    if high < 0:
-        lines.append("The test returns contradict the improvement: keep beta.")
-    elif low > 0:
+    decision = found["decision"]
+    lines = [decision["headline"], *decision["reasons"]] if "headline" in decision else []
+    lines += [f"No decision: {decision['refused']}."] if "refused" in decision else []
+    if overall["observed_gain"]["interval"] is None:
+        episodes = found["test"]["episodes"]
+        lines.append(f"{episodes} test episodes are too few for an interval of the gain: hold out more or log more.")
+    if values["q_explained_variance"] is not None and values["q_explained_variance"] <= 0:
+        lines.append("Q does not explain the test returns: the actions that it prefers may be noise.")
+    if "clone" in values:
+        clone = values["clone"]
         lines.append(
-            f"The test returns confirm the improvement: {observed['mean']:+.4g} per step ({low:+.4g} to {high:+.4g})."
+            f"Compared with the logged probabilities, the clone of beta is off by {clone['mean_absolute_error']:.3f} "
+            f"on average and by a factor of {clone['largest_ratio']:.3g} at most."
         )
-    elif overall["expected_gain"]["mean"] > 0:
-        lines.append("The test returns neither confirm nor contradict the improvement.")
-        if values["q_explained_variance"] is not None and values["q_explained_variance"] <= 0:
-            lines.append("Q does not explain them either: the actions that it prefers may be noise.")
-    if values["log_likelihood_calibrated"] <= values["log_likelihood_of_frequencies"]:
+    if "clone" not in values and values["log_likelihood_calibrated"] <= values["log_likelihood_of_frequencies"]:
         lines.append(
             "beta predicts the test actions no better than action frequencies, so the gain by test returns, which is "
             "weighted by beta, is unreliable."
@@ -187,15 +188,19 @@ def closing(run: Run) -> list[str]:
         )
     if not found["separate_test_set"]:
         lines.append("The only held-out episode served for validation and testing: its numbers may be optimistic.")
-    return [*lines, f"The gain by Q is an estimate, not a certificate. {bound_text(found['rule'])}"]
+    exact = found["spec"]["has_behavior_probs"]
+    return [*lines, f"The gain by Q is an estimate, not a certificate. {bound_text(found['rule'], exact=exact)}"]
 
 
-def bound_text(text: str) -> str:
-    """The largest possible damage of a step by its rule alone."""
+def bound_text(text: str, *, exact: bool) -> str:
+    """The largest possible damage of a step by its rule alone. `exact`: beta is logged, not cloned."""
     rule = parse_rule(text)
+    beta = "the logged beta" if exact else "the clone of beta, which may differ from beta itself"
     if isinstance(rule, Reroute):
         bound = percent(max_total_variation(rule))
-        ratio = f"no action becomes more than {rule.c_max:g} or less than {rule.c_min:g} times as likely as under beta"
+        ratio = (
+            f"no action becomes more than {rule.c_max:g} or less than {rule.c_min:g} times as likely as under {beta}"
+        )
         return (
             f"If Q is wrong, {text} limits the damage: {ratio}, so the total variation of a state is at most {bound}, "
             f"and a step costs at most {bound} of the gap between its best and its worst action."
