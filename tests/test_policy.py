@@ -347,6 +347,8 @@ def test_a_policy_keeps_the_columns_of_its_training_data_and_encodes_later_rows_
     assert (loaded.columns, loaded.action_names) == (columns, ("mail", "call"))
     assert schema_of(tmp_path / "p") == (columns, ("mail", "call"))
     rows = pa.table({"segment": ["old", "new"], "age": [30, 40]})
-    np.testing.assert_array_equal(loaded.predict_proba(rows), policy.predict_proba(np.array([[30, 0, 1], [40, 1, 0.0]])))
+    np.testing.assert_array_equal(
+        loaded.predict_proba(rows), policy.predict_proba(np.array([[30, 0, 1], [40, 1, 0.0]]))
+    )
     with pytest.warns(UserWarning, match="'segment': 1 rows have unknown texts"):
         loaded.predict_proba(pa.table({"segment": ["other"], "age": [30]}))

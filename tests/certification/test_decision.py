@@ -12,6 +12,7 @@ from rbi import runs
 from rbi.certification import decision as decisions
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.digests import episode_digests
+from rbi.data.episode import Feature
 from rbi.policy import FeatureRange
 from rbi.rules.types import Behavior
 
@@ -191,7 +192,8 @@ def test_other_observations_actions_columns_and_rejected_rows_are_refused():
     with pytest.raises(ValueError, match=r"observations: the policy has \(3,\), the episodes have \(2,\)"):
         certify(TablePolicy(np.full((3, 3), 1 / 3), np.zeros((3, 3))), log)
     policy = TablePolicy(BETA, MEANS, features=FeatureRange((0.0, 0.0), (1.0, 1.0), ("age", "income")))
-    log.feature_names = ("age", "height")
+    columns = tuple(Feature(name) for name in ("age", "height"))
+    log = Dataset(dataclasses.replace(log.spec, features=columns), log.arrays, log.records, log.texts)
     with pytest.raises(ValueError, match="the policy has the column 'income' where the episodes have 'height'"):
         certify(policy, log)
     log.rejected = [RejectedEpisode("logs.csv", 7, "action_prob is 1.2")]

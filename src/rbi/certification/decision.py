@@ -1,7 +1,7 @@
 """`rbi.certify`: deploy a policy, keep the behaviour policy, or test live, from held-out logged episodes."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,13 +9,14 @@ from rbi.certification.bounds import STATUS, Method, Status
 from rbi.certification.evidence import Candidate, Evidence, Settings, evaluate_candidate, gather_evidence, place
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset
-from rbi.data.formats import Format, FormatSettings, open_dataset
+from rbi.data.formats import Format, FormatSettings, open_dataset, recognise
 from rbi.policy import Policy, load_policy
 from rbi.rules.types import Behavior, parse_rule
 
 Verdict = Literal["deploy", "keep", "test live"]
 SEQUENCE = ("reroute(0.9,1.1)", "reroute(0.75,1.25)", "reroute(0.5,1.5)", "reroute(0,2)", "greedy")
 """From cautious to bold: the order in which `auto` tests rules."""
+TABLES = ("csv", "parquet", "feather", "jsonl")
 MIN_EPISODES = 30  # of bounds that are not proved
 MIN_EFFECTIVE = 30.0  # effective sample size, of bounds that are not proved
 POWER = 0.8
@@ -181,9 +182,27 @@ def certify(
     """
     config = CertifyConfig(confidence, return_range, gamma, bound, max_weight, auto, accept_estimated)
     given = policy if isinstance(policy, Policy) else load_policy(policy)
+    if not isinstance(policy, Policy) and not isinstance(episodes, Dataset):
+        settings = encoded_as(given, Path(policy), Path(episodes), format, settings)
     data = open_dataset(episodes if isinstance(episodes, Dataset) else Path(episodes), format, settings)
     evidence = gather_evidence(given, data, config.gamma)
     return decide(evidence, config, compare=compare)
+
+
+def encoded_as(
+    policy: Policy, place: Path, data: Path, format_: Format | None, settings: FormatSettings | None
+) -> FormatSettings | None:
+    """Settings that read a table with the columns, categories and actions of a saved policy."""
+    if (format_ or recognise(data)) not in TABLES:
+        return settings
+    found = settings or FormatSettings()
+    actions = found.overrides.num_actions or policy.obs_spec.num_actions
+    features = found.table.features_of or (str(place) if policy.columns else None)
+    return replace(
+        found,
+        overrides=replace(found.overrides, num_actions=None if policy.action_names else actions),
+        table=replace(found.table, features_of=features),
+    )
 
 
 def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True) -> Decision:

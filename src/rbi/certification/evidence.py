@@ -113,6 +113,9 @@ def check_fits(policy: Policy, data: Dataset) -> None:
     ):
         if theirs != ours:
             raise ValueError(f"{name}: the policy has {ours}, the episodes have {theirs}")
+    for action, logged in zip(policy.action_names, spec.action_names, strict=False):
+        if action != logged:
+            raise ValueError(f"the policy has the action {action!r} where the episodes have {logged!r}")
     names = policy.features.names if policy.features is not None else ()
     if names and data.feature_names and tuple(data.feature_names) != tuple(names):
         pairs = zip(data.feature_names, names, strict=False)
