@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rbi.data.dataset import RECORD, Dataset, RejectedEpisode, checksum, checksums, columns, infer_spec
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats import FormatSettings, load_episodes
-from rbi.data.store import REPEATED, Store, StoreWriter
+from rbi.data.store import REPEATED, UNKNOWN, Store, StoreWriter
 
 from .episodes import assert_same, episode, some_episodes
 
@@ -63,7 +63,7 @@ def test_plain_numpy_reads_it_by_the_documented_layout(tmp_path):
     episodes = [episode(rng, 5, frame=(6, 4)), episode(rng, 3, frame=(6, 4), final=False)]
     write(tmp_path / "s", episodes, DatasetSpec((6, 4), 4, frame_stack=2, env="X-v0"))
     about = json.loads((tmp_path / "s" / "store.json").read_text())
-    assert (about["format"], about["obs_shape"], about["num_actions"], about["frame_stack"]) == (1, [6, 4], 4, 2)
+    assert (about["format"], about["obs_shape"], about["num_actions"], about["frame_stack"]) == (2, [6, 4], 4, 2)
     index = np.fromfile(tmp_path / "s" / "episodes.bin", RECORD)
     frames = np.memmap(tmp_path / "s" / "observations.bin", np.uint8, "r").reshape(-1, *about["obs_shape"])
     actions = np.fromfile(tmp_path / "s" / "actions.bin", "<i4")
@@ -146,18 +146,70 @@ def test_a_file_that_is_gone_is_named_and_nothing_is_cut(tmp_path, name):
     assert left == {file.name: file.stat().st_size for file in (tmp_path / "s").iterdir()}
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("player", 99), ("source", -1), ("first_observation", -50), ("first_step", 1), ("steps", 0), ("observations", 9)],
-)
-def test_an_index_that_nobody_wrote_is_refused(tmp_path, field, value):
+FLIPPED = [
+    ("player", 1), ("source", 1), ("line", 1 << 40), ("score", 3), ("abandoned", 1), ("checksum", 1), ("steps", 1),
+    ("first_observation", 1 << 50), ("first_step", 4), ("observations", 2), ("record_checksum", 1),
+]  # fmt: skip
+
+
+def flip(path, number, field, bits):
+    """Flip bits of one field of a record."""
+    index = np.fromfile(path / "episodes.bin", RECORD)
+    value = np.array([index[field][number]])
+    value.view(f"<u{value.itemsize}")[0] ^= bits
+    index[field][number] = value[0]
+    index.tofile(path / "episodes.bin")
+
+
+@pytest.mark.parametrize(("field", "bits"), FLIPPED)
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_flipped_bit_in_the_index_is_found_and_costs_the_names_of_its_episode_only(
+    tmp_path, capsys, field, bits, number
+):
     rng = np.random.default_rng(7)
-    write(tmp_path / "s", [episode(rng, 4), episode(rng, 2)], DatasetSpec((3,), 4))
+    episodes = [episode(rng, 4), episode(rng, 2, end="truncated"), episode(rng, 3)]
+    write(tmp_path / "s", episodes, DatasetSpec((3,), 4))
+    flip(tmp_path / "s", number, field, bits)
+    store = Store(tmp_path / "s")
+    assert (len(store), store.damaged, store.num_lost) == (3, [number], 0)
+    for k, (found, made) in enumerate(zip(store, episodes, strict=True)):
+        assert_same(found, made if k != number else dataclasses.replace(made, player=UNKNOWN, source=UNKNOWN, line=0))
+    assert "its record is damaged" in next(store.verify()).reason
+    load_episodes(tmp_path / "s")
+    assert "1 records are damaged" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="repair=True"):
+        StoreWriter.append_to(tmp_path / "s")
+    with StoreWriter.append_to(tmp_path / "s", repair=True) as writer:
+        writer.append(episodes[0])
+    again = Store(tmp_path / "s")
+    assert (len(again), again.damaged) == (4, [])
+    assert [e.player for e in again][number] == UNKNOWN
+
+
+def test_several_damaged_records_are_told_apart_by_the_ends_of_episodes_and_the_last_ones_are_lost(tmp_path):
+    rng = np.random.default_rng(7)
+    episodes = [episode(rng, steps) for steps in (4, 2, 3, 5, 2)]
+    write(tmp_path / "s", episodes, DatasetSpec((3,), 4))
+    for number in (1, 2, 4):
+        flip(tmp_path / "s", number, "steps", 8)
+    store = Store(tmp_path / "s")
+    assert (len(store), store.damaged, store.num_lost) == (4, [1, 2], 1)
+    assert [e.actions.tolist() for e in store] == [e.actions.tolist() for e in episodes[:4]]
+
+
+def test_a_store_of_the_first_format_is_read_and_appended_to(tmp_path):
+    rng = np.random.default_rng(7)
+    episodes = [episode(rng, 4), episode(rng, 2)]
+    write(tmp_path / "s", episodes, DatasetSpec((3,), 4))
     index = np.fromfile(tmp_path / "s" / "episodes.bin", RECORD)
-    index[field][1] = value
-    index.tofile(tmp_path / "s" / "episodes.bin")
-    with pytest.raises(ValueError, match=r"damaged|lacks names"):
-        Store(tmp_path / "s")
+    (tmp_path / "s" / "episodes.bin").write_bytes(b"".join(record.tobytes()[:-4] for record in index))
+    about = json.loads((tmp_path / "s" / "store.json").read_text())
+    (tmp_path / "s" / "store.json").write_text(json.dumps(about | {"format": 1}))
+    with StoreWriter.append_to(tmp_path / "s") as writer:
+        writer.append(episodes[0])
+    for found, made in zip(Store(tmp_path / "s"), [*episodes, episodes[0]], strict=True):
+        assert_same(found, made)
+    assert not list(Store(tmp_path / "s").verify())
 
 
 def test_a_line_of_problems_that_is_none_is_named(tmp_path):

@@ -31,6 +31,7 @@ RECORD = np.dtype(
         ("score", "<f8"),
         ("abandoned", "<u4"),
         ("checksum", "<u4"),  # CRC-32 of its bytes in all columns, in their order; 0 in memory
+        ("record_checksum", "<u4"),  # CRC-32 of the fields above; 0 in memory
     ]
 )
 """The index entry of an episode."""
@@ -378,6 +379,7 @@ def checksum(parts: Iterable[Array]) -> int:
 
 SHORT_BYTES = 512
 """Episodes up to this size are checksummed together, if many have the same length."""
+FEW_RECORDS = 64
 CRC_TABLE = np.arange(256, dtype=np.uint32)
 for _ in range(8):
     CRC_TABLE = np.where(CRC_TABLE & 1, np.uint32(0xEDB88320), np.uint32(0)) ^ (CRC_TABLE >> 1)
@@ -407,6 +409,19 @@ def checksums_of_equal_length(data: Dataset, records: Array) -> Array:
         for at in range(int(records[count][0])):
             for byte in entries[records[first] + at].T:
                 crc = CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return ~crc
+
+
+def record_checksums(records: Array) -> Array:
+    """CRC-32 of the fields of each record before its `record_checksum`."""
+    fields = (
+        np.ascontiguousarray(records).view(np.uint8).reshape(len(records), -1)[:, : -RECORD["record_checksum"].itemsize]
+    )
+    if len(records) < FEW_RECORDS:
+        return np.array([zlib.crc32(fields[number].tobytes()) for number in range(len(records))], np.uint32)
+    crc = np.full(len(records), 0xFFFFFFFF, np.uint32)
+    for byte in fields.T:
+        crc = CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
     return ~crc
 
 

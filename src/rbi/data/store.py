@@ -40,14 +40,20 @@ from rbi.data.dataset import (
     fill_record,
     invalid_episodes,
     part_fields,
+    record_checksums,
 )
 from rbi.data.episode import Array, DatasetSpec, Episode
 
-FORMAT = 1
+FORMAT = 2
+FIRST_FORMAT, FIRST_RECORD = 1, np.dtype([(name, RECORD[name]) for name in RECORD.names[:-1]])  # type: ignore[index]
+"""The earlier format, whose records have no checksum of their own; it is read and appended to."""
+UNKNOWN = "(unknown: its record was damaged)"
+"""Player and source of an episode whose record was damaged."""
 CONFIG, INDEX, TEXTS, REJECTED = "store.json", "episodes.bin", "texts.jsonl", "rejected.jsonl"
 FILES_OF_A_NEW_RUN = ("config.json", "metrics.jsonl", "source.json", runs.LOCK)
 MAX_LOST = 0.05
 """Default of the largest share of a store's episodes that may be lost."""
+DAMAGED_RECORD = "its record is damaged, so that its player, source and line are lost"
 REPEATED = "repeats an earlier name, so that names of episodes may be wrong"
 BUFFERED_BYTES, BUFFERED_SECONDS = 1 << 20, 1.0  # short episodes are written together; none waits longer
 SYNCED_BYTES = 1 << 28
@@ -70,7 +76,8 @@ class Store(Dataset):
 
     def refresh(self) -> None:
         """Include the episodes that were appended since."""
-        self.records, self.texts, self.lost, self.num_lost, self.unindexed_steps = read_index(self.path, self.spec)
+        index = read_index(self.path, self.spec)
+        self.records, self.texts, self.lost, self.num_lost, self.unindexed_steps, self.damaged = index
         self.rejected = read_rejected(self.path)
         self.arrays = {name: self.mapped(name) for name in columns(self.spec)}
 
@@ -95,8 +102,11 @@ class Store(Dataset):
             mapped.madvise(mmap.MADV_DONTNEED)
 
     def verify(self) -> Iterator[RejectedEpisode]:
-        """What is damaged: incomplete episodes, repeated names, and bytes that differ from those that were written."""
+        """What is damaged: records, incomplete episodes, repeated names, and bytes that differ from those that were
+        written."""
         yield from self.lost
+        for number in self.damaged:
+            yield RejectedEpisode(str(self.path / INDEX), number + 1, DAMAGED_RECORD)
         if (repeated := repeated_text(self.texts)) is not None:
             yield RejectedEpisode(str(self.path / TEXTS), repeated + 1, REPEATED)
         changed = checksums(self) != self.records["checksum"]
@@ -115,6 +125,12 @@ class Store(Dataset):
         if self.unindexed_steps:
             steps = f"{self.unindexed_steps:,} of {self.steps + self.unindexed_steps:,} steps"
             return f"{steps} belong to no episode: their writer was killed, or {self.path / INDEX} was cut"
+        if self.damaged:
+            count, first = (
+                len(self.damaged),
+                RejectedEpisode(str(self.path / INDEX), self.damaged[0] + 1, DAMAGED_RECORD),
+            )
+            return f"{count:,} records are damaged ({first})"
         return ""
 
     def check_lost(self, max_lost: float = MAX_LOST) -> None:
@@ -158,7 +174,7 @@ class StoreWriter:
     """Appends episodes. Made by `StoreWriter.create` or `StoreWriter.append_to`; a store has one writer at a time."""
 
     def __init__(self, path: Path, *, repair: bool = False) -> None:
-        self.path, self.spec = path, read_spec(path)
+        self.path, self.spec, self.format = path, read_spec(path), read_format(path)
         self._files: dict[str, int] = {}
         self._lock = (path / CONFIG).open("rb")
         try:
@@ -170,8 +186,13 @@ class StoreWriter:
             self.lost, self.num_lost = index.lost, index.num_lost
             if self.num_lost and not repair:
                 raise ValueError(f"{self.lost[0]}; append_to(path, repair=True) continues without them")
+            if index.damaged and not repair:
+                where = f"{path / INDEX}, record {index.damaged[0] + 1}"
+                raise ValueError(f"{where}: {DAMAGED_RECORD}; append_to(path, repair=True) continues")
             if (repeated := repeated_text(index.texts)) is not None:
                 raise ValueError(f"{path / TEXTS}, line {repeated + 1}: {REPEATED}; make the store again")
+            if index.damaged:
+                write_repaired(path, index)
             self.open_files(index.records)
         except BaseException:
             self.release()
@@ -186,7 +207,7 @@ class StoreWriter:
     def open_files(self, records: Array) -> None:
         """Open all files to append, the index first, and truncate what belongs to no episode."""
         self.frames, self.steps = end_of(records, "observations"), end_of(records, "actions")
-        sizes = {INDEX: len(records) * RECORD.itemsize}
+        sizes = {INDEX: len(records) * record_type(self.format).itemsize}
         sizes |= {name: whole_lines(self.path / name) for name in (TEXTS, REJECTED)}
         for name, (dtype, shape) in columns(self.spec).items():
             count = self.frames if name == "observations" else self.steps
@@ -257,7 +278,7 @@ class StoreWriter:
         if not self._waiting:
             return
         texts = "".join(json.dumps(text) + "\n" for text in list(self._texts)[self._texts_written :])
-        records = np.concatenate([records for _, records in self._waiting]).tobytes()
+        records = record_bytes(np.concatenate([records for _, records in self._waiting]), self.format)
         before = {file: os.fstat(file).st_size for file in self._files.values()}
         self._incomplete = True
         try:
@@ -329,8 +350,8 @@ def read_spec(path: Path) -> DatasetSpec:
     if not is_store(path):
         raise ValueError(f"{path}: is not a store (it has no {CONFIG})")
     config = runs.parse(path / CONFIG, runs.read_text(path / CONFIG), 1)
-    if config.pop("format", None) != FORMAT:
-        raise ValueError(f"{path / CONFIG}: has another format version; this version reads {FORMAT}")
+    if config.pop("format", None) not in (FIRST_FORMAT, FORMAT):
+        raise ValueError(f"{path / CONFIG}: has another format version; this version reads up to {FORMAT}")
     kinds: dict[str, Any] = {
         "obs_shape": list, "num_actions": int, "frame_stack": int, "env": str,
         "has_action_probs": bool, "has_action_masks": bool, "has_behavior_probs": bool,
@@ -346,6 +367,27 @@ def read_spec(path: Path) -> DatasetSpec:
         raise ValueError(f"{path / CONFIG}: {error}") from None
 
 
+def read_format(path: Path) -> int:
+    """The format version of a store."""
+    return int(runs.parse(path / CONFIG, runs.read_text(path / CONFIG), 1)["format"])
+
+
+def record_type(format_: int) -> np.dtype[Any]:
+    return RECORD if format_ == FORMAT else FIRST_RECORD
+
+
+def record_bytes(records: Array, format_: int) -> bytes:
+    """Records as the index holds them."""
+    if format_ == FIRST_FORMAT:
+        found = np.zeros(len(records), FIRST_RECORD)
+        for name in FIRST_RECORD.names or ():
+            found[name] = records[name]
+        return found.tobytes()
+    records = records.copy()
+    records["record_checksum"] = record_checksums(records)
+    return records.tobytes()
+
+
 class StoreIndex(NamedTuple):
     """What a store holds."""
 
@@ -358,6 +400,8 @@ class StoreIndex(NamedTuple):
     """Episodes that are in the index and not complete in every column."""
     unindexed_steps: int
     """Complete steps after those of the last episode."""
+    damaged: list[int]
+    """Records that are restored from their neighbours, without player, source and line."""
 
 
 def read_index(path: Path, spec: DatasetSpec) -> StoreIndex:
@@ -366,11 +410,20 @@ def read_index(path: Path, spec: DatasetSpec) -> StoreIndex:
     The index is read first: what it refers to was written before it, even while another process is writing.
     """
     written = (path / INDEX).read_bytes() if (path / INDEX).exists() else b""
-    index = np.frombuffer(written[: len(written) // RECORD.itemsize * RECORD.itemsize], RECORD)
+    kind = record_type(read_format(path))
+    stored = np.frombuffer(written[: len(written) // kind.itemsize * kind.itemsize], kind)
+    index = stored
+    if kind == FIRST_RECORD:
+        index = np.zeros(len(stored), RECORD)
+        for name in FIRST_RECORD.names or ():
+            index[name] = stored[name]
     files = {name: path / f"{name}.bin" for name in columns(spec)}
     if not (path / INDEX).exists() and any(file.exists() and file.stat().st_size for file in files.values()):
         raise ValueError(f"{path / INDEX}: is missing; without it the episodes cannot be found")
     texts = read_texts(path)
+    damaged: list[int] = []
+    if kind == RECORD and len(index):
+        index, texts, damaged = restored(path, index, texts)
     check_records(path, index, len(texts))
     complete, unused, lost = len(index), math.inf, list[RejectedEpisode]()
     for name, (dtype, shape) in columns(spec).items():
@@ -386,7 +439,63 @@ def read_index(path: Path, spec: DatasetSpec) -> StoreIndex:
             lost.append(RejectedEpisode(str(file), 0, reason))
         complete = min(complete, there)
         unused = min(unused, entries - wanted) if name != "observations" else unused
-    return StoreIndex(index[:complete], texts, lost, len(index) - complete, max(0, int(unused)))
+    lost_records = len(stored) - len(index)
+    if lost_records:
+        lost.append(RejectedEpisode(str(path / INDEX), len(index) + 1, "the last records are damaged"))
+    found = [number for number in damaged if number < complete]
+    return StoreIndex(index[:complete], texts, lost, len(stored) - complete, max(0, int(unused)), found)
+
+
+def restored(path: Path, index: Array, texts: list[str]) -> tuple[Array, list[str], list[int]]:
+    """Records whose checksums are wrong, restored from their neighbours; the last ones are dropped.
+
+    Episodes lie one after the other, so that neighbours tell where a damaged one begins and ends, and the flags of its
+    steps where one of several ends. Player, source, line and whether it was abandoned are lost.
+    """
+    good = record_checksums(index) == index["record_checksum"]
+    if good.all():
+        return index, texts, []
+    last = int(np.flatnonzero(good)[-1]) + 1 if good.any() else 0
+    index, good = index[:last].copy(), good[:last]
+    damaged = np.flatnonzero(~good).tolist()
+    if not damaged:
+        return index, texts, []
+    if UNKNOWN not in texts:
+        texts = [*texts, UNKNOWN]
+    flags = [np.fromfile(path / f"{name}.bin", np.uint8) for name in ("terminated", "truncated")]
+    steps = min(map(len, flags))
+    ends = flags[0][:steps] | flags[1][:steps]
+    rewards = np.memmap(path / "rewards.bin", "<f4", "r")
+    for first in [number for number in damaged if number == 0 or good[number - 1]]:
+        after = first + int(good[first:].argmax())
+        step, seen = (end_of(index[:first], column) for column in ("actions", "observations"))
+        stop, stop_seen = int(index[after]["first_step"]), int(index[after]["first_observation"])
+        stops = step + np.flatnonzero(ends[step:stop]) + 1
+        sizes = np.diff(stops, prepend=step)
+        finals, odd = divmod(stop_seen - seen - (stop - step), after - first)
+        if len(stops) != after - first or odd or finals not in (0, 1) or stops[-1] != stop:
+            raise ValueError(f"{path / INDEX}, record {first + 1}: is damaged, and cannot be restored from the others")
+        for number, size in zip(range(first, after), sizes.tolist(), strict=True):
+            record = np.zeros(1, RECORD)[0]
+            record["first_step"], record["first_observation"] = step, seen
+            record["steps"], record["observations"] = size, size + finals
+            record["player"] = record["source"] = texts.index(UNKNOWN)
+            record["score"] = rewards[step : step + size].sum(dtype=np.float64)
+            record["checksum"] = index[number]["checksum"]
+            index[number] = record
+            step, seen = step + size, seen + size + finals
+    return index, texts, damaged
+
+
+def write_repaired(path: Path, index: StoreIndex) -> None:
+    """Replace the index by its restored records; the name that they refer to is written first."""
+    if UNKNOWN not in read_texts(path):
+        with (path / TEXTS).open("r+b") as file:
+            file.truncate(whole_lines(path / TEXTS))
+            file.seek(0, os.SEEK_END)
+            file.write((json.dumps(UNKNOWN) + "\n").encode())
+    data = record_bytes(index.records, FORMAT)
+    runs.atomic_write(path / INDEX, lambda temporary: temporary.write_bytes(data))
 
 
 def end_of(records: Array, column: str) -> int:
