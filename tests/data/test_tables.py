@@ -1,6 +1,9 @@
 """Tables: what is written comes back, what is wrong is rejected with its line, and the rest goes on."""
 
+import contextlib
 import csv
+import gzip
+import json
 import pickle
 import re
 from dataclasses import replace
@@ -10,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -674,3 +678,115 @@ def test_later_rows_are_encoded_with_the_columns_and_categories_and_unknown_text
         encode_rows(rows.drop_columns("age"), features)
     with pytest.raises(ValueError, match="row 1: age is missing"):
         encode_rows(rows.set_column(2, "age", pa.array([1.0, None, 2.0])), features)
+
+
+@pytest.mark.parametrize("block", [3, 10_000])
+def test_shuffled_rows_are_sorted_and_that_is_said_once(file, block, monkeypatch, capsys):
+    monkeypatch.setattr(table_files, "PARQUET_BLOCK_ROWS", block)
+    monkeypatch.setattr(table_files, "TEXT_BLOCK_BYTES", 20 * block)
+    rng = np.random.default_rng(0)
+    made = [episode(rng, steps, final=False) for steps in (4, 1, 6, 3)]
+    columns = flat_columns(made, rng)
+    order = rng.permutation(len(columns["t"])).tolist()
+    table(file, {name: [column[k] for k in order] for name, column in columns.items()})
+    found = load_episodes(file, settings=asking(actions=4))
+    assert capsys.readouterr().err.count("they are sorted by episode_id and t") == 1
+    assert not found.rejected
+    by_score = {round(e.score, 4): e for e in made}
+    for one in found:
+        np.testing.assert_allclose(one.observations, by_score[round(one.score, 4)].observations, rtol=1e-6)
+    reader = open_reader(file, settings=asking(actions=4))
+    assert [len(item) for item in reader.read(reader.parts()[0])] == [len(e) for e in found]
+
+
+def test_shuffled_rows_without_a_step_column_are_refused_once(file):
+    ids = [str(k) for _ in range(3) for k in range(30)]
+    columns = {"episode_id": ids, "obs_0": [0.0] * 90, "action": [0] * 90, "reward": [0] * 90}
+    table(file, columns | {"terminated": [k >= 60 for k in range(90)]})
+    with pytest.raises(ValueError, match=r"do not stand together .60 times.*sort it by episode_id"):
+        load_episodes(file)
+
+
+def test_folders_of_hive_are_columns(tmp_path):
+    for name in ("segment=new", "segment=old%20one"):
+        (tmp_path / name).mkdir()
+        columns = {"age": [1, 2], "offer": [0, 1], "paid": [0.0, 1.0]}
+        as_parquet(tmp_path / name / "part-0.parquet", columns)
+    found = load_episodes(tmp_path, settings=asking(**ASKED))
+    assert found.spec.features == (Feature("age"), Feature("segment", ("new", "old one")))
+    assert [e.observations.tolist()[0] for e in found] == [[1, 1, 0], [2, 1, 0], [1, 0, 1], [2, 0, 1]]
+    assert found[2].source == "segment=old%20one/part-0.parquet"
+
+
+def test_tables_in_other_containers_are_the_same(tmp_path):
+    expected = load_episodes(as_csv(tmp_path / "a.csv", TWO_EPISODES))
+    data = pa.table(TWO_EPISODES)
+    text = (tmp_path / "a.csv").read_text()
+    (tmp_path / "a.tsv").write_text(text.replace(",", "\t"))
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text.encode()))
+    lines = "".join(json.dumps(row) + "\n" for row in data.to_pylist())
+    (tmp_path / "a.jsonl").write_text(lines)
+    (tmp_path / "a.ndjson.gz").write_bytes(gzip.compress(lines.encode()))
+    feather.write_feather(data, tmp_path / "a.feather")
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_stream(sink, data.schema) as writer:
+        writer.write_table(data)
+    for name in ("a.tsv", "a.csv.gz", "a.jsonl", "a.ndjson.gz", "a.feather", "a.arrow"):
+        found = load_episodes(tmp_path / name)
+        assert found.spec == expected.spec, name
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one.observations, other.observations)
+            np.testing.assert_array_equal(one.rewards, other.rewards)
+            np.testing.assert_array_equal(one.actions, other.actions)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{broken", "not a JSON object"),
+        ("[1]", "it is list"),
+        ('{"episode_id": "a"}', "missing"),
+        ("9" * 5000, "it is int|JSON"),
+    ],
+)
+def test_a_bad_json_line_spoils_its_episode_only(tmp_path, line, told):
+    lines = [json.dumps(row) for row in pa.table(TWO_EPISODES).to_pylist()]
+    lines[1] = line
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    found = load_episodes(tmp_path / "a.jsonl")
+    assert [len(e) for e in found] == [3]
+    assert re.search(told, found.rejected[0].reason)
+    assert found.rejected[0].line == 2
+
+
+def test_a_truncated_gzip_file_gives_what_it_still_holds_or_is_refused(tmp_path):
+    text = (as_csv(tmp_path / "a.csv", TWO_EPISODES)).read_bytes()
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text)[:-12])
+    with contextlib.suppress(ValueError):
+        assert load_episodes(tmp_path / "a.csv.gz").rejected
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 5, 2)])
+def test_tensors_of_arrow_and_of_ray_data_are_nested_lists(tmp_path, shape):
+    rng = np.random.default_rng(0)
+    size = int(np.prod(shape))
+    seen = rng.integers(0, 256, (5, size)).astype(np.uint8)
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(seen.reshape(-1)), size)
+    fixed = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.uint8(), shape), flat)
+    columns = {name: column for name, column in TWO_EPISODES.items() if not name.startswith("obs_")}
+    ray = {
+        b"ARROW:extension:name": b"ray.data.arrow_tensor_v2",
+        b"ARROW:extension:metadata": json.dumps(shape).encode(),
+    }
+    lists = flat.cast(pa.large_list(pa.uint8()))
+    tables_ = {
+        "arrow": pa.table(columns | {"obs": fixed}),
+        "ray": pa.table([*pa.table(columns).columns, lists], schema=pa.schema(
+            [*pa.table(columns).schema, pa.field("obs", lists.type, metadata=ray)])),
+    }  # fmt: skip
+    for name, written in tables_.items():
+        pq.write_table(written, tmp_path / f"{name}.parquet")
+        feather.write_feather(written, tmp_path / f"{name}.feather")
+        for suffix in ("parquet", "feather"):
+            found = load_episodes(tmp_path / f"{name}.{suffix}")
+            assert found.spec.obs_shape == shape
+            np.testing.assert_array_equal(found.arrays["observations"], seen.reshape(5, *shape))

@@ -68,6 +68,15 @@ class Block:
         table = pa.RecordBatch.from_arrays(columns, names=self.table.schema.names)
         return Block(self.path, table, self.line_numbers, self.faults, is_text_file=self.is_text_file)
 
+    def with_constants(self, values: dict[str, str | None]) -> "Block":
+        """The block with further columns of one text each."""
+        pa = require_package("pyarrow")
+        table = self.table
+        for name, value in values.items():
+            if name not in table.schema.names:
+                table = table.append_column(name, pa.array([value] * len(self), pa.string()))
+        return Block(self.path, table, self.line_numbers, self.faults, is_text_file=self.is_text_file)
+
     def note(self, bad: Array, name: str, values: Array | None, reason: str) -> None:
         """Note a reason for every bad row that has none yet."""
         if not bad.any():

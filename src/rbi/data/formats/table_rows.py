@@ -27,11 +27,13 @@ FIRST_TEXT_ID = 1 << 62
 class Scan:
     """Actions, first step and texts of observed columns, collected block by block."""
 
-    def __init__(self, layout: Layout, *, need_actions: bool, need_texts: bool) -> None:
+    def __init__(self, layout: Layout, *, need_actions: bool, need_texts: bool, need_order: bool) -> None:
         self.layout, self.need_actions = layout, need_actions
+        self.episode = layout.episode if need_order else None
         self.observed = layout.observations if layout.texts and need_texts else ()
         self.columns = tuple(dict.fromkeys([
-            *([layout.action] if need_actions else []), *([layout.step] if layout.step else []), *self.observed,
+            *([layout.action] if need_actions else []), *([layout.step] if layout.step else []),
+            *([self.episode] if self.episode else []), *self.observed,
         ]))  # fmt: skip
         self.largest_action = -1
         self.action_ids: set[int] | None = set()
@@ -41,6 +43,10 @@ class Scan:
         self.words: Counter[str] = Counter()
         self.texts: dict[str, set[str]] = {name: set() for name in (*self.observed, layout.action)}
         self.numeric_blocks: set[str] = set()
+        self.seen: set[Any] = set()
+        self.last: Any = None
+        self.returning: Counter[int] = Counter()
+        """How often an episode's rows go on after those of another, by the step number there (at most 2)."""
 
     def add(self, block: Block) -> None:
         if self.need_actions:
@@ -49,6 +55,25 @@ class Scan:
             self.first_step = 0
         for name in self.observed:
             self.count(block, name)
+        if self.episode:
+            self.add_order(block, self.episode)
+
+    def add_order(self, block: Block, name: str) -> None:
+        ids = block.texts(name)
+        starts = np.append(0, np.flatnonzero(ids[1:] != ids[:-1]) + 1)
+        steps = None if self.layout.step is None else block.numbers(self.layout.step)
+        for row, id_ in zip(starts.tolist(), ids[starts].tolist(), strict=True):
+            if id_ is None or id_ == self.last:
+                continue
+            if id_ in self.seen:
+                self.returning[2 if steps is None else int(np.nan_to_num(steps[row]).clip(0, 2))] += 1
+            self.seen.add(id_)
+            self.last = id_
+
+    @property
+    def scattered(self) -> int:
+        """How often an episode goes on after another one; a second episode with the same id begins anew instead."""
+        return sum(count for step, count in self.returning.items() if step > self.first_step)
 
     def add_actions(self, block: Block) -> None:
         name, faults = self.layout.action, dict(block.faults)
@@ -143,6 +168,17 @@ class Rows:
         faults = {row - start: reason for row, reason in self.faults.items() if start <= row < stop}
         steps = {name: column[start:stop] for name, column in self.steps.items()}
         return replace(self, faults=faults, steps=steps, **{k: v[start:stop] for k, v in self.arrays().items()})
+
+    def sorted(self) -> "Rows":
+        """By episode, in the order in which they first appear, and by step number within each."""
+        assert self.ids is not None
+        assert self.numbers is not None
+        _, firsts, which = np.unique(self.ids, return_index=True, return_inverse=True)
+        order = np.lexsort((self.numbers, firsts[which]))
+        place = np.argsort(order)
+        faults = {int(place[row]): reason for row, reason in self.faults.items()}
+        steps = {name: column[order] for name, column in self.steps.items()}
+        return replace(self, faults=faults, steps=steps, **{k: v[order] for k, v in self.arrays().items()})
 
     @staticmethod
     def join(pieces: list["Rows"]) -> "Rows":

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from rbi.data.formats.common import (
     summarize_all,
 )
 from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
-from rbi.data.formats.table_columns import Block
+from rbi.data.formats.table_columns import Block, ListShape
 from rbi.data.formats.table_features import TableSchema, schema_of, to_table
 from rbi.data.formats.table_files import CsvFiles, FeatherFiles, FrameFiles, JsonFiles, ParquetFiles, TableFiles
 from rbi.data.formats.table_layout import LayoutFinder, TableConfig
@@ -33,6 +34,9 @@ from rbi.data.formats.table_rows import MISSING_ID, Checker, Rows, Scan
 from rbi.progress import echo
 
 MAX_COLUMNS = 100_000
+MAX_RETURNS = 10
+"""Episodes that may go on after another one before the table is refused; each of them is rejected."""
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 TRIM_BLOCKS = 1
 FILES: dict[str, type[CsvFiles | ParquetFiles | FeatherFiles | JsonFiles]] = {
     "parquet": ParquetFiles,
@@ -95,6 +99,7 @@ class TableReader:
             self.paths = without_repeats(self.paths)
         if not self.paths:
             raise ValueError(f"{path}: holds no {' or '.join(files.suffixes)} files")
+        self.partitions = [partition(file.relative_to(path)) if file != path else {} for file in self.paths]
         self.sources = [file.relative_to(path).as_posix() if file != path else path.name for file in self.paths]
         self.own_spec = files.spec(self.paths[0]) if config == TableConfig() else None
         names = self.column_names(self.paths[0])
@@ -108,6 +113,7 @@ class TableReader:
 
     def column_names(self, path: Path) -> list[str]:
         names = self.files.names(path)
+        names += [name for name in self.partitions[self.paths.index(path)] if name not in names]
         if len(names) > MAX_COLUMNS:
             raise ValueError(f"{path}: has {len(names):,} columns; up to {MAX_COLUMNS:,} are supported")
         twice = [name for name, count in Counter(names).items() if count > 1 and name]
@@ -128,25 +134,21 @@ class TableReader:
     def new_scan(self) -> Scan:
         known = self.overrides.num_actions is not None or self.own_spec is not None or bool(self.layout.action_mask)
         need_actions = not known and not self.schema.action_names
-        return Scan(self.layout, need_actions=need_actions, need_texts=not self.schema.features)
+        need_texts, need_order = not self.schema.features, self.own_spec is None
+        return Scan(self.layout, need_actions=need_actions, need_texts=need_texts, need_order=need_order)
 
     def make_checker(self, scan: Scan, blocks: Iterable[tuple[int, Block | RejectedEpisode]]) -> Checker:
         for _, block in blocks:
             if isinstance(block, Block):
                 scan.add(block)
-        self.first_step = scan.first_step
+        self.first_step, self.scattered = scan.first_step, self.check_order(scan)
         path, layout, own = self.paths[0], self.layout, self.own_spec
-        sparse, names = scan.sparse_actions(), self.schema.action_names
-        words = scan.categories(path, layout.action)
-        if not names and (sparse or words):
-            names = tuple(map(str, sparse)) or words
-            some = f"its {len(names):,} different actions, {names[0]} to {names[-1]}"
-            echo(f"{path}: {some}, are numbered 0 to {len(names) - 1:,}; the dataset's spec names them", stderr=True)
+        names = self.action_names(scan)
         numbered = bool(names) and all(name.isdecimal() for name in names)
-        lists = self.files.list_shape(path, layout.observations[0]) if len(layout.observations) == 1 else None
+        lists = self.list_shape(path, layout.observations[0]) if len(layout.observations) == 1 else None
         if lists is None and layout.observations == ("obs",):
             self.refuse_pickles("obs")
-        masks = self.files.list_shape(path, layout.action_mask[0]) if len(layout.action_mask) == 1 else None
+        masks = self.list_shape(path, layout.action_mask[0]) if len(layout.action_mask) == 1 else None
         width = masks.shape[0] if masks else len(layout.action_mask)
         actions = self.overrides.num_actions or (
             own.num_actions if own else width or len(names) or min(scan.largest_action + 1, MAX_ACTIONS)
@@ -155,13 +157,7 @@ class TableReader:
             raise ValueError(f"{path}: no row has a whole number as its {layout.action}: actions are numbered from 0")
         if width and width != actions:
             raise ValueError(f"{path}: {layout.action_mask[0]} is of {width} actions, not of {actions}")
-        features = self.schema.features or tuple(
-            Feature(name, scan.categories(path, name) if name in scan.observed else ()) for name in layout.observations
-        )
-        if tuple(feature.name for feature in features) != layout.observations:
-            raise ValueError(
-                f"{path}: the columns to observe are not those of the earlier data, {[f.name for f in features]}"
-            )
+        features = self.features(scan)
         shape: tuple[int, ...] = (sum(feature.size for feature in features),)
         if lists:
             features = ()
@@ -189,16 +185,49 @@ class TableReader:
         ids = np.array([int(name) for name in names]) if numbered else None
         return Checker(layout, spec, ids, () if numbered else names, of_lists, mask_lists=masks is not None)
 
+    def check_order(self, scan: Scan) -> bool:
+        """Whether rows have to be sorted; raises ValueError if they must be and cannot."""
+        if not self.layout.step and scan.scattered > MAX_RETURNS:
+            raise ValueError(
+                f"{self.paths[0]}: the rows of its episodes do not stand together ({scan.scattered:,} times one goes "
+                f"on after another): sort it by {self.layout.episode} and time, or name the column of steps"
+            )
+        return bool(scan.scattered and self.layout.step)
+
+    def action_names(self, scan: Scan) -> tuple[str, ...]:
+        """Names of actions that are texts or sparse numbers, which is said; else empty."""
+        path, sparse = self.paths[0], scan.sparse_actions()
+        names = self.schema.action_names or tuple(map(str, sparse)) or scan.categories(path, self.layout.action)
+        if names and not self.schema.action_names:
+            some = f"its {len(names):,} different actions, {names[0]} to {names[-1]}"
+            echo(f"{path}: {some}, are numbered 0 to {len(names) - 1:,}; the dataset's spec names them", stderr=True)
+        return names
+
+    def features(self, scan: Scan) -> tuple[Feature, ...]:
+        """The observed columns with their categories: those of earlier data, or what the table holds."""
+        path, names = self.paths[0], self.layout.observations
+        features = self.schema.features or tuple(
+            Feature(name, scan.categories(path, name) if name in scan.observed else ()) for name in names
+        )
+        if tuple(feature.name for feature in features) != names:
+            known = [feature.name for feature in features]
+            raise ValueError(f"{path}: the columns to observe are not those of the earlier data, {known}")
+        return features
+
     def refuse_pickles(self, name: str) -> None:
         """Raise ValueError if a column holds what RLlib pickled and compressed."""
         block = next((block for _, block in self.blocks([name]) if isinstance(block, Block)), None)
         if block is not None and block.holds_text(name) and str(block.texts(name)[0]).startswith(PICKLED):
             raise ValueError(f"{block.path}: its column {name!r} {UNPICKLED}")
 
+    def list_shape(self, path: Path, name: str) -> ListShape | None:
+        return None if name in self.partitions[0] else self.files.list_shape(path, name)
+
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[int, Block | RejectedEpisode]]:
-        for number, path in enumerate(self.paths):
-            for block in self.files.blocks(path, columns):
-                yield number, block
+        for number, (path, values) in enumerate(zip(self.paths, self.partitions, strict=True)):
+            stored = [name for name in columns if name not in values] or [self.layout.action]
+            for block in self.files.blocks(path, stored):
+                yield number, block.with_constants(values) if values and isinstance(block, Block) else block
 
     def parts(self) -> Sequence[Path]:
         return [self.path]
@@ -240,6 +269,9 @@ class TableReader:
         seen: set[int] = set()
         held: list[Rows] = []  # the episode that may continue in the next block
         last = MISSING_ID
+        if self.checker and self.scattered:
+            yield from self.sorted_chunks(blocks, ids)
+            return
         for file, block in blocks:
             if isinstance(block, RejectedEpisode):  # the rest of the file is lost
                 if held and (complete := self.split(held)):
@@ -263,6 +295,23 @@ class TableReader:
                 yield self.episodes(complete, seen, ids)
         if held:
             yield self.episodes(Rows.join(held), seen, ids)
+
+    def sorted_chunks(
+        self, blocks: Iterable[tuple[int, Block | RejectedEpisode]], ids: dict[Any, int]
+    ) -> Iterator["Chunk"]:
+        """The episodes of blocks in which their rows do not stand together; all rows are in memory at once."""
+        by = f"{self.layout.episode} and {self.layout.step}"
+        echo(f"{self.path}: the rows of its episodes do not stand together; they are sorted by {by}", stderr=True)
+        held: list[Rows] = []
+        for file, block in blocks:
+            if isinstance(block, RejectedEpisode):
+                yield Chunk(self.empty(), [(0, block)])
+            else:
+                rows = self.checker.rows(block, file, ids)
+                assert rows.ids is not None
+                held.append(replace(rows, ids=filled(rows.ids, MISSING_ID)))
+        if held:
+            yield self.episodes(Rows.join(held).sorted(), set(), ids)
 
     def split(self, held: list[Rows]) -> Rows | None:
         """Take the complete episodes out of the rows that are held; the last one may continue."""
@@ -381,6 +430,16 @@ class Chunk:
             yield item
         for number in range(used, len(self.dataset)):
             yield self.dataset[number]
+
+
+def partition(path: Path) -> dict[str, str | None]:
+    """The columns that the folders of a file stand for, as Hive, Spark and DuckDB write them.
+
+    >>> partition(Path("year=2026/episode_id=7/part-0.parquet"))
+    {'year': '2026', 'episode_id': '7'}
+    """
+    pairs = (folder.partition("=") for folder in path.parts[:-1])
+    return {unquote(name): None if value == HIVE_NULL else unquote(value) for name, is_pair, value in pairs if is_pair}
 
 
 def trimming(blocks: Iterable[Any]) -> Iterator[Any]:
