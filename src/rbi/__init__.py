@@ -18,6 +18,7 @@ os.environ.setdefault("MIMALLOC_PURGE_DELAY", "1000")
 if TYPE_CHECKING:
     from rbi import measures, runs
     from rbi.certification.decision import CertifyConfig, Decision, certify
+    from rbi.certification.monitor import MonitorResult, monitor
     from rbi.data.dataset import Dataset
     from rbi.data.episode import Episode
     from rbi.data.formats import load_episodes
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "rbi.certification.decision": ("CertifyConfig", "Decision", "certify"),
+    "rbi.certification.monitor": ("MonitorResult", "monitor"),
     "rbi.data.dataset": ("Dataset",),
     "rbi.data.episode": ("Episode",),
     "rbi.data.formats": ("load_episodes",),
@@ -102,6 +104,7 @@ __all__ = [
     "ImproveConfig",
     "ImproveResult",
     "LearnerConfig",
+    "MonitorResult",
     "NetworkConfig",
     "ObservationSpec",
     "OfflineResult",
@@ -132,6 +135,7 @@ __all__ = [
     "max_tv",
     "measures",
     "mix",
+    "monitor",
     "offline",
     "parse_rule",
     "register_rule",

@@ -18,6 +18,7 @@ from rbi.certification.bounds import (
     log_capital_sequence,
     lower_bound,
     lower_confidence_sequence,
+    plug_in_bets,
 )
 from tests.reference.betting_loops import plug_in_log_capitals, star_log_capital
 
@@ -43,7 +44,7 @@ def test_capital_of_recalculated_bets_is_that_of_the_loop(m):
 
 def test_capital_of_plug_in_bets_is_that_of_the_loop():
     values = weighted_returns(np.random.default_rng(2), 50, 0.2)
-    found = log_capital_sequence(values, 0.01, -0.5, 0.1, 0.3)
+    found = log_capital_sequence(values, plug_in_bets(values, 0.1, 0.3), 0.01, -0.5)
     assert found == approx(plug_in_log_capitals(values.tolist(), 0.01, -0.5, 0.1, 0.3, MAX_STAKE))
 
 
@@ -87,8 +88,8 @@ def test_few_or_constant_values_have_a_bound():
 def test_confidence_sequence_covers_at_all_times_together():
     rng, missed = np.random.default_rng(7), 0
     for _ in range(300):
-        capital = log_capital_sequence(weighted_returns(rng, 500), 0.0, -0.5, 0.1, 0.25)
-        missed += capital.max() >= math.log(10)
+        values = weighted_returns(rng, 500)
+        missed += log_capital_sequence(values, plug_in_bets(values, 0.1, 0.25), 0.0, -0.5).max() >= math.log(10)
     assert stats.binomtest(missed, 300, 0.1, "greater").pvalue > 1e-3
 
 

@@ -157,16 +157,20 @@ def betting_lower_bound(values: Any, floor: float, alpha: float, spread: float |
 # Betting without a fixed number of values
 
 
-def log_capital_sequence(values: Array, m: float, floor: float, alpha: float, spread: float) -> Array:
-    """log K_t(m) at every time t, `[n]`, with predictable plug-in bets that need no end:
+def plug_in_bets(values: Array, alpha: float, spread: float) -> Array:
+    """Predictable plug-in bets `[n]`, which need no end      (Waudby-Smith and Ramdas):
 
-    lambda_t = sqrt(2 log(1 / alpha) / (sigma^2_{t-1} t log(1 + t)))     (their predictable plug-in)
+    lambda_t = sqrt(2 log(1 / alpha) / (sigma^2_{t-1} t log(1 + t)))
     """
     t = np.arange(1, len(values) + 1)
-    sigma = predictable_std(values, t - 1, spread)
-    bets = np.sqrt(2 * math.log(1 / alpha) / (t * np.log1p(t))) / sigma
-    bets = np.minimum(bets, MAX_STAKE / max(m - floor, np.finfo(float).tiny))
-    return np.log1p(bets * (values - m)).cumsum()
+    found: Array = np.sqrt(2 * math.log(1 / alpha) / (t * np.log1p(t))) / predictable_std(values, t - 1, spread)
+    return found
+
+
+def log_capital_sequence(values: Array, bets: Array, m: float, floor: float) -> Array:
+    """log K_t(m) at every time t, `[n]`."""
+    most = MAX_STAKE / max(m - floor, np.finfo(float).tiny)
+    return np.log1p(np.minimum(bets, most) * (values - m)).cumsum()
 
 
 def lower_confidence_sequence(
@@ -178,13 +182,12 @@ def lower_confidence_sequence(
     """
     x = check_values(values, floor, alpha)
     when = np.unique(np.geomspace(1, len(x), 24).round().astype(int)) if times is None else np.asarray(times)
-    bounds, low, target = np.empty(len(when)), floor, -math.log(alpha)
+    bets, bounds, low, target = plug_in_bets(x, alpha, spread), np.empty(len(when)), floor, -math.log(alpha)
     for number, t in enumerate(when.tolist()):
-        seen = x[:t]
-        high = max(low, float(seen.mean()) + 1e-12)
+        high = max(low, float(x[:t].mean()))
         for _ in range(30):
             middle = (low + high) / 2
-            rejected = log_capital_sequence(seen, middle, floor, alpha, spread).max() >= target
+            rejected = log_capital_sequence(x[:t], bets[:t], middle, floor).max() >= target
             low, high = (middle, high) if rejected else (low, middle)
         bounds[number] = low  # later bounds are never lower: what was rejected once stays rejected
     return when, bounds

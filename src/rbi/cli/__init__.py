@@ -39,6 +39,11 @@ COMMANDS = {
         "Certify",
         "Deploy a saved policy, keep the old one, or test live: decided from logs.",
     ),
+    "monitor": (
+        "rbi.cli.monitor",
+        "Monitor",
+        "Watch a deployed policy: an alarm if it is worse, a stop if it is better.",
+    ),
     "evaluate": ("rbi.cli.evaluate", "Evaluate", "Evaluate a saved policy in an environment."),
 }
 GROUPS = {

@@ -28,3 +28,19 @@ def gain_figure(found: dict[str, Any]) -> Any:
         panel.set(xlabel="gain per episode over the behaviour policy (line: 0)", ylim=(-0.6, len(rows) - 0.4))
         panel.set_title(f"{found['verdict']}: {100 * found['confidence']:g}% bounds, * tested", loc="left")
     return figure
+
+
+def monitor_figure(found: dict[str, Any]) -> Any:
+    """The confidence sequence of the gain over the number of live episodes."""
+    rows = found["history"]
+    x = [row["episodes"] for row in rows]
+    with mpl.rc_context(LOOK):
+        figure: Any = Figure(figsize=(5.2, 2.6), layout="constrained")
+        panel = figure.subplots()
+        color = {"better": ACCENT, "worse": WARNING, "continue": DARK}[found["outcome"]]
+        panel.fill_between(x, [row["lower"] for row in rows], [row["upper"] for row in rows], color=GREY, alpha=0.6)
+        panel.axhline(0, color=DARK, linewidth=0.8)
+        panel.plot([x[-1]], [found["estimate"]], marker="o", markersize=5, color=color)
+        panel.set(xlabel="live episodes", ylabel="gain per episode", xscale="log" if len(set(x)) > 1 else "linear")
+        panel.set_title(f"{found['outcome']}: {100 * found['confidence']:g}% at all times", loc="left")
+    return figure

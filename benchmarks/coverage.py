@@ -1,0 +1,318 @@
+"""How often lower bounds of the gain exceed the truth, and how often "deploy" is said: rightly, and unsafely.
+
+Worlds with a known truth draw logs again and again; each cell is one world, one number of episodes and one confidence.
+"missed": share of repetitions in which the lower bound exceeds the true gain, which must stay below 1 - confidence.
+"deploy": share in which it exceeds 0: the power where there is a gain, an error where there is none.
+
+    python -m benchmarks.coverage                # all cells, 1,000 repetitions each: about 15 minutes on 2 cores
+    python -m benchmarks.coverage --quick        # 200 repetitions, up to 1,000 episodes
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+import rbi
+from benchmarks.timing import machine
+from rbi.certification import bounds
+from rbi.lab.spi import worlds as spi_worlds
+
+RESULTS = Path(__file__).parent / "results"
+SIZES, CONFIDENCES, REPETITIONS = (100, 1000, 5000, 10_000, 100_000), (0.9, 0.95), 1000
+NUMBERS_AT_ONCE = 2_000_000
+BCA_DRAWS, BCA_RESAMPLES = 30_000_000, 300  # indices of all repetitions of a cell; samples of each
+WIDTHS = 20  # repetitions whose betting bound is searched, for its width
+GAIN = rbi.Reroute(0.5, 1.5)
+
+
+@dataclass(frozen=True)
+class World:
+    """Draws terms of an estimate of the gain `[repetitions, episodes]`, with their stated limits and true mean."""
+
+    name: str
+    draw: Callable
+    truth: float
+    floor: float
+    ceiling: float = math.inf
+    spread: float = 0.25
+    most_episodes: int = 100_000
+    known: bool = True
+    """Whether probabilities are logged; if not, they are estimated from as many other episodes."""
+
+
+def draw_actions(rng, probs):
+    return (rng.random((*probs.shape[:-1], 1)) > probs.cumsum(-1)).sum(-1)
+
+
+def bernoulli(rng, means):
+    return (rng.random(means.shape) < means).astype(float)
+
+
+def heavy(rng, means):
+    """Lognormal with these means, cut off at 50 times 0.5 (rewards up to 25; the means lie below)."""
+    return np.minimum(means * np.exp(1.5 * rng.normal(size=means.shape) - 1.125), 25.0)
+
+
+def bandit(name, means, beta, rule=GAIN, *, robust=False, q=None, reward=bernoulli, high=1.0):
+    """One-step episodes in equally likely states, with logged probabilities.
+
+    Terms are (W - 1) r, or the doubly robust ones with Q = q and a beta that is known for all actions.
+    """
+    means, beta = np.array(means, float), np.array(beta, float)
+    q = means if q is None else np.array(q, float)
+    pi = rule(beta, q)
+    true_means = means
+    if reward is heavy:  # the cut changes the means: measured once, to four digits
+        true_means = np.stack(
+            [[heavy(np.random.default_rng(0), np.full(4_000_000, m)).mean() for m in row] for row in means]
+        )
+
+    def draw(rng, shape):
+        x = rng.integers(0, len(beta), shape)
+        a = draw_actions(rng, beta[x])
+        r, w = reward(rng, means[x, a]), (pi / beta)[x, a]
+        return ((pi - beta) * q).sum(1)[x] + (w - 1) * (r - q[x, a]) if robust else (w - 1) * r
+
+    truth = float(((pi - beta) * true_means).sum(1).mean())
+    reach = 0.75 * high if robust else high  # reroute(0.5,1.5): |W - 1| <= 0.5, total variation <= 0.25
+    return World(name, draw, truth, -reach, reach if robust else math.inf, high / 4)
+
+
+def confounded(*, known):
+    """A hidden cause, seen by the logging policy, drives actions and rewards; the action itself does harm."""
+    share, beta = np.array([0.5, 0.5]), np.array([[0.8, 0.2], [0.2, 0.8]])
+    means = np.array([[0.3, 0.2], [0.7, 0.6]])  # of the hidden cause and the action
+    seen, q = share @ beta, (share[:, None] * beta * means).sum(0) / (share @ beta)
+    pi = GAIN(seen, q)
+
+    def draw(rng, shape):
+        u = rng.integers(0, 2, shape)
+        a = draw_actions(rng, beta[u])
+        r = bernoulli(rng, means[u, a])
+        return (pi[a] / beta[u, a] - 1) * r if known else ((pi - seen) * q).sum() + (pi[a] / seen[a] - 1) * (r - q[a])
+
+    value = (share[:, None] * means).sum(0)
+    truth = float(pi @ value - (share[:, None] * beta * means).sum())
+    name = f"hidden cause, probabilities {'logged' if known else 'estimated'}"
+    return World(name, draw, truth, -1.0 if known else -0.75, math.inf if known else 0.75, known=known)
+
+
+def cloned_bandit(name, means, beta, states):
+    """A bandit whose beta is estimated by counting in as many other episodes; few visits of each state."""
+    means, beta = np.array(means, float), np.array(beta, float)
+
+    def draw(rng, shape):
+        rows, n = shape
+        terms = np.empty(shape)
+        for row in range(rows):
+            x, other = rng.integers(0, states, (2, n))
+            taken = draw_actions(rng, beta[other])
+            counts = np.bincount(other * beta.shape[1] + taken, minlength=beta.size).reshape(beta.shape) + 1.0
+            clone = counts / counts.sum(1, keepdims=True)
+            pi = fixed_pi
+            a = draw_actions(rng, beta[x])
+            r = bernoulli(rng, means[x, a])
+            terms[row] = ((pi - clone) * means)[x].sum(1) + (pi / clone - 1)[x, a] * (r - means[x, a])
+        return terms
+
+    fixed_pi = GAIN(beta, means)
+    truth = float(((fixed_pi - beta) * means).sum(1).mean())
+    return World(name, draw, truth, -math.inf, math.inf, known=False)
+
+
+def episodes_of(name, mdp, beta, pi, horizon, high, gamma=1.0):
+    """Episodes of a tabular MDP, with per-decision terms; rewards are not negative."""
+    transitions, rewards = mdp.transitions.cumsum(-1), mdp.rewards
+    v = {"pi": np.zeros(len(beta)), "beta": np.zeros(len(beta))}
+    for _ in range(horizon):
+        v = {key: (p * (rewards + gamma * mdp.transitions @ v[key])).sum(1) for key, p in (("pi", pi), ("beta", beta))}
+    truth = float(mdp.start @ (v["pi"] - v["beta"]))
+    ratio = np.divide(pi, beta, out=np.zeros_like(pi), where=beta > 0)
+
+    def draw(rng, shape):
+        s = np.searchsorted(mdp.start.cumsum(), rng.random(shape), side="right").clip(0, len(beta) - 1)
+        weight, terms, alive = np.ones(shape), np.zeros(shape), np.ones(shape, bool)
+        for t in range(horizon):
+            a = draw_actions(rng, beta[s]).clip(0, beta.shape[1] - 1)
+            weight = weight * np.where(alive, ratio[s, a], 1.0)
+            terms += alive * gamma**t * (weight - 1) * rewards[s, a]
+            u = rng.random(shape)
+            following = (u[..., None] > transitions[s, a]).sum(-1)
+            alive &= following < len(beta)
+            s = np.minimum(following, len(beta) - 1)
+        return terms
+
+    return World(name, draw, truth, -high, math.inf, high / 4, 10_000 if horizon < 20 else 5_000)
+
+
+def small_mdp(seed=0):
+    """Three states, three actions, rewards in [0, 1]."""
+    rng = np.random.default_rng(seed)
+    transitions, rewards = rng.dirichlet(np.ones(3), (3, 3)), rng.random((3, 3))
+    return spi_worlds.MDP(transitions, rewards, np.array([1.0, 0, 0]), 0.9), rng.dirichlet(np.full(3, 2.0), 3)
+
+
+def all_worlds():
+    """Every world of the table."""
+    uniform = [[0.5, 0.5]]
+    three = [[0.5, 0.3, 0.2], [0.2, 0.3, 0.5]]
+    paid = [[0.2, 0.3, 0.5], [0.6, 0.3, 0.2]]
+    rare = [[0.98, 0.02]]
+    found = [
+        bandit("gain of 10% of 0.5, taken actions logged", [[0.4, 0.6]], uniform),
+        bandit("gain of 10% of 0.5, all actions logged", [[0.4, 0.6]], uniform, robust=True),
+        bandit("gain of 10% of 0.1, taken actions logged", [[0.08, 0.12]], uniform),
+        bandit("gain of 10% of 0.1, all actions logged", [[0.08, 0.12]], uniform, robust=True),
+        bandit("binary rewards", paid, three),
+        bandit("nothing to gain, taken actions logged", [[0.3, 0.3]], uniform, q=[[0.0, 1.0]]),
+        bandit("nothing to gain, all actions logged", [[0.3, 0.3]], uniform, robust=True, q=[[0.2, 0.4]]),
+        bandit("worse by 1%", [[0.306, 0.294]], uniform, q=[[0.0, 1.0]]),
+        bandit("heavy-tailed rewards, nothing to gain", [[0.5, 0.5]], uniform, q=[[0.0, 1.0]], reward=heavy, high=25.0),
+        bandit("rare lucky action, greedy, worse", [[0.3, 0.28]], rare, rbi.Greedy(), q=[[0.0, 1.0]]),
+        bandit("rare lucky action, greedy, nothing to gain", [[0.02, 0.02]], rare, rbi.Greedy(), q=[[0.0, 1.0]]),
+        confounded(known=True),
+        confounded(known=False),
+        cloned_bandit("beta counted, 2 states", paid, three, 2),
+    ]
+    rng = np.random.default_rng(1)
+    many = rng.dirichlet(np.ones(3), 200), rng.random((200, 3))
+    found.append(cloned_bandit("beta counted, 200 states", many[1], many[0], 200))
+    mdp, beta = small_mdp()
+    q = mdp.rewards
+    for horizon in (5, 50):
+        found.append(episodes_of(f"episodes of {horizon} steps", mdp, beta, GAIN(beta, q), horizon, float(horizon)))
+    found.append(episodes_of("episodes of 5 steps, worse", mdp, beta, GAIN(beta, -q), 5, 5.0))
+    river = spi_worlds.wet_chicken_river()
+    baseline = spi_worlds.wet_chicken_baseline(0.3)
+    top = float(river.rewards.max())
+    better = GAIN(baseline, river.rewards)
+    found.append(episodes_of("Wet Chicken, 10 steps", river, baseline, better, 10, 10 * top))
+    random = spi_worlds.random_mdp(np.random.default_rng(2), 20, 4, 4)
+    beta = np.random.default_rng(3).dirichlet(np.full(4, 2.0), len(random.start))
+    pi = GAIN(beta, spi_worlds.MDP(random.transitions, random.rewards, random.start, random.discount).rewards)
+    found.append(episodes_of("random MDP, 10 steps", random, beta, pi, 10, 10 * float(max(1.0, random.rewards.max()))))
+    return found
+
+
+def measure(world, n, repetitions, seed=0, confidences=CONFIDENCES):
+    """A row per bound and confidence, on the same draws."""
+    rng, found = np.random.default_rng([seed, n]), {c: Cell(world, n, 1 - c) for c in confidences}
+    for done in range(0, repetitions, max(1, NUMBERS_AT_ONCE // n)):
+        x = world.draw(rng, (min(max(1, NUMBERS_AT_ONCE // n), repetitions - done), n))
+        for cell in found.values():
+            cell.add(x, rng, repetitions)
+    return [
+        cell_row(world, n, confidence, method, np.concatenate(over), cell.widths[method])
+        for confidence, cell in found.items()
+        for method, over in cell.over.items()
+    ]
+
+
+class Cell:
+    """Whether each bound exceeds the truth and 0 in each repetition, and how far it lies below the mean."""
+
+    def __init__(self, world, n, alpha):
+        self.world, self.n, self.alpha = world, n, alpha
+        self.at = np.array([world.truth, 0.0])
+        self.over, self.widths, self.searched, self.resampled = {}, {}, 0, 0
+
+    def add(self, x, rng, repetitions):
+        world, n, alpha, log = self.world, self.n, self.alpha, math.log(2 / self.alpha)
+        mean, error = x.mean(1), x.std(1, ddof=1) / math.sqrt(n)
+        self.keep("student", mean, stats.t.isf(alpha, n - 1) * error)
+        if math.isfinite(world.ceiling):
+            reach = 7 * (world.ceiling - world.floor) * log / (3 * (n - 1))
+            self.keep("empirical_bernstein", mean, math.sqrt(2 * log) * error + reach)
+        if math.isfinite(world.floor):
+            rejects = [bounds.betting_rejects(x, np.full(len(x), m), world.floor, alpha, world.spread) for m in self.at]
+            self.over.setdefault("betting", []).append(np.stack(rejects, 1))
+            for values in x[: max(0, WIDTHS - self.searched)]:
+                lower = bounds.betting_lower_bound(values, world.floor, alpha, world.spread)
+                self.widths.setdefault("betting", []).append(values.mean() - lower)
+                self.searched += 1
+        some = min(repetitions, BCA_DRAWS // (BCA_RESAMPLES * min(n, bounds.BCA_VALUES))) - self.resampled
+        if some > 0:
+            lower = np.array([bounds.bca_lower_bound(values, alpha, rng, BCA_RESAMPLES) for values in x[:some]])
+            self.keep("bca", mean[: len(lower)], mean[: len(lower)] - lower)
+            self.resampled += len(lower)
+
+    def keep(self, method, mean, width):
+        self.over.setdefault(method, []).append((mean - width)[:, None] > self.at)
+        self.widths.setdefault(method, []).extend(width.tolist())
+
+
+def cell_row(world, n, confidence, method, over, widths):
+    missed, deployed = (int(count) for count in over.sum(0))
+    proved = world.known and bounds.STATUS[method] == "proved"
+    return {
+        "world": world.name,
+        "episodes": n,
+        "confidence": confidence,
+        "bound": method,
+        "status": bounds.STATUS[method] if world.known else "heuristic",
+        "truth": world.truth,
+        "repetitions": len(over),
+        "missed": missed / len(over),
+        "missed_interval": interval(missed, len(over)),
+        "deploy": deployed / len(over),
+        "deploy_interval": interval(deployed, len(over)),
+        "unsafe": world.truth <= 0,
+        "width": float(np.mean(widths)),
+        "holds": bool(stats.binomtest(missed, len(over), 1 - confidence, "greater").pvalue > 1e-3),
+        "must_hold": proved,
+    }
+
+
+def interval(count, total):
+    """95% Clopper-Pearson interval of a share."""
+    return list(stats.binomtest(count, total).proportion_ci(method="exact"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--quick", action="store_true", help="few repetitions, nothing is written unless --out is given"
+    )
+    parser.add_argument("--only", default="", help="worlds whose name contains this")
+    parser.add_argument("--sizes", type=int, nargs="+", help=f"numbers of episodes (default: {SIZES})")
+    parser.add_argument("--repetitions", type=int, help=f"of each cell (default: {REPETITIONS}; quick: 200)")
+    parser.add_argument(
+        "--out", type=Path, help="JSON file (default: benchmarks/results/coverage.json); cells are added"
+    )
+    arguments = parser.parse_args()
+    repetitions = arguments.repetitions or (200 if arguments.quick else REPETITIONS)
+    out = arguments.out or (None if arguments.quick else RESULTS / "coverage.json")
+    rows = json.loads(out.read_text())["rows"] if out is not None and out.exists() else []
+    sizes = arguments.sizes or (SIZES[:2] if arguments.quick else SIZES)
+    done = {(r["world"], r["episodes"]) for r in rows if r["bound"] == "student" and r["repetitions"] >= repetitions}
+    for n in sizes:
+        for world in all_worlds():
+            if arguments.only not in world.name or n > world.most_episodes or (world.name, n) in done:
+                continue
+            start = time.perf_counter()
+            rows = [r for r in rows if (r["world"], r["episodes"]) != (world.name, n)] + measure(world, n, repetitions)
+            print(f"{cell_text(rows, world, n)} ({time.perf_counter() - start:.1f} s)", flush=True)
+            if out is not None:
+                head = {"benchmark": "coverage", "command": "python -m benchmarks.coverage", "machine": machine()}
+                out.write_text(json.dumps(head | {"rows": rows}, indent=1) + "\n")
+    broken = [r for r in rows if r["must_hold"] and not r["holds"]]
+    print(f"{len(rows)} rows; proved bounds that do not hold: {len(broken)}")
+    return 1 if broken else 0
+
+
+def cell_text(rows, world, n):
+    """One line about a cell at 95%."""
+    shown = [r for r in rows if r["world"] == world.name and r["episodes"] == n and r["confidence"] == 0.95]
+    parts = [f"{r['bound']} missed {r['missed']:.3f} deploy {r['deploy']:.3f} width {r['width']:.4f}" for r in shown]
+    return f"{world.name} (gain {world.truth:+.4f}), {n:,}: {'; '.join(parts)}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,172 @@
+"""`rbi.monitor`: is a deployed policy better or worse? Valid at any time, however often one looks."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from rbi.certification.bounds import lower_confidence_sequence
+from rbi.certification.evidence import place
+from rbi.config import Checked, Interval
+from rbi.data.dataset import Dataset
+from rbi.data.formats import Format, FormatSettings, open_dataset
+
+Array = np.ndarray[Any, Any]
+Outcome = Literal["better", "worse", "continue"]
+LOOKS = 24  # points of the history
+
+
+@dataclass(frozen=True)
+class MonitorConfig(Checked):
+    """Settings of `rbi.monitor`."""
+
+    return_range: tuple[float, float]
+    """Smallest and largest possible return of an episode."""
+    old_value: float | None = None
+    """Value of the old policy, per episode, if there are no control episodes."""
+    confidence: Annotated[float, Interval(ge=0.5, lt=1)] = 0.95
+    """Probability with which each statement holds, at all times together."""
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
+    """Discount factor of the returns."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        low, high = self.return_range
+        if not -math.inf < low < high < math.inf:
+            raise ValueError(f"return_range = ({low:g}, {high:g}): must be finite, and the first number smaller")
+
+
+@dataclass(frozen=True, repr=False)
+class MonitorResult:
+    """What live episodes say about the gain over control, or over the old value."""
+
+    outcome: Outcome
+    """better: proved, the test can stop; worse: alarm; continue: neither yet."""
+    estimate: float
+    """Difference of the mean returns."""
+    lower: float
+    upper: float
+    """Bounds of the difference; each holds with the stated confidence at all times together."""
+    episodes: int
+    control_episodes: int
+    confidence: float
+    history: list[dict[str, float]]
+    """Episodes, lower and upper bound at earlier times."""
+
+    @property
+    def alarm(self) -> bool:
+        return self.outcome == "worse"
+
+    def summary(self) -> str:
+        """The outcome in one sentence."""
+        against = f"{self.control_episodes:,} control episodes" if self.control_episodes else "the old value"
+        numbers = f"{self.estimate:+.4g} per episode ({self.lower:+.4g} to {self.upper:+.4g})"
+        seen = f"{self.episodes:,} live episodes against {against}: {numbers}, {100 * self.confidence:g}% at any time"
+        return {
+            "better": f"Better: the new policy is proved to gain; the test can stop. {seen}.",
+            "worse": f"ALARM: the new policy is worse; go back to the old one. {seen}.",
+            "continue": f"Continue: neither better nor worse is proved yet. {seen}.",
+        }[self.outcome]
+
+    def __repr__(self) -> str:
+        return self.summary()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {**vars(self), "alarm": self.alarm, "summary": self.summary()}
+
+
+def monitor(
+    episodes: Dataset | Path | str,
+    control: Dataset | Path | str | None = None,
+    *,
+    return_range: tuple[float, float],
+    old_value: float | None = None,
+    confidence: float = 0.95,
+    gamma: float = 1.0,
+    format: Format | None = None,  # noqa: A002 - the word that users look for
+    settings: FormatSettings | None = None,
+) -> MonitorResult:
+    """Compare live episodes of a new policy with those of a control group, or with the value of the old policy.
+
+    Both are confidence sequences by betting, proved for every number of episodes in the stated range: look as often as
+    you like, and stop when you like. Episodes are taken in the order of the log. With a control group, each side has
+    half of the error.
+
+    >>> monitor("new.csv", "control.csv", return_range=(0, 1)).outcome      # doctest: +SKIP
+    'continue'
+    """
+    config = MonitorConfig(return_range, old_value, confidence, gamma)
+    if (control is None) == (old_value is None):
+        raise ValueError("give either control episodes or old_value, to compare with")
+    sources = [episodes] if control is None else [episodes, control]
+    samples = [
+        live_returns(open_dataset(one if isinstance(one, Dataset) else Path(one), format, settings), config)
+        for one in sources
+    ]
+    alpha = (1 - config.confidence) / len(samples)
+    sides = [bounds_over_time(values, config.return_range, alpha) for values in samples]
+    new = sides[0]
+    if config.old_value is None:
+        lower, upper, base = new.lower - sides[1].upper, new.upper - sides[1].lower, float(samples[1].mean())
+    else:
+        lower, upper, base = new.lower - config.old_value, new.upper - config.old_value, config.old_value
+    outcome: Outcome = "better" if lower[-1] > 0 else "worse" if upper[-1] < 0 else "continue"
+    return MonitorResult(
+        outcome,
+        float(samples[0].mean()) - base,
+        float(lower[-1]),
+        float(upper[-1]),
+        len(samples[0]),
+        0 if control is None else len(samples[1]),
+        config.confidence,
+        [
+            {"episodes": int(n), "lower": float(a), "upper": float(b)}
+            for n, a, b in zip(new.times, lower, upper, strict=True)
+        ],
+    )
+
+
+@dataclass(frozen=True)
+class Side:
+    """Bounds of one mean over time, `[LOOKS]` each."""
+
+    times: Array
+    lower: Array
+    upper: Array
+
+
+def bounds_over_time(values: Array, limits: tuple[float, float], alpha: float) -> Side:
+    """Lower and upper confidence sequence after growing shares of the values."""
+    low, high = limits
+    times = np.maximum(1, np.geomspace(min(10, len(values)) / len(values), 1, LOOKS) * len(values)).round().astype(int)
+    spread = (high - low) / 4
+    _, lower = lower_confidence_sequence(values, low, alpha, spread, times)
+    _, negated = lower_confidence_sequence(-values, -high, alpha, spread, times)
+    return Side(times, lower, -negated)
+
+
+def live_returns(data: Dataset, config: MonitorConfig) -> Array:
+    """Returns of all episodes in the order of the log. Raises ValueError for one outside the stated range."""
+    if data.rejected:
+        raise ValueError(
+            f"{data.rejected[0]}; episodes that are left out may differ from the others: nothing is decided"
+        )
+    if not len(data):
+        raise ValueError("no episodes")
+    steps = data.records["steps"].astype(np.int64)
+    t = np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
+    at = t + np.repeat(data.records["first_step"], steps)
+    found: Array = np.add.reduceat(
+        config.gamma**t * data.arrays["rewards"][at].astype(np.float64), np.cumsum(steps) - steps
+    )
+    low, high = config.return_range
+    outside = (found < low) | (found > high)
+    if outside.any():
+        first = int(outside.argmax())
+        raise ValueError(
+            f"{place(data, first)}: return {found[first]:g} is outside the stated range {low:g} to {high:g}"
+        )
+    return found

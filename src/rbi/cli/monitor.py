@@ -1,0 +1,58 @@
+"""`rbi monitor`: the command line of `rbi.monitor`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from rbi import runs
+from rbi.certification.monitor import monitor
+from rbi.cli.data import FromData
+from rbi.config import Interval
+from rbi.data.formats import FormatSettings
+from rbi.progress import echo
+
+NAME = "monitor"
+ALARM = 3  # exit status
+
+
+@dataclass(frozen=True)
+class Monitor(FromData):
+    """Watch a deployed policy: is it better or worse than control, or than the old value?
+
+    Look as often as you like: the bounds hold at all times together. Exit status 3: alarm, it is worse; else 0.
+    """
+
+    return_range: tuple[float, float] | None = None
+    """Smallest and largest possible return of an episode (required)."""
+    control: Path | None = None
+    """Episodes of the control group, in the same format."""
+    old_value: float | None = None
+    """Value of the old policy, per episode, if there is no control group."""
+    confidence: Annotated[float, Interval(ge=0.5, lt=1)] = 0.95
+    """Probability with which each statement holds, at all times together."""
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
+    """Discount factor of the returns."""
+
+    def run(self, argv: Sequence[str]) -> int:
+        from rbi.report import certify as report
+
+        if self.return_range is None:
+            raise ValueError("--return-range: state the smallest and the largest possible return of an episode")
+        given = FormatSettings(self.overrides, self.agc, self.table, self.max_lost)
+        found = monitor(
+            self.place,
+            self.control,
+            return_range=self.return_range,
+            old_value=self.old_value,
+            confidence=self.confidence,
+            gamma=self.gamma,
+            format=self.format,
+            settings=None if given == FormatSettings() else given,
+        )
+        with self.create_run(NAME, argv) as writer:
+            writer.result(found.to_dict() | {"data": str(self.path), "control": str(self.control or "")})
+            writer.figure("gain", report.monitor_figure(runs.read(writer.path).finished()))
+        echo(found.summary())
+        echo(f"numbers and figure: {writer.path}")
+        return ALARM if found.alarm else 0

@@ -1,0 +1,72 @@
+"""`rbi.monitor`: alarms and stops that hold however often one looks."""
+
+import numpy as np
+import pytest
+
+import rbi
+from rbi import runs
+from rbi.certification.monitor import bounds_over_time
+from rbi.cli import main
+from rbi.data.dataset import Dataset
+
+
+def live(seed, mean, episodes):
+    rng = np.random.default_rng(seed)
+    return Dataset.from_arrays(
+        np.zeros((episodes, 1)), np.zeros(episodes, int), rng.random(episodes) < mean, np.ones(episodes, bool)
+    )
+
+
+@pytest.mark.parametrize(("mean", "outcome"), [(0.5, "better"), (0.1, "worse"), (0.3, "continue")])
+def test_a_policy_is_compared_with_control_and_with_an_old_value(mean, outcome):
+    new = live(0, mean, 2000)
+    for options in ({"control": live(1, 0.3, 3000)}, {"old_value": 0.3}):
+        found = rbi.monitor(new, return_range=(0, 1), **options)
+        assert found.outcome == outcome
+        assert found.alarm == (outcome == "worse")
+        assert found.lower < mean - 0.3 < found.upper
+        assert found.estimate == pytest.approx(mean - 0.3, abs=0.05)
+
+
+def test_an_alarm_comes_long_before_the_end():
+    found = rbi.monitor(live(2, 0.1, 3000), return_range=(0, 1), old_value=0.3)
+    alarmed = [look["episodes"] for look in found.history if look["upper"] < 0]
+    assert alarmed[0] < 600
+    assert all(look["upper"] < 0 for look in found.history if look["episodes"] >= alarmed[0])
+
+
+def test_looking_all_the_time_is_rarely_wrong():
+    wrong = 0
+    for seed in range(40):
+        values = np.random.default_rng(seed).random(300)
+        side = bounds_over_time(values, (0.0, 1.0), 0.1)
+        wrong += bool((side.lower > 0.5).any())
+    assert wrong <= 11  # of 40 at 10%: more has probability 0.0006
+
+
+def test_returns_sum_over_the_steps_of_an_episode_with_discount():
+    data = Dataset.from_arrays(np.zeros((4, 1)), [0, 0, 0, 0], [1, 1, 0, 1], [0, 1, 0, 1])
+    found = rbi.monitor(data, return_range=(0, 2), old_value=0.0, gamma=0.5)
+    assert found.estimate == pytest.approx((1.5 + 0.5) / 2)
+
+
+def test_bad_input_is_refused_in_one_line():
+    with pytest.raises(ValueError, match="either control episodes or old_value"):
+        rbi.monitor(live(0, 0.3, 10), return_range=(0, 1))
+    with pytest.raises(ValueError, match=r"arrays, line \d+: return 1 is outside the stated range 0 to 0.5"):
+        rbi.monitor(live(0, 0.3, 10), return_range=(0, 0.5), old_value=0.1)
+
+
+def test_the_command_line_ends_with_3_on_alarm(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    for name, mean in (("new", 0.1), ("control", 0.4)):
+        rows = [f"0,0,{int(paid)}" for paid in rng.random(1000) < mean]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["obs_0,action,reward", *rows]) + "\n")
+    files = [str(tmp_path / "new.csv"), "--control", str(tmp_path / "control.csv"), "--table.one-step"]
+    assert main(["monitor", *files, "--return-range", "0", "1", "--out", str(tmp_path / "run")]) == 3
+    assert capsys.readouterr().out.startswith("ALARM: the new policy is worse")
+    run = runs.read(tmp_path / "run")
+    assert run.finished()["alarm"]
+    assert [figure.name for figure in run.figures] == ["gain.png"]
+    assert main(["monitor", *files]) == 2
+    assert "--return-range" in capsys.readouterr().err
