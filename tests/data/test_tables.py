@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rbi.data.dataset import RejectedEpisode, infer_spec
+from rbi.data.dataset import Dataset, RejectedEpisode, infer_spec
 from rbi.data.episode import DatasetSpec, Episode, Feature
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_files, tables
 from rbi.data.formats.common import SpecOverrides
@@ -790,3 +790,58 @@ def test_tensors_of_arrow_and_of_ray_data_are_nested_lists(tmp_path, shape):
             found = load_episodes(tmp_path / f"{name}.{suffix}")
             assert found.spec.obs_shape == shape
             np.testing.assert_array_equal(found.arrays["observations"], seen.reshape(5, *shape))
+
+
+ONE_STEP_LOG = {"x": [0.1, 0.2, 0.3], "action": [0, 1, 1], "reward": [1, 0, 1]}
+ALL_PROBS = np.array([[0.5, 0.5], [0.25, 0.75], [0.1, 0.9]], np.float32)
+
+
+@pytest.mark.parametrize("kind", ["prefix", "lists", "named"])
+def test_logged_probabilities_of_all_actions_are_read(kind, tmp_path):
+    columns = {f"behavior_prob_{a}": ALL_PROBS[:, a] for a in range(2)}
+    columns = {"prefix": columns, "named": {f"p_{a}": ALL_PROBS[:, a] for a in range(2)}}.get(
+        kind, {"behavior_probs": [row.tolist() for row in ALL_PROBS]}
+    )
+    pq.write_table(pa.table(ONE_STEP_LOG | columns), tmp_path / "log.parquet")
+    named = {"behavior_probs": "p_"} if kind == "named" else {}
+    settings = FormatSettings(table=TableConfig(observations=("x",), one_step=True, **named))
+    data = load_episodes(tmp_path / "log.parquet", settings=settings)
+    assert data.spec.has_behavior_probs
+    np.testing.assert_array_equal(data.arrays["behavior_probs"], ALL_PROBS)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ((0.5, 0.6), "is the sum of the probabilities of all actions, which must be 1"),
+        ((1.0, 0.0), "behavior_prob_0 0 is the probability of the action that was taken"),
+    ],
+)
+def test_impossible_probabilities_of_all_actions_are_rejected_with_their_line(row, message, tmp_path):
+    probs = ALL_PROBS.copy()
+    probs[1] = row
+    lines = [f"{x},{a},{r},{p[0]},{p[1]}" for x, a, r, p in zip(*ONE_STEP_LOG.values(), probs, strict=True)]
+    (tmp_path / "log.csv").write_text("\n".join(["x,action,reward,behavior_prob_0,behavior_prob_1", *lines]) + "\n")
+    data = load_episodes(
+        tmp_path / "log.csv", settings=FormatSettings(table=TableConfig(observations=("x",), one_step=True))
+    )
+    [rejected] = data.rejected
+    assert rejected.line == 3
+    assert message in rejected.reason
+
+
+@pytest.mark.parametrize("name", ["propensity", "pscore", "propensity_score", "action_probability"])
+def test_usual_names_of_propensities_are_recognised(name, tmp_path):
+    (tmp_path / "log.csv").write_text(f"x,action,reward,{name}\n1,0,1,0.5\n2,1,0,0.25\n")
+    data = load_episodes(
+        tmp_path / "log.csv", settings=FormatSettings(table=TableConfig(observations=("x",), one_step=True))
+    )
+    assert data.arrays["action_probs"].tolist() == [0.5, 0.25]
+
+
+def test_probabilities_of_all_actions_survive_export_and_import(tmp_path):
+    data = Dataset.from_arrays(np.zeros((3, 1)), [0, 1, 1], [1, 0, 1], [0, 1, 1], behavior_probs=ALL_PROBS)
+    write_parquet(data, data.spec, tmp_path / "episodes.parquet")
+    again = load_episodes(tmp_path / "episodes.parquet")
+    assert again.spec == data.spec
+    np.testing.assert_array_equal(again.arrays["behavior_probs"], ALL_PROBS)

@@ -170,12 +170,16 @@ def clone_error(clone: Array, logged: Array) -> dict[str, float]:
 
 
 def predict(policy: Policy, data: Dataset) -> tuple[Array, Array, Array | None]:
-    """The clone's beta and Q for every step, `[S, A]` each, and the legal actions if they were logged."""
+    """beta and Q for every step, `[S, A]` each, and the legal actions if they were logged.
+
+    beta is the clone's; a policy of logged probabilities has no use for a clone, so those are its beta.
+    """
     sampler = Sampler(data, SamplerConfig(max_missing_return=1.0), torch.Generator(), device=policy.device)
     parts = []
     for steps in torch.split(torch.arange(data.steps), PREDICT_BATCH):
         batch = sampler.batch(steps)
-        found = policy.beta_and_q(batch.states)
+        given = data.arrays["behavior_probs"][steps[0] : steps[-1] + 1] if policy.behavior == "logged" else None
+        found = policy.beta_and_q(batch.states, None if given is None else torch.tensor(given).to(policy.device))
         parts.append([tensor.cpu().numpy() for tensor in found])
     beta, q = (np.concatenate(column) for column in zip(*parts, strict=True))
     masks = np.asarray(data.arrays["action_masks"]) if data.spec.has_action_masks else None

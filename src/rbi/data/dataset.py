@@ -208,6 +208,7 @@ class Dataset(Sequence[Episode]):
         truncated: str | None = None,
         probability: str | None = None,
         action_mask: str | None = None,
+        behavior_probs: str | None = None,
         player: str | None = None,
         num_actions: int | None = None,
         env: str = "",
@@ -227,7 +228,7 @@ class Dataset(Sequence[Episode]):
         config = {
             "action": action, "reward": reward, "observations": tuple(observations), "episode": episode, "step": step,
             "terminated": terminated, "truncated": truncated, "action_prob": probability, "action_mask": action_mask,
-            "player": player, "one_step": episode is None,
+            "behavior_probs": behavior_probs, "player": player, "one_step": episode is None,
         }  # fmt: skip
         schema = None if like is None else TableSchema(like.features, like.action_names)
         found = read_frame(frame, config, num_actions, env, schema)

@@ -53,7 +53,7 @@ from rbi.data.formats.hdf5 import check_inside, dataset, has, member, open_hdf5
 METADATA, HDF5_FILE = "metadata.json", "main_data.hdf5"
 OURS = "rbi"
 """Key of our additions to the metadata of a dataset (its `DatasetSpec`) and of an episode (JSON)."""
-ADDED = {name: f"{OURS}_{name}" for name in ("life_lost", "action_probs", "action_masks")}
+ADDED = {name: f"{OURS}_{name}" for name in ("life_lost", "action_probs", "action_masks", "behavior_probs")}
 """Our columns, and their names in an episode's infos."""
 FAULTS = (
     ValueError, LookupError, OSError, TypeError, AssertionError, RuntimeError, ArithmeticError, AttributeError,
@@ -180,7 +180,7 @@ class MinariReader:
         if "total_steps" in metadata and steps != metadata["total_steps"]:  # Minari reads only the first Arrow batch
             raise ValueError(f"{steps} steps can be read, of {metadata['total_steps']}")
         ours = {"source": self.source(part), "line": part + 1, "has_final": True} | json.loads(metadata.get(OURS, "{}"))
-        infos, shape = found["infos"] or {}, {"action_masks": (steps, -1)}
+        infos, shape = found["infos"] or {}, {"action_masks": (steps, -1), "behavior_probs": (steps, -1)}
         added: dict[str, Any] = {
             name: np.asarray(infos[key])[:steps].reshape(shape.get(name, steps))
             for name, key in ADDED.items()

@@ -6,6 +6,7 @@
     final_obs            the observation after the last step, in that row, if present; null in all others
     action_prob          the logged probability, if the dataset has it
     action_mask          a list of booleans, one per action, if the dataset has it
+    behavior_probs       a list of the logged probabilities of all actions, if the dataset has it
     player, source, line, abandoned
 
 The schema holds the `DatasetSpec` as JSON under the key `rbi`, so that our reader restores everything.
@@ -82,6 +83,8 @@ def schema_of(spec: DatasetSpec) -> Any:
         columns["action_prob"] = pa.float32()
     if spec.has_action_masks:
         columns["action_mask"] = pa.list_(pa.bool_(), spec.num_actions)
+    if spec.has_behavior_probs:
+        columns["behavior_probs"] = pa.list_(pa.float32(), spec.num_actions)
     return pa.schema(list(columns.items()), metadata={SPEC_KEY: json.dumps(asdict(spec))})
 
 
@@ -116,6 +119,8 @@ def to_table(episodes: list[Episode], first: int, spec: DatasetSpec, schema: Any
         columns["action_prob"] = joined(episodes, "action_probs")
     if spec.has_action_masks:
         columns["action_mask"] = nested(joined(episodes, "action_masks"))
+    if spec.has_behavior_probs:
+        columns["behavior_probs"] = nested(joined(episodes, "behavior_probs"))
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 

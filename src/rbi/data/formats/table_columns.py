@@ -174,6 +174,10 @@ class Block:
         """Whether the column is not of a number type."""
         return is_text(self.column(name).type)
 
+    def holds_lists(self, name: str) -> bool:
+        """Whether the column holds lists."""
+        return is_list(self.table.column(name).type)
+
     def column(self, name: str) -> Any:
         """A column, with dictionaries decoded."""
         column = self.table.column(name)

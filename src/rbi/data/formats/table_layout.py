@@ -15,7 +15,7 @@ STEP_COLUMNS = {
     "reward": ("reward", "rewards"),
     "terminated": ("terminated", "terminateds"),
     "truncated": ("truncated", "truncateds"),
-    "action_prob": ("action_prob", "action_logp"),
+    "action_prob": ("action_prob", "action_logp", "propensity", "propensity_score", "pscore", "action_probability"),
     "player": ("player",),
     "life_lost": ("life_lost",),
     "final": ("final_obs", "new_obs"),
@@ -49,6 +49,9 @@ class TableConfig:
     """Column with the probability of each taken action (propensity)."""
     action_mask: str | None = None
     """Column of lists with the legal actions, or the prefix of one column per action."""
+    behavior_probs: str | None = None
+    """Column of lists with the probabilities of all actions, or the prefix of one column per action; usually
+    behavior_probs, or behavior_prob_0, behavior_prob_1, ..."""
     player: str | None = None
     """Column that names who played."""
     one_step: bool = False
@@ -87,6 +90,7 @@ class Layout:
     """The observation after the step; used at the end of an episode."""
     action_prob: str | None = None
     action_mask: tuple[str, ...] = ()
+    behavior_probs: tuple[str, ...] = ()
     player: str | None = None
     abandoned: str | None = None
     source: str | None = None
@@ -100,7 +104,7 @@ class Layout:
             self.final, self.action_prob, self.player, self.abandoned, self.source, self.line,
         )  # fmt: skip
         named = [name for name in single if name is not None]
-        return tuple(dict.fromkeys((*named, *self.observations, *self.action_mask)))
+        return tuple(dict.fromkeys((*named, *self.observations, *self.action_mask, *self.behavior_probs)))
 
 
 class LayoutFinder:
@@ -136,7 +140,8 @@ class LayoutFinder:
             observations=observations,
             texts=bandit or bool(config.observations),
             one_step=one_step,
-            action_mask=self.mask(),
+            action_mask=self.per_action("action_mask", "action_mask_"),
+            behavior_probs=self.per_action("behavior_probs", "behavior_prob_"),
             **single,
         )
 
@@ -184,10 +189,11 @@ class LayoutFinder:
             )
         return found
 
-    def mask(self) -> tuple[str, ...]:
-        if self.config.action_mask:
-            return self.configured(self.config.action_mask, "action_mask")
-        return ("action_mask",) if "action_mask" in self.names else self.with_prefix("action_mask_", r"\d+")
+    def per_action(self, role: str, prefix: str) -> tuple[str, ...]:
+        """A column of lists, or one column per action."""
+        if configured := getattr(self.config, role):
+            return self.configured(configured, role)
+        return (role,) if role in self.names else self.with_prefix(prefix, r"\d+")
 
     def configured(self, name: str, role: str) -> tuple[str, ...]:
         """A column, or all columns with this prefix."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rbi.data.episode import Array, DatasetSpec, Feature
+from rbi.data.episode import Array, DatasetSpec, Feature, bad_behavior_probs, differing_probs
 from rbi.data.formats.table_columns import Block, encode, is_number
 from rbi.data.formats.table_features import category_codes, encode_block, finite_numbers
 from rbi.data.formats.table_layout import Layout
@@ -221,8 +221,6 @@ class Checker:
     """The actions' names in the table, where they are texts."""
     list_shape: tuple[int, ...] | None
     """The shape of lists if observations are one column of lists."""
-    mask_lists: bool
-    """Whether masks are one column of lists."""
 
     def rows(self, block: Block, file: int, ids: dict[Any, int]) -> Rows:
         """The order of the checks decides which of several faults of a row is reported."""
@@ -245,6 +243,8 @@ class Checker:
             steps["action_probs"] = self.probabilities(block, layout.action_prob)
         if layout.action_mask:
             steps["action_masks"] = self.masks(block)
+        if layout.behavior_probs:
+            steps["behavior_probs"] = self.behavior_probs(block, steps)
         found["player"] = block.texts(layout.player) if layout.player else None
         found["abandoned"] = block.flags(layout.abandoned) if layout.abandoned else None
         found["source"] = block.texts(layout.source) if layout.source else None
@@ -302,13 +302,31 @@ class Checker:
 
     def masks(self, block: Block) -> Array:
         names = self.layout.action_mask
-        if not self.mask_lists:
+        if not block.holds_lists(names[0]):
             return np.stack([block.flags(name) for name in names], 1)
         values, present = block.lists(names[0], (self.spec.num_actions,))
         block.note(~present, names[0], None, "is missing")
         wrong = ((values != 0) & (values != 1)).any(1)
         block.note(present & wrong, names[0], None, "holds more than true and false")
         return values.astype(bool)
+
+    def behavior_probs(self, block: Block, steps: dict[str, Array]) -> Array:
+        """Probabilities of all actions. Noted: those that do not sum to 1 or contradict the taken action."""
+        names, actions = self.layout.behavior_probs, steps["actions"]
+        if block.holds_lists(names[0]):
+            values, present = block.lists(names[0], (self.spec.num_actions,))
+            block.note(~present, names[0], None, "is missing")
+        else:
+            values = np.stack([finite_numbers(block, name) for name in names], 1)
+        values = values.astype(np.float32)
+        bad = bad_behavior_probs(values)
+        block.note(bad, names[0], values.sum(1), "is the sum of the probabilities of all actions, which must be 1")
+        taken = values[np.arange(len(values)), actions]
+        block.note(~bad & ~(taken > 0), names[0], taken, "is the probability of the action that was taken")
+        if "action_probs" in steps:
+            differs = ~bad & differing_probs(steps["action_probs"], taken)
+            block.note(differs, names[0], taken, f"is the taken action's, which {self.layout.action_prob} contradicts")
+        return values
 
     def observations(self, block: Block) -> Array:
         names = self.layout.observations

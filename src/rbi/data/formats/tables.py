@@ -132,7 +132,11 @@ class TableReader:
         return self.make_checker(scan, self.blocks(scan.columns) if scan.columns else ())
 
     def new_scan(self) -> Scan:
-        known = self.overrides.num_actions is not None or self.own_spec is not None or bool(self.layout.action_mask)
+        known = (
+            self.overrides.num_actions is not None
+            or self.own_spec is not None
+            or bool(self.layout.action_mask or self.layout.behavior_probs)
+        )
         need_actions = not known and not self.schema.action_names
         need_texts, need_order = not self.schema.features, self.own_spec is None
         return Scan(self.layout, need_actions=need_actions, need_texts=need_texts, need_order=need_order)
@@ -148,15 +152,21 @@ class TableReader:
         lists = self.list_shape(path, layout.observations[0]) if len(layout.observations) == 1 else None
         if lists is None and layout.observations == ("obs",):
             self.refuse_pickles("obs")
-        masks = self.list_shape(path, layout.action_mask[0]) if len(layout.action_mask) == 1 else None
-        width = masks.shape[0] if masks else len(layout.action_mask)
+        width = 0
+        for wide in (layout.action_mask, layout.behavior_probs):
+            listed = self.list_shape(path, wide[0]) if len(wide) == 1 else None
+            found = listed.shape[0] if listed else len(wide)
+            if wide and width and width != found:
+                raise ValueError(f"{path}: {wide[0]} is of {found} actions, {layout.action_mask[0]} of {width}")
+            width = found or width
         actions = self.overrides.num_actions or (
             own.num_actions if own else width or len(names) or min(scan.largest_action + 1, MAX_ACTIONS)
         )
         if actions < 1:
             raise ValueError(f"{path}: no row has a whole number as its {layout.action}: actions are numbered from 0")
         if width and width != actions:
-            raise ValueError(f"{path}: {layout.action_mask[0]} is of {width} actions, not of {actions}")
+            wide = layout.action_mask or layout.behavior_probs
+            raise ValueError(f"{path}: {wide[0]} is of {width} actions, not of {actions}")
         features = self.features(scan)
         shape: tuple[int, ...] = (sum(feature.size for feature in features),)
         if lists:
@@ -169,6 +179,7 @@ class TableReader:
             frame_stack=IMAGE_STACK if len(shape) > 1 else 1,
             has_action_probs=layout.action_prob is not None,
             has_action_masks=bool(layout.action_mask),
+            has_behavior_probs=bool(layout.behavior_probs),
             features=features,
             action_names=names if len(names) == actions else (),
         )
@@ -178,12 +189,12 @@ class TableReader:
             frame_stack=self.overrides.frame_stack or spec.frame_stack,
             env=self.overrides.env or spec.env,
         )
-        logged = (layout.action_prob is not None, bool(layout.action_mask))
-        if own and (spec.has_action_probs, spec.has_action_masks) != logged:
+        logged = (layout.action_prob is not None, bool(layout.action_mask), bool(layout.behavior_probs))
+        if own and (spec.has_action_probs, spec.has_action_masks, spec.has_behavior_probs) != logged:
             raise ValueError(f"{path}: the spec in its schema and its columns disagree about probabilities or masks")
         of_lists = spec.obs_shape if own else lists.shape if lists else None
         ids = np.array([int(name) for name in names]) if numbered else None
-        return Checker(layout, spec, ids, () if numbered else names, of_lists, mask_lists=masks is not None)
+        return Checker(layout, spec, ids, () if numbered else names, of_lists)
 
     def check_order(self, scan: Scan) -> bool:
         """Whether rows have to be sorted; raises ValueError if they must be and cannot."""
