@@ -6,6 +6,7 @@ Worlds with a known truth draw logs again and again; each cell is one world, one
 
     python -m benchmarks.coverage                # all cells, 1,000 repetitions each: about 15 minutes on 2 cores
     python -m benchmarks.coverage --quick        # 200 repetitions, up to 1,000 episodes
+    python -m benchmarks.coverage --widths       # widths of proved bounds side by side
 """
 
 import argparse
@@ -286,7 +287,13 @@ def main():
     parser.add_argument(
         "--out", type=Path, help="JSON file (default: benchmarks/results/coverage.json); cells are added"
     )
+    parser.add_argument("--widths", action="store_true", help="only compare the widths of proved bounds")
     arguments = parser.parse_args()
+    if arguments.widths:
+        out = arguments.out or RESULTS / "coverage-widths.json"
+        head = {"benchmark": "coverage", "command": "python -m benchmarks.coverage --widths", "machine": machine()}
+        out.write_text(json.dumps(head | {"rows": measure_widths()}, indent=1) + "\n")
+        return 0
     repetitions = arguments.repetitions or (200 if arguments.quick else REPETITIONS)
     out = arguments.out or (None if arguments.quick else RESULTS / "coverage.json")
     rows = json.loads(out.read_text())["rows"] if out is not None and out.exists() else []
@@ -305,6 +312,57 @@ def main():
     broken = [r for r in rows if r["must_hold"] and not r["holds"]]
     print(f"{len(rows)} rows; proved bounds that do not hold: {len(broken)}")
     return 1 if broken else 0
+
+
+# Proved bounds side by side
+
+
+def plug_in_bound(x, floor, alpha, spread):
+    """Waudby-Smith and Ramdas's predictable plug-in bets for a fixed sample size, by bisection."""
+    bets = np.sqrt(2 * math.log(1 / alpha) / len(x)) / bounds.predictable_std(x, np.arange(len(x)), spread)
+    low, high = floor, float(x.mean())
+    for _ in range(40):
+        middle = (low + high) / 2
+        rejected = bounds.log_capital_sequence(x, bets, middle, floor).max() >= -math.log(alpha)
+        low, high = (middle, high) if rejected else (low, middle)
+    return low
+
+
+def anderson_bound(x, floor, alpha):
+    """Anderson's bound by the Dvoretzky-Kiefer-Wolfowitz inequality, the other one that needs a floor only."""
+    mass = np.maximum(0.0, 1 - np.arange(len(x)) / len(x) - math.sqrt(math.log(1 / alpha) / (2 * len(x))))
+    return floor + float(np.diff(np.concatenate([[floor], np.sort(x)])) @ mass)
+
+
+def proved_widths(world, n, alpha=0.05, repetitions=WIDTHS):
+    """Mean distance of each proved bound below the sample mean, and of Student's for comparison."""
+    x = world.draw(np.random.default_rng(n), (repetitions, n))
+    found = {"student (asymptotic)": [float(stats.t.isf(alpha, n - 1) * row.std(ddof=1) / math.sqrt(n)) for row in x]}
+    lower = {
+        "betting, ours": lambda row: bounds.betting_lower_bound(row, world.floor, alpha, world.spread),
+        "betting, plug-in": lambda row: plug_in_bound(row, world.floor, alpha, world.spread),
+        "Anderson": lambda row: anderson_bound(row, world.floor, alpha),
+    }
+    if math.isfinite(world.ceiling):
+        lower["empirical Bernstein"] = lambda row: bounds.empirical_bernstein_lower_bound(
+            row, world.floor, world.ceiling, alpha
+        )
+        reach = (world.ceiling - world.floor) * math.sqrt(math.log(1 / alpha) / (2 * n))
+        lower["Hoeffding"] = lambda row: row.mean() - reach
+    found |= {name: [float(row.mean() - bound(row)) for row in x] for name, bound in lower.items()}
+    return {"world": world.name, "episodes": n, **{name: float(np.mean(width)) for name, width in found.items()}}
+
+
+def measure_widths():
+    """The widths at 1,000, 10,000 and 100,000 episodes in the worlds with logged probabilities."""
+    rows = []
+    for world in all_worlds():
+        for n in (1000, 10_000, 100_000):
+            if world.known and n <= world.most_episodes:
+                rows.append(proved_widths(world, n))
+                numbers = [f"{name} {value:.5f}" for name, value in rows[-1].items() if isinstance(value, float)]
+                print(f"{world.name}, {n:,}: {', '.join(numbers)}", flush=True)
+    return rows
 
 
 def cell_text(rows, world, n):
