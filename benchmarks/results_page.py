@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from benchmarks import atari_page, data_page, offline_page, online_page, ray_page
+from benchmarks import atari_page, coverage_page, data_page, offline_page, online_page, ray_page
 from rbi.report import spi as spi_report
 
 ROOT = Path(__file__).parent.parent
@@ -182,6 +182,7 @@ def page():
         parts += [spi_world(part) for part in study["worlds"]]
     if speed:
         parts.append(spi_speed(speed))
+    parts += coverage_page.coverage_part(load, measured_on)
     parts += atari_page.atari_part()
     parts += online_page.online_part(load, measured_on)
     parts += ray_page.ray_part(load, measured_on)
