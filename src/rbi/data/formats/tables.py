@@ -25,6 +25,7 @@ from rbi.data.formats.common import (
     require_package,
     summarize_all,
 )
+from rbi.data.formats.episode_rows import EpisodeRowsReader, episode_columns
 from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
 from rbi.data.formats.table_columns import Block, ListShape
 from rbi.data.formats.table_features import TableSchema, schema_of, to_table
@@ -56,8 +57,13 @@ def table_formats(path: Path) -> list[str]:
     return [name for name, kind in FILES.items() if any(file.name.lower().endswith(kind.suffixes) for file in found)]
 
 
-def open_table(path: Path, settings: Any, name: str) -> "TableReader":
-    return TableReader(path, FILES[name](), settings.overrides, settings.table)
+def open_table(path: Path, settings: Any, name: str) -> "TableReader | EpisodeRowsReader":
+    """The reader of a table with one row per step, or per episode."""
+    files = FILES[name]()
+    paths = [path] if path.is_file() else find_files(path, *files.suffixes)
+    if paths and (columns := episode_columns(paths[0], files, settings.table)):
+        return EpisodeRowsReader(path, paths, files, columns, settings.overrides)
+    return TableReader(path, files, settings.overrides, settings.table)
 
 
 def read_frame(

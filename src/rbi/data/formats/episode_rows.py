@@ -1,0 +1,180 @@
+"""Tables with one row per episode, whose columns hold lists: Hugging Face datasets, imitation, D4RL as Parquet.
+
+obs, observations            `[T]` or `[T + 1]` lists; nested lists of uint8 are images
+acts, actions                `[T]` integers
+rews, rewards                `[T]`
+terminal, dones, ...         one value for the episode, or `[T]`; an episode that is not terminated is truncated
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rbi.data.dataset import RejectedEpisode
+from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
+from rbi.data.formats.common import (
+    LAYOUT_EPISODES,
+    EpisodeSummary,
+    FrameLayout,
+    SpecOverrides,
+    frame_layout,
+    summarize_all,
+    vectors,
+)
+from rbi.data.formats.table_columns import Block, is_list
+from rbi.data.formats.table_files import FrameFiles, TableFiles
+from rbi.data.formats.table_layout import TableConfig
+
+NAMES = {
+    "observations": ("obs", "observations", "observation"),
+    "action": ("acts", "actions", "action"),
+    "reward": ("rews", "rewards", "reward"),
+    "terminated": ("terminal", "terminals", "terminated", "terminateds", "terminations", "dones", "done"),
+    "truncated": ("truncated", "truncateds", "truncations", "timeouts"),
+}
+FAULTS = (ValueError, TypeError, LookupError, ArithmeticError, MemoryError)
+
+
+def episode_columns(path: Path, files: TableFiles, config: TableConfig) -> dict[str, str] | None:
+    """The columns of a table with one row per episode by their meaning; None if it has one row per step."""
+    if isinstance(files, FrameFiles) or config.one_step or config.features_of:
+        return None
+    present, found = files.names(path), dict[str, str]()
+    for role, usual in NAMES.items():
+        given = config.observations[:1] if role == "observations" else (getattr(config, role),)
+        named = [name for name in (*given, *usual) if name in present]
+        if named:
+            found[role] = named[0]
+    needed = ("observations", "action", "reward")
+    if any(role not in found or files.list_shape(path, found[role]) is None for role in needed):
+        return None
+    return found
+
+
+class EpisodeRowsReader:
+    """Episodes of a table with one row each; a part is a file."""
+
+    parallel = False
+
+    def __init__(
+        self, path: Path, paths: list[Path], files: TableFiles, columns: dict[str, str], overrides: SpecOverrides
+    ) -> None:
+        self.path, self.paths, self.files, self.columns = path, paths, files, columns
+        if not {"terminated", "truncated"} & columns.keys():
+            raise ValueError(
+                f"{paths[0]}: nothing says how episodes end: it needs a column terminated or truncated; its columns "
+                f"are {', '.join(files.names(paths[0])[:30])}"
+            )
+        first = next(self.observed(), None)
+        if first is None:
+            raise ValueError(f"{path}: no row has observations")
+        self.frames = FrameLayout()
+        image = first.dtype == np.uint8 and first.ndim > 2
+        if image:
+            some = islice((x for x in self.observed() if x.shape[1:] == first.shape[1:]), LAYOUT_EPISODES)
+            self.frames = frame_layout(first.shape[1:], some, channels_first=False)
+        self.spec = DatasetSpec(
+            self.frames.single_frames(first[:1]).shape[1:] if image else (int(np.prod(first.shape[1:])),),
+            overrides.num_actions or self.largest_action() + 1,
+            frame_stack=overrides.frame_stack or (self.frames.frame_stack(first.shape[1:]) if image else 1),
+            env=overrides.env,
+        )
+
+    def rows(self, paths: list[Path], roles: Sequence[str]) -> Iterator[tuple[str, int, Any]]:
+        """Source and line of each row, and its columns; a text in their place if the file is damaged there."""
+        wanted = [self.columns[role] for role in roles if role in self.columns]
+        for path in paths:
+            source = path.name if path == self.path else path.relative_to(self.path).as_posix()
+            for block in self.files.blocks(path, wanted):
+                if not isinstance(block, Block):
+                    yield source, block.line, block.reason
+                    continue
+                columns = {role: block.table.column(self.columns[role]) for role in roles if role in self.columns}
+                for row, line in enumerate(block.lines.tolist()):
+                    cells = {role: column[row] for role, column in columns.items()}
+                    yield source, line, block.faults.get(row) or cells
+
+    def observed(self) -> Iterator[Array]:
+        """The observations of all episodes that have any."""
+        for _, _, row in self.rows(self.paths, ("observations",)):
+            if not isinstance(row, str):
+                try:
+                    yield array_of(row["observations"])
+                except FAULTS:
+                    continue
+
+    def largest_action(self) -> int:
+        found = 0
+        for _, _, row in self.rows(self.paths, ("action",)):
+            if not isinstance(row, str):
+                try:
+                    actions = array_of(row["action"])
+                    found = max(found, int(np.max(actions, initial=0, where=(actions >= 0) & (actions < MAX_ACTIONS))))
+                except FAULTS:
+                    continue
+        return found
+
+    def parts(self) -> Sequence[Path]:
+        return self.paths
+
+    def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
+        return summarize_all(self.read(part))
+
+    def read(self, part: Path) -> Iterator[Episode | RejectedEpisode]:
+        for source, line, row in self.rows([part], tuple(NAMES)):
+            try:
+                if isinstance(row, str):
+                    raise ValueError(row)
+                episode = self.episode(row, source, line)
+                episode.check_fits(self.spec)
+                yield episode
+            except FAULTS as error:
+                yield RejectedEpisode(source, line, " ".join(str(error).split()))
+
+    def episode(self, row: dict[str, Any], source: str, line: int) -> Episode:
+        seen, actions, rewards = (array_of(row[name]) for name in ("observations", "action", "reward"))
+        steps = len(actions)
+        last = np.arange(steps) == steps - 1
+        terminated = is_set(row.get("terminated"), steps)
+        truncated = not terminated if "truncated" not in row or "terminated" in row else is_set(row["truncated"], steps)
+        return Episode(
+            observations=self.frames.single_frames(seen) if self.spec.is_image else vectors(seen),
+            actions=np.ravel(actions),
+            rewards=np.ravel(vectors(rewards)),
+            terminated=last & (terminated or not truncated),
+            truncated=last & truncated & (not terminated),
+            source=source,
+            line=line,
+        )
+
+
+def array_of(value: Any) -> Array:
+    """The nested lists of a cell as an array; raises ValueError if they have different lengths or holes."""
+    if not value.is_valid:
+        raise ValueError("a column is empty")
+    inner, shape = value.values, [len(value.values)]
+    while is_list(inner.type):
+        sizes = inner.value_lengths() if hasattr(inner, "value_lengths") else None
+        size = inner.type.list_size if sizes is None else (sizes[0].as_py() or 0)
+        if inner.null_count or (sizes is not None and len(sizes.unique()) > 1):
+            raise ValueError("its lists have different lengths")
+        inner = inner.flatten()
+        shape.append(size)
+    if inner.null_count:
+        raise ValueError("its lists hold a number that is missing")
+    return np.asarray(inner.to_numpy(zero_copy_only=False)).reshape(shape)
+
+
+def is_set(value: Any, steps: int) -> bool:
+    """Whether a flag of an episode, or that of its last step, is set; no earlier one may be."""
+    if value is None or not value.is_valid:
+        return False
+    if not is_list(value.type):
+        return bool(value.as_py())
+    flags = array_of(value).astype(bool)
+    if len(flags) != steps or flags[:-1].any():
+        raise ValueError(f"{len(flags)} flags of ends for {steps} steps, or an end before the last step")
+    return bool(flags[-1])
