@@ -30,7 +30,7 @@ LEARNING_RATE = 2.5e-4
 
 def play(policy, steps, games):
     """Frames `[steps, games, ...]` of games that the policy plays, their age in the episode, and their returns."""
-    env, rng = make(EnvConfig(policy.env), games, 1, at_once=True), np.random.default_rng(0)
+    env, rng = make(EnvConfig(policy.env), games, 1, synchronous=True), np.random.default_rng(0)
     now, stack = env.reset(0), np.zeros((games, policy.obs_spec.stack, *policy.obs_spec.shape), np.uint8)
     frames = np.zeros((steps, games, *policy.obs_spec.shape), np.uint8)
     age, reward, end = np.zeros((steps, games), int), np.zeros((steps + 1, games)), np.zeros((steps + 1, games), int)

@@ -161,7 +161,7 @@ class PositionNet(nn.Module):
         super().__init__()
         self.norm = "layer" if network == "layer norm" else "none"
         self.trunk = Trunk(OBS_SPEC, NetworkConfig(512, self.norm))
-        self.hidden, self.out = nn.Linear(self.trunk.features, 512), nn.Linear(512, 3)
+        self.hidden, self.out = nn.Linear(self.trunk.out_features, 512), nn.Linear(512, 3)
         if network == "he":
             for weight, bias in zip(
                 (*(layer.weight for layer in self.trunk.layers), self.hidden.weight),
