@@ -309,7 +309,10 @@ def give_verdict(
         return "keep"
     if passed:
         return "deploy" if evidence.known != "estimated" or config.accept_estimated else "test live"
-    return "test live" if too_long(evidence, chosen) and chosen.estimates.get("fitted_q", -1.0) > 0 else "keep"
+    enough = len(evidence.returns) >= MIN_EPISODES
+    return (
+        "test live" if enough and too_long(evidence, chosen) and chosen.estimates.get("fitted_q", -1.0) > 0 else "keep"
+    )
 
 
 def too_long(evidence: Evidence, candidate: Candidate) -> bool:
