@@ -202,6 +202,8 @@ class Policy:
     def beta_and_q(self, obs: torch.Tensor, beta: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """beta (the clone's, or the given one) and Q, `[B, A]` each. Policies that share networks differ in `improve`
         only."""
+        if beta is None and self.behavior == "logged":
+            raise ValueError("beta is missing: this policy changes the running system's probabilities, so pass them")
         with torch.no_grad():
             x = self.obs_spec.preprocess(obs, self._example.dtype)
             if beta is not None:
@@ -293,8 +295,6 @@ class Policy:
 
     def beta_tensor(self, beta: Any, count: int) -> torch.Tensor | None:
         """The given beta as a tensor `[B, A]`. Raises ValueError unless it is given where `behavior` asks for it."""
-        if beta is None and self.behavior == "logged":
-            raise ValueError("beta is missing: this policy changes the running system's probabilities, so pass them")
         if beta is None:
             return None
         if self.behavior == "cloned":
