@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Format = Literal[
-    "store", "agc", "dqn_replay", "minari", "d3rlpy", "rllib", "parquet", "feather", "jsonl", "csv",
+    "store", "agc", "dqn_replay", "minari", "d3rlpy", "rllib", "npz", "dsjson", "parquet", "feather", "jsonl", "csv",
 ]  # fmt: skip
 """In the order in which they are tried; the tables come last."""
 
