@@ -153,6 +153,65 @@ def episodes_of(name, mdp, beta, pi, horizon, high, gamma=1.0):
     return World(name, draw, truth, -high, math.inf, high / 4, 10_000 if horizon < 20 else 5_000)
 
 
+PLAYERS = np.array([0.9, 0.6])
+"""CartPole's two players: the probability with which each pushes to the side where the pole falls."""
+
+
+def cartpole_step(state, push):
+    """One step of Gymnasium's CartPole for states `[..., 4]`; True where the pole still stands."""
+    x, v, angle, spin = np.moveaxis(state, -1, 0)
+    force, sin, cos = np.where(push, 10.0, -10.0), np.sin(angle), np.cos(angle)
+    inner = (force + 0.05 * spin**2 * sin) / 1.1
+    turn = (9.8 * sin - cos * inner) / (0.5 * (4 / 3 - 0.1 * cos**2 / 1.1))
+    push_back = inner - 0.05 * turn * cos / 1.1
+    state = np.stack([x + 0.02 * v, v + 0.02 * push_back, angle + 0.02 * spin, spin + 0.02 * turn], -1)
+    return state, (np.abs(state[..., 0]) < 2.4) & (np.abs(state[..., 2]) < 0.2095)
+
+
+def cartpole_episodes(rng, shape, probs, new):
+    """Terms with each player's probabilities, terms with their mixture, and returns `[...]`.
+
+    Each player takes the good push with its entry of `probs`, the new policy with probability `new`.
+    """
+    player = rng.integers(0, 2, shape)
+    state, alive = rng.uniform(-0.05, 0.05, (*shape, 4)), np.ones(shape, bool)
+    weight, clone_weight, terms, clone_terms, returns = (np.zeros(shape) + start for start in (1.0, 1.0, 0.0, 0.0, 0.0))
+    mean = PLAYERS.mean()
+    for _ in range(CARTPOLE_STEPS):
+        good = rng.random(shape) < probs[player]
+        ratio = np.where(good, new / PLAYERS[player], (1 - new) / (1 - PLAYERS[player]))
+        clone_ratio = np.where(good, new / mean, (1 - new) / (1 - mean))
+        weight, clone_weight = (w * np.where(alive, r, 1.0) for w, r in ((weight, ratio), (clone_weight, clone_ratio)))
+        terms += alive * (weight - 1)
+        clone_terms += alive * (clone_weight - 1)
+        returns += alive
+        state, stands = cartpole_step(state, good == (state[..., 2] + 0.5 * state[..., 3] > 0))
+        alive &= stands
+    return terms, clone_terms, returns
+
+
+CARTPOLE_STEPS = 30
+
+
+def cartpole(*, known):
+    """Two players of CartPole, and reroute(0.9,1.1) of their mixture beta-bar, which prefers the good push.
+
+    Products of pi / beta-bar are no valid weights of a trajectory, and V(beta-bar) is not the mean return.
+    """
+    mean = PLAYERS.mean()
+    new = float(rbi.Reroute(0.9, 1.1)(np.array([mean, 1 - mean]), np.array([1.0, 0.0]))[0])
+    rng, chunks = np.random.default_rng(0), 20
+    played = (np.full(2, new), PLAYERS)
+    values = [cartpole_episodes(rng, (20_000,), probs, new)[2].mean() for probs in played for _ in range(chunks)]
+    truth = float(np.mean(values[:chunks]) - np.mean(values[chunks:]))
+
+    def draw(rng, shape):
+        return cartpole_episodes(rng, shape, PLAYERS, new)[0 if known else 1]
+
+    name = f"CartPole, two players, {'their probabilities logged' if known else 'mixture as clone'}"
+    return World(name, draw, truth, -float(CARTPOLE_STEPS), math.inf, CARTPOLE_STEPS / 8, 1000, known=known)
+
+
 def small_mdp(seed=0):
     """Three states, three actions, rewards in [0, 1]."""
     rng = np.random.default_rng(seed)
@@ -160,8 +219,8 @@ def small_mdp(seed=0):
     return spi_worlds.MDP(transitions, rewards, np.array([1.0, 0, 0]), 0.9), rng.dirichlet(np.full(3, 2.0), 3)
 
 
-def all_worlds():
-    """Every world of the table."""
+def all_worlds(*, simulated=True):
+    """Every world of the table. `simulated`: also those whose truth takes seconds to simulate."""
     uniform = [[0.5, 0.5]]
     three = [[0.5, 0.3, 0.2], [0.2, 0.3, 0.5]]
     paid = [[0.2, 0.3, 0.5], [0.6, 0.3, 0.2]]
@@ -195,6 +254,7 @@ def all_worlds():
     top = float(river.rewards.max())
     better = GAIN(baseline, river.rewards)
     found.append(episodes_of("Wet Chicken, 10 steps", river, baseline, better, 10, 10 * top))
+    found += [cartpole(known=True), cartpole(known=False)] if simulated else []
     random = spi_worlds.random_mdp(np.random.default_rng(2), 20, 4, 4)
     beta = np.random.default_rng(3).dirichlet(np.full(4, 2.0), len(random.start))
     pi = GAIN(beta, spi_worlds.MDP(random.transitions, random.rewards, random.start, random.discount).rewards)
@@ -299,8 +359,9 @@ def main():
     rows = json.loads(out.read_text())["rows"] if out is not None and out.exists() else []
     sizes = arguments.sizes or (SIZES[:2] if arguments.quick else SIZES)
     done = {(r["world"], r["episodes"]) for r in rows if r["bound"] == "student" and r["repetitions"] >= repetitions}
+    worlds = all_worlds()
     for n in sizes:
-        for world in all_worlds():
+        for world in worlds:
             if arguments.only not in world.name or n > world.most_episodes or (world.name, n) in done:
                 continue
             start = time.perf_counter()

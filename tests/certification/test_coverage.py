@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks import coverage
 
-WORLDS = {world.name: world for world in coverage.all_worlds()}
+WORLDS = {world.name: world for world in coverage.all_worlds(simulated=False)}
 FAST = [
     "binary rewards", "nothing to gain, all actions logged", "worse by 1%", "rare lucky action, greedy, worse",
     "hidden cause, probabilities logged", "episodes of 5 steps", "Wet Chicken, 10 steps",

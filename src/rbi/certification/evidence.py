@@ -20,7 +20,7 @@ from rbi.statistics import student_lower_bound
 Array = np.ndarray[Any, Any]
 Known = Literal["all", "taken", "estimated"]
 
-PREDICT_BATCH = 8192
+PREDICT_BATCH, IMAGE_BATCH = 8192, 256
 RULE_BATCH = 1 << 16
 MAX_GROWTH = 4.0  # c_max^T up to which doubly robust terms have useful limits
 MIN_EXPLORATION = {"all": 0.01, "taken": 0.01, "estimated": 0.05}  # mean probability of not taking the likeliest action
@@ -176,7 +176,7 @@ def predict(policy: Policy, data: Dataset) -> tuple[Array, Array, Array | None]:
     """
     sampler = Sampler(data, SamplerConfig(max_missing_return=1.0), torch.Generator(), device=policy.device)
     parts = []
-    for steps in torch.split(torch.arange(data.steps), PREDICT_BATCH):
+    for steps in torch.split(torch.arange(data.steps), IMAGE_BATCH if data.spec.is_image else PREDICT_BATCH):
         batch = sampler.batch(steps)
         given = data.arrays["behavior_probs"][steps[0] : steps[-1] + 1] if policy.behavior == "logged" else None
         found = policy.beta_and_q(batch.states, None if given is None else torch.tensor(given).to(policy.device))
