@@ -7,6 +7,7 @@ Worlds with a known truth draw logs again and again; each cell is one world, one
     python -m benchmarks.coverage                # all cells, 1,000 repetitions each: about 15 minutes on 2 cores
     python -m benchmarks.coverage --quick        # 200 repetitions, up to 1,000 episodes
     python -m benchmarks.coverage --widths       # widths of proved bounds side by side
+    python -m benchmarks.coverage --speed        # time of a decision about a million one-step episodes
 """
 
 import argparse
@@ -24,6 +25,8 @@ import rbi
 from benchmarks.timing import machine
 from rbi.certification import bounds
 from rbi.lab.spi import worlds as spi_worlds
+from rbi.networks import make_networks, offline_network
+from rbi.observations import ObservationSpec
 
 RESULTS = Path(__file__).parent / "results"
 SIZES, CONFIDENCES, REPETITIONS = (100, 1000, 5000, 10_000, 100_000), (0.9, 0.95), 1000
@@ -348,7 +351,11 @@ def main():
         "--out", type=Path, help="JSON file (default: benchmarks/results/coverage.json); cells are added"
     )
     parser.add_argument("--widths", action="store_true", help="only compare the widths of proved bounds")
+    parser.add_argument("--speed", action="store_true", help="only time rbi.certify on a million one-step episodes")
     arguments = parser.parse_args()
+    if arguments.speed:
+        print(json.dumps(measure_speed()))
+        return 0
     if arguments.widths:
         out = arguments.out or RESULTS / "coverage-widths.json"
         head = {"benchmark": "coverage", "command": "python -m benchmarks.coverage --widths", "machine": machine()}
@@ -424,6 +431,22 @@ def measure_widths():
                 numbers = [f"{name} {value:.5f}" for name, value in rows[-1].items() if isinstance(value, float)]
                 print(f"{world.name}, {n:,}: {', '.join(numbers)}", flush=True)
     return rows
+
+
+def measure_speed(rows=1_000_000, actions=5):
+    """Seconds of `rbi.certify` with all candidates, for a million one-step episodes and networks of 128 units."""
+    rng = np.random.default_rng(0)
+    beta = rng.dirichlet(np.full(actions, 2.0), rows)
+    taken = draw_actions(rng, beta).clip(0, actions - 1)
+    paid = bernoulli(rng, 0.2 + 0.05 * taken)
+    obs = rng.normal(size=(rows, 5))
+    data = rbi.Dataset.from_arrays(obs, taken, paid, np.ones(rows, bool), behavior_probs=beta)
+    networks = make_networks(ObservationSpec((5,), 1, actions), offline_network(128, 0.0, 0.0), 0)
+    policy = rbi.Policy(networks, GAIN, behavior="logged", training_digests=np.zeros(1, np.uint64))
+    start, cpu = time.perf_counter(), time.process_time()
+    decision = rbi.certify(policy, data, return_range=(0, 1))
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
+    return {"rows": rows, "candidates": len(decision.candidates), "seconds": seconds, "cpu_seconds": cpu_seconds}
 
 
 def cell_text(rows, world, n):

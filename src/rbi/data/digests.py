@@ -12,19 +12,23 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 def episode_digests(data: Dataset) -> Array:
     """`[E]` uint64: one number per episode from its observations (without the final one), actions and rewards.
 
-    Names of players and files are no part of it, so a copy under another name has the same digest. Equal episodes have
-    equal digests; different ones differ but for a chance of about 2^-64.
+    Of images only the first one counts, since all of them may be a hundred gigabytes. Names of players and files are
+    no part of it, so a copy under another name has the same digest. Equal episodes have equal digests; different ones
+    differ but for a chance of about 2^-64.
     """
     records = data.records
     steps = records["steps"].astype(np.int64)
     first = np.cumsum(steps) - steps
     position = np.arange(steps.sum()) - np.repeat(first, steps)
-    observed = row_hashes(data.arrays["observations"])
-    at = position + np.repeat(records["first_observation"], steps)
+    if data.spec.is_image:
+        observed = np.zeros(len(position), np.uint64)
+        observed[first] = row_hashes(data.arrays["observations"][records["first_observation"]])
+    else:
+        observed = row_hashes(data.arrays["observations"])[position + np.repeat(records["first_observation"], steps)]
     taken = row_hashes(np.stack([data.arrays["actions"], data.arrays["rewards"].view(np.int32)], 1))
     own = position + np.repeat(records["first_step"], steps)
     with np.errstate(over="ignore"):
-        each = mix(observed[at] + GOLDEN * taken[own] + mix(position.astype(np.uint64) + np.uint64(1)))
+        each = mix(observed + GOLDEN * taken[own] + mix(position.astype(np.uint64) + np.uint64(1)))
         return mix(np.add.reduceat(each, first) if len(first) else each)
 
 
