@@ -3,8 +3,10 @@
 python -m benchmarks.data            with d3rlpy in .venv-peers (see Makefile, bench)
 python -m benchmarks.data --tables   only the CSV files
 
-Both samplers draw transitions of four stacked 84 x 84 frames with the next state, alternating in one run. CSV files of
-a million rows are loaded in a new process each; memory is the peak above that of the imported libraries.
+Both samplers draw transitions of four stacked 84 x 84 frames with the next state, each in a new process, alternating:
+once as they are, and once after one larger batch, which raises glibc's threshold for mapped memory, so that batches
+reuse memory from then on (as in a program that also evaluates in larger batches). CSV files of a million rows are
+loaded in a new process each; memory is the peak above that of the imported libraries.
 """
 
 import argparse
@@ -20,7 +22,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.timing import machine, run_peer, seconds_a_call
+from benchmarks.timing import machine, seconds_a_call
 from rbi import envs
 from rbi.data.episode import DatasetSpec
 from rbi.data.formats import FormatSettings, TableConfig, load_episodes
@@ -34,6 +36,8 @@ RESULTS = Path(__file__).parent / "results"
 GAME = "ALE/Breakout-v5"
 PEER = Path(__file__).parent / "peers" / "d3rlpy_sampler.py"
 ROUNDS = 3
+LARGER = 1024
+"""States of the larger batch."""
 
 
 def recorded(path, steps):
@@ -58,22 +62,41 @@ def larger(path, store, size):
     return Store(path)
 
 
-def our_samples(store, batch):
-    sampler = Sampler(store, SamplerConfig(batch_size=batch, n_step=1), torch.Generator().manual_seed(0))
-    return batch / seconds_a_call(sampler.draw, budget=2.0)
+def draw_batches(path, batch, larger):
+    """Our samples per second; runs in a process of its own."""
+    sampler = Sampler(Store(path), SamplerConfig(batch_size=batch, n_step=1), torch.Generator().manual_seed(0))
+    if larger:
+        sampler.draw(larger)
+    return {"samples_per_second": batch / seconds_a_call(sampler.draw, budget=2.0)}
 
 
-def peer_samples(python, folder, store, batch):
-    """d3rlpy's samples per second, in its own process, from the same arrays."""
-    lengths = [len(episode) for episode in store]
+def our_samples(folder, batch, larger):
+    command = [sys.executable, "-m", "benchmarks.data", "--draw", str(folder / "store"), str(batch), str(larger)]
+    return run(command)
+
+
+def peer_samples(python, folder, batch, larger):
+    """d3rlpy's samples per second, from the same arrays."""
+    return run([python, PEER, folder / "episodes.npz", str(batch), *([str(larger)] if larger else [])])
+
+
+def run(command):
+    """What a process prints as JSON in its last line."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))}: {done.stderr.strip().splitlines()[-1]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def save_arrays(folder, store):
+    """The episodes as d3rlpy's script reads them."""
     np.savez(
         folder / "episodes.npz",
         observations=np.concatenate([episode.observations[: len(episode)] for episode in store]),
         actions=store.arrays["actions"],
         rewards=store.arrays["rewards"],
-        lengths=lengths,
+        lengths=[len(episode) for episode in store],
     )
-    return run_peer(python, PEER, folder / "episodes.npz", batch)
 
 
 def resident_bytes():
@@ -160,22 +183,24 @@ def samplers(arguments):
     with tempfile.TemporaryDirectory(dir=".") as name:
         folder = Path(name)
         store = recorded(folder / "store", arguments.steps)
+        save_arrays(folder, store)
         rows = []
-        for batch in (32, 256):
+        for batch, before in ((32, 0), (32, LARGER), (256, 0), (256, LARGER)):
             rounds = [
-                (our_samples(store, batch), peer_samples(arguments.peer, folder, store, batch)) for _ in range(ROUNDS)
+                (our_samples(folder, batch, before), peer_samples(arguments.peer, folder, batch, before))
+                for _ in range(ROUNDS)
             ]
-            mine = float(np.median([r[0] for r in rounds]))
-            theirs = float(np.median([r[1]["samples_per_second"] for r in rounds]))
-            row = {"batch": batch, "ours": mine, "d3rlpy": theirs, "times": mine / theirs}
+            mine, theirs = (float(np.median([r[which]["samples_per_second"] for r in rounds])) for which in (0, 1))
+            row = {"batch": batch, "larger_before": before, "ours": mine, "d3rlpy": theirs, "times": mine / theirs}
             rows.append(row | {"d3rlpy_version": rounds[0][1]["version"]})
         larger(folder / "large", store, 4 * arguments.allowed)
         taken = memory(folder / "large", arguments.allowed, 20_000)
     table = Table(title="samples per second, four stacked frames and the next state")
-    for column in ("batch", "ours", "d3rlpy", "times"):
+    for column in ("batch", "after a batch of", "ours", "d3rlpy", "times"):
         table.add_column(column, justify="right")
     for row in rows:
-        table.add_row(str(row["batch"]), f"{row['ours']:,.0f}", f"{row['d3rlpy']:,.0f}", f"{row['times']:.1f}")
+        before = str(row["larger_before"] or "-")
+        table.add_row(str(row["batch"]), before, f"{row['ours']:,.0f}", f"{row['d3rlpy']:,.0f}", f"{row['times']:.1f}")
     Console().print(table)
     most = max(taken["taken_bytes"]) / 2**20
     print(f"store of {taken['store_bytes'] / 2**20:,.0f} MiB: {most:,.0f} MiB of memory at most")
@@ -189,10 +214,14 @@ def main():
     parser.add_argument("--allowed", type=int, default=512 << 20, help="bytes of memory for the large store")
     parser.add_argument("--tables", action="store_true", help="only load CSV files")
     parser.add_argument("--load", type=Path, help="load one CSV file and print the figures as JSON")
+    parser.add_argument("--draw", nargs=3, help="draw batches from a store: STORE BATCH LARGER")
     parser.add_argument("--out", type=Path, default=RESULTS / "data.json")
     arguments = parser.parse_args()
     if arguments.load:
         print(json.dumps(load_table(arguments.load)))
+        return
+    if arguments.draw:
+        print(json.dumps(draw_batches(arguments.draw[0], *map(int, arguments.draw[1:]))))
         return
     found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     if not arguments.tables:

@@ -1,6 +1,8 @@
 """d3rlpy's frame-stack sampler, for benchmarks/data.py; runs in an environment of its own.
 
-.venv-peers/bin/python benchmarks/peers/d3rlpy_sampler.py EPISODES.npz BATCH
+.venv-peers/bin/python benchmarks/peers/d3rlpy_sampler.py EPISODES.npz BATCH [LARGER]
+
+LARGER: the size of a batch that is drawn first, after which glibc keeps freed memory instead of returning it.
 """
 
 import json
@@ -17,6 +19,8 @@ from d3rlpy_buffer import buffer_of  # noqa: E402
 buffer, _ = buffer_of(sys.argv[1])
 batch = int(sys.argv[2])
 times = []
+if len(sys.argv) > 3:
+    buffer.sample_transition_batch(int(sys.argv[3]))
 buffer.sample_transition_batch(batch)
 while sum(times) < 2.0:
     begin = time.perf_counter()

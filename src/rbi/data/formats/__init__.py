@@ -32,7 +32,8 @@ __all__ = [
 ]
 
 Format = Literal[
-    "store", "agc", "dqn_replay", "minari", "d3rlpy", "rllib", "npz", "dsjson", "parquet", "feather", "jsonl", "csv",
+    "store", "agc", "dqn_replay", "minari", "d3rlpy", "rllib", "npz", "dsjson", "rlds",
+    "parquet", "feather", "jsonl", "csv",
 ]  # fmt: skip
 """In the order in which they are tried; the tables come last."""
 
@@ -93,7 +94,7 @@ def open_reader(path: Path | str, format_: Format | None = None, settings: Forma
     settings = settings or FormatSettings()
     if settings.table != TableConfig() and name not in FILES:
         raise ValueError(f"--table: {path} is read as {name}, not as a table")
-    if settings.overrides.obs_key and name not in ("minari", "rllib"):
+    if settings.overrides.obs_key and name not in ("minari", "rllib", "rlds"):
         raise ValueError(f"--obs-key: {path} is read as {name}, whose observations have no parts")
     if settings.agc != AgcConfig() and name != "agc":
         raise ValueError(f"--agc: {path} is read as {name}, not as AGC")

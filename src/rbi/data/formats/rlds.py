@@ -1,0 +1,138 @@
+"""RLDS datasets on disk, read through tensorflow_datasets where it is installed (it is no dependency).
+
+    FOLDER/dataset_info.json, features.json, *.tfrecord-*     episodes, each with its steps
+
+In step t, `action` was taken at `observation` and gave `reward`; `is_last` marks a step that only shows the final
+observation, `is_terminal` says that the environment terminated there. Otherwise the episode was truncated.
+"""
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rbi.data.dataset import RejectedEpisode
+from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
+from rbi.data.formats.common import (
+    LAYOUT_EPISODES,
+    EpisodeSummary,
+    FrameLayout,
+    SpecOverrides,
+    frame_layout,
+    summarize_all,
+    vectors,
+)
+
+PACKAGE = "tensorflow_datasets"
+FAULTS = (ValueError, TypeError, LookupError, ArithmeticError, MemoryError)
+
+
+def recognises(path: Path) -> bool:
+    return folder(path) is not None
+
+
+def folder(path: Path) -> Path | None:
+    """The folder of the newest version: the path itself, or one in it."""
+    places = (
+        [path, *sorted((inner for inner in path.iterdir() if inner.is_dir()), reverse=True)] if path.is_dir() else []
+    )
+    needed = ("dataset_info.json", "features.json")
+    return next((place for place in places if all((place / name).is_file() for name in needed)), None)
+
+
+def open_reader(path: Path, settings: Any) -> "RldsReader":
+    return RldsReader(path, settings.overrides)
+
+
+class RldsReader:
+    """Episodes of all splits of a dataset; a part is a split."""
+
+    parallel = False
+
+    def __init__(self, path: Path, overrides: SpecOverrides) -> None:
+        if importlib.util.find_spec(PACKAGE) is None:
+            raise ValueError(f"{path}: RLDS needs {PACKAGE}: pip install tensorflow {PACKAGE}")
+        self.path, self.key = path, overrides.obs_key
+        try:
+            builder = importlib.import_module(PACKAGE).builder_from_directory(str(folder(path)))
+            self.splits: dict[str, int] = {name: info.num_examples for name, info in builder.info.splits.items()}
+        except Exception as error:  # whatever TensorFlow raises for damaged files
+            raise ValueError(f"{path}: cannot be read as RLDS ({' '.join(str(error).split())[:200]})") from None
+        episodes = [steps for split in self.splits for steps in islice(self.steps(split), LAYOUT_EPISODES)]
+        if not episodes:
+            raise ValueError(f"{path}: holds no episodes")
+        first = self.seen(episodes[0])
+        image, self.frames = first.dtype == np.uint8 and first.ndim > 2, FrameLayout()
+        if image:
+            self.frames = frame_layout(first.shape[1:], map(self.seen, episodes), channels_first=False)
+        self.spec = DatasetSpec(
+            self.frames.single_frames(first[:1]).shape[1:] if image else (int(np.prod(first.shape[1:])),),
+            overrides.num_actions or self.largest_action() + 1,
+            frame_stack=overrides.frame_stack or (self.frames.frame_stack(first.shape[1:]) if image else 1),
+            env=overrides.env,
+        )
+
+    def steps(self, split: str) -> Iterator[list[dict[str, Any]]]:
+        """The steps of each episode of a split."""
+        tfds = importlib.import_module(PACKAGE)
+        builder = tfds.builder_from_directory(str(folder(self.path)))
+        for episode in tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False)):
+            yield list(episode["steps"])
+
+    def seen(self, steps: list[dict[str, Any]]) -> Array:
+        """The observations of an episode; those of several parts become one vector."""
+        observed = [step["observation"] for step in steps]
+        if not isinstance(observed[0], dict):
+            return np.stack([np.asarray(value) for value in observed])
+        if self.key:
+            if self.key not in observed[0]:
+                raise ValueError(f"--obs-key {self.key}: its observations have {', '.join(observed[0])}")
+            return np.stack([np.asarray(value[self.key]) for value in observed])
+        parts = [[np.asarray(value[name]) for value in observed] for name in sorted(observed[0])]
+        if any(part[0].dtype.kind not in "biuf" for part in parts):
+            raise ValueError(f"choose a part of its observations with --obs-key: {', '.join(observed[0])}")
+        return np.concatenate([vectors(part) for part in parts], axis=1)
+
+    def largest_action(self) -> int:
+        found = [
+            np.asarray(step["action"]) for split in self.splits for steps in self.steps(split) for step in steps[:-1]
+        ]
+        actions = np.array([action for action in found if action.ndim == 0 and action.dtype.kind in "iu"], np.int64)
+        if len(actions) < len(found):
+            raise ValueError(f"{self.path}: its actions are not discrete; only integers are supported")
+        return int(np.max(actions, initial=0, where=(actions >= 0) & (actions < MAX_ACTIONS)))
+
+    def parts(self) -> Sequence[str]:
+        return list(self.splits)
+
+    def summaries(self, part: str) -> Iterator[EpisodeSummary | RejectedEpisode]:
+        return summarize_all(self.read(part))
+
+    def read(self, part: str) -> Iterator[Episode | RejectedEpisode]:
+        for line, steps in enumerate(self.steps(part), 1):
+            try:
+                episode = self.episode(steps, part, line)
+                episode.check_fits(self.spec)
+                yield episode
+            except FAULTS as error:
+                yield RejectedEpisode(part, line, " ".join(str(error).split()))
+
+    def episode(self, steps: list[dict[str, Any]], source: str, line: int) -> Episode:
+        last = steps[-1]
+        if not last["is_last"]:
+            raise ValueError("an episode without end: no step is the last one")
+        seen, taken = self.seen(steps), steps[:-1]
+        ended = np.arange(len(taken)) == len(taken) - 1
+        terminated = bool(last["is_terminal"])
+        return Episode(
+            observations=self.frames.single_frames(seen) if self.spec.is_image else vectors(seen),
+            actions=np.array([step["action"] for step in taken]),
+            rewards=np.array([step["reward"] for step in taken], np.float32),
+            terminated=ended & terminated,
+            truncated=ended & (not terminated),
+            source=source,
+            line=line,
+        )
