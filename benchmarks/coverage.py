@@ -442,7 +442,7 @@ def measure_speed(rows=1_000_000, actions=5):
     obs = rng.normal(size=(rows, 5))
     data = rbi.Dataset.from_arrays(obs, taken, paid, np.ones(rows, bool), behavior_probs=beta)
     networks = make_networks(ObservationSpec((5,), 1, actions), offline_network(128, 0.0, 0.0), 0)
-    policy = rbi.Policy(networks, GAIN, behavior="logged", training_digests=np.zeros(1, np.uint64))
+    policy = rbi.Policy(networks, GAIN, behavior="logged", training_digests=np.zeros((1, 2), np.uint64))
     start, cpu = time.perf_counter(), time.process_time()
     decision = rbi.certify(policy, data, return_range=(0, 1))
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu

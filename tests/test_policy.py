@@ -313,10 +313,10 @@ def test_ranges_that_do_not_fit_are_refused(tmp_path):
 
 def test_a_policy_of_logged_probabilities_changes_those_that_are_passed(tmp_path):
     policy, obs = policy_of(VECTOR, c_greedy=0.0), observations(VECTOR, 20)
-    policy.behavior, policy.training_digests = "logged", np.array([3, 7], np.uint64)
+    policy.behavior, policy.training_digests = "logged", np.array([[3, 7]], np.uint64)
     policy.save(tmp_path / "policy")
     again = rbi.load_policy(tmp_path / "policy")
-    assert again.training_digests.tolist() == [3, 7]
+    assert again.training_digests.tolist() == [[3, 7]]
     beta = np.random.default_rng(1).dirichlet(np.ones(4), 20)
     pi = again.predict_proba(obs, beta=beta)
     assert rbi.measures.is_reroute(pi.astype(float), beta, 0.5, 1.5, tolerance=1e-6).all()

@@ -104,7 +104,7 @@ class Policy:
         columns: Columns of the table that the training data came from, with the categories of its texts. With them the
             rows of a DataFrame may be passed as observations.
         action_names: What each action is called in the training data, where that is not its number.
-        training_digests: Digests of the episodes that trained or selected the policy (`rbi.data.digests`), uint64.
+        training_digests: Digests `[E, 2]` of the episodes that trained or selected it (`rbi.data.digests`), uint64.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from rbi.certification import estimates
 from rbi.certification.bounds import METHODS, Bound, Method, lower_bound
 from rbi.certification.estimates import MAX_FITTED_SIZE, Estimator, LoggedSteps, Ratios, Terms
 from rbi.data.dataset import Dataset
-from rbi.data.digests import episode_digests, shared_episodes
+from rbi.data.digests import shared_episodes
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.policy import Policy
 from rbi.rules.types import Behavior, Reroute
@@ -127,7 +127,7 @@ def check_unseen(policy: Policy, data: Dataset) -> None:
     """Raise ValueError if the policy was trained or selected on any of the episodes."""
     if policy.training_digests is None:
         return
-    shared = shared_episodes(episode_digests(data), policy.training_digests)
+    shared = shared_episodes(data, policy.training_digests)
     if shared.any():
         first = int(shared.argmax())
         raise ValueError(

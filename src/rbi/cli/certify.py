@@ -49,6 +49,7 @@ class Certify(FromData):
             decision.policy.save(writer.path / "policies" / "best")
             writer.result(decision.to_dict() | {"policy": str(self.policy), "data": str(self.path)})
             writer.figure("gains", report.gain_figure(runs.read(writer.path).finished()))
-        echo(decision.summary())
-        echo(f"\ndecision, figure and the policy to use: {writer.path}")
+        for line in decision.summary().splitlines():
+            echo(line)
+        echo(f"decision, figure and the policy to use: {writer.path}")
         return 0 if decision.deploy else KEEP

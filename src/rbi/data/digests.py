@@ -6,11 +6,13 @@ from rbi.data.dataset import Dataset
 from rbi.data.episode import Array
 
 CHUNK = 4096  # observations hashed at a time
+MARGIN = 3.0  # times as many matches as chance explains
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def episode_digests(data: Dataset) -> Array:
-    """`[E]` uint64: one number per episode from its observations (without the final one), actions and rewards.
+    """`[E, 2]` uint64 per episode: of its observations (without the final one), actions and rewards; and of these with
+    the line of the source at which it begins (0 where there is none).
 
     Of images only the first one counts, since all of them may be a hundred gigabytes. Names of players and files are
     no part of it, so a copy under another name has the same digest. Equal episodes have equal digests; different ones
@@ -29,7 +31,10 @@ def episode_digests(data: Dataset) -> Array:
     own = position + np.repeat(records["first_step"], steps)
     with np.errstate(over="ignore"):
         each = mix(observed + GOLDEN * taken[own] + mix(position.astype(np.uint64) + np.uint64(1)))
-        return mix(np.add.reduceat(each, first) if len(first) else each)
+        content = mix(np.add.reduceat(each, first) if len(first) else each)
+        lines = records["line"].astype(np.uint64)
+        located = np.where(lines > 0, mix(content + GOLDEN * lines), np.uint64(0))
+    return np.stack([content, located], 1)
 
 
 def row_hashes(array: Array) -> Array:
@@ -52,15 +57,23 @@ def mix(x: Array) -> Array:
     return found
 
 
-def shared_episodes(digests: Array, training: Array) -> Array:
-    """`[E]` booleans: the episodes that are part of the training episodes, by their digests.
+def shared_episodes(data: Dataset, training: Array) -> Array:
+    """`[E]` booleans: the episodes that are part of the training episodes, by their digests `[N, 2]`.
 
-    Episodes that equal one another (a few features, a reward of 0 or 1) may also equal a training episode by chance. If
-    as many match as that explains, none counts as shared: a digest says nothing about such data.
+    Episodes that equal one another (a few features, a reward of 0 or 1) may also equal a training episode by chance.
+    What counts is therefore whether more of them match than chance explains: by their content, or else by content and
+    line, since a copied file keeps its lines.
     """
-    matching = np.isin(digests, training)
-    _, which, counts = np.unique(digests, return_inverse=True, return_counts=True)
-    repeated = float((counts[which] > 1).mean()) if len(digests) else 0.0
+    (content, located), (seen, seen_located) = episode_digests(data).T, training.reshape(-1, 2).T
+    count = len(content)
+    _, which, counts = np.unique(content, return_inverse=True, return_counts=True)
+    matching = np.isin(content, seen)
+    repeated = float((counts[which] > 1).mean()) if count else 0.0
     # sum_x p_x (1 - (1 - p_x)^n) grows at most in proportion to n
-    by_chance = min(1.0, 3 * repeated * max(1.0, len(training) / max(1, len(digests))))
-    return matching if matching.mean() > by_chance else np.zeros_like(matching)
+    if matching.mean() > min(1.0, MARGIN * repeated * max(1.0, len(seen) / max(1, count))):
+        return matching
+    in_place = (located > 0) & np.isin(located, seen_located)
+    collision = float((counts * (counts - 1)).sum()) / max(1, count * (count - 1))
+    files = count / max(1, len(np.unique(data.records["line"])))
+    found: Array = in_place & (in_place.mean() > MARGIN * collision * files + 0.01)
+    return found

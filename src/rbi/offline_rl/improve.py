@@ -391,7 +391,7 @@ class Improver:
             columns=data.spec.features,
             action_names=data.spec.action_names,
             behavior="logged" if data.spec.has_behavior_probs else "cloned",
-            training_digests=np.sort(episode_digests(data)[seen]),
+            training_digests=episode_digests(data)[seen],
         )
         decision, decided = self.decide(policy)
         policy.to("cpu")
