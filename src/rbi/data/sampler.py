@@ -185,7 +185,7 @@ class Sampler:
         if self.frames.is_cuda:
             out.masked_fill_(before[:, None], 0)
         elif before.any():
-            out.index_fill_(0, before.nonzero().squeeze(1), 0)
+            out.numpy()[before.numpy()] = 0  # by one thread, as `gather_rows`
         return out.view(len(place), self.stack, *self.frame)
 
     def limit_memory(self) -> None:
