@@ -172,3 +172,12 @@ def test_diagnostics_of_weights():
     halved = LoggedSteps(logged.steps, logged.actions, logged.rewards, logged.action_probs / 2, logged.q)
     wrong = estimates.cumulative_weights(halved, estimates.ratios(halved, pi))
     assert estimates.weight_discrepancy(estimates.episode_weights(halved, wrong)) > 10
+
+
+def test_an_action_that_was_never_taken_is_no_obstacle():
+    logged, pi = random_steps(7, 50, 2)
+    wider = [np.concatenate([part, np.zeros((len(part), 1))], 1) for part in (pi, logged.q, logged.beta)]
+    more = LoggedSteps(logged.steps, logged.actions, logged.rewards, logged.action_probs, wider[1], wider[2], GAMMA)
+    x = np.random.default_rng(0).random((len(pi), 2))
+    assert np.isfinite(estimates.fitted_q_evaluation(more, wider[0], x))
+    assert estimates.fitted_q_evaluation(more, wider[0], x) == approx(estimates.fitted_q_evaluation(logged, pi, x))

@@ -6,6 +6,7 @@ import pytest
 import rbi
 from rbi import runs
 from rbi.cli import main
+from rbi.data.episode import Feature
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
@@ -64,3 +65,21 @@ def test_bad_rows_are_named_and_nothing_is_decided(policy, tmp_path, capsys, lin
     assert certify(policy, log, tmp_path / "out") == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_table_is_read_with_the_columns_categories_and_actions_of_the_policy(tmp_path, capsys):
+    """The log lacks one category and one action, and has its columns in another order."""
+    columns = (Feature("segment", ("a", "new", "old")), Feature("age"))
+    networks = make_networks(ObservationSpec((4,), 1, 3), NetworkConfig(4), 0)
+    policy = Policy(networks, rbi.Reroute(0.5, 1.5), columns=columns, action_names=("call", "mail", "none"))
+    policy.save(tmp_path / "policy")
+    rng = np.random.default_rng(0)
+    rows = [f"{rng.choice(['mail', 'call'])},{rng.integers(2)},0.5,{rng.integers(18, 80)},{rng.choice(['new', 'old'])}"]
+    rows += [f"mail,1,0.5,{age},old" for age in range(20, 60)] + [f"call,0,0.5,{age},new" for age in range(20, 60)]
+    (tmp_path / "log.csv").write_text("\n".join(["offer,paid,propensity,age,segment", *rows]) + "\n")
+    options = ["--table.action", "offer", "--table.reward", "paid"]
+    assert certify(tmp_path / "policy", tmp_path / "log.csv", tmp_path / "out", *options) in (0, 3)
+    assert runs.read(tmp_path / "out").finished()["episodes"] == 81
+    (tmp_path / "log.csv").write_text("offer,paid,propensity,age,segment\nmail,1,0.5,30,other\n")
+    assert certify(tmp_path / "policy", tmp_path / "log.csv", tmp_path / "out2", *options) == 2
+    assert "log.csv, line 2" in capsys.readouterr().err

@@ -235,7 +235,7 @@ def fitted_q_evaluation(logged: LoggedSteps, pi: Array, features: Array) -> floa
         for rows in np.array_split(np.flatnonzero(logged.actions == a), 1 + len(x) * A * size // FITTED_NUMBERS):
             now, then = x[rows], np.where(last[rows], 0, rows + 1)
             later = (pi[then] * ~last[rows, None])[:, :, None] * x[then][:, None]  # [rows, A, size]
-            matrix[a] -= logged.gamma * now.T @ later.reshape(len(rows), -1)
+            matrix[a] -= logged.gamma * now.T @ later.reshape(len(rows), A * size)
             matrix[a, :, a * size : (a + 1) * size] += now.T @ now
             target[a] += now.T @ logged.rewards[rows]
     square = matrix.reshape(A * size, A * size) + RIDGE * len(x) * np.eye(A * size)
