@@ -1,6 +1,7 @@
 """d3rlpy's files, those of version 2 written by the real package (benchmarks/peers/d3rlpy_files.py)."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -114,6 +115,14 @@ def test_planes_that_are_no_stack_are_kept_as_channels(tmp_path):
     found = load_episodes(tmp_path / "a.h5")
     assert found.spec == DatasetSpec((6, 7, 2), 3, frame_stack=1)
     np.testing.assert_array_equal(found.arrays["observations"], planes.transpose(0, 2, 3, 1))
+
+
+def test_a_damaged_episode_of_images_costs_itself_only(tmp_path):
+    shutil.copy(FILES / "d3rlpy-pictures.h5", tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        del file["actions_1"]
+    found = load_episodes(tmp_path / "a.h5")
+    assert [len(found), [item.line for item in found.rejected]] == [2, [2]]
 
 
 def test_summaries_are_those_of_the_episodes(tmp_path):

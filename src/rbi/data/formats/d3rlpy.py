@@ -216,8 +216,18 @@ def frames_of(file: Any, layout: Layout) -> FrameLayout:
     first = dataset(file, "observations" if version_1 else "observations_0")
     if not is_image(first):
         return FrameLayout()
-    rows = [layout.steps(file, part, with_observations=True).observations for part in complete_parts(layout)]
-    return frame_layout(first.shape[1:], (found[0] for found in rows if found), channels_first=True)
+    some = (images_of(file, layout, part) for part in complete_parts(layout))
+    usable = (images for images in some if images.shape[1:] == first.shape[1:])
+    return frame_layout(first.shape[1:], usable, channels_first=True)
+
+
+def images_of(file: Any, layout: Layout, part: int) -> Array:
+    """The images of an episode; none if it is damaged, which is reported when it is read."""
+    try:
+        found = layout.steps(file, part, with_observations=True).observations
+    except FAULTS:
+        found = None
+    return found[0] if found else np.zeros(0)
 
 
 def complete_parts(layout: Layout) -> range:

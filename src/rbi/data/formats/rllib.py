@@ -158,7 +158,8 @@ class RllibReader:
             return FrameLayout()
         some = (f for f in self.fragments() if isinstance(f, Fragment) and len(f.actions))
         images = (np.asarray(observed_part(f.observations, self.key)) for f in some)
-        return frame_layout(self.space.shape, islice(images, LAYOUT_EPISODES), channels_first=False)
+        usable = (seen for seen in images if seen.shape[1:] == self.space.shape)
+        return frame_layout(self.space.shape, islice(usable, LAYOUT_EPISODES), channels_first=False)
 
     def find_spec(self, first: Fragment, overrides: SpecOverrides) -> DatasetSpec:
         image = is_image_space(self.space)
