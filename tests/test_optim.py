@@ -8,7 +8,15 @@ from pytest import approx
 
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
-from rbi.optim import Adam, ModuleOptimizer, bind_parameters, flat_size, flatten_parameters, write_gradients
+from rbi.optim import (
+    Adam,
+    ModuleOptimizer,
+    bind_parameters,
+    flat_size,
+    flatten_parameters,
+    parameter_slots,
+    write_gradients,
+)
 
 OBS_SPECS = [ObservationSpec((4,), 1, 3), ObservationSpec((5, 6), 2, 4)]
 
@@ -57,15 +65,15 @@ def test_q_network_parameters_come_first_so_that_updating_the_target_is_one_copy
 
 def test_gradients_are_written_where_their_parameters_lie(networks):
     vector = torch.zeros(flat_size(networks))
-    write_gradients([parameter.detach().clone() for parameter in networks.parameters()], networks, vector)
+    slots = parameter_slots(networks, vector)
+    write_gradients([parameter.detach().clone() for parameter in networks.parameters()], slots)
     assert torch.equal(vector, flatten_parameters(networks))
 
 
 def test_bfloat16_gradients_become_float32(networks):
     vector = torch.zeros(flat_size(networks))
-    write_gradients(
-        [torch.ones_like(parameter, dtype=torch.bfloat16) for parameter in networks.parameters()], networks, vector
-    )
+    gradients = [torch.ones_like(parameter, dtype=torch.bfloat16) for parameter in networks.parameters()]
+    write_gradients(gradients, parameter_slots(networks, vector))
     assert vector.sum() == sum(parameter.numel() for parameter in networks.parameters())
 
 

@@ -17,7 +17,7 @@ from rbi.observations import ObservationSpec
 from rbi.policy import FeatureRange, Policy
 from rbi.rules import types
 
-VECTOR = ObservationSpec((3,), 1, 4)
+VECTOR, SCALED = ObservationSpec((3,), 1, 4), ObservationSpec((3,), 1, 4, (1.0, 20.0, 0.5))
 IMAGE = ObservationSpec((40, 44), 4, 3)
 
 
@@ -33,7 +33,7 @@ def observations(obs_spec, count=6):
     return rng.normal(size=(count, *obs_spec.shape)).astype(np.float32)
 
 
-@pytest.mark.parametrize("obs_spec", [VECTOR, IMAGE], ids=["vector", "image"])
+@pytest.mark.parametrize("obs_spec", [VECTOR, SCALED, IMAGE], ids=["vector", "scaled", "image"])
 @pytest.mark.parametrize(("with_policy", "norm"), [(True, "none"), (False, "none"), (True, "layer")])
 def test_a_saved_policy_comes_back_the_same(obs_spec, with_policy, norm, tmp_path):
     policy, obs = policy_of(obs_spec, with_policy=with_policy, norm=norm), observations(obs_spec)
@@ -352,3 +352,15 @@ def test_a_policy_keeps_the_columns_of_its_training_data_and_encodes_later_rows_
     )
     with pytest.warns(UserWarning, match="'segment': 1 rows have unknown texts"):
         loaded.predict_proba(pa.table({"segment": ["other"], "age": [30]}))
+
+
+def test_a_policy_of_scaled_observations_is_the_unscaled_one_on_stretched_vectors():
+    obs = observations(VECTOR)
+    scaled, plain = policy_of(SCALED), policy_of(VECTOR)
+    assert np.array_equal(scaled.predict_proba(obs), plain.predict_proba(obs * np.float32(SCALED.scale)))
+
+
+@pytest.mark.parametrize("scale", [(1.0,), (1.0, 0.0, 1.0), (1.0, float("nan"), 1.0), ("1", 1.0, 1.0)])
+def test_a_scale_that_does_not_fit_is_refused(scale):
+    with pytest.raises(ValueError, match="scale"):
+        ObservationSpec((3,), 1, 4, scale)

@@ -10,6 +10,7 @@ Acting rolls such stacks forward (`zero_stacks`, `roll_stacks`); replay and data
 stacks when they are read (`stack_offsets`, `stack_index`).
 """
 
+import functools
 import math
 import numbers
 from dataclasses import dataclass
@@ -35,11 +36,13 @@ class ObservationSpec:
 
     `shape`: one frame, `(height, width)` or `(height, width, channels)` of bytes, or `(size,)` of floats.
     `stack`: frames in a state.
+    `scale`: factors `(size,)` by which `preprocess` multiplies vectors; none leaves them as they are.
     """
 
     shape: tuple[int, ...]
     stack: int
     num_actions: int
+    scale: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         sizes = (*self.shape, self.stack, self.num_actions)
@@ -50,6 +53,10 @@ class ObservationSpec:
                 f"shape = {self.shape}, stack = {self.stack}, num_actions = {self.num_actions}: must be a vector, "
                 "(height, width) or (height, width, channels), and all sizes at least 1"
             )
+        if self.scale and (self.is_image or len(self.scale) != self.shape[0]):
+            raise ValueError(f"scale: {len(self.scale)} factors for observations of shape {self.shape}")
+        if not all(isinstance(factor, float) and 0 < factor < math.inf for factor in self.scale):
+            raise ValueError("scale: must be positive numbers")
         if self.is_image and min(self.shape[:2]) < MIN_IMAGE_SIZE:
             raise ValueError(
                 f"images of {self.shape[0]} x {self.shape[1]} pixels are too small: at least {MIN_IMAGE_SIZE}"
@@ -82,6 +89,8 @@ class ObservationSpec:
         and stride 4 is one of 2 x 2 blocks and stride 1, with enough channels for fast kernels.
         """
         if not self.is_image:
+            if self.scale:
+                frames = frames * scale_tensor(self.scale, frames.device)
             return frames.flatten(1).to(dtype)
         if gpu.usable(frames):
             return self._preprocess_triton(frames, dtype, shifts)
@@ -120,6 +129,12 @@ class ObservationSpec:
         s = self.block_size
         pixels = obs.view(batch, high, wide, s, s, -1).permute(0, 5, 1, 3, 2, 4)
         return pixels.reshape(batch, -1, high * s, wide * s)
+
+
+@functools.lru_cache(maxsize=64)
+def scale_tensor(scale: tuple[float, ...], device: torch.device) -> Tensor:
+    """The factors of `ObservationSpec.scale` on a device, made once."""
+    return torch.tensor(scale, dtype=torch.float32, device=device)
 
 
 # Frame stacking

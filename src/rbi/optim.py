@@ -53,15 +53,18 @@ def bind_parameters(module: nn.Module, vector: Tensor) -> None:
         parameter.data = vector[start : start + parameter.numel()].view(parameter.shape)
 
 
-def write_gradients(gradients: Sequence[Tensor], module: nn.Module, vector: Tensor) -> None:
-    """Copy the gradients of a module's parameters into a flat vector."""
-    spans = [(start, parameter.numel()) for parameter, start in parameter_offsets(module)]
+def parameter_slots(module: nn.Module, vector: Tensor) -> list[Tensor]:
+    """The parts of a flat vector that belong to a module's parameters."""
+    return [vector[start : start + parameter.numel()] for parameter, start in parameter_offsets(module)]
+
+
+def write_gradients(gradients: Sequence[Tensor], slots: Sequence[Tensor]) -> None:
+    """Copy the gradients of a module's parameters into the `parameter_slots` of a flat vector."""
     flat = [gradient.reshape(-1) for gradient in gradients]
-    slots = [vector[start : start + count] for start, count in spans]
-    large = [i for i, (_, count) in enumerate(spans) if vector.is_cuda and count >= LARGE_PARAMETER]
+    large = [i for i, slot in enumerate(slots) if slot.is_cuda and slot.numel() >= LARGE_PARAMETER]
     for i in large:  # one kernel for all tensors would give each of its few blocks too much of them
         slots[i].copy_(flat[i])
-    small = [i for i in range(len(spans)) if i not in large]
+    small = [i for i in range(len(slots)) if i not in large]
     torch._foreach_copy_([slots[i] for i in small], [flat[i] for i in small])
 
 
@@ -157,6 +160,7 @@ class ModuleOptimizer:
         bind_parameters(module, self.compute_vector)
         self.parameters = list(module.parameters())
         self.adam = Adam(self.vector, self.compute_vector, learning_rate, epsilon, decay, decay_steps)
+        self.slots = parameter_slots(module, self.adam.gradient)
 
     def step(
         self,
@@ -175,7 +179,7 @@ class ModuleOptimizer:
         gradients = torch.autograd.grad(outputs, self.parameters, output_grads)
         if side_stream is not None:
             side_stream.join()
-        write_gradients(gradients, self.module, self.adam.gradient)
+        write_gradients(gradients, self.slots)
         if l2_weight:
             self.adam.gradient.add_(self.compute_vector, alpha=2 * l2_weight)
         self.adam.step()

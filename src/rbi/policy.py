@@ -397,7 +397,8 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
         raise ValueError(f"{path / CONFIG}: is of format {config.get('format')!r}; this version reads {FORMAT}")
     with errors_named(path / CONFIG):
         spec = config["obs_spec"]
-        obs_spec = ObservationSpec(tuple(spec["shape"]), spec["stack"], spec["num_actions"])
+        scale = tuple(spec.get("scale", ()))
+        obs_spec = ObservationSpec(tuple(spec["shape"]), spec["stack"], spec["num_actions"], scale)
         rule = parse_rule(config["rule"])
         numbers = {name: config[name] for name in ("c_greedy", "temperature")}
         env, metadata = config["env"], config["metadata"]

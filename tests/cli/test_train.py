@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from rbi import cli, runs
-from rbi.online.config import PRESETS
+from rbi.cli.train import changed_settings
+from rbi.envs.types import EnvConfig
+from rbi.online.config import PRESETS, TrainConfig, preset_parts
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = [
@@ -184,6 +186,14 @@ def test_presets_set_the_defaults_that_help_shows(capsys):
     assert cli.parse(["train"]).schedule.states_per_update == PRESETS["fast"]["schedule"].states_per_update
     assert cli.parse(["train", "--envs", "paper12"]).schedule == PRESETS["fast"]["schedule"]
     assert len(cli.parse(["train", "--envs", "paper12"]).environments()) == 12
+
+
+def test_defaults_depend_on_the_kind_of_environment_and_a_sweep_passes_on_only_what_was_changed():
+    lake = cli.parse(["train", "--env", "FrozenLake-v1", "--learner.batch-size", "32"])
+    assert lake.learner == TrainConfig.preset("FrozenLake-v1", batch_size=32).learner
+    parts = preset_parts(EnvConfig("FrozenLake-v1"))
+    assert changed_settings(parts["learner"], lake.learner) == {"batch_size": 32}
+    assert changed_settings(parts["actor"], lake.actor) == {}
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from pytest import approx
 
 from rbi.envs import make
 from rbi.envs.gym import GymVector
@@ -349,3 +350,10 @@ def test_observations_and_rewards_that_are_not_finite_stop_with_the_environments
 def test_arguments_of_an_environment_are_literals_with_names(env, told):
     with pytest.raises(ValueError, match=told):
         make(EnvConfig(env), 1)
+
+
+def test_numbers_that_the_space_confines_to_less_than_one_get_a_factor(make_envs):
+    car = make_envs("MountainCar-v0")
+    assert car.obs_scale == approx((1, 1 / 0.07))
+    assert not make_envs("FrozenLake-v1").obs_scale
+    assert not make_envs("Acrobot-v1").obs_scale

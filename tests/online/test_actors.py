@@ -14,7 +14,7 @@ from rbi.online.config import ActorConfig
 from rbi.online.engine import split_epsilons
 from rbi.online.rbi import RBIActor
 from rbi.optim import flatten_parameters
-from rbi.returns import ReturnConfig, exploration_ladder
+from rbi.returns import TERMINATED, ReturnConfig, exploration_ladder
 from tests.reference import iterative, paper_loops
 from tests.reference.histories import History
 from tests.streams import RandomEnvs
@@ -287,3 +287,33 @@ def test_invalid_actor_settings_are_refused_by_name(bad):
 def test_an_unknown_rule_is_refused():
     with pytest.raises(ValueError, match="rerute"):
         ActorConfig(rule="rerute(0.1,2)")
+
+
+def actions_over_time(actor, steps, ends=None):
+    """Actions `[steps, N]` for the same observation again and again; `ends` `[steps, N]`: how each step ended."""
+    obs = torch.zeros((len(actor.epsilon), *actor.obs_spec.shape))
+    first, zero = torch.zeros(len(obs), dtype=torch.bool), torch.zeros(len(obs))
+    ends = torch.zeros((steps, len(obs)), dtype=torch.uint8) if ends is None else ends
+    return torch.stack([actor.act(obs, first, zero, end).action.clone() for end in ends])
+
+
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_random_actions_are_repeated_until_enough_episodes_have_terminated(algo):
+    explores = {"epsilon": torch.ones(64), "num_envs": 64, "algo": algo}
+    repeated = actions_over_time(make_actor(max_repeat=50, repeat_episodes=10**6, **explores), 60)
+    single = actions_over_time(make_actor(**explores), 60)
+    ends = torch.full((60, 64), TERMINATED, dtype=torch.uint8)
+    over = actions_over_time(make_actor(max_repeat=50, repeat_episodes=1, **explores), 60, ends)[1:]
+    same = [float((actions[1:] == actions[:-1]).double().mean()) for actions in (repeated, single, over)]
+    assert same[0] > 0.45  # of 4 actions a quarter are equal by chance
+    assert same[1] == approx(0.25, abs=0.05)
+    assert same[2] == approx(0.25, abs=0.15)  # a repetition of the first step may still run
+    assert {len(set(column.tolist())) for column in repeated.T} >= {4}
+
+
+def test_a_repeated_action_ends_with_its_episode():
+    actor = make_actor(num_envs=200, epsilon=torch.ones(200), max_repeat=1000)
+    actor.memory.repeats.fill_(1000)
+    obs, zero = torch.zeros((200, *actor.obs_spec.shape)), torch.zeros(200)
+    actions = actor.act(obs, torch.ones(200, dtype=torch.bool), zero, zero.byte()).action
+    assert set(actions.tolist()) == {0, 1, 2, 3}

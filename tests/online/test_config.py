@@ -160,3 +160,12 @@ def test_an_unknown_rule_is_refused_before_anything_runs():
 
 def test_parts_are_compared_by_value():
     assert TrainConfig(EnvConfig(GAME), replay=ReplayConfig()) == TrainConfig(EnvConfig(GAME))
+
+
+def test_numbered_states_have_settings_of_their_own_in_the_small_preset_only():
+    lake, cart = TrainConfig.preset("FrozenLake-v1"), TrainConfig.preset("CartPole-v1")
+    assert lake.learner.adam_epsilon < cart.learner.adam_epsilon
+    assert lake.actor.improve_in == "both"
+    assert TrainConfig.preset(lambda: gymnasium.make("FrozenLake-v1")).learner == lake.learner
+    assert TrainConfig.preset("FrozenLake-v1", preset="fast").learner == TrainConfig.preset(GAME).learner
+    assert TrainConfig.preset("FrozenLake-v1", adam_epsilon=0.5).learner.adam_epsilon == 0.5

@@ -12,7 +12,7 @@ from rbi.observations import ObservationSpec, random_shifts, shift_images
 from rbi.online.apex import ApexLearner
 from rbi.online.config import ActorConfig, LearnerConfig
 from rbi.online.rbi import RBILearner
-from rbi.optim import bind_parameters, flat_size, flatten_parameters, write_gradients
+from rbi.optim import bind_parameters, flat_size, flatten_parameters, parameter_slots, write_gradients
 from rbi.replay import Replay, ReplayBatch, ReplayConfig, Transition
 from rbi.returns import ReturnConfig
 from tests.reference import iterative
@@ -119,7 +119,9 @@ def test_an_update_follows_the_gradient_of_the_papers_losses(case):
     assert errors.tolist() == approx(expected, abs=1e-4)
     assert min(map(abs, expected)) < 1 < max(map(abs, expected))  # both sides of huber
     gradient = torch.zeros(flat_size(networks))
-    write_gradients(torch.autograd.grad(loss_q + loss_pi, list(networks.parameters())), networks, gradient)
+    write_gradients(
+        torch.autograd.grad(loss_q + loss_pi, list(networks.parameters())), parameter_slots(networks, gradient)
+    )
     assert learner.weights.optimizer.adam.gradient.numpy() == approx(gradient.numpy(), rel=1e-3, abs=1e-5)
     assert gradient.abs().max() > 0.1
 

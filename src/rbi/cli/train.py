@@ -23,6 +23,7 @@ from rbi.online.config import (
     Schedule,
     TrainConfig,
     default_preset,
+    preset_parts,
 )
 from rbi.online.ray.cluster import ClusterConfig
 from rbi.progress import echo
@@ -109,7 +110,7 @@ class Train(Command):
         if given.env == cls.env and not given.envs:  # not typed by the user
             for name in (saved.get("env", ""), saved.get("envs", "")):
                 id_from_file(name, "it")
-        parts: dict[str, Any] = dict(PRESETS[preset])
+        parts = preset_parts(atari, preset) if not saved else dict(PRESETS[preset])
         for name in PARTS:
             if isinstance(part := saved.pop(name, None), dict):
                 known = {key: value for key, value in part.items() if hasattr(parts[name], key)}
@@ -156,6 +157,9 @@ class Train(Command):
         from rbi.online.sweep import sweep
         from rbi.report import train as report
 
+        defaults = preset_parts(self.env_config(environments[0]), self.preset)
+        changes: dict[str, Any] = {p: changed_settings(defaults[p], getattr(self, p)) for p in PARTS}
+
         with contextlib.ExitStack() as stack:
             map_jobs = None
             if self.engine == "ray":
@@ -175,7 +179,7 @@ class Train(Command):
                 options=options,
                 map_jobs=map_jobs,
                 argv=argv,
-                **{part: getattr(self, part) for part in PARTS},
+                **changes,
             )
         for path in result.runs:
             draw_figures(path)
@@ -195,6 +199,12 @@ class Train(Command):
 
     def env_config(self, env: str) -> EnvConfig:
         return EnvConfig(env, self.max_frames, self.repeat_action_probability)
+
+
+def changed_settings(defaults: Any, given: Any) -> dict[str, Any]:
+    """The settings that differ from the defaults: other environments of a sweep may have other defaults."""
+    names = [setting.name for setting in dataclasses.fields(given)]
+    return {name: getattr(given, name) for name in names if getattr(given, name) != getattr(defaults, name)}
 
 
 def saved_options(given: Train) -> dict[str, Any]:

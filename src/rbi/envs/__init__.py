@@ -2,7 +2,7 @@
 
 from rbi.envs.types import EnvConfig, EnvFactory, TimeStep, VectorEnv, id_from_file
 
-__all__ = ["EnvConfig", "EnvFactory", "TimeStep", "VectorEnv", "check", "id_from_file", "make"]
+__all__ = ["EnvConfig", "EnvFactory", "TimeStep", "VectorEnv", "check", "has_numbered_states", "id_from_file", "make"]
 
 
 def make(config: EnvConfig, num_envs: int, threads: int = 0, *, synchronous: bool = False) -> VectorEnv:
@@ -18,6 +18,16 @@ def make(config: EnvConfig, num_envs: int, threads: int = 0, *, synchronous: boo
     from rbi.envs.gym import GymVector
 
     return GymVector(config, num_envs)
+
+
+def has_numbered_states(config: EnvConfig) -> bool:
+    """Whether observations are the numbers of states (`gymnasium.spaces.Discrete`); False if there is no such
+    environment, which `check` explains."""
+    if config.is_atari:
+        return False
+    from rbi.envs.gym import has_numbered_states
+
+    return has_numbered_states(config)
 
 
 def check(config: EnvConfig) -> None:

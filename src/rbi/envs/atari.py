@@ -68,6 +68,7 @@ class AtariVector:
 
     obs_shape: tuple[int, ...] = (84, 84)
     frame_stack = STACK
+    obs_scale: tuple[float, ...] = ()
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from rbi.envs.types import EnvConfig, TimeStep
 from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
 
 IMAGE_STACK = 4
+SMALLEST_BOUND = 1e-6  # numbers that are confined to less are not stretched
 MAX_REPLAYED = 100_000  # steps of an episode that a resumed run takes again; after more it starts new episodes
 
 
@@ -33,6 +34,7 @@ class GymVector:
         self.num_actions, self.lowest_action = int(action_space.n), int(action_space.start)
         self.obs_space: spaces.Space[Any] = obs_space
         self.obs_shape, self.frame_stack = shape_and_stack(config.id, obs_space)
+        self.obs_scale = scale_by_bounds(obs_space) if len(self.obs_shape) == 1 else ()
         self.over = np.zeros(num_envs, dtype=bool)
         self.pending = False
         self.actions = np.zeros(num_envs, dtype=np.int64)
@@ -202,3 +204,27 @@ def shape_and_stack(id_: str, space: spaces.Space[Any]) -> tuple[tuple[int, ...]
     if not space.is_np_flattenable:
         raise ValueError(f"--env {id_}: its observations are {space}, which have no fixed length as vectors")
     return (spaces.flatdim(space),), 1
+
+
+def scale_by_bounds(space: spaces.Space[Any]) -> tuple[float, ...]:
+    """Factors that stretch those numbers of a flattened space to [-1, 1] that its bounds confine to less; empty if all
+    are 1.
+
+    >>> scale_by_bounds(spaces.Box(np.array([-0.5, -2.0, -np.inf]), np.array([0.25, 2.0, np.inf])))
+    (2.0, 1.0, 1.0)
+    """
+    flat = spaces.flatten_space(space)
+    assert isinstance(flat, spaces.Box)
+    largest = np.maximum(np.abs(flat.low), np.abs(flat.high)).astype(np.float64).reshape(-1)
+    scale = np.divide(1.0, largest, out=np.ones_like(largest), where=(largest > SMALLEST_BOUND) & (largest < 1))
+    return () if (scale == 1).all() else tuple(scale.tolist())
+
+
+def has_numbered_states(config: EnvConfig) -> bool:
+    try:
+        env = make_one(config)
+    except ValueError:
+        return False
+    found = isinstance(env.observation_space, spaces.Discrete)
+    env.close()
+    return found

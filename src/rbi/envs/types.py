@@ -96,6 +96,8 @@ class VectorEnv(Protocol):
     """Shape of one frame: `(H, W)` or `(H, W, C)` of an image, `(D,)` of a vector."""
     frame_stack: int
     """Frames that make up one observation of a policy: 4 for images, 1 for vectors."""
+    obs_scale: tuple[float, ...]
+    """Factors that stretch numbers of vectors to [-1, 1] that their space confines to less; empty if there are none."""
     pending: bool
     """Whether actions were sent whose results have not been received."""
 

@@ -28,12 +28,11 @@ from rbi.online.rbi import (
     States,
     actor_networks,
     copy_state,
-    explore,
     preprocess,
     read_means,
 )
 from rbi.replay import ReplayBatch, Transition
-from rbi.returns import ReturnConfig
+from rbi.returns import TERMINATED, ReturnConfig
 from rbi.rules.linear import greedy
 
 
@@ -59,9 +58,11 @@ class ApexActor:
         epsilon: Tensor,
         generator: torch.Generator,
         dtype: torch.dtype,
+        *,
+        priorities: bool = True,
     ) -> None:
-        """`epsilon`: the exploration of each environment, `[N]`."""
-        self.config = config
+        """`epsilon`: the exploration of each environment, `[N]`; `priorities`: whether the replay needs TD errors."""
+        self.config, self.priorities = config, priorities
         self.generator, self.device, self.dtype = generator, generator.device, dtype
         self.obs_spec, self.num_actions = networks.obs_spec, networks.obs_spec.num_actions
         self.networks, self.vector = actor_networks(networks, self.device, dtype)
@@ -81,17 +82,19 @@ class ApexActor:
             q, _ = self.networks.q(state)
             pi = greedy(torch.full_like(q, 1 / self.num_actions), q, check=False)
             pi = torch.where(self.uniform, 1 / self.num_actions, pi)
-        return GreedyChoice(explore(pi, self.epsilon, self.generator), pi, q)
+        action = self.memory.explore(pi, self.epsilon, is_first, self.config, self.generator)
+        return GreedyChoice(action, pi, q)
 
     def record(self, choice: GreedyChoice, obs: Tensor, is_first: Tensor, reward: Tensor, end: Tensor) -> Transition:
         """The transition for the replay, which is computed while the environments step."""
         action, pi, q = choice
+        self.memory.terminated += (end == TERMINATED).sum()
         value = (pi * q).sum(1)
         self.sums += torch.stack([value.mean(), torch.ones((), device=self.device)])
         if self.config.clip_rewards:
             reward = reward.clamp(-1, 1)
         baseline = value if self.config.priority_baseline == "v" else q.gather(1, action[:, None]).squeeze(1)
-        td_error = self.memory.n_step_td_error(reward, end, value, baseline)
+        td_error = self.memory.n_step_td_error(reward, end, value, baseline) if self.priorities else value
         return Transition(obs, is_first, reward, end, action, pi, td_error)
 
     def metrics(self) -> dict[str, float]:

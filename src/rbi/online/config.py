@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from rbi.config import Checked, Ge, Interval, check_fields
+from rbi.envs import has_numbered_states
 from rbi.envs.types import EnvConfig, EnvFactory
 from rbi.networks import MAX_HIDDEN_SIZE
 from rbi.replay import ReplayConfig
@@ -51,6 +52,12 @@ class ActorConfig:
     """Exploration of environment i of N: epsilon = base^(1 + exponent i / (N - 1)), as in Ape-X."""
     epsilon_exponent: Annotated[float, Ge(0)] = 7.0
     """Exponent of the exploration schedule over environments; 0 gives all of them the base."""
+    max_repeat: Annotated[int, Interval(ge=1, le=10_000)] = 1
+    """Longest repetition of a random action, in steps: a length k has probability ~ 1/k^2 up to this, so that
+    exploration goes far in one direction (epsilon-z-greedy, Dabney et al. 2021); 1 draws every random action anew."""
+    repeat_episodes: Annotated[int, Ge(1)] = 25
+    """Random actions are repeated until this many episodes of a group of environments have terminated. Where episodes
+    only reach their time limit, short random walks find nothing; elsewhere repetition only costs."""
     priority_baseline: Literal["q", "v"] = "q"
     """What the n-step return is compared with for initial priorities: Q(s, a), or V(s) as in the paper's Algorithm."""
     clip_rewards: bool = True
@@ -126,6 +133,9 @@ class Schedule(Checked):
     """Units of the networks' hidden layers."""
     norm: Literal["none", "layer"] = "none"
     """Normalisation before each ReLU of the networks."""
+    scale_observations: bool = False
+    """Stretch those numbers of vector observations to [-1, 1] that the bounds of the observation space confine to less,
+    such as MountainCar's velocity of at most 0.07."""
     precision: Literal["auto", "float32"] = "auto"
     """What networks compute in: bfloat16 where the hardware multiplies it fast, or float32 (TF32 on a GPU)."""
     env_threads: Annotated[int, Interval(ge=0, le=4096)] = 0
@@ -189,7 +199,7 @@ class TrainConfig:
         400
         """
         config = EnvConfig.of(env, max_frames=PAPER_MAX_FRAMES)
-        return cls(config, algo, **PRESETS[preset or default_preset(config)]).changed(**changes)
+        return cls(config, algo, **preset_parts(config, preset)).changed(**changes)
 
     def changed(self, **changes: Any) -> "TrainConfig":
         """A copy with other settings: whole parts (`learner=LearnerConfig(...)`), parts as mappings
@@ -254,7 +264,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
     },
     # a CPU and minutes: light environments and small networks
     "small": {
-        "actor": ActorConfig(),
+        "actor": ActorConfig(clip_rewards=False),
         "learner": LearnerConfig(learning_rate=0.002, updates_per_sample=4, target_update_interval=20),
         "replay": ReplayConfig(capacity=50_000, priority_exponent=0.0),
         "returns": ReturnConfig(),
@@ -271,6 +281,29 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         ),
     },
 }
+
+
+NUMBERED_STATES: dict[str, dict[str, Any]] = {
+    "actor": {"improve_in": "both"},
+    "learner": {
+        "learning_rate": 0.001,
+        "final_lr_fraction": 0.05,
+        "adam_epsilon": 1e-8,
+        "advantage_baseline": "mean",
+        "bootstrap_policy": "rule",
+    },
+    "returns": {"n_step": 1},
+}
+"""How `small` differs where observations are the numbers of states (docs/decisions/015)."""
+
+
+def preset_parts(env: EnvConfig, preset: Preset | None = None) -> dict[str, Any]:
+    """The settings of a preset for an environment, by default of the preset that suits it."""
+    preset = preset or default_preset(env)
+    parts = dict(PRESETS[preset])
+    if preset == "small" and has_numbered_states(env):
+        parts |= {name: dataclasses.replace(parts[name], **changes) for name, changes in NUMBERED_STATES.items()}
+    return parts
 
 
 def default_preset(env: EnvConfig) -> Preset:

@@ -94,7 +94,7 @@ class LocalEngine:
     ) -> None:
         """`envs`: one vector of environments for each of the two groups; `trunk` makes the networks' trunk."""
         self.config, self.device, self.envs, self.trunk = config, device, envs, trunk
-        self.obs_spec = ObservationSpec(envs[0].obs_shape, envs[0].frame_stack, envs[0].num_actions)
+        self.obs_spec = observation_spec(config, envs[0])
         if device.type == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32, where float32 is computed in at all
         seeds = run_seeds(seed)
@@ -462,6 +462,12 @@ def run_seeds(seed: int, *part: int) -> RunSeeds:
     return RunSeeds(actors, learner, env >> 1, weights)
 
 
+def observation_spec(config: TrainConfig, env: VectorEnv) -> ObservationSpec:
+    """The observations of an environment as the networks of a run read them, and its actions."""
+    scale = env.obs_scale if config.schedule.scale_observations else ()
+    return ObservationSpec(env.obs_shape, env.frame_stack, env.num_actions, scale)
+
+
 def split_epsilons(epsilons: Tensor, groups: int) -> list[Tensor]:
     """The exploration of each group's environments: every group gets the whole range."""
     return [epsilons[group::groups] for group in range(groups)]
@@ -470,10 +476,11 @@ def split_epsilons(epsilons: Tensor, groups: int) -> list[Tensor]:
 def make_actor(config: TrainConfig, networks: Networks, epsilon: Tensor, generator: torch.Generator) -> Actor:
     """An actor of the run's algorithm, on the generator's device."""
     dtype = compute_dtype(generator.device, config.schedule.precision)
+    priorities = config.replay.priority_exponent > 0
     if config.algo == "apex":
-        return ApexActor(config.actor, config.returns, networks, epsilon, generator, dtype)
+        return ApexActor(config.actor, config.returns, networks, epsilon, generator, dtype, priorities=priorities)
     baseline = config.learner.advantage_baseline
-    return RBIActor(config.actor, config.returns, networks, epsilon, generator, dtype, baseline)
+    return RBIActor(config.actor, config.returns, networks, epsilon, generator, dtype, baseline, priorities=priorities)
 
 
 def make_learner(config: TrainConfig, networks: Networks, generator: torch.Generator) -> Learner:

@@ -36,7 +36,7 @@ from rbi.observations import ObservationSpec, random_shifts, roll_stacks
 from rbi.online.config import ActorConfig, AdvantageBaseline, LearnerConfig
 from rbi.optim import ModuleOptimizer, bind_parameters, flat_size, flatten_parameters
 from rbi.replay import ReplayBatch, Transition
-from rbi.returns import ReturnConfig, n_step_returns
+from rbi.returns import TERMINATED, ReturnConfig, n_step_returns
 from rbi.rules.linear import greedy, mix
 from rbi.rules.types import parse_rule
 
@@ -68,9 +68,12 @@ class RBIActor:
         generator: torch.Generator,
         dtype: torch.dtype,
         advantage_baseline: AdvantageBaseline = "pi",
+        *,
+        priorities: bool = True,
     ) -> None:
-        """`epsilon`: the exploration of each environment, `[N]`; `advantage_baseline` as in the learner's config."""
-        self.config, self.advantage_baseline = config, advantage_baseline
+        """`epsilon`: the exploration of each environment, `[N]`; `advantage_baseline` as in the learner's config;
+        `priorities`: whether the replay needs TD errors."""
+        self.config, self.advantage_baseline, self.priorities = config, advantage_baseline, priorities
         self.generator, self.device, self.dtype = generator, generator.device, dtype
         self.obs_spec, self.num_actions = networks.obs_spec, networks.obs_spec.num_actions
         self.rule = parse_rule(config.rule)
@@ -103,18 +106,20 @@ class RBIActor:
                 # Departs from the paper: the policy that is stored and imitated includes the greedy mix.
                 pi = greedy_mix(improved, q, self.config.c_greedy)
             pi = torch.where(self.uniform, 1 / self.num_actions, pi)
-        return Choice(explore(pi, self.epsilon, self.generator), pi, q, beta, improved)
+        action = self.memory.explore(pi, self.epsilon, is_first, self.config, self.generator)
+        return Choice(action, pi, q, beta, improved)
 
     def record(self, choice: Choice, obs: Tensor, is_first: Tensor, reward: Tensor, end: Tensor) -> Transition:
         """The transition for the replay, which is computed while the environments step."""
         action, pi, q, beta, improved = choice
+        self.memory.terminated += (end == TERMINATED).sum()
         self.add_metrics(pi, q, beta, improved)
         if self.config.clip_rewards:
             reward = reward.clamp(-1, 1)
         value = (pi * q).sum(1)
         # Departs from the paper: priorities compare the return with Q(s, a) by default, its Algorithm with V(s).
         baseline = value if self.config.priority_baseline == "v" else q.gather(1, action[:, None]).squeeze(1)
-        td_error = self.memory.n_step_td_error(reward, end, value, baseline)
+        td_error = self.memory.n_step_td_error(reward, end, value, baseline) if self.priorities else value
         return Transition(obs, is_first, reward, end, action, pi, td_error)
 
     def add_metrics(self, pi: Tensor, q: Tensor, beta: Tensor, improved: Tensor) -> None:
@@ -316,6 +321,9 @@ class ActorMemory:
         self.ends = torch.zeros((num_envs, n), dtype=torch.uint8, device=device)
         self.baselines = torch.zeros((num_envs, n + 1), device=device)
         self.values = torch.zeros((num_envs, n + 1), device=device)
+        # exploration: the action that is repeated, for how many more steps, and the episodes that have terminated
+        self.repeated, self.repeats = (torch.zeros(num_envs, dtype=torch.int64, device=device) for _ in range(2))
+        self.terminated = torch.zeros((), dtype=torch.int64, device=device)
 
     def push_frame(self, obs: Tensor, is_first: Tensor) -> Tensor:
         """The frame stacks `[N, stack, *shape]` with a new frame; an episode starts with zeros before its first."""
@@ -336,13 +344,35 @@ class ActorMemory:
         bootstrap = self.values.gather(1, returns.steps[:, None]).squeeze(1)
         return (returns.reward + returns.discount * bootstrap - self.baselines[:, 0]).abs()
 
+    def explore(
+        self, pi: Tensor, epsilon: Tensor, is_first: Tensor, config: ActorConfig, generator: torch.Generator
+    ) -> Tensor:
+        """Actions `[N]`: with probability epsilon a random one, which is repeated for up to `max_repeat` steps as long
+        as fewer than `repeat_episodes` episodes have terminated."""
+        if config.max_repeat == 1:
+            return explore(pi, epsilon, generator)
+        action = explore(pi, torch.zeros_like(epsilon), generator)
+        draw = torch.rand((3, len(pi)), device=pi.device, generator=generator)
+        chance = torch.arange(1, config.max_repeat + 1, device=pi.device) ** -2.0
+        length = 1 + (draw[1, :, None] >= chance.cumsum(0)[:-1] / chance.sum()).sum(1)
+        length = torch.where(self.terminated < config.repeat_episodes, length, 1)
+        repeats = self.repeats * ~is_first
+        starts = (repeats == 0) & (draw[0] < epsilon[:, 0])
+        self.repeats.copy_(torch.where(starts, length, repeats))
+        self.repeated.copy_(torch.where(starts, (draw[2] * pi.shape[1]).long(), self.repeated))
+        action = torch.where(self.repeats > 0, self.repeated, action)
+        self.repeats.sub_(1).clamp_(min=0)
+        return action
+
     def reset(self) -> None:
-        """Forget everything, before new episodes start in all environments."""
-        for tensor in self.state().values():
-            tensor.zero_()
+        """Forget the running episodes, before new ones start in all environments."""
+        for name, tensor in self.state().items():
+            if name != "terminated":
+                tensor.zero_()
 
     def state(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in ("stack", "rewards", "ends", "baselines", "values")}
+        names = ("stack", "rewards", "ends", "baselines", "values", "repeated", "repeats", "terminated")
+        return {name: getattr(self, name) for name in names}
 
 
 class LearnerWeights:

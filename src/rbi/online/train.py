@@ -21,7 +21,7 @@ from rbi.evaluation.rollouts import EvaluationResult, evaluate
 from rbi.networks import TrunkFactory, cpu_threads
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, PARTS, PRESETS, Algorithm, Preset, TrainConfig
-from rbi.online.engine import Engine, LocalEngine
+from rbi.online.engine import Engine, LocalEngine, observation_spec
 from rbi.policy import Policy, load_policy
 from rbi.progress import PlainConsole, echo, graceful_stop, printable
 from rbi.replay import available_memory, bytes_needed
@@ -128,7 +128,7 @@ class Local:
         self, config: TrainConfig, seed: int, trunk: TrunkFactory | None, *, progress: bool
     ) -> Iterator[Engine]:
         device = choose_device(self.device)
-        check_memory(config, observation_spec(config.env), device)
+        check_memory(config, make_observation_spec(config), device)
         on_cpu = device.type == "cpu"  # then environments and networks share the cores, and so do the groups
         threads = config.schedule.env_threads or max(1, (os.cpu_count() or 1) // (1 if on_cpu else GROUPS))
         if progress:
@@ -569,13 +569,13 @@ def load_best(writer: runs.Writer | None) -> Policy | None:
     return load_policy(writer.path / "policies" / "best")
 
 
-def observation_spec(env: EnvConfig) -> ObservationSpec:
-    """The observations and actions of an environment, from one instance of it."""
-    one = envs.make(env, 1)
+def make_observation_spec(config: TrainConfig) -> ObservationSpec:
+    """The observations and actions of a run's environment, from one instance of it."""
+    one = envs.make(config.env, 1)
     try:
-        return ObservationSpec(one.obs_shape, one.frame_stack, one.num_actions)
+        return observation_spec(config, one)
     except ValueError as error:
-        raise ValueError(f"--env {env.id}: {error}") from None
+        raise ValueError(f"--env {config.env.id}: {error}") from None
     finally:
         one.close()
 

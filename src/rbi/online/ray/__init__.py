@@ -18,7 +18,7 @@ from rbi.networks import TrunkFactory
 from rbi.online.config import TrainConfig
 from rbi.online.engine import Engine
 from rbi.online.ray.cluster import ClusterConfig, cluster_cpus, connect
-from rbi.online.train import observation_spec
+from rbi.online.train import make_observation_spec
 from rbi.progress import echo
 
 __all__ = ["Cluster", "ClusterConfig"]
@@ -46,7 +46,7 @@ class Cluster:
     ) -> Iterator[Engine]:
         if trunk is not None:
             raise ValueError("trunk: custom trunks are not supported on a Ray cluster")
-        obs_spec = observation_spec(config.env)
+        obs_spec = make_observation_spec(config)
         with connect(self.address):
             from rbi.online.ray.driver import RayEngine  # imports Ray, which reads its switches then
 
