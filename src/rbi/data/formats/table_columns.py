@@ -144,6 +144,16 @@ class Block:
         empty = self.is_text_file
         return np.array([None if empty and text == "" else text for text in texts], dtype=object)[codes]
 
+    def identities(self, name: str) -> Array:
+        """`[N]` numbers if the column holds numbers and none is missing, else `texts`: enough to tell ids apart."""
+        pa = require_package("pyarrow")
+        column = self.column(name)
+        if pa.types.is_floating(column.type) and not column.null_count:
+            found: Array = column.to_numpy(zero_copy_only=False)
+            if not np.isnan(found).any():
+                return found
+        return self.texts(name)
+
     def lists(self, name: str, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """`[N, *shape]`, and `[N]` booleans: where there is a list. Lists of another shape are noted."""
         column = self.table.column(name)

@@ -44,6 +44,8 @@ class Scan:
         self.texts: dict[str, set[str]] = {name: set() for name in (*self.observed, layout.action)}
         self.numeric_blocks: set[str] = set()
         self.seen: set[Any] = set()
+        self.increasing: list[Array] = []
+        self.highest = -np.inf
         self.last: Any = None
         self.returning: Counter[int] = Counter()
         """How often an episode's rows go on after those of another, by the step number there (at most 2)."""
@@ -59,10 +61,18 @@ class Scan:
             self.add_order(block, self.episode)
 
     def add_order(self, block: Block, name: str) -> None:
-        ids = block.texts(name)
+        ids = block.identities(name)
         starts = np.append(0, np.flatnonzero(ids[1:] != ids[:-1]) + 1)
+        named = ids[starts]
+        if ids.dtype != object and named[0] >= self.highest and (named[1:] > named[:-1]).all():  # the usual case
+            self.highest, self.last = named[-1], named[-1]
+            self.increasing.append(named)
+            return
+        while self.increasing:
+            self.seen.update(self.increasing.pop().tolist())
+        self.highest = np.inf
         steps = None if self.layout.step is None else block.numbers(self.layout.step)
-        for row, id_ in zip(starts.tolist(), ids[starts].tolist(), strict=True):
+        for row, id_ in zip(starts.tolist(), named.tolist(), strict=True):
             if id_ is None or id_ == self.last:
                 continue
             if id_ in self.seen:
