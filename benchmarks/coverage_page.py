@@ -9,8 +9,8 @@ exceeds the true gain, which must be at most 5%, and in which it exceeds 0: powe
 "deploy" where there is none. Bold: missed more often than 5% allows (binomial test, p < 0.001). Betting is proved where
 probabilities are logged; a dash: the world has no floor, or for empirical Bernstein no ceiling. Without logged
 probabilities nothing is proved, and `rbi.certify` says at most "test live": with a hidden cause of actions and rewards
-estimated weights are wrong. Every cell has 1,000 repetitions; BCa is left out where it is slow. Worlds share their random
-numbers, so that cells of one size are not independent.
+estimated weights are wrong. Every cell has 1,000 repetitions; BCa is left out where it is slow. Worlds share their
+random numbers, so that cells of one size are not independent.
 """
 
 WIDTHS = """
