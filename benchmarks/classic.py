@@ -88,6 +88,8 @@ def run_ours(cell):
     """Train and evaluate with one call, as a user would."""
     start = time.monotonic()
     result = train(cell.env, cell.algo, seed=cell.seed, eval_episodes=EPISODES, progress=False)
+    if result.stopped:  # by Ctrl-C or SIGTERM: no complete cell
+        raise KeyboardInterrupt
     curve = [{name: line[name] for name in ("states", "score", "seconds")} for line in result.metrics[::25]]
     return {
         "states": result.states,
