@@ -210,7 +210,8 @@ def scale_by_bounds(space: spaces.Space[Any]) -> tuple[float, ...]:
     """Factors that stretch those numbers of a flattened space to [-1, 1] that its bounds confine to less; empty if all
     are 1.
 
-    >>> scale_by_bounds(spaces.Box(np.array([-0.5, -2.0, -np.inf]), np.array([0.25, 2.0, np.inf])))
+    >>> low, high = np.float32([[-0.5, -2.0, -np.inf], [0.25, 2.0, np.inf]])
+    >>> scale_by_bounds(spaces.Box(low, high))
     (2.0, 1.0, 1.0)
     """
     flat = spaces.flatten_space(space)

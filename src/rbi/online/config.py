@@ -294,7 +294,7 @@ NUMBERED_STATES: dict[str, dict[str, Any]] = {
     },
     "returns": {"n_step": 1},
 }
-"""How `small` differs where observations are the numbers of states (docs/decisions/015)."""
+"""How `small` differs where observations are the numbers of states (docs/decisions/016)."""
 
 
 def preset_parts(env: EnvConfig, preset: Preset | None = None) -> dict[str, Any]:
