@@ -299,11 +299,12 @@ def test_without_t_rows_count_as_they_come(file):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"reward": None}, "no column of rewards .*its columns are 'episode_id', 't'.*--table.reward"),
-        ({"action": None}, "no column of actions .*its columns are 'episode_id', 't'.*--table.action"),
+        ({"reward": None}, "no column of rewards .*--table.reward.*its columns are 'episode_id', 't'"),
+        ({"action": None}, "no column of actions .*--table.action.*its columns are 'episode_id', 't'"),
         ({"episode_id": None}, "no column of episodes .*--table.one-step"),
         ({"obs_0": None, "obs_1": None}, "no columns of observations"),
-        ({"terminated": None, "truncated": None}, "needs a column terminated .* truncated"),
+        ({"action": None, "obs_0": None, "obs_1": None}, "no column of actions .*no columns of observations"),
+        ({"terminated": None, "truncated": None}, "takes a column terminated .* truncated"),
         ({"action": [float("nan")] * 5}, "no row has a whole number as its action"),
     ],
 )

@@ -214,6 +214,16 @@ def test_a_bandit_log_is_improved_and_text_features_have_names(tmp_path, capsys)
     assert "tv(0.2) limits the damage of a step to 20.0%" in printed
 
 
+def test_actions_are_shown_by_the_names_of_the_log_and_of_many_those_that_change_most(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    rows = [{"obs_0": number % 2, "action": f"offer{rng.integers(24)}", "reward": 0} for number in range(400)]
+    path = write(tmp_path / "logs.csv", [row | {"reward": int(row["action"] == "offer7")} for row in rows])
+    assert cli.main(["improve", str(path), "--table.one-step", *WORDS, "--out", str(tmp_path / "run")]) == 0
+    shown = capsys.readouterr().out
+    assert "offer7" in shown
+    assert "that change most of 24" in shown
+
+
 def test_a_custom_trunk_replaces_the_network_body(logs, tmp_path):
     def trunk(obs_spec):
         return nn.Sequential(nn.Linear(obs_spec.shape[0], 12), nn.Tanh())

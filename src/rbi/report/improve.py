@@ -1,5 +1,6 @@
 """Tables and figures of `rbi improve`, from its run folder."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -103,17 +104,23 @@ def shown_actions(found: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(most, key=lambda row: -row["change"])
 
 
+def action_names(found: dict[str, Any]) -> Sequence[Any]:
+    """What the log calls each action: its name, or its number."""
+    return found["spec"].get("action_names") or range(found["spec"]["num_actions"])
+
+
 def action_table(found: dict[str, Any]) -> Table:
     """Mean probabilities of the actions under beta and pi."""
     table = Table(box=SIMPLE_HEAD, title="actions: mean probabilities, and share of states where they change")
     for name in ("action", "taken", "beta", "pi", "change", "increased", "decreased"):
         table.add_column(name, justify="right")
+    names = action_names(found)
     for row in shown_actions(found):
         shares = [percent(row[name]) for name in ("taken", "beta", "pi")]
         often = [percent(row[name]) for name in ("increased", "decreased")]
-        table.add_row(str(row["action"]), *shares, f"{100 * row['change']:+.1f}%", *often)
+        table.add_row(str(names[row["action"]]), *shares, f"{100 * row['change']:+.1f}%", *often)
     if len(found["changes"]["actions"]) > SHOWN_ACTIONS:
-        table.caption = f"the {SHOWN_ACTIONS} that change most of {found['spec']['actions']:,}"
+        table.caption = f"the {SHOWN_ACTIONS} that change most of {len(names):,}"
     return table
 
 
@@ -146,11 +153,12 @@ def largest_table(found: dict[str, Any]) -> Table:
     for name in ("step", "taken", "return", "gain, by Q"):
         table.add_column(name, justify="right")
     table.add_column("action: beta to pi")
+    names = action_names(found)
     for row in found["changes"]["largest"][:SHOWN_STEPS]:
         line = f", line {row['line']}" if row["line"] else ""
-        changes = ", ".join(f"{a['action']}: {percent(a['beta'])} to {percent(a['pi'])}" for a in row["actions"])
+        changes = ", ".join(f"{names[a['action']]}: {percent(a['beta'])} to {percent(a['pi'])}" for a in row["actions"])
         source = f"{row['source'] or 'episode ' + str(row['episode'])}{line}"
-        numbers = [str(row["step"]), str(row["taken"]), f"{row['return']:.4g}", f"{row['gain']:+.4g}"]
+        numbers = [str(row["step"]), str(names[row["taken"]]), f"{row['return']:.4g}", f"{row['gain']:+.4g}"]
         table.add_row(source, *numbers, changes)
     return table
 
@@ -243,7 +251,8 @@ def action_figure(found: dict[str, Any]) -> Any:
         panel = figure.subplots()
         panel.bar(x - 0.2, [row["beta"] for row in rows], 0.4, color=GREY, label="beta (behaviour)")
         panel.bar(x + 0.2, [row["pi"] for row in rows], 0.4, color=ACCENT, label="pi (improved)")
-        panel.set_xticks(x, [row["action"] for row in rows], fontsize=6 if len(rows) > 12 else None)
+        names = action_names(found)
+        panel.set_xticks(x, [names[row["action"]] for row in rows], fontsize=6 if len(rows) > 12 else None)
         panel.set(xlabel="action, largest increase first", ylabel="mean probability")
         panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
         panel.set_title(found["rule"], loc="left")

@@ -112,6 +112,7 @@ class LayoutFinder:
 
     def __init__(self, path: Path, names: Sequence[str], config: TableConfig, *, own: bool, frame: bool) -> None:
         self.path, self.names, self.config, self.own, self.frame = path, list(names), config, own, frame
+        self.missing: list[str] = []
 
     def layout(self) -> Layout:
         names, config = set(self.names), self.config
@@ -123,15 +124,17 @@ class LayoutFinder:
         if one_step:
             single |= {"episode": None, "step": None, "terminated": None, "truncated": None}
         else:
-            more = "" if self.frame else f"; or pass {self.option('one_step')} if every row is an episode"
+            more = "" if self.frame else f", or pass {self.option('one_step')} if every row is an episode"
             self.required("episode", single["episode"], STEP_COLUMNS["episode"], more)
             if not single["terminated"] and not single["truncated"]:
-                raise ValueError(
-                    f"{self.path}: nothing says where episodes end: it needs a column terminated (the environment "
-                    f"terminated), truncated (the episode was cut off), or both; {self.columns()}; name them with "
-                    f"{self.option('terminated')} and {self.option('truncated')}{more}"
+                self.missing.append(
+                    "nothing says where episodes end, which takes a column terminated (the environment terminated), "
+                    f"truncated (the episode was cut off), or both: name them with {self.option('terminated')} and "
+                    f"{self.option('truncated')}{more if single['episode'] else ''}"
                 )
         observations = self.observations(bandit=bandit)
+        if self.missing:
+            raise ValueError(f"{self.path}: {'; '.join(self.missing)}; {self.columns()}")
         if observations != ("obs",):
             single["final"] = None  # it belongs to that column
         return Layout(
@@ -163,12 +166,12 @@ class LayoutFinder:
         return named or next((name for name in usual if name in self.names), None)
 
     def required(self, role: str, name: str | None, usual: Sequence[str], more: str = "") -> str:
+        """The name; one that was not found joins the others that are missing."""
         if name is None:
-            raise ValueError(
-                f"{self.path}: no column of {role}s (usually {' or '.join(usual)}); {self.columns()}; name it with "
-                f"{self.option(role)}{more}"
+            self.missing.append(
+                f"no column of {role}s (usually {' or '.join(usual)}): name it with {self.option(role)}{more}"
             )
-        return name
+        return name or ""
 
     def with_prefix(self, prefix: str, ending: str = ".*") -> tuple[str, ...]:
         """The columns with this prefix, in natural order."""
@@ -183,9 +186,9 @@ class LayoutFinder:
         else:
             found = ("obs",) if "obs" in self.names else self.with_prefix("obs_", r"\d+")
         if not found:
-            raise ValueError(
-                f"{self.path}: no columns of observations (usually obs, or obs_0, obs_1, ...); {self.columns()}; name "
-                f"them with {self.option('observations')}"
+            self.missing.append(
+                "no columns of observations (usually obs, or obs_0, obs_1, ...): name them with "
+                f"{self.option('observations')}"
             )
         return found
 
