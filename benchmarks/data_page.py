@@ -8,9 +8,8 @@ d3rlpy its buffer in memory, alternating in one run.
 """
 
 LARGER_NOTE = """
-In a fresh process glibc maps and unmaps the memory of every batch. After one larger batch it keeps freed memory, which
-makes d3rlpy several times faster and rbi a little: both ratios are true, the second for a program that has also drawn
-or evaluated larger batches.
+In a fresh process glibc maps and unmaps the memory of every batch; after one larger batch it keeps freed memory. The
+rows with "no" are programs that draw batches of one size only, those with "yes" have also drawn a larger batch.
 """
 
 REPAIRS_HEAD = """

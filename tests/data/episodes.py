@@ -9,14 +9,14 @@ from rbi.data.episode import Episode
 def episode(rng, steps, *, frame=(3,), actions=4, end="terminated", final=True, lives=False, probs=False, legal=False):
     """An episode of so many steps that ends as told."""
     count = steps + final
-    pictures = rng.integers(0, 256, (count, *frame), dtype=np.uint8)
+    images = rng.integers(0, 256, (count, *frame), dtype=np.uint8)
     taken = rng.integers(actions, size=steps)
     last = np.arange(steps) == steps - 1
     lost = (rng.random(steps) < 0.2) & ~last if lives else np.zeros(steps, dtype=bool)
     masks = rng.random((steps, actions)) < 0.5
     masks[np.arange(steps), taken] = True
     return Episode(
-        observations=pictures if len(frame) > 1 else rng.normal(size=(count, *frame)).astype(np.float32),
+        observations=images if len(frame) > 1 else rng.normal(size=(count, *frame)).astype(np.float32),
         actions=taken,
         rewards=rng.normal(size=steps).astype(np.float32),
         terminated=last & (end == "terminated"),

@@ -17,10 +17,10 @@ from rbi.data.formats.common import SpecOverrides, summarize
 
 FILES = Path(__file__).parent / "files"
 ROOT = Path(__file__).parents[2]
-FRAMES = {"vectors": (3,), "pictures": (5, 4), "colours": (5, 4, 3), "parts": (5,)}
+FRAMES = {"vectors": (3,), "images": (5, 4), "colours": (5, 4, 3), "parts": (5,)}
 OURS = {  # how observations of each kind come out
     "vectors": lambda x: x,
-    "pictures": lambda x: x[:, 0],
+    "images": lambda x: x[:, 0],
     "colours": lambda x: x.transpose(0, 2, 3, 1),
     "parts": lambda *x: np.concatenate(x, axis=1),
 }
@@ -118,7 +118,7 @@ def test_planes_that_are_no_stack_are_kept_as_channels(tmp_path):
 
 
 def test_a_damaged_episode_of_images_costs_itself_only(tmp_path):
-    shutil.copy(FILES / "d3rlpy-pictures.h5", tmp_path / "a.h5")
+    shutil.copy(FILES / "d3rlpy-images.h5", tmp_path / "a.h5")
     with h5py.File(tmp_path / "a.h5", "r+") as file:
         del file["actions_1"]
     found = load_episodes(tmp_path / "a.h5")
@@ -153,7 +153,7 @@ def test_bad_episodes_are_rejected_with_their_number_and_the_rest_is_read(tmp_pa
 
 def test_what_the_user_says_counts():
     overrides = FormatSettings(SpecOverrides(env="Taxi-v3", num_actions=9, frame_stack=3))
-    found = open_reader(FILES / "d3rlpy-pictures.h5", settings=overrides).spec
+    found = open_reader(FILES / "d3rlpy-images.h5", settings=overrides).spec
     assert found == DatasetSpec((5, 4), 9, frame_stack=3, env="Taxi-v3")
 
 

@@ -258,22 +258,28 @@ def lower_bound(
         "betting": (
             math.isfinite(floor),
             lambda: betting_lower_bound(rng.permutation(values), floor, alpha, spread),
-            ("episodes are independent and alike", f"no episode's difference is below {floor:.4g}"),
+            ("episodes are independent and identically distributed", f"no episode's difference is below {floor:.4g}"),
         ),
         "empirical_bernstein": (
             math.isfinite(floor) and math.isfinite(ceiling),
             lambda: empirical_bernstein_lower_bound(values, floor, ceiling, alpha),
-            ("episodes are independent and alike", f"differences lie in [{floor:.4g}, {ceiling:.4g}]"),
+            (
+                "episodes are independent and identically distributed",
+                f"differences lie in [{floor:.4g}, {ceiling:.4g}]",
+            ),
         ),
         "student": (
             len(values) > 1,
             lambda: float(student_lower_bound(np.asarray(values, dtype=np.float64), alpha)),
-            ("episodes are independent and alike", "so many that their mean is nearly normal"),
+            (
+                "episodes are independent and identically distributed",
+                "there are enough of them for a nearly normal mean",
+            ),
         ),
         "bca": (
             len(values) > 1,
             lambda: bca_lower_bound(values, alpha, rng),
-            ("episodes are independent and alike", "resampled episodes vary as new ones would"),
+            ("episodes are independent and identically distributed", "resampled episodes vary as new ones would"),
         ),
     }
     possible, bound, assumptions = compute[method]
