@@ -91,7 +91,7 @@ SUITES = {
     "twelve": Suite(PAPER_GAMES, BOTH, (0, 1, 2), 10 * MILLION),
     "tuning": Suite(
         ("Assault", "Phoenix", "BeamRider", "Pong"),  # none of them is among the twelve
-        (*BOTH, ("rbi", "afresh"), ("rbi", "afresh-cmax10"), ("rbi", "cmax10"), ("apex", "n5")),
+        (*BOTH, ("rbi", "cmax2"), ("rbi", "stored"), ("rbi", "stored-cmax2"), ("apex", "n5")),
         (0, 1, 2),
         4 * MILLION,
     ),

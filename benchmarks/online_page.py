@@ -180,8 +180,9 @@ BASES = {
 VARIANTS = {
     "base": "base",
     "cmax10": "reroute(0.1,10)",
-    "afresh": "rule afresh in the learner",
-    "afresh-cmax10": "rule afresh in the learner, reroute(0.1,10)",
+    "cmax2": "reroute(0.1,2)",
+    "stored": "stored policies",
+    "stored-cmax2": "stored policies, reroute(0.1,2)",
     "bootstrap-rule": "bootstraps with the rule applied afresh",
     "bootstrap-net": "bootstraps with the policy network",
     "n5": "5-step returns",

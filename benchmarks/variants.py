@@ -9,14 +9,14 @@ FRESH = {  # each state is sampled four times, soon after it was collected
     "target_update_interval": 200,
     "capacity": 250_000,
 }
-AFRESH = {"improve_in": "both", "bootstrap_policy": "rule"}
+STORED = {"improve_in": "actor", "bootstrap_policy": "stored"}  # the policy at the time of acting, as in the paper
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "base": {},
-    "cmax10": {"rule": "reroute(0.1,10)"},
-    "afresh": AFRESH,
-    "afresh-cmax10": AFRESH | {"rule": "reroute(0.1,10)"},
-    "bootstrap-rule": {"bootstrap_policy": "rule"},
+    "cmax2": {"rule": "reroute(0.1,2)"},
+    "stored": STORED,
+    "stored-cmax2": STORED | {"rule": "reroute(0.1,2)"},
+    "bootstrap-stored": {"bootstrap_policy": "stored"},
     "bootstrap-net": {"bootstrap_policy": "net"},
     "learner": {"improve_in": "learner"},
     "greedy.3": {"c_greedy": 0.3},

@@ -174,8 +174,8 @@ def test_a_cell_is_written_as_a_whole_and_found_again(tmp_path):
 
 
 def test_a_cell_has_as_many_updates_as_its_frames_allow():
-    config = atari.Cell("Breakout", "rbi", "afresh", 0, 10 * atari.MILLION).config()
-    assert config.actor.improve_in == "both"
+    config = atari.Cell("Breakout", "rbi", "stored", 0, 10 * atari.MILLION).config()
+    assert config.actor.improve_in == "actor"
     assert abs(config.schedule.updates * config.schedule.states_per_update * 4 - 10 * atari.MILLION) < 1000
 
 

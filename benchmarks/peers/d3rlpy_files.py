@@ -12,7 +12,7 @@ import numpy as np
 
 KINDS = {  # the shapes of observations; several where they have several parts
     "vectors": [(np.float32, (3,))],
-    "pictures": [(np.uint8, (1, 5, 4))],
+    "images": [(np.uint8, (1, 5, 4))],
     "colours": [(np.uint8, (3, 5, 4))],
     "parts": [(np.float32, (2,)), (np.float32, (3,))],
 }

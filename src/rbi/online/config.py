@@ -237,9 +237,10 @@ PRESETS: dict[Preset, dict[str, Any]] = {
     },
     # one GPU and minutes (docs/decisions/007)
     # Departs from the paper: ten batches per sample and transitions released as they come, weights published at once, a
-    # higher and decayed learning rate, advantages centred by their plain mean, layer norm and random shifts.
+    # higher and decayed learning rate, advantages centred by their plain mean, layer norm and random shifts; the learner
+    # applies the rule afresh instead of using the policy that was stored, with c_max = 10 instead of 2 (017).
     "fast": {
-        "actor": ActorConfig(),
+        "actor": ActorConfig(rule="reroute(0.1,10)", improve_in="both"),
         "learner": LearnerConfig(
             learning_rate=0.00025,
             final_lr_fraction=0.1,
@@ -247,6 +248,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
             updates_per_sample=10,
             target_update_interval=1000,
             advantage_baseline="mean",
+            bootstrap_policy="rule",
             augmentation=4,
         ),
         "replay": ReplayConfig(capacity=1_000_000),
