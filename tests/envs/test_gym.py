@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import FrameStackObservation, TransformObservation
 from pytest import approx
 
 from rbi.envs import make
@@ -242,6 +243,40 @@ def test_images_stay_uint8_with_a_frame_stack_of_four(make_envs):
     steps = rollout(env, 0, np.ones((3, NUM_ENVS), dtype=np.int64))
     assert steps[0].obs.dtype == np.uint8
     assert [step.obs.max() for step in steps] == [0, 1, 2, 3]
+
+
+CHANNELS_FIRST = spaces.Box(0, 255, (3, 6, 5), np.uint8)
+
+
+def channels_first():
+    return TransformObservation(Odd(), lambda image: np.moveaxis(image, 2, 0), CHANNELS_FIRST)
+
+
+def frames_stacked():
+    return FrameStackObservation(Odd(), 4)
+
+
+def grey():
+    return TransformObservation(Odd(), lambda image: image[:, :, :1], spaces.Box(0, 255, (6, 5, 1), np.uint8))
+
+
+def two_planes():
+    planes = spaces.Box(0, 255, (2, 6, 5), np.uint8)
+    return TransformObservation(Odd(), lambda image: np.moveaxis(image[:, :, :2], 2, 0), planes)
+
+
+LAYOUTS = [
+    (channels_first, (6, 5, 3), 4), (frames_stacked, (6, 5, 3), 4), (grey, (6, 5), 4), (two_planes, (6, 5, 2), 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("factory", "shape", "stack"), LAYOUTS)
+def test_images_become_single_frames_with_channels_last(factory, shape, stack):
+    env = GymVector(EnvConfig.of(factory), NUM_ENVS)
+    assert (env.obs_shape, env.frame_stack) == (shape, stack)
+    steps = rollout(env, 0, np.ones((3, NUM_ENVS), dtype=np.int64))
+    assert [step.obs.shape for step in steps] == [(NUM_ENVS, *shape)] * 4
+    assert [step.obs.max() for step in steps] == [step.obs.min() for step in steps] == [0, 1, 2, 3]
 
 
 def test_actions_start_at_zero_whatever_the_environments_first_is(make_envs):

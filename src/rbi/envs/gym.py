@@ -1,5 +1,6 @@
-"""Gymnasium environments with discrete actions. Images stay images; all other observations become vectors by
-`gymnasium.spaces.flatten`: discrete ones one-hot, the parts of Tuple and Dict observations one after the other."""
+"""Gymnasium environments with discrete actions. Images stay images, with channels last and without stacked frames; all
+other observations become vectors by `gymnasium.spaces.flatten`: discrete ones one-hot, the parts of Tuple and Dict
+observations one after the other."""
 
 import contextlib
 import zlib
@@ -10,12 +11,13 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
+from gymnasium.wrappers import FrameStackObservation
 
 from rbi.config import parse_env
 from rbi.envs.types import EnvConfig, TimeStep
+from rbi.observations import FrameLayout, are_channels_first
 from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
 
-IMAGE_STACK = 4
 SMALLEST_BOUND = 1e-6  # numbers that are confined to less are not stretched
 MAX_REPLAYED = 100_000  # steps of an episode that a resumed run takes again; after more it starts new episodes
 
@@ -33,7 +35,8 @@ class GymVector:
             raise ValueError(f"--env {config.id}: its actions are {action_space}; only Discrete is supported")
         self.num_actions, self.lowest_action = int(action_space.n), int(action_space.start)
         self.obs_space: spaces.Space[Any] = obs_space
-        self.obs_shape, self.frame_stack = shape_and_stack(config.id, obs_space)
+        self.layout = image_layout(self.envs[0])
+        self.obs_shape, self.frame_stack = shape_and_stack(config.id, obs_space, self.layout)
         self.obs_scale = scale_by_bounds(obs_space) if len(self.obs_shape) == 1 else ()
         self.over = np.zeros(num_envs, dtype=bool)
         self.pending = False
@@ -96,9 +99,9 @@ class GymVector:
             raise ValueError(f"--env {self.config.id}: failed with {type(error).__name__}: {message}") from error
 
     def read(self, observation: Any) -> np.ndarray[Any, Any]:
-        """One frame: an image unchanged, anything else as a flat float32 vector."""
-        if len(self.obs_shape) > 1:
-            obs = np.asarray(observation)
+        """One frame: an image with channels last, anything else as a flat float32 vector."""
+        if self.layout is not None:
+            obs = self.layout.single_frames(np.asarray(observation)[None])[0]
         elif isinstance(self.obs_space, spaces.Box):  # as `flatten`, which would also cast to the space's own dtype
             obs = as_float32(observation).reshape(-1)
         else:
@@ -197,10 +200,31 @@ def as_float32(values: Any) -> np.ndarray[Any, Any]:
         return np.asarray(values).astype(np.float32)
 
 
-def shape_and_stack(id_: str, space: spaces.Space[Any]) -> tuple[tuple[int, ...], int]:
+def image_layout(env: gymnasium.Env[Any, Any]) -> FrameLayout | None:
+    """How observations become single images with channels last, as in data sets; None where they are no images."""
+    space = env.observation_space
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3, 4):
+        return None
+    stacked = any(isinstance(layer, FrameStackObservation) for layer in wrappers_of(env))
+    if len(space.shape) == 4:
+        return FrameLayout(channels_first=True, stacked=True) if stacked else None
+    channels_first = len(space.shape) == 3 and (stacked or are_channels_first(space.shape, if_unclear=False))
+    return FrameLayout(channels_first, stacked and channels_first)
+
+
+def wrappers_of(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Env[Any, Any]]:
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+
+
+def shape_and_stack(id_: str, space: spaces.Space[Any], layout: FrameLayout | None) -> tuple[tuple[int, ...], int]:
     """The shape of one frame, and the frames in one observation: 4 for images, 1 for anything else."""
-    if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3):
-        return space.shape, IMAGE_STACK
+    if layout is not None:
+        assert space.shape is not None
+        return layout.single_frames(np.empty((1, *space.shape), dtype=np.uint8)).shape[1:], layout.frame_stack(
+            space.shape
+        )
     if not space.is_np_flattenable:
         raise ValueError(f"--env {id_}: its observations are {space}, which have no fixed length as vectors")
     return (spaces.flatdim(space),), 1

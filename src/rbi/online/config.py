@@ -235,10 +235,10 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         "returns": ReturnConfig(),
         "schedule": Schedule(),
     },
-    # one GPU and minutes (docs/decisions/007)
+    # one GPU and minutes (docs/decisions/007, 017)
     # Departs from the paper: ten batches per sample and transitions released as they come, weights published at once, a
-    # higher and decayed learning rate, advantages centred by their plain mean, layer norm and random shifts; the learner
-    # applies the rule afresh instead of using the policy that was stored, with c_max = 10 instead of 2 (017).
+    # higher and decayed learning rate, advantages centred by their plain mean, layer norm and random shifts; the rule
+    # applied afresh in the learner instead of policies that actors stored, and c_max = 10 instead of 2.
     "fast": {
         "actor": ActorConfig(rule="reroute(0.1,10)", improve_in="both"),
         "learner": LearnerConfig(

@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,10 +17,13 @@ from gymnasium import spaces
 from rbi.config import check_fields
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.observations import COLOURS, FrameLayout, are_channels_first, overlap
 
-CHANNELS = range(1, 5)
-"""Axes of these sizes are channels or stacked frames; images are larger."""
-COLOURS, IMAGE_STACK = 3, 4
+FAULTS = (
+    ValueError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError, RuntimeError, OSError,
+    EOFError, MemoryError, zipfile.BadZipFile,
+)  # fmt: skip
+"""What h5py, pyarrow, msgpack, Minari and NumPy raise for damaged episodes."""
 LAYOUT_EPISODES = 8
 """Episodes that decide whether leading channels are a stack of frames."""
 MAX_STATES = 10_000
@@ -157,37 +161,6 @@ def natural(name: str) -> list[tuple[int, str]]:
 # Observations of other packages, converted to single images with channels last or flat vectors
 
 
-@dataclass(frozen=True)
-class FrameLayout:
-    """How the images of another package become single images with channels last; decided once for a dataset.
-
-    Leading channels are a stack of frames, oldest first, only if consecutive observations overlap: the newest frame of
-    each is then all that is new. Otherwise they are channels, which are all kept.
-    """
-
-    channels_first: bool = False
-    """The first axis holds channels or stacked frames."""
-    stacked: bool = False
-    """They are stacked frames, of which the newest is kept."""
-
-    def single_frames(self, images: Array) -> Array:
-        """`[T, H, W]` or `[T, H, W, C]`. Raises ValueError where a stack does not overlap with the next one."""
-        if self.stacked:
-            if not overlap(images):
-                raise ValueError("its images do not overlap like stacked frames, as those of earlier episodes do")
-            images = images[:, -1]
-            return images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
-        if images.ndim != 4:
-            return images
-        if self.channels_first:
-            images = np.moveaxis(images, 1, 3)
-        return images[..., 0] if images.shape[3] == 1 else images
-
-    def frame_stack(self, shape: tuple[int, ...]) -> int:
-        """How many of our frames make a state: several leading planes are a state as they are."""
-        return 1 if self.channels_first and not self.stacked and shape[0] not in (1, COLOURS) else IMAGE_STACK
-
-
 def frame_layout(shape: tuple[int, ...], episodes: Iterable[Array], *, channels_first: bool) -> FrameLayout:
     """The layout of images of this shape, from the images `[T, *shape]` of some episodes.
 
@@ -205,17 +178,11 @@ def frame_layout(shape: tuple[int, ...], episodes: Iterable[Array], *, channels_
         return FrameLayout(channels_first=True, stacked=True)
     if len(shape) != 3:
         return FrameLayout()
-    before, after = (shape[axis] in CHANNELS for axis in (0, 2))
-    if not (channels_first if before == after else before):
+    if not are_channels_first(shape, if_unclear=channels_first):
         return FrameLayout()
     several = [images for images in islice(episodes, LAYOUT_EPISODES) if len(images) > 1]
     stacks = shape[0] not in (1, COLOURS) and bool(several) and all(overlap(images) for images in several)
     return FrameLayout(channels_first=True, stacked=stacks)
-
-
-def overlap(images: Array) -> bool:
-    """Whether each observation `[stack, ...]` continues the one before by a single frame."""
-    return bool((images[1:, :-1] == images[:-1, 1:]).all())
 
 
 def vectors(values: Any) -> Array:

@@ -18,6 +18,7 @@ import numpy as np
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
 from rbi.data.formats.common import (
+    FAULTS,
     LAYOUT_EPISODES,
     EpisodeSummary,
     FrameLayout,
@@ -30,8 +31,6 @@ from rbi.data.formats.common import (
 )
 from rbi.data.formats.hdf5 import SIGNATURE, dataset, has, open_hdf5
 
-FAULTS = (LookupError, ValueError, OSError, RuntimeError, TypeError, ArithmeticError, AttributeError, MemoryError)
-"""What h5py raises for damaged files, and what we raise for invalid data."""
 FLAT = ("observations", "actions", "rewards", "terminals")
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
 from rbi.data.formats.common import (
+    FAULTS,
     LAYOUT_EPISODES,
     EpisodeSummary,
     FrameLayout,
@@ -35,7 +36,6 @@ NAMES = {
     "terminated": ("terminal", "terminals", "terminated", "terminateds", "terminations", "dones", "done"),
     "truncated": ("truncated", "truncateds", "truncations", "timeouts"),
 }
-FAULTS = (ValueError, TypeError, LookupError, ArithmeticError, MemoryError)
 
 
 def episode_columns(path: Path, files: TableFiles, config: TableConfig) -> dict[str, str] | None:

@@ -34,6 +34,7 @@ from rbi.config import env_text, parse_env
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.data.formats.common import (
+    FAULTS,
     LAYOUT_EPISODES,
     EpisodeSummary,
     FrameLayout,
@@ -55,11 +56,7 @@ OURS = "rbi"
 """Key of our additions to the metadata of a dataset (its `DatasetSpec`) and of an episode (JSON)."""
 ADDED = {name: f"{OURS}_{name}" for name in ("life_lost", "action_probs", "action_masks", "behavior_probs")}
 """Our columns, and their names in an episode's infos."""
-FAULTS = (
-    ValueError, LookupError, OSError, TypeError, AssertionError, RuntimeError, ArithmeticError, AttributeError,
-    MemoryError, Image.DecompressionBombError,
-)  # fmt: skip
-"""What Minari, h5py, pyarrow and Pillow raise for damaged episodes."""
+MINARI_FAULTS = (*FAULTS, Image.DecompressionBombError)
 MISSING = object()
 PARALLEL_BYTES = 64 * 2**20  # below it, starting processes takes longer than reading
 
@@ -104,7 +101,7 @@ class MinariReader:
             self.space = observed_space(self.storage.observation_space, self.key)
             self.frames = self.frame_layout()
             self.spec = spec_of(self.metadata, self.storage, self.space, self.frames, overrides)
-        except FAULTS as error:
+        except MINARI_FAULTS as error:
             raise ValueError(f"{path}: cannot be read as a Minari dataset: {one_line(error)}") from None
 
     def frame_layout(self) -> FrameLayout:
@@ -120,7 +117,7 @@ class MinariReader:
             self.check_inside(part)
             [found] = self.storage.get_episodes([part])
             return np.asarray(observed_part(found["observations"], self.key))
-        except FAULTS:
+        except MINARI_FAULTS:
             return np.zeros(0)
 
     def count_held(self) -> int:
@@ -141,7 +138,7 @@ class MinariReader:
             episode = self.episode(part, found, seen)
             episode.check_fits(self.spec)
             yield episode
-        except FAULTS as error:
+        except MINARI_FAULTS as error:
             yield RejectedEpisode(self.source(part), part + 1, one_line(error))
 
     def observations(self, values: Any) -> Array:
@@ -170,7 +167,7 @@ class MinariReader:
             episode = self.episode(part, found, placeholder_observations(len(found["actions"]) + 1))
             episode.check_fits(replace(self.spec, obs_shape=(1,)))
             yield summarize(episode)
-        except FAULTS as error:
+        except MINARI_FAULTS as error:
             yield RejectedEpisode(self.source(part), part + 1, one_line(error))
 
     def episode(self, part: int, found: Mapping[str, Any], seen: Array) -> Episode:

@@ -14,7 +14,7 @@ import numpy as np
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Array, Episode
 from rbi.data.formats.common import (
-    IMAGE_STACK,
+    FAULTS,
     LAYOUT_EPISODES,
     EpisodeSummary,
     SpecOverrides,
@@ -22,6 +22,7 @@ from rbi.data.formats.common import (
     summarize,
 )
 from rbi.data.formats.hdf5 import MAX_COMPRESSION, SMALL_BYTES
+from rbi.observations import IMAGE_STACK
 
 NAMES = {
     "observations": ("observations", "obs", "states"),
@@ -32,7 +33,6 @@ NAMES = {
     "action_probs": ("action_probs", "action_prob", "propensities"),
     "action_masks": ("action_masks", "action_mask"),
 }
-FAULTS = (ValueError, OSError, EOFError, KeyError, TypeError, zipfile.BadZipFile, NotImplementedError, MemoryError)
 
 
 def recognises(path: Path) -> bool:

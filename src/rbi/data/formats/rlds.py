@@ -17,6 +17,7 @@ import numpy as np
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
 from rbi.data.formats.common import (
+    FAULTS,
     LAYOUT_EPISODES,
     EpisodeSummary,
     FrameLayout,
@@ -27,7 +28,6 @@ from rbi.data.formats.common import (
 )
 
 PACKAGE = "tensorflow_datasets"
-FAULTS = (ValueError, TypeError, LookupError, ArithmeticError, MemoryError)
 
 
 def recognises(path: Path) -> bool:

@@ -24,6 +24,7 @@ from gymnasium import spaces
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
 from rbi.data.formats.common import (
+    FAULTS,
     LAYOUT_EPISODES,
     EpisodeSummary,
     FrameLayout,
@@ -46,7 +47,6 @@ MAX_BYTES = 1 << 30
 RUN_FOLDER = re.compile(r"run-\d+-\d+")
 PICKLED = ("BCJNG", "b'BCJNG")
 """How a base64 text of LZ4 frames begins."""
-FAULTS = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError, MemoryError, OSError)
 UNPICKLED = (
     "is compressed by RLlib, which pickles it, and pickles are not read since they can run code; record with "
     "output_write_episodes=True, or with output_compress_columns=[]"

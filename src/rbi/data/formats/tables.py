@@ -18,7 +18,6 @@ import numpy as np
 from rbi.data.dataset import Dataset, DatasetBuilder, RejectedEpisode, assemble
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, Feature
 from rbi.data.formats.common import (
-    IMAGE_STACK,
     EpisodeSummary,
     SpecOverrides,
     find_files,
@@ -32,6 +31,7 @@ from rbi.data.formats.table_features import TableSchema, schema_of, to_table
 from rbi.data.formats.table_files import CsvFiles, FeatherFiles, FrameFiles, JsonFiles, ParquetFiles, TableFiles
 from rbi.data.formats.table_layout import LayoutFinder, TableConfig
 from rbi.data.formats.table_rows import MISSING_ID, Checker, Rows, Scan
+from rbi.observations import IMAGE_STACK
 from rbi.progress import echo
 
 MAX_COLUMNS = 100_000
