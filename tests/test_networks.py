@@ -50,7 +50,7 @@ def policies(obs_spec, batch=5):
     return torch.softmax(torch.randn((batch, obs_spec.num_actions), generator=generator, dtype=torch.float64), 1)
 
 
-@pytest.mark.parametrize("norm", ["none", "layer"])
+@pytest.mark.parametrize("norm", ["none", "layer", "hidden"])
 @pytest.mark.parametrize("obs_spec", OBS_SPECS, ids=str)
 def test_v_is_the_value_of_the_policy_that_centres_the_advantages(obs_spec, norm):
     x, pi = network_input(obs_spec), policies(obs_spec)
@@ -79,7 +79,7 @@ def test_the_centring_policy_shifts_q_by_one_number_per_state(obs_spec):
     assert shift.numpy() == approx(shift[:, :1].expand_as(shift).numpy(), abs=1e-6)
 
 
-@pytest.mark.parametrize("norm", ["none", "layer"])
+@pytest.mark.parametrize("norm", ["none", "layer", "hidden"])
 @pytest.mark.parametrize("obs_spec", OBS_SPECS, ids=str)
 def test_predict_value_is_the_value_returned_with_q(obs_spec, norm):
     network, x = networks_of(obs_spec, norm=norm).q, network_input(obs_spec)
@@ -96,7 +96,7 @@ def test_outputs_are_float32_in_every_compute_dtype(obs_spec):
     assert {x.dtype for x in (q, value, logits, networks.q.predict_value(x))} == {torch.float32}
 
 
-@pytest.mark.parametrize("norm", ["none", "layer"])
+@pytest.mark.parametrize("norm", ["none", "layer", "hidden"])
 @pytest.mark.parametrize("obs_spec", OBS_SPECS, ids=str)
 def test_every_parameter_gets_a_gradient(obs_spec, norm):
     networks, x = networks_of(obs_spec, norm=norm), network_input(obs_spec)
@@ -109,10 +109,14 @@ def test_every_parameter_gets_a_gradient(obs_spec, norm):
     )  # one action: A = 0
 
 
-def test_vectors_pass_one_dense_layer_before_the_streams():
-    network, x = networks_of(OBS_SPECS[0]).q, network_input(OBS_SPECS[0])
+@pytest.mark.parametrize("norm", ["none", "hidden"])
+def test_vectors_pass_one_dense_layer_before_the_streams(norm):
+    network, x = networks_of(OBS_SPECS[0], norm=norm).q, network_input(OBS_SPECS[0])
     hidden = functional.relu(x @ network.trunk.layers[0].weight.T + network.trunk.biases[0])
-    streams = functional.relu(hidden @ network.hidden.weight.T + network.hidden.bias)
+    product = hidden @ network.hidden.weight.T
+    if norm == "hidden":  # layer norm of each stream
+        product = functional.layer_norm(product.view(-1, 2, 8), (8,)).view_as(product)
+    streams = functional.relu(product + network.hidden.bias)
     value = streams[:, :8] @ network.value.weight.T + network.value.bias
     advantage = streams[:, 8:] @ network.advantage.weight.T + network.advantage.bias
     expected = value + advantage - advantage.mean(1, keepdim=True)

@@ -34,7 +34,7 @@ def observations(obs_spec, count=6):
 
 
 @pytest.mark.parametrize("obs_spec", [VECTOR, SCALED, IMAGE], ids=["vector", "scaled", "image"])
-@pytest.mark.parametrize(("with_policy", "norm"), [(True, "none"), (False, "none"), (True, "layer")])
+@pytest.mark.parametrize(("with_policy", "norm"), [(True, "none"), (False, "none"), (True, "layer"), (True, "hidden")])
 def test_a_saved_policy_comes_back_the_same(obs_spec, with_policy, norm, tmp_path):
     policy, obs = policy_of(obs_spec, with_policy=with_policy, norm=norm), observations(obs_spec)
     policy.save(tmp_path / "policy")

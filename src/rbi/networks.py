@@ -5,7 +5,8 @@
     hidden   1 dense layer, `hidden_size` per stream   1 dense layer
     heads    Q-network: value and advantages           policy network: logits
 
-Every layer of trunk and hidden is followed by its normalisation (none, layer or batch norm) and a ReLU. All networks
+Every layer of trunk and hidden is followed by its normalisation (none, layer or batch norm; "hidden": layer norm of the
+hidden layer only) and a ReLU. All networks
 read `ObservationSpec.preprocess(frames)`, which is computed once for all networks that read the same states.
 """
 
@@ -25,7 +26,7 @@ from rbi.config import Checked, Interval
 from rbi.gpu.layers import conv_output_size, convolve, convolve_relu, dense, normalise_relu
 from rbi.observations import ObservationSpec
 
-Norm = Literal["none", "layer", "batch"]
+Norm = Literal["none", "layer", "hidden", "batch"]
 MAX_HIDDEN_SIZE = 65_536  # larger values are almost certainly a mistake
 SMALL_LAYER = 2**18  # weights; in smaller layers threads wait for each other longer than they compute
 
@@ -41,8 +42,9 @@ class NetworkConfig(Checked):
     hidden_size: Annotated[int, Interval(ge=1, le=MAX_HIDDEN_SIZE)] = 512
     """Units of the hidden layer, for each of its streams."""
     norm: Norm = "none"
-    """Normalisation of trunk and hidden layer. Batch norm is for learning from a fixed data set: its statistics are not
-    part of the weights that online actors receive."""
+    """Normalisation of trunk and hidden layer: none, layer norm, layer norm of the hidden layer only ("hidden"), or
+    batch norm. Layer norm of a vector's first layer discards the vector's length, which "hidden" keeps. Batch norm is
+    for learning from a fixed data set: its statistics are not part of the weights that online actors receive."""
     streams: Literal["separate", "shared"] = "separate"
     """Duelling: "separate" gives value and advantages a hidden layer each, centred by any policy (paper: section 5);
     "shared" computes both from one hidden layer and centres advantages by their mean (section 4)."""
@@ -50,6 +52,14 @@ class NetworkConfig(Checked):
     """Dropout of the network input while learning (in steps of 1/256)."""
     hidden_dropout: Annotated[float, Interval(ge=0, le=0.99)] = 0.0
     """Dropout of the hidden layer while learning (in steps of 1/256)."""
+
+    @property
+    def trunk_norm(self) -> Norm:
+        return "none" if self.norm == "hidden" else self.norm
+
+    @property
+    def hidden_norm(self) -> Norm:
+        return "layer" if self.norm == "hidden" else self.norm
 
 
 def offline_network(hidden_size: int = 1024, input_dropout: float = 0.25, hidden_dropout: float = 0.5) -> NetworkConfig:
@@ -154,11 +164,11 @@ class Trunk(nn.Module):
             blocks = first._replace(kernel=first.kernel // first.stride, stride=1)
             channels, sizes = obs_spec.block_channels, [size // obs_spec.block_size for size in obs_spec.shape[:2]]
             for filters, kernel, stride in (blocks, *others):
-                self.add(kernel**2 * channels, filters, config.norm, kernel, stride)
+                self.add(kernel**2 * channels, filters, config.trunk_norm, kernel, stride)
                 channels, sizes = filters, [conv_output_size(size, kernel, stride) for size in sizes]
             self.out_features = math.prod(sizes) * channels
         else:
-            self.add(obs_spec.stack * obs_spec.shape[0], config.hidden_size, config.norm)
+            self.add(obs_spec.stack * obs_spec.shape[0], config.hidden_size, config.trunk_norm)
             self.out_features = config.hidden_size
 
     def add(self, inputs: int, outputs: int, norm: Norm, kernel: int = 0, stride: int = 1) -> None:
@@ -205,10 +215,10 @@ class QNetwork(nn.Module):
         self.shared, self.hidden_dropout = config.streams == "shared", config.hidden_dropout
         size, features = config.hidden_size, self.trunk.out_features
         if self.shared:
-            self.hidden = Layer(features, size, config.norm)
+            self.hidden = Layer(features, size, config.hidden_norm)
             self.heads = nn.Linear(size, obs_spec.num_actions + 1)  # advantages, then the value
         else:
-            self.hidden = Layer(features, 2 * size, config.norm, groups=2)  # both streams in one matrix product
+            self.hidden = Layer(features, 2 * size, config.hidden_norm, groups=2)  # both streams in one matrix product
             self.value = nn.Linear(size, 1)
             self.advantage = nn.Linear(size, obs_spec.num_actions)
 
@@ -284,7 +294,7 @@ class PolicyNetwork(nn.Module):
         super().__init__()
         self.trunk = make_trunk(obs_spec, config, trunk)
         self.shared, self.hidden_dropout = config.streams == "shared", config.hidden_dropout
-        self.hidden = Layer(self.trunk.out_features, config.hidden_size, config.norm)
+        self.hidden = Layer(self.trunk.out_features, config.hidden_size, config.hidden_norm)
         # with shared streams the network has the shape of the Q-network; its last output is unused
         self.logits = nn.Linear(config.hidden_size, obs_spec.num_actions + self.shared)
 

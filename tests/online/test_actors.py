@@ -43,12 +43,14 @@ def make_actor(
     epsilon=None,
     advantage_baseline="pi",
     device="cpu",
+    exploration_steps=0,
     **config,
 ):
     epsilon = torch.full((num_envs,), EPSILON) if epsilon is None else epsilon
     generator, returns = torch.Generator(device).manual_seed(draws), ReturnConfig(n_step, GAMMA)
     parts = ActorConfig(**config), returns, make_large_networks(obs_spec, algo, seed), epsilon, generator, torch.float32
-    return RBIActor(*parts, advantage_baseline) if algo == "rbi" else ApexActor(*parts)
+    options = {"exploration_steps": exploration_steps}
+    return RBIActor(*parts, advantage_baseline, **options) if algo == "rbi" else ApexActor(*parts, **options)
 
 
 def ask(networks, state, advantage_baseline="pi"):
@@ -317,3 +319,14 @@ def test_a_repeated_action_ends_with_its_episode():
     obs, zero = torch.zeros((200, *actor.obs_spec.shape)), torch.zeros(200)
     actions = actor.act(obs, torch.ones(200, dtype=torch.bool), zero, zero.byte()).action
     assert set(actions.tolist()) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("max_repeat", [1, 2])
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_epsilon_falls_from_one_to_that_of_the_environment(algo, max_repeat):
+    epsilon, options = torch.full((4000,), 0.2), {"rule": "greedy", "c_greedy": 1.0, "max_repeat": max_repeat}
+    actor = make_actor(num_envs=4000, algo=algo, epsilon=epsilon, exploration_steps=4, repeat_episodes=1, **options)
+    actor.memory.terminated.fill_(1)  # nothing is repeated any more
+    actions = actions_over_time(actor, 6)
+    other = (actions != actions[-1].mode().values).double().mean(1)  # than the greedy action: 3 of 4 random ones
+    assert (other / 0.75).tolist() == approx([1, 0.8, 0.6, 0.4, 0.2, 0.2], abs=0.05)

@@ -60,14 +60,16 @@ class ApexActor:
         dtype: torch.dtype,
         *,
         priorities: bool = True,
+        exploration_steps: int = 0,
     ) -> None:
-        """`epsilon`: the exploration of each environment, `[N]`; `priorities`: whether the replay needs TD errors."""
+        """`epsilon`: the exploration of each environment, `[N]`; `priorities`: whether the replay needs TD errors;
+        `exploration_steps`: the steps during which epsilon falls from 1 to `epsilon`."""
         self.config, self.priorities = config, priorities
         self.generator, self.device, self.dtype = generator, generator.device, dtype
         self.obs_spec, self.num_actions = networks.obs_spec, networks.obs_spec.num_actions
         self.networks, self.vector = actor_networks(networks, self.device, dtype)
         self.epsilon = epsilon.to(self.device)[:, None]
-        self.memory = ActorMemory(self.obs_spec, returns, len(epsilon), self.device)
+        self.memory = ActorMemory(self.obs_spec, returns, len(epsilon), self.device, exploration_steps)
         self.uniform = torch.zeros((), dtype=torch.bool, device=self.device)
         self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)
 

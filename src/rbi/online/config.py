@@ -52,8 +52,10 @@ class ActorConfig:
     """Exploration of environment i of N: epsilon = base^(1 + exponent i / (N - 1)), as in Ape-X."""
     epsilon_exponent: Annotated[float, Ge(0)] = 7.0
     """Exponent of the exploration schedule over environments; 0 gives all of them the base."""
+    exploration_fraction: Annotated[float, Interval(ge=0, le=1)] = 0.0
+    """Part of the run during which epsilon falls linearly from 1 to the environment's own; 0 starts with its own."""
     max_repeat: Annotated[int, Interval(ge=1, le=10_000)] = 1
-    """Longest repetition of a random action, in steps: a length k has probability ~ 1/k^2 up to this, so that
+    """Longest repetition of a random action, in steps: a length k has probability ~ 1/k up to this, so that
     exploration goes far in one direction (epsilon-z-greedy, Dabney et al. 2021); 1 draws every random action anew."""
     repeat_episodes: Annotated[int, Ge(1)] = 25
     """Random actions are repeated until this many episodes of a group of environments have terminated. Where episodes
@@ -131,8 +133,9 @@ class Schedule(Checked):
     """Updates during which actors follow the uniform policy."""
     hidden_size: Annotated[int, Interval(ge=1, le=MAX_HIDDEN_SIZE)] = 512
     """Units of the networks' hidden layers."""
-    norm: Literal["none", "layer"] = "none"
-    """Normalisation before each ReLU of the networks."""
+    norm: Literal["none", "layer", "hidden"] = "none"
+    """Layer norm before each ReLU of the networks, or of the hidden layer only: a vector's first layer would lose the
+    vector's length."""
     scale_observations: bool = False
     """Stretch those numbers of vector observations to [-1, 1] that the bounds of the observation space confine to less,
     such as MountainCar's velocity of at most 0.07."""
@@ -188,6 +191,11 @@ class TrainConfig:
                 f"release_interval = {self.replay.release_interval}: {held_back:,.0f} new states would come between "
                 f"two releases and overwrite all {self.replay.capacity:,} of the replay"
             )
+
+    @property
+    def states(self) -> int:
+        """Environment steps of the run, about."""
+        return round(self.schedule.updates * self.schedule.states_per_update) + self.schedule.learning_starts
 
     @classmethod
     def preset(

@@ -477,10 +477,11 @@ def make_actor(config: TrainConfig, networks: Networks, epsilon: Tensor, generat
     """An actor of the run's algorithm, on the generator's device."""
     dtype = compute_dtype(generator.device, config.schedule.precision)
     priorities = config.replay.priority_exponent > 0
+    steps = round(config.actor.exploration_fraction * config.states / config.schedule.num_envs)
+    parts = config.actor, config.returns, networks, epsilon, generator, dtype
     if config.algo == "apex":
-        return ApexActor(config.actor, config.returns, networks, epsilon, generator, dtype, priorities=priorities)
-    baseline = config.learner.advantage_baseline
-    return RBIActor(config.actor, config.returns, networks, epsilon, generator, dtype, baseline, priorities=priorities)
+        return ApexActor(*parts, priorities=priorities, exploration_steps=steps)
+    return RBIActor(*parts, config.learner.advantage_baseline, priorities=priorities, exploration_steps=steps)
 
 
 def make_learner(config: TrainConfig, networks: Networks, generator: torch.Generator) -> Learner:

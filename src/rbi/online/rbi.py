@@ -70,9 +70,11 @@ class RBIActor:
         advantage_baseline: AdvantageBaseline = "pi",
         *,
         priorities: bool = True,
+        exploration_steps: int = 0,
     ) -> None:
         """`epsilon`: the exploration of each environment, `[N]`; `advantage_baseline` as in the learner's config;
-        `priorities`: whether the replay needs TD errors."""
+        `priorities`: whether the replay needs TD errors;
+        `exploration_steps`: the steps during which epsilon falls from 1 to `epsilon`."""
         self.config, self.advantage_baseline, self.priorities = config, advantage_baseline, priorities
         self.generator, self.device, self.dtype = generator, generator.device, dtype
         self.obs_spec, self.num_actions = networks.obs_spec, networks.obs_spec.num_actions
@@ -81,7 +83,7 @@ class RBIActor:
         self.networks, self.vector = actor_networks(networks, self.device, dtype)
         self.pi_net, self.q_net = policy_network(self.networks), self.networks.q
         self.epsilon = epsilon.to(self.device)[:, None]
-        self.memory = ActorMemory(self.obs_spec, returns, len(epsilon), self.device)
+        self.memory = ActorMemory(self.obs_spec, returns, len(epsilon), self.device, exploration_steps)
         self.uniform = torch.zeros((), dtype=torch.bool, device=self.device)
         self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)
         self.overlap = SideStream(self.device, priority=-1)  # environments wait for what it computes
@@ -313,17 +315,24 @@ class States(NamedTuple):
 class ActorMemory:
     """What an actor keeps of its environments: frame stacks, and the last n steps for their TD errors."""
 
-    def __init__(self, obs_spec: ObservationSpec, returns: ReturnConfig, num_envs: int, device: torch.device) -> None:
-        n, self.gamma = returns.n_step, returns.gamma
+    def __init__(
+        self,
+        obs_spec: ObservationSpec,
+        returns: ReturnConfig,
+        num_envs: int,
+        device: torch.device,
+        exploration_steps: int = 0,
+    ) -> None:
+        n, self.gamma, self.exploration_steps = returns.n_step, returns.gamma, exploration_steps
         self.stack = torch.zeros((num_envs, obs_spec.stack, *obs_spec.shape), dtype=obs_spec.dtype, device=device)
         # newest last: reward and end of each step, Q or V where it began; and the value of each observation
         self.rewards = torch.zeros((num_envs, n), device=device)
         self.ends = torch.zeros((num_envs, n), dtype=torch.uint8, device=device)
         self.baselines = torch.zeros((num_envs, n + 1), device=device)
         self.values = torch.zeros((num_envs, n + 1), device=device)
-        # exploration: the action that is repeated, for how many more steps, and the episodes that have terminated
+        # exploration: the action that is repeated, for how many more steps; steps so far, and terminated episodes
         self.repeated, self.repeats = (torch.zeros(num_envs, dtype=torch.int64, device=device) for _ in range(2))
-        self.terminated = torch.zeros((), dtype=torch.int64, device=device)
+        self.steps, self.terminated = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
 
     def push_frame(self, obs: Tensor, is_first: Tensor) -> Tensor:
         """The frame stacks `[N, stack, *shape]` with a new frame; an episode starts with zeros before its first."""
@@ -348,12 +357,16 @@ class ActorMemory:
         self, pi: Tensor, epsilon: Tensor, is_first: Tensor, config: ActorConfig, generator: torch.Generator
     ) -> Tensor:
         """Actions `[N]`: with probability epsilon a random one, which is repeated for up to `max_repeat` steps as long
-        as fewer than `repeat_episodes` episodes have terminated."""
+        as fewer than `repeat_episodes` episodes have terminated. During the first `exploration_steps` calls epsilon
+        falls from 1 to the given one."""
+        if self.exploration_steps:
+            epsilon = epsilon + (1 - epsilon) * (1 - self.steps / self.exploration_steps).clamp(min=0)
+            self.steps += 1
         if config.max_repeat == 1:
             return explore(pi, epsilon, generator)
         action = explore(pi, torch.zeros_like(epsilon), generator)
         draw = torch.rand((3, len(pi)), device=pi.device, generator=generator)
-        chance = torch.arange(1, config.max_repeat + 1, device=pi.device) ** -2.0
+        chance = 1 / torch.arange(1, config.max_repeat + 1, device=pi.device)
         length = 1 + (draw[1, :, None] >= chance.cumsum(0)[:-1] / chance.sum()).sum(1)
         length = torch.where(self.terminated < config.repeat_episodes, length, 1)
         repeats = self.repeats * ~is_first
@@ -367,11 +380,11 @@ class ActorMemory:
     def reset(self) -> None:
         """Forget the running episodes, before new ones start in all environments."""
         for name, tensor in self.state().items():
-            if name != "terminated":
+            if name not in ("steps", "terminated"):
                 tensor.zero_()
 
     def state(self) -> dict[str, Tensor]:
-        names = ("stack", "rewards", "ends", "baselines", "values", "repeated", "repeats", "terminated")
+        names = ("stack", "rewards", "ends", "baselines", "values", "repeated", "repeats", "steps", "terminated")
         return {name: getattr(self, name) for name in names}
 
 

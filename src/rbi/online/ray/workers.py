@@ -162,6 +162,8 @@ class RolloutWorker(RemoteActor):
             )
             for epsilon, actor_seed in zip(self.epsilons, own.actors, strict=True)
         ]
+        for actor in self.actors:
+            actor.memory.steps.fill_(start // GROUPS)
         self.episodes = [EpisodeStatistics(self.envs_per_group) for _ in range(GROUPS)]
         num_envs = self.config.schedule.num_envs
         env_seed = (seeds.env + start * num_envs + self.index * GROUPS * self.envs_per_group) % MAX_ENV_SEED
