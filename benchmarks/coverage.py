@@ -31,6 +31,7 @@ from rbi.observations import ObservationSpec
 RESULTS = Path(__file__).parent / "results"
 SIZES, CONFIDENCES, REPETITIONS = (100, 1000, 5000, 10_000, 100_000), (0.9, 0.95), 1000
 NUMBERS_AT_ONCE = 2_000_000
+MOST_STEPS, LEAST_REPETITIONS = 100_000_000, 100  # of a cell; more steps have fewer repetitions
 BCA_DRAWS, BCA_RESAMPLES = 30_000_000, 300  # indices of all repetitions of a cell; samples of each
 WIDTHS = 20  # repetitions whose betting bound is searched, for its width
 GAIN = rbi.Reroute(0.5, 1.5)
@@ -46,7 +47,8 @@ class World:
     floor: float
     ceiling: float = math.inf
     spread: float = 0.25
-    most_episodes: int = 100_000
+    steps: int = 1
+    """Of the longest episodes."""
     known: bool = True
     """Whether probabilities are logged; if not, they are estimated from as many other episodes."""
 
@@ -153,7 +155,7 @@ def episodes_of(name, mdp, beta, pi, horizon, high, gamma=1.0):
             s = np.minimum(following, len(beta) - 1)
         return terms
 
-    return World(name, draw, truth, -high, math.inf, high / 4, 10_000 if horizon < 20 else 5_000)
+    return World(name, draw, truth, -high, math.inf, high / 4, horizon)
 
 
 PLAYERS = np.array([0.9, 0.6])
@@ -212,7 +214,7 @@ def cartpole(*, known):
         return cartpole_episodes(rng, shape, PLAYERS, new)[0 if known else 1]
 
     name = f"CartPole, two players, {'their probabilities logged' if known else 'mixture as clone'}"
-    return World(name, draw, truth, -float(CARTPOLE_STEPS), math.inf, CARTPOLE_STEPS / 8, 1000, known=known)
+    return World(name, draw, truth, -float(CARTPOLE_STEPS), math.inf, CARTPOLE_STEPS / 8, CARTPOLE_STEPS, known=known)
 
 
 def small_mdp(seed=0):
@@ -365,14 +367,15 @@ def main():
     out = arguments.out or (None if arguments.quick else RESULTS / "coverage.json")
     rows = json.loads(out.read_text())["rows"] if out is not None and out.exists() else []
     sizes = arguments.sizes or (SIZES[:2] if arguments.quick else SIZES)
-    done = {(r["world"], r["episodes"]) for r in rows if r["bound"] == "student" and r["repetitions"] >= repetitions}
+    done = {(r["world"], r["episodes"]): r["repetitions"] for r in rows if r["bound"] == "student"}
     worlds = all_worlds()
     for n in sizes:
         for world in worlds:
-            if arguments.only not in world.name or n > world.most_episodes or (world.name, n) in done:
+            some = min(repetitions, max(LEAST_REPETITIONS, MOST_STEPS // (n * world.steps)))
+            if arguments.only not in world.name or done.get((world.name, n), 0) >= some:
                 continue
             start = time.perf_counter()
-            rows = [r for r in rows if (r["world"], r["episodes"]) != (world.name, n)] + measure(world, n, repetitions)
+            rows = [r for r in rows if (r["world"], r["episodes"]) != (world.name, n)] + measure(world, n, some)
             print(f"{cell_text(rows, world, n)} ({time.perf_counter() - start:.1f} s)", flush=True)
             if out is not None:
                 head = {"benchmark": "coverage", "command": "python -m benchmarks.coverage", "machine": machine()}
@@ -426,7 +429,7 @@ def measure_widths():
     rows = []
     for world in all_worlds():
         for n in (1000, 10_000, 100_000):
-            if world.known and n <= world.most_episodes:
+            if world.known and n * world.steps <= MOST_STEPS // WIDTHS:
                 rows.append(proved_widths(world, n))
                 numbers = [f"{name} {value:.5f}" for name, value in rows[-1].items() if isinstance(value, float)]
                 print(f"{world.name}, {n:,}: {', '.join(numbers)}", flush=True)

@@ -2,7 +2,7 @@
 
 policy.json           observation spec, columns of a table, architecture, rule, environment, metadata, checksums
 weights.safetensors   the networks' weights; loading them runs no code
-training.safetensors  digests of the training episodes, if known: `rbi.certify` refuses to test on them
+training.safetensors  digests of the training episodes: `rbi.certify` refuses to test on them; visits of their states
 """
 
 import contextlib
@@ -25,6 +25,7 @@ from rbi import runs
 from rbi.checkpoint import fingerprint
 from rbi.data.episode import Feature
 from rbi.data.formats.table_features import encode_rows, is_frame
+from rbi.data.visits import VisitCounts
 from rbi.networks import Networks, TrunkFactory
 from rbi.observations import ObservationSpec
 from rbi.rules.linear import greedy, mix
@@ -105,6 +106,7 @@ class Policy:
             rows of a DataFrame may be passed as observations.
         action_names: What each action is called in the training data, where that is not its number.
         training_digests: Digests `[E, 2]` of the episodes that trained or selected it (`rbi.data.digests`), uint64.
+        visits: How often each action was taken in each training state, for the rule count_aware.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class Policy:
         columns: Sequence[Feature] = (),
         action_names: Sequence[str] = (),
         training_digests: Array | None = None,
+        visits: VisitCounts | None = None,
     ) -> None:
         if behavior not in ("cloned", "logged"):
             raise ValueError(f"behavior = {behavior!r}: must be 'cloned' or 'logged'")
@@ -128,7 +131,9 @@ class Policy:
             raise ValueError(f"c_greedy = {c_greedy}: must be in [0, 1]")
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature = {temperature}: must be positive")
-        self.networks = networks.eval().requires_grad_(False)
+        if rule.uses_counts and visits is None:
+            raise ValueError(f"rule {rule}: takes visits, the counts of the training states")
+        self.networks, self.visits = networks.eval().requires_grad_(False), visits
         self.rule, self.c_greedy, self.temperature = rule, c_greedy, temperature
         self.behavior: BehaviorSource = behavior
         self.env, self.metadata, self.training_digests = env, dict(metadata or {}), training_digests
@@ -174,8 +179,9 @@ class Policy:
 
     def predict_value(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
         """The estimated value of the policy `[B]`: V(s) = sum_a pi(a|s) Q(s, a), in units of discounted return."""
-        beta, q = self.beta_and_q(self.obs_tensor(obs), self.beta_tensor(beta, len(obs)))
-        pi = self.improve(beta, q, self.legal_tensor(legal, len(obs)))
+        states = self.obs_tensor(obs)
+        beta, q = self.beta_and_q(states, self.beta_tensor(beta, len(obs)))
+        pi = self.improve(beta, q, self.legal_tensor(legal, len(obs)), self.counts(states))
         values: Array = (pi * q).sum(1).cpu().numpy()
         return values
 
@@ -197,7 +203,13 @@ class Policy:
         self, obs: torch.Tensor, legal: torch.Tensor | None = None, beta: torch.Tensor | None = None
     ) -> torch.Tensor:
         """`predict_proba` without conversions: tensors `[B, stack, *shape]` and `[B, A]` on the policy's device."""
-        return self.improve(*self.beta_and_q(obs, beta), legal)
+        return self.improve(*self.beta_and_q(obs, beta), legal, self.counts(obs))
+
+    def counts(self, obs: torch.Tensor) -> torch.Tensor | None:
+        """Visits `[B, A]` of the states `[B, stack, *shape]`, if the rule takes them."""
+        if not self.rule.uses_counts or self.visits is None:
+            return None
+        return torch.as_tensor(self.visits.of(obs[:, -1].cpu().numpy())).to(obs.device)
 
     def beta_and_q(self, obs: torch.Tensor, beta: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """beta (the clone's, or the given one) and Q, `[B, A]` each. Policies that share networks differ in `improve`
@@ -214,9 +226,19 @@ class Policy:
             beta = torch.softmax(self.networks.pi(x) / self.temperature, 1)
             return beta, self.networks.q(x, beta)[0]
 
-    def improve(self, beta: torch.Tensor, q: torch.Tensor, legal: torch.Tensor | None = None) -> torch.Tensor:
-        """The improvement step from beta and Q to pi, `[B, A]` each; NaN where beta or Q is not finite."""
-        pi = self.rule(beta, q, legal=legal, check=False)
+    def improve(
+        self,
+        beta: torch.Tensor,
+        q: torch.Tensor,
+        legal: torch.Tensor | None = None,
+        counts: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The improvement step from beta and Q to pi, `[B, A]` each; NaN where beta or Q is not finite.
+
+        `counts`: visits `[B, A]`, for a rule that takes them.
+        """
+        more = {"counts": counts} if self.rule.uses_counts else {}
+        pi = self.rule(beta, q, legal=legal, check=False, **more)
         if self.c_greedy:
             pi = mix(pi, greedy(beta, q, legal=legal, check=False), self.c_greedy, check=False)
         return pi + 0 * (beta + q)  # comparisons inside the rules would hide a NaN
@@ -346,8 +368,10 @@ class Policy:
         with runs.atomic_folder(Path(path)) as folder:
             save_file(weights, folder / WEIGHTS)
             checksums = {"weights": fingerprint(folder / WEIGHTS)}
-            if self.training_digests is not None:
-                save_arrays({"episodes": np.ascontiguousarray(self.training_digests)}, folder / TRAINING)
+            training = {} if self.training_digests is None else {"episodes": self.training_digests}
+            training |= {} if self.visits is None else {"states": self.visits.keys, "visits": self.visits.counts}
+            if training:
+                save_arrays({name: np.ascontiguousarray(part) for name, part in training.items()}, folder / TRAINING)
                 checksums["training"] = fingerprint(folder / TRAINING)
             runs.write_json(folder / CONFIG, config | checksums)
 
@@ -355,7 +379,7 @@ class Policy:
 def check_restorable(rule: Any) -> None:
     """Raise ValueError unless the rule's text parses back to an equal rule."""
     try:
-        restorable = isinstance(rule, Rule) and parse_rule(str(rule)) == rule
+        restorable = isinstance(rule, Rule) and parse_rule(str(rule), counts=True) == rule
     except ValueError:
         restorable = False
     if not restorable:
@@ -399,7 +423,7 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
         spec = config["obs_spec"]
         scale = tuple(spec.get("scale", ()))
         obs_spec = ObservationSpec(tuple(spec["shape"]), spec["stack"], spec["num_actions"], scale)
-        rule = parse_rule(config["rule"])
+        rule = parse_rule(config["rule"], counts=True)
         numbers = {name: config[name] for name in ("c_greedy", "temperature")}
         env, metadata = config["env"], config["metadata"]
         if not isinstance(env, str) or not isinstance(metadata, dict):
@@ -414,7 +438,7 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
     load_weights(networks, path / WEIGHTS)
     if fingerprint(path / WEIGHTS) != config.get("weights"):
         raise ValueError(f"{path / WEIGHTS}: is damaged (size or checksum is not the one in {CONFIG})")
-    digests = load_digests(path / TRAINING, config["training"]) if "training" in config else None
+    training = load_training(path / TRAINING, config["training"]) if "training" in config else {}
     with errors_named(path / CONFIG):
         return Policy(
             networks,
@@ -425,16 +449,17 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
             behavior=config.get("behavior", "cloned"),
             columns=Feature.from_json(config.get("columns", [])),
             action_names=[str(name) for name in config.get("action_names", [])],
-            training_digests=digests,
+            training_digests=training.get("episodes"),
+            visits=VisitCounts(training["states"], training["visits"]) if "visits" in training else None,
             **numbers,
         )
 
 
-def load_digests(path: Path, checksum: Any) -> Array:
-    """The digests of a policy's training episodes. Raises ValueError unless the file is the one that was saved."""
+def load_training(path: Path, checksum: Any) -> dict[str, Array]:
+    """What a policy keeps of its training episodes. Raises ValueError unless the file is the one that was saved."""
     if not path.is_file() or fingerprint(path) != checksum:
         raise ValueError(f"{path}: is missing or damaged (size or checksum is not the one in {CONFIG})")
-    found: Array = load_arrays(path)["episodes"]
+    found: dict[str, Array] = load_arrays(path)
     return found
 
 

@@ -13,6 +13,7 @@ from rbi.certification import decision as decisions
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.digests import episode_digests
 from rbi.data.episode import Feature
+from rbi.data.visits import VisitCounts, state_keys
 from rbi.policy import FeatureRange
 from rbi.rules.types import Behavior
 
@@ -98,9 +99,24 @@ def test_auto_deploys_the_last_rule_before_the_first_failure():
     found = certify(policy, bandit_log(means=means, beta=beta, rows=8000, logged="all"), auto=True)
     assert found.deploy
     assert found.tested[-1] != found.chosen.rule
-    assert found.tested == decisions.SEQUENCE[: len(found.tested)]
+    without_counts = [rule for rule in decisions.SEQUENCE if rule != "count_aware(0.1)"]
+    assert list(found.tested) == without_counts[: len(found.tested)]
+    assert any("count_aware was left out" in reason for reason in found.reasons)
     assert found.policy.rule == rbi.parse_rule(found.tested[-2])
     assert true_gain(found.chosen.rule, means, beta, q) > 0
+
+
+def test_auto_tests_the_count_aware_rule_where_visits_were_counted():
+    """The action that greedy takes looks best after three tries; count-aware bounds leave it nearly alone."""
+    means, beta = np.array([[0.3, 0.6, 0.0]]), np.array([[0.45, 0.5, 0.05]])
+    q = np.array([[0.1, 0.8, 0.9]])
+    visits = VisitCounts(state_keys(np.ones((1, 1))), np.array([[400, 450, 3]], np.int32))
+    policy = TablePolicy(beta, q, behavior="logged", visits=visits)
+    found = certify(policy, bandit_log(means=means, beta=beta, rows=8000, logged="all"), auto=True)
+    assert found.tested == decisions.SEQUENCE
+    assert found.policy.rule == rbi.CountAware(0.1)
+    assert found.policy.predict_proba(np.ones((1, 1)), beta=beta) == approx(np.array([[0.0, 0.9, 0.1]]))
+    assert found.policy.predict_proba(np.zeros((1, 1)), beta=beta) == approx(beta)  # a state that was never visited
 
 
 def test_auto_keeps_the_behaviour_policy_if_the_most_cautious_rule_fails():
@@ -142,7 +158,7 @@ def test_everything_is_json_and_readable():
     assert again["verdict"] == "deploy"
     assert len(again["candidates"]) == 5
     assert "decides" in repr(found)
-    assert all(part in repr(found) for part in decisions.SEQUENCE)
+    assert all(part in repr(found) for part in decisions.SEQUENCE if part != "count_aware(0.1)")
 
 
 @pytest.mark.parametrize("bound", ["betting", "student", "bca", "empirical_bernstein"])

@@ -433,3 +433,29 @@ def test_a_deterministic_log_holds_no_evidence():
     result = rbi.improve(log, progress=False, **QUICK | {"updates": 300})
     assert result.decision.verdict == "keep"
     assert "no exploration" in result.decision.reasons[0]
+
+
+def discrete_bandit(rows=1500):
+    """The bandit without its second feature: two different states."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 2, rows)
+    actions = (rng.random(rows) > BETA[x, 0]).astype(int)
+    rewards = rng.random(rows) < np.array([[0.2, 0.6], [0.7, 0.3]])[x, actions]
+    return Dataset.from_arrays(x[:, None], actions, rewards, np.ones(rows, bool), action_probs=BETA[x, actions])
+
+
+def test_visits_of_few_different_states_are_counted_for_the_count_aware_rule(tmp_path):
+    data = discrete_bandit()
+    result = rbi.improve(data, "count_aware(0.1)", out=tmp_path / "run", progress=False, **QUICK)
+    policy = rbi.load_policy(tmp_path / "run")
+    visits = policy.visits.of(np.array([[0.0], [1.0], [2.0]], np.float32))
+    assert visits[:2].sum() == 900  # the training episodes
+    assert visits[2].tolist() == [0, 0]
+    assert policy.predict_proba([[0.0], [1.0]]).argmax(1).tolist() == [1, 0]
+    assert policy.predict_proba([[2.0]]) == pytest.approx(result.behavior.predict_proba([[2.0]]), abs=1e-6)
+    assert "count_aware(0.1)" in [candidate.rule for candidate in result.decision.candidates]
+
+
+def test_the_count_aware_rule_is_refused_where_states_are_all_different():
+    with pytest.raises(ValueError, match=r"data: count_aware\(0.1\) takes visit counts of states, but 900 of 900"):
+        rbi.improve(logged_bandit("taken"), "count_aware(0.1)", progress=False, **QUICK)

@@ -14,7 +14,7 @@ from rbi.policy import Policy, load_policy
 from rbi.rules.types import Behavior, parse_rule
 
 Verdict = Literal["deploy", "keep", "test live"]
-SEQUENCE = ("reroute(0.9,1.1)", "reroute(0.75,1.25)", "reroute(0.5,1.5)", "reroute(0,2)", "greedy")
+SEQUENCE = ("reroute(0.9,1.1)", "reroute(0.75,1.25)", "reroute(0.5,1.5)", "reroute(0,2)", "count_aware(0.1)", "greedy")
 """From cautious to bold: the order in which `auto` tests rules."""
 TABLES = ("csv", "parquet", "feather", "jsonl")
 MIN_EPISODES = 30  # of bounds that are not proved
@@ -39,8 +39,9 @@ class CertifyConfig(Checked):
     max_weight: Annotated[float, Interval(ge=1)] | None = None
     """Largest possible ratio of new to logged probability, for episodes of one step. It allows doubly robust terms."""
     auto: bool = False
-    """Test reroute(0.9,1.1), reroute(0.75,1.25), reroute(0.5,1.5), reroute(0,2) and greedy on the policy's networks in
-    this order, stop at the first that fails, and deploy the last that passed, in place of the policy's own rule."""
+    """Test reroute(0.9,1.1), reroute(0.75,1.25), reroute(0.5,1.5), reroute(0,2), count_aware(0.1) and greedy on the
+    policy's networks in this order, stop at the first that fails, and deploy the last that passed, in place of the
+    policy's own rule. count_aware is left out if the policy has no visit counts: its states nearly all differed."""
     accept_estimated: bool = False
     """Allow "deploy" without logged probabilities. The clone may be wrong where a hidden cause drove the actions."""
 
@@ -209,7 +210,8 @@ def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True) -
     """The decision from checked evidence."""
     fixed = fix_settings(evidence, config)
     own = evidence.policy
-    sequence = [own.with_rule(parse_rule(text)) for text in SEQUENCE] if config.auto else [own]
+    steps = applicable_rules(own)
+    sequence = list(steps.values()) if config.auto else [own]
     blocked = blocking_reasons(evidence)
     tested: list[Candidate] = []
     for policy in sequence:
@@ -221,7 +223,7 @@ def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True) -
     chosen = tested[-2] if failed and len(tested) > 1 else tested[-1]
     passed = not failed or len(tested) > 1
     names = {candidate.rule for candidate in tested}
-    others = [own.with_rule(parse_rule(text)) for text in SEQUENCE if text not in names] if compare else []
+    others = [policy for text, policy in steps.items() if text not in names] if compare else []
     candidates = [*tested, *(evaluate_candidate(evidence, policy, fixed) for policy in others)]
     candidates.sort(key=lambda found: SEQUENCE.index(found.rule) if found.rule in SEQUENCE else 2.5)
     verdict = give_verdict(evidence, config, chosen, passed=passed, blocked=bool(blocked))
@@ -251,6 +253,13 @@ def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True) -
             "stated_range": fixed.stated_range,
         },
     )
+
+
+def applicable_rules(policy: Policy) -> dict[str, Policy]:
+    """The policy with each rule of `SEQUENCE` that it has the numbers for."""
+    rules = {text: parse_rule(text, counts=True) for text in SEQUENCE}
+    counted = policy.visits is not None
+    return {text: policy.with_rule(rule) for text, rule in rules.items() if counted or not rule.uses_counts}
 
 
 def fix_settings(evidence: Evidence, config: CertifyConfig) -> Settings:
@@ -339,6 +348,10 @@ def explain(
     if config.auto and len(tested) > 1:
         lines.append(
             f"Tested from cautious to bold: {', '.join(found.rule for found in tested)}; the first failure ends it."
+        )
+    if config.auto and evidence.policy.visits is None:
+        lines.append(
+            "count_aware was left out: the policy has no visit counts, as its states were nearly all different."
         )
     if evidence.known == "estimated":
         lines.append(

@@ -40,6 +40,8 @@ class Evidence:
     beta: Array
     """`[S, A]`: what rules are applied to, the clone's probabilities or the logged ones."""
     masks: Array | None
+    counts: Array | None
+    """`[S, A]`: visits of the states in the training data, if they were counted."""
     returns: Array
     """`[E]`: the logged returns."""
     players: int
@@ -90,11 +92,19 @@ def gather_evidence(policy: Policy, data: Dataset, gamma: float) -> Evidence:
         known,
         all_probs if policy.behavior == "logged" and all_probs is not None else clone,
         masks,
+        None if policy.visits is None else policy.visits.of(step_observations(data)),
         logged.returns(),
         len(np.unique(data.records["player"])),
         float((1 - likeliest).mean()),
         None if known == "estimated" or policy.behavior == "logged" else clone_error(clone[at], action_probs),
     )
+
+
+def step_observations(data: Dataset) -> Array:
+    """`[S, D]`: the vector observation of every step, without final ones."""
+    shift = np.repeat(data.records["first_observation"] - data.records["first_step"], data.records["steps"])
+    found: Array = data.arrays["observations"][np.arange(len(shift)) + shift]
+    return found
 
 
 def check_fits(policy: Policy, data: Dataset) -> None:
@@ -253,14 +263,16 @@ class Candidate:
         }
 
 
-def improved(policy: Policy, beta: Array, q: Array, masks: Array | None) -> Array:
+def improved(policy: Policy, evidence: Evidence) -> Array:
     """pi `[S, A]` in float64, in blocks of rows."""
-    found = np.empty(beta.shape)
-    for start in range(0, len(beta), RULE_BATCH):
+    found = np.empty(evidence.beta.shape)
+    for start in range(0, len(found), RULE_BATCH):
         rows = slice(start, start + RULE_BATCH)
-        legal = None if masks is None else torch.tensor(masks[rows])
-        of_beta, of_q = (torch.tensor(part[rows], dtype=torch.float64) for part in (beta, q))
-        found[rows] = policy.improve(of_beta, of_q, legal).numpy()
+        legal, counts = (
+            None if part is None else torch.tensor(part[rows]) for part in (evidence.masks, evidence.counts)
+        )
+        beta, q = (torch.tensor(part[rows], dtype=torch.float64) for part in (evidence.beta, evidence.logged.q))
+        found[rows] = policy.improve(beta, q, legal, counts).numpy()
     return found
 
 
@@ -291,7 +303,7 @@ def choose_estimator(evidence: Evidence, limits: Ratios, settings: Settings) -> 
 def evaluate_candidate(evidence: Evidence, policy: Policy, settings: Settings, *, details: bool = False) -> Candidate:
     """The gain of a policy on the evidence's networks. `details` adds other estimates and bounds."""
     logged, (low, high) = evidence.logged, settings.return_range
-    pi = improved(policy, evidence.beta, logged.q, evidence.masks)
+    pi = improved(policy, evidence)
     limits = ratio_limits(evidence, policy, settings)
     rho = estimates.ratios(logged, pi)
     check_ratios(evidence, rho, limits)
@@ -382,8 +394,5 @@ def all_estimates(evidence: Evidence, pi: Array, rho: Array, weights: Array) -> 
     spec = evidence.data.spec
     size = (spec.obs_shape[0] + 2) * spec.num_actions
     if not spec.is_image and spec.frame_stack == 1 and size <= MAX_FITTED_SIZE and len(rho) <= MAX_FITTED_ROWS:
-        records = evidence.data.records
-        shift = np.repeat(records["first_observation"] - records["first_step"], records["steps"])
-        obs = evidence.data.arrays["observations"][np.arange(len(shift)) + shift]
-        found["fitted_q"] = estimates.fitted_q_evaluation(logged, pi, obs)
+        found["fitted_q"] = estimates.fitted_q_evaluation(logged, pi, step_observations(evidence.data))
     return found

@@ -35,7 +35,7 @@ class Improve(FromData):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse_rule(self.rule)
+        parse_rule(self.rule, counts=True)
 
     def run(self, argv: Sequence[str]) -> None:  # noqa: ARG002
         from rbi.report import improve as report

@@ -172,7 +172,8 @@ class PolicyGroup(NamedTuple):
     def probs(self, states: torch.Tensor) -> torch.Tensor:
         """Action probabilities `[N, A]` in states `[N, stack, *frame]`: one forward pass, then each policy's rule."""
         beta, q = self.parts[0][0].beta_and_q(states)
-        return torch.cat([policy.improve(beta[part], q[part]) for policy, part in self.parts])
+        parts = [(policy, policy.counts(states[part]), part) for policy, part in self.parts]
+        return torch.cat([policy.improve(beta[part], q[part], counts=counts) for policy, counts, part in parts])
 
 
 def group_policies(policies: Sequence[Policy], policy_of: Array, active: Array) -> list[PolicyGroup]:

@@ -16,6 +16,7 @@ from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
 from rbi.data.formats import Format, FormatSettings, described_settings, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
+from rbi.data.visits import VisitCounts, count_visits
 from rbi.networks import MAX_HIDDEN_SIZE, TrunkFactory, cpu_threads, make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import BehaviorQ, BehaviorQConfig, fit_standardization, standardize
@@ -208,7 +209,7 @@ def improve(
         max_missing_return,
         return_range,
     )
-    rule = parse_rule(rule) if isinstance(rule, str) else rule
+    rule = parse_rule(rule, counts=True) if isinstance(rule, str) else rule
     source = data if isinstance(data, Dataset) else Path(data)
     described = {
         "data": None if isinstance(source, Dataset) else str(source),
@@ -278,6 +279,7 @@ class Improver:
         self.data, self.config, self.rule, self.seed = data, config, rule, seed
         self.device, self.trunk, self.name, self.log = device, trunk, name, log
         self.holdout = self.split()
+        self.visits = self.count_visits()
         self.learner = self.make_learner()
 
     def rng(self, of: str) -> np.random.Generator:
@@ -305,12 +307,22 @@ class Improver:
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from None
 
+    @property
+    def train_episodes(self) -> Any:
+        return np.setdiff1d(np.arange(len(self.data)), np.concatenate(self.holdout))
+
+    def count_visits(self) -> VisitCounts | None:
+        """Visits of the training states, if few of them are different. Raises ValueError if the rule needs them."""
+        found = count_visits(self.data, self.train_episodes)
+        if isinstance(found, str) and self.rule.uses_counts:
+            raise ValueError(f"{self.name}: {self.rule} takes visit counts of states, but {found}")
+        return None if isinstance(found, str) else found
+
     def make_learner(self) -> BestCheckpoint:
         """Untrained beta and Q on standardised training episodes, and the validation set."""
-        data, config = self.data, self.config
+        data, config, train_episodes = self.data, self.config, self.train_episodes
         default = IMAGES if data.spec.is_image else VECTORS
         batch_size = config.batch_size or default.batch_size
-        train_episodes = np.setdiff1d(np.arange(len(data)), np.concatenate(self.holdout))
         epoch = int(data.records["steps"][train_episodes].sum()) / batch_size
         updates = config.updates or min(MAX_UPDATES, max(MIN_UPDATES, math.ceil(EPOCHS * epoch)))
         if data.spec.is_image and self.device.type == "cpu":
@@ -392,6 +404,7 @@ class Improver:
             action_names=data.spec.action_names,
             behavior="logged" if data.spec.has_behavior_probs else "cloned",
             training_digests=episode_digests(data)[seen],
+            visits=self.visits,
         )
         decision, decided = self.decide(policy)
         policy.to("cpu")
@@ -403,7 +416,8 @@ class Improver:
             beta = data.arrays["behavior_probs"][steps].astype(np.float64)
             beta /= beta.sum(1, keepdims=True)
         masks = None if held.action_masks is None else torch.from_numpy(held.action_masks)
-        pi = policy.improve(torch.from_numpy(beta), torch.from_numpy(q), masks).numpy()
+        counts = policy.counts(sampler.batch(torch.as_tensor(steps)).states.cpu()) if self.rule.uses_counts else None
+        pi = policy.improve(torch.from_numpy(beta), torch.from_numpy(q), masks, counts).numpy()
         episode = np.searchsorted(first, steps, side="right") - 1
         changes = policy_diff(
             PolicyPair(beta, pi, q, held.actions, held.returns, episode, steps - first[episode], action_probs),

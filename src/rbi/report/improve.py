@@ -202,7 +202,7 @@ def closing(run: Run) -> list[str]:
 
 def bound_text(text: str, *, exact: bool) -> str:
     """The largest possible damage of a step by its rule alone. `exact`: beta is logged, not cloned."""
-    rule = parse_rule(text)
+    rule = parse_rule(text, counts=True)
     beta = "the logged beta" if exact else "the clone of beta, which may differ from beta itself"
     if isinstance(rule, Reroute):
         bound = percent(max_total_variation(rule))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, TypeVar, final
 
 from rbi.rules.arrays import NUMBERS, check_exactly_one, check_positive, check_range
+from rbi.rules.counts import count_bounds
 from rbi.rules.kl import backward_kl, forward_kl
 from rbi.rules.linear import bcq, behavior, greedy, max_ppo, max_reroute, max_tv
 
@@ -39,6 +40,8 @@ class Rule(ABC):
     """
 
     name: ClassVar[str] = ""
+    uses_counts: ClassVar[bool] = False
+    """Whether it takes `counts=`, the visits `[..., A]` of each action in the state."""
 
     def __post_init__(self) -> None:
         """Store parameters as plain floats: NumPy's scalars compare equal but trace differently."""
@@ -171,6 +174,32 @@ class BCQ(Rule):
 
 @final
 @dataclass(frozen=True)
+class CountAware(Rule):
+    """The best policy within `count_bounds`: frequent actions may move far, an action that was never tried does not.
+
+    `counts=` are the visits `[..., A]` of each action in the state. `rbi.improve` counts them if few of its states are
+    different.
+    """
+
+    name: ClassVar[str] = "count_aware"
+    uses_counts: ClassVar[bool] = True
+    tau: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("tau", self.tau, 0, math.inf)
+
+    def __call__(
+        self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True, counts: Any = None
+    ) -> Array:
+        if counts is None:
+            raise ValueError(f"{self}: takes the visits of each action in the state, counts=")
+        c_min, c_max = count_bounds(beta, counts, self.tau, check=check)
+        return max_reroute(beta, advantage, c_min, c_max, legal=legal, check=check)
+
+
+@final
+@dataclass(frozen=True)
 class Behavior(Rule):
     """beta, unchanged."""
 
@@ -181,7 +210,8 @@ class Behavior(Rule):
 
 
 BUILT_IN: tuple[type[Rule], ...] = (Reroute, TotalVariation, PPO, ForwardKL, BackwardKL, Greedy, BCQ, Behavior)
-_registered: dict[str, type[Rule]] = {rule.name: rule for rule in BUILT_IN}
+WITH_COUNTS: tuple[type[Rule], ...] = (CountAware,)
+_registered: dict[str, type[Rule]] = {rule.name: rule for rule in BUILT_IN + WITH_COUNTS}
 
 
 def register_rule(name: str, rule: type[Rule]) -> type[Rule]:
@@ -195,24 +225,26 @@ def register_rule(name: str, rule: type[Rule]) -> type[Rule]:
     if not (isinstance(rule, type) and issubclass(rule, Rule) and is_dataclass(rule)):
         raise ValueError(f"rule {name!r}: must be a dataclass derived from rbi.Rule, not {rule!r}")
     taken = _registered.get(name)
-    if taken in BUILT_IN or (taken is not None and taken.__qualname__ != rule.__qualname__):
+    if taken in BUILT_IN + WITH_COUNTS or (taken is not None and taken.__qualname__ != rule.__qualname__):
         raise ValueError(f"rule name {name!r}: is taken by {taken}")
     rule.name = name
     _registered[name] = rule
     return rule
 
 
-def parse_rule(text: str) -> Rule:
-    """The rule that a text describes, as `str(rule)` writes it.
+def parse_rule(text: str, *, counts: bool = False) -> Rule:
+    """The rule that a text describes, as `str(rule)` writes it. `counts`: allow rules that take visit counts.
 
     >>> parse_rule("forward_kl(radius=0.1)")
     ForwardKL(temperature=None, radius=0.1)
     """
     match = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
     if match is None or match[1] not in _registered:
-        known = ", ".join(usage(rule) for rule in _registered.values())
+        known = ", ".join(usage(rule) for rule in _registered.values() if counts or not rule.uses_counts)
         raise ValueError(f"rule {text!r} is not known: give one of {known}")
     rule = _registered[match[1]]
+    if rule.uses_counts and not counts:
+        raise ValueError(f"rule {text!r} takes visit counts, which only rbi improve and rbi certify have")
     words = [word.strip() for word in match[2].split(",")] if match[2] and match[2].strip() else []
     try:
         positional = [float(word) for word in words if "=" not in word]
