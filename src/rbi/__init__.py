@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         PPO,
         BackwardKL,
         Behavior,
+        CountAware,
         ForwardKL,
         Greedy,
         Reroute,
