@@ -6,8 +6,8 @@ python -m benchmarks.classic --status                        shows which cells a
 
 All algorithms get the same number of environment steps, the preset's. A cell is one JSON file, written when it is
 complete, so any number of short runs add up; cells of an earlier preset are run again. LunarLander needs
-`pip install box2d` here and in .venv-peers; the DQN runs in .venv-peers (`make bench` makes it) with
-rl-baselines3-zoo's settings (benchmarks/peers/sb3_classic.py).
+`pip install box2d pygame` here and in .venv-peers; the DQN runs in .venv-peers (`make bench` makes it) or with the
+Python of --peer, with rl-baselines3-zoo's settings (benchmarks/peers/sb3_classic.py).
 """
 
 import argparse
@@ -31,6 +31,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results" / "classic"
 PEER = ROOT / ".venv-peers" / "bin" / "python"
 EPISODES = 100
+MORE_EPISODES = {"FrozenLake-v1": 1000}  # scores are 0 or 1, and the optimum's mean of 0.74 is close to the aim
 AIMS = {
     "CartPole-v1": 475,
     "Acrobot-v1": -100,
@@ -63,8 +64,11 @@ class Cell:
 
 def steps_of(env):
     """Environment steps of the preset, for all algorithms."""
-    schedule = TrainConfig.preset(env).schedule
-    return round(schedule.updates * schedule.states_per_update) + schedule.learning_starts
+    return TrainConfig.preset(env).states
+
+
+def episodes_of(env):
+    return MORE_EPISODES.get(env, EPISODES)
 
 
 def settings_of(cell):
@@ -79,7 +83,7 @@ def current_cells(folder):
     for name, result in load_cells(folder).items():
         cell = Cell(result["env"], result["algo"], result["seed"])
         same = cell.algo == "sb3" or result["settings"] == rounded(settings_of(cell))
-        if same and result["steps"] == steps_of(cell.env):
+        if same and result["steps"] == steps_of(cell.env) and len(result["scores"]) == episodes_of(cell.env):
             found[name] = result
     return found
 
@@ -87,7 +91,7 @@ def current_cells(folder):
 def run_ours(cell):
     """Train and evaluate with one call, as a user would."""
     start = time.monotonic()
-    result = train(cell.env, cell.algo, seed=cell.seed, eval_episodes=EPISODES, progress=False)
+    result = train(cell.env, cell.algo, seed=cell.seed, eval_episodes=episodes_of(cell.env), progress=False)
     if result.stopped:  # by Ctrl-C or SIGTERM: no complete cell
         raise KeyboardInterrupt
     curve = [{name: line[name] for name in ("states", "score", "seconds")} for line in result.metrics[::25]]
@@ -101,15 +105,15 @@ def run_ours(cell):
     }
 
 
-def run_peer(cell):
-    """Stable-Baselines3's DQN, in its own environment and process."""
+def run_peer(cell, python):
+    """Stable-Baselines3's DQN, in a process of the Python that has it."""
     script = ROOT / "benchmarks" / "peers" / "sb3_classic.py"
-    numbers = map(str, (steps_of(cell.env), cell.seed, EPISODES))
-    done = subprocess.run([PEER, script, cell.env, *numbers], check=True, stdout=subprocess.PIPE, text=True)
+    numbers = map(str, (steps_of(cell.env), cell.seed, episodes_of(cell.env)))
+    done = subprocess.run([python, script, cell.env, *numbers], check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def run_cells(cells, minutes, about, folder):
+def run_cells(cells, minutes, about, folder, peer):
     """Run missing cells as long as the next one can end in time."""
     deadline = time.monotonic() + 60 * minutes
     for cell in cells:
@@ -120,7 +124,7 @@ def run_cells(cells, minutes, about, folder):
         if expected > left:
             print(f"{cell.name}: needs about {expected:.0f} s, {left:.0f} s are left", flush=True)
             continue
-        result = run_peer(cell) if cell.algo == "sb3" else run_ours(cell)
+        result = run_peer(cell, peer) if cell.algo == "sb3" else run_ours(cell)
         statistics = describe(result["scores"], cell.seed)
         found = {"command": cell.command, "machine": about, **dataclasses.asdict(cell), "steps": steps_of(cell.env)}
         found["evaluation"] = statistics
@@ -155,14 +159,15 @@ def main():
     parser.add_argument("--status", action="store_true", help="show which cells are there, and run none")
     parser.add_argument("--commit", help="the commit, on a machine without the repository's history")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--peer", type=Path, default=PEER, help="the Python that Stable-Baselines3 is installed for")
     args = parser.parse_args()
     if args.status:
         show_status(current_cells(args.out))
         return
-    if "sb3" in args.algos and not PEER.exists():
-        sys.exit(f"{PEER}: is missing; make bench makes it, or leave out --algos sb3")
+    if "sb3" in args.algos and not args.peer.exists():
+        sys.exit(f"{args.peer}: is missing; make bench makes it, or leave out --algos sb3")
     cells = [Cell(env, algo, seed) for seed, env, algo in itertools.product(args.seeds, args.envs, args.algos)]
-    run_cells(cells, args.minutes, machine(args.commit), args.out)
+    run_cells(cells, args.minutes, machine(args.commit), args.out, args.peer)
 
 
 if __name__ == "__main__":
