@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pytest import approx
 
 from rbi.lab.mdp import MDP, optimal_policy, performance, q_values, values
-from rbi.lab.spi import algorithms, worlds
+from rbi.lab.spi import algorithms, peers, worlds
 from rbi.lab.spi.algorithms import LogStatistics
 from rbi.lab.spi.worlds import Logs, Task, collect_logs
 from rbi.rules.counts import count_bounds
@@ -29,9 +29,16 @@ ALL = {
     "basic_rl": algorithms.basic_rl,
     "pi_b_spibb": lambda data: algorithms.pi_b_spibb(data, 10),
     "pi_le_b_spibb": lambda data: algorithms.pi_le_b_spibb(data, 10),
-    "soft_spibb": lambda data: algorithms.soft_spibb(data, 1),
-    "ramdp": lambda data: algorithms.ramdp(data, 0.05),
-    "hcpi": lambda data: algorithms.hcpi(data, 0.05),
+    "soft_spibb": lambda data: peers.soft_spibb(data, 1),
+    "exact_soft_spibb": lambda data: peers.exact_soft_spibb(data, 1),
+    "adv_soft_spibb": lambda data: peers.adv_soft_spibb(data, 1),
+    "lower_soft_spibb": lambda data: peers.lower_soft_spibb(data, 0.5),
+    "r_min": lambda data: peers.r_min(data, 3),
+    "mbie": lambda data: peers.mbie(data, 0.5),
+    "duipi": lambda data: peers.duipi(data, 0.5),
+    "duipi_bayes": lambda data: peers.duipi_bayes(data, 0.5),
+    "ramdp": lambda data: peers.ramdp(data, 0.05),
+    "hcpi": lambda data: peers.hcpi(data, 0.05),
     "rbi_monte_carlo": lambda data: algorithms.rbi_monte_carlo(data, 0, 2),
     "rbi_model": lambda data: algorithms.rbi_model(data, 0, 2),
     "rbi_iterated": lambda data: algorithms.rbi_iterated(data, 0, 2),
@@ -73,12 +80,75 @@ def test_soft_spibb_steps_are_the_papers_loop_and_keep_the_error_budget(case, ep
     beta, q = case
     n = np.random.default_rng(seed).integers(0, 20, size=beta.shape)
     errors = np.where(n > 0, 1 / np.sqrt(np.maximum(n, 1)), np.inf)
-    pi = algorithms.soft_step(q, beta, errors, epsilon)
+    pi = peers.soft_step(q, beta, errors, epsilon)
     for i in range(3):
         assert pi[i] == approx(spibb_loops.soft_spibb(beta[i], q[i], errors[i], epsilon), abs=1e-9)
     moved = abs(pi - beta)
     assert (np.where(n > 0, errors, 0) * moved).sum(-1).max() <= epsilon + 1e-9
     assert moved[n == 0] == approx(0)
+
+
+@given(case=states(least=2, batch=(3,), zeros=False), epsilon=floats(0, 4), seed=st.integers(0, 99))
+def test_lower_and_adv_soft_spibb_steps_are_the_papers_loops(case, epsilon, seed):
+    beta, q = case
+    rng = np.random.default_rng(seed)
+    n, q_beta = rng.integers(0, 20, size=beta.shape), rng.normal(size=beta.shape)
+    errors = np.where(n > 0, 1 / np.sqrt(np.maximum(n, 1)), np.inf)
+    lower = peers.soft_step(q, beta, errors, epsilon, lower=True)
+    adv = peers.soft_step(q, beta, errors, epsilon, q_beta=q_beta)
+    for i in range(3):
+        assert lower[i] == approx(spibb_loops.lower_soft_spibb(beta[i], q[i], errors[i], epsilon), abs=1e-9)
+        assert adv[i] == approx(spibb_loops.adv_soft_spibb(beta[i], q[i], errors[i], epsilon, q_beta[i]), abs=1e-9)
+    added = np.maximum(lower - beta, 0)
+    assert (np.where(n > 0, errors, 0) * added).sum(-1).max() <= epsilon + 1e-9
+    assert added[n == 0] == approx(0, abs=1e-12)
+    assert ((adv - beta) * q_beta).sum(-1).min() >= -1e-9
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_exact_soft_spibb_steps_solve_the_papers_linear_program(seed):
+    rng = np.random.default_rng(seed)
+    A = int(rng.integers(2, 7))
+    beta, q, n = rng.dirichlet(np.ones(A)), rng.normal(size=A), rng.integers(0, 12, size=A)
+    errors = np.where(n > 0, 1 / np.sqrt(np.maximum(n, 1)), np.inf)
+    epsilon = rng.uniform(0, 2)
+    pi = peers.exact_soft_step(q[None], beta[None], errors[None], epsilon)[0]
+    assert (np.where(n > 0, errors, 0) * abs(pi - beta)).sum() <= epsilon + 1e-9
+    assert pi[n == 0] == approx(beta[n == 0])
+    assert pi @ q == approx(spibb_loops.exact_soft_spibb(beta, q, errors, epsilon) @ q, abs=1e-7)
+
+
+def grid_data(trajectories=30):
+    rngs = [np.random.default_rng(3)]
+    task = worlds.gridworlds(0.7, rngs)
+    return LogStatistics(task, collect_logs(task, rngs[0].random((50, 1, 1, trajectories), dtype=np.float32)))
+
+
+def test_r_min_and_mbie_choose_the_best_actions_of_their_papers_value_iteration():
+    data = grid_data()
+    counts, arrival, discount = data.counts[0, 0], data.task.arrival, data.task.mdp.discount
+    for pi, q in (
+        (peers.r_min(data, 3), spibb_loops.r_min(counts, arrival, discount, 3)),
+        (peers.mbie(data, 0.5), spibb_loops.mbie(counts, arrival, discount, 0.5)),
+    ):
+        assert (pi[0, 0] * q).sum(-1) == approx(q.max(-1), abs=1e-4)
+
+
+@pytest.mark.parametrize("bayes", [False, True])
+def test_duipi_is_its_papers_loop(bayes):
+    data = grid_data()
+    counts, n = data.counts[0, 0], data.pair_counts[0, 0][..., None]
+    if bayes:
+        alpha = counts + 0.1
+        p = alpha / alpha.sum(-1, keepdims=True)
+        var_p = alpha * (alpha.sum(-1, keepdims=True) - alpha)
+        var_p = var_p / alpha.sum(-1, keepdims=True) ** 2 / (alpha.sum(-1, keepdims=True) + 1)
+    else:
+        p = counts / np.maximum(n, 1)
+        var_p = np.where(n > 1, p * (1 - p) / np.maximum(n - 1, 1), 0.25)
+    found = (peers.duipi_bayes if bayes else peers.duipi)(data, 0.3)[0, 0]
+    slow = spibb_loops.duipi(p, var_p, data.task.arrival, 0.95, n[..., 0] > 0, 0.3, 5000)
+    assert found == approx(slow, abs=1e-6)
 
 
 def test_basic_rl_is_optimal_in_the_estimated_mdp():
@@ -112,7 +182,7 @@ def test_ramdp_without_penalty_is_basic_rl_if_all_pairs_were_tried():
         mixed, collect_logs(mixed, np.random.default_rng(1).random((50, 1, 1, 5000), dtype=np.float32))
     )
     assert (data.pair_counts[..., :-1, :] > 0).all()  # the last state is the goal
-    assert algorithms.ramdp(data, 0.0) == approx(algorithms.basic_rl(data))
+    assert peers.ramdp(data, 0.0) == approx(algorithms.basic_rl(data))
 
 
 def river_logs(epsilon, steps, datasets=1, seed=0):
@@ -180,7 +250,7 @@ def test_doubly_robust_gains_are_unbiased():
     """The mean over many trajectories is the true gain for any model: here one from little data."""
     few, many = random_data(20, quality=0.5, number=3), random_data(20_000, quality=0.5, number=3, seed=0)
     pi = 0.8 * few.beta + 0.2 * algorithms.basic_rl(few)
-    samples = algorithms.gains(few, pi, many.logs)
+    samples = peers.gains(few, pi, many.logs)
     truth = performance(few.task.mdp, pi) - performance(few.task.mdp, few.beta)
     error = samples.std(-1) / np.sqrt(samples.shape[-1])
     assert (abs(samples.mean(-1) - truth) < 4 * error + 0.01).all()  # what 50 steps leave out is below 0.01
@@ -188,14 +258,14 @@ def test_doubly_robust_gains_are_unbiased():
 
 def test_hcpi_keeps_the_baseline_without_enough_evidence():
     data = random_data(5, quality=0.9)
-    kept = (algorithms.hcpi(data, 1e-6) == data.beta).all((-1, -2))
+    kept = (peers.hcpi(data, 1e-6) == data.beta).all((-1, -2))
     assert kept.all()
     one = LogStatistics(data.task, data.logs.first(1))
-    assert (algorithms.hcpi(one, 0.05) == one.beta).all()
+    assert (peers.hcpi(one, 0.05) == one.beta).all()
 
 
 def test_hcpi_splits_a_continuing_trajectory_into_segments():
     logs = river_logs(0.1, 1030, datasets=3)
-    segments = algorithms.split_segments(logs)
+    segments = peers.split_segments(logs)
     assert segments.steps.shape == (50, 1, 3, 20)
     assert (segments.steps[:, 0, 1, 2] == logs.steps[100:150, 0, 1, 0]).all()

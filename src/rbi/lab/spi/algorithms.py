@@ -1,22 +1,21 @@
-"""Algorithms for safe policy improvement from logged data: SPIBB, soft SPIBB, RaMDP, HCPI, RBI and count-aware reroute.
+"""Algorithms for safe policy improvement from logged data: policy iteration in reroute sets (SPIBB, RBI, count-aware).
 
 Most of them are policy iteration in an estimated MDP, constrained to a reroute set of the baseline: c_min <= pi/beta <=
 c_max. Basic RL has no constraint, SPIBB frees pairs with many samples, the paper's reroute has the same bounds for all
 pairs, and count-aware reroute has bounds that depend on counts. Every algorithm takes `LogStatistics` and returns
-policies `[W, D, S, A]`, for many datasets at once.
+policies `[W, D, S, A]`, for many datasets at once. Published algorithms of other kinds are in `peers`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from rbi.lab.mdp import MDP, Floats, lookahead, q_values, values
+from rbi.lab.mdp import MDP, Floats, q_values, values
 from rbi.lab.spi.worlds import Logs, Task, count_transitions, estimate_model, every_visit_monte_carlo
 from rbi.rules.counts import count_bounds
 from rbi.rules.linear import greedy, max_reroute
-from rbi.statistics import student_lower_bound
 
 MAX_ITERATIONS = 100
 PRIOR = 10.0  # pseudo-counts of the shrunken model (docs/count-aware.md)
@@ -74,50 +73,6 @@ def pi_le_b_spibb(data: LogStatistics, n_wedge: float) -> Floats:
     """Pi_<=b-SPIBB: pairs with more than n_wedge samples are free, others may not exceed the baseline's probability."""
     c_max = free_where(data.pair_counts > n_wedge, data.beta)
     return constrained_policy_iteration(data.model, data.beta, np.zeros(data.beta.shape), c_max)
-
-
-def soft_spibb(data: LogStatistics, epsilon: float, delta: float = 1.0) -> Floats:
-    """Approx-Soft-SPIBB: sum_a e(s,a) |pi - beta| <= epsilon, e = sqrt(2 ln(2 S A / delta) / n), infinite for n = 0."""
-    _, _, S, A = data.pair_counts.shape
-    n = data.pair_counts.reshape(-1, S, A)
-    errors = np.where(n > 0, np.sqrt(2 * np.log(2 * S * A / delta) / np.maximum(n, 1)), np.inf)
-    beta = data.beta.reshape(-1, S, A)
-
-    def improve(q: Floats, pi: Floats, at: np.ndarray) -> Floats:
-        new = soft_step(q, beta[at], errors[at], epsilon)
-        better = (new * q).sum(-1) >= (pi * q).sum(-1)  # the step is approximate: keep the better policy
-        return np.where(better[..., None], new, pi)
-
-    return policy_iteration(data.model, data.beta, improve)
-
-
-def soft_step(q: Floats, beta: Floats, errors: Floats, epsilon: float) -> Floats:
-    """One improvement step of Approx-Soft-SPIBB: mass moves from the worst actions to the largest gain per error.
-
-    Each move may spend half of the remaining error budget on either side. (The published code checks the worse side
-    only once before several moves and can therefore exceed the budget.)
-    """
-    pi, budget = beta.copy(), np.full(q.shape[:-1], float(epsilon))
-    cost = np.where(np.isfinite(errors), errors, 0.0)  # nothing moves where the error is infinite
-    for worst in np.moveaxis(np.argsort(q, -1, kind="stable"), -1, 0):
-        active = np.ones(budget.shape, dtype=bool)
-        gain = (q - pick(q, worst)[..., None]) / errors
-        for best in np.moveaxis(np.argsort(-gain, -1, kind="stable"), -1, 0)[:-1]:
-            active &= pick(gain, best) > 0  # later actions do not gain either
-            affordable = budget / (2 * np.maximum(pick(errors, worst), pick(errors, best)))
-            moved = np.where(active, np.minimum(pick(pi, worst), affordable), 0.0)
-            budget = budget - moved * (pick(cost, worst) + pick(cost, best))
-            np.put_along_axis(pi, worst[..., None], (pick(pi, worst) - moved)[..., None], -1)
-            np.put_along_axis(pi, best[..., None], (pick(pi, best) + moved)[..., None], -1)
-    return pi
-
-
-def ramdp(data: LogStatistics, kappa: float) -> Floats:
-    """Reward-adjusted MDP: a penalty of kappa / sqrt(n) on every reward, prohibitively large for untried pairs."""
-    model = data.model
-    n = np.where(data.pair_counts > 0, data.pair_counts, 1e-5)
-    adjusted = MDP(model.transitions, model.rewards - kappa / np.sqrt(n), model.start, model.discount)
-    return policy_iteration(adjusted, data.beta, lambda q, pi, _: greedy(pi, q, check=False))
 
 
 def rbi_monte_carlo(data: LogStatistics, c_min: float, c_max: float) -> Floats:
@@ -214,86 +169,3 @@ def evaluate(transitions: Floats, rewards: Floats, discount: float, pi: Floats) 
 def free_where(known: np.ndarray, beta: Floats) -> Floats:
     """c_max that lets known actions take all probability and limits all others to beta."""
     return np.where(known & (beta > 0), 1 / np.where(beta > 0, beta, 1.0), 1.0)
-
-
-def pick(x: Floats, index: np.ndarray) -> Floats:
-    """x[..., index] with one index per row."""
-    return np.take_along_axis(x, index[..., None], -1)[..., 0]
-
-
-# High-confidence policy improvement
-
-TRAINING_SHARE = 0.2  # of the trajectories for the candidate; the others are the test set
-MIXTURES = np.arange(1, 11) / 10  # weights of the greedy policy in the candidates
-SEGMENT_STEPS = 50  # a continuing trajectory is split into segments of this length
-
-
-def hcpi(data: LogStatistics, delta: float) -> Floats:
-    """High-confidence policy improvement: a candidate if a t-test at level `delta` accepts it, else the baseline.
-
-    Candidates mix the baseline with the greedy policy of the training set's model; the training set also selects one of
-    them, by the lower bound to expect from the test. Gains over the baseline are doubly robust estimates per trajectory
-    with the training set's model. Only the selected candidate is tested, so the bound is valid. In continuing worlds
-    the samples are segments of the one trajectory.
-    """
-    segments = split_segments(data.logs)
-    trajectories = segments.steps.shape[-1]
-    n = training_size(trajectories)
-    train = LogStatistics(data.task, segments.first(n))
-    best = basic_rl(train)
-    test_size = trajectories - n
-    if test_size < 2:
-        return data.beta
-    candidates = [(1 - w) * data.beta + w * best for w in MIXTURES]
-    expected = np.stack([student_lower_bound(gains(train, pi, train.logs), delta, test_size) for pi in candidates])
-    chosen = np.take_along_axis(np.stack(candidates), expected.argmax(0)[None, ..., None, None], 0)[0]
-    test = replace(segments, steps=segments.steps[..., n:])
-    accepted = student_lower_bound(gains(train, chosen, test), delta, test_size) > 0
-    return np.where(accepted[..., None, None], chosen, data.beta)
-
-
-def training_size(trajectories: int) -> int:
-    """Number of training trajectories: a fifth, at least one."""
-    return max(1, int(TRAINING_SHARE * trajectories))
-
-
-def split_segments(logs: Logs) -> Logs:
-    """Split a continuing trajectory into segments `[SEGMENT_STEPS, W, D, T/SEGMENT_STEPS]`; others stay as they are."""
-    T, W, D, _ = logs.steps.shape
-    if not logs.by_steps or T < 2 * SEGMENT_STEPS:
-        return replace(logs, by_steps=False)
-    whole = T // SEGMENT_STEPS
-    steps = logs.steps[: whole * SEGMENT_STEPS].reshape(whole, SEGMENT_STEPS, W, D)
-    return replace(logs, steps=np.moveaxis(steps, 0, -1), by_steps=False)
-
-
-def gains(train: LogStatistics, pi: Floats, logs: Logs) -> Floats:
-    """Gain of pi over beta on each trajectory `[W, D, N]`, by doubly robust estimates of both.
-
-        DR = V(s) + pi/beta (r + gamma DR' - Q(s, a)),    backwards
-
-    The value after termination is 0. Truncated trajectories continue with the baseline's value for both: the model
-    overestimates a candidate that was optimised in it, and every candidate would pass.
-    """
-    return doubly_robust(train, pi, logs) - doubly_robust(train, train.beta, logs)
-
-
-def doubly_robust(train: LogStatistics, pi: Floats, logs: Logs) -> Floats:
-    """Doubly robust estimate of pi's value on each trajectory, `[W, D, N]`."""
-    T, W, D, N = logs.steps.shape
-    S, A = logs.states, logs.actions
-    v = values(train.model, pi)
-    q = lookahead(train.model, v).reshape(W * D, S * A)
-    ratio = (pi / np.where(train.beta > 0, train.beta, 1.0)).reshape(W * D, S * A)
-    v = v.reshape(W * D, S)
-    afterwards = np.append(values(train.model, train.beta).reshape(W * D, S), np.zeros((W * D, 1)), -1)
-    row = np.arange(W * D)[:, None]
-    steps = logs.steps.reshape(T, W * D, N)
-    following = afterwards[row, steps[-1] % (S + 1)]
-    for step in steps[::-1]:
-        happened = step >= 0
-        pair, reached = step // (S + 1), step % (S + 1)
-        after = np.where(reached == S, 0.0, following)
-        gained = train.task.arrival[reached] + train.model.discount * after - q[row, pair]
-        following = np.where(happened, v[row, pair // A] + ratio[row, pair] * gained, following)
-    return following.reshape(W, D, N)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rbi.lab.mdp import Floats, optimal_policy, performance
-from rbi.lab.spi import algorithms, worlds
+from rbi.lab.spi import algorithms, peers, worlds
 from rbi.lab.spi.algorithms import LogStatistics
 from rbi.lab.spi.worlds import Task, collect_logs
 from rbi.parallel import parallel_map
@@ -44,9 +44,16 @@ ALGORITHMS: dict[str, tuple[Callable[..., Floats], int]] = {  # name -> function
     "basic_rl": (algorithms.basic_rl, 0),
     "pi_b_spibb": (algorithms.pi_b_spibb, 1),
     "pi_le_b_spibb": (algorithms.pi_le_b_spibb, 1),
-    "soft_spibb": (algorithms.soft_spibb, 1),
-    "ramdp": (algorithms.ramdp, 1),
-    "hcpi": (algorithms.hcpi, 1),
+    "soft_spibb": (peers.soft_spibb, 1),
+    "exact_soft_spibb": (peers.exact_soft_spibb, 1),
+    "adv_soft_spibb": (peers.adv_soft_spibb, 1),
+    "lower_soft_spibb": (peers.lower_soft_spibb, 1),
+    "ramdp": (peers.ramdp, 1),
+    "r_min": (peers.r_min, 1),
+    "mbie": (peers.mbie, 1),
+    "duipi": (peers.duipi, 1),
+    "duipi_bayes": (peers.duipi_bayes, 1),
+    "hcpi": (peers.hcpi, 1),
     "rbi_monte_carlo": (algorithms.rbi_monte_carlo, 2),
     "rbi_model": (algorithms.rbi_model, 2),
     "rbi_iterated": (algorithms.rbi_iterated, 2),
