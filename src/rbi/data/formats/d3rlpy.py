@@ -21,7 +21,6 @@ from rbi.data.formats.common import (
     FAULTS,
     LAYOUT_EPISODES,
     EpisodeSummary,
-    FrameLayout,
     SpecOverrides,
     frame_layout,
     placeholder_observations,
@@ -30,6 +29,7 @@ from rbi.data.formats.common import (
     vectors,
 )
 from rbi.data.formats.hdf5 import SIGNATURE, dataset, has, open_hdf5
+from rbi.observations import FrameLayout
 
 FLAT = ("observations", "actions", "rewards", "terminals")
 

@@ -19,7 +19,6 @@ from rbi.data.formats.common import (
     FAULTS,
     LAYOUT_EPISODES,
     EpisodeSummary,
-    FrameLayout,
     SpecOverrides,
     frame_layout,
     summarize_all,
@@ -28,6 +27,7 @@ from rbi.data.formats.common import (
 from rbi.data.formats.table_columns import Block, is_list
 from rbi.data.formats.table_files import FrameFiles, TableFiles
 from rbi.data.formats.table_layout import TableConfig
+from rbi.observations import FrameLayout
 
 NAMES = {
     "observations": ("obs", "observations", "observation"),

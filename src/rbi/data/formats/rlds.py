@@ -20,12 +20,12 @@ from rbi.data.formats.common import (
     FAULTS,
     LAYOUT_EPISODES,
     EpisodeSummary,
-    FrameLayout,
     SpecOverrides,
     frame_layout,
     summarize_all,
     vectors,
 )
+from rbi.observations import FrameLayout
 
 PACKAGE = "tensorflow_datasets"
 

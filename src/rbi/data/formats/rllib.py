@@ -27,7 +27,6 @@ from rbi.data.formats.common import (
     FAULTS,
     LAYOUT_EPISODES,
     EpisodeSummary,
-    FrameLayout,
     SpecOverrides,
     find_files,
     flatten_observations,
@@ -38,6 +37,7 @@ from rbi.data.formats.common import (
     require_package,
     summarize_all,
 )
+from rbi.observations import FrameLayout
 
 ITEM = "item"
 ROWS = 64
