@@ -339,7 +339,7 @@ def test_damaged_digests_of_training_episodes_are_refused(tmp_path):
 
 
 def test_a_policy_keeps_the_columns_of_its_training_data_and_encodes_later_rows_with_them(tmp_path):
-    columns = (Feature("age"), Feature("segment", ("new", "old")))
+    columns = (Feature("age", fill=35.0), Feature("segment", ("new", "old")))
     networks = make_networks(ObservationSpec((3,), 1, 2), NetworkConfig(4), 0)
     policy = Policy(networks, rbi.Reroute(0.5, 1.5), columns=columns, action_names=("mail", "call"))
     policy.save(tmp_path / "p")
@@ -352,6 +352,18 @@ def test_a_policy_keeps_the_columns_of_its_training_data_and_encodes_later_rows_
     )
     with pytest.warns(UserWarning, match="'segment': 1 rows have unknown texts"):
         loaded.predict_proba(pa.table({"segment": ["other"], "age": [30]}))
+    with pytest.warns(UserWarning, match="'age': is missing in 1 rows, and never in the training data"):
+        blank = loaded.predict_proba(pa.table({"segment": ["new"], "age": pa.array([None], pa.int64())}))
+    np.testing.assert_array_equal(blank, policy.predict_proba(np.array([[35, 1, 0.0]])))
+
+
+def test_actions_come_back_by_name():
+    networks = make_networks(ObservationSpec((3,), 1, 2), NetworkConfig(4), 0)
+    policy = Policy(networks, rbi.Reroute(0.5, 1.5), action_names=("mail", "call"))
+    obs = observations(ObservationSpec((3,), 1, 2))
+    drawn = policy.draw(policy.predict_proba(obs), 0)
+    assert policy.act(obs, 0).tolist() == [("mail", "call")[action] for action in drawn]
+    assert policy.mode(obs).tolist() == [("mail", "call")[a] for a in policy.predict_proba(obs).argmax(1)]
 
 
 def test_a_policy_of_scaled_observations_is_the_unscaled_one_on_stretched_vectors():

@@ -131,7 +131,7 @@ class Policy:
             raise ValueError(f"c_greedy = {c_greedy}: must be in [0, 1]")
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature = {temperature}: must be positive")
-        if rule.uses_counts and visits is None:
+        if uses_counts(rule) and visits is None:
             raise ValueError(f"rule {rule}: takes visits, the counts of the training states")
         self.networks, self.visits = networks.eval().requires_grad_(False), visits
         self.rule, self.c_greedy, self.temperature = rule, c_greedy, temperature
@@ -186,18 +186,25 @@ class Policy:
         return values
 
     def act(self, obs: Any, rng: np.random.Generator | int, legal: Any = None, beta: Any = None) -> Array:
-        """Actions `[B]` drawn from the policy.
+        """Actions `[B]` drawn from the policy: their names if the training data has names, else their numbers.
 
         `rng` is a generator or a seed. In a loop pass a generator: the same seed gives the same draws in every call.
         """
-        probs = self.predict_proba(obs, legal, beta)
-        draw = np.random.default_rng(rng).random((len(probs), 1))
-        return np.minimum((draw >= probs.cumsum(1)).sum(1), probs.shape[1] - 1)
+        return self.named(self.draw(self.predict_proba(obs, legal, beta), rng))
+
+    def draw(self, probs: Array, rng: np.random.Generator | int) -> Array:
+        """The numbers `[B]` of actions drawn from probabilities `[B, A]`."""
+        uniform = np.random.default_rng(rng).random((len(probs), 1))
+        return np.minimum((uniform >= probs.cumsum(1)).sum(1), probs.shape[1] - 1)
+
+    def named(self, actions: Array) -> Array:
+        """Actions by name where there are names."""
+        return np.array(self.action_names)[actions] if self.action_names else actions
 
     def mode(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
-        """The most probable actions `[B]`. This argmax leaves the reroute set: its ratio to beta is unbounded."""
-        actions: Array = self.predict_proba(obs, legal, beta).argmax(1)
-        return actions
+        """The most probable actions `[B]`, by name where there are names. This argmax leaves the reroute set: its ratio
+        to beta is unbounded."""
+        return self.named(self.predict_proba(obs, legal, beta).argmax(1))
 
     def probs(
         self, obs: torch.Tensor, legal: torch.Tensor | None = None, beta: torch.Tensor | None = None
@@ -207,7 +214,7 @@ class Policy:
 
     def counts(self, obs: torch.Tensor) -> torch.Tensor | None:
         """Visits `[B, A]` of the states `[B, stack, *shape]`, if the rule takes them."""
-        if not self.rule.uses_counts or self.visits is None:
+        if not uses_counts(self.rule) or self.visits is None:
             return None
         return torch.as_tensor(self.visits.of(obs[:, -1].cpu().numpy())).to(obs.device)
 
@@ -237,7 +244,7 @@ class Policy:
 
         `counts`: visits `[B, A]`, for a rule that takes them.
         """
-        more = {"counts": counts} if self.rule.uses_counts else {}
+        more = {"counts": counts} if uses_counts(self.rule) else {}
         pi = self.rule(beta, q, legal=legal, check=False, **more)
         if self.c_greedy:
             pi = mix(pi, greedy(beta, q, legal=legal, check=False), self.c_greedy, check=False)
@@ -246,7 +253,8 @@ class Policy:
     def encode(self, frame: Any) -> Array:
         """Observations `[B, size]` from the rows of a DataFrame, with the columns and categories of the training data.
 
-        Texts that the training data does not have cause a warning; `check_range` counts their rows.
+        Texts that the training data does not have cause a warning, as do missing numbers of columns that never miss one
+        there (the training median is used); `check_range` counts rows with unknown texts.
         """
         if not self.columns:
             raise ValueError("this policy was not trained on a table with named columns: pass arrays of observations")
@@ -255,6 +263,8 @@ class Policy:
             shown = ", ".join(repr(text[:40]) for text in list(texts)[:3])
             rows = sum(texts.values())
             warnings.warn(f"column {name!r}: {rows:,} rows have unknown texts ({shown}, ...)", stacklevel=3)
+        for name, rows in found.blanks.items():
+            warnings.warn(f"column {name!r}: is missing in {rows:,} rows, and never in the training data", stacklevel=3)
         return found.observations
 
     def obs_tensor(self, obs: Any) -> torch.Tensor:
@@ -374,6 +384,11 @@ class Policy:
                 save_arrays({name: np.ascontiguousarray(part) for name, part in training.items()}, folder / TRAINING)
                 checksums["training"] = fingerprint(folder / TRAINING)
             runs.write_json(folder / CONFIG, config | checksums)
+
+
+def uses_counts(rule: Any) -> bool:
+    """Whether a rule, or a function in its place, takes visit counts."""
+    return bool(getattr(rule, "uses_counts", False))
 
 
 def check_restorable(rule: Any) -> None:

@@ -109,7 +109,7 @@ def test_decisions_of_dsjson_are_episodes_of_one_step(tmp_path, packed):
     path.write_bytes(gzip.compress(text) if packed else text)
     assert recognise(path) == "dsjson"
     found = load_episodes(path)
-    assert found.spec.features == (Feature("User.age"), Feature("User.segment", ("", "new", "old")))
+    assert found.spec.features == (Feature("User.age", fill=31.0), Feature("User.segment", ("", "new", "old")))
     assert [json.loads(name)["a"]["id"] for name in found.spec.action_names] == ["call", "mail"]
     assert found.arrays["actions"].tolist() == [1, 0, 0]
     np.testing.assert_array_equal(found.arrays["rewards"], [1.0, 0.0, 0.5])

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import datetime
 import gzip
 import json
 import pickle
@@ -363,11 +364,15 @@ BANDIT = {
 
 def test_a_bandits_log_has_an_episode_a_row_and_its_texts_become_vectors(file):
     table(file, BANDIT)
-    features = Feature("user_feature_0"), Feature("user_feature_1", ("0a", "1e5", "ff")), Feature("position")
-    assert open_reader(file).spec == DatasetSpec((5,), 4, has_action_probs=True, features=features)
+    features = (
+        Feature("user_feature_0", fill=1.5, has_missing=True),
+        Feature("user_feature_1", ("0a", "1e5", "ff")),
+        Feature("position", fill=1.5),
+    )
+    assert open_reader(file).spec == DatasetSpec((6,), 4, has_action_probs=True, features=features)
     first, second, third, last = read(file)
-    assert first.observations.tolist() == [[0.5, 0, 0, 1, 1]]
-    assert second.observations.tolist() == [[1.5, 1, 0, 0, 3]]
+    assert first.observations.tolist() == [[0.5, 0, 0, 0, 1, 1]]
+    assert second.observations.tolist() == [[1.5, 0, 1, 0, 0, 3]]
     for found, action, click, probability in ((first, 3, 0, 0.25), (second, 0, 1, 0.5)):
         assert found.actions.tolist() == [action]
         assert found.rewards.tolist() == [click]
@@ -377,7 +382,7 @@ def test_a_bandits_log_has_an_episode_a_row_and_its_texts_become_vectors(file):
     assert third == RejectedEpisode(
         file.name, line, "propensity_score 0 is not the probability of an action that was taken"
     )
-    assert last == RejectedEpisode(file.name, line + 1, "user_feature_0 is missing")
+    assert last.observations.tolist() == [[1.5, 1, 0, 1, 0, 1]]  # a missing number
 
 
 def test_a_stray_text_among_numbers_is_a_fault_not_a_category(tmp_path):
@@ -636,7 +641,7 @@ ASKED = dict(action="offer", reward="paid", observations=("age", "segment"), one
 
 def test_columns_and_categories_are_stored_with_the_data_and_later_files_are_encoded_with_them(file, tmp_path):
     first = load_episodes(table(file, OFFERS), settings=asking(**ASKED))
-    features = (Feature("age"), Feature("segment", ("new", "old", "vip")))
+    features = (Feature("age", fill=35.0), Feature("segment", ("new", "old", "vip")))
     assert first.spec.features == features
     with StoreWriter.create(tmp_path / "store", first.spec) as writer:
         writer.extend(first)
@@ -653,6 +658,65 @@ def test_columns_and_categories_are_stored_with_the_data_and_later_files_are_enc
     np.testing.assert_array_equal(found[0].observations, [[25, 0, 0, 1]])
     [item] = found.rejected
     assert "segment 'unheard' is not one of the 3 texts of its column" in item.reason
+
+
+def test_missing_values_and_dates_have_a_rule_and_drop_no_episode(file, capsys):
+    columns = OFFERS | {"age": [20, None, 40, 60], "segment": ["old", None, "new", "old"]}
+    columns |= {"since": ["1970-01-03", "1970-01-02T12:00", None, "1970-01-11"]}
+    asked = ASKED | {"observations": ("age", "segment", "since")}
+    table(file, columns)
+    found = load_episodes(file, settings=asking(**asked))
+    assert found.spec.features == (
+        Feature("age", fill=40.0, has_missing=True),
+        Feature("segment", ("", "new", "old")),
+        Feature("since", fill=2.0, has_missing=True, is_date=True),
+    )
+    assert found.feature_names == [
+        "age", "age is missing", "segment = (missing)", "segment = new", "segment = old", "since", "since is missing",
+    ]  # fmt: skip
+    assert found.arrays["observations"].tolist() == [
+        [20, 0, 0, 0, 1, 2, 0],
+        [40, 1, 1, 0, 0, 1.5, 0],
+        [40, 0, 0, 1, 0, 2, 1],
+        [60, 0, 0, 0, 1, 10, 0],
+    ]
+    said = capsys.readouterr().err
+    assert "'age' is missing in 1 rows: the median 40 takes their place, and 'age is missing' is a further" in said
+    assert "'segment' is missing in 1 rows, which have a category of their own" in said
+    assert "dates in 'since' become days since 1970-01-01" in said
+    assert len(read(file, **asked)) == 4
+
+
+def test_a_missing_action_or_reward_rejects_its_row(file):
+    table(file, OFFERS, offer=["mail", None, "call", "mail"], paid=[0.0, 1.0, None, 0.0])
+    found = load_episodes(file, settings=asking(**ASKED))
+    assert [item.reason for item in found.rejected] == ["offer is missing", "paid is missing"]
+    first = 3 if file.suffix == ".csv" else 2
+    assert [item.line for item in found.rejected] == [first, first + 1]
+
+
+def test_columns_of_dates_and_times_are_days_and_other_texts_among_them_faults(tmp_path):
+    days = [datetime.date(1970, 1, 2), None, datetime.date(1970, 1, 4), datetime.date(1970, 1, 4)]
+    frame = pa.table(
+        OFFERS | {"since": pa.array(days), "at": pa.array([0, 86_400, 43_200, 0], pa.timestamp("s", "CET"))}
+    )
+    settings = dict(action="offer", reward="paid", observations=["since", "at"])
+    found = Dataset.from_frame(frame, **settings)
+    assert found.arrays["observations"].tolist() == [[1, 0, 0], [3, 1, 1], [3, 0, 0.5], [3, 0, 0]]
+    path = as_csv(tmp_path / "log.csv", OFFERS, segment=["2026-05-31", "2026-06-01", "2026-06-01", "31/5/2026"])
+    [item] = load_episodes(path, settings=asking(**ASKED)).rejected
+    assert (item.line, item.reason) == (5, "segment '31/5/2026' is not a date such as 2026-05-31")
+
+
+def test_blanks_of_later_rows_get_the_training_median_even_if_the_training_data_has_none():
+    first = Dataset.from_frame(pa.table(OFFERS), action="offer", reward="paid", observations=["age", "segment"])
+    later = pa.table(OFFERS | {"age": [None, 30, 40, 50], "segment": [None, "new", "old", "vip"]})
+    found = Dataset.from_frame(later, action="offer", reward="paid", observations=["age", "segment"], like=first.spec)
+    assert not found.rejected
+    assert found.arrays["observations"][0].tolist() == [35, 0, 0, 0]
+    rows = encode_rows(later, first.spec.features)
+    assert (rows.blanks, rows.unknown) == ({"age": 1}, {"segment": {"": 1}})
+    np.testing.assert_array_equal(rows.observations, found.arrays["observations"])
 
 
 def test_few_actions_with_large_numbers_or_names_are_numbered_and_the_spec_has_their_names(file, capsys):
@@ -714,7 +778,7 @@ def test_folders_of_hive_are_columns(tmp_path):
         columns = {"age": [1, 2], "offer": [0, 1], "paid": [0.0, 1.0]}
         as_parquet(tmp_path / name / "part-0.parquet", columns)
     found = load_episodes(tmp_path, settings=asking(**ASKED))
-    assert found.spec.features == (Feature("age"), Feature("segment", ("new", "old one")))
+    assert found.spec.features == (Feature("age", fill=1.5), Feature("segment", ("new", "old one")))
     assert [e.observations.tolist()[0] for e in found] == [[1, 1, 0], [2, 1, 0], [1, 0, 1], [2, 0, 1]]
     assert found[2].source == "segment=old%20one/part-0.parquet"
 

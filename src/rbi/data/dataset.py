@@ -218,8 +218,9 @@ class Dataset(Sequence[Episode]):
         """A dataset from a pandas or polars DataFrame, or a pyarrow Table, with one row per step.
 
         Arguments are column names. Without `episode`, every row is an episode of one step, as in the log of a bandit.
-        Observed columns of text become one-hot vectors; `like`, the spec of an earlier dataset, encodes them with its
-        categories, and actions with its names. Rows are validated like those of a CSV file: episodes with
+        Observed columns of text become one-hot vectors, dates days since 1970-01-01, missing numbers the median with a
+        further feature that says so; `like`, the spec of an earlier dataset, encodes them with its categories and
+        medians, and actions with its names. Rows are validated like those of a CSV file: episodes with
         invalid rows go to `.rejected` (row numbers from 1); with `strict` the first one raises a ValueError.
         """
         from rbi.data.formats.table_features import TableSchema

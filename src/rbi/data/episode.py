@@ -16,14 +16,22 @@ MAX_ACTIONS, MAX_STACK, MAX_NUMBERS = 1_000_000, 1000, 100_000_000  # more is al
 
 @dataclass(frozen=True)
 class Feature:
-    """An observed column of a table: a number, or one of several texts, which is one-hot encoded."""
+    """An observed column of a table: a number, a date, or one of several texts, which is one-hot encoded."""
 
     name: str
     categories: tuple[str, ...] = ()
-    """The texts, in the order of their places in the vector; empty for a number."""
+    """The texts, in the order of their places in the vector; empty for a number. "" stands for a missing one."""
+    fill: float | None = None
+    """What takes the place of a missing number: the median. None: a row without it cannot be used."""
+    has_missing: bool = False
+    """Whether numbers were missing: a further number is then 1 where they are, else 0."""
+    is_date: bool = False
+    """Whether numbers are days since 1970-01-01, from dates or times."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "categories", tuple(self.categories))
+        if self.fill is not None and not math.isfinite(self.fill):
+            raise ValueError(f"feature {self.name!r}: fill = {self.fill}: must be a finite number")
         if not all(isinstance(text, str) for text in (self.name, *self.categories)):
             raise ValueError(f"feature {self.name!r}: its name and categories must be texts")
         if len(set(self.categories)) < len(self.categories):
@@ -32,12 +40,14 @@ class Feature:
     @property
     def size(self) -> int:
         """How many numbers of an observation it has."""
-        return len(self.categories) or 1
+        return len(self.categories) or 1 + self.has_missing
 
     @property
     def number_names(self) -> list[str]:
-        """Names of its numbers: `column`, or `column = text` for each category."""
-        return [f"{self.name} = {text}" for text in self.categories] or [self.name]
+        """Names of its numbers: `column` and `column is missing`, or `column = text` for each category."""
+        if self.categories:
+            return [f"{self.name} = {text or '(missing)'}" for text in self.categories]
+        return [self.name, *([f"{self.name} is missing"] if self.has_missing else [])]
 
     @staticmethod
     def from_json(values: Any) -> "tuple[Feature, ...]":

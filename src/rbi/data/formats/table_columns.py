@@ -1,8 +1,10 @@
 """Blocks of rows as Arrow columns, and their conversion to NumPy."""
 
 import contextlib
+import datetime
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +16,8 @@ from rbi.data.formats.common import require_package
 
 FEW_TEXTS, FEW_TEXTS_ROWS = 100, 1000
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none"))
+ISO_DATE = re.compile(r"\s*\d{4}-\d{2}-\d{2}([T ]\d.*)?\s*$")
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 FLAGS = {"0": False, "1": True, "False": False, "True": True, "false": False, "true": True}
 
 
@@ -110,6 +114,18 @@ class Block:
                 self.faults.setdefault(row, f"{name} {(texts[codes[row]] or '')[:40]!r} is not a number")
         return values[codes]
 
+    def days(self, name: str) -> Array:
+        """`[N]` float64: dates or times as days since 1970-01-01; NaN where one is missing, or is none (noted)."""
+        column = self.column(name)
+        if not is_text(column.type):
+            return arrow_days(column, self.path, name) if is_date(column.type) else self.numbers(name)
+        texts, codes = encode(column)
+        values = np.array([parse_days(text) for text in texts])
+        wrong = np.array([not is_missing(text) for text in texts]) & np.isnan(values)
+        for row in np.flatnonzero(wrong[codes]).tolist() if wrong.any() else []:
+            self.faults.setdefault(row, f"{name} {(texts[codes[row]] or '')[:40]!r} is not a date such as 2026-05-31")
+        return values[codes]
+
     def flags(self, name: str) -> Array:
         """`[N]` booleans; False where a value is neither true nor false, which is noted."""
         column = self.column(name)
@@ -184,6 +200,10 @@ class Block:
         """Whether the column is not of a number type."""
         return is_text(self.column(name).type)
 
+    def holds_dates(self, name: str) -> bool:
+        """Whether the column is of a type of dates or times."""
+        return is_date(self.column(name).type)
+
     def holds_lists(self, name: str) -> bool:
         """Whether the column holds lists."""
         return is_list(self.table.column(name).type)
@@ -235,6 +255,22 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return "_" not in text
+
+
+def parse_days(text: str | None) -> float:
+    """Days since 1970-01-01 of a date or time in ISO 8601, in UTC unless it names its zone; NaN for anything else.
+
+    >>> parse_days("1970-01-02T12:00"), parse_days("2/1/1970")
+    (1.5, nan)
+    """
+    if text is None or not ISO_DATE.match(text):
+        return math.nan
+    try:
+        found = datetime.datetime.fromisoformat(text.strip())
+    except ValueError:
+        return math.nan
+    zoned = found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
+    return (zoned - EPOCH) / datetime.timedelta(days=1)
 
 
 def parse_flag(text: str | None) -> bool | None:
@@ -315,6 +351,19 @@ def is_list(kind: Any) -> bool:
 def is_text(kind: Any) -> bool:
     types = require_package("pyarrow").types
     return types.is_string(kind) or types.is_large_string(kind)
+
+
+def is_date(kind: Any) -> bool:
+    types = require_package("pyarrow").types
+    return types.is_date(kind) or types.is_timestamp(kind)
+
+
+def arrow_days(column: Any, path: Path, name: str) -> Array:
+    """A column of dates or times as days since 1970-01-01; NaN where there is none."""
+    with as_value_error(path, name):
+        micros = column.cast(require_package("pyarrow").timestamp("us"), safe=False).cast("int64").cast("float64")
+        found: Array = micros.fill_null(np.nan).to_numpy(zero_copy_only=False)
+        return found / 86_400e6
 
 
 def is_uint8(kind: Any) -> bool:

@@ -29,6 +29,8 @@ class EncodedRows(NamedTuple):
     unknown: dict[str, dict[str, int]]
     """Texts that are no category of their column, with the number of rows that have them; all places of such a column
     are 0."""
+    blanks: dict[str, int]
+    """Rows with a missing number, by column, where the training data never misses one; the column's `fill` is used."""
 
 
 def is_frame(value: Any) -> bool:
@@ -54,48 +56,72 @@ def to_table(frame: Any) -> Any:
 def encode_rows(frame: Any, features: Sequence[Feature]) -> EncodedRows:
     """The rows of a DataFrame as the observations that these features describe; other columns are ignored.
 
-    Raises ValueError for a missing column, and for the first row in which a number is missing or none. A text that is
-    no category is reported in `unknown`.
+    Raises ValueError for a missing column, and for the first row in which a number is none, or is missing although the
+    feature has no `fill`. A text that is no category is reported in `unknown`.
 
     >>> import pyarrow as pa
     >>> rows = pa.table({"segment": ["new", "other"], "age": [30, 41]})
     >>> encode_rows(rows, [Feature("age"), Feature("segment", ("new", "old"))])
     EncodedRows(observations=array([[30.,  1.,  0.],
-           [41.,  0.,  0.]], dtype=float32), unknown={'segment': {'other': 1}})
+           [41.,  0.,  0.]], dtype=float32), unknown={'segment': {'other': 1}}, blanks={})
     """
     table = to_table(frame)
     for feature in features:
         if feature.name not in table.schema.names:
             raise ValueError(f"DataFrame: no column {feature.name!r}; its columns are {list(table.schema.names)[:30]}")
-    parts, unknown, first = [], dict[str, Counter[str]](), 0
+    parts, unknown, blanks, first = [], dict[str, Counter[str]](), Counter[str](), 0
     for batch in table.select([feature.name for feature in features]).to_batches():
         block = Block(FRAME, plain(batch), range(first, first + len(batch)))
-        parts.append(encode_block(block, features, unknown))
+        parts.append(encode_block(block, features, unknown, blanks))
         first += len(batch)
         if block.faults:
             row = min(block.faults)
             raise ValueError(f"DataFrame, row {block.line_numbers[row]}: {block.faults[row]}")
     empty = np.zeros((0, sum(feature.size for feature in features)), np.float32)
-    return EncodedRows(np.concatenate([empty, *parts]), {name: dict(texts) for name, texts in unknown.items()})
+    found = {name: dict(texts) for name, texts in unknown.items()}
+    return EncodedRows(np.concatenate([empty, *parts]), found, dict(blanks))
 
 
-def encode_block(block: Block, features: Sequence[Feature], unknown: dict[str, Counter[str]] | None = None) -> Array:
-    """Observations of a block. What is wrong is noted in the block; texts that are no category are counted in `unknown`
-    where it is given."""
+def encode_block(
+    block: Block,
+    features: Sequence[Feature],
+    unknown: dict[str, Counter[str]] | None = None,
+    blanks: Counter[str] | None = None,
+) -> Array:
+    """Observations of a block. What is wrong is noted in the block.
+
+    Counted where it is given: in `unknown` texts that are no category, in `blanks` missing numbers of columns that the
+    training data never misses.
+    """
     found, at = np.zeros((len(block), sum(feature.size for feature in features)), np.float32), 0
     for feature in features:
         if feature.categories:
-            codes = category_codes(block, feature, unknown)
+            codes = category_codes(block, feature, unknown, blank_allowed=True)
             known = codes >= 0
             found[np.flatnonzero(known), at + codes[known]] = 1
         else:
-            found[:, at] = finite_numbers(block, feature.name)
+            values = block.days(feature.name) if feature.is_date else block.numbers(feature.name)
+            missing = np.isnan(values)
+            if feature.fill is not None and missing.any():
+                values = np.where(missing, feature.fill, values)
+                if feature.has_missing:
+                    found[:, at + 1] = missing
+                elif blanks is not None:
+                    blanks[feature.name] += int(missing.sum())
+            found[:, at] = possible(block, feature.name, values)
         at += feature.size
     return found
 
 
-def category_codes(block: Block, feature: Feature, unknown: dict[str, Counter[str]] | None = None) -> Array:
-    """The place of each row's text among the categories; -1 where it is none, which is counted or noted."""
+def category_codes(
+    block: Block,
+    feature: Feature,
+    unknown: dict[str, Counter[str]] | None = None,
+    *,
+    blank_allowed: bool = False,
+) -> Array:
+    """The place of each row's text among the categories; -1 where it is none, which is counted in `unknown` or noted
+    (a missing text only unless `blank_allowed`)."""
     column = block.column(feature.name)
     texts, codes = encode(column if block.holds_text(feature.name) else column.cast("string"))
     places = {text: place for place, text in enumerate(feature.categories)}
@@ -105,8 +131,12 @@ def category_codes(block: Block, feature: Feature, unknown: dict[str, Counter[st
     found = numbers[codes]
     if unknown is None:
         values = np.array([text or None for text in texts], dtype=object)[codes]
-        block.note((found < 0) & (values == np.array(None)), feature.name, None, "is missing")
-        block.note(found < 0, feature.name, values, f"is not one of the {len(places):,} texts of its column")
+        missing = values == np.array(None)
+        if not blank_allowed:
+            block.note((found < 0) & missing, feature.name, None, "is missing")
+        block.note(
+            (found < 0) & ~missing, feature.name, values, f"is not one of the {len(places):,} texts of its column"
+        )
     else:
         counts = np.bincount(codes, minlength=len(texts)).tolist()
         for text, number, count in zip(texts, numbers.tolist(), counts, strict=True):
@@ -117,7 +147,11 @@ def category_codes(block: Block, feature: Feature, unknown: dict[str, Counter[st
 
 def finite_numbers(block: Block, name: str) -> Array:
     """Numbers that float32 can hold; 0 where they are not, which is noted."""
-    values = block.numbers(name)
+    return possible(block, name, block.numbers(name))
+
+
+def possible(block: Block, name: str, values: Array) -> Array:
+    """The values that float32 can hold; 0 where they are not, which is noted."""
     bad = ~(np.abs(values) <= np.finfo(np.float32).max)
     if not bad.any():
         return values

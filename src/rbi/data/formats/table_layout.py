@@ -15,11 +15,14 @@ STEP_COLUMNS = {
     "reward": ("reward", "rewards"),
     "terminated": ("terminated", "terminateds"),
     "truncated": ("truncated", "truncateds"),
-    "action_prob": ("action_prob", "action_logp", "propensity", "propensity_score", "pscore", "action_probability"),
+    "action_prob": (
+        "action_prob", "action_logp", "propensity", "propensity_score", "propensities", "pscore", "action_probability",
+        "logging_prob", "logging_probability",
+    ),
     "player": ("player",),
     "life_lost": ("life_lost",),
     "final": ("final_obs", "new_obs"),
-}
+}  # fmt: skip
 """Usual names of columns: ours and RLlib's."""
 BANDIT_COLUMNS = {"action": ("item_id",), "reward": ("click",), "action_prob": ("propensity_score",)}
 """Names in the Open Bandit Dataset, one row per decision."""
@@ -44,7 +47,8 @@ class TableConfig:
     truncated: str | None = None
     """Column that is true where the episode was cut off."""
     observations: tuple[str, ...] = ()
-    """Observed columns in this order, or prefixes of their names such as obs_. Text columns are one-hot encoded."""
+    """Observed columns in this order, or prefixes of their names such as obs_. Text columns are one-hot encoded, dates
+    become days; a missing number becomes the median, with a further feature that says so, a missing text a category."""
     action_prob: str | None = None
     """Column with the probability of each taken action (propensity)."""
     action_mask: str | None = None

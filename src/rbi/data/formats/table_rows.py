@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rbi.data.episode import Array, DatasetSpec, Feature, bad_behavior_probs, differing_probs
-from rbi.data.formats.table_columns import Block, encode, is_number
+from rbi.data.formats.table_columns import Block, encode, is_missing, is_number, parse_days
 from rbi.data.formats.table_features import category_codes, encode_block, finite_numbers
 from rbi.data.formats.table_layout import Layout
 
@@ -17,6 +17,7 @@ MAX_CATEGORIES = 10_000
 MAX_ID = 1 << 53
 SPARSE_FROM, SPARSE_FACTOR = 1000, 10
 """Actions become 0, 1, ... if the largest one is at least this, and this many times their number."""
+SAMPLED = 1000  # numbers of a block, for the median of a column
 MISSING_ID = np.iinfo(np.int64).min
 FIRST_TEXT_ID = 1 << 62
 
@@ -41,6 +42,13 @@ class Scan:
         self.first_step = 1
         self.numbers: Counter[str] = Counter()
         self.words: Counter[str] = Counter()
+        self.dates: Counter[str] = Counter()
+        """How many words are dates."""
+        self.missing: Counter[str] = Counter()
+        """Rows without a number; `blank`: without a text. Texts such as NA are missing numbers, but texts."""
+        self.blank: Counter[str] = Counter()
+        self.samples: dict[str, list[Array]] = {name: [] for name in self.observed}
+        """Some numbers, or dates as days, of each block, for the median."""
         self.texts: dict[str, set[str]] = {name: set() for name in (*self.observed, layout.action)}
         self.numeric_blocks: set[str] = set()
         self.seen: set[Any] = set()
@@ -99,26 +107,72 @@ class Scan:
             self.count(block, name)
 
     def count(self, block: Block, name: str) -> None:
-        """Count the numbers and words of an observed column."""
+        """Count the numbers, words and dates of an observed column."""
         if not block.holds_text(name):
+            values = block.days(name)
+            self.sample(name, values)
             self.numbers[name] += len(block)
-            self.numeric_blocks.add(name)
+            if block.holds_dates(name):
+                self.words[name] += len(block)
+                self.dates[name] += len(block)
+                self.numbers[name] -= len(block)
+            else:
+                self.numeric_blocks.add(name)
             return
         many = len(self.texts[name]) > MAX_CATEGORIES
-        if many and not np.isnan(block.numbers(name)).any():  # a set that large cannot become categories anyway
+        if many and not np.isnan(values := block.numbers(name)).any():  # too many to become categories anyway
             self.numbers[name] += len(block)
+            self.sample(name, values)
             return
         texts, codes = encode(block.column(name))
         counts = np.bincount(codes, minlength=len(texts)).tolist()
-        for text, count in zip(texts, counts, strict=True):
-            if text is None or (text == "" and block.is_text_file):
+        found = np.full(len(texts), np.nan)
+        for place, (text, count) in enumerate(zip(texts, counts, strict=True)):
+            self.missing[name] += count * is_missing(text)
+            if not text:
+                self.blank[name] += count
                 continue
             if is_number(text):
                 self.numbers[name] += count
+                found[place] = float(text)
             else:
                 self.words[name] += count
+                found[place] = parse_days(text)
+                self.dates[name] += count * bool(found[place] == found[place])
             if len(self.texts[name]) <= MAX_CATEGORIES:
                 self.texts[name].add(text)
+        self.sample(name, found[codes], counted=True)
+
+    def sample(self, name: str, values: Array, *, counted: bool = False) -> None:
+        """Keep some of the numbers that are not missing; `counted`: missing ones were counted before."""
+        if name not in self.samples:
+            return
+        there = values[np.isfinite(values)]
+        self.missing[name] += 0 if counted else int(np.isnan(values).sum())
+        self.samples[name].append(there[:: max(1, len(there) // SAMPLED)])
+
+    def feature(self, path: Path, name: str) -> Feature:
+        """How an observed column is encoded: as categories, or as a number with the median for missing ones."""
+        if name not in self.observed:
+            return Feature(name)
+        is_date = 2 * self.dates[name] > self.words[name] > self.numbers[name]
+        categories = () if is_date else self.categories(path, name)
+        if categories:
+            return Feature(name, ("", *categories) if self.blank[name] else categories)
+        values = np.concatenate(self.samples[name]) if self.samples[name] else np.zeros(0)
+        fill = float(np.float32(np.median(values))) if len(values) else 0.0
+        return Feature(name, fill=fill, has_missing=self.missing[name] > 0, is_date=is_date)
+
+    def rule_text(self, feature: Feature) -> str:
+        """What is done about dates and missing values of a column; empty if it has none."""
+        name = feature.name
+        dates = [f"dates in {name!r} become days since 1970-01-01"] if feature.is_date else []
+        if feature.categories and "" in feature.categories:
+            return f"{name!r} is missing in {self.blank[name]:,} rows, which have a category of their own"
+        if feature.has_missing:
+            rule = f"the median {feature.fill:g} takes their place, and {name + ' is missing'!r} is a further feature"
+            dates.append(f"{name!r} is missing in {self.missing[name]:,} rows: {rule}")
+        return ", ".join(dates)
 
     @property
     def lost_texts(self) -> bool:

@@ -37,6 +37,7 @@ from rbi.progress import echo
 MAX_COLUMNS = 100_000
 MAX_RETURNS = 10
 """Episodes that may go on after another one before the table is refused; each of them is rejected."""
+SHOWN_RULES = 5  # columns with dates or missing values whose encoding is said
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 TRIM_BLOCKS = 1
 FILES: dict[str, type[CsvFiles | ParquetFiles | FeatherFiles | JsonFiles]] = {
@@ -223,9 +224,9 @@ class TableReader:
     def features(self, scan: Scan) -> tuple[Feature, ...]:
         """The observed columns with their categories: those of earlier data, or what the table holds."""
         path, names = self.paths[0], self.layout.observations
-        features = self.schema.features or tuple(
-            Feature(name, scan.categories(path, name) if name in scan.observed else ()) for name in names
-        )
+        features = self.schema.features or tuple(scan.feature(path, name) for name in names)
+        if not self.schema.features and (said := [text for f in features if (text := scan.rule_text(f))]):
+            echo(f"{path}: {'; '.join(said[:SHOWN_RULES])}", stderr=True)
         if tuple(feature.name for feature in features) != names:
             known = [feature.name for feature in features]
             raise ValueError(f"{path}: the columns to observe are not those of the earlier data, {known}")
