@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rbi.online.train import TrainResult, train
     from rbi.policy import Policy, load_policy
     from rbi.replay import ReplayConfig
+    from rbi.report.html import write_report
     from rbi.returns import ReturnConfig
     from rbi.rules.counts import count_bounds
     from rbi.rules.kl import backward_kl, forward_kl
@@ -67,6 +68,7 @@ _MODULES = {
     "rbi.online.train": ("TrainResult", "train"),
     "rbi.policy": ("Policy", "load_policy"),
     "rbi.replay": ("ReplayConfig",),
+    "rbi.report.html": ("write_report",),
     "rbi.returns": ("ReturnConfig",),
     "rbi.rules.counts": ("count_bounds",),
     "rbi.rules.kl": ("backward_kl", "forward_kl"),
@@ -144,6 +146,7 @@ __all__ = [
     "register_rule",
     "runs",
     "train",
+    "write_report",
 ]
 
 

@@ -45,6 +45,7 @@ COMMANDS = {
         "Watch a deployed policy: an alarm if it is worse, a stop if it is better.",
     ),
     "evaluate": ("rbi.cli.evaluate", "Evaluate", "Evaluate a saved policy in an environment."),
+    "report": ("rbi.cli.report", "Report", "Show run folders as one HTML page, with an episode viewer."),
 }
 GROUPS = {
     "bandit": "The paper's two-armed bandit: regret of one step, learning curves.",

@@ -1,0 +1,118 @@
+"""`rbi.write_report`: run folders as one HTML file that works offline.
+
+The page is hand-written HTML, CSS and JavaScript (`page/`) around one JSON object, the `Report`. Its content security
+policy allows its own script by its hash, images inside the page, and no connection; everything from data is set as
+text, never as markup.
+"""
+
+import base64
+import functools
+import hashlib
+import html
+import re
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from rbi import runs
+from rbi.progress import echo
+from rbi.report.collect import collect
+from rbi.report.panels import Report
+
+FILE = "report.html"
+SCRIPTS = ("charts.js", "viewer.js", "page.js")
+GENERATOR = b'<meta name="generator" content="rbi report">'
+MAX_BYTES = 6_000_000  # of a page
+
+
+def write_report(
+    paths: Sequence[Path | str] | Path | str,
+    out: Path | str | None = None,
+    *,
+    title: str = "",
+    overwrite: bool = False,
+    progress: bool = True,
+) -> Path:
+    """Write one self-contained HTML page about run folders, and return its path.
+
+    Learning curves, tables with intervals, the deploy decision, what changes between beta and pi, settings, versions
+    and the command to run it again. Several runs are compared on one page. The page needs no network.
+
+    paths: one or several run folders; the folder of a sweep stands for its runs.
+    out: the HTML file; by default `report.html` in the run folder, or in the current folder for several runs.
+    title: heading of the page (default: the name of the run).
+    overwrite: replace an earlier report. Other files are never replaced.
+
+    >>> write_report(["runs/rbi-0", "runs/apex-0"], "comparison.html")      # doctest: +SKIP
+    """
+    folders = [Path(path) for path in ([paths] if isinstance(paths, Path | str) else paths)]
+    if not folders:
+        raise ValueError("name at least one run folder")
+    out = default_file(folders) if out is None else Path(out)
+    check_writable(out, overwrite=overwrite)
+    report = collect(folders, title=title)
+    if progress:
+        for section in report.runs:
+            for warning in section.warnings:
+                echo(f"rbi: {section.name}: {warning}", stderr=True)
+    page = render(report)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    runs.atomic_write(out, lambda at: at.write_bytes(page))
+    return out
+
+
+def default_file(folders: Sequence[Path]) -> Path:
+    """Where a report goes if no file is named."""
+    return folders[0] / FILE if len(folders) == 1 else Path(FILE)
+
+
+def check_writable(path: Path, *, overwrite: bool) -> None:
+    """Raise ValueError if the file may not be written: it exists, or is not a report and would be replaced."""
+    if path.is_dir():
+        raise ValueError(f"--out {path}: is a folder; name an HTML file")
+    if not path.exists():
+        return
+    if not overwrite:
+        raise ValueError(f"{path}: exists; choose another file or pass --overwrite")
+    with path.open("rb") as file:
+        if GENERATOR not in file.read(2000):
+            raise ValueError(f"{path}: is not a report of rbi; --overwrite replaces reports only")
+
+
+def render(report: Report) -> bytes:
+    """The page of a report, as UTF-8."""
+    style, script = page_file("page.css"), page_script()
+    connect = "'self'" if report.live else "'none'"
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
+        f"connect-src {connect}; base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "policy": policy,
+        "title": html.escape(report.title),
+        "style": style,
+        "data": embedded_json(report),
+        "script": script,
+    }
+    pieces = re.split(r"\{\{(\w+)\}\}", page_file("page.html"))
+    page = "".join(parts[piece] if n % 2 else piece for n, piece in enumerate(pieces))
+    return page.encode()
+
+
+def embedded_json(report: Report) -> str:
+    """JSON that cannot end the script element it stands in: no `<`, `>` or `&` is left."""
+    text = runs.to_json(report.to_dict())
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+@functools.cache
+def page_script() -> str:
+    """All of the page's JavaScript, in a scope of its own."""
+    parts = [page_file(name).replace('"use strict";\n', "", 1) for name in SCRIPTS]
+    return '(() => {\n"use strict";\n' + "\n".join(parts) + "\nstart();\n})();\n"
+
+
+@functools.cache
+def page_file(name: str) -> str:
+    return (resources.files("rbi.report") / "page" / name).read_text(encoding="utf-8")

@@ -1,0 +1,452 @@
+"""Panels of the HTML report for each kind of run, from its config, metrics and result."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rbi.report import bandit, improve, offline, spi, train
+from rbi.report import data as data_tables
+from rbi.report.panels import (
+    Axis,
+    IntervalRow,
+    Intervals,
+    Line,
+    Lines,
+    Notes,
+    PairRow,
+    Pairs,
+    Panel,
+    Reference,
+    Table,
+    Verdict,
+    line_of,
+)
+from rbi.runs import Run
+
+FRAMES_PER_STATE = 4  # of Atari games
+GRID = 200  # points at which the curves of several seeds are compared
+MAX_PAIRS = 20  # actions in one chart
+
+Summary = list[list[str]]
+
+
+# Training
+
+
+def training_axes(env: str) -> dict[str, tuple[str, Callable[[dict[str, Any]], float]]]:
+    """The x-axes of training curves: label, and value of a metric line."""
+    atari = env.startswith("ALE/")
+    states = (
+        ("frames", ("million frames", lambda line: line["states"] * FRAMES_PER_STATE / 1e6))
+        if atari
+        else ("steps", ("environment steps", lambda line: line["states"]))
+    )
+    return dict([states]) | {
+        "updates": ("updates", lambda line: line["updates"]),
+        "hours": ("hours of training", lambda line: line["seconds"] / 3600),
+    }
+
+
+def learning_curves(env: str, groups: Mapping[str, Sequence[Run]]) -> Lines:
+    """Scores while training. A group of several seeds is a median with quartiles over seeds, a single run the mean of
+    its latest episodes with their quartiles."""
+    axes = []
+    for name, (label, value) in training_axes(env).items():
+        lines = [curve(group, of, value) for group, of in groups.items()]
+        axes.append(Axis(name, label, [line for line in lines if line is not None]))
+    sizes = sorted({len(of) for of in groups.values()})
+    single = "mean of the latest episodes of the environments that explore least, with quartiles of these episodes"
+    several = f"median over {sizes[-1]} seeds, with their quartiles"
+    note = (
+        f"Lines: {several if sizes[0] > 1 else single if sizes[-1] == 1 else f'{several}; or, of one seed, {single}'}."
+    )
+    return Lines(f"Learning curve: {env}", "score while training", axes, note)
+
+
+def curve(label: str, of: Sequence[Run], value: Callable[[dict[str, Any]], float]) -> Line | None:
+    """One learning curve; None before the first finished episode."""
+    scored = [[line for line in run.metrics if line.get("score") is not None] for run in of]
+    scored = [lines for lines in scored if lines]
+    if not scored:
+        return None
+    if len(scored) == 1:
+        columns = [[line[key] for line in scored[0]] for key in ("score", "score_low", "score_high")]
+        return line_of(label, [value(line) for line in scored[0]], *columns)
+    xs = [np.array([value(line) for line in lines], float) for lines in scored]
+    grid = np.linspace(max(x[0] for x in xs), max(max(x[0] for x in xs), min(x[-1] for x in xs)), GRID)
+    pairs = zip(xs, scored, strict=True)
+    curves = [np.interp(grid, x, [line["score"] for line in lines]) for x, lines in pairs]
+    low, middle, high = np.percentile(curves, [25, 50, 75], axis=0)
+    return line_of(label, grid.tolist(), middle.tolist(), low.tolist(), high.tolist())
+
+
+METRIC_PANELS = (
+    ("What the rule changes while training", "share", {
+        "moved_mass": "moved probability", "at_c_min": "beta at c_min", "at_c_max": "beta at c_max"}),
+    ("Losses", "loss", {"q_loss": "Q", "pi_loss": "policy"}),
+    ("Q-values", "discounted return", {"q": "mean Q", "td_error": "TD error", "q_acted": "Q of acting states"}),
+    ("Entropy", "nats", {"pi_entropy": "pi (acting)", "pi_net_entropy": "policy network"}),
+)  # fmt: skip
+
+
+def train_panels(run: Run) -> tuple[Summary, list[Panel]]:
+    env = run.config["settings"]["env"]
+    panels: list[Panel] = [learning_curves(env, {train.ALGORITHMS[run.config["settings"]["algo"]]: [run]})]
+    for title, unit, names in METRIC_PANELS:
+        axes = []
+        for axis, (label, value) in training_axes(env).items():
+            lines = []
+            for key, text in names.items():
+                with_key = [line for line in run.metrics if line.get(key) is not None]
+                if with_key:
+                    lines.append(line_of(text, [value(line) for line in with_key], [line[key] for line in with_key]))
+            axes.append(Axis(axis, label, lines))
+        if axes[0].lines:
+            panels.append(Lines(title, unit, axes))
+    last = run.metrics[-1] if run.metrics else {}
+    summary = [["environment", env], ["algorithm", train.ALGORITHMS[run.config["settings"]["algo"]]]]
+    if last:
+        summary += [["updates", f"{last['updates']:,}"], ["time", duration(last["seconds"])]]
+        summary += [["score while training", number(last["score"])]] if last["score"] is not None else []
+    if run.result is not None:
+        evaluation = run.result.get("evaluation")
+        if evaluation:
+            low, high = evaluation["interval"]
+            summary.append(["score of the policy", f"{number(evaluation['mean'])} ({number(low)} to {number(high)})"])
+            panels.append(scores_chart(evaluation))
+        panels.append(Table.of(train.result_table(run)))
+    return summary, panels
+
+
+def evaluate_panels(run: Run) -> tuple[Summary, list[Panel]]:
+    found = run.finished()
+    low, high = found["interval"]
+    summary = [["environment", found["env"]], ["episodes", f"{found['episodes']:,}"]]
+    summary += [["mean score", f"{number(found['mean'])} ({number(low)} to {number(high)})"]]
+    return summary, [scores_chart(found), Table.of(train.evaluation_table(run))]
+
+
+def scores_chart(found: dict[str, Any]) -> Lines:
+    """Scores of all episodes in ascending order."""
+    scores = sorted(found["scores"])
+    line = line_of("episodes", list(range(1, len(scores) + 1)), scores)
+    low, high = found["interval"]
+    note = (
+        f"Mean {number(found['mean'])}, 95% interval {number(low)} to {number(high)}. {found['protocol_description']}."
+    )
+    axes = [Axis("episode", "episode, sorted by score", [line])]
+    return Lines("Scores of the evaluated policy", "score", axes, note, [Reference(found["mean"], "mean")])
+
+
+# Offline learning
+
+
+def offline_panels(run: Run) -> tuple[Summary, list[Panel]]:
+    found = run.finished()
+    summary = [["environment", found["env"]], ["data", f"{found['population']['all_episodes']:,} episodes"]]
+    summary += [["updates", f"{found['updates']:,}"], ["time", duration(found["seconds"])]]
+    panels: list[Panel] = [offline_scores(run)]
+    differences = [row for row in found["rows"] if row.get("difference_bounds") is not None]
+    if differences:
+        rows = [
+            IntervalRow(
+                offline.NAMES.get(row["name"], row["name"]),
+                row["difference"],
+                row["difference_bounds"][0],
+                row["difference_bounds"][1],
+                tone={"below": "bad", "not below": "good"}.get(row["verdict"], "plain"),
+                text=row["verdict"] or "",
+            )
+            for row in differences
+        ]
+        note = f"Margin of the verdicts: {found['margin']:.0%} of the behaviour policy's score."
+        title = "Difference to the behaviour policy"
+        panels.append(Intervals(title, "difference of mean scores", rows, 0.0, "no difference", note))
+    for title, behavior_q in (("Learning curves: rules on beta and Q", True), ("Learning curves: baselines", False)):
+        names = [row["name"] for row in found["rows"] if (row["learner"] == "behavior_q") == behavior_q]
+        names = names if behavior_q else ["behavior", *names]
+        if len(names) > 1:
+            panels.append(offline_curves(run, title, names))
+    panels += [overfitting_by_seed(run), reliability([seed["reliability"] for seed in found["validation"]])]
+    return summary, [*panels, *(Table.of(table) for table in offline.tables(run)), Notes("", offline.closing(run))]
+
+
+def offline_scores(run: Run) -> Intervals:
+    """Mean scores of all policies with their intervals."""
+    found = run.finished()
+    behavior = next((row["mean"] for row in found["rows"] if row["name"] == "behavior"), None)
+    rows = [
+        IntervalRow(
+            offline.NAMES.get(row["name"], row["name"]),
+            row["mean"],
+            row["interval"][0],
+            row["interval"][1],
+            tone="strong" if row["name"] == found["saved_policy"] else "plain",
+        )
+        for row in [found["population"] | {"name": "population"}, *found["rows"]]
+    ]
+    return Intervals("Final scores", "mean score, 95% interval", rows, behavior, "behaviour policy", found["protocol"])
+
+
+def offline_curves(run: Run, title: str, names: Sequence[str]) -> Lines:
+    """Median scores over the episodes of all seeds, with quartiles."""
+    evaluated = [line for line in run.metrics if line.get("kind") == "evaluated"]
+    axes = []
+    for axis, label, key, scale in (("updates", "updates", "updates", 1), ("hours", "hours", "seconds", 1 / 3600)):
+        x = [line[key] * scale for line in evaluated]
+        lines = []
+        for name in names:
+            scores = [np.concatenate(line["scores"][name]) for line in evaluated]
+            low, middle, high = ([float(np.percentile(each, q)) for each in scores] for q in (25, 50, 75))
+            lines.append(line_of(offline.NAMES.get(name, name), x, middle, low, high))
+        axes.append(Axis(axis, label, lines))
+    population = Reference(run.finished()["population"]["median"], "population")
+    return Lines(title, "score", axes, "Median over the episodes of all seeds, with quartiles.", [population])
+
+
+def overfitting_by_seed(run: Run) -> Lines:
+    """Validation and training error of Q."""
+    validated = [line for line in run.metrics if line.get("kind") == "validated"]
+    lines = []
+    for seed in dict.fromkeys(line["seed"] for line in validated):
+        of = [line for line in validated if line["seed"] == seed]
+        x = [line["updates"] for line in of]
+        lines.append(line_of(f"seed {seed}", x, [line["validation"]["q_rmse"] for line in of]))
+        training = [line["train"]["q_loss"] ** 0.5 for line in of]
+        lines.append(line_of(f"seed {seed}, training", x, training, thin=True))
+    note = "Root mean square error of Q on the validation set; dotted: on training batches."
+    return Lines("Fit of Q", "RMSE", [Axis("updates", "updates", lines)], note)
+
+
+def reliability(bins: Sequence[dict[str, list[float]]]) -> Lines:
+    """Predicted Q against the mean return, in bins of equal size."""
+    several = len(bins) > 1
+    lines = [
+        line_of(f"seed {n}" if several else "Q", each["predicted"], each["observed"]) for n, each in enumerate(bins)
+    ]
+    ends = [value for each in bins for values in (each["predicted"], each["observed"]) for value in values]
+    diagonal = [min(ends), max(ends)]
+    lines.append(line_of("perfect", diagonal, diagonal, thin=True))
+    note = "Held-out steps in bins of equal size. A reliable Q lies on the dotted line."
+    return Lines("Reliability of Q", "mean return", [Axis("predicted", "predicted Q(s, a)", lines)], note)
+
+
+# Improvement and certification
+
+
+def improve_panels(run: Run) -> tuple[Summary, list[Panel]]:
+    found = run.finished()
+    decision, overall = found["decision"], found["changes"]["overall"]
+    summary = [["data", f"{found['episodes']:,} episodes, {found['steps']:,} steps"], ["rule", found["rule"]]]
+    summary += [["decision", decision.get("verdict", "refused")]]
+    summary += [["changed probability per state", f"{overall['total_variation']:.1%}"]]
+    panels: list[Panel] = decision_panels(decision)
+    names, rows = improve.action_names(found), improve.shown_actions(found)
+    pairs = [PairRow(action_label(names[row["action"]]), row["beta"], row["pi"]) for row in rows]
+    left_out = len(found["changes"]["actions"]) - len(pairs)
+    note = "Mean probabilities over the test states; the largest increase first."
+    note += f" {left_out:,} actions that change less are left out." if left_out else ""
+    panels.append(Pairs("What changes, by action", pairs, note))
+    panels.append(changes_by_value(found))
+    if found["changes"]["features"]:
+        panels.append(changes_by_feature(found))
+    x = [line["updates"] for line in run.metrics]
+    for title, key, label in (("Fit of beta", "log_likelihood", "log-likelihood"), ("Fit of Q", "q_rmse", "RMSE")):
+        lines = [line_of("validation", x, [line[key] for line in run.metrics])]
+        lines.append(line_of("training", x, [line[f"train_{key}"] for line in run.metrics], thin=True))
+        best = found["best"]["q" if key == "q_rmse" else "beta"]["updates"]
+        note = f"Validation set; dotted: training batches. The best checkpoint is after {best:,} updates."
+        panels.append(Lines(title, label, [Axis("updates", "updates", lines)], note))
+    panels.append(reliability([found["diagnostics"]["reliability"]]))
+    tables = [improve.diagnostics_table(found), improve.change_table(found), improve.action_table(found)]
+    panels += [Table.of(table) for table in [*tables, improve.largest_table(found)]]
+    said = [decision.get("headline"), *decision.get("reasons", [])]
+    return summary, [*panels, Notes("Also", [line for line in improve.closing(run) if line not in said])]
+
+
+def changes_by_value(found: dict[str, Any]) -> Table:
+    """How much changes in states of low and of high value."""
+    rows = [
+        [f"{row['value']:.4g}", f"{row['steps']:,}", f"{row['total_variation']:.1%}", f"{row['expected_gain']:+.4g}"]
+        for row in found["changes"]["values"]
+    ]
+    columns = ["mean V(s)", "states", "changed probability", "expected gain, by Q"]
+    return Table("What changes, by the value of the state", columns, rows, [True] * 4)
+
+
+def changes_by_feature(found: dict[str, Any]) -> Intervals:
+    """How much changes for low and for high values of each feature: the two ends of a bar."""
+    rows = [
+        IntervalRow(
+            row["name"],
+            row["total_variation_high"],
+            min(row["total_variation_low"], row["total_variation_high"]),
+            max(row["total_variation_low"], row["total_variation_high"]),
+            text=f"below {row['low']:.3g} to above {row['high']:.3g}",
+        )
+        for row in found["changes"]["features"]
+    ]
+    note = "Bars lead from states with low to states with high values of the feature (dot)."
+    overall = found["changes"]["overall"]["total_variation"]
+    return Intervals("What changes, by feature", "changed probability per state", rows, overall, "all states", note)
+
+
+def decision_panels(decision: dict[str, Any]) -> list[Panel]:
+    """The verdict, and the gain of every candidate with its bounds against zero."""
+    if "refused" in decision:
+        return [Verdict("refused", "No decision.", [decision["refused"]], [])]
+    rows = []
+    for row in decision["candidates"]:
+        decides = row["rule"] == decision["rule"]
+        tone = ("good" if row["lower"] > 0 else "bad") if decides else "plain"
+        said = "decides" if decides else "tested" if row["rule"] in decision["tested"] else ""
+        rows.append(IntervalRow(row["rule"], row["estimate"], row["lower"], row["upper"], tone, said))
+    note = (
+        f"{100 * decision['confidence']:g}% bounds from {decision['episodes']:,} episodes, {decision['status']}. "
+        "Deploy means that the lower bound of the deciding rule is above zero."
+    )
+    title = "Gain over the behaviour policy"
+    return [
+        Verdict(decision["verdict"], decision["headline"], decision["reasons"], decision["assumptions"]),
+        Intervals(title, "gain per episode", rows, 0.0, "no gain", note),
+    ]
+
+
+def certify_panels(run: Run) -> tuple[Summary, list[Panel]]:
+    found = run.finished()
+    chosen = found["chosen"]
+    summary = [["decision", found["verdict"]], ["rule", found["rule"]], ["episodes", f"{found['episodes']:,}"]]
+    summary += [["lower bound of the gain", f"{found['lower']:+.4g}"], ["logged value", f"{found['baseline']:.4g}"]]
+    estimates = [[name.replace("_", " "), f"{value:+.4g}"] for name, value in chosen["estimates"].items()]
+    weights = [[name.replace("_", " "), f"{value:.4g}"] for name, value in chosen["weights"].items()]
+    return summary, [
+        *decision_panels(found),
+        Table(f"Estimates of the gain of {found['rule']}", ["estimator", "gain per episode"], estimates, [False, True]),
+        Table("Importance weights", ["", ""], weights, [False, True]),
+    ]
+
+
+def monitor_panels(run: Run) -> tuple[Summary, list[Panel]]:
+    found = run.finished()
+    rows = found["history"]
+    x, low, high = ([row[key] for row in rows] for key in ("episodes", "lower", "upper"))
+    middle = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
+    axis = Axis("episodes", "live episodes", [line_of("gain", x, middle, low, high)], log=len(set(x)) > 1)
+    summary = [["outcome", found["outcome"]], ["live episodes", f"{found['episodes']:,}"]]
+    note = f"Band: {100 * found['confidence']:g}% bounds that hold at all times together; line: their middle."
+    return summary, [
+        Notes("", [found["summary"]]),
+        Lines("Gain of the deployed policy", "gain per episode", [axis], note, [Reference(0.0, "no gain")]),
+    ]
+
+
+# Bandit, study, rules
+
+
+def regret_panels(run: Run) -> tuple[Summary, list[Panel]]:
+    curves = run.finished()["curves"]
+    panels: list[Panel] = []
+    for stds in bandit.distinct(curves, "stds"):
+        for n in bandit.distinct(curves, "samples"):
+            chosen = [c for c in curves if c["stds"] == stds and c["samples"] == n]
+            lines = [line_of(c["rule"], c["beta_better"], c["gain"]) for c in chosen]
+            title = f"{n:g} samples, standard deviations {stds}"
+            axes = [Axis("beta", "beta(better arm)", lines)]
+            panels.append(Lines(title, "gain over beta", axes, references=[Reference(0.0, "")]))
+    return [], [*panels, Table.of(bandit.regret_table(run))]
+
+
+def learn_panels(run: Run) -> tuple[Summary, list[Panel]]:
+    curves = run.finished()["curves"]
+    panels: list[Panel] = []
+    for stds in bandit.distinct(curves, "stds"):
+        for rate in bandit.distinct(curves, "learning_rate"):
+            chosen = [c for c in curves if c["stds"] == stds and c["learning_rate"] == rate]
+            lines = [
+                line_of(c["rule"], c["times"], c["mean"], *([c["lower"], c["upper"]] if n < bandit.BANDS else []))
+                for n, c in enumerate(chosen)
+            ]
+            axes = [Axis("samples", "samples", lines, log=True)]
+            panels.append(Lines(f"Standard deviations {stds}, learning rate {rate}", "expected reward of pi", axes))
+    return [], [*panels, Table.of(bandit.learning_table(run), folded=True)]
+
+
+def spi_panels(run: Run) -> tuple[Summary, list[Panel]]:
+    panels: list[Panel] = []
+    for part in run.finished()["worlds"]:
+        order = [*part["compared"], *(name for name in part["algorithms"] if name not in part["compared"])]
+        for key, label in (("mean", "mean"), ("cvar", "CVaR of the worst 1%")):
+            lines = []
+            for name in order:
+                j = part["algorithms"].index(name)
+                intervals = [[row[j] for row in bound] for bound in part["summary"][f"{key}_interval"]]
+                bands = intervals if name == part["compared"][0] else []
+                lines.append(line_of(name, part["sizes"], [row[j] for row in part["summary"][key]], *bands))
+            title = f"{part['title']}, {part['quality_name']} = {part['quality']:g}: {label}"
+            note = f"{part['repetitions']:,} repetitions; band: 95% interval of {order[0]}."
+            axes = [Axis("size", f"data size ({part['size_unit']})", lines, log=True)]
+            reference = [Reference(part["baseline"], "baseline")]
+            panels.append(Lines(title, part["score_label"], axes, note, reference, spi.limits(part)))
+    return [], [*panels, *(Table.of(table, folded=True) for table in spi.tables(run, None))]
+
+
+def rules_panels(run: Run) -> tuple[Summary, list[Panel]]:
+    steps, beta = run.finished()["steps"], run.config["settings"]["beta"]
+    rows = [
+        IntervalRow(step["rule"], step["improvement"], *spread_around(step))
+        for step in steps
+        if step["improvement"] is not None and math.isfinite(step["improvement"])
+    ]
+    note = "Bars: plus and minus two standard deviations of the penalty from errors of Q."
+    panels: list[Panel] = [Intervals("Improvement step of each rule", "improvement", rows, 0.0, "beta", note)]
+    for step in steps:
+        pairs = [PairRow(action_label(a), beta[a], step["pi"][a]) for a in range(min(len(beta), MAX_PAIRS))]
+        ratios = f"Ratios pi/beta from {step['c_min']:.3g} to {step['c_max']:.3g}."
+        panels.append(Pairs(step["rule"], pairs, ratios))
+    return [], [*panels, Table.of(bandit.rules_table(run))]
+
+
+def spread_around(step: dict[str, Any]) -> tuple[float, float]:
+    """Two standard deviations of the penalty around the improvement step."""
+    reach = 2 * step["penalty_std"]
+    return step["improvement"] - reach, step["improvement"] + reach
+
+
+def info_panels(run: Run) -> tuple[Summary, list[Panel]]:
+    found = run.finished()
+    summary = [["episodes", f"{found['episodes']:,}"], ["steps", f"{found['steps']:,}"]]
+    return summary, [Table.of(table) for table in data_tables.info_tables(found)]
+
+
+PANELS: dict[str, Callable[[Run], tuple[Summary, list[Panel]]]] = {
+    "train": train_panels,
+    "evaluate": evaluate_panels,
+    "offline": offline_panels,
+    "improve": improve_panels,
+    "certify": certify_panels,
+    "monitor": monitor_panels,
+    "bandit-regret": regret_panels,
+    "bandit-learn": learn_panels,
+    "spi": spi_panels,
+    "rules": rules_panels,
+    "data-info": info_panels,
+}
+
+
+def action_label(name: str | int) -> str:
+    """The name of an action, or `action 3` where it has a number only."""
+    return f"action {name}" if isinstance(name, int) else name
+
+
+def number(value: float) -> str:
+    """A score with a sensible number of digits."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that people would use."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
