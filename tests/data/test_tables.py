@@ -660,6 +660,17 @@ def test_columns_and_categories_are_stored_with_the_data_and_later_files_are_enc
     assert "segment 'unheard' is not one of the 3 texts of its column" in item.reason
 
 
+@pytest.mark.parametrize("ends", [("0", "1"), ("call", "mail")])
+def test_probabilities_of_all_actions_may_go_with_actions_that_have_names(file, ends):
+    probs = {f"behavior_prob_{ends[0]}": [0.25] * 4, f"behavior_prob_{ends[1]}": [0.75] * 4}
+    table(file, OFFERS | probs, offer=["mail", "call", "mail", "mail"])
+    found = load_episodes(file, settings=asking(**ASKED))
+    assert found.spec.action_names == ("call", "mail")
+    assert found.arrays["actions"].tolist() == [1, 0, 1, 1]
+    assert found.arrays["behavior_probs"][0].tolist() == [0.25, 0.75]
+    assert len(read(file, **ASKED)) == 4
+
+
 def test_missing_values_and_dates_have_a_rule_and_drop_no_episode(file, capsys):
     columns = OFFERS | {"age": [20, None, 40, 60], "segment": ["old", None, "new", "old"]}
     columns |= {"since": ["1970-01-03", "1970-01-02T12:00", None, "1970-01-11"]}

@@ -404,6 +404,9 @@ def test_logged_probabilities_of_all_actions_are_beta_itself(tmp_path):
     assert result.decision.status == "proved"
     assert result.decision.chosen.weights["max_ratio"] <= 1.5 + 1e-5
     policy = rbi.load_policy(tmp_path / "run")
+    assert policy.networks.pi is None  # nothing is cloned
+    assert "clone" not in result.diagnostics
+    assert "logged, not cloned" in result.summary()
     obs, beta = data.arrays["observations"][:50], data.arrays["behavior_probs"][:50]
     assert rbi.measures.is_reroute(policy.predict_proba(obs, beta=beta), beta, 0.5, 1.5).all()
     assert result.numbers["test"]["episodes"] == 450

@@ -3,7 +3,8 @@
     beta:  minimise  -log beta(a | s)        behaviour cloning
     Q:     minimise  (R - Q(s, a))^2          R: the Monte-Carlo return, ended by lost lives, rewards clipped
 
-Both networks train on the same batches.
+Both networks train on the same batches. Networks without a policy network train Q alone: where the probabilities of all
+actions were logged, beta is known.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ from rbi.networks import Layer, NetworkConfig, Networks, PolicyNetwork, QNetwork
 from rbi.offline_rl.learner import MetricMeans, Prefetcher, frozen_copy
 from rbi.optim import ModuleOptimizer
 
-METRICS = ("beta_loss", "beta_accuracy", "q_loss", "q")
+Q_METRICS = ("q_loss", "q")
+METRICS = (*Q_METRICS, "beta_loss", "beta_accuracy")
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class BehaviorQ:
         self.batches = Prefetcher(sampler, self.obs_spec, config.network.input_dropout, self.dropout_generator)
         self.prefetcher: Prefetcher | None = self.batches
         self.trained = ModuleOptimizer(networks.train(), sampler.device, config.learning_rate, config.adam_epsilon)
-        self.sums = MetricMeans(METRICS, sampler.device)
+        self.sums = MetricMeans(Q_METRICS if networks.pi is None else METRICS, sampler.device)
         self.side_stream = SideStream(sampler.device)
         self.updates = 0
 
@@ -58,35 +60,37 @@ class BehaviorQ:
 
         dL_beta / dlogits = (beta - [a]) / B,        dL_q / dQ(s, a) = 2 (Q(s, a) - R) / B
         """
-        assert self.networks.pi is not None
         self.networks.train()
         batch, obs = self.batches.next()
-        with self.side_stream.overlapping():
-            logits = self.networks.pi(obs, self.generator)
+        outputs: list[Tensor] = []  # of beta, if it is learned
+        if self.networks.pi is not None:
+            with self.side_stream.overlapping():
+                outputs = [self.networks.pi(obs, self.generator)]
         q, _ = self.networks.q(obs, generator=self.generator)
         self.side_stream.join()
         with torch.no_grad():
-            beta = torch.softmax(mask_illegal(logits, batch.action_masks), 1)
             error = action_values(q, batch.actions) - batch.returns
             if batch.complete is not None:
                 # Departs from the paper: Q ignores returns of abandoned episodes that are mostly missing, beta does not
                 error = error * batch.complete
-            output_grads = [
-                behavior_loss_grad(beta, batch.actions),
-                monte_carlo_q_loss_grad(error, batch.actions, q.shape[1]),
-            ]
+            beta = [torch.softmax(mask_illegal(logits, batch.action_masks), 1) for logits in outputs]
+            output_grads = [behavior_loss_grad(probs, batch.actions) for probs in beta]
+            output_grads.append(monte_carlo_q_loss_grad(error, batch.actions, q.shape[1]))
             with self.sums.overlapping():
                 self.add_metrics(beta, batch.actions, error, q)
-        self.trained.step([logits, q], output_grads, side_stream=self.side_stream)
+        self.trained.step([*outputs, q], output_grads, side_stream=self.side_stream)
         self.sums.join()
 
     def after_update(self) -> None:
         self.updates += 1
 
-    def add_metrics(self, beta: Tensor, actions: Tensor, error: Tensor, q: Tensor) -> None:
-        probs = action_values(beta, actions).clamp(min=1e-30)
-        correct = beta.scatter(1, actions[:, None], 0.0).amax(1) < probs
-        self.sums.add(-probs.log().mean(), correct.float().mean(), error.square().mean(), q.mean())
+    def add_metrics(self, betas: list[Tensor], actions: Tensor, error: Tensor, q: Tensor) -> None:
+        found = [error.square().mean(), q.mean()]
+        for beta in betas:
+            probs = action_values(beta, actions).clamp(min=1e-30)
+            correct = beta.scatter(1, actions[:, None], 0.0).amax(1) < probs
+            found += [-probs.log().mean(), correct.float().mean()]
+        self.sums.add(*found)
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call. Waits for the device."""
@@ -150,9 +154,9 @@ def unstandardize(networks: Networks, by: Standardization) -> Networks:
     W shift / scale. The heads of Q are multiplied by std, and its value moves by mean.
     """
     found = frozen_copy(networks)
-    assert found.pi is not None
     for net in (found.pi, found.q):
-        unstandardize_input(net, by, networks.obs_spec.stack)
+        if net is not None:
+            unstandardize_input(net, by, networks.obs_spec.stack)
     heads = found.q.heads
     with torch.no_grad():
         heads.weight.mul_(by.std)

@@ -91,7 +91,7 @@ class ImproveResult:
     policy: Policy
     """The improved policy."""
     behavior: Policy
-    """The behaviour policy beta, cloned from the logs and calibrated."""
+    """The behaviour policy beta: cloned from the logs and calibrated, or the logged one."""
     numbers: dict[str, Any]
     """Everything that result.json holds."""
     metrics: list[dict[str, Any]]
@@ -131,7 +131,8 @@ class ImproveResult:
             (
                 "beta",
                 f"log-likelihood {found['log_likelihood_calibrated']:.4f} (action frequencies: "
-                f"{found['log_likelihood_of_frequencies']:.4f}), temperature {numbers['temperature']:.3f}",
+                f"{found['log_likelihood_of_frequencies']:.4f}), "
+                + (f"temperature {numbers['temperature']:.3f}" if "beta" in numbers["best"] else "logged, not cloned"),
             ),
             (
                 "Q",
@@ -181,10 +182,11 @@ def improve(
 ) -> ImproveResult:
     """Improve the behaviour policy of logged episodes by one step of a rule.
 
-    Clones the behaviour policy beta, fits its Monte-Carlo Q-values, keeps the best checkpoint of each on a validation
-    set, calibrates beta, and applies the rule. Diagnostics, estimated gains and the decision (`rbi.certify`) come from
-    an untouched test set. Logged probabilities are used wherever they are: of the taken actions as exact weights of the
-    test set; of all actions as beta itself, to which the rule is then applied, now and when the policy is used.
+    Clones the behaviour policy beta, unless it was logged, fits its Monte-Carlo Q-values, keeps the best checkpoint of
+    each on a validation set, calibrates beta, and applies the rule. Diagnostics, estimated gains and the decision
+    (`rbi.certify`) come from an untouched test set. Logged probabilities are used wherever they are: of the taken
+    actions as exact weights of the test set; of all actions as beta itself, which is then not cloned: the rule is
+    applied to it, now and when the policy is used.
 
     data: a dataset, or a path in any supported format (`format` and `settings` say how to read it).
     rule: the improvement step, a rule or its text, such as "tv(0.1)".
@@ -351,7 +353,8 @@ class Improver:
             ),
         )
         obs_spec = ObservationSpec(data.spec.obs_shape, data.spec.frame_stack, data.spec.num_actions)
-        networks = make_networks(obs_spec, behavior_q.network, self.seed, trunk=self.trunk)
+        cloned = not data.spec.has_behavior_probs
+        networks = make_networks(obs_spec, behavior_q.network, self.seed, with_policy=cloned, trunk=self.trunk)
         learner = BehaviorQ(behavior_q, networks, sampler, self.generator("dropout", self.device))
         return BestCheckpoint(learner, updates, standardization, validation)
 
@@ -359,7 +362,8 @@ class Improver:
         """Run the remaining updates, with evenly spaced validations, each with a checkpoint."""
         learner, updates = self.learner, self.learner.total_updates
         validate_at = {math.ceil(n * updates / VALIDATIONS) for n in range(1, VALIDATIONS + 1)}
-        description = f"fitting beta and Q to {len(learner.behavior_q.sampler.usable):,} steps"
+        what = "Q (beta is logged, so nothing is cloned)" if self.data.spec.has_behavior_probs else "beta and Q"
+        description = f"fitting {what} to {len(learner.behavior_q.sampler.usable):,} steps"
         steps = train(learner, updates)
         if self.log.progress:
             steps = track_updates(steps, description, updates, lambda n: n, lambda n: f"{n:,} of {updates:,} updates")
@@ -410,11 +414,8 @@ class Improver:
         policy.to("cpu")
         beta, q = np.exp(log_probs(held.logits, temperature)), held.q.astype(np.float64)
         action_probs = logged_probs(data, steps)
-        if action_probs is not None:
+        if action_probs is not None and not data.spec.has_behavior_probs:
             found["clone"] = clone_error(beta[np.arange(len(steps)), held.actions], action_probs)
-        if data.spec.has_behavior_probs:
-            beta = data.arrays["behavior_probs"][steps].astype(np.float64)
-            beta /= beta.sum(1, keepdims=True)
         masks = None if held.action_masks is None else torch.from_numpy(held.action_masks)
         counts = policy.counts(sampler.batch(torch.as_tensor(steps)).states.cpu()) if self.rule.uses_counts else None
         pi = policy.improve(torch.from_numpy(beta), torch.from_numpy(q), masks, counts).numpy()

@@ -82,7 +82,8 @@ def split_holdout(data: Dataset, config: SamplerConfig, fraction: float, rng: np
 class Predictions(NamedTuple):
     """Predictions for N steps: beta's logits and Q `[N, A]`, with the logged actions and returns `[N]`.
 
-    Logits of illegal actions are -inf. `action_masks`: `[N, A]` if they were logged.
+    Logits of illegal actions are -inf; without a policy network they are the logarithms of the logged probabilities.
+    `action_masks`: `[N, A]` if they were logged.
     """
 
     logits: Array
@@ -98,7 +99,7 @@ def predict(networks: Networks, sampler: Sampler, max_steps: int | None = None) 
     parts = []
     with torch.no_grad():
         for batch in sampler.epoch():
-            parts.append(predict_batch(networks, batch))
+            parts.append(predict_batch(networks, batch, sampler))
             if max_steps is not None and sum(len(part[0]) for part in parts) >= max_steps:
                 break
     return Predictions(*(np.concatenate(column) for column in zip(*parts, strict=True)))
@@ -109,14 +110,16 @@ def predict_steps(networks: Networks, sampler: Sampler, steps: Array) -> Predict
     networks.eval()
     parts = torch.split(torch.as_tensor(steps, device=sampler.candidates.device), PREDICT_BATCH)
     with torch.no_grad():
-        columns = zip(*(predict_batch(networks, sampler.batch(part)) for part in parts), strict=True)
+        columns = zip(*(predict_batch(networks, sampler.batch(part), sampler) for part in parts), strict=True)
         return Predictions(*(np.concatenate(column) for column in columns))
 
 
-def predict_batch(networks: Networks, batch: Batch) -> list[Array]:
-    assert networks.pi is not None
+def predict_batch(networks: Networks, batch: Batch, sampler: Sampler) -> list[Array]:
     obs = networks.obs_spec.preprocess(batch.states, torch.float32)
-    logits = mask_illegal(networks.pi(obs), batch.action_masks)
+    if networks.pi is None:
+        logits = torch.from_numpy(sampler.data.arrays["behavior_probs"][batch.steps.cpu().numpy()]).log()
+    else:
+        logits = mask_illegal(networks.pi(obs), batch.action_masks)
     found = [logits, networks.q(obs)[0], batch.actions, batch.returns]
     found += [] if batch.action_masks is None else [batch.action_masks]
     return [tensor.cpu().numpy() for tensor in found]
@@ -222,7 +225,8 @@ class BestCheckpoint:
         adam.decay, adam.decay_steps = 1 - FINAL_LR_FRACTION, total_updates
         count = min(VALIDATION_STEPS, len(validation.usable))
         self.steps = validation.usable[np.linspace(0, len(validation.usable) - 1, count).round().astype(int)]
-        self.calibrates = len(validation.usable) >= MIN_CALIBRATION_STEPS
+        learned = behavior_q.networks.pi is not None
+        self.calibrates = learned and len(validation.usable) >= MIN_CALIBRATION_STEPS
         self.best_networks = frozen_copy(behavior_q.networks)
         self.best: dict[str, dict[str, float]] = {}
 
@@ -244,11 +248,10 @@ class BestCheckpoint:
         """Means over the training batches since the last call, in the units of the data."""
         found = self.behavior_q.metrics()
         complete = 1 - self.behavior_q.sampler.excluded_fraction  # steps with incomplete returns count as errors of 0
-        return {
-            "train_log_likelihood": -found["beta_loss"],
-            "train_accuracy": found["beta_accuracy"],
-            "train_q_rmse": self.standardization.std * math.sqrt(found["q_loss"] / complete),
-        }
+        of_q = {"train_q_rmse": self.standardization.std * math.sqrt(found["q_loss"] / complete)}
+        if self.behavior_q.networks.pi is None:
+            return of_q
+        return {"train_log_likelihood": -found["beta_loss"], "train_accuracy": found["beta_accuracy"], **of_q}
 
     def generators(self) -> list[torch.Generator]:
         return self.behavior_q.generators()
@@ -266,8 +269,8 @@ class BestCheckpoint:
             ("beta", networks.pi, self.best_networks.pi, -likelihood),
             ("q", networks.q, self.best_networks.q, found["q_rmse"]),
         ):
-            assert current is not None
-            assert kept is not None
+            if current is None or kept is None:
+                continue
             if name not in self.best or loss < self.best[name]["loss"]:
                 self.best[name] = {"updates": self.updates, "loss": loss}
                 kept.load_state_dict(current.state_dict())
@@ -281,7 +284,7 @@ class BestCheckpoint:
         return unstandardize(self.best_networks, self.standardization)
 
     def temperature(self, networks: Networks) -> float:
-        """beta's temperature, fitted on the validation set; 1 if that is too small."""
+        """beta's temperature, fitted on the validation set; 1 if that is too small, or if beta was logged."""
         if not self.calibrates:
             return 1.0
         found = predict_steps(networks, self.validation, self.steps)

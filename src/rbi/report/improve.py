@@ -50,21 +50,27 @@ def diagnostics_table(found: dict[str, Any]) -> Table:
         f"{found['lost']:,} lost",
         "test set": f"{test['episodes']:,} episodes, {test['steps']:,} steps (validation set: "
         f"{validation['episodes']:,} episodes, {validation['steps']:,} steps)",
-        "best checkpoints": f"beta after {best['beta']['updates']:,} and Q after {best['q']['updates']:,} of "
-        f"{found['updates']:,} updates",
+        "best checkpoints": (f"beta after {best['beta']['updates']:,} and " if "beta" in best else "")
+        + f"Q after {best['q']['updates']:,} of {found['updates']:,} updates",
         "beta: log-likelihood": f"{values['log_likelihood_calibrated']:.4f} calibrated, "
         f"{values['log_likelihood']:.4f} before; {values['log_likelihood_of_frequencies']:.4f} for action frequencies",
         "beta: accuracy": f"{percent(values['accuracy'])}; {percent(values['majority_accuracy'])} for the most "
         "frequent action",
-        "beta: temperature": f"{found['temperature']:.3f}"
-        if found["calibrated"]
-        else f"1: {validation['steps']} validation steps are too few for calibration",
+        "beta: temperature": temperature_text(found),
         "Q: RMSE, bias": f"{values['q_rmse']:.4g}, {values['q_bias']:+.3g}",
         "Q: explained variance": "all returns are equal" if explained is None else percent(explained),
     }
     if found["excluded"]:
         rows["excluded from Q"] = f"{percent(found['excluded'])} of the training steps: their returns are truncated"
     return two_columns(f"{found['logs']}: beta and Q on test episodes", rows)
+
+
+def temperature_text(found: dict[str, Any]) -> str:
+    if "beta" not in found["best"]:
+        return "none: the probabilities of all actions were logged, so nothing was cloned"
+    if found["calibrated"]:
+        return f"{found['temperature']:.3f}"
+    return f"1: {found['validation']['steps']} validation steps are too few for calibration"
 
 
 def change_table(found: dict[str, Any]) -> Table:
@@ -280,9 +286,9 @@ def overfitting_figure(run: Run) -> Any:
     x = [line["updates"] for line in lines]
     with mpl.rc_context(LOOK):
         figure: Any = Figure(figsize=(7.2, 2.6), layout="constrained")
-        for panel, net, name, label in zip(
-            figure.subplots(1, 2), ("beta", "q"), ("log_likelihood", "q_rmse"), ("log-likelihood", "RMSE"), strict=True
-        ):
+        curves = [("beta", "log_likelihood", "log-likelihood"), ("q", "q_rmse", "RMSE")]
+        shown = [curve for curve in curves if curve[0] in best]  # a logged beta is not learned
+        for panel, (net, name, label) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
             marker = "o" if len(x) == 1 else None
             panel.plot(x, [line[name] for line in lines], label="validation", marker=marker, **LINES[0])
             panel.plot(x, [line[f"train_{name}"] for line in lines], label="training", marker=marker, **LINES[1])

@@ -26,6 +26,8 @@ STEP_COLUMNS = {
 """Usual names of columns: ours and RLlib's."""
 BANDIT_COLUMNS = {"action": ("item_id",), "reward": ("click",), "action_prob": ("propensity_score",)}
 """Names in the Open Bandit Dataset, one row per decision."""
+PER_ACTION = ("action_mask_", "behavior_prob_")
+"""What the names of columns of one action each begin with; a number or the action's name follows."""
 OWN_COLUMNS = {"abandoned": ("abandoned",), "source": ("source",), "line": ("line",)}
 """Further columns of our writer. In other tables these names may mean anything."""
 
@@ -55,7 +57,7 @@ class TableConfig:
     """Column of lists with the legal actions, or the prefix of one column per action."""
     behavior_probs: str | None = None
     """Column of lists with the probabilities of all actions, or the prefix of one column per action; usually
-    behavior_probs, or behavior_prob_0, behavior_prob_1, ..."""
+    behavior_probs, or behavior_prob_0, behavior_prob_1, ..., or behavior_prob_call, ... for actions with names."""
     player: str | None = None
     """Column that names who played."""
     one_step: bool = False
@@ -95,6 +97,8 @@ class Layout:
     action_prob: str | None = None
     action_mask: tuple[str, ...] = ()
     behavior_probs: tuple[str, ...] = ()
+    action_labels: tuple[str, ...] = ()
+    """Names of actions, from the ends of the names of one column per action, where they are not numbers."""
     player: str | None = None
     abandoned: str | None = None
     source: str | None = None
@@ -141,14 +145,17 @@ class LayoutFinder:
             raise ValueError(f"{self.path}: {'; '.join(self.missing)}; {self.columns()}")
         if observations != ("obs",):
             single["final"] = None  # it belongs to that column
+        action_mask = self.per_action("action_mask", PER_ACTION[0])
+        behavior_probs = self.per_action("behavior_probs", PER_ACTION[1])
         return Layout(
             action=action,
             reward=reward,
             observations=observations,
             texts=bandit or bool(config.observations),
             one_step=one_step,
-            action_mask=self.per_action("action_mask", "action_mask_"),
-            behavior_probs=self.per_action("behavior_probs", "behavior_prob_"),
+            action_mask=action_mask,
+            behavior_probs=behavior_probs,
+            action_labels=self.labels(action_mask, behavior_probs),
             **single,
         )
 
@@ -200,7 +207,20 @@ class LayoutFinder:
         """A column of lists, or one column per action."""
         if configured := getattr(self.config, role):
             return self.configured(configured, role)
-        return (role,) if role in self.names else self.with_prefix(prefix, r"\d+")
+        return (role,) if role in self.names else self.with_prefix(prefix, r"\d+") or self.with_prefix(prefix)
+
+    def labels(self, *wide: tuple[str, ...]) -> tuple[str, ...]:
+        """What columns of one action each end with, such as call and mail, if these are not numbers."""
+        found: tuple[str, ...] = ()
+        for names, role, usual in zip(wide, ("action_mask", "behavior_probs"), PER_ACTION, strict=True):
+            prefix = getattr(self.config, role) or usual
+            ends = tuple(name.removeprefix(prefix) for name in names)
+            if len(names) < 2 or all(end.isdecimal() for end in ends):
+                continue
+            if found and ends != found:
+                raise ValueError(f"{self.path}: columns {list(wide[0])} and {list(wide[1])} are of different actions")
+            found = ends
+        return found
 
     def configured(self, name: str, role: str) -> tuple[str, ...]:
         """A column, or all columns with this prefix."""

@@ -139,12 +139,8 @@ class TableReader:
         return self.make_checker(scan, self.blocks(scan.columns) if scan.columns else ())
 
     def new_scan(self) -> Scan:
-        known = (
-            self.overrides.num_actions is not None
-            or self.own_spec is not None
-            or bool(self.layout.action_mask or self.layout.behavior_probs)
-        )
-        need_actions = not known and not self.schema.action_names
+        known = self.overrides.num_actions is not None or self.own_spec is not None
+        need_actions = not known and not self.schema.action_names and not self.layout.action_labels
         need_texts, need_order = not self.schema.features, self.own_spec is None
         return Scan(self.layout, need_actions=need_actions, need_texts=need_texts, need_order=need_order)
 
@@ -214,9 +210,13 @@ class TableReader:
 
     def action_names(self, scan: Scan) -> tuple[str, ...]:
         """Names of actions that are texts or sparse numbers, which is said; else empty."""
-        path, sparse = self.paths[0], scan.sparse_actions()
-        names = self.schema.action_names or tuple(map(str, sparse)) or scan.categories(path, self.layout.action)
-        if names and not self.schema.action_names:
+        path, layout = self.paths[0], self.layout
+        given = self.schema.action_names or layout.action_labels
+        sparse = () if layout.action_mask or layout.behavior_probs else scan.sparse_actions()
+        names = given or tuple(map(str, sparse)) or scan.categories(path, layout.action)
+        if layout.action_labels and names != layout.action_labels:
+            raise ValueError(f"{path}: its columns are of the actions {layout.action_labels}, earlier data has {names}")
+        if names and not given:
             some = f"its {len(names):,} different actions, {names[0]} to {names[-1]}"
             echo(f"{path}: {some}, are numbered 0 to {len(names) - 1:,}; the dataset's spec names them", stderr=True)
         return names
