@@ -138,6 +138,19 @@ class Layer(nn.Module):
         )  # fmt: skip
         return functional.relu_(images).permute(0, 2, 3, 1)
 
+    @torch.no_grad()
+    def fold_batch_norm(self) -> None:
+        """Make batch norm's running statistics part of weights and bias: the same function, for use after training."""
+        norm = self.norm
+        if norm is None:
+            return
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+        self.weight.mul_(scale[:, None])
+        self.bias = nn.Parameter(norm.bias - norm.running_mean * scale, requires_grad=False)
+        self.norm, self.norm_kind = None, "none"
+
 
 def uniform_parameter(shape: tuple[int, ...], inputs: int) -> nn.Parameter:
     """A parameter with PyTorch's default initialisation of layers."""

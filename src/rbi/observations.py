@@ -103,9 +103,12 @@ class ObservationSpec:
         frames = frames[:, :, : high * s, : wide * s]
         # stacking a pixel's history first makes the following copy move longer runs: half the time
         pixels = torch.stack(frames.unbind(1), 3)
-        blocks = pixels.view(len(frames), high, s, wide, -1).transpose(2, 3)
+        batch = frames.shape[0]  # not len(frames), which torch.export takes for a constant
+        blocks = pixels.view(batch, high, s, wide, -1).transpose(2, 3)
+        if torch.compiler.is_compiling():  # tracing loses the memory layout of `out`
+            return (blocks.to(dtype) * PIXEL_SCALE).reshape(batch, high, wide, -1)
         obs = torch.empty(blocks.shape, dtype=dtype, device=frames.device)
-        return torch.mul(blocks, PIXEL_SCALE, out=obs).view(len(frames), high, wide, -1)
+        return torch.mul(blocks, PIXEL_SCALE, out=obs).view(batch, high, wide, -1)
 
     def _preprocess_triton(self, frames: Tensor, dtype: torch.dtype, shifts: Tensor | None) -> Tensor:
         """`preprocess` of images by one kernel, which reads and writes each number once."""
@@ -180,10 +183,16 @@ def overlap(images: np.ndarray[Any, Any]) -> bool:
     return bool((images[1:, :-1] == images[:-1, 1:]).all())
 
 
-@functools.lru_cache(maxsize=64)
 def scale_tensor(scale: tuple[float, ...], device: torch.device) -> Tensor:
-    """The factors of `ObservationSpec.scale` on a device, made once."""
+    """The factors of `ObservationSpec.scale` on a device, made once; a tensor of torch.export's tracing is not kept."""
+    return (make_scale_tensor if torch.compiler.is_compiling() else cached_scale_tensor)(scale, device)
+
+
+def make_scale_tensor(scale: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(scale, dtype=torch.float32, device=device)
+
+
+cached_scale_tensor = functools.lru_cache(maxsize=64)(make_scale_tensor)
 
 
 # Frame stacking

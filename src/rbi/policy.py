@@ -347,6 +347,12 @@ class Policy:
         found.rule, found.c_greedy, found.states, found.outside_range = rule, 0.0, 0, 0
         return found
 
+    def with_networks(self, networks: Networks) -> "Policy":
+        """The same policy with other networks of the same architecture."""
+        found = copy.copy(self)
+        found.networks, found._example, found.states, found.outside_range = networks, next(networks.parameters()), 0, 0
+        return found
+
     def to(self, device: torch.device | str) -> "Policy":
         """Move the networks to a device."""
         self.networks.to(device)
@@ -384,6 +390,24 @@ class Policy:
                 save_arrays({name: np.ascontiguousarray(part) for name, part in training.items()}, folder / TRAINING)
                 checksums["training"] = fingerprint(folder / TRAINING)
             runs.write_json(folder / CONFIG, config | checksums)
+
+    def export_onnx(self, path: Path | str, *, columns: bool = True, legal: bool = False) -> float:
+        """Write the policy to one ONNX file: preprocessing, both networks and the rule, for any number of states.
+
+        The file's inputs are `obs`, or for a policy with columns of a table one input per column (`[B, 1]`, texts as
+        strings); `legal` adds an input for legal actions. Outputs: `probs`, `q` and `behavior_probs`. Its metadata has
+        the names of actions and columns, the rule, digests and the version of this package (`rbi.export`).
+
+        onnxruntime computes the graph before the file appears, whole or not at all; an earlier file is replaced.
+        Returns the largest difference between its probabilities and those of PyTorch. Raises ValueError for a rule
+        without a closed form (`forward_kl(radius=...)`, `backward_kl`). Needs `pip install 'rbi[export]'`.
+        """
+        from rbi import export
+
+        export.check_file(path)
+        model = export.onnx_model(self, columns=columns, legal=legal)
+        model.write(path)
+        return model.difference
 
 
 def uses_counts(rule: Any) -> bool:

@@ -44,6 +44,7 @@ COMMANDS = {
         "Monitor",
         "Watch a deployed policy: an alarm if it is worse, a stop if it is better.",
     ),
+    "export": ("rbi.cli.export", "Export", "Export a saved policy to one ONNX file, for onnxruntime."),
     "evaluate": ("rbi.cli.evaluate", "Evaluate", "Evaluate a saved policy in an environment."),
     "report": ("rbi.cli.report", "Report", "Show run folders as one HTML page, with an episode viewer."),
 }

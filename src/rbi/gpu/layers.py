@@ -84,7 +84,7 @@ def conv_output_size(size: int, kernel: int, stride: int) -> int:
 def convolve(x: Tensor, weight: Tensor, kernel: int, stride: int) -> Tensor:
     """The convolution of `[B, H, W, C]`: `[B, h, w, filters]`."""
     x = x.contiguous()
-    if not x.is_cuda and PATCHES_ON_CPU:
+    if uses_patches(x):
         y: Tensor = _PatchConv.apply(x, weight, kernel, stride)
         return y
     images = functional.conv2d(x.permute(0, 3, 1, 2), as_filters(weight, x, kernel), stride=stride)
@@ -97,13 +97,18 @@ def convolve_relu(x: Tensor, weight: Tensor, bias: Tensor, kernel: int, stride: 
     own: type[torch.autograd.Function] | None = None
     if x.is_cuda and x.dtype in CUDNN_DTYPES:
         own = _CudnnConvRelu
-    elif not x.is_cuda and PATCHES_ON_CPU:
+    elif uses_patches(x):
         own = _PatchConvRelu
     if own is not None:
         y: Tensor = own.apply(x, weight, bias, kernel, stride)
         return y
     images = functional.conv2d(x.permute(0, 3, 1, 2), as_filters(weight, x, kernel), bias, stride=stride)
     return functional.relu(images).permute(0, 2, 3, 1)
+
+
+def uses_patches(x: Tensor) -> bool:
+    """Whether matrix products over patches are faster here. A graph for another runtime has ordinary convolutions."""
+    return PATCHES_ON_CPU and not x.is_cuda and not torch.compiler.is_compiling()
 
 
 def as_filters(weight: Tensor, x: Tensor, kernel: int) -> Tensor:

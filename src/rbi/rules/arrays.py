@@ -45,6 +45,14 @@ def is_torch_namespace(xp: Any) -> bool:
     return bool(xp.__name__ == "array_api_compat.torch")
 
 
+def is_exporting(xp: Any) -> bool:
+    """Whether torch.export traces the code: the number of states is then not known yet."""
+    if not is_torch_namespace(xp):
+        return False
+    compiler = sys.modules["torch"].compiler
+    return bool(compiler.is_exporting() if hasattr(compiler, "is_exporting") else compiler.is_compiling())
+
+
 def library(array: Any) -> str | None:
     """The name of the array's library; None if it is not an array of NumPy, PyTorch or JAX."""
     if isinstance(array, np.ndarray):
@@ -113,6 +121,8 @@ def argsort_descending(xp: Any, x: Any) -> Any:
     if xp is numpy_xp:
         return (-x).argsort(axis=-1, kind="stable")
     if is_torch_namespace(xp):
+        if is_exporting(xp):  # ONNX has no stable sort, but its TopK ranks the lower index first
+            return x.topk(x.shape[-1], dim=-1).indices
         return x.argsort(dim=-1, descending=True, stable=True)
     return xp.argsort(-x, axis=-1, stable=True)
 
@@ -252,6 +262,8 @@ def fill_method(xp: Any, advantage: Any) -> Callable[[Any, Any, Any, Any], Any]:
     actions = advantage.shape[-1]
     if xp is numpy_xp:
         return fill_by_columns if actions <= MAX_COLUMNS else fill_by_sorting
+    if is_exporting(xp):
+        return fill_by_pairs if actions <= MAX_PAIRED_ACTIONS else fill_by_sorting
     if is_torch_namespace(xp) and advantage.device.type == "cpu":
         large = math.prod(advantage.shape) >= MIN_COLUMN_SIZE
         return fill_by_columns if actions <= MAX_COLUMNS and large else fill_by_sorting

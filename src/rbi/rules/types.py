@@ -50,6 +50,11 @@ class Rule(ABC):
             if value is not None:
                 object.__setattr__(self, f.name, as_float(f.name, value))
 
+    @property
+    def is_closed_form(self) -> bool:
+        """False if the rule solves an equation in every state, by iteration."""
+        return True
+
     @abstractmethod
     def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
         """The improved policy pi, `[..., A]`. `check=False` skips validation and never synchronises a device."""
@@ -125,6 +130,10 @@ class ForwardKL(Rule):
         check_positive("temperature", self.temperature)
         check_range("radius", self.radius, 0, math.inf)
 
+    @property
+    def is_closed_form(self) -> bool:
+        return self.radius is None
+
     def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
         return forward_kl(beta, advantage, self.temperature, radius=self.radius, legal=legal, check=check)
 
@@ -140,6 +149,10 @@ class BackwardKL(Rule):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("radius", self.radius, 0, math.inf)
+
+    @property
+    def is_closed_form(self) -> bool:
+        return False
 
     def __call__(self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True) -> Array:
         return backward_kl(beta, advantage, self.radius, legal=legal, check=check)

@@ -1,0 +1,211 @@
+"""Policies as ONNX files: onnxruntime computes what PyTorch computes."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch import nn
+
+import rbi
+from rbi import cli, export
+from rbi.data.episode import Feature
+from rbi.gpu import layers
+from rbi.networks import NetworkConfig, make_networks, offline_network
+from rbi.observations import ObservationSpec
+from rbi.policy import FeatureRange, Policy
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+COLUMNS = (Feature("age"), Feature("segment", ("new", "old", "vip")))
+ACTIONS = ("none", "discount", "bundle")
+RULES = [
+    "reroute(0.5,1.5)",
+    "reroute(0,inf)",
+    "tv(0.25)",
+    "ppo(0.2)",
+    "forward_kl(0.5)",
+    "greedy",
+    "bcq(0.3)",
+    "behavior",
+]
+
+
+def trained_like(networks):
+    """The networks with batch-norm statistics other than those of the start."""
+    generator = torch.Generator().manual_seed(1)
+    for module in networks.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            for buffer in (module.running_mean, module.running_var):
+                buffer.add_(torch.rand(buffer.shape, generator=generator))
+    return networks
+
+
+def policy_of(obs_spec, rule="reroute(0.5,1.5)", config=None, **settings):
+    networks = make_networks(obs_spec, config or offline_network(16, 0, 0), 1)
+    return Policy(trained_like(networks), rbi.parse_rule(rule), **settings)
+
+
+def session_of(path):
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+@pytest.fixture(scope="module")
+def table_policy():
+    features = FeatureRange(
+        (18.0, 0, 0, 0), (80.0, 1, 1, 1), ("age", "segment = new", "segment = old", "segment = vip")
+    )
+    digests = np.arange(10, dtype=np.uint64).reshape(5, 2)
+    return policy_of(
+        ObservationSpec((4,), 1, 3),
+        c_greedy=0.1,
+        temperature=1.3,
+        features=features,
+        columns=COLUMNS,
+        action_names=ACTIONS,
+        training_digests=digests,
+    )
+
+
+@pytest.fixture(scope="module")
+def exported(table_policy, tmp_path_factory):
+    """A folder with policy.onnx, as `rbi export` writes it, and the saved policy."""
+    folder = tmp_path_factory.mktemp("exported")
+    table_policy.save(folder / "policy")
+    assert cli.main(["export", str(folder / "policy"), "--out", str(folder / "run")]) == 0
+    return folder / "run" / "policy.onnx"
+
+
+@pytest.mark.parametrize("count", [1, 2, 500])
+def test_probabilities_of_table_rows_are_those_of_pytorch(table_policy, exported, count):
+    rng = np.random.default_rng(0)
+    ages, segments = rng.uniform(18, 80, count).astype(np.float32), rng.choice(["new", "old", "vip"], count)
+    given = {"age": ages[:, None], "segment": segments.astype(object)[:, None]}
+    probs, beta = session_of(exported).run(["probs", "behavior_probs"], given)
+    rows = pa.table({"segment": segments.tolist(), "age": ages})
+    assert probs == pytest.approx(table_policy.predict_proba(rows), abs=1e-5)
+    assert beta == pytest.approx(table_policy.with_rule(rbi.Behavior()).predict_proba(rows), abs=1e-5)
+
+
+def test_an_unknown_text_is_encoded_as_none_of_the_categories(table_policy, exported):
+    (probs,) = session_of(exported).run(["probs"], {"age": [[30.0]], "segment": [["other"]]})
+    with pytest.warns(UserWarning, match="segment"):
+        wanted = table_policy.predict_proba(np.array([[30, 0, 0, 0]], np.float32))
+    assert probs == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_inputs_that_are_not_finite_give_nan(exported, bad):
+    (probs,) = session_of(exported).run(["probs"], {"age": [[30.0], [bad]], "segment": [["new"], ["new"]]})
+    assert np.isfinite(probs[0]).all()
+    assert np.isnan(probs[1]).all()
+
+
+def test_the_file_says_what_a_server_has_to_know(table_policy, exported):
+    about = session_of(exported).get_modelmeta().custom_metadata_map
+    assert json.loads(about["actions"]) == list(ACTIONS)
+    assert json.loads(about["columns"]) == [
+        {"name": "age", "categories": []},
+        {"name": "segment", "categories": ["new", "old", "vip"]},
+    ]
+    assert (about["rule"], about["rbi_version"]) == ("reroute(0.5,1.5)", rbi.__version__)
+    assert about["policy_digest"] == export.policy_digest(table_policy)
+    assert about["policy_digest"] != export.policy_digest(table_policy.with_rule(rbi.Greedy()))
+    assert len(about["training_digest"]) == 16
+    assert json.loads((exported.parent / "result.json").read_text())["difference"] < 1e-5
+
+
+class AllRules(nn.Module):
+    """Every rule on the networks of one policy: to trace one graph takes seconds."""
+
+    def __init__(self, policy, rules):
+        super().__init__()
+        self.graphs = nn.ModuleList(export.PolicyGraph(policy.with_rule(rule)) for rule in rules)
+
+    def forward(self, obs, legal):
+        return tuple(probs for graph in self.graphs for probs in (graph(obs)[0], graph(obs, legal=legal)[0]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_actions", [5, 40], ids=["pairs", "sorting"])
+def test_every_rule_in_closed_form_is_computed_alike(num_actions):
+    policy = policy_of(ObservationSpec((6,), 1, num_actions))
+    inputs = export.example_inputs(policy, legal=True)
+    rules = [rbi.parse_rule(text) for text in RULES]
+    names = [f"{rule} {mask}" for rule in rules for mask in ("all", "legal")]
+    model = export.trace(AllRules(policy, rules).eval(), inputs, names, "all")
+    found = export.run_session(session_of(model.SerializeToString()), inputs, ())
+    for rule in rules:
+        for mask, legal in (("all", None), ("legal", inputs["legal"])):
+            wanted = policy.with_rule(rule).predict_proba(inputs["obs"], legal)
+            assert found[f"{rule} {mask}"].numpy() == pytest.approx(wanted, abs=1e-5), (rule, mask)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("obs_spec", "config"),
+    [
+        (ObservationSpec((40, 44), 4, 3), offline_network(16, 0, 0)),
+        (ObservationSpec((10, 12, 3), 1, 3), NetworkConfig(16, "layer")),
+        (ObservationSpec((3,), 2, 3, (1.0, 20.0, 0.5)), NetworkConfig(16)),
+    ],
+    ids=["stacked images", "color images", "stacked vectors"],
+)
+def test_preprocessing_is_part_of_the_graph(obs_spec, config, tmp_path, monkeypatch):
+    monkeypatch.setattr(layers, "PATCHES_ON_CPU", True)  # as on ARM, whose convolutions are written differently
+    policy = policy_of(obs_spec, config=config)
+    assert policy.export_onnx(tmp_path / "policy.onnx") < 1e-5
+    obs = export.example_inputs(policy, legal=False)["obs"].numpy()[:3]
+    (probs,) = session_of(tmp_path / "policy.onnx").run(["probs"], {"obs": obs})
+    assert probs == pytest.approx(policy.predict_proba(obs), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_policy_that_takes_the_running_systems_probabilities_has_an_input_for_them(tmp_path):
+    policy = policy_of(ObservationSpec((4,), 1, 3), behavior="logged")
+    policy.export_onnx(tmp_path / "policy.onnx", legal=True)
+    obs, beta = np.ones((2, 4), np.float32), np.array([[0.2, 0.3, 0.5], [0.9, 0.1, 0]], np.float32)
+    legal = np.array([[True, True, False], [True, True, True]])
+    (probs,) = session_of(tmp_path / "policy.onnx").run(["probs"], {"obs": obs, "behavior_probs": beta, "legal": legal})
+    assert probs == pytest.approx(policy.predict_proba(obs, legal, beta), abs=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["forward_kl(radius=0.1)", "backward_kl(0.1)"])
+def test_a_rule_that_solves_equations_is_refused_and_nothing_is_written(rule, tmp_path, capsys):
+    policy = policy_of(ObservationSpec((4,), 1, 3), rule)
+    with pytest.raises(ValueError, match="solves an equation"):
+        policy.export_onnx(tmp_path / "policy.onnx")
+    policy.save(tmp_path / "saved")
+    assert cli.main(["export", str(tmp_path / "saved"), "--out", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err.startswith(f"rbi: rule {rule}: cannot be exported")
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+def test_a_path_that_cannot_be_written_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "trace", lambda *_: pytest.fail("the graph was made"))
+    policy = policy_of(ObservationSpec((4,), 1, 3))
+    with pytest.raises(OSError, match="no folder"):
+        policy.export_onnx(tmp_path / "missing" / "policy.onnx")
+    with pytest.raises(OSError, match="is a folder"):
+        policy.export_onnx(tmp_path)
+
+
+def test_a_graph_that_computes_something_else_is_not_written(table_policy, exported, tmp_path, monkeypatch):
+    import onnx
+
+    monkeypatch.setattr(export, "trace", lambda *_: onnx.load(exported))
+    monkeypatch.setattr(export, "add_columns", lambda *_: None)
+    other = table_policy.with_networks(make_networks(table_policy.obs_spec, table_policy.networks.config, 2).eval())
+    with pytest.raises(ValueError, match="differs from PyTorch by"):
+        other.export_onnx(tmp_path / "policy.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["probs", "q", ""])
+def test_a_column_whose_name_is_taken_is_refused(name, exported):
+    import onnx
+
+    model = onnx.helper.make_model(onnx.load(exported).graph)
+    with pytest.raises(ValueError, match="cannot name an input"):
+        export.add_columns(onnx, model, [Feature(name)])
