@@ -11,6 +11,7 @@ from torch import nn
 import rbi
 from rbi import cli, export
 from rbi.data.episode import Feature
+from rbi.data.visits import VisitCounts
 from rbi.gpu import layers
 from rbi.networks import NetworkConfig, make_networks, offline_network
 from rbi.observations import ObservationSpec
@@ -18,7 +19,7 @@ from rbi.policy import FeatureRange, Policy
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
-COLUMNS = (Feature("age"), Feature("segment", ("new", "old", "vip")))
+COLUMNS = (Feature("age"), Feature("segment", ("", "new", "old")), Feature("income", fill=30.0, has_missing=True))
 ACTIONS = ("none", "discount", "bundle")
 RULES = [
     "reroute(0.5,1.5)",
@@ -44,7 +45,7 @@ def trained_like(networks):
 
 def policy_of(obs_spec, rule="reroute(0.5,1.5)", config=None, **settings):
     networks = make_networks(obs_spec, config or offline_network(16, 0, 0), 1)
-    return Policy(trained_like(networks), rbi.parse_rule(rule), **settings)
+    return Policy(trained_like(networks), rbi.parse_rule(rule, counts=True), **settings)
 
 
 def session_of(path):
@@ -53,12 +54,11 @@ def session_of(path):
 
 @pytest.fixture(scope="module")
 def table_policy():
-    features = FeatureRange(
-        (18.0, 0, 0, 0), (80.0, 1, 1, 1), ("age", "segment = new", "segment = old", "segment = vip")
-    )
+    names = [name for column in COLUMNS for name in column.number_names]
+    features = FeatureRange((18.0, 0, 0, 0, 10.0, 0), (80.0, 1, 1, 1, 90.0, 1), tuple(names))
     digests = np.arange(10, dtype=np.uint64).reshape(5, 2)
     return policy_of(
-        ObservationSpec((4,), 1, 3),
+        ObservationSpec((6,), 1, 3),
         c_greedy=0.1,
         temperature=1.3,
         features=features,
@@ -80,24 +80,26 @@ def exported(table_policy, tmp_path_factory):
 @pytest.mark.parametrize("count", [1, 2, 500])
 def test_probabilities_of_table_rows_are_those_of_pytorch(table_policy, exported, count):
     rng = np.random.default_rng(0)
-    ages, segments = rng.uniform(18, 80, count).astype(np.float32), rng.choice(["new", "old", "vip"], count)
-    given = {"age": ages[:, None], "segment": segments.astype(object)[:, None]}
+    ages, segments = rng.uniform(18, 80, count).astype(np.float32), rng.choice(["new", "old", ""], count)
+    incomes = np.where(rng.random(count) < 0.5, np.nan, rng.uniform(10, 90, count)).astype(np.float32)
+    given = {"age": ages[:, None], "segment": segments.astype(object)[:, None], "income": incomes[:, None]}
     probs, beta = session_of(exported).run(["probs", "behavior_probs"], given)
-    rows = pa.table({"segment": segments.tolist(), "age": ages})
+    rows = pa.table({"segment": segments.tolist(), "age": ages, "income": incomes})
     assert probs == pytest.approx(table_policy.predict_proba(rows), abs=1e-5)
     assert beta == pytest.approx(table_policy.with_rule(rbi.Behavior()).predict_proba(rows), abs=1e-5)
 
 
 def test_an_unknown_text_is_encoded_as_none_of_the_categories(table_policy, exported):
-    (probs,) = session_of(exported).run(["probs"], {"age": [[30.0]], "segment": [["other"]]})
+    (probs,) = session_of(exported).run(["probs"], {"age": [[30.0]], "segment": [["other"]], "income": [[50.0]]})
     with pytest.warns(UserWarning, match="segment"):
-        wanted = table_policy.predict_proba(np.array([[30, 0, 0, 0]], np.float32))
+        wanted = table_policy.predict_proba(np.array([[30, 0, 0, 0, 50, 0]], np.float32))
     assert probs == pytest.approx(wanted, abs=1e-5)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_inputs_that_are_not_finite_give_nan(exported, bad):
-    (probs,) = session_of(exported).run(["probs"], {"age": [[30.0], [bad]], "segment": [["new"], ["new"]]})
+    given = {"age": [[30.0], [bad]], "segment": [["new"], ["new"]], "income": [[50.0], [50.0]]}
+    (probs,) = session_of(exported).run(["probs"], given)
     assert np.isfinite(probs[0]).all()
     assert np.isnan(probs[1]).all()
 
@@ -105,10 +107,7 @@ def test_inputs_that_are_not_finite_give_nan(exported, bad):
 def test_the_file_says_what_a_server_has_to_know(table_policy, exported):
     about = session_of(exported).get_modelmeta().custom_metadata_map
     assert json.loads(about["actions"]) == list(ACTIONS)
-    assert json.loads(about["columns"]) == [
-        {"name": "age", "categories": []},
-        {"name": "segment", "categories": ["new", "old", "vip"]},
-    ]
+    assert Feature.from_json(json.loads(about["columns"])) == COLUMNS
     assert (about["rule"], about["rbi_version"]) == ("reroute(0.5,1.5)", rbi.__version__)
     assert about["policy_digest"] == export.policy_digest(table_policy)
     assert about["policy_digest"] != export.policy_digest(table_policy.with_rule(rbi.Greedy()))
@@ -171,10 +170,11 @@ def test_a_policy_that_takes_the_running_systems_probabilities_has_an_input_for_
     assert probs == pytest.approx(policy.predict_proba(obs, legal, beta), abs=1e-5)
 
 
-@pytest.mark.parametrize("rule", ["forward_kl(radius=0.1)", "backward_kl(0.1)"])
-def test_a_rule_that_solves_equations_is_refused_and_nothing_is_written(rule, tmp_path, capsys):
-    policy = policy_of(ObservationSpec((4,), 1, 3), rule)
-    with pytest.raises(ValueError, match="solves an equation"):
+@pytest.mark.parametrize("rule", ["forward_kl(radius=0.1)", "backward_kl(0.1)", "count_aware(1)"])
+def test_a_rule_without_a_closed_form_of_beta_and_q_is_refused_and_nothing_is_written(rule, tmp_path, capsys):
+    visits = VisitCounts(np.zeros(1, np.uint64), np.ones((1, 3), np.int32))
+    policy = policy_of(ObservationSpec((4,), 1, 3), rule, visits=visits)
+    with pytest.raises(ValueError, match="cannot be exported"):
         policy.export_onnx(tmp_path / "policy.onnx")
     policy.save(tmp_path / "saved")
     assert cli.main(["export", str(tmp_path / "saved"), "--out", str(tmp_path / "run")]) == 2

@@ -1,7 +1,8 @@
 """Policies as ONNX files: preprocessing, both networks and the improvement rule in one graph.
 
     inputs    obs               [B, *shape] float32, or uint8 images [B, stack, height, width, ...]
-              (columns)         [B, 1] float32, or strings for texts: in place of obs if the policy has columns
+              (columns)         [B, 1] in place of obs if the policy has columns of a table: strings for texts, float32
+                                for numbers (NaN where one is missing) and dates (days since 1970-01-01)
               behavior_probs    [B, A] float32, if the policy takes the running system's probabilities
               legal             [B, A] bool, if asked for
     outputs   probs             [B, A] what `Policy.predict_proba` gives; NaN where an input is not finite
@@ -20,6 +21,7 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -87,6 +89,8 @@ def onnx_model(policy: "Policy", *, columns: bool = True, legal: bool = False) -
     """The ONNX model of a policy, compared with PyTorch (see `Policy.export_onnx`)."""
     if not policy.rule.is_closed_form:
         raise ValueError(f"rule {policy.rule}: cannot be exported, because it solves an equation in every state")
+    if policy.rule.uses_counts:
+        raise ValueError(f"rule {policy.rule}: cannot be exported, because it looks up visits of the training states")
     onnx, *_ = [require(package) for package in PACKAGES]
     features = policy.columns if columns and policy.obs_spec.stack == 1 else ()
     inputs = example_inputs(policy, legal=legal)
@@ -126,8 +130,12 @@ def example_inputs(policy: "Policy", *, legal: bool) -> dict[str, Tensor]:
         obs = rng.uniform(policy.features.low, policy.features.high, shape).astype(np.float32)
     else:
         obs = rng.normal(size=shape).astype(np.float32)
-    for first, size in text_places(policy.columns):
-        obs[..., first : first + size] = np.eye(size, dtype=np.float32)[rng.integers(size, size=shape[:-1])]
+    for feature, part in parts_of(obs, policy.columns):
+        if feature.categories:
+            part[:] = np.eye(feature.size, dtype=np.float32)[rng.integers(feature.size, size=shape[:-1])]
+        elif feature.has_missing:
+            part[..., 1] = rng.random(shape[:-1]) < 0.3
+            part[..., 0] = np.where(part[..., 1], feature.fill, part[..., 0])
     found = {"obs": torch.from_numpy(obs)}
     if policy.behavior == "logged":
         beta = rng.dirichlet(np.ones(spec.num_actions), CHECKED_STATES).astype(np.float32)
@@ -139,12 +147,11 @@ def example_inputs(policy: "Policy", *, legal: bool) -> dict[str, Tensor]:
     return found
 
 
-def text_places(features: Sequence[Feature]) -> Iterator[tuple[int, int]]:
-    """Where the one-hot vectors of text columns lie in an observation: first index and size."""
+def parts_of(obs: Array, features: Sequence[Feature]) -> Iterator[tuple[Feature, Array]]:
+    """Each column with its numbers, a view `[..., size]` of observations."""
     first = 0
     for feature in features:
-        if feature.categories:
-            yield first, feature.size
+        yield feature, obs[..., first : first + feature.size]
         first += feature.size
 
 
@@ -185,38 +192,67 @@ def quiet() -> Iterator[None]:
 
 def add_columns(onnx: Any, model: Any, features: Sequence[Feature]) -> None:
     """Replace the input `obs` by one input per column of a table: numbers `[B, 1]`, or texts that become one-hot."""
-    helper, types, graph = onnx.helper, onnx.TensorProto, model.graph
-    rename_inner(graph)
+    helper, graph = onnx.helper, model.graph
     batch = graph.input[0].type.tensor_type.shape.dim[0].dim_param
     others = [value for value in graph.input if value.name != "obs"]
+    names = [feature.name for feature in features] + [value.name for value in others]
+    taken = {value.name for value in graph.output} | {""}
+    for name in names:
+        if name in taken:
+            raise ValueError(f"column {name!r}: cannot name an input of the graph; export with columns=False")
+        taken.add(name)
+    rename_inner(graph)
     inputs, nodes, parts = [], [], []
     for number, feature in enumerate(features):
-        kind = types.STRING if feature.categories else types.FLOAT
+        kind = onnx.TensorProto.STRING if feature.categories else onnx.TensorProto.FLOAT
         inputs.append(helper.make_tensor_value_info(feature.name, kind, [batch, 1]))
-        if not feature.categories:
-            parts.append(feature.name)
-            continue
-        places = f"columns/{number}/places"
-        graph.initializer.append(helper.make_tensor(places, types.INT64, [1, feature.size], range(feature.size)))
-        code, is_here, one_hot = (f"columns/{number}/{name}" for name in ("code", "is_here", "one_hot"))
-        nodes += [
-            helper.make_node(
-                "LabelEncoder", [feature.name], [code], domain="ai.onnx.ml", keys_strings=feature.categories,
-                values_int64s=range(feature.size), default_int64=-1,
-            ),
-            helper.make_node("Equal", [code, places], [is_here]),
-            helper.make_node("Cast", [is_here], [one_hot], to=types.FLOAT),
-        ]  # fmt: skip
-        parts.append(one_hot)
-    names = [feature.name for feature in features] + [value.name for value in others]
-    reserved = {value.name for value in graph.output}
-    for name in names:
-        if not name or name in reserved or names.count(name) > 1:
-            raise ValueError(f"column {name!r}: cannot name an input of the graph; export with columns=False")
+        encoder = encode_text if feature.categories else encode_number
+        made, constants, encoded = encoder(onnx, feature, f"columns/{number}/")
+        nodes += made
+        graph.initializer.extend(constants)
+        parts += encoded
     nodes.append(helper.make_node("Concat", parts, ["policy/obs"], axis=1))
     model.opset_import.append(helper.make_opsetid("ai.onnx.ml", ML_OPSET))
     replace(graph.input, [*inputs, *others])
     replace(graph.node, [*nodes, *graph.node])
+
+
+class Encoding(NamedTuple):
+    """How a column becomes numbers: nodes, constants, and the names of their outputs."""
+
+    nodes: list[Any]
+    constants: list[Any]
+    outputs: list[str]
+
+
+def encode_text(onnx: Any, feature: Feature, prefix: str) -> Encoding:
+    """One-hot; zeros for a text that is no category."""
+    code, places, is_here, one_hot = (prefix + name for name in ("code", "places", "is_here", "one_hot"))
+    nodes = [
+        onnx.helper.make_node(
+            "LabelEncoder", [feature.name], [code], domain="ai.onnx.ml", keys_strings=feature.categories,
+            values_int64s=range(feature.size), default_int64=-1,
+        ),
+        onnx.helper.make_node("Equal", [code, places], [is_here]),
+        onnx.helper.make_node("Cast", [is_here], [one_hot], to=onnx.TensorProto.FLOAT),
+    ]  # fmt: skip
+    constant = onnx.helper.make_tensor(places, onnx.TensorProto.INT64, [1, feature.size], range(feature.size))
+    return Encoding(nodes, [constant], [one_hot])
+
+
+def encode_number(onnx: Any, feature: Feature, prefix: str) -> Encoding:
+    """The number itself; a missing one (NaN) is filled, and marked where the training data has missing ones."""
+    if feature.fill is None:
+        return Encoding([], [], [feature.name])
+    is_missing, fill, number, mark = (prefix + name for name in ("is_missing", "fill", "number", "mark"))
+    nodes = [
+        onnx.helper.make_node("IsNaN", [feature.name], [is_missing]),
+        onnx.helper.make_node("Where", [is_missing, fill, feature.name], [number]),
+    ]
+    if feature.has_missing:
+        nodes.append(onnx.helper.make_node("Cast", [is_missing], [mark], to=onnx.TensorProto.FLOAT))
+    constant = onnx.helper.make_tensor(fill, onnx.TensorProto.FLOAT, [1, 1], [feature.fill])
+    return Encoding(nodes, [constant], [number, mark] if feature.has_missing else [number])
 
 
 def rename_inner(graph: Any) -> None:
@@ -248,7 +284,7 @@ def describe(policy: "Policy", features: Sequence[Feature]) -> dict[str, Any]:
         "behavior": policy.behavior,
         "actions": list(names),
         "inputs": "columns" if features else "obs",
-        "columns": [{"name": column.name, "categories": list(column.categories)} for column in policy.columns],
+        "columns": [asdict(column) for column in policy.columns],
         "features": None if known is None else {"names": known.names, "low": known.low, "high": known.high},
         "env": policy.env,
         "policy_digest": policy_digest(policy),
@@ -300,11 +336,11 @@ def run_session(session: Any, inputs: dict[str, Tensor], features: Sequence[Feat
     """The outputs of an onnxruntime session by name; observations are given as columns if the graph takes those."""
     given = {name: tensor.numpy() for name, tensor in inputs.items()}
     if features:
-        obs, first = given.pop("obs"), 0
-        for feature in features:
-            numbers = obs[:, first : first + feature.size]
-            texts = np.array(feature.categories, dtype=object)
-            given[feature.name] = texts[numbers.argmax(1)][:, None] if feature.categories else numbers
-            first += feature.size
+        for feature, part in parts_of(given.pop("obs"), features):
+            if feature.categories:
+                given[feature.name] = np.array(feature.categories, dtype=object)[part.argmax(1)][:, None]
+            else:
+                missing = part[:, 1:] if feature.has_missing else np.zeros_like(part)
+                given[feature.name] = np.where(missing, np.float32(np.nan), part[:, :1])
     names = [output.name for output in session.get_outputs()]
     return {name: torch.from_numpy(value) for name, value in zip(names, session.run(names, given), strict=True)}
