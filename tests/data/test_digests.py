@@ -76,3 +76,18 @@ def test_a_file_that_is_used_again_is_found_by_its_lines():
     data = discrete(7, 500)
     assert shared_episodes(data, episode_digests(data)[:300])[:300].all()
     assert shared_episodes(data[250:], episode_digests(data)[:300]).tolist() == [True] * 50 + [False] * 200
+
+
+def test_a_reordered_copy_of_episodes_that_repeat_by_nature_is_found_by_its_counts():
+    data = discrete(8, 1000)
+    digests = episode_digests(data)
+    mixed = np.random.default_rng(0).permutation(1000)
+    again = Dataset.from_arrays(  # other lines
+        data.arrays["observations"][mixed],
+        data.arrays["actions"][mixed],
+        data.arrays["rewards"][mixed],
+        np.ones(1000, bool),
+    )
+    assert shared_episodes(again, digests).all()
+    assert shared_episodes(again, digests[:700]).mean() > 0.95  # some kinds are only among the others
+    assert not shared_episodes(discrete(9, 1000), digests).any()

@@ -7,6 +7,8 @@ from rbi.data.episode import Array
 
 CHUNK = 4096  # observations hashed at a time
 MARGIN = 3.0  # times as many matches as chance explains
+MIN_COUNT = 10  # of a kind of episode in both datasets; rarer kinds are one kind
+ALIKE = 1e-6  # probability with which independent datasets are as alike
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -62,7 +64,7 @@ def shared_episodes(data: Dataset, training: Array) -> Array:
 
     Episodes that equal one another (a few features, a reward of 0 or 1) may also equal a training episode by chance.
     What counts is therefore whether more of them match than chance explains: by their content, or else by content and
-    line, since a copied file keeps its lines.
+    line, since a copied file keeps its lines, or else by how often each kind occurs, since a reordered copy keeps that.
     """
     (content, located), (seen, seen_located) = episode_digests(data).T, training.reshape(-1, 2).T
     count = len(content)
@@ -76,4 +78,26 @@ def shared_episodes(data: Dataset, training: Array) -> Array:
     collision = float((counts * (counts - 1)).sum()) / max(1, count * (count - 1))
     files = count / max(1, len(np.unique(data.records["line"])))
     found: Array = in_place & (in_place.mean() > MARGIN * collision * files + 0.01)
-    return found
+    return matching if not found.any() and too_alike(content, seen) else found
+
+
+def too_alike(content: Array, seen: Array) -> bool:
+    """Whether two sets of digests have each kind of episode so equally often that chance does not explain it.
+
+    Counts of independent datasets differ: the chi-squared statistic of homogeneity is about the number of kinds less
+    one. Those of a dataset and a part f of it differ less, by (1 - f) / (1 + f), and not at all if f = 1. Counts are
+    whole numbers, so that no difference is taken as smaller than a quarter.
+    """
+    from scipy.special import chdtr
+
+    _, which = np.unique(np.concatenate([content, seen]), return_inverse=True)
+    own, theirs = (
+        np.bincount(part, minlength=which.max() + 1) for part in (which[: len(content)], which[len(content) :])
+    )
+    rare = own + theirs < MIN_COUNT
+    a, b = (np.append(part[~rare], part[rare].sum()).astype(np.float64) for part in (own, theirs))
+    a, b = a[a + b > 0], b[a + b > 0]
+    share = (a + b) / (a.sum() + b.sum())
+    difference = np.maximum(np.abs(a - a.sum() * share), 0.25)
+    statistic = float((np.square(difference) / share).sum() * (1 / a.sum() + 1 / b.sum()))
+    return len(a) > 1 and float(chdtr(len(a) - 1, statistic)) < ALIKE
