@@ -119,6 +119,8 @@ bench: $(DEV)
 	@$(BIN)/python -m benchmarks.rules
 	@echo "== speed of the safe-improvement study (about a minute)"
 	@$(BIN)/python -m benchmarks.spi --speed
+	@echo "== latency of one decision: PyTorch, compiled, ONNX (two minutes)"
+	@$(BIN)/python -m benchmarks.latency
 	@echo "== speed of the training engine next to Stable-Baselines3 from .venv-peers (about six minutes without a GPU)"
 	@test -d .venv-peers || { $(PYTHON) -m venv .venv-peers && .venv-peers/bin/pip install --quiet \
 	  --disable-pip-version-check --constraint constraints.txt torch stable-baselines3 ale-py opencv-python-headless box2d; }

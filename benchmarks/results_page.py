@@ -50,6 +50,15 @@ Against each algorithm, one sign for every size: `+` leads in mean and CVaR beyo
 both, `.` neither.
 """
 
+LATENCY_HEAD = """
+## Latency of one decision
+
+Microseconds for the action probabilities of a single state with reroute(0.5,1.5), median / 99th percentile, one thread.
+*Eager* is `policy.predict_proba`, which also checks its input; *compiled* is `torch.compile` of the same networks and
+rule on tensors; *ONNX* is the file of `policy.export_onnx` in onnxruntime, called from Python. The aim is 100
+microseconds in ONNX for a vector policy of `rbi improve`.
+"""
+
 
 def load(name):
     path = RESULTS / name
@@ -146,6 +155,21 @@ def spi_speed(result):
     return "\n".join([*lines, f"\n{measured_on(result)}"])
 
 
+def latency(result):
+    """One row per policy, one column per method."""
+    if not result:
+        return []
+    methods = list(dict.fromkeys(row["method"] for row in result["rows"]))
+    lines = ["| policy | " + " | ".join(methods) + " |", "|---|" + "--:|" * len(methods)]
+    for policy in dict.fromkeys(row["policy"] for row in result["rows"]):
+        rows = {row["method"]: row for row in result["rows"] if row["policy"] == policy}
+        cells = [f"{rows[method]['median']:,.0f} / {rows[method]['p99']:,.0f}" for method in methods]
+        lines.append(f"| {policy} | " + " | ".join(cells) + " |")
+    largest = max(row["difference"] for row in result["rows"])
+    note = f"Probabilities differ from PyTorch's by {largest:.1g} at most. Load of the machine at the start:"
+    return [LATENCY_HEAD, *lines, "", f"{note} {result['load']:g}.", "", measured_on(result)]
+
+
 def summary(cpu, cuda):
     """The main numbers of the page, one line each."""
     engine = online_page.speed_of_preset(online_page.engine_results(load))
@@ -183,6 +207,7 @@ def page():
     if speed:
         parts.append(spi_speed(speed))
     parts += coverage_page.coverage_part(load, measured_on)
+    parts += latency(load("latency.json"))
     parts += atari_page.atari_part()
     parts += online_page.online_part(load, measured_on)
     parts += ray_page.ray_part(load, measured_on)

@@ -1,6 +1,14 @@
-"""Policies as ONNX files: onnxruntime computes what PyTorch computes."""
+"""Policies as ONNX files: onnxruntime computes what PyTorch computes, and a server logs what `rbi improve` reads."""
 
+import contextlib
 import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +19,7 @@ from torch import nn
 import rbi
 from rbi import cli, export
 from rbi.data.episode import Feature
+from rbi.data.formats import FormatSettings, TableConfig
 from rbi.data.visits import VisitCounts
 from rbi.gpu import layers
 from rbi.networks import NetworkConfig, make_networks, offline_network
@@ -20,7 +29,8 @@ from rbi.policy import FeatureRange, Policy
 onnxruntime = pytest.importorskip("onnxruntime")
 
 COLUMNS = (Feature("age"), Feature("segment", ("", "new", "old")), Feature("income", fill=30.0, has_missing=True))
-ACTIONS = ("none", "discount", "bundle")
+ACTIONS = ("bundle", "discount", "none")
+SERVE = Path(__file__).parent.parent / "examples" / "serve.py"
 RULES = [
     "reroute(0.5,1.5)",
     "reroute(0,inf)",
@@ -116,22 +126,26 @@ def test_the_file_says_what_a_server_has_to_know(table_policy, exported):
 
 
 class AllRules(nn.Module):
-    """Every rule on the networks of one policy: to trace one graph takes seconds."""
+    """Every rule, without and with a mask, on one policy's networks: to trace a graph takes seconds."""
 
     def __init__(self, policy, rules):
         super().__init__()
-        self.graphs = nn.ModuleList(export.PolicyGraph(policy.with_rule(rule)) for rule in rules)
+        self.inner, self.rules = export.PolicyGraph(policy), rules
 
     def forward(self, obs, legal):
-        return tuple(probs for graph in self.graphs for probs in (graph(obs)[0], graph(obs, legal=legal)[0]))
+        beta, q = self.inner.policy.beta_and_q(obs)
+        policies = [self.inner.policy.with_rule(rule) for rule in self.rules]
+        return tuple(policy.improve(beta, q, mask) for policy in policies for mask in (None, legal))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_actions", [5, 40], ids=["pairs", "sorting"])
-def test_every_rule_in_closed_form_is_computed_alike(num_actions):
+@pytest.mark.parametrize(
+    ("num_actions", "rules"), [(5, RULES), (40, ["reroute(0.5,1.5)", "tv(0.25)", "ppo(0.2)"])], ids=["pairs", "sorting"]
+)
+def test_every_rule_in_closed_form_is_computed_alike(num_actions, rules):
     policy = policy_of(ObservationSpec((6,), 1, num_actions))
     inputs = export.example_inputs(policy, legal=True)
-    rules = [rbi.parse_rule(text) for text in RULES]
+    rules = [rbi.parse_rule(text) for text in rules]
     names = [f"{rule} {mask}" for rule in rules for mask in ("all", "legal")]
     model = export.trace(AllRules(policy, rules).eval(), inputs, names, "all")
     found = export.run_session(session_of(model.SerializeToString()), inputs, ())
@@ -146,10 +160,9 @@ def test_every_rule_in_closed_form_is_computed_alike(num_actions):
     ("obs_spec", "config"),
     [
         (ObservationSpec((40, 44), 4, 3), offline_network(16, 0, 0)),
-        (ObservationSpec((10, 12, 3), 1, 3), NetworkConfig(16, "layer")),
-        (ObservationSpec((3,), 2, 3, (1.0, 20.0, 0.5)), NetworkConfig(16)),
+        (ObservationSpec((3,), 2, 3, (1.0, 20.0, 0.5)), NetworkConfig(16, "layer")),
     ],
-    ids=["stacked images", "color images", "stacked vectors"],
+    ids=["images", "vectors"],
 )
 def test_preprocessing_is_part_of_the_graph(obs_spec, config, tmp_path, monkeypatch):
     monkeypatch.setattr(layers, "PATCHES_ON_CPU", True)  # as on ARM, whose convolutions are written differently
@@ -209,3 +222,57 @@ def test_a_column_whose_name_is_taken_is_refused(name, exported):
     model = onnx.helper.make_model(onnx.load(exported).graph)
     with pytest.raises(ValueError, match="cannot name an input"):
         export.add_columns(onnx, model, [Feature(name)])
+
+
+@contextlib.contextmanager
+def serving(policy, log):
+    """The address of examples/serve.py, run as a process on a free port."""
+    pytest.importorskip("uvicorn")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, SERVE, policy, log, "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
+        try:
+            for line in process.stderr:
+                if "running on" in line:
+                    break
+            else:
+                pytest.fail("the server has not started")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+def post(url, body):
+    """Status and answer of a request."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_a_server_answers_with_the_policys_probabilities_and_its_log_is_data(table_policy, exported, tmp_path):
+    customers = [
+        {"age": 20 + i, "segment": ["new", None][i % 2], "income": [None, 40.0][i % 3 == 0]} for i in range(12)
+    ]
+    with serving(exported, tmp_path / "live.jsonl") as url:
+        decisions = [post(f"{url}/decide", customer)[1] for customer in customers]
+        for number, decision in enumerate(decisions[1:]):
+            assert post(f"{url}/outcome", {"id": decision["id"], "reward": number % 2}) == (200, {"logged": True})
+        assert post(f"{url}/outcome", {"id": decisions[1]["id"], "reward": 1})[0] == 400  # it is logged already
+        assert post(f"{url}/outcome", {"id": decisions[0]["id"], "reward": "much"})[0] == 400
+        for wrong in ({"age": 30}, {**customers[0], "segment": "odd"}, {**customers[0], "age": None}, [1], "text"):
+            status, answer = post(f"{url}/decide", wrong)
+            assert (status, list(answer)) == (400, ["error"])
+    table = TableConfig(one_step=True, features_of=str(exported.parent.parent / "policy"))
+    data = rbi.load_episodes(tmp_path / "live.jsonl", settings=FormatSettings(table=table))
+    rows = pa.Table.from_pylist(customers[1:])
+    probs = table_policy.predict_proba(rows)
+    taken = [ACTIONS.index(decision["action"]) for decision in decisions[1:]]
+    assert data.arrays["actions"].tolist() == taken
+    assert data.arrays["rewards"].tolist() == [number % 2 for number in range(11)]
+    assert data.arrays["action_probs"] == pytest.approx(probs[np.arange(11), taken], abs=1e-5)
+    assert not data.rejected

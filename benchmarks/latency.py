@@ -1,0 +1,105 @@
+"""How long does a policy take for one state: PyTorch eager, torch.compile, ONNX? python -m benchmarks.latency"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import torch
+
+import rbi
+from benchmarks.timing import machine
+from rbi.data.episode import Feature
+from rbi.export import PolicyGraph, example_inputs, run_session
+from rbi.networks import NetworkConfig, make_networks, offline_network
+from rbi.observations import ObservationSpec
+from rbi.policy import Policy
+
+RULE = rbi.Reroute(0.5, 1.5)
+COLUMNS = (*(Feature(f"number {i}") for i in range(6)), Feature("segment", ("new", "regular", "vip")))
+POLICIES = {
+    "vector of 8, 5 actions (rbi improve)": (ObservationSpec((8,), 1, 5), offline_network(128, 0, 0), ()),
+    "table of 6 numbers and a text, 5 actions": (ObservationSpec((9,), 1, 5), offline_network(128, 0, 0), COLUMNS),
+    "vector of 128, 18 actions": (ObservationSpec((128,), 1, 18), NetworkConfig(512), ()),
+    "images 4 x 84 x 84, 18 actions": (ObservationSpec((84, 84), 4, 18), NetworkConfig(512), ()),
+}
+
+
+def microseconds(call, seconds):
+    """Quartiles and the 99th percentile of the time of a call, after a warm-up."""
+    call()  # torch.compile compiles now
+    start, times = time.perf_counter(), []
+    while time.perf_counter() < start + seconds / 4:
+        call()
+    while time.perf_counter() < start + seconds:
+        before = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - before)
+    found = np.quantile(np.array(times) * 1e6, [0.25, 0.5, 0.75, 0.99])
+    return dict(zip(("q25", "median", "q75", "p99"), found.round(1).tolist(), strict=True)) | {"calls": len(times)}
+
+
+def onnx_call(policy, inputs, threads):
+    """A call of onnxruntime with one state, on numbers that lie ready."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "policy.onnx"
+        difference = policy.export_onnx(path)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+    given = []
+
+    class Recorder:
+        """Keeps the arrays that the session is called with."""
+
+        get_outputs = session.get_outputs
+
+        def run(self, names, arrays):
+            given.append(arrays)
+            return session.run(names, arrays)
+
+    run_session(Recorder(), inputs, policy.columns)
+    return lambda: session.run(["probs"], given[0]), difference
+
+
+def measure(name, seconds):
+    obs_spec, config, columns = POLICIES[name]
+    policy = Policy(make_networks(obs_spec, config, 0), RULE, columns=columns)
+    inputs = {key: tensor[:1] for key, tensor in example_inputs(policy, legal=False).items()}
+    obs = inputs["obs"].numpy()
+    compiled = torch.compile(PolicyGraph(policy).eval(), dynamic=False)
+    onnx, difference = onnx_call(policy, inputs, torch.get_num_threads())
+    calls = {
+        "PyTorch eager, policy.predict_proba": lambda: policy.predict_proba(obs),
+        "PyTorch compiled, tensors": lambda: compiled(inputs["obs"]),
+        "ONNX, onnxruntime": onnx,
+    }
+    for method, call in calls.items():
+        with torch.no_grad():
+            found = microseconds(call, seconds)
+        print(f"{name}; {method}: {found['median']:.0f} microseconds (99%: {found['p99']:.0f})", flush=True)
+        yield {"policy": name, "method": method, **found, "difference": difference}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "latency.json")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    load = os.getloadavg()[0]
+    rows = [row for name in POLICIES for row in measure(name, given.seconds)]
+    found = machine()
+    found["versions"]["onnxruntime"] = onnxruntime.__version__
+    command = f"python -m benchmarks.latency --threads {given.threads}"
+    result = {"command": command, "machine": found, "threads": given.threads, "load": round(load, 1), "rows": rows}
+    given.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
