@@ -131,7 +131,7 @@ def test_an_interval_between_two_updates_of_one_sample_is_refused_by_name(name, 
     [
         ({"capacity": 1000, "learning_starts": 600}, "learning_starts = 600"),
         ({"capacity": 1000, "learning_starts": 10, "batch_size": 2000}, "batch_size = 2000"),
-        ({"capacity": 1000, "learning_starts": 10, "release_interval": 400}, "release_interval = 400"),
+        ({"capacity": 2000, "learning_starts": 10, "release_interval": 800}, "release_interval = 800"),
     ],
 )
 def test_settings_that_do_not_fit_the_replay_are_refused(changes, message):
@@ -164,8 +164,8 @@ def test_parts_are_compared_by_value():
 
 def test_numbered_states_have_settings_of_their_own_in_the_small_preset_only():
     lake, cart = TrainConfig.preset("FrozenLake-v1"), TrainConfig.preset("CartPole-v1")
-    assert lake.learner.adam_epsilon < cart.learner.adam_epsilon
-    assert lake.actor.improve_in == "both"
+    assert (lake.returns.n_step, cart.returns.n_step) == (1, 3)
+    assert (lake.actor.max_repeat, cart.actor.max_repeat) == (1, 100)
     assert TrainConfig.preset(lambda: gymnasium.make("FrozenLake-v1")).learner == lake.learner
     assert TrainConfig.preset("FrozenLake-v1", preset="fast").learner == TrainConfig.preset(GAME).learner
     assert TrainConfig.preset("FrozenLake-v1", adam_epsilon=0.5).learner.adam_epsilon == 0.5

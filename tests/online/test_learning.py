@@ -26,14 +26,14 @@ def mean_score(policy, env):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algo", "aim"), [("rbi", 450), ("apex", 150)])  # Ape-X varies much between streams of numbers
-def test_cart_pole_is_learned(algo, aim):
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_cart_pole_is_learned(algo):
     scores = []
-    for score in mean_scores("CartPole-v1", algo, updates=6000, interval=1000):
+    for score in mean_scores("CartPole-v1", algo, updates=3000, interval=500):
         scores.append(score)
-        if score >= aim:
+        if score >= 400:
             return
-    pytest.fail(f"the best of {scores} is below {aim}")
+    pytest.fail(f"the best of {scores} is below 400")
 
 
 @pytest.mark.slow

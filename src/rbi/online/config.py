@@ -272,21 +272,33 @@ PRESETS: dict[Preset, dict[str, Any]] = {
             random_policy_updates=0,
         ),
     },
-    # a CPU and minutes: light environments and small networks
+    # a CPU and minutes: light environments and small networks (docs/decisions/016)
     "small": {
-        "actor": ActorConfig(clip_rewards=False),
-        "learner": LearnerConfig(learning_rate=0.002, updates_per_sample=4, target_update_interval=20),
-        "replay": ReplayConfig(capacity=50_000, priority_exponent=0.0),
+        "actor": ActorConfig(improve_in="both", exploration_fraction=0.25, max_repeat=100, clip_rewards=False),
+        "learner": LearnerConfig(
+            batch_size=256,
+            learning_rate=0.001,
+            final_lr_fraction=0.0,
+            adam_epsilon=1e-8,
+            updates_per_sample=4,
+            target_update_interval=100,
+            q_loss="squared",
+            advantage_baseline="mean",
+            bootstrap_policy="rule",
+        ),
+        "replay": ReplayConfig(capacity=200_000, priority_exponent=0.0),
         "returns": ReturnConfig(),
         "schedule": Schedule(
-            updates=6000,
-            num_envs=16,
-            states_per_update=8.0,
+            updates=20_000,
+            num_envs=64,
+            states_per_update=16.0,
             publish_interval=4,
-            refresh_interval=4,
+            refresh_interval=1,
             learning_starts=1000,
             random_policy_updates=0,
             hidden_size=128,
+            norm="hidden",
+            scale_observations=True,
             precision="float32",  # networks this small gain nothing from bfloat16, and learn worse in it
         ),
     },
@@ -294,15 +306,10 @@ PRESETS: dict[Preset, dict[str, Any]] = {
 
 
 NUMBERED_STATES: dict[str, dict[str, Any]] = {
-    "actor": {"improve_in": "both"},
-    "learner": {
-        "learning_rate": 0.001,
-        "final_lr_fraction": 0.05,
-        "adam_epsilon": 1e-8,
-        "advantage_baseline": "mean",
-        "bootstrap_policy": "rule",
-    },
+    "actor": {"exploration_fraction": 0.5, "max_repeat": 1},
+    "learner": {"batch_size": 128},
     "returns": {"n_step": 1},
+    "schedule": {"num_envs": 32, "states_per_update": 8.0},
 }
 """How `small` differs where observations are the numbers of states (docs/decisions/016)."""
 
