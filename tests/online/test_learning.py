@@ -40,6 +40,6 @@ def test_cart_pole_is_learned(algo):
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
 def test_catch_is_learned_from_images(algo):
     """Five balls a game, 1 for each that is caught and -1 for each that is missed."""
-    untrained, *later = mean_scores(CATCH, algo, updates=400, interval=200)
+    untrained, *later = mean_scores(CATCH, algo, updates=600, interval=300)
     assert untrained < 0
     assert later[-1] > 2.5
