@@ -3,7 +3,15 @@
 import json
 import re
 
+import numpy as np
+
+import rbi
 from rbi import runs
+from rbi.data.episode import DatasetSpec
+from rbi.data.store import StoreWriter
+from rbi.networks import NetworkConfig, make_networks
+from rbi.observations import ObservationSpec
+from rbi.policy import Policy
 
 SETTINGS = {"algo": "rbi", "env": "CartPole-v1", "learner": {"batch_size": 32}}
 
@@ -42,3 +50,41 @@ def page_data(page):
 def panel(section, title):
     """The panel with this title."""
     return next(each for each in section["panels"] if each.get("title", "").startswith(title))
+
+
+def decisions_log(path, rows=300):
+    """A table of logged decisions: a number and a text observed, a named action, a reward."""
+    rng = np.random.default_rng(0)
+    device, offer = rng.choice(["phone", "desktop"], rows), rng.choice(["none", "discount"], rows)
+    numbers = rng.integers((18, 0), (80, 2), (rows, 2))
+    lines = [f"{age},{device[n]},{offer[n]},{paid}" for n, (age, paid) in enumerate(numbers)]
+    path.write_text("\n".join(["age,device,offer,paid", *lines]) + "\n")
+    return path
+
+
+def episodes_log(path, episodes=30):
+    """A table of episodes of vectors."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for episode in range(episodes):
+        steps = int(rng.integers(5, 15))
+        for step in range(steps):
+            x, y = rng.normal(size=2)
+            lines.append(f"{episode},{x:.4f},{y:.4f},{rng.integers(3)},{rng.integers(2)},{int(step == steps - 1)}")
+    path.write_text("\n".join(["episode,obs_0,obs_1,action,reward,terminated", *lines]) + "\n")
+    return path
+
+
+def image_log(path):
+    """A store with one episode of images in which a life is lost, and next to it a policy for two stacked frames."""
+    rng = np.random.default_rng(0)
+    ends = np.arange(8) == 7
+    episode = rbi.Episode(
+        rng.integers(0, 256, (9, 12, 12), np.uint8), rng.integers(0, 3, 8), np.eye(8)[2], ends, ~ends & ends,
+        np.arange(8) == 3,
+    )  # fmt: skip
+    with StoreWriter.create(path, DatasetSpec((12, 12), 3, 2)) as writer:
+        writer.append(episode)
+    networks = make_networks(ObservationSpec((12, 12), 2, 3), NetworkConfig(8), 0)
+    Policy(networks, rbi.Reroute(0.5, 1.5)).save(path.with_name("policy"))
+    return path

@@ -11,8 +11,10 @@ import hashlib
 import html
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from rbi import runs
 from rbi.progress import echo
@@ -22,14 +24,18 @@ from rbi.report.panels import Report
 FILE = "report.html"
 SCRIPTS = ("charts.js", "viewer.js", "page.js")
 GENERATOR = b'<meta name="generator" content="rbi report">'
-MAX_BYTES = 6_000_000  # of a page
+MAX_BYTES, RESERVE = 6_000_000, 200_000  # of a page, and of it for what the estimates of sizes miss
 
 
 def write_report(
     paths: Sequence[Path | str] | Path | str,
     out: Path | str | None = None,
     *,
+    data: Path | str | None = None,
+    policy: Path | str | None = None,
+    episodes: int | None = None,
     title: str = "",
+    seed: int = 0,
     overwrite: bool = False,
     progress: bool = True,
 ) -> Path:
@@ -40,6 +46,11 @@ def write_report(
 
     paths: one or several run folders; the folder of a sweep stands for its runs.
     out: the HTML file; by default `report.html` in the run folder, or in the current folder for several runs.
+    data: episodes for the viewer (default: those that the run learned from or was tested on).
+    policy: the policy in the viewer (default: the run's own).
+    episodes: how many episodes the viewer shows (default: 3, and none for runs of `rbi train`, whose policies have to
+        run fresh ones); 0 leaves the viewer out.
+    seed: of fresh episodes.
     title: heading of the page (default: the name of the run).
     overwrite: replace an earlier report. Other files are never replaced.
 
@@ -51,6 +62,13 @@ def write_report(
     out = default_file(folders) if out is None else Path(out)
     check_writable(out, overwrite=overwrite)
     report = collect(folders, title=title)
+    report = with_viewers(
+        report,
+        data=None if data is None else Path(data),
+        policy=None if policy is None else Path(policy),
+        episodes=episodes,
+        seed=seed,
+    )
     if progress:
         for section in report.runs:
             for warning in section.warnings:
@@ -59,6 +77,19 @@ def write_report(
     out.parent.mkdir(parents=True, exist_ok=True)
     runs.atomic_write(out, lambda at: at.write_bytes(page))
     return out
+
+
+def with_viewers(report: Report, **options: Any) -> Report:
+    """The report with episodes to look at, as many as its size allows."""
+    from rbi.report.episodes import viewers
+
+    room = MAX_BYTES - len(render(report)) - RESERVE
+    read = [runs.read(section.path) for section in report.runs]
+    sections = []
+    for section, (viewer, reason) in zip(report.runs, viewers(read, room, **options), strict=True):
+        warnings = [*section.warnings, reason] if reason else section.warnings
+        sections.append(replace(section, viewer=viewer, warnings=warnings))
+    return replace(report, runs=sections)
 
 
 def default_file(folders: Sequence[Path]) -> Path:

@@ -89,10 +89,16 @@ function runSection(run, number) {
     element("div", { class: "heading" }, element("h2", {}, run.name), badge),
     run.summary.length ? element("dl", { class: "facts" }, ...run.summary.map(([name, text]) => element("div", {}, element("dt", {}, name), element("dd", {}, text)))) : null,
     ...run.warnings.map((text) => element("p", { class: "warning", role: "note" }, text)),
-    run.viewer && run.viewer.first ? viewerCard(run.viewer, number) : null,
-    panelGrid(run.panels, `run${number}`),
-    run.viewer && !run.viewer.first ? viewerCard(run.viewer, number) : null,
+    ...sectionPanels(run, number),
     aboutRun(run));
+}
+
+// The verdict, scores or learning curve first, then the viewer, then everything else.
+function sectionPanels(run, number) {
+  if (!run.viewer) return [panelGrid(run.panels, `run${number}`)];
+  const other = run.panels.findIndex((panel) => !["verdict", "intervals"].includes(panel.kind));
+  const lead = other > 0 ? other : Math.min(2, run.panels.length);
+  return [panelGrid(run.panels.slice(0, lead), `lead${number}`), viewerCard(run.viewer, number), panelGrid(run.panels.slice(lead), `run${number}`)];
 }
 
 function drawPage(report) {

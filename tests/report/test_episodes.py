@@ -1,0 +1,132 @@
+"""The episode viewer: its beta, pi and Q are the policy's, frames come back unchanged, sizes stay within the budget."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import rbi
+from rbi import runs
+from rbi.cli import main
+from rbi.data.formats import FormatSettings, TableConfig
+from rbi.networks import NetworkConfig, make_networks
+from rbi.observations import ObservationSpec
+from rbi.policy import Policy
+from rbi.report.episodes import Frames, encode_frames, make_viewer
+from tests.report.pages import decisions_log, episodes_log, image_log, page_data, write_run
+
+ROOM = 5_000_000
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory):
+    """A run of rbi.improve on logged decisions with named columns."""
+    folder = tmp_path_factory.mktemp("decisions")
+    table = TableConfig(action="offer", reward="paid", observations=("age", "device"), one_step=True)
+    log, out = decisions_log(folder / "log.csv"), folder / "run"
+    rbi.improve(log, settings=FormatSettings(table=table), updates=5, out=out, progress=False)
+    return out
+
+
+@pytest.fixture(scope="module")
+def improved(tmp_path_factory):
+    """A run of rbi.improve on episodes of vectors."""
+    folder = tmp_path_factory.mktemp("episodes")
+    rbi.improve(episodes_log(folder / "log.csv"), updates=5, holdout_fraction=0.5, out=folder / "run", progress=False)
+    return folder / "run"
+
+
+def test_decisions_are_the_policys_on_rows_that_it_was_not_trained_on(decided):
+    viewer, policy = make_viewer(runs.read(decided), budget=ROOM), rbi.load_policy(decided)
+    assert viewer.features == ["age", "device"]
+    assert viewer.actions == ["discount", "none"]
+    assert not viewer.episodes
+    held = runs.read(decided).finished()["test"]["episodes"]
+    assert f"of {held:,} looked at" in viewer.note
+    for each in viewer.decisions[:5]:
+        obs = np.array([[each.features[0], each.features[1] == "desktop", each.features[1] == "phone"]], np.float32)
+        np.testing.assert_allclose(each.pi, policy.predict_proba(obs)[0], atol=1e-4)
+        ratio = np.array(each.pi) / np.array(each.beta)
+        assert np.all((ratio > 0.49) & (ratio < 1.51))
+    changes = [each.change for each in viewer.decisions]
+    assert changes == sorted(changes, reverse=True)
+
+
+def test_episodes_show_every_step_with_the_policys_numbers(improved):
+    run, policy = runs.read(improved), rbi.load_policy(improved)
+    viewer = make_viewer(run, budget=ROOM, episodes=2)
+    data = rbi.load_episodes(run.config["settings"]["data"])
+    assert len(viewer.episodes) == 2
+    for trace in viewer.episodes:
+        episode = data[int(trace.name.split()[1].rstrip(","))]
+        assert trace.score == pytest.approx(episode.score)
+        assert len(trace.value) == trace.steps == len(episode)
+        np.testing.assert_allclose(trace.pi, policy.predict_proba(episode.observations[: len(episode)]), atol=1e-4)
+        np.testing.assert_allclose(np.array(trace.features).T, episode.observations[: len(episode)], atol=1e-5)
+        np.testing.assert_allclose(trace.value, (np.array(trace.beta) * trace.q).sum(1), atol=2e-2)
+        assert trace.taken == episode.actions.tolist()
+        assert trace.reward == pytest.approx(episode.rewards.tolist())
+
+
+def test_lost_lives_and_stacked_frames_of_images(tmp_path):
+    data, policy = image_log(tmp_path / "store"), tmp_path / "policy"
+    run = runs.read(write_run(tmp_path / "run", "improve", settings={"data": str(data)}, result={}))
+    viewer = make_viewer(run, budget=ROOM, policy=policy, episodes=1)
+    (trace,), episode = viewer.episodes, rbi.load_episodes(data)[0]
+    assert trace.lives_lost == [3]
+    stacks = np.zeros((len(episode), 2, 12, 12), np.uint8)
+    stacks[:, 1] = episode.observations[: len(episode)]
+    stacks[1:, 0] = episode.observations[: len(episode) - 1]
+    np.testing.assert_allclose(trace.pi, rbi.load_policy(policy).predict_proba(stacks), atol=1e-4)
+    assert np.array_equal(decoded(trace.frames), episode.observations[: len(episode)])
+
+
+def decoded(frames: Frames):
+    """The frames of strips."""
+    found = []
+    for strip in frames.strips:
+        image = Image.open(io.BytesIO(base64.b64decode(strip.split(",")[1])))
+        found.append(np.asarray(image.convert("L")).reshape(-1, frames.height, frames.width))
+    return np.concatenate(found)
+
+
+def test_frames_come_back_unchanged_and_stay_within_the_budget():
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (450, 84, 84), np.uint8)
+    found, count = encode_frames(frames[:50], ROOM)
+    assert count == 50
+    assert np.array_equal(decoded(found), frames[:50])
+    found, count = encode_frames(frames, 1_000_000)
+    assert 50 < count < 450
+    assert sum(len(strip) for strip in found.strips) < 1_050_000
+    assert np.array_equal(decoded(found), frames[:count])
+
+
+def test_an_episode_that_does_not_fit_is_cut_and_says_so(improved):
+    viewer = make_viewer(runs.read(improved), budget=3000, episodes=2)
+    trace = viewer.episodes[-1]
+    assert len(trace.value) < trace.steps
+    assert f"Long episodes are cut: {len(trace.value):,} of {trace.steps:,} steps" in viewer.note
+    assert len(runs.to_json(viewer)) < 6000
+
+
+def test_a_page_with_a_viewer_holds_it_and_says_why_there_is_none(improved, tmp_path, capsys):
+    page = page_data(rbi.write_report(improved, tmp_path / "page.html"))
+    assert len(page["runs"][0]["viewer"]["episodes"]) == 3
+    log = decisions_log(tmp_path / "other.csv")
+    assert main(["report", str(improved), "--data", str(log), "--out", str(tmp_path / "other.html")]) == 0
+    assert "no episode viewer: " in capsys.readouterr().err
+    assert page_data(tmp_path / "other.html")["runs"][0]["viewer"] is None
+    assert page_data(rbi.write_report(improved, tmp_path / "none.html", episodes=0))["runs"][0]["viewer"] is None
+
+
+def test_a_trained_policy_runs_fresh_episodes_when_asked(tmp_path):
+    run = runs.read(write_run(tmp_path / "run", "train"))
+    networks = make_networks(ObservationSpec((4,), 1, 2), NetworkConfig(4), 0)
+    Policy(networks, rbi.Reroute(0.5, 1.5), env="CartPole-v1").save(tmp_path / "run" / "policies" / "best")
+    assert make_viewer(run, budget=ROOM) is None
+    viewer = make_viewer(run, budget=ROOM, episodes=2)
+    assert [trace.score for trace in viewer.episodes] == [trace.steps for trace in viewer.episodes]
+    assert "2 fresh episodes" in viewer.note
