@@ -69,5 +69,8 @@ if __name__ == "__main__":
     parser.add_argument("log")
     parser.add_argument("--port", type=int, default=8000)
     arguments = parser.parse_args()
+    for path in (Path(arguments.policy), Path(arguments.log).parent):
+        if not path.exists():
+            parser.error(f"{path} does not exist")
     with Path(arguments.log).open("a", buffering=1) as file:
         uvicorn.run(make_app(arguments.policy, file), port=arguments.port, access_log=False)

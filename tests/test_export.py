@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import rbi
-from rbi import cli, export
+from rbi import cli, export, runs
 from rbi.data.episode import Feature
 from rbi.data.formats import FormatSettings, TableConfig
 from rbi.data.visits import VisitCounts
@@ -123,6 +123,12 @@ def test_the_file_says_what_a_server_has_to_know(table_policy, exported):
     assert about["policy_digest"] != export.policy_digest(table_policy.with_rule(rbi.Greedy()))
     assert len(about["training_digest"]) == 16
     assert json.loads((exported.parent / "result.json").read_text())["difference"] < 1e-5
+
+
+def test_an_export_may_replace_an_earlier_one_if_asked_to(exported):
+    assert runs.check_available(exported.parent, overwrite=True)
+    with pytest.raises(ValueError, match="pass --overwrite"):
+        runs.check_available(exported.parent, overwrite=False)
 
 
 class AllRules(nn.Module):

@@ -40,7 +40,7 @@ VERSIONED_PACKAGES = ("numpy", "torch", "scipy", "array-api-compat", "matplotlib
 RUN_FILES = re.compile(
     r"config\.json|metrics\.jsonl|result\.json|report\.html|figures|checkpoints|policies|tensorboard|runs|"
     r"store\.json|(observations|actions|rewards|terminated|truncated|life_lost|action_probs|action_masks|behavior_probs|episodes)\.bin|"
-    r"(texts|rejected)\.jsonl|source\.json|episodes\.parquet|data|\.lock|"
+    r"(texts|rejected)\.jsonl|source\.json|episodes\.parquet|policy\.onnx|data|\.lock|"
     r"\..+\.\d+(-[0-9a-f]{6})?(\.old)?\.tmp"
 )
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+(-[0-9a-f]{6})?(?P<old>\.old)?\.tmp")

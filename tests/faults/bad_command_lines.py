@@ -21,6 +21,7 @@ BASE = {
     "data export": "log.csv",
     "data record": "random --env CartPole-v1 --episodes 2",
     "evaluate": "policy --episodes 1",
+    "export": "policy",
     "certify": "log.csv --policy policy",  # refused: the policy takes other observations
     "monitor": "log.csv --old-value 0 --return-range -1e9 1e9",
     "improve": "log.csv --updates 2 --batch-size 4 --hidden-size 4",
@@ -28,7 +29,7 @@ BASE = {
     "train": "--env CartPole-v1 --schedule.updates 4 --schedule.learning-starts 16 --schedule.num-envs 2 "
     "--replay.capacity 100 --learner.batch-size 4 --schedule.hidden-size 4 --eval-episodes 0",
 }
-SLOW = {"offline"}
+SLOW = {"export", "offline"}
 """Commands of which only the command line is tried."""
 
 

@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 
 import tyro
 
+from rbi import runs
 from rbi.cli.command import Command, overlaps
 from rbi.export import onnx_model
 from rbi.policy import load_policy
-from rbi.progress import echo
+from rbi.progress import echo, track
 
 NAME = "export"
 FILES = {"onnx": "policy.onnx"}
@@ -37,8 +38,11 @@ class Export(Command):
             raise ValueError("name the policy: a run, or a folder that policy.save wrote")
         if self.out is not None and overlaps(self.out, self.path):
             raise ValueError(f"--out {self.out}: belongs to the policy that is exported; choose another folder")
+        if self.out is not None:
+            runs.check_available(runs.resolve(self.out), overwrite=self.overwrite)
         policy = load_policy(self.path)
-        model = onnx_model(policy, columns=self.columns, legal=self.legal)
+        for _ in track(range(1), "tracing the policy and comparing"):
+            model = onnx_model(policy, columns=self.columns, legal=self.legal)
         with self.create_run(NAME, argv) as writer:
             file, size = writer.path / FILES[self.to], len(model.content)
             model.write(file)
