@@ -54,8 +54,8 @@ LATENCY_HEAD = """
 ## Latency of one decision
 
 Microseconds for the action probabilities of a single state with reroute(0.5,1.5) on one thread: median / 99th
-percentile in the quietest of ten rounds, since other programs ran beside it. *Eager* is `policy.predict_proba`, which also
-checks its input; *compiled* is `torch.compile` of the same networks and rule on tensors; *ONNX* is the file of
+percentile in the quietest of ten rounds, since other programs ran beside it. *Eager* is `policy.predict_proba`, which
+also checks its input; *compiled* is `torch.compile` of the same networks and rule on tensors; *ONNX* is the file of
 `policy.export_onnx` in onnxruntime, called from Python. The aim is 100 microseconds in ONNX for a vector policy of
 `rbi improve`.
 """
