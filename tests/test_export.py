@@ -106,12 +106,21 @@ def test_an_unknown_text_is_encoded_as_none_of_the_categories(table_policy, expo
     assert probs == pytest.approx(wanted, abs=1e-5)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_inputs_that_are_not_finite_give_nan(exported, bad):
     given = {"age": [[30.0], [bad]], "segment": [["new"], ["new"]], "income": [[50.0], [50.0]]}
     (probs,) = session_of(exported).run(["probs"], given)
     assert np.isfinite(probs[0]).all()
     assert np.isnan(probs[1]).all()
+
+
+def test_no_trunk_hides_an_infinity():
+    policy = policy_of(ObservationSpec((4,), 1, 3), config=NetworkConfig(8))
+    for network in (policy.networks.q, policy.networks.pi):
+        network.trunk.layers[0].weight.abs_().neg_()  # ReLU gives 0
+    probs, *_ = export.PolicyGraph(policy)(torch.tensor([[1.0, torch.inf, 1, 1], [1, 1, 1, 1]]))
+    assert probs[0].isnan().all()
+    assert probs[1].isfinite().all()
 
 
 def test_the_file_says_what_a_server_has_to_know(table_policy, exported):

@@ -63,7 +63,7 @@ class PolicyGraph(nn.Module):
         beta, q = self.policy.beta_and_q(states, behavior_probs)
         probs = self.policy.improve(beta, q, legal)
         if not spec.is_image:
-            probs = probs + 0 * obs.flatten(1).sum(1, keepdim=True)  # a runtime's ReLU may turn NaN into 0
+            probs = probs + 0 * obs.flatten(1).sum(1, keepdim=True)  # ReLU would hide an infinity
         return (probs, q, beta) if behavior_probs is None else (probs, q)
 
 
@@ -162,12 +162,13 @@ def graph_outputs(policy: "Policy") -> list[str]:
 def trace(graph: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str], rule: str) -> Any:
     """The ONNX model of a module, with any number of states."""
     few = {name: tensor[:2] for name, tensor in inputs.items()}
-    batch = torch.export.Dim("batch")
+    batch = torch.export.Dim("batch", max=2**31)  # PyTorch 2.6 needs a limit
     with quiet():
         try:
             program = torch.onnx.export(
                 graph, kwargs=few, output_names=list(outputs), opset_version=OPSET, dynamo=True,
-                dynamic_shapes={name: {0: batch} for name in few}, external_data=False, verbose=False,
+                dynamic_shapes={name: {0: batch} for name in few}, external_data=False, optimize=True,
+                verbose=False,
             )  # fmt: skip
         except torch.onnx.OnnxExporterError as error:
             reason = str(error.__cause__ or error).splitlines()[0]
