@@ -134,6 +134,11 @@ bench: $(DEV)
 	@$(BIN)/python -m benchmarks.data
 	@echo "== speed of offline learning next to d3rlpy (three minutes)"
 	@$(BIN)/python -m benchmarks.offline
+	@echo "== lower bounds next to vw-estimators, OBP and SCOPE-RL (twenty minutes)"
+	@.venv-peers/bin/python -c "import estimators, obp, scope_rl" 2>/dev/null || { .venv-peers/bin/pip install --quiet \
+	  --disable-pip-version-check vw-estimators pandas scikit-learn matplotlib seaborn pyyaml tqdm gym && \
+	  .venv-peers/bin/pip install --quiet --disable-pip-version-check --no-deps obp==0.4.1 scope-rl==0.2.1; }
+	@$(BIN)/python -m benchmarks.coverage_peers
 	@echo "== repairs of the human Atari data compared with the truth (ten minutes)"
 	@$(BIN)/python -m benchmarks.agc
 

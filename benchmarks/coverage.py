@@ -51,6 +51,13 @@ class World:
     """Of the longest episodes."""
     known: bool = True
     """Whether probabilities are logged; if not, they are estimated from as many other episodes."""
+    logs: Callable | None = None
+    """Draws weights and rewards of one-step episodes, `[2, repetitions, episodes]`, for bounds of the value itself."""
+    value: float = math.nan
+    """The true value of the new policy."""
+    weights: tuple[float, float] = (0.0, math.inf)
+    """Smallest and largest possible weight."""
+    most_reward: float = 1.0
 
 
 def draw_actions(rng, probs):
@@ -86,9 +93,16 @@ def bandit(name, means, beta, rule=GAIN, *, robust=False, q=None, reward=bernoul
         r, w = reward(rng, means[x, a]), (pi / beta)[x, a]
         return ((pi - beta) * q).sum(1)[x] + (w - 1) * (r - q[x, a]) if robust else (w - 1) * r
 
+    def logs(rng, shape):
+        x = rng.integers(0, len(beta), shape)
+        a = draw_actions(rng, beta[x])
+        return np.stack([(pi / beta)[x, a], reward(rng, means[x, a])])
+
     truth = float(((pi - beta) * true_means).sum(1).mean())
+    value, limits = float((pi * true_means).sum(1).mean()), (float((pi / beta).min()), float((pi / beta).max()))
     reach = 0.75 * high if robust else high  # reroute(0.5,1.5): |W - 1| <= 0.5, total variation <= 0.25
-    return World(name, draw, truth, -reach, reach if robust else math.inf, high / 4)
+    more = {"logs": logs, "value": value, "weights": limits, "most_reward": high}
+    return World(name, draw, truth, -reach, reach if robust else math.inf, high / 4, **more)
 
 
 def confounded(*, known):

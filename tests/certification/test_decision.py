@@ -201,6 +201,14 @@ def test_training_episodes_are_refused():
         certify(policy, log)
 
 
+def test_probabilities_that_are_too_large_for_the_actions_are_refused():
+    """A mean weight below 1 is possible where actions lack support; the clone shows what is not."""
+    log = bandit_log()
+    log.arrays["action_probs"] = 1 - log.arrays["action_probs"]
+    with pytest.raises(ValueError, match=r"do not match the actions: .* they are 1\.\d+ times as large"):
+        certify(log=log)
+
+
 def test_other_observations_actions_columns_and_rejected_rows_are_refused():
     log = bandit_log()
     with pytest.raises(ValueError, match=r"actions: the policy has 4, the episodes have 3"):

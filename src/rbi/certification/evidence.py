@@ -25,6 +25,7 @@ RULE_BATCH = 1 << 16
 MAX_GROWTH = 4.0  # c_max^T up to which doubly robust terms have useful limits
 MIN_EXPLORATION = {"all": 0.01, "taken": 0.01, "estimated": 0.05}  # mean probability of not taking the likeliest action
 MISMATCH = 6.0  # standard errors
+MAX_RATIO_ERROR = 0.2  # of the mean of clone / logged probability; some actions may be impossible in a state
 MAX_FITTED_ROWS = 200_000  # of fitted Q evaluation
 
 
@@ -81,6 +82,7 @@ def gather_evidence(policy: Policy, data: Dataset, gamma: float) -> Evidence:
         action_probs = all_probs[at]
     elif known == "taken":
         action_probs = data.arrays["action_probs"].astype(np.float64)
+        check_ratio_to_clone(clone[at], action_probs)
     else:
         all_probs, action_probs = clone.astype(np.float64), np.maximum(clone[at].astype(np.float64), 1e-12)
     logged = LoggedSteps(steps, actions, data.arrays["rewards"].astype(np.float64), action_probs, q, all_probs, gamma)
@@ -166,6 +168,20 @@ def check_frequencies(beta: Array, actions: Array) -> None:
         raise ValueError(
             f"logged probabilities do not match the actions: taken actions have a mean probability of "
             f"{taken.mean():.3g} where {mean.mean():.3g} is expected ({off:+.0f} standard errors)"
+        )
+
+
+def check_ratio_to_clone(clone: Array, logged: Array) -> None:
+    """Raise ValueError if the mean of clone(a) / p(a) is far from 1.
+
+    It is 1 in expectation for any clone, good or bad, that only takes actions which the logging policy may take.
+    """
+    ratio = clone.astype(np.float64) / logged
+    off = estimates.weight_discrepancy(ratio)
+    if abs(off) > MISMATCH and abs(ratio.mean() - 1) > MAX_RATIO_ERROR:
+        raise ValueError(
+            f"logged probabilities do not match the actions: compared with how often actions are taken, they are "
+            f"{1 / ratio.mean():.3g} times as large on average ({off:+.0f} standard errors)"
         )
 
 
