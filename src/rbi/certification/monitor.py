@@ -101,6 +101,9 @@ def monitor(
     config = MonitorConfig(return_range, old_value, confidence, gamma)
     if (control is None) == (old_value is None):
         raise ValueError("give either control episodes or old_value, to compare with")
+    low, high = config.return_range
+    if old_value is not None and not low <= old_value <= high:
+        raise ValueError(f"old_value = {old_value:g}: must be in the range of returns, {low:g} to {high:g}")
     sources = [episodes] if control is None else [episodes, control]
     samples = [
         live_returns(open_dataset(one if isinstance(one, Dataset) else Path(one), format, settings), config)

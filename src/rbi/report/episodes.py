@@ -6,6 +6,7 @@ that change most.
 """
 
 import base64
+import datetime
 import io
 import warnings
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from rbi.certification.decision import encoded_as
 from rbi.config import Device, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
-from rbi.data.episode import Array, Episode
+from rbi.data.episode import Array, Episode, Feature
 from rbi.data.formats import AgcConfig, FormatSettings, SpecOverrides, TableConfig, load_episodes
 from rbi.envs import id_from_file
 from rbi.evaluation.recording import DatasetRecording, Recorder
@@ -40,6 +41,7 @@ BATCH = 256
 STRIP_PIXELS = 16_000  # height of an image: browsers refuse much larger ones
 MAX_FRAME = 210  # pixels; larger frames are scaled down
 QUARTERS = 4
+MISSING = "(missing)"
 
 
 @dataclass(frozen=True)
@@ -463,7 +465,7 @@ def decision_viewer(
     decisions = [
         Decision(
             name=decision_name(data, int(picked[n])),
-            features=[feature_value(obs[n], column) for column in columns],
+            features=[feature_value(obs[n], *column) for column in columns],
             taken=places[n],
             reward=float(data.arrays["rewards"][steps[n]]),
             beta=rounded(of.beta[n, shown]),
@@ -479,7 +481,7 @@ def decision_viewer(
         rule_text(policy),
         names,
         bounds_of(policy),
-        [column[0] for column in columns],
+        [feature.name for feature, _ in columns],
         [],
         decisions,
         changes_by_value(of, shown),
@@ -497,26 +499,25 @@ def predict_decisions(policy: Policy, data: Dataset, picked: Array) -> Step:
     return predict(policy, frames, np.zeros(len(picked), np.int64), logged, masks)
 
 
-def feature_columns(policy: Policy, data: Dataset) -> list[tuple[str, int, tuple[str, ...]]]:
-    """Name, first number and categories of each feature; unnamed numbers where there is no table."""
+def feature_columns(policy: Policy, data: Dataset) -> list[tuple[Feature, int]]:
+    """Each feature and its first number in an observation; unnamed numbers where there is no table."""
     if data.spec.is_image:
         return []
-    features, found, place = data.spec.features or policy.columns, [], 0
-    for feature in features:
-        found.append((feature.name, place, feature.categories))
-        place += feature.size
-    if not features:
-        found = [(f"observation {number}", number, ()) for number in range(data.spec.obs_shape[0])]
-    return found[: 3 * MAX_FEATURES]
+    features = data.spec.features or policy.columns
+    features = features or tuple(Feature(f"observation {number}") for number in range(data.spec.obs_shape[0]))
+    places = np.cumsum([0, *(feature.size for feature in features)]).tolist()
+    return list(zip(features, places, strict=False))[: 3 * MAX_FEATURES]
 
 
-def feature_value(obs: Array, column: tuple[str, int, tuple[str, ...]]) -> Any:
-    """A number, or the text of a one-hot column."""
-    _, place, categories = column
-    if not categories:
-        return float(f"{float(obs[place]):.6g}")
-    part = obs[place : place + len(categories)]
-    return categories[int(part.argmax())] if part.any() else "(other)"
+def feature_value(obs: Array, feature: Feature, place: int) -> Any:
+    """A number, a date, or the text of a one-hot column."""
+    if feature.categories:
+        part = obs[place : place + len(feature.categories)]
+        return (feature.categories[int(part.argmax())] if part.any() else "(other)") or MISSING
+    if feature.has_missing and obs[place + 1]:
+        return MISSING
+    value = float(f"{float(obs[place]):.6g}")
+    return (datetime.date(1970, 1, 1) + datetime.timedelta(days=int(value))).isoformat() if feature.is_date else value
 
 
 def decision_name(data: Dataset, number: int) -> str:

@@ -48,7 +48,7 @@ function tickText(value) {
 
 function niceTicks(low, high, count) {
   const span = high - low;
-  if (!(span > 0)) return [low];
+  if (!(span > 1e-9 * Math.max(Math.abs(low), Math.abs(high))) || !Number.isFinite(span)) return [low];
   const rough = span / Math.max(1, count), power = 10 ** Math.floor(Math.log10(rough)), part = rough / power;
   const step = (part < 1.5 ? 1 : part < 3.5 ? 2 : part < 7.5 ? 5 : 10) * power;
   const found = [];
@@ -58,9 +58,10 @@ function niceTicks(low, high, count) {
 
 function logTicks(low, high, count) {
   const found = [];
+  if (!(low > 0 && high > low && Number.isFinite(high))) return [low];
   for (const steps of [[1, 2, 5], [1], null]) {
     found.length = 0;
-    const every = steps === null ? Math.ceil((Math.log10(high) - Math.log10(low)) / Math.max(1, count)) : 1;
+    const every = steps === null ? Math.max(1, Math.ceil((Math.log10(high) - Math.log10(low)) / Math.max(1, count))) : 1;
     for (let n = Math.floor(Math.log10(low)); n <= Math.ceil(Math.log10(high)); n += every)
       for (const step of steps || [1]) { const at = step * 10 ** n; if (at >= low * 0.999 && at <= high * 1.001) found.push(at); }
     if (found.length <= count + 1) break;
