@@ -87,9 +87,9 @@ class OnnxModel(NamedTuple):
 
 def onnx_model(policy: "Policy", *, columns: bool = True, legal: bool = False) -> OnnxModel:
     """The ONNX model of a policy, compared with PyTorch (see `Policy.export_onnx`)."""
-    if not policy.rule.is_closed_form:
+    if not getattr(policy.rule, "is_closed_form", True):  # a function may take the place of a rule
         raise ValueError(f"rule {policy.rule}: cannot be exported, because it solves an equation in every state")
-    if policy.rule.uses_counts:
+    if getattr(policy.rule, "uses_counts", False):
         raise ValueError(f"rule {policy.rule}: cannot be exported, because it looks up visits of the training states")
     onnx, *_ = [require(package) for package in PACKAGES]
     features = policy.columns if columns and policy.obs_spec.stack == 1 else ()
@@ -135,7 +135,7 @@ def example_inputs(policy: "Policy", *, legal: bool) -> dict[str, Tensor]:
             part[:] = np.eye(feature.size, dtype=np.float32)[rng.integers(feature.size, size=shape[:-1])]
         elif feature.has_missing:
             part[..., 1] = rng.random(shape[:-1]) < 0.3
-            part[..., 0] = np.where(part[..., 1], feature.fill, part[..., 0])
+            part[..., 0] = np.where(part[..., 1], feature.fill or 0.0, part[..., 0])
     found = {"obs": torch.from_numpy(obs)}
     if policy.behavior == "logged":
         beta = rng.dirichlet(np.ones(spec.num_actions), CHECKED_STATES).astype(np.float32)
