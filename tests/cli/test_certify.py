@@ -74,8 +74,10 @@ def test_a_table_is_read_with_the_columns_categories_and_actions_of_the_policy(t
     policy = Policy(networks, rbi.Reroute(0.5, 1.5), columns=columns, action_names=("call", "mail", "none"))
     policy.save(tmp_path / "policy")
     rng = np.random.default_rng(0)
-    rows = [f"{rng.choice(['mail', 'call'])},{rng.integers(2)},0.5,{rng.integers(18, 80)},{rng.choice(['new', 'old'])}"]
-    rows += [f"mail,1,0.5,{age},old" for age in range(20, 60)] + [f"call,0,0.5,{age},new" for age in range(20, 60)]
+    rows = [
+        f"{rng.choice(['mail', 'call'])},{rng.integers(2)},0.5,{rng.integers(18, 80)},{rng.choice(['new', 'old'])}"
+        for _ in range(81)
+    ]
     (tmp_path / "log.csv").write_text("\n".join(["offer,paid,propensity,age,segment", *rows]) + "\n")
     options = ["--table.action", "offer", "--table.reward", "paid"]
     assert certify(tmp_path / "policy", tmp_path / "log.csv", tmp_path / "out", *options) in (0, 3)

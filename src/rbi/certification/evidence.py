@@ -82,7 +82,7 @@ def gather_evidence(policy: Policy, data: Dataset, gamma: float) -> Evidence:
         action_probs = all_probs[at]
     elif known == "taken":
         action_probs = data.arrays["action_probs"].astype(np.float64)
-        check_ratio_to_clone(clone[at], action_probs)
+        check_ratio_to_clone(clone, actions, action_probs)
     else:
         all_probs, action_probs = clone.astype(np.float64), np.maximum(clone[at].astype(np.float64), 1e-12)
     logged = LoggedSteps(steps, actions, data.arrays["rewards"].astype(np.float64), action_probs, q, all_probs, gamma)
@@ -171,17 +171,20 @@ def check_frequencies(beta: Array, actions: Array) -> None:
         )
 
 
-def check_ratio_to_clone(clone: Array, logged: Array) -> None:
+def check_ratio_to_clone(clone: Array, actions: Array, logged: Array) -> None:
     """Raise ValueError if the mean of clone(a) / p(a) is far from 1.
 
-    It is 1 in expectation for any clone, good or bad, that only takes actions which the logging policy may take.
+    It is 1 in expectation for any clone, good or bad, that only takes actions which the logging policy may take: the
+    clone is limited to actions that occur in the log.
     """
-    ratio = clone.astype(np.float64) / logged
+    occurs = np.bincount(actions, minlength=clone.shape[1]) > 0
+    usual = np.maximum(clone[:, occurs].sum(1, dtype=np.float64), 1e-12)
+    ratio = clone[np.arange(len(actions)), actions] / usual / logged
     off = estimates.weight_discrepancy(ratio)
     if abs(off) > MISMATCH and abs(ratio.mean() - 1) > MAX_RATIO_ERROR:
         raise ValueError(
             f"logged probabilities do not match the actions: compared with how often actions are taken, they are "
-            f"{1 / ratio.mean():.3g} times as large on average ({off:+.0f} standard errors)"
+            f"{1 / ratio.mean():.3g} times as large on average ({off:+.3g} standard errors)"
         )
 
 

@@ -147,10 +147,9 @@ class RecentScores:
 
 def check_compatible(policy: Policy, vector_env: VectorEnv, env: str) -> None:
     """Refuse a policy whose observations or actions do not fit the environment."""
-    spec = replace(
-        policy.obs_spec, shape=vector_env.obs_shape, stack=vector_env.frame_stack, num_actions=vector_env.num_actions
-    )
-    if policy.obs_spec != spec:
+    own = policy.obs_spec
+    offered = vector_env.obs_shape, vector_env.frame_stack, vector_env.num_actions
+    if (own.shape, own.stack, own.num_actions) != offered:
         trained_in = f" ({policy.env})" if policy.env else ""
         raise ValueError(
             f"--env {env}: has observations {vector_env.obs_shape} and {vector_env.num_actions} actions, but the policy"
