@@ -30,7 +30,7 @@ WORLDS = (
     "binary rewards",
     "rare lucky action, greedy, worse",
 )
-HCOPE_SHARE = 20  # one part of so many chooses where HCOPE's bound truncates
+HCOPE_SPLIT = 20  # a twentieth of the values selects the threshold at which HCOPE truncates
 PROVED = (
     "betting, ours",
     "betting, ours, limited weights",
@@ -48,7 +48,7 @@ def hcope_bound(x, alpha):
 
     The threshold maximises the bound that the chosen twentieth predicts for the others (their equation 7).
     """
-    few = len(x) // HCOPE_SHARE
+    few = len(x) // HCOPE_SPLIT
     chosen, rest = x[:few], x[few:]
     log, n = math.log(2 / alpha), len(rest)
 
