@@ -101,8 +101,8 @@ def peers_summary(rows):
             proved += ours <= min(row[field] for bound, row in found.items() if row["proved"] and "ours" not in bound)
             ratios.append(ours / min(row[field] for row in found.values() if not row["proved"] and row["holds"]))
         texts.append(
-            f"{name}, ours without limited weights is the narrowest proved bound in {proved} of {len(cells)} cells, and "
-            f"{min(ratios):.2f} to {max(ratios):.2f} times as wide as the best asymptotic one that covers."
+            f"{name}, ours without limited weights is the narrowest proved bound in {proved} of {len(cells)} cells, "
+            f"and {min(ratios):.2f} to {max(ratios):.2f} times as wide as the best asymptotic one that covers."
         )
     return " ".join(texts)
 
