@@ -289,7 +289,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         "replay": ReplayConfig(capacity=200_000, priority_exponent=0.0),
         "returns": ReturnConfig(),
         "schedule": Schedule(
-            updates=20_000,
+            updates=30_000,
             num_envs=64,
             states_per_update=16.0,
             publish_interval=4,
@@ -309,7 +309,7 @@ NUMBERED_STATES: dict[str, dict[str, Any]] = {
     "actor": {"exploration_fraction": 0.5, "max_repeat": 1},
     "learner": {"batch_size": 128},
     "returns": {"n_step": 1},
-    "schedule": {"num_envs": 32, "states_per_update": 8.0},
+    "schedule": {"updates": 20_000, "num_envs": 32, "states_per_update": 8.0},
 }
 """How `small` differs where observations are the numbers of states (docs/decisions/016)."""
 
