@@ -1,7 +1,9 @@
 """Small run folders for tests of the report, and the data of a written page."""
 
+import contextlib
 import json
 import re
+import threading
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from rbi.data.store import StoreWriter
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
+from rbi.report.live import LiveServer
 
 SETTINGS = {"algo": "rbi", "env": "CartPole-v1", "learner": {"batch_size": 32}}
 
@@ -88,3 +91,16 @@ def image_log(path):
     networks = make_networks(ObservationSpec((12, 12), 2, 3), NetworkConfig(8), 0)
     Policy(networks, rbi.Reroute(0.5, 1.5)).save(path.with_name("policy"))
     return path
+
+
+@contextlib.contextmanager
+def serving(*paths):
+    """A live server of some runs on any free port."""
+    with LiveServer(paths, port=0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

@@ -10,32 +10,14 @@ from PIL import Image
 import rbi
 from rbi import runs
 from rbi.cli import main
-from rbi.data.formats import FormatSettings, TableConfig
+from rbi.data.episode import Feature
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
-from rbi.report.episodes import Frames, encode_frames, make_viewer
-from tests.report.pages import decisions_log, episodes_log, image_log, page_data, write_run
+from rbi.report.episodes import Frames, encode_frames, feature_value, make_viewer
+from tests.report.pages import decisions_log, image_log, page_data, write_run
 
 ROOM = 5_000_000
-
-
-@pytest.fixture(scope="module")
-def decided(tmp_path_factory):
-    """A run of rbi.improve on logged decisions with named columns."""
-    folder = tmp_path_factory.mktemp("decisions")
-    table = TableConfig(action="offer", reward="paid", observations=("age", "device"), one_step=True)
-    log, out = decisions_log(folder / "log.csv"), folder / "run"
-    rbi.improve(log, settings=FormatSettings(table=table), updates=5, out=out, progress=False)
-    return out
-
-
-@pytest.fixture(scope="module")
-def improved(tmp_path_factory):
-    """A run of rbi.improve on episodes of vectors."""
-    folder = tmp_path_factory.mktemp("episodes")
-    rbi.improve(episodes_log(folder / "log.csv"), updates=5, holdout_fraction=0.5, out=folder / "run", progress=False)
-    return folder / "run"
 
 
 def test_decisions_are_the_policys_on_rows_that_it_was_not_trained_on(decided):
@@ -130,3 +112,17 @@ def test_a_trained_policy_runs_fresh_episodes_when_asked(tmp_path):
     viewer = make_viewer(run, budget=ROOM, episodes=2)
     assert [trace.score for trace in viewer.episodes] == [trace.steps for trace in viewer.episodes]
     assert "2 fresh episodes" in viewer.note
+
+
+def test_features_are_shown_as_the_table_has_them():
+    obs = np.array([20_000.0, 0.0, 1.0, 0.0, 1.0], np.float32)
+    date, number, text = (
+        Feature("day", is_date=True),
+        Feature("age", fill=3.0, has_missing=True),
+        Feature("x", ("a", "")),
+    )
+    assert feature_value(obs, date, 0) == "2024-10-04"
+    assert feature_value(obs, number, 1) == "(missing)"
+    assert feature_value(obs, number, 2) == 1
+    assert feature_value(obs, text, 3) == "(missing)"
+    assert feature_value(obs, text, 2) == "a"

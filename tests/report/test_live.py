@@ -6,24 +6,19 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
 from rbi import runs
 from rbi.report.live import LiveServer
-from tests.report.pages import training_line, training_run
+from tests.report.pages import serving, training_line, training_run
 
 
 @pytest.fixture
 def server(tmp_path):
     (tmp_path / "secret.txt").write_text("secret")
-    with LiveServer([training_run(tmp_path / "run")], port=0) as found:
-        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(training_run(tmp_path / "run")) as found:
         yield found
-        found.shutdown()
-        thread.join()
 
 
 def get(server, path, method="GET", **headers):
