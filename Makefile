@@ -6,18 +6,20 @@ RUNTIME := .venv/.installed-runtime
 DEV := .venv/.installed-dev
 PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest --quiet --numprocesses auto --dist worksteal
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict # stops at any warning: broken links, pages without a place in the navigation
 TORCH := 2.13.0
 
-.PHONY: help demo tour test test-slow test-all fuzz check wheel format constraints bench results clean
+.PHONY: help demo tour docs test test-slow test-all fuzz check wheel format constraints bench results clean
 
 help:
 	@echo "make demo         learn from a recorded mixed-skill population, apply every rule, compare the scores (runs/demo)"
 	@echo "make tour         rules, the paper's bandit, a small SPI study, RBI on CartPole, recording a population (runs/tour)"
+	@echo "make docs         build the documentation site (site/index.html opens from disk, without a network)"
 	@echo "make test         tests without the markers slow and ray (GPU tests are skipped without a GPU)"
 	@echo "make test-slow    the slow and Ray tests"
 	@echo "make test-all     all tests that can run on this machine"
 	@echo "make fuzz         property tests with fresh random seeds and more examples"
-	@echo "make check        formatting, lint, types, import layers, doctests"
+	@echo "make check        formatting, lint, types, import layers, doctests, the documentation site (broken links fail)"
 	@echo "make wheel        build the wheel, install it into an empty environment and run the README's example there"
 	@echo "make format       format the code and apply automatic lint fixes"
 	@echo "make constraints  regenerate constraints.txt (UPGRADE=--upgrade for the newest versions)"
@@ -84,6 +86,13 @@ check: $(DEV)
 	@echo "== doctests"
 	@$(BIN)/python -m pytest --quiet --doctest-modules src --ignore=src/rbi/gpu/kernels.py --ignore=src/rbi/__main__.py
 
+	@echo "== documentation site (site/)"
+	@$(SITE)
+
+docs: $(DEV)
+	@$(SITE)
+	@echo "open site/index.html"
+
 wheel:
 	@echo "== building the wheel"
 	@rm -rf dist .venv-wheel
@@ -146,4 +155,4 @@ results: $(DEV)
 	@$(BIN)/python -m benchmarks.results_page
 
 clean:
-	rm -rf .venv .venv-peers .venv-wheel dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers .venv-wheel dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

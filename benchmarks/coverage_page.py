@@ -3,7 +3,7 @@
 HEAD = """
 ## The deploy decision
 
-Lower bounds of the gain of a policy at 95%, in worlds with a known truth ([guide](guide.md#can-i-deploy-it),
+Lower bounds of the gain of a policy at 95%, in worlds with a known truth ([how to](howto/certify.md),
 [decision 015](decisions/015-certify.md)). Cells are *missed* / *deploy*: the share of repetitions in which the bound
 exceeds the true gain, which must be at most 5%, and in which it exceeds 0: power where there is a gain, an unsafe
 "deploy" where there is none. Bold: missed more often than 5% allows (binomial test, p < 0.001). Betting is proved where

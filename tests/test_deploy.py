@@ -14,6 +14,7 @@ import pytest
 
 import rbi
 from rbi import cli
+from tests.test_docs import console_commands
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "deploy.md").read_text()
@@ -21,9 +22,8 @@ SHOP = SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "logged_decision
 
 
 def commands():
-    """The lines of the page's console blocks that start with a dollar sign."""
-    blocks = re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    """The commands of the page but for the installation."""
+    return [command for command in console_commands(PAGE) if not command.startswith("pip ")]
 
 
 def smaller(command, port):

@@ -5,7 +5,7 @@ env 1   policy a   f0 f1 | f0 f1 f2 f3 ...       environments that share a polic
 env 2   policy b   f0 f1 f2 f3 f4 f5 ...
 
 A population of perturbed policies of mixed skill stands in for human players where there are none: each makes random
-actions, acts late and abandons episodes at its own rates. docs/guide.md says how this differs from people.
+actions, acts late and abandons episodes at its own rates. docs/howto/data.md says how this differs from people.
 """
 
 from collections import deque

@@ -1,0 +1,146 @@
+"""The code of README and docs: Python blocks run, commands parse, and the API pages have every public name.
+
+The blocks of a page run one after the other in one folder, which holds what the page starts from (`PREPARE`). Where a
+`print` has a comment, it prints that.
+"""
+
+import re
+import runpy
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rbi
+from rbi import cli
+
+ROOT = Path(__file__).parent.parent
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text()
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+}
+LANGUAGES = {"python", "console", "text"}  # text: not run
+SLOW = {
+    "README.md",
+    "docs/howto/certify.md",
+    "docs/howto/improve.md",
+    "docs/howto/offline.md",
+    "docs/howto/train.md",
+}
+
+
+def blocks(page, language):
+    """The code blocks of a page in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+
+
+def console_commands(page):
+    """The lines of a page's console blocks that start with a dollar sign, joined with their continuations."""
+    lines = [line for block in blocks(page, "console") for line in block.replace("\\\n> ", "").splitlines()]
+    return [line[2:] for line in lines if line.startswith("$ ")]
+
+
+# What pages start from
+
+
+def episodes_csv(folder, name="logs.csv", seed=0):
+    """200 episodes of 1 to 5 steps, with four observed numbers and three actions."""
+    rng = np.random.default_rng(seed)
+    rows = ["episode_id,t,obs_0,obs_1,obs_2,obs_3,action,action_prob,reward,terminated"]
+    for episode in range(200):
+        steps = rng.integers(1, 6)
+        for t in range(steps):
+            observed, last = rng.normal(size=4).round(3), t == steps - 1
+            action = rng.choice(3, p=[0.5, 0.3, 0.2])
+            reward = int(last and rng.random() < 0.3 + 0.2 * action)
+            probability = [0.5, 0.3, 0.2][action]
+            rows.append(f"{episode},{t},{','.join(map(str, observed))},{action},{probability},{reward},{int(last)}")
+    (folder / name).write_text("\n".join(rows) + "\n")
+
+
+def improved(folder):
+    episodes_csv(folder)
+    episodes_csv(folder, "later.csv", seed=1)
+    rbi.improve(folder / "logs.csv", out=folder / "runs/better", updates=50, progress=False)
+
+
+def image_store(folder):
+    images = np.zeros((30, 84, 84), np.uint8)
+    ends = np.arange(30) % 3 == 2
+    import_store(folder / "store", rbi.Dataset.from_arrays(images, np.arange(30) % 2, np.ones(30), ends))
+
+
+def import_store(path, data):
+    from rbi.data.store import StoreWriter
+
+    with StoreWriter.create(path, data.spec) as writer:
+        for episode in data:
+            writer.append(episode)
+
+
+def recorded_cart(folder):
+    out = str(folder / "data/cart")
+    assert cli.main(["data", "record", "random", "--env", "CartPole-v1", "--episodes", "40", "--out", out]) == 0
+
+
+def rules_run(folder):
+    assert cli.main(["rules", "--out", str(folder / "runs/rules")]) == 0
+
+
+PREPARE = {
+    "docs/howto/certify.md": improved,
+    "docs/howto/data.md": episodes_csv,
+    "docs/howto/improve.md": episodes_csv,
+    "docs/howto/offline.md": recorded_cart,
+    "docs/howto/runs.md": rules_run,
+    "docs/store.md": image_store,
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
+        for name, page in PAGES.items()
+        if blocks(page, "python") and name != "README.md"
+    ],
+)
+def test_python_blocks_run_and_print_what_their_comments_say(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    PREPARE.get(name, lambda _: None)(tmp_path)
+    code = "\n".join(blocks(PAGES[name], "python"))
+    (tmp_path / "page.py").write_text(code)
+    capsys.readouterr()
+    runpy.run_path(str(tmp_path / "page.py"))
+    printed = capsys.readouterr().out.splitlines()
+    for said in re.findall(r"^ *print\(.*\)  # (.*)$", code, re.MULTILINE):
+        assert said in printed
+
+
+@pytest.mark.parametrize("name", [name for name, page in PAGES.items() if console_commands(page)])
+def test_commands_have_valid_options(name):
+    for command in console_commands(PAGES[name]):
+        words = shlex.split(command, comments=True)
+        if words[0] == "rbi":
+            cli.parse(words[1:])
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_code_is_in_fences_with_a_language(name):
+    """So that no block escapes the tests above; indented blocks have no language."""
+    fences = re.findall(r"^```(\w*)$", PAGES[name], re.MULTILINE)
+    assert set(fences[::2]) <= LANGUAGES
+    assert set(fences[1::2]) <= {""}
+    outside = re.sub(r"^```.*?^```$", "", PAGES[name], flags=re.DOTALL | re.MULTILINE)
+    assert not re.search(r"\n\n {4}(?! *[-*|\d])(?=\S)(?!options:)", outside)
+
+
+def test_the_api_pages_have_every_public_name_once():
+    listed = re.findall(r"^::: rbi\.(\w+)$", "\n".join(PAGES[name] for name in PAGES if "/api/" in name), re.MULTILINE)
+    assert sorted([*listed, "__version__"]) == sorted(rbi.__all__)
+
+
+def test_every_kind_of_page_is_found():
+    assert sum(bool(blocks(page, "python")) for page in PAGES.values()) > 5
+    assert len([command for page in PAGES.values() for command in console_commands(page)]) > 40
