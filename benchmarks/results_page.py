@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from benchmarks import atari_page, coverage_page, data_page, offline_page, online_page, ray_page
+from benchmarks import atari_page, classic, coverage_page, data_page, offline_page, online_page, ray_page
 from rbi.report import spi as spi_report
 
 ROOT = Path(__file__).parent.parent
@@ -52,6 +52,15 @@ intervals.
 SPI_SIGNS = """
 Against each algorithm, one sign for every size: `+` leads in mean and CVaR beyond paired 95% intervals, `-` trails in
 both, `.` neither.
+"""
+
+CLASSIC_HEAD = """
+## Small environments with the preset for a CPU
+
+`rbi train ENV` untouched ([decision 016](decisions/016-the-small-preset.md)) beside Stable-Baselines3's DQN with
+rl-baselines3-zoo's settings at equal environment steps (the zoo has no settings for FrozenLake and Taxi: those of
+LunarLander). Mean scores of 100 episodes (FrozenLake: 1,000) for seeds 0, 1 and 2, and the training time of the slowest
+seed in one thread, with other runs on all other cores. An optimal policy reaches 0.74 in FrozenLake.
 """
 
 LATENCY_HEAD = """
@@ -187,6 +196,26 @@ def latency(result):
     return [LATENCY_HEAD, *lines, "", f"{note} {result['load']:g}.", "", measured_on(result)]
 
 
+def small_environments():
+    """One row per environment, one column per algorithm: all seeds' mean scores and the time of the slowest."""
+    done = classic.current_cells(classic.RESULTS)
+    if not done:
+        return []
+    names = {"rbi": "RBI", "apex": "Ape-X", "sb3": "Stable-Baselines3"}
+    lines = [f"| environment | steps | aim | {' | '.join(names.values())} |", "|---|--:|--:|" + "--:|" * len(names)]
+    for env, aim in classic.AIMS.items():
+        cells = []
+        for algo in names:
+            found = [result for result in done.values() if (result["env"], result["algo"]) == (env, algo)]
+            scores = ", ".join(f"{result['evaluation']['mean']:.{0 if abs(aim) > 10 else 2}f}" for result in found)
+            slowest = max((result["seconds"]["training"] for result in found), default=0)
+            cells.append(f"{scores} ({slowest:.0f} s)" if found else "-")
+        lines.append(f"| {env} | {classic.steps_of(env):,} | {aim} | {' | '.join(cells)} |")
+    command = {"command": "python -m benchmarks.classic"}
+    machines = dict.fromkeys(measured_on(result | command) for result in done.values())
+    return [CLASSIC_HEAD, *lines, "", *(f"{text}\n" for text in machines)]
+
+
 def summary(cpu, cuda):
     """The main numbers of the page, one line each."""
     engine = online_page.speed_of_preset(online_page.engine_results(load))
@@ -225,6 +254,7 @@ def page():
         parts.append(spi_speed(speed))
     parts += coverage_page.coverage_part(load, measured_on)
     parts += latency(load("latency.json"))
+    parts += small_environments()
     parts += atari_page.atari_part()
     parts += online_page.online_part(load, measured_on)
     parts += ray_page.ray_part(load, measured_on)

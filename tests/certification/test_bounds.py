@@ -19,6 +19,7 @@ from rbi.certification.bounds import (
     lower_bound,
     lower_confidence_sequence,
     plug_in_bets,
+    std_inflation,
 )
 from tests.reference.betting_loops import plug_in_log_capitals, star_log_capital
 
@@ -69,6 +70,23 @@ def test_betting_bound_is_nearly_as_high_as_the_normal_one():
     x = weighted_returns(np.random.default_rng(5), 5000)
     normal = x.mean() - 1.645 * x.std() / math.sqrt(5000)
     assert (x.mean() - betting_lower_bound(x, -0.5, 0.05)) / (x.mean() - normal) < 1.2
+
+
+def test_rare_large_values_hardly_widen_the_bound():
+    """Bets that trust the small spread of the values before the first large one lose: 2.4 in place of 1.1."""
+    x = np.where(np.random.default_rng(7).random((12, 10_000)) < 0.02, 50.0, 0.0)
+    widths = [row.mean() - betting_lower_bound(row, 0.0, 0.05, spread=0.5) for row in x]
+    assert np.mean(widths) / (1.645 * x.std(-1).mean() / 100) < 1.3
+
+
+def test_nothing_is_bet_before_values_differ_unless_half_of_them_are_equal():
+    starts = np.array([0, 1, 2, 3, 4, 5])
+    assert std_inflation(np.array([2.0, 2.0, 2.0, 5.0, 2.0, 2.0]), starts)[:4].tolist() == [np.inf, np.inf, np.inf, 1]
+    later = np.array([2.0, 2.0, 2.0, 2.0, 2.0, 2.0])
+    assert std_inflation(later, starts).tolist() == [np.inf, np.inf, np.inf, 1, 1, 1]
+    d = np.array([2.0, 2.0, 2.0, 5.0]) - 2.75
+    found = std_inflation(np.array([2.0, 2.0, 2.0, 5.0, 7.0, 1.0]), starts)[4]
+    assert found == approx(math.sqrt(1 + (d**4).sum() / (d**2).sum() ** 2))
 
 
 def test_betting_bound_is_the_smallest_mean_that_is_not_rejected():

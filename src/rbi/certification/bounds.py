@@ -79,6 +79,8 @@ def log_capital_peak(values: Array, m: Array, floor: float, alpha: float, spread
 
         lambda_t = h(z) / (sigma_{t-1} sqrt(n - t + 1)),    P(Z > z) = alpha K_{t-1}(m),    h = density / P(Z > z)
 
+    with sigma_{t-1} estimated from earlier values and inflated by what is not known about it (`std_inflation`).
+
     Bets aim at the capital 1 / alpha after n values: what is missing and how many values are left set the next bet
     (Voracek and Orabona, 2025, "STaR-Bets"). Theirs is sqrt(2 log(1 / (alpha K))) in place of h(z); h is the stake with
     which a normal limit replicates the payoff 1 / alpha if the sum exceeds its (1 - alpha) quantile, so that the
@@ -91,7 +93,8 @@ def log_capital_peak(values: Array, m: Array, floor: float, alpha: float, spread
 
     n, target = values.shape[-1], -math.log(alpha)
     edges = np.unique(np.linspace(0, n, min(n, REBETS) + 1).round().astype(int))
-    sigma = predictable_std(values, edges[:-1], spread if spread is not None else max(-floor, 0.0) / 2)
+    starts, guess = edges[:-1], spread if spread is not None else max(-floor, 0.0) / 2
+    sigma = predictable_std(values, starts, guess) * std_inflation(values, starts)
     most = MAX_STAKE / np.maximum(m - floor, np.finfo(float).tiny)
     capital = np.zeros(np.broadcast_shapes(values.shape[:-1], m.shape))
     peak = capital.copy()
@@ -106,17 +109,41 @@ def log_capital_peak(values: Array, m: Array, floor: float, alpha: float, spread
     return peak
 
 
+def sums_before(x: Array, starts: Array) -> Array:
+    """Sums of the values before each start, `[..., n]` to `[..., J]`; starts rise from 0."""
+    blocks = np.add.reduceat(x, starts, axis=-1)
+    found: Array = np.concatenate([np.zeros_like(x[..., :1]), blocks.cumsum(-1)[..., :-1]], -1)
+    return found
+
+
 def predictable_std(values: Array, starts: Array, spread: float) -> Array:
     """Standard deviation of the values before each start, with one guess of `spread` among them: `[..., J]`.
 
     The predictable plug-in variance of Waudby-Smith and Ramdas, whose guess for values in [0, 1] is 1/2.
     """
     centred = values - values[..., :1]  # the first value is known before any later bet; it only avoids cancellation
-    before = np.concatenate([np.zeros_like(centred[..., :1]), centred.cumsum(-1)], -1)[..., starts]
-    squares = np.concatenate([np.zeros_like(centred[..., :1]), np.square(centred).cumsum(-1)], -1)[..., starts]
-    left = squares - np.square(before) / np.maximum(starts, 1)
+    left = sums_before(np.square(centred), starts) - np.square(sums_before(centred, starts)) / np.maximum(starts, 1)
     found: Array = np.sqrt((spread**2 + np.maximum(left, 0.0)) / (starts + 1))
     return np.maximum(found, 1e-9 * spread + np.finfo(float).tiny)
+
+
+def std_inflation(values: Array, starts: Array) -> Array:
+    """By what factor the standard deviation of the values before each start may be underestimated: `[..., J]`.
+
+        sqrt(1 + sum (x - mean)^4 / (sum (x - mean)^2)^2)
+
+    The fraction is about the squared relative error of an estimated variance. With rare large values, such as weights
+    of rare actions, early estimates are far too small, and bets that trust them lose most of the capital before the
+    first large value. While all values are equal nothing is known, and nothing is bet in the first half (infinity).
+    """
+    n, centred = np.maximum(starts, 1), values - values[..., :1]
+    mean, second, third, fourth = (sums_before(centred**k, starts) / n for k in (1, 2, 3, 4))
+    variance = np.maximum(second - mean**2, 0.0)
+    tail = np.maximum(fourth - 4 * mean * third + 6 * mean**2 * second - 3 * mean**4, 0.0)
+    unknown = np.where(2 * starts < values.shape[-1], np.inf, 1.0)
+    known = variance > 1e-15 * second
+    found: Array = np.where(known, np.sqrt(1 + tail / np.where(known, n * variance**2, 1.0)), unknown)
+    return found
 
 
 def betting_rejects(values: Any, m: Any, floor: float, alpha: float, spread: float | None = None) -> Array:
