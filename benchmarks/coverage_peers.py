@@ -7,6 +7,7 @@ after all of its widths were multiplied by the number that makes it miss in exac
 
     python -m benchmarks.coverage_peers               # about twenty minutes on 2 cores
     python -m benchmarks.coverage_peers --sizes 1000
+    python -m benchmarks.coverage_peers --ours   # only bounds that need no other package; peers' rows are kept
 """
 
 import argparse
@@ -119,25 +120,36 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--peer", default=".venv-peers/bin/python", help="Python with the peers' packages")
+    parser.add_argument("--ours", action="store_true", help="keep the peers' rows of the file: logs are the same")
     parser.add_argument("--out", type=Path, default=coverage.RESULTS / "coverage-peers.json")
     arguments = parser.parse_args()
-    rows, versions = [], {}
+    kept = json.loads(arguments.out.read_text()) if arguments.ours else {"rows": [], "versions": {}}
+    rows, versions = [], kept["versions"]
     for world in coverage.all_worlds(simulated=False):
         if world.name not in WORLDS:
             continue
         for n in arguments.sizes:
             repetitions = REPETITIONS.get(n, 100)
             weights, rewards = world.logs(np.random.default_rng([1, n]), (repetitions, n))
-            found, versions = of_peers(world, weights, rewards, arguments.peer)
-            found = ours(world, weights, rewards) | found
-            rows += [summarise(world, n, name, values) for name, values in found.items()]
+            found = ours(world, weights, rewards)
+            theirs = [
+                r for r in kept["rows"] if (r["world"], r["episodes"]) == (world.name, n) and r["bound"] not in found
+            ]
+            if not arguments.ours:
+                peers, versions = of_peers(world, weights, rewards, arguments.peer)
+                found |= peers
+            rows += [summarise(world, n, name, values) for name, values in found.items()] + theirs
             head = {
                 "benchmark": "coverage_peers",
                 "command": "python -m benchmarks.coverage_peers",
                 "machine": machine(),
             }
             arguments.out.write_text(json.dumps(head | {"versions": versions, "rows": rows}, indent=1) + "\n")
-            shown = [f"{r['bound']} {r['width']:.4f} ({r['missed']:.3f})" for r in rows[-len(found) :]]
+            shown = [
+                f"{r['bound']} {r['width']:.4f} ({r['missed']:.3f})"
+                for r in rows
+                if r["episodes"] == n and r["world"] == world.name
+            ]
             print(f"{world.name}, {n:,}: {'; '.join(shown)}", flush=True)
 
 

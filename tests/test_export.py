@@ -190,7 +190,8 @@ def test_preprocessing_is_part_of_the_graph(obs_spec, config, tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_a_policy_that_takes_the_running_systems_probabilities_has_an_input_for_them(tmp_path):
-    policy = policy_of(ObservationSpec((4,), 1, 3), behavior="logged")
+    networks = make_networks(ObservationSpec((4,), 1, 3), NetworkConfig(16), 0, with_policy=False)  # nothing was cloned
+    policy = rbi.Policy(networks, rbi.Reroute(0.5, 1.5), behavior="logged")
     policy.export_onnx(tmp_path / "policy.onnx", legal=True)
     obs, beta = np.ones((2, 4), np.float32), np.array([[0.2, 0.3, 0.5], [0.9, 0.1, 0]], np.float32)
     legal = np.array([[True, True, False], [True, True, True]])
@@ -246,7 +247,7 @@ def serving(policy, log):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, SERVE, policy, log, "--port", str(port)]
+    command = [sys.executable, SERVE, policy, log, str(port)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
         try:
             for line in process.stderr:

@@ -82,6 +82,21 @@ def test_a_table_is_read_with_the_columns_categories_and_actions_of_the_policy(t
     options = ["--table.action", "offer", "--table.reward", "paid"]
     assert certify(tmp_path / "policy", tmp_path / "log.csv", tmp_path / "out", *options) in (0, 3)
     assert runs.read(tmp_path / "out").finished()["episodes"] == 81
-    (tmp_path / "log.csv").write_text("offer,paid,propensity,age,segment\nmail,1,0.5,30,other\n")
+    (tmp_path / "log.csv").write_text("offer,paid,propensity,age,segment\nfax,1,0.5,30,new\n")
     assert certify(tmp_path / "policy", tmp_path / "log.csv", tmp_path / "out2", *options) == 2
     assert "log.csv, line 2" in capsys.readouterr().err
+
+
+def test_texts_that_the_training_data_has_not_are_evaluated_as_the_policy_sees_them_and_reported(tmp_path, capsys):
+    networks = make_networks(ObservationSpec((2,), 1, 2), NetworkConfig(4), 0)
+    policy = Policy(networks, rbi.Reroute(0.5, 1.5), columns=[Feature("segment", ("new", "old"))])
+    policy.save(tmp_path / "policy")
+    rng = np.random.default_rng(0)
+    lines = [f"{s},{a},{r},0.5" for s, a, r in zip(["new", "old"] * 200, *rng.integers(0, 2, (2, 400)), strict=True)]
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join(["segment,action,reward,action_prob", *lines, "odd,1,1,0.5"]) + "\n")
+    assert certify(tmp_path / "policy", log, tmp_path / "out") in (0, 3)
+    assert "1 of 401 steps have no text in 'segment' that the training data has" in capsys.readouterr().out
+    log.write_text(log.read_text().replace("new", "other").replace("odd", "other"))
+    assert certify(tmp_path / "policy", log, tmp_path / "out2") == 2
+    assert "201 of 401 steps have no text in 'segment'" in capsys.readouterr().err

@@ -658,6 +658,9 @@ def test_columns_and_categories_are_stored_with_the_data_and_later_files_are_enc
     np.testing.assert_array_equal(found[0].observations, [[25, 0, 0, 1]])
     [item] = found.rejected
     assert "segment 'unheard' is not one of the 3 texts of its column" in item.reason
+    accepted = load_episodes(second, settings=asking(**asked, accept_unknown=True))
+    assert not accepted.rejected
+    np.testing.assert_array_equal(accepted[1].observations, [[26, 0, 0, 0]])
 
 
 @pytest.mark.parametrize("ends", [("0", "1"), ("call", "mail")])

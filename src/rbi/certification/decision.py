@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from rbi.certification.bounds import STATUS, Method, Status
-from rbi.certification.evidence import Candidate, Evidence, Settings, evaluate_candidate, gather_evidence, place
+from rbi.certification.evidence import (
+    Candidate,
+    Evidence,
+    Settings,
+    evaluate_candidate,
+    gather_evidence,
+    place,
+    unknown_texts,
+)
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset
 from rbi.data.formats import Format, FormatSettings, open_dataset, recognise
@@ -202,7 +210,7 @@ def encoded_as(
     return replace(
         found,
         overrides=replace(found.overrides, num_actions=None if policy.action_names else actions),
-        table=replace(found.table, features_of=features),
+        table=replace(found.table, features_of=features, accept_unknown=features is not None),
     )
 
 
@@ -358,6 +366,10 @@ def explain(
             "No probabilities were logged, so weights come from a clone of the behaviour policy. A cause of actions "
             "and rewards that the log does not show makes them wrong, unnoticed: test live, or log probabilities."
         )
+    lines += [
+        f"{rows:,} of {len(evidence.logged.actions):,} steps have no text in {name!r} that the training data has: the policy sees none of its categories."
+        for name, rows in unknown_texts(evidence.policy, evidence.data).items()
+    ]
     if not settings.stated_range:
         low, high = settings.return_range
         lines.append(f"The range of returns, {low:g} to {high:g}, is the observed one; state it to get a proved bound.")

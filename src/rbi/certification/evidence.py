@@ -109,6 +109,18 @@ def step_observations(data: Dataset) -> Array:
     return found
 
 
+def unknown_texts(policy: Policy, data: Dataset) -> dict[str, int]:
+    """By column the number of steps whose text is none of its categories: all of its features are 0."""
+    if not any(column.categories for column in policy.columns):
+        return {}
+    observations, found, at = step_observations(data), {}, 0
+    for column in policy.columns:
+        if column.categories:
+            found[column.name] = int((~observations[:, at : at + column.size].any(1)).sum())
+        at += column.size
+    return {name: rows for name, rows in found.items() if rows}
+
+
 def check_fits(policy: Policy, data: Dataset) -> None:
     """Raise ValueError if the episodes are not of the kind that the policy takes."""
     spec, own = data.spec, policy.obs_spec
@@ -133,6 +145,10 @@ def check_fits(policy: Policy, data: Dataset) -> None:
         pairs = zip(data.feature_names, names, strict=False)
         column, other = next(((b, a) for a, b in pairs if a != b), (names[-1], data.feature_names[-1]))
         raise ValueError(f"the policy has the column {column!r} where the episodes have {other!r}")
+    steps = int(data.records["steps"].sum())
+    for name, rows in unknown_texts(policy, data).items():
+        if 2 * rows > steps:
+            raise ValueError(f"{rows:,} of {steps:,} steps have no text in {name!r} that the training data has")
 
 
 def check_unseen(policy: Policy, data: Dataset) -> None:

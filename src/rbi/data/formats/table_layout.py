@@ -65,6 +65,9 @@ class TableConfig:
     features_of: str | None = None
     """A store or a policy's folder: observe its columns with its categories and its names of actions, so that later
     data is encoded in the same way. Episodes with other texts are rejected."""
+    accept_unknown: bool = False
+    """Keep episodes with other texts than those of `features_of`: a row's features of such a column are all 0, as in
+    policy.predict_proba. rbi certify does so with the columns of its policy."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

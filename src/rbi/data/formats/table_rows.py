@@ -285,6 +285,8 @@ class Checker:
     """The actions' names in the table, where they are texts."""
     list_shape: tuple[int, ...] | None
     """The shape of lists if observations are one column of lists."""
+    accept_unknown: bool = False
+    """Whether texts that are no category of their column are encoded as zeros, and not rejected."""
 
     def rows(self, block: Block, file: int, ids: dict[Any, int]) -> Rows:
         """The order of the checks decides which of several faults of a row is reported."""
@@ -398,7 +400,7 @@ class Checker:
             values, present = self.lists(block, names[0], self.list_shape)
             block.note(~present, names[0], None, "is missing")
             return values
-        return encode_block(block, self.spec.features)
+        return encode_block(block, self.spec.features, {} if self.accept_unknown else None)
 
     def final(self, block: Block, name: str) -> tuple[Array, Array]:
         """Observations after the step, and where there are any."""

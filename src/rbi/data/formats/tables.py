@@ -96,7 +96,7 @@ class TableReader:
         config: TableConfig,
         schema: TableSchema | None = None,
     ) -> None:
-        self.path, self.files, self.overrides = path, files, overrides
+        self.path, self.files, self.overrides, self.accept_unknown = path, files, overrides, config.accept_unknown
         self.schema = schema or (schema_of(config.features_of) if config.features_of else TableSchema())
         if self.schema.features and not config.observations:
             config = replace(config, observations=tuple(feature.name for feature in self.schema.features))
@@ -197,7 +197,7 @@ class TableReader:
             raise ValueError(f"{path}: the spec in its schema and its columns disagree about probabilities or masks")
         of_lists = spec.obs_shape if own else lists.shape if lists else None
         ids = np.array([int(name) for name in names]) if numbered else None
-        return Checker(layout, spec, ids, () if numbered else names, of_lists)
+        return Checker(layout, spec, ids, () if numbered else names, of_lists, self.accept_unknown)
 
     def check_order(self, scan: Scan) -> bool:
         """Whether rows have to be sorted; raises ValueError if they must be and cannot."""
