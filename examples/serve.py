@@ -10,6 +10,7 @@ decision without an outcome is not logged.
 import json
 import sys
 import uuid
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -50,7 +51,7 @@ def make_app(path, log):
         del waiting[given["id"]]
         return JSONResponse({"logged": True})
 
-    async def refuse(request, error):
+    async def refuse(_, error):
         return JSONResponse({"error": f"{type(error).__name__}: {error}"}, status_code=400)
 
     routes = [Route("/decide", decide, methods=["POST"]), Route("/outcome", outcome, methods=["POST"])]
@@ -59,5 +60,5 @@ def make_app(path, log):
 
 if __name__ == "__main__":
     policy, log, port = sys.argv[1:]
-    with open(log, "a", buffering=1) as file:
+    with Path(log).open("a", buffering=1) as file:
         uvicorn.run(make_app(policy, file), port=int(port), access_log=False)

@@ -367,7 +367,8 @@ def explain(
             "and rewards that the log does not show makes them wrong, unnoticed: test live, or log probabilities."
         )
     lines += [
-        f"{rows:,} of {len(evidence.logged.actions):,} steps have no text in {name!r} that the training data has: the policy sees none of its categories."
+        f"{rows:,} of {len(evidence.logged.actions):,} steps have no text in {name!r} that the training data has: the "
+        "policy sees none of its categories."
         for name, rows in unknown_texts(evidence.policy, evidence.data).items()
     ]
     if not settings.stated_range:
