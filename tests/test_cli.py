@@ -94,9 +94,8 @@ def test_help_shows_the_presets_values_and_mistakes_are_explained(capsys):
     with pytest.raises(SystemExit):
         command.parse(Preset, ["--preset", "large", "--help"], "rbi preset")
     assert "default: 100" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
+    with pytest.raises(ValueError, match="--preset huge: must be one of small, large"):
         command.parse(Preset, ["--preset", "huge"], "rbi preset")
-    assert "huge" in capsys.readouterr().err
 
 
 def test_rules_writes_a_run_folder_and_shows_its_table(tmp_path, capsys):
@@ -159,7 +158,6 @@ def test_without_out_a_new_folder_is_made_under_runs(tmp_path, monkeypatch):
         (["bandit"], "regret, learn"),
         (["bandit", "regrets"], "regrets"),
         (["rulez"], "rulez"),
-        ([], "rules"),
     ],
 )
 def test_a_mistake_gives_one_line_status_2_and_no_folder(arguments, message, tmp_path, monkeypatch, capsys):

@@ -11,12 +11,14 @@ whether numbers are integers or NaN, also inside `X | None` and `tuple[X, ...]`;
 """
 
 import ast
+import difflib
 import functools
 import math
 import numbers
 import operator
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, Union
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checked", "Device", "Ge", "Gt", "Interval", "Le", "Lt", "MultipleOf", "check_fields", "choose_device",
-    "env_text", "parse_env",
+    "env_text", "nearest", "parse_env",
 ]  # fmt: skip
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -61,6 +63,16 @@ def check_fields(config: Any, prefix: str = "") -> None:
         _check(name, getattr(config, field.name), hints[field.name])
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A suggestion for the end of an error message; empty if nothing known resembles the name.
+
+    >>> nearest("rerout", ["reroute", "greedy"])
+    '; did you mean reroute?'
+    """
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
 def choose_device(device: "Device | torch.device" = "auto") -> "torch.device":
     """The device to compute on: "auto" is the GPU if there is one. Raises ValueError if there is no GPU for "cuda"."""
     import torch
@@ -88,7 +100,8 @@ def _check(name: str, value: Any, hint: Any) -> None:
             _check(name, value, options[0])
     elif origin is Literal:
         if value not in arguments:
-            raise ValueError(f"{name} = {value!r}: must be one of {', '.join(map(str, arguments))}")
+            known = [str(each) for each in arguments]
+            raise ValueError(f"{name} = {value!r}: must be one of {', '.join(known)}{nearest(str(value), known)}")
     elif origin is typing.Annotated:
         _check(name, value, arguments[0])
         bounds = [bound for bound in arguments[1:] if isinstance(bound, Ge | Gt | Le | Lt | Interval | MultipleOf)]

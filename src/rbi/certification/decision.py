@@ -38,14 +38,15 @@ class CertifyConfig(Checked):
     confidence: Annotated[float, Interval(ge=0.5, lt=1)] = 0.95
     """Probability with which the lower bound holds."""
     return_range: tuple[float, float] | None = None
-    """Smallest and largest possible return of an episode. Without it the observed range is used, and no bound is
-    proved."""
+    """Smallest and largest possible return of an episode. By default the observed range is used, and no bound
+    is proved."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
     """Discount factor of the returns that are compared."""
     bound: Method | None = None
     """The bound that decides (default: betting where probabilities were logged, else Student's t)."""
     max_weight: Annotated[float, Interval(ge=1)] | None = None
-    """Largest possible ratio of new to logged probability, for episodes of one step. It allows doubly robust terms."""
+    """Largest possible ratio of new to logged probability, for episodes of one step. It allows doubly robust
+    terms (default: no limit is known)."""
     auto: bool = False
     """Test reroute(0.9,1.1), reroute(0.75,1.25), reroute(0.5,1.5), reroute(0,2), count_aware(0.1) and greedy on the
     policy's networks in this order, stop at the first that fails, and deploy the last that passed, in place of the

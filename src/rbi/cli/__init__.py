@@ -1,26 +1,25 @@
 """The command line `rbi`. Only the module of the command that is asked for is imported."""
 
 import contextlib
+import dataclasses
 import importlib
 import io
+import json
 import os
 import re
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rbi import __version__
+from rbi.config import nearest
 from rbi.progress import echo, one_line
 
 if TYPE_CHECKING:
     from rbi.cli.command import Command
-
-DESCRIPTION = """Better policies from logged experience, without making things worse.
-
-Every command shows its progress, takes --out and --seed, and writes a run folder with its configuration, metrics,
-results and figures. `rbi COMMAND --help` lists the options of a command, `rbi --version` prints the version."""
 
 COMMANDS = {
     "rules": ("rbi.cli.rules", "Rules", "Compare improvement rules on one state."),
@@ -60,33 +59,48 @@ def parse(argv: Sequence[str]) -> "Command":
     """The command that the arguments ask for. A mistake raises ValueError with the first sentence of tyro's message."""
     words = 2 if argv and argv[0] in GROUPS else 1
     name = " ".join(argv[:words])
+    if name not in COMMANDS:
+        show_commands(argv)
+    from rbi.cli import command
+
+    module, attribute, _ = COMMANDS[name]
+    asked: type[Command] = getattr(importlib.import_module(module), attribute)
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            if name not in COMMANDS:
-                show_commands(argv)
-            from rbi.cli import command
-
-            module, attribute, _ = COMMANDS[name]
-            asked: type[Command] = getattr(importlib.import_module(module), attribute)
             return command.parse(asked, argv[words:], prog=f"rbi {name}")
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise ValueError(f"{first_sentence(errors.getvalue())} (see rbi --help)") from None
+        raise ValueError(f"{first_sentence(errors.getvalue())} (see rbi {name} --help)") from None
 
 
 def show_commands(argv: Sequence[str]) -> None:
     """Show the help of `rbi` or of a group of commands, or explain what is wrong with the arguments; then exit."""
-    from tyro.extras import SubcommandApp
+    from rbi.cli import help as pages
 
-    app, groups = SubcommandApp(), {}
-    for name, (_, _, summary) in COMMANDS.items():
-        group, _, inner = name.rpartition(" ")
-        if group and group not in groups:
-            groups[group] = app.command(SubcommandApp(), name=group, help=GROUPS[group])
-        (groups[group] if group else app).command(name=inner, help=summary)(lambda: None)
-    app.cli(args=argv, prog="rbi", description=DESCRIPTION)
+    first, *rest = argv or ["--help"]
+    if first in (*pages.HELP, pages.HELP_ALL, "help"):
+        pages.show_page(pages.start_page(COMMANDS, GROUPS))
+    elif first in GROUPS and rest and rest[0] in (*pages.HELP, pages.HELP_ALL):
+        pages.show_page(pages.group_page(first, COMMANDS, GROUPS))
+    elif first == "completion":
+        from rbi.cli import completion
+
+        if len(rest) != 1 or rest[0] not in completion.INSTALL:
+            pages.show_page(completion.USAGE)
+            raise SystemExit(0 if rest and rest[0] in pages.HELP else USAGE_ERROR)
+        sys.stdout.write(completion.script(rest[0], COMMANDS, GROUPS))
+    else:
+        names = [name.split() for name in COMMANDS]
+        known = [last for group, last in (n for n in names if len(n) == 2) if group == first]
+        if not known:
+            known, rest, first = [*dict.fromkeys(n[0] for n in names), "completion"], [first], ""
+        line = f"rbi {first}".rstrip()
+        if not rest:
+            raise ValueError(f"{line}: name one of {', '.join(known)} (see {line} --help)")
+        raise ValueError(f"{line} {rest[0]}: no such command{nearest(rest[0], known)} (see {line} --help)")
+    raise SystemExit(0)
 
 
 def first_sentence(box: str) -> str:
@@ -108,8 +122,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops a run as Ctrl-C does
+    as_json = "--json" in argv
     try:
-        status = parse(argv).run(argv)
+        command = parse(argv)
+        status = print_json(command, argv) if command.json else command.run(argv)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the pipe has closed it; the run itself is complete
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -117,12 +133,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not is_expected(error) or os.environ.get("RBI_TRACEBACK"):
             raise
         reason = "out of memory: " if is_out_of_memory(error) else ""
-        echo(f"rbi: {reason}{one_line(str(error) or type(error).__name__)}", stderr=True)
+        message = one_line(f"{reason}{str(error) or type(error).__name__}{nearest_path(str(error), argv)}")
+        echo(f"rbi: {message}", stderr=True)
+        if as_json:
+            sys.stdout.write(json.dumps({"status": USAGE_ERROR, "error": message}) + "\n")
         return USAGE_ERROR
     except KeyboardInterrupt:
         echo("rbi: interrupted", stderr=True)
         return INTERRUPTED
     return status or 0
+
+
+def print_json(command: "Command", argv: Sequence[str]) -> int:
+    """Run a command; standard output gets one JSON object, and messages and tables go to standard error."""
+    from rbi import runs
+
+    if command.out is None and command.writes_folder:
+        command = dataclasses.replace(command, out=runs.default_folder(argv[0]))
+    with contextlib.redirect_stdout(sys.stderr):
+        status = command.run(argv) or 0
+    sys.stdout.write(json.dumps({"status": status, **command.outcome()}) + "\n")
+    return status
+
+
+def nearest_path(message: str, argv: Sequence[str]) -> str:
+    """A suggestion if the message names an argument that is a path one letter or two away from an existing one."""
+    for word in argv:
+        path = Path(word)
+        if word in message and path.parent.is_dir() and not path.exists():
+            return nearest(path.name, (each.name for each in path.parent.iterdir()))
+    return ""
 
 
 def is_expected(error: Exception) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
 
@@ -26,8 +26,22 @@ class Certify(FromData):
     to use (the certified one, or the behaviour policy).
     """
 
+    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
+        "policy",
+        "confidence",
+        "return-range",
+        "table.action",
+        "table.reward",
+        "table.observations",
+        "table.one-step",
+        "table.action-prob",
+    )
+    EXAMPLE: ClassVar[str] = (
+        "rbi certify new_logs.csv --policy runs/improved --table.action offer --table.reward paid --table.one-step"
+    )
+
     policy: Path | None = None
-    """A run of rbi improve, or a folder that policy.save wrote."""
+    """A run of rbi improve, or a folder that policy.save wrote (required)."""
     config: Annotated[CertifyConfig, tyro.conf.arg(name="")] = field(default_factory=CertifyConfig)
 
     def run(self, argv: Sequence[str]) -> int:

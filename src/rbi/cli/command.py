@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, Type
 import tyro
 
 from rbi import runs
-from rbi.config import Interval, check_fields
+from rbi.cli import help as pages
+from rbi.config import Interval, check_fields, nearest
 from rbi.progress import PlainConsole, echo
 
 if TYPE_CHECKING:
@@ -28,6 +29,13 @@ class Command(ABC):
 
     MAY_CHANGE_ON_RESUME: ClassVar[tuple[str, ...]] = ("workers", "resume")
     """Settings that a resumed run may change, because they do not affect its results."""
+    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = ()
+    """Options that --help shows, such as schedule.updates; by default all. --help-all shows the others too."""
+    EXAMPLE: ClassVar[str] = ""
+    """A command line that --help shows."""
+    FIRST_WORD: ClassVar[str] = ""
+    """The option that a first word without dashes is the value of."""
+    writes_folder: ClassVar[bool] = True
 
     out: Path | None = None
     """Folder for the results; by default a new one under runs/."""
@@ -35,6 +43,8 @@ class Command(ABC):
     """Seed of all random numbers."""
     overwrite: bool = False
     """Replace an earlier run in the same folder."""
+    json: bool = False
+    """Print the result as one JSON object on standard output, and everything else on standard error."""
 
     def __post_init__(self) -> None:
         check_fields(self, prefix="--")
@@ -74,20 +84,51 @@ class Command(ABC):
 
     def settings(self) -> dict[str, Any]:
         """The options that config.json stores, apart from the seed."""
-        return {k: v for k, v in vars(self).items() if k not in ("out", "seed", "overwrite")}
+        return {k: v for k, v in vars(self).items() if k not in ("out", "seed", "overwrite", "json")}
+
+    def outcome(self) -> dict[str, Any]:
+        """What --json prints of the run in --out."""
+        assert self.out is not None
+        run = runs.read(self.out)
+        return {"run": str(self.out), "command": run.config["command"], "result": run.result}
 
 
 def parse(command: type[C], argv: Sequence[str], prog: str) -> C:
     """Parse the options of a command; `Command.defaults` sees a first reading of them."""
+    if command.FIRST_WORD and argv and not argv[0].startswith("-"):
+        argv = [command.FIRST_WORD, *argv]
     given = parse_unchecked(command, argv) if "defaults" in vars(command) else None
     default = command.defaults(given) if given is not None else None
+    if pages.HELP_ALL in argv or not set(pages.HELP).isdisjoint(argv):
+        pages.show_page(pages.command_page(command, prog, default, everything=pages.HELP_ALL in argv))
+        raise SystemExit(0)
+    check_names(command, argv, prog)
     return tyro.cli(command, args=argv, prog=prog, default=tyro.MISSING_NONPROP if default is None else default)
+
+
+def check_names(command: type[Command], argv: Sequence[str], prog: str) -> None:
+    """Raise ValueError for an option or a choice that does not exist, with the nearest that does."""
+    found = {name: option for option in pages.options(command) for name in option.names}
+    previous = ""
+    for word in argv:
+        name, has_value, value = word.partition("=")
+        if word.startswith("--"):
+            name = name.replace("_", "-")
+            if name not in found:
+                raise ValueError(f"{name}: no such option{nearest(name, found)} (see {prog} {pages.HELP_ALL})")
+            previous = name
+        choices = found[previous].choices if previous else ()
+        chosen = value if has_value and word.startswith("--") else "" if word.startswith("--") else word
+        if choices and chosen and chosen not in (*choices, "None"):
+            raise ValueError(f"{previous} {chosen}: must be one of {', '.join(choices)}{nearest(chosen, choices)}")
+        if not (previous and found[previous].repeats) and not word.startswith("--"):
+            previous = ""
 
 
 def parse_unchecked(command: type[C], argv: Sequence[str]) -> C | None:
     """A first reading of the options without the command's checks; None where it fails, which `parse` then explains."""
     unchecked: type[C] = dataclass(frozen=True)(type(command.__name__, (command,), {"__post_init__": lambda _: None}))
-    options = [word for word in argv if word not in ("-h", "--help")]
+    options = [word for word in argv if word not in (*pages.HELP, pages.HELP_ALL)]
     with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
         return tyro.cli(unchecked, args=options, console_outputs=False)
     return None

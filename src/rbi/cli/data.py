@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import tyro
@@ -37,7 +37,7 @@ class FromData(Command):
     path: Annotated[Path | None, tyro.conf.Positional] = None
     """The data: a file or a folder."""
     format: Format | None = None
-    """Its format; recognised if not given."""
+    """Its format (default: recognised from the files)."""
     overrides: Annotated[SpecOverrides, tyro.conf.arg(name="")] = field(default_factory=SpecOverrides)
     agc: AgcConfig = field(default_factory=AgcConfig)
     table: TableConfig = field(default_factory=TableConfig)
@@ -67,6 +67,20 @@ class Import(FromData):
 
     Unusable episodes are rejected with file, line and reason; the rest is imported.
     """
+
+    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
+        "format",
+        "table.action",
+        "table.reward",
+        "table.observations",
+        "table.one-step",
+        "table.action-prob",
+        "env",
+        "strict",
+        "workers",
+        "resume",
+    )
+    EXAMPLE: ClassVar[str] = "rbi data import logs.csv --table.action offer --table.reward paid --out runs/store"
 
     strict: bool = False
     """Stop at the first unusable episode."""
@@ -109,6 +123,17 @@ class Import(FromData):
 @dataclass(frozen=True)
 class Info(FromData):
     """Summarise a dataset of any format without importing it."""
+
+    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
+        "format",
+        "table.action",
+        "table.reward",
+        "table.observations",
+        "table.one-step",
+        "table.action-prob",
+        "verify",
+    )
+    EXAMPLE: ClassVar[str] = "rbi data info runs/store"
 
     verify: bool = False
     """Also compare every episode of a store with its checksum."""
@@ -155,6 +180,18 @@ class Info(FromData):
 @dataclass(frozen=True)
 class Export(FromData):
     """Write data in another format into the folder --out."""
+
+    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
+        "to",
+        "format",
+        "table.action",
+        "table.reward",
+        "table.observations",
+        "table.one-step",
+        "table.action-prob",
+        "strict",
+    )
+    EXAMPLE: ClassVar[str] = "rbi data export runs/store --to parquet --out runs/parquet"
 
     to: ExportFormat = "parquet"
     """parquet: one row per step, in episodes.parquet; minari: a Minari dataset; store: our store."""

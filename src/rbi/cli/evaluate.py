@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import tyro
 
@@ -22,10 +22,12 @@ from rbi.progress import echo, track
 class Evaluate(Command):
     """Evaluate a saved policy: scores of complete episodes, with a confidence interval."""
 
+    EXAMPLE: ClassVar[str] = "rbi evaluate runs/cart --episodes 100 --video cart.gif"
+
     path: Annotated[Path, tyro.conf.Positional] = Path()
     """A run of rbi train (its best policy), or a folder that policy.save wrote."""
     env: str = ""
-    """The environment; the one that the policy was trained in if not given."""
+    """The environment (default: the one that the policy was trained in)."""
     episodes: Annotated[int, Interval(ge=1, le=MAX_EPISODES)] = 100
     """Number of episodes, run in parallel."""
     protocol: ProtocolName = "paper"
@@ -34,7 +36,7 @@ class Evaluate(Command):
     epsilon: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Probability of a random action instead of the policy's."""
     video: Path | None = None
-    """Also write a video of one episode to this .gif or .mp4 file."""
+    """Also write a video of one episode to this .gif or .mp4 file (default: no video)."""
     device: Device = "auto"
     """Where the networks run; auto is the GPU if there is one."""
 

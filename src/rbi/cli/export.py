@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
@@ -23,6 +23,8 @@ class Export(Command):
 
     onnxruntime computes the file before it is kept, and its probabilities are compared with PyTorch's.
     """
+
+    EXAMPLE: ClassVar[str] = "rbi export runs/improved --out runs/onnx"
 
     path: Annotated[Path | None, tyro.conf.Positional] = None
     """A run of rbi improve, rbi certify or rbi train (its best policy), or a folder that policy.save wrote."""

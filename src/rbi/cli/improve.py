@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
 
@@ -24,6 +24,23 @@ class Improve(FromData):
     beta and Q predict and what changes. Half of the held-out episodes are the validation set (early stopping,
     temperature); the rest is an untouched test set.
     """
+
+    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
+        "rule",
+        "table.action",
+        "table.reward",
+        "table.observations",
+        "table.one-step",
+        "table.action-prob",
+        "updates",
+        "gamma",
+        "return-range",
+        "device",
+        "resume",
+    )
+    EXAMPLE: ClassVar[str] = (
+        "rbi improve logs.csv --table.action offer --table.reward paid --table.one-step --out runs/improved"
+    )
 
     rule: str = "reroute(0.5,1.5)"
     """The improvement step; `rbi rules` lists all rules."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from rbi import runs
 from rbi.certification.monitor import monitor
@@ -23,12 +23,24 @@ class Monitor(FromData):
     Look as often as you like: the bounds hold at all times together. Exit status 3: alarm, it is worse; else 0.
     """
 
+    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
+        "return-range",
+        "control",
+        "old-value",
+        "confidence",
+        "table.action",
+        "table.reward",
+        "table.observations",
+        "table.one-step",
+    )
+    EXAMPLE: ClassVar[str] = "rbi monitor live.csv --control old.csv --return-range 0 1"
+
     return_range: tuple[float, float] | None = None
     """Smallest and largest possible return of an episode (required)."""
     control: Path | None = None
-    """Episodes of the control group, in the same format."""
+    """Episodes of the control group, in the same format (default: none; compare with --old-value)."""
     old_value: float | None = None
-    """Value of the old policy, per episode, if there is no control group."""
+    """Value of the old policy, per episode, if there is no control group (default: none)."""
     confidence: Annotated[float, Interval(ge=0.5, lt=1)] = 0.95
     """Probability with which each statement holds, at all times together."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import tyro
 
@@ -34,6 +34,18 @@ class Offline(Command):
     All policies are evaluated in the environment, and the table says which ones did not fall below the behaviour
     policy. Hyperparameters have the values of the preset unless given.
     """
+
+    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
+        "env",
+        "preset",
+        "rules",
+        "baselines",
+        "seeds",
+        "updates",
+        "device",
+        "resume",
+    )
+    EXAMPLE: ClassVar[str] = "rbi offline runs/population --env CartPole-v1 --seeds 3"
 
     data: Annotated[Path | None, tyro.conf.Positional] = None
     """The dataset: a store, or any format that rbi data import reads."""

@@ -24,6 +24,17 @@ class Record(Command):
     A finished recording continues with --resume and a larger number of episodes or steps.
     """
 
+    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
+        "env",
+        "episodes",
+        "steps",
+        "epsilon",
+        "population",
+        "protocol",
+        "resume",
+    )
+    EXAMPLE: ClassVar[str] = "rbi data record runs/cart random --population 12 --episodes 120 --out runs/population"
+
     MAY_CHANGE_ON_RESUME: ClassVar[tuple[str, ...]] = ("resume", "device", "episodes", "steps", "num_envs")
 
     policies: Annotated[tuple[str, ...], tyro.conf.Positional] = ()

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import tyro
 
@@ -21,6 +21,13 @@ class Report(Command):
     report.html in the run folder by default, or in the current folder for several runs.
     """
 
+    EXAMPLE: ClassVar[str] = "rbi report runs/cart runs/cart-apex --out comparison.html"
+    writes_folder: ClassVar[bool] = False
+
+    out: Path | None = None
+    """HTML file (default: report.html in the run folder, or in the current folder for several runs)."""
+    overwrite: bool = False
+    """Replace an earlier file."""
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Run folders; the folder of a sweep stands for all of its runs."""
     data: Path | None = None
@@ -60,6 +67,12 @@ class Report(Command):
             overwrite=self.overwrite,
         )
         echo(f"report, {path.stat().st_size / 1e6:.1f} MB: {path}")
+
+    def outcome(self) -> dict[str, Any]:
+        from rbi.report.html import default_file
+
+        path = self.out or default_file(self.runs)
+        return {"report": str(path), "bytes": path.stat().st_size}
 
     def serve(self) -> None:
         """Serve the page until Ctrl-C."""

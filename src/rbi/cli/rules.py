@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from rbi import runs
 from rbi.cli.command import Command, canonical_rules, show
@@ -15,6 +15,8 @@ from rbi.progress import echo
 @dataclass(frozen=True)
 class Rules(Command):
     """Compare improvement rules on one state: probabilities, ratios, expected improvement, and cost of errors."""
+
+    EXAMPLE: ClassVar[str] = "rbi rules --beta 0.7 0.2 0.1 --advantage 0 1 -1"
 
     beta: tuple[float, ...] = (0.55, 0.25, 0.12, 0.06, 0.02)
     """Behaviour policy: one probability per action, summing to 1."""

@@ -19,6 +19,8 @@ from rbi.progress import echo
 class Spi(Command):
     """Safe policy improvement with exact evaluation: mean, 1%-CVaR and violations of RBI, SPIBB and others."""
 
+    EXAMPLE: ClassVar[str] = "rbi spi --worlds 'random(0.9)' --sizes 50 200 --repetitions 100"
+
     MAY_CHANGE_ON_RESUME: ClassVar[tuple[str, ...]] = (*Command.MAY_CHANGE_ON_RESUME, "engine", "address")
 
     worlds: tuple[str, ...] = study.DEFAULT_WORLDS

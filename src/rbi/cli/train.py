@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from rbi import runs
 from rbi.cli.command import Command, show
@@ -41,12 +41,27 @@ class Train(Command):
     Settings default to the preset's values: `rbi train --preset paper --help` shows the paper's.
     """
 
+    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
+        "env",
+        "algo",
+        "preset",
+        "seeds",
+        "schedule.updates",
+        "schedule.num-envs",
+        "device",
+        "engine",
+        "resume",
+    )
+    EXAMPLE: ClassVar[str] = "rbi train CartPole-v1 --out runs/cart && rbi report runs/cart"
+    FIRST_WORD: ClassVar[str] = "--env"
+
     algo: Literal["rbi", "apex", "both"] = "rbi"
     """rbi: the paper's algorithm; apex: its baseline, greedy with double Q-learning, all else equal; both: a sweep."""
     env: str = "ALE/Breakout-v5"
     """A Gymnasium id with discrete actions."""
     envs: str = ""
-    """A sweep over several environments, separated by commas; paper12: the paper's twelve games, with its table."""
+    """A sweep over several environments, separated by commas; paper12: the paper's twelve games, with its table
+    (default: --env only)."""
     seeds: Annotated[int, Interval(ge=1, le=10_000)] = 1
     """A sweep over this many seeds, starting from --seed."""
     preset: Preset | None = None

@@ -81,7 +81,8 @@ class ImproveConfig(Checked):
     """Q ignores steps of truncated episodes if more than this share of the return, gamma^steps, is missing (1: uses
     all)."""
     return_range: tuple[float, float] | None = None
-    """Smallest and largest possible return of an episode, for a proved decision (see `rbi certify`)."""
+    """Smallest and largest possible return of an episode, for a proved decision (default: the observed
+    range, which proves nothing; see `rbi certify`)."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,6 +7,7 @@
 True
 """
 
+import difflib
 import math
 import re
 from abc import ABC, abstractmethod
@@ -254,7 +255,9 @@ def parse_rule(text: str, *, counts: bool = False) -> Rule:
     match = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
     if match is None or match[1] not in _registered:
         known = ", ".join(usage(rule) for rule in _registered.values() if counts or not rule.uses_counts)
-        raise ValueError(f"rule {text!r} is not known: give one of {known}")
+        near = difflib.get_close_matches(match[1] if match else text, _registered, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"rule {text!r} is not known: give one of {known}{meant}")
     rule = _registered[match[1]]
     if rule.uses_counts and not counts:
         raise ValueError(f"rule {text!r} takes visit counts, which only rbi improve and rbi certify have")

@@ -59,7 +59,7 @@ class AgcConfig:
     """Settings of the Atari Grand Challenge reader."""
 
     game: Game | None = None
-    """The game to read if the folder holds several."""
+    """The game to read if the folder holds several (default: the only one)."""
     reward_offset: Annotated[int, Interval(ge=0, le=MAX_OFFSET)] | None = DEFAULT_OFFSET
     """Delay in frames of the text's rewards relative to the screens. None estimates it per episode from the score on
     the screens (2 if the score never changes)."""

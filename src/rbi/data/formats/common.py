@@ -37,7 +37,7 @@ class SpecOverrides:
 
     env: str = ""
     """Gymnasium id of the environment, such as ALE/Qbert-v5 or CartPole-v1; arguments may follow, as in
-    FrozenLake-v1(is_slippery=False)."""
+    FrozenLake-v1(is_slippery=False) (default: what the data states)."""
     num_actions: Annotated[int, Ge(1)] | None = None
     """Number of actions. Default: what the data states, or the largest action plus one."""
     frame_stack: Annotated[int, Ge(1)] | None = None

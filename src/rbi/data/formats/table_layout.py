@@ -37,34 +37,36 @@ class TableConfig:
     """The columns of a table. Columns with the usual names are found without these options."""
 
     episode: str | None = None
-    """Column that identifies the episode; usually episode_id."""
+    """Column that identifies the episode (default: episode_id, eps_id or episode)."""
     step: str | None = None
-    """Column that counts the steps of an episode, from 0 or 1; usually t. Default: the order of the rows."""
+    """Column that counts the steps of an episode, from 0 or 1 (default: t, or the order of the rows)."""
     action: str | None = None
-    """Column of actions: integers from 0, or texts or large numbers, which are mapped to 0, 1, ... in their order."""
+    """Column of actions: integers from 0, or texts or large numbers, which are mapped to 0, 1, ... in their order
+    (default: action or actions)."""
     reward: str | None = None
-    """Column of rewards."""
+    """Column of rewards (default: reward or rewards)."""
     terminated: str | None = None
-    """Column that is true where the environment terminated."""
+    """Column that is true where the environment terminated (default: terminated)."""
     truncated: str | None = None
-    """Column that is true where the episode was cut off."""
+    """Column that is true where the episode was cut off (default: truncated)."""
     observations: tuple[str, ...] = ()
     """Observed columns in this order, or prefixes of their names such as obs_. Text columns are one-hot encoded, dates
-    become days; a missing number becomes the median, with a further feature that says so, a missing text a category."""
+    become days; a missing number becomes the median, with a further feature that says so, a missing text a category
+    (default: obs, or all columns that start with obs_)."""
     action_prob: str | None = None
-    """Column with the probability of each taken action (propensity)."""
+    """Column with the probability of each taken action (default: action_prob or propensity)."""
     action_mask: str | None = None
-    """Column of lists with the legal actions, or the prefix of one column per action."""
+    """Column of lists with the legal actions, or the prefix of one column per action (default: action_mask)."""
     behavior_probs: str | None = None
-    """Column of lists with the probabilities of all actions, or the prefix of one column per action; usually
-    behavior_probs, or behavior_prob_0, behavior_prob_1, ..., or behavior_prob_call, ... for actions with names."""
+    """Column of lists with the probabilities of all actions, or the prefix of one column per action (default:
+    behavior_probs, or behavior_prob_0, behavior_prob_1, ..., or behavior_prob_call, ... for actions with names)."""
     player: str | None = None
-    """Column that names who played."""
+    """Column that names who played (default: player)."""
     one_step: bool = False
     """Every row is an episode of one step, as in the log of a bandit."""
     features_of: str | None = None
     """A store or a policy's folder: observe its columns with its categories and its names of actions, so that later
-    data is encoded in the same way. Episodes with other texts are rejected."""
+    data is encoded in the same way. Episodes with other texts are rejected (default: the table's own categories)."""
     accept_unknown: bool = False
     """Keep episodes with other texts than those of `features_of`: a row's features of such a column are all 0, as in
     policy.predict_proba. rbi certify does so with the columns of its policy."""

@@ -1,0 +1,180 @@
+"""Help pages, suggestions, completion, --json and colour: what all commands share."""
+
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tyro
+
+from rbi import cli
+from rbi.cli import completion
+from rbi.cli import help as pages
+
+
+def command_class(name):
+    module, attribute, _ = cli.COMMANDS[name]
+    return getattr(importlib.import_module(module), attribute)
+
+
+def tyro_names(cls, capsys):
+    """The options that tyro accepts."""
+    with pytest.raises(SystemExit):
+        tyro.cli(cls, args=["--help"], prog="rbi")
+    shown = capsys.readouterr().out
+    return set(re.findall(r"^\W? *(?<!\w)(--[a-z][\w.-]+)(?= [{\[A-Z(\n]|, --)", shown, re.MULTILINE)) - {"--help"}
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_help_lists_exactly_the_options_that_are_accepted_each_with_a_text(name, capsys):
+    cls = command_class(name)
+    found = pages.options(cls)
+    assert {each.name for each in found if not each.positional} == tyro_names(cls, capsys)
+    assert [each.name for each in found if not each.summary] == []
+    assert {f"--{each}" for each in cls.MAIN_OPTIONS} <= {each.name for each in found}
+    silent = [each.name for each in found if not (each.is_flag or each.positional or "default" in each.text.lower())]
+    assert [
+        name for name in silent if "(required)" not in pages.field_docs(cls).get(name[2:].replace("-", "_"), "")
+    ] == []
+
+
+def test_help_is_short_and_help_all_is_complete(capsys):
+    pages_shown = []
+    for word in ("-h", "--help", "--help-all"):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["train", word])
+        assert stop.value.code == 0
+        pages_shown.append(capsys.readouterr().out)
+    short, same, full = pages_shown
+    assert short == same
+    assert "--schedule.updates INT" in short
+    assert "--cluster.workers" not in short
+    assert "--cluster.workers INT" in full
+    assert "How actors choose actions." in full
+    assert "None" not in short
+    assert len(short.splitlines()) < 50
+
+
+def test_rbi_alone_shows_where_to_start(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    for line, _ in pages.START:
+        assert line in shown
+    listed = {name for names in pages.SECTIONS.values() for name in names}
+    assert listed == {name.split()[0] for name in cli.COMMANDS} | {"completion"}
+
+
+@pytest.mark.parametrize("line", [line for line, _ in pages.START])
+def test_the_commands_to_start_from_are_accepted(line):
+    assert cli.parse(line.split()[1:])
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("trian", "train"),
+        ("data imprt", "import"),
+        ("train --schedule.update 3", "--schedule.updates"),
+        ("train --algo=apx", "apex"),
+        ("train --preset smal", "small"),
+        ("offline data --baselines dqfd bqc", "bcq"),
+        ("improve logs.csv --rule rerout", "reroute"),
+        ("report runs/cartpol", "cartpole"),
+    ],
+)
+def test_a_mistake_suggests_the_nearest_name(line, meant, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "cartpole").mkdir(parents=True)
+    assert cli.main(line.split()) == 2
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_the_first_word_of_train_is_the_environment():
+    assert cli.parse(["train", "CartPole-v1", "--seed", "3"]).env == "CartPole-v1"
+
+
+def test_json_is_all_that_standard_output_gets(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["rules", "--json", "--rules", "greedy"]) == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert found["status"] == 0
+    assert found["command"] == "rules"
+    assert found["result"] == json.loads((tmp_path / found["run"] / "result.json").read_text())
+    assert "greedy" in shown.err
+    assert cli.main(["report", found["run"], "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (tmp_path / report["report"]).stat().st_size == report["bytes"]
+    assert cli.main(["rules", "--json", "--rules", "gredy"]) == 2
+    failed = json.loads(capsys.readouterr().out)
+    assert failed["status"] == 2
+    assert "did you mean greedy?" in failed["error"]
+
+
+def test_json_is_no_setting_of_the_run():
+    assert "json" not in cli.parse(["rules", "--json"]).settings()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["rules", "--help-all"], ["rules", "--out", "run"], ["rulez"]])
+def test_there_is_no_colour_without_a_terminal(arguments, tmp_path):
+    env = os.environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
+    done = subprocess.run(
+        [sys.executable, "-m", "rbi", *arguments], cwd=tmp_path, env=env, capture_output=True, timeout=120, check=False
+    )
+    assert done.stdout or done.stderr
+    assert b"\x1b" not in done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def bash_completion():
+    if shutil.which("bash") is None:
+        pytest.skip("no bash on this machine")
+    return completion.script("bash", cli.COMMANDS, cli.GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "others"),
+    [
+        (["tr"], {"train"}, {"improve"}),
+        (["data", ""], {"import", "record"}, {"train"}),
+        (["train", "--schedule.up"], {"--schedule.updates"}, {"--out"}),
+        (["train", "--algo", ""], {"rbi", "apex", "both"}, {"--out"}),
+        (["data", "record", "--pop"], {"--population"}, {"--out"}),
+        (["export", "--to", ""], {"onnx"}, {"parquet"}),
+        (["data", "export", "--to", ""], {"parquet"}, {"onnx"}),
+    ],
+)
+def test_bash_completes_commands_options_and_choices(bash_completion, words, expected, others):
+    quoted = " ".join(f"'{word}'" for word in ["rbi", *words])
+    ask = f'\nCOMP_WORDS=({quoted}); COMP_CWORD={len(words)}; _rbi; printf "%s\\n" "${{COMPREPLY[@]}}"\n'
+    shown = subprocess.run(
+        ["bash", "-c", bash_completion + ask], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert shown.stderr == ""
+    assert expected <= set(shown.stdout.split())
+    assert not others & set(shown.stdout.split())
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_scripts_are_accepted_by_their_shell(shell, tmp_path):
+    script = tmp_path / "script"
+    script.write_text(completion.script(shell, cli.COMMANDS, cli.GROUPS))
+    assert "schedule.updates" in script.read_text()
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} on this machine")
+    subprocess.run([shell, "-n", str(script)], timeout=30, check=True)
+
+
+def test_completion_says_how_to_install_it(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["completion", "--help"])
+    shown = capsys.readouterr().out
+    assert all(line in shown for line in completion.INSTALL.values())
+    assert Path("~/.config") in Path(completion.INSTALL["fish"].split()[-1]).parents
