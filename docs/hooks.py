@@ -3,10 +3,9 @@
 Links from a page to a file outside docs/ lead to the page that is made of it; where there is none they become text.
 """
 
-import contextlib
-import io
+import importlib
+import inspect
 import json
-import os
 import posixpath
 import re
 from fnmatch import fnmatch
@@ -15,15 +14,18 @@ from pathlib import Path
 from mkdocs.structure.files import File
 
 from rbi import cli
+from rbi.cli import help as help_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 LANGUAGES = {".py": "python", ".yaml": "yaml"}
+
 
 def on_config(config):
     """Nav entries such as decisions/*.md stand for all pages that match, in order."""
     pages = sorted({path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} | set(made()))
     config.nav = expand(config.nav, pages)
     return config
+
 
 def expand(nav, pages):
     entries = []
@@ -36,10 +38,12 @@ def expand(nav, pages):
             entries.append({title: expand(inside, pages) if isinstance(inside, list) else inside})
     return entries
 
+
 def on_files(files, config):
     for uri, make in made().items():
         files.append(File.generated(config, uri, content=make()))
     return files
+
 
 def on_page_markdown(markdown, page, **_):
     """Lead links to files outside docs/ to the pages made of them."""
@@ -56,12 +60,14 @@ def on_page_markdown(markdown, page, **_):
 
     return re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)", target, markdown)
 
+
 def made():
     """How to make each page, by its address."""
     pages = {"commands/index.md": commands_page}
     pages |= {f"commands/{name.replace(' ', '-')}.md": (lambda name=name: command_page(name)) for name in cli.COMMANDS}
     pages |= {uri: (lambda path=path: file_page(ROOT / path)) for uri, path in SOURCES.items()}
     return pages
+
 
 def sources():
     """Files of the repository that are pages of the site: address -> path."""
@@ -73,8 +79,10 @@ def sources():
         listed[f"files/{path.stem}.md"] = f"deploy/{path.name}"
     return listed
 
+
 SOURCES = sources()
 PAGES = {path: uri for uri, path in SOURCES.items()}
+
 
 def file_page(path):
     text = path.read_text()
@@ -84,6 +92,7 @@ def file_page(path):
         return notebook_page(json.loads(text), path)
     return f"# {path.name}\n\n`{path.relative_to(ROOT)}`\n\n```{LANGUAGES[path.suffix]}\n{text}```\n"
 
+
 def notebook_page(notebook, path):
     cells = []
     for cell in notebook["cells"]:
@@ -92,65 +101,45 @@ def notebook_page(notebook, path):
     cells.insert(1, f"This page is the notebook `{path.relative_to(ROOT)}`, without its outputs.")
     return "\n\n".join(cells) + "\n"
 
+
 # The command reference
+
 
 def commands_page():
     rows = [f"| [`rbi {name}`]({name.replace(' ', '-')}.md) | {text} |" for name, (*_, text) in cli.COMMANDS.items()]
-    return "\n".join(["# Commands", "", cli.DESCRIPTION, "", "| command | what it does |", "|---|---|", *rows, ""])
+    return "\n".join(
+        [
+            "# Commands",
+            "",
+            help_pages.FOOTER.partition("\n\n")[0],
+            "",
+            "| command | what it does |",
+            "|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
 
 def command_page(name):
-    """The help of a command as tables, one per group of options."""
-    usage, description, boxes = help_of(name)
-    lines = [f"# rbi {name}", "", f"```text\n{usage.replace('{None}|', '')}\n```", "", description, ""]
-    for title, about, options in boxes:
-        lines += [f"## {title}", "", about, "", "| option | default | meaning |", "|---|---|---|"]
-        lines += [row(option, meaning) for option, meaning in options]
-        lines.append("")
+    """The options of a command as tables, one per config."""
+    module, attribute, _ = cli.COMMANDS[name]
+    command = getattr(importlib.import_module(module), attribute)
+    options = sorted(help_pages.options(command), key=lambda option: not option.positional)
+    words = [option.metavar for option in options if option.positional]
+    lines = [f"# rbi {name}", "", f"```text\n{' '.join(['rbi', name, *words, '[OPTIONS]'])}\n```", ""]
+    lines += [inspect.getdoc(command), ""]
+    if command.EXAMPLE:
+        lines += ["```bash", command.EXAMPLE, "```", ""]
+    for group in dict.fromkeys(option.group for option in options):
+        rows = [option for option in options if option.group == group]
+        title = rows[0].name.strip("-").partition(".")[0].capitalize() + " options" if group else "Options"
+        lines += [f"## {title}", "", group, "", "| option | default | meaning |", "|---|---|---|", *map(row, rows), ""]
     return "\n".join(lines)
 
-def help_of(name):
-    """Usage, description and boxes of options `(title, about, [(option, meaning)])` of a command's help."""
-    os.environ["COLUMNS"] = "80"  # one column of boxes
-    shown = printed([*name.split(), "--help"])
-    if "--help-all" in shown:
-        shown = printed([*name.split(), "--help-all"])
-    usage, _, rest = shown.partition("\n\n")
-    description, _, framed = rest.partition("╭")
-    boxes = []
-    for line in framed.splitlines():
-        inside = line.strip("│").rstrip()
-        if title := re.match(r"╭?─ (.*?) ─", line):
-            boxes.append([title[1].capitalize(), "", []])
-        elif re.fullmatch(r" ─+", inside):  # what came so far describes the group
-            boxes[-1][1:] = [boxes[-1][2][0][0], []]
-        elif inside.startswith("   "):
-            boxes[-1][2][-1][1] += " " + inside.strip()
-        elif inside.strip(" ─╰╯"):
-            option, *meaning = re.split(r" {2,}", inside.strip(), maxsplit=1)
-            options = boxes[-1][2]
-            if options and not options[-1][1]:  # a line break inside an option's choices
-                options[-1][0] += ("" if options[-1][0].endswith(",") else " ") + option
-            else:
-                options.append([option, "".join(meaning)])
-    if not any(option.startswith("--out") for _, _, options in boxes for option, _ in options):
-        raise ValueError(f"rbi {name} --help is not as expected: no --out in {boxes}")
-    return usage.removeprefix("usage: "), description.strip(), boxes
 
-def printed(argv):
-    """What a command line prints, as on a terminal without colours."""
-    stdout = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")  # tyro draws boxes where they can be encoded
-    with contextlib.redirect_stdout(stdout), contextlib.suppress(SystemExit):
-        cli.main(argv)
-    stdout.seek(0)
-    return re.sub(r"\x1b\[[\d;]*m", "", stdout.read())
-
-def row(option, meaning):
+def row(option):
     """One row of a table: `--option TYPE`, its default and what it does."""
-    text, _, default = re.sub(r"(\d), (\d{3}\b)", r"\1,\2", meaning.strip()).rpartition("(default: ")
-    text, default = (text, default.removesuffix(")")) if text else (meaning.strip(), "")
-    text = text.replace("<", "&lt;").replace("|", "\\|")
-    option = (
-        option.replace("{None}|", "").replace("{None,", "{").replace("|", "\\|").replace(",", ", ").replace(",  ", ", ")
-    )
-    default = "" if default in ("None", "''") else default.replace("|", "\\|")
-    return f"| `{option}` | {f'`{default}`' if default else ''} | {text.strip()} |"
+    head, default, text = (each.replace("|", "\\|") for each in (option.head, option.default, option.summary))
+    default = {"True": "on", "False": "off"}.get(default, default) if option.is_flag else default
+    return f"| `{head}` | {f'`{default}`' if default else ''} | {text.replace('<', '&lt;')} |"
