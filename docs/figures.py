@@ -1,0 +1,248 @@
+"""Draws the pictures of README and docs: `python docs/figures.py` (a few minutes; needs the repository's benchmarks/).
+
+Every number is computed by the package, or is a measurement in benchmarks/results/.
+"""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+import rbi
+from rbi.report import LOOK
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "figures"
+BLUE, RED, GREEN, GREY, INK = "#1f5f99", "#b4462a", "#2b7a4b", "#9aa5ad", "#22303c"
+
+# One state, in which five actions were tried 50, 25, 15, 7 and 3 times in 100 visits
+BETA = np.array([0.50, 0.25, 0.15, 0.07, 0.03])
+TRUE_Q = np.array([1.0, 1.3, 0.8, 0.6, 0.4])
+VISITS, RETURN_STD = 100, 1.5
+RULES = {
+    "reroute(0.5,1.5)": BLUE,
+    "ppo(0.5)": GREY,
+    "tv(0.25)": GREY,
+    "greedy": RED,
+}
+
+
+def estimated_q(rng, datasets):
+    """Mean returns of the visits of each dataset, `[datasets, 5]`."""
+    error = rbi.measures.value_standard_error(RETURN_STD, VISITS, BETA)
+    return TRUE_Q + rng.normal(size=(datasets, len(BETA))) * error
+
+
+def reroute_explained():
+    """Noisy values, what rules make of them, and what that gains over 10,000 datasets."""
+    q = estimated_q(np.random.default_rng(22), 1)[0]  # a log in which the rarest action looks best
+    error = rbi.measures.value_standard_error(RETURN_STD, VISITS, BETA)
+    actions = np.arange(len(BETA))
+    figure = Figure(figsize=(10, 3.5), layout="constrained")
+    left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1.25, 1.1])
+
+    left.errorbar(actions, q, error, fmt="o", color=INK, capsize=3, label="estimate")
+    left.plot(actions, TRUE_Q, "_", color=GREEN, markersize=16, markeredgewidth=2.5, label="truth")
+    left.set_title("1  What the log says: rare actions\nhave the worst estimates")
+    left.set_xticks(actions, [f"{round(VISITS * beta)}x" for beta in BETA])
+    left.set_xlabel("how often each action was tried")
+    left.set_ylabel("Q-value")
+    left.legend(loc="lower left")
+
+    reroute, greedy = rbi.max_reroute(BETA, q, 0.5, 1.5), rbi.greedy(BETA, q)
+    middle.bar(actions, BETA, 0.72, color="#dde2e6", label="logged policy (beta)")
+    middle.bar(
+        actions, BETA, 0.72, bottom=0.5 * BETA, fill=False, edgecolor=BLUE, linestyle=":", label="0.5 to 1.5 times beta"
+    )
+    middle.plot(actions, reroute, "o", color=BLUE, markersize=8, label="reroute")
+    middle.plot(actions, greedy, "X", color=RED, markersize=8, label="greedy")
+    middle.set_title("2  Reroute stays within 0.5 to 1.5 times\nthe logged probability; greedy jumps")
+    middle.set_xticks(actions, [f"{round(VISITS * beta)}x" for beta in BETA])
+    middle.set_ylabel("probability")
+    middle.set_ylim(0, 1.05)
+    middle.legend(loc="upper center", bbox_to_anchor=(0.47, 1.02))
+
+    many = estimated_q(np.random.default_rng(0), 10_000)
+    beta = np.broadcast_to(BETA, many.shape)
+    for place, (name, color) in enumerate(RULES.items()):
+        gain = rbi.parse_rule(name)(beta, many) @ TRUE_Q - BETA @ TRUE_Q
+        worst = np.sort(gain)[:100].mean()
+        right.plot([worst, gain.mean()], [place, place], "-", color=color, linewidth=2)
+        right.plot(gain.mean(), place, "o", color=color, markersize=8)
+        right.plot(worst, place, "|", color=color, markersize=14, markeredgewidth=2.5)
+        right.annotate(name, (gain.mean(), place), (8, 0), textcoords="offset points", va="center", color=INK)
+    right.axvline(0, color=INK, linewidth=0.8)
+    right.set_title("3  True gain over beta in 10,000 such logs:\nmean (dot) and worst 1% (bar)")
+    right.set_yticks([])
+    right.set_ylim(len(RULES) - 0.5, -0.5)
+    right.set_xlim(right=right.get_xlim()[1] + 0.35)
+    right.set_xlabel("true gain")
+    return figure
+
+
+def atari_scores():
+    """Four games learned from a recorded population: scores of rules and baselines next to the cloned behaviour."""
+    rows = ["reroute(0.5,1.5)", "reroute(0,2)", "tv(0.25)", "ppo(0.5)", "greedy", "DQfD", "CQL(1)"]
+    results = sorted((ROOT / "benchmarks/results").glob("offline-*.json"))
+    games = [json.loads(path.read_text()) for path in results if "speed" not in path.name]
+    figure = Figure(figsize=(10, 2.9), layout="constrained")
+    for axes, game in zip(figure.subplots(1, len(games), sharey=True), games, strict=True):
+        found = {row["name"]: row for row in game["rows"]}
+        behavior = found["behavior"]["mean"]
+        axes.axvline(behavior, color=INK, linewidth=1)
+        for place, name in enumerate(rows):
+            row = found[name]
+            color = RED if row["verdict"] == "below" else BLUE if name.startswith("reroute") else GREY
+            axes.plot(row["interval"], [place, place], "-", color=color, linewidth=2)
+            axes.plot(row["mean"], place, "o", color=color, markersize=7)
+        axes.set_title(game["env"].removeprefix("ALE/").removesuffix("-v5"))
+        axes.set_yticks(range(len(rows)), rows)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
+    figure.supxlabel("score; the line is the cloned behaviour, red is below it, bars are 95% intervals", fontsize=9)
+    return figure
+
+
+def policy_sets():
+    """The policies that each constraint allows, on the triangle of three actions."""
+    corners = np.array([[0, 0], [1, 0], [0.5, np.sqrt(3) / 2]])
+    x, y = np.meshgrid(np.linspace(-0.02, 1.02, 320), np.linspace(-0.02, 0.9, 280))
+    third = y / corners[2, 1]
+    pi = np.stack([1 - (x - third / 2) - third, x - third / 2, third], -1)
+    inside = (pi > 1e-9).all(-1)
+    safe = np.where(inside[..., None], pi, 1 / 3)
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    betas = {
+        "all actions tried often": np.array([0.4, 0.35, 0.25]),
+        "one action hardly ever tried": np.array([0.6, 0.37, 0.03]),
+    }
+    for axes, (title, beta) in zip(figure.subplots(1, 2), betas.items(), strict=True):
+        base = np.broadcast_to(beta, safe.shape)
+        sets = {
+            "reroute(0.5,1.5)": (BLUE, rbi.measures.is_reroute(safe, base, 0.5, 1.5)),
+            "total variation 0.25": (RED, rbi.measures.total_variation(safe, base) <= 0.25),
+            "KL(pi || beta) 0.1": (GREEN, rbi.measures.kl(safe, base) <= 0.1),
+            "KL(beta || pi) 0.1": ("#8a5a9e", rbi.measures.kl(base, safe) <= 0.1),
+        }
+        axes.fill(*corners.T, facecolor="#f6f7f8", edgecolor=INK)
+        for name, (color, member) in sets.items():
+            drawn = (member & inside).astype(float)
+            if "reroute" in name:
+                axes.contourf(x, y, drawn, [0.5, 1], colors=[color], alpha=0.25)
+            axes.contour(x, y, drawn, [0.5], colors=[color], linewidths=1.8)
+            axes.plot([], [], color=color, label=name)
+        axes.plot(*(beta @ corners), "o", color=INK, label="beta")
+        for corner, name, where in zip(corners, "abc", ("right", "left", "center"), strict=True):
+            axes.annotate(
+                f"always {name}", corner, (0, -12 if name != "c" else 5), textcoords="offset points", ha=where
+            )
+        axes.set_title(f"{title}: beta = ({', '.join(f'{p:g}' for p in beta)})")
+        axes.set_axis_off()
+        axes.set_aspect("equal")
+    figure.axes[0].legend(loc="upper left", bbox_to_anchor=(-0.12, 1.0))
+    return figure
+
+
+def cost_of_errors():
+    """The standard deviation that estimation errors add, if a rule prefers an action with probability beta."""
+    figure = Figure(figsize=(6, 3.4), layout="constrained")
+    axes = figure.subplots()
+    rare = np.geomspace(0.002, 0.5, 60)
+    beta, q = np.stack([1 - rare, rare], -1), np.broadcast_to([0.0, 1.0], (60, 2))
+    for name, color in {"reroute(0.5,1.5)": BLUE, "tv(0.25)": GREEN, "greedy": RED}.items():
+        pi = rbi.parse_rule(name)(beta, q)
+        std = np.sqrt(rbi.measures.penalty_term(pi, beta).sum(-1) / VISITS)
+        axes.loglog(rare, std, color=color, linewidth=1.8)
+        down = -14 if "reroute" in name else 5
+        axes.annotate(name, (rare[6], std[6]), (4, down), textcoords="offset points", color=color)
+    axes.set_xlabel("logged probability of the action that looks best")
+    axes.set_ylabel("penalty std (units of sigma, 100 visits)")
+    return figure
+
+
+def count_aware():
+    """The most probability that each rule gives an action with beta = 0.1, by how often it was tried."""
+    figure = Figure(figsize=(6, 3.4), layout="constrained")
+    axes = figure.subplots()
+    counts = np.arange(61)
+    beta = np.full(61, 0.1)
+    upper = [rbi.count_bounds(np.array([0.1, 0.9]), np.array([n, 1000]), 0.1)[1][0] * 0.1 for n in counts]
+    axes.plot(counts, 2 * beta, color=GREEN, linestyle="-.", linewidth=1.6)
+    axes.plot(counts, upper, color=BLUE, linewidth=2)
+    axes.plot(counts, np.where(counts > 10, 1.0, 0.1), drawstyle="steps-mid", color=RED, linestyle="--", linewidth=1.6)
+    axes.annotate("reroute(0,2)", (61, 0.2), color=GREEN, va="center")
+    axes.annotate("count_aware(0.1)", (61, upper[-1]), color=BLUE, va="center")
+    axes.annotate("Pi_b-SPIBB(10)", (61, 1.0), color=RED, va="center")
+    axes.axhline(0.1, color=INK, linewidth=0.8)
+    axes.annotate("beta", (61, 0.1), (0, -11), textcoords="offset points")
+    axes.set_xlim(0, 82)
+    axes.set_ylim(0, 1.05)
+    axes.set_xlabel("how often the action was tried")
+    axes.set_ylabel("largest probability allowed")
+    return figure
+
+
+def certificate():
+    """The certified gain of one policy by the number of later decisions, next to the true gain."""
+    shop = SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "logged_decisions.py")))
+
+    def logged(rows, seed):
+        rng = np.random.default_rng(seed)
+        kinds = shop.customers(rows, rng)
+        offers = (rng.random((rows, 1)) > shop.OLD[kinds].cumsum(1)).sum(1)
+        paid = rng.random(rows) < shop.BUYS[kinds, offers]
+        probs = shop.OLD[kinds, offers]
+        return rbi.Dataset.from_arrays(
+            np.eye(30, dtype=np.float32)[kinds], offers, paid, np.ones(rows), action_probs=probs
+        )
+
+    policy = rbi.improve(logged(5000, 0), rbi.Reroute(0.2, 3), updates=1000, progress=False).policy
+    truth = shop.value(policy.predict_proba(np.eye(30, dtype=np.float32))) - shop.value(shop.OLD)
+    figure = Figure(figsize=(6, 3.4), layout="constrained")
+    axes = figure.subplots()
+    sizes = [250, 500, 1000, 2500, 5000, 10_000, 20_000]
+    seeds = iter(range(1, 1000))
+    lower = [
+        [rbi.certify(policy, logged(size, next(seeds)), return_range=(0, 1), compare=False).lower for _ in range(50)]
+        for size in sizes
+    ]
+    axes.fill_between(sizes, *np.quantile(lower, [0.05, 0.95], axis=1), color=BLUE, alpha=0.2, linewidth=0)
+    axes.plot(sizes, np.median(lower, axis=1), "o-", color=BLUE)
+    axes.annotate("certified", (sizes[-3], np.median(lower[-3])), (6, -16), textcoords="offset points", color=BLUE)
+    print(f"{np.mean(np.array(lower) > truth):.3f} of the bounds are above the truth")
+    axes.axhline(truth, color=GREEN, linewidth=1.8)
+    axes.annotate("true gain", (sizes[0], truth), (0, 4), textcoords="offset points", color=GREEN)
+    axes.axhline(0, color=INK, linewidth=0.8)
+    axes.annotate("above 0: deploy", (sizes[-1], 0), (-78, -13), textcoords="offset points", color=INK)
+    axes.set_xscale("log")
+    axes.set_ylim(-0.06, truth + 0.02)
+    axes.set_xlabel("logged decisions that the policy has never seen")
+    axes.set_ylabel("gain per decision, 95% lower bound")
+    return figure
+
+
+FIGURES = {
+    "reroute": reroute_explained,
+    "atari-scores": atari_scores,
+    "policy-sets": policy_sets,
+    "cost-of-errors": cost_of_errors,
+    "count-aware": count_aware,
+    "certificate": certificate,
+}
+
+
+def main(names):
+    with mpl.rc_context({**LOOK, "svg.hashsalt": "rbi", "font.size": 9.5}):
+        for name in names or FIGURES:
+            path = FOLDER / f"{name}.svg"
+            FIGURES[name]().savefig(path, metadata={"Date": None}, facecolor="white")
+            print(path.relative_to(ROOT), f"{path.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
