@@ -102,7 +102,7 @@ wheel:
 	@.venv-wheel/bin/pip $(PIP_INSTALL) dist/rbi-*.whl
 	@echo "== running the README's example, rbi --version and rbi rules there"
 	@mkdir dist/run
-	@sed -n '/^## Ten lines/,/^## [^T]/p' README.md | sed -n '/^```python/,/^```/{/^```/d;p}' > dist/run/example.py
+	@sed -n '/^```python/,/^```/{/^```$$/q;/^```/d;p}' README.md > dist/run/example.py
 	@test -s dist/run/example.py
 	@cd dist/run && ../../.venv-wheel/bin/python example.py
 	@cd dist/run && ../../.venv-wheel/bin/rbi --version && ../../.venv-wheel/bin/rbi rules --out rules

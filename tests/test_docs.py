@@ -1,7 +1,7 @@
 """The code of README and docs: Python blocks run, commands parse, and the API pages have every public name.
 
-The blocks of a page run one after the other in one folder, which holds what the page starts from (`PREPARE`). Where a
-`print` has a comment, it prints that.
+The blocks of a page run one after the other in one folder, which holds what the page starts from (`PREPARE`), with few
+updates. Where a `print` has a comment, it prints that.
 """
 
 import re
@@ -23,6 +23,8 @@ PAGES = {
 LANGUAGES = {"python", "console", "text"}  # text: not run
 SLOW = {
     "README.md",
+    "docs/tutorials/environment.md",
+    "docs/tutorials/logged-decisions.md",
     "docs/howto/certify.md",
     "docs/howto/improve.md",
     "docs/howto/offline.md",
@@ -59,6 +61,13 @@ def episodes_csv(folder, name="logs.csv", seed=0):
     (folder / name).write_text("\n".join(rows) + "\n")
 
 
+def shop_logs(folder):
+    """The logs of README and tutorial, a tenth as long."""
+    shop = runpy.run_path(str(ROOT / "examples" / "logged_decisions.py"))
+    shop["log"](str(folder / "decisions.csv"), 2000, 0)
+    shop["log"](str(folder / "later.csv"), 2000, 1)
+
+
 def improved(folder):
     episodes_csv(folder)
     episodes_csv(folder, "later.csv", seed=1)
@@ -89,6 +98,8 @@ def rules_run(folder):
 
 
 PREPARE = {
+    "README.md": shop_logs,
+    "docs/tutorials/logged-decisions.md": shop_logs,
     "docs/howto/certify.md": improved,
     "docs/howto/data.md": episodes_csv,
     "docs/howto/improve.md": episodes_csv,
@@ -103,13 +114,14 @@ PREPARE = {
     [
         pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
         for name, page in PAGES.items()
-        if blocks(page, "python") and name != "README.md"
+        if blocks(page, "python")
     ],
 )
 def test_python_blocks_run_and_print_what_their_comments_say(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     PREPARE.get(name, lambda _: None)(tmp_path)
     code = "\n".join(blocks(PAGES[name], "python"))
+    code = re.sub(r"updates=\d+", "updates=100", code)
     (tmp_path / "page.py").write_text(code)
     capsys.readouterr()
     runpy.run_path(str(tmp_path / "page.py"))

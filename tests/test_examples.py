@@ -1,10 +1,12 @@
 """The programs in examples/ run, each as a user would run it: as a script, in an empty folder."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot
 import pytest
 
 import rbi
@@ -29,6 +31,21 @@ def run(name, folder, *arguments):
 @pytest.mark.slow
 def test_logs_are_improved(tmp_path):
     assert "reroute(0.5,1.5)" in run("improve_logs.py", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_notebook_runs_and_has_no_outputs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    cells = [
+        cell for cell in json.loads((EXAMPLES / "tutorial.ipynb").read_text())["cells"] if cell["cell_type"] == "code"
+    ]
+    names = {}
+    for cell in cells:
+        exec("".join(cell["source"]), names)
+    matplotlib.pyplot.close("all")
+    assert len(names["gains"]) == 6
+    assert "reroute(0.5,1.5)" in capsys.readouterr().out
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)
     assert not list(tmp_path.iterdir())
 
 

@@ -19,10 +19,10 @@ def test_the_results_pages_are_drawn_from_the_raw_results():
     assert results_page.BREAKOUT.read_text() == breakout, "run `make results`"
 
 
-def test_the_readmes_speed_is_the_measured_one():
+def test_the_front_pages_speed_is_the_measured_one():
     cpu, cuda = states_a_second(load("rules-cpu.json")), states_a_second(load("rules-cuda.json"))
     eager, fused = cpu["rbi", 18, 2**20], cuda["rbi", 18, 2**20]
-    text = " ".join((ROOT / "README.md").read_text().split())
+    text = " ".join((ROOT / "docs/index.md").read_text().split())
     assert f"handles {eager / 1e6:.1f} million states a second" in text
     assert f"some {eager / cpu['LP solver', 18, 2**20] / 1000:.1f}00 times".replace(".", ",") in text
     assert f"and {fused / 1e9:.1f} billion on one H200" in text
@@ -44,36 +44,36 @@ def test_the_tuning_table_is_the_measured_one():
     assert "| ahead | " + " | ".join(f"{x:.3f}" for x in lead.values()) + " |" in page
 
 
-def test_the_readmes_study_takes_the_measured_time():
+def test_the_front_pages_study_takes_the_measured_time():
     seconds = load("spi-speed.json")["rows"][0]["seconds"]
     assert 25 < seconds < 35
-    assert "take half a minute on 2 cores" in (ROOT / "README.md").read_text()
+    assert "take half a minute on 2 cores" in " ".join((ROOT / "docs/index.md").read_text().split())
 
 
-def test_the_readmes_training_speed_is_the_measured_one():
+def test_the_front_pages_training_speed_is_the_measured_one():
     row = online_page.speed_of_preset(online_page.engine_results(load))
-    text = " ".join((ROOT / "README.md").read_text().split())
+    text = " ".join((ROOT / "docs/index.md").read_text().split())
     assert f"at {row['of']:.2f} of the bare emulator's speed" in text
     assert f"{round(row['steps_per_second'], -2):,.0f} steps a second" in text
     assert f"take {round(row['updates_per_second'], -1):,.0f} updates a second" in text
     assert f"the learner alone takes {round(row['learner_alone_updates_per_second'], -1):,.0f}" in text
 
 
-def test_the_readmes_breakout_is_the_measured_one():
+def test_the_front_pages_breakout_is_the_measured_one():
     run, long, *_ = online_page.learning_results()
     assert online_page.changes(run) == ["decay over 150,000 updates"]
     assert online_page.changes(long) == ["256 environments", "16 states per update"]
     assert 85 < online_page.reached(run, 100) < 100
     assert 410 < online_page.reached(long, 420) < 435
-    text = " ".join((ROOT / "README.md").read_text().split())
+    text = " ".join((ROOT / "docs/index.md").read_text().split())
     assert (
         "at 100 points after a minute and a half of training; a longer run, with fewer environments, was at 420" in text
     )
 
 
-def test_the_readmes_speed_from_logs_is_the_measured_one():
+def test_the_front_pages_speed_from_logs_is_the_measured_one():
     beta, q = (round(load("offline-speed-cuda.json")["ours"][name], -2) for name in ("beta", "q"))
-    text = " ".join((ROOT / "README.md").read_text().split())
+    text = " ".join((ROOT / "docs/index.md").read_text().split())
     assert f"beta and Q learn at {beta:,.0f} and {q:,.0f} updates a second" in text
 
 
