@@ -10,6 +10,7 @@ from scipy import stats
 from rbi.certification.bounds import (
     MAX_STAKE,
     METHODS,
+    all_equal_before,
     bca_lower_bound,
     betting_lower_bound,
     betting_rejects,
@@ -19,7 +20,6 @@ from rbi.certification.bounds import (
     lower_bound,
     lower_confidence_sequence,
     plug_in_bets,
-    std_inflation,
 )
 from tests.reference.betting_loops import plug_in_log_capitals, star_log_capital
 
@@ -79,14 +79,10 @@ def test_rare_large_values_hardly_widen_the_bound():
     assert np.mean(widths) / (1.645 * x.std(-1).mean() / 100) < 1.3
 
 
-def test_nothing_is_bet_before_values_differ_unless_half_of_them_are_equal():
-    starts = np.array([0, 1, 2, 3, 4, 5])
-    assert std_inflation(np.array([2.0, 2.0, 2.0, 5.0, 2.0, 2.0]), starts)[:4].tolist() == [np.inf, np.inf, np.inf, 1]
-    later = np.array([2.0, 2.0, 2.0, 2.0, 2.0, 2.0])
-    assert std_inflation(later, starts).tolist() == [np.inf, np.inf, np.inf, 1, 1, 1]
-    d = np.array([2.0, 2.0, 2.0, 5.0]) - 2.75
-    found = std_inflation(np.array([2.0, 2.0, 2.0, 5.0, 7.0, 1.0]), starts)[4]
-    assert found == approx(math.sqrt(1 + (d**4).sum() / (d**2).sum() ** 2))
+def test_what_is_equal_so_far_is_known_from_earlier_values_only():
+    starts = np.array([0, 1, 2, 3, 4])
+    found = all_equal_before(np.array([[2.0, 2.0, 2.0, 5.0, 2.0], [2.0, 2.0, 2.0, 2.0, 7.0]]), starts)
+    assert found.tolist() == [[True, True, True, True, False], [True] * 5]
 
 
 def test_betting_bound_is_the_smallest_mean_that_is_not_rejected():

@@ -12,15 +12,10 @@ def star_log_capital(values, m, floor, alpha, spread, max_stake):
         before = values[:t]
         mean = sum(before) / max(1, t)
         sigma = math.sqrt((spread**2 + sum((y - mean) ** 2 for y in before)) / (t + 1))
-        second, fourth = (sum((y - mean) ** k for y in before) for k in (2, 4))
-        if second > 0:
-            sigma *= math.sqrt(1 + fourth / second**2)
-        elif 2 * t < n:
-            sigma = math.inf
         z = stats.norm.isf(min(alpha * capital, 1 - 1e-12))
         hazard = stats.norm.pdf(z) / stats.norm.sf(z)
         bet = min(hazard / (sigma * math.sqrt(n - t)), max_stake / (m - floor))
-        if best >= 1 / alpha:
+        if best >= 1 / alpha or (2 * t < n and len(set(before)) < 2):
             bet = 0.0
         capital *= 1 + bet * (x - m)
         best = max(best, capital)

@@ -79,13 +79,14 @@ def log_capital_peak(values: Array, m: Array, floor: float, alpha: float, spread
 
         lambda_t = h(z) / (sigma_{t-1} sqrt(n - t + 1)),    P(Z > z) = alpha K_{t-1}(m),    h = density / P(Z > z)
 
-    with sigma_{t-1} estimated from earlier values and inflated by what is not known about it (`std_inflation`).
-
     Bets aim at the capital 1 / alpha after n values: what is missing and how many values are left set the next bet
     (Voracek and Orabona, 2025, "STaR-Bets"). Theirs is sqrt(2 log(1 / (alpha K))) in place of h(z); h is the stake with
     which a normal limit replicates the payoff 1 / alpha if the sum exceeds its (1 - alpha) quantile, so that the
     bound tends to the normal one. Betting stops at the target. Bets are recalculated `REBETS` times, with a constant
     lambda in between, as a predictable lambda may be: then a million values take no Python loop over them.
+
+    While all values are equal, as zeros are before the first large weight of a rare action, an estimate of sigma is far
+    too small, and bets that trust it lose most of the capital: nothing is bet then, in the first half of the values.
 
     `spread`: a guess of the standard deviation, made before looking; by default half of the distance from floor to 0.
     """
@@ -94,7 +95,8 @@ def log_capital_peak(values: Array, m: Array, floor: float, alpha: float, spread
     n, target = values.shape[-1], -math.log(alpha)
     edges = np.unique(np.linspace(0, n, min(n, REBETS) + 1).round().astype(int))
     starts, guess = edges[:-1], spread if spread is not None else max(-floor, 0.0) / 2
-    sigma = predictable_std(values, starts, guess) * std_inflation(values, starts)
+    sigma = predictable_std(values, starts, guess)
+    waits = all_equal_before(values, starts) & (2 * starts < n)
     most = MAX_STAKE / np.maximum(m - floor, np.finfo(float).tiny)
     capital = np.zeros(np.broadcast_shapes(values.shape[:-1], m.shape))
     peak = capital.copy()
@@ -102,7 +104,7 @@ def log_capital_peak(values: Array, m: Array, floor: float, alpha: float, spread
         z = -ndtri_exp(np.minimum(capital - target, -1e-12))
         hazard = np.exp(-0.5 * z * z - log_ndtr(-z)) / math.sqrt(2 * math.pi)
         bet = np.minimum(hazard / (sigma[..., number] * math.sqrt(n - start)), most)
-        bet = np.where(peak >= target, 0.0, bet)
+        bet = np.where(waits[..., number] | (peak >= target), 0.0, bet)
         growth = np.log1p(bet[..., None] * (values[..., start:stop] - m[..., None]))
         path = capital[..., None] + growth.cumsum(-1)
         capital, peak = path[..., -1], np.maximum(peak, path.max(-1))
@@ -127,22 +129,11 @@ def predictable_std(values: Array, starts: Array, spread: float) -> Array:
     return np.maximum(found, 1e-9 * spread + np.finfo(float).tiny)
 
 
-def std_inflation(values: Array, starts: Array) -> Array:
-    """By what factor the standard deviation of the values before each start may be underestimated: `[..., J]`.
-
-        sqrt(1 + sum (x - mean)^4 / (sum (x - mean)^2)^2)
-
-    The fraction is about the squared relative error of an estimated variance. With rare large values, such as weights
-    of rare actions, early estimates are far too small, and bets that trust them lose most of the capital before the
-    first large value. While all values are equal nothing is known, and nothing is bet in the first half (infinity).
-    """
-    n, centred = np.maximum(starts, 1), values - values[..., :1]
-    mean, second, third, fourth = (sums_before(centred**k, starts) / n for k in (1, 2, 3, 4))
-    variance = np.maximum(second - mean**2, 0.0)
-    tail = np.maximum(fourth - 4 * mean * third + 6 * mean**2 * second - 3 * mean**4, 0.0)
-    unknown = np.where(2 * starts < values.shape[-1], np.inf, 1.0)
-    known = variance > 1e-15 * second
-    found: Array = np.where(known, np.sqrt(1 + tail / np.where(known, n * variance**2, 1.0)), unknown)
+def all_equal_before(values: Array, starts: Array) -> Array:
+    """Whether the values before each start are all equal, `[..., J]`: then nothing is known of their spread."""
+    differs = values != values[..., :1]
+    first = np.where(differs.any(-1), differs.argmax(-1), values.shape[-1])
+    found: Array = first[..., None] >= starts
     return found
 
 
