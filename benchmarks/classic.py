@@ -5,7 +5,8 @@ python -m benchmarks.classic --envs FrozenLake-v1 --seeds 0  only these
 python -m benchmarks.classic --status                        shows which cells are there, and the table
 
 All algorithms get the same number of environment steps, the preset's. A cell is one JSON file, written when it is
-complete, so any number of short runs add up; cells of an earlier preset are run again. LunarLander needs
+complete, so any number of short runs add up; cells of an earlier preset are run again. Stable-Baselines3's runs are
+slow: one that does not end in time goes on in the next call. LunarLander needs
 `pip install box2d pygame` here and in .venv-peers; the DQN runs in .venv-peers (`make bench` makes it) or with the
 Python of --peer, with rl-baselines3-zoo's settings (benchmarks/peers/sb3_classic.py).
 """
@@ -105,12 +106,12 @@ def run_ours(cell):
     }
 
 
-def run_peer(cell, python):
-    """Stable-Baselines3's DQN, in a process of the Python that has it."""
+def run_peer(cell, python, folder, seconds):
+    """Stable-Baselines3's DQN, in a process of the Python that has it; None if it is to go on another time."""
     script = ROOT / "benchmarks" / "peers" / "sb3_classic.py"
-    numbers = map(str, (steps_of(cell.env), cell.seed, episodes_of(cell.env)))
-    done = subprocess.run([python, script, cell.env, *numbers], check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    given = map(str, (steps_of(cell.env), cell.seed, episodes_of(cell.env), folder / "unfinished" / cell.name, seconds))
+    done = subprocess.run([python, script, cell.env, *given], check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1]) if done.stdout.strip() else None
 
 
 def run_cells(cells, minutes, about, folder, peer):
@@ -121,10 +122,13 @@ def run_cells(cells, minutes, about, folder, peer):
         if cell.name in done:
             continue
         expected, left = expected_seconds(cell, done), deadline - time.monotonic()
-        if expected > left:
+        if expected > left and cell.algo != "sb3":
             print(f"{cell.name}: needs about {expected:.0f} s, {left:.0f} s are left", flush=True)
             continue
-        result = run_peer(cell, peer) if cell.algo == "sb3" else run_ours(cell)
+        result = run_peer(cell, peer, folder, left) if cell.algo == "sb3" else run_ours(cell)
+        if result is None:
+            print(f"{cell.name}: stopped, and will go on", flush=True)
+            continue
         statistics = describe(result["scores"], cell.seed)
         found = {"command": cell.command, "machine": about, **dataclasses.asdict(cell), "steps": steps_of(cell.env)}
         found["evaluation"] = statistics

@@ -1,11 +1,14 @@
 """Stable-Baselines3's DQN with rl-baselines3-zoo's settings, for benchmarks/classic.py; runs in .venv-peers.
 
-.venv-peers/bin/python benchmarks/peers/sb3_classic.py ENV STEPS SEED EPISODES
+.venv-peers/bin/python benchmarks/peers/sb3_classic.py ENV STEPS SEED EPISODES FOLDER SECONDS
+
+It stops after SECONDS, with what it needs to go on in FOLDER; then it prints nothing.
 """
 
 import json
 import sys
 import time
+from pathlib import Path
 
 import gymnasium
 import stable_baselines3
@@ -36,18 +39,44 @@ TUNED = {
 }  # fmt: skip
 
 
+def load_or_make(id_, seed, folder, settings):
+    """The model and the seconds that it has trained for."""
+    env = gymnasium.make(id_)
+    if not (folder / "state.json").exists():
+        return DQN("MlpPolicy", env, seed=seed, device="cpu", **settings), 0.0
+    model = DQN.load(folder / "model", env=env, device="cpu")
+    model.load_replay_buffer(folder / "replay")
+    return model, json.loads((folder / "state.json").read_text())["seconds"]
+
+
+def save(model, seconds, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save(folder / "model")
+    model.save_replay_buffer(folder / "replay")
+    (folder / "state.json").write_text(json.dumps({"seconds": seconds, "states": model.num_timesteps}))
+
+
 def main():
     id_, steps, seed, episodes = sys.argv[1], *map(int, sys.argv[2:5])
+    folder, limit = Path(sys.argv[5]), float(sys.argv[6])
     torch.set_num_threads(1)
     settings = TUNED.get(id_, DEFAULT)
-    model = DQN("MlpPolicy", gymnasium.make(id_), seed=seed, device="cpu", **settings)
+    model, before = load_or_make(id_, seed, folder, settings)
     start = time.perf_counter()
-    model.learn(steps)
-    training = time.perf_counter() - start
+    model.learn(
+        steps - model.num_timesteps,
+        callback=lambda *_: time.perf_counter() - start < limit,
+        reset_num_timesteps=False,
+    )
+    training = before + time.perf_counter() - start
+    if model.num_timesteps < steps:
+        save(model, training, folder)
+        return
+    start = time.perf_counter()
     test = Monitor(gymnasium.make(id_))
     test.reset(seed=10_000 + seed)
     scores, lengths = evaluate_policy(model, test, n_eval_episodes=episodes, return_episode_rewards=True)
-    seconds = {"training": training, "evaluation": time.perf_counter() - start - training}
+    seconds = {"training": training, "evaluation": time.perf_counter() - start}
     versions = {"stable_baselines3": stable_baselines3.__version__, "torch": torch.__version__}
     found = {"states": model.num_timesteps, "updates": model._n_updates, "seconds": seconds, "scores": scores}
     print(json.dumps(found | {"mean_steps": sum(lengths) / len(lengths), "settings": settings, "versions": versions}))
