@@ -43,7 +43,7 @@ def reroute_explained():
     q = estimated_q(np.random.default_rng(22), 1)[0]  # a log in which the rarest action looks best
     error = rbi.measures.value_standard_error(RETURN_STD, VISITS, BETA)
     actions = np.arange(len(BETA))
-    figure = Figure(figsize=(10, 3.5), layout="constrained")
+    figure = Figure(figsize=(10.5, 3.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1.25, 1.1])
 
     left.errorbar(actions, q, error, fmt="o", color=INK, capsize=3, label="estimate")
@@ -116,7 +116,7 @@ def policy_sets():
     pi = np.stack([1 - (x - third / 2) - third, x - third / 2, third], -1)
     inside = (pi > 1e-9).all(-1)
     safe = np.where(inside[..., None], pi, 1 / 3)
-    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    figure = Figure(figsize=(9, 4), layout="constrained")
     betas = {
         "all actions tried often": np.array([0.4, 0.35, 0.25]),
         "one action hardly ever tried": np.array([0.6, 0.37, 0.03]),
@@ -141,10 +141,10 @@ def policy_sets():
             axes.annotate(
                 f"always {name}", corner, (0, -12 if name != "c" else 5), textcoords="offset points", ha=where
             )
-        axes.set_title(f"{title}: beta = ({', '.join(f'{p:g}' for p in beta)})")
+        axes.set_title(f"{title}: beta = ({', '.join(f'{p:g}' for p in beta)})", pad=18)
         axes.set_axis_off()
         axes.set_aspect("equal")
-    figure.axes[0].legend(loc="upper left", bbox_to_anchor=(-0.12, 1.0))
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
     return figure
 
 
@@ -237,7 +237,7 @@ FIGURES = {
 
 
 def main(names):
-    with mpl.rc_context({**LOOK, "svg.hashsalt": "rbi", "font.size": 9.5}):
+    with mpl.rc_context({**LOOK, "svg.hashsalt": "rbi", "font.size": 10, "axes.titlesize": 10}):
         for name in names or FIGURES:
             path = FOLDER / f"{name}.svg"
             FIGURES[name]().savefig(path, metadata={"Date": None}, facecolor="white")

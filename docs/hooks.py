@@ -46,8 +46,12 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, **_):
-    """Lead links to files outside docs/ to the pages made of them."""
+    """Lead links to files outside docs/ to the pages made of them; rank pages that explain above those that record."""
     origin = page.file.src_uri
+    if origin.startswith(("tutorials/", "concepts/", "howto/")):
+        page.meta.setdefault("search", {"boost": 4})
+    elif origin.startswith(("decisions/", "results", "breakout", "changelog", "paper-map")):
+        page.meta.setdefault("search", {"boost": 0.25})
 
     def target(link):
         text, path, anchor = link[1], link[2], link[3] or ""
@@ -142,4 +146,5 @@ def row(option):
     """One row of a table: `--option TYPE`, its default and what it does."""
     head, default, text = (each.replace("|", "\\|") for each in (option.head, option.default, option.summary))
     default = {"True": "on", "False": "off"}.get(default, default) if option.is_flag else default
+    head = re.sub(r",(?=\S)", ", ", head)  # choices may be broken into lines
     return f"| `{head}` | {f'`{default}`' if default else ''} | {text.replace('<', '&lt;')} |"
