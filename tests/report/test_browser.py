@@ -109,6 +109,17 @@ def test_settings_are_filtered_and_printing_shows_them(browse, trained):
         assert page.locator("details.about[open]").count() == 20
 
 
+def test_charts_are_drawn_again_for_the_width_of_paper(browse, trained):
+    width = "document.querySelector('svg.lines').viewBox.baseVal.width"
+    with browse(trained) as page:
+        page.locator("svg.lines").first.wait_for()
+        before = page.evaluate(width)
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        assert page.evaluate(width) < 700 < before
+        page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+        assert page.evaluate(width) == before
+
+
 def test_the_theme_button_goes_through_its_three_states(browse, trained):
     with browse(trained, color_scheme="light") as page:
         button, themes = page.locator("#theme"), []

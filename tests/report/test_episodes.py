@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import rbi
-from rbi import runs
+from rbi import envs, runs
 from rbi.cli import main
 from rbi.data.episode import Feature
 from rbi.networks import NetworkConfig, make_networks
@@ -126,3 +126,29 @@ def test_features_are_shown_as_the_table_has_them():
     assert feature_value(obs, number, 2) == 1
     assert feature_value(obs, text, 3) == "(missing)"
     assert feature_value(obs, text, 2) == "a"
+
+
+def test_a_recorded_store_shows_its_statistics_and_what_the_recorded_policy_would_do(tmp_path):
+    out = tmp_path / "recorded"
+    Policy(make_networks(ObservationSpec((4,), 1, 2), NetworkConfig(8), 0), rbi.Reroute(0.5, 1.5)).save(tmp_path / "p")
+    arguments = ["data", "record", str(tmp_path / "p"), "--env", "CartPole-v1", "--episodes", "2", "--out", str(out)]
+    assert main(arguments) == 0
+    (section,) = page_data(rbi.write_report(out, tmp_path / "page.html", progress=False))["runs"]
+    assert [each["title"] for each in section["panels"][:2]] == ["Scores of the episodes", "Lengths of the episodes"]
+    assert len(section["viewer"]["episodes"]) == 2
+    assert section["warnings"] == []
+
+
+def test_runs_without_a_policy_have_no_warning_about_the_viewer(tmp_path):
+    assert main(["rules", "--out", str(tmp_path / "run")]) == 0
+    (section,) = page_data(rbi.write_report(tmp_path / "run", tmp_path / "page.html", progress=False))["runs"]
+    assert section["warnings"] == []
+    asked = rbi.write_report(tmp_path / "run", tmp_path / "asked.html", episodes=1, progress=False)
+    assert "holds no policy" in page_data(asked)["runs"][0]["warnings"][0]
+
+
+def test_actions_of_atari_games_have_names():
+    assert envs.action_names("ALE/Breakout-v5", 4) == ("NOOP", "FIRE", "RIGHT", "LEFT")
+    assert envs.action_names("ALE/Breakout-v5", 18) == ()
+    assert envs.action_names("ALE/NoSuchGame-v5", 4) == ()
+    assert envs.action_names("CartPole-v1", 2) == ()

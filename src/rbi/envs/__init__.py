@@ -2,7 +2,17 @@
 
 from rbi.envs.types import EnvConfig, EnvFactory, TimeStep, VectorEnv, id_from_file
 
-__all__ = ["EnvConfig", "EnvFactory", "TimeStep", "VectorEnv", "check", "has_numbered_states", "id_from_file", "make"]
+__all__ = [
+    "EnvConfig",
+    "EnvFactory",
+    "TimeStep",
+    "VectorEnv",
+    "action_names",
+    "check",
+    "has_numbered_states",
+    "id_from_file",
+    "make",
+]
 
 
 def make(config: EnvConfig, num_envs: int, threads: int = 0, *, synchronous: bool = False) -> VectorEnv:
@@ -28,6 +38,19 @@ def has_numbered_states(config: EnvConfig) -> bool:
     from rbi.envs.gym import has_numbered_states
 
     return has_numbered_states(config)
+
+
+def action_names(env: str, count: int) -> tuple[str, ...]:
+    """Names of the actions of an Atari game, such as FIRE and LEFT; empty for other environments, or without ale-py."""
+    if not env.startswith("ALE/"):
+        return ()
+    from rbi.envs import atari
+
+    try:
+        names = atari.action_names(env)
+    except ValueError:  # no such game here
+        return ()
+    return names if len(names) == count else ()
 
 
 def check(config: EnvConfig) -> None:

@@ -63,6 +63,20 @@ def count_actions(config: EnvConfig) -> int:
     return int(emulators(config, 1, 1).single_action_space.n)
 
 
+def action_names(id_: str) -> tuple[str, ...]:
+    """Names of a game's actions, in order: NOOP, FIRE, RIGHT, LEFT for Breakout."""
+    game = check(id_)
+    import ale_py
+    from ale_py import roms
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    emulator = ale_py.ALEInterface()
+    rom = roms.get_rom_path(game)
+    assert rom is not None
+    emulator.loadROM(rom)
+    return tuple(action.name for action in emulator.getMinimalActionSet())
+
+
 class AtariVector:
     """Atari games: greyscale 84 x 84 frames, frame skip 4 with the maximum of the last two, raw rewards."""
 

@@ -6,6 +6,7 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from rbi import envs
 from rbi.report import ACCENT, GREY, LOOK
 
 SHOWN_ACTIONS = 20
@@ -108,16 +109,23 @@ def shown_actions(found: dict[str, Any]) -> tuple[list[int], Any, str]:
     return most, np.array([taken[action] for action in most]), caption
 
 
+def action_names(spec: dict[str, Any]) -> list[str]:
+    """Names of all actions: the data's, those of an Atari game, or numbers."""
+    count = spec["num_actions"]
+    return list(spec.get("action_names") or envs.action_names(spec["env"] or "", count)) or list(map(str, range(count)))
+
+
 def action_table(found: dict[str, Any]) -> Table:
     """How often each action was taken."""
     actions, counts, caption = shown_actions(found)
+    names = action_names(found["spec"])
     table = Table(box=SIMPLE_HEAD, title="actions", caption=caption or None)
     for name in ("action", "steps", "share"):
         table.add_column(name, justify="right")
     table.add_column("")
     for action, count in zip(actions, counts, strict=True):
         bar = "█" * round(24 * count / max(1, counts.max()))
-        table.add_row(str(action), f"{count:,}", f"{100 * count / max(1, found['steps']):.1f}%", bar)
+        table.add_row(names[action], f"{count:,}", f"{100 * count / max(1, found['steps']):.1f}%", bar)
     return table
 
 
@@ -160,8 +168,10 @@ def info_figure(found: dict[str, Any]) -> Any:
             panel.set(xlabel=label, ylabel="episodes")
         actions, counts, caption = shown_actions(found)
         panels[2].bar(np.arange(len(actions)), counts / max(1, found["steps"]), color=GREY)
-        panels[2].set_xticks(np.arange(len(actions)), actions, fontsize=6 if len(actions) > 9 else None)
-        panels[2].tick_params("x", rotation=90 if caption else 0)
+        labels = [action_names(found["spec"])[action] for action in actions]
+        crowded = sum(map(len, labels)) > 18
+        panels[2].set_xticks(np.arange(len(actions)), labels, fontsize=6 if crowded else None)
+        panels[2].tick_params("x", rotation=90 if crowded else 0)
         panels[2].set(xlabel="action" + (f", {caption}" if caption else ""), ylabel="share of steps")
     plt.close(figure)  # pyplot would keep it open
     return figure

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from rbi import measures, runs
+from rbi import envs, measures, runs
 from rbi.certification.decision import encoded_as
 from rbi.config import Device, choose_device
 from rbi.data.dataset import Dataset
@@ -42,6 +42,9 @@ STRIP_PIXELS = 16_000  # height of an image: browsers refuse much larger ones
 MAX_FRAME = 210  # pixels; larger frames are scaled down
 QUARTERS = 4
 MISSING = "(missing)"
+RECORD = "data-record"
+WITH_VIEWER = ("train", "offline", "improve", "certify", RECORD)
+"""Commands whose runs have a policy and episodes."""
 
 
 @dataclass(frozen=True)
@@ -142,16 +145,19 @@ class Step(NamedTuple):
 
 
 def find_policy(run: Run, given: Path | None) -> tuple[Policy, Path]:
-    """The policy to look at: the given one, that which a run of certify tested, or the run's own."""
+    """The policy to look at: the given one, the one that certify tested, the first recorded one, or the run's own."""
     tested = run.config["settings"].get("policy") if run.config.get("command") == "certify" else None
     path = given or (Path(tested) if isinstance(tested, str) and Path(tested).exists() else run.path)
+    if given is None and run.config.get("command") == RECORD:
+        recorded = [Path(each) for each in run.config["settings"].get("policies", ()) if isinstance(each, str)]
+        path = next((each for each in recorded if each.is_dir()), path)
     return load_policy(path), path
 
 
 def find_data(run: Run, policy: Policy, place: Path, given: Path | None) -> tuple[Dataset, Path] | None:
     """The data to look at: the given one, or that of the run; None if the run has none, or it is gone."""
     settings = run.config["settings"]
-    named = settings.get("data", settings.get("path"))
+    named = str(run.path) if run.config.get("command") == RECORD else settings.get("data", settings.get("path"))
     path = given or (Path(named) if isinstance(named, str) else None)
     if path is None or (given is None and not path.exists()):
         return None
@@ -257,8 +263,9 @@ def make_viewer(
     Runs that learned from data show `episodes` of it (default: 3); trained policies run that many fresh episodes, by
     default none.
     """
-    trained = run.config.get("command") == "train"
-    if episodes == 0 or (trained and not episodes and data is None):
+    command = run.config.get("command")
+    trained, asked = command == "train", bool(episodes or data or policy)
+    if episodes == 0 or (trained and not episodes and data is None) or (command not in WITH_VIEWER and not asked):
         return None
     found, place = find_policy(run, policy)
     found.to(choose_device(device))
@@ -282,7 +289,8 @@ def make_viewer(
 def shown_actions(policy: Policy, data: Dataset, of: Step, taken: Array) -> tuple[Array, list[str], str]:
     """Which actions are shown, their names, and a note if some are not: those that change most or are taken often."""
     count = data.spec.num_actions
-    names = list(policy.action_names or data.spec.action_names) or [f"action {number}" for number in range(count)]
+    names = list(policy.action_names or data.spec.action_names or envs.action_names(data.spec.env or policy.env, count))
+    names = names or [f"action {number}" for number in range(count)]
     if count <= MAX_ACTIONS:
         return np.arange(count), names, ""
     weight = np.abs(of.pi - of.beta).mean(0) + np.bincount(taken, minlength=count) / max(1, len(taken))

@@ -1,5 +1,6 @@
 """Panels of the HTML report for each kind of run, from its config, metrics and result."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,7 +40,7 @@ def training_axes(env: str) -> dict[str, tuple[str, Callable[[dict[str, Any]], f
     """The x-axes of training curves: label, and value of a metric line."""
     atari = env.startswith("ALE/")
     states = (
-        ("frames", ("million frames", lambda line: line["states"] * FRAMES_PER_STATE / 1e6))
+        ("frames", ("emulator frames", lambda line: line["states"] * FRAMES_PER_STATE))
         if atari
         else ("steps", ("environment steps", lambda line: line["states"]))
     )
@@ -369,7 +370,10 @@ def learn_panels(run: Run) -> tuple[Summary, list[Panel]]:
                 for n, c in enumerate(chosen)
             ]
             axes = [Axis("samples", "samples", lines, log=True)]
-            panels.append(Lines(f"Standard deviations {stds}, learning rate {rate}", "expected reward of pi", axes))
+            with_band = " and ".join(c["rule"] for c in chosen[: bandit.BANDS])
+            note = f"Means over repetitions; bands: quartiles of {with_band}."
+            title = f"Standard deviations {stds}, learning rate {rate}"
+            panels.append(Lines(title, "expected reward of pi", axes, note))
     return [], [*panels, Table.of(bandit.learning_table(run), folded=True)]
 
 
@@ -416,8 +420,35 @@ def spread_around(step: dict[str, Any]) -> tuple[float, float]:
 
 def info_panels(run: Run) -> tuple[Summary, list[Panel]]:
     found = run.finished()
-    summary = [["episodes", f"{found['episodes']:,}"], ["steps", f"{found['steps']:,}"]]
-    return summary, [Table.of(table) for table in data_tables.info_tables(found)]
+    env = found["spec"].get("env")
+    summary = [["environment", env]] if env else []
+    summary += [["episodes", f"{found['episodes']:,}"], ["steps", f"{found['steps']:,}"]]
+    charts = [histogram(found, *names) for names in HISTOGRAMS] if found["episodes"] else []
+    return summary, [*charts, *(Table.of(table) for table in data_tables.info_tables(found))]
+
+
+HISTOGRAMS = (("scores", "Scores", "score"), ("lengths", "Lengths", "steps"))
+
+
+def histogram(found: dict[str, Any], key: str, title: str, unit: str) -> Lines:
+    """How many episodes have which score or length, as steps."""
+    edges, counts = found[key]["edges"], found[key]["counts"]
+    x = [edge for pair in itertools.pairwise(edges) for edge in pair]
+    line = line_of("episodes", x, [count for count in counts for _ in range(2)])
+    low, middle, high = found[key]["quartiles"]
+    note = f"Mean {number(found[key]['mean'])}, median {number(middle)}, quartiles {number(low)} to {number(high)}."
+    return Lines(
+        f"{title} of the episodes", "episodes", [Axis(key, unit, [line])], note, y_range=(0, 1.06 * max(counts))
+    )
+
+
+def counted_panels(run: Run) -> tuple[Summary, list[Panel]]:
+    """Runs whose result is a few numbers: imports and exports."""
+    found = {name: value for name, value in run.finished().items() if isinstance(value, int | float | str)}
+    return [
+        [name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)]
+        for name, value in found.items()
+    ], []
 
 
 PANELS: dict[str, Callable[[Run], tuple[Summary, list[Panel]]]] = {
@@ -432,6 +463,10 @@ PANELS: dict[str, Callable[[Run], tuple[Summary, list[Panel]]]] = {
     "spi": spi_panels,
     "rules": rules_panels,
     "data-info": info_panels,
+    "data-record": info_panels,
+    "data-import": counted_panels,
+    "data-export": counted_panels,
+    "export": counted_panels,
 }
 
 

@@ -72,6 +72,8 @@ function logTicks(low, high, count) {
 function textWidth(text) { return text.length * 6.1; }
 function shortened(text, width) { const most = Math.max(3, Math.floor(width / 6.1)); return text.length <= most ? text : `${text.slice(0, most - 1)}…`; }
 
+const onResize = []; // redraws charts whose width has changed at once: an observer is too late for printing
+
 // Draws when the element has a width, and again when that changes.
 function responsive(holder, draw) {
   let width = 0;
@@ -80,6 +82,7 @@ function responsive(holder, draw) {
     if (now > 0 && now !== width) { width = now; draw(now); }
   };
   new ResizeObserver(redraw).observe(holder);
+  onResize.push(redraw);
   return () => { width = 0; redraw(); };
 }
 

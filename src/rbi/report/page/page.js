@@ -103,6 +103,7 @@ function sectionPanels(run, number) {
 
 function drawPage(report) {
   onAxisChange.length = 0;
+  onResize.length = 0;
   document.title = `${report.title} – rbi report`;
   document.getElementById("title").textContent = report.title;
   const sections = report.runs.map(runSection);
@@ -159,7 +160,15 @@ function start() {
     setTheme(order[(order.indexOf(now) + 1) % 3]);
   });
   document.getElementById("print").addEventListener("click", () => window.print());
-  window.addEventListener("beforeprint", () => document.querySelectorAll("details.about").forEach((each) => { each.open = true; }));
+  window.addEventListener("beforeprint", () => {
+    document.querySelectorAll("details.about").forEach((each) => { each.open = true; });
+    document.body.classList.add("printing"); // the width of paper
+    onResize.forEach((redraw) => redraw());
+  });
+  window.addEventListener("afterprint", () => {
+    document.body.classList.remove("printing");
+    onResize.forEach((redraw) => redraw());
+  });
   drawPage(report);
   if (report.live) pollServer(JSON.stringify({ ...report, made: "" }));
 }
