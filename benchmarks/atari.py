@@ -36,6 +36,7 @@ from rbi.statistics import describe
 RESULTS = Path(__file__).parent / "results" / "atari"
 POINTS = 40  # of a learning curve
 EPISODES = 32
+MAX_IDLE_FRAMES = 18_000  # five minutes of play without a reward: such an episode is over
 EVAL_SHARE = 0.35  # evaluation plays at most this share of the frames of training
 FRAME_SKIP, MILLION = 4, 1_000_000
 START_SECONDS, SECONDS_PER_MILLION = 30, 20  # of a cell, where none was measured yet
@@ -123,7 +124,7 @@ def in_order(missing, done):
 
 
 def expected_seconds(cell, done, about, *, opened=False):
-    """How long a cell takes: as the slowest measured on such a machine, in this game if any.
+    """How long a cell takes: as the slowest measured on such a machine in this game, or nearly the slowest in others.
 
     `opened`: whether the environments of the game are there already.
     """
@@ -133,7 +134,8 @@ def expected_seconds(cell, done, about, *, opened=False):
         return START_SECONDS + SECONDS_PER_MILLION * cell.frames / MILLION
     choose = min if opened else max
     starts = choose(r["seconds"]["environments"] + r["seconds"]["start"] for r in alike)
-    pace = max((r["seconds"]["training"] + r["seconds"]["evaluation"]) / r["frames"] for r in alike)
+    paces = sorted((r["seconds"]["training"] + r["seconds"]["evaluation"]) / r["frames"] for r in alike)
+    pace = paces[-1 if alike[0]["game"] == cell.game else math.ceil(0.9 * (len(paces) - 1))]
     return MARGIN * (starts + pace * cell.frames)
 
 
@@ -187,7 +189,8 @@ def seeded_once(reset):
 def run_cell(cell, config, games, deadline=math.inf):
     """Train and evaluate; returns the result, or None if the deadline came first."""
     frames = cell.frames if config.schedule.updates == cell.config().schedule.updates else frames_of(config)
-    protocol = Protocol("paper", max_frames=int(min(108_000, max(4000, EVAL_SHARE * frames / games.episodes))))
+    max_frames = int(min(108_000, max(4000, EVAL_SHARE * frames / games.episodes)))
+    protocol = Protocol("paper", max_frames=max_frames, max_idle_frames=MAX_IDLE_FRAMES)
     seconds = {"environments": games.open(config, protocol)}
     begin = time.monotonic()
     engine, curve = LocalEngine(config, cell.seed, games.device, games.training), []

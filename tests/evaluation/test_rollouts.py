@@ -182,6 +182,23 @@ def test_every_started_episode_is_counted_however_long_it_is():
     assert sorted(outcome.env_index for _, outcome in played) == [0, *range(20)]
 
 
+class Stuck(Corridors):
+    """As corridors, with a reward in the first three steps of an episode only."""
+
+    def seen(self, first, end):
+        step = super().seen(first, end)
+        return step._replace(reward=np.where(self.steps <= 3, step.reward, 0.0).astype(np.float32))
+
+
+def test_an_idle_episode_counts_as_truncated_once_no_other_waits_for_its_environment():
+    protocol = Protocol("paper", max_idle_frames=20)  # five steps
+    with VectorEvaluator(protocol, "ALE/Corridors-v0", 12, Stuck) as vectorised:
+        found = [episode for _, episode in vectorised.evaluate([Policy(nets(0), Greedy())], 12, generator())]
+    assert sorted((e.env_index, e.score, e.steps, e.truncated) for e in found) == [
+        (i, min(3, i + 1), min(8, i + 1), i >= 8) for i in range(12)
+    ]
+
+
 def test_more_policies_than_environments_are_evaluated_in_batches():
     vectorised = evaluator(2)
     played = list(vectorised.evaluate(sharing(), 3, generator()))

@@ -31,6 +31,7 @@ Env = str | EnvFactory | EnvConfig
 MakeEnvs = Callable[[EnvConfig, int], VectorEnv]
 
 INVALID_ACTION = -1  # of a policy whose probabilities are NaN
+ATARI_FRAME_SKIP = 4
 MAX_ENVS = 64
 MAX_EPISODES = 1_000_000
 
@@ -48,6 +49,9 @@ class Protocol(Checked):
     """Probability of a uniformly random action instead of the policy's."""
     max_frames: Annotated[int, Ge(1)] = 108_000
     """Emulator frames after which an Atari episode is truncated."""
+    max_idle_frames: Annotated[int, Ge(0)] = 0
+    """Emulator frames without a reward after which an Atari episode counts as truncated with its score so far, once no
+    other episode waits for its environment; 0: never. Few policies that idle take most of an evaluation's time."""
 
     def env_config(self, env: Env) -> EnvConfig:
         """The environment's configuration under this protocol."""
@@ -64,7 +68,10 @@ class Protocol(Checked):
             return f"{actions}; the environment's own limits"
         start = f"up to {config.noop_max} no-ops at the start" if config.noop_max else "no no-ops"
         sticky = f"sticky actions {config.repeat_action_probability:g}"
-        return f"{actions}; {start}, {sticky}, {config.max_frames:,} frames at most, raw scores"
+        limits = f"{config.max_frames:,} frames at most"
+        if self.max_idle_frames:
+            limits += f", {self.max_idle_frames:,} without a reward"
+        return f"{actions}; {start}, {sticky}, {limits}, raw scores"
 
 
 # Episode statistics
@@ -87,11 +94,13 @@ class EpisodeStatistics:
     def __init__(self, num_envs: int) -> None:
         self.score = np.zeros(num_envs)
         self.steps = np.zeros(num_envs, dtype=np.int64)
+        self.idle = np.zeros(num_envs, dtype=np.int64)  # steps since the latest reward
 
     def update(self, step: TimeStep) -> list[EpisodeResult]:
         """Add one step of every environment; returns the episodes that it ended."""
         self.score = np.where(step.is_first, 0.0, self.score + step.reward)
         self.steps = np.where(step.is_first, 0, self.steps + 1)
+        self.idle = np.where(step.is_first | (step.reward != 0), 0, self.idle + 1)
         over = (step.end == TERMINATED) | (step.end == TRUNCATED)
         if not over.any():
             return []
@@ -309,6 +318,7 @@ class VectorEvaluator:
         ]
         for group, seed in zip(groups, rng.integers(2**30, size=len(groups)).tolist(), strict=True):
             group.reset(None if self.seeded else seed)
+        idle_steps = self.protocol.max_idle_frames // ATARI_FRAME_SKIP if self.env.is_atari else 0
         # Seeding an Atari environment is as slow as creating one: later resets continue its random numbers.
         self.seeded = self.env.is_atari
         while running := [(number, group) for number, group in enumerate(groups) if group.active.any()]:
@@ -318,6 +328,10 @@ class VectorEvaluator:
                     if to_start[policy]:
                         to_start[policy] -= 1
                     else:
+                        group.deactivate(episode.env_index)
+                for policy, episode in group.idle_episodes(idle_steps):
+                    if not to_start[policy]:
+                        yield policy, replace(episode, env_index=episode.env_index + number * self.group_size)
                         group.deactivate(episode.env_index)
                 group.send()
 
@@ -380,6 +394,12 @@ class EnvGroup:
         for episode in self.statistics.update(self.step):
             if self.active[episode.env_index]:
                 yield int(self.policy_of[episode.env_index]), episode
+
+    def idle_episodes(self, steps: int) -> Iterator[tuple[int, EpisodeResult]]:
+        """Running episodes whose latest reward is at least this many steps ago, as if they were truncated; 0: none."""
+        found = self.statistics
+        for i in np.flatnonzero(self.active & (found.idle >= steps)).tolist() if steps else ():
+            yield int(self.policy_of[i]), EpisodeResult(i, float(found.score[i]), int(found.steps[i]), truncated=True)
 
     def deactivate(self, env_index: int) -> None:
         """Mark an environment as having no more episodes to run."""
