@@ -48,6 +48,7 @@ def on_files(files, config):
 def on_page_markdown(markdown, page, **_):
     """Lead links to files outside docs/ to the pages made of them; rank pages that explain above those that record."""
     origin = page.file.src_uri
+    page.meta |= {"index.md": {"hide": ["navigation"]}, "paper-map.md": {"hide": ["toc"]}}.get(origin, {})
     if origin.startswith(("tutorials/", "concepts/", "howto/")):
         page.meta.setdefault("search", {"boost": 4})
     elif origin.startswith(("decisions/", "results", "breakout", "changelog", "paper-map")):
@@ -104,6 +105,14 @@ def notebook_page(notebook, path):
         cells.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
     cells.insert(1, f"This page is the notebook `{path.relative_to(ROOT)}`, without its outputs.")
     return "\n\n".join(cells) + "\n"
+
+
+def on_post_build(config):
+    """Fail if a page loads anything from elsewhere: the site works without a network."""
+    for path in Path(config.site_dir).rglob("*.html"):
+        loaded = re.search(r"""<(?:script|img|iframe)[^>]* src="https?:|<link[^>]* href="https?:""", path.read_text())
+        if loaded:
+            raise ValueError(f"{path} loads from elsewhere: {loaded[0]}")
 
 
 # The command reference
