@@ -6,18 +6,19 @@ import matplotlib as mpl
 
 mpl.use("Agg")  # files only; needs no display
 
-GREY, DARK, ACCENT, WARNING = "#c8ccd2", "#22303c", "#1f5f99", "#b4462a"
+GREY, DARK, ACCENT, WARNING = "#c8ccd2", "#2a2f36", "#0072b2", "#d55e00"
 
-LINES: tuple[dict[str, Any], ...] = (  # distinguishable without colour
-    {"color": "#1f5f99", "linestyle": "-", "linewidth": 1.8},
-    {"color": "#b4462a", "linestyle": "--", "linewidth": 1.3},
-    {"color": "#2b7a4b", "linestyle": "-.", "linewidth": 1.3},
-    {"color": "#22303c", "linestyle": ":", "linewidth": 1.5},
-    {"color": "#8a5a9e", "linestyle": (0, (6, 1.5, 1, 1.5, 1, 1.5)), "linewidth": 1.3},
-    {"color": "#9a7b1d", "linestyle": (0, (2, 1)), "linewidth": 1.1},
-    {"color": "#5b6770", "linestyle": "-", "linewidth": 0.9},
-    {"color": "#3f8f9b", "linestyle": (0, (8, 3)), "linewidth": 1.1},
+LINES: tuple[dict[str, Any], ...] = (  # Okabe and Ito's palette, safe for colour-blind readers; dashes for greyscale
+    {"color": "#0072b2", "linestyle": "-", "linewidth": 1.8},
+    {"color": "#d55e00", "linestyle": "--", "linewidth": 1.3},
+    {"color": "#009e73", "linestyle": "-.", "linewidth": 1.3},
+    {"color": "#2a2f36", "linestyle": ":", "linewidth": 1.5},
+    {"color": "#b0508a", "linestyle": (0, (6, 1.5, 1, 1.5, 1, 1.5)), "linewidth": 1.3},
+    {"color": "#c28500", "linestyle": (0, (2, 1)), "linewidth": 1.1},
+    {"color": "#808a94", "linestyle": "-", "linewidth": 0.9},
+    {"color": "#4aa8dc", "linestyle": (0, (8, 3)), "linewidth": 1.1},
 )
+"""At most this many lines in one panel."""
 
 LOOK: Any = {
     "font.size": 8,
@@ -31,3 +32,38 @@ LOOK: Any = {
     "legend.frameon": False,
     "pdf.fonttype": 42,  # embed fonts as TrueType, so that text stays editable
 }
+
+
+def label_lines(panel: Any, fontsize: float = 6.5) -> None:
+    """Name each labelled line of a panel at its right end, in its colour, instead of in a legend.
+
+    Call it when the limits of the axes are final: labels are moved apart where lines end close together.
+    """
+    low, high = panel.get_ylim()
+    lines = [line for line in panel.get_lines() if not line.get_label().startswith("_") and len(line.get_ydata())]
+    height = panel.get_position().height * panel.get_figure().get_figheight() * 72  # points
+    gap = 1.25 * fontsize / max(height, 1.0)
+    ends = sorted((min(1.0, max(0.0, (line.get_ydata()[-1] - low) / (high - low))), n) for n, line in enumerate(lines))
+    places = spread([at for at, _ in ends], gap)
+    for (at, n), place in zip(ends, places, strict=True):
+        line = lines[n]
+        panel.annotate(
+            line.get_label(), (1.0, at), (1.025, place), "axes fraction", "axes fraction", va="center",
+            fontsize=fontsize, color=line.get_color(), annotation_clip=False,
+        )  # fmt: skip
+
+
+def spread(places: list[float], gap: float) -> list[float]:
+    """Ascending places between 0 and 1, moved apart by at least the gap where they fit.
+
+    >>> spread([0.5, 0.5, 1.0], 0.25)
+    [0.5, 0.75, 1.0]
+    """
+    found: list[float] = []
+    for place in places:
+        found.append(max(place, found[-1] + gap) if found else place)
+    limit = 1.0
+    for n in range(len(found) - 1, -1, -1):
+        found[n] = min(found[n], limit)
+        limit = found[n] - gap
+    return found

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from rbi.evaluation import comparison
 from rbi.evaluation.comparison import game_name
-from rbi.report import DARK, LINES, LOOK
+from rbi.report import DARK, LINES, LOOK, label_lines
 from rbi.runs import Run
 
 PAPER = {  # final scores of the paper's appendix
@@ -147,8 +147,9 @@ def curves(run: Run) -> Any:
             panel.annotate("population", (updates[0], found["population"]["mean"]), fontsize=6.5, va="bottom")
             panel.set(xlabel="thousand updates")
             panel.set_title(title, loc="left")
-            panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=2, fontsize=6.5)
         panels[0].set_ylabel("score")
+        for panel in panels:
+            label_lines(panel)
     plt.close(figure)
     return figure
 

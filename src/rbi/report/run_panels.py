@@ -27,7 +27,6 @@ from rbi.report.panels import (
 from rbi.runs import Run
 
 FRAMES_PER_STATE = 4  # of Atari games
-GRID = 200  # points at which the curves of several seeds are compared
 MAX_PAIRS = 20  # actions in one chart
 
 Summary = list[list[str]]
@@ -68,19 +67,8 @@ def learning_curves(env: str, groups: Mapping[str, Sequence[Run]]) -> Lines:
 
 def curve(label: str, of: Sequence[Run], value: Callable[[dict[str, Any]], float]) -> Line | None:
     """One learning curve; None before the first finished episode."""
-    scored = [[line for line in run.metrics if line.get("score") is not None] for run in of]
-    scored = [lines for lines in scored if lines]
-    if not scored:
-        return None
-    if len(scored) == 1:
-        columns = [[line[key] for line in scored[0]] for key in ("score", "score_low", "score_high")]
-        return line_of(label, [value(line) for line in scored[0]], *columns)
-    xs = [np.array([value(line) for line in lines], float) for lines in scored]
-    grid = np.linspace(max(x[0] for x in xs), max(max(x[0] for x in xs), min(x[-1] for x in xs)), GRID)
-    pairs = zip(xs, scored, strict=True)
-    curves = [np.interp(grid, x, [line["score"] for line in lines]) for x, lines in pairs]
-    low, middle, high = np.percentile(curves, [25, 50, 75], axis=0)
-    return line_of(label, grid.tolist(), middle.tolist(), low.tolist(), high.tolist())
+    found = train.score_curve(of, value)
+    return None if found is None else line_of(label, *found)
 
 
 METRIC_PANELS = (
@@ -380,7 +368,8 @@ def learn_panels(run: Run) -> tuple[Summary, list[Panel]]:
 def spi_panels(run: Run) -> tuple[Summary, list[Panel]]:
     panels: list[Panel] = []
     for part in run.finished()["worlds"]:
-        order = [*part["compared"], *(name for name in part["algorithms"] if name not in part["compared"])]
+        first = spi.highlighted(part)
+        order = [*first, *(name for name in part["algorithms"] if name not in first)]
         for key, label in (("mean", "mean"), ("cvar", "CVaR of the worst 1%")):
             lines = []
             for name in order:

@@ -7,26 +7,11 @@ import matplotlib.pyplot as plt
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from rbi.report import DARK, LOOK
+from rbi.report import DARK, GREY, LINES, LOOK, label_lines
 from rbi.runs import Run
 
 CELL_WIDTH, NAME_WIDTH = 18, 28  # terminal columns of a cell and of an algorithm's name
-COLORS = {  # by algorithm; different parameters have different dashes and markers
-    "baseline": "#22303c",
-    "basic_rl": "#7a848c",
-    "pi_b_spibb": "#1f5f99",
-    "pi_le_b_spibb": "#3f8fc9",
-    "soft_spibb": "#2b7a4b",
-    "ramdp": "#9a7b1d",
-    "hcpi": "#8a5a9e",
-    "rbi_monte_carlo": "#c98a72",
-    "rbi_model": "#d8654a",
-    "rbi_iterated": "#b4462a",
-    "count_aware": "#22303c",
-    "count_aware_draining": "#5b6770",
-}
-MARKERS = "osv^D*PX<>phdH8"
-DASHES = ("-", "--", ":", "-.")
+MARKERS = "osv^D*PX"
 
 
 def tables(run: Run, width: int | None) -> list[Table]:
@@ -101,40 +86,54 @@ def fitting(sizes: Sequence[int], width: int | None) -> list[int]:
 
 
 def figure(part: dict[str, Any]) -> Any:
-    """Mean and CVaR by data size, one line per algorithm."""
+    """Mean and CVaR by data size: at most eight algorithms in colour, the others in grey."""
     with plt.rc_context(LOOK):
-        figure: Any = plt.figure(figsize=(7.2, 4.6), layout="constrained")
+        figure: Any = plt.figure(figsize=(8.4, 3.8), layout="constrained")
         panels = figure.subplots(1, 2, sharex=True, sharey=True)
+        styles = {name: line_style(n) for n, name in enumerate(highlighted(part))}
         for panel, key, title in zip(panels, ("mean", "cvar"), ("mean", "1%-CVaR (mean of the worst 1%)"), strict=True):
-            for j, name in enumerate(part["algorithms"]):
-                line = [row[j] for row in part["summary"][key]]
-                panel.plot(part["sizes"], line, label=name, **look(part["algorithms"], j, part["compared"][0]))
+            for name in sorted(part["algorithms"], key=lambda name: name in styles):  # grey ones below
+                j = part["algorithms"].index(name)
+                style = styles.get(name, {"color": GREY, "linewidth": 0.7, "zorder": 1, "label": "_"})
+                panel.plot(part["sizes"], [row[j] for row in part["summary"][key]], **{"label": name, **style})
             panel.axhline(part["baseline"], color=DARK, linewidth=0.6)
             panel.set(xscale="log", title=title, xlabel=f"data size ({part['size_unit']})")
             panel.set_xticks(part["sizes"], [short(n) for n in part["sizes"]])
             panel.minorticks_off()
         panels[0].set(ylabel=part["score_label"], ylim=limits(part))
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=7, handlelength=3.2)
+        for panel in panels:
+            label_lines(panel)
+        rest = len(part["algorithms"]) - len(styles)
+        grey = f" Grey: {rest} others (result.json)." if rest else ""
         cut = " Lower values are cut off." if leaves(part) else ""
-        figure.suptitle(f"{heading(part)} Thin horizontal line: baseline.{cut}", x=0.01, ha="left", fontsize=7.5)
+        figure.suptitle(f"{heading(part)} Thin horizontal line: baseline.{grey}{cut}", x=0.01, ha="left", fontsize=7.5)
         plt.close(figure)
     return figure
 
 
-def look(names: Sequence[str], column: int, ours: str) -> dict[str, Any]:
-    """Line style: colour by algorithm, dashes by parameters; the first compared algorithm is thick and on top."""
-    family = names[column].split("(")[0]
-    member = sum(other.split("(")[0] == family for other in names[:column])
-    thick = names[column] == ours
-    return {
-        "color": COLORS.get(family, DARK),
-        "linestyle": DASHES[member % len(DASHES)],
-        "marker": MARKERS[column % len(MARKERS)],
-        "markersize": 4.5 if thick else 3,
-        "linewidth": 2.4 if thick else 1.0,
-        "zorder": 3 if thick else 2,
-    }
+def highlighted(part: dict[str, Any]) -> list[str]:
+    """The algorithms with colours: those compared, and of the other families in turn the one with the best CVaR and the
+    one with the best mean over all data sizes, each with its best parameters."""
+    names = part["algorithms"]
+    totals = {key: [sum(row[j] for row in part["summary"][key]) for j in range(len(names))] for key in ("cvar", "mean")}
+    ranked = [[names[j] for j in sorted(range(len(names)), key=lambda j: -total[j])] for total in totals.values()]
+    found = [name for name in part["compared"] if name in names][: len(LINES)]
+    for name in (name for pair in zip(*ranked, strict=True) for name in pair):
+        if len(found) < len(LINES) and family(name) not in map(family, found):
+            found.append(name)
+    return found
+
+
+def family(algorithm: str) -> str:
+    """The name of an algorithm without its parameters."""
+    return algorithm.partition("(")[0]
+
+
+def line_style(n: int) -> dict[str, Any]:
+    """Line style of the n-th coloured algorithm; the first is thick and on top."""
+    return {**LINES[n], "marker": MARKERS[n], "markersize": 4.5 if n == 0 else 3} | (
+        {"linewidth": 2.4, "zorder": 3} if n == 0 else {"zorder": 2}
+    )
 
 
 def short(size: int) -> str:

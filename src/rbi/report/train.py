@@ -1,6 +1,6 @@
 """Tables and figures of `rbi train` and `rbi evaluate`, from their run folders."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from rbi import runs
 from rbi.evaluation.comparison import PUBLISHED, game_name
 from rbi.online.config import PAPER_GAMES
 from rbi.online.sweep import as_file_name
-from rbi.report import ACCENT, DARK, GREY, LINES, LOOK
+from rbi.report import ACCENT, DARK, GREY, LINES, LOOK, label_lines
 from rbi.runs import Run
 
 NOT_RUN = "not run"
+GRID = 200  # points at which the curves of several seeds are compared
 RESTARTED = ("workers", "shards", "learners")
 ALGORITHMS = {"rbi": "RBI", "apex": "Ape-X"}
 
@@ -25,24 +26,47 @@ ALGORITHMS = {"rbi": "RBI", "apex": "Ape-X"}
 
 
 def learning_curves(of: Sequence[Run]) -> Any:
-    """Scores in training: latest episodes of low-epsilon environments (mean, quartiles shaded), one line per run."""
+    """Scores in training, one line per algorithm: the median over seeds, or the mean of one run's latest episodes in
+    its low-epsilon environments; quartiles shaded."""
     with plt.rc_context(LOOK):
         figure: Any = plt.figure(figsize=(5.2, 3.0), layout="constrained")
         panel = figure.subplots()
         atari = of[0].config["settings"]["env"].startswith("ALE/")
-        for number, run in enumerate(of):
-            lines = [line for line in run.metrics if line["score"] is not None]
-            style = LINES[number % len(LINES)]
-            x = np.array([line["states"] for line in lines]) * (4e-6 if atari else 1e-3)
-            label = f"{ALGORITHMS[run.config['settings']['algo']]}, seed {run.config['seed']}"
-            panel.plot(x, [line["score"] for line in lines], label=label, **style)
-            low, high = ([line[k] for line in lines] for k in ("score_low", "score_high"))
-            panel.fill_between(x, low, high, color=style["color"], alpha=0.13, linewidth=0)
+        groups: dict[str, list[Run]] = {}
+        for run in of:
+            groups.setdefault(run.config["settings"]["algo"], []).append(run)
+        for style, (algo, seeds) in zip(LINES, groups.items(), strict=False):
+            found = score_curve(seeds, lambda line: line["states"] * (4e-6 if atari else 1e-3))
+            if found is not None:
+                x, middle, low, high = found
+                label = f"{ALGORITHMS[algo]}, " + (f"{len(seeds)} seeds" if len(seeds) > 1 else "one seed")
+                panel.plot(x, middle, label=label, **style)
+                panel.fill_between(x, low, high, color=style["color"], alpha=0.13, linewidth=0)
         panel.set(xlabel="million frames" if atari else "thousand steps", ylabel="score while training")
         panel.set_title(of[0].config["settings"]["env"], loc="left")
-        panel.legend(loc="upper left")
+        label_lines(panel)
     plt.close(figure)  # pyplot need not keep it
     return figure
+
+
+def score_curve(
+    seeds: Sequence[Run], value: Callable[[dict[str, Any]], float]
+) -> tuple[list[float], list[float], list[float], list[float]] | None:
+    """x, line, lower and upper end of the band of runs that differ in their seed: the median with quartiles over seeds,
+    or of one run the mean of its latest episodes with their quartiles. None before the first finished episode."""
+    scored = [[line for line in run.metrics if line.get("score") is not None] for run in seeds]
+    scored = [lines for lines in scored if lines]
+    if not scored:
+        return None
+    xs = [np.array([value(line) for line in lines], float) for lines in scored]
+    if len(scored) == 1:
+        line, low, high = ([each[key] for each in scored[0]] for key in ("score", "score_low", "score_high"))
+        return xs[0].tolist(), line, low, high
+    first = max(x[0] for x in xs)
+    grid = np.linspace(first, max(first, min(x[-1] for x in xs)), GRID)
+    curves = [np.interp(grid, x, [line["score"] for line in lines]) for x, lines in zip(xs, scored, strict=True)]
+    low, middle, high = (each.tolist() for each in np.percentile(curves, [25, 50, 75], axis=0))
+    return grid.tolist(), middle, low, high
 
 
 def sweep_figures(of: Sequence[Run]) -> dict[str, Any]:

@@ -1,0 +1,52 @@
+"""Figures: at most eight coloured lines in a panel, named where they end."""
+
+import numpy as np
+import pytest
+
+from rbi import runs
+from rbi.report import LINES, spi, spread, train
+from tests.report.pages import SETTINGS, training_run
+
+
+def study(algorithms):
+    """A part of a study's result: the j-th algorithm has mean j, and CVaR -j."""
+    columns = np.arange(len(algorithms), dtype=float)
+    return {
+        "algorithms": algorithms, "compared": algorithms[:2], "sizes": [10, 100], "baseline": 0.0, "repetitions": 5,
+        "summary": {"mean": [columns.tolist()] * 2, "cvar": [(-columns).tolist()] * 2}, "title": "World",
+        "quality_name": "eta", "quality": 0.9, "size_unit": "steps", "score_label": "score",
+    }  # fmt: skip
+
+
+def test_a_study_shows_ours_and_the_best_of_each_family_in_colour_and_the_rest_in_grey():
+    part = study(["ours(1)", "ours_too(1)", *(f"peer{n}({k})" for n in range(8) for k in range(2))])
+    shown = spi.highlighted(part)
+    assert shown == [
+        "ours(1)", "ours_too(1)", "peer7(1)", "peer0(0)", "peer6(1)", "peer1(0)", "peer5(1)", "peer2(0)",
+    ]  # fmt: skip
+    figure = spi.figure(part)
+    for panel in figure.axes:
+        named = [line.get_label() for line in panel.get_lines() if not line.get_label().startswith("_")]
+        assert sorted(named) == sorted(shown)
+        assert sorted(text.get_text() for text in panel.texts) == sorted(shown)
+    assert len(shown) == len(LINES)
+
+
+def test_seeds_of_one_algorithm_are_one_line_of_medians(tmp_path):
+    paths = [
+        training_run(tmp_path / f"{algo}{seed}", np.array([1.0, 2.0]) * (seed + 1), settings=SETTINGS | {"algo": algo})
+        for algo in ("rbi", "apex")
+        for seed in range(5)
+    ]
+    (panel,) = train.learning_curves([runs.read(path) for path in paths]).axes
+    assert [line.get_label() for line in panel.get_lines()] == ["RBI, 5 seeds", "Ape-X, 5 seeds"]
+    assert panel.get_lines()[0].get_ydata()[-1] == pytest.approx(6.0)
+    assert panel.get_legend() is None
+
+
+@pytest.mark.parametrize("places", [[0.0, 0.0, 0.0], [1.0, 1.0], [0.1, 0.5, 0.52, 0.9, 0.99]])
+def test_labels_are_moved_apart_and_stay_beside_the_panel(places):
+    found = spread(places, 0.1)
+    assert np.diff(found).min() >= 0.1 - 1e-12
+    assert max(found) <= 1
+    assert min(found) >= 0
