@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from benchmarks import atari_page, classic, coverage_page, data_page, offline_page, online_page, ray_page
+from rbi.lab.spi import study as spi_study
 from rbi.report import spi as spi_report
 
 ROOT = Path(__file__).parent.parent
@@ -30,29 +31,34 @@ run.
 SPI_HEAD = """
 ## Safe policy improvement
 
-`rbi spi`: policies learned from logs of a known baseline, evaluated exactly. Cells are mean / 1%-CVaR / share below the
-baseline; Random MDPs and the gridworld are normalised to 0 for the baseline and 1 for the optimal policy, Wet Chicken
-shows the value of the start state. `count_aware` is [count-aware reroute](count-aware.md), in which an untried action
-keeps its probability; `count_aware_draining` lets it shrink. Peers use their published parameters and, where tuning
-found better ones, also those; every algorithm was tuned with the same budget on other MDPs and seeds.
+`rbi spi`: policies learned from logs of a baseline, evaluated exactly. `count_aware` is
+[count-aware reroute](count-aware.md), with one setting for all worlds; peers have their published settings and the best
+of eight for each family of worlds, found with the same budget on other worlds and seeds.
 """
 
-SPI_AIM = """
-**Where ours fails.** A peer that is not in these tables is better: DUIPI with a Dirichlet prior and xi = 0.5 leads
-`count_aware_draining(0.25)` in both mean and CVaR at 50, 100, 200 and 500 trajectories of Random MDPs with eta 0.9
-(1,000 MDPs of another seed: .732/.159, .793/.280, .835/.388, .885/.552 against .680/.103, .731/.081, .795/.119,
-.878/.121). With eta 0.5 DUIPI leads at 50 to 500 too, and Lower-Approx-Soft-SPIBB leads on Wet Chicken with 500 steps.
-An earlier version of this page claimed that no peer is better in both at any size; that does not hold.
+SPI_FAILS = """
+**Where ours fails**: peers that are better than ours in both mean and 1%-CVaR, by their point estimates and beyond
+paired 95% bootstrap intervals. The CVaR of 100 repetitions or fewer is the smallest score: differences of tails are
+then rarely beyond an interval, and a dash in the last column is weak evidence.
+"""
 
-Peers in the tables that are better in both mean and CVaR, by their point estimates and beyond paired bootstrap
-intervals, on this one seed. *Sizes led*: where ours is better in both than the closest variant of SPIBB, beyond
-intervals.
+SPI_PEERS = """
+How often ours is better (or worse) in both, of all cells (a world and a data size), by point estimates and beyond
+intervals. *0.00 missed*: cells in which no policy of the peer is below the baseline, but one of ours is.
 """
 
 SPI_SIGNS = """
-Against each algorithm, one sign for every size: `+` leads in mean and CVaR beyond paired 95% intervals, `-` trails in
-both, `.` neither.
+Mean / 1%-CVaR / share below the baseline; Random MDPs, the gridworld and Resource Gathering are normalised to 0 for the
+baseline and 1 for the optimal policy, Wet Chicken shows the value of the start state. The last column compares ours
+with the algorithm, one sign for every size: `+` leads in mean and CVaR beyond paired 95% intervals, `-` trails in both,
+`.` neither.
 """
+
+SPI_STUDIES = {
+    "spi.json": "known baseline",
+    "spi-held-out.json": "held-out worlds, known baseline",
+    "spi-estimated.json": "estimated baseline",
+}
 
 CLASSIC_HEAD = """
 ## Small environments with the preset for a CPU
@@ -126,20 +132,16 @@ def rules_highlights(cpu, cuda):
     return "\n".join(lines)
 
 
-def spi_aim(result):
-    """One line a world and method: how often SPIBB is led, and which peers lead."""
+def spi_fails(studies):
+    """One line a world: the peers that lead."""
     lines = [
-        "| world | method | sizes led, closest SPIBB variant | peers better in both, by estimate | beyond intervals |",
-        "|---|---|---|---|---|",
+        "| study | world | repetitions | peers better in both, by estimate | beyond intervals |",
+        "|---|---|--:|---|---|",
     ]
-    for part in result["worlds"]:
-        names, sizes = part["algorithms"], len(part["sizes"])
-        for ours in part["compared"]:
-            signs = {n: spi_report.signs(part, ours, j, beyond=True) for j, n in enumerate(names) if is_peer(n)}
-            closest = min((n for n in signs if "spibb" in n), key=lambda n: signs[n].count("+"))
-            led = f"{signs[closest].count('+')} of {sizes} (`{closest}`)"
-            ahead = " | ".join(peers_ahead(part, ours, beyond=beyond) for beyond in (False, True))
-            lines.append(f"| {part['world']} | `{ours}` | {led} | {ahead} |")
+    for name, result in studies.items():
+        for part in result["worlds"]:
+            ahead = " | ".join(peers_ahead(part, part["compared"][0], beyond=beyond) for beyond in (False, True))
+            lines.append(f"| {SPI_STUDIES[name]} | {part['world']} | {part['repetitions']:,} | {ahead} |")
     return "\n".join(lines)
 
 
@@ -154,24 +156,59 @@ def peers_ahead(part, ours, *, beyond):
     return "; ".join(found) or "-"
 
 
+def spi_peers(studies):
+    """One line a peer, all its settings together: in how many cells ours is better or worse in both."""
+    lines = [
+        "| peer | cells | better, by estimate | beyond | worse, by estimate | beyond | 0.00 missed |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name in peer_names(studies):
+        counts = dict.fromkeys(("cells", "+e", "+b", "-e", "-b", "missed"), 0)
+        for result in studies.values():
+            for part in result["worlds"]:
+                add_cells(part, name, counts)
+        cells = counts.pop("cells")
+        lines.append(f"| `{name}` | {cells} | " + " | ".join(str(x) for x in counts.values()) + " |")
+    return "\n".join(lines)
+
+
+def peer_names(studies):
+    worlds = [part for result in studies.values() for part in result["worlds"]]
+    return dict.fromkeys(name.split("(")[0] for part in worlds for name in part["algorithms"] if is_peer(name))
+
+
+def add_cells(part, peer, counts):
+    """Count the cells of one world against every setting of a peer."""
+    ours, below = part["compared"][0], part["summary"]["below"]
+    own = part["algorithms"].index(ours)
+    for j, name in enumerate(part["algorithms"]):
+        if name.split("(")[0] == peer:
+            counts["cells"] += len(part["sizes"])
+            for beyond, key in ((False, "e"), (True, "b")):
+                signs = spi_report.signs(part, ours, j, beyond=beyond)
+                counts["+" + key] += signs.count("+")
+                counts["-" + key] += signs.count("-")
+            counts["missed"] += sum(row[j] == 0 and row[own] > 0 for row in below)
+
+
 def is_peer(name):
     return not name.startswith(("rbi", "count_aware"))
 
 
-def spi_world(part):
-    """Scores, signs and the figure of one world."""
-    heads = [f"{n:,}" for n in part["sizes"]]
-    lines = [f"\n### {spi_report.heading(part).rstrip('.')}\n"]
-    lines += [f"![mean and CVaR against data size](figures/spi-{part['name']}.png)\n"]
-    lines += [f"| algorithm, by {part['size_unit']} | " + " | ".join(heads) + " |", "|---|" + "--:|" * len(heads)]
+def spi_world(part, title):
+    """Scores of one world, and the signs of ours against each algorithm."""
+    heads, ours = [f"{n:,}" for n in part["sizes"]], part["compared"][0]
+    lines = [f"\n### {spi_report.heading(part).rstrip('.')} ({title})\n"]
+    if part["world"] in spi_study.DEFAULT_WORLDS and title == SPI_STUDIES["spi.json"]:
+        lines += [f"![mean and CVaR against data size](figures/spi-{part['name']}.png)\n"]
+    lines += [
+        f"| algorithm, by {part['size_unit']} | " + " | ".join(heads) + " | |",
+        "|---|" + "--:|" * len(heads) + "---|",
+    ]
     for j, name in enumerate(part["algorithms"]):
         cells = [spi_report.cell(part, i, j) for i in range(len(heads))]
-        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
-    lines += [SPI_SIGNS, "| algorithm | " + " | ".join(f"`{c}`" for c in part["compared"]) + " |"]
-    lines += ["|---|" + "---|" * len(part["compared"])]
-    for j, name in enumerate(part["algorithms"]):
-        signs = [f"`{spi_report.signs(part, o, j, beyond=True)}`" if o != name else "" for o in part["compared"]]
-        lines.append(f"| `{name}` | " + " | ".join(signs) + " |")
+        signs = f"`{spi_report.signs(part, ours, j, beyond=True)}`" if name != ours else ""
+        lines.append(f"| `{name}` | " + " | ".join(cells) + f" | {signs} |")
     return "\n".join(lines)
 
 
@@ -246,10 +283,13 @@ def page():
     for result in (cpu, cuda):
         if result:
             parts += [f"\n{measured_on(result)}\n", rules_table(result)]
-    study, speed = load("spi.json"), load("spi-speed.json")
-    if study:
-        parts += [SPI_HEAD, f"{measured_on(study)}", SPI_AIM, spi_aim(study)]
-        parts += [spi_world(part) for part in study["worlds"]]
+    studies = {name: load(name) for name in SPI_STUDIES if load(name)}
+    speed = load("spi-speed.json")
+    if studies:
+        parts += [SPI_HEAD, SPI_FAILS, spi_fails(studies), SPI_PEERS, spi_peers(studies), SPI_SIGNS]
+        parts += [measured_on(result) + "\n" for result in studies.values()]
+        known = [name for name in studies if name != "spi-estimated.json"]
+        parts += [spi_world(part, SPI_STUDIES[name]) for name in known for part in studies[name]["worlds"]]
     if speed:
         parts.append(spi_speed(speed))
     parts += coverage_page.coverage_part(load, measured_on)
@@ -266,7 +306,8 @@ def page():
 def draw_figures():
     FIGURES.mkdir(exist_ok=True)
     for part in load("spi.json")["worlds"]:
-        spi_report.figure(part).savefig(FIGURES / f"spi-{part['name']}.png", dpi=130)
+        if part["world"] in spi_study.DEFAULT_WORLDS:
+            spi_report.figure(part).savefig(FIGURES / f"spi-{part['name']}.png", dpi=130)
     atari_page.draw(FIGURES)
     online_page.draw_learning(FIGURES / "learning-breakout.png")
     offline_page.draw_games(FIGURES)

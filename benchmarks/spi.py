@@ -1,10 +1,13 @@
-"""The published safe-policy-improvement study: `rbi spi` with 5,500 repetitions per world, summarised as JSON.
+"""The published safe-policy-improvement studies: `rbi spi` with all peers, summarised as JSON.
 
-python -m benchmarks.spi                   about 80 minutes of CPU time; resumes if it was interrupted
-python -m benchmarks.spi --repetitions 300 --out /tmp/spi.json
+python -m benchmarks.spi                   all studies, one after the other
+python -m benchmarks.spi --study spi-held-out --repetitions 300
+
+Finished blocks are kept in --blocks: an interrupted study resumes, and more repetitions add to those that are done.
 """
 
 import argparse
+import json
 import tempfile
 import time
 from pathlib import Path
@@ -12,11 +15,23 @@ from pathlib import Path
 from benchmarks.timing import machine
 from rbi import runs
 from rbi.cli.spi import Spi
+from rbi.lab.spi import study as spi
 
 RESULTS = Path(__file__).parent / "results"
-SEED = 1
+SEED = 2
+REPORTED = (
+    *(f"random({eta})" for eta in (0.9, 0.7, 0.5, 0.3)),
+    *(f"chicken({epsilon})" for epsilon in (0.1, 0.2, 0.5)),
+    *(f"grid({eta})" for eta in (0.5, 0.7)),
+)
+HELD_OUT = ("gathering(0.7)", "large(0.7)", "two_goals(0.7)")  # nothing was tuned on them
+STUDIES = {  # file -> worlds, baseline
+    "spi": (REPORTED, "known"),
+    "spi-held-out": (HELD_OUT, "known"),
+    "spi-estimated": (REPORTED, "estimated"),
+}
 SPEED = {
-    "300 Random MDPs, 5 sizes, all algorithms": (120, "random(0.9)", (10, 50, 100, 200, 500), 300),
+    "300 Random MDPs, 5 sizes, all algorithms": (60, "random(0.9)", (10, 50, 100, 200, 500), 300),
     "1,000 Wet Chicken datasets, 5 sizes, all algorithms": (60, "chicken(0.1)", (100, 500, 1000, 2000, 5000), 1000),
 }
 
@@ -36,24 +51,55 @@ def speed(out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--speed", action="store_true")
-    parser.add_argument("--repetitions", type=int, default=5500)
-    parser.add_argument("--run", type=Path, default=Path(tempfile.gettempdir()) / "rbi-spi-published")
-    parser.add_argument("--out", type=Path, default=RESULTS / "spi.json")
+    parser.add_argument("--study", choices=STUDIES, nargs="+", default=tuple(STUDIES))
+    parser.add_argument("--repetitions", type=int, default=3000)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--blocks", type=Path, default=Path(tempfile.gettempdir()) / "rbi-spi")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     if arguments.speed:
         speed(RESULTS / "spi-speed.json")
         return
-    resume = (arguments.run / "config.json").exists()
-    start = time.perf_counter()
-    Spi(out=arguments.run, repetitions=arguments.repetitions, seed=SEED, resume=resume).run(["spi"])
-    result = {
-        "command": f"rbi spi --repetitions {arguments.repetitions} --seed {SEED}",
+    for name in arguments.study:
+        study(name, arguments)
+
+
+def study(name, arguments):
+    """Run, resume or extend one study and write its summary."""
+    worlds, baseline = STUDIES[name]
+    arguments.blocks.mkdir(parents=True, exist_ok=True)
+    path = arguments.blocks / f"{name}.jsonl"
+    finished = read_blocks(path, arguments.repetitions)
+    with path.open("a") as file:
+        result = spi.run(
+            worlds,
+            baseline=baseline,
+            repetitions=arguments.repetitions,
+            workers=arguments.workers,
+            seed=SEED,
+            finished=finished,
+            callback=lambda block: print(runs.to_json(block), file=file, flush=True),
+            progress=False,
+        )
+    written = {
+        "command": f"python -m benchmarks.spi --study {name} --repetitions {arguments.repetitions}",
         "machine": machine(),
-        "seconds": None if resume else time.perf_counter() - start,
         "seed": SEED,
-        **runs.read(arguments.run).finished(),
+        "baseline": baseline,
+        "worlds": result.worlds,
     }
-    arguments.out.write_text(runs.to_json(rounded(result)) + "\n")
+    (arguments.out / f"{name}.json").write_text(runs.to_json(rounded(json.loads(runs.to_json(written)))) + "\n")
+
+
+def read_blocks(path, repetitions):
+    """Finished blocks that a study of so many repetitions has, by (world, first repetition)."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    finished = {}
+    for block in map(json.loads, lines):
+        wanted = {r.start: len(r) for r in spi.split_blocks(spi.parse_world(block["world"]), repetitions)}
+        if wanted.get(block["first"]) == len(block["scores"]):
+            finished[block["world"], block["first"]] = block["scores"]
+    return finished
 
 
 def rounded(value):

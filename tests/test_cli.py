@@ -19,6 +19,7 @@ from rbi import __version__, cli, runs
 from rbi.cli import command
 from rbi.cli.command import Command
 from rbi.config import Ge
+from rbi.lab.spi import study
 
 
 def test_version_is_printed(capsys):
@@ -253,10 +254,10 @@ def test_spi_writes_scores_tables_and_a_figure_a_world(tmp_path, capsys):
     assert cli.main([*SMALL, *FEW, "--out", str(out)]) == 0
     run = runs.read(out)
     river, grid = run.finished()["worlds"]
-    assert river["algorithms"] == ["basic_rl", "pi_b_spibb(7)", "count_aware(0.25)", "count_aware_draining(0.25)"]
+    assert river["algorithms"] == ["basic_rl", "pi_b_spibb(7)", study.COUNT_AWARE]
     assert river["baseline"] == pytest.approx(29.750, abs=5e-4)
-    assert np.shape(grid["summary"]["mean"]) == (2, 4)
-    assert np.shape(grid["summary"]["cvar_lead"]) == (2, 3, 2, 4)
+    assert np.shape(grid["summary"]["mean"]) == (2, 3)
+    assert np.shape(grid["summary"]["cvar_lead"]) == (1, 3, 2, 3)
     assert {p.name for p in run.figures} == {"chicken-0.1.png", "grid-0.7.png"}
     shown = capsys.readouterr().out
     assert "Wet Chicken, epsilon = 0.1, 60 repetitions" in shown

@@ -124,7 +124,7 @@ def mbie(counts, arrival, discount, delta):
     return q
 
 
-def duipi(p, var_p, arrival, discount, tried, xi, sweeps):
+def duipi(p, var_p, arrival, discount, tried, xi, sweeps, tolerance):
     """DUIPI with loops over pairs: P and Var P `[S, A, S + 1]`, termination last."""
     S, A = tried.shape
     pi, q, var_q = np.full((S, A), 1 / A), np.zeros((S, A)), np.zeros((S, A))
@@ -143,6 +143,50 @@ def duipi(p, var_p, arrival, discount, tried, xi, sweeps):
                 if a != best:
                     pi[s, a] *= (rest - step) / rest if rest > step else 0.0
             pi[s, best] += step
-        if np.linalg.norm(q - before) <= 1e-9:
+        if np.linalg.norm(q - before) <= tolerance:
             break
     return pi
+
+
+def learned_prior(counts, beta, arrival, discount, v):
+    """The learned prior of count-aware reroute with loops: predicted advantages `[S, A]`, and its worth in samples."""
+    S, A = beta.shape
+    targets = arrival + discount * np.append(v, 0.0)
+    variance = pooled_variance(counts, beta, arrival, discount)
+    x, a, m, noise, scale = (np.zeros((S, A)) for _ in range(5))
+    for s in range(S):
+        n = counts[s].sum(-1)
+        tried = [b for b in range(A) if n[b] > 0]
+        if not tried:
+            continue
+        share = {b: beta[s, b] / beta[s, tried].sum() for b in tried}
+        mean = {b: counts[s, b] @ targets / n[b] for b in tried}
+        for b in range(A):
+            x[s, b] = np.log(beta[s, b]) - sum(share[c] * np.log(beta[s, c]) for c in tried)
+            m[s, b] = min(n[b], 10)
+            if b in tried:
+                a[s, b] = mean[b] - sum(share[c] * mean[c] for c in tried)
+                weights = {c: (c == b) - share[c] for c in tried}
+                noise[s, b] = variance * sum(weights[c] ** 2 / n[c] for c in tried)
+                scale[s, b] = sum(weights[c] ** 2 for c in tried)
+    temperature = max((m * x * a).sum() / (m * x**2).sum(), 0.0)
+    spread = (m * ((a - temperature * x) ** 2 - noise)).sum() / (m * scale).sum()
+    samples = 10.0 if spread <= variance / 10 else max(variance / spread, 0.1)
+    return temperature * x, samples
+
+
+def pooled_variance(counts, beta, arrival, discount):
+    """Variance of r + gamma V^beta(s') around the mean of each pair, pooled; V in the maximum-likelihood model."""
+    S, A = beta.shape
+    p = counts / np.maximum(counts.sum(-1, keepdims=True), 1)
+    bellman, reward = np.eye(S), np.zeros(S)
+    for s, b in np.ndindex(S, A):
+        bellman[s] -= discount * beta[s, b] * p[s, b, :-1]
+        reward[s] += beta[s, b] * (p[s, b] @ arrival)
+    targets = arrival + discount * np.append(np.linalg.solve(bellman, reward), 0.0)
+    squares, freedom = 0.0, 0
+    for s, b in np.ndindex(S, A):
+        sample = np.repeat(targets, counts[s, b])
+        squares += ((sample - sample.mean()) ** 2).sum() if sample.size else 0.0
+        freedom += max(sample.size - 1, 0)
+    return squares / max(freedom, 1)

@@ -24,17 +24,22 @@ class Spi(Command):
     MAY_CHANGE_ON_RESUME: ClassVar[tuple[str, ...]] = (*Command.MAY_CHANGE_ON_RESUME, "engine", "address")
 
     worlds: tuple[str, ...] = study.DEFAULT_WORLDS
-    """Worlds: random(ETA) and grid(ETA), whose baselines have quality ETA between 0 (uniform) and 1 (optimal), and
-    chicken(EPSILON), whose baseline takes random actions with probability EPSILON."""
+    """Worlds: random(ETA), grid(ETA), gathering(ETA), large(ETA) and two_goals(ETA), whose baselines have quality ETA
+    between 0 (uniform) and 1 (optimal), and chicken(EPSILON), whose baseline takes random actions with probability
+    EPSILON."""
     algorithms: tuple[str, ...] = ()
-    """Algorithms: baseline, basic_rl, pi_b_spibb(N), pi_le_b_spibb(N), soft_spibb(EPSILON), ramdp(KAPPA), hcpi(DELTA),
-    rbi_monte_carlo(C_MIN,C_MAX), rbi_model(C_MIN,C_MAX), rbi_iterated(C_MIN,C_MAX), count_aware(TAU),
-    count_aware_draining(TAU). By default the published ones and ours, with each world's usual parameters."""
+    """Algorithms: baseline, basic_rl, pi_b_spibb(N), pi_le_b_spibb(N), soft_spibb(EPSILON), exact_soft_spibb(EPSILON),
+    adv_soft_spibb(EPSILON), lower_soft_spibb(EPSILON), ramdp(KAPPA), r_min(N), mbie(DELTA), duipi(XI), duipi_bayes(XI),
+    hcpi(DELTA), rbi_monte_carlo(C_MIN,C_MAX), rbi_model(C_MIN,C_MAX), rbi_iterated(C_MIN,C_MAX), count_aware(TAU,Z),
+    count_aware_draining(TAU), count_aware_pinned(TAU). By default the published ones and ours, with each world's usual
+    and tuned parameters."""
     sizes: tuple[int, ...] = ()
     """Data sizes: trajectories, or steps for chicken. By default the published sizes of each world."""
     repetitions: Annotated[int, Interval(ge=2, le=10_000_000)] = 300
     """Number of worlds (random), baselines (grid) or datasets (chicken); the 1%-CVaR of 300 is the mean of three."""
-    compare: tuple[str, ...] = (study.COUNT_AWARE, study.COUNT_AWARE_DRAINING)
+    baseline: Literal["known", "estimated"] = "known"
+    """estimated: no algorithm gets the true baseline, but all of them the same estimate from their data."""
+    compare: tuple[str, ...] = (study.COUNT_AWARE,)
     """Algorithms that always run and are compared with all others; the first is the thick line of the figures."""
     resamples: Annotated[int, Interval(ge=1, le=1_000_000)] = 2000
     """Bootstrap samples for the intervals."""
@@ -75,6 +80,7 @@ class Spi(Command):
                 sizes=self.sizes,
                 repetitions=self.repetitions,
                 compare=self.compare,
+                baseline=self.baseline,
                 resamples=self.resamples,
                 seed=self.seed,
                 workers=self.workers,

@@ -42,7 +42,8 @@ ALL = {
     "rbi_monte_carlo": lambda data: algorithms.rbi_monte_carlo(data, 0, 2),
     "rbi_model": lambda data: algorithms.rbi_model(data, 0, 2),
     "rbi_iterated": lambda data: algorithms.rbi_iterated(data, 0, 2),
-    "count_aware": lambda data: algorithms.count_aware(data, 0.2),
+    "count_aware": lambda data: algorithms.count_aware(data, 0.2, 0.5),
+    "count_aware_pinned": lambda data: algorithms.count_aware_pinned(data, 0.2),
     "count_aware_draining": lambda data: algorithms.count_aware_draining(data, 0.2),
 }
 
@@ -147,7 +148,7 @@ def test_duipi_is_its_papers_loop(bayes):
         p = counts / np.maximum(n, 1)
         var_p = np.where(n > 1, p * (1 - p) / np.maximum(n - 1, 1), 0.25)
     found = (peers.duipi_bayes if bayes else peers.duipi)(data, 0.3)[0, 0]
-    slow = spibb_loops.duipi(p, var_p, data.task.arrival, 0.95, n[..., 0] > 0, 0.3, 5000)
+    slow = spibb_loops.duipi(p, var_p, data.task.arrival, 0.95, n[..., 0] > 0, 0.3, 500, 1e-5)
     assert found == approx(slow, abs=1e-6)
 
 
@@ -191,9 +192,9 @@ def river_logs(epsilon, steps, datasets=1, seed=0):
 
 
 @pytest.mark.parametrize("trajectories", [5, 50, 500])
-def test_count_aware_keeps_untried_actions_and_its_bounds(trajectories):
+def test_count_aware_pinned_keeps_untried_actions_and_its_bounds(trajectories):
     data = random_data(trajectories, quality=0.9)
-    pi = algorithms.count_aware(data, 0.2)
+    pi = algorithms.count_aware_pinned(data, 0.2)
     assert (data.pair_counts == 0).any()
     assert pi[data.pair_counts == 0] == approx(data.beta[data.pair_counts == 0], abs=1e-12)
     low, high = count_bounds(np.array(data.beta), data.pair_counts, 0.2)
@@ -201,12 +202,119 @@ def test_count_aware_keeps_untried_actions_and_its_bounds(trajectories):
     assert (pi <= high * data.beta + 1e-9).all()
 
 
+@pytest.mark.parametrize("trajectories", [5, 50, 500])
+@pytest.mark.parametrize("z", [0, 0.5, 1e9])
+def test_count_aware_never_gives_a_never_tried_action_more_than_beta(trajectories, z):
+    data = random_data(trajectories, quality=0.9)
+    pi = algorithms.count_aware(data, 0.2, z)
+    untried = data.pair_counts == 0
+    assert (pi[untried] <= data.beta[untried] + 1e-12).all()
+    unseen = untried.all(-1)
+    assert unseen.any()
+    assert pi[unseen] == approx(data.beta[unseen])
+
+
+def test_count_aware_without_data_is_the_baseline():
+    data = random_data(1)
+    nothing = LogStatistics(data.task, Logs(np.full_like(data.logs.steps, -1), 50, 4, False))
+    assert algorithms.count_aware(nothing, 0.25, 0.5) == approx(data.beta)
+
+
+def test_count_aware_stays_in_its_bounds_where_nothing_is_significant():
+    data = random_data(200, quality=0.9)
+    _, high = count_bounds(np.array(data.beta), data.pair_counts, 0.2)
+    within = data.beta * high + 1e-9
+    assert (algorithms.count_aware(data, 0.2, 1e9) <= within).all()
+    assert (algorithms.count_aware(data, 0.2, 0.5) > within).any()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_count_aware_is_its_derivation_written_with_loops(seed):
+    data = random_data(30, quality=0.8, number=1, seed=seed)
+    prior = algorithms.learned_prior(data)
+    mean, samples = spibb_loops.learned_prior(
+        data.counts[0, 0],
+        data.beta[0, 0],
+        data.task.arrival,
+        0.95,
+        values(algorithms.shrunken_model(data), data.beta)[0, 0],
+    )
+    assert prior.mean[0, 0] == approx(mean, abs=1e-9)
+    assert prior.samples.item() == approx(samples)
+    expected = algorithms.shrunken_model(data).rewards[0, 0].copy()
+    for s, a in np.ndindex(50, 4):
+        expected[s, a] += (samples / (data.pair_counts[0, 0, s, a] + samples)) ** 2 * mean[s, a]
+    assert algorithms.with_prior(data, prior).rewards[0, 0] == approx(expected, abs=1e-9)
+
+
+def test_the_learned_prior_finds_the_temperature_of_a_softmax_baseline():
+    """With many samples and beta = softmax(Q^beta / T), predicted advantages are the true ones."""
+    data = random_data(1, number=1)
+    beta = np.array(data.beta)
+    for _ in range(200):  # a fixed point: beta is the softmax of its own Q-values
+        beta = 0.5 * beta + 0.5 * worlds.softmax(q_values(data.task.mdp, beta) / 0.05)
+    task = Task(data.task.mdp, data.task.arrival, beta)
+    logs = collect_logs(task, np.random.default_rng(0).random((50, 1, 1, 20_000), dtype=np.float32))
+    q = q_values(task.mdp, beta)
+    found = algorithms.learned_prior(LogStatistics(task, logs))
+    assert found.mean == approx(q - (beta * q).sum(-1, keepdims=True), abs=0.02)
+    assert found.samples.item() == algorithms.PRIOR
+
+
+def coin_data(trajectories, seed):
+    """One decision between success with probability 0.3 and 0.6; a failure stays in its state for ever."""
+    transitions, rewards = np.zeros((1, 1, 2, 2, 2)), np.zeros((1, 1, 2, 2))
+    transitions[..., 0, :, 1] = 0.7, 0.4
+    rewards[..., 0, :] = 0.3, 0.6
+    transitions[..., 1, :, 1] = 1.0
+    mdp = MDP(transitions, rewards, np.array([1.0, 0.0]), 0.9)
+    task = Task(mdp, np.array([0.0, 0.0, 1.0]), np.full((1, 1, 2, 2), 0.5))
+    uniforms = np.random.default_rng(seed).random((60, 1, 1, trajectories), dtype=np.float32)
+    return LogStatistics(task, collect_logs(task, uniforms))
+
+
+def test_the_loss_bound_certifies_a_better_policy_and_holds_for_a_worse_one():
+    pi = np.array([[0.1, 0.9], [0.5, 0.5]])[None, None]
+    data = coin_data(2000, 0)
+    assert algorithms.loss_bound(data, pi, 0.05).item() == 0
+    assert algorithms.loss_bound(coin_data(20, 0), pi, 0.05).item() > 0
+    worse = pi[..., ::-1]
+    loss = performance(data.task.mdp, data.task.beta) - performance(data.task.mdp, worse)
+    assert (algorithms.loss_bound(data, worse, 0.05) >= loss).all()
+
+
+def test_the_loss_bound_holds_as_often_as_it_says():
+    """Both sides of every Q^beta at once, for 300 datasets of 30 trajectories."""
+    misses = 0
+    for seed in range(300):
+        data = coin_data(30, seed)
+        low, high = algorithms.first_visit_bounds(data, 0.2)
+        q = q_values(data.task.mdp, data.beta)
+        misses += bool((low > q + 1e-9).any() or (high < q - 1e-9).any())
+    assert misses <= 0.2 * 300
+
+
+def test_the_loss_bound_refuses_one_long_trajectory():
+    data = LogStatistics(worlds.wet_chicken(0.1), river_logs(0.1, 100))
+    with pytest.raises(ValueError, match="independent trajectories"):
+        algorithms.loss_bound(data, data.beta, 0.05)
+
+
+def test_an_estimated_baseline_is_relative_frequencies():
+    data = algorithms.with_estimated_baseline(random_data(5))
+    n = data.pair_counts
+    visited = n.sum(-1) > 0
+    assert data.beta[visited] == approx((n / np.maximum(n.sum(-1, keepdims=True), 1))[visited])
+    assert (data.beta[~visited] == 0.25).all()
+    assert algorithms.basic_rl(data).sum(-1) == approx(np.ones(visited.shape))
+
+
 def test_count_aware_becomes_optimal_with_data():
-    """With many samples of every pair, bounds and shrinkage vanish."""
+    """With many samples of every pair, bounds, prior and shrinkage vanish."""
     reached = []
     for steps in (1_000, 10_000, 100_000):
         data = LogStatistics(worlds.wet_chicken(0.9), river_logs(0.9, steps))
-        reached.append(performance(data.task.mdp, algorithms.count_aware(data, 0.2)).item())
+        reached.append(performance(data.task.mdp, algorithms.count_aware(data, 0.25, 0.5)).item())
     assert reached[0] < reached[1] < reached[2] + 0.2
     assert reached[2] > 42.6  # of 43.08
 

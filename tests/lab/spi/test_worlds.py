@@ -265,3 +265,32 @@ def test_every_visit_monte_carlo_of_a_continuing_world_is_near_the_truth():
 def test_empty_logs_have_no_counts(size):
     steps = np.full((size, 1, 1, 2), -1, dtype=np.int32)
     assert count_transitions(Logs(steps, 25, 4, False)).sum() == 0
+
+
+def test_resource_gathering_is_a_continuing_task_whose_best_policy_brings_both_resources_home():
+    world, arrival = worlds.resource_gathering()
+    assert world.transitions.sum(-1) == approx(np.ones((101, 4)))
+    assert world.rewards == approx(world.transitions @ arrival[:-1])
+    pi = optimal_policy(world)
+    v = values(world, pi)
+    state, visited = int(np.argmax(world.start)), []
+    for _ in range(40):  # the most likely way
+        action = pi[state].argmax()
+        state = int(world.transitions[state, action].argmax())
+        visited.append(arrival[state])
+        assert v[state] > 0
+    assert max(visited) == 2
+    assert min(visited) == 0  # death is never the likely outcome
+
+
+def test_a_second_goal_terminates_with_reward_one_and_leaves_the_baseline_as_it_was():
+    task = worlds.random_mdps(0.7, [np.random.default_rng(0), np.random.default_rng(1)])
+    more = worlds.with_second_goal(task, [np.random.default_rng(2), np.random.default_rng(3)])
+    assert (more.beta == task.beta).all()
+    ending = 1 - more.mdp.transitions.sum(-1)
+    before = 1 - task.mdp.transitions.sum(-1)
+    assert ((ending > 1 - 1e-9).all(-1).sum(-1) == 2).all()  # two states in which nothing happens any more
+    acting = ending.min(-1) < 1 - 1e-9
+    assert more.mdp.rewards[acting] == approx(ending[acting])
+    assert (ending >= before - 1e-12).all()
+    assert (performance(more.mdp, more.beta) > performance(task.mdp, task.beta)).all()

@@ -2,12 +2,13 @@
 
 Most of them are policy iteration in an estimated MDP, constrained to a reroute set of the baseline: c_min <= pi/beta <=
 c_max. Basic RL has no constraint, SPIBB frees pairs with many samples, the paper's reroute has the same bounds for all
-pairs, and count-aware reroute has bounds that depend on counts. Every algorithm takes `LogStatistics` and returns
-policies `[W, D, S, A]`, for many datasets at once. Published algorithms of other kinds are in `peers`.
+pairs, and count-aware reroute has bounds that depend on counts and a prior learned from the baseline. Every algorithm
+takes `LogStatistics` and returns policies `[W, D, S, A]`, for many datasets at once. Published algorithms of other
+kinds are in `peers`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +20,9 @@ from rbi.rules.linear import greedy, max_reroute
 
 MAX_ITERATIONS = 100
 PRIOR = 10.0  # pseudo-counts of the shrunken model (docs/count-aware.md)
+MIN_SAMPLES = 0.1  # of the learned prior
+MIN_PROBABILITY = 1e-6  # in logarithms
+TINY = 1e-12
 TOLERANCE = 1e-9  # of Q-values: policy iteration has converged
 
 Improve = Callable[[Floats, Floats, np.ndarray], Floats]  # Q-values, the policy, which datasets -> a new policy
@@ -30,6 +34,8 @@ class LogStatistics:
 
     task: Task
     logs: Logs
+    known_beta: Floats | None = None
+    """The baseline `[W, D, S, A]` if it is not the task's: an estimate from the logs."""
 
     @cached_property
     def counts(self) -> np.ndarray:
@@ -50,7 +56,15 @@ class LogStatistics:
     @cached_property
     def beta(self) -> Floats:
         """The baseline of each dataset, `[W, D, S, A]`."""
-        return np.broadcast_to(self.task.beta, self.pair_counts.shape)
+        return np.broadcast_to(self.task.beta if self.known_beta is None else self.known_beta, self.pair_counts.shape)
+
+
+def with_estimated_baseline(data: LogStatistics) -> LogStatistics:
+    """The same logs with relative frequencies in place of the true baseline; uniform in states without samples."""
+    n = data.pair_counts
+    visits = n.sum(-1, keepdims=True)
+    estimate = np.where(visits > 0, n / np.maximum(visits, 1), 1 / n.shape[-1])
+    return replace(data, known_beta=estimate)
 
 
 def baseline(data: LogStatistics) -> Floats:
@@ -91,16 +105,110 @@ def rbi_iterated(data: LogStatistics, c_min: float, c_max: float) -> Floats:
     return constrained_policy_iteration(data.model, data.beta, np.full(shape, c_min), np.full(shape, c_max))
 
 
-def count_aware(data: LogStatistics, tau: float) -> Floats:
-    """Policy iteration in the shrunken model, constrained to the count-aware reroute set; see docs/count-aware.md."""
+def count_aware(data: LogStatistics, tau: float, z: float) -> Floats:
+    """Count-aware reroute: policy iteration in the model with the learned prior, inside bounds that depend on counts.
+
+        0 <= pi <= max(2 beta, beta + tau sqrt(n_eff)),    pi <= beta  where an action was never tried
+        no upper bound  where Q^beta - z sd > V^beta: the action is better than the baseline beyond its uncertainty
+
+    Derivation and assumptions: docs/count-aware.md.
+    """
+    prior = learned_prior(data)
+    mdp = with_prior(data, prior)
+    q = q_values(mdp, data.beta)
+    better = q - z * posterior_std(data, prior) > (data.beta * q).sum(-1, keepdims=True)
+    _, c_max = count_bounds(data.beta, data.pair_counts, tau, check=False)
+    free = free_where(better & (data.pair_counts > 0), data.beta)
+    return constrained_policy_iteration(mdp, data.beta, np.zeros_like(c_max), np.maximum(c_max, free))
+
+
+def count_aware_draining(data: LogStatistics, tau: float) -> Floats:
+    """`count_aware` without the learned prior, and with the bounds of counts only."""
+    _, c_max = count_bounds(data.beta, data.pair_counts, tau, check=False)
+    return constrained_policy_iteration(shrunken_model(data), data.beta, np.zeros_like(c_max), c_max)
+
+
+def count_aware_pinned(data: LogStatistics, tau: float) -> Floats:
+    """`count_aware_draining` in which a never-tried action keeps exactly its probability."""
     c_min, c_max = count_bounds(data.beta, data.pair_counts, tau, check=False)
     return constrained_policy_iteration(shrunken_model(data), data.beta, c_min, c_max)
 
 
-def count_aware_draining(data: LogStatistics, tau: float) -> Floats:
-    """Ablation of `count_aware` without c_min: untried actions may lose probability. Not a safe method."""
-    c_min, c_max = count_bounds(data.beta, data.pair_counts, tau, check=False)
-    return constrained_policy_iteration(shrunken_model(data), data.beta, np.zeros_like(c_min), c_max)
+@dataclass(frozen=True)
+class AdvantagePrior:
+    """The baseline's advantages as its own probabilities predict them: A ~ N(mean, sigma^2 / samples) per pair.
+
+    `mean` `[W, D, S, A]` is T (log beta - its average in the state): a softmax policy with temperature T has exactly
+    these advantages. `samples` `[W, D, 1, 1]` says what the prediction is worth, in tries of a pair.
+    """
+
+    mean: Floats
+    samples: Floats
+
+
+def learned_prior(data: LogStatistics) -> AdvantagePrior:
+    """Temperature and precision of the prior from the data: least squares, and the method of moments.
+
+        T = sum m x a / sum m x^2,    sigma_A^2 = sum m ((a - T x)^2 - noise) / sum m,    samples = sigma^2 / sigma_A^2
+
+    a: advantages of the tried pairs, measured by one-step targets r + gamma V^beta(s'); x: centred log beta; m = min(n,
+    PRIOR). T is never negative, and the prior is never worth more than PRIOR tries.
+    """
+    n, beta = data.pair_counts, data.beta
+    target, _ = target_moments(data, values(shrunken_model(data), beta))
+    tried = tried_shares(data)
+    log_beta = np.log(np.maximum(beta, MIN_PROBABILITY))
+    seen = n.sum(-1, keepdims=True) > 0
+    x = np.where(seen, log_beta - (tried * log_beta).sum(-1, keepdims=True), 0.0)
+    a = target - (tried * target).sum(-1, keepdims=True)
+    m = np.minimum(n, PRIOR)
+    temperature = np.maximum(total(m * x * a) / np.maximum(total(m * x**2), TINY), 0.0)
+    variance = pooled_std(data)[..., None, None] ** 2
+    noise = variance * centred_variance(1 / np.maximum(n, 1), tried)
+    spread = total(m * ((a - temperature * x) ** 2 - noise))
+    spread = np.maximum(spread / np.maximum(total(m * centred_variance(np.ones(n.shape), tried)), TINY), TINY)
+    return AdvantagePrior(temperature * x, np.clip(variance / spread, MIN_SAMPLES, PRIOR))
+
+
+def with_prior(data: LogStatistics, prior: AdvantagePrior) -> MDP:
+    """The shrunken model whose rewards contain the prior's advantages, with a weight that falls like 1/n^2."""
+    model = shrunken_model(data)
+    weight = (prior.samples / (data.pair_counts + prior.samples)) ** 2
+    return MDP(model.transitions, model.rewards + weight * prior.mean, model.start, model.discount)
+
+
+def posterior_std(data: LogStatistics, prior: AdvantagePrior) -> Floats:
+    """Standard deviation `[W, D, S, A]` of Q^beta(s, a) from the pair's own tries and those that the prior is worth."""
+    n = data.pair_counts
+    mean, square = target_moments(data, values(shrunken_model(data), data.beta))
+    share, tried = PRIOR / (n + PRIOR), tried_shares(data)
+    mean, square = ((1 - share) * x + share * (tried * x).sum(-1, keepdims=True) for x in (mean, square))
+    return np.sqrt(np.maximum(square - mean**2, 0.0) / (n + prior.samples + 1))
+
+
+def target_moments(data: LogStatistics, v: Floats) -> tuple[Floats, Floats]:
+    """Means of r + gamma V(s') and of its square over the samples of each pair, `[W, D, S, A]`; 0 for untried pairs."""
+    targets = data.task.arrival + data.model.discount * np.concatenate([v, np.zeros_like(v[..., :1])], -1)
+    n = np.maximum(data.pair_counts, 1)
+    mean, square = ((data.counts @ x[..., None, :, None])[..., 0] / n for x in (targets, targets**2))
+    return mean, square
+
+
+def tried_shares(data: LogStatistics) -> Floats:
+    """The baseline's probabilities among the tried actions of each state."""
+    weight = data.beta * (data.pair_counts > 0)
+    shares: Floats = weight / np.maximum(weight.sum(-1, keepdims=True), TINY)
+    return shares
+
+
+def centred_variance(variance: Floats, weight: Floats) -> Floats:
+    """Variance of u_a - sum_b w_b u_b for independent u with these variances."""
+    return (1 - 2 * weight) * variance + (weight**2 * variance).sum(-1, keepdims=True)
+
+
+def total(x: Floats) -> Floats:
+    """Sum over all pairs, `[W, D, 1, 1]`."""
+    return x.sum((-2, -1), keepdims=True)
 
 
 def shrunken_model(data: LogStatistics) -> MDP:
@@ -111,8 +219,7 @@ def shrunken_model(data: LogStatistics) -> MDP:
     larger the penalty.
     """
     model, n = data.model, data.pair_counts
-    weight = data.beta * (n > 0)
-    weight = weight / np.maximum(weight.sum(-1, keepdims=True), 1e-12)
+    weight = tried_shares(data)
     prior_transitions = weight[..., None, :] @ model.transitions  # [W, D, S, 1, S]
     prior_rewards = (weight * model.rewards).sum(-1, keepdims=True)
     share = PRIOR / (n + PRIOR)
@@ -124,14 +231,66 @@ def shrunken_model(data: LogStatistics) -> MDP:
 
 def pooled_std(data: LogStatistics) -> Floats:
     """Standard deviation `[W, D]` of r + gamma V^beta(s') around the mean of each pair, pooled over all pairs."""
-    v = values(data.model, data.beta)
-    targets = data.task.arrival + data.model.discount * np.concatenate([v, np.zeros_like(v[..., :1])], -1)
-    total = data.counts @ targets[..., None, :, None]
-    squares = data.counts @ (targets**2)[..., None, :, None]
     n = data.pair_counts
-    within = squares[..., 0] - total[..., 0] ** 2 / np.maximum(n, 1)
+    mean, square = target_moments(data, values(data.model, data.beta))
+    within = n * (square - mean**2)
     freedom = np.maximum(n - 1, 0).sum((-2, -1))
     return np.sqrt(np.maximum(within.sum((-2, -1)), 0) / np.maximum(freedom, 1))
+
+
+def loss_bound(data: LogStatistics, pi: Floats, delta: float) -> Floats:
+    """Upper bound `[W, D]` on J(beta) - J(pi) that holds with probability 1 - delta, for any pi made from the logs.
+
+        J(pi) - J(beta) = sum_s rho^pi(s) sum_a (pi - beta)(a|s) Q^beta(s, a)        (paper: Lemma, without errors)
+
+    Returns after the first visit of a pair are independent and have the mean Q^beta, so Hoeffding's inequality bounds
+    every Q^beta from both sides, with delta / (2 S A) each. Mass that pi adds counts with the lower bound and mass that
+    it removes with the upper bound; at most 1/(1 - gamma) discounted visits happen in the worst state. It assumes a
+    known beta, independent trajectories and bounded rewards, nothing about the world. 0 certifies that pi is not worse.
+    """
+    if data.logs.by_steps:
+        raise ValueError("loss_bound: takes independent trajectories, not the steps of one")
+    low, high = first_visit_bounds(data, delta)
+    gain = (np.maximum(pi - data.beta, 0) * low - np.maximum(data.beta - pi, 0) * high).sum(-1)
+    smallest, largest = value_range(data.task)
+    bound: Floats = np.maximum(-gain.min(-1), 0.0) / (1 - data.task.mdp.discount)
+    return np.minimum(bound, largest - smallest)
+
+
+def first_visit_bounds(data: LogStatistics, delta: float) -> tuple[Floats, Floats]:
+    """Lower and upper bounds of Q^beta `[W, D, S, A]`, all true with probability 1 - delta."""
+    T, W, D, N = data.logs.steps.shape
+    S, A = data.logs.states, data.logs.actions
+    happened, reached = data.logs.steps >= 0, data.logs.steps % (S + 1)
+    smallest, largest = value_range(data.task)
+    returns = np.empty((2, T, W, D, N))  # with the least and the largest value after the last step
+    following = np.array([smallest, largest])[:, None, None, None] * np.ones((W, D, N))
+    for t in reversed(range(T)):
+        after = np.where(reached[t] == S, 0.0, following)
+        following = np.where(happened[t], data.task.arrival[reached[t]] + data.task.mdp.discount * after, following)
+        returns[:, t] = following
+    pair = data.logs.pairs + S * A * np.arange(W * D * N).reshape(W, D, N)
+    _, first = np.unique(np.where(happened, pair, -1), return_index=True)
+    first = first[happened.reshape(-1)[first]]
+    where = (data.logs.pairs + S * A * np.arange(W * D).reshape(W, D, 1)).reshape(-1)[first]
+    n = np.bincount(where, minlength=W * D * S * A)
+    radius = (largest - smallest) * np.sqrt(np.log(2 * S * A / delta) / (2 * np.maximum(n, 1)))
+    sums = (np.bincount(where, side.reshape(-1)[first], n.size) for side in returns)
+    low, high = (total / np.maximum(n, 1) + sign * radius for total, sign in zip(sums, (-1, 1), strict=True))
+    low, high = (
+        np.where(n > 0, np.maximum(low, smallest), smallest),
+        np.where(n > 0, np.minimum(high, largest), largest),
+    )
+    return low.reshape(data.beta.shape), high.reshape(data.beta.shape)
+
+
+def value_range(task: Task) -> tuple[float, float]:
+    """The least and the largest possible return: for ever the same reward, or termination at once."""
+    *rewards, termination = task.arrival
+    for_ever = np.array(rewards) / (1 - task.mdp.discount)
+    if task.continuing:
+        return float(for_ever.min()), float(for_ever.max())
+    return min(float(for_ever.min()), termination, 0.0), max(float(for_ever.max()), termination, 0.0)
 
 
 def constrained_policy_iteration(mdp: MDP, beta: Floats, c_min: Floats, c_max: Floats) -> Floats:

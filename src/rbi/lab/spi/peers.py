@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import scipy.sparse
 
 from rbi.lab.mdp import MDP, Floats, lookahead, values
 from rbi.lab.spi.algorithms import LogStatistics, basic_rl, evaluate, policy_iteration
@@ -20,6 +21,7 @@ DIRICHLET_PRIOR = 0.1  # pseudo-counts of every successor in DUIPI's Bayesian fo
 MAX_SWEEPS = 5000
 EXACT_SOLUTIONS = 20  # of MDP-MBIE, before plain sweeps
 SWEEP_TOLERANCE = 1e-9  # of Q-values
+DUIPI_SWEEPS, DUIPI_TOLERANCE = 500, 1e-5  # the published 5,000 and 1e-9 change no score by more than .005
 
 
 # Soft SPIBB
@@ -162,19 +164,20 @@ def mbie(data: LogStatistics, delta: float) -> Floats:
     radius = np.where(n > 0, np.minimum(np.sqrt(2 * logarithm / np.maximum(n, 1)), 2.0), 2.0)
     model = data.counts.reshape(-1, S, A, S + 1) / np.maximum(n, 1)[..., None]
     discount = data.task.mdp.discount
-    v = np.zeros((len(n), S))
+    v, changing = np.zeros((len(n), S)), True
     for sweep in range(MAX_SWEEPS):
         after = data.task.arrival + discount * np.append(v, np.zeros((len(v), 1)), -1)
         worst = worst_transitions(model, radius, after)
         q = (worst @ after[:, None, :, None])[..., 0]
-        before = v
-        if sweep < EXACT_SOLUTIONS:  # solve for the current worst case and best actions: fewer sweeps
+        before, exact = v, sweep < EXACT_SOLUTIONS and changing
+        if exact:  # solve for the current worst case and best actions: fewer sweeps
             pi = np.eye(A)[q.argmax(-1)]
             v = (pi * evaluate(worst[..., :-1], worst @ data.task.arrival, discount, pi)).sum(-1)
         else:
             v = q.max(-1)
-            if abs(v - before).max() < SWEEP_TOLERANCE:
-                break
+        changing = bool(abs(v - before).max() >= SWEEP_TOLERANCE)
+        if not (changing or exact):  # a plain sweep changes nothing
+            break
     return greedy(data.beta, q.reshape(W, D, S, A), check=False)
 
 
@@ -193,21 +196,15 @@ def worst_transitions(model: Floats, radius: Floats, after: Floats) -> Floats:
 
 def duipi(data: LogStatistics, xi: float) -> Floats:
     """DUIPI with relative frequencies: see `uncertainty_iteration`."""
-    n = data.pair_counts[..., None]
-    model = data.counts / np.maximum(n, 1)
-    variance = np.where(n > 1, model * (1 - model) / np.maximum(n - 1, 1), 0.25)  # 1/4 is the largest there is
-    return uncertainty_iteration(data, model, variance, xi)
+    return uncertainty_iteration(data, xi, 0.0)
 
 
 def duipi_bayes(data: LogStatistics, xi: float) -> Floats:
     """DUIPI with a Dirichlet prior of DIRICHLET_PRIOR per successor: see `uncertainty_iteration`."""
-    alpha = data.counts + DIRICHLET_PRIOR
-    total = alpha.sum(-1, keepdims=True)
-    model = alpha / total
-    return uncertainty_iteration(data, model, model * (1 - model) / (total + 1), xi)
+    return uncertainty_iteration(data, xi, DIRICHLET_PRIOR)
 
 
-def uncertainty_iteration(data: LogStatistics, model: Floats, variance: Floats, xi: float) -> Floats:
+def uncertainty_iteration(data: LogStatistics, xi: float, prior: float) -> Floats:
     """DUIPI (Hans and Udluft 2009): the action with the largest Q - xi sd(Q), with variances propagated diagonally.
 
         Q <- P (r + gamma V),    Var Q <- (gamma P)^2 Var V + Var P (r + gamma V)^2,    Var V <- pi^2 Var Q
@@ -215,33 +212,71 @@ def uncertainty_iteration(data: LogStatistics, model: Floats, variance: Floats, 
     In sweep t the policy moves by 1/t towards the best action. Untried actions are never the best (Scholl et al. 2022).
     """
     *_, S, A = data.beta.shape
-    p, var_p = (x.reshape(-1, S * A, S + 1) for x in (model, variance))
-    squared = (data.task.mdp.discount * p[..., :-1]) ** 2
-    tried = data.pair_counts.reshape(-1, S, A) > 0
-    pi = np.full(tried.shape, 1 / A)
-    q, var_q = np.zeros(tried.shape), np.zeros(tried.shape)
-    result = pi.copy()
-    active = np.arange(len(pi))
-    for sweep in range(1, MAX_SWEEPS + 1):
-        v, var_v = (pi * q).sum(-1), (pi**2 * var_q).sum(-1)
-        after = data.task.arrival + data.task.mdp.discount * np.append(v, np.zeros((len(v), 1)), -1)
+    counts = data.counts.reshape(-1, S * A, S + 1)
+    result: Floats = np.empty((len(counts), S, A))
+    active: np.ndarray = np.arange(len(counts))
+    uncertain = UncertainModel(counts, prior, data.task.mdp.discount)
+    pi = np.full(result.shape, 1 / A)
+    q, var_q = np.zeros_like(pi), np.zeros_like(pi)
+    tried = data.pair_counts.reshape(pi.shape) > 0
+    changing: np.ndarray = np.ones(len(pi), dtype=bool)
+    for sweep in range(1, DUIPI_SWEEPS + 1):
         before = q
-        q = (p @ after[..., None]).reshape(q.shape)
-        var_q = (squared @ var_v[..., None] + var_p @ (after**2)[..., None]).reshape(q.shape)
+        after = np.append(data.task.mdp.discount * (pi * q).sum(-1), np.zeros((len(pi), 1)), -1) + data.task.arrival
+        q, var_q = uncertain.backup(after, (pi**2 * var_q).sum(-1))
         best = np.where(tried, q - xi * np.sqrt(var_q), -np.inf).argmax(-1)[..., None]
-        probability = np.take_along_axis(pi, best, -1)
-        step = np.minimum(1 / sweep, 1 - probability)
-        others = 1 - probability
-        pi = pi * np.where(others > step, (others - step) / np.maximum(others, 1e-300), 0.0)
-        np.put_along_axis(pi, best, probability + step, -1)
-        changing = np.linalg.norm((q - before).reshape(len(q), -1), axis=-1) > SWEEP_TOLERANCE
-        result[active] = pi
-        if not changing.all():
+        others = 1 - np.take_along_axis(pi, best, -1)
+        step = np.minimum(1 / sweep, others)
+        pi *= np.where(others > step, (others - step) / np.maximum(others, 1e-300), 0.0)
+        np.put_along_axis(pi, best, 1 - others + step, -1)
+        result[active[changing]] = pi[changing]
+        changing &= np.linalg.norm((q - before).reshape(len(q), -1), axis=-1) > DUIPI_TOLERANCE
+        if not changing.any():
+            break
+        if 2 * changing.sum() <= len(active):  # keep the datasets that still change
             active, pi, q, var_q, tried = (x[changing] for x in (active, pi, q, var_q, tried))
-            p, var_p, squared = (x[changing] for x in (p, var_p, squared))
-            if not active.size:
-                break
+            uncertain = UncertainModel(counts[active], prior, data.task.mdp.discount)
+            changing = changing[changing]
     return result.reshape(data.beta.shape)
+
+
+class UncertainModel:
+    """Transitions p = (c + prior)/n and their variances for DUIPI: sparse counts c plus a constant per pair.
+
+    With a prior, p is the mean of a Dirichlet distribution; without one it is a relative frequency, and a pair with
+    fewer than two samples has the largest variance there is, 1/4.
+    """
+
+    def __init__(self, counts: np.ndarray, prior: float, discount: float) -> None:
+        M, pairs, successors = counts.shape
+        data, pair, successor = np.nonzero(counts)
+        c = counts[data, pair, successor].astype(float)
+        where = (data * pairs + pair, data * successors + successor)
+        shape = (M * pairs, M * successors)
+        self.counts = scipy.sparse.csr_array((c, where), shape)
+        self.squares = scipy.sparse.csr_array((c**2 + 2 * prior * c, where), shape)  # (c + prior)^2 - prior^2
+        n = counts.sum(-1)
+        self.n = np.maximum(n + successors * prior, 1.0)
+        self.freedom = n + successors * prior + 1 if prior else np.where(n > 1, n - 1.0, np.inf)
+        self.unknown = np.where(np.isinf(self.freedom), 0.25, 0.0)
+        self.prior, self.discount = prior, discount
+
+    def backup(self, after: Floats, var_v: Floats) -> tuple[Floats, Floats]:
+        """Q and Var Q `[M, S, A]`, for `after` = r + gamma V `[M, S+1]` and Var V `[M, S]`."""
+        M, S = var_v.shape
+        spread = np.append(self.discount**2 * var_v, np.zeros((M, 1)), -1)
+        mean, second = self.product(self.counts, np.stack([after, after**2], -1), self.prior)
+        p2_second, p2_spread = self.product(self.squares, np.stack([after**2, spread], -1), self.prior**2)
+        local = (second / self.n - p2_second / self.n**2) / self.freedom
+        local += self.unknown * (after**2).sum(-1, keepdims=True)
+        var_q = p2_spread / self.n**2 + np.maximum(local, 0.0)
+        return (mean / self.n).reshape(M, S, -1), var_q.reshape(M, S, -1)
+
+    def product(self, matrix: scipy.sparse.csr_array, x: Floats, constant: float) -> Floats:
+        """(matrix + constant) x of each dataset: `[2, M, pairs]` from x `[M, successors, 2]`."""
+        M, pairs = self.n.shape
+        found = (matrix @ x.reshape(-1, 2)).reshape(M, pairs, 2) + constant * x.sum(1)[:, None]
+        return np.moveaxis(found, -1, 0)
 
 
 # High-confidence policy improvement
@@ -262,13 +297,15 @@ def hcpi(data: LogStatistics, delta: float) -> Floats:
     segments = split_segments(data.logs)
     trajectories = segments.steps.shape[-1]
     n = training_size(trajectories)
-    train = LogStatistics(data.task, segments.first(n))
+    train = LogStatistics(data.task, segments.first(n), data.known_beta)
     best = basic_rl(train)
     test_size = trajectories - n
     if test_size < 2:
         return data.beta
     candidates = [(1 - w) * data.beta + w * best for w in MIXTURES]
-    expected = np.stack([student_lower_bound(gains(train, pi, train.logs), delta, test_size) for pi in candidates])
+    usual = doubly_robust(train, train.beta, train.logs)
+    gained = (doubly_robust(train, pi, train.logs) - usual for pi in candidates)
+    expected = np.stack([student_lower_bound(sample, delta, test_size) for sample in gained])
     chosen = np.take_along_axis(np.stack(candidates), expected.argmax(0)[None, ..., None, None], 0)[0]
     test = replace(segments, steps=segments.steps[..., n:])
     accepted = student_lower_bound(gains(train, chosen, test), delta, test_size) > 0

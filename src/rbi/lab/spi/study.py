@@ -18,19 +18,20 @@ import numpy as np
 
 from rbi.lab.mdp import Floats, optimal_policy, performance
 from rbi.lab.spi import algorithms, peers, worlds
-from rbi.lab.spi.algorithms import LogStatistics
+from rbi.lab.spi.algorithms import LogStatistics, with_estimated_baseline
 from rbi.lab.spi.worlds import Task, collect_logs
 from rbi.parallel import parallel_map
 from rbi.progress import track
 from rbi.rules.types import as_text
 from rbi.statistics import bootstrap_weights, cvar, paired_lead, percentile_interval
 
-COUNT_AWARE = "count_aware(0.25)"  # tuned on other worlds than the reported ones (docs/count-aware.md)
-COUNT_AWARE_DRAINING = "count_aware_draining(0.25)"  # ablation: untried actions do not keep their probability
+COUNT_AWARE = "count_aware(0.25,0.5)"  # tuned on other worlds than the reported ones (docs/count-aware.md)
+COUNT_AWARE_DRAINING = "count_aware_draining(0.25)"  # ablation: without the learned prior
+COUNT_AWARE_PINNED = "count_aware_pinned(0.25)"  # ablation: untried actions keep their probability, too
 DEFAULT_WORLDS = ("random(0.9)", "random(0.5)", "chicken(0.1)", "grid(0.7)")
 EPISODE_STEPS = 50
 MAX_PARAMETER = 1e9
-MAX_ALGORITHMS = 20
+MAX_ALGORITHMS = 32
 MAX_SIZE = 1_000_000  # a block with this many trajectories still fits into memory
 TAIL = 0.01  # CVaR is the mean of the worst 1%
 QUANTILES = ((1 - 0.95) / 2, (1 + 0.95) / 2)  # of 95% intervals
@@ -57,8 +58,9 @@ ALGORITHMS: dict[str, tuple[Callable[..., Floats], int]] = {  # name -> function
     "rbi_monte_carlo": (algorithms.rbi_monte_carlo, 2),
     "rbi_model": (algorithms.rbi_model, 2),
     "rbi_iterated": (algorithms.rbi_iterated, 2),
-    "count_aware": (algorithms.count_aware, 1),
+    "count_aware": (algorithms.count_aware, 2),
     "count_aware_draining": (algorithms.count_aware_draining, 1),
+    "count_aware_pinned": (algorithms.count_aware_pinned, 1),
 }
 
 
@@ -86,25 +88,67 @@ class WorldFamily:
     @property
     def algorithms(self) -> tuple[str, ...]:
         """Published algorithms with their usual and their tuned parameters, then RBI and count-aware reroute."""
-        return (
+        names = (
             "basic_rl",
             f"pi_b_spibb({self.n_wedge:g})",
             f"pi_le_b_spibb({self.n_wedge:g})",
-            "soft_spibb(2)",
-            "soft_spibb(1)",
             f"ramdp({self.kappa:g})",
-            "hcpi(0.05)",
+            "duipi_bayes(0.5)",
             *self.tuned,
             "rbi_monte_carlo(0,2)",
             "rbi_model(0,2)",
             "rbi_iterated(0,2)",
+            COUNT_AWARE_PINNED,
             COUNT_AWARE_DRAINING,
             COUNT_AWARE,
         )
+        return tuple(dict.fromkeys(names))
 
 
-TRAJECTORIES = (10, 20, 50, 100, 200, 500, 1000, 2000)
-TUNED = ("pi_b_spibb(5)", "pi_le_b_spibb(5)", "ramdp(1)", "hcpi(0.001)")  # soft_spibb(1) is already the best
+TRAJECTORIES = (10, 20, 50, 100, 200, 500, 1000)
+# The best of eight settings on the tuning worlds (benchmarks/spi_tuning.py)
+TUNED = (
+    "pi_b_spibb(2)",
+    "pi_le_b_spibb(5)",
+    "soft_spibb(1)",
+    "exact_soft_spibb(1)",
+    "adv_soft_spibb(1)",
+    "lower_soft_spibb(0.5)",
+    "ramdp(1)",
+    "r_min(2)",
+    "mbie(0.9)",
+    "duipi(0.2)",
+    "duipi_bayes(0.2)",
+    "hcpi(0.01)",
+)
+TUNED_CHICKEN = (
+    "pi_b_spibb(3)",
+    "pi_le_b_spibb(3)",
+    "soft_spibb(1.5)",
+    "exact_soft_spibb(1)",
+    "adv_soft_spibb(2)",
+    "lower_soft_spibb(0.5)",
+    "ramdp(4)",
+    "r_min(2)",
+    "mbie(0.9)",
+    "duipi(0.1)",
+    "duipi_bayes(0.05)",
+    "hcpi(0.001)",
+)
+TUNED_GRID = (
+    "pi_b_spibb(2)",
+    "pi_le_b_spibb(2)",
+    "soft_spibb(2)",
+    "exact_soft_spibb(1)",
+    "adv_soft_spibb(1.5)",
+    "lower_soft_spibb(0.75)",
+    "ramdp(0.2)",
+    "r_min(2)",
+    "mbie(0.9)",
+    "duipi(0.2)",
+    "duipi_bayes(0.5)",
+    "hcpi(0.2)",
+)
 FAMILIES = {
     "random": WorldFamily("Random MDPs", "eta", "trajectories", TRAJECTORIES, 10, 0.05, TUNED, True, 25),
     "chicken": WorldFamily(
@@ -114,19 +158,38 @@ FAMILIES = {
         sizes=(100, 200, 500, 1000, 2000, 5000, 10000),
         n_wedge=7,
         kappa=2,
-        tuned=("ramdp(4)", "hcpi(0.001)"),
+        tuned=TUNED_CHICKEN,
         normalised=False,
         block_size=50,
     ),
     "grid": WorldFamily(
-        "5x5 gridworld", "eta", "trajectories", TRAJECTORIES, 10, 0.05, TUNED, True, 25, min_quality=0.5
+        "5x5 gridworld", "eta", "trajectories", TRAJECTORIES, 10, 0.05, TUNED_GRID, True, 25, min_quality=0.5
+    ),
+    # Worlds that nothing was tuned on; their peers have the settings of Random MDPs
+    "gathering": WorldFamily(
+        title="Resource Gathering",
+        quality_name="eta",
+        size_unit="steps",
+        sizes=(500, 1000, 2000, 5000, 10000),
+        n_wedge=10,
+        kappa=0.05,
+        tuned=TUNED,
+        normalised=True,
+        block_size=10,
+        min_quality=0.3,
+    ),
+    "large": WorldFamily(
+        "Random MDPs, 100 states, 8 actions", "eta", "trajectories", (50, 200, 500, 2000), 10, 0.05, TUNED, True, 5
+    ),
+    "two_goals": WorldFamily(
+        "Random MDPs, second goal", "eta", "trajectories", TRAJECTORIES, 10, 0.05, TUNED, True, 25
     ),
 }
 
 
 @dataclass(frozen=True)
 class WorldSpec:
-    """A family of worlds and the quality of its baselines: eta of `random` and `grid`, epsilon of `chicken`."""
+    """A family of worlds and the quality of its baselines: epsilon of `chicken`, eta of all others."""
 
     family: str
     quality: float
@@ -197,33 +260,56 @@ def make_task(world: WorldSpec, rngs: Sequence[np.random.Generator], size: int) 
     if world.family == "chicken":
         uniforms = np.stack([rng.random(size, dtype=np.float32) for rng in rngs], 1)
         return worlds.wet_chicken(world.quality), uniforms[:, None, :, None]
-    make = worlds.random_mdps if world.family == "random" else worlds.gridworlds
-    task = make(world.quality, rngs)
+    if world.family == "gathering":
+        task = worlds.resource_gatherings(world.quality, rngs)
+        return task, np.stack([rng.random(size, dtype=np.float32) for rng in rngs], 1)[:, :, None, None]
+    if world.family == "grid":
+        task = worlds.gridworlds(world.quality, rngs)
+    elif world.family == "large":
+        task = worlds.random_mdps(world.quality, rngs, states=100, actions=8)
+    else:
+        task = worlds.random_mdps(world.quality, rngs)
+    if world.family == "two_goals":
+        task = worlds.with_second_goal(task, rngs)
     uniforms = np.stack([rng.random((size, EPISODE_STEPS), dtype=np.float32).T for rng in rngs], 1)
     return task, uniforms[:, :, None]
 
 
 def score_block(
-    world: WorldSpec, names: Sequence[str], sizes: Sequence[int], rngs: Sequence[np.random.Generator]
+    world: WorldSpec,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    rngs: Sequence[np.random.Generator],
+    baseline: str = "known",
 ) -> Floats:
-    """Scores `[repetitions, sizes, algorithms]`, one repetition per generator; smaller datasets are parts of larger."""
+    """Scores `[repetitions, sizes, algorithms]`, one repetition per generator; smaller datasets are parts of larger.
+
+    With baseline "estimated" every algorithm gets the same estimate of beta from its data.
+    """
     task, uniforms = make_task(world, rngs, max(sizes))
     logs = collect_logs(task, uniforms)
     scores = np.empty((len(rngs), len(sizes), len(names)))
     improvers = [parse_algorithm(text)[1] for text in names]
     for i, size in enumerate(sizes):
         data = LogStatistics(task, logs.first(size))
+        if baseline == "estimated":
+            data = with_estimated_baseline(data)
         for j, improve in enumerate(improvers):
             scores[:, i, j] = performance(task.mdp, improve(data)).reshape(-1)
     return normalise(task, scores) if world.settings.normalised else scores
 
 
 def score_repetitions(
-    world: WorldSpec, names: Sequence[str], sizes: Sequence[int], seed: int, repetitions: range
+    world: WorldSpec,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    seed: int,
+    repetitions: range,
+    baseline: str = "known",
 ) -> Floats:
     """`score_block` of numbered repetitions; each number has its own generator."""
     rngs = [np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(i,))) for i in repetitions]
-    return score_block(world, names, sizes, rngs)
+    return score_block(world, names, sizes, rngs, baseline)
 
 
 def normalise(task: Task, values: Floats) -> Floats:
@@ -343,7 +429,8 @@ def run(
     algorithms: Sequence[str] = (),
     sizes: Sequence[int] = (),
     repetitions: int = 300,
-    compare: Sequence[str] = (COUNT_AWARE, COUNT_AWARE_DRAINING),
+    compare: Sequence[str] = (COUNT_AWARE,),
+    baseline: str = "known",
     resamples: int = 2000,
     seed: int = 0,
     workers: int = 0,
@@ -355,11 +442,12 @@ def run(
     """Run the study: improve logged baselines by every algorithm in every world and summarise the exact scores.
 
     Without `algorithms` and `sizes`, each world has its published ones. The algorithms of `compare` always run and are
-    compared with all others. `workers` is the number of processes (0: one per core); `mapper` replaces them by another
-    parallel `map`, such as a cluster's. `callback` gets {"world", "first", "scores"} of every finished block; blocks in
-    `finished`, by (world, first repetition), are not computed again. Scores depend on neither.
+    compared with all others. With `baseline` "estimated" no algorithm gets beta, but all the same estimate. `workers`
+    is the number of processes (0: one per core); `mapper` replaces them by another parallel `map`, such as a cluster's.
+    `callback` gets {"world", "first", "scores"} of every finished block; blocks in `finished`, by (world, first
+    repetition), are not computed again. Scores depend on neither.
     """
-    check_settings(algorithms, sizes, compare, repetitions=repetitions, resamples=resamples, workers=workers)
+    check_settings(algorithms, sizes, compare, baseline, repetitions=repetitions, resamples=resamples, workers=workers)
     compared = canonical_algorithms(compare)
     parts = [
         (
@@ -371,15 +459,15 @@ def run(
     ]
     done = dict(finished or {})
     tasks = [
-        (world, names, data_sizes, seed, block)
+        (world, names, data_sizes, seed, block, baseline)
         for world, names, data_sizes in parts
         for block in split_blocks(world, repetitions)
     ]
-    left = [task for task in tasks if (str(task[0]), task[-1].start) not in done]
+    left = [task for task in tasks if (str(task[0]), task[4].start) not in done]
     with mapper or parallel_map(min(workers or os.cpu_count() or 1, max(len(left), 1))) as each:
         results = zip(left, each(score_repetitions, *zip(*left, strict=True)) if left else (), strict=True)
         for task, scores in track(results, "safe policy improvement", len(left)) if progress else results:
-            key = (str(task[0]), task[-1].start)
+            key = (str(task[0]), task[4].start)
             done[key] = scores
             if callback is not None:
                 callback({"world": key[0], "first": key[1], "scores": scores})
@@ -433,10 +521,14 @@ def canonical_algorithms(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(parse_algorithm(name)[0] for name in names))
 
 
-def check_settings(algorithms: Sequence[str], sizes: Sequence[int], compare: Sequence[str], **counts: int) -> None:
+def check_settings(
+    algorithms: Sequence[str], sizes: Sequence[int], compare: Sequence[str], baseline: str = "known", **counts: int
+) -> None:
     """Refuse settings out of range."""
     if len(canonical_algorithms(algorithms)) > MAX_ALGORITHMS:
         raise ValueError(f"algorithms: give at most {MAX_ALGORITHMS}, not {len(algorithms)}")
+    if baseline not in ("known", "estimated"):
+        raise ValueError(f"baseline {baseline}: must be known or estimated")
     if not compare:
         raise ValueError("compare: give at least one algorithm")
     minimum = {"repetitions": 2, "resamples": 1, "workers": 0}

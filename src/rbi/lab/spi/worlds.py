@@ -7,6 +7,7 @@ W worlds have D datasets each: transitions `[W, 1, S, A, S]`, baselines `[W, 1, 
 This covers many worlds with one dataset (Random MDPs) and one world with many datasets (Wet Chicken).
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -45,13 +46,25 @@ class Task:
         return bool((self.mdp.transitions.sum(-1) > 1 - 1e-9).all())
 
 
-def random_mdps(quality: float, rngs: Sequence[np.random.Generator]) -> Task:
+def random_mdps(quality: float, rngs: Sequence[np.random.Generator], states: int = 50, actions: int = 4) -> Task:
     """Random MDPs, one per generator, with baselines of this quality."""
-    worlds = [random_mdp(rng) for rng in rngs]
+    worlds = [random_mdp(rng, states, actions) for rng in rngs]
     mdp = MDP(np.stack([w.transitions for w in worlds]), np.stack([w.rewards for w in worlds]), worlds[0].start, 0.95)
     beta = baselines(mdp, quality, child_generators(rngs))
     arrival = np.eye(mdp.start.size + 1)[-1]  # termination is the goal
     return Task(with_dataset_axis(mdp), arrival, beta[:, None])
+
+
+def with_second_goal(task: Task, rngs: Sequence[np.random.Generator]) -> Task:
+    """Random MDPs with one more goal each, a random state, that the baseline was made without."""
+    transitions, rewards = task.mdp.transitions.copy(), task.mdp.rewards.copy()
+    for i, rng in enumerate(rngs):
+        ordinary = np.flatnonzero(transitions[i, 0].any((-2, -1)))  # not the first goal
+        second = rng.choice(ordinary[ordinary > 0])
+        rewards[i, 0] += transitions[i, 0, :, :, second]
+        transitions[i, 0, :, :, second] = 0  # entering the goal terminates
+        transitions[i, 0, second] = rewards[i, 0, second] = 0
+    return replace(task, mdp=MDP(transitions, rewards, task.mdp.start, task.mdp.discount))
 
 
 def random_mdp(rng: np.random.Generator, states: int = 50, actions: int = 4, branches: int = 4) -> MDP:
@@ -165,6 +178,40 @@ def gridworld() -> MDP:
                 transitions[state, action, landing] += probability
                 rewards[state, action] += probability * arrival[landing]
     return MDP(transitions, rewards, np.eye(n * n)[0], 0.95)
+
+
+def resource_gatherings(quality: float, rngs: Sequence[np.random.Generator]) -> Task:
+    """Resource Gathering, with one random baseline of this quality per generator."""
+    world, arrival = resource_gathering()
+    W = len(rngs)
+    mdp = MDP(np.tile(world.transitions, (W, 1, 1, 1)), np.tile(world.rewards, (W, 1, 1)), world.start, world.discount)
+    return Task(with_dataset_axis(mdp), arrival, baselines(mdp, quality, child_generators(rngs))[:, None])
+
+
+def resource_gathering() -> tuple[MDP, Floats]:
+    """Resource Gathering (Barrett and Narayanan 2008) as one continuing task, and the reward for entering each state.
+
+    A 5x5 grid with four moves. Gold and a gem are picked up where they lie; every resource brought home gives reward 1.
+    In the two cells with an enemy the agent is killed with probability .1: reward -1, and it starts again at home with
+    nothing. States are 4 cell + 2 gold + gem, and the last one is "killed", which is home. Discount .95.
+    """
+    n, home, gold, gem, enemies = GRID_SIZE, 22, 2, 9, (3, 7)
+    states = 4 * n * n + 1
+    arrival = np.zeros(states + 1)
+    arrival[4 * home : 4 * home + 4] = (0, 1, 1, 2)
+    arrival[states - 1] = -1.0
+    transitions = np.zeros((states, 4, states))
+    for state, (action, (dx, dy)) in itertools.product(range(states), enumerate(GRID_MOVES)):
+        cell, carried = (home, 0) if state == states - 1 else divmod(state, 4)
+        carried = 0 if cell == home else carried  # brought home
+        x, y = np.clip(cell // n + dx, 0, n - 1), np.clip(cell % n + dy, 0, n - 1)
+        landing = int(n * x + y)
+        carried |= 2 * (landing == gold) | (landing == gem)
+        survives = 0.9 if landing in enemies else 1.0
+        transitions[state, action, 4 * landing + carried] = survives
+        transitions[state, action, states - 1] += 1 - survives
+    start = np.eye(states)[4 * home]
+    return MDP(transitions, transitions @ arrival[:-1], start, 0.95), arrival
 
 
 def sideways(action: int) -> tuple[tuple[int, int], ...]:
