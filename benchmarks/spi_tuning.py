@@ -14,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.spi import rounded
 from benchmarks.timing import machine
+from rbi import runs
 from rbi.lab.mdp import optimal_policy, performance
 from rbi.lab.spi import study as spi
 from rbi.lab.spi.worlds import wet_chicken
@@ -69,7 +71,7 @@ def statistics(world, scores):
 
 
 def measure(repetitions, folder):
-    """Utility by world and setting."""
+    """Scores `[repetitions, sizes, settings]` by world."""
     folder.mkdir(parents=True, exist_ok=True)
     found = {}
     for text in WORLDS:
@@ -82,9 +84,31 @@ def measure(repetitions, folder):
                 np.save(path, spi.score_repetitions(world, names, SIZES[world.family], SEED, block))
                 print(text, block, flush=True)
             blocks.append(np.load(path))
-        utility = statistics(world, np.concatenate(blocks)).mean((0, 1))
-        found[text] = dict(zip(names, utility.tolist(), strict=True))
+        found[text] = np.concatenate(blocks)
     return found
+
+
+def utilities(scores):
+    """Utility by world and setting."""
+    found = {}
+    for text, measured in scores.items():
+        world = spi.parse_world(text)
+        utility = statistics(world, measured).mean((0, 1))
+        found[text] = dict(zip(settings(world.family), utility.tolist(), strict=True))
+    return found
+
+
+def compared(scores, best, ours):
+    """Ours against the best setting of every peer, on the worlds that chose both."""
+    parts = []
+    for text, measured in scores.items():
+        world = spi.parse_world(text)
+        names = [*(best[f"{world.family} {name}"] for name in GRIDS if name != OURS), ours]
+        columns = [settings(world.family).index(name) for name in names]
+        rng = np.random.default_rng([SEED, len(measured)])
+        sizes = SIZES[world.family]
+        parts.append(spi.world_result(world, tuple(names), sizes, (ours,), measured[..., columns], rng, 2000))
+    return parts
 
 
 def best_settings(found):
@@ -106,12 +130,16 @@ def main():
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "rbi-spi-tuning")
     parser.add_argument("--out", type=Path, default=RESULTS / "spi-tuning.json")
     arguments = parser.parse_args()
-    found = measure(arguments.repetitions, arguments.folder)
+    scores = measure(arguments.repetitions, arguments.folder)
+    found = utilities(scores)
     best, ours = best_settings(found)
-    written = {
+    source = {
         "command": f"python -m benchmarks.spi_tuning --repetitions {arguments.repetitions}",
         "machine": machine(),
         "seed": SEED,
+    }
+    written = {
+        **source,
         "repetitions": arguments.repetitions,
         "sizes": SIZES,
         "utility": {text: {s: round(x, 5) for s, x in own.items()} for text, own in found.items()},
@@ -120,6 +148,8 @@ def main():
         "ours_utility": {s: round(x, 5) for s, x in ours.items()},
     }
     arguments.out.write_text(json.dumps(written, indent=1) + "\n")
+    worlds = json.loads(runs.to_json({**source, "worlds": compared(scores, best, written["ours"])}))
+    (arguments.out.parent / "spi-tuning-worlds.json").write_text(runs.to_json(rounded(worlds)) + "\n")
     print(json.dumps({key: written[key] for key in ("best", "ours", "ours_utility")}, indent=1))
 
 

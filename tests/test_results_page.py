@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 from pytest import approx
 
+import benchmarks.spi
 from benchmarks import atari, atari_page, offline_page, online_page, results_page
 from benchmarks.results_page import ROOT, load, short, states_a_second
 from benchmarks.variants import VARIANTS
@@ -35,8 +36,7 @@ def test_the_studys_settings_are_those_that_tuning_found():
     for family in ("random", "chicken", "grid"):
         best = {setting for key, setting in tuned["best"].items() if key.startswith(family)}
         assert best <= set(spi.FAMILIES[family].algorithms)
-    reported = {part["world"] for name in ("spi.json", "spi-held-out.json") for part in load(name)["worlds"]}
-    assert not set(tuned["utility"]) & reported  # tuned elsewhere
+    assert not set(tuned["utility"]) & {*benchmarks.spi.REPORTED, *benchmarks.spi.HELD_OUT}  # tuned elsewhere
 
 
 def test_the_tuning_table_is_the_measured_one():
