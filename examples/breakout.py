@@ -13,11 +13,14 @@ import gymnasium
 import numpy as np
 
 from rbi.data import DatasetSpec, Episode, StoreWriter
+from rbi.data.episode import Feature
 from rbi.progress import echo, track
 
 ENV = "breakout:BreakoutPositions-v0"  # Gymnasium imports this module before it makes the environment
 EPSILONS = (0.2, 0.3, 0.4, 0.6)  # each player's probability of a random action
+ACTIONS = ("NOOP", "FIRE", "RIGHT", "LEFT")
 NO_OP, FIRE, RIGHT, LEFT = range(4)
+FEATURES = ("paddle x", "ball x", "ball y", "paddle speed", "ball speed x", "ball speed y")
 PADDLE_X, BALL_X, BALL_Y = 72, 99, 101  # addresses in memory
 SCALE = 100
 
@@ -77,7 +80,8 @@ def record_episode(env, epsilon, rng):
 
 def main(folder, episodes=40, seed=0):
     env, rng = gymnasium.make("BreakoutPositions-v0"), np.random.default_rng(seed)
-    spec = DatasetSpec(env.observation_space.shape, int(env.action_space.n), env=ENV)
+    features = tuple(Feature(name) for name in FEATURES)
+    spec = DatasetSpec(env.observation_space.shape, len(ACTIONS), env=ENV, features=features, action_names=ACTIONS)
     with StoreWriter.create(folder, spec) as store:
         for number in track(range(episodes), "recording"):
             store.append(record_episode(env, EPSILONS[number % len(EPSILONS)], rng))
