@@ -370,7 +370,10 @@ def main():
     parser.add_argument("--speed", action="store_true", help="only time rbi.certify on a million one-step episodes")
     arguments = parser.parse_args()
     if arguments.speed:
-        print(json.dumps(measure_speed()))
+        found = measure_speed()
+        head = {"command": "python -m benchmarks.coverage --speed", "machine": machine()}
+        (arguments.out or RESULTS / "coverage-speed.json").write_text(json.dumps(head | found, indent=1) + "\n")
+        print(json.dumps(found))
         return 0
     if arguments.widths:
         out = arguments.out or RESULTS / "coverage-widths.json"
