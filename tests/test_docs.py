@@ -4,6 +4,7 @@ The blocks of a page run one after the other in one folder, which holds what the
 updates. Where a `print` has a comment, it prints that.
 """
 
+import functools
 import re
 import runpy
 import shlex
@@ -123,6 +124,7 @@ def test_python_blocks_run_and_print_what_their_comments_say(name, tmp_path, mon
     code = "\n".join(blocks(PAGES[name], "python"))
     code = re.sub(r"updates=\d+", "updates=100", code)
     (tmp_path / "page.py").write_text(code)
+    monkeypatch.setattr(rbi, "improve", functools.partial(rbi.improve, updates=100))
     capsys.readouterr()
     runpy.run_path(str(tmp_path / "page.py"))
     printed = capsys.readouterr().out.splitlines()
