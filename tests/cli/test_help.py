@@ -87,11 +87,14 @@ def test_the_commands_to_start_from_are_accepted(line):
         ("offline data --baselines dqfd bqc", "bcq"),
         ("improve logs.csv --rule rerout", "reroute"),
         ("report runs/cartpol", "cartpole"),
+        ("spi --algorithms soft_spib(1)", "soft_spibb"),
+        ("data info log.csv --table.action ofer", "offer"),
     ],
 )
 def test_a_mistake_suggests_the_nearest_name(line, meant, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "cartpole").mkdir(parents=True)
+    (tmp_path / "log.csv").write_text("offer,reward\n1,0\n")
     assert cli.main(line.split()) == 2
     assert f"did you mean {meant}?" in capsys.readouterr().err
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rbi.config import nearest
 from rbi.data.formats.common import natural
 
 SHOWN_COLUMNS = 30
@@ -178,7 +179,8 @@ class LayoutFinder:
         """The configured column, or the first one with a usual name."""
         named: str | None = getattr(self.config, role, None)
         if named is not None and named not in self.names:
-            raise ValueError(f"{self.path}: no column {named!r} ({self.option(role)}); {self.columns()}")
+            near = nearest(named, self.names)
+            raise ValueError(f"{self.path}: no column {named!r} ({self.option(role)}); {self.columns()}{near}")
         return named or next((name for name in usual if name in self.names), None)
 
     def required(self, role: str, name: str | None, usual: Sequence[str], more: str = "") -> str:

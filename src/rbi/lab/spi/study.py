@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rbi.config import nearest
 from rbi.lab.mdp import Floats, optimal_policy, performance
 from rbi.lab.spi import algorithms, peers, worlds
 from rbi.lab.spi.algorithms import LogStatistics, with_estimated_baseline
@@ -196,7 +197,9 @@ class WorldSpec:
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
-            raise ValueError(f"unknown world {self.family}: choose from {', '.join(FAMILIES)}")
+            raise ValueError(
+                f"unknown world {self.family}: choose from {', '.join(FAMILIES)}{nearest(self.family, FAMILIES)}"
+            )
         low = self.settings.min_quality
         if not low <= self.quality <= 0.999:
             raise ValueError(f"world {self}: {self.settings.quality_name} must be in [{low:g}, 0.999]")
@@ -226,7 +229,7 @@ def parse_algorithm(text: str) -> tuple[str, Callable[[LogStatistics], Floats]]:
     """An algorithm's canonical spelling, and its function from logged data to policies."""
     name, numbers = parse_call(text, "algorithm", "pi_b_spibb(10)")
     if name not in ALGORITHMS:
-        raise ValueError(f"unknown algorithm {name}: choose from {', '.join(ALGORITHMS)}")
+        raise ValueError(f"unknown algorithm {name}: choose from {', '.join(ALGORITHMS)}{nearest(name, ALGORITHMS)}")
     function, arity = ALGORITHMS[name]
     if len(numbers) != arity:
         raise ValueError(f"algorithm {text}: {name} takes {arity} number{'s' * (arity != 1)}, not {len(numbers)}")

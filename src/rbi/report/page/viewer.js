@@ -18,7 +18,7 @@ function ratioText(ratio) { return Number.isFinite(ratio) ? `×${format(ratio, 3
 
 // beta, pi, their ratio with its bounds, Q and advantage of every action in one state.
 function actionTable(viewer) {
-  const bounded = viewer.bounds ? ` in [${format(viewer.bounds[0])}, ${format(viewer.bounds[1])}]` : "";
+  const bounded = viewer.bounds ? ` in\u00a0[${format(viewer.bounds[0])},\u00a0${format(viewer.bounds[1])}]` : "";
   const names = ["action", "", "beta", "pi", `pi/beta${bounded}`, "Q", "Q − V"];
   const table = element("table", { class: "actions" }, element("thead", {}, element("tr", {}, ...names.map((name, i) => element("th", { scope: "col", class: i > 1 ? "number" : "" }, name)))));
   const body = element("tbody");
