@@ -177,7 +177,8 @@ def test_an_environment_that_fails_is_named_in_one_line(game, message, tmp_path,
 
 
 def test_presets_set_the_defaults_that_help_shows(capsys):
-    for arguments, shown in ((("--preset", "paper"), "3125000"), (("--env", "CartPole-v1"), "20000")):
+    small = str(PRESETS["small"]["schedule"].updates)
+    for arguments, shown in ((("--preset", "paper"), "3125000"), (("--env", "CartPole-v1"), small)):
         with pytest.raises(SystemExit):
             cli.main(["train", *arguments, "--help"])
         assert shown in capsys.readouterr().out
