@@ -38,7 +38,7 @@ PAPER_ENVS = [f"ALE/{game}-v5" for game in PAPER_GAMES]
 class Train(Command):
     """Online training: actors improve the policy in every state, a learner imitates them and learns Q.
 
-    Settings default to the preset's values: `rbi train --preset paper --help` shows the paper's.
+    Settings default to the preset's values: `rbi train --preset paper --help-all` shows the paper's.
     """
 
     MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
