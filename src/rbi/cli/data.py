@@ -29,6 +29,16 @@ from rbi.data.store import MAX_LOST, REJECTED, Store, is_store
 from rbi.data.summary import DatasetSummary, part_summaries, sample_observations
 from rbi.progress import echo, track
 
+DATA_OPTIONS = (
+    "format",
+    "table.action",
+    "table.reward",
+    "table.observations",
+    "table.one-step",
+    "table.action-prob",
+)
+"""What the short help of every command that reads data shows."""
+
 
 @dataclass(frozen=True)
 class FromData(Command):
@@ -69,12 +79,7 @@ class Import(FromData):
     """
 
     MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
-        "format",
-        "table.action",
-        "table.reward",
-        "table.observations",
-        "table.one-step",
-        "table.action-prob",
+        *DATA_OPTIONS,
         "env",
         "strict",
         "workers",
@@ -125,12 +130,7 @@ class Info(FromData):
     """Summarise a dataset of any format without importing it."""
 
     MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
-        "format",
-        "table.action",
-        "table.reward",
-        "table.observations",
-        "table.one-step",
-        "table.action-prob",
+        *DATA_OPTIONS,
         "verify",
     )
     EXAMPLE: ClassVar[str] = "rbi data info runs/store"
@@ -183,12 +183,7 @@ class Export(FromData):
 
     MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
         "to",
-        "format",
-        "table.action",
-        "table.reward",
-        "table.observations",
-        "table.one-step",
-        "table.action-prob",
+        *DATA_OPTIONS,
         "strict",
     )
     EXAMPLE: ClassVar[str] = "rbi data export runs/store --to parquet --out runs/parquet"
