@@ -80,7 +80,6 @@ class Report(Command):
 
         if self.out is not None:
             raise ValueError("--live serves the page and writes no file: leave out --out")
-        with LiveServer(self.runs, self.host, self.port, self.title) as server:
+        with LiveServer(self.runs, self.host, self.port, self.title) as server, contextlib.suppress(KeyboardInterrupt):
             echo(f"live report: {server.url} (Ctrl-C ends it)")
-            with contextlib.suppress(KeyboardInterrupt):
-                server.serve_forever()
+            server.serve_forever()
