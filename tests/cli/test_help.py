@@ -99,6 +99,11 @@ def test_a_mistake_suggests_the_nearest_name(line, meant, tmp_path, monkeypatch,
     assert f"did you mean {meant}?" in capsys.readouterr().err
 
 
+def test_a_name_that_is_too_long_is_refused_in_one_line(capsys):
+    assert cli.main(["data", "info", "x" * 300]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_the_first_word_of_train_is_the_environment():
     assert cli.parse(["train", "CartPole-v1", "--seed", "3"]).env == "CartPole-v1"
 

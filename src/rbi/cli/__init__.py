@@ -160,8 +160,9 @@ def nearest_path(message: str, argv: Sequence[str]) -> str:
     """A suggestion if the message names an argument that is a path one letter or two away from an existing one."""
     for word in argv:
         path = Path(word)
-        if word in message and path.parent.is_dir() and not path.exists():
-            return nearest(path.name, (each.name for each in path.parent.iterdir()))
+        with contextlib.suppress(OSError, ValueError):  # a name that is too long, a folder that may not be read
+            if word in message and path.parent.is_dir() and not path.exists():
+                return nearest(path.name, (each.name for each in path.parent.iterdir()))
     return ""
 
 
