@@ -10,8 +10,7 @@ exceeds the true gain, which must be at most 5%, and in which it exceeds 0: powe
 probabilities are logged; a dash: the world has no floor, or for empirical Bernstein no ceiling. Without logged
 probabilities nothing is proved, and `rbi.certify` says at most "test live": with a hidden cause of actions and rewards
 estimated weights are wrong. Cells have 1,000 repetitions unless the number stands beside the episodes; BCa is left out
-where it is slow. Worlds share their random numbers, so that cells of one size are not independent. This table was
-measured before bets waited for values that differ; the two tables below it are newer.
+where it is slow. Worlds share their random numbers, so that cells of one size are not independent.
 """
 
 WIDTHS = """
