@@ -86,8 +86,7 @@ check: $(DEV)
 	@echo "== import layers"
 	@$(BIN)/lint-imports
 	@echo "== doctests"
-	@$(BIN)/python -m pytest --quiet --doctest-modules src --ignore=src/rbi/gpu/kernels.py --ignore=src/rbi/__main__.py
-
+	@$(BIN)/python -m pytest --quiet --doctest-modules src --ignore=src/rbi/gpu/kernels.py
 	@echo "== documentation site (site/)"
 	@$(SITE)
 

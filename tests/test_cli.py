@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,6 +21,8 @@ from rbi.cli import command
 from rbi.cli.command import Command
 from rbi.config import Ge
 from rbi.lab.spi import study
+
+ROOT = Path(__file__).parent.parent
 
 
 def test_version_is_printed(capsys):
@@ -337,6 +340,40 @@ def test_sigterm_interrupts_a_run(tmp_path):
     process.terminate()
     assert process.communicate(timeout=60)[1] == "rbi: interrupted\n"
     assert process.returncode == cli.INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    ("module", "then"),
+    [
+        ("rbi.cli", "pass"),
+        ("rich", "pass"),
+        ("tyro", "raise RuntimeError('Error calling __set_name__') from interrupt"),  # as Python 3.11 does in a class
+        ("rbi.rules.types", "pass"),
+    ],
+)
+def test_ctrl_c_during_the_imports_prints_one_line(module, then, tmp_path):
+    """From the console script's first line on; --out is not written."""
+    entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["rbi"]
+    code = f"""
+import importlib, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt as interrupt:
+                {then}
+                raise
+
+sys.meta_path.insert(0, Interrupt())
+module, function = {entry!r}.split(":")
+sys.exit(getattr(importlib.import_module(module), function)())
+"""
+    command = [sys.executable, "-c", code, "rules", "--out", str(tmp_path / "run")]
+    stopped = subprocess.run(command, capture_output=True, text=True)
+    assert (stopped.returncode, stopped.stderr) == (cli.INTERRUPTED, "rbi: interrupted\n")
+    assert not (tmp_path / "run").exists()
 
 
 def test_names_from_files_reach_the_terminal_escaped_and_without_markup(tmp_path, capsys, monkeypatch):

@@ -6,7 +6,8 @@ Everything public is an attribute of this package. A name's module is imported w
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # as in typing, whose import takes longer than everything else here
 
 __version__ = "0.1.0"
 
@@ -150,7 +151,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _SUBMODULES:
         return importlib.import_module(f"rbi.{name}")
     if name not in _MODULE_OF:

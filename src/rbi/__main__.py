@@ -1,7 +1,33 @@
-"""`python -m rbi` is the command `rbi`."""
+"""The command `rbi`, also as `python -m rbi`. Ctrl-C is clean from here on, also during the imports (0.2 s)."""
 
 import sys
 
-from rbi.cli import main
+INTERRUPTED = 130  # rbi.cli.INTERRUPTED, which may not be imported yet
 
-sys.exit(main())
+
+def main() -> int:
+    """Import the command line and run it. Returns the exit status."""
+    import signal
+
+    try:
+        from rbi import cli
+
+        return cli.main()
+    except BaseException as error:
+        if not is_interrupt(error):
+            raise
+        sys.stderr.write("rbi: interrupted\n")
+        return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while the interpreter exits
+
+
+def is_interrupt(error: BaseException | None) -> bool:
+    """Whether an error is a KeyboardInterrupt or was raised from one, as in class bodies of Python 3.11."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__
+    return error is not None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
