@@ -1,5 +1,7 @@
 """`rbi certify`: exit status, run folder, and one line for bad input."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ import rbi
 from rbi import runs
 from rbi.cli import main
 from rbi.data.episode import Feature
+from rbi.data.formats import FormatSettings, TableConfig
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
@@ -100,3 +103,34 @@ def test_texts_that_the_training_data_has_not_are_evaluated_as_the_policy_sees_t
     log.write_text(log.read_text().replace("new", "other").replace("odd", "other"))
     assert certify(tmp_path / "policy", log, tmp_path / "out2") == 2
     assert "201 of 401 steps have no text in 'segment'" in capsys.readouterr().err
+
+
+def test_the_table_is_read_as_the_one_that_trained_the_policy_unless_columns_are_named(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    for name in ("log", "later"):
+        rows = [f"{rng.choice(['mail', 'call'])},{rng.integers(2)},0.5,{rng.integers(18, 80)}" for _ in range(90)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["offer,paid,chance,the age", *rows]) + "\n")
+    options = {"action": "offer", "reward": "paid", "action_prob": "chance", "observations": ("the age",)}
+    settings = FormatSettings(table=TableConfig(one_step=True, **options))
+    rbi.improve(tmp_path / "log.csv", out=tmp_path / "run", updates=2, settings=settings, progress=False)
+    capsys.readouterr()
+    command = ["certify", str(tmp_path / "later.csv"), "--policy", str(tmp_path / "run"), "--return-range", "0", "1"]
+    assert main([*command, "--out", str(tmp_path / "out")]) in (0, 3)
+    said = f"the table is read as the one that trained {tmp_path / 'run'}: "
+    roles = "--table.action offer --table.reward paid --table.action-prob chance --table.one-step"
+    assert said + roles in capsys.readouterr().out.splitlines()
+    assert runs.read(tmp_path / "out").finished()["evidence"]["known"] != "estimated"
+    live = ["monitor", *command[1:], "--old-value", "0.5", "--out", str(tmp_path / "live")]
+    assert main(live) == 0
+    assert said + roles in capsys.readouterr().out.splitlines()
+    assert main([*command, "--table.action", "offer"]) == 2
+    assert "later.csv: no column of rewards" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("roles", [{"action": 3}, {"colour": "red"}, {"observations": "age"}, ["offer"]])
+def test_roles_of_columns_that_are_none_are_refused(policy, tmp_path, capsys, roles):
+    config = json.loads((policy / "policy.json").read_text())
+    (policy / "policy.json").write_text(json.dumps(config | {"metadata": {"table": roles}}))
+    log = write_log(tmp_path / "log.csv", (0.3, 0.6))
+    assert main(["certify", str(log), "--policy", str(policy), "--return-range", "0", "1"]) == 2
+    assert "must name the columns of a table" in capsys.readouterr().err

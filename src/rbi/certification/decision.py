@@ -17,7 +17,7 @@ from rbi.certification.evidence import (
 )
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset
-from rbi.data.formats import Format, FormatSettings, open_dataset, recognise
+from rbi.data.formats import Format, FormatSettings, TableConfig, open_dataset, recognise
 from rbi.policy import Policy, load_policy
 from rbi.rules.types import Behavior, parse_rule
 
@@ -185,7 +185,8 @@ def certify(
     policy are refused. Bad input raises a ValueError that names the row and the value; nothing is decided then.
 
     compare: also show the rules that were not asked about, for comparison. They have no say.
-    The other settings are those of `CertifyConfig`; `format` and `settings` say how to read a path.
+    The other settings are those of `CertifyConfig`; `format` and `settings` say how to read a path. A table is read as
+    the one that trained the policy, unless `settings` names columns.
 
     >>> decision = certify("runs/improve", "logs-of-may.csv", return_range=(0, 1))      # doctest: +SKIP
     >>> decision.deploy, decision.lower, decision.reasons                               # doctest: +SKIP
@@ -202,10 +203,15 @@ def certify(
 def encoded_as(
     policy: Policy, place: Path, data: Path, format_: Format | None, settings: FormatSettings | None
 ) -> FormatSettings | None:
-    """Settings that read a table with the columns, categories and actions of a saved policy."""
+    """Settings that read a table as that of a saved policy: columns, categories, actions.
+
+    If no option names a column, the roles of the policy's table are used: they are in its metadata.
+    """
     if (format_ or recognise(data)) not in TABLES:
         return settings
     found = settings or FormatSettings()
+    if not found.table.roles():
+        found = replace(found, table=replace(trained_table(policy), features_of=found.table.features_of))
     actions = found.overrides.num_actions or policy.obs_spec.num_actions
     features = found.table.features_of or (str(place) if policy.columns else None)
     return replace(
@@ -213,6 +219,12 @@ def encoded_as(
         overrides=replace(found.overrides, num_actions=None if policy.action_names else actions),
         table=replace(found.table, features_of=features, accept_unknown=features is not None),
     )
+
+
+def trained_table(policy: Policy) -> TableConfig:
+    """How the table of the training data was read, without its observations if the policy has them as `columns`."""
+    found = TableConfig.from_roles(policy.metadata.get("table", {}))
+    return replace(found, observations=()) if policy.columns else found
 
 
 def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True) -> Decision:

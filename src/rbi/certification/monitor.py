@@ -8,10 +8,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from rbi.certification.bounds import lower_confidence_sequence
+from rbi.certification.decision import encoded_as
 from rbi.certification.evidence import place
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset
 from rbi.data.formats import Format, FormatSettings, open_dataset
+from rbi.policy import load_policy
 
 Array = np.ndarray[Any, Any]
 Outcome = Literal["better", "worse", "continue"]
@@ -86,6 +88,7 @@ def monitor(
     old_value: float | None = None,
     confidence: float = 0.95,
     gamma: float = 1.0,
+    policy: Path | str | None = None,
     format: Format | None = None,  # noqa: A002 - the word that users look for
     settings: FormatSettings | None = None,
 ) -> MonitorResult:
@@ -94,6 +97,9 @@ def monitor(
     Both are confidence sequences by betting, proved for every number of episodes in the stated range: look as often as
     you like, and stop when you like. Episodes are taken in the order of the log. With a control group, each side has
     half of the error.
+
+    policy: folder of the new policy; a table is then read as the one that trained it, unless `settings` names columns.
+    `format` and `settings` say how to read a path.
 
     >>> monitor("new.csv", "control.csv", return_range=(0, 1)).outcome      # doctest: +SKIP
     'continue'
@@ -105,6 +111,8 @@ def monitor(
     if old_value is not None and not low <= old_value <= high:
         raise ValueError(f"old_value = {old_value:g}: must be in the range of returns, {low:g} to {high:g}")
     sources = [episodes] if control is None else [episodes, control]
+    if policy is not None and not isinstance(episodes, Dataset):
+        settings = encoded_as(load_policy(policy), Path(policy), Path(episodes), format, settings)
     samples = [
         live_returns(open_dataset(one if isinstance(one, Dataset) else Path(one), format, settings), config)
         for one in sources

@@ -11,7 +11,6 @@ from rbi import runs
 from rbi.certification.decision import CertifyConfig, certify
 from rbi.cli.command import overlaps
 from rbi.cli.data import FromData
-from rbi.data.formats import FormatSettings
 from rbi.progress import echo
 
 NAME = "certify"
@@ -23,7 +22,8 @@ class Certify(FromData):
     """Decide from held-out logs whether a saved policy may be deployed.
 
     Exit status 0: deploy; 3: keep the behaviour policy, or test live. The folder holds decision, figure, and the policy
-    to use (the certified one, or the behaviour policy).
+    to use (the certified one, or the behaviour policy). A table is read as the one that trained the policy, unless
+    --table options name columns.
     """
 
     MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
@@ -36,9 +36,7 @@ class Certify(FromData):
         "table.one-step",
         "table.action-prob",
     )
-    EXAMPLE: ClassVar[str] = (
-        "rbi certify new_logs.csv --policy runs/improved --table.action offer --table.reward paid --table.one-step"
-    )
+    EXAMPLE: ClassVar[str] = "rbi certify new_logs.csv --policy runs/improved --return-range 0 1"
 
     policy: Path | None = None
     """A run of rbi improve, or a folder that policy.save wrote (required)."""
@@ -49,14 +47,13 @@ class Certify(FromData):
 
         if self.policy is None:
             raise ValueError("--policy: name the policy to test")
-        given = FormatSettings(self.overrides, self.agc, self.table, self.max_lost)
         if self.out is not None and overlaps(self.out, self.policy):
             raise ValueError(f"--out {self.out}: belongs to the policy that is tested; choose another folder")
         decision = certify(
             self.policy,
             self.place,
             format=self.format,
-            settings=None if given == FormatSettings() else given,
+            settings=self.settings_as_trained(self.policy),
             **vars(self.config),
         )
         with self.create_run(NAME, argv) as writer:

@@ -62,6 +62,22 @@ class FromData(Command):
         return found
 
     @property
+    def format_settings(self) -> FormatSettings | None:
+        """How to read the data; None for the defaults."""
+        given = FormatSettings(self.overrides, self.agc, self.table, self.max_lost)
+        return None if given == FormatSettings() else given
+
+    def settings_as_trained(self, policy: Path) -> FormatSettings | None:
+        """How to read the data: a table as the one that trained a policy, unless --table names columns. Says so."""
+        from rbi.certification.decision import encoded_as
+        from rbi.policy import load_policy
+
+        found = encoded_as(load_policy(policy), policy, self.place, self.format, self.format_settings)
+        if found and not self.table.roles() and (options := found.table.options()):
+            echo(f"the table is read as the one that trained {policy}: {options}")
+        return found
+
+    @property
     def place(self) -> Path:
         """The path of the data, which must not overlap with the output folder."""
         if self.path is None:

@@ -10,7 +10,6 @@ from rbi import runs
 from rbi.cli.command import show_run
 from rbi.cli.data import FromData
 from rbi.config import Device
-from rbi.data.formats import FormatSettings
 from rbi.offline_rl.improve import NAME, ImproveConfig, improve
 from rbi.progress import echo
 from rbi.rules.types import parse_rule
@@ -57,7 +56,6 @@ class Improve(FromData):
     def run(self, argv: Sequence[str]) -> None:  # noqa: ARG002
         from rbi.report import improve as report
 
-        given = FormatSettings(self.overrides, self.agc, self.table, self.max_lost)
         out = runs.default_folder(NAME) if self.out is None and not self.resume else self.out
         improve(
             self.place,
@@ -66,7 +64,7 @@ class Improve(FromData):
             seed=self.seed,
             device=self.device,
             format=self.format,
-            settings=None if given == FormatSettings() else given,
+            settings=self.format_settings,
             resume=self.resume,
             overwrite=self.overwrite,
             **vars(self.config),

@@ -9,7 +9,6 @@ from rbi import runs
 from rbi.certification.monitor import monitor
 from rbi.cli.data import FromData
 from rbi.config import Interval
-from rbi.data.formats import FormatSettings
 from rbi.progress import echo
 
 NAME = "monitor"
@@ -27,13 +26,14 @@ class Monitor(FromData):
         "return-range",
         "control",
         "old-value",
+        "policy",
         "confidence",
         "table.action",
         "table.reward",
         "table.observations",
         "table.one-step",
     )
-    EXAMPLE: ClassVar[str] = "rbi monitor live.csv --control old.csv --return-range 0 1"
+    EXAMPLE: ClassVar[str] = "rbi monitor live.csv --control old.csv --policy runs/improved --return-range 0 1"
 
     return_range: tuple[float, float] | None = None
     """Smallest and largest possible return of an episode (required)."""
@@ -41,6 +41,9 @@ class Monitor(FromData):
     """Episodes of the control group, in the same format (default: none; compare with --old-value)."""
     old_value: float | None = None
     """Value of the old policy, per episode, if there is no control group (default: none)."""
+    policy: Path | None = None
+    """The deployed policy: tables are read as the one that trained it, unless --table options name columns (default:
+    none)."""
     confidence: Annotated[float, Interval(ge=0.5, lt=1)] = 0.95
     """Probability with which each statement holds, at all times together."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
@@ -51,7 +54,6 @@ class Monitor(FromData):
 
         if self.return_range is None:
             raise ValueError("--return-range: state the smallest and the largest possible return of an episode")
-        given = FormatSettings(self.overrides, self.agc, self.table, self.max_lost)
         found = monitor(
             self.place,
             self.control,
@@ -60,7 +62,7 @@ class Monitor(FromData):
             confidence=self.confidence,
             gamma=self.gamma,
             format=self.format,
-            settings=None if given == FormatSettings() else given,
+            settings=self.format_settings if self.policy is None else self.settings_as_trained(self.policy),
         )
         with self.create_run(NAME, argv) as writer:
             writer.result(found.to_dict() | {"data": str(self.path), "control": str(self.control or "")})

@@ -231,6 +231,7 @@ def improve(
         default = IMAGES if loaded.spec.is_image else VECTORS
         with cpu_threads(torch_device, loaded.spec.obs_shape, config.hidden_size or default.hidden_size):
             improver = Improver(loaded, config, rule, seed, torch_device, trunk, name, log)
+            improver.metadata |= {"table": roles} if settings and (roles := settings.table.roles()) else {}
             log.state = {"lines": 0, "best": {}, "data": fingerprint(source)}
             if resume:
                 log.restore({NAME: improver.learner})
@@ -281,6 +282,7 @@ class Improver:
     ) -> None:
         self.data, self.config, self.rule, self.seed = data, config, rule, seed
         self.device, self.trunk, self.name, self.log = device, trunk, name, log
+        self.metadata: dict[str, Any] = {"learned": NAME, "logs": name, "seed": seed}
         self.holdout = self.split()
         self.visits = self.count_visits()
         self.learner = self.make_learner()
@@ -396,14 +398,13 @@ class Improver:
         if self.features is not None:
             obs = sampler.frames[sampler.frame_index[steps]].cpu().numpy()
             found["outside_range"] = float(self.features.outside(obs).any(1).mean())
-        metadata = {"learned": NAME, "logs": self.name, "seed": self.seed, "best": learner.best}
         seen = np.setdiff1d(np.arange(len(data)), self.holdout.test)
         policy = Policy(
             networks,
             self.rule,
             temperature=temperature,
             env=data.spec.env,
-            metadata=metadata,
+            metadata={**self.metadata, "best": learner.best},
             features=self.features,
             columns=data.spec.features,
             action_names=data.spec.action_names,

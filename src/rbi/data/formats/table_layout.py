@@ -1,9 +1,11 @@
 """The columns of a table by their meaning: usual names, names that the user gives, and how they are found."""
 
 import re
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any, Self
 
 from rbi.config import nearest
 from rbi.data.formats.common import natural
@@ -80,6 +82,35 @@ class TableConfig:
             raise ValueError(
                 "--table.one-step: every row is an episode, so --table.episode and --table.step have no meaning"
             )
+
+    def roles(self) -> dict[str, Any]:
+        """The options that name columns and say what a row is, where they are not the defaults; ready for JSON."""
+        encoding = ("features_of", "accept_unknown")
+        return {
+            field.name: list(value) if isinstance(value, tuple) else value
+            for field in fields(self)
+            if field.name not in encoding and (value := getattr(self, field.name)) != field.default
+        }
+
+    @classmethod
+    def from_roles(cls, roles: Any) -> Self:
+        """The config with these `roles`. Raises ValueError for anything else."""
+        kinds = {"observations": list, "one_step": bool}
+        known = {field.name for field in fields(cls)}
+        if not isinstance(roles, dict) or not all(
+            name in known and isinstance(value, kinds.get(name, str)) for name, value in roles.items()
+        ):
+            raise ValueError(f"table = {roles!r}: must name the columns of a table")
+        found = {name: tuple(map(str, value)) if isinstance(value, list) else value for name, value in roles.items()}
+        return cls(**found)
+
+    def options(self) -> str:
+        """The roles as on the command line."""
+        words = []
+        for name, value in self.roles().items():
+            texts = value if isinstance(value, list) else [] if value is True else [value]
+            words += [f"--table.{name.replace('_', '-')}", *map(shlex.quote, texts)]
+        return " ".join(words)
 
 
 @dataclass(frozen=True)
