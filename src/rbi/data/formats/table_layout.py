@@ -101,7 +101,9 @@ class TableConfig:
             name in known and isinstance(value, kinds.get(name, str)) for name, value in roles.items()
         ):
             raise ValueError(f"table = {roles!r}: must name the columns of a table")
-        found = {name: tuple(map(str, value)) if isinstance(value, list) else value for name, value in roles.items()}
+        found: dict[str, Any] = {
+            name: tuple(map(str, value)) if isinstance(value, list) else value for name, value in roles.items()
+        }
         return cls(**found)
 
     def options(self) -> str:
