@@ -66,6 +66,15 @@ def on_page_markdown(markdown, page, **_):
     return re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)", target, markdown)
 
 
+def on_page_content(html, **_):
+    """Let long names of functions in tables break after :: and _, so that the paper map fits the page."""
+
+    def breakable(code):
+        return code[0] if "::" not in code[0] else re.sub(r"(::|_)(?=\w)", r"\1<wbr>", code[0])
+
+    return re.sub(r"<code>[^<]*</code>", breakable, html)
+
+
 def made():
     """How to make each page, by its address."""
     pages = {"commands/index.md": commands_page}
