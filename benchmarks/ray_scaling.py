@@ -24,6 +24,8 @@ from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import LocalEngine
 from rbi.online.ray.cluster import ClusterConfig, connect
+from rbi.online.stream import ExperienceBlock
+from rbi.online.train import make_observation_spec
 from rbi.optim import flat_size
 
 RESULTS = Path(__file__).parent / "results"
@@ -87,26 +89,33 @@ def of_local(config, seconds, threads):
     return {"threads": threads} | rates(engine, run, {"all": [os.getpid()]}, seconds)
 
 
-def of_ray(config, workers, seconds):
+def of_ray(config, workers, seconds, replay="learner"):
     from rbi.online.ray.driver import RayEngine
 
     cores = os.cpu_count() or 1
     cluster = ClusterConfig(
-        workers=workers, evaluation_episodes=0, worker_cpus=0.5 * cores / workers, learner_cpus=0.5 * cores
+        workers=workers,
+        replay=replay,
+        evaluation_episodes=0,
+        worker_cpus=0.5 * cores / workers,
+        learner_cpus=0.5 * cores,
     )
-    env = make(config.env, 1)
-    engine = RayEngine(config, 0, cluster, ObservationSpec(env.obs_shape, env.frame_stack, env.num_actions))
+    engine = RayEngine(config, 0, cluster, make_observation_spec(config))
     run = engine.run()
     while not (engine.updates and all(worker.alive for worker in engine.supervisor.workers)):
         next(run)
     processes = {
         "driver": [os.getpid()],
         "learner": [engine.supervisor.learner.pid],
-        "replay shard": [shard.pid for shard in engine.supervisor.shards],
+        **({"replay shard": [shard.pid for shard in engine.supervisor.replays]} if replay == "shards" else {}),
         "rollout workers": [worker.pid for worker in engine.supervisor.workers],
     }
     rates(engine, run, processes, seconds / 4)
-    found = {"workers": workers, "blocks_of_states": cluster.block_steps * GROUPS * NUM_ENVS // GROUPS // workers}
+    found = {
+        "workers": workers,
+        "replay": replay,
+        "blocks_of_states": cluster.block_steps * GROUPS * NUM_ENVS // GROUPS // workers,
+    }
     found |= rates(engine, run, processes, seconds)
     engine.close()
     return found
@@ -114,8 +123,6 @@ def of_ray(config, workers, seconds):
 
 def random_block(obs_spec, steps, envs, rng):
     """A block of random experience."""
-    from rbi.online.ray.workers import ExperienceBlock
-
     cells = (steps, envs)
     dtype = np.uint8 if obs_spec.is_image else np.float32
     return ExperienceBlock(
@@ -235,13 +242,14 @@ def main():
     parser.add_argument(
         "--worker-steps", type=float, default=1000.0, help="steps/s of one Atari worker in the projection"
     )
+    parser.add_argument("--replay", choices=["learner", "shards"], default="learner", help="where the replay is")
     parser.add_argument("--out", type=Path, default=RESULTS / "ray-scaling.json")
     args = parser.parse_args()
     config = light_config()
     tried = [of_local(config, args.seconds, threads) for threads in sorted({1, os.cpu_count() or 1}, reverse=True)]
     local = max(tried, key=lambda found: found["steps_per_second"])  # the fastest number of threads
     with connect(""):
-        rows = [of_ray(config, workers, args.seconds) for workers in args.workers]
+        rows = [of_ray(config, workers, args.seconds, args.replay) for workers in args.workers]
         driver = driver_seconds_per_block()
     atari = atari_parts()
     found = {

@@ -156,6 +156,22 @@ def test_the_final_frame_of_a_truncated_episode_is_bootstrapped_from_and_never_d
     assert not both.replay.final[drawn.row, drawn.env].any()
 
 
+@few
+@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 4), st.booleans(), st.data())
+def test_rows_written_at_once_are_those_written_one_by_one(seed, stack, steps, delayed, data):
+    config = {"store_at_episode_end": delayed, "priority_exponent": 0.7}
+    one_by_one, at_once = (Both(seed, rows=stack + steps + 5, stack=stack, steps=steps, **config) for _ in range(2))
+    for count in data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=4)):
+        for group in range(2):
+            rows = [one_by_one.add(group) for _ in range(count)]
+            at_once.replay.add_rows(group, Transition(*(torch.stack(column) for column in zip(*rows, strict=True))))
+        for replay in (one_by_one.replay, at_once.replay):
+            replay.release()
+        ours, theirs = at_once.replay.state(), one_by_one.replay.state()
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+        assert_sums_are_right(at_once.replay)
+
+
 def test_a_stack_is_zero_before_its_episode():
     replay = Replay(ReplayConfig(capacity=20), ObservationSpec((1,), 3, 1), 1, 1, ReturnConfig(1, GAMMA), CPU)
     for frame, first in [(1, True), (2, False), (3, True), (4, False), (5, False), (6, False)]:

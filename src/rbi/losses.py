@@ -10,6 +10,7 @@ output_grads)` continues from there. The loss itself is then needed for metrics 
     bcq      bcq_filter + double_q_value      cql: cql_penalty      ppo: ppo_loss
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -93,18 +94,20 @@ def policy_loss_grad(pi_net: Tensor, pi: Tensor, weight: Tensor) -> Tensor:
     return (weight / len(weight))[:, None] * (pi_net - pi)
 
 
-def policy_weight(pi: Tensor, q: Tensor, alpha: float, noise: float) -> Tensor:
+def policy_weight(
+    pi: Tensor, q: Tensor, alpha: float, noise: float, mean: Callable[[Tensor], Tensor] = torch.mean
+) -> Tensor:
     """w^pi `[B]`, with batch mean 1: large where a small error of the policy costs much.      (paper: eq. 5)
 
         w ~ ((sum_a pi_mix(a) A(a)^2 + 0.1) / (|V| + 0.1))^alpha,   pi_mix = (1 - noise) pi + noise / m
 
-    with V = sum_a pi(a) Q(a) and A = Q - V; `noise` is `c_mix(m)`.
+    with V = sum_a pi(a) Q(a) and A = Q - V; `noise` is `c_mix(m)`, `mean` the mean of the batch that this is part of.
     """
     value = (pi * q).sum(1)
     mixed = (1 - noise) * pi + noise / pi.shape[-1]
     variance = (mixed * (q - value[:, None]).square()).sum(1)
     weight = ((variance + WEIGHT_DAMPING) / (value.abs() + WEIGHT_DAMPING)) ** alpha
-    return weight / weight.mean()
+    return weight / mean(weight)
 
 
 def c_mix(num_actions: int) -> float:

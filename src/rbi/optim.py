@@ -7,9 +7,10 @@ views of the optimised vector itself.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+import torch.distributed
 from torch import Tensor, nn
 
 from rbi import gpu
@@ -76,6 +77,41 @@ def compute_dtype(device: torch.device, precision: Literal["auto", "float32"] = 
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
     amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     return torch.bfloat16 if amx() else torch.float32
+
+
+class PeerLostError(Exception):
+    """Another learner of a data-parallel run does not answer."""
+
+
+class Peers:
+    """The learners of a data-parallel run, each with an equal part of every batch; by default there is only one.
+
+    With more they are the default group of torch.distributed. Means and maxima are those of the whole batch, so that
+    one update of all learners is one update on the batch of the sum, and their weights stay equal.
+    """
+
+    def __init__(self, size: int = 1) -> None:
+        self.size = size
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over the whole batch."""
+        return self.average_(values.mean())
+
+    def max(self, values: Tensor) -> Tensor:
+        """The largest value of the whole batch."""
+        return self.reduce_(values.max(), torch.distributed.ReduceOp.MAX)
+
+    def average_(self, tensor: Tensor) -> Tensor:
+        """The mean of all learners' tensors, in place."""
+        return tensor if self.size == 1 else self.reduce_(tensor, torch.distributed.ReduceOp.SUM).div_(self.size)
+
+    def reduce_(self, tensor: Tensor, operation: Any) -> Tensor:
+        if self.size > 1:
+            try:
+                torch.distributed.all_reduce(tensor, operation)
+            except RuntimeError as error:  # Gloo's; NCCL ends the process
+                raise PeerLostError(str(error)) from error
+        return tensor
 
 
 class Adam:
@@ -153,7 +189,10 @@ class ModuleOptimizer:
         dtype: torch.dtype = torch.float32,
         decay: float = 0.0,
         decay_steps: int = 1,
+        peers: Peers | None = None,
     ) -> None:
+        """`peers`: the learners of a data-parallel run, whose gradients are averaged."""
+        self.peers = peers or Peers()
         self.vector = flatten_parameters(module).to(device)
         self.module = module.to(device, dtype).requires_grad_(True)
         self.compute_vector = self.vector if dtype == torch.float32 else self.vector.to(dtype)
@@ -180,6 +219,7 @@ class ModuleOptimizer:
         if side_stream is not None:
             side_stream.join()
         write_gradients(gradients, self.slots)
+        self.peers.average_(self.adam.gradient)
         if l2_weight:
             self.adam.gradient.add_(self.compute_vector, alpha=2 * l2_weight)
         self.adam.step()

@@ -20,6 +20,7 @@ positive then.
 
 import contextlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -144,10 +145,10 @@ class ReplayBatch(NamedTuple):
     row: Tensor
     env: Tensor
 
-    def part(self, start: int, size: int) -> "ReplayBatch":
+    def part(self, start: int, size: int, largest: Callable[[Tensor], Tensor] = torch.max) -> "ReplayBatch":
         """Some of the states, without copies; importance weights are relative to the largest among them."""
         cut = ReplayBatch(*(column[start : start + size] for column in self))
-        return cut._replace(weight=cut.weight / cut.weight.max())
+        return cut._replace(weight=cut.weight / largest(cut.weight))
 
 
 class Replay:
@@ -193,32 +194,51 @@ class Replay:
 
     def add(self, group: int, transition: Transition) -> None:
         """Write the next row of a group, the outcome of its last actions, and the priority of the completed state."""
-        envs = self.env_slice(group)
-        row = self.written[group : group + 1]
+        self.write(group, Transition(*(column[None] for column in transition)))
+
+    def add_rows(self, group: int, transitions: Transition) -> None:
+        """Write several rows of a group, `[T, N, ...]` each: the same as `add` one after the other."""
+        most = self.rows - self.returns.n_step - self.obs_spec.stack  # more would meet their own first rows
+        for start in range(0, len(transitions.obs), most):
+            self.write(group, Transition(*(column[start : start + most] for column in transitions)))
+
+    def write(self, group: int, transitions: Transition) -> None:
+        """Write rows that do not meet each other around the ring."""
+        envs, stack, steps = self.env_slice(group), self.obs_spec.stack, len(transitions.obs)
+        time = torch.arange(steps, device=self.device)
+        row = self.written[group] + time
         here, before, complete = row % self.rows, (row - 1) % self.rows, (row - self.returns.n_step) % self.rows
-        stale = (row + self.obs_spec.stack - 1) % self.rows  # the oldest state that needs the frame overwritten now
+        stale = (row + stack - 1) % self.rows  # the oldest states that need the frames overwritten now
         table = self.frames[:-1].view(self.rows, self.num_envs, *self.obs_spec.shape)
-        write_row(table, here, envs, transition.obs)
-        grown = (self.age[:, envs].index_select(0, before) + 1).clamp(max=self.obs_spec.stack - 1)
-        write_row(self.age, here, envs, torch.where(transition.is_first, 0, grown[0]))
-        write_row(self.action, here, envs, transition.action)
-        write_row(self.pi, here, envs, transition.pi)
-        write_row(self.reward, before, envs, transition.reward)
-        write_row(self.end, before, envs, transition.end)
-        ended = (transition.end == TERMINATED) | (transition.end == TRUNCATED)
-        write_row(self.final, here, envs, ended)
-        self.last_final[envs] = torch.where(ended, row, self.last_final[envs])
-        zero = torch.zeros_like(transition.td_error)
-        can_be_drawn = (row >= self.returns.n_step) & ~self.final[:, envs].index_select(0, complete)[0]
-        priority = torch.where(can_be_drawn, self.priority_of(transition.td_error), zero)
+        write_rows(table, here, envs, transitions.obs)
+        age = self.ages(self.age[:, envs].index_select(0, before[:1]), transitions.is_first, time[:, None])
+        write_rows(self.age, here, envs, age)
+        write_rows(self.action, here, envs, transitions.action)
+        write_rows(self.pi, here, envs, transitions.pi)
+        write_rows(self.reward, before, envs, transitions.reward)
+        write_rows(self.end, before, envs, transitions.end)
+        ended = (transitions.end == TERMINATED) | (transitions.end == TRUNCATED)
+        write_rows(self.final, here, envs, ended)
+        last = torch.where(ended, row[:, None], -1).amax(0)
+        self.last_final[envs] = torch.where(last >= 0, last, self.last_final[envs])
+        zero = torch.zeros_like(transitions.td_error)
+        can_be_drawn = (row >= self.returns.n_step)[:, None] & ~self.final[:, envs].index_select(0, complete)
+        priority = torch.where(can_be_drawn, self.priority_of(transitions.td_error), zero)
         if self.delays_release:
-            write_row(self.pending, stale, envs, zero)
-            write_row(self.pending, complete, envs, priority)
-        write_row(self.priority, stale, envs, zero)
-        write_row(self.priority, complete, envs, zero if self.delays_release else priority)
+            write_rows(self.pending, stale, envs, zero)
+            write_rows(self.pending, complete, envs, priority)
+        write_rows(self.priority, stale, envs, zero)
+        write_rows(self.priority, complete, envs, zero if self.delays_release else priority)
         changed = torch.cat([stale, complete])
         self.mass.index_copy_(0, changed, self.priority.index_select(0, changed).sum(1, dtype=torch.float64))
-        row += 1
+        self.written[group] += steps
+
+    def ages(self, before: Tensor, is_first: Tensor, time: Tensor) -> Tensor:
+        """Frames of the stack that belong to the episode, `[T, N]`; `before` `[1, N]`: those one row earlier."""
+        first = torch.where(is_first, time, -1)
+        if len(first) > 1:
+            first = first.cummax(0).values  # the row of the block where the episode starts, if it does
+        return torch.where(first >= 0, time - first, before + 1 + time).clamp(max=self.obs_spec.stack - 1)
 
     def release(self) -> None:
         """Make pending states available to the learner: all of them, or those of episodes that have ended."""
@@ -239,8 +259,8 @@ class Replay:
         row = self.written[group : group + 1]
         here, before = (row - 1) % self.rows, (row - 2) % self.rows
         end = self.end[:, envs].index_select(0, before)[0]
-        write_row(self.end, before, envs, torch.where(end == CONTINUES, TRUNCATED, end))
-        write_row(self.final, here, envs, torch.ones_like(end, dtype=torch.bool))
+        write_rows(self.end, before, envs, torch.where(end == CONTINUES, TRUNCATED, end)[None])
+        write_rows(self.final, here, envs, torch.ones_like(end, dtype=torch.bool)[None])
         self.last_final[envs] = row - 1
 
     def sample(self, size: int, generator: torch.Generator) -> ReplayBatch:
@@ -249,7 +269,8 @@ class Replay:
         order = torch.rand(size, device=self.device, dtype=torch.float64, generator=generator).argsort()
         row, env = row[order], env[order]
         drawn = self.priority[row, env].clamp(min=1e-30)
-        weight = (drawn.mean() / drawn) ** self.config.importance_exponent
+        # up to a factor that all replays with an equal part of a batch have in common
+        weight = (self.mass.sum().float() / drawn) ** self.config.importance_exponent
         return self.read(row, env, weight)
 
     def read(self, row: Tensor, env: Tensor, weight: Tensor) -> ReplayBatch:
@@ -286,7 +307,8 @@ class Replay:
         self.mass.index_copy_(0, row, self.priority.index_select(0, row).sum(1, dtype=torch.float64))
 
     def priority_of(self, td_error: Tensor) -> Tensor:
-        return (td_error.abs() + MIN_TD_ERROR) ** self.config.priority_exponent
+        # float32 powers of CPUs depend on a number's place in the tensor, in the last bit
+        return ((td_error.double().abs() + MIN_TD_ERROR) ** self.config.priority_exponent).float()
 
     def env_slice(self, group: int) -> slice:
         """The environments of a group."""
@@ -316,9 +338,9 @@ def bytes_needed(config: ReplayConfig, obs_spec: ObservationSpec) -> int:
     return config.capacity * (frame + 4 * obs_spec.num_actions + 2 + 4 + 1 + 1 + 1 + 4 + pending)
 
 
-def write_row(column: Tensor, row: Tensor, envs: slice, values: Tensor) -> None:
-    """column[row, envs] = values, for a row number that is known on the device only."""
-    column[:, envs].index_copy_(0, row, values.to(column.dtype)[None])
+def write_rows(column: Tensor, rows: Tensor, envs: slice, values: Tensor) -> None:
+    """column[rows, envs] = values, for row numbers that are known on the device only."""
+    column[:, envs].index_copy_(0, rows, values.to(column.dtype))
 
 
 def as_words(flat: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ from torch import nn
 
 from rbi import checkpoint
 from rbi.envs.types import TimeStep
+from rbi.online.backend import CapturedActor
 from rbi.online.config import GROUPS
-from rbi.online.engine import CapturedActor, init_networks
+from rbi.online.engine import init_networks
 from tests.checkpoints import use_gpu_random_states
 from tests.online.small_runs import make_engine, run_steps, run_to_end, small_config
 from tests.online.test_actors import make_actor

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 pytest.importorskip("ray")
 
 from rbi.observations import ObservationSpec
+from rbi.online.accounting import Accounting
 from rbi.online.config import Schedule
 from rbi.online.engine import init_networks
 from rbi.online.ray import driver, supervisor
 from rbi.online.ray.cluster import ClusterConfig
-from rbi.online.ray.supervisor import Accounting
 from rbi.optim import flatten_parameters
 from tests.online.small_runs import small_config
 
@@ -160,7 +160,7 @@ def test_restored_accounting_equals_the_saved_one_except_for_requests():
         ({"learner_cpus": 0}, 16, 64, 8),  # one environment per group at least
         ({"workers": 4}, 16, 1, 4),
         ({"lockstep": True}, 16, 64, 1),
-        ({"shards": 2}, 16, 1, 2),
+        ({"replay": "shards", "shards": 2}, 16, 1, 2),
     ],
 )
 def test_as_many_workers_as_fit_share_the_environments(config, num_envs, cpus, workers):
@@ -174,6 +174,7 @@ def test_as_many_workers_as_fit_share_the_environments(config, num_envs, cpus, w
         ({"worker_cpus": float("nan")}, "worker_cpus = nan"),
         ({"lockstep": True, "workers": 2}, "one worker and one shard"),
         ({"workers": 1, "shards": 2}, "shards = 2"),
+        ({"workers": 2, "shards": 2}, "needs replay = shards"),
     ],
 )
 def test_impossible_layouts_are_refused(config, message):

@@ -22,16 +22,16 @@ pytestmark = pytest.mark.ray
 from ray.cluster_utils import Cluster
 
 from rbi import checkpoint, cli, runs
-from rbi.observations import ObservationSpec
 from rbi.online import sweep
 from rbi.online.ray.cluster import ClusterConfig
 from rbi.online.ray.driver import MAX_QUEUED_CALLS, RayEngine
-from rbi.online.ray.workers import ExperienceBlock, ShardedReplay
-from rbi.online.train import RunOptions
+from rbi.online.ray.workers import ShardedReplay
+from rbi.online.stream import ExperienceBlock
+from rbi.online.train import RunOptions, make_observation_spec
 from tests.online.small_runs import make_engine, run_to_end, small_config
 
 ROOT = Path(__file__).parent.parent.parent
-CARTPOLE = ObservationSpec((4,), 1, 2)
+CARTPOLE = make_observation_spec(small_config())
 OBJECT_STORE_BYTES = 80_000_000
 TINY = [
     "train", "--engine", "ray", "--env", "CartPole-v1", "--schedule.num-envs", "8", "--schedule.learning-starts", "64",
@@ -101,23 +101,26 @@ def endless(**changes):
     return small_config(schedule={"updates": 10**6} | changes.pop("schedule", {}), **changes)
 
 
+HELD_BACK = {"store_at_episode_end": True, "release_interval": 10}
+
+
 @pytest.mark.parametrize(
-    ("algo", "held_back", "random"),
-    [("rbi", {}, 0), ("apex", {"store_at_episode_end": True, "release_interval": 10}, 20)],
+    ("algo", "held_back", "random", "replay"),
+    [("rbi", {}, 0, "learner"), ("apex", HELD_BACK, 20, "learner"), ("apex", HELD_BACK, 20, "shards")],
 )
-def test_lockstep_reproduces_the_local_engines_weights_to_the_last_bit(algo, held_back, random, engines):
+def test_lockstep_reproduces_the_local_engines_weights_to_the_last_bit(algo, held_back, random, replay, engines):
     config = small_config(
         algo, schedule={"random_policy_updates": random}, replay={"priority_exponent": 0.6} | held_back
     )
     local = run_to_end(make_engine(config, seed=3))
-    other = engines(config, 3, lockstep=True)
+    other = engines(config, 3, lockstep=True, replay=replay)
     run_to_end(other)
     assert torch.equal(torch.from_numpy(other.supervisor.ask_learner("policy")[1].copy()), local.learner.vector)
     assert (other.updates, other.states) == (local.updates, local.states)
     ours, theirs = other.metrics(), local.metrics()
     del theirs["priority_mean"]  # the driver knows it as of the last block
     assert {name: ours[name] for name in theirs} == pytest.approx(theirs, rel=0.01)
-    assert torch.equal(other.supervisor.replay_state()["shard0.priority"], local.replay.state()["priority"])
+    assert torch.equal(other.supervisor.replay_state()["replay0.priority"], local.replay.state()["priority"])
 
 
 def test_lockstep_waits_for_a_slow_learner(engines):
@@ -130,7 +133,7 @@ def test_lockstep_waits_for_a_slow_learner(engines):
     os.kill(supervisor.learner.pid, signal.SIGSTOP)
     supervisor.restore_learner()
     run = Running(other)
-    run.until(lambda: supervisor.workers[0].alive and supervisor.shards[0].alive)
+    run.until(lambda: supervisor.workers[0].alive)
     for _ in range(2):
         next(run.steps)
     assert (other.states, other.accounting.in_flight, supervisor.learner.alive) == (0, 0, False)
@@ -141,14 +144,14 @@ def test_lockstep_waits_for_a_slow_learner(engines):
 
 
 def test_a_joining_node_adds_a_worker_and_a_killed_node_leaves_the_others_running(cluster, engines):
-    engine = engines(endless(), workers=2, shards=2, prefetch=1)
+    engine = engines(endless(), workers=2, replay="shards", shards=2, prefetch=1)
     run = Running(engine)
     run.more(20)
     assert [worker.alive for worker in engine.supervisor.workers] == [True, False]
     node = cluster.add_node(num_cpus=1, object_store_memory=OBJECT_STORE_BYTES)
     run.until(lambda: all(worker.alive and worker.step > 0 for worker in engine.supervisor.workers))
     run.more(20)
-    assert all(shard.mass > 0 for shard in engine.supervisor.shards)
+    assert all(shard.mass > 0 for shard in engine.supervisor.replays)
     lost = next(worker for worker in engine.supervisor.workers if worker.node == node.node_id)
     for actor in engine.supervisor.actors:
         if actor.node == node.node_id:
@@ -163,7 +166,7 @@ def test_a_joining_node_adds_a_worker_and_a_killed_node_leaves_the_others_runnin
 
 
 def test_killed_workers_shards_and_learners_are_replaced_and_what_they_lost_is_counted(engines):
-    engine = engines(endless())
+    engine = engines(endless(), replay="shards")
     run = Running(engine)
     run.more(20)
 
@@ -178,7 +181,7 @@ def test_killed_workers_shards_and_learners_are_replaced_and_what_they_lost_is_c
     assert worker.step > died_at
     assert engine.states == 4 * worker.step - faults["steps_in_flight"] - engine.accounting.in_flight
 
-    (shard,) = engine.supervisor.shards
+    (shard,) = engine.supervisor.replays
     os.kill(shard.pid, signal.SIGKILL)
     run.until(lambda: engine.accounting.faults.shards == 1)
     run.until(lambda: engine.learning_started)
@@ -201,6 +204,32 @@ def test_killed_workers_shards_and_learners_are_replaced_and_what_they_lost_is_c
     run.more(20)
     tensors = engine.checkpoint(with_replay=False).tensors["tensors"]
     assert tensors["learner.adam_count"] == engine.updates - repeated
+
+
+@pytest.mark.parametrize("with_replay", [False, True])
+def test_a_killed_learner_continues_from_the_checkpoint_with_its_replay(with_replay, engines):
+    engine = engines(endless())
+    run = Running(engine)
+    run.more(20)
+    saved = engine.checkpoint(with_replay=with_replay)
+    at = engine.updates
+    run.more(10)
+    learner = engine.supervisor.learner
+    os.kill(learner.pid, signal.SIGKILL)
+    run.until(lambda: engine.accounting.faults.learners == 1 and learner.alive)
+    assert engine.learning_started == with_replay  # otherwise the replay is filled again first
+    vector = saved.tensors["tensors"]["learner.vector"]
+    assert torch.equal(torch.from_numpy(ray.get(engine.supervisor.published).copy()), vector)
+    faults = engine.summary()["faults"]
+    assert (faults["workers"], faults["shards"], faults["updates"]) == (0, 0, engine.updates - at)
+    assert faults["replay_states"] >= (1 if with_replay else 64)
+    if with_replay:
+        again = engine.checkpoint(with_replay=True).tensors["replay"]
+        before = saved.tensors["replay"]["replay0.frames"]
+        assert torch.equal(again["replay0.frames"][: len(before)], before)
+    run.until(lambda: engine.learning_started)
+    run.more(20)
+    assert engine.accounting.total_updates == 10**6 + faults["updates"]
 
 
 def test_a_run_whose_driver_was_killed_resumes_from_the_checkpoint(cluster, tmp_path):
@@ -232,8 +261,8 @@ def test_states_of_all_shards_are_sampled_by_priority_with_common_importance_wei
     config = small_config(
         schedule={"num_envs": 4}, replay={"priority_exponent": 1.0, "importance_exponent": 0.4, "capacity": 400}
     )
-    engine = engines(config, workers=2, shards=2)
-    handles = [shard.handle for shard in engine.start().shards]
+    engine = engines(config, workers=2, replay="shards", shards=2)
+    handles = [shard.handle for shard in engine.start().replays]
     errors = [np.array([[1.0], [3.0]]), np.array([[8.0], [2.0]])]
     for worker, error in enumerate(errors):
         block = marked_block(46, error, first_mark=worker * 100)
@@ -252,7 +281,7 @@ def test_states_of_all_shards_are_sampled_by_priority_with_common_importance_wei
     assert abs(float(first.float().mean() - second.float().mean())) < 0.02  # any part of the batch is a fair sample
     of_one = marks == int(marks[0])
     replay.update_priorities(batch.row, batch.env, torch.where(of_one, 0.5, priority))
-    after = ray.get([handle.state.remote() for handle in handles])
+    after = ray.get([handle.replay_state.remote() for handle in handles])
     changed = [int((abs(state["priority"] - 0.5) < 1e-3).sum()) for state in after]
     assert changed[int(marks[0]) // 100] == 2  # both groups have it
     assert sum(changed) == 2

@@ -31,6 +31,7 @@ from rbi.online.rbi import (
     preprocess,
     read_means,
 )
+from rbi.optim import Peers
 from rbi.replay import ReplayBatch, Transition
 from rbi.returns import TERMINATED, ReturnConfig
 from rbi.rules.linear import greedy
@@ -127,10 +128,17 @@ class ApexLearner:
         generator: torch.Generator,
         dtype: torch.dtype,
         total_updates: int,
+        peers: Peers | None = None,
     ) -> None:
+        """`peers`: the learners of a data-parallel run; each takes an equal part of every batch."""
         self.config, self.generator = config, generator
-        self.device, self.dtype, self.obs_spec = generator.device, dtype, networks.obs_spec
-        self.weights = LearnerWeights(config, networks, self.device, dtype, total_updates)
+        self.device, self.dtype, self.obs_spec, self.peers = (
+            generator.device,
+            dtype,
+            networks.obs_spec,
+            peers or Peers(),
+        )
+        self.weights = LearnerWeights(config, networks, self.device, dtype, total_updates, self.peers)
         self.networks, self.target, self.vector = self.weights.networks, self.weights.target, self.weights.vector
         self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)
         self.updates = 0
@@ -138,12 +146,13 @@ class ApexLearner:
     def learn(self, replay: SampledReplay) -> None:
         """Sample `updates_per_sample` batches, take one gradient step on each, and update their priorities."""
         config = self.config
-        batch = replay.sample(config.batch_size * config.updates_per_sample, self.generator)
+        size = config.batch_size // self.peers.size
+        batch = replay.sample(size * config.updates_per_sample, self.generator)
         states = self.states(batch)  # one call for all: the target network does not change in between
         errors = []
-        for start in range(0, len(batch.row), config.batch_size):
-            last = start + config.batch_size == len(batch.row)
-            part, of_part = batch.part(start, config.batch_size), states.part(start, config.batch_size)
+        for start in range(0, len(batch.row), size):
+            last = start + size == len(batch.row)
+            part, of_part = batch.part(start, size, self.peers.max), states.part(start, size)
             errors.append(self.update(part, of_part, log=last))
         replay.update_priorities(batch.row, batch.env, torch.cat(errors))
 

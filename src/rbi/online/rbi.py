@@ -34,7 +34,7 @@ from rbi.losses import c_mix, policy_loss, policy_loss_grad, policy_weight, q_lo
 from rbi.networks import Networks, PolicyNetwork, QNetwork, dueling_q
 from rbi.observations import ObservationSpec, random_shifts, roll_stacks
 from rbi.online.config import ActorConfig, AdvantageBaseline, LearnerConfig
-from rbi.optim import ModuleOptimizer, bind_parameters, flat_size, flatten_parameters
+from rbi.optim import ModuleOptimizer, Peers, bind_parameters, flat_size, flatten_parameters
 from rbi.replay import ReplayBatch, Transition
 from rbi.returns import TERMINATED, ReturnConfig, n_step_returns
 from rbi.rules.linear import greedy, mix
@@ -167,11 +167,18 @@ class RBILearner:
         generator: torch.Generator,
         dtype: torch.dtype,
         total_updates: int,
+        peers: Peers | None = None,
     ) -> None:
+        """`peers`: the learners of a data-parallel run; each takes an equal part of every batch."""
         self.config, self.actor, self.generator = config, actor, generator
-        self.device, self.dtype, self.obs_spec = generator.device, dtype, networks.obs_spec
+        self.device, self.dtype, self.obs_spec, self.peers = (
+            generator.device,
+            dtype,
+            networks.obs_spec,
+            peers or Peers(),
+        )
         self.rule, self.policy_noise = parse_rule(actor.rule), c_mix(self.obs_spec.num_actions)
-        self.weights = LearnerWeights(config, networks, self.device, dtype, total_updates)
+        self.weights = LearnerWeights(config, networks, self.device, dtype, total_updates, self.peers)
         self.networks, self.target, self.vector = self.weights.networks, self.weights.target, self.weights.vector
         self.pi_net, self.q_net = policy_network(self.networks), self.networks.q
         self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)
@@ -182,12 +189,13 @@ class RBILearner:
         """Sample `updates_per_sample` batches, take one gradient step on each, and update their priorities."""
         config = self.config
         # Departs from the paper: sampling is prioritised, where it also says "uniformly every 5K batches".
-        batch = replay.sample(config.batch_size * config.updates_per_sample, self.generator)
+        size = config.batch_size // self.peers.size
+        batch = replay.sample(size * config.updates_per_sample, self.generator)
         states = self.states(batch)  # one call for all: the target network does not change in between
         errors = []
-        for start in range(0, len(batch.row), config.batch_size):
-            last = start + config.batch_size == len(batch.row)
-            part, of_part = batch.part(start, config.batch_size), states.part(start, config.batch_size)
+        for start in range(0, len(batch.row), size):
+            last = start + size == len(batch.row)
+            part, of_part = batch.part(start, size, self.peers.max), states.part(start, size)
             errors.append(self.update(part, of_part, log=last))
         replay.update_priorities(batch.row, batch.env, torch.cat(errors))
 
@@ -248,7 +256,7 @@ class RBILearner:
             pi = self.improve(beta, q)
         if not self.config.policy_weighting:
             return pi, torch.ones_like(batch.weight)
-        return pi, policy_weight(beta, q, self.config.policy_weight_exponent, self.policy_noise)
+        return pi, policy_weight(beta, q, self.config.policy_weight_exponent, self.policy_noise, self.peers.mean)
 
     def improve(self, beta: Tensor, q: Tensor) -> Tensor:
         """The improved policy `[B, A]`, as actors compute it."""
@@ -392,7 +400,13 @@ class LearnerWeights:
     """Networks, optimiser and target network of a learner, with all weights as flat vectors."""
 
     def __init__(
-        self, config: LearnerConfig, networks: Networks, device: torch.device, dtype: torch.dtype, total_updates: int
+        self,
+        config: LearnerConfig,
+        networks: Networks,
+        device: torch.device,
+        dtype: torch.dtype,
+        total_updates: int,
+        peers: Peers,
     ) -> None:
         self.networks = networks
         self.optimizer = ModuleOptimizer(
@@ -403,6 +417,7 @@ class LearnerWeights:
             dtype=dtype,
             decay=1 - config.final_lr_fraction,
             decay_steps=total_updates,
+            peers=peers,
         )
         self.vector, self.compute_vector = self.optimizer.vector, self.optimizer.compute_vector
         self.target: QNetwork = copy.deepcopy(networks.q).requires_grad_(False)

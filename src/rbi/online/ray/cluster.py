@@ -5,6 +5,7 @@ Ray reads some of its switches when it is imported, so nothing here imports it a
 
 import collections
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from rbi.config import Ge, Interval, check_fields
 from rbi.online.config import GROUPS, Schedule
@@ -41,6 +42,9 @@ class ClusterConfig:
     workers: Annotated[int, Interval(ge=0, le=65_536)] = 0
     """Rollout workers, which share the environments. Workers that do not fit wait for a node to join. 0: as many as fit
     when the run starts."""
+    replay: Literal["learner", "shards"] = "learner"
+    """Where the replay is: in the learner's process, in GPU memory if it has a GPU, which is fastest; or in shards,
+    processes of their own that may be on other machines, for a replay that does not fit there."""
     shards: Annotated[int, Interval(ge=1, le=4096)] = 1
     """Replay shards. A single shard is placed on the learner's node; several are spread over the nodes."""
     block_steps: Annotated[int, Interval(ge=1, le=1_000_000)] = 16
@@ -72,10 +76,18 @@ class ClusterConfig:
             raise ValueError("lockstep: needs one worker and one shard")
         if self.workers and self.shards > self.workers:
             raise ValueError(f"shards = {self.shards}: more than workers = {self.workers}")
+        if self.shards > 1 and self.replay != "shards":
+            raise ValueError(f"shards = {self.shards}: needs replay = shards; the replay is in the learner")
+
+    @property
+    def replays(self) -> int:
+        """Processes that hold a part of the replay."""
+        return self.shards if self.replay == "shards" else 1
 
     def fitting_workers(self, cpus: float) -> int:
         """How many workers fit next to the other processes."""
-        left = cpus - self.learner_cpus - self.shards * self.shard_cpus - self.evaluator_cpus
+        shards = self.shards * self.shard_cpus if self.replay == "shards" else 0
+        left = cpus - self.learner_cpus - shards - self.evaluator_cpus
         return max(0, int(left / self.worker_cpus + 1e-9)) if self.worker_cpus else max(1, int(cpus))
 
     def num_workers(self, schedule: Schedule, cpus: float) -> int:
@@ -93,6 +105,13 @@ class ClusterConfig:
         if not divisors:
             raise ValueError(f"num_envs = {schedule.num_envs}: does not divide among {self.shards} workers or more")
         return divisors[-1]
+
+    def publish_interval(self, schedule: Schedule, workers: int) -> int:
+        """Updates between publications of weights. Workers load them at the start of a block, so it is at least the
+        updates of one block; in lockstep it is the schedule's."""
+        block = self.block_steps * schedule.num_envs / workers / schedule.states_per_update
+        times = 1 if self.lockstep else max(1, math.ceil(block / schedule.publish_interval))
+        return times * schedule.publish_interval
 
 
 @contextlib.contextmanager

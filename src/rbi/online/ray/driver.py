@@ -16,11 +16,12 @@ import torch
 from rbi.checkpoint import Checkpoint
 from rbi.evaluation.rollouts import EpisodeResult, RecentScores
 from rbi.observations import ObservationSpec
+from rbi.online.accounting import Accounting
 from rbi.online.apex import ApexActor
 from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import LOW_EPSILON, trained_policy, without_prefix
 from rbi.online.ray.cluster import ClusterConfig, cluster_cpus
-from rbi.online.ray.supervisor import Accounting, ShardHandle, Supervisor, WorkerHandle, launch, result_or_none
+from rbi.online.ray.supervisor import ReplayHandle, Supervisor, WorkerHandle, launch, result_or_none
 from rbi.online.rbi import RBIActor
 from rbi.policy import Policy
 from rbi.returns import exploration_ladder
@@ -35,7 +36,7 @@ class RayEngine:
         self.config, self.seed, self.layout, self.obs_spec = config, seed, layout, obs_spec
         self.device = torch.device("cpu")  # of this process; workers and learner have their own
         self.num_workers = layout.num_workers(config.schedule, cluster_cpus())
-        self.accounting = Accounting(config)
+        self.accounting = Accounting(config, layout.publish_interval(config.schedule, self.num_workers))
         actor = config.actor
         epsilons = exploration_ladder(config.schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
         self.recent_scores = RecentScores(int((epsilons <= LOW_EPSILON).sum()))
@@ -48,7 +49,7 @@ class RayEngine:
         self.evaluating = False
         self.evaluated: tuple[int, float | None] = (0, None)
         self.saved: tuple[int, Any] = (0, None)  # updates, and the learner's state to continue from
-        self.saved_shards: dict[str, torch.Tensor] = {}
+        self.saved_replays: dict[str, torch.Tensor] = {}
         self.saved_steps: list[int] = []
         self.supervisor: Supervisor | None = None
 
@@ -86,10 +87,10 @@ class RayEngine:
             actors = launch(self.config, self.obs_spec, self.seed, self.layout, self.num_workers)
             self.launch_evaluation = actors.evaluate
             self.supervisor = Supervisor(actors, self.accounting, self.saved)
-            shards = [without_prefix(self.saved_shards, f"shard{number}.") for number in range(self.layout.shards)]
-            arrays = [{name: column.numpy() for name, column in state.items()} for state in shards]
+            parts = [without_prefix(self.saved_replays, f"replay{number}.") for number in range(self.layout.replays)]
+            arrays = [{name: column.numpy() for name, column in state.items()} for state in parts]
             self.supervisor.start(self.saved_steps or [0] * self.num_workers, arrays)
-            self.saved_shards = {}
+            self.saved_replays = {}
         return self.supervisor
 
     def blocked(self, supervisor: Supervisor) -> bool:
@@ -100,7 +101,7 @@ class RayEngine:
         """Request blocks from the workers that are furthest behind, as far as rollouts may run ahead."""
         most = self.layout.block_steps * GROUPS
         queued = 1 if self.layout.lockstep else MAX_QUEUED_CALLS
-        able = [worker for worker in supervisor.workers if worker.alive and worker.shard.alive]
+        able = [worker for worker in supervisor.workers if worker.alive and worker.replay.alive]
         ahead = MAX_QUEUED_CALLS * most * self.envs_per_group * len(able)
         for worker in sorted(able, key=lambda worker: worker.step):
             while worker.requests < queued and self.accounting.may_request(most * self.envs_per_group, ahead):
@@ -115,6 +116,7 @@ class RayEngine:
         block, summary = worker.handle.rollout.options(num_returns=2).remote(
             worker.step, steps, worker.reset, supervisor.published if refreshes else None, supervisor.version, uniform
         )
+        supervisor.version_used |= refreshes
         self.accounting.request_states(steps * self.envs_per_group)
         worker.requests += 1
         request = (worker, worker.restarts, worker.step, worker.reset, steps)
@@ -124,7 +126,7 @@ class RayEngine:
     def block_ready(
         self, supervisor: Supervisor, request: tuple[WorkerHandle, int, int, bool, int], block: Any, ref: Any
     ) -> None:
-        """A worker has finished a block, which now goes to its shard."""
+        """A worker has finished a block, which now goes to its replay."""
         worker, restarts, start, reset, steps = request
         worker.requests -= 1 if restarts == worker.restarts else 0
         summary = result_or_none(ref)
@@ -137,22 +139,22 @@ class RayEngine:
         self.sums += np.sum(summary.sums, 0)
         for env_index, score, low_epsilon in summary.episodes:
             self.recent_scores.add(EpisodeResult(env_index, score, 0, False), low_epsilon=low_epsilon)
-        shard = worker.shard
-        stored = shard.handle.add.remote(worker.index, start, reset, block)
-        supervisor.on_answer(stored, functools.partial(self.block_stored, supervisor, shard, shard.restarts, steps))
+        replay = worker.replay
+        stored = replay.handle.add.remote(worker.index, start, reset, block)
+        supervisor.on_answer(stored, functools.partial(self.block_stored, supervisor, replay, replay.restarts, steps))
 
-    def block_stored(self, supervisor: Supervisor, shard: ShardHandle, restarts: int, steps: int, ref: Any) -> None:
-        """A shard has stored a block, or it died, or the block was lost with its node."""
+    def block_stored(self, supervisor: Supervisor, replay: ReplayHandle, restarts: int, steps: int, ref: Any) -> None:
+        """A replay has stored a block, or its process died, or the block was lost with its node."""
         status = result_or_none(ref)
         if status is None:
             self.accounting.lose_states(steps * self.envs_per_group)
-            supervisor.shard_died(shard, restarts)
+            supervisor.replay_died(replay, restarts)
             return
         self.accounting.receive_states(steps, self.envs_per_group)
-        supervisor.update_shard(shard, status)
+        supervisor.update_replay(replay, status)
         if self.accounting.can_start:
             if self.config.replay.release_interval:
-                supervisor.release()
+                supervisor.ask_replays("release")
             self.accounting.learning_started = supervisor.mass() > 0
 
     def request_updates(self, supervisor: Supervisor) -> None:
@@ -161,8 +163,10 @@ class RayEngine:
         able = supervisor.learner.alive and supervisor.mass() > 0
         while able and self.learner_calls < queued and (samples := self.accounting.samples_due()):
             expected = self.accounting.request_updates(samples)
+            end = expected + samples * self.accounting.updates_per_sample
+            publish = end % self.accounting.publish_interval == 0 and (supervisor.version_used or self.layout.lockstep)
             report, weights = supervisor.learner.handle.learn.options(num_returns=2).remote(
-                expected, samples, [shard.mass for shard in supervisor.shards]
+                expected, samples, publish, [replay.mass for replay in supervisor.replays]
             )
             self.learner_calls += 1
             restarts = supervisor.learner.restarts
@@ -180,16 +184,17 @@ class RayEngine:
         self.accounting.complete_updates(samples, report.updates)
         self.batch_bytes += report.bytes
         self.waited_seconds += report.waited_seconds
-        if report.publishes:
-            supervisor.publish(result_or_none(weights))
-        if self.updates == before:  # the replay was empty
-            for shard in supervisor.shards:
-                supervisor.query_shard(shard)
+        if report.version is not None:
+            supervisor.publish(result_or_none(weights), report.version)
         release_interval = self.config.replay.release_interval
-        if release_interval and self.updates > before and self.updates % release_interval == 0:
-            supervisor.release()
-            if not supervisor.mass() > 0:
-                self.accounting.refill_replay()
+        if self.updates == before:  # the replay was empty
+            supervisor.ask_replays("status")
+        elif release_interval and self.updates % release_interval == 0:
+            supervisor.ask_replays("release")
+        else:
+            return
+        if not supervisor.mass() > 0:
+            self.accounting.refill_replay()
 
     def start_evaluation(self, supervisor: Supervisor) -> None:
         """Evaluate the newest policy in the background, at intervals."""
@@ -248,21 +253,23 @@ class RayEngine:
         """The layout on the cluster, and what failures have cost."""
         supervisor = self.start()
         nodes = {actor.node for actor in supervisor.actors if actor.node}
-        layout = {"workers": self.num_workers, "max_workers": supervisor.max_workers, "shards": self.layout.shards}
         return {
-            "cluster": layout | {"nodes": len(nodes)},
+            "cluster": self.replay_layout() | {"max_workers": supervisor.max_workers, "nodes": len(nodes)},
             "faults": asdict(self.accounting.faults),
             "repeated_updates": self.accounting.repeated_updates,
         }
+
+    def replay_layout(self) -> dict[str, Any]:
+        """What decides which process holds whose experience."""
+        return {"workers": self.num_workers, "replay": self.layout.replay, "shards": self.layout.shards}
 
     def checkpoint(self, *, with_replay: bool) -> Checkpoint:
         """Everything that training changes; outstanding requests are completed first."""
         supervisor = self.start()
         learner = {name: torch.from_numpy(tensor.copy()) for name, tensor in supervisor.save_learner().items()}
-        layout = {"workers": self.num_workers, "shards": self.layout.shards}
         counters = self.accounting.state() | {
             "recent_scores": self.recent_scores.state(),
-            "layout": layout,
+            "layout": self.replay_layout(),
             "worker_steps": [worker.step for worker in supervisor.workers],
         }
         return Checkpoint(
@@ -272,8 +279,8 @@ class RayEngine:
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint; environments start new episodes. With another layout, or without the replay, the
-        shards are filled again first."""
+        """Continue from a checkpoint; environments start new episodes. With another layout, or without the replay, it
+        is filled again first."""
         counters = checkpoint.counters
         if "layout" not in counters:
             raise ValueError("the checkpoint is of --engine local, not of --engine ray")
@@ -281,12 +288,13 @@ class RayEngine:
         self.recent_scores.restore(counters["recent_scores"])
         if not self.layout.workers:
             self.num_workers = counters["layout"]["workers"]
-        same = counters["layout"] == {"workers": self.num_workers, "shards": self.layout.shards}
+            self.accounting.publish_interval = self.layout.publish_interval(self.config.schedule, self.num_workers)
+        same = counters["layout"] == self.replay_layout()
         steps = counters["worker_steps"]
         self.saved_steps = steps if same else [max(steps)] * self.num_workers
         replay = checkpoint.tensors.get("replay")
         if replay and same:
-            self.saved_shards = dict(replay)
+            self.saved_replays = dict(replay)
         else:
             self.accounting.refill_replay()
         learner = {name: tensor.numpy() for name, tensor in checkpoint.tensors["tensors"].items()}

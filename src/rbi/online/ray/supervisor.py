@@ -1,14 +1,13 @@
-"""Accounting, launching and supervision of a run's processes.
+"""Launching and supervision of a run's processes.
 
-`Accounting` counts states and updates and keeps their ratio; it does not know Ray. `launch` asks Ray for the processes.
-`Supervisor` tracks which of them are alive and what was requested, and restores what a restarted process has lost.
+`launch` asks Ray for the processes. `Supervisor` tracks which of them are alive and what was requested, and restores
+what a restarted process has lost.
 """
 
 import functools
-import math
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,151 +18,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rbi.evaluation.rollouts import Protocol, run_episodes
 from rbi.observations import ObservationSpec
+from rbi.online.accounting import Accounting
 from rbi.online.config import TrainConfig
 from rbi.online.engine import trained_policy
 from rbi.online.ray.cluster import ClusterConfig
-from rbi.online.ray.workers import Array, LearnerWorker, ReplayShard, RolloutWorker, ShardStatus
+from rbi.online.ray.workers import LearnerWorker, ReplayShard, RolloutWorker
+from rbi.online.stream import Array, ReplayStatus
 
 UNLIMITED = -1  # restarts and retries
 LOW_PRIORITY = 10  # of evaluations: everything else comes first
 POLL_SECONDS = 1.0  # the longest wait for an answer
-
-
-@dataclass
-class Faults:
-    """What failures have cost so far."""
-
-    steps_in_flight: int = 0
-    """Steps that were requested and never reached a shard."""
-    replay_states: int = 0
-    """States that were in shards when they died."""
-    updates: int = 0
-    """Updates that were repeated."""
-    workers: int = 0
-    """Deaths of rollout workers; below, of replay shards and learner workers."""
-    shards: int = 0
-    learners: int = 0
-
-
-class Accounting:
-    """New states make updates due at the configured ratio. Both counts only grow: updates that were lost with a learner
-    stay counted, as `repeated_updates`, and the run does as many more.
-
-                         updates_due     requested_updates
-        states  ----------|---------------|------------>  updates
-        in_flight         how far rollouts may run ahead of the learner
-    """
-
-    def __init__(self, config: TrainConfig) -> None:
-        self.schedule = config.schedule
-        self.updates_per_sample = config.learner.updates_per_sample
-        self.release_interval = config.replay.release_interval
-        self.states = self.updates = self.repeated_updates = 0
-        self.updates_due, self.learning_started = 0.0, False
-        self.states_before_learning = config.schedule.learning_starts
-        self.in_flight = 0  # states that were requested and are not in a shard yet
-        self.requested_updates = 0  # updates that were requested and are not done yet
-        self.faults = Faults()
-
-    @property
-    def total_updates(self) -> int:
-        return self.schedule.updates + self.repeated_updates
-
-    @property
-    def can_start(self) -> bool:
-        """Whether there are enough states to start learning."""
-        return not self.learning_started and self.states >= self.states_before_learning
-
-    def request_states(self, states: int) -> None:
-        self.in_flight += states
-
-    def receive_states(self, steps: int, envs_per_group: int) -> None:
-        """A block of `steps` has reached its shard."""
-        self.in_flight -= steps * envs_per_group
-        for _ in range(steps):  # one by one, so that sums round as in the local engine
-            self.states += envs_per_group
-            if self.learning_started:
-                self.updates_due += envs_per_group / self.schedule.states_per_update
-
-    def lose_states(self, states: int) -> None:
-        """A requested block will never arrive."""
-        self.in_flight -= states
-        self.faults.steps_in_flight += states
-
-    def may_request(self, block: int, ahead: int) -> bool:
-        """Whether a block may be requested, if rollouts may run `ahead` states in front of the learner."""
-        if not self.learning_started:
-            return (
-                self.states >= self.states_before_learning or self.states + self.in_flight < self.states_before_learning
-            )
-        limit = ahead + self.updates_per_sample * self.schedule.states_per_update
-        due = (self.updates_due + self.requested_updates) * self.schedule.states_per_update
-        return due + self.in_flight + block <= limit
-
-    def samples_due(self) -> int:
-        """Samples that may be learned from without a pause: publishing and releasing happen at set counts."""
-        expected = self.updates + self.requested_updates
-        limits = [
-            self.total_updates - expected,
-            self.schedule.publish_interval - expected % self.schedule.publish_interval,
-        ]
-        if self.release_interval:
-            if self.requested_updates and expected % self.release_interval == 0:
-                return 0  # the requested updates come first, then the release
-            limits.append(self.release_interval - expected % self.release_interval)
-        return max(0, int(min(self.updates_due, *limits))) // self.updates_per_sample if self.learning_started else 0
-
-    def request_updates(self, samples: int) -> int:
-        """Count requested updates; returns the number of updates at which they start."""
-        start = self.updates + self.requested_updates
-        self.updates_due -= samples * self.updates_per_sample
-        self.requested_updates += samples * self.updates_per_sample
-        return start
-
-    def complete_updates(self, samples: int, updates: int) -> None:
-        """A request is over and the learner is at `updates`. What it could not do stays due."""
-        done = max(0, updates - self.updates)
-        self.requested_updates -= samples * self.updates_per_sample
-        self.updates_due += samples * self.updates_per_sample - done
-        self.updates += done
-
-    def fail_updates(self, samples: int) -> None:
-        """Requested updates were lost with the learner."""
-        self.complete_updates(samples, self.updates)
-
-    def rewind(self, saved: int) -> None:
-        """The learner continues from a state saved at `saved` updates."""
-        repeated = self.updates - saved
-        self.repeated_updates += repeated
-        self.faults.updates += repeated
-
-    def refill_replay(self) -> None:
-        """Nothing is left to sample: collect states before learning continues."""
-        self.learning_started = False
-        self.states_before_learning = self.states + self.schedule.learning_starts
-
-    def steps_until_due(self, envs_per_group: int, most: int) -> int:
-        """Steps of a single worker until learning starts or a sample is due."""
-        if not self.learning_started:
-            return min(most, max(1, math.ceil((self.states_before_learning - self.states) / envs_per_group)))
-        due, steps = self.updates_due, 0
-        while due < self.updates_per_sample and steps < most:
-            due += envs_per_group / self.schedule.states_per_update
-            steps += 1
-        return max(1, steps)
-
-    def state(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in SAVED_COUNTERS} | {"faults": asdict(self.faults)}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        for name in SAVED_COUNTERS:
-            setattr(self, name, state[name])
-        self.faults = Faults(**state["faults"])
-
-
-SAVED_COUNTERS = (
-    "updates", "states", "repeated_updates", "updates_due", "learning_started", "states_before_learning"
-)  # fmt: skip
 
 
 @dataclass
@@ -182,12 +46,14 @@ class ActorHandle:
 
 
 @dataclass
-class ShardHandle(ActorHandle):
-    """A replay shard."""
+class ReplayHandle(ActorHandle):
+    """A process that holds a part of the replay: the learner, or a replay shard."""
 
     incarnation: str = ""
     mass: float = 0.0
     states: int = 0
+    saved: Any = None
+    """The replay as of the last checkpoint that has it; a restarted process continues from it."""
 
 
 @dataclass
@@ -195,7 +61,8 @@ class WorkerHandle(ActorHandle):
     """A rollout worker."""
 
     index: int = 0
-    shard: ShardHandle = field(default_factory=lambda: ShardHandle(None))
+    replay: ReplayHandle = field(default_factory=lambda: ReplayHandle(None))
+    """Where its blocks go."""
     step: int = 0
     reset: bool = True
     """Whether its next block starts new episodes."""
@@ -207,17 +74,19 @@ class WorkerHandle(ActorHandle):
 class RemoteActors:
     """All processes of a run. `evaluate` runs as a Ray task; a failed evaluation is skipped."""
 
-    learner: ActorHandle
-    shards: list[ShardHandle]
+    learner: ReplayHandle
+    replays: list[ReplayHandle]
+    """The shards, or the learner itself."""
     workers: list[WorkerHandle]
     evaluate: Callable[..., Any]
 
     def all(self) -> list[ActorHandle]:
-        return [self.learner, *self.shards, *self.workers]
+        shards = [replay for replay in self.replays if replay is not self.learner]
+        return [self.learner, *shards, *self.workers]
 
 
 def launch(
-    config: TrainConfig, obs_spec: ObservationSpec, seed: int, layout: ClusterConfig, workers: int
+    cluster: TrainConfig, obs_spec: ObservationSpec, seed: int, layout: ClusterConfig, workers: int
 ) -> RemoteActors:
     """Ask Ray for all processes. The learner takes a GPU, or stays on the driver's node; a single shard joins it."""
     gpus = layout.learner_gpus
@@ -225,34 +94,30 @@ def launch(
         gpus = 1.0 if ray.cluster_resources().get("GPU", 0) >= 1 else 0.0
     here = ray.get_runtime_context().get_node_id()
     placement = {} if gpus else {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True)}
-    learner = remote(LearnerWorker, layout.learner_cpus, gpus, **placement).remote(
-        config, obs_spec, seed, layout.prefetch, layout.lockstep, bool(gpus)
-    )
-    shard_placement: Any = "SPREAD"
-    if layout.shards == 1:
-        _, node = ray.get(learner.identity.options(max_task_retries=UNLIMITED).remote()) if gpus else (0, here)
-        shard_placement = NodeAffinitySchedulingStrategy(node, soft=True)
-    shards = [
-        ShardHandle(
-            remote(ReplayShard, layout.shard_cpus, scheduling_strategy=shard_placement).remote(
-                config, obs_spec, seed, number, workers, layout.shards
-            )
-        )
-        for number in range(layout.shards)
-    ]
+    actor = remote(LearnerWorker, layout.learner_cpus, gpus, **placement)
+    learner = ReplayHandle(actor.remote(cluster, obs_spec, seed, workers, layout, bool(gpus)))
+    replays = [learner]
+    if layout.replay == "shards":
+        shard_placement: Any = "SPREAD"
+        if layout.shards == 1:
+            node = ray.get(learner.retry("identity").remote())[1] if gpus else here
+            shard_placement = NodeAffinitySchedulingStrategy(node, soft=True)
+        shard = remote(ReplayShard, layout.shard_cpus, scheduling_strategy=shard_placement)
+        parts = layout.shards
+        replays = [ReplayHandle(shard.remote(cluster, obs_spec, seed, n, workers, parts)) for n in range(parts)]
     threads = max(1, int(layout.worker_cpus))
     worker = remote(RolloutWorker, layout.worker_cpus, layout.worker_gpus)
     handles = [
         WorkerHandle(
-            worker.remote(config, obs_spec, seed, index, workers, threads, layout.worker_gpus > 0),
+            worker.remote(cluster, obs_spec, seed, index, workers, threads, layout.worker_gpus > 0),
             index=index,
-            shard=shards[index % layout.shards],
+            replay=replays[index % len(replays)],
         )
         for index in range(workers)
     ]
     task: Any = ray.remote(evaluate)
     evaluation = task.options(num_cpus=layout.evaluator_cpus, max_retries=0).remote
-    return RemoteActors(ActorHandle(learner), shards, handles, evaluation)
+    return RemoteActors(learner, replays, handles, evaluation)
 
 
 def remote(cls: type, cpus: float, gpus: float = 0.0, **options: Any) -> Any:
@@ -262,37 +127,40 @@ def remote(cls: type, cpus: float, gpus: float = 0.0, **options: Any) -> Any:
 
 
 def evaluate(
-    config: TrainConfig, obs_spec: ObservationSpec, weights: Array, updates: int, episodes: int, seed: int
+    cluster: TrainConfig, obs_spec: ObservationSpec, weights: Array, updates: int, episodes: int, seed: int
 ) -> float:
     """The mean score of a policy without exploration."""
     lowest = max(LOW_PRIORITY, os.getpriority(os.PRIO_PROCESS, 0))  # only root may raise a priority again
     os.setpriority(os.PRIO_PROCESS, 0, lowest)
-    policy = trained_policy(config, obs_spec, torch.from_numpy(weights.copy()), updates, 0)
-    scores = [episode.score for episode in run_episodes(policy, Protocol("paper"), config.env.id, episodes, seed)]
+    policy = trained_policy(cluster, obs_spec, torch.from_numpy(weights.copy()), updates, 0)
+    scores = [episode.score for episode in run_episodes(policy, Protocol("paper"), cluster.env.id, episodes, seed)]
     return sum(scores) / len(scores)
 
 
 class Supervisor:
-    """Tracks workers, shards and learner. Ray restarts those that die; their state is restored here."""
+    """Tracks workers, replay and learner. Ray restarts those that die; their state is restored here."""
 
     def __init__(self, actors: RemoteActors, accounting: Accounting, saved: tuple[int, Any]) -> None:
         """`saved`: the number of updates and the learner's state to continue from."""
-        self.learner, self.shards, self.workers = actors.learner, actors.shards, actors.workers
+        self.learner, self.replays, self.workers = actors.learner, actors.replays, actors.workers
         self.actors, self.accounting, self.saved = actors.all(), accounting, saved
         self.pending: dict[Any, Callable[[Any], None]] = {}
         self.open_calls = 0  # blocks and updates that were requested
         self.published: Any = None
-        self.version = 0
+        self.version, self.version_used = 0, True
         self.weight_bytes, self.max_workers = 0, 0
 
-    def start(self, steps: list[int], shards: list[dict[str, Array]]) -> None:
-        """Start workers at their steps, shards with their saved contents, the learner from its saved state."""
+    def start(self, steps: list[int], replays: list[dict[str, Array]]) -> None:
+        """Start workers at their steps, replays with their saved contents, the learner from its saved state."""
         for worker, step in zip(self.workers, steps, strict=True):
             worker.step = step
             self.await_worker(worker)
-        for shard, state in zip(self.shards, shards, strict=True):
-            self.query_shard(shard, state or None)
+        for replay, state in zip(self.replays, replays, strict=True):
+            replay.saved = ray.put(state) if state else None
         self.restore_learner()
+        for replay in self.replays:
+            if replay is not self.learner:
+                self.restore_replay(replay)
 
     def on_answer(self, ref: Any, then: Callable[[Any], None]) -> None:
         """Call `then` when a requested block or update is answered."""
@@ -334,31 +202,43 @@ class Supervisor:
         worker.alive, worker.reset, worker.requests, worker.restarts = False, True, 0, restarts + 1
         self.await_worker(worker)
 
-    def query_shard(self, shard: ShardHandle, state: dict[str, Array] | None = None) -> None:
-        """A shard is alive when it reports its status, after loading `state` if given."""
-        if shard.alive or not shard.incarnation:
-            shard.alive, shard.mass = False, 0.0
-            ref = shard.retry("status").remote() if state is None else shard.retry("load").remote(state)
-            self.pending[ref] = functools.partial(self.shard_ready, shard)
-            self.pending[shard.retry("identity").remote()] = functools.partial(self.identified, shard)
+    def restore_replay(self, replay: ReplayHandle) -> None:
+        """A process with a replay is alive when it has loaded what was saved of it and reports its status."""
+        replay.alive, replay.mass = False, 0.0
+        found = (
+            replay.retry("status").remote()
+            if replay.saved is None
+            else replay.retry("load_replay").remote(replay.saved)
+        )
+        self.pending[found] = functools.partial(self.replay_ready, replay, replay.restarts)
+        self.pending[replay.retry("identity").remote()] = functools.partial(self.identified, replay)
 
-    def shard_ready(self, shard: ShardHandle, ref: Any) -> None:
-        self.update_shard(shard, result_when_ready(ref))
-        shard.alive = True
+    def replay_ready(self, replay: ReplayHandle, restarts: int, ref: Any) -> None:
+        if restarts != replay.restarts:
+            return
+        status = result_or_none(ref) if replay.saved is not None else result_when_ready(ref)
+        if status is None:  # what was saved is lost with its node
+            replay.saved = None
+            self.restore_replay(replay)
+            return
+        self.update_replay(replay, status)
+        replay.alive = True
         if self.accounting.learning_started and not self.mass() > 0:
             self.accounting.refill_replay()
 
-    def update_shard(self, shard: ShardHandle, status: ShardStatus) -> None:
-        """Take a shard's status; if it was restarted, its former contents are lost."""
-        if shard.incarnation not in ("", status.incarnation):
-            self.accounting.faults.shards += 1
-            self.accounting.faults.replay_states += shard.states
-        shard.incarnation, shard.mass, shard.states = status
+    def update_replay(self, replay: ReplayHandle, status: ReplayStatus) -> None:
+        """Take the status of a replay; if its process was restarted, what was not saved of it is lost."""
+        if replay.incarnation not in ("", status.incarnation):
+            self.accounting.faults.shards += replay is not self.learner
+            self.accounting.faults.replay_states += max(0, replay.states - status.states)
+        replay.incarnation, replay.mass, replay.states = status
 
-    def shard_died(self, shard: ShardHandle, restarts: int) -> None:
-        if restarts == shard.restarts:
-            shard.restarts += 1
-            self.query_shard(shard)
+    def replay_died(self, replay: ReplayHandle, restarts: int) -> None:
+        if replay is self.learner:
+            self.learner_died(restarts)
+        elif restarts == replay.restarts:
+            replay.restarts += 1
+            self.restore_replay(replay)
 
     def identified(self, actor: ActorHandle, ref: Any) -> None:
         actor.pid, actor.node = result_when_ready(ref)
@@ -374,34 +254,39 @@ class Supervisor:
         self.restore_learner()
 
     def restore_learner(self) -> None:
-        """Give a restarted learner its state."""
-        self.learner.alive = False
-        handles = [shard.handle for shard in self.shards]
-        restored = self.learner.retry("restore").remote(handles, self.accounting.updates, self.saved[1])
-        self.pending[restored] = self.learner_ready
+        """Give a restarted learner its state, and then its replay if that is in its process."""
+        self.learner.alive, self.learner.mass = False, 0.0
+        shards = [replay.handle for replay in self.replays if replay is not self.learner]
+        restored = self.learner.retry("restore").remote(self.accounting.updates, self.saved[1], shards)
+        self.pending[restored] = functools.partial(self.learner_ready, self.learner.restarts)
         self.pending[self.learner.retry("identity").remote()] = functools.partial(self.identified, self.learner)
 
-    def learner_ready(self, ref: Any) -> None:
-        self.publish(result_when_ready(ref))
-        self.learner.alive = True
+    def learner_ready(self, restarts: int, ref: Any) -> None:
+        if restarts != self.learner.restarts:
+            return
+        self.publish(result_when_ready(ref), self.accounting.updates)
+        if self.learner in self.replays:
+            self.restore_replay(self.learner)
+        else:
+            self.learner.alive = True
 
-    def release(self) -> None:
-        """Release held-back transitions to the learner."""
-        for shard in self.shards:
-            status = result_or_none(shard.handle.release.remote()) if shard.alive else None
+    def ask_replays(self, method: str) -> None:
+        """Call `status` or `release` of all replays and wait for their status."""
+        for replay in self.replays:
+            status = result_or_none(getattr(replay.handle, method).remote()) if replay.alive else None
             if status is None:
-                self.shard_died(shard, shard.restarts)
+                self.replay_died(replay, replay.restarts)
             else:
-                self.update_shard(shard, status)
+                self.update_replay(replay, status)
 
     def mass(self) -> float:
         """The sum of all priorities."""
-        return sum(shard.mass for shard in self.shards)
+        return sum(replay.mass for replay in self.replays)
 
-    def publish(self, weights: Array | None) -> None:
+    def publish(self, weights: Array | None, version: int) -> None:
         """Keep the newest weights in this node's object store, where they outlive the learner."""
         if weights is not None:
-            self.published, self.version = ray.put(weights), self.accounting.updates
+            self.published, self.version, self.version_used = ray.put(weights), version, False
             self.weight_bytes += weights.nbytes
 
     def ask_learner(self, method: str) -> Any:
@@ -423,11 +308,13 @@ class Supervisor:
         return state
 
     def replay_state(self) -> dict[str, torch.Tensor]:
-        """All shards, for a checkpoint; one that is down is left out and fills up again."""
+        """The whole replay, for a checkpoint. A part that is down is left out and fills up again."""
         found: dict[str, torch.Tensor] = {}
-        for number, shard in enumerate(self.shards):
-            columns = result_or_none(shard.handle.state.remote()) if shard.alive else None
-            found |= {f"shard{number}.{name}": torch.from_numpy(np.array(c)) for name, c in (columns or {}).items()}
+        for number, replay in enumerate(self.replays):
+            ref = replay.handle.replay_state.remote() if replay.alive else None
+            columns = result_or_none(ref) if ref is not None else None
+            replay.saved = ref if columns is not None else None
+            found |= {f"replay{number}.{name}": torch.from_numpy(np.array(c)) for name, c in (columns or {}).items()}
         return found
 
     def shutdown(self) -> None:

@@ -1,20 +1,22 @@
-"""The processes of a run on a Ray cluster, each a Ray actor: rollout worker, replay shard, learner worker.
+"""The processes of a run on a Ray cluster, each a Ray actor: rollout worker, learner worker, replay shard.
 
-    RolloutWorker --- experience blocks, frames once ---> ReplayShard --- batches, prefetched ---> LearnerWorker
-         ^                                                     ^------- new priorities -----------------'  |
-         '--------------------- versioned weights, through the object store <------------------------------'
+    RolloutWorker --- experience blocks, frames once ---> LearnerWorker, with its replay
+         ^                                                     |
+         '---- versioned weights, through the object store <---'
 
-They use the actors, learner and replay of the local engine. Ray restarts a process that dies by calling its
-constructor again; what it knew is restored by the supervisor.
+With `replay: shards` the replay is in processes of its own, and the learner worker samples from them:
+
+    RolloutWorker --- experience blocks ---> ReplayShard --- batches, prefetched ---> LearnerWorker
+                                                  ^------- new priorities -----------------'
+
+They use the actors, learner and replay of the local engine (`rbi.online.stream`). Ray restarts a process that dies by
+calling its constructor again; what it knew is restored by the supervisor.
 """
 
 import os
 import time
-import uuid
-import warnings
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,23 +29,22 @@ from rbi import envs
 from rbi.envs.types import TimeStep
 from rbi.evaluation.rollouts import EpisodeStatistics
 from rbi.observations import ObservationSpec
+from rbi.online.backend import Actor
 from rbi.online.config import GROUPS, TrainConfig
-from rbi.online.engine import (
-    LOW_EPSILON,
-    MAX_ENV_SEED,
-    Actor,
-    init_networks,
-    make_actor,
-    make_learner,
-    run_seeds,
-    split_epsilons,
-    without_prefix,
+from rbi.online.engine import LOW_EPSILON, MAX_ENV_SEED, init_networks, make_actor, run_seeds, split_epsilons
+from rbi.online.ray.cluster import ClusterConfig
+from rbi.online.stream import (
+    Array,
+    BlockReplay,
+    EmptyReplayError,
+    ExperienceBlock,
+    LearnerProcess,
+    ReplayStatus,
+    as_tensor,
 )
 from rbi.parallel import exit_with_parent
-from rbi.replay import Replay, ReplayBatch, Transition
+from rbi.replay import ReplayBatch, Transition
 from rbi.returns import exploration_ladder
-
-Array = np.ndarray[Any, Any]
 
 SHARD_TIMEOUT = 60.0  # seconds after which a shard that does not answer counts as dead
 
@@ -57,18 +58,6 @@ class RemoteActor:
     def identity(self) -> tuple[int, str]:
         """Process id and node id."""
         return os.getpid(), ray.get_runtime_context().get_node_id()
-
-
-class ExperienceBlock(NamedTuple):
-    """Transitions of a worker's alternating groups, `[T, N, ...]` each: `replay.Transition` over time, frames once."""
-
-    obs: Array
-    is_first: Array
-    reward: Array
-    end: Array
-    action: Array
-    pi: Array
-    td_error: Array
 
 
 class BlockSummary(NamedTuple):
@@ -129,7 +118,7 @@ class RolloutWorker(RemoteActor):
             for actor in self.actors:
                 actor.load(newest)
             self.version = version
-        block, finished = self.allocate(steps), []
+        block, finished = ExperienceBlock.empty(self.obs_spec, steps, self.envs_per_group), []
         for at in range(steps):
             group = self.step % GROUPS
             now = self.first_steps.pop(group, None) or self.envs[group].recv()
@@ -178,29 +167,6 @@ class RolloutWorker(RemoteActor):
         finished = self.episodes[group].update(now)
         return [(e.env_index, e.score, bool(self.epsilons[group][e.env_index] <= LOW_EPSILON)) for e in finished]
 
-    def allocate(self, steps: int) -> ExperienceBlock:
-        """An empty block."""
-        cells, dtype = (steps, self.envs_per_group), np.uint8 if self.obs_spec.is_image else np.float32
-        return ExperienceBlock(
-            obs=np.empty((*cells, *self.obs_spec.shape), dtype),
-            is_first=np.empty(cells, bool),
-            reward=np.empty(cells, np.float32),
-            end=np.empty(cells, np.uint8),
-            action=np.empty(cells, np.int16),
-            pi=np.empty((*cells, self.obs_spec.num_actions), np.float32),
-            td_error=np.empty(cells, np.float32),
-        )
-
-
-class ShardStatus(NamedTuple):
-    """The contents of a shard."""
-
-    incarnation: str
-    """Changes when the shard is restarted, empty."""
-    mass: float
-    """The sum of its priorities."""
-    states: int
-
 
 class ShardBatch(NamedTuple):
     """States sampled from one shard: `ReplayBatch` as arrays, with what makes weights of several shards comparable."""
@@ -208,80 +174,64 @@ class ShardBatch(NamedTuple):
     batch: tuple[Array, ...]
     incarnation: str
     mass: float
-    mean_priority: float
-    """The importance weights are relative to it."""
+    """The sum of the shard's priorities, which the importance weights are relative to."""
 
 
-class ReplayShard(RemoteActor):
-    """The replay of every `shards`-th rollout worker. After a restart it is empty and has a new incarnation."""
+class ReplayProcess(RemoteActor):
+    """A process with a replay: the experience of every `parts`-th rollout worker. Restarted, it is empty."""
+
+    blocks: BlockReplay
+
+    def add(self, worker: int, start: int, reset: bool, block: ExperienceBlock) -> ReplayStatus | None:
+        """Store a worker's block."""
+        return self.blocks.add(worker, start, reset, block)
+
+    def status(self) -> ReplayStatus:
+        return self.blocks.status()
+
+    def release(self) -> ReplayStatus:
+        """Release held-back transitions to the learner."""
+        return self.blocks.release()
+
+    def replay_state(self) -> dict[str, Array]:
+        """The whole replay, for a checkpoint."""
+        return self.blocks.state()
+
+    def load_replay(self, state: dict[str, Array]) -> ReplayStatus:
+        return self.blocks.load(dict(state))
+
+
+class ReplayShard(ReplayProcess):
+    """A replay in a process of its own."""
 
     def __init__(
-        self, config: TrainConfig, obs_spec: ObservationSpec, seed: int, number: int, workers: int, shards: int
+        self, config: TrainConfig, obs_spec: ObservationSpec, seed: int, number: int, workers: int, parts: int
     ) -> None:
         super().__init__()
-        own_workers = len(range(number, workers, shards))
-        num_envs = config.schedule.num_envs // workers * own_workers
-        share = replace(config.replay, capacity=config.replay.capacity * num_envs // config.schedule.num_envs)
-        self.config, self.shards = config, shards
-        self.replay = Replay(share, obs_spec, num_envs, own_workers * GROUPS, config.returns, torch.device("cpu"))
+        self.blocks = BlockReplay(config, obs_spec, number, workers, parts)
         sampling_seed = run_seeds(seed).learner if number == 0 else run_seeds(seed, number).learner
         self.generator = torch.Generator().manual_seed(sampling_seed)
-        self.next_step = [0] * own_workers
-        self.incarnation = uuid.uuid4().hex
-
-    def add(self, worker: int, start: int, reset: bool, block: ExperienceBlock) -> ShardStatus:
-        """Store a worker's block. Episodes are truncated where it does not continue the previous block."""
-        own = worker // self.shards
-        if reset or start != self.next_step[own]:
-            for group in range(own * GROUPS, (own + 1) * GROUPS):
-                if self.replay.written[group] > 0:
-                    self.replay.truncate(group)
-        for step, transition in enumerate(zip(*(as_tensor(column) for column in block), strict=True), start):
-            self.replay.add(own * GROUPS + step % GROUPS, Transition(*transition))
-        self.next_step[own] = start + len(block.obs)
-        if self.config.replay.store_at_episode_end and not self.config.replay.release_interval:
-            self.replay.release()
-        return self.status()
-
-    def status(self) -> ShardStatus:
-        rows = self.replay.written.clamp(max=self.replay.rows).sum()
-        states = int(rows) * (self.replay.num_envs // self.replay.groups)
-        return ShardStatus(self.incarnation, float(self.replay.mass.sum()), states)
-
-    def release(self) -> ShardStatus:
-        """Release held-back transitions to the learner."""
-        self.replay.release()
-        return self.status()
 
     def sample(self, size: int) -> ShardBatch | None:
         """Sample states by priority; None if there are none."""
-        mass = float(self.replay.mass.sum())
+        replay = self.blocks.replay
+        mass = float(replay.mass.sum())
         if not mass > 0:
             return None
-        batch = self.replay.sample(size, self.generator)
-        mean = float(self.replay.priority[batch.row, batch.env].clamp(min=1e-30).mean())
-        return ShardBatch(tuple(column.numpy() for column in batch), self.incarnation, mass, mean)
+        batch = replay.sample(size, self.generator)
+        return ShardBatch(tuple(column.numpy() for column in batch), self.blocks.incarnation, mass)
 
     def update_priorities(self, incarnation: str, row: Array, env: Array, td_error: Array) -> None:
         """New priorities of sampled states; ignored if they were sampled before a restart."""
-        if incarnation == self.incarnation:
-            self.replay.update_priorities(*(as_tensor(column) for column in (row, env, td_error)))
+        if incarnation == self.blocks.incarnation:
+            self.blocks.replay.update_priorities(*(as_tensor(column) for column in (row, env, td_error)))
 
-    def state(self) -> dict[str, Any]:
-        """Everything, for a checkpoint."""
-        columns = {name: column.numpy() for name, column in self.replay.state().items()}
-        return columns | {"random": self.generator.get_state().numpy(), "next": np.array(self.next_step)}
+    def replay_state(self) -> dict[str, Array]:
+        return super().replay_state() | {"random": self.generator.get_state().numpy()}
 
-    def load(self, state: dict[str, Array]) -> ShardStatus:
-        tensors = {name: as_tensor(column) for name, column in state.items()}
-        self.generator.set_state(tensors.pop("random"))
-        self.next_step = tensors.pop("next").tolist()
-        self.replay.restore(tensors)
-        return self.status()
-
-
-class EmptyReplayError(Exception):
-    """No shard has a state to sample."""
+    def load_replay(self, state: dict[str, Array]) -> ReplayStatus:
+        self.generator.set_state(as_tensor(state["random"]))
+        return super().load_replay({name: column for name, column in state.items() if name != "random"})
 
 
 class ShardedReplay:
@@ -290,7 +240,7 @@ class ShardedReplay:
     def __init__(self, handles: Sequence[Any], prefetch: int, importance_exponent: float, device: torch.device) -> None:
         self.handles, self.prefetch, self.device = handles, prefetch, device
         self.importance_exponent = importance_exponent
-        self.mass = [0.0] * len(handles)
+        self.mass: list[float] = []
         self.requests: deque[list[tuple[int, int, Any]]] = deque()
         self.origin: list[tuple[int, str, Tensor]] = []
         self.sent: list[Any] = []
@@ -332,16 +282,14 @@ class ShardedReplay:
         return part
 
     def merge(self, parts: list[tuple[int, ShardBatch]], generator: torch.Generator) -> ReplayBatch:
-        """One batch. Importance weights are relative to each shard's mean priority before, to a common one after."""
+        """One batch. Importance weights are relative to a common probability, that of the states' shard included."""
         batches = [to_replay_batch(part, self.device) for _, part in parts]
         if len(parts) == 1:
             (number, part), (whole,) = parts[0], batches
             self.origin = [(number, part.incarnation, torch.arange(len(whole.row), device=self.device))]
             return whole
-        for at, (_, part) in enumerate(parts):
-            # sampling probability of a state of mean priority, up to a common factor
-            probability = len(part.batch[0]) * part.mean_priority / part.mass
-            batches[at] = batches[at]._replace(weight=batches[at].weight * probability**-self.importance_exponent)
+        for at, batch in enumerate(batches):  # a state is sampled with probability count * priority / mass
+            batches[at] = batch._replace(weight=batch.weight * len(batch.row) ** -self.importance_exponent)
         size = sum(len(batch.row) for batch in batches)
         order = torch.rand(size, generator=generator, device=self.device).argsort()
         place = torch.empty_like(order)
@@ -363,82 +311,87 @@ class LearnerReport(NamedTuple):
     """What the driver needs to know about a call of `LearnerWorker.learn`."""
 
     updates: int
-    publishes: bool
-    """Whether weights are returned with it."""
+    version: int | None
+    """Number of updates of the weights that are returned with it, if any."""
     bytes: int
     """Bytes of batches received from the shards."""
     waited_seconds: float
     """Time that the learner waited for them."""
 
 
-class LearnerWorker(RemoteActor):
-    """The learner in its own process. After a restart it learns nothing until `restore` is called."""
+class LearnerWorker(ReplayProcess):
+    """The learner in its own process. After a restart it does nothing until `restore` is called."""
 
     def __init__(
-        self, config: TrainConfig, obs_spec: ObservationSpec, seed: int, prefetch: int, lockstep: bool, use_gpu: bool
+        self,
+        config: TrainConfig,
+        obs_spec: ObservationSpec,
+        seed: int,
+        workers: int,
+        layout: ClusterConfig,
+        use_gpu: bool,
     ) -> None:
         super().__init__()
-        self.config, self.lockstep = config, lockstep
-        self.device = torch.device("cuda" if use_gpu else "cpu")
-        seeds = run_seeds(seed)
-        generator = torch.Generator(self.device).manual_seed(seeds.learner)
-        self.learner = make_learner(config, init_networks(config, obs_spec, seeds.weights), generator)
-        self.prefetch = 0 if lockstep else prefetch
-        self.replay: ShardedReplay | None = None
+        device = torch.device("cuda" if use_gpu else "cpu")
+        self.updates_per_sample, self.lockstep, self.restored = (
+            config.learner.updates_per_sample,
+            layout.lockstep,
+            False,
+        )
+        self.sampled: ShardedReplay | None = None
+        if layout.replay == "shards":
+            ahead = 0 if layout.lockstep else layout.prefetch
+            self.sampled = ShardedReplay([], ahead, config.replay.importance_exponent, device)
+            self.process = LearnerProcess(config, obs_spec, seed, device, self.sampled)
+        else:
+            self.blocks = BlockReplay(config, obs_spec, 0, workers, 1, device)
+            self.process = LearnerProcess(config, obs_spec, seed, device, self.blocks)
 
-    def restore(self, handles: Sequence[Any], updates: int, tensors: dict[str, Array] | None) -> Array:
-        """Continue from saved tensors and the driver's number of updates; returns the weights."""
-        self.replay = ShardedReplay(handles, self.prefetch, self.config.replay.importance_exponent, self.device)
-        if tensors is not None:
-            saved = {name: as_tensor(tensor) for name, tensor in tensors.items()}
-            self.learner.restore(without_prefix(saved, "learner."))
-        self.learner.updates = updates
-        return self.weights()
+    def restore(self, updates: int, tensors: dict[str, Array] | None, shards: Sequence[Any]) -> Array:
+        """Continue from saved tensors and the driver's number of updates; returns the weights. `shards`: the processes
+        to sample from, if the replay is not here."""
+        if self.sampled is not None:
+            self.sampled.handles = shards
+        self.process.restore(updates, tensors)
+        self.restored = True
+        return self.process.weights()
 
-    def learn(self, expected: int, samples: int, mass: Sequence[float]) -> tuple[LearnerReport | None, Array | None]:
+    def add(self, worker: int, start: int, reset: bool, block: ExperienceBlock) -> ReplayStatus | None:
+        if not self.restored:
+            return None
+        status = super().add(worker, start, reset, block)
+        return self.status() if self.lockstep else status
+
+    def learn(
+        self, expected: int, samples: int, publish: bool, mass: Sequence[float]
+    ) -> tuple[LearnerReport | None, Array | None]:
         """Learn from some samples of the replay, starting at `expected` updates; returns the weights if they are to be
         published, and (None, None) from a process that was restarted and not yet restored."""
-        if self.replay is None:
+        if not self.restored:
             return None, None
-        samples = samples if self.learner.updates == expected else 0  # an earlier call found the replay empty
-        replay = self.replay
-        replay.mass = list(mass)
-        replay.bytes, replay.waited_seconds = 0, 0.0
-        for _ in range(samples):
-            try:
-                self.learner.learn(replay)
-            except EmptyReplayError:
-                break
-            self.learner.advance()
-        if self.lockstep:
-            ray.get(replay.sent)
-        updates = self.learner.updates
-        publishes = updates != expected and updates % self.config.schedule.publish_interval == 0
-        report = LearnerReport(updates, publishes, replay.bytes, replay.waited_seconds)
-        return report, self.weights() if publishes else None
-
-    def weights(self) -> Array:
-        return self.learner.vector.cpu().numpy().copy()
+        process, sampled = self.process, self.sampled
+        if sampled is not None:
+            sampled.mass, sampled.bytes, sampled.waited_seconds = list(mass), 0, 0.0
+        process.learn(samples if process.updates == expected else 0)  # an earlier call may have found the replay empty
+        if publish and process.updates == expected + samples * self.updates_per_sample:
+            process.publish()
+        if sampled is not None and self.lockstep:
+            ray.get(sampled.sent)
+        newest = process.newest_weights(wait=self.lockstep)
+        moved = (sampled.bytes, sampled.waited_seconds) if sampled is not None else (0, 0.0)
+        report = LearnerReport(process.updates, newest.updates if newest else None, *moved)
+        return report, newest.vector.numpy() if newest else None
 
     def policy(self) -> tuple[int, Array] | None:
         """The number of updates and the weights."""
-        return None if self.replay is None else (self.learner.updates, self.weights())
+        return (self.process.updates, self.process.weights()) if self.restored else None
 
     def metrics(self) -> dict[str, float] | None:
-        return None if self.replay is None else self.learner.metrics()
+        return self.process.metrics() if self.restored else None
 
     def state(self) -> dict[str, Array] | None:
         """Everything that learning changes, for a checkpoint."""
-        if self.replay is None:
-            return None
-        return {f"learner.{name}": tensor.cpu().numpy().copy() for name, tensor in self.learner.state().items()}
-
-
-def as_tensor(array: Array) -> Tensor:
-    """A tensor on the read-only memory of an array from the object store."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(array)
+        return self.process.state() if self.restored else None
 
 
 def to_replay_batch(part: ShardBatch, device: torch.device) -> ReplayBatch:

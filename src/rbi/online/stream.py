@@ -1,0 +1,284 @@
+"""A learner and its replay in a process of their own, fed by a stream of experience blocks from rollout workers.
+
+    rollout workers --- ExperienceBlock ---> BlockReplay --- samples ---> LearnerProcess --- weights --->
+
+Engines that spread a run over processes (`rbi.online.ray`) call these classes in their learner and replay processes. On
+a GPU they are the local engine's fast path: the replay lives in GPU memory, `learn` is a CUDA graph, and all access to
+the replay is on the learner's stream. Blocks are uploaded from pinned memory on a second stream, and weights are read
+one call after they were computed, so that the GPU never waits for the host.
+"""
+
+import contextlib
+import uuid
+import warnings
+from collections import deque
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rbi.checkpoint import restore_generator
+from rbi.observations import ObservationSpec
+from rbi.online.backend import capture_learner
+from rbi.online.config import GROUPS, TrainConfig
+from rbi.online.engine import init_networks, make_learner, run_seeds, without_prefix
+from rbi.online.rbi import SampledReplay
+from rbi.replay import Replay, Transition
+
+Array = np.ndarray[Any, Any]
+
+
+class EmptyReplayError(Exception):
+    """There is no state to sample."""
+
+
+class ExperienceBlock(NamedTuple):
+    """Transitions of a worker's alternating groups, `[T, N, ...]` each: `replay.Transition` over time, frames once."""
+
+    obs: Array
+    is_first: Array
+    reward: Array
+    end: Array
+    action: Array
+    pi: Array
+    td_error: Array
+
+    @classmethod
+    def empty(cls, obs_spec: ObservationSpec, steps: int, num_envs: int) -> "ExperienceBlock":
+        """A block to be filled."""
+        cells, dtype = (steps, num_envs), np.uint8 if obs_spec.is_image else np.float32
+        return cls(
+            obs=np.empty((*cells, *obs_spec.shape), dtype),
+            is_first=np.empty(cells, bool),
+            reward=np.empty(cells, np.float32),
+            end=np.empty(cells, np.uint8),
+            action=np.empty(cells, np.int16),
+            pi=np.empty((*cells, obs_spec.num_actions), np.float32),
+            td_error=np.empty(cells, np.float32),
+        )
+
+
+class ReplayStatus(NamedTuple):
+    """The contents of a replay."""
+
+    incarnation: str
+    """Changes when its process is restarted."""
+    mass: float
+    """The sum of its priorities."""
+    states: int
+
+
+class BlockReplay:
+    """The replay of every `parts`-th rollout worker, from worker `number` on, fed with their blocks."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        obs_spec: ObservationSpec,
+        number: int,
+        workers: int,
+        parts: int,
+        device: torch.device | None = None,
+    ) -> None:
+        self.config, self.parts, self.device = config.replay, parts, device or torch.device("cpu")
+        own_workers = len(range(number, workers, parts))
+        num_envs = config.schedule.num_envs // workers * own_workers
+        share = replace(config.replay, capacity=config.replay.capacity * num_envs // config.schedule.num_envs)
+        self.replay = Replay(share, obs_spec, num_envs, own_workers * GROUPS, config.returns, self.device)
+        on_gpu = self.device.type == "cuda"
+        self.stream = torch.cuda.Stream(self.device) if on_gpu else None  # of the learner, too
+        self.upload_stream = torch.cuda.Stream(self.device) if on_gpu else None
+        self.mass = torch.zeros((), dtype=torch.float64, pin_memory=on_gpu)
+        self.next_step = [0] * own_workers
+        self.rows = [0] * own_workers * GROUPS  # that each group has written, ever: the device knows it, too
+        self.incarnation = uuid.uuid4().hex
+
+    def on_stream(self) -> contextlib.AbstractContextManager[Any]:
+        """All access to the replay is on one stream."""
+        return torch.cuda.stream(self.stream) if self.stream is not None else contextlib.nullcontext()
+
+    def add(self, worker: int, start: int, reset: bool, block: ExperienceBlock) -> ReplayStatus:
+        """Store a worker's block. Episodes are truncated where it does not continue the previous block."""
+        own, columns = worker // self.parts, self.upload(block)
+        with self.on_stream():
+            if reset or start != self.next_step[own]:
+                for group in range(own * GROUPS, (own + 1) * GROUPS):
+                    if self.rows[group]:
+                        self.replay.truncate(group)
+            for first in range(min(GROUPS, len(block.obs))):  # the groups take turns
+                group = own * GROUPS + (start + first) % GROUPS
+                rows = Transition(*(column[first::GROUPS] for column in columns))
+                self.replay.add_rows(group, rows)
+                self.rows[group] += len(rows.obs)
+            if self.config.store_at_episode_end and not self.config.release_interval:
+                self.replay.release()
+        self.next_step[own] = start + len(block.obs)
+        return self.status(wait=False)
+
+    def upload(self, block: ExperienceBlock) -> list[Tensor]:
+        """A block on the replay's device; on a GPU the copy overlaps with the updates in progress."""
+        columns = [as_tensor(column) for column in block]
+        if self.stream is None or self.upload_stream is None:
+            return columns
+        with torch.cuda.stream(self.upload_stream):
+            uploaded = [column.pin_memory().to(self.device, non_blocking=True) for column in columns]
+        for column in uploaded:
+            column.record_stream(self.stream)
+        self.stream.wait_stream(self.upload_stream)
+        return uploaded
+
+    def status(self, *, wait: bool = True) -> ReplayStatus:
+        """The contents; without waiting for a GPU the priorities are as of an earlier call."""
+        with self.on_stream():
+            self.mass.copy_(self.replay.mass.sum(), non_blocking=True)
+        if wait:
+            self.synchronize()
+        rows = sum(min(rows, self.replay.rows) for rows in self.rows)
+        return ReplayStatus(self.incarnation, float(self.mass), rows * (self.replay.num_envs // self.replay.groups))
+
+    def release(self) -> ReplayStatus:
+        """Release held-back transitions to the learner."""
+        with self.on_stream():
+            self.replay.release()
+        return self.status()
+
+    def synchronize(self) -> None:
+        if self.stream is not None:
+            self.stream.synchronize()
+
+    def state(self) -> dict[str, Array]:
+        """Everything that was stored, for a checkpoint."""
+        self.synchronize()
+        columns = {name: column.cpu().numpy() for name, column in self.replay.state().items()}
+        return columns | {"next": np.array(self.next_step)}
+
+    def load(self, state: dict[str, Array]) -> ReplayStatus:
+        """Continue from a saved `state`."""
+        tensors = {name: as_tensor(column) for name, column in state.items()}
+        self.next_step = tensors.pop("next").tolist()
+        self.rows = tensors["written"].tolist()
+        with self.on_stream():
+            self.replay.restore(tensors)
+        return self.status()
+
+
+class Weights(NamedTuple):
+    """The learner's weights on their way to the host."""
+
+    updates: int
+    vector: Tensor
+    copied: torch.cuda.Event | None
+
+
+class LearnerProcess:
+    """A learner with its own replay, or one that samples from another replay through `SampledReplay`."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        obs_spec: ObservationSpec,
+        seed: int,
+        device: torch.device,
+        replay: BlockReplay | SampledReplay,
+    ) -> None:
+        if device.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+        self.config, self.device = config, device
+        seeds = run_seeds(seed)
+        generator = torch.Generator(device).manual_seed(seeds.learner)
+        self.learner = make_learner(config, init_networks(config, obs_spec, seeds.weights), generator)
+        self.blocks = replay if isinstance(replay, BlockReplay) else None
+        self.replay: SampledReplay = replay.replay if isinstance(replay, BlockReplay) else replay
+        self.graph: torch.cuda.CUDAGraph | None = None
+        if self.blocks is not None and self.blocks.stream is not None:
+            self.graph = capture_learner(self.learner, self.blocks.replay, self.blocks.stream)
+        vector = self.learner.vector
+        self.hosts = deque(torch.empty_like(vector, device="cpu", pin_memory=vector.is_cuda) for _ in range(3))
+        self.published: deque[Weights] = deque()
+        self.previous: torch.cuda.Event | None = None
+
+    @property
+    def updates(self) -> int:
+        return self.learner.updates
+
+    def on_stream(self) -> contextlib.AbstractContextManager[Any]:
+        return self.blocks.on_stream() if self.blocks is not None else contextlib.nullcontext()
+
+    def learn(self, samples: int) -> None:
+        """The updates of some samples of the replay; fewer if there is nothing to sample.
+
+        On a GPU it returns when those of the previous call are done, so that the GPU always has work and never much.
+        """
+        if self.blocks is not None and not self.blocks.mass > 0:
+            return
+        with self.on_stream():
+            for _ in range(samples):
+                if self.graph is not None:
+                    self.graph.replay()
+                else:
+                    try:
+                        self.learner.learn(self.replay)
+                    except EmptyReplayError:
+                        return
+                self.learner.advance()
+            if self.device.type == "cuda":
+                previous, self.previous = self.previous, torch.cuda.Event()
+                self.previous.record()
+                if previous is not None:
+                    previous.synchronize()
+
+    def publish(self) -> None:
+        """Start copying the weights to the host; `newest_weights` returns them."""
+        host = self.hosts[0]
+        self.hosts.rotate(-1)
+        copied = torch.cuda.Event() if self.device.type == "cuda" else None
+        with self.on_stream():
+            host.copy_(self.learner.vector, non_blocking=True)
+            if copied is not None:
+                copied.record()
+        self.published.append(Weights(self.updates, host, copied))
+
+    def newest_weights(self, *, wait: bool) -> Weights | None:
+        """The weights of the last `publish`. Without `wait` on a GPU those of the one before it: they are on the host
+        while the updates after them are computed."""
+        behind = 0 if wait or self.device.type != "cuda" else 1
+        newest = None
+        while len(self.published) > behind:
+            newest = self.published.popleft()
+        if newest is not None and newest.copied is not None:
+            newest.copied.synchronize()
+        return newest
+
+    def weights(self) -> Array:
+        """A copy of the weights as they are now."""
+        with self.on_stream():
+            return self.learner.vector.cpu().numpy().copy()
+
+    def metrics(self) -> dict[str, float]:
+        with self.on_stream():
+            return self.learner.metrics()
+
+    def state(self) -> dict[str, Array]:
+        """Everything that learning changes, for a checkpoint."""
+        with self.on_stream():
+            tensors = {f"learner.{name}": tensor.cpu().numpy().copy() for name, tensor in self.learner.state().items()}
+        return tensors | {"random": self.learner.generator.get_state().numpy()}
+
+    def restore(self, updates: int, tensors: dict[str, Array] | None) -> None:
+        """Continue from a saved `state` at a number of updates."""
+        if tensors is not None:
+            saved = {name: as_tensor(tensor) for name, tensor in tensors.items()}
+            with self.on_stream():
+                self.learner.restore(without_prefix(saved, "learner."))
+            restore_generator(self.learner.generator, saved["random"])
+        self.learner.updates = updates
+        self.published.clear()
+
+
+def as_tensor(array: Array) -> Tensor:
+    """A tensor on the memory of an array, which may be read-only."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
