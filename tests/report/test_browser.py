@@ -1,6 +1,7 @@
 """The page in a real browser: no errors, no requests, charts, the viewer, filters, live data, phone and print."""
 
 import contextlib
+import re
 
 import numpy as np
 import pytest
@@ -115,9 +116,16 @@ def test_charts_are_drawn_again_for_the_width_of_paper(browse, trained):
         page.locator("svg.lines").first.wait_for()
         before = page.evaluate(width)
         page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-        assert page.evaluate(width) < 700 < before
+        assert page.evaluate(width) < 900 < before
         page.evaluate("window.dispatchEvent(new Event('afterprint'))")
         assert page.evaluate(width) == before
+
+
+def test_printed_pages_are_full(browse, trained):
+    """A run's charts and settings take about a page: cards side by side, settings in two columns."""
+    with browse(trained) as page:
+        pages = len(re.findall(rb"/Type /Page\b", page.pdf(format="A4", prefer_css_page_size=True)))
+    assert 11 < pages < 31  # 20 runs; 22 pages here, 41 in one column
 
 
 def test_the_theme_button_goes_through_its_three_states(browse, trained):

@@ -10,6 +10,7 @@ from rbi import runs
 from rbi.cli import main
 from rbi.report.collect import collect
 from rbi.report.html import MAX_BYTES, render
+from rbi.report.run_panels import offline_curves
 from tests.report.pages import page_data, panel, training_run, write_run
 
 ATTACK = "</script><script>alert(1)</script>"
@@ -54,6 +55,16 @@ def test_a_long_run_is_thinned_but_keeps_its_ends(tmp_path):
     line = chart["axes"][1]["lines"][0]
     assert len(line["x"]) <= 300
     assert (line["y"][0], line["y"][-1]) == (0, 999)
+
+
+@pytest.mark.parametrize("evaluations", [1, 2])
+def test_a_single_evaluation_is_no_learning_curve(tmp_path, evaluations):
+    scores = {"behavior": [[1.0, 2.0]], "greedy": [[3.0, 4.0]]}
+    lines = [{"kind": "evaluated", "updates": n, "seconds": n, "scores": scores} for n in range(1, evaluations + 1)]
+    rows = [{"name": name, "learner": "behavior_q"} for name in scores]
+    path = write_run(tmp_path / "run", "offline", metrics=lines, result={"rows": rows, "population": {"median": 1.0}})
+    titles = [curve.title for curve in offline_curves(runs.read(path))]
+    assert titles == (["Learning curves: rules on beta and Q"] if evaluations > 1 else [])
 
 
 def test_the_decision_is_drawn_with_the_bounds_of_the_run(tmp_path):

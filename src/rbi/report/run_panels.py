@@ -153,11 +153,7 @@ def offline_panels(run: Run) -> tuple[Summary, list[Panel]]:
         note = f"Margin of the verdicts: {found['margin']:.0%} of the behaviour policy's score."
         title = "Difference to the behaviour policy"
         panels.append(Intervals(title, "difference of mean scores", rows, 0.0, "no difference", note))
-    for title, behavior_q in (("Learning curves: rules on beta and Q", True), ("Learning curves: baselines", False)):
-        names = [row["name"] for row in found["rows"] if (row["learner"] == "behavior_q") == behavior_q]
-        names = names if behavior_q else ["behavior", *names]
-        if len(names) > 1:
-            panels.append(offline_curves(run, title, names))
+    panels += offline_curves(run)
     panels += [overfitting_by_seed(run), reliability([seed["reliability"] for seed in found["validation"]])]
     return summary, [*panels, *(Table.of(table) for table in offline.tables(run)), Notes("", offline.closing(run))]
 
@@ -179,9 +175,20 @@ def offline_scores(run: Run) -> Intervals:
     return Intervals("Final scores", "mean score, 95% interval", rows, behavior, "behaviour policy", found["protocol"])
 
 
-def offline_curves(run: Run, title: str, names: Sequence[str]) -> Lines:
-    """Median scores over the episodes of all seeds, with quartiles."""
+def offline_curves(run: Run) -> list[Lines]:
+    """Learning curves of the rules and of the baselines; none of a single evaluation, which the final scores show."""
     evaluated = [line for line in run.metrics if line.get("kind") == "evaluated"]
+    panels = []
+    for title, behavior_q in (("Learning curves: rules on beta and Q", True), ("Learning curves: baselines", False)):
+        names = [row["name"] for row in run.finished()["rows"] if (row["learner"] == "behavior_q") == behavior_q]
+        names = names if behavior_q else ["behavior", *names]
+        if len(names) > 1 and len(evaluated) > 1:
+            panels.append(offline_curve(run, title, names, evaluated))
+    return panels
+
+
+def offline_curve(run: Run, title: str, names: Sequence[str], evaluated: Sequence[dict[str, Any]]) -> Lines:
+    """Median scores over the episodes of all seeds, with quartiles."""
     axes = []
     for axis, label, key, scale in (("updates", "updates", "updates", 1), ("hours", "hours", "seconds", 1 / 3600)):
         x = [line[key] * scale for line in evaluated]
