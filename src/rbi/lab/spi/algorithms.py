@@ -2,7 +2,7 @@
 
 Most of them are policy iteration in an estimated MDP, constrained to a reroute set of the baseline: c_min <= pi/beta <=
 c_max. Basic RL has no constraint, SPIBB frees pairs with many samples, the paper's reroute has the same bounds for all
-pairs, and count-aware reroute has bounds that depend on counts and a prior learned from the baseline. Every algorithm
+pairs, and count-aware reroute has bounds that depend on counts and maximises a lower bound of the gain. Every algorithm
 takes `LogStatistics` and returns policies `[W, D, S, A]`, for many datasets at once. Published algorithms of other
 kinds are in `peers`.
 """
@@ -13,14 +13,18 @@ from functools import cached_property
 
 import numpy as np
 
-from rbi.lab.mdp import MDP, Floats, q_values, values
+from rbi.lab.mdp import MDP, Floats, bellman_matrix, q_values, values
 from rbi.lab.spi.worlds import Logs, Task, count_transitions, estimate_model, every_visit_monte_carlo
 from rbi.rules.counts import count_bounds
 from rbi.rules.linear import greedy, max_reroute
 
 MAX_ITERATIONS = 100
-PRIOR = 10.0  # pseudo-counts of the shrunken model (docs/count-aware.md)
-MIN_SAMPLES = 0.1  # of the learned prior
+PRIOR = 10.0  # pseudo-samples of the shrunken model, and the most of the learned prior (docs/count-aware.md)
+MIN_SAMPLES = 0.5  # of the learned prior
+PRIOR_POWER = 4  # the learned advantages have the weight (samples/(n + samples))^4
+GATE_TRIES = 3  # fewer tries open no bound
+FRANK_WOLFE_ROUNDS, STEP_BISECTIONS = 8, 20
+SMOOTHING = 0.05  # of the deviation that is minimised, as a share of the baseline's own
 MIN_PROBABILITY = 1e-6  # in logarithms
 TINY = 1e-12
 TOLERANCE = 1e-9  # of Q-values: policy iteration has converged
@@ -106,20 +110,60 @@ def rbi_iterated(data: LogStatistics, c_min: float, c_max: float) -> Floats:
 
 
 def count_aware(data: LogStatistics, tau: float, z: float) -> Floats:
-    """Count-aware reroute: policy iteration in the model with the learned prior, inside bounds that depend on counts.
+    """Count-aware reroute: the policy whose gain over the baseline has the largest lower bound, z deviations wide.
 
+        max_pi  J(pi) - J(beta) - z sd[J(pi) - J(beta)]
         0 <= pi <= max(2 beta, beta + tau sqrt(n_eff)),    pi <= beta  where an action was never tried
         no upper bound  where Q^beta - z sd > V^beta: the action is better than the baseline beyond its uncertainty
 
-    Derivation and assumptions: docs/count-aware.md.
+    Values and deviations are those of the model with the learned prior. Derivation, assumptions: docs/count-aware.md.
     """
     prior = learned_prior(data)
     mdp = with_prior(data, prior)
     q = q_values(mdp, data.beta)
-    better = q - z * posterior_std(data, prior) > (data.beta * q).sum(-1, keepdims=True)
+    variance = posterior_variance(data, prior, mdp)
+    better = q - z * np.sqrt(variance) > (data.beta * q).sum(-1, keepdims=True)
     _, c_max = count_bounds(data.beta, data.pair_counts, tau, check=False)
-    free = free_where(better & (data.pair_counts > 0), data.beta)
-    return constrained_policy_iteration(mdp, data.beta, np.zeros_like(c_max), np.maximum(c_max, free))
+    free = free_where(better & (data.pair_counts >= GATE_TRIES), data.beta)
+    return largest_lower_bound(mdp, data.beta, variance, z, np.maximum(c_max, free))
+
+
+def largest_lower_bound(mdp: MDP, beta: Floats, variance: Floats, z: float, c_max: Floats) -> Floats:
+    """The policy `[W, D, S, A]` with pi <= c_max beta that maximises <d - d_beta, r> - z sd(d) over occupancies d.
+
+        sd(d)^2 = sum_{s,a} (d - d_beta)^2 variance + SMOOTHING^2 sum_{s,a} d_beta^2 variance
+
+    d = rho^pi pi. The objective is concave, and policies inside bounds are a convex set of occupancies: Frank-Wolfe.
+    Each round solves the MDP with the gradient r - z (d - d_beta) variance / sd as its rewards, and moves d towards
+    the solution as far as the objective rises.
+    """
+    baseline_d = occupancy(mdp, beta)
+    smooth = SMOOTHING**2 * total(variance * baseline_d**2) + TINY**2
+    d, pi = baseline_d, beta
+    for _ in range(FRANK_WOLFE_ROUNDS):
+        moved = d - baseline_d
+        sd = np.sqrt(total(variance * moved**2) + smooth)
+        rewards = mdp.rewards - z * variance * moved / sd
+        linear = MDP(mdp.transitions, rewards, mdp.start, mdp.discount)
+        pi = constrained_policy_iteration(linear, beta, np.zeros_like(c_max), c_max, start=pi)
+        step = occupancy(mdp, pi) - d
+        rise = total(mdp.rewards * step)
+        a, b, c = sd**2, total(variance * moved * step), total(variance * step**2)  # of sd^2 = a + 2 b t + c t^2
+        low, high = np.zeros_like(rise), np.ones_like(rise)
+        for _ in range(STEP_BISECTIONS):
+            t = (low + high) / 2
+            rising = rise > z * (b + c * t) / np.sqrt(np.maximum(a + 2 * b * t + c * t**2, TINY**2))
+            low, high = np.where(rising, t, low), np.where(rising, high, t)
+        d = d + high * step
+    visits = d.sum(-1, keepdims=True)
+    return np.where(visits > TINY, d / np.maximum(visits, TINY), beta)
+
+
+def occupancy(mdp: MDP, pi: Floats) -> Floats:
+    """Discounted visits `[..., S, A]` of every pair from the start states, not normalised."""
+    start = np.broadcast_to(mdp.start, pi.shape[:-1])[..., None]
+    visits: Floats = np.linalg.solve(np.swapaxes(bellman_matrix(mdp, pi), -1, -2), start)
+    return visits * pi
 
 
 def count_aware_draining(data: LogStatistics, tau: float) -> Floats:
@@ -171,19 +215,24 @@ def learned_prior(data: LogStatistics) -> AdvantagePrior:
 
 
 def with_prior(data: LogStatistics, prior: AdvantagePrior) -> MDP:
-    """The shrunken model whose rewards contain the prior's advantages, with a weight that falls like 1/n^2."""
-    model = shrunken_model(data)
-    weight = (prior.samples / (data.pair_counts + prior.samples)) ** 2
+    """The model shrunken by what the prior is worth; its rewards contain the prior's advantages, falling like 1/n^4."""
+    model = shrunken_model(data, prior.samples)
+    weight = (prior.samples / (data.pair_counts + prior.samples)) ** PRIOR_POWER
     return MDP(model.transitions, model.rewards + weight * prior.mean, model.start, model.discount)
 
 
-def posterior_std(data: LogStatistics, prior: AdvantagePrior) -> Floats:
-    """Standard deviation `[W, D, S, A]` of Q^beta(s, a) from the pair's own tries and those that the prior is worth."""
+def posterior_variance(data: LogStatistics, prior: AdvantagePrior, mdp: MDP) -> Floats:
+    """Variance `[W, D, S, A]` of the mean of r + gamma V^beta(s') after a pair's own tries and the prior's.
+
+    The variance of one try is shrunken, too: few tries alone would often have none.
+    """
     n = data.pair_counts
-    mean, square = target_moments(data, values(shrunken_model(data), data.beta))
     share, tried = PRIOR / (n + PRIOR), tried_shares(data)
-    mean, square = ((1 - share) * x + share * (tried * x).sum(-1, keepdims=True) for x in (mean, square))
-    return np.sqrt(np.maximum(square - mean**2, 0.0) / (n + prior.samples + 1))
+    mean, square = (
+        (1 - share) * x + share * (tried * x).sum(-1, keepdims=True)
+        for x in target_moments(data, values(mdp, data.beta))
+    )
+    return np.maximum(square - mean**2, 0.0) / (n + prior.samples)
 
 
 def target_moments(data: LogStatistics, v: Floats) -> tuple[Floats, Floats]:
@@ -211,20 +260,20 @@ def total(x: Floats) -> Floats:
     return x.sum((-2, -1), keepdims=True)
 
 
-def shrunken_model(data: LogStatistics) -> MDP:
-    """The estimated MDP with PRIOR pseudo-samples of every pair that follow the baseline's transitions in that state.
+def shrunken_model(data: LogStatistics, samples: Floats | float = PRIOR) -> MDP:
+    """The estimated MDP with pseudo-samples of every pair that follow the baseline's transitions in that state.
 
-    An untried pair then has its state's value instead of 0. Rewards are reduced by the prior's share times sigma / (n +
-    PRIOR), where sigma is the standard deviation of r + gamma V(s') pooled over all pairs: the fewer samples, the
+    An untried pair then has its state's value instead of 0. Rewards are reduced by their share times sigma / (n +
+    samples), where sigma is the standard deviation of r + gamma V(s') pooled over all pairs: the fewer samples, the
     larger the penalty.
     """
     model, n = data.model, data.pair_counts
     weight = tried_shares(data)
     prior_transitions = weight[..., None, :] @ model.transitions  # [W, D, S, 1, S]
     prior_rewards = (weight * model.rewards).sum(-1, keepdims=True)
-    share = PRIOR / (n + PRIOR)
+    share = samples / (n + samples)
     transitions = (1 - share)[..., None] * model.transitions + share[..., None] * prior_transitions
-    penalty = pooled_std(data)[..., None, None] * share / (n + PRIOR)
+    penalty = pooled_std(data)[..., None, None] * share / (n + samples)
     rewards = (1 - share) * model.rewards + share * prior_rewards - penalty
     return MDP(transitions, rewards, model.start, model.discount)
 
@@ -293,18 +342,21 @@ def value_range(task: Task) -> tuple[float, float]:
     return min(float(for_ever.min()), termination, 0.0), max(float(for_ever.max()), termination, 0.0)
 
 
-def constrained_policy_iteration(mdp: MDP, beta: Floats, c_min: Floats, c_max: Floats) -> Floats:
+def constrained_policy_iteration(
+    mdp: MDP, beta: Floats, c_min: Floats, c_max: Floats, start: Floats | None = None
+) -> Floats:
     """Policy iteration constrained to the reroute set c_min <= pi/beta <= c_max, all `[W, D, S, A]`."""
     _, _, S, A = beta.shape
     base, low, high = (x.reshape(-1, S, A) for x in (beta, c_min, c_max))
-    return policy_iteration(mdp, beta, lambda q, _, at: max_reroute(base[at], q, low[at], high[at], check=False))
+    first = beta if start is None else start
+    return policy_iteration(mdp, first, lambda q, _, at: max_reroute(base[at], q, low[at], high[at], check=False))
 
 
-def policy_iteration(mdp: MDP, beta: Floats, improve: Improve) -> Floats:
-    """Evaluate and improve from the baseline until Q converges, for all datasets together, each as long as it needs."""
-    *_, S, A = beta.shape
+def policy_iteration(mdp: MDP, first: Floats, improve: Improve) -> Floats:
+    """Evaluate and improve from a first policy until Q converges, for all datasets together, each as long as it needs."""
+    *_, S, A = first.shape
     transitions, rewards = mdp.transitions.reshape(-1, S, A, S), mdp.rewards.reshape(-1, S, A)
-    pi = beta.reshape(-1, S, A).copy()
+    pi = first.reshape(-1, S, A).copy()
     active, before = np.arange(len(pi)), np.full(rewards.shape, np.inf)
     for _ in range(MAX_ITERATIONS):
         part = transitions if active.size == len(pi) else transitions[active]
@@ -314,7 +366,7 @@ def policy_iteration(mdp: MDP, beta: Floats, improve: Improve) -> Floats:
         if not active.size:
             break
         pi[active] = improve(before, pi[active], active)
-    return pi.reshape(beta.shape)
+    return pi.reshape(first.shape)
 
 
 def evaluate(transitions: Floats, rewards: Floats, discount: float, pi: Floats) -> Floats:

@@ -26,8 +26,8 @@ from rbi.progress import track
 from rbi.rules.types import as_text
 from rbi.statistics import bootstrap_weights, cvar, paired_lead, percentile_interval
 
-COUNT_AWARE = "count_aware(0.25,0.5)"  # tuned on other worlds than the reported ones (docs/count-aware.md)
-COUNT_AWARE_DRAINING = "count_aware_draining(0.25)"  # ablation: without the learned prior
+COUNT_AWARE = "count_aware(0.25,0.6)"  # tuned on other worlds than the reported ones (docs/count-aware.md)
+COUNT_AWARE_DRAINING = "count_aware_draining(0.25)"  # ablation: without prior, gate and lower bound
 COUNT_AWARE_PINNED = "count_aware_pinned(0.25)"  # ablation: untried actions keep their probability, too
 DEFAULT_WORLDS = ("random(0.9)", "random(0.5)", "chicken(0.1)", "grid(0.7)")
 EPISODE_STEPS = 50
