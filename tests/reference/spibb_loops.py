@@ -171,7 +171,7 @@ def learned_prior(counts, beta, arrival, discount, v):
                 scale[s, b] = sum(weights[c] ** 2 for c in tried)
     temperature = max((m * x * a).sum() / (m * x**2).sum(), 0.0)
     spread = (m * ((a - temperature * x) ** 2 - noise)).sum() / (m * scale).sum()
-    samples = 10.0 if spread <= variance / 10 else max(variance / spread, 0.1)
+    samples = 10.0 if spread <= variance / 10 else max(variance / spread, 0.5)
     return temperature * x, samples
 
 

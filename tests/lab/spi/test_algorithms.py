@@ -5,13 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
+from scipy.optimize import minimize
 
 from rbi.lab.mdp import MDP, optimal_policy, performance, q_values, values
 from rbi.lab.spi import algorithms, peers, worlds
 from rbi.lab.spi.algorithms import LogStatistics
 from rbi.lab.spi.worlds import Logs, Task, collect_logs
 from rbi.rules.counts import count_bounds
-from rbi.rules.linear import max_reroute
+from rbi.rules.linear import greedy, max_reroute
 from tests.generators import floats, states
 from tests.reference import spibb_loops
 
@@ -241,10 +242,68 @@ def test_count_aware_is_its_derivation_written_with_loops(seed):
     )
     assert prior.mean[0, 0] == approx(mean, abs=1e-9)
     assert prior.samples.item() == approx(samples)
-    expected = algorithms.shrunken_model(data).rewards[0, 0].copy()
+    expected = algorithms.shrunken_model(data, samples).rewards[0, 0].copy()
     for s, a in np.ndindex(50, 4):
-        expected[s, a] += (samples / (data.pair_counts[0, 0, s, a] + samples)) ** 2 * mean[s, a]
+        expected[s, a] += (samples / (data.pair_counts[0, 0, s, a] + samples)) ** 4 * mean[s, a]
     assert algorithms.with_prior(data, prior).rewards[0, 0] == approx(expected, abs=1e-9)
+
+
+def small_mdp(rng, states=4, actions=3):
+    """A random MDP, a baseline and a variance of every pair, with the axes of worlds and datasets."""
+    transitions = rng.dirichlet(np.ones(states), (1, 1, states, actions))
+    mdp = MDP(transitions, rng.normal(size=(1, 1, states, actions)), np.eye(states)[0], 0.8)
+    return mdp, rng.dirichlet(np.ones(actions), (1, 1, states)), rng.uniform(0.01, 0.5, (1, 1, states, actions))
+
+
+@pytest.mark.parametrize("z", [0.0, 0.6, 2.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_largest_lower_bound_is_what_a_general_solver_finds(seed, z):
+    """The same program over occupancies d [S, A], written as balances of visits and bounds on their ratios."""
+    mdp, beta, variance = small_mdp(np.random.default_rng(seed))
+    c_max = np.full(beta.shape, 1.7)
+    S, A = beta.shape[2:]
+    base = algorithms.occupancy(mdp, beta)[0, 0]
+    smooth = (0.05**2 * variance[0, 0] * base**2).sum()
+
+    def loss(d):
+        moved = d.reshape(S, A) - base
+        return -(moved * mdp.rewards[0, 0]).sum() + z * np.sqrt((variance[0, 0] * moved**2).sum() + smooth)
+
+    visits = np.repeat(np.eye(S), A, axis=1)
+    balance = visits - 0.8 * mdp.transitions[0, 0].reshape(S * A, S).T
+    bounds = np.eye(S * A) - (c_max * beta)[0, 0].reshape(-1, 1) * np.repeat(visits, A, axis=0)
+    solved = minimize(
+        loss,
+        base.reshape(-1),
+        method="SLSQP",
+        bounds=[(0, None)] * (S * A),
+        constraints=[
+            {"type": "eq", "fun": lambda d: balance @ d - mdp.start},
+            {"type": "ineq", "fun": lambda d: -bounds @ d},
+        ],
+    )
+    pi = algorithms.largest_lower_bound(mdp, beta, variance, z, c_max)
+    assert (pi <= c_max * beta + 1e-9).all()
+    assert pi.sum(-1) == approx(1)
+    best, found = -solved.fun, -loss(algorithms.occupancy(mdp, pi)[0, 0].reshape(-1))
+    assert solved.success
+    assert found >= best - 0.02 * (best - -loss(base.reshape(-1))) - 1e-6
+
+
+def test_the_deviation_of_the_gain_is_what_repeated_logs_show():
+    """For a policy near the baseline: sum (d - d_beta)^2 Var[r + gamma V^beta(s')] / n, for rewards r(s, a) known."""
+    rng = np.random.default_rng(0)
+    mdp, beta, _ = small_mdp(rng)
+    pi = 0.9 * beta + 0.1 * greedy(beta, q_values(mdp, beta))
+    n, repetitions = 400, 4000
+    drawn = rng.multinomial(n, mdp.transitions[0, 0], size=(repetitions, 4, 3)) / n
+    models = MDP(drawn[:, None], np.broadcast_to(mdp.rewards, (repetitions, 1, 4, 3)), mdp.start, 0.8)
+    gains = performance(models, pi) - performance(models, beta)
+    v = values(mdp, beta)
+    squares = (mdp.transitions * v[:, :, None, None] ** 2).sum(-1)
+    variance = 0.8**2 * (squares - (mdp.transitions @ v[..., None])[..., 0] ** 2) / n
+    moved = algorithms.occupancy(mdp, pi) - algorithms.occupancy(mdp, beta)
+    assert np.sqrt((variance * moved**2).sum()) == approx(gains.std(), rel=0.15)
 
 
 def test_the_learned_prior_finds_the_temperature_of_a_softmax_baseline():

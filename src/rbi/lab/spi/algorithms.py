@@ -353,7 +353,7 @@ def constrained_policy_iteration(
 
 
 def policy_iteration(mdp: MDP, first: Floats, improve: Improve) -> Floats:
-    """Evaluate and improve from a first policy until Q converges, for all datasets together, each as long as it needs."""
+    """Evaluate and improve a first policy until Q converges, for all datasets together, each as long as it needs."""
     *_, S, A = first.shape
     transitions, rewards = mdp.transitions.reshape(-1, S, A, S), mdp.rewards.reshape(-1, S, A)
     pi = first.reshape(-1, S, A).copy()
