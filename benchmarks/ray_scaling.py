@@ -2,6 +2,9 @@
 
 python -m benchmarks.ray_scaling                       1, 2, 4 and 8 workers and the local engine (four minutes)
 python -m benchmarks.ray_scaling --seconds 3 --workers 2
+python -m benchmarks.ray_scaling --only learner        a learner process alone, without Ray, against the local engine's
+python -m benchmarks.ray_scaling --only engines --env ALE/Breakout-v5 --workers 4 --cluster learner_gpus=0.7 \\
+    inference_workers=1 inference_gpus=0.3 worker_cpus=3    one GPU that learner and inference share
 
 Ray is imported only once `connect` has set its switches.
 """
@@ -18,14 +21,14 @@ import torch
 
 from benchmarks.timing import machine, seconds_a_call
 from rbi import runs
-from rbi.envs import make
+from rbi.config import choose_device
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
-from rbi.online.config import GROUPS, TrainConfig
+from rbi.online.config import GROUPS, ClusterConfig, TrainConfig
 from rbi.online.engine import LocalEngine
-from rbi.online.ray.cluster import ClusterConfig, connect
-from rbi.online.stream import ExperienceBlock
-from rbi.online.train import make_observation_spec
+from rbi.online.ray.cluster import connect
+from rbi.online.stream import BlockReplay, ExperienceBlock, LearnerProcess
+from rbi.online.train import Local, make_observation_spec
 from rbi.optim import flat_size
 
 RESULTS = Path(__file__).parent / "results"
@@ -38,13 +41,14 @@ WORKERS_PER_NODE = 16
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def light_config():
-    """The small preset with more environments, no end and a large replay."""
-    config = TrainConfig.preset(LIGHT, "rbi", "small")
-    schedule = replace(
-        config.schedule, num_envs=NUM_ENVS, updates=10**9, learning_starts=2000, publish_interval=40, refresh_interval=8
+def endless_config(env):
+    """A run without end: the preset `small` with more environments, or `fast` for an Atari game."""
+    config = TrainConfig.preset(env)
+    if config.env.is_atari:
+        return config.changed(updates=10**9, learning_starts=20_000)
+    return config.changed(
+        num_envs=NUM_ENVS, updates=10**9, learning_starts=2000, publish_interval=40, refresh_interval=8
     )
-    return replace(config, schedule=schedule, replay=replace(config.replay, capacity=200_000))
 
 
 def cpu_seconds(pid):
@@ -80,45 +84,90 @@ def rates(engine, steps_of, processes, seconds):
 
 def of_local(config, seconds, threads):
     torch.set_num_threads(threads)
-    envs = [make(config.env, config.schedule.num_envs // GROUPS) for _ in range(GROUPS)]
-    engine = LocalEngine(config, 0, torch.device("cpu"), envs)
-    run = engine.run()
-    while not engine.updates:
-        next(run)
-    rates(engine, run, {}, seconds / 4)
-    return {"threads": threads} | rates(engine, run, {"all": [os.getpid()]}, seconds)
+    with Local()(config, 0, None, progress=False) as engine:
+        run = engine.run()
+        while not engine.updates:
+            next(run)
+        rates(engine, run, {}, seconds / 4)
+        return {"threads": threads} | rates(engine, run, {"all": [os.getpid()]}, seconds)
 
 
-def of_ray(config, workers, seconds, replay="learner"):
+def of_ray(config, workers, seconds, changes):
     from rbi.online.ray.driver import RayEngine
 
     cores = os.cpu_count() or 1
-    cluster = ClusterConfig(
-        workers=workers,
-        replay=replay,
-        evaluation_episodes=0,
-        worker_cpus=0.5 * cores / workers,
-        learner_cpus=0.5 * cores,
-    )
+    layout = {"worker_cpus": 0.5 * cores / workers, "learner_cpus": 0.5 * cores, "evaluation_episodes": 0} | changes
+    cluster = ClusterConfig(workers=workers, **layout)
     engine = RayEngine(config, 0, cluster, make_observation_spec(config))
     run = engine.run()
     while not (engine.updates and all(worker.alive for worker in engine.supervisor.workers)):
         next(run)
-    processes = {
-        "driver": [os.getpid()],
-        "learner": [engine.supervisor.learner.pid],
-        **({"replay shard": [shard.pid for shard in engine.supervisor.replays]} if replay == "shards" else {}),
-        "rollout workers": [worker.pid for worker in engine.supervisor.workers],
-    }
+    supervisor = engine.supervisor
+    shards = supervisor.replays if cluster.replay == "shards" else []
+    named = {
+        "learner": supervisor.learners, "replay shard": shards, "inference": supervisor.inference,
+        "rollout workers": supervisor.workers,
+    }  # fmt: skip
+    processes = {name: [actor.pid for actor in actors] for name, actors in named.items() if actors}
+    processes["driver"] = [os.getpid()]
     rates(engine, run, processes, seconds / 4)
-    found = {
-        "workers": workers,
-        "replay": replay,
-        "blocks_of_states": cluster.block_steps * GROUPS * NUM_ENVS // GROUPS // workers,
-    }
+    states = cluster.block_steps * config.schedule.num_envs // workers
+    found = {"workers": workers, "cluster": changes, "blocks_of_states": states}
     found |= rates(engine, run, processes, seconds)
     engine.close()
     return found
+
+
+def learner_alone(config, seconds):
+    """A learner process with a filled replay: its updates/s, and the time that it takes to store a state. No Ray.
+
+    The local engine's learner does the same updates on the same replay, without blocks and publications.
+    """
+    device = choose_device("auto")
+    obs_spec = make_observation_spec(config)
+    workers, steps = 4, 32
+    per_group = config.schedule.num_envs // workers // GROUPS
+    blocks = BlockReplay(config, obs_spec, 0, workers, 1, device)
+    process = LearnerProcess(config, obs_spec, 0, device, blocks)
+    block = random_block(obs_spec, steps, per_group, np.random.default_rng(0))
+    fills, states = 40, steps * per_group
+    for turn in range(fills):
+        blocks.add(turn % workers, turn // workers * steps, turn < workers, block)
+    blocks.status()
+    starts = iter(range(fills // workers * steps, 10**9, steps))
+    per_sample = config.learner.updates_per_sample
+    samples = max(1, round(states / config.schedule.states_per_update / per_sample))
+
+    def store():
+        blocks.add(0, next(starts), False, block)
+
+    def learn():
+        process.learn(samples)
+
+    def round_of_both():
+        store()
+        process.learn(samples)
+        process.publish()
+        process.newest_weights(wait=False)
+
+    def timed(function):
+        function()
+        blocks.synchronize()
+        before, calls = time.perf_counter(), 0
+        while time.perf_counter() - before < seconds:
+            function()
+            calls += 1
+        blocks.synchronize()
+        return (time.perf_counter() - before) / calls
+
+    return {
+        "device": str(device),
+        "states_per_block": states,
+        "updates_per_round": samples * per_sample,
+        "updates_per_second_alone": samples * per_sample / timed(learn),
+        "updates_per_second_with_blocks_and_weights": samples * per_sample / timed(round_of_both),
+        "seconds_per_stored_state": timed(store) / states,
+    }
 
 
 def random_block(obs_spec, steps, envs, rng):
@@ -128,7 +177,8 @@ def random_block(obs_spec, steps, envs, rng):
     return ExperienceBlock(
         rng.integers(0, 255, (*cells, *obs_spec.shape)).astype(dtype), np.zeros(cells, bool),
         np.zeros(cells, np.float32), np.zeros(cells, np.uint8), np.zeros(cells, np.int16),
-        np.full((*cells, obs_spec.num_actions), 1 / 18, np.float32), rng.random(cells).astype(np.float32),
+        np.full((*cells, obs_spec.num_actions), 1 / obs_spec.num_actions, np.float32),
+        rng.random(cells).astype(np.float32),
     )  # fmt: skip
 
 
@@ -235,39 +285,55 @@ def show(result):
             print(f"  {row['workers']:,} workers: {shares}")
 
 
+def setting(text):
+    """`name=value` of a cluster setting."""
+    name, _, value = text.partition("=")
+    return name, value if name == "replay" else json.loads(value)
+
+
+def engines(args):
+    """The local engine and the Ray engine with several numbers of workers."""
+    config = endless_config(args.env)
+    threads = [0] if torch.cuda.is_available() else sorted({1, os.cpu_count() or 1}, reverse=True)
+    tried = [of_local(config, args.seconds, count or os.cpu_count()) for count in threads]
+    with connect(""):
+        rows = [of_ray(config, workers, args.seconds, dict(args.cluster)) for workers in args.workers]
+        driver = driver_seconds_per_block()
+    return {
+        "env": args.env,
+        "num_envs": config.schedule.num_envs,
+        "states_per_update": config.schedule.states_per_update,
+        "batch": config.learner.batch_size,
+        "local": max(tried, key=lambda found: found["steps_per_second"]),  # the fastest number of threads
+        "ray": rows,
+        "driver": driver,
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--env", default=LIGHT)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--cluster", type=setting, nargs="*", default=[], metavar="NAME=VALUE", help="cluster settings")
+    parser.add_argument("--only", choices=["engines", "learner"], help="measure a part, and print it")
     parser.add_argument(
         "--worker-steps", type=float, default=1000.0, help="steps/s of one Atari worker in the projection"
     )
-    parser.add_argument("--replay", choices=["learner", "shards"], default="learner", help="where the replay is")
     parser.add_argument("--out", type=Path, default=RESULTS / "ray-scaling.json")
     args = parser.parse_args()
-    config = light_config()
-    tried = [of_local(config, args.seconds, threads) for threads in sorted({1, os.cpu_count() or 1}, reverse=True)]
-    local = max(tried, key=lambda found: found["steps_per_second"])  # the fastest number of threads
-    with connect(""):
-        rows = [of_ray(config, workers, args.seconds, args.replay) for workers in args.workers]
-        driver = driver_seconds_per_block()
-    atari = atari_parts()
-    found = {
-        "command": f"python -m benchmarks.ray_scaling --seconds {args.seconds:g}",
-        "machine": machine(),
-        "env": LIGHT,
-        "num_envs": NUM_ENVS,
-        "states_per_update": config.schedule.states_per_update,
-        "batch": config.learner.batch_size,
-        "local": local,
-        "ray": rows,
-        "driver": driver,
-        "atari": atari,
-        "on_paper": [
-            project(atari, driver["seconds_per_block"], args.worker_steps, learner_speed(), ratio, publish)
-            for ratio, publish in ((16, 10), (16, 100), (256, 100))
-        ],
-    }
+    if args.only:
+        part = learner_alone(endless_config(args.env), args.seconds) if args.only == "learner" else engines(args)
+        print(runs.to_json({"env": args.env, "machine": machine()} | part, indent=1))
+        return
+    found = {"command": f"python -m benchmarks.ray_scaling --seconds {args.seconds:g}", "machine": machine()}
+    found |= engines(args)
+    atari, driver = atari_parts(), found["driver"]["seconds_per_block"]
+    found["atari"] = atari
+    found["on_paper"] = [
+        project(atari, driver, args.worker_steps, learner_speed(), ratio, publish)
+        for ratio, publish in ((16, 10), (16, 100), (256, 100))
+    ]
     show(found)
     args.out.write_text(runs.to_json(found, indent=1) + "\n")
 

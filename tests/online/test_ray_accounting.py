@@ -15,13 +15,13 @@ pytest.importorskip("ray")
 
 from rbi.observations import ObservationSpec
 from rbi.online.accounting import Accounting
-from rbi.online.config import Schedule
+from rbi.online.config import ClusterConfig, Schedule
 from rbi.online.engine import init_networks
 from rbi.online.ray import driver, supervisor
-from rbi.online.ray.cluster import ClusterConfig
 from rbi.optim import flatten_parameters
 from tests.online.small_runs import small_config
 
+CARTPOLE = ObservationSpec((4,), 1, 2)
 ENVS, STEPS, WORKERS = 4, 8, 3
 BLOCK = ENVS * STEPS
 AHEAD = 2 * WORKERS * BLOCK
@@ -161,6 +161,8 @@ def test_restored_accounting_equals_the_saved_one_except_for_requests():
         ({"workers": 4}, 16, 1, 4),
         ({"lockstep": True}, 16, 64, 1),
         ({"replay": "shards", "shards": 2}, 16, 1, 2),
+        ({"learners": 2}, 16, 6, 4),
+        ({"inference_workers": 2}, 16, 6, 2),
     ],
 )
 def test_as_many_workers_as_fit_share_the_environments(config, num_envs, cpus, workers):
@@ -172,7 +174,10 @@ def test_as_many_workers_as_fit_share_the_environments(config, num_envs, cpus, w
     [
         ({"workers": -1}, "workers = -1"),
         ({"worker_cpus": float("nan")}, "worker_cpus = nan"),
-        ({"lockstep": True, "workers": 2}, "one worker and one shard"),
+        ({"lockstep": True, "workers": 2}, "one worker, one learner"),
+        ({"lockstep": True, "inference_workers": 1}, "no inference worker"),
+        ({"workers": 1, "learners": 2}, "learners = 2"),
+        ({"workers": 2, "learners": 2, "replay": "shards"}, "needs replay = learner"),
         ({"workers": 1, "shards": 2}, "shards = 2"),
         ({"workers": 2, "shards": 2}, "needs replay = shards"),
     ],
@@ -182,12 +187,29 @@ def test_impossible_layouts_are_refused(config, message):
         ClusterConfig(**config)
 
 
+def test_a_batch_that_does_not_divide_among_the_learners_is_refused(monkeypatch):
+    monkeypatch.setattr(driver, "cluster_cpus", lambda: 8.0)
+    with pytest.raises(ValueError, match="learners = 3: do not divide batch_size = 16"):
+        driver.RayEngine(small_config(), 0, ClusterConfig(learners=3), CARTPOLE)
+
+
+@pytest.mark.parametrize(
+    ("layout", "workers", "interval"),
+    [
+        ({"lockstep": True}, 1, 2),
+        ({"block_steps": 1}, 4, 2),  # a block of two states, half an update
+        ({"block_steps": 16}, 1, 32),  # 128 states, 32 updates
+        ({"block_steps": 17}, 1, 34),
+    ],
+)
+def test_weights_are_published_at_most_once_per_block(layout, workers, interval):
+    schedule = small_config().schedule  # 8 environments, 4 states per update, published every 2 updates
+    assert ClusterConfig(**layout).publish_interval(schedule, workers) == interval
+
+
 def test_environments_that_do_not_divide_among_the_workers_are_refused():
     with pytest.raises(ValueError, match="does not divide"):
         ClusterConfig(workers=3).num_workers(Schedule(num_envs=16), 8)
-
-
-CARTPOLE = ObservationSpec((4,), 1, 2)
 
 
 def test_an_evaluation_never_asks_for_a_higher_priority_than_it_has(monkeypatch):

@@ -23,7 +23,7 @@ from ray.cluster_utils import Cluster
 
 from rbi import checkpoint, cli, runs
 from rbi.online import sweep
-from rbi.online.ray.cluster import ClusterConfig
+from rbi.online.config import ClusterConfig
 from rbi.online.ray.driver import MAX_QUEUED_CALLS, RayEngine
 from rbi.online.ray.workers import ShardedReplay
 from rbi.online.stream import ExperienceBlock
@@ -230,6 +230,36 @@ def test_a_killed_learner_continues_from_the_checkpoint_with_its_replay(with_rep
     run.until(lambda: engine.learning_started)
     run.more(20)
     assert engine.accounting.total_updates == 10**6 + faults["updates"]
+
+
+def test_a_killed_learner_of_two_takes_the_other_along_and_both_continue(engines):
+    engine = engines(endless(), learners=2, workers=2, worker_cpus=0.2, learner_cpus=0.2)
+    run = Running(engine)
+    run.more(20)
+    saved = engine.checkpoint(with_replay=True)
+    assert {name.split(".")[0] for name in saved.tensors["replay"]} == {"replay0", "replay1"}
+    at = engine.updates
+    run.more(10)
+    learners = engine.supervisor.learners
+    os.kill(learners[1].pid, signal.SIGKILL)
+    run.until(lambda: engine.accounting.faults.learners == 1 and all(learner.alive for learner in learners))
+    assert engine.summary()["faults"]["updates"] == engine.updates - at
+    run.more(20)
+    first, second = ray.get([learner.handle.policy.remote() for learner in learners])
+    assert first[0] == second[0]
+    assert np.array_equal(first[1], second[1])
+
+
+def test_a_killed_inference_worker_is_replaced_and_nothing_is_lost(engines):
+    engine = engines(endless(), workers=2, worker_cpus=0.2, inference_workers=1, inference_cpus=0.2, learner_cpus=0.2)
+    run = Running(engine)
+    run.more(20)
+    (inference,) = engine.supervisor.inference
+    os.kill(inference.pid, signal.SIGKILL)
+    states = engine.states
+    run.until(lambda: engine.states > states + 200)
+    run.more(20)
+    assert set(engine.summary()["faults"].values()) == {0}
 
 
 def test_a_run_whose_driver_was_killed_resumes_from_the_checkpoint(cluster, tmp_path):

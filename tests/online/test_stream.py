@@ -1,18 +1,22 @@
 """Learner processes fed by blocks of experience: they learn what the local engine learns, and continue from a state."""
 
 import multiprocessing
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 
+from rbi.online.accounting import Accounting
 from rbi.online.config import GROUPS
 from rbi.online.engine import init_networks, make_learner
+from rbi.online.rbi import ActorNetworks
+from rbi.online.rollout import BatchedNetworks, Rollout
 from rbi.online.stream import BlockReplay, ExperienceBlock, LearnerProcess
 from rbi.online.train import make_observation_spec
 from rbi.optim import Peers
-from rbi.replay import Transition
-from tests.online.small_runs import make_engine, small_config
+from tests.online.small_runs import make_engine, run_to_end, small_config
 from tests.online.test_learners import STATES, VECTORS, batch_of
 
 CPU = torch.device("cpu")
@@ -24,38 +28,41 @@ def make_process(config, seed=3, workers=1):
     return LearnerProcess(config, CARTPOLE, seed, CPU, blocks)
 
 
-def recorded_run(config, seed=3):
-    """A finished run of the local engine, and the transition and number of updates of each of its steps."""
-    engine, steps = make_engine(config, seed), []
-    backend = engine.start_backend()
-    for _ in engine.run():
-        while len(steps) < engine.steps:
-            group = len(steps) % GROUPS
-            columns = Transition(*(column.clone() for column in backend.transitions[group]))
-            steps.append((columns, engine.updates))
-    return engine, steps
-
-
-def as_block(transitions):
-    return ExperienceBlock(*(torch.stack(column).numpy() for column in zip(*transitions, strict=True)))
+def run_in_lockstep(config, seed=3):
+    """A rollout worker, a learner process and their accounting, one after the other in this process."""
+    rollout, process, accounting = (
+        Rollout(config, CARTPOLE, seed, 0, 1, 1, CPU),
+        make_process(config),
+        Accounting(config),
+    )
+    envs_per_group, step, weights = config.schedule.num_envs // GROUPS, 0, process.learner.vector.clone()
+    while accounting.updates < config.schedule.updates:
+        if samples := accounting.samples_due():
+            accounting.request_updates(samples)
+            process.learn(samples)
+            accounting.complete_updates(samples, process.updates)
+            process.publish()
+            weights = process.newest_weights(wait=True).vector.clone()
+            assert process.newest_weights(wait=True) is None
+            continue
+        steps = accounting.steps_until_due(envs_per_group, 6)
+        accounting.request_states(steps * envs_per_group)
+        block, _ = rollout.block(step, steps, step == 0, weights, accounting.updates, uniform=False)
+        status = process.blocks.add(0, step, step == 0, block)
+        accounting.receive_states(steps, envs_per_group)
+        accounting.learning_started |= accounting.can_start and status.mass > 0
+        step += steps
+    return process, accounting
 
 
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
-def test_a_learner_fed_with_blocks_learns_what_the_local_engine_learns_to_the_last_bit(algo):
+def test_a_rollout_worker_and_a_learner_process_do_what_the_local_engine_does_to_the_last_bit(algo):
     config = small_config(algo, replay={"priority_exponent": 0.6})
-    engine, steps = recorded_run(config)
-    process, start = make_process(config), 0
-    for end, (_, updates) in enumerate(steps, 1):
-        if updates > process.updates or end == len(steps):  # a block ends where updates are due
-            process.blocks.add(0, start, start == 0, as_block([step for step, _ in steps[start:end]]))
-            process.learn((updates - process.updates) // config.learner.updates_per_sample)
-            start = end
-    assert process.updates == engine.updates
+    process, accounting = run_in_lockstep(config)
+    engine = run_to_end(make_engine(config, 3))
+    assert (accounting.updates, accounting.states) == (engine.updates, engine.states)
     assert torch.equal(process.learner.vector, engine.learner.vector)
     assert torch.equal(process.blocks.replay.priority, engine.replay.priority)
-    process.publish()
-    assert np.array_equal(process.newest_weights(wait=False).vector, process.weights())
-    assert process.newest_weights(wait=False) is None
 
 
 def random_block(steps, num_envs, rng):
@@ -105,6 +112,29 @@ def test_a_block_that_does_not_continue_the_previous_one_truncates_episodes():
     add(0, 20, False, random_block(4, 4, rng))
     assert replay.final[:10].nonzero()[:, 0].tolist() == [7] * 8  # the last row before the gap
     assert process.blocks.next_step == [24]
+
+
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_requests_that_arrive_during_a_computation_share_the_next_one_and_get_their_own_outputs(algo):
+    config = small_config(algo)
+    batched = BatchedNetworks(config, CARTPOLE, CPU)
+    own = ActorNetworks(init_networks(config, CARTPOLE, 7), CPU, torch.float32)
+    stacks = [torch.randn(size, 1, 4, generator=torch.Generator().manual_seed(size)) for size in (2, 5, 3)]
+    assert batched.predict(stacks[0].numpy()) is None  # it has no weights yet
+    batched.load(1, own.vector)
+    batched.load(0, torch.zeros_like(own.vector))  # older weights are ignored
+    sizes, compute = [], batched.networks.predict
+    batched.networks.predict = lambda stack: sizes.append(len(stack)) or compute(stack)
+    with ThreadPoolExecutor(3) as threads:
+        with batched.computing:
+            asked = [threads.submit(batched.predict, stack.numpy()) for stack in stacks]
+            while len(batched.waiting) < 3:
+                time.sleep(0.001)
+        answers = [answer.result() for answer in asked]
+    assert sizes == [10]
+    for stack, outputs in zip(stacks, answers, strict=True):
+        for output, expected in zip(outputs, own.predict(stack), strict=True):
+            assert (output is None and expected is None) or torch.allclose(torch.from_numpy(output), expected)
 
 
 def learn_in_parallel(rank, size, path, batch, config, vectors):

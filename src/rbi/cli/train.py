@@ -18,6 +18,7 @@ from rbi.online.config import (
     PRESETS,
     ActorConfig,
     Algorithm,
+    ClusterConfig,
     LearnerConfig,
     Preset,
     Schedule,
@@ -25,7 +26,6 @@ from rbi.online.config import (
     default_preset,
     preset_parts,
 )
-from rbi.online.ray.cluster import ClusterConfig
 from rbi.progress import echo
 from rbi.replay import ReplayConfig
 from rbi.returns import ReturnConfig

@@ -19,14 +19,15 @@ import torch
 from torch import Tensor
 
 from rbi.losses import double_q_value, q_loss, q_loss_grad, td_error
-from rbi.networks import Networks
+from rbi.networks import Networks, dueling_q
 from rbi.online.config import ActorConfig, LearnerConfig
 from rbi.online.rbi import (
     ActorMemory,
+    ActorNetworks,
     LearnerWeights,
+    Predictor,
     SampledReplay,
     States,
-    actor_networks,
     copy_state,
     preprocess,
     read_means,
@@ -62,13 +63,16 @@ class ApexActor:
         *,
         priorities: bool = True,
         exploration_steps: int = 0,
+        predictor: Predictor | None = None,
     ) -> None:
         """`epsilon`: the exploration of each environment, `[N]`; `priorities`: whether the replay needs TD errors;
-        `exploration_steps`: the steps during which epsilon falls from 1 to `epsilon`."""
+        `exploration_steps`: the steps during which epsilon falls from 1 to `epsilon`;
+        `predictor`: computes the networks, by default a copy of `networks` here."""
         self.config, self.priorities = config, priorities
         self.generator, self.device, self.dtype = generator, generator.device, dtype
         self.obs_spec, self.num_actions = networks.obs_spec, networks.obs_spec.num_actions
-        self.networks, self.vector = actor_networks(networks, self.device, dtype)
+        self.predictor = predictor or ActorNetworks(networks, self.device, dtype)
+        self.vector = self.predictor.vector
         self.epsilon = epsilon.to(self.device)[:, None]
         self.memory = ActorMemory(self.obs_spec, returns, len(epsilon), self.device, exploration_steps)
         self.uniform = torch.zeros((), dtype=torch.bool, device=self.device)
@@ -80,9 +84,9 @@ class ApexActor:
 
     def choose(self, obs: Tensor, is_first: Tensor) -> GreedyChoice:
         """The actions, which the environments wait for."""
-        state = self.obs_spec.preprocess(self.memory.push_frame(obs, is_first), self.dtype)
         with torch.no_grad():
-            q, _ = self.networks.q(state)
+            value, advantage, _ = self.predictor.predict(self.memory.push_frame(obs, is_first))
+            q = dueling_q(value, advantage, None)
             pi = greedy(torch.full_like(q, 1 / self.num_actions), q, check=False)
             pi = torch.where(self.uniform, 1 / self.num_actions, pi)
         action = self.memory.explore(pi, self.epsilon, is_first, self.config, self.generator)
@@ -106,7 +110,7 @@ class ApexActor:
 
     def load(self, vector: Tensor) -> None:
         """Copy published weights."""
-        self.vector.copy_(vector)
+        self.predictor.load(vector)
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that acting changes, without a copy; random states are the generator's."""

@@ -23,7 +23,7 @@ from rbi.observations import ObservationSpec
 from rbi.online.apex import ApexActor, ApexLearner
 from rbi.online.backend import Actor, CPUBackend, CUDABackend, Learner
 from rbi.online.config import GROUPS, TrainConfig
-from rbi.online.rbi import RBIActor, RBILearner
+from rbi.online.rbi import Predictor, RBIActor, RBILearner
 from rbi.optim import Peers, bind_parameters, compute_dtype
 from rbi.policy import Policy
 from rbi.replay import Replay
@@ -312,15 +312,22 @@ def split_epsilons(epsilons: Tensor, groups: int) -> list[Tensor]:
     return [epsilons[group::groups] for group in range(groups)]
 
 
-def make_actor(config: TrainConfig, networks: Networks, epsilon: Tensor, generator: torch.Generator) -> Actor:
-    """An actor of the run's algorithm, on the generator's device."""
+def make_actor(
+    config: TrainConfig,
+    networks: Networks,
+    epsilon: Tensor,
+    generator: torch.Generator,
+    predictor: Predictor | None = None,
+) -> Actor:
+    """An actor of the run's algorithm, on the generator's device; `predictor` computes the networks elsewhere."""
     dtype = compute_dtype(generator.device, config.schedule.precision)
     priorities = config.replay.priority_exponent > 0
     steps = round(config.actor.exploration_fraction * config.states / config.schedule.num_envs)
     parts = config.actor, config.returns, networks, epsilon, generator, dtype
+    options: dict[str, Any] = {"priorities": priorities, "exploration_steps": steps, "predictor": predictor}
     if config.algo == "apex":
-        return ApexActor(*parts, priorities=priorities, exploration_steps=steps)
-    return RBIActor(*parts, config.learner.advantage_baseline, priorities=priorities, exploration_steps=steps)
+        return ApexActor(*parts, **options)
+    return RBIActor(*parts, config.learner.advantage_baseline, **options)
 
 
 def make_learner(

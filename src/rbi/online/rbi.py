@@ -71,22 +71,24 @@ class RBIActor:
         *,
         priorities: bool = True,
         exploration_steps: int = 0,
+        predictor: "Predictor | None" = None,
     ) -> None:
         """`epsilon`: the exploration of each environment, `[N]`; `advantage_baseline` as in the learner's config;
         `priorities`: whether the replay needs TD errors;
-        `exploration_steps`: the steps during which epsilon falls from 1 to `epsilon`."""
+        `exploration_steps`: the steps during which epsilon falls from 1 to `epsilon`;
+        `predictor`: computes the networks, by default a copy of `networks` here."""
         self.config, self.advantage_baseline, self.priorities = config, advantage_baseline, priorities
         self.generator, self.device, self.dtype = generator, generator.device, dtype
         self.obs_spec, self.num_actions = networks.obs_spec, networks.obs_spec.num_actions
         self.rule = parse_rule(config.rule)
         self.bounds = getattr(self.rule, "c_min", 0.0), getattr(self.rule, "c_max", math.inf)
-        self.networks, self.vector = actor_networks(networks, self.device, dtype)
-        self.pi_net, self.q_net = policy_network(self.networks), self.networks.q
+        policy_network(networks)
+        self.predictor = predictor or ActorNetworks(networks, self.device, dtype)
+        self.vector = self.predictor.vector
         self.epsilon = epsilon.to(self.device)[:, None]
         self.memory = ActorMemory(self.obs_spec, returns, len(epsilon), self.device, exploration_steps)
         self.uniform = torch.zeros((), dtype=torch.bool, device=self.device)
         self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)
-        self.overlap = SideStream(self.device, priority=-1)  # environments wait for what it computes
 
     def act(self, obs: Tensor, is_first: Tensor, reward: Tensor, end: Tensor) -> Transition:
         """Choose actions for new observations; `reward` and `end` belong to the steps that led to them."""
@@ -94,12 +96,9 @@ class RBIActor:
 
     def choose(self, obs: Tensor, is_first: Tensor) -> Choice:
         """The actions, which the environments wait for."""
-        state = self.obs_spec.preprocess(self.memory.push_frame(obs, is_first), self.dtype)
         with torch.no_grad():
-            with self.overlap.overlapping():
-                logits = self.pi_net(state)
-            value, advantage = self.q_net.value_and_advantage(state)
-            self.overlap.join()
+            value, advantage, logits = self.predictor.predict(self.memory.push_frame(obs, is_first))
+            assert logits is not None
             beta = torch.softmax(logits, 1)
             q = dueling_q(value, advantage, beta if self.advantage_baseline == "pi" else None)
             improved = pi = beta
@@ -144,7 +143,7 @@ class RBIActor:
 
     def load(self, vector: Tensor) -> None:
         """Copy published weights."""
-        self.vector.copy_(vector)
+        self.predictor.load(vector)
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that acting changes, without a copy; random states are the generator's."""
@@ -320,6 +319,53 @@ class States(NamedTuple):
         return States(*(tensor[start : start + count] for tensor in self))
 
 
+class Prediction(NamedTuple):
+    """Outputs of the networks: V `[N, 1]`, advantages `[N, A]`, not yet centred, and the pi-net's logits `[N, A]`."""
+
+    value: Tensor
+    advantage: Tensor
+    logits: Tensor | None
+    """None without a pi-net."""
+
+
+class Predictor(Protocol):
+    """The networks as actors use them: their own copy, or one in another process that serves several actors."""
+
+    @property
+    def vector(self) -> Tensor:
+        """The weights."""
+
+    def predict(self, stack: Tensor) -> Prediction:
+        """The outputs for frame stacks `[N, stack, *shape]`."""
+
+    def load(self, vector: Tensor) -> None:
+        """Take published weights."""
+
+
+class ActorNetworks:
+    """Networks for acting, with all weights as views of one vector."""
+
+    def __init__(self, networks: Networks, device: torch.device, dtype: torch.dtype) -> None:
+        self.obs_spec, self.dtype = networks.obs_spec, dtype
+        self.vector = flatten_parameters(networks).to(device, dtype)
+        self.networks = networks.to(device, dtype).requires_grad_(False)
+        bind_parameters(self.networks, self.vector)
+        self.overlap = SideStream(device, priority=-1)  # environments wait for what it computes
+
+    def predict(self, stack: Tensor) -> Prediction:
+        state, logits = self.obs_spec.preprocess(stack, self.dtype), None
+        with torch.no_grad():
+            if self.networks.pi is not None:
+                with self.overlap.overlapping():
+                    logits = self.networks.pi(state)
+            value, advantage = self.networks.q.value_and_advantage(state)
+            self.overlap.join()
+        return Prediction(value, advantage, logits)
+
+    def load(self, vector: Tensor) -> None:
+        self.vector.copy_(vector)
+
+
 class ActorMemory:
     """What an actor keeps of its environments: frame stacks, and the last n steps for their TD errors."""
 
@@ -435,14 +481,6 @@ class LearnerWeights:
         copy_state(self.state(), state)
         if self.compute_vector is not self.vector:
             self.compute_vector.copy_(self.vector)
-
-
-def actor_networks(networks: Networks, device: torch.device, dtype: torch.dtype) -> tuple[Networks, Tensor]:
-    """Networks for acting, and the one vector that all their weights are views of."""
-    vector = flatten_parameters(networks).to(device, dtype)
-    networks = networks.to(device, dtype).requires_grad_(False)
-    bind_parameters(networks, vector)
-    return networks, vector
 
 
 def policy_network(networks: Networks) -> PolicyNetwork:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed
 from torch import Tensor
 
 from rbi.checkpoint import restore_generator
@@ -25,6 +26,7 @@ from rbi.online.backend import capture_learner
 from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import init_networks, make_learner, run_seeds, without_prefix
 from rbi.online.rbi import SampledReplay
+from rbi.optim import Peers
 from rbi.replay import Replay, Transition
 
 Array = np.ndarray[Any, Any]
@@ -182,13 +184,16 @@ class LearnerProcess:
         seed: int,
         device: torch.device,
         replay: BlockReplay | SampledReplay,
+        rank: int = 0,
+        learners: int = 1,
     ) -> None:
+        """`rank` of `learners`: which of several learners this is (`Peers`); they start with the same weights."""
         if device.type == "cuda":
             torch.set_float32_matmul_precision("high")
-        self.config, self.device = config, device
-        seeds = run_seeds(seed)
-        generator = torch.Generator(device).manual_seed(seeds.learner)
-        self.learner = make_learner(config, init_networks(config, obs_spec, seeds.weights), generator)
+        self.config, self.device, self.seed, self.rank, self.peers = config, device, seed, rank, Peers(learners)
+        generator = torch.Generator(device).manual_seed(run_seeds(seed, *[rank] * (rank > 0)).learner)
+        networks = init_networks(config, obs_spec, run_seeds(seed).weights)
+        self.learner = make_learner(config, networks, generator, self.peers)
         self.blocks = replay if isinstance(replay, BlockReplay) else None
         self.replay: SampledReplay = replay.replay if isinstance(replay, BlockReplay) else replay
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -211,7 +216,7 @@ class LearnerProcess:
 
         On a GPU it returns when those of the previous call are done, so that the GPU always has work and never much.
         """
-        if self.blocks is not None and not self.blocks.mass > 0:
+        if not self.can_sample():
             return
         with self.on_stream():
             for _ in range(samples):
@@ -229,6 +234,17 @@ class LearnerProcess:
                 if previous is not None:
                     previous.synchronize()
 
+    def can_sample(self) -> bool:
+        """Whether there is anything to sample, for all learners alike."""
+        if self.blocks is None:
+            return True
+        if self.peers.size == 1:
+            return bool(self.blocks.mass > 0)
+        if not self.blocks.replay.delays_release:  # then a replay that had states keeps some, and the driver asked
+            return True
+        found = (self.blocks.mass > 0).to(self.device, torch.float32)
+        return bool(self.peers.reduce_(found, torch.distributed.ReduceOp.MIN) > 0)
+
     def publish(self) -> None:
         """Start copying the weights to the host; `newest_weights` returns them."""
         host = self.hosts[0]
@@ -241,11 +257,11 @@ class LearnerProcess:
         self.published.append(Weights(self.updates, host, copied))
 
     def newest_weights(self, *, wait: bool) -> Weights | None:
-        """The weights of the last `publish`. Without `wait` on a GPU those of the one before it: they are on the host
-        while the updates after them are computed."""
-        behind = 0 if wait or self.device.type != "cuda" else 1
+        """The weights of the last `publish`, once. Without `wait`, those of updates that a GPU has not done yet come
+        with the next call: they are copied to the host while the updates after them are computed."""
+        in_progress = self.device.type == "cuda" and not wait
         newest = None
-        while len(self.published) > behind:
+        while self.published and not (in_progress and self.published[0].updates == self.updates):
             newest = self.published.popleft()
         if newest is not None and newest.copied is not None:
             newest.copied.synchronize()
@@ -272,7 +288,10 @@ class LearnerProcess:
             saved = {name: as_tensor(tensor) for name, tensor in tensors.items()}
             with self.on_stream():
                 self.learner.restore(without_prefix(saved, "learner."))
-            restore_generator(self.learner.generator, saved["random"])
+            if self.rank == 0:  # it is the one that was saved
+                restore_generator(self.learner.generator, saved["random"])
+            else:
+                self.learner.generator.manual_seed(run_seeds(self.seed, self.rank, updates).learner)
         self.learner.updates = updates
         self.published.clear()
 

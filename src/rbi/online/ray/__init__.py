@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rbi.networks import TrunkFactory
-from rbi.online.config import TrainConfig
+from rbi.online.config import ClusterConfig, TrainConfig
 from rbi.online.engine import Engine
-from rbi.online.ray.cluster import ClusterConfig, cluster_cpus, connect
+from rbi.online.ray.cluster import cluster_cpus, connect
 from rbi.online.train import make_observation_spec
 from rbi.progress import echo
 

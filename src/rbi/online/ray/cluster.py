@@ -1,11 +1,10 @@
-"""A Ray cluster: the layout of a training run on it, connecting to it or starting one here, and a `map` over it.
+"""A Ray cluster: connecting to it or starting one here, and a `map` over it.
 
 Ray reads some of its switches when it is imported, so nothing here imports it at the top.
 """
 
 import collections
 import contextlib
-import math
 import os
 import signal
 import socket
@@ -13,12 +12,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from rbi.config import Ge, Interval, check_fields
-from rbi.online.config import GROUPS, Schedule
+from typing import Any
 
 LOOPBACK = "127.0.0.1"
 MAX_RETRIES = 3  # of a task whose machine dies
@@ -33,85 +28,6 @@ for process in Path("/proc").glob("[0-9]*"):
     except OSError:
         pass
 """
-
-
-@dataclass(frozen=True)
-class ClusterConfig:
-    """The layout of a run on a Ray cluster (--engine ray)."""
-
-    workers: Annotated[int, Interval(ge=0, le=65_536)] = 0
-    """Rollout workers, which share the environments. Workers that do not fit wait for a node to join. 0: as many as fit
-    when the run starts."""
-    replay: Literal["learner", "shards"] = "learner"
-    """Where the replay is: in the learner's process, in GPU memory if it has a GPU, which is fastest; or in shards,
-    processes of their own that may be on other machines, for a replay that does not fit there."""
-    shards: Annotated[int, Interval(ge=1, le=4096)] = 1
-    """Replay shards. A single shard is placed on the learner's node; several are spread over the nodes."""
-    block_steps: Annotated[int, Interval(ge=1, le=1_000_000)] = 16
-    """Steps of every environment in one block of experience."""
-    prefetch: Annotated[int, Interval(ge=0, le=10_000)] = 2
-    """Samples from the replay that are requested ahead of the learner."""
-    lockstep: bool = False
-    """Alternate rollouts and updates as the local engine does, so that a run repeats to the last bit; one worker."""
-    evaluation_interval: Annotated[int, Ge(0)] = 0
-    """Updates between two evaluations during training; 0: a twentieth of the run."""
-    evaluation_episodes: Annotated[int, Interval(ge=0, le=1_000_000)] = 10
-    """Episodes of each evaluation during training; 0 disables it."""
-    worker_cpus: Annotated[float, Ge(0)] = 1.0
-    """CPUs that Ray reserves for a rollout worker."""
-    worker_gpus: Annotated[float, Ge(0)] = 0.0
-    """GPUs of a rollout worker, fractions allowed; with 0 it computes on the CPU."""
-    learner_cpus: Annotated[float, Ge(0)] = 1.0
-    """CPUs of the learner worker."""
-    learner_gpus: Annotated[float, Ge(0)] | None = None
-    """GPUs of the learner worker; by default one if the cluster has any."""
-    shard_cpus: Annotated[float, Ge(0)] = 0.0
-    """CPUs of a replay shard; its work is short and comes in bursts."""
-    evaluator_cpus: Annotated[float, Ge(0)] = 0.0
-    """CPUs of an evaluation, which runs at low priority."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.lockstep and (self.workers > 1 or self.shards > 1):
-            raise ValueError("lockstep: needs one worker and one shard")
-        if self.workers and self.shards > self.workers:
-            raise ValueError(f"shards = {self.shards}: more than workers = {self.workers}")
-        if self.shards > 1 and self.replay != "shards":
-            raise ValueError(f"shards = {self.shards}: needs replay = shards; the replay is in the learner")
-
-    @property
-    def replays(self) -> int:
-        """Processes that hold a part of the replay."""
-        return self.shards if self.replay == "shards" else 1
-
-    def fitting_workers(self, cpus: float) -> int:
-        """How many workers fit next to the other processes."""
-        shards = self.shards * self.shard_cpus if self.replay == "shards" else 0
-        left = cpus - self.learner_cpus - shards - self.evaluator_cpus
-        return max(0, int(left / self.worker_cpus + 1e-9)) if self.worker_cpus else max(1, int(cpus))
-
-    def num_workers(self, schedule: Schedule, cpus: float) -> int:
-        """The number of rollout workers of a run; the environments must divide evenly among them."""
-        if self.workers or self.lockstep:
-            workers = self.workers or 1
-            if schedule.num_envs % (GROUPS * workers):
-                raise ValueError(
-                    f"workers = {workers}: num_envs = {schedule.num_envs} does not divide among them, in {GROUPS} "
-                    "groups each"
-                )
-            return workers
-        most = max(1, self.shards, min(self.fitting_workers(cpus), schedule.num_envs // GROUPS))
-        divisors = [workers for workers in range(self.shards, most + 1) if schedule.num_envs % (GROUPS * workers) == 0]
-        if not divisors:
-            raise ValueError(f"num_envs = {schedule.num_envs}: does not divide among {self.shards} workers or more")
-        return divisors[-1]
-
-    def publish_interval(self, schedule: Schedule, workers: int) -> int:
-        """Updates between publications of weights. Workers load them at the start of a block, so it is at least the
-        updates of one block; in lockstep it is the schedule's."""
-        block = self.block_steps * schedule.num_envs / workers / schedule.states_per_update
-        times = 1 if self.lockstep else max(1, math.ceil(block / schedule.publish_interval))
-        return times * schedule.publish_interval
 
 
 @contextlib.contextmanager

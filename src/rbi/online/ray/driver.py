@@ -18,9 +18,9 @@ from rbi.evaluation.rollouts import EpisodeResult, RecentScores
 from rbi.observations import ObservationSpec
 from rbi.online.accounting import Accounting
 from rbi.online.apex import ApexActor
-from rbi.online.config import GROUPS, TrainConfig
+from rbi.online.config import GROUPS, ClusterConfig, TrainConfig
 from rbi.online.engine import LOW_EPSILON, trained_policy, without_prefix
-from rbi.online.ray.cluster import ClusterConfig, cluster_cpus
+from rbi.online.ray.cluster import cluster_cpus
 from rbi.online.ray.supervisor import ReplayHandle, Supervisor, WorkerHandle, launch, result_or_none
 from rbi.online.rbi import RBIActor
 from rbi.policy import Policy
@@ -35,6 +35,8 @@ class RayEngine:
     def __init__(self, config: TrainConfig, seed: int, layout: ClusterConfig, obs_spec: ObservationSpec) -> None:
         self.config, self.seed, self.layout, self.obs_spec = config, seed, layout, obs_spec
         self.device = torch.device("cpu")  # of this process; workers and learner have their own
+        if config.learner.batch_size % layout.learners:
+            raise ValueError(f"learners = {layout.learners}: do not divide batch_size = {config.learner.batch_size}")
         self.num_workers = layout.num_workers(config.schedule, cluster_cpus())
         self.accounting = Accounting(config, layout.publish_interval(config.schedule, self.num_workers))
         actor = config.actor
@@ -114,7 +116,7 @@ class RayEngine:
         refreshes = worker.reset or -worker.step % refresh < steps or worker.step % refresh < GROUPS
         uniform = self.updates < self.config.schedule.random_policy_updates
         block, summary = worker.handle.rollout.options(num_returns=2).remote(
-            worker.step, steps, worker.reset, supervisor.published if refreshes else None, supervisor.version, uniform
+            worker.step, steps, worker.reset, [supervisor.published] * refreshes, supervisor.version, uniform
         )
         supervisor.version_used |= refreshes
         self.accounting.request_states(steps * self.envs_per_group)
@@ -160,17 +162,20 @@ class RayEngine:
     def request_updates(self, supervisor: Supervisor) -> None:
         """Request the updates that are due."""
         queued = 1 if self.layout.lockstep else MAX_QUEUED_CALLS
-        able = supervisor.learner.alive and supervisor.mass() > 0
+        able = supervisor.can_learn()
         while able and self.learner_calls < queued and (samples := self.accounting.samples_due()):
             expected = self.accounting.request_updates(samples)
             end = expected + samples * self.accounting.updates_per_sample
             publish = end % self.accounting.publish_interval == 0 and (supervisor.version_used or self.layout.lockstep)
-            report, weights = supervisor.learner.handle.learn.options(num_returns=2).remote(
-                expected, samples, publish, [replay.mass for replay in supervisor.replays]
+            mass, restarts = [replay.mass for replay in supervisor.replays], supervisor.learner.restarts
+            (report, weights), *others = (
+                learner.handle.learn.options(num_returns=2).remote(expected, samples, publish, mass)
+                for learner in supervisor.learners
             )
             self.learner_calls += 1
-            restarts = supervisor.learner.restarts
             supervisor.on_answer(report, functools.partial(self.updates_done, supervisor, restarts, samples, weights))
+            for other, _ in others:  # all do the same; the first one reports
+                supervisor.on_answer(other, functools.partial(self.other_done, supervisor, restarts))
 
     def updates_done(self, supervisor: Supervisor, restarts: int, samples: int, weights: Any, ref: Any) -> None:
         """The learner has finished a request, or it died, or found the replay empty."""
@@ -195,6 +200,11 @@ class RayEngine:
             return
         if not supervisor.mass() > 0:
             self.accounting.refill_replay()
+
+    def other_done(self, supervisor: Supervisor, restarts: int, ref: Any) -> None:
+        """One of several learners has finished a request, or died."""
+        if result_or_none(ref) is None:
+            supervisor.learner_died(restarts)
 
     def start_evaluation(self, supervisor: Supervisor) -> None:
         """Evaluate the newest policy in the background, at intervals."""
@@ -261,7 +271,7 @@ class RayEngine:
 
     def replay_layout(self) -> dict[str, Any]:
         """What decides which process holds whose experience."""
-        return {"workers": self.num_workers, "replay": self.layout.replay, "shards": self.layout.shards}
+        return {"workers": self.num_workers, "replay": self.layout.replay, "parts": self.layout.replays}
 
     def checkpoint(self, *, with_replay: bool) -> Checkpoint:
         """Everything that training changes; outstanding requests are completed first."""

@@ -6,6 +6,7 @@ what a restarted process has lost.
 
 import functools
 import os
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,10 +20,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rbi.evaluation.rollouts import Protocol, run_episodes
 from rbi.observations import ObservationSpec
 from rbi.online.accounting import Accounting
-from rbi.online.config import TrainConfig
+from rbi.online.config import ClusterConfig, TrainConfig
 from rbi.online.engine import trained_policy
-from rbi.online.ray.cluster import ClusterConfig
-from rbi.online.ray.workers import LearnerWorker, ReplayShard, RolloutWorker
+from rbi.online.ray.workers import InferenceWorker, LearnerWorker, ReplayShard, RolloutWorker
 from rbi.online.stream import Array, ReplayStatus
 
 UNLIMITED = -1  # restarts and retries
@@ -74,50 +74,52 @@ class WorkerHandle(ActorHandle):
 class RemoteActors:
     """All processes of a run. `evaluate` runs as a Ray task; a failed evaluation is skipped."""
 
-    learner: ReplayHandle
+    learners: list[ReplayHandle]
     replays: list[ReplayHandle]
-    """The shards, or the learner itself."""
+    """The shards, or the learners themselves."""
+    inference: list[ActorHandle]
     workers: list[WorkerHandle]
     evaluate: Callable[..., Any]
 
     def all(self) -> list[ActorHandle]:
-        shards = [replay for replay in self.replays if replay is not self.learner]
-        return [self.learner, *shards, *self.workers]
+        shards = [] if self.replays is self.learners else self.replays
+        return [*self.learners, *shards, *self.inference, *self.workers]
 
 
 def launch(
-    cluster: TrainConfig, obs_spec: ObservationSpec, seed: int, layout: ClusterConfig, workers: int
+    config: TrainConfig, obs_spec: ObservationSpec, seed: int, layout: ClusterConfig, workers: int
 ) -> RemoteActors:
-    """Ask Ray for all processes. The learner takes a GPU, or stays on the driver's node; a single shard joins it."""
+    """Ask Ray for all processes. Learners take a GPU each, or stay on the driver's node; a single shard joins them."""
     gpus = layout.learner_gpus
     if gpus is None:
-        gpus = 1.0 if ray.cluster_resources().get("GPU", 0) >= 1 else 0.0
+        gpus = 1.0 if ray.cluster_resources().get("GPU", 0) >= layout.learners else 0.0
     here = ray.get_runtime_context().get_node_id()
     placement = {} if gpus else {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True)}
-    actor = remote(LearnerWorker, layout.learner_cpus, gpus, **placement)
-    learner = ReplayHandle(actor.remote(cluster, obs_spec, seed, workers, layout, bool(gpus)))
-    replays = [learner]
+    learner = remote(LearnerWorker, layout.learner_cpus, gpus, **placement)
+    run, on_gpu = (config, obs_spec, seed), bool(gpus)
+    learners = [ReplayHandle(learner.remote(*run, n, workers, layout, on_gpu)) for n in range(layout.learners)]
+    replays = learners
     if layout.replay == "shards":
         shard_placement: Any = "SPREAD"
         if layout.shards == 1:
-            node = ray.get(learner.retry("identity").remote())[1] if gpus else here
+            node = ray.get(learners[0].retry("identity").remote())[1] if gpus else here
             shard_placement = NodeAffinitySchedulingStrategy(node, soft=True)
         shard = remote(ReplayShard, layout.shard_cpus, scheduling_strategy=shard_placement)
-        parts = layout.shards
-        replays = [ReplayHandle(shard.remote(cluster, obs_spec, seed, n, workers, parts)) for n in range(parts)]
-    threads = max(1, int(layout.worker_cpus))
+        replays = [ReplayHandle(shard.remote(*run, n, workers, layout.shards)) for n in range(layout.shards)]
+    names = [f"rbi-inference-{uuid.uuid4().hex}" for _ in range(layout.inference_workers)]
+    resources, threads = (layout.inference_cpus, layout.inference_gpus), workers + 2  # all may ask at once
+    servers = [remote(InferenceWorker, *resources, name=name, max_concurrency=threads) for name in names]
+    inference = [ActorHandle(server.remote(config, obs_spec, layout.inference_gpus > 0)) for server in servers]
+    threads, on_gpu = max(1, int(layout.worker_cpus)), layout.worker_gpus > 0
     worker = remote(RolloutWorker, layout.worker_cpus, layout.worker_gpus)
-    handles = [
-        WorkerHandle(
-            worker.remote(cluster, obs_spec, seed, index, workers, threads, layout.worker_gpus > 0),
-            index=index,
-            replay=replays[index % len(replays)],
-        )
-        for index in range(workers)
-    ]
+    handles = []
+    for index in range(workers):
+        name = names[index % len(names)] if names else ""
+        handle = worker.remote(*run, index, workers, threads, on_gpu, name)
+        handles.append(WorkerHandle(handle, index=index, replay=replays[index % len(replays)]))
     task: Any = ray.remote(evaluate)
     evaluation = task.options(num_cpus=layout.evaluator_cpus, max_retries=0).remote
-    return RemoteActors(learner, replays, handles, evaluation)
+    return RemoteActors(learners, replays, inference, handles, evaluation)
 
 
 def remote(cls: type, cpus: float, gpus: float = 0.0, **options: Any) -> Any:
@@ -142,7 +144,8 @@ class Supervisor:
 
     def __init__(self, actors: RemoteActors, accounting: Accounting, saved: tuple[int, Any]) -> None:
         """`saved`: the number of updates and the learner's state to continue from."""
-        self.learner, self.replays, self.workers = actors.learner, actors.replays, actors.workers
+        self.learners, self.replays, self.workers = actors.learners, actors.replays, actors.workers
+        self.learner, self.inference = self.learners[0], actors.inference
         self.actors, self.accounting, self.saved = actors.all(), accounting, saved
         self.pending: dict[Any, Callable[[Any], None]] = {}
         self.open_calls = 0  # blocks and updates that were requested
@@ -157,10 +160,11 @@ class Supervisor:
             self.await_worker(worker)
         for replay, state in zip(self.replays, replays, strict=True):
             replay.saved = ray.put(state) if state else None
-        self.restore_learner()
-        for replay in self.replays:
-            if replay is not self.learner:
-                self.restore_replay(replay)
+        self.restore_learners()
+        for shard in self.replays if self.replays is not self.learners else []:
+            self.restore_replay(shard)
+        for actor in self.inference:
+            self.pending[actor.retry("identity").remote()] = functools.partial(self.identified, actor)
 
     def on_answer(self, ref: Any, then: Callable[[Any], None]) -> None:
         """Call `then` when a requested block or update is answered."""
@@ -229,12 +233,12 @@ class Supervisor:
     def update_replay(self, replay: ReplayHandle, status: ReplayStatus) -> None:
         """Take the status of a replay; if its process was restarted, what was not saved of it is lost."""
         if replay.incarnation not in ("", status.incarnation):
-            self.accounting.faults.shards += replay is not self.learner
+            self.accounting.faults.shards += self.replays is not self.learners
             self.accounting.faults.replay_states += max(0, replay.states - status.states)
         replay.incarnation, replay.mass, replay.states = status
 
     def replay_died(self, replay: ReplayHandle, restarts: int) -> None:
-        if replay is self.learner:
+        if self.replays is self.learners:
             self.learner_died(restarts)
         elif restarts == replay.restarts:
             replay.restarts += 1
@@ -244,31 +248,46 @@ class Supervisor:
         actor.pid, actor.node = result_when_ready(ref)
 
     def learner_died(self, restarts: int) -> None:
-        """It continues from the last saved state; updates since then are repeated."""
+        """All learners continue from the last saved state; updates since then are repeated."""
         if restarts != self.learner.restarts:
             return
-        self.learner.restarts += 1
+        for learner in self.learners:
+            learner.restarts += 1
+            if len(self.learners) > 1:  # the others wait for the one that died
+                ray.kill(learner.handle, no_restart=False)
         self.accounting.faults.learners += 1
         self.accounting.rewind(self.saved[0])
         self.saved = (self.accounting.updates, self.saved[1])  # from now on, the saved state counts as this many
-        self.restore_learner()
+        self.restore_learners()
 
-    def restore_learner(self) -> None:
-        """Give a restarted learner its state, and then its replay if that is in its process."""
-        self.learner.alive, self.learner.mass = False, 0.0
-        shards = [replay.handle for replay in self.replays if replay is not self.learner]
-        restored = self.learner.retry("restore").remote(self.accounting.updates, self.saved[1], shards)
-        self.pending[restored] = functools.partial(self.learner_ready, self.learner.restarts)
-        self.pending[self.learner.retry("identity").remote()] = functools.partial(self.identified, self.learner)
+    def restore_learners(self) -> None:
+        """Give restarted learners their state, and then their replay if that is in their process."""
+        shards = [] if self.replays is self.learners else [replay.handle for replay in self.replays]
+        addresses = [learner.retry("address").remote() for learner in self.learners]  # known when all have started
+        for learner in self.learners:
+            learner.alive, learner.mass = False, 0.0
+            call = learner.retry("restore").remote(self.accounting.updates, self.saved[1], shards, *addresses)
+            self.pending[call] = functools.partial(self.learner_ready, learner, learner.restarts)
+            self.pending[learner.retry("identity").remote()] = functools.partial(self.identified, learner)
 
-    def learner_ready(self, restarts: int, ref: Any) -> None:
-        if restarts != self.learner.restarts:
+    def learner_ready(self, learner: ReplayHandle, restarts: int, ref: Any) -> None:
+        if restarts != learner.restarts:
             return
-        self.publish(result_when_ready(ref), self.accounting.updates)
-        if self.learner in self.replays:
-            self.restore_replay(self.learner)
+        weights = result_when_ready(ref)
+        if weights is None:  # another learner did not come
+            self.learner_died(restarts)
+            return
+        if learner is self.learner:
+            self.publish(weights, self.accounting.updates)
+        if self.replays is self.learners:
+            self.restore_replay(learner)
         else:
-            self.learner.alive = True
+            learner.alive = True
+
+    def can_learn(self) -> bool:
+        """Whether the learners are there and have something to sample; several sample from their own replay each."""
+        alive = all(learner.alive for learner in self.learners)
+        return alive and (min if len(self.learners) > 1 else max)(replay.mass for replay in self.replays) > 0
 
     def ask_replays(self, method: str) -> None:
         """Call `status` or `release` of all replays and wait for their status."""

@@ -13,7 +13,9 @@ They use the actors, learner and replay of the local engine (`rbi.online.stream`
 calling its constructor again; what it knew is restored by the supervisor.
 """
 
+import datetime
 import os
+import socket
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -22,17 +24,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import ray
 import torch
-from ray.exceptions import RayError
+import torch.distributed
+from ray.exceptions import RayActorError, RayError
 from torch import Tensor
 
-from rbi import envs
-from rbi.envs.types import TimeStep
-from rbi.evaluation.rollouts import EpisodeStatistics
 from rbi.observations import ObservationSpec
-from rbi.online.backend import Actor
-from rbi.online.config import GROUPS, TrainConfig
-from rbi.online.engine import LOW_EPSILON, MAX_ENV_SEED, init_networks, make_actor, run_seeds, split_epsilons
-from rbi.online.ray.cluster import ClusterConfig
+from rbi.online.config import ClusterConfig, TrainConfig
+from rbi.online.engine import run_seeds
+from rbi.online.rbi import Prediction
+from rbi.online.rollout import BatchedNetworks, BlockSummary, Rollout
 from rbi.online.stream import (
     Array,
     BlockReplay,
@@ -42,11 +42,13 @@ from rbi.online.stream import (
     ReplayStatus,
     as_tensor,
 )
+from rbi.optim import PeerLostError
 from rbi.parallel import exit_with_parent
-from rbi.replay import ReplayBatch, Transition
-from rbi.returns import exploration_ladder
+from rbi.replay import ReplayBatch
 
 SHARD_TIMEOUT = 60.0  # seconds after which a shard that does not answer counts as dead
+PEER_TIMEOUT = 120.0  # seconds after which a learner that does not answer the others counts as dead
+RETRY_SECONDS = 0.2  # between calls of an inference worker that is restarting
 
 
 class RemoteActor:
@@ -60,21 +62,8 @@ class RemoteActor:
         return os.getpid(), ray.get_runtime_context().get_node_id()
 
 
-class BlockSummary(NamedTuple):
-    """What the driver needs to know about a block; the block itself goes to a shard."""
-
-    states: int
-    bytes: int
-    version: int
-    """Number of updates of the weights that were used last."""
-    episodes: list[tuple[int, float, bool]]
-    """Environment index, score and whether its epsilon is low, of every finished episode."""
-    sums: list[list[float]]
-    """Sums of each group's actor metrics (`Actor.sums`)."""
-
-
 class RolloutWorker(RemoteActor):
-    """Environments and actors of one worker, in two alternating groups."""
+    """Environments and actors of one worker."""
 
     def __init__(
         self,
@@ -85,87 +74,72 @@ class RolloutWorker(RemoteActor):
         workers: int,
         threads: int,
         use_gpu: bool,
+        inference: str = "",
     ) -> None:
+        """`inference`: the name of the inference worker that computes the networks; by default this process does."""
         super().__init__()
-        self.config, self.obs_spec, self.seed, self.index = config, obs_spec, seed, index
-        self.device = torch.device("cuda" if use_gpu else "cpu")
-        schedule, actor = config.schedule, config.actor
-        self.envs_per_group = schedule.num_envs // workers // GROUPS
-        threads = schedule.env_threads or threads
-        self.envs = [
-            envs.make(config.env, self.envs_per_group, threads, synchronous=not use_gpu) for _ in range(GROUPS)
-        ]
-        epsilons = exploration_ladder(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
-        self.epsilons = split_epsilons(epsilons, GROUPS * workers)[GROUPS * index : GROUPS * (index + 1)]
-        self.step, self.version = -1, 0
-        self.actors: list[Actor] = []
-        self.episodes: list[EpisodeStatistics] = []
-        self.first_steps: dict[int, TimeStep] = {}
+        self.remote = RemoteNetworks(ray.get_actor(inference)) if inference else None
+        device = torch.device("cuda" if use_gpu else "cpu")
+        self.rollouts = Rollout(config, obs_spec, seed, index, workers, threads, device, self.remote)
 
     def rollout(
-        self, start: int, steps: int, reset: bool, weights: Array | None, version: int, uniform: bool
+        self, start: int, steps: int, reset: bool, weights: list[Any], version: int, uniform: bool
     ) -> tuple[ExperienceBlock | None, BlockSummary | None]:
-        """The next block, from step `start` on; `reset` starts new episodes. Returns (None, None) if this process was
-        restarted and cannot continue from `start`."""
-        if reset:
-            self.reset(start)
-        elif start != self.step:
-            return None, None
-        for actor in self.actors:
-            actor.uniform.fill_(uniform)
-        newest = None if weights is None else as_tensor(weights)
-        if reset and newest is not None:
-            for actor in self.actors:
-                actor.load(newest)
-            self.version = version
-        block, finished = ExperienceBlock.empty(self.obs_spec, steps, self.envs_per_group), []
-        for at in range(steps):
-            group = self.step % GROUPS
-            now = self.first_steps.pop(group, None) or self.envs[group].recv()
-            finished += self.finished_episodes(group, now)
-            if newest is not None and self.step // GROUPS % self.config.schedule.refresh_interval == 0:
-                self.actors[group].load(newest)
-                self.version = version
-            transition = self.act(group, now)
-            for column, values in zip(block, transition, strict=True):
-                column[at] = values.cpu().numpy()
-            self.envs[group].send(transition.action.cpu().numpy())
-            self.step += 1
-        sums = [actor.sums.tolist() for actor in self.actors]
-        for actor in self.actors:
-            actor.sums.zero_()
-        size = sum(column.nbytes for column in block)
-        return block, BlockSummary(steps * self.envs_per_group, size, self.version, finished, sums)
+        """The next block (`Rollout.block`). `weights`: a reference to the weights of `version`, if they are to be
+        loaded; only the reference goes on to an inference worker."""
+        newest = None
+        if weights and self.remote is not None:
+            newest = self.remote.publish(version, weights[0])
+        elif weights:
+            newest = as_tensor(ray.get(weights[0]))
+        return self.rollouts.block(start, steps, reset, newest, version, uniform) or (None, None)
 
-    def reset(self, start: int) -> None:
-        """Start new episodes with new actors. The first worker of a run draws the local engine's random numbers."""
-        seeds = run_seeds(self.seed)
-        first = self.index == 0 and start == 0
-        own = seeds if first else run_seeds(self.seed, self.index, start)
-        self.actors = [
-            make_actor(
-                self.config,
-                init_networks(self.config, self.obs_spec, seeds.weights),
-                epsilon,
-                torch.Generator(self.device).manual_seed(actor_seed),
-            )
-            for epsilon, actor_seed in zip(self.epsilons, own.actors, strict=True)
-        ]
-        for actor in self.actors:
-            actor.memory.steps.fill_(start // GROUPS)
-        self.episodes = [EpisodeStatistics(self.envs_per_group) for _ in range(GROUPS)]
-        num_envs = self.config.schedule.num_envs
-        env_seed = (seeds.env + start * num_envs + self.index * GROUPS * self.envs_per_group) % MAX_ENV_SEED
-        self.first_steps = {g: env.reset(env_seed + g * self.envs_per_group) for g, env in enumerate(self.envs)}
-        self.step, self.version = start, 0
 
-    def act(self, group: int, now: TimeStep) -> Transition:
-        inputs = (torch.from_numpy(np.ascontiguousarray(array)).to(self.device) for array in now)
-        return self.actors[group].act(*inputs)
+class RemoteNetworks:
+    """Networks in an inference worker, as actors use them (`rbi.online.rbi.Predictor`)."""
 
-    def finished_episodes(self, group: int, now: TimeStep) -> list[tuple[int, float, bool]]:
-        finished = self.episodes[group].update(now)
-        return [(e.env_index, e.score, bool(self.epsilons[group][e.env_index] <= LOW_EPSILON)) for e in finished]
+    def __init__(self, inference: Any) -> None:
+        self.inference, self.vector = inference, torch.empty(0)
+        self.published: tuple[int, Any] = (-1, None)
+
+    def publish(self, version: int, weights: Any) -> Tensor:
+        """Pass new weights on; the inference worker loads those that are newer than its own."""
+        if version > self.published[0]:
+            self.published = (version, [weights])
+            self.inference.load.remote(*self.published)
+        return self.vector
+
+    def load(self, vector: Tensor) -> None:
+        """Nothing: the inference worker has loaded them."""
+
+    def predict(self, stack: Tensor) -> Prediction:
+        """The outputs; waits for an inference worker that is restarted, and gives it its weights."""
+        frames = stack.numpy()
+        while True:
+            try:
+                if (outputs := ray.get(self.inference.predict.remote(frames))) is not None:
+                    value, advantage, logits = outputs
+                    return Prediction(
+                        as_tensor(value), as_tensor(advantage), None if logits is None else as_tensor(logits)
+                    )
+            except RayActorError:
+                time.sleep(RETRY_SECONDS)
+            self.inference.load.remote(*self.published)
+
+
+class InferenceWorker(RemoteActor):
+    """Networks that serve several rollout workers; calls run in threads."""
+
+    def __init__(self, config: TrainConfig, obs_spec: ObservationSpec, use_gpu: bool) -> None:
+        super().__init__()
+        self.networks = BatchedNetworks(config, obs_spec, torch.device("cuda" if use_gpu else "cpu"))
+
+    def load(self, version: int, weights: list[Any] | None) -> None:
+        if weights is not None and version > self.networks.version:
+            self.networks.load(version, as_tensor(ray.get(weights[0])))
+
+    def predict(self, frames: Array) -> list[Array | None] | None:
+        return self.networks.predict(frames)
 
 
 class ShardBatch(NamedTuple):
@@ -320,78 +294,105 @@ class LearnerReport(NamedTuple):
 
 
 class LearnerWorker(ReplayProcess):
-    """The learner in its own process. After a restart it does nothing until `restore` is called."""
+    """A learner in its own process. After a restart it does nothing until `restore` is called."""
 
     def __init__(
         self,
         config: TrainConfig,
         obs_spec: ObservationSpec,
         seed: int,
+        rank: int,
         workers: int,
         layout: ClusterConfig,
         use_gpu: bool,
     ) -> None:
         super().__init__()
-        device = torch.device("cuda" if use_gpu else "cpu")
-        self.updates_per_sample, self.lockstep, self.restored = (
-            config.learner.updates_per_sample,
-            layout.lockstep,
-            False,
-        )
+        self.config, self.obs_spec, self.seed, self.rank, self.layout = config, obs_spec, seed, rank, layout
+        self.device = torch.device("cuda" if use_gpu else "cpu")
         self.sampled: ShardedReplay | None = None
         if layout.replay == "shards":
             ahead = 0 if layout.lockstep else layout.prefetch
-            self.sampled = ShardedReplay([], ahead, config.replay.importance_exponent, device)
-            self.process = LearnerProcess(config, obs_spec, seed, device, self.sampled)
+            self.sampled = ShardedReplay([], ahead, config.replay.importance_exponent, self.device)
         else:
-            self.blocks = BlockReplay(config, obs_spec, 0, workers, 1, device)
-            self.process = LearnerProcess(config, obs_spec, seed, device, self.blocks)
+            self.blocks = BlockReplay(config, obs_spec, rank, workers, layout.learners, self.device)
+        self.process: LearnerProcess | None = None
 
-    def restore(self, updates: int, tensors: dict[str, Array] | None, shards: Sequence[Any]) -> Array:
-        """Continue from saved tensors and the driver's number of updates; returns the weights. `shards`: the processes
-        to sample from, if the replay is not here."""
+    def address(self) -> str:
+        """Where the learners of a run can meet, if this is the first of them."""
+        with socket.socket() as free:
+            free.bind(("", 0))
+            return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
+
+    def restore(
+        self, updates: int, tensors: dict[str, Array] | None, shards: Sequence[Any], *addresses: str
+    ) -> Array | None:
+        """Continue from saved tensors and the driver's number of updates; returns the weights, or None if the other
+        learners do not come. `shards`: the processes to sample from; `addresses`: all learners', in order."""
         if self.sampled is not None:
             self.sampled.handles = shards
+        if self.process is None:
+            try:
+                self.join(addresses)
+            except RuntimeError:  # torch.distributed's timeout
+                return None
+            replay, learners = self.sampled or self.blocks, self.layout.learners
+            parts = self.config, self.obs_spec, self.seed, self.device, replay, self.rank, learners
+            self.process = LearnerProcess(*parts)
         self.process.restore(updates, tensors)
-        self.restored = True
         return self.process.weights()
 
+    def join(self, addresses: Sequence[str]) -> None:
+        """Join the other learners, if there are any."""
+        if len(addresses) > 1:
+            if addresses[0].startswith("127."):
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+            torch.distributed.init_process_group(
+                "nccl" if self.device.type == "cuda" else "gloo",
+                init_method=f"tcp://{addresses[0]}",
+                rank=self.rank,
+                world_size=len(addresses),
+                timeout=datetime.timedelta(seconds=PEER_TIMEOUT),
+            )
+
     def add(self, worker: int, start: int, reset: bool, block: ExperienceBlock) -> ReplayStatus | None:
-        if not self.restored:
+        if self.process is None:
             return None
         status = super().add(worker, start, reset, block)
-        return self.status() if self.lockstep else status
+        return self.status() if self.layout.lockstep else status
 
     def learn(
         self, expected: int, samples: int, publish: bool, mass: Sequence[float]
     ) -> tuple[LearnerReport | None, Array | None]:
         """Learn from some samples of the replay, starting at `expected` updates; returns the weights if they are to be
-        published, and (None, None) from a process that was restarted and not yet restored."""
-        if not self.restored:
-            return None, None
+        published, and (None, None) from a process that was restarted and not yet restored, or has lost its peers."""
         process, sampled = self.process, self.sampled
+        if process is None:
+            return None, None
         if sampled is not None:
             sampled.mass, sampled.bytes, sampled.waited_seconds = list(mass), 0, 0.0
-        process.learn(samples if process.updates == expected else 0)  # an earlier call may have found the replay empty
-        if publish and process.updates == expected + samples * self.updates_per_sample:
+        try:
+            process.learn(samples if process.updates == expected else 0)  # an earlier call may have found nothing
+        except PeerLostError:
+            return None, None
+        if publish and process.updates == expected + samples * self.config.learner.updates_per_sample:
             process.publish()
-        if sampled is not None and self.lockstep:
+        if sampled is not None and self.layout.lockstep:
             ray.get(sampled.sent)
-        newest = process.newest_weights(wait=self.lockstep)
+        newest = process.newest_weights(wait=self.layout.lockstep)
         moved = (sampled.bytes, sampled.waited_seconds) if sampled is not None else (0, 0.0)
         report = LearnerReport(process.updates, newest.updates if newest else None, *moved)
         return report, newest.vector.numpy() if newest else None
 
     def policy(self) -> tuple[int, Array] | None:
         """The number of updates and the weights."""
-        return (self.process.updates, self.process.weights()) if self.restored else None
+        return None if self.process is None else (self.process.updates, self.process.weights())
 
     def metrics(self) -> dict[str, float] | None:
-        return self.process.metrics() if self.restored else None
+        return None if self.process is None else self.process.metrics()
 
     def state(self) -> dict[str, Array] | None:
         """Everything that learning changes, for a checkpoint."""
-        return self.process.state() if self.restored else None
+        return None if self.process is None else self.process.state()
 
 
 def to_replay_batch(part: ShardBatch, device: torch.device) -> ReplayBatch:
