@@ -27,6 +27,7 @@ from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, ClusterConfig, TrainConfig
 from rbi.online.engine import LocalEngine
 from rbi.online.ray.cluster import connect
+from rbi.online.shards import Shard
 from rbi.online.stream import BlockReplay, ExperienceBlock, LearnerProcess
 from rbi.online.train import Local, make_observation_spec
 from rbi.optim import flat_size
@@ -184,8 +185,6 @@ def random_block(obs_spec, steps, envs, rng):
 
 def atari_parts():
     """Time and bytes of a replay shard in an Atari run, with the fast preset and 32 environments per worker."""
-    from rbi.online.ray.workers import ReplayShard
-
     config = TrainConfig.preset("ALE/Breakout-v5", "rbi", "fast")
     config = replace(
         config,
@@ -194,11 +193,11 @@ def atari_parts():
         learner=replace(config.learner, batch_size=128),
     )
     rng, steps, envs = np.random.default_rng(0), 32, 16
-    shard = ReplayShard(config, ATARI, 0, 0, 1, 1)
+    shard = Shard(config, ATARI, 0, 0, 1, 1)
     block = random_block(ATARI, steps, envs, rng)
     for start in range(0, 320, steps):
-        shard.add(0, start, False, block)
-    adding = seconds_a_call(lambda: shard.add(0, 320, False, block)) / (steps * envs)
+        shard.blocks.add(0, start, False, block)
+    adding = seconds_a_call(lambda: shard.blocks.add(0, 320, False, block)) / (steps * envs)
     batch = config.learner.batch_size * config.learner.updates_per_sample
     drawing = seconds_a_call(lambda: shard.sample(batch)) / config.learner.updates_per_sample
     found = shard.sample(batch)

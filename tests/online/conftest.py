@@ -10,7 +10,8 @@ os.environ |= {
     "RAY_AUTH_TOKEN": uuid.uuid4().hex,
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_health_check_initial_delay_ms": "1000",
-    "RAY_agent_register_timeout_ms": "120000",  # a busy machine starts Ray's agent slowly
+    "RAY_agent_register_timeout_ms": "120000",  # on a busy machine, agents start slowly
+    "RAY_worker_niceness": "0",
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_failure_threshold": "3",
 }

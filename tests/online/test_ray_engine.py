@@ -25,8 +25,6 @@ from rbi import checkpoint, cli, runs
 from rbi.online import sweep
 from rbi.online.config import ClusterConfig
 from rbi.online.ray.driver import MAX_QUEUED_CALLS, RayEngine
-from rbi.online.ray.workers import ShardedReplay
-from rbi.online.stream import ExperienceBlock
 from rbi.online.train import RunOptions, make_observation_spec
 from tests.online.small_runs import make_engine, run_to_end, small_config
 
@@ -285,52 +283,6 @@ def test_a_run_whose_driver_was_killed_resumes_from_the_checkpoint(cluster, tmp_
         counts = [line[name] for line in run.metrics]
         assert counts == sorted(counts)
     assert run.result["evaluation"]["episodes"] == 2
-
-
-def test_states_of_all_shards_are_sampled_by_priority_with_common_importance_weights(engines):
-    config = small_config(
-        schedule={"num_envs": 4}, replay={"priority_exponent": 1.0, "importance_exponent": 0.4, "capacity": 400}
-    )
-    engine = engines(config, workers=2, replay="shards", shards=2)
-    handles = [shard.handle for shard in engine.start().replays]
-    errors = [np.array([[1.0], [3.0]]), np.array([[8.0], [2.0]])]
-    for worker, error in enumerate(errors):
-        block = marked_block(46, error, first_mark=worker * 100)
-        ray.get(handles[worker].add.remote(worker, 0, True, block))
-    statuses = ray.get([handle.status.remote() for handle in handles])
-    replay = ShardedReplay(handles, 0, 0.4, torch.device("cpu"))
-    replay.mass = [status.mass for status in statuses]
-    batch = replay.sample(60_000, torch.Generator().manual_seed(0))
-    marks = batch.obs[:, 0, 0].long()
-    priority = torch.tensor([errors[m // 100][m % 2, 0] for m in marks.tolist()])
-    found = {p: float((priority == p).float().mean()) for p in (1.0, 3.0, 8.0, 2.0)}
-    assert found == pytest.approx({1.0: 1 / 14, 3.0: 3 / 14, 8.0: 8 / 14, 2.0: 2 / 14}, abs=0.01)
-    relative = batch.weight * priority**0.4
-    assert torch.allclose(relative, relative[0].expand_as(relative), rtol=0.02)
-    first, second = (marks[part] < 100 for part in (slice(30_000), slice(30_000, None)))
-    assert abs(float(first.float().mean() - second.float().mean())) < 0.02  # any part of the batch is a fair sample
-    of_one = marks == int(marks[0])
-    replay.update_priorities(batch.row, batch.env, torch.where(of_one, 0.5, priority))
-    after = ray.get([handle.replay_state.remote() for handle in handles])
-    changed = [int((abs(state["priority"] - 0.5) < 1e-3).sum()) for state in after]
-    assert changed[int(marks[0]) // 100] == 2  # both groups have it
-    assert sum(changed) == 2
-
-
-def marked_block(steps, errors, first_mark):
-    """A block of one environment per group with numbered observations; odd and even steps have their own TD errors."""
-    cells = (steps, 1)
-    mark = first_mark + np.arange(steps) // 2  # groups alternate
-    frame = np.zeros((*cells, 4), np.float32)
-    frame[:, 0, 0] = mark
-    n_step = 3
-    error = errors[(mark - n_step) % 2]  # of the state three steps before
-    first = np.zeros(cells, bool)
-    first[:2] = True
-    return ExperienceBlock(
-        frame, first, np.zeros(cells, np.float32), np.zeros(cells, np.uint8), np.zeros(cells, np.int16),
-        np.full((*cells, 2), 0.5, np.float32), error.astype(np.float32),
-    )  # fmt: skip
 
 
 def test_a_study_on_the_cluster_equals_one_on_local_processes(cluster, tmp_path):

@@ -13,6 +13,7 @@ from rbi.online.config import GROUPS
 from rbi.online.engine import init_networks, make_learner
 from rbi.online.rbi import ActorNetworks
 from rbi.online.rollout import BatchedNetworks, Rollout
+from rbi.online.shards import Shard, ShardedReplay
 from rbi.online.stream import BlockReplay, ExperienceBlock, LearnerProcess
 from rbi.online.train import make_observation_spec
 from rbi.optim import Peers
@@ -112,6 +113,60 @@ def test_a_block_that_does_not_continue_the_previous_one_truncates_episodes():
     add(0, 20, False, random_block(4, 4, rng))
     assert replay.final[:10].nonzero()[:, 0].tolist() == [7] * 8  # the last row before the gap
     assert process.blocks.next_step == [24]
+
+
+class Direct:
+    """A shard in this process, as a learner reaches it."""
+
+    def __init__(self, shard):
+        self.request, self.update_priorities = shard.sample, shard.update_priorities
+
+    def receive(self, batch):
+        return batch
+
+
+def test_states_of_all_shards_are_sampled_by_priority_with_common_importance_weights():
+    config = small_config(
+        schedule={"num_envs": 4}, replay={"priority_exponent": 1.0, "importance_exponent": 0.4, "capacity": 400}
+    )
+    shards = [Shard(config, CARTPOLE, 0, number, 2, 2) for number in range(2)]
+    errors = [np.array([[1.0], [3.0]]), np.array([[8.0], [2.0]])]
+    for worker, error in enumerate(errors):
+        block = marked_block(46, error, first_mark=worker * 100)
+        shards[worker].blocks.add(worker, 0, True, block)
+    replay = ShardedReplay([Direct(shard) for shard in shards], 0, 0.4, CPU)
+    replay.mass = [shard.blocks.status().mass for shard in shards]
+    batch = replay.sample(60_000, torch.Generator().manual_seed(0))
+    marks = batch.obs[:, 0, 0].long()
+    priority = torch.tensor([errors[m // 100][m % 2, 0] for m in marks.tolist()])
+    found = {p: float((priority == p).float().mean()) for p in (1.0, 3.0, 8.0, 2.0)}
+    assert found == pytest.approx({1.0: 1 / 14, 3.0: 3 / 14, 8.0: 8 / 14, 2.0: 2 / 14}, abs=0.01)
+    relative = batch.weight * priority**0.4
+    assert torch.allclose(relative, relative[0].expand_as(relative), rtol=0.02)
+    first, second = (marks[part] < 100 for part in (slice(30_000), slice(30_000, None)))
+    assert abs(float(first.float().mean() - second.float().mean())) < 0.02  # any part of the batch is a fair sample
+    of_one = marks == int(marks[0])
+    replay.update_priorities(batch.row, batch.env, torch.where(of_one, 0.5, priority))
+    after = [shard.state() for shard in shards]
+    changed = [int((abs(state["priority"] - 0.5) < 1e-3).sum()) for state in after]
+    assert changed[int(marks[0]) // 100] == 2  # both groups have it
+    assert sum(changed) == 2
+
+
+def marked_block(steps, errors, first_mark):
+    """A block of one environment per group with numbered observations; odd and even steps have their own TD errors."""
+    cells = (steps, 1)
+    mark = first_mark + np.arange(steps) // 2  # groups alternate
+    frame = np.zeros((*cells, 4), np.float32)
+    frame[:, 0, 0] = mark
+    n_step = 3
+    error = errors[(mark - n_step) % 2]  # of the state three steps before
+    first = np.zeros(cells, bool)
+    first[:2] = True
+    return ExperienceBlock(
+        frame, first, np.zeros(cells, np.float32), np.zeros(cells, np.uint8), np.zeros(cells, np.int16),
+        np.full((*cells, 2), 0.5, np.float32), error.astype(np.float32),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("algo", ["rbi", "apex"])

@@ -17,11 +17,9 @@ import datetime
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import ray
 import torch
 import torch.distributed
@@ -30,13 +28,12 @@ from torch import Tensor
 
 from rbi.observations import ObservationSpec
 from rbi.online.config import ClusterConfig, TrainConfig
-from rbi.online.engine import run_seeds
 from rbi.online.rbi import Prediction
 from rbi.online.rollout import BatchedNetworks, BlockSummary, Rollout
+from rbi.online.shards import Shard, ShardBatch, ShardedReplay
 from rbi.online.stream import (
     Array,
     BlockReplay,
-    EmptyReplayError,
     ExperienceBlock,
     LearnerProcess,
     ReplayStatus,
@@ -44,7 +41,6 @@ from rbi.online.stream import (
 )
 from rbi.optim import PeerLostError
 from rbi.parallel import exit_with_parent
-from rbi.replay import ReplayBatch
 
 SHARD_TIMEOUT = 60.0  # seconds after which a shard that does not answer counts as dead
 PEER_TIMEOUT = 120.0  # seconds after which a learner that does not answer the others counts as dead
@@ -142,15 +138,6 @@ class InferenceWorker(RemoteActor):
         return self.networks.predict(frames)
 
 
-class ShardBatch(NamedTuple):
-    """States sampled from one shard: `ReplayBatch` as arrays, with what makes weights of several shards comparable."""
-
-    batch: tuple[Array, ...]
-    incarnation: str
-    mass: float
-    """The sum of the shard's priorities, which the importance weights are relative to."""
-
-
 class ReplayProcess(RemoteActor):
     """A process with a replay: the experience of every `parts`-th rollout worker. Restarted, it is empty."""
 
@@ -176,109 +163,44 @@ class ReplayProcess(RemoteActor):
 
 
 class ReplayShard(ReplayProcess):
-    """A replay in a process of its own."""
+    """A replay shard."""
 
-    def __init__(
-        self, config: TrainConfig, obs_spec: ObservationSpec, seed: int, number: int, workers: int, parts: int
-    ) -> None:
+    def __init__(self, *shard: Any) -> None:
         super().__init__()
-        self.blocks = BlockReplay(config, obs_spec, number, workers, parts)
-        sampling_seed = run_seeds(seed).learner if number == 0 else run_seeds(seed, number).learner
-        self.generator = torch.Generator().manual_seed(sampling_seed)
+        self.shard = Shard(*shard)
+        self.blocks = self.shard.blocks
 
     def sample(self, size: int) -> ShardBatch | None:
-        """Sample states by priority; None if there are none."""
-        replay = self.blocks.replay
-        mass = float(replay.mass.sum())
-        if not mass > 0:
-            return None
-        batch = replay.sample(size, self.generator)
-        return ShardBatch(tuple(column.numpy() for column in batch), self.blocks.incarnation, mass)
+        return self.shard.sample(size)
 
     def update_priorities(self, incarnation: str, row: Array, env: Array, td_error: Array) -> None:
-        """New priorities of sampled states; ignored if they were sampled before a restart."""
-        if incarnation == self.blocks.incarnation:
-            self.blocks.replay.update_priorities(*(as_tensor(column) for column in (row, env, td_error)))
+        self.shard.update_priorities(incarnation, row, env, td_error)
 
     def replay_state(self) -> dict[str, Array]:
-        return super().replay_state() | {"random": self.generator.get_state().numpy()}
+        return self.shard.state()
 
     def load_replay(self, state: dict[str, Array]) -> ReplayStatus:
-        self.generator.set_state(as_tensor(state["random"]))
-        return super().load_replay({name: column for name, column in state.items() if name != "random"})
+        return self.shard.load(state)
 
 
-class ShardedReplay:
-    """All shards as one replay: states are sampled in proportion to the shards' priority mass, some batches ahead."""
+class RemoteShard:
+    """A replay shard as the learner reaches it (`rbi.online.shards.ShardClient`)."""
 
-    def __init__(self, handles: Sequence[Any], prefetch: int, importance_exponent: float, device: torch.device) -> None:
-        self.handles, self.prefetch, self.device = handles, prefetch, device
-        self.importance_exponent = importance_exponent
-        self.mass: list[float] = []
-        self.requests: deque[list[tuple[int, int, Any]]] = deque()
-        self.origin: list[tuple[int, str, Tensor]] = []
-        self.sent: list[Any] = []
-        self.bytes, self.waited_seconds = 0, 0.0
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
 
-    def sample(self, size: int, generator: torch.Generator) -> ReplayBatch:
-        """States of all shards in random order. The share of a dead or empty shard goes to the others."""
-        while True:
-            while len(self.requests) <= self.prefetch:
-                self.requests.append(self.request(size, generator))
-            parts = [(number, self.receive(number, ref)) for number, _, ref in self.requests.popleft()]
-            received = [(number, part) for number, part in parts if part is not None]
-            if len(received) == len(parts):
-                return self.merge(received, generator)
-            self.requests.clear()
+    def request(self, size: int) -> Any:
+        return self.handle.sample.remote(size)
 
-    def request(self, size: int, generator: torch.Generator) -> list[tuple[int, int, Any]]:
-        """Request each shard's share, as a stratified draw over the total mass would allocate it."""
-        if not sum(self.mass) > 0:
-            raise EmptyReplayError
-        counts = [size]
-        if len(self.handles) > 1:
-            edges = np.cumsum(self.mass) / sum(self.mass) * size
-            start = float(torch.rand((), generator=generator, device=self.device, dtype=torch.float64))
-            counts = np.diff(np.floor(np.array([0.0, *edges[:-1], size]) + start)).astype(int).tolist()
-        shares = [(number, count) for number, count in enumerate(counts) if count]
-        return [(number, count, self.handles[number].sample.remote(count)) for number, count in shares]
-
-    def receive(self, number: int, ref: Any) -> ShardBatch | None:
-        started = time.monotonic()
+    def receive(self, request: Any) -> ShardBatch | None:
         try:
-            part: ShardBatch | None = ray.get(ref, timeout=SHARD_TIMEOUT)
+            found: ShardBatch | None = ray.get(request, timeout=SHARD_TIMEOUT)
         except RayError:
-            part = None
-        self.waited_seconds += time.monotonic() - started
-        self.mass[number] = part.mass if part is not None else 0.0
-        if part is not None:
-            self.bytes += sum(column.nbytes for column in part.batch)
-        return part
+            return None
+        return found
 
-    def merge(self, parts: list[tuple[int, ShardBatch]], generator: torch.Generator) -> ReplayBatch:
-        """One batch. Importance weights are relative to a common probability, that of the states' shard included."""
-        batches = [to_replay_batch(part, self.device) for _, part in parts]
-        if len(parts) == 1:
-            (number, part), (whole,) = parts[0], batches
-            self.origin = [(number, part.incarnation, torch.arange(len(whole.row), device=self.device))]
-            return whole
-        for at, batch in enumerate(batches):  # a state is sampled with probability count * priority / mass
-            batches[at] = batch._replace(weight=batch.weight * len(batch.row) ** -self.importance_exponent)
-        size = sum(len(batch.row) for batch in batches)
-        order = torch.rand(size, generator=generator, device=self.device).argsort()
-        place = torch.empty_like(order)
-        place[order] = torch.arange(size, device=self.device)
-        spans = place.split([len(batch.row) for batch in batches])
-        self.origin = [(number, part.incarnation, span) for (number, part), span in zip(parts, spans, strict=True)]
-        return ReplayBatch(*(torch.cat(columns)[order] for columns in zip(*batches, strict=True)))
-
-    def update_priorities(self, row: Tensor, env: Tensor, td_error: Tensor) -> None:
-        """Send new priorities to the shards that the states came from, without waiting."""
-        columns = (row, env, td_error.float())
-        self.sent = [
-            self.handles[number].update_priorities.remote(incarnation, *(c[span].cpu().numpy() for c in columns))
-            for number, incarnation, span in self.origin
-        ]
+    def update_priorities(self, incarnation: str, row: Array, env: Array, td_error: Array) -> Any:
+        return self.handle.update_priorities.remote(incarnation, row, env, td_error)
 
 
 class LearnerReport(NamedTuple):
@@ -329,7 +251,7 @@ class LearnerWorker(ReplayProcess):
         """Continue from saved tensors and the driver's number of updates; returns the weights, or None if the other
         learners do not come. `shards`: the processes to sample from; `addresses`: all learners', in order."""
         if self.sampled is not None:
-            self.sampled.handles = shards
+            self.sampled.shards = [RemoteShard(handle) for handle in shards]
         if self.process is None:
             try:
                 self.join(addresses)
@@ -393,7 +315,3 @@ class LearnerWorker(ReplayProcess):
     def state(self) -> dict[str, Array] | None:
         """Everything that learning changes, for a checkpoint."""
         return None if self.process is None else self.process.state()
-
-
-def to_replay_batch(part: ShardBatch, device: torch.device) -> ReplayBatch:
-    return ReplayBatch(*(as_tensor(column).to(device) for column in part.batch))
