@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 import rbi
-from rbi import runs
+from rbi import checkpoint, runs
+from rbi.online.config import TrainConfig
 from rbi.online.sweep import run_remotely, sweep
-from rbi.online.train import Local, RunOptions, load_config, train
+from rbi.online.train import Local, RunOptions, find_checkpoint, load_config, train
 from tests.online.small_runs import TINY
 
 QUIET = {"progress": False, "device": "cpu"}
@@ -206,3 +207,13 @@ def test_jobs_of_a_machine_without_the_sweeps_folder_come_back_whole(tmp_path):
     assert runs.read(path).result["last"]["updates"] == 10
     assert rbi.load_policy(path).env == "CartPole-v1"
     assert run_remotely([], tmp_path / "none", map_without_folder, options, progress=False) is None
+
+
+def test_updates_that_were_repeated_do_not_count_as_done_when_a_run_is_resumed(tmp_path):
+    """A learner that dies on a cluster repeats updates, which stay counted."""
+    counters = {"updates": 70, "repeated_updates": 10}
+    saved = checkpoint.save(tmp_path, 70, checkpoint.Checkpoint({}, counters, {}))
+    config = TrainConfig.preset("CartPole-v1", **TINY)
+    assert find_checkpoint(tmp_path, config) == saved
+    with pytest.raises(ValueError, match="has done 60 already"):
+        find_checkpoint(tmp_path, config.changed(updates=58))

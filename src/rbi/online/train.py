@@ -508,7 +508,7 @@ def find_checkpoint(path: Path, config: TrainConfig, *, progress: bool = True) -
         return None
     counters = checkpoint.read_state(start)["counters"]
     with runs.naming(start / checkpoint.STATE):
-        done = counters["updates"] - counters.get("gone", 0)
+        done = counters["updates"] - counters.get("repeated_updates", 0)
     if done > config.schedule.updates:
         raise ValueError(f"--schedule.updates = {config.schedule.updates}: {path} has done {done:,} already")
     return start
@@ -543,7 +543,7 @@ def load_complete(path: Path, config: TrainConfig) -> TrainResult | None:
     if found is None:
         return None
     with runs.naming(path / "result.json"):
-        if found["last"]["updates"] - found.get("updates_gone", 0) < config.schedule.updates:
+        if found["last"]["updates"] - found.get("repeated_updates", 0) < config.schedule.updates:
             return None
         policies = {name: path / "policies" / name for name in ("last", "best")}
         evaluation = found.get("evaluation")

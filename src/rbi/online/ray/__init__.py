@@ -1,8 +1,8 @@
 """The Ray engine: the actors, learner and replay of the local engine as processes on a cluster.
 
-    rollout workers --- experience blocks, frames once ---> replay shards --- batches, prefetched ---> learner worker
-       ^                                                          ^------- new priorities -------------------'  |
-       '------------------------ versioned weights, through the object store <---------------------------------'
+    rollout workers --- experience blocks, frames once ---> learner workers, with their replay
+       ^                                                        |
+       '------- versioned weights, through the object store <---'
 
 The driver, the process that called `rbi.train`, passes references and counts; experience never passes through it. It
 requests blocks and updates so that their ratio is the configured one: a slow learner pauses the workers, and slow
