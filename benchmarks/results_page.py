@@ -152,11 +152,20 @@ def spi_failures(studies):
             f"Study *{SPI_STUDIES[name]}*: some peer is better in both in {by_estimate} of {cells} cells by point\n"
             f"estimates, and in {beyond} beyond paired intervals."
         )
-    lines.append(
-        "With eta 0.9 and 10 or 20 trajectories some policies of ours are below the baseline. Most peers lead in the\n"
-        "5x5 gridworld."
-    )
+    below = [
+        f"{part['world']} at {part['sizes'][at]:,} ({share:.2f})"
+        for name, result in studies.items()
+        if name == "spi.json"
+        for part in result["worlds"]
+        for at, share in enumerate(column(part["summary"]["below"], part["algorithms"].index(part["compared"][0])))
+        if share > 0
+    ]
+    lines.append(f"Shares of our policies below a known baseline: {'; '.join(below) or 'none'}.")
     return "\n".join(lines)
+
+
+def column(rows, at):
+    return [row[at] for row in rows]
 
 
 def spi_fails(studies):
