@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -185,6 +186,38 @@ def test_as_many_workers_as_fit_share_the_environments(config, num_envs, cpus, w
 def test_impossible_layouts_are_refused(config, message):
     with pytest.raises(ValueError, match=message):
         ClusterConfig(**config)
+
+
+def supervised(learners=1, shards=0):
+    """A supervisor of processes that are not there."""
+    learners = [supervisor.ReplayHandle(None) for _ in range(learners)]
+    replays = [supervisor.ReplayHandle(None) for _ in range(shards)] or learners
+    accounting = Accounting(small_config())
+    accounting.learning_started = True
+    actors = supervisor.RemoteActors(learners, replays, [], [], print)
+    return supervisor.Supervisor(actors, accounting, (0, None))
+
+
+@pytest.mark.parametrize(
+    ("processes", "enough"), [({"learners": 2}, [False, False, True]), ({"shards": 2}, [False, True, True])]
+)
+def test_every_learner_needs_states_of_its_own_and_shards_share_theirs(processes, enough):
+    found = supervised(**processes)
+    for count, expected in enumerate(enough):
+        for replay in found.replays[:count]:
+            replay.mass = 1.0
+        assert found.has_states() == expected
+        found.accounting.learning_started = True
+        found.check_replays()
+        assert found.accounting.learning_started == expected
+
+
+@pytest.mark.parametrize("processes", [{"learners": 1}, {"shards": 2}])
+def test_a_replay_that_is_being_restored_does_not_die_again_when_all_are_asked(processes):
+    found = supervised(**processes)
+    found.ask_replays("status")
+    assert set(asdict(found.accounting.faults).values()) == {0}
+    assert [replay.restarts for replay in found.replays] == [0] * len(found.replays)
 
 
 def test_a_batch_that_does_not_divide_among_the_learners_is_refused(monkeypatch):

@@ -129,7 +129,7 @@ def test_lockstep_waits_for_a_slow_learner(engines):
     while not supervisor.learner.pid:
         supervisor.poll()
     os.kill(supervisor.learner.pid, signal.SIGSTOP)
-    supervisor.restore_learner()
+    supervisor.restore_learners()
     run = Running(other)
     run.until(lambda: supervisor.workers[0].alive)
     for _ in range(2):

@@ -157,12 +157,12 @@ class RayEngine:
         if self.accounting.can_start:
             if self.config.replay.release_interval:
                 supervisor.ask_replays("release")
-            self.accounting.learning_started = supervisor.mass() > 0
+            self.accounting.learning_started = supervisor.has_states()
 
     def request_updates(self, supervisor: Supervisor) -> None:
         """Request the updates that are due."""
         queued = 1 if self.layout.lockstep else MAX_QUEUED_CALLS
-        able = supervisor.can_learn()
+        able = all(learner.alive for learner in supervisor.learners) and supervisor.has_states()
         while able and self.learner_calls < queued and (samples := self.accounting.samples_due()):
             expected = self.accounting.request_updates(samples)
             end = expected + samples * self.accounting.updates_per_sample
@@ -198,8 +198,7 @@ class RayEngine:
             supervisor.ask_replays("release")
         else:
             return
-        if not supervisor.mass() > 0:
-            self.accounting.refill_replay()
+        supervisor.check_replays()
 
     def other_done(self, supervisor: Supervisor, restarts: int, ref: Any) -> None:
         """One of several learners has finished a request, or died."""

@@ -209,11 +209,8 @@ class Supervisor:
     def restore_replay(self, replay: ReplayHandle) -> None:
         """A process with a replay is alive when it has loaded what was saved of it and reports its status."""
         replay.alive, replay.mass = False, 0.0
-        found = (
-            replay.retry("status").remote()
-            if replay.saved is None
-            else replay.retry("load_replay").remote(replay.saved)
-        )
+        saved = replay.saved
+        found = replay.retry("status").remote() if saved is None else replay.retry("load_replay").remote(saved)
         self.pending[found] = functools.partial(self.replay_ready, replay, replay.restarts)
         self.pending[replay.retry("identity").remote()] = functools.partial(self.identified, replay)
 
@@ -227,7 +224,12 @@ class Supervisor:
             return
         self.update_replay(replay, status)
         replay.alive = True
-        if self.accounting.learning_started and not self.mass() > 0:
+        if all(other.alive for other in self.replays):
+            self.check_replays()
+
+    def check_replays(self) -> None:
+        """Fill the replay again before learning continues, if nothing can be sampled."""
+        if self.accounting.learning_started and not self.has_states():
             self.accounting.refill_replay()
 
     def update_replay(self, replay: ReplayHandle, status: ReplayStatus) -> None:
@@ -284,15 +286,17 @@ class Supervisor:
         else:
             learner.alive = True
 
-    def can_learn(self) -> bool:
-        """Whether the learners are there and have something to sample; several sample from their own replay each."""
-        alive = all(learner.alive for learner in self.learners)
-        return alive and (min if len(self.learners) > 1 else max)(replay.mass for replay in self.replays) > 0
+    def has_states(self) -> bool:
+        """Whether there is something to sample: in any shard, or in the replay of every learner."""
+        found = [replay.mass > 0 for replay in self.replays]
+        return all(found) if self.replays is self.learners else any(found)
 
     def ask_replays(self, method: str) -> None:
-        """Call `status` or `release` of all replays and wait for their status."""
+        """Call `status` or `release` of all replays that are alive, and wait for their status."""
         for replay in self.replays:
-            status = result_or_none(getattr(replay.handle, method).remote()) if replay.alive else None
+            if not replay.alive:
+                continue
+            status = result_or_none(getattr(replay.handle, method).remote())
             if status is None:
                 self.replay_died(replay, replay.restarts)
             else:
