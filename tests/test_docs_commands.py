@@ -1,0 +1,167 @@
+"""The commands of README and docs run, page by page, each page in a folder of its own.
+
+Sizes are reduced in one way: `SMALLER` lists options with small values, which replace those of the page or are added to
+them, and `REPLACED` lists words, such as Atari games, that stand for smaller things here. `NOT_RUN` lists what does not
+run, with the reason. docs/deploy.md runs in test_deploy.py.
+"""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from rbi import cli
+from tests.test_docs import PAGES, ROOT, console_commands, episodes_csv, improved, recorded_cart, shop_logs
+
+SMALLER = {
+    "bandit learn": {"repetitions": "20", "steps": "50"},
+    "bandit regret": {"points": "11"},
+    "spi": {"sizes": "10 20", "repetitions": "4", "workers": "1"},
+    "improve": {"updates": "20"},
+    "offline": {
+        "updates": "10",
+        "episodes": "2",
+        "evaluations": "1",
+        "rules": '"reroute(0.5,1.5)" greedy',
+    },
+    "train": {
+        "schedule.updates": "8",
+        "schedule.learning-starts": "64",
+        "schedule.num-envs": "4",
+        "eval-episodes": "2",
+        "save-snapshots": "2",
+    },
+    "data record": {"episodes": "12"},
+}
+"""Options of each command, without their dashes."""
+OPTIONAL = {"monte-carlo": "50", "population": "4", "seeds": "1"}
+"""Options that are replaced where a page gives them."""
+REPLACED = {r"ALE/\S+?-v5": "CartPole-v1", "--rows 20000": "--rows 200", "^.venv/bin/python": "python"}
+NOT_RUN = {
+    r"make ": "CI runs it",
+    r"pip install ": "installs from a network",
+    r"ray |export RAY_|.*--engine ray": "needs a Ray cluster: tests/online/test_ray_*.py start one",
+    r"tensorboard ": "serves until it is stopped",
+    r"rbi report .* --live": "serves until it is stopped: tests/report/test_live.py",
+    r"rbi train --envs paper12": "24 runs with the paper's numbers, a GPU-day each",
+    r"rbi offline .* --preset paper": "a network and a replay of the paper's size: hours on a CPU",
+    r"rbi evaluate runs/breakout": "a policy for an Atari game: tests/evaluation has an untrained one",
+}
+STATUSES = {"certify": (0, 3), "monitor": (0, 3)}  # 3: keep, or alarm
+
+
+def prepare_certify(folder):
+    improved(folder)
+    for seed, name in enumerate(("live.csv", "control.csv")):
+        episodes_csv(folder, name, seed)
+
+
+def prepare_data(folder):
+    episodes_csv(folder)
+    run("rbi data import logs.csv --out imported")
+    run("rbi data export imported --to parquet --out exported")
+    next((folder / "exported").rglob("*.parquet")).rename(folder / "clicks.parquet")
+    run("rbi train --env CartPole-v1 --out runs/cart")
+
+
+def prepare_improve(folder):
+    episodes_csv(folder)
+    names = {
+        "episode_id": "visit",
+        "action,": "offer,",
+        "reward": "paid",
+        "terminated": "left",
+        "obs_0": "age",
+        "obs_1": "income",
+    }
+    header, rows = (folder / "logs.csv").read_text().split("\n", 1)
+    for old, new in names.items():
+        header = header.replace(old, new)
+    (folder / "visits.csv").write_text(f"{header}\n{rows}")
+    shutil.copy(folder / "logs.csv", folder / "clicks.csv")
+
+
+def prepare_offline(folder):
+    recorded_cart(folder)
+    shutil.copytree(folder / "data/cart", folder / "data/si")
+    run("rbi offline data/si --out runs/si")
+
+
+def prepare_runs(folder):
+    run("rbi train --env CartPole-v1 --out runs/train")
+    for name in ("rbi-0", "rbi-1", "apex-0", "improve"):
+        shutil.copytree(folder / "runs/train", folder / "runs" / name)
+
+
+def prepare_logged_decisions(folder):
+    shop_logs(folder)
+    run("rbi improve decisions.csv --table.one-step --table.observations segment visits --out better")
+
+
+PREPARE = {
+    "docs/howto/certify.md": prepare_certify,
+    "docs/howto/data.md": prepare_data,
+    "docs/howto/improve.md": prepare_improve,
+    "docs/howto/offline.md": prepare_offline,
+    "docs/howto/runs.md": prepare_runs,
+    "docs/tutorials/environment.md": lambda _: run("rbi train --env CartPole-v1 --out runs/cart"),
+    "docs/tutorials/logged-decisions.md": prepare_logged_decisions,
+}
+
+
+def smaller(command):
+    """The words of a command with small sizes."""
+    for old, new in REPLACED.items():
+        command = re.sub(old, new, command)
+    words = shlex.split(command, comments=True)
+    name = next((name for name in cli.COMMANDS if words[0] == "rbi" and " ".join(words[1:]).startswith(name)), "")
+    wanted = {f"--{option}": shlex.split(value) for option, value in SMALLER.get(name, {}).items()}
+    wanted |= {f"--{option}": [value] for option, value in OPTIONAL.items() if f"--{option}" in words}
+    for option, values in wanted.items():
+        if option in words:
+            at = words.index(option)
+            end = next((n for n in range(at + 1, len(words)) if words[n].startswith("--")), len(words))
+            words[at:end] = []
+        words += [option, *values]
+    return words, name
+
+
+def run(command):
+    """Run a command of a page with small sizes."""
+    words, name = smaller(command)
+    if words[0] == "rbi":
+        assert cli.main(words[1:]) in STATUSES.get(name, (0,)), command
+    else:
+        words[0] = {"python": sys.executable}.get(words[0], words[0])
+        subprocess.run(words, check=True, capture_output=True)
+
+
+def reason_not_to_run(command):
+    return next((reason for pattern, reason in NOT_RUN.items() if re.match(pattern, command)), None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, page in PAGES.items()
+        if name != "docs/deploy.md" and not all(reason_not_to_run(each) for each in console_commands(page))
+    ],
+)
+def test_the_commands_of_a_page_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    PREPARE.get(name, lambda _: None)(tmp_path)
+    for command in console_commands(PAGES[name]):
+        if not reason_not_to_run(command):
+            run(command)
+
+
+def test_every_reason_not_to_run_a_command_has_a_command():
+    every = [command for page in PAGES.values() for command in console_commands(page)]
+    assert all(any(re.match(pattern, command) for command in every) for pattern in NOT_RUN)
+    assert sum(reason_not_to_run(command) is None for command in every) > 40
