@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -140,18 +141,44 @@ def test_there_is_no_colour_without_a_terminal(arguments, tmp_path):
     assert b"\x1b" not in done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
-def bash_completion():
-    if shutil.which("bash") is None:
-        pytest.skip("no bash on this machine")
-    return completion.script("bash", cli.COMMANDS, cli.GROUPS)
+def complete_in_bash(script, words):
+    """Calls the function that the script defines."""
+    quoted = " ".join(f"'{word}'" for word in ["rbi", *words])
+    return f"""source {script}
+COMP_WORDS=({quoted}); COMP_CWORD={len(words)}; _rbi; printf "%s\\n" "${{COMPREPLY[@]}}"
+"""
 
 
+def complete_in_fish(script, words):
+    return f"source {script}\ncomplete -C {shlex.quote(' '.join(['rbi', *words]))}\n"
+
+
+def complete_in_zsh(script, words):
+    """zsh completes only what is typed, in a pseudo-terminal: Ctrl-D lists the candidates, Ctrl-E marks the end."""
+    typed = shlex.quote(" ".join(["rbi", *words]))
+    return f"""zmodload zsh/zpty
+zpty shell zsh --no-rcs --interactive
+zpty -w shell 'PS1=; stty columns 300 rows 1000; LISTMAX=9999; autoload -Uz compinit && compinit -u -D'
+zpty -w shell 'finish() {{ zle -M "end_""of_list" }}; zle -N finish; bindkey "^E" finish; source {script}'
+zpty -w shell 'echo is_"ready"'
+zpty -r -m shell line '*is_ready*'
+zpty -w -n shell {typed}$'\\C-d'$'\\C-e'
+zpty -r -m shell line '*end_of_list*'
+zpty -d shell
+print -r -- "${{line#*{typed}}}"
+"""
+
+
+COMPLETE = {"bash": complete_in_bash, "fish": complete_in_fish, "zsh": complete_in_zsh}
+
+
+@pytest.mark.parametrize("shell", COMPLETE)
 @pytest.mark.parametrize(
     ("words", "expected", "others"),
     [
         (["tr"], {"train"}, {"improve"}),
         (["data", ""], {"import", "record"}, {"train"}),
+        (["completion", ""], {"bash", "zsh", "fish"}, {"train"}),
         (["train", "--schedule.up"], {"--schedule.updates"}, {"--out"}),
         (["train", "--algo", ""], {"rbi", "apex", "both"}, {"--out"}),
         (["data", "record", "--pop"], {"--population"}, {"--out"}),
@@ -159,25 +186,19 @@ def bash_completion():
         (["data", "export", "--to", ""], {"parquet"}, {"onnx"}),
     ],
 )
-def test_bash_completes_commands_options_and_choices(bash_completion, words, expected, others):
-    quoted = " ".join(f"'{word}'" for word in ["rbi", *words])
-    ask = f'\nCOMP_WORDS=({quoted}); COMP_CWORD={len(words)}; _rbi; printf "%s\\n" "${{COMPREPLY[@]}}"\n'
-    shown = subprocess.run(
-        ["bash", "-c", bash_completion + ask], capture_output=True, text=True, timeout=30, check=True
-    )
-    assert shown.stderr == ""
-    assert expected <= set(shown.stdout.split())
-    assert not others & set(shown.stdout.split())
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_completion_scripts_are_accepted_by_their_shell(shell, tmp_path):
-    script = tmp_path / "script"
-    script.write_text(completion.script(shell, cli.COMMANDS, cli.GROUPS))
-    assert "schedule.updates" in script.read_text()
+def test_shells_complete_commands_options_and_choices(shell, tmp_path, words, expected, others):
     if shutil.which(shell) is None:
-        pytest.skip(f"no {shell} on this machine")
-    subprocess.run([shell, "-n", str(script)], timeout=30, check=True)
+        pytest.skip(f"no {shell} on this machine (apt-get install {shell})")
+    (tmp_path / "script").write_text(completion.script(shell, cli.COMMANDS, cli.GROUPS))
+    (tmp_path / "ask").write_text(COMPLETE[shell](tmp_path / "script", words))
+    options = {"bash": ["--norc"], "zsh": ["-f"], "fish": ["--no-config"]}[shell]
+    home = {**os.environ, "HOME": str(tmp_path), "TERM": "xterm"}
+    command = [shell, *options, str(tmp_path / "ask")]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=home)
+    assert shown.stderr == ""
+    listed = set(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", " ", shown.stdout).split())
+    assert expected <= listed
+    assert not others & listed
 
 
 def test_completion_says_how_to_install_it(capsys):

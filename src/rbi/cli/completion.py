@@ -64,7 +64,7 @@ def bash_script(found: dict[str, list[Option]], groups: Iterable[str], install: 
     names = {
         name: " ".join([*(word for each in row if not each.positional for word in each.names), *HELP, HELP_ALL])
         for name, row in found.items()
-    }
+    } | {"completion": " ".join(INSTALL)}
 
     def cases(words: dict[str, str], pattern: Callable[[str], str], indent: int) -> str:
         return "\n".join(f'{" " * indent}{pattern(key)}) words="{value}";;' for key, value in words.items())
@@ -84,6 +84,7 @@ def fish_lines(found: dict[str, list[Option]], summaries: dict[str, str], groups
     for name in [*dict.fromkeys(name.split()[0] for name in found), "completion"]:
         about = summaries.get(name, "Shell completion.")
         lines.append(f"complete -c rbi -f -n __fish_use_subcommand -a {name} -d {shlex.quote(about)}")
+    lines.append(f"complete -c rbi -f -n '__fish_seen_subcommand_from completion' -a '{' '.join(INSTALL)}'")
     not_in_group = "; and not __fish_seen_subcommand_from ".join(["", *groups])
     for name, row in found.items():
         group, _, last = name.rpartition(" ")
