@@ -236,12 +236,17 @@ FIGURES = {
 }
 
 
-def main(names):
+def draw(name, file):
+    """Write a figure as SVG, the same bytes every time."""
     with mpl.rc_context({**LOOK, "svg.hashsalt": "rbi", "font.size": 10, "axes.titlesize": 10}):
-        for name in names or FIGURES:
-            path = FOLDER / f"{name}.svg"
-            FIGURES[name]().savefig(path, metadata={"Date": None}, facecolor="white")
-            print(path.relative_to(ROOT), f"{path.stat().st_size:,} bytes")
+        FIGURES[name]().savefig(file, format="svg", metadata={"Date": None}, facecolor="white")
+
+
+def main(names):
+    for name in names or FIGURES:
+        path = FOLDER / f"{name}.svg"
+        draw(name, path)
+        print(path.relative_to(ROOT), f"{path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

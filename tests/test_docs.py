@@ -5,11 +5,13 @@ updates. Where a `print` has a comment, it prints that.
 """
 
 import functools
+import io
 import re
 import runpy
 import shlex
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 
@@ -158,3 +160,24 @@ def test_the_api_pages_have_every_public_name_once():
 def test_every_kind_of_page_is_found():
     assert sum(bool(blocks(page, "python")) for page in PAGES.values()) > 5
     assert len([command for page in PAGES.values() for command in console_commands(page)]) > 40
+
+
+@pytest.mark.parametrize("name", ["reroute", "atari-scores", "cost-of-errors", "count-aware"])
+def test_committed_figures_are_what_the_package_draws(name):
+    """Numbers within 0.1 points. Not policy-sets, whose contours depend on rounding, nor certificate: two minutes."""
+    figures = runpy.run_path(str(ROOT / "docs" / "figures.py"))
+    committed = (ROOT / "docs" / "figures" / f"{name}.svg").read_text()
+    if f"Matplotlib v{matplotlib.__version__}," not in committed:
+        pytest.skip(f"drawn by another version than Matplotlib {matplotlib.__version__}")
+    drawn = io.StringIO()
+    figures["draw"](name, drawn)
+    parts, coordinates = zip(*(svg_parts(text) for text in (committed, drawn.getvalue())), strict=True)
+    assert parts[0] == parts[1]
+    np.testing.assert_allclose(*coordinates, atol=0.1)
+
+
+def svg_parts(text):
+    """An SVG without its numbers, and the numbers; ids are left out, since they are digests of rounded numbers."""
+    text = re.sub(r'\bid="[^"]*"|url\(#[^)]*\)|href="#[^"]*"', "", text)
+    number = r"-?\d+\.?\d*(?:e-?\d+)?"
+    return re.sub(number, "", text), np.array(re.findall(number, text), float)

@@ -47,8 +47,7 @@ def test_the_tuning_table_is_the_measured_one():
 
 def test_the_front_pages_study_takes_the_measured_time():
     seconds = load("spi-speed.json")["rows"][0]["seconds"]
-    assert 25 < seconds < 35
-    assert "take half a minute on 2 cores" in " ".join((ROOT / "docs/index.md").read_text().split())
+    assert f"took {seconds:.0f} seconds on 2 cores" in " ".join((ROOT / "docs/index.md").read_text().split())
 
 
 def test_the_front_pages_training_speed_is_the_measured_one():
