@@ -2,7 +2,10 @@
 
 import dataclasses
 
+import matplotlib
 import numpy as np
+import pytest
+from PIL import Image
 from pytest import approx
 
 import benchmarks.spi
@@ -197,3 +200,23 @@ def test_scores_of_seeds_become_means_intervals_and_probabilities():
     del done[SMALL.cells()[0].name]
     assert not atari_page.has_intervals(SMALL, done)
     assert "742 (2 seeds)" in atari_page.score_table(SMALL, done)
+
+
+@pytest.mark.slow
+def test_the_committed_plots_are_drawn_from_the_raw_results(tmp_path, monkeypatch):
+    """Pixels of the same size that hardly differ: text and lines may be smoothed differently."""
+    version = matplotlib.__version__
+    monkeypatch.setattr(results_page, "FIGURES", tmp_path)
+    results_page.draw_figures()
+    drawn = sorted(path.name for path in tmp_path.glob("*.png"))
+    assert len(drawn) > 5
+    for name in drawn:
+        with (
+            Image.open(results_page.ROOT / "docs" / "figures" / name) as committed,
+            Image.open(tmp_path / name) as fresh,
+        ):
+            if f"version{version}," not in committed.info.get("Software", ""):
+                pytest.skip(f"{name}: drawn by another version than Matplotlib {version}")
+            assert committed.size == fresh.size, f"{name}: run `make results`"
+            first, second = (np.asarray(image.convert("L"), float) for image in (committed, fresh))
+        assert np.abs(first - second).mean() < 0.1, f"{name}: run `make results`"
