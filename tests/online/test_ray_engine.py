@@ -126,7 +126,7 @@ def test_lockstep_waits_for_a_slow_learner(engines):
     local = run_to_end(make_engine(config, seed=3))
     other = engines(config, 3, lockstep=True)
     supervisor = other.start()
-    while not supervisor.learner.pid:
+    while not (supervisor.learner.alive and supervisor.learner.pid):
         supervisor.poll()
     os.kill(supervisor.learner.pid, signal.SIGSTOP)
     supervisor.restore_learners()
