@@ -12,6 +12,7 @@ os.environ |= {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_agent_register_timeout_ms": "120000",  # on a busy machine, agents start slowly
     "RAY_worker_niceness": "0",
+    "RAY_actor_scheduling_queue_max_reorder_wait_seconds": "5",  # a restarted process waits for calls that were lost
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_failure_threshold": "3",
 }

@@ -40,6 +40,8 @@ def connect(address: str) -> Iterator[None]:
     if not address and "ray" not in sys.modules:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # Ray's switch for binding to loopback
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+        # a restarted process waits this long for calls that were lost with the previous one; 30 by default
+        os.environ.setdefault("RAY_actor_scheduling_queue_max_reorder_wait_seconds", "10")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
