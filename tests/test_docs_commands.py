@@ -39,7 +39,7 @@ SMALLER = {
 """Options of each command, without their dashes."""
 OPTIONAL = {"monte-carlo": "50", "population": "4", "seeds": "1"}
 """Options that are replaced where a page gives them."""
-REPLACED = {r"ALE/\S+?-v5": "CartPole-v1", "--rows 20000": "--rows 200", "^.venv/bin/python": "python"}
+REPLACED = {r"ALE/\S+?-v5": "CartPole-v1", "--rows 20000": "--rows 200", "^.venv/bin/": ""}
 NOT_RUN = {
     r"make ": "CI runs it",
     r"pip install ": "installs from a network",
