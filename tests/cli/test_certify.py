@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from pyarrow.csv import read_csv
 
 import rbi
 from rbi import runs
@@ -134,3 +135,16 @@ def test_roles_of_columns_that_are_none_are_refused(policy, tmp_path, capsys, ro
     log = write_log(tmp_path / "log.csv", (0.3, 0.6))
     assert main(["certify", str(log), "--policy", str(policy), "--return-range", "0", "1"]) == 2
     assert "must name the columns of a table" in capsys.readouterr().err
+
+
+def test_a_policy_of_a_dataframe_knows_the_columns_of_a_file(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    rows = [f"{rng.choice(['mail', 'call'])},{rng.integers(2)},0.5,{rng.integers(18, 80)}" for _ in range(180)]
+    for name, part in (("log", rows[:90]), ("later", rows[90:])):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["offer,paid,chance,age", *part]) + "\n")
+    columns = {"observations": ["age"], "action": "offer", "probability": "chance", "reward": "paid"}
+    data = rbi.Dataset.from_frame(read_csv(tmp_path / "log.csv"), **columns)
+    rbi.improve(data, updates=2, progress=False).policy.save(tmp_path / "policy")
+    command = ["certify", str(tmp_path / "later.csv"), "--policy", str(tmp_path / "policy"), "--return-range", "0", "1"]
+    assert main([*command, "--out", str(tmp_path / "out")]) in (0, 3)
+    assert "--table.action offer --table.reward paid" in capsys.readouterr().out

@@ -88,6 +88,7 @@ class Dataset(Sequence[Episode]):
         rejected: Sequence[RejectedEpisode] = (),
     ) -> None:
         self.spec, self.arrays, self.records, self.texts, self.rejected = spec, arrays, records, texts, list(rejected)
+        self.table_roles: dict[str, Any] = {}  # of a DataFrame: how its columns were named (`TableConfig.roles`)
 
     @classmethod
     def from_episodes(

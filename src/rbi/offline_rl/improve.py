@@ -231,7 +231,8 @@ def improve(
         default = IMAGES if loaded.spec.is_image else VECTORS
         with cpu_threads(torch_device, loaded.spec.obs_shape, config.hidden_size or default.hidden_size):
             improver = Improver(loaded, config, rule, seed, torch_device, trunk, name, log)
-            improver.metadata |= {"table": roles} if settings and (roles := settings.table.roles()) else {}
+            roles = settings.table.roles() if settings else loaded.table_roles
+            improver.metadata |= {"table": roles} if roles else {}
             log.state = {"lines": 0, "best": {}, "data": fingerprint(source)}
             if resume:
                 log.restore({NAME: improver.learner})

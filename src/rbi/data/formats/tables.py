@@ -73,7 +73,10 @@ def read_frame(
     """The dataset of a pandas or polars DataFrame or a pyarrow Table; `schema`: how earlier rows were encoded."""
     overrides = SpecOverrides(env, num_actions)
     files = FrameFiles(to_table(frame))
-    return TableReader(Path("DataFrame"), files, overrides, TableConfig(**config), schema).load()
+    table = TableConfig(**config)
+    found = TableReader(Path("DataFrame"), files, overrides, table, schema).load()
+    found.table_roles = table.roles()
+    return found
 
 
 # Episodes
