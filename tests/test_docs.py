@@ -164,7 +164,7 @@ def test_every_kind_of_page_is_found():
 
 @pytest.mark.parametrize("name", ["reroute", "atari-scores", "cost-of-errors", "count-aware"])
 def test_committed_figures_are_what_the_package_draws(name):
-    """Numbers within 0.1 points. Not policy-sets, whose contours depend on rounding, nor certificate: two minutes."""
+    """Numbers within 0.1 points. Not policy-sets, whose contours depend on rounding, nor certificate, the slow one."""
     figures = runpy.run_path(str(ROOT / "docs" / "figures.py"))
     committed = (ROOT / "docs" / "figures" / f"{name}.svg").read_text()
     if f"Matplotlib v{matplotlib.__version__}," not in committed:
