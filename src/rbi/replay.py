@@ -270,8 +270,8 @@ class Replay:
         row, env = row[order], env[order]
         drawn = self.priority[row, env].clamp(min=1e-30)
         # up to a factor that all replays with an equal part of a batch have in common
-        weight = (self.mass.sum().float() / drawn) ** self.config.importance_exponent
-        return self.read(row, env, weight)
+        weight = (self.mass.sum() / drawn.double()) ** self.config.importance_exponent  # as in priority_of
+        return self.read(row, env, weight.float())
 
     def read(self, row: Tensor, env: Tensor, weight: Tensor) -> ReplayBatch:
         """The states at these cells, with their n-step returns and next states."""
