@@ -357,6 +357,8 @@ def test_ctrl_c_during_the_imports_prints_one_line(module, then, tmp_path):
     code = f"""
 import importlib, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
+
 class Interrupt:
     def find_spec(self, name, *_):
         if name == {module!r}:
