@@ -83,9 +83,11 @@ def test_a_port_in_use_is_refused_in_one_line(server, tmp_path):
 @pytest.mark.slow  # starts Python and imports PyTorch
 def test_control_c_ends_the_command_without_a_traceback(tmp_path):
     command = [sys.executable, "-m", "rbi", "report", str(training_run(tmp_path / "run")), "--live", "--port", "0"]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
     ) as process:
+        signal.signal(signal.SIGINT, before)
         assert process.stdout.readline().startswith("live report: http://127.0.0.1:")
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
