@@ -46,7 +46,7 @@ demo: $(RUNTIME)
 	@echo "== beta and Q from their episodes, every improvement rule on top, all evaluated in the game (rbi offline)"
 	@PYTHONPATH=examples $(BIN)/rbi offline runs/demo/population --env breakout:BreakoutPositions-v0 --baselines --evaluations 1 \
 	  --episodes 16 --num-envs 128 --out runs/demo/offline
-	@echo "== scores, learning curves and episodes as one page; open it in a browser (rbi report)"
+	@echo "== scores, what changes and episodes as one page; open it in a browser (rbi report)"
 	@$(BIN)/rbi report runs/demo/offline --out runs/demo/report.html
 
 tour: $(RUNTIME)
