@@ -359,7 +359,8 @@ class ActorNetworks:
                 with self.overlap.overlapping():
                     logits = self.networks.pi(state)
             value, advantage = self.networks.q.value_and_advantage(state)
-            self.overlap.join()
+            if logits is not None:
+                self.overlap.join()
         return Prediction(value, advantage, logits)
 
     def load(self, vector: Tensor) -> None:
