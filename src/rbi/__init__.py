@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from rbi.offline_rl.experiment import OfflineResult, offline
     from rbi.offline_rl.improve import ImproveConfig, ImproveResult, improve
     from rbi.online.config import ActorConfig, LearnerConfig, Schedule, TrainConfig
-    from rbi.online.train import TrainResult, train
+    from rbi.online.run_logger import TrainResult
+    from rbi.online.train import train
     from rbi.policy import Policy, load_policy
     from rbi.replay import ReplayConfig
     from rbi.report.html import write_report
@@ -66,7 +67,8 @@ _MODULES = {
     "rbi.offline_rl.experiment": ("OfflineResult", "offline"),
     "rbi.offline_rl.improve": ("ImproveConfig", "ImproveResult", "improve"),
     "rbi.online.config": ("ActorConfig", "LearnerConfig", "Schedule", "TrainConfig"),
-    "rbi.online.train": ("TrainResult", "train"),
+    "rbi.online.run_logger": ("TrainResult",),
+    "rbi.online.train": ("train",),
     "rbi.policy": ("Policy", "load_policy"),
     "rbi.replay": ("ReplayConfig",),
     "rbi.report.html": ("write_report",),

@@ -25,7 +25,8 @@ from rbi import checkpoint, cli, runs
 from rbi.online import sweep
 from rbi.online.config import ClusterConfig
 from rbi.online.ray.driver import MAX_QUEUED_CALLS, RayEngine
-from rbi.online.train import RunOptions, make_observation_spec
+from rbi.online.run_logger import RunOptions
+from rbi.online.train import make_observation_spec
 from tests.online.small_runs import make_engine, run_to_end, small_config
 
 ROOT = Path(__file__).parent.parent.parent

@@ -9,8 +9,9 @@ from torch import nn
 import rbi
 from rbi import checkpoint, runs
 from rbi.online.config import TrainConfig
+from rbi.online.run_logger import RunOptions
 from rbi.online.sweep import run_remotely, sweep
-from rbi.online.train import Local, RunOptions, find_checkpoint, load_config, train
+from rbi.online.train import Local, find_checkpoint, load_config, train
 from tests.online.small_runs import TINY
 
 QUIET = {"progress": False, "device": "cpu"}

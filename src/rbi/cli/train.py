@@ -85,6 +85,9 @@ class Train(Command):
     """Save the replay in checkpoints; by default up to 2 GB. A run resumed without it fills its replay again first."""
     save_snapshots: Annotated[int, Interval(ge=0, le=100_000)] = 0
     """Policies to save at even intervals of training, such as for the population of `rbi data record`."""
+    mirror: str = ""
+    """A URL that gets a copy of the run folder after every checkpoint, such as s3://bucket/run, gs://bucket/run or
+    file:///mnt/run; --resume restores a folder that is lost or behind from it (needs rbi[mirror])."""
     max_frames: Annotated[int, Ge(1)] = PAPER_MAX_FRAMES
     """Length limit of an Atari episode in training, in emulator frames."""
     repeat_action_probability: Annotated[float, Interval(ge=0, le=1)] = 0.0
@@ -133,13 +136,16 @@ class Train(Command):
         return cls(**parts, **saved)
 
     def run(self, argv: Sequence[str]) -> None:
-        from rbi.online.train import Local, RunOptions, train
+        from rbi.online.run_logger import RunOptions
+        from rbi.online.train import Local, train
 
         out = self.out or runs.default_folder("train")
         names = [option.name for option in dataclasses.fields(RunOptions)]
         options = RunOptions(**{name: getattr(self, name) for name in names})
         environments, algos = self.environments(), self.algorithms()
         if len(environments) * len(algos) * self.seeds > 1:
+            if self.mirror:
+                raise ValueError(f"--mirror {self.mirror}: is for single runs, not for a sweep")
             self.sweep(out, environments, algos, options, argv)
             return
         if self.engine == "ray":
@@ -228,7 +234,7 @@ def saved_options(given: Train) -> dict[str, Any]:
         return {}
     runs.restore_interrupted(given.out.parent, given.out.name)
     try:
-        config = json.loads((given.out / "config.json").read_bytes())
+        config = json.loads(saved_config(given.out, given.mirror))
         settings = dict(config["settings"]) if config["command"] == "train" else {}
         options = {"seed": config["seed"]} if settings else {}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -238,6 +244,15 @@ def saved_options(given: Train) -> dict[str, Any]:
         options["algo"] = "both" if len(settings["algos"]) > 1 else settings["algos"][0]
     kept = ("algo", "env", "preset", "engine", "max_frames", "repeat_action_probability", *PARTS)
     return options | {name: settings[name] for name in kept if settings.get(name) is not None}
+
+
+def saved_config(out: Path, mirror: str) -> bytes:
+    """config.json of a run folder, or of its mirror if the folder is lost."""
+    if mirror and not (out / "config.json").is_file():
+        from rbi.mirror import Mirror
+
+        return Mirror(mirror).read("config.json")
+    return (out / "config.json").read_bytes()
 
 
 def show_result(path: Path) -> None:

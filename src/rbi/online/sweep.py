@@ -14,7 +14,8 @@ from rbi import envs as environments
 from rbi import runs
 from rbi.config import Device
 from rbi.online.config import PARTS, Algorithm, Preset, TrainConfig
-from rbi.online.train import Env, RunOptions, train
+from rbi.online.run_logger import RunOptions
+from rbi.online.train import Env, train
 from rbi.progress import echo
 
 MapJobs = Callable[..., Iterable[Any]]
