@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rbi.online.accounting import Accounting
+from rbi.online.backend import CapturedActor
 from rbi.online.config import GROUPS
 from rbi.online.engine import init_networks, make_learner
 from rbi.online.rbi import ActorNetworks
@@ -24,18 +25,15 @@ CPU = torch.device("cpu")
 CARTPOLE = make_observation_spec(small_config())
 
 
-def make_process(config, seed=3, workers=1):
-    blocks = BlockReplay(config, CARTPOLE, 0, workers, 1, CPU)
-    return LearnerProcess(config, CARTPOLE, seed, CPU, blocks)
+def make_process(config, seed=3, workers=1, device=CPU):
+    blocks = BlockReplay(config, CARTPOLE, 0, workers, 1, device)
+    return LearnerProcess(config, CARTPOLE, seed, device, blocks)
 
 
-def run_in_lockstep(config, seed=3):
+def run_in_lockstep(config, seed=3, device=CPU):
     """A rollout worker, a learner process and their accounting, one after the other in this process."""
-    rollout, process, accounting = (
-        Rollout(config, CARTPOLE, seed, 0, 1, 1, CPU),
-        make_process(config),
-        Accounting(config),
-    )
+    rollout = Rollout(config, CARTPOLE, seed, 0, 1, 1, device)
+    process, accounting = make_process(config, device=device), Accounting(config)
     envs_per_group, step, weights = config.schedule.num_envs // GROUPS, 0, process.learner.vector.clone()
     while accounting.updates < config.schedule.updates:
         if samples := accounting.samples_due():
@@ -49,7 +47,8 @@ def run_in_lockstep(config, seed=3):
         steps = accounting.steps_until_due(envs_per_group, 6)
         accounting.request_states(steps * envs_per_group)
         block, _ = rollout.block(step, steps, step == 0, weights, accounting.updates, uniform=False)
-        status = process.blocks.add(0, step, step == 0, block)
+        process.blocks.add(0, step, step == 0, block)
+        status = process.blocks.status()
         accounting.receive_states(steps, envs_per_group)
         accounting.learning_started |= accounting.can_start and status.mass > 0
         step += steps
@@ -64,6 +63,40 @@ def test_a_rollout_worker_and_a_learner_process_do_what_the_local_engine_does_to
     assert (accounting.updates, accounting.states) == (engine.updates, engine.states)
     assert torch.equal(process.learner.vector, engine.learner.vector)
     assert torch.equal(process.blocks.replay.priority, engine.replay.priority)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_on_a_gpu_a_rollout_worker_and_a_learner_process_count_as_on_a_cpu(algo):
+    config = small_config(algo, replay={"priority_exponent": 0.6})
+    process, accounting = run_in_lockstep(config, device=torch.device("cuda"))
+    _, on_cpu = run_in_lockstep(config)
+    assert (accounting.updates, accounting.states) == (on_cpu.updates, on_cpu.states)
+    before = make_process(config, device=torch.device("cuda")).learner.vector
+    assert torch.isfinite(process.learner.vector).all()
+    assert not torch.equal(process.learner.vector, before)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_blocks_of_a_worker_on_a_gpu_hold_what_its_actors_computed(algo, monkeypatch):
+    config, computed, act = small_config(algo), [], CapturedActor.act
+
+    def recorded(actor, step):
+        actions = act(actor, step).copy()
+        torch.cuda.synchronize()
+        computed.append([column.cpu().clone() for column in actor.transition])
+        with torch.cuda.stream(actor.stream):
+            torch.cuda._sleep(1_000_000)  # the device is busy: code that does not wait for it reads old values
+        return actions
+
+    monkeypatch.setattr(CapturedActor, "act", recorded)
+    rollout = Rollout(config, CARTPOLE, 0, 0, 1, 1, torch.device("cuda"))
+    for start in (0, 6):
+        computed.clear()
+        block, _ = rollout.block(start, 6, start == 0, None, 0, uniform=False)
+        for column, values in zip(block, zip(*computed, strict=True), strict=True):
+            assert torch.equal(torch.from_numpy(column), torch.stack(values).to(torch.from_numpy(column).dtype))
 
 
 def random_block(steps, num_envs, rng):

@@ -1,9 +1,11 @@
 """Rollouts of distributed runs: environments and actors that make blocks of experience, and batched inference.
 
-`Rollout` is what a rollout worker does, in whatever process it runs. Its actors compute the networks themselves, or ask
-a `BatchedNetworks` in another process, which serves several workers with one computation.
+`Rollout` is what a rollout worker does, in whatever process it runs. Its actors compute the networks themselves, on a
+GPU as the local engine's CUDA graphs, or ask a `BatchedNetworks` in another process, which serves several workers with
+one computation.
 """
 
+import contextlib
 import threading
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -16,7 +18,7 @@ from rbi import envs
 from rbi.envs.types import TimeStep
 from rbi.evaluation.rollouts import EpisodeStatistics
 from rbi.observations import ObservationSpec
-from rbi.online.backend import Actor
+from rbi.online.backend import Actor, CapturedActor
 from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import LOW_EPSILON, MAX_ENV_SEED, init_networks, make_actor, run_seeds, split_epsilons
 from rbi.online.rbi import ActorNetworks, Predictor
@@ -66,7 +68,9 @@ class Rollout:
         epsilons = exploration_ladder(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
         self.epsilons = split_epsilons(epsilons, GROUPS * workers)[GROUPS * index : GROUPS * (index + 1)]
         self.step, self.version = -1, 0
+        self.stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         self.actors: list[Actor] = []
+        self.captured: list[CapturedActor] = []
         self.episodes: list[EpisodeStatistics] = []
         self.first_steps: dict[int, TimeStep] = {}
 
@@ -75,17 +79,31 @@ class Rollout:
     ) -> tuple[ExperienceBlock, BlockSummary] | None:
         """The next block, from step `start` on; `reset` starts new episodes. `newest`: weights of `version`, if they
         are to be loaded. Returns None if this is a new process that cannot continue from `start`."""
-        if reset:
-            self.reset(start)
-        elif start != self.step:
+        if not reset and start != self.step:
             return None
-        for actor in self.actors:
-            actor.uniform.fill_(uniform)
-        if reset and newest is not None:
+        with torch.cuda.stream(self.stream) if self.stream is not None else contextlib.nullcontext():
+            if reset:
+                self.reset(start)
             for actor in self.actors:
-                actor.load(newest)
-            self.version = version
+                actor.uniform.fill_(uniform)
+                if reset and newest is not None:
+                    self.version = version
+                    actor.load(newest)
+            block, finished = self.rollout(steps, newest, version)
+            sums = [actor.sums.tolist() for actor in self.actors]
+            for actor in self.actors:
+                actor.sums.zero_()
+        size = sum(column.nbytes for column in block)
+        return block, BlockSummary(steps * self.envs_per_group, size, self.version, finished, sums)
+
+    def rollout(
+        self, steps: int, newest: Tensor | None, version: int
+    ) -> tuple[ExperienceBlock, list[tuple[int, float, bool]]]:
+        """The transitions of some steps, and the episodes that ended."""
         block, finished = ExperienceBlock.empty(self.obs_spec, steps, self.envs_per_group), []
+        computed = [as_tensor(column) for column in block[1:]]  # all but the frames
+        if self.stream is not None:  # copied from the GPU without waiting for it
+            computed = [torch.empty_like(column, pin_memory=True) for column in computed]
         for at in range(steps):
             group = self.step % GROUPS
             now = self.first_steps.pop(group, None) or self.envs[group].recv()
@@ -93,16 +111,17 @@ class Rollout:
             if newest is not None and self.step // GROUPS % self.config.schedule.refresh_interval == 0:
                 self.actors[group].load(newest)
                 self.version = version
-            transition = self.act(group, now)
-            self.envs[group].send(transition.action.cpu().numpy())
-            for column, values in zip(block, transition, strict=True):
-                column[at] = values.cpu().numpy()
+            actions, transition = self.act(group, now)
+            self.envs[group].send(actions)
+            block.obs[at] = now.obs
+            for column, values in zip(computed, transition[1:], strict=True):
+                column[at].copy_(values, non_blocking=True)
             self.step += 1
-        sums = [actor.sums.tolist() for actor in self.actors]
-        for actor in self.actors:
-            actor.sums.zero_()
-        size = sum(column.nbytes for column in block)
-        return block, BlockSummary(steps * self.envs_per_group, size, self.version, finished, sums)
+        if self.stream is not None:
+            self.stream.synchronize()
+            for array, column in zip(block[1:], computed, strict=True):
+                np.copyto(array, column.numpy())
+        return block, finished
 
     def reset(self, start: int) -> None:
         """Start new episodes with new actors. The first worker of a run draws the local engine's random numbers."""
@@ -121,15 +140,20 @@ class Rollout:
         ]
         for actor in self.actors:
             actor.memory.steps.fill_(start // GROUPS)
+        if self.stream is not None:
+            self.captured = [CapturedActor(actor, self.stream) for actor in self.actors]
         self.episodes = [EpisodeStatistics(self.envs_per_group) for _ in range(GROUPS)]
         num_envs = self.config.schedule.num_envs
         env_seed = (seeds.env + start * num_envs + self.index * GROUPS * self.envs_per_group) % MAX_ENV_SEED
         self.first_steps = {g: env.reset(env_seed + g * self.envs_per_group) for g, env in enumerate(self.envs)}
         self.step, self.version = start, 0
 
-    def act(self, group: int, now: TimeStep) -> Transition:
-        inputs = (torch.from_numpy(np.ascontiguousarray(array)).to(self.device) for array in now)
-        return self.actors[group].act(*inputs)
+    def act(self, group: int, now: TimeStep) -> tuple[Array, Transition]:
+        """The actions for a group's newest observations, and the transitions, which a GPU may still be computing."""
+        if self.captured:
+            return self.captured[group].act(now), self.captured[group].transition
+        transition = self.actors[group].act(*(torch.from_numpy(np.ascontiguousarray(array)) for array in now))
+        return transition.action.numpy(), transition
 
     def finished_episodes(self, group: int, now: TimeStep) -> list[tuple[int, float, bool]]:
         finished = self.episodes[group].update(now)
