@@ -3,8 +3,8 @@
 python -m benchmarks.ray_scaling                       1, 2, 4 and 8 workers and the local engine (four minutes)
 python -m benchmarks.ray_scaling --seconds 3 --workers 2
 python -m benchmarks.ray_scaling --only learner        a learner process alone, without Ray, against the local engine's
-python -m benchmarks.ray_scaling --only engines --env ALE/Breakout-v5 --workers 4 --cluster learner_gpus=0.7 \\
-    inference_workers=1 inference_gpus=0.3 worker_cpus=3    one GPU that learner and inference share
+python -m benchmarks.ray_scaling --only engines --env ALE/Breakout-v5 --workers 4 --cluster learner_gpus=0.5 \\
+    worker_gpus=0.1 worker_cpus=3 learner_cpus=1    one GPU that the learner and the workers' actors share
 
 Ray is imported only once `connect` has set its switches.
 """
@@ -65,6 +65,12 @@ def counts(engine, processes):
         moved = {"blocks": engine.block_bytes, "batches": engine.batch_bytes, "weights": engine.supervisor.weight_bytes}
         waited = engine.waited_seconds
     return time.perf_counter(), engine.states, engine.updates, moved, used, waited
+
+
+def mps_running():
+    """Whether CUDA's Multi-Process Service runs: without it the processes that share a GPU take turns."""
+    names = Path("/proc").glob("[0-9]*/comm")
+    return any(name.read_text().startswith("nvidia-cuda-mps") for name in names if name.exists())
 
 
 def rates(engine, steps_of, processes, seconds):
@@ -300,6 +306,7 @@ def engines(args):
         driver = driver_seconds_per_block()
     return {
         "env": args.env,
+        "mps": mps_running(),
         "num_envs": config.schedule.num_envs,
         "states_per_update": config.schedule.states_per_update,
         "batch": config.learner.batch_size,

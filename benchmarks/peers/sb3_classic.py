@@ -2,10 +2,11 @@
 
 .venv-peers/bin/python benchmarks/peers/sb3_classic.py ENV STEPS SEED EPISODES FOLDER SECONDS
 
-It stops after SECONDS, with what it needs to go on in FOLDER; then it prints nothing.
+It stops after SECONDS or on SIGTERM, with what it needs to go on in FOLDER; then it prints nothing.
 """
 
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -65,9 +66,11 @@ def main():
     model, before = load_or_make(id_, seed, folder, settings)
     begun = time.perf_counter()
     start = time.process_time()  # CPU seconds of one thread do not depend on other processes
+    stopped = []
+    signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
     model.learn(
         steps - model.num_timesteps,
-        callback=lambda *_: time.perf_counter() - begun < limit,
+        callback=lambda *_: not stopped and time.perf_counter() - begun < limit,
         reset_num_timesteps=False,
     )
     training = before + time.process_time() - start
