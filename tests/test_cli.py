@@ -346,6 +346,7 @@ def test_sigterm_interrupts_a_run(tmp_path):
     ("module", "then"),
     [
         ("rbi.cli", "pass"),
+        ("signal", "pass"),
         ("rich", "pass"),
         ("tyro", "raise RuntimeError('Error calling __set_name__') from interrupt"),  # as Python 3.11 does in a class
         ("rbi.rules.types", "pass"),
@@ -355,13 +356,15 @@ def test_ctrl_c_during_the_imports_prints_one_line(module, then, tmp_path):
     """From the console script's first line on; --out is not written."""
     entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["rbi"]
     code = f"""
-import importlib, signal, sys
+import importlib, sys
+import _signal as signal  # always loaded; `signal` is not
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 
 class Interrupt:
     def find_spec(self, name, *_):
         if name == {module!r}:
+            sys.meta_path.remove(self)
             try:
                 signal.raise_signal(signal.SIGINT)
             except KeyboardInterrupt as interrupt:
