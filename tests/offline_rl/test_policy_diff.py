@@ -137,6 +137,20 @@ def test_the_largest_gains_come_first_and_everything_is_json(tmp_path):
     runs.write_json(tmp_path / "changes.json", found)
 
 
+def test_of_several_steps_in_the_same_state_one_is_listed_with_their_number():
+    rng = np.random.default_rng(0)
+    steps = some_pair(rng, 4, 3)
+    times = [1, 5, 3, 2]
+    repeated = steps._replace(**{name: np.repeat(getattr(steps, name), times, axis=0) for name in ("beta", "pi", "q")})
+    repeated = repeated._replace(
+        actions=rng.integers(3, size=11), returns=np.zeros(11), episode=np.arange(11), step=np.zeros(11, int)
+    )
+    gains = ((steps.pi - steps.beta) * steps.q).sum(1)
+    found = policy_diff(repeated, rng)["largest"]
+    assert [row["count"] for row in found] == [times[n] for n in np.argsort(-gains)]
+    assert {row["episode"] for row in found} == {0, 1, 6, 9}
+
+
 @pytest.mark.parametrize(("episodes", "kind"), [(3, None), (5, "student"), (50, "student"), (51, "bootstrap")])
 def test_few_episodes_have_students_interval_or_none(episodes, kind):
     rng = np.random.default_rng(0)

@@ -26,7 +26,10 @@ def test_decisions_are_the_policys_on_rows_that_it_was_not_trained_on(decided):
     assert viewer.actions == ["discount", "none"]
     assert not viewer.episodes
     held = runs.read(decided).finished()["test"]["episodes"]
-    assert f"of {held:,} looked at" in viewer.note
+    assert f"decisions that change most, of {held:,}." in viewer.note
+    assert sum(each.count for each in viewer.decisions) == held
+    rows = [(*each.features, each.taken) for each in viewer.decisions]
+    assert len(set(rows)) == len(rows) < held
     for each in viewer.decisions[:5]:
         obs = np.array([[each.features[0], each.features[1] == "desktop", each.features[1] == "phone"]], np.float32)
         np.testing.assert_allclose(each.pi, policy.predict_proba(obs)[0], atol=1e-4)

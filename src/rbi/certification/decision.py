@@ -361,9 +361,10 @@ def explain(
     """The reasons beside what blocks a decision."""
     gain, lower, _ = chosen.interval
     episodes, size = len(evidence.returns), chosen.weights["effective_sample_size"]
+    terms = chosen.estimator.replace("_", "-")
     lines = [
         f"{episodes:,} episodes; the estimated gain of {chosen.rule} is {gain:+.4g}, its "
-        f"{100 * settings.confidence:g}% lower bound {lower:+.4g} ({chosen.bound.method} on {chosen.estimator} terms, "
+        f"{100 * settings.confidence:g}% lower bound {lower:+.4g} ({chosen.bound.method} on {terms} terms, "
         f"{status_of(evidence, chosen, settings)})."
     ]
     if config.auto and len(tested) > 1:

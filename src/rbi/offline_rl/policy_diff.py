@@ -179,10 +179,14 @@ def low_and_high(values: Array) -> tuple[Array, Array]:
 
 
 def largest_gains(pair: PolicyPair) -> list[dict[str, Any]]:
-    """The steps with the largest expected gain."""
+    """The steps with the largest expected gain, one for each state; `count` steps are in that state, by pi and Q."""
     gains = pair.expected_gains
-    found = []
-    for n in np.argsort(-gains, kind="stable")[:TOP_STEPS]:
+    order, found = np.argsort(-gains, kind="stable"), []
+    while len(order) and len(found) < TOP_STEPS:
+        n = order[0]
+        alike = np.isclose(pair.q[order], pair.q[n]).all(1) & np.isclose(pair.pi[order], pair.pi[n]).all(1)
+        alike[0] = True
+        order = order[~alike]
         change = np.abs(pair.pi[n] - pair.beta[n])
         top = [a for a in np.argsort(-change, kind="stable")[:TOP_ACTIONS] if change[a] > MIN_CHANGE]
         actions = [
@@ -190,5 +194,6 @@ def largest_gains(pair: PolicyPair) -> list[dict[str, Any]]:
             for a in top
         ]
         row = {"episode": int(pair.episode[n]), "step": int(pair.step[n]), "taken": int(pair.actions[n])}
+        row["count"] = int(alike.sum())
         found.append(row | {"return": float(pair.returns[n]), "gain": float(gains[n]), "actions": actions})
     return found

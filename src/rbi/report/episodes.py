@@ -86,13 +86,16 @@ class EpisodeTrace:
 
 @dataclass(frozen=True)
 class Decision:
-    """A logged decision: an episode of one step."""
+    """A logged decision: an episode of one step, or several in equal states with the same action."""
 
     name: str
+    """Of the first one."""
+    count: int
     features: list[Any]
     """In the order of `Viewer.features`: numbers or texts."""
     taken: int
     reward: float
+    """Their mean."""
     beta: list[float]
     pi: list[float]
     q: list[float]
@@ -280,7 +283,7 @@ def make_viewer(
         check_fits(found, loaded, where[1])
     chosen = held_out(loaded, found)
     if len(chosen) < len(loaded):
-        source += ", of which only episodes are shown that the policy was not trained on"
+        source += "; only episodes that did not train the policy are shown"
     if int(loaded.records["steps"].max()) == 1:
         return decision_viewer(found, loaded, chosen, budget, source)
     return episode_viewer(found, loaded, chosen, count, budget, source)
@@ -468,14 +471,18 @@ def decision_viewer(
     columns = feature_columns(policy, data)
     bytes_each = 8 * (3 * len(shown) + len(columns)) + 120
     most = min(MAX_DECISIONS, max(1, budget // bytes_each))
-    top = np.argsort(-of.change, kind="stable")[:most]
+    first, group = equal_decisions(obs, taken, of)
+    count = np.bincount(group)
+    reward = np.bincount(group, data.arrays["rewards"][steps]) / count
+    top = first[np.lexsort((first, -of.change[first]))[:most]]
     places, digits = index_of(taken, shown), q_digits(of)
     decisions = [
         Decision(
             name=decision_name(data, int(picked[n])),
+            count=int(count[group[n]]),
             features=[feature_value(obs[n], *column) for column in columns],
             taken=places[n],
-            reward=float(data.arrays["rewards"][steps[n]]),
+            reward=float(reward[group[n]]),
             beta=rounded(of.beta[n, shown]),
             pi=rounded(of.pi[n, shown]),
             q=rounded(of.q[n, shown], digits),
@@ -484,7 +491,9 @@ def decision_viewer(
         )
         for n in top
     ]
-    note = f"From {source}. The {len(top):,} decisions that change most, of {len(picked):,} looked at.{note}"
+    listed = int(count[group[top]].sum())
+    note = f"From {source}. The {listed:,} decisions that change most, of {len(picked):,}.{note}"
+    note += " A row stands for all with the same features and action." if listed > len(top) else ""
     return Viewer(
         rule_text(policy),
         names,
@@ -495,6 +504,13 @@ def decision_viewer(
         changes_by_value(of, shown),
         note,
     )
+
+
+def equal_decisions(obs: Array, taken: Array, of: Step) -> tuple[Array, Array]:
+    """Groups of decisions with the same observation, action and pi: the first one of each, and the group of all."""
+    keys = np.column_stack([obs.reshape(len(obs), -1), taken, of.pi.round(4)])
+    _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    return first, group.reshape(-1)
 
 
 def predict_decisions(policy: Policy, data: Dataset, picked: Array) -> Step:

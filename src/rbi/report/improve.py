@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from rbi import envs
 from rbi.report import ACCENT, DARK, GREY, LINES, LOOK
 from rbi.rules.types import Reroute, TotalVariation, parse_rule
 from rbi.runs import Run
@@ -111,8 +112,10 @@ def shown_actions(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def action_names(found: dict[str, Any]) -> Sequence[Any]:
-    """What the log calls each action: its name, or its number."""
-    return found["spec"].get("action_names") or range(found["spec"]["num_actions"])
+    """What the log or the Atari game calls each action: its name, or its number."""
+    spec = found["spec"]
+    count = spec["num_actions"]
+    return spec.get("action_names") or envs.action_names(spec.get("env") or "", count) or range(count)
 
 
 def action_table(found: dict[str, Any]) -> Table:
@@ -153,19 +156,22 @@ def feature_table(found: dict[str, Any]) -> Table:
 
 
 def largest_table(found: dict[str, Any]) -> Table:
-    """The test steps with the largest expected gain."""
+    """The test steps with the largest expected gain; of several in the same state the first one."""
     table = Table(box=SIMPLE_HEAD, title="test steps with the largest expected gain")
     table.add_column("source", overflow="fold")
-    for name in ("step", "taken", "return", "gain, by Q"):
+    counts = [row.get("count", 1) for row in found["changes"]["largest"]]
+    repeated = any(count > 1 for count in counts)
+    for name in ("step", "taken", "return", *(["steps in this state"] if repeated else []), "gain, by Q"):
         table.add_column(name, justify="right")
     table.add_column("action: beta to pi")
     names = action_names(found)
-    for row in found["changes"]["largest"][:SHOWN_STEPS]:
+    for row, count in zip(found["changes"]["largest"][:SHOWN_STEPS], counts, strict=False):
         line = f", line {row['line']}" if row["line"] else ""
         changes = ", ".join(f"{names[a['action']]}: {percent(a['beta'])} to {percent(a['pi'])}" for a in row["actions"])
         source = f"{row['source'] or 'episode ' + str(row['episode'])}{line}"
-        numbers = [str(row["step"]), str(names[row["taken"]]), f"{row['return']:.4g}", f"{row['gain']:+.4g}"]
-        table.add_row(source, *numbers, changes)
+        numbers = [str(row["step"]), str(names[row["taken"]]), f"{row['return']:.4g}"]
+        numbers += [f"{count:,}"] if repeated else []
+        table.add_row(source, *numbers, f"{row['gain']:+.4g}", changes)
     return table
 
 

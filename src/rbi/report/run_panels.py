@@ -23,6 +23,7 @@ from rbi.report.panels import (
     Table,
     Verdict,
     line_of,
+    sentence,
 )
 from rbi.runs import Run
 
@@ -172,7 +173,8 @@ def offline_scores(run: Run) -> Intervals:
         )
         for row in [found["population"] | {"name": "population"}, *found["rows"]]
     ]
-    return Intervals("Final scores", "mean score, 95% interval", rows, behavior, "behaviour policy", found["protocol"])
+    note = sentence(f"{found['protocol']}.")
+    return Intervals("Final scores", "mean score, 95% interval", rows, behavior, "behaviour policy", note)
 
 
 def offline_curves(run: Run) -> list[Lines]:
@@ -316,7 +318,7 @@ def certify_panels(run: Run) -> tuple[Summary, list[Panel]]:
     summary = [["decision", found["verdict"]], ["rule", found["rule"]], ["episodes", f"{found['episodes']:,}"]]
     summary += [["lower bound of the gain", f"{found['lower']:+.4g}"], ["logged value", f"{found['baseline']:.4g}"]]
     estimates = [[name.replace("_", " "), f"{value:+.4g}"] for name, value in chosen["estimates"].items()]
-    weights = [[name.replace("_", " "), f"{value:.4g}"] for name, value in chosen["weights"].items()]
+    weights = [[name.replace("_", " "), number(value)] for name, value in chosen["weights"].items()]
     return summary, [
         *decision_panels(found),
         Table(f"Estimates of the gain of {found['rule']}", ["estimator", "gain per episode"], estimates, [False, True]),

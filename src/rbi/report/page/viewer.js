@@ -183,14 +183,14 @@ function featurePlots(holder, names, of, go) {
 function drawTimeline(holder, of, go, drawn) {
   let cursor = null, X = () => 0;
   responsive(holder, (width) => {
-    const height = 154, left = 46, right = 12, top = 26, middle = 92, bottom = 124, count = of.value.length;
+    const height = 162, left = 46, right = 12, top = 26, middle = 92, bottom = 132, count = of.value.length;
     X = (t) => left + (t / Math.max(1, count - 1)) * (width - left - right);
     const svg = shape("svg", { class: "chart timeline", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Timeline: V of the state, changed probability, rewards and lost lives" });
     const [low, high] = extent(of.value), most = Math.max(...of.change, 1e-9);
     const V = (v) => middle - ((v - low) / (high - low || 1)) * (middle - top);
     for (const [value, y] of [[high, top], [low, middle]]) svg.append(shape("text", { x: left - 6, y: y + 4, "text-anchor": "end" }, tickText(Number(value.toPrecision(3)))));
     svg.append(shape("text", { x: left, y: 11 }, "V(s)"));
-    svg.append(shape("text", { x: left - 6, y: bottom - 18, "text-anchor": "end" }, `${format(100 * most, 3)}%`));
+    svg.append(shape("text", { x: left - 6, y: bottom - 22, "text-anchor": "end" }, `${format(100 * most, 3)}%`));
     svg.append(shape("line", { x1: left, x2: width - right, y1: bottom, y2: bottom, stroke: "var(--muted)" }));
     const area = of.change.map((c, t) => `L${X(t).toFixed(1)},${(bottom - (c / most) * 26).toFixed(1)}`).join("");
     svg.append(shape("path", { class: "change", d: `M${left},${bottom}${area}L${X(count - 1).toFixed(1)},${bottom}Z`, fill: "var(--accent)", opacity: 0.35 }));
@@ -222,6 +222,7 @@ function decisionViewer(card, viewer, number) {
   const shift = (each) => each.pi.map((p, a) => p - each.beta[a]);
   const largest = (values) => values.reduce((best, v, i) => (v > values[best] ? i : best), 0);
   const all = viewer.decisions.map((each, i) => { const change = shift(each); return { ...each, i, up: largest(change), down: largest(change.map((c) => -c)), value: each.q.reduce((sum, q, a) => sum + q * each.beta[a], 0), text: [each.name, ...each.features, viewer.actions[each.taken] || ""].join(" ").toLowerCase() }; });
+  const grouped = all.some((each) => each.count > 1), reward = grouped ? "mean reward" : "reward", total = (rows) => format(rows.reduce((sum, each) => sum + each.count, 0));
   const numeric = viewer.features.map((_, f) => f).filter((f) => all.some((each) => typeof each.features[f] === "number"));
   const body = element("tbody"), count = element("span", { role: "status" }), more = element("button", { type: "button", class: "more", onclick: () => { state.rows += ROWS_SHOWN; draw(); } }, "Show more");
   const table = actionTable(viewer), facts = element("div", { class: "now" }), features = element("dl", { class: "features" });
@@ -229,7 +230,7 @@ function decisionViewer(card, viewer, number) {
   const actions = viewer.actions.map((name, a) => [String(a), name]);
   const search = element("input", { type: "search", placeholder: "Search features, actions, lines", "aria-label": "Search decisions", value: state.text, oninput: () => { state.text = search.value; draw(); } });
   const limit = (key, text) => { const node = element("input", { type: "number", step: "any", placeholder: text, "aria-label": `${text} of the feature`, value: state[key], oninput: () => { state[key] = node.value; draw(); } }); node.style.width = "6.2rem"; return node; };
-  const columns = [["", "decision"], ...viewer.features.slice(0, 6).map((name, f) => [`feature:${f}`, name]), ["taken", "taken"], ["reward", "reward"], ["", "what changes most"], ["change", "changed"], ["gain", "gain by Q"]];
+  const columns = [["", "decision"], ...viewer.features.slice(0, 6).map((name, f) => [`feature:${f}`, name]), ["taken", "taken"], ...(grouped ? [["count", "times"]] : []), ["reward", reward], ["", "what changes most"], ["change", "changed"], ["gain", "gain by Q"]];
   const heads = columns.map(([key, name]) => element("th", { scope: "col" }, key ? element("button", { type: "button", "data-sort": key, onclick: () => { state.down = state.sort === key ? !state.down : true; state.sort = key; draw(); } }, name) : name));
   const valueOf = (each, key) => (key.startsWith("feature:") ? each.features[Number(key.slice(8))] : key === "taken" ? viewer.actions[each.taken] || "" : each[key]);
   let shown = [];
@@ -247,11 +248,11 @@ function decisionViewer(card, viewer, number) {
   function draw() {
     const order = (x, y) => (typeof x === "string" || typeof y === "string" ? String(x).localeCompare(String(y)) : x - y);
     shown = all.filter(matches).sort((a, b) => (state.down ? -1 : 1) * order(valueOf(a, state.sort), valueOf(b, state.sort)));
-    count.textContent = `${format(shown.length)} of ${format(all.length)} decisions`;
+    count.textContent = `${total(shown)} of ${total(all)} decisions`;
     heads.forEach((head, i) => { const on = columns[i][0] === state.sort && columns[i][0]; head.setAttribute("aria-sort", on ? (state.down ? "descending" : "ascending") : "none"); const button = head.querySelector("button"); if (button) button.textContent = columns[i][1] + (on ? (state.down ? " ▾" : " ▴") : ""); });
     body.replaceChildren(...shown.slice(0, state.rows).map((each) => {
       const change = shift(each);
-      const cells = [each.name, ...each.features.slice(0, 6).map((v) => (typeof v === "number" ? format(v) : v)), viewer.actions[each.taken] || "–", format(each.reward), `${viewer.actions[each.down]} ${signed(100 * change[each.down], 3)}% → ${viewer.actions[each.up]} ${signed(100 * change[each.up], 3)}%`, percent(each.change), signed(each.gain, 3)];
+      const cells = [each.name, ...each.features.slice(0, 6).map((v) => (typeof v === "number" ? format(v) : v)), viewer.actions[each.taken] || "–", ...(grouped ? [format(each.count)] : []), format(each.reward, 3), `${viewer.actions[each.down]} ${signed(100 * change[each.down], 3)}% → ${viewer.actions[each.up]} ${signed(100 * change[each.up], 3)}%`, percent(each.change), signed(each.gain, 3)];
       return element("tr", { tabindex: -1, "data-decision": each.i, onclick: () => pick(each.i) }, ...cells.map((text) => element("td", {}, text)));
     }));
     more.hidden = shown.length <= state.rows;
@@ -263,7 +264,7 @@ function decisionViewer(card, viewer, number) {
     const each = all[i];
     body.querySelectorAll("tr").forEach((row) => row.setAttribute("aria-selected", String(Number(row.dataset.decision) === i)));
     table.show({ beta: each.beta, pi: each.pi, q: each.q, value: each.value, taken: each.taken });
-    facts.replaceChildren(...[["decision", each.name], ["taken", viewer.actions[each.taken] || "–"], ["reward", format(each.reward)], ["V(s)", format(each.value)], ["changed", percent(each.change)], ["gain by Q", signed(each.gain, 3)]].map(([name, text]) => element("span", {}, `${name} `, element("b", {}, text))));
+    facts.replaceChildren(...[["decision", each.name], ["taken", viewer.actions[each.taken] || "–"], [reward, format(each.reward, 3)], ["V(s)", format(each.value)], ["changed", percent(each.change)], ["gain by Q", signed(each.gain, 3)]].map(([name, text]) => element("span", {}, `${name} `, element("b", {}, text))));
     features.replaceChildren(...viewer.features.map((name, f) => element("div", {}, element("dt", {}, name), element("dd", {}, typeof each.features[f] === "number" ? format(each.features[f], 6) : each.features[f]))));
   }
   const list = element("div", { class: "decisions", tabindex: 0, role: "region", "aria-label": "Decisions; arrow keys select" }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body));
