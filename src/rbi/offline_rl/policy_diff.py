@@ -181,7 +181,8 @@ def low_and_high(values: Array) -> tuple[Array, Array]:
 def largest_gains(pair: PolicyPair) -> list[dict[str, Any]]:
     """The steps with the largest expected gain, one for each state; `count` steps are in that state, by pi and Q."""
     gains = pair.expected_gains
-    order, found = np.argsort(-gains, kind="stable"), []
+    order = np.argsort(-gains, kind="stable")
+    found: list[dict[str, Any]] = []
     while len(order) and len(found) < TOP_STEPS:
         n = order[0]
         alike = np.isclose(pair.q[order], pair.q[n]).all(1) & np.isclose(pair.pi[order], pair.pi[n]).all(1)
