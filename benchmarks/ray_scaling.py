@@ -62,7 +62,11 @@ def counts(engine, processes):
     used = {name: sum(cpu_seconds(pid) for pid in pids) for name, pids in processes.items()}
     moved, waited = {}, 0.0
     if not isinstance(engine, LocalEngine):
-        moved = {"blocks": engine.block_bytes, "batches": engine.batch_bytes, "weights": engine.supervisor.weight_bytes}
+        moved = {
+            "blocks": engine.statistics.bytes,
+            "batches": engine.batch_bytes,
+            "weights": engine.supervisor.weight_bytes,
+        }
         waited = engine.waited_seconds
     return time.perf_counter(), engine.states, engine.updates, moved, used, waited
 

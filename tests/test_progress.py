@@ -1,11 +1,12 @@
 """Messages and signals: a run can save itself at the first signal, and the second one interrupts it."""
 
+import io
 import signal
 import threading
 
 import pytest
 
-from rbi.progress import graceful_stop
+from rbi.progress import MAX_PROCESSES, PlainConsole, ProcessStatus, graceful_stop, status_line, status_table
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -30,3 +31,36 @@ def test_outside_the_main_thread_no_signal_is_handled():
     thread.start()
     thread.join()
     assert handlers == [(False, signal.getsignal(signal.SIGINT))]
+
+
+def processes(count):
+    learner = ProcessStatus("learner 0", "10.0.0.1", True, 1, 80.0, "updates/s")
+    waiting = ProcessStatus("rollout worker 0", "", False, 0)
+    workers = [
+        ProcessStatus(f"rollout worker {n}", "10.0.0.2", True, 0, 100.0 * n, "steps/s") for n in range(1, count - 1)
+    ]
+    return [learner, waiting, *workers]
+
+
+def shown(table):
+    console = PlainConsole(file=io.StringIO(), width=100)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_a_status_names_every_process_with_its_rate():
+    text = shown(status_table(processes(4)))
+    rows = [line.split() for line in text.splitlines()]
+    assert rows[1] == ["learner", "0", "10.0.0.1", "running", "1", "80", "updates/s"]
+    assert rows[2] == ["rollout", "worker", "0", "waiting", "for", "room", "0", "-"]
+    assert rows[4] == ["rollout", "worker", "2", "10.0.0.2", "running", "0", "200", "steps/s"]
+    line = "learner 0: 80 updates/s, rollout worker 0: waiting for room, rollout worker 1: 100 steps/s, "
+    assert status_line(processes(4)) == line + "rollout worker 2: 200 steps/s"
+
+
+def test_a_status_of_many_processes_is_short():
+    text = shown(status_table(processes(1000)))
+    assert len(text.splitlines()) == MAX_PROCESSES + 2
+    assert "waiting for room" in text
+    assert "and 984 more" in text
+    assert status_line(processes(1000)) == "999 of 1000 processes run, 100 to 99,800 steps/s, median 49,950"

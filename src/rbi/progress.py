@@ -2,14 +2,16 @@
 
 import contextlib
 import signal
+import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.progress import track as rich_track
+from rich.table import Table
 from rich.text import Text
 
 T = TypeVar("T")
@@ -19,6 +21,7 @@ UNPRINTABLE = (*range(32), *range(127, 160), 0x2028, 0x2029, *range(0x202A, 0x20
 """Control characters (ESC starts terminal commands), line separators, and marks that reverse the order of text."""
 ESCAPES = {code: chr(code).encode("unicode_escape").decode() for code in UNPRINTABLE}
 MAX_LINE = 2000
+MAX_PROCESSES = 16  # that a status shows one by one
 
 
 class PlainConsole(Console):
@@ -97,3 +100,52 @@ def graceful_stop() -> Iterator[threading.Event]:
 def echo(line: str, *, stderr: bool = False) -> None:
     """Print one line without wrapping, highlighting or markup; control characters are escaped."""
     PlainConsole(stderr=stderr).print(printable(line), highlight=False, soft_wrap=True)
+
+
+class ProcessStatus(NamedTuple):
+    """A process of a distributed run, for the status that is shown while it trains."""
+
+    name: str
+    host: str
+    """The machine that it is on; empty while it waits for one."""
+    alive: bool
+    restarts: int
+    rate: float | None = None
+    unit: str = ""
+    """Of the rate, such as steps/s."""
+
+    @property
+    def state(self) -> str:
+        if self.alive:
+            return "running"
+        return "restarting" if self.restarts else "waiting for room"
+
+    @property
+    def speed(self) -> str:
+        return f"{self.rate:,.0f} {self.unit}" if self.alive and self.rate is not None else "-"
+
+
+def status_table(processes: Sequence[ProcessStatus]) -> Table:
+    """Processes with their rates; of many, those that do not run and the slowest."""
+    table = Table("process", "host", "state", "restarts", "rate", box=None, pad_edge=False)
+    left_out = len(processes) - MAX_PROCESSES
+    if left_out > 0:
+        processes = sorted(processes, key=lambda one: (one.alive, one.rate is None, one.rate))[:MAX_PROCESSES]
+    for one in processes:
+        table.add_row(printable(one.name), printable(one.host), one.state, str(one.restarts), one.speed)
+    if left_out > 0:
+        table.add_row(f"and {left_out} more")
+    return table
+
+
+def status_line(processes: Sequence[ProcessStatus]) -> str:
+    """Processes with their rates on one line, for logs.
+
+    >>> status_line([ProcessStatus("worker 0", "a", True, 0, 99.6, "steps/s"), ProcessStatus("worker 1", "", False, 1)])
+    'worker 0: 100 steps/s, worker 1: restarting'
+    """
+    if len(processes) <= MAX_PROCESSES:
+        return ", ".join(f"{one.name}: {one.speed if one.alive else one.state}" for one in processes)
+    rates = sorted(one.rate for one in processes if one.alive and one.unit == "steps/s" and one.rate is not None)
+    spread = f", {rates[0]:,.0f} to {rates[-1]:,.0f} steps/s, median {statistics.median(rates):,.0f}" if rates else ""
+    return f"{sum(one.alive for one in processes)} of {len(processes)} processes run{spread}"

@@ -6,19 +6,24 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("ray")
 
+from ray.exceptions import GetTimeoutError, RayActorError
+
 from rbi.observations import ObservationSpec
 from rbi.online.accounting import Accounting
 from rbi.online.config import ClusterConfig, Schedule
 from rbi.online.engine import init_networks
-from rbi.online.ray import driver, supervisor
+from rbi.online.ray import driver, supervisor, workers
+from rbi.online.rollout import RATE_SECONDS, BlockSummary, RolloutStatistics, evaluation_score
 from rbi.optim import flatten_parameters
 from tests.online.small_runs import small_config
 
@@ -252,7 +257,7 @@ def test_an_evaluation_never_asks_for_a_higher_priority_than_it_has(monkeypatch)
     monkeypatch.setattr(os, "setpriority", lambda *given: chosen.append(given[-1]))
     config = small_config()
     weights = flatten_parameters(init_networks(config, CARTPOLE, 0)).numpy()
-    assert supervisor.evaluate(config, CARTPOLE, weights, 0, 1, 0) >= 1
+    assert evaluation_score(config, CARTPOLE, weights, 0, 1, 0) >= 1
     assert chosen == [15]
 
 
@@ -269,9 +274,57 @@ def test_an_evaluation_that_fails_costs_its_score_and_not_the_run(monkeypatch):
     assert not engine.evaluating
 
 
+class Lost:
+    """The handle of a process whose calls fail as Ray's do, or are never answered."""
+
+    def __init__(self):
+        self.loaded = []
+
+    def __getattr__(self, method):
+        return SimpleNamespace(remote=lambda *given: self.loaded.append(given) if method == "load_from" else method)
+
+
+@pytest.mark.parametrize("error", [RayActorError(), GetTimeoutError(), None], ids=["dead", "hung", "without weights"])
+def test_a_rollout_worker_gives_up_an_inference_worker_that_never_answers(error, monkeypatch):
+    def get(ref, timeout):
+        assert ref == "predict"
+        assert 0 < timeout <= 0.2
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(workers, "INFERENCE_TIMEOUT", 0.2)
+    monkeypatch.setattr(workers, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(workers.ray, "get", get)
+    networks = workers.RemoteNetworks(Lost(), "inference worker 0")
+    with pytest.raises(TimeoutError, match=r"inference worker 0: has not answered for .* --resume"):
+        networks.predict(torch.zeros(1, 4))
+
+
+def test_rates_of_workers_and_learner_are_measured_over_some_seconds(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    statistics = RolloutStatistics(small_config(), 2)
+    block = BlockSummary(400, 1000, 3, [(0, 7.0, True)], [[1.0] * len(statistics.sums)] * 2)
+    statistics.add(1, block, updates=5)
+    now[0] += RATE_SECONDS / 2
+    assert not statistics.measure(20)
+    assert statistics.rates == [None, None, None]
+    now[0] += RATE_SECONDS / 2
+    assert statistics.measure(20)
+    assert statistics.rates == [0.0, 400 / RATE_SECONDS, 20 / RATE_SECONDS]
+    assert (statistics.bytes, statistics.weights_behind, statistics.recent_scores.episodes) == (1000, 2, 1)
+
+
+def test_a_death_names_the_process_and_its_machine(caplog):
+
+    worker = supervisor.WorkerHandle(None, "rollout worker 3", pid=77, host="10.0.0.5")
+    supervised().report_death(worker)
+    assert caplog.messages == ["rbi: rollout worker 3 died (process 77 on 10.0.0.5); Ray restarts it"]
+
+
 KILLED_DRIVER = """
 import os, signal
-from rbi.online.ray.cluster import reaper
+from rbi.parallel import reaper
 with reaper("node-of-this-test"):
     os.kill(os.getpid(), signal.SIGKILL)
 """

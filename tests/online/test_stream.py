@@ -13,7 +13,7 @@ from rbi.online.backend import CapturedActor
 from rbi.online.config import GROUPS
 from rbi.online.engine import init_networks, make_learner
 from rbi.online.rbi import ActorNetworks
-from rbi.online.rollout import BatchedNetworks, Rollout
+from rbi.online.rollout import BatchedNetworks, Rollout, RolloutSpec
 from rbi.online.shards import Shard, ShardedReplay
 from rbi.online.stream import BlockReplay, ExperienceBlock, LearnerProcess
 from rbi.online.train import make_observation_spec
@@ -32,7 +32,7 @@ def make_process(config, seed=3, workers=1, device=CPU):
 
 def run_in_lockstep(config, seed=3, device=CPU):
     """A rollout worker, a learner process and their accounting, one after the other in this process."""
-    rollout = Rollout(config, CARTPOLE, seed, 0, 1, 1, device)
+    rollout = Rollout(RolloutSpec(config, CARTPOLE, seed, device=device))
     process, accounting = make_process(config, device=device), Accounting(config)
     envs_per_group, step, weights = config.schedule.num_envs // GROUPS, 0, process.learner.vector.clone()
     while accounting.updates < config.schedule.updates:
@@ -180,7 +180,7 @@ def test_states_of_all_shards_are_sampled_by_priority_with_common_importance_wei
     assert abs(float(first.float().mean() - second.float().mean())) < 0.02  # any part of the batch is a fair sample
     of_one = marks == int(marks[0])
     replay.update_priorities(batch.row, batch.env, torch.where(of_one, 0.5, priority))
-    after = [shard.state() for shard in shards]
+    after = [shard.replay_state() for shard in shards]
     changed = [int((abs(state["priority"] - 0.5) < 1e-3).sum()) for state in after]
     assert changed[int(marks[0]) // 100] == 2  # both groups have it
     assert sum(changed) == 2

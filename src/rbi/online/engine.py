@@ -26,6 +26,7 @@ from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.rbi import Predictor, RBIActor, RBILearner
 from rbi.optim import Peers, bind_parameters, compute_dtype
 from rbi.policy import Policy
+from rbi.progress import ProcessStatus
 from rbi.replay import Replay
 from rbi.returns import exploration_ladder
 from rbi.rules.types import Behavior, Greedy, parse_rule
@@ -69,6 +70,9 @@ class Engine(Protocol):
 
     def summary(self) -> dict[str, Any]:
         """What result.json reports about the engine itself."""
+
+    def processes(self) -> list[ProcessStatus]:
+        """The processes of a distributed run, with their rates; empty where there are none."""
 
     def checkpoint(self, *, with_replay: bool) -> Checkpoint:
         """Everything that training changes."""
@@ -224,6 +228,10 @@ class LocalEngine:
     def summary(self) -> dict[str, Any]:
         """Nothing: the local engine has nothing to report about itself."""
         return {}
+
+    def processes(self) -> list[ProcessStatus]:
+        """Nothing: everything is in this process."""
+        return []
 
     def generators(self) -> list[torch.Generator]:
         return [*(actor.generator for actor in self.actors), self.learner.generator]

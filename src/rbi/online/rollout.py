@@ -6,8 +6,11 @@ one computation.
 """
 
 import contextlib
+import os
 import threading
+import time
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,16 +19,29 @@ from torch import Tensor
 
 from rbi import envs
 from rbi.envs.types import TimeStep
-from rbi.evaluation.rollouts import EpisodeStatistics
+from rbi.evaluation.rollouts import EpisodeResult, EpisodeStatistics, Protocol, RecentScores, run_episodes
 from rbi.observations import ObservationSpec
+from rbi.online.apex import ApexActor
 from rbi.online.backend import Actor, CapturedActor
 from rbi.online.config import GROUPS, TrainConfig
-from rbi.online.engine import LOW_EPSILON, MAX_ENV_SEED, init_networks, make_actor, run_seeds, split_epsilons
-from rbi.online.rbi import ActorNetworks, Predictor
+from rbi.online.engine import (
+    LOW_EPSILON,
+    MAX_ENV_SEED,
+    init_networks,
+    make_actor,
+    run_seeds,
+    split_epsilons,
+    trained_policy,
+)
+from rbi.online.rbi import ActorNetworks, Predictor, RBIActor
 from rbi.online.stream import Array, ExperienceBlock, as_tensor
 from rbi.optim import compute_dtype
 from rbi.replay import Transition
 from rbi.returns import exploration_ladder
+
+CPU = torch.device("cpu")
+LOW_PRIORITY = 10  # of evaluations: everything else comes first
+RATE_SECONDS = 10.0  # over which the rates of processes are averaged
 
 
 class BlockSummary(NamedTuple):
@@ -41,32 +57,38 @@ class BlockSummary(NamedTuple):
     """Sums of each group's actor metrics (`Actor.sums`)."""
 
 
+@dataclass(frozen=True)
+class RolloutSpec:
+    """What a rollout worker is told about its part of a run."""
+
+    config: TrainConfig
+    obs_spec: ObservationSpec
+    seed: int
+    index: int = 0
+    """Which of the workers it is; they share the environments."""
+    workers: int = 1
+    threads: int = 1
+    """Threads that step its environments, where the schedule does not say."""
+    device: torch.device = CPU
+    """Where its actors compute."""
+
+
 class Rollout:
     """Environments and actors of one worker, in two alternating groups."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        obs_spec: ObservationSpec,
-        seed: int,
-        index: int,
-        workers: int,
-        threads: int,
-        device: torch.device,
-        predictor: Predictor | None = None,
-    ) -> None:
-        """`index` of `workers`: its share of the environments; `threads` step them; `predictor` computes the networks,
-        by default on `device`."""
-        self.config, self.obs_spec, self.seed, self.index = config, obs_spec, seed, index
-        self.device, self.predictor = device, predictor
+    def __init__(self, spec: RolloutSpec, predictor: Predictor | None = None) -> None:
+        """`predictor` computes the networks; by default the actors do."""
+        self.config, self.obs_spec, self.seed, self.index = spec.config, spec.obs_spec, spec.seed, spec.index
+        self.device, self.predictor = spec.device, predictor
+        config, workers, device = spec.config, spec.workers, spec.device
         schedule, actor = config.schedule, config.actor
         self.envs_per_group = schedule.num_envs // workers // GROUPS
-        threads = schedule.env_threads or threads
+        threads = schedule.env_threads or spec.threads
         # environments step while the actions of the other group are computed elsewhere
         waits = device.type == "cuda" or predictor is not None
         self.envs = [envs.make(config.env, self.envs_per_group, threads, synchronous=not waits) for _ in range(GROUPS)]
         epsilons = exploration_ladder(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
-        self.epsilons = split_epsilons(epsilons, GROUPS * workers)[GROUPS * index : GROUPS * (index + 1)]
+        self.epsilons = split_epsilons(epsilons, GROUPS * workers)[GROUPS * spec.index : GROUPS * (spec.index + 1)]
         self.step, self.version = -1, 0
         self.stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         self.actors: list[Actor] = []
@@ -160,6 +182,48 @@ class Rollout:
         return [(e.env_index, e.score, bool(self.epsilons[group][e.env_index] <= LOW_EPSILON)) for e in finished]
 
 
+class RolloutStatistics:
+    """What the rollout workers of a run have reported to its driver: scores, metrics of their actors, bytes, rates."""
+
+    def __init__(self, config: TrainConfig, workers: int) -> None:
+        actor = config.actor
+        epsilons = exploration_ladder(config.schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
+        self.recent_scores = RecentScores(int((epsilons <= LOW_EPSILON).sum()))
+        self.metric_names = RBIActor.METRICS if config.algo == "rbi" else ApexActor.METRICS
+        self.sums, self.means = np.zeros(len(self.metric_names) + 1), dict[str, float]()
+        self.bytes, self.weights_behind = 0, 0
+        self.counts = np.zeros(workers + 1)  # states of each worker, and updates
+        self.rates: list[float | None] = [None] * (workers + 1)
+        self.measured = (time.monotonic(), self.counts.copy())
+
+    def add(self, worker: int, summary: BlockSummary, updates: int) -> None:
+        """Count a worker's block, which arrived after `updates`."""
+        self.bytes += summary.bytes
+        self.counts[worker] += summary.states
+        self.weights_behind = updates - summary.version
+        self.sums += np.sum(summary.sums, 0)
+        for env_index, score, low_epsilon in summary.episodes:
+            self.recent_scores.add(EpisodeResult(env_index, score, 0, False), low_epsilon=low_epsilon)
+
+    def actor_metrics(self) -> dict[str, float]:
+        """Means since the last call; if no block has arrived since, the last ones stand."""
+        *sums, count = self.sums.tolist()
+        if count:
+            self.sums[:] = 0
+            self.means = dict(zip(self.metric_names, (total / count for total in sums), strict=True))
+        return self.means
+
+    def measure(self, updates: int) -> bool:
+        """Every ten seconds, compute the rates of the time since: steps/s of each worker, and updates/s at the end."""
+        (since, before), now = self.measured, time.monotonic()
+        if now - since < RATE_SECONDS:
+            return False
+        self.counts[-1] = updates
+        self.rates = ((self.counts - before) / (now - since)).tolist()
+        self.measured = (now, self.counts.copy())
+        return True
+
+
 class BatchedNetworks:
     """Networks that several threads ask at once: requests that arrive during a computation share the next one."""
 
@@ -204,3 +268,14 @@ class BatchedNetworks:
         parts: list[Any] = [[None] * len(batch) if output is None else output.split(sizes) for output in outputs]
         for (_, answer), found in zip(batch, zip(*parts, strict=True), strict=True):
             answer.set_result([None if part is None else part.numpy() for part in found])
+
+
+def evaluation_score(
+    config: TrainConfig, obs_spec: ObservationSpec, weights: Array, updates: int, episodes: int, seed: int
+) -> float:
+    """The mean score of a policy without exploration, in a process of its own: it lowers its priority."""
+    lowest = max(LOW_PRIORITY, os.getpriority(os.PRIO_PROCESS, 0))  # only root may raise a priority again
+    os.setpriority(os.PRIO_PROCESS, 0, lowest)
+    policy = trained_policy(config, obs_spec, torch.from_numpy(weights.copy()), updates, 0)
+    scores = [episode.score for episode in run_episodes(policy, Protocol("paper"), config.env.id, episodes, seed)]
+    return sum(scores) / len(scores)

@@ -3,10 +3,12 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from rbi import checkpoint, runs
 from rbi.evaluation.rollouts import EvaluationResult, evaluate
@@ -14,7 +16,7 @@ from rbi.mirror import Mirror
 from rbi.online.config import Algorithm
 from rbi.online.engine import Engine
 from rbi.policy import Policy, load_policy
-from rbi.progress import PlainConsole, echo, printable
+from rbi.progress import PlainConsole, echo, printable, status_line, status_table
 from rbi.replay import bytes_needed
 
 Callback = Callable[[dict[str, Any]], Any]
@@ -258,14 +260,26 @@ class RunLogger:
         )
 
 
+class BarAndProcesses(Progress):
+    """A progress bar, and below it a table of the processes of a distributed run."""
+
+    def __init__(self, engine: Engine, *columns: ProgressColumn, **options: Any) -> None:
+        self.engine = engine
+        super().__init__(*columns, **options)
+
+    def get_renderables(self) -> Iterator[Any]:
+        """The lines of the display, as rich asks for them."""
+        yield self.make_tasks_table(self.tasks)
+        if processes := self.engine.processes():
+            yield status_table(processes)
+
+
 class TrainProgress:
     """Progress of a run: a bar on a terminal, a line every half minute elsewhere."""
 
     LINE_SECONDS = 30
 
     def __init__(self, engine: Engine) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
         self.engine, config = engine, engine.config
         console = PlainConsole(stderr=True)
         self.live = console.is_terminal or console.is_jupyter
@@ -275,7 +289,7 @@ class TrainProgress:
             TextColumn("{task.fields[text]}", markup=False),
             TimeRemainingColumn(),
         )
-        self.bar: Progress = Progress(*columns, console=console, disable=not self.live, transient=True)
+        self.bar = BarAndProcesses(engine, *columns, console=console, disable=not self.live, transient=True)
         self.task = self.bar.add_task(
             printable(f"{config.algo} {config.env.id}"), total=config.schedule.updates, text=""
         )
@@ -304,6 +318,8 @@ class TrainProgress:
         if not self.live:
             total = engine.config.schedule.updates
             echo(f"{seconds:8,.0f} s  {engine.updates:,} of {total:,} updates, {text}", stderr=True)
+            if processes := engine.processes():
+                echo(f"{'':12}{status_line(processes)}", stderr=True)
         self.shown, self.states, self.updates = now, engine.states, engine.updates
 
 

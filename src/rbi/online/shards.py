@@ -15,7 +15,7 @@ from torch import Tensor
 from rbi.observations import ObservationSpec
 from rbi.online.config import TrainConfig
 from rbi.online.engine import run_seeds
-from rbi.online.stream import Array, BlockReplay, EmptyReplayError, ReplayStatus, as_tensor
+from rbi.online.stream import Array, BlockReplay, EmptyReplayError, ReplayHost, ReplayStatus, as_tensor
 from rbi.replay import ReplayBatch
 
 
@@ -28,7 +28,7 @@ class ShardBatch(NamedTuple):
     """The sum of the shard's priorities, which the importance weights are relative to."""
 
 
-class Shard:
+class Shard(ReplayHost):
     """One shard: the replay of every `parts`-th rollout worker, which samples by itself."""
 
     def __init__(
@@ -52,10 +52,10 @@ class Shard:
         if incarnation == self.blocks.incarnation:
             self.blocks.replay.update_priorities(*(as_tensor(column) for column in (row, env, td_error)))
 
-    def state(self) -> dict[str, Array]:
+    def replay_state(self) -> dict[str, Array]:
         return self.blocks.state() | {"random": self.generator.get_state().numpy()}
 
-    def load(self, state: dict[str, Array]) -> ReplayStatus:
+    def load_replay(self, state: dict[str, Array]) -> ReplayStatus:
         self.generator.set_state(as_tensor(state["random"]))
         return self.blocks.load({name: column for name, column in state.items() if name != "random"})
 
@@ -71,6 +71,9 @@ class ShardClient(Protocol):
 
     def update_priorities(self, incarnation: str, row: Array, env: Array, td_error: Array) -> Any:
         """Send new priorities, without waiting."""
+
+    def wait(self, sent: Any) -> None:
+        """Wait until sent priorities have arrived."""
 
 
 class ShardedReplay:
@@ -144,3 +147,8 @@ class ShardedReplay:
             self.shards[number].update_priorities(incarnation, *(c[span].cpu().numpy() for c in columns))
             for number, incarnation, span in self.origin
         ]
+
+    def synchronize(self) -> None:
+        """Wait until the new priorities of the last batch have arrived."""
+        for (number, *_), sent in zip(self.origin, self.sent, strict=True):
+            self.shards[number].wait(sent)

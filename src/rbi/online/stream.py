@@ -166,6 +166,31 @@ class BlockReplay:
         return self.status()
 
 
+class ReplayHost:
+    """A process with a replay, as the driver of a run calls it. Restarted, it is empty."""
+
+    blocks: BlockReplay
+
+    def add(self, worker: int, start: int, reset: bool, block: ExperienceBlock) -> ReplayStatus | None:
+        """Store a worker's block; None if the process is not ready for it."""
+        return self.blocks.add(worker, start, reset, block)
+
+    def status(self) -> ReplayStatus:
+        return self.blocks.status()
+
+    def release(self) -> ReplayStatus:
+        """Release held-back transitions to the learner."""
+        return self.blocks.release()
+
+    def replay_state(self) -> dict[str, Array]:
+        """Everything that was stored, for a checkpoint."""
+        return self.blocks.state()
+
+    def load_replay(self, state: dict[str, Array]) -> ReplayStatus:
+        """Continue from a `replay_state`."""
+        return self.blocks.load(dict(state))
+
+
 class Weights(NamedTuple):
     """The learner's weights on their way to the host."""
 

@@ -8,26 +8,15 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
+
+from rbi.parallel import reaper
 
 LOOPBACK = "127.0.0.1"
 MAX_RETRIES = 3  # of a task whose machine dies
-REAPER = """
-import os, signal, sys
-from pathlib import Path
-sys.stdin.read()
-for process in Path("/proc").glob("[0-9]*"):
-    try:
-        if sys.argv[1].encode() in (process / "environ").read_bytes() and int(process.name) != os.getpid():
-            os.kill(int(process.name), signal.SIGKILL)
-    except OSError:
-        pass
-"""
 
 
 @contextlib.contextmanager
@@ -61,6 +50,7 @@ def connect(address: str) -> Iterator[None]:
         else:
             cpus = max(2, os.cpu_count() or 1)  # learner and worker share a single core
             ray.init("local", num_cpus=cpus, include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
+            # Ray's agents would stay for a minute after this process was killed
             cleanup.enter_context(reaper(ray.get_runtime_context().get_node_id()))
     except (ConnectionError, RuntimeError) as error:
         reason = " ".join(str(error).split())
@@ -74,21 +64,6 @@ def connect(address: str) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
-
-
-@contextlib.contextmanager
-def reaper(node: str) -> Iterator[None]:
-    """Kill what is left of a local cluster when this process is gone: Ray's agents would stay for a minute.
-
-    A process of its own waits for that, and finds them by the node's id in their environment (Linux).
-    """
-    if not node or not Path("/proc/self/environ").exists():  # an empty id would be in every environment
-        yield
-        return
-    command = [sys.executable, "-c", REAPER, node]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
-        yield
-        process.communicate()  # closes its input
 
 
 def check_reachable(address: str) -> None:

@@ -5,71 +5,54 @@ Same interface as `LocalEngine`. The driver holds references and counts only; ex
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import ray
 import torch
+from ray.util.metrics import Gauge
 
 from rbi.checkpoint import Checkpoint
-from rbi.evaluation.rollouts import EpisodeResult, RecentScores
 from rbi.observations import ObservationSpec
-from rbi.online.accounting import Accounting
-from rbi.online.apex import ApexActor
 from rbi.online.config import GROUPS, ClusterConfig, TrainConfig
-from rbi.online.engine import LOW_EPSILON, trained_policy, without_prefix
+from rbi.online.distributed import DistributedRun, ReplayHandle, WorkerHandle
+from rbi.online.engine import trained_policy
 from rbi.online.ray.cluster import cluster_cpus
-from rbi.online.ray.supervisor import ReplayHandle, Supervisor, WorkerHandle, launch, result_or_none
-from rbi.online.rbi import RBIActor
+from rbi.online.ray.supervisor import Supervisor, launch, result_or_none
 from rbi.policy import Policy
-from rbi.returns import exploration_ladder
+from rbi.progress import ProcessStatus
 
 MAX_QUEUED_CALLS = 2  # of a worker or the learner, so that it does not wait for the driver
 
 
-class RayEngine:
+class Gauges:
+    """Metrics of a run in Ray's dashboard, and for Prometheus: `rbi_NAME` with labels."""
+
+    def __init__(self, labels: dict[str, str]) -> None:
+        self.labels, self.gauges = labels, dict[str, Gauge]()
+
+    def set(self, values: Mapping[str, Any], **labels: str) -> None:
+        """Set the values that are numbers."""
+        labels = self.labels | labels
+        for name, value in values.items():
+            if value is not None:
+                if name not in self.gauges:
+                    self.gauges[name] = Gauge(f"rbi_{name}", name.replace("_", " "), tuple(labels))
+                self.gauges[name].set(float(value), labels)
+
+
+class RayEngine(DistributedRun):
     """A training run on the cluster that this process is connected to."""
 
     def __init__(self, config: TrainConfig, seed: int, layout: ClusterConfig, obs_spec: ObservationSpec) -> None:
-        self.config, self.seed, self.layout, self.obs_spec = config, seed, layout, obs_spec
-        self.device = torch.device("cpu")  # of this process; workers and learner have their own
-        if config.learner.batch_size % layout.learners:
-            raise ValueError(f"learners = {layout.learners}: do not divide batch_size = {config.learner.batch_size}")
-        self.num_workers = layout.num_workers(config.schedule, cluster_cpus())
-        self.accounting = Accounting(config, layout.publish_interval(config.schedule, self.num_workers))
-        actor = config.actor
-        epsilons = exploration_ladder(config.schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
-        self.recent_scores = RecentScores(int((epsilons <= LOW_EPSILON).sum()))
-        self.metric_names = RBIActor.METRICS if config.algo == "rbi" else ApexActor.METRICS
-        self.sums = np.zeros(len(self.metric_names) + 1)
-        self.actor_metrics: dict[str, float] = {}
-        self.block_bytes = self.batch_bytes = 0
-        self.learner_calls, self.waited_seconds, self.weights_behind = 0, 0.0, 0
+        super().__init__(config, seed, layout, obs_spec, cluster_cpus())
+        self.gauges = Gauges({"env": config.env.id, "algo": config.algo, "seed": str(seed)})
+        self.learner_calls = 0
         self.launch_evaluation: Callable[..., Any]
         self.evaluating = False
         self.evaluated: tuple[int, float | None] = (0, None)
         self.saved: tuple[int, Any] = (0, None)  # updates, and the learner's state to continue from
-        self.saved_replays: dict[str, torch.Tensor] = {}
-        self.saved_steps: list[int] = []
         self.supervisor: Supervisor | None = None
-
-    @property
-    def updates(self) -> int:
-        return self.accounting.updates
-
-    @property
-    def states(self) -> int:
-        return self.accounting.states
-
-    @property
-    def learning_started(self) -> bool:
-        return self.accounting.learning_started
-
-    @property
-    def envs_per_group(self) -> int:
-        return self.config.schedule.num_envs // self.num_workers // GROUPS
 
     def run(self) -> Iterator[None]:
         """Train to the end; yields after every poll."""
@@ -81,6 +64,7 @@ class RayEngine:
                 self.request_blocks(supervisor)
             self.start_evaluation(supervisor)
             supervisor.poll()
+            self.publish_rates()
             yield
 
     def start(self) -> Supervisor:
@@ -89,10 +73,8 @@ class RayEngine:
             actors = launch(self.config, self.obs_spec, self.seed, self.layout, self.num_workers)
             self.launch_evaluation = actors.evaluate
             self.supervisor = Supervisor(actors, self.accounting, self.saved)
-            parts = [without_prefix(self.saved_replays, f"replay{number}.") for number in range(self.layout.replays)]
-            arrays = [{name: column.numpy() for name, column in state.items()} for state in parts]
-            self.supervisor.start(self.saved_steps or [0] * self.num_workers, arrays)
-            self.saved_replays = {}
+            self.supervisor.start(self.saved_steps, self.saved_replays)
+            self.saved_replays = []
         return self.supervisor
 
     def blocked(self, supervisor: Supervisor) -> bool:
@@ -136,11 +118,7 @@ class RayEngine:
             self.accounting.lose_states(steps * self.envs_per_group)
             supervisor.worker_died(worker, restarts)
             return
-        self.block_bytes += summary.bytes
-        self.weights_behind = self.updates - summary.version
-        self.sums += np.sum(summary.sums, 0)
-        for env_index, score, low_epsilon in summary.episodes:
-            self.recent_scores.add(EpisodeResult(env_index, score, 0, False), low_epsilon=low_epsilon)
+        self.statistics.add(worker.index, summary, self.updates)
         replay = worker.replay
         stored = replay.handle.add.remote(worker.index, start, reset, block)
         supervisor.on_answer(stored, functools.partial(self.block_stored, supervisor, replay, replay.restarts, steps))
@@ -228,30 +206,36 @@ class RayEngine:
     def metrics(self) -> dict[str, Any]:
         """Metrics since the last call."""
         supervisor = self.start()
-        *sums, count = self.sums.tolist()
-        if count:  # otherwise no block has arrived, and the last values stand
-            self.sums[:] = 0
-            self.actor_metrics = dict(zip(self.metric_names, (total / count for total in sums), strict=True))
         alive = supervisor.learner.alive
         learner_metrics = result_or_none(supervisor.learner.handle.metrics.remote()) if alive else None
         updates, score = self.evaluated
-        return {
-            "updates": self.updates,
-            "states": self.states,
-            **self.recent_scores.metrics(),
-            **self.actor_metrics,
-            **(learner_metrics or {}),
+        metrics = self.counted_metrics() | (learner_metrics or {})
+        metrics |= {
             "priority_mean": supervisor.mass() / max(1, min(self.states, self.config.replay.capacity)),
             "evaluated_score": score,
             "evaluated_updates": updates,
-            "weights_behind": self.weights_behind,
             "workers": sum(worker.alive for worker in supervisor.workers),
-            "lost_steps": self.accounting.faults.steps_in_flight,
-            "lost_updates": self.accounting.faults.updates,
-            "block_bytes": self.block_bytes,
-            "batch_bytes": self.batch_bytes,
             "weight_bytes": supervisor.weight_bytes,
         }
+        self.gauges.set(metrics)
+        return metrics
+
+    def processes(self) -> list[ProcessStatus]:
+        """All processes of the run, with their rates over the last ten seconds."""
+        supervisor, rates = self.start(), self.statistics.rates
+        units = {supervisor.learner.name: (rates[-1], "updates/s")}
+        units |= {worker.name: (rates[worker.index], "steps/s") for worker in supervisor.workers}
+        return [actor.status(*units.get(actor.name, ())) for actor in supervisor.actors]
+
+    def publish_rates(self) -> None:
+        """Every ten seconds, set the gauges of all processes in Ray's dashboard."""
+        if self.statistics.measure(self.updates):
+            self.gauges.set({"updates": self.updates, "states": self.states})
+            for one in self.processes():
+                tags = {"process": one.name, "host": one.host}
+                self.gauges.set({"alive": one.alive, "restarts": one.restarts}, **tags)
+                if one.rate is not None:
+                    self.gauges.set({one.unit.replace("/s", "_per_second"): one.rate}, **tags)
 
     def policy(self) -> Policy:
         """The current policy, as an independent copy."""
@@ -264,48 +248,23 @@ class RayEngine:
         nodes = {actor.node for actor in supervisor.actors if actor.node}
         return {
             "cluster": self.replay_layout() | {"max_workers": supervisor.max_workers, "nodes": len(nodes)},
-            "faults": asdict(self.accounting.faults),
-            "repeated_updates": self.accounting.repeated_updates,
+            **self.losses(),
         }
-
-    def replay_layout(self) -> dict[str, Any]:
-        """What decides which process holds whose experience."""
-        return {"workers": self.num_workers, "replay": self.layout.replay, "parts": self.layout.replays}
 
     def checkpoint(self, *, with_replay: bool) -> Checkpoint:
         """Everything that training changes; outstanding requests are completed first."""
         supervisor = self.start()
         learner = {name: torch.from_numpy(tensor.copy()) for name, tensor in supervisor.save_learner().items()}
-        counters = self.accounting.state() | {
-            "recent_scores": self.recent_scores.state(),
-            "layout": self.replay_layout(),
-            "worker_steps": [worker.step for worker in supervisor.workers],
-        }
         return Checkpoint(
             kind={"env": self.config.env.id, "algo": self.config.algo},
-            counters=counters,
+            counters=self.counters([worker.step for worker in supervisor.workers]),
             tensors={"tensors": learner} | ({"replay": supervisor.replay_state()} if with_replay else {}),
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint; environments start new episodes. With another layout, or without the replay, it
         is filled again first."""
-        counters = checkpoint.counters
-        if "layout" not in counters:
-            raise ValueError("the checkpoint is of --engine local, not of --engine ray")
-        self.accounting.restore(counters)
-        self.recent_scores.restore(counters["recent_scores"])
-        if not self.layout.workers:
-            self.num_workers = counters["layout"]["workers"]
-            self.accounting.publish_interval = self.layout.publish_interval(self.config.schedule, self.num_workers)
-        same = counters["layout"] == self.replay_layout()
-        steps = counters["worker_steps"]
-        self.saved_steps = steps if same else [max(steps)] * self.num_workers
-        replay = checkpoint.tensors.get("replay")
-        if replay and same:
-            self.saved_replays = dict(replay)
-        else:
-            self.accounting.refill_replay()
+        self.restore_counters(checkpoint)
         learner = {name: tensor.numpy() for name, tensor in checkpoint.tensors["tensors"].items()}
         self.saved = (self.updates, ray.put(learner))
 

@@ -5,10 +5,10 @@ what a restarted process has lost.
 """
 
 import functools
-import os
+import logging
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,57 +17,17 @@ import torch
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rbi.evaluation.rollouts import Protocol, run_episodes
 from rbi.observations import ObservationSpec
 from rbi.online.accounting import Accounting
 from rbi.online.config import ClusterConfig, TrainConfig
-from rbi.online.engine import trained_policy
+from rbi.online.distributed import ActorHandle, ReplayHandle, WorkerHandle
 from rbi.online.ray.workers import InferenceWorker, LearnerWorker, ReplayShard, RolloutWorker
+from rbi.online.rollout import RolloutSpec, evaluation_score
 from rbi.online.stream import Array, ReplayStatus
 
+LOG = logging.getLogger(__name__)
 UNLIMITED = -1  # restarts and retries
-LOW_PRIORITY = 10  # of evaluations: everything else comes first
 POLL_SECONDS = 1.0  # the longest wait for an answer
-
-
-@dataclass
-class ActorHandle:
-    """A process as the driver knows it. Every restart increments `restarts`; answers from before it are void."""
-
-    handle: Any
-    alive: bool = False
-    restarts: int = 0
-    pid: int = 0
-    node: str = ""
-
-    def retry(self, method: str) -> Any:
-        """A call that Ray repeats until the process, restarted if need be, answers it."""
-        return getattr(self.handle, method).options(max_task_retries=UNLIMITED)
-
-
-@dataclass
-class ReplayHandle(ActorHandle):
-    """A process that holds a part of the replay: the learner, or a replay shard."""
-
-    incarnation: str = ""
-    mass: float = 0.0
-    states: int = 0
-    saved: Any = None
-    """The replay as of the last checkpoint that has it; a restarted process continues from it."""
-
-
-@dataclass
-class WorkerHandle(ActorHandle):
-    """A rollout worker."""
-
-    index: int = 0
-    replay: ReplayHandle = field(default_factory=lambda: ReplayHandle(None))
-    """Where its blocks go."""
-    step: int = 0
-    reset: bool = True
-    """Whether its next block starts new episodes."""
-    requests: int = 0
-    """Blocks that were requested and have not arrived."""
 
 
 @dataclass(frozen=True)
@@ -95,48 +55,55 @@ def launch(
         gpus = 1.0 if ray.cluster_resources().get("GPU", 0) >= layout.learners else 0.0
     here = ray.get_runtime_context().get_node_id()
     placement = {} if gpus else {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True)}
-    learner = remote(LearnerWorker, layout.learner_cpus, gpus, **placement)
-    run, on_gpu = (config, obs_spec, seed), bool(gpus)
-    learners = [ReplayHandle(learner.remote(*run, n, workers, layout, on_gpu)) for n in range(layout.learners)]
+    run, learner_device = (config, obs_spec, seed), device(gpus)
+    resources: dict[str, Any] = {"num_cpus": layout.learner_cpus, "num_gpus": gpus, **placement}
+    learners = [
+        ReplayHandle(*start(LearnerWorker, f"learner {n}", *run, n, workers, layout, learner_device, **resources))
+        for n in range(layout.learners)
+    ]
     replays = learners
     if layout.replay == "shards":
-        shard_placement: Any = "SPREAD"
+        resources = {"num_cpus": layout.shard_cpus, "scheduling_strategy": "SPREAD"}
         if layout.shards == 1:
-            node = ray.get(learners[0].retry("identity").remote())[1] if gpus else here
-            shard_placement = NodeAffinitySchedulingStrategy(node, soft=True)
-        shard = remote(ReplayShard, layout.shard_cpus, scheduling_strategy=shard_placement)
-        replays = [ReplayHandle(shard.remote(*run, n, workers, layout.shards)) for n in range(layout.shards)]
-    names = [f"rbi-inference-{uuid.uuid4().hex}" for _ in range(layout.inference_workers)]
-    resources, threads = (layout.inference_cpus, layout.inference_gpus), workers + 2  # all may ask at once
-    servers = [remote(InferenceWorker, *resources, name=name, max_concurrency=threads) for name in names]
-    inference = [ActorHandle(server.remote(config, obs_spec, layout.inference_gpus > 0)) for server in servers]
-    threads, on_gpu = max(1, int(layout.worker_cpus)), layout.worker_gpus > 0
-    worker = remote(RolloutWorker, layout.worker_cpus, layout.worker_gpus)
-    handles = []
+            node = ray.get(retry(learners[0], "identity").remote())[1] if gpus else here
+            resources["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
+        replays = [
+            ReplayHandle(*start(ReplayShard, f"replay shard {n}", *run, n, workers, layout.shards, **resources))
+            for n in range(layout.shards)
+        ]
+    names = [f"rbi-inference-{n}-{uuid.uuid4().hex}" for n in range(layout.inference_workers)]
+    networks = config, obs_spec, device(layout.inference_gpus)
+    resources = {"num_cpus": layout.inference_cpus, "num_gpus": layout.inference_gpus, "max_concurrency": workers + 2}
+    inference = [  # all workers may ask at once
+        ActorHandle(*start(InferenceWorker, f"inference worker {n}", *networks, name=name, **resources))
+        for n, name in enumerate(names)
+    ]
+    resources = {"num_cpus": layout.worker_cpus, "num_gpus": layout.worker_gpus}
+    rollouts = []
     for index in range(workers):
+        spec = RolloutSpec(*run, index, workers, max(1, int(layout.worker_cpus)), device(layout.worker_gpus))
         name = names[index % len(names)] if names else ""
-        handle = worker.remote(*run, index, workers, threads, on_gpu, name)
-        handles.append(WorkerHandle(handle, index=index, replay=replays[index % len(replays)]))
-    task: Any = ray.remote(evaluate)
+        started = start(RolloutWorker, f"rollout worker {index}", spec, name, **resources)
+        rollouts.append(WorkerHandle(*started, index=index, replay=replays[index % len(replays)]))
+    task: Any = ray.remote(evaluation_score)
     evaluation = task.options(num_cpus=layout.evaluator_cpus, max_retries=0).remote
-    return RemoteActors(learners, replays, inference, handles, evaluation)
+    return RemoteActors(learners, replays, inference, rollouts, evaluation)
 
 
-def remote(cls: type, cpus: float, gpus: float = 0.0, **options: Any) -> Any:
-    """A class as a Ray actor: restarted wherever there is room, every call executed at most once."""
+def device(gpus: float) -> torch.device:
+    """The device of a process that Ray gives some GPUs to."""
+    return torch.device("cuda" if gpus else "cpu")
+
+
+def start(cls: type, process: str, *parts: Any, **options: Any) -> tuple[Any, str]:
+    """A process as a Ray actor: restarted wherever there is room, every call executed at most once. With its name."""
     actor: Any = ray.remote(cls)
-    return actor.options(num_cpus=cpus, num_gpus=gpus, max_restarts=UNLIMITED, max_task_retries=0, **options)
+    return actor.options(max_restarts=UNLIMITED, max_task_retries=0, **options).remote(process, *parts), process
 
 
-def evaluate(
-    cluster: TrainConfig, obs_spec: ObservationSpec, weights: Array, updates: int, episodes: int, seed: int
-) -> float:
-    """The mean score of a policy without exploration."""
-    lowest = max(LOW_PRIORITY, os.getpriority(os.PRIO_PROCESS, 0))  # only root may raise a priority again
-    os.setpriority(os.PRIO_PROCESS, 0, lowest)
-    policy = trained_policy(cluster, obs_spec, torch.from_numpy(weights.copy()), updates, 0)
-    scores = [episode.score for episode in run_episodes(policy, Protocol("paper"), cluster.env.id, episodes, seed)]
-    return sum(scores) / len(scores)
+def retry(actor: ActorHandle, method: str) -> Any:
+    """A call that Ray repeats until the process, restarted if need be, answers it."""
+    return getattr(actor.handle, method).options(max_task_retries=UNLIMITED)
 
 
 class Supervisor:
@@ -164,7 +131,7 @@ class Supervisor:
         for shard in self.replays if self.replays is not self.learners else []:
             self.restore_replay(shard)
         for actor in self.inference:
-            self.pending[actor.retry("identity").remote()] = functools.partial(self.identified, actor)
+            self.pending[retry(actor, "identity").remote()] = functools.partial(self.identified, actor)
 
     def on_answer(self, ref: Any, then: Callable[[Any], None]) -> None:
         """Call `then` when a requested block or update is answered."""
@@ -191,10 +158,10 @@ class Supervisor:
 
     def await_worker(self, worker: WorkerHandle) -> None:
         """A worker is alive when it answers; one that does not fit on the cluster answers after a node has joined."""
-        self.pending[worker.retry("identity").remote()] = functools.partial(self.worker_ready, worker, worker.restarts)
+        self.pending[retry(worker, "identity").remote()] = functools.partial(self.worker_ready, worker, worker.restarts)
 
     def worker_ready(self, worker: WorkerHandle, restarts: int, ref: Any) -> None:
-        worker.pid, worker.node = result_when_ready(ref)
+        worker.pid, worker.node, worker.host = result_when_ready(ref)
         worker.alive = restarts == worker.restarts
         self.max_workers = max(self.max_workers, sum(worker.alive for worker in self.workers))
 
@@ -202,6 +169,7 @@ class Supervisor:
         """Its environments start new episodes when it is back."""
         if restarts != worker.restarts:
             return
+        self.report_death(worker)
         self.accounting.faults.workers += 1
         worker.alive, worker.reset, worker.requests, worker.restarts = False, True, 0, restarts + 1
         self.await_worker(worker)
@@ -210,9 +178,9 @@ class Supervisor:
         """A process with a replay is alive when it has loaded what was saved of it and reports its status."""
         replay.alive, replay.mass = False, 0.0
         saved = replay.saved
-        found = replay.retry("status").remote() if saved is None else replay.retry("load_replay").remote(saved)
+        found = retry(replay, "status").remote() if saved is None else retry(replay, "load_replay").remote(saved)
         self.pending[found] = functools.partial(self.replay_ready, replay, replay.restarts)
-        self.pending[replay.retry("identity").remote()] = functools.partial(self.identified, replay)
+        self.pending[retry(replay, "identity").remote()] = functools.partial(self.identified, replay)
 
     def replay_ready(self, replay: ReplayHandle, restarts: int, ref: Any) -> None:
         if restarts != replay.restarts:
@@ -243,17 +211,23 @@ class Supervisor:
         if self.replays is self.learners:
             self.learner_died(restarts)
         elif restarts == replay.restarts:
+            self.report_death(replay)
             replay.restarts += 1
             self.restore_replay(replay)
 
+    def report_death(self, actor: ActorHandle) -> None:
+        LOG.warning("rbi: %s died (process %d on %s); Ray restarts it", actor.name, actor.pid, actor.host)
+
     def identified(self, actor: ActorHandle, ref: Any) -> None:
-        actor.pid, actor.node = result_when_ready(ref)
+        actor.pid, actor.node, actor.host = result_when_ready(ref)
+        actor.alive |= any(actor is one for one in self.inference)  # the others have something to restore first
 
     def learner_died(self, restarts: int) -> None:
         """All learners continue from the last saved state; updates since then are repeated."""
         if restarts != self.learner.restarts:
             return
         for learner in self.learners:
+            self.report_death(learner)
             learner.restarts += 1
             if len(self.learners) > 1:  # the others wait for the one that died
                 ray.kill(learner.handle, no_restart=False)
@@ -265,12 +239,12 @@ class Supervisor:
     def restore_learners(self) -> None:
         """Give restarted learners their state, and then their replay if that is in their process."""
         shards = [] if self.replays is self.learners else [replay.handle for replay in self.replays]
-        addresses = [learner.retry("address").remote() for learner in self.learners]  # known when all have started
+        addresses = [retry(learner, "address").remote() for learner in self.learners]  # known when all have started
         for learner in self.learners:
             learner.alive, learner.mass = False, 0.0
-            call = learner.retry("restore").remote(self.accounting.updates, self.saved[1], shards, *addresses)
+            call = retry(learner, "continue_from").remote(self.accounting.updates, self.saved[1], shards, *addresses)
             self.pending[call] = functools.partial(self.learner_ready, learner, learner.restarts)
-            self.pending[learner.retry("identity").remote()] = functools.partial(self.identified, learner)
+            self.pending[retry(learner, "identity").remote()] = functools.partial(self.identified, learner)
 
     def learner_ready(self, learner: ReplayHandle, restarts: int, ref: Any) -> None:
         if restarts != learner.restarts:
