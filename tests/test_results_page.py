@@ -9,7 +9,7 @@ from PIL import Image
 from pytest import approx
 
 import benchmarks.spi
-from benchmarks import atari, atari_page, offline_page, online_page, results_page
+from benchmarks import atari, atari_page, certificate, offline_page, online_page, results_page
 from benchmarks.results_page import ROOT, load, short, states_a_second
 from benchmarks.variants import VARIANTS
 from rbi.evaluation.comparison import PUBLISHED
@@ -108,6 +108,27 @@ def test_the_readmes_games_are_the_measured_ones():
     assert f"in three of them {min(times.values()):.1f} to {max(times.values()):.1f} times as much" in text
     assert len(below) == 2
     assert "greedy falls below it in two" in text
+
+
+def test_the_certified_gains_of_the_concept_page_are_the_measured_ones():
+    found = load("certificate.json")
+    lower = {int(size): np.array(bounds) for size, bounds in found["lower"].items()}
+    assert tuple(lower) == certificate.SIZES
+    assert {len(bounds) for bounds in lower.values()} == {certificate.LOGS}
+    text = " ".join((ROOT / "docs/concepts/certificates.md").read_text().split())
+    assert f"{np.mean([bounds > found['true_gain'] for bounds in lower.values()]):.1%} of the bounds are above" in text
+    assert np.mean(lower[250] > 0) < 0.3
+    assert np.mean(lower[2500] > 0) > 0.9
+
+
+@pytest.mark.slow
+def test_the_certified_gains_are_measured_again():
+    """Training differs a little between CPUs, so bounds are compared roughly."""
+    found = load("certificate.json")
+    policy, gain = certificate.improved_policy()
+    assert gain == approx(found["true_gain"], abs=0.005)
+    again = [certificate.lower_bound(policy, 2500, log) for log in range(3)]
+    assert again == approx(found["lower"]["2500"][:3], abs=0.01)
 
 
 def test_a_policy_agrees_with_the_paper_where_both_say_that_it_is_below_or_both_that_it_is_not():

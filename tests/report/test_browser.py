@@ -121,6 +121,16 @@ def test_charts_are_drawn_again_for_the_width_of_paper(browse, trained):
         assert page.evaluate(width) == before
 
 
+def test_tables_fit_the_paper(browse, tmp_path):
+    paths = [training_run(tmp_path / f"algorithm-with-a-long-name-{seed}", seed=seed) for seed in range(6)]
+    with browse(rbi.write_report(paths, tmp_path / "page.html"), {"width": 703, "height": 900}) as page:
+        page.emulate_media(media="print")
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        cut = "[...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth > box.clientWidth + 1).length"
+        assert page.locator(".scroll").count()
+        assert page.evaluate(cut) == 0
+
+
 def test_printed_pages_are_full(browse, trained):
     """A run's charts and settings take about a page: cards side by side, settings in two columns."""
     with browse(trained) as page:
