@@ -10,6 +10,26 @@ two workers on two cores.
 | | steps/s | of the local engine | updates/s | MB/s moved | CPU ms per 1,000 steps | learner waits |
 |---|--:|--:|--:|--:|---|--:|"""
 
+GPU_HEAD = """
+## The Ray engine with a GPU
+
+{env}, preset fast, {num_envs} environments, {states_per_update:g} states per update: learner, replay and the actors of
+all rollout workers share one GPU, in processes of their own. The local engine is measured in the same run, minutes
+before. Aims: 0.8 of its steps/s, 0.9 of its updates/s.
+
+| rollout workers | MPS | steps/s, local | steps/s, Ray | ratio | updates/s, local | updates/s, Ray | ratio |
+|--:|---|--:|--:|--:|--:|--:|--:|"""
+
+GPU_LEARNER = """
+The learner process alone, with its replay in GPU memory, does {alone:,.0f} updates/s; while it stores blocks of
+{states:,} states and publishes its weights after every {updates} updates, {fed:,.0f}, **{share:.3f}** of it (aim 0.95).
+Storing takes {store:.1f} us per state: {mb:.1f} GB/s of frames.
+
+The driver takes {driver:.1f} ms of CPU per 1,000 steps. One measurement each, of {seconds} s; the local engine alone
+differs by 5% between them. CUDA's Multi-Process Service (MPS), which lets kernels of several processes run at once, was
+ahead with two workers and behind with four: whether it helps is not settled, and neither is where the rest is lost.
+"""
+
 PROJECTION_HEAD = """
 ### Projection: rollout workers on an Atari game
 
@@ -26,6 +46,30 @@ At {ratio} states per update the CPU of a single replay shard is the first bottl
 shards on other machines it is the network that carries their batches, with {network:.0f}. More states per update make
 batches rarer. [The cluster guide](cluster.md#how-far-it-goes) says which settings to change.
 """
+
+
+def gpu_part(load, measured_on):
+    """The engine on one machine with a GPU, if it was measured."""
+    runs = [load(f"ray-gpu/workers-{name}.json") for name in ("2", "2-mps", "4", "4-mps")]
+    learner = load("ray-gpu/learner.json")
+    if not (learner and all(runs)):
+        return []
+    lines = [GPU_HEAD.format(**runs[0])]
+    for run in runs:
+        local, ray = run["local"], run["ray"][0]
+        cells = [str(ray["workers"]), "yes" if run["mps"] else "no"]
+        for rate in ("steps_per_second", "updates_per_second"):
+            cells += [f"{local[rate]:,.0f}", f"{ray[rate]:,.0f}", f"{ray[rate] / local[rate]:.2f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    alone, fed = (learner[f"updates_per_second_{name}"] for name in ("alone", "with_blocks_and_weights"))
+    store = learner["seconds_per_stored_state"]
+    text = GPU_LEARNER.format(
+        alone=alone, fed=fed, share=fed / alone, states=learner["states_per_block"],
+        updates=learner["updates_per_round"], store=1e6 * store, mb=84 * 84 / store / 1e9,
+        seconds="10 to 12",
+        driver=runs[2]["ray"][0]["cpu_ms_per_1000_steps"]["driver"],
+    )  # fmt: skip
+    return ["\n".join([*lines, text, "\n\n".join(dict.fromkeys(map(measured_on, [*runs, learner])))])]
 
 
 def ray_part(load, measured_on):

@@ -12,6 +12,7 @@ Ray is imported only once `connect` has set its switches.
 import argparse
 import json
 import os
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -334,7 +335,8 @@ def main():
     args = parser.parse_args()
     if args.only:
         part = learner_alone(endless_config(args.env), args.seconds) if args.only == "learner" else engines(args)
-        print(runs.to_json({"env": args.env, "machine": machine()} | part, indent=1))
+        command = " ".join(["python -m benchmarks.ray_scaling", *sys.argv[1:]])
+        print(runs.to_json({"command": command, "env": args.env, "machine": machine()} | part, indent=1))
         return
     found = {"command": f"python -m benchmarks.ray_scaling --seconds {args.seconds:g}", "machine": machine()}
     found |= engines(args)

@@ -334,6 +334,7 @@ def page():
     parts += small_environments()
     parts += atari_page.atari_part()
     parts += online_page.online_part(load, measured_on)
+    parts += ray_page.gpu_part(load, measured_on)
     parts += ray_page.ray_part(load, measured_on)
     parts += offline_page.offline_part(load, measured_on)
     parts += data_page.data_part(load, measured_on)
