@@ -52,15 +52,15 @@ def test_a_status_names_every_process_with_its_rate():
     text = shown(status_table(processes(4)))
     rows = [line.split() for line in text.splitlines()]
     assert rows[1] == ["learner", "0", "10.0.0.1", "running", "1", "80", "updates/s"]
-    assert rows[2] == ["rollout", "worker", "0", "waiting", "for", "room", "0", "-"]
+    assert rows[2] == ["rollout", "worker", "0", "pending", "0", "-"]
     assert rows[4] == ["rollout", "worker", "2", "10.0.0.2", "running", "0", "200", "steps/s"]
-    line = "learner 0: 80 updates/s, rollout worker 0: waiting for room, rollout worker 1: 100 steps/s, "
+    line = "learner 0: 80 updates/s, rollout worker 0: pending, rollout worker 1: 100 steps/s, "
     assert status_line(processes(4)) == line + "rollout worker 2: 200 steps/s"
 
 
 def test_a_status_of_many_processes_is_short():
     text = shown(status_table(processes(1000)))
     assert len(text.splitlines()) == MAX_PROCESSES + 2
-    assert "waiting for room" in text
+    assert "pending" in text
     assert "and 984 more" in text
     assert status_line(processes(1000)) == "999 of 1000 processes run, 100 to 99,800 steps/s, median 49,950"

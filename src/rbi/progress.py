@@ -118,7 +118,7 @@ class ProcessStatus(NamedTuple):
     def state(self) -> str:
         if self.alive:
             return "running"
-        return "restarting" if self.restarts else "waiting for room"
+        return "restarting" if self.restarts else "pending"
 
     @property
     def speed(self) -> str:

@@ -91,7 +91,7 @@ def test_blocks_of_a_worker_on_a_gpu_hold_what_its_actors_computed(algo, monkeyp
         return actions
 
     monkeypatch.setattr(CapturedActor, "act", recorded)
-    rollout = Rollout(config, CARTPOLE, 0, 0, 1, 1, torch.device("cuda"))
+    rollout = Rollout(RolloutSpec(config, CARTPOLE, 0, device=torch.device("cuda")))
     for start in (0, 6):
         computed.clear()
         block, _ = rollout.block(start, 6, start == 0, None, 0, uniform=False)
