@@ -14,6 +14,7 @@ from pathlib import Path
 from mkdocs.structure.files import File
 
 from rbi import cli
+from rbi.cli import completion
 from rbi.cli import help as help_pages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,8 +23,8 @@ LANGUAGES = {".py": "python", ".yaml": "yaml"}
 
 def on_config(config):
     """Nav entries such as decisions/*.md stand for all pages that match, in order."""
-    pages = sorted({path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} | set(made()))
-    config.nav = expand(config.nav, pages)
+    written = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))
+    config.nav = expand(config.nav, [*written, *made()])
     return config
 
 
@@ -87,9 +88,9 @@ def sources():
     """Files of the repository that are pages of the site: address -> path."""
     listed = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
     listed["tutorials/notebook.md"] = "examples/tutorial.ipynb"
-    for path in [*ROOT.glob("examples/*.py")]:
+    for path in sorted(ROOT.glob("examples/*.py")):
         listed[f"examples/{path.stem}.md"] = f"examples/{path.name}"
-    for path in ROOT.glob("deploy/*.yaml"):
+    for path in sorted(ROOT.glob("deploy/*.yaml")):
         listed[f"files/{path.stem}.md"] = f"deploy/{path.name}"
     return listed
 
@@ -138,6 +139,12 @@ def commands_page():
             "| command | what it does |",
             "|---|---|",
             *rows,
+            "",
+            "`rbi completion` prints a script with which a shell completes commands, options and their choices:",
+            "",
+            "```bash",
+            *(f"{line}  # {shell}" for shell, line in completion.INSTALL.items()),
+            "```",
             "",
         ]
     )

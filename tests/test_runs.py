@@ -64,7 +64,9 @@ def test_an_unfinished_run_has_no_result(tmp_path):
 def test_an_earlier_run_is_not_overwritten_unless_asked(tmp_path):
     with create(tmp_path / "run") as run:
         run.result({"x": 1})
-    with pytest.raises(ValueError, match=r"run: is not empty; choose another folder or pass --overwrite$"):
+    with pytest.raises(
+        ValueError, match=r"run: is not empty; choose another folder or pass --overwrite \(Python: overwrite=True\)$"
+    ):
         create(tmp_path / "run")
     create(tmp_path / "run", overwrite=True).close()
     assert runs.read(tmp_path / "run").result is None

@@ -533,7 +533,7 @@ def check_available(path: Path, *, overwrite: bool) -> bool:
         raise ValueError(f"{path}: is a file, not a folder for a run")
     occupied = path.exists() and any(path.iterdir())
     if occupied and not overwrite:
-        raise ValueError(f"{path}: is not empty; choose another folder or pass --overwrite")
+        raise ValueError(f"{path}: is not empty; choose another folder or pass --overwrite (Python: overwrite=True)")
     if occupied:
         check_only_run_files(path)
         RunLock(path).release()
