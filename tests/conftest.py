@@ -1,10 +1,11 @@
-"""Settings for all tests: Hypothesis profiles, threads, and skipping of tests without their hardware.
+"""Settings for all tests: Hypothesis profiles, threads, skipping of tests without their hardware, a browser.
 
 Hypothesis is derandomised by default, so that every run tests the same examples. HYPOTHESIS_PROFILE=fuzz draws fresh
 examples, and many more of them; a failure prints how to reproduce it.
 """
 
 import os
+import shutil
 
 import jax
 import pytest
@@ -23,3 +24,18 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """The system's Chromium, without a window; tests skip where there is none."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = next(
+        (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+    )
+    if path is None:
+        pytest.skip("no Chromium on this machine (apt-get install chromium)")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()

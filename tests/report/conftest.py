@@ -1,6 +1,4 @@
-"""Runs that several tests of the report look at, and a browser to open pages in."""
-
-import shutil
+"""Runs that several tests of the report show."""
 
 import pytest
 
@@ -26,18 +24,3 @@ def improved(tmp_path_factory):
     log = episodes_log(folder / "log.csv")
     rbi.improve(log, updates=5, holdout_fraction=0.5, out=folder / "run", progress=False)
     return folder / "run"
-
-
-@pytest.fixture(scope="session")
-def chromium():
-    """The system's Chromium, without a window; tests skip where there is none."""
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = next(
-        (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-    )
-    if path is None:
-        pytest.skip("no Chromium on this machine (apt-get install chromium)")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
