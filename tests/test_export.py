@@ -20,7 +20,7 @@ import rbi
 from rbi import cli, export, runs
 from rbi.data.episode import Feature
 from rbi.data.formats import FormatSettings, TableConfig
-from rbi.data.visits import VisitCounts
+from rbi.data.visits import PseudoCounts, VisitCounts
 from rbi.gpu import layers
 from rbi.networks import NetworkConfig, make_networks, offline_network
 from rbi.observations import ObservationSpec
@@ -209,6 +209,18 @@ def test_a_rule_without_a_closed_form_of_beta_and_q_is_refused_and_nothing_is_wr
     assert cli.main(["export", str(tmp_path / "saved"), "--out", str(tmp_path / "run")]) == 2
     assert capsys.readouterr().err.startswith(f"rbi: rule {rule}: cannot be exported")
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+def test_the_count_aware_rule_with_pseudo_counts_is_exported(tmp_path):
+    obs = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    plain = policy_of(ObservationSpec((4,), 1, 3), "reroute(0.5,1.5)")
+    features = plain.networks.q.features(torch.from_numpy(obs))
+    visits = PseudoCounts.fit([(features, torch.arange(40) % 2)], 3)  # the third action was never taken
+    policy = policy_of(ObservationSpec((4,), 1, 3), "count_aware(0.2)", visits=visits)
+    policy.export_onnx(tmp_path / "policy.onnx")
+    (probs,) = session_of(tmp_path / "policy.onnx").run(["probs"], {"obs": obs})
+    assert probs == pytest.approx(policy.predict_proba(obs), abs=1e-4)
+    assert np.abs(probs - plain.predict_proba(obs)).max() > 0.01
 
 
 def test_a_path_that_cannot_be_written_is_refused_before_any_work(tmp_path, monkeypatch):

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from rbi import __version__, runs
 from rbi.data.episode import Feature
+from rbi.data.visits import VisitCounts
 from rbi.networks import Layer
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class PolicyGraph(nn.Module):
         spec = self.policy.obs_spec
         states = obs[:, None] if spec.stack == 1 and spec.is_image else obs
         beta, q = self.policy.beta_and_q(states, behavior_probs)
-        probs = self.policy.improve(beta, q, legal)
+        probs = self.policy.improve(beta, q, legal, self.policy.counts(states))
         if not spec.is_image:
             probs = probs + 0 * obs.flatten(1).sum(1, keepdim=True)  # ReLU would hide an infinity
         return (probs, q, beta) if behavior_probs is None else (probs, q)
@@ -89,7 +90,7 @@ def onnx_model(policy: "Policy", *, columns: bool = True, legal: bool = False) -
     """The ONNX model of a policy, compared with PyTorch (see `Policy.export_onnx`)."""
     if not getattr(policy.rule, "is_closed_form", True):  # a function may take the place of a rule
         raise ValueError(f"rule {policy.rule}: cannot be exported, because it solves an equation in every state")
-    if getattr(policy.rule, "uses_counts", False):
+    if getattr(policy.rule, "uses_counts", False) and isinstance(policy.visits, VisitCounts):
         raise ValueError(f"rule {policy.rule}: cannot be exported, because it looks up visits of the training states")
     onnx, *_ = [require(package) for package in PACKAGES]
     features = policy.columns if columns and policy.obs_spec.stack == 1 else ()
@@ -322,9 +323,9 @@ def compare(content: bytes, policy: "Policy", inputs: dict[str, Tensor], feature
     for name, value, best in zip(("behavior_probs", "q"), wanted, exact, strict=True):
         allowed = max(TOLERANCE * max(1.0, float(value.abs().max())), 4 * float((value - best).abs().max()))
         check_difference(name, found.get(name, value), value, allowed)
-    beta = found.get("behavior_probs", wanted[0])
-    check_difference(f"rule {policy.rule}", found["probs"], policy.improve(beta, found["q"], legal), TOLERANCE)
-    return float((found["probs"] - policy.improve(*wanted, legal)).abs().max())
+    beta, counts = found.get("behavior_probs", wanted[0]), on_cpu(policy, torch.float32).counts(obs)
+    check_difference(f"rule {policy.rule}", found["probs"], policy.improve(beta, found["q"], legal, counts), TOLERANCE)
+    return float((found["probs"] - policy.improve(*wanted, legal, counts)).abs().max())
 
 
 def check_difference(name: str, found: Tensor, wanted: Tensor, allowed: float) -> None:

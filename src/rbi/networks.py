@@ -264,6 +264,11 @@ class QNetwork(nn.Module):
         value = dense(of_value, self.value.weight, self.value.bias)
         return value.float(), dense(of_advantage, self.advantage.weight, self.advantage.bias).float()
 
+    def features(self, x: Tensor) -> Tensor:
+        """The last hidden layer `[B, H]`: values and advantages are linear in it."""
+        features: Tensor = self.hidden(self.trunk(x))
+        return features
+
     def predict_value(self, x: Tensor) -> Tensor:
         """V(s) `[B]` alone; with separate streams that is half the work of the hidden layer."""
         if self.shared or self.hidden.bias is None:

@@ -25,7 +25,7 @@ from rbi import runs
 from rbi.checkpoint import fingerprint
 from rbi.data.episode import Feature
 from rbi.data.formats.table_features import encode_rows, is_frame
-from rbi.data.visits import VisitCounts
+from rbi.data.visits import PseudoCounts, VisitCounts, visits_from
 from rbi.networks import Networks, TrunkFactory
 from rbi.observations import ObservationSpec
 from rbi.rules.linear import greedy, mix
@@ -106,7 +106,7 @@ class Policy:
             rows of a DataFrame may be passed as observations.
         action_names: What each action is called in the training data, where that is not its number.
         training_digests: Digests `[E, 2]` of the episodes that trained or selected it (`rbi.data.digests`), uint64.
-        visits: How often each action was taken in each training state, for the rule count_aware.
+        visits: How often each action was taken in each training state, or pseudo-counts, for the rule count_aware.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Policy:
         columns: Sequence[Feature] = (),
         action_names: Sequence[str] = (),
         training_digests: Array | None = None,
-        visits: VisitCounts | None = None,
+        visits: VisitCounts | PseudoCounts | None = None,
     ) -> None:
         if behavior not in ("cloned", "logged"):
             raise ValueError(f"behavior = {behavior!r}: must be 'cloned' or 'logged'")
@@ -214,7 +214,14 @@ class Policy:
 
     def counts(self, obs: torch.Tensor) -> torch.Tensor | None:
         """Visits `[B, A]` of the states `[B, stack, *shape]`, if the rule takes them."""
-        if not uses_counts(self.rule) or self.visits is None:
+        return self.visit_counts(obs) if uses_counts(self.rule) else None
+
+    def visit_counts(self, obs: torch.Tensor) -> torch.Tensor | None:
+        """Visits `[B, A]` of the states `[B, stack, *shape]` in the training data, if the policy knows them."""
+        if isinstance(self.visits, PseudoCounts):
+            with torch.no_grad():
+                return self.visits.of(self.networks.q.features(self.obs_spec.preprocess(obs, self._example.dtype)))
+        if self.visits is None:
             return None
         return torch.as_tensor(self.visits.of(obs[:, -1].cpu().numpy())).to(obs.device)
 
@@ -385,7 +392,7 @@ class Policy:
             save_file(weights, folder / WEIGHTS)
             checksums = {"weights": fingerprint(folder / WEIGHTS)}
             training = {} if self.training_digests is None else {"episodes": self.training_digests}
-            training |= {} if self.visits is None else {"states": self.visits.keys, "visits": self.visits.counts}
+            training |= {} if self.visits is None else self.visits.arrays()
             if training:
                 save_arrays({name: np.ascontiguousarray(part) for name, part in training.items()}, folder / TRAINING)
                 checksums["training"] = fingerprint(folder / TRAINING)
@@ -489,7 +496,7 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
             columns=Feature.from_json(config.get("columns", [])),
             action_names=[str(name) for name in config.get("action_names", [])],
             training_digests=training.get("episodes"),
-            visits=VisitCounts(training["states"], training["visits"]) if "visits" in training else None,
+            visits=visits_from(training),
             **numbers,
         )
 

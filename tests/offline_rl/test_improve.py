@@ -21,6 +21,7 @@ from rbi.data.formats import FormatSettings
 from rbi.data.formats.common import SpecOverrides
 from rbi.data.formats.tables import TableConfig
 from rbi.data.store import StoreWriter
+from rbi.data.visits import PseudoCounts
 from rbi.offline_rl.improve import ImproveConfig, Improver
 from rbi.offline_rl.learner import train
 from rbi.offline_rl.run_log import RunLog
@@ -459,6 +460,16 @@ def test_visits_of_few_different_states_are_counted_for_the_count_aware_rule(tmp
     assert "count_aware(0.1)" in [candidate.rule for candidate in result.decision.candidates]
 
 
-def test_the_count_aware_rule_is_refused_where_states_are_all_different():
-    with pytest.raises(ValueError, match=r"data: count_aware\(0.1\) takes visit counts of states, but 900 of 900"):
-        rbi.improve(logged_bandit("taken"), "count_aware(0.1)", progress=False, **QUICK)
+def test_where_states_are_all_different_the_count_aware_rule_takes_pseudo_counts(tmp_path):
+    data = logged_bandit("taken")
+    result = rbi.improve(data, "count_aware(0.1)", out=tmp_path / "run", progress=False, **QUICK)
+    policy = rbi.load_policy(tmp_path / "run")
+    assert isinstance(policy.visits, PseudoCounts)
+    obs = data.arrays["observations"][:50]
+    counts = policy.visit_counts(policy.obs_tensor(obs)).numpy()
+    assert counts == pytest.approx(result.policy.visit_counts(policy.obs_tensor(obs)).numpy(), rel=1e-4)
+    rare = BETA[obs[:, 0].astype(int)].argmin(1)
+    fewer = counts[np.arange(50), rare] < counts[np.arange(50), 1 - rare]
+    assert fewer.mean() > 0.9
+    assert (policy.predict_proba(obs) - result.behavior.predict_proba(obs)).max() > 0.1
+    assert "count_aware(0.1)" in [candidate.rule for candidate in result.decision.candidates]

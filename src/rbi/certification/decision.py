@@ -50,7 +50,7 @@ class CertifyConfig(Checked):
     auto: bool = False
     """Test reroute(0.9,1.1), reroute(0.75,1.25), reroute(0.5,1.5), reroute(0,2), count_aware(0.1) and greedy on the
     policy's networks in this order, stop at the first that fails, and deploy the last that passed, in place of the
-    policy's own rule. count_aware is left out if the policy has no visit counts: its states nearly all differed."""
+    policy's own rule. count_aware is left out for a policy without visit counts, which `rbi.improve` adds."""
     accept_estimated: bool = False
     """Allow "deploy" without logged probabilities. The clone may be wrong where a hidden cause drove the actions."""
 
@@ -372,9 +372,7 @@ def explain(
             f"Tested from cautious to bold: {', '.join(found.rule for found in tested)}; the first failure ends it."
         )
     if config.auto and evidence.policy.visits is None:
-        lines.append(
-            "count_aware was left out: the policy has no visit counts, as its states were nearly all different."
-        )
+        lines.append("count_aware was left out: the policy has no visit counts. A policy of rbi improve has them.")
     if evidence.known == "estimated":
         lines.append(
             "No probabilities were logged, so weights come from a clone of the behaviour policy. A cause of actions "

@@ -42,7 +42,7 @@ class Evidence:
     """`[S, A]`: what rules are applied to, the clone's probabilities or the logged ones."""
     masks: Array | None
     counts: Array | None
-    """`[S, A]`: visits of the states in the training data, if they were counted."""
+    """`[S, A]`: visits of the states in the training data, or pseudo-counts, if the policy has them."""
     returns: Array
     """`[E]`: the logged returns."""
     players: int
@@ -71,7 +71,7 @@ def gather_evidence(policy: Policy, data: Dataset, gamma: float) -> Evidence:
     known: Known = "all" if spec.has_behavior_probs else "taken" if spec.has_action_probs else "estimated"
     if policy.behavior == "logged" and known != "all":
         raise ValueError("the policy changes logged probabilities of all actions, which these episodes do not have")
-    clone, q, masks = predict(policy, data)
+    clone, q, counts, masks = predict(policy, data)
     steps, actions = data.records["steps"].astype(np.int64), data.arrays["actions"].astype(np.int64)
     at = np.arange(len(actions)), actions
     all_probs: Array | None = None
@@ -94,7 +94,7 @@ def gather_evidence(policy: Policy, data: Dataset, gamma: float) -> Evidence:
         known,
         all_probs if policy.behavior == "logged" and all_probs is not None else clone,
         masks,
-        None if policy.visits is None else policy.visits.of(step_observations(data)),
+        counts,
         logged.returns(),
         len(np.unique(data.records["player"])),
         float((1 - likeliest).mean()),
@@ -214,8 +214,8 @@ def clone_error(clone: Array, logged: Array) -> dict[str, float]:
     }
 
 
-def predict(policy: Policy, data: Dataset) -> tuple[Array, Array, Array | None]:
-    """beta and Q for every step, `[S, A]` each, and the legal actions if they were logged.
+def predict(policy: Policy, data: Dataset) -> tuple[Array, Array, Array | None, Array | None]:
+    """beta, Q and visits, if the policy knows them, for every step, `[S, A]` each, and the logged legal actions.
 
     beta is the clone's; a policy of logged probabilities has no use for a clone, so those are its beta.
     """
@@ -225,15 +225,16 @@ def predict(policy: Policy, data: Dataset) -> tuple[Array, Array, Array | None]:
         batch = sampler.batch(steps)
         given = data.arrays["behavior_probs"][steps[0] : steps[-1] + 1] if policy.behavior == "logged" else None
         found = policy.beta_and_q(batch.states, None if given is None else torch.tensor(given).to(policy.device))
-        parts.append([tensor.cpu().numpy() for tensor in found])
-    beta, q = (np.concatenate(column) for column in zip(*parts, strict=True))
+        counts = policy.visit_counts(batch.states)
+        parts.append([tensor.cpu().numpy() for tensor in (*found, *([] if counts is None else [counts]))])
+    beta, q, *visits = (np.concatenate(column) for column in zip(*parts, strict=True))
     masks = np.asarray(data.arrays["action_masks"]) if data.spec.has_action_masks else None
     if masks is not None:
         beta = np.where(masks, beta, 0)
         beta /= beta.sum(1, keepdims=True)
     if not (np.isfinite(beta).all() and np.isfinite(q).all()):
         raise ValueError("the networks' outputs are not finite for some of the observations")
-    return beta, q, masks
+    return beta, q, visits[0] if visits else None, masks
 
 
 # Candidates: one rule on the policy's networks

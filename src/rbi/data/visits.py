@@ -1,8 +1,11 @@
-"""Visits of states: how often each action was taken in each of the few different states of a dataset."""
+"""Visits of states, for count-aware rules: counted where few states are different, otherwise pseudo-counts."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from rbi.data.dataset import Dataset
 from rbi.data.digests import row_hashes
@@ -10,6 +13,8 @@ from rbi.data.episode import Array
 
 MAX_STATES = 10_000
 MIN_MEAN_VISITS = 10  # per state; with fewer, observations are in effect all different
+MAX_DIRECTIONS = 64  # of the features that pseudo-counts distinguish
+MIN_PSEUDO_COUNT = 0.5  # an action with fewer visits was never tried
 
 
 class VisitCounts(NamedTuple):
@@ -20,6 +25,10 @@ class VisitCounts(NamedTuple):
     counts: Array
     """`[N, A]` int32."""
 
+    def arrays(self) -> dict[str, Array]:
+        """What `visits_from` restores it from."""
+        return {"states": self.keys, "visits": self.counts}
+
     def of(self, obs: Array) -> Array:
         """Counts `[B, A]` for observations `[B, D]`; 0 where a state was never visited."""
         if not len(self.keys):
@@ -29,15 +38,79 @@ class VisitCounts(NamedTuple):
         return np.where((self.keys[at] == keys)[:, None], self.counts[at], 0)
 
 
+class PseudoCounts(NamedTuple):
+    """How many visits the estimated value of each action rests on, from features phi of a state.
+
+        n(s, a) = 1 / (phi' (Phi_a' Phi_a + ridge I)^-1 phi) - ridge / phi'phi
+
+    Phi_a: the features of the training states in which a was taken. A regression of returns on them has the variance
+    sigma^2 / n at phi. With one feature for every state, n is the number of visits.
+    """
+
+    directions: Tensor
+    """`[H, D]`: the principal directions of the features. What a state has beside them counts as never seen."""
+    inverse: Tensor
+    """`[A, D, D]`: (Phi_a' Phi_a + ridge I)^-1 in these directions."""
+    ridge: Tensor
+    """The mean of phi'phi, so that it weighs as one visit."""
+
+    @classmethod
+    def fit(cls, parts: Iterable[tuple[Tensor, Tensor]], num_actions: int, share: float = 1.0) -> "PseudoCounts":
+        """From parts of features `[B, H]` and actions `[B]`, which are a `share` of all training states."""
+        moments, rows = None, 0
+        for features, actions in parts:
+            if moments is None:
+                moments = features.new_zeros((num_actions, features.shape[1], features.shape[1]), dtype=torch.float64)
+            for action in range(num_actions):
+                phi = features[actions == action].double()
+                moments[action] += phi.T @ phi
+            rows += len(actions)
+        if moments is None:
+            raise ValueError("pseudo-counts: no states")
+        total = moments.sum(0)
+        ridge = (total.trace() / rows).clamp(min=1e-12)
+        directions = torch.linalg.eigh(total)[1][:, -MAX_DIRECTIONS:]
+        unit = torch.eye(directions.shape[1], dtype=torch.float64, device=total.device)
+        inverse = torch.linalg.inv(directions.T @ moments @ directions / share + ridge * unit)
+        return cls(directions.float(), inverse.float(), ridge.float())
+
+    def of(self, features: Tensor) -> Tensor:
+        """Pseudo-counts `[B, A]` for features `[B, H]`, 0 where they are less than half a visit."""
+        directions, inverse, ridge = (part.to(features.device) for part in self)
+        phi = features.float()
+        along, norm = phi @ directions, phi.square().sum(1)
+        beside = (norm - along.square().sum(1)).clamp(min=0)[:, None] / ridge
+        size = inverse.shape[1]
+        products = (along @ inverse.permute(1, 0, 2).reshape(size, -1)).view(-1, len(inverse), size)
+        variance = (products * along[:, None]).sum(2) + beside
+        tiny = torch.finfo(torch.float32).tiny
+        counts = 1 / variance.clamp(min=tiny) - (ridge / norm.clamp(min=tiny))[:, None]
+        return torch.where((counts >= MIN_PSEUDO_COUNT) & (norm > 0)[:, None], counts, 0)
+
+    def arrays(self) -> dict[str, Array]:
+        """What `visits_from` restores it from."""
+        return {name: part.cpu().numpy().reshape(part.shape or (1,)) for name, part in self._asdict().items()}
+
+
+def visits_from(arrays: dict[str, Array]) -> VisitCounts | PseudoCounts | None:
+    """The visits that were saved with a policy, if there are any."""
+    if "visits" in arrays:
+        return VisitCounts(arrays["states"], arrays["visits"])
+    if "inverse" in arrays:
+        directions, inverse, ridge = (torch.from_numpy(arrays[name].copy()) for name in PseudoCounts._fields)
+        return PseudoCounts(directions, inverse, ridge.squeeze())
+    return None
+
+
 def state_keys(obs: Array) -> Array:
     """`[B]` uint64 for observations `[B, D]`, as float32; -0 equals 0."""
     return row_hashes(np.asarray(obs, np.float32).reshape(len(obs), -1) + np.float32(0))
 
 
-def count_visits(data: Dataset, episodes: Array) -> VisitCounts | str:
-    """The visit counts of some episodes, or why there are none: images, stacks, or too many different states."""
+def count_visits(data: Dataset, episodes: Array) -> VisitCounts | None:
+    """The visit counts of some episodes; None for images, stacks, or too many different states."""
     if data.spec.is_image or data.spec.frame_stack > 1:
-        return "states are images or stacks of observations"
+        return None
     records = data.records[episodes]
     sizes = records["steps"].astype(np.int64)
     offset = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -45,7 +118,7 @@ def count_visits(data: Dataset, episodes: Array) -> VisitCounts | str:
     obs = data.arrays["observations"][offset + np.repeat(records["first_observation"], sizes)]
     keys, which = np.unique(state_keys(obs), return_inverse=True)
     if len(keys) > MAX_STATES or len(keys) * MIN_MEAN_VISITS > len(steps):
-        return f"{len(keys):,} of {len(steps):,} training states are different"
+        return None
     counts = np.zeros((len(keys), data.spec.num_actions), np.int32)
     np.add.at(counts, (which, data.arrays["actions"][steps]), 1)
     return VisitCounts(keys, counts)

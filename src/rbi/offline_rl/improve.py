@@ -16,8 +16,8 @@ from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
 from rbi.data.formats import Format, FormatSettings, described_settings, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
-from rbi.data.visits import VisitCounts, count_visits
-from rbi.networks import MAX_HIDDEN_SIZE, TrunkFactory, cpu_threads, make_networks, offline_network
+from rbi.data.visits import PseudoCounts, VisitCounts, count_visits
+from rbi.networks import MAX_HIDDEN_SIZE, Networks, TrunkFactory, cpu_threads, make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import BehaviorQ, BehaviorQConfig, fit_standardization, standardize
 from rbi.offline_rl.learner import train
@@ -27,6 +27,7 @@ from rbi.offline_rl.validation import (
     BestCheckpoint,
     Holdout,
     diagnostics,
+    features_and_actions,
     log_likelihood,
     log_probs,
     predict_steps,
@@ -38,9 +39,10 @@ from rbi.rules.types import Behavior, Reroute, Rule, parse_rule
 
 NAME = "improve"
 DEFAULT_RULE = Reroute(0.5, 1.5)
-RANDOM_STREAMS = ("split", "batches", "dropout", "bootstrap")
+RANDOM_STREAMS = ("split", "batches", "dropout", "bootstrap", "counts")
 VALIDATIONS = 20  # evenly spaced
 HOLDOUT, LOGGED_HOLDOUT = 0.1, 0.4  # default fractions without and with logged probabilities
+MAX_COUNTED_STATES, MAX_COUNTED_IMAGES = 200_000, 20_000  # that pseudo-counts are estimated from
 EPOCHS, MIN_UPDATES, MAX_UPDATES = 20, 1_000, 20_000
 
 
@@ -285,7 +287,6 @@ class Improver:
         self.device, self.trunk, self.name, self.log = device, trunk, name, log
         self.metadata: dict[str, Any] = {"learned": NAME, "logs": name, "seed": seed}
         self.holdout = self.split()
-        self.visits = self.count_visits()
         self.learner = self.make_learner()
 
     def rng(self, of: str) -> np.random.Generator:
@@ -317,12 +318,18 @@ class Improver:
     def train_episodes(self) -> Any:
         return np.setdiff1d(np.arange(len(self.data)), np.concatenate(self.holdout))
 
-    def count_visits(self) -> VisitCounts | None:
-        """Visits of the training states, if few of them are different. Raises ValueError if the rule needs them."""
+    def count_visits(self, networks: Networks) -> VisitCounts | PseudoCounts:
+        """Visits of the training states if few of them are different, otherwise pseudo-counts."""
         found = count_visits(self.data, self.train_episodes)
-        if isinstance(found, str) and self.rule.uses_counts:
-            raise ValueError(f"{self.name}: {self.rule} takes visit counts of states, but {found}")
-        return None if isinstance(found, str) else found
+        if found is not None:
+            return found
+        sampler = Sampler(
+            self.data, self.sampler_config(2), torch.Generator(), device=self.device, episodes=self.train_episodes
+        )
+        limit = MAX_COUNTED_IMAGES if self.data.spec.is_image else MAX_COUNTED_STATES
+        steps = self.rng("counts").permutation(sampler.usable)[:limit]
+        parts = features_and_actions(networks, sampler, steps)
+        return PseudoCounts.fit(parts, self.data.spec.num_actions, len(steps) / len(sampler.usable))
 
     def make_learner(self) -> BestCheckpoint:
         """Untrained beta and Q on standardised training episodes, and the validation set."""
@@ -411,7 +418,7 @@ class Improver:
             action_names=data.spec.action_names,
             behavior="logged" if data.spec.has_behavior_probs else "cloned",
             training_digests=episode_digests(data)[seen],
-            visits=self.visits,
+            visits=self.count_visits(networks),
         )
         decision, decided = self.decide(policy)
         policy.to("cpu")

@@ -1,6 +1,7 @@
 """Validation of beta and Q on held-out episodes: train/validation/test split, calibration, best checkpoints."""
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,6 +113,15 @@ def predict_steps(networks: Networks, sampler: Sampler, steps: Array) -> Predict
     with torch.no_grad():
         columns = zip(*(predict_batch(networks, sampler.batch(part), sampler) for part in parts), strict=True)
         return Predictions(*(np.concatenate(column) for column in columns))
+
+
+def features_and_actions(networks: Networks, sampler: Sampler, steps: Array) -> Iterator[tuple[Tensor, Tensor]]:
+    """The Q-network's last features and the actions of these steps, in batches."""
+    networks.eval()
+    with torch.no_grad():
+        for part in torch.split(torch.as_tensor(steps, device=sampler.candidates.device), PREDICT_BATCH):
+            batch = sampler.batch(part)
+            yield networks.q.features(networks.obs_spec.preprocess(batch.states, torch.float32)), batch.actions
 
 
 def predict_batch(networks: Networks, batch: Batch, sampler: Sampler) -> list[Array]:

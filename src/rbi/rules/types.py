@@ -192,7 +192,7 @@ class CountAware(Rule):
     """The best policy within `count_bounds`: frequent actions may move far, an action that was never tried does not.
 
     `counts=` are the visits `[..., A]` of each action in the state. `rbi.improve` counts them if few of its states are
-    different.
+    different, and estimates pseudo-counts from the Q-network's features otherwise.
     """
 
     name: ClassVar[str] = "count_aware"

@@ -1,0 +1,76 @@
+"""Visits of states: pseudo-counts are counts where features tell states apart, and the precision of a regression."""
+
+import numpy as np
+import pytest
+import torch
+
+from rbi.data.visits import MAX_DIRECTIONS, PseudoCounts, visits_from
+
+ACTIONS = 3
+
+
+def features_and_actions(rng, rows=400, size=6):
+    return torch.from_numpy(rng.normal(size=(rows, size))).float(), torch.from_numpy(rng.integers(0, ACTIONS, rows))
+
+
+def test_with_one_feature_for_every_state_pseudo_counts_are_visits():
+    rng = np.random.default_rng(0)
+    states, actions = rng.integers(0, 8, 500), rng.integers(0, ACTIONS, 500)
+    actions[states == 3] = 1
+    phi = torch.eye(8)[states]
+    found = PseudoCounts.fit([(phi, torch.from_numpy(actions))], ACTIONS).of(torch.eye(8)).numpy()
+    visits = np.zeros((8, ACTIONS))
+    np.add.at(visits, (states, actions), 1)
+    assert found == pytest.approx(visits, rel=1e-4)
+
+
+def test_pseudo_counts_do_not_depend_on_the_scale_of_features():
+    phi, actions = features_and_actions(np.random.default_rng(1))
+    ours = PseudoCounts.fit([(phi, actions)], ACTIONS).of(phi)
+    scaled = PseudoCounts.fit([(100 * phi, actions)], ACTIONS).of(100 * phi)
+    torch.testing.assert_close(ours, scaled, rtol=1e-3, atol=1e-3)
+
+
+def test_a_regression_on_the_features_has_the_variance_of_that_many_returns():
+    rng = np.random.default_rng(2)
+    phi, _ = features_and_actions(rng)
+    actions = torch.zeros(len(phi), dtype=torch.int64)
+    counts = PseudoCounts.fit([(phi, actions)], 1).of(phi[:20])[:, 0].numpy()
+    noise = rng.normal(size=(len(phi), 4000))
+    weights = np.linalg.lstsq(phi.double().numpy(), noise, rcond=None)[0]
+    variance = (phi[:20].double().numpy() @ weights).var(1)
+    assert counts * variance == pytest.approx(1, rel=0.12)
+
+
+def test_parts_and_a_share_of_the_states_give_the_counts_of_all():
+    phi, actions = features_and_actions(np.random.default_rng(3))
+    whole = PseudoCounts.fit([(phi, actions)], ACTIONS).of(phi[:9])
+    parts = PseudoCounts.fit(zip(phi.split(70), actions.split(70), strict=True), ACTIONS).of(phi[:9])
+    torch.testing.assert_close(parts, whole, rtol=1e-3, atol=1e-3)
+    shared = PseudoCounts.fit([(phi, actions)], ACTIONS, share=0.25).of(phi[:9])
+    torch.testing.assert_close(shared, 4 * whole, rtol=0.05, atol=0.5)
+
+
+def test_features_of_no_training_state_count_as_never_tried():
+    rng = np.random.default_rng(4)
+    size = MAX_DIRECTIONS + 20
+    phi = torch.zeros(500, size)
+    phi[:, :5] = torch.from_numpy(rng.normal(size=(500, 5))).float()
+    counts = PseudoCounts.fit([(phi, torch.zeros(500, dtype=torch.int64))], 2)
+    unseen = torch.zeros(3, size)
+    unseen[0, 10], unseen[1, -1] = 2.0, 5.0
+    assert counts.of(unseen).tolist() == [[0, 0]] * 3
+    assert (counts.of(phi)[:, 0] > 20).all()
+    assert counts.of(phi)[:, 1].tolist() == [0] * 500  # this action was never taken
+
+
+def test_saved_pseudo_counts_are_restored():
+    phi, actions = features_and_actions(np.random.default_rng(5))
+    counts = PseudoCounts.fit([(phi, actions)], ACTIONS)
+    assert torch.equal(visits_from(counts.arrays()).of(phi), counts.of(phi))
+    assert visits_from({}) is None
+
+
+def test_no_states_are_refused():
+    with pytest.raises(ValueError, match="no states"):
+        PseudoCounts.fit([], ACTIONS)
