@@ -1,5 +1,7 @@
 """The Ray engine in docs/results.md, from its measured scaling."""
 
+import math
+
 HEAD = """
 ## Scaling of the Ray engine
 
@@ -30,22 +32,138 @@ differs by 5% between them. CUDA's Multi-Process Service (MPS), which lets kerne
 ahead with two workers and behind with four: whether it helps is not settled, and neither is where the rest is lost.
 """
 
+DRIVER_HEAD = """
+### The driver alone
+
+The driver with the engine's own loop, and rollout workers and a learner that do nothing: more workers make the same
+number of blocks in all, so that what is left is the driver's cost per block.
+
+| light workers | blocks/s | driver, CPU ms per block | of it the Python thread |
+|--:|--:|--:|--:|"""
+
+DRIVER_END = """
+One machine holds all of them and was in use by other processes, which CPU time does not count; a block includes its
+part of the calls for updates and of Ray's threads. Weights are tiny here; a driver of an Atari run also stores 20 MB of
+them with every publication, and took {ms:.1f} ms per block of {states:,} states in the run with a GPU above.
+"""
+
 PROJECTION_HEAD = """
-### Projection: rollout workers on an Atari game
+### Projection to 100 and 1,000 workers
 
-Share of each resource used by workers of 1,000 steps/s each, from measured parts: {block:,.0f} bytes per state in
-blocks of {states} states, {batch:.1f} MB per batch, {weights:.1f} MB of weights, {adding:.0f} us per state to add to a
-replay shard, {drawing:.1f} ms per update to sample from it, {driver:.1f} ms of the driver per block. Above 1 the
-resource is exhausted; the three largest are shown.
+Rollout workers of {steps:,.0f} steps/s each on an Atari game, {per_node} to a machine: the share of each resource that
+they use, above 1 more than there is, and the number of workers that exhausts it. Measured parts: {block:,.0f} bytes per
+state, in blocks of {states}; a GPU learner does {updates:,.0f} updates/s while it stores blocks, and takes
+{store:.1f} us to store a state, {into:,.0f} blocks/s; {weights:.0f} MB of weights, published at most once per block and
+fetched once per machine; {driver:.1f} ms of the driver per block and publication (the run with a GPU); a replay shard
+takes {adding:.0f} us to store a state and {drawing:.1f} ms to sample a batch of {batch:.1f} MB. Nothing with more than 50 workers was run.
 
-| states per update, publish interval | workers | share used |
-|---|--:|---|"""
+| | 10 Gb/s: 100 | 1,000 | full with | 100 Gb/s: 100 | 1,000 | full with | what moves it |
+|---|--:|--:|--:|--:|--:|--:|---|"""
 
 BOTTLENECK = """
-At {ratio} states per update the CPU of a single replay shard is the first bottleneck, with {shard:.0f} workers; with
-shards on other machines it is the network that carries their batches, with {network:.0f}. More states per update make
-batches rarer. [The cluster guide](cluster.md#how-far-it-goes) says which settings to change.
+With the replay in the learner, what breaks first at {ratio} states per update is {first}; at {many}, as in the paper,
+{then}. Weights are an upper bound, as if the driver's machine sent every copy; machines that have them
+pass them on. [The cluster guide](cluster.md#how-far-it-goes) says which settings to change.
 """
+
+WORKER_STEPS, WORKERS_PER_NODE = 1000.0, 16
+NETWORKS = (10, 100)  # Gb/s
+PROJECTED_WORKERS = (100, 1000)
+RATIOS = (14, 256)  # states per update: of the preset fast, and of the paper
+SETTINGS = {
+    "learner: updates": "`--schedule.states-per-update`, `--cluster.learners`",
+    "learner: storing": "`--cluster.learners`",
+    "network: experience to the learner": "`--cluster.learners` on several machines",
+    "network: weights to the workers": "`--schedule.publish-interval`, `--cluster.block-steps`",
+    "driver": "`--cluster.block-steps`, `--schedule.publish-interval`",
+    "one shard: CPU": "`--cluster.shards`",
+    "network: batches from shards": "`--cluster.replay learner`, `--schedule.states-per-update`",
+}
+
+
+def project(parts, workers, ratio, gigabits, publish_interval=10):
+    """The share of each resource that workers of an Atari run use.
+
+    `parts`: `atari` of benchmarks.ray_scaling, with `driver_seconds_per_block`, `learner_updates_per_second` and
+    `learner_seconds_per_state`.
+    """
+    steps, network = workers * WORKER_STEPS, gigabits * 1e9 / 8
+    updates, blocks = steps / ratio, steps / parts["states_per_block"]
+    nodes = max(1, workers / WORKERS_PER_NODE)
+    publish = publish_interval * max(1, math.ceil(parts["states_per_block"] / ratio / publish_interval))
+    versions = min(updates / publish, blocks / nodes)  # that each machine fetches per second
+    return {
+        "learner: updates": updates / parts["learner_updates_per_second"],
+        "learner: storing": steps * parts["learner_seconds_per_state"],
+        "network: experience to the learner": steps * parts["block_bytes_per_state"] / network,
+        "network: weights to the workers": versions * nodes * parts["weight_bytes"] / network,
+        "driver": blocks * parts["driver_seconds_per_block"],
+        "one shard: CPU": steps * parts["shard_seconds_per_state"] + updates * parts["shard_seconds_per_update"],
+        "network: batches from shards": updates * parts["batch_bytes_per_update"] / network,
+    }
+
+
+def workers_until_full(parts, resource, ratio, gigabits):
+    """How many workers fit before a resource is exhausted."""
+    low, high = 0, 1 << 20
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if project(parts, middle, ratio, gigabits)[resource] <= 1 else (low, middle)
+    return low
+
+
+def gpu_driver(run):
+    """CPU seconds of the driver per block of the run with a GPU, and the states of a block."""
+    (row,) = run["ray"]
+    return row["cpu_ms_per_1000_steps"]["driver"] * row["blocks_of_states"] / 1e6, row["blocks_of_states"]
+
+
+def projection(result, gpu, driver_seconds):
+    """The table of shares for each number of states per update, and what breaks first."""
+    parts = result["atari"] | {
+        "driver_seconds_per_block": driver_seconds,
+        "learner_updates_per_second": gpu["updates_per_second_with_blocks_and_weights"],
+        "learner_seconds_per_state": gpu["seconds_per_stored_state"],
+    }
+    lines = [
+        PROJECTION_HEAD.format(
+            steps=WORKER_STEPS, per_node=WORKERS_PER_NODE, block=parts["block_bytes_per_state"],
+            states=parts["states_per_block"], updates=parts["learner_updates_per_second"],
+            store=1e6 * parts["learner_seconds_per_state"],
+            into=1 / parts["learner_seconds_per_state"] / parts["states_per_block"],
+            weights=parts["weight_bytes"] / 1e6, driver=1e3 * parts["driver_seconds_per_block"],
+            adding=1e6 * parts["shard_seconds_per_state"], drawing=1e3 * parts["shard_seconds_per_update"],
+            batch=parts["batch_bytes_per_update"] / 1e6,
+        )
+    ]  # fmt: skip
+    first = {}
+    for ratio in RATIOS:
+        lines.append(f"| **{ratio} states per update** | | | | | | | |")
+        full = {name: [workers_until_full(parts, name, ratio, g) for g in NETWORKS] for name in SETTINGS}
+        of_learner = {name: limits for name, limits in full.items() if "shard" not in name}
+        first[ratio] = [min(of_learner, key=lambda name, at=at: of_learner[name][at]) for at in range(len(NETWORKS))]
+        for name, setting in SETTINGS.items():
+            cells = []
+            for gigabits, limit in zip(NETWORKS, full[name], strict=True):
+                cells += [f"{project(parts, n, ratio, gigabits)[name]:.2f}" for n in PROJECTED_WORKERS] + [f"{limit:,}"]
+            lines.append("| " + " | ".join([name, *cells, setting]) + " |")
+        first[ratio] = [
+            f"`{name}` with {of_learner[name][at]:,} workers on {gigabits} Gb/s"
+            for at, (name, gigabits) in enumerate(zip(first[ratio], NETWORKS, strict=True))
+        ]
+    few, many = RATIOS
+    end = BOTTLENECK.format(ratio=few, many=many, first=" and ".join(first[few]), then=" and ".join(first[many]))
+    return [*lines, end]
+
+
+def driver_part(light, gpu_run):
+    """The driver's cost per block."""
+    rows = light["light_workers"]
+    cells = ("workers", "blocks_per_second", "cpu_ms_per_block", "python_ms_per_block")
+    formats = ("{:,}", "{:.0f}", "{:.1f}", "{:.1f}")
+    table = [" | ".join(f.format(row[cell]) for f, cell in zip(formats, cells, strict=True)) for row in rows]
+    seconds, states = gpu_driver(gpu_run)
+    return [DRIVER_HEAD, *(f"| {line} |" for line in table), DRIVER_END.format(ms=1e3 * seconds, states=states)]
 
 
 def gpu_part(load, measured_on):
@@ -85,30 +203,8 @@ def ray_part(load, measured_on):
         cells += [f"{row['steps_per_second']:,.0f}", f"{row['steps_per_second'] / local:.2f}"]
         cells += [f"{row['updates_per_second']:,.0f}", f"{sum(row['bytes_per_second'].values()) / 1e6:.1f}", spent]
         lines.append("| " + " | ".join([*cells, f"{row['learner_waited']:.0%}"]) + " |")
-    atari = result["atari"]
-    lines.append(
-        PROJECTION_HEAD.format(
-            block=atari["block_bytes_per_state"],
-            states=atari["states_per_block"],
-            batch=atari["batch_bytes_per_update"] / 1e6,
-            weights=atari["weight_bytes"] / 1e6,
-            adding=1e6 * atari["shard_seconds_per_state"],
-            drawing=1e3 * atari["shard_seconds_per_update"],
-            driver=1e3 * result["driver"]["seconds_per_block"],
-        )
-    )
-    for case in result["on_paper"]:
-        for row in case["rows"]:
-            uses = sorted(row["uses"].items(), key=lambda use: -use[1])[:3]
-            shares = ", ".join(f"{name} {use:.2f}" for name, use in uses)
-            setting = f"{case['states_per_update']}, {case['publish_interval']} updates"
-            lines.append(f"| {setting} | {row['workers']:,} | {shares} |")
-    first = result["on_paper"][0]
-    each = first["rows"][0]["steps_per_second"]
-    full = {name: steps / each for name, steps in first["full_at_steps_per_second"].items()}
-    bottleneck = BOTTLENECK.format(
-        ratio=first["states_per_update"],
-        shard=full["CPU of one replay shard"],
-        network=full["network: batches from remote shards"],
-    )
-    return ["\n".join([*lines, bottleneck, measured_on(result)])]
+    gpu, run, light = (load(f"{name}.json") for name in ("ray-gpu/learner", "ray-gpu/workers-4", "ray-driver"))
+    text = [*lines, "", measured_on(result)]
+    if gpu and run and light:
+        text += [*driver_part(light, run), measured_on(light), *projection(result, gpu, gpu_driver(run)[0])]
+    return ["\n".join(text)]

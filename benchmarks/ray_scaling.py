@@ -1,10 +1,12 @@
-"""Scaling of the Ray engine on this machine, its overhead, and a projection to 100 and 1,000 workers.
+"""Scaling of the Ray engine on this machine, its overhead, and the parts of the projection in `ray_page`.
 
 python -m benchmarks.ray_scaling                       1, 2, 4 and 8 workers and the local engine (four minutes)
 python -m benchmarks.ray_scaling --seconds 3 --workers 2
 python -m benchmarks.ray_scaling --only learner        a learner process alone, without Ray, against the local engine's
 python -m benchmarks.ray_scaling --only engines --env ALE/Breakout-v5 --workers 4 --cluster learner_gpus=0.5 \\
     worker_gpus=0.1 worker_cpus=3 learner_cpus=1    one GPU that the learner and the workers' actors share
+python -m benchmarks.ray_scaling --only driver --workers 1 5 10 25 50    the driver's cost per block, with workers
+    that do nothing
 
 Ray is imported only once `connect` has set its switches.
 """
@@ -28,6 +30,7 @@ from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, ClusterConfig, TrainConfig
 from rbi.online.engine import LocalEngine
 from rbi.online.ray.cluster import connect
+from rbi.online.rollout import RolloutStatistics
 from rbi.online.shards import Shard
 from rbi.online.stream import BlockReplay, ExperienceBlock, LearnerProcess
 from rbi.online.train import Local, make_observation_spec
@@ -36,10 +39,7 @@ from rbi.optim import flat_size
 RESULTS = Path(__file__).parent / "results"
 LIGHT = "CartPole-v1"
 NUM_ENVS = 64
-NETWORK = 1.25e9  # bytes/s of 10 Gb/s
 ATARI = ObservationSpec((84, 84), 4, 18)
-PROJECTED_WORKERS = (1, 10, 100, 1000)
-WORKERS_PER_NODE = 16
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -130,11 +130,12 @@ def of_ray(config, workers, seconds, changes):
     return found
 
 
-def learner_alone(config, seconds):
+def learner_alone(args):
     """A learner process with a filled replay: its updates/s, and the time that it takes to store a state. No Ray.
 
     The local engine's learner does the same updates on the same replay, without blocks and publications.
     """
+    config, seconds = endless_config(args.env), args.seconds
     device = choose_device("auto")
     obs_spec = make_observation_spec(config)
     workers, steps = 4, 32
@@ -252,32 +253,68 @@ def driver_seconds_per_block():
     return {"seconds_per_block": took / count, "driver_cpu_seconds_total": used}
 
 
-def project(atari, driver, worker_steps, learner, ratio, publish):
-    """The share of each resource that N workers use; the largest is exhausted first."""
-    table = []
-    for workers in PROJECTED_WORKERS:
-        steps = workers * worker_steps
-        updates, blocks = steps / ratio, steps / atari["states_per_block"]
-        nodes = max(1, workers / WORKERS_PER_NODE)
-        fetched = min(updates / publish, blocks / nodes)  # versions per second and node
-        adding, drawing = (atari[f"shard_seconds_per_{name}"] for name in ("state", "update"))
-        uses = {
-            "CPU of one replay shard": steps * adding + updates * drawing,
-            "CPU of the driver": blocks * driver,
-            "network: experience to one shard": steps * atari["block_bytes_per_state"] / NETWORK,
-            "network: batches from remote shards": updates * atari["batch_bytes_per_update"] / NETWORK,
-            "network: weights to nodes": fetched * atari["weight_bytes"] * nodes / NETWORK,
-            "learner": updates / learner,
-        }
-        table.append({"workers": workers, "steps_per_second": steps, "updates_per_second": updates, "uses": uses})
-    limits = {name: worker_steps / use for name, use in table[0]["uses"].items()}  # steps/s at which each is exhausted
-    return {"states_per_update": ratio, "publish_interval": publish, "rows": table, "full_at_steps_per_second": limits}
+LIGHT_STEPS = 16  # of a light worker's block, of one environment in each group
+LIGHT_BLOCKS = 40.0  # per second, of all light workers together
 
 
-def learner_speed():
-    """Updates/s of the local engine's learner alone on a GPU, as measured by benchmarks.engine."""
-    rows = json.loads((RESULTS / "engine-cuda-512.json").read_text())["rows"]
-    return max(row["learner_alone_updates_per_second"] for row in rows)
+def light_pool(workers):
+    """A learner and workers that do nothing (`benchmarks.ray_light`), with the engine's own handles."""
+    import ray
+
+    from benchmarks.ray_light import LightLearner, LightWorker
+    from rbi.online.distributed import ReplayHandle, WorkerHandle
+    from rbi.online.ray.supervisor import start
+
+    config = TrainConfig.preset(LIGHT)
+    metrics = len(RolloutStatistics(config, 1).sums)
+    learner = ReplayHandle(*start(LightLearner, "learner 0", config.learner.updates_per_sample, num_cpus=0))
+    named = [(f"rollout worker {n}", n) for n in range(workers)]
+    pool = [WorkerHandle(*start(LightWorker, name, metrics, num_cpus=0), index=n, replay=learner) for name, n in named]
+    ray.get([worker.handle.identity.remote() for worker in pool])
+    return learner, pool
+
+
+def driver_cost(learner, pool, seconds):
+    """CPU time of the driver per block: all of its threads, and Python's own."""
+    import ray
+
+    from rbi.online.ray import driver, supervisor
+
+    workers = len(pool)
+    ray.get([worker.handle.pace.remote(workers / LIGHT_BLOCKS) for worker in pool])
+    config = TrainConfig.preset(LIGHT).changed(
+        num_envs=GROUPS * workers, updates=10**9, learning_starts=10, states_per_update=4.0, publish_interval=100
+    )
+    layout = ClusterConfig(workers=workers, block_steps=LIGHT_STEPS // GROUPS, evaluation_episodes=0)
+    handles = [replace(worker) for worker in pool]
+    driver.launch = lambda *_: supervisor.RemoteActors([learner], [learner], [], handles, print)
+    engine = driver.RayEngine(config, 0, layout, ObservationSpec((4,), 1, 2))
+    run = engine.run()
+
+    def go_on(until):
+        while time.perf_counter() < until or not all(worker.alive for worker in engine.supervisor.workers):
+            next(run)
+        return time.perf_counter(), engine.states, time.process_time(), time.thread_time()
+
+    next(run)
+    before = go_on(time.perf_counter() + 5)
+    after = go_on(time.perf_counter() + seconds)
+    took, states, cpu, python = (new - old for new, old in zip(after, before, strict=True))
+    engine.supervisor.drain()
+    blocks = states / LIGHT_STEPS
+    return {
+        "workers": workers,
+        "blocks_per_second": blocks / took,
+        "cpu_ms_per_block": 1e3 * cpu / blocks,
+        "python_ms_per_block": 1e3 * python / blocks,
+    }
+
+
+def driver_alone(args):
+    """The driver's cost per block with more and more light workers, which make the same number of blocks in all."""
+    with connect(""):
+        learner, pool = light_pool(max(args.workers))
+        return {"light_workers": [driver_cost(learner, pool[:count], args.seconds) for count in args.workers]}
 
 
 def show(result):
@@ -288,11 +325,6 @@ def show(result):
         speed = f"{steps:,.0f} steps/s ({steps / local:.2f} of local), {row['updates_per_second']:,.0f} updates/s"
         name = f"{row['workers']} workers" if "workers" in row else "local engine"
         print(f"{name}: {speed}, {moved:,.1f} MB/s; CPU ms per 1,000 steps: {spent}")
-    for case in result["on_paper"]:
-        print(f"projection, {case['states_per_update']} states per update, publish interval {case['publish_interval']}")
-        for row in case["rows"]:
-            shares = ", ".join(f"{name} {use:.2f}" for name, use in sorted(row["uses"].items(), key=lambda u: -u[1]))
-            print(f"  {row['workers']:,} workers: {shares}")
 
 
 def setting(text):
@@ -327,25 +359,18 @@ def main():
     parser.add_argument("--env", default=LIGHT)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--cluster", type=setting, nargs="*", default=[], metavar="NAME=VALUE", help="cluster settings")
-    parser.add_argument("--only", choices=["engines", "learner"], help="measure a part, and print it")
-    parser.add_argument(
-        "--worker-steps", type=float, default=1000.0, help="steps/s of one Atari worker in the projection"
-    )
+    parser.add_argument("--only", choices=["engines", "learner", "driver"], help="measure a part, and print it")
     parser.add_argument("--out", type=Path, default=RESULTS / "ray-scaling.json")
     args = parser.parse_args()
     if args.only:
-        part = learner_alone(endless_config(args.env), args.seconds) if args.only == "learner" else engines(args)
+        measure = {"engines": engines, "learner": learner_alone, "driver": driver_alone}[args.only]
+        part = measure(args)
         command = " ".join(["python -m benchmarks.ray_scaling", *sys.argv[1:]])
         print(runs.to_json({"command": command, "env": args.env, "machine": machine()} | part, indent=1))
         return
     found = {"command": f"python -m benchmarks.ray_scaling --seconds {args.seconds:g}", "machine": machine()}
     found |= engines(args)
-    atari, driver = atari_parts(), found["driver"]["seconds_per_block"]
-    found["atari"] = atari
-    found["on_paper"] = [
-        project(atari, driver, args.worker_steps, learner_speed(), ratio, publish)
-        for ratio, publish in ((16, 10), (16, 100), (256, 100))
-    ]
+    found["atari"] = atari_parts()
     show(found)
     args.out.write_text(runs.to_json(found, indent=1) + "\n")
 
