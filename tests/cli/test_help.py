@@ -100,6 +100,15 @@ def test_a_mistake_suggests_the_nearest_name(line, meant, tmp_path, monkeypatch,
     assert f"did you mean {meant}?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("argv", [["report"], ["rules", "--rules", "rerout(0.5,1.5)"]])
+def test_the_name_of_a_command_is_not_taken_for_a_path(argv, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("report.html", "rules.csv", "runs"):
+        Path(name).touch()
+    assert cli.main(argv) == cli.USAGE_ERROR
+    assert not re.search(r"mean (report.html|rules.csv|runs)", capsys.readouterr().err)
+
+
 def test_a_name_that_is_too_long_is_refused_in_one_line(capsys):
     assert cli.main(["data", "info", "x" * 300]) == 2
     assert capsys.readouterr().err.count("\n") == 1
