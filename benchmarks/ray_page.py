@@ -55,7 +55,8 @@ they use, above 1 more than there is, and the number of workers that exhausts it
 state, in blocks of {states}; a GPU learner does {updates:,.0f} updates/s while it stores blocks, and takes
 {store:.1f} us to store a state, {into:,.0f} blocks/s; {weights:.0f} MB of weights, published at most once per block and
 fetched once per machine; {driver:.1f} ms of the driver per block and publication (the run with a GPU); a replay shard
-takes {adding:.0f} us to store a state and {drawing:.1f} ms to sample a batch of {batch:.1f} MB. Nothing with more than 50 workers was run.
+takes {adding:.0f} us to store a state and {drawing:.1f} ms to sample a batch of {batch:.1f} MB. Nothing with more than
+50 workers was run.
 
 | | 10 Gb/s: 100 | 1,000 | full with | 100 Gb/s: 100 | 1,000 | full with | what moves it |
 |---|--:|--:|--:|--:|--:|--:|---|"""

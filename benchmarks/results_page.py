@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from benchmarks import atari_page, classic, coverage_page, data_page, offline_page, online_page, ray_page
+from benchmarks import atari_page, classic, count_aware, coverage_page, data_page, offline_page, online_page, ray_page
 from rbi.lab.spi import study as spi_study
 from rbi.report import spi as spi_report
 
@@ -329,6 +329,7 @@ def page():
         parts += [spi_world(part, SPI_STUDIES[name]) for name in shown for part in studies[name]["worlds"]]
     if speed:
         parts.append(spi_speed(speed))
+    parts += count_aware.page_part(load, measured_on)
     parts += coverage_page.coverage_part(load, measured_on)
     parts += latency(load("latency.json"))
     parts += small_environments()
