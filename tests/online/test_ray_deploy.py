@@ -14,6 +14,55 @@ jsonschema = pytest.importorskip("jsonschema")
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 
 
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}  # also numbers, as in rayStartParams
+COUNT = {"type": "integer", "minimum": 0}
+RESOURCES = {"type": "object", "additionalProperties": {"type": ["string", "integer"]}}
+
+
+def exactly(required, optional=None):
+    """An object with these fields and no others: a field that is misspelt is not ignored."""
+    fields = required | (optional or {})
+    return {"type": "object", "required": list(required), "properties": fields, "additionalProperties": False}
+
+
+CONTAINER = exactly(
+    {"name": {"type": "string"}, "image": {"type": "string"}},
+    {
+        "resources": exactly({}, {"limits": RESOURCES, "requests": RESOURCES}),
+        "volumeMounts": {
+            "type": "array",
+            "items": exactly({"name": {"type": "string"}, "mountPath": {"type": "string"}}),
+        },
+    },
+)
+CLAIM = exactly({"claimName": {"type": "string"}})
+VOLUMES = {"type": "array", "items": exactly({"name": {"type": "string"}, "persistentVolumeClaim": CLAIM})}
+PODS = exactly({"containers": {"type": "array", "items": CONTAINER, "minItems": 1}}, {"volumes": VOLUMES})
+GROUP = {"rayStartParams": TEXTS, "template": exactly({"spec": PODS})}
+REPLICAS = {"groupName": {"type": "string"}, "minReplicas": COUNT, "maxReplicas": COUNT}
+CLUSTER = exactly(
+    {"headGroupSpec": exactly(GROUP)},
+    {
+        "rayVersion": {"type": "string"},
+        "authOptions": exactly({"mode": {"enum": ["disabled", "token"]}}),
+        "enableInTreeAutoscaling": {"type": "boolean"},
+        "workerGroupSpecs": {"type": "array", "items": exactly(GROUP | REPLICAS, {"replicas": COUNT})},
+    },
+)
+RAY_JOB = exactly(
+    {
+        "apiVersion": {"const": "ray.io/v1"},
+        "kind": {"const": "RayJob"},
+        "metadata": exactly({"name": {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,46}[a-z0-9])?$"}}),
+        "spec": exactly(
+            {"entrypoint": {"type": "string"}, "rayClusterSpec": CLUSTER},
+            {"backoffLimit": COUNT, "shutdownAfterJobFinishes": {"type": "boolean"}},
+        ),
+    }
+)
+"""The fields of KubeRay's RayJob that the file uses, with their types and which of them are required (ray.io/v1)."""
+
+
 def read(name):
     return yaml.safe_load((DEPLOY / name).read_text())
 
@@ -37,6 +86,19 @@ def test_the_kubernetes_manifest_is_a_job_that_requires_a_token():
     for pod in pods:
         (container,) = pod["template"]["spec"]["containers"]
         assert container["resources"]["limits"] == container["resources"]["requests"]
+
+
+def test_the_kubernetes_manifest_fits_the_schema_of_a_ray_job():
+    job = read("kuberay.yaml")
+    jsonschema.validate(job, RAY_JOB)
+    for group in job["spec"]["rayClusterSpec"]["workerGroupSpecs"]:
+        assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+    pod = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    mounts = {mount["name"] for container in pod["containers"] for mount in container["volumeMounts"]}
+    assert mounts == {volume["name"] for volume in pod["volumes"]}
+    for damage in ({"entrypoin": "rbi"}, {"backoffLimit": "5"}, {"rayClusterSpec": {}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(job | {"spec": job["spec"] | damage}, RAY_JOB)
 
 
 def test_the_command_in_the_manifest_parses():

@@ -249,6 +249,28 @@ def test_a_killed_learner_of_two_takes_the_other_along_and_both_continue(engines
     assert np.array_equal(first[1], second[1])
 
 
+def test_a_learner_with_its_replay_and_all_workers_killed_at_once_are_replaced(engines):
+    engine = engines(endless(), workers=2, worker_cpus=0.2, learner_cpus=0.2)
+    run = Running(engine)
+    run.more(20)
+    run.until(lambda: all(worker.alive for worker in engine.supervisor.workers))
+    engine.checkpoint(with_replay=True)
+    at = engine.updates
+    run.more(10)
+    supervisor = engine.supervisor
+    killed = [*supervisor.learners, *supervisor.workers]
+    for actor in killed:
+        os.kill(actor.pid, signal.SIGKILL)
+    run.until(lambda: engine.accounting.faults.learners and engine.accounting.faults.workers == 2)
+    run.until(lambda: all(actor.alive for actor in killed) and engine.learning_started)
+    run.more(20)
+    faults = engine.summary()["faults"]
+    assert faults["learners"] == 1
+    assert faults["updates"] >= engine.accounting.repeated_updates >= 10
+    assert faults["steps_in_flight"] > 0
+    assert engine.updates > at
+
+
 def test_a_killed_inference_worker_is_replaced_and_nothing_is_lost(engines):
     engine = engines(endless(), workers=2, worker_cpus=0.2, inference_workers=1, inference_cpus=0.2, learner_cpus=0.2)
     run = Running(engine)
