@@ -83,6 +83,8 @@ class RayEngine(DistributedRun):
 
     def request_blocks(self, supervisor: Supervisor) -> None:
         """Request blocks from the workers that are furthest behind, as far as rollouts may run ahead."""
+        if supervisor.published is None:  # one of several learners may be ready before the first has weights
+            return
         most = self.layout.block_steps * GROUPS
         queued = 1 if self.layout.lockstep else MAX_QUEUED_CALLS
         able = [worker for worker in supervisor.workers if worker.alive and worker.replay.alive]
