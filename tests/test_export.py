@@ -215,7 +215,9 @@ def test_the_count_aware_rule_with_pseudo_counts_is_exported(tmp_path):
     obs = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
     plain = policy_of(ObservationSpec((4,), 1, 3), "reroute(0.5,1.5)")
     features = plain.networks.q.features(torch.from_numpy(obs))
-    visits = PseudoCounts.fit([(features, torch.arange(40) % 2)], 3)  # the third action was never taken
+    visits = PseudoCounts.fit(
+        [(features, torch.arange(40) % 2, torch.arange(40))], 3
+    )  # the third action was never taken
     policy = policy_of(ObservationSpec((4,), 1, 3), "count_aware(0.2)", visits=visits)
     policy.export_onnx(tmp_path / "policy.onnx")
     (probs,) = session_of(tmp_path / "policy.onnx").run(["probs"], {"obs": obs})

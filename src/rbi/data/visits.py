@@ -41,47 +41,58 @@ class VisitCounts(NamedTuple):
 class PseudoCounts(NamedTuple):
     """How many visits the estimated value of each action rests on, from features phi of a state.
 
-        n(s, a) = 1 / (phi' (Phi_a' Phi_a + ridge I)^-1 phi) - ridge / phi'phi
+        n(s, a) = 1 / (phi' M^-1 (C + ridge I) M^-1 phi) - ridge / phi'phi
 
-    Phi_a: the features of the training states in which a was taken. A regression of returns on them has the variance
-    sigma^2 / n at phi. With one feature for every state, n is the number of visits.
+        M = sum of phi phi' over the training states in which a was taken, + ridge I
+        C = sum of g g' over clusters of states, g the sum of phi over those of a cluster in which a was taken
+
+    Returns of one cluster, such as an episode, have one common error; then a regression of returns on the features has
+    the variance sigma^2 / n at phi. With one feature for every state, n is the number of clusters in which a was taken.
     """
 
     directions: Tensor
     """`[H, D]`: the principal directions of the features. What a state has beside them counts as never seen."""
-    inverse: Tensor
-    """`[A, D, D]`: (Phi_a' Phi_a + ridge I)^-1 in these directions."""
+    variance: Tensor
+    """`[A, D, D]`: M^-1 (C + ridge I) M^-1 in these directions."""
     ridge: Tensor
     """The mean of phi'phi, so that it weighs as one visit."""
 
     @classmethod
-    def fit(cls, parts: Iterable[tuple[Tensor, Tensor]], num_actions: int, share: float = 1.0) -> "PseudoCounts":
-        """From parts of features `[B, H]` and actions `[B]`, which are a `share` of all training states."""
-        moments, rows = None, 0
-        for features, actions in parts:
-            if moments is None:
-                moments = features.new_zeros((num_actions, features.shape[1], features.shape[1]), dtype=torch.float64)
+    def fit(
+        cls, parts: Iterable[tuple[Tensor, Tensor, Tensor]], num_actions: int, share: float = 1.0
+    ) -> "PseudoCounts":
+        """From parts of features `[B, H]`, actions `[B]` and clusters `[B]`, each cluster in one part; they are a
+        `share` of all clusters."""
+        moments, common, rows = torch.zeros(0), torch.zeros(0), 0
+        for features, actions, clusters in parts:
+            if not rows:
+                size = (num_actions, features.shape[1], features.shape[1])
+                moments, common = (features.new_zeros(size, dtype=torch.float64) for _ in range(2))
             for action in range(num_actions):
-                phi = features[actions == action].double()
+                taken = actions == action
+                phi, which = features[taken].double(), torch.unique(clusters[taken], return_inverse=True)[1]
+                sums = phi.new_zeros((int(taken.sum()), phi.shape[1])).index_add_(0, which, phi)
                 moments[action] += phi.T @ phi
+                common[action] += sums.T @ sums
             rows += len(actions)
-        if moments is None:
+        if not rows:
             raise ValueError("pseudo-counts: no states")
         total = moments.sum(0)
         ridge = (total.trace() / rows).clamp(min=1e-12)
         directions = torch.linalg.eigh(total)[1][:, -MAX_DIRECTIONS:]
-        unit = torch.eye(directions.shape[1], dtype=torch.float64, device=total.device)
-        inverse = torch.linalg.inv(directions.T @ moments @ directions / share + ridge * unit)
-        return cls(directions.float(), inverse.float(), ridge.float())
+        alone = ridge * torch.eye(directions.shape[1], dtype=torch.float64, device=total.device)
+        inverse = torch.linalg.inv(directions.T @ moments @ directions / share + alone)
+        variance = inverse @ (directions.T @ common @ directions / share + alone) @ inverse
+        return cls(directions.float(), variance.float(), ridge.float())
 
     def of(self, features: Tensor) -> Tensor:
         """Pseudo-counts `[B, A]` for features `[B, H]`, 0 where they are less than half a visit."""
-        directions, inverse, ridge = (part.to(features.device) for part in self)
+        directions, matrices, ridge = (part.to(features.device) for part in self)
         phi = features.float()
         along, norm = phi @ directions, phi.square().sum(1)
         beside = (norm - along.square().sum(1)).clamp(min=0)[:, None] / ridge
-        size = inverse.shape[1]
-        products = (along @ inverse.permute(1, 0, 2).reshape(size, -1)).view(-1, len(inverse), size)
+        size = matrices.shape[1]
+        products = (along @ matrices.permute(1, 0, 2).reshape(size, -1)).view(-1, len(matrices), size)
         variance = (products * along[:, None]).sum(2) + beside
         tiny = torch.finfo(torch.float32).tiny
         counts = 1 / variance.clamp(min=tiny) - (ridge / norm.clamp(min=tiny))[:, None]
@@ -96,9 +107,9 @@ def visits_from(arrays: dict[str, Array]) -> VisitCounts | PseudoCounts | None:
     """The visits that were saved with a policy, if there are any."""
     if "visits" in arrays:
         return VisitCounts(arrays["states"], arrays["visits"])
-    if "inverse" in arrays:
-        directions, inverse, ridge = (torch.from_numpy(arrays[name].copy()) for name in PseudoCounts._fields)
-        return PseudoCounts(directions, inverse, ridge.squeeze())
+    if "variance" in arrays:
+        directions, variance, ridge = (torch.from_numpy(arrays[name].copy()) for name in PseudoCounts._fields)
+        return PseudoCounts(directions, variance, ridge.squeeze())
     return None
 
 
@@ -107,8 +118,11 @@ def state_keys(obs: Array) -> Array:
     return row_hashes(np.asarray(obs, np.float32).reshape(len(obs), -1) + np.float32(0))
 
 
-def count_visits(data: Dataset, episodes: Array) -> VisitCounts | None:
-    """The visit counts of some episodes; None for images, stacks, or too many different states."""
+def count_visits(data: Dataset, episodes: Array, gamma: float) -> VisitCounts | None:
+    """The visit counts of some episodes; None for images, stacks, or too many different states.
+
+    Visits of one cluster (`step_clusters`) are one visit, since their returns have one common error.
+    """
     if data.spec.is_image or data.spec.frame_stack > 1:
         return None
     records = data.records[episodes]
@@ -120,5 +134,17 @@ def count_visits(data: Dataset, episodes: Array) -> VisitCounts | None:
     if len(keys) > MAX_STATES or len(keys) * MIN_MEAN_VISITS > len(steps):
         return None
     counts = np.zeros((len(keys), data.spec.num_actions), np.int32)
-    np.add.at(counts, (which, data.arrays["actions"][steps]), 1)
+    visits = np.stack([which, data.arrays["actions"][steps], step_clusters(data, steps, gamma)])
+    state, action, _ = np.unique(visits, axis=1)
+    np.add.at(counts, (state, action), 1)
     return VisitCounts(keys, counts)
+
+
+def step_clusters(data: Dataset, steps: Array, gamma: float) -> Array:
+    """Steps with common errors of their returns: those of one episode, in spans of 1 / (1 - gamma) steps."""
+    first = data.records["first_step"]
+    episode = np.searchsorted(first, steps, side="right") - 1
+    longest = int(data.records["steps"].max())
+    span = longest if gamma >= 1 else min(longest, int(np.ceil(1 / (1 - gamma))))
+    found: Array = episode * (longest + 1) + (steps - first[episode]) // span
+    return found

@@ -16,7 +16,7 @@ from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
 from rbi.data.formats import Format, FormatSettings, described_settings, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
-from rbi.data.visits import PseudoCounts, VisitCounts, count_visits
+from rbi.data.visits import PseudoCounts, VisitCounts, count_visits, step_clusters
 from rbi.networks import MAX_HIDDEN_SIZE, Networks, TrunkFactory, cpu_threads, make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import BehaviorQ, BehaviorQConfig, fit_standardization, standardize
@@ -320,16 +320,18 @@ class Improver:
 
     def count_visits(self, networks: Networks) -> VisitCounts | PseudoCounts:
         """Visits of the training states if few of them are different, otherwise pseudo-counts."""
-        found = count_visits(self.data, self.train_episodes)
-        if found is not None:
+        data, gamma = self.data, self.config.gamma
+        if (found := count_visits(data, self.train_episodes, gamma)) is not None:
             return found
         sampler = Sampler(
-            self.data, self.sampler_config(2), torch.Generator(), device=self.device, episodes=self.train_episodes
+            data, self.sampler_config(2), torch.Generator(), device=self.device, episodes=self.train_episodes
         )
-        limit = MAX_COUNTED_IMAGES if self.data.spec.is_image else MAX_COUNTED_STATES
-        steps = self.rng("counts").permutation(sampler.usable)[:limit]
-        parts = features_and_actions(networks, sampler, steps)
-        return PseudoCounts.fit(parts, self.data.spec.num_actions, len(steps) / len(sampler.usable))
+        limit = MAX_COUNTED_IMAGES if data.spec.is_image else MAX_COUNTED_STATES
+        clusters = step_clusters(data, sampler.usable, gamma)
+        names = self.rng("counts").permutation(np.unique(clusters))
+        chosen = np.isin(clusters, names[: max(1, len(names) * limit // max(limit, len(clusters)))])
+        parts = features_and_actions(networks, sampler, sampler.usable[chosen], clusters[chosen])
+        return PseudoCounts.fit(parts, data.spec.num_actions, float(chosen.mean()))
 
     def make_learner(self) -> BestCheckpoint:
         """Untrained beta and Q on standardised training episodes, and the validation set."""

@@ -1,5 +1,6 @@
 """Validation of beta and Q on held-out episodes: train/validation/test split, calibration, best checkpoints."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -115,13 +116,24 @@ def predict_steps(networks: Networks, sampler: Sampler, steps: Array) -> Predict
         return Predictions(*(np.concatenate(column) for column in columns))
 
 
-def features_and_actions(networks: Networks, sampler: Sampler, steps: Array) -> Iterator[tuple[Tensor, Tensor]]:
-    """The Q-network's last features and the actions of these steps, in batches."""
+def features_and_actions(
+    networks: Networks, sampler: Sampler, steps: Array, clusters: Array
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The Q-network's last features, the actions and the clusters of these steps, in batches of whole clusters."""
     networks.eval()
+    order = np.argsort(clusters, kind="stable")
+    steps, clusters = steps[order], clusters[order]
+    starts = np.flatnonzero(np.diff(clusters, prepend=clusters[0] - 1))
+    cuts = [0]
+    for end in (*starts[1:], len(steps)):
+        if end - cuts[-1] >= PREDICT_BATCH or end == len(steps):
+            cuts.append(int(end))
+    device = sampler.candidates.device
     with torch.no_grad():
-        for part in torch.split(torch.as_tensor(steps, device=sampler.candidates.device), PREDICT_BATCH):
-            batch = sampler.batch(part)
-            yield networks.q.features(networks.obs_spec.preprocess(batch.states, torch.float32)), batch.actions
+        for start, end in itertools.pairwise(cuts):
+            batch = sampler.batch(torch.as_tensor(steps[start:end], device=device))
+            features = networks.q.features(networks.obs_spec.preprocess(batch.states, torch.float32))
+            yield features, batch.actions, torch.as_tensor(clusters[start:end], device=device)
 
 
 def predict_batch(networks: Networks, batch: Batch, sampler: Sampler) -> list[Array]:
