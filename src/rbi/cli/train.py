@@ -87,7 +87,7 @@ class Train(Command):
     """Policies to save at even intervals of training, such as for the population of `rbi data record`."""
     mirror: str = ""
     """A URL that gets a copy of the run folder after every checkpoint, such as s3://bucket/run, gs://bucket/run or
-    file:///mnt/run; --resume restores a folder that is lost or behind from it (needs rbi[mirror])."""
+    file:///mnt/run; --resume restores a folder that is lost or behind from it (needs rbi[mirror]; default: none)."""
     max_frames: Annotated[int, Ge(1)] = PAPER_MAX_FRAMES
     """Length limit of an Atari episode in training, in emulator frames."""
     repeat_action_probability: Annotated[float, Interval(ge=0, le=1)] = 0.0
