@@ -18,7 +18,8 @@ MIN_PSEUDO_COUNT = 0.5  # an action with fewer visits was never tried
 
 
 class VisitCounts(NamedTuple):
-    """How often each action was taken in each state. A state is known by a 64-bit hash of its observation."""
+    """In how many episodes each action was taken in each state, or spans of them (`step_clusters`). A state is known by
+    a 64-bit hash of its observation."""
 
     keys: Array
     """`[N]` uint64, increasing."""
@@ -62,7 +63,7 @@ class PseudoCounts(NamedTuple):
         cls, parts: Iterable[tuple[Tensor, Tensor, Tensor]], num_actions: int, share: float = 1.0
     ) -> "PseudoCounts":
         """From parts of features `[B, H]`, actions `[B]` and clusters `[B]`, each cluster in one part; they are a
-        `share` of all clusters."""
+        `share` of all training states, drawn by cluster."""
         moments, common, rows = torch.zeros(0), torch.zeros(0), 0
         for features, actions, clusters in parts:
             if not rows:

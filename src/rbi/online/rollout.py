@@ -59,7 +59,7 @@ class BlockSummary(NamedTuple):
 
 @dataclass(frozen=True)
 class RolloutSpec:
-    """What a rollout worker is told about its part of a run."""
+    """The arguments of a rollout worker: the run, and its share of the environments."""
 
     config: TrainConfig
     obs_spec: ObservationSpec
