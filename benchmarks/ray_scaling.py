@@ -7,13 +7,18 @@ python -m benchmarks.ray_scaling --only engines --env ALE/Breakout-v5 --workers 
     worker_gpus=0.1 worker_cpus=3 learner_cpus=1    one GPU that the learner and the workers' actors share
 python -m benchmarks.ray_scaling --only driver --workers 1 5 10 25 50    the driver's cost per block, with workers
     that do nothing
+python -m benchmarks.ray_scaling --only learning --env ALE/Breakout-v5 --workers 4 --updates 80000 --cluster ...
+    scores of both engines after as many updates, with two seeds each
 
 Ray is imported only once `connect` has set its switches.
 """
 
 import argparse
+import collections
+import contextlib
 import json
 import os
+import re
 import sys
 import time
 from dataclasses import replace
@@ -29,11 +34,12 @@ from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, ClusterConfig, TrainConfig
 from rbi.online.engine import LocalEngine
+from rbi.online.ray import Cluster
 from rbi.online.ray.cluster import connect
 from rbi.online.rollout import RolloutStatistics
 from rbi.online.shards import Shard
 from rbi.online.stream import BlockReplay, ExperienceBlock, LearnerProcess
-from rbi.online.train import Local, make_observation_spec
+from rbi.online.train import Local, make_observation_spec, train
 from rbi.optim import flat_size
 
 RESULTS = Path(__file__).parent / "results"
@@ -55,12 +61,46 @@ def endless_config(env):
 
 def cpu_seconds(pid):
     """CPU time of a process."""
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / CLOCK_TICKS
+    return cpu_ticks(Path(f"/proc/{pid}/stat"))[0] / CLOCK_TICKS
+
+
+def cpu_ticks(stat):
+    """CPU time of a process or thread, in ticks, and its parent."""
+    words = stat.read_text().rpartition(")")[2].split()
+    return int(words[11]) + int(words[12]), int(words[1])
+
+
+def with_children(pids):
+    """Processes and all of their descendants."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(stat.parent.name)] = cpu_ticks(stat)[1]
+    found, more = set(), set(pids)
+    while more:
+        found |= more
+        more = {child for child, parent in parents.items() if parent in found} - found
+    return sorted(found)
+
+
+def thread_seconds(pids):
+    """CPU time of processes and their children by kind of thread: a process's first one, or the name of the others."""
+    used = collections.Counter()
+    for pid in with_children(pids):
+        for task in Path(f"/proc/{pid}/task").glob("*"):
+            with contextlib.suppress(OSError):
+                name = "first thread" if task.name == str(pid) else (task / "comm").read_text().strip()
+                used[re.sub(r"[-_.:/ ]*[0-9]+$", "", name)] += cpu_ticks(task / "stat")[0] / CLOCK_TICKS
+    return used
+
+
+def idle_seconds():
+    """Time that all cores of the machine together have been idle."""
+    return int(Path("/proc/stat").read_text().split()[4]) / CLOCK_TICKS
 
 
 def counts(engine, processes):
-    used = {name: sum(cpu_seconds(pid) for pid in pids) for name, pids in processes.items()}
+    used = {name: thread_seconds(pids) for name, pids in processes.items()}
     moved, waited = {}, 0.0
     if not isinstance(engine, LocalEngine):
         moved = {
@@ -69,7 +109,7 @@ def counts(engine, processes):
             "weights": engine.supervisor.weight_bytes,
         }
         waited = engine.waited_seconds
-    return time.perf_counter(), engine.states, engine.updates, moved, used, waited
+    return time.perf_counter(), engine.states, engine.updates, moved, used, waited, idle_seconds()
 
 
 def mps_running():
@@ -79,7 +119,7 @@ def mps_running():
 
 
 def rates(engine, steps_of, processes, seconds):
-    """Steps, updates and bytes per second, and CPU milliseconds of each process per thousand steps."""
+    """Steps, updates and bytes per second, and CPU milliseconds per thousand steps of processes with their children."""
     before = counts(engine, processes)
     while time.perf_counter() - before[0] < seconds:
         next(steps_of)
@@ -89,7 +129,14 @@ def rates(engine, steps_of, processes, seconds):
         "steps_per_second": steps / took,
         "updates_per_second": (after[2] - before[2]) / took,
         "bytes_per_second": {name: (after[3][name] - before[3][name]) / took for name in after[3]},
-        "cpu_ms_per_1000_steps": {n: 1e6 * (after[4][n] - before[4][n]) / max(1, steps) for n in after[4]},
+        "cpu_ms_per_1000_steps": {n: 1e6 * (after[4][n] - before[4][n]).total() / max(1, steps) for n in after[4]},
+        "thread_ms_per_1000_steps": {
+            name: {
+                thread: round(1e6 * s / max(1, steps), 2) for thread, s in (threads - before[4][name]).most_common(6)
+            }
+            for name, threads in after[4].items()
+        },
+        "idle_cores": (after[6] - before[6]) / took,
         "learner_waited": (after[5] - before[5]) / took,
     }
 
@@ -327,6 +374,22 @@ def show(result):
         print(f"{name}: {speed}, {moved:,.1f} MB/s; CPU ms per 1,000 steps: {spent}")
 
 
+def learning(args):
+    """Scores of both engines after the same number of updates, one run for every seed."""
+    config = TrainConfig.preset(args.env).changed(updates=args.updates)
+    layout = ClusterConfig(workers=args.workers[0], evaluation_episodes=0, **dict(args.cluster))
+    rows = []
+    for seed in args.seeds:
+        for name, engine in (("local", Local()), ("ray", Cluster(layout))):
+            run = train(config=config, seed=seed, engine=engine, eval_episodes=32, progress=False)
+            curve = [(line["updates"], line["score"]) for line in run.metrics[:: max(1, len(run.metrics) // 20)]]
+            print(f"{name}, seed {seed}: {np.mean(run.scores):.1f} after {run.seconds:.0f} s", file=sys.stderr)
+            last = {metric: run.metrics[-1][metric] for metric in ("updates", "states", "score", "q_loss", "td_error")}
+            rows.append({"engine": name, "seed": seed, "seconds": run.seconds, "scores": run.scores} | last)
+            rows[-1]["curve"] = curve
+    return {"updates": args.updates, "runs": rows}
+
+
 def setting(text):
     """`name=value` of a cluster setting."""
     name, _, value = text.partition("=")
@@ -359,12 +422,16 @@ def main():
     parser.add_argument("--env", default=LIGHT)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--cluster", type=setting, nargs="*", default=[], metavar="NAME=VALUE", help="cluster settings")
-    parser.add_argument("--only", choices=["engines", "learner", "driver"], help="measure a part, and print it")
+    parser.add_argument(
+        "--only", choices=["engines", "learner", "driver", "learning"], help="measure a part, and print it"
+    )
+    parser.add_argument("--updates", type=int, default=80_000, help="of a run that learns")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="of runs that learn")
     parser.add_argument("--out", type=Path, default=RESULTS / "ray-scaling.json")
     args = parser.parse_args()
     if args.only:
-        measure = {"engines": engines, "learner": learner_alone, "driver": driver_alone}[args.only]
-        part = measure(args)
+        parts = {"engines": engines, "learner": learner_alone, "driver": driver_alone, "learning": learning}
+        part = parts[args.only](args)
         command = " ".join(["python -m benchmarks.ray_scaling", *sys.argv[1:]])
         print(runs.to_json({"command": command, "env": args.env, "machine": machine()} | part, indent=1))
         return

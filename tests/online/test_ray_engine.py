@@ -57,13 +57,19 @@ def cluster():
         started.shutdown()
 
 
+@pytest.fixture(params=[0.0, pytest.param(0.2, marks=pytest.mark.gpu)], ids=["cpu", "gpu"])
+def gpus(request):
+    """The share of a GPU that a learner or an inference worker gets: none, or some of it where there is one."""
+    return request.param
+
+
 @pytest.fixture
 def engines(cluster):  # noqa: ARG001 (they run on the cluster that this process is connected to)
     """Makes engines that are closed after the test."""
     made = []
 
     def make(config, seed=0, **layout):
-        layout = {"workers": 1, "block_steps": 4, "evaluation_episodes": 0} | layout
+        layout = {"workers": 1, "block_steps": 4, "evaluation_episodes": 0, "learner_gpus": 0.0} | layout
         made.append(RayEngine(config, seed, ClusterConfig(**layout), CARTPOLE))
         return made[-1]
 
@@ -80,7 +86,7 @@ class Running:
         self.counts = (0, 0, 0, 0)
 
     def until(self, condition):
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not condition():
             assert time.monotonic() < deadline, "the run hangs"
             next(self.steps)
@@ -164,8 +170,8 @@ def test_a_joining_node_adds_a_worker_and_a_killed_node_leaves_the_others_runnin
     assert engine.summary()["cluster"]["max_workers"] == 2
 
 
-def test_killed_workers_shards_and_learners_are_replaced_and_what_they_lost_is_counted(engines):
-    engine = engines(endless(), replay="shards")
+def test_killed_workers_shards_and_learners_are_replaced_and_what_they_lost_is_counted(gpus, engines):
+    engine = engines(endless(), replay="shards", learner_gpus=gpus)
     run = Running(engine)
     run.more(20)
 
@@ -206,8 +212,8 @@ def test_killed_workers_shards_and_learners_are_replaced_and_what_they_lost_is_c
 
 
 @pytest.mark.parametrize("with_replay", [False, True])
-def test_a_killed_learner_continues_from_the_checkpoint_with_its_replay(with_replay, engines):
-    engine = engines(endless())
+def test_a_killed_learner_continues_from_the_checkpoint_with_its_replay(with_replay, gpus, engines):
+    engine = engines(endless(), learner_gpus=gpus)
     run = Running(engine)
     run.more(20)
     saved = engine.checkpoint(with_replay=with_replay)
@@ -249,8 +255,10 @@ def test_a_killed_learner_of_two_takes_the_other_along_and_both_continue(engines
     assert np.array_equal(first[1], second[1])
 
 
-def test_a_learner_with_its_replay_and_all_workers_killed_at_once_are_replaced(engines):
-    engine = engines(endless(), workers=2, worker_cpus=0.2, learner_cpus=0.2)
+@pytest.mark.parametrize("replay", ["learner", "shards"])
+def test_a_learner_the_replay_and_all_workers_killed_at_once_are_replaced(replay, gpus, engines):
+    few = {"worker_cpus": 0.2, "learner_cpus": 0.2, "learner_gpus": gpus}
+    engine = engines(endless(), workers=2, replay=replay, shards=2 if replay == "shards" else 1, **few)
     run = Running(engine)
     run.more(20)
     run.until(lambda: all(worker.alive for worker in engine.supervisor.workers))
@@ -258,21 +266,23 @@ def test_a_learner_with_its_replay_and_all_workers_killed_at_once_are_replaced(e
     at = engine.updates
     run.more(10)
     supervisor = engine.supervisor
-    killed = [*supervisor.learners, *supervisor.workers]
+    killed = supervisor.actors
     for actor in killed:
         os.kill(actor.pid, signal.SIGKILL)
     run.until(lambda: engine.accounting.faults.learners and engine.accounting.faults.workers == 2)
     run.until(lambda: all(actor.alive for actor in killed) and engine.learning_started)
     run.more(20)
     faults = engine.summary()["faults"]
-    assert faults["learners"] == 1
+    assert faults["learners"] >= 1  # Ray may lose the first calls of a process that it has restarted
+    assert faults["shards"] == (2 if replay == "shards" else 0)
     assert faults["updates"] >= engine.accounting.repeated_updates >= 10
     assert faults["steps_in_flight"] > 0
     assert engine.updates > at
 
 
-def test_a_killed_inference_worker_is_replaced_and_nothing_is_lost(engines):
-    engine = engines(endless(), workers=2, worker_cpus=0.2, inference_workers=1, inference_cpus=0.2, learner_cpus=0.2)
+def test_a_killed_inference_worker_is_replaced_and_nothing_is_lost(gpus, engines):
+    few = {"worker_cpus": 0.2, "inference_cpus": 0.2, "learner_cpus": 0.2, "learner_gpus": gpus, "inference_gpus": gpus}
+    engine = engines(endless(), workers=2, inference_workers=1, **few)
     run = Running(engine)
     run.more(20)
     (inference,) = engine.supervisor.inference

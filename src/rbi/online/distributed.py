@@ -15,7 +15,7 @@ from rbi.online.accounting import Accounting
 from rbi.online.config import GROUPS, ClusterConfig, TrainConfig
 from rbi.online.engine import without_prefix
 from rbi.online.rollout import RolloutStatistics
-from rbi.online.stream import Array
+from rbi.online.stream import Array, ReplayStatus
 from rbi.progress import ProcessStatus
 
 
@@ -46,6 +46,10 @@ class ReplayHandle(ActorHandle):
     states: int = 0
     saved: Any = None
     """The replay as of the last checkpoint that has it; a restarted process continues from it."""
+
+    def restarted(self, status: ReplayStatus) -> bool:
+        """Whether the process that answers is another one than before."""
+        return self.incarnation not in ("", status.incarnation)
 
 
 @dataclass

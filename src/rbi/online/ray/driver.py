@@ -126,9 +126,10 @@ class RayEngine(DistributedRun):
         supervisor.on_answer(stored, functools.partial(self.block_stored, supervisor, replay, replay.restarts, steps))
 
     def block_stored(self, supervisor: Supervisor, replay: ReplayHandle, restarts: int, steps: int, ref: Any) -> None:
-        """A replay has stored a block, or its process died, or the block was lost with its node."""
+        """A replay has stored a block, or its process died, or the block was lost with its node. A process that died
+        between two calls has been restarted without its contents."""
         status = result_or_none(ref)
-        if status is None:
+        if status is None or replay.restarted(status):
             self.accounting.lose_states(steps * self.envs_per_group)
             supervisor.replay_died(replay, restarts)
             return

@@ -202,7 +202,7 @@ class Supervisor:
 
     def update_replay(self, replay: ReplayHandle, status: ReplayStatus) -> None:
         """Take the status of a replay; if its process was restarted, what was not saved of it is lost."""
-        if replay.incarnation not in ("", status.incarnation):
+        if replay.restarted(status):
             self.accounting.faults.shards += self.replays is not self.learners
             self.accounting.faults.replay_states += max(0, replay.states - status.states)
         replay.incarnation, replay.mass, replay.states = status
@@ -271,7 +271,7 @@ class Supervisor:
             if not replay.alive:
                 continue
             status = result_or_none(getattr(replay.handle, method).remote())
-            if status is None:
+            if status is None or replay.restarted(status):
                 self.replay_died(replay, replay.restarts)
             else:
                 self.update_replay(replay, status)
