@@ -43,11 +43,10 @@ TINY = [
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A head node with room for the learner, and a node with room for one worker."""
-    started = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 1, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES},
-    )
+    """A head node with room for the learner and with the GPUs, if any, and a node with room for one worker."""
+    gpus = torch.cuda.device_count()
+    head = {"num_cpus": 1, "num_gpus": gpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+    started = Cluster(initialize_head=True, head_node_args=head)
     try:
         started.add_node(num_cpus=1, object_store_memory=OBJECT_STORE_BYTES)
         ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
