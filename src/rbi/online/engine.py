@@ -7,6 +7,7 @@
 graphs on a GPU. `Engine` is the interface of every engine; `rbi.online.ray` has another with the same parts.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
@@ -368,7 +369,11 @@ def trained_policy(
     trunk: TrunkFactory | None = None,
 ) -> Policy:
     """A policy with trained weights: with the rule, without exploration."""
-    networks = init_networks(config, obs_spec, 0, trunk)
+    # initial weights of images' networks take as long as a hundred updates, and are replaced
+    with torch.device("meta") if trunk is None else contextlib.nullcontext():
+        networks = init_networks(config, obs_spec, 0, trunk)
+    if trunk is None:
+        networks = networks.to_empty(device="cpu")
     bind_parameters(networks, vector)
     about = {"algo": config.algo, "updates": updates, "states": states}
     env = config.env.id

@@ -191,8 +191,8 @@ class RunLogger:
         with_replay = self.options.save_replay
         if with_replay is None:
             with_replay = bytes_needed(self.engine.config.replay, self.engine.obs_spec) <= MAX_SAVED_REPLAY
-        self.save_policy("last")
         state = self.engine.checkpoint(with_replay=with_replay)
+        self.save_policy("last")
         checkpoint.save(self.writer.path, self.engine.updates, dataclasses.replace(state, info=self.info))
         self.upload()
         self.saved_at = time.monotonic()

@@ -48,6 +48,7 @@ class RayEngine(DistributedRun):
         super().__init__(config, seed, layout, obs_spec, cluster_cpus())
         self.gauges = Gauges({"env": config.env.id, "algo": config.algo, "seed": str(seed)})
         self.learner_calls = 0
+        self.learner_metrics: dict[str, Any] = {}
         self.launch_evaluation: Callable[..., Any]
         self.evaluating = False
         self.evaluated: tuple[int, float | None] = (0, None)
@@ -207,12 +208,17 @@ class RayEngine(DistributedRun):
             warnings.warn(f"the evaluation after {version:,} updates failed: {error}", stacklevel=2)
 
     def metrics(self) -> dict[str, Any]:
-        """Metrics since the last call."""
+        """Metrics since the last call. Those of the learner are as of the call before, so that nobody waits for its
+        queued updates, unless there are none."""
         supervisor = self.start()
-        alive = supervisor.learner.alive
-        learner_metrics = result_or_none(supervisor.learner.handle.metrics.remote()) if alive else None
+        if supervisor.learner.alive:
+            asked = supervisor.learner.handle.metrics.remote()
+            if self.learner_calls and self.learner_metrics:
+                supervisor.pending[asked] = self.metrics_ready
+            else:
+                self.metrics_ready(asked)
         updates, score = self.evaluated
-        metrics = self.counted_metrics() | (learner_metrics or {})
+        metrics = self.counted_metrics() | self.learner_metrics
         metrics |= {
             "priority_mean": supervisor.mass() / max(1, min(self.states, self.config.replay.capacity)),
             "evaluated_score": score,
@@ -222,6 +228,10 @@ class RayEngine(DistributedRun):
         }
         self.gauges.set(metrics)
         return metrics
+
+    def metrics_ready(self, ref: Any) -> None:
+        """The learner has answered, or it died."""
+        self.learner_metrics = result_or_none(ref) or self.learner_metrics
 
     def processes(self) -> list[ProcessStatus]:
         """All processes of the run, with their rates over the last ten seconds."""
@@ -241,8 +251,12 @@ class RayEngine(DistributedRun):
                     self.gauges.set({one.unit.replace("/s", "_per_second"): one.rate}, **tags)
 
     def policy(self) -> Policy:
-        """The current policy, as an independent copy."""
-        updates, weights = self.start().ask_learner("policy")
+        """The current policy, as an independent copy; while updates are outstanding, the newest that was published."""
+        supervisor = self.start()
+        if self.learner_calls and supervisor.published is not None:
+            updates, weights = supervisor.version, ray.get(supervisor.published)
+        else:
+            updates, weights = supervisor.ask_learner("policy")
         return trained_policy(self.config, self.obs_spec, torch.from_numpy(weights.copy()), updates, self.states)
 
     def summary(self) -> dict[str, Any]:

@@ -210,7 +210,7 @@ class Supervisor:
     def replay_died(self, replay: ReplayHandle, restarts: int) -> None:
         if self.replays is self.learners:
             self.learner_died(restarts)
-        elif restarts == replay.restarts:
+        elif replay.alive and restarts == replay.restarts:  # a replay that is being restored has died already
             self.report_death(replay)
             replay.restarts += 1
             self.restore_replay(replay)
