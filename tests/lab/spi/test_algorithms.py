@@ -417,7 +417,7 @@ def test_doubly_robust_gains_are_unbiased():
     """The mean over many trajectories is the true gain for any model: here one from little data."""
     few, many = random_data(20, quality=0.5, number=3), random_data(20_000, quality=0.5, number=3, seed=0)
     pi = 0.8 * few.beta + 0.2 * algorithms.basic_rl(few)
-    samples = peers.gains(few, pi, many.logs)
+    samples = peers.gains(few, pi[None], many.logs)[0]
     truth = performance(few.task.mdp, pi) - performance(few.task.mdp, few.beta)
     error = samples.std(-1) / np.sqrt(samples.shape[-1])
     assert (abs(samples.mean(-1) - truth) < 4 * error + 0.01).all()  # what 50 steps leave out is below 0.01

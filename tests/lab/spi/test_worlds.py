@@ -53,14 +53,17 @@ def test_random_mdps_have_four_successors_and_a_reachable_goal(seed):
     assert performance(world, optimal_policy(world)) > 0.95**50
 
 
-def test_with_goals_makes_one_mdp_per_goal():
+def test_entering_a_goal_terminates_and_its_optimal_value_is_that_of_the_mdp():
     rng = np.random.default_rng(3)
     transitions = rng.dirichlet(np.ones(6), size=(6, 2))
-    every = worlds.with_goals(transitions, np.arange(1, 6), 0.95)
-    for goal, world in zip(range(1, 6), every.transitions, strict=True):
-        assert (world[goal] == 0).all()
-        assert world.sum(-1)[0] == approx(1 - transitions[0, :, goal])
-    assert every.rewards[2, 0] == approx(transitions[0, :, 3])
+    reaching = worlds.values_of_reaching(transitions, 0.95)
+    for goal in range(6):
+        world = worlds.with_goal(transitions, goal, 0.95)
+        assert (world.transitions[goal] == 0).all()
+        assert world.transitions[goal - 1].sum(-1) == approx(1 - transitions[goal - 1, :, goal])
+        assert world.rewards[goal - 1] == approx(transitions[goal - 1, :, goal])
+        others = np.arange(6) != goal
+        assert reaching[others, goal] == approx(values(world, optimal_policy(world))[others], abs=1e-10)
 
 
 def generators(*seeds):

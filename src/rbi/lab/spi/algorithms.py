@@ -58,6 +58,11 @@ class LogStatistics:
         return estimate_model(self.task, self.counts)
 
     @cached_property
+    def monte_carlo(self) -> Floats:
+        """Every-visit Monte-Carlo Q of the baseline `[W, D, S, A]`; 0 for untried pairs."""
+        return every_visit_monte_carlo(self.task, self.logs)
+
+    @cached_property
     def beta(self) -> Floats:
         """The baseline of each dataset, `[W, D, S, A]`."""
         return np.broadcast_to(self.task.beta if self.known_beta is None else self.known_beta, self.pair_counts.shape)
@@ -95,7 +100,7 @@ def pi_le_b_spibb(data: LogStatistics, n_wedge: float) -> Floats:
 
 def rbi_monte_carlo(data: LogStatistics, c_min: float, c_max: float) -> Floats:
     """The paper's step: Max-Reroute with Monte-Carlo Q-values of the baseline."""
-    return max_reroute(data.beta, every_visit_monte_carlo(data.task, data.logs), c_min, c_max, check=False)
+    return max_reroute(data.beta, data.monte_carlo, c_min, c_max, check=False)
 
 
 def rbi_model(data: LogStatistics, c_min: float, c_max: float) -> Floats:

@@ -11,12 +11,11 @@ import numpy as np
 import scipy.sparse
 
 from rbi.lab.mdp import MDP, Floats, lookahead, values
-from rbi.lab.spi.algorithms import LogStatistics, basic_rl, evaluate, policy_iteration
-from rbi.lab.spi.worlds import Logs, every_visit_monte_carlo
+from rbi.lab.spi.algorithms import LogStatistics, basic_rl, policy_iteration
+from rbi.lab.spi.worlds import Logs
 from rbi.rules.linear import greedy
 from rbi.statistics import student_lower_bound
 
-PRICE_BISECTIONS = 60
 DIRICHLET_PRIOR = 0.1  # pseudo-counts of every successor in DUIPI's Bayesian form
 MAX_SWEEPS = 5000
 EXACT_SOLUTIONS = 20  # of MDP-MBIE, before plain sweeps
@@ -42,7 +41,7 @@ def adv_soft_spibb(data: LogStatistics, epsilon: float) -> Floats:
 
     It is the variant whose bound on the loss is proved (Scholl et al. 2022).
     """
-    q_beta = every_visit_monte_carlo(data.task, data.logs).reshape(-1, *data.beta.shape[2:])
+    q_beta = data.monte_carlo.reshape(-1, *data.beta.shape[2:])
     return soft_policy_iteration(
         data, lambda q, beta, errors, at: soft_step(q, beta, errors, epsilon, q_beta=q_beta[at])
     )
@@ -79,34 +78,38 @@ def soft_step(
     `q_beta`, moves that lose by the baseline's Q-values are limited by what earlier moves have gained. (The published
     code checks the worse side only once before several moves and can therefore exceed the budget.)
     """
-    pi, budget = beta.copy(), np.full(q.shape[:-1], float(epsilon))
-    advantage = np.zeros_like(budget)
-    down = np.zeros_like(errors) if lower else errors
-    finite = np.isfinite(errors)
-    up_cost, down_cost = np.where(finite, errors, 0.0), np.where(finite, down, 0.0)  # nothing moves to infinite errors
-    for worst in np.moveaxis(np.argsort(q, -1, kind="stable"), -1, 0):
-        active = np.ones(budget.shape, dtype=bool)
-        gain = (q - pick(q, worst)[..., None]) / errors
-        for best in np.moveaxis(np.argsort(-gain, -1, kind="stable"), -1, 0)[:-1]:
-            active &= pick(gain, best) > 0  # later actions do not gain either
-            each = pick(errors, best) if lower else 2 * np.maximum(pick(errors, worst), pick(errors, best))
-            moved = np.where(active, np.minimum(pick(pi, worst), budget / each), 0.0)
+    order = np.argsort(q, -1, kind="stable")  # from the worst action to the best
+    q, pi, errors = (np.take_along_axis(x, order, -1) for x in (q, beta, errors))
+    q_beta = None if q_beta is None else np.take_along_axis(q_beta, order, -1)
+    budget, advantage = np.full(q.shape[:-1], float(epsilon)), np.zeros(q.shape[:-1])
+    cost = np.where(np.isfinite(errors), errors, 0.0)  # nothing moves to infinite errors
+    for worst in range(q.shape[-1] - 1):
+        better = slice(worst + 1, None)
+        gain = (q[..., better] - q[..., worst, None]) / errors[..., better]
+        ranked = worst + 1 + np.lexsort((order[..., better], -gain))  # of equal gains the lower index first
+        for best in np.moveaxis(ranked, -1, 0):
+            error = pick(errors, best)
+            each = error if lower else 2 * np.maximum(errors[..., worst], error)
+            gains = pick(q, best) > q[..., worst]
+            moved = np.where(gains, np.minimum(pi[..., worst], budget / each), 0.0)
             if q_beta is not None:
-                known = pick(q_beta, best) - pick(q_beta, worst)
+                known = pick(q_beta, best) - q_beta[..., worst]
                 moved = np.where(known < 0, np.minimum(moved, advantage / np.where(known < 0, -known, 1.0)), moved)
                 advantage = np.maximum(advantage + known * moved, 0.0)
-            budget = budget - moved * (pick(down_cost, worst) + pick(up_cost, best))
-            np.put_along_axis(pi, worst[..., None], (pick(pi, worst) - moved)[..., None], -1)
+            budget = budget - moved * (pick(cost, best) if lower else cost[..., worst] + pick(cost, best))
+            pi[..., worst] -= moved
             np.put_along_axis(pi, best[..., None], (pick(pi, best) + moved)[..., None], -1)
-    return pi
+    result = np.empty_like(pi)
+    np.put_along_axis(result, order, pi, -1)
+    return result
 
 
 def exact_soft_step(q: Floats, beta: Floats, errors: Floats, epsilon: float) -> Floats:
     """max_pi sum_a pi q subject to sum_a e |pi - beta| <= epsilon, for each state.
 
-    With a price p of errors, all mass of actions with q + p e below the best q - p e moves to that action. The smallest
-    price that keeps the budget is found by bisection; at that price the solutions just above and just below it are
-    mixed so that the budget is spent.
+    With a price p of errors, all mass of actions with q + p e below the best q - p e moves to that action. The solution
+    changes only at prices where two of these numbers are equal. Between two such prices is the smallest that keeps the
+    budget, and the solutions on either side of it are mixed so that the budget is spent.
     """
     finite = np.isfinite(errors)
     cost = np.where(finite, errors, 0.0)
@@ -120,15 +123,26 @@ def exact_soft_step(q: Floats, beta: Floats, errors: Floats, epsilon: float) -> 
         np.put_along_axis(pi, best[..., None], (pick(pi, best) + moved)[..., None], -1)
         return pi, (cost * abs(pi - beta)).sum(-1)
 
-    low = np.zeros(q.shape[:-1])
-    high = np.ptp(q, axis=-1) / np.where(finite, errors, np.inf).min(-1) + 1e-12  # nothing moves at this price
-    for _ in range(PRICE_BISECTIONS):
-        middle = (low + high) / 2
-        enough = solution(middle)[1] <= epsilon
+    prices = prices_between_ties(q, errors)
+    low = np.zeros(q.shape[:-1], dtype=int)
+    high = np.full(low.shape, prices.shape[-1] - 1)  # nothing moves at the largest price
+    while (high > low + 1).any():
+        middle = (low + high + 1) // 2
+        enough = solution(pick(prices, middle))[1] <= epsilon
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    (more, spent_more), (less, spent_less) = solution(low), solution(high)
+    (more, spent_more), (less, spent_less) = solution(pick(prices, low)), solution(pick(prices, high))
     share = np.clip((epsilon - spent_less) / np.maximum(spent_more - spent_less, 1e-300), 0.0, 1.0)
     return less + share[..., None] * (more - less)
+
+
+def prices_between_ties(q: Floats, errors: Floats) -> Floats:
+    """Price 0, one price between each two at which q +- p e of two actions are equal, and one above all of them."""
+    i, j = np.triu_indices(q.shape[-1], 1)
+    gap, e = abs(q[..., i] - q[..., j]), np.minimum(errors, 1e300)
+    unequal = np.where(q[..., i] > q[..., j], 1, -1) * (e[..., i] - e[..., j])
+    drained, overtaken = gap / (e[..., i] + e[..., j]), gap / np.where(unequal > 0, unequal, np.inf)
+    ties = np.sort(np.concatenate([np.zeros_like(q[..., :1]), drained, overtaken], -1), -1)
+    return np.concatenate([ties[..., :1], (ties[..., 1:] + ties[..., :-1]) / 2, 2 * ties[..., -1:] + 1], -1)
 
 
 def ramdp(data: LogStatistics, kappa: float) -> Floats:
@@ -163,16 +177,18 @@ def mbie(data: LogStatistics, delta: float) -> Floats:
     logarithm = np.log(2 * S * A / delta) + S * np.log(2) + np.log1p(-(2.0 ** (1 - S)))
     radius = np.where(n > 0, np.minimum(np.sqrt(2 * logarithm / np.maximum(n, 1)), 2.0), 2.0)
     model = data.counts.reshape(-1, S, A, S + 1) / np.maximum(n, 1)[..., None]
-    discount = data.task.mdp.discount
+    arrival, discount = data.task.arrival, data.task.mdp.discount
     v, changing = np.zeros((len(n), S)), True
     for sweep in range(MAX_SWEEPS):
-        after = data.task.arrival + discount * np.append(v, np.zeros((len(v), 1)), -1)
+        after = arrival + discount * with_termination(v)
         worst = worst_transitions(model, radius, after)
         q = (worst @ after[:, None, :, None])[..., 0]
         before, exact = v, sweep < EXACT_SOLUTIONS and changing
         if exact:  # solve for the current worst case and best actions: fewer sweeps
-            pi = np.eye(A)[q.argmax(-1)]
-            v = (pi * evaluate(worst[..., :-1], worst @ data.task.arrival, discount, pi)).sum(-1)
+            p = np.take_along_axis(worst, q.argmax(-1)[..., None, None], 2)[:, :, 0]
+            rewards, p = p @ arrival, p[..., :-1]
+            v = np.linalg.solve(np.eye(S) - discount * p, rewards[..., None])
+            v = rewards + discount * (p @ v)[..., 0]
         else:
             v = q.max(-1)
         changing = bool(abs(v - before).max() >= SWEEP_TOLERANCE)
@@ -210,73 +226,100 @@ def uncertainty_iteration(data: LogStatistics, xi: float, prior: float) -> Float
         Q <- P (r + gamma V),    Var Q <- (gamma P)^2 Var V + Var P (r + gamma V)^2,    Var V <- pi^2 Var Q
 
     In sweep t the policy moves by 1/t towards the best action. Untried actions are never the best (Scholl et al. 2022).
+    Arrays are `[A, M, S]`, actions first: NumPy sums whole arrays several times faster than short rows.
     """
-    *_, S, A = data.beta.shape
-    counts = data.counts.reshape(-1, S * A, S + 1)
-    result: Floats = np.empty((len(counts), S, A))
-    active: np.ndarray = np.arange(len(counts))
-    uncertain = UncertainModel(counts, prior, data.task.mdp.discount)
-    pi = np.full(result.shape, 1 / A)
+    W, D, S, A = data.beta.shape
+    counts = np.moveaxis(data.counts.reshape(-1, S, A, S + 1), 2, 0)
+    uncertain = UncertainModel(counts, prior, data.task.arrival, data.task.mdp.discount)
+    untried = np.where(counts.any(-1), 0.0, np.inf)
+    pi = np.full(untried.shape, 1 / A)
     q, var_q = np.zeros_like(pi), np.zeros_like(pi)
-    tried = data.pair_counts.reshape(pi.shape) > 0
-    changing: np.ndarray = np.ones(len(pi), dtype=bool)
+    result: Floats = np.empty_like(pi)
+    active: np.ndarray = np.arange(W * D)
+    changing: np.ndarray = np.ones(active.shape, dtype=bool)
     for sweep in range(1, DUIPI_SWEEPS + 1):
         before = q
-        after = np.append(data.task.mdp.discount * (pi * q).sum(-1), np.zeros((len(pi), 1)), -1) + data.task.arrival
-        q, var_q = uncertain.backup(after, (pi**2 * var_q).sum(-1))
-        best = np.where(tried, q - xi * np.sqrt(var_q), -np.inf).argmax(-1)[..., None]
-        others = 1 - np.take_along_axis(pi, best, -1)
+        q, var_q = uncertain.backup((pi * q).sum(0), (pi * pi * var_q).sum(0))
+        best = first_largest(q - xi * np.sqrt(var_q) - untried)
+        others = 1 - (pi * best).sum(0)
         step = np.minimum(1 / sweep, others)
-        pi *= np.where(others > step, (others - step) / np.maximum(others, 1e-300), 0.0)
-        np.put_along_axis(pi, best, 1 - others + step, -1)
-        result[active[changing]] = pi[changing]
-        changing &= np.linalg.norm((q - before).reshape(len(q), -1), axis=-1) > DUIPI_TOLERANCE
+        pi = np.where(best, 1 - others + step, pi * ((others - step) / np.maximum(others, 1e-300)))
+        converged = changing & (((q - before) ** 2).sum((0, 2)) <= DUIPI_TOLERANCE**2)
+        if not converged.any():
+            continue
+        result[:, active[converged]] = pi[:, converged]
+        changing &= ~converged
         if not changing.any():
             break
         if 2 * changing.sum() <= len(active):  # keep the datasets that still change
-            active, pi, q, var_q, tried = (x[changing] for x in (active, pi, q, var_q, tried))
-            uncertain = UncertainModel(counts[active], prior, data.task.mdp.discount)
+            active, counts = active[changing], counts[:, changing]
+            pi, q, var_q, untried = (x[:, changing] for x in (pi, q, var_q, untried))
+            uncertain = UncertainModel(counts, prior, data.task.arrival, data.task.mdp.discount)
             changing = changing[changing]
-    return result.reshape(data.beta.shape)
+    result[:, active[changing]] = pi[:, changing]
+    return np.moveaxis(result, 0, -1).reshape(data.beta.shape)
+
+
+def first_largest(x: Floats) -> np.ndarray:
+    """Whether an action is the first of those with the largest x `[A, ...]`."""
+    largest: np.ndarray = x == x.max(0)
+    found = largest[0].copy()
+    for one in largest[1:]:
+        one &= ~found
+        found |= one
+    return largest
 
 
 class UncertainModel:
-    """Transitions p = (c + prior)/n and their variances for DUIPI: sparse counts c plus a constant per pair.
+    """Transitions p = (c + prior)/n and their variances for DUIPI, from counts c `[A, M, S, S+1]`.
 
     With a prior, p is the mean of a Dirichlet distribution; without one it is a relative frequency, and a pair with
     fewer than two samples has the largest variance there is, 1/4.
+
+    All successors without samples have the same p and Var p. So the matrices are sparse: one entry for the sum over all
+    successors, and the difference for each successor with samples.
     """
 
-    def __init__(self, counts: np.ndarray, prior: float, discount: float) -> None:
-        M, pairs, successors = counts.shape
-        data, pair, successor = np.nonzero(counts)
-        c = counts[data, pair, successor].astype(float)
-        where = (data * pairs + pair, data * successors + successor)
-        shape = (M * pairs, M * successors)
-        self.counts = scipy.sparse.csr_array((c, where), shape)
-        self.squares = scipy.sparse.csr_array((c**2 + 2 * prior * c, where), shape)  # (c + prior)^2 - prior^2
+    def __init__(self, counts: np.ndarray, prior: float, arrival: Floats, discount: float) -> None:
+        *self.shape, successors = counts.shape
+        _, M, S = self.shape
+        counts = counts.reshape(-1, successors)
         n = counts.sum(-1)
-        self.n = np.maximum(n + successors * prior, 1.0)
-        self.freedom = n + successors * prior + 1 if prior else np.where(n > 1, n - 1.0, np.inf)
-        self.unknown = np.where(np.isinf(self.freedom), 0.25, 0.0)
-        self.prior, self.discount = prior, discount
+        samples = np.maximum(n + successors * prior, 1.0)
+        freedom = samples + 1 if prior else np.where(n > 1, n - 1.0, np.inf)
+        unknown = np.where(np.isinf(freedom), 0.25, 0.0)
 
-    def backup(self, after: Floats, var_v: Floats) -> tuple[Floats, Floats]:
-        """Q and Var Q `[M, S, A]`, for `after` = r + gamma V `[M, S+1]` and Var V `[M, S]`."""
-        M, S = var_v.shape
-        spread = np.append(self.discount**2 * var_v, np.zeros((M, 1)), -1)
-        mean, second = self.product(self.counts, np.stack([after, after**2], -1), self.prior)
-        p2_second, p2_spread = self.product(self.squares, np.stack([after**2, spread], -1), self.prior**2)
-        local = (second / self.n - p2_second / self.n**2) / self.freedom
-        local += self.unknown * (after**2).sum(-1, keepdims=True)
-        var_q = p2_spread / self.n**2 + np.maximum(local, 0.0)
-        return (mean / self.n).reshape(M, S, -1), var_q.reshape(M, S, -1)
+        def moments(c: Floats, pair: np.ndarray) -> Floats:
+            """p, p^2 and Var p of successors with c samples, `[3, ...]`."""
+            p = (c + prior) / samples[pair]
+            return np.stack([p, p**2, p * (1 - p) / freedom[pair] + unknown[pair]])
 
-    def product(self, matrix: scipy.sparse.csr_array, x: Floats, constant: float) -> Floats:
-        """(matrix + constant) x of each dataset: `[2, M, pairs]` from x `[M, successors, 2]`."""
-        M, pairs = self.n.shape
-        found = (matrix @ x.reshape(-1, 2)).reshape(M, pairs, 2) + constant * x.sum(1)[:, None]
-        return np.moveaxis(found, -1, 0)
+        pairs = np.arange(n.size)
+        dataset = pairs // S % M
+        pair, successor = np.nonzero(counts)
+        without_samples = moments(np.zeros(n.size), pairs)
+        more = moments(counts[pair, successor], pair) - without_samples[:, pair]
+        where = np.where(successor < S, dataset[pair] * S + successor, M * S)
+        order = np.argsort(np.append(pair, pairs), kind="stable")
+        column = np.append(where, M * S + 1 + dataset)[order]
+        rows = np.searchsorted(pair, np.arange(n.size + 1)) + np.arange(n.size + 1)
+        self.p, self.p_squared, self.var_p = (
+            scipy.sparse.csr_array((x[order], column, rows), (n.size, M * S + 1 + M))
+            for x in np.append(more, without_samples, -1)
+        )
+        self.arrival, self.discount = arrival, discount
+
+    def backup(self, v: Floats, var_v: Floats) -> tuple[Floats, Floats]:
+        """Q and Var Q `[A, M, S]`, for V and Var V `[M, S]`."""
+        after, last = self.arrival[:-1] + self.discount * v, self.arrival[-1]
+        q = self.p @ columns(after, last)
+        var_q = self.p_squared @ columns(self.discount**2 * var_v, 0.0) + self.var_p @ columns(after**2, last**2)
+        return q.reshape(self.shape), var_q.reshape(self.shape)
+
+
+def columns(x: Floats, at_termination: float) -> Floats:
+    """x `[M, S]` of all states, x at termination, and the sum of both for each dataset, in one vector."""
+    return np.concatenate([x.reshape(-1), [at_termination], x.sum(-1) + at_termination])
 
 
 # High-confidence policy improvement
@@ -302,14 +345,12 @@ def hcpi(data: LogStatistics, delta: float) -> Floats:
     test_size = trajectories - n
     if test_size < 2:
         return data.beta
-    candidates = [(1 - w) * data.beta + w * best for w in MIXTURES]
-    usual = doubly_robust(train, train.beta, train.logs)
-    gained = (doubly_robust(train, pi, train.logs) - usual for pi in candidates)
-    expected = np.stack([student_lower_bound(sample, delta, test_size) for sample in gained])
-    chosen = np.take_along_axis(np.stack(candidates), expected.argmax(0)[None, ..., None, None], 0)[0]
+    candidates = np.stack([(1 - w) * data.beta + w * best for w in MIXTURES])
+    expected = student_lower_bound(gains(train, candidates, train.logs), delta, test_size)
+    chosen = np.take_along_axis(candidates, expected.argmax(0)[None, ..., None, None], 0)
     test = replace(segments, steps=segments.steps[..., n:])
     accepted = student_lower_bound(gains(train, chosen, test), delta, test_size) > 0
-    return np.where(accepted[..., None, None], chosen, data.beta)
+    return np.where(accepted[..., None, None], chosen, data.beta)[0]
 
 
 def training_size(trajectories: int) -> int:
@@ -327,36 +368,42 @@ def split_segments(logs: Logs) -> Logs:
     return replace(logs, steps=np.moveaxis(steps, 0, -1), by_steps=False)
 
 
-def gains(train: LogStatistics, pi: Floats, logs: Logs) -> Floats:
-    """Gain of pi over beta on each trajectory `[W, D, N]`, by doubly robust estimates of both.
+def gains(train: LogStatistics, policies: Floats, logs: Logs) -> Floats:
+    """Gain of each policy `[C, W, D, S, A]` over beta on each trajectory `[C, W, D, N]`, by doubly robust estimates."""
+    usual, *estimates = doubly_robust(train, np.concatenate([train.beta[None], policies]), logs)
+    return np.stack(estimates) - usual
+
+
+def doubly_robust(train: LogStatistics, policies: Floats, logs: Logs) -> Floats:
+    """Doubly robust estimate of each policy's value on each trajectory, `[C, W, D, N]`.
 
         DR = V(s) + pi/beta (r + gamma DR' - Q(s, a)),    backwards
 
-    The value after termination is 0. Truncated trajectories continue with the baseline's value for both: the model
-    overestimates a candidate that was optimised in it, and every candidate would pass.
+    The value after termination is 0. Truncated trajectories continue with the baseline's value for all policies: the
+    model overestimates a candidate that was optimised in it, and every candidate would pass.
     """
-    return doubly_robust(train, pi, logs) - doubly_robust(train, train.beta, logs)
-
-
-def doubly_robust(train: LogStatistics, pi: Floats, logs: Logs) -> Floats:
-    """Doubly robust estimate of pi's value on each trajectory, `[W, D, N]`."""
     T, W, D, N = logs.steps.shape
     S, A = logs.states, logs.actions
-    v = values(train.model, pi)
-    q = lookahead(train.model, v).reshape(W * D, S * A)
-    ratio = (pi / np.where(train.beta > 0, train.beta, 1.0)).reshape(W * D, S * A)
-    v = v.reshape(W * D, S)
-    afterwards = np.append(values(train.model, train.beta).reshape(W * D, S), np.zeros((W * D, 1)), -1)
-    row = np.arange(W * D)[:, None]
-    steps = logs.steps.reshape(T, W * D, N)
-    following = afterwards[row, steps[-1] % (S + 1)]
+    C, dataset = len(policies), np.repeat(np.arange(W * D), N)
+    v = values(train.model, policies)
+    ratio = policies / np.where(train.beta > 0, train.beta, 1.0)
+    constant = v[..., None] - ratio * lookahead(train.model, v)  # DR = constant + pi/beta (r + gamma DR')
+    constant, ratio = (np.ascontiguousarray(x.reshape(C, -1).T) for x in (constant, ratio))  # [all pairs, C]
+    afterwards = with_termination(values(train.model, train.beta).reshape(W * D, S))
+    steps = logs.steps.reshape(T, W * D * N)
+    found = np.repeat(afterwards[dataset, steps[-1] % (S + 1)][:, None], C, 1)
     for step in steps[::-1]:
-        happened = step >= 0
-        pair, reached = step // (S + 1), step % (S + 1)
-        after = np.where(reached == S, 0.0, following)
-        gained = train.task.arrival[reached] + train.model.discount * after - q[row, pair]
-        following = np.where(happened, v[row, pair // A] + ratio[row, pair] * gained, following)
-    return following.reshape(W, D, N)
+        happened = np.flatnonzero(step >= 0)
+        pair, reached = np.divmod(step[happened], S + 1)
+        pair += S * A * dataset[happened]
+        reward = train.task.arrival[reached][:, None]
+        found[happened] = constant[pair] + ratio[pair] * (reward + train.model.discount * found[happened])
+    return found.T.reshape(C, W, D, N)
+
+
+def with_termination(v: Floats) -> Floats:
+    """Append the value after termination, 0: `[M, S + 1]` from `[M, S]`."""
+    return np.append(v, np.zeros((len(v), 1)), -1)
 
 
 def pick(x: Floats, index: np.ndarray) -> Floats:

@@ -79,23 +79,41 @@ def random_mdp(rng: np.random.Generator, states: int = 50, actions: int = 4, bra
     successors = np.sort(rng.random((states, actions, states)).argpartition(branches - 1)[..., :branches])
     transitions = np.zeros((states, actions, states))
     np.put_along_axis(transitions, successors, gaps, -1)
-    goals = np.arange(1, states)
-    worlds = with_goals(transitions, goals, discount)
-    value = performance(worlds, optimal_policy(worlds))
-    chosen = int(np.argmin(np.where(value > discount**states, value, np.inf)))
-    return MDP(worlds.transitions[chosen], worlds.rewards[chosen], worlds.start, discount)
+    value = values_of_reaching(transitions, discount)[0]
+    value[0] = np.inf  # the start is no goal
+    return with_goal(transitions, int(np.argmin(np.where(value > discount**states, value, np.inf))), discount)
 
 
-def with_goals(transitions: Floats, goals: np.ndarray, discount: float) -> MDP:
-    """One MDP per goal, `[G, S, A, S]`: entering the goal gives reward 1 and terminates the episode."""
-    entering = np.moveaxis(transitions[..., goals], -1, 0)
-    worlds = np.tile(transitions, (len(goals), 1, 1, 1))
-    which = np.arange(len(goals))
-    worlds[which, :, :, goals] = 0  # entering the goal terminates
-    worlds[which, goals] = 0
-    rewards = entering.copy()
-    rewards[which, goals] = 0
-    return MDP(worlds, rewards, np.eye(transitions.shape[0])[0], discount)
+def with_goal(transitions: Floats, goal: int, discount: float) -> MDP:
+    """The MDP in which entering the goal gives reward 1 and terminates the episode."""
+    rewards, transitions = transitions[..., goal].copy(), transitions.copy()
+    transitions[..., goal] = 0  # entering the goal terminates
+    transitions[goal] = rewards[goal] = 0
+    return MDP(transitions, rewards, np.eye(len(transitions))[0], discount)
+
+
+def values_of_reaching(transitions: Floats, discount: float, sweeps: int = 40) -> Floats:
+    """Optimal values `[S, S]` of states (rows) for goals (columns): reward 1 for entering a goal, then termination.
+
+    The transitions are the same for all goals if each goal has the value 1/discount, so that entering it is worth 1.
+    Policy iteration for all of them at once, after a few sweeps of value iteration, which are cheaper than solutions.
+    """
+    S, A, _ = transitions.shape
+    states, one = np.arange(S), np.eye(S)
+
+    def lookahead(v: Floats) -> Floats:
+        return discount * (transitions.reshape(S * A, S) @ v).reshape(S, A, S)
+
+    v = one / discount
+    for _ in range(sweeps):
+        v = np.where(one, 1 / discount, lookahead(v).max(1))
+    while True:
+        q = lookahead(v)
+        if (q.max(1) <= v + 1e-12).all():
+            return v
+        bellman = one - discount * transitions[states, q.argmax(1).T]  # [goals, S, S]
+        bellman[states, states] = one
+        v = np.linalg.solve(bellman, one[..., None] / discount)[..., 0].T
 
 
 def wet_chicken(epsilon: float) -> Task:
