@@ -381,7 +381,7 @@ def test_count_aware_becomes_optimal_with_data():
 def test_the_shrunken_model_has_ten_pseudo_samples_of_the_baseline_and_a_penalty():
     data = random_data(10)
     world, tries = algorithms.shrunken_model(data), data.pair_counts
-    sigma = algorithms.pooled_std(data)
+    sigma = data.pooled_std
     for w, s, a in np.ndindex(4, 50, 4):
         tried = [b for b in range(4) if tries[w, 0, s, b] > 0]
         share = data.beta[w, 0, s, tried] / max(data.beta[w, 0, s, tried].sum(), 1e-12)
@@ -403,7 +403,7 @@ def test_pooled_std_is_the_pooled_deviation_of_targets():
         sample = np.repeat(targets, data.counts[0, 0, s, a])
         squares += ((sample - sample.mean()) ** 2).sum() if sample.size else 0.0
         freedom += max(sample.size - 1, 0)
-    assert algorithms.pooled_std(data)[0, 0] == approx(np.sqrt(squares / freedom))
+    assert data.pooled_std[0, 0] == approx(np.sqrt(squares / freedom))
 
 
 def test_rbi_with_much_data_is_the_papers_step_with_exact_values():

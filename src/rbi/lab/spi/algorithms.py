@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rbi.lab.mdp import MDP, Floats, bellman_matrix, q_values, values
+from rbi.lab.mdp import MDP, Floats, bellman_matrix, lookahead, q_values, values
 from rbi.lab.spi.worlds import Logs, Task, count_transitions, estimate_model, every_visit_monte_carlo
 from rbi.rules.counts import count_bounds
 from rbi.rules.linear import greedy, max_reroute
@@ -63,6 +63,20 @@ class LogStatistics:
         return every_visit_monte_carlo(self.task, self.logs)
 
     @cached_property
+    def v_beta(self) -> Floats:
+        """The baseline's values in the estimated MDP, `[W, D, S]`."""
+        return values(self.model, self.beta)
+
+    @cached_property
+    def pooled_std(self) -> Floats:
+        """Standard deviation `[W, D]` of r + gamma V^beta(s') around the mean of each pair, pooled over all pairs."""
+        n = self.pair_counts
+        mean, square = target_moments(self, self.v_beta)
+        within = n * (square - mean**2)
+        freedom = np.maximum(n - 1, 0).sum((-2, -1))
+        return np.sqrt(np.maximum(within.sum((-2, -1)), 0) / np.maximum(freedom, 1))
+
+    @cached_property
     def beta(self) -> Floats:
         """The baseline of each dataset, `[W, D, S, A]`."""
         return np.broadcast_to(self.task.beta if self.known_beta is None else self.known_beta, self.pair_counts.shape)
@@ -105,7 +119,7 @@ def rbi_monte_carlo(data: LogStatistics, c_min: float, c_max: float) -> Floats:
 
 def rbi_model(data: LogStatistics, c_min: float, c_max: float) -> Floats:
     """The paper's step with the baseline's Q-values in the estimated MDP."""
-    return max_reroute(data.beta, q_values(data.model, data.beta), c_min, c_max, check=False)
+    return max_reroute(data.beta, lookahead(data.model, data.v_beta), c_min, c_max, check=False)
 
 
 def rbi_iterated(data: LogStatistics, c_min: float, c_max: float) -> Floats:
@@ -212,7 +226,7 @@ def learned_prior(data: LogStatistics) -> AdvantagePrior:
     a = target - (tried * target).sum(-1, keepdims=True)
     m = np.minimum(n, PRIOR)
     temperature = np.maximum(total(m * x * a) / np.maximum(total(m * x**2), TINY), 0.0)
-    variance = pooled_std(data)[..., None, None] ** 2
+    variance = data.pooled_std[..., None, None] ** 2
     noise = variance * centred_variance(1 / np.maximum(n, 1), tried)
     spread = total(m * ((a - temperature * x) ** 2 - noise))
     spread = np.maximum(spread / np.maximum(total(m * centred_variance(np.ones(n.shape), tried)), TINY), TINY)
@@ -278,18 +292,9 @@ def shrunken_model(data: LogStatistics, samples: Floats | float = PRIOR) -> MDP:
     prior_rewards = (weight * model.rewards).sum(-1, keepdims=True)
     share = samples / (n + samples)
     transitions = (1 - share)[..., None] * model.transitions + share[..., None] * prior_transitions
-    penalty = pooled_std(data)[..., None, None] * share / (n + samples)
+    penalty = data.pooled_std[..., None, None] * share / (n + samples)
     rewards = (1 - share) * model.rewards + share * prior_rewards - penalty
     return MDP(transitions, rewards, model.start, model.discount)
-
-
-def pooled_std(data: LogStatistics) -> Floats:
-    """Standard deviation `[W, D]` of r + gamma V^beta(s') around the mean of each pair, pooled over all pairs."""
-    n = data.pair_counts
-    mean, square = target_moments(data, values(data.model, data.beta))
-    within = n * (square - mean**2)
-    freedom = np.maximum(n - 1, 0).sum((-2, -1))
-    return np.sqrt(np.maximum(within.sum((-2, -1)), 0) / np.maximum(freedom, 1))
 
 
 def loss_bound(data: LogStatistics, pi: Floats, delta: float) -> Floats:
@@ -370,7 +375,10 @@ def policy_iteration(mdp: MDP, first: Floats, improve: Improve) -> Floats:
         active, before = active[changed], q[changed]
         if not active.size:
             break
-        pi[active] = improve(before, pi[active], active)
+        better = improve(before, pi[active], active)
+        changed = (better != pi[active]).any((1, 2))  # the same policy has the same Q
+        active, before = active[changed], before[changed]
+        pi[active] = better[changed]
     return pi.reshape(first.shape)
 
 

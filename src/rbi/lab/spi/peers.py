@@ -176,19 +176,22 @@ def mbie(data: LogStatistics, delta: float) -> Floats:
     n = data.pair_counts.reshape(-1, S, A)
     logarithm = np.log(2 * S * A / delta) + S * np.log(2) + np.log1p(-(2.0 ** (1 - S)))
     radius = np.where(n > 0, np.minimum(np.sqrt(2 * logarithm / np.maximum(n, 1)), 2.0), 2.0)
-    model = data.counts.reshape(-1, S, A, S + 1) / np.maximum(n, 1)[..., None]
+    counts = data.counts.reshape(-1, S, A, S + 1)
+    most = (counts > 0).sum(-1).max()
+    seen = np.argsort(counts == 0, -1, kind="stable")[..., :most]  # successors with samples first
+    p = np.take_along_axis(counts, seen, -1) / np.maximum(n, 1)[..., None]
     arrival, discount = data.task.arrival, data.task.mdp.discount
     v, changing = np.zeros((len(n), S)), True
     for sweep in range(MAX_SWEEPS):
         after = arrival + discount * with_termination(v)
-        worst = worst_transitions(model, radius, after)
+        worst = worst_transitions(seen, p, radius, after)
         q = (worst @ after[:, None, :, None])[..., 0]
         before, exact = v, sweep < EXACT_SOLUTIONS and changing
         if exact:  # solve for the current worst case and best actions: fewer sweeps
-            p = np.take_along_axis(worst, q.argmax(-1)[..., None, None], 2)[:, :, 0]
-            rewards, p = p @ arrival, p[..., :-1]
-            v = np.linalg.solve(np.eye(S) - discount * p, rewards[..., None])
-            v = rewards + discount * (p @ v)[..., 0]
+            chosen = np.take_along_axis(worst, q.argmax(-1)[..., None, None], 2)[:, :, 0]
+            rewards, chosen = chosen @ arrival, chosen[..., :-1]
+            v = np.linalg.solve(np.eye(S) - discount * chosen, rewards[..., None])
+            v = rewards + discount * (chosen @ v)[..., 0]
         else:
             v = q.max(-1)
         changing = bool(abs(v - before).max() >= SWEEP_TOLERANCE)
@@ -197,16 +200,22 @@ def mbie(data: LogStatistics, delta: float) -> Floats:
     return greedy(data.beta, q.reshape(W, D, S, A), check=False)
 
 
-def worst_transitions(model: Floats, radius: Floats, after: Floats) -> Floats:
-    """Transitions `[M, S, A, S+1]` within an L1 radius of the model's that have the least value `after` `[M, S+1]`."""
+def worst_transitions(seen: np.ndarray, p: Floats, radius: Floats, after: Floats) -> Floats:
+    """Transitions `[M, S, A, S+1]` of the least value `after` `[M, S+1]` within an L1 radius of the model's.
+
+    The model gives the successors `seen` the probabilities `p`, both `[M, S, A, K]`. Probability moves from the best of
+    them to the worst successor of all.
+    """
     order = np.argsort(-after, -1, kind="stable")  # best successors first
-    p = np.take_along_axis(model, order[:, None, None, :], -1)
-    added = np.minimum(radius / 2, 1 - p[..., -1])
+    rank = np.argsort(order, -1)[:, None, None]
+    best_first = np.argsort(np.take_along_axis(rank, seen, -1), -1)
+    seen, p = np.take_along_axis(seen, best_first, -1), np.take_along_axis(p, best_first, -1)
+    last = order[:, None, None, -1:]
+    added = np.minimum(radius / 2, 1 - (p * (seen == last)).sum(-1))[..., None]
     before = np.cumsum(p, -1) - p
-    p = p - np.clip(added[..., None] - before, 0.0, p)
-    p[..., -1] += added
-    worst = np.empty_like(p)
-    np.put_along_axis(worst, np.broadcast_to(order[:, None, None, :], p.shape), p, -1)
+    worst = np.zeros((*radius.shape, after.shape[-1]))
+    np.put_along_axis(worst, seen, p - np.clip(added - before, 0.0, p), -1)
+    np.put_along_axis(worst, last, np.take_along_axis(worst, last, -1) + added, -1)
     return worst
 
 
@@ -389,7 +398,7 @@ def doubly_robust(train: LogStatistics, policies: Floats, logs: Logs) -> Floats:
     ratio = policies / np.where(train.beta > 0, train.beta, 1.0)
     constant = v[..., None] - ratio * lookahead(train.model, v)  # DR = constant + pi/beta (r + gamma DR')
     constant, ratio = (np.ascontiguousarray(x.reshape(C, -1).T) for x in (constant, ratio))  # [all pairs, C]
-    afterwards = with_termination(values(train.model, train.beta).reshape(W * D, S))
+    afterwards = with_termination(train.v_beta.reshape(W * D, S))
     steps = logs.steps.reshape(T, W * D * N)
     found = np.repeat(afterwards[dataset, steps[-1] % (S + 1)][:, None], C, 1)
     for step in steps[::-1]:
