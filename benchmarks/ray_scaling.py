@@ -84,9 +84,9 @@ def with_children(pids):
 
 
 def thread_seconds(pids):
-    """CPU time of processes and their children by kind of thread: a process's first one, or the name of the others."""
+    """CPU time of processes by kind of thread: a process's first one, or the name of the others."""
     used = collections.Counter()
-    for pid in with_children(pids):
+    for pid in pids:
         for task in Path(f"/proc/{pid}/task").glob("*"):
             with contextlib.suppress(OSError):
                 name = "first thread" if task.name == str(pid) else (task / "comm").read_text().strip()
@@ -119,7 +119,7 @@ def mps_running():
 
 
 def rates(engine, steps_of, processes, seconds):
-    """Steps, updates and bytes per second, and CPU milliseconds per thousand steps of processes with their children."""
+    """Steps, updates and bytes per second, and CPU milliseconds of processes per thousand steps."""
     before = counts(engine, processes)
     while time.perf_counter() - before[0] < seconds:
         next(steps_of)
@@ -148,7 +148,7 @@ def of_local(config, seconds, threads):
         while not engine.updates:
             next(run)
         rates(engine, run, {}, seconds / 4)
-        return {"threads": threads} | rates(engine, run, {"all": [os.getpid()]}, seconds)
+        return {"threads": threads} | rates(engine, run, {"all": with_children([os.getpid()])}, seconds)
 
 
 def of_ray(config, workers, seconds, changes):
@@ -168,7 +168,9 @@ def of_ray(config, workers, seconds, changes):
         "rollout workers": supervisor.workers,
     }  # fmt: skip
     processes = {name: [actor.pid for actor in actors] for name, actors in named.items() if actors}
+    processes = {name: with_children(pids) for name, pids in processes.items()}
     processes["driver"] = [os.getpid()]
+    processes["Ray itself"] = sorted(set(with_children([os.getpid()])).difference(*processes.values()))
     rates(engine, run, processes, seconds / 4)
     states = cluster.block_steps * config.schedule.num_envs // workers
     found = {"workers": workers, "cluster": changes, "blocks_of_states": states}
@@ -375,18 +377,17 @@ def show(result):
 
 
 def learning(args):
-    """Scores of both engines after the same number of updates, one run for every seed."""
+    """Scores of both engines while they learn, over the same number of updates, one run for every seed."""
     config = TrainConfig.preset(args.env).changed(updates=args.updates)
     layout = ClusterConfig(workers=args.workers[0], evaluation_episodes=0, **dict(args.cluster))
     rows = []
     for seed in args.seeds:
         for name, engine in (("local", Local()), ("ray", Cluster(layout))):
-            run = train(config=config, seed=seed, engine=engine, eval_episodes=32, progress=False)
-            curve = [(line["updates"], line["score"]) for line in run.metrics[:: max(1, len(run.metrics) // 20)]]
-            print(f"{name}, seed {seed}: {np.mean(run.scores):.1f} after {run.seconds:.0f} s", file=sys.stderr)
-            last = {metric: run.metrics[-1][metric] for metric in ("updates", "states", "score", "q_loss", "td_error")}
-            rows.append({"engine": name, "seed": seed, "seconds": run.seconds, "scores": run.scores} | last)
-            rows[-1]["curve"] = curve
+            run = train(config=config, seed=seed, engine=engine, eval_episodes=0, progress=False)
+            names, lines = ("updates", "states", "score", "q_loss", "td_error", "seconds"), run.metrics
+            curve = [{n: line[n] for n in names} for line in [*lines[:: max(1, len(lines) // 20)], lines[-1]]]
+            print(f"{name}, seed {seed}: {curve[-1]['score']:.1f} after {run.seconds:.0f} s", file=sys.stderr)
+            rows.append({"engine": name, "seed": seed, "seconds": run.seconds, "curve": curve})
     return {"updates": args.updates, "runs": rows}
 
 

@@ -68,7 +68,7 @@ class RolloutSpec:
     """Which of the workers it is; they share the environments."""
     workers: int = 1
     threads: int = 1
-    """Threads that step its environments, where the schedule does not say."""
+    """Threads that step its environments, where the schedule does not say; groups that step at once share them."""
     device: torch.device = CPU
     """Where its actors compute."""
 
@@ -83,9 +83,9 @@ class Rollout:
         config, workers, device = spec.config, spec.workers, spec.device
         schedule, actor = config.schedule, config.actor
         self.envs_per_group = schedule.num_envs // workers // GROUPS
-        threads = schedule.env_threads or spec.threads
         # environments step while the actions of the other group are computed elsewhere
         waits = device.type == "cuda" or predictor is not None
+        threads = schedule.env_threads or (-(-spec.threads // GROUPS) if waits else spec.threads)  # of each group
         self.envs = [envs.make(config.env, self.envs_per_group, threads, synchronous=not waits) for _ in range(GROUPS)]
         epsilons = exploration_ladder(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
         self.epsilons = split_epsilons(epsilons, GROUPS * workers)[GROUPS * spec.index : GROUPS * (spec.index + 1)]
