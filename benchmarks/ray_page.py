@@ -28,8 +28,15 @@ The learner process alone, with its replay in GPU memory, does {alone:,.0f} upda
 Storing takes {store:.1f} us per state: {mb:.1f} GB/s of frames.
 
 The driver takes {driver:.1f} ms of CPU per 1,000 steps. One measurement each, of {seconds} s; the local engine alone
-differs by 5% between them. CUDA's Multi-Process Service (MPS), which lets kernels of several processes run at once, was
-ahead with two workers and behind with four: whether it helps is not settled, and neither is where the rest is lost.
+differs by 5% between them, and two measurements with four workers by far more: **the aim was reached in one of them and
+missed in the other**. CUDA's Multi-Process Service (MPS), which lets kernels of several processes run at once, was
+ahead with two workers and behind with four: whether it helps is not settled.
+
+Where the rest is lost, in the last row, in ms of CPU per 1,000 steps: emulators {env_ray:.0f}, {env_local:.0f} in the
+local engine; first threads of workers and learner {own_ray:.0f}, {own_local:.0f} there; Ray's own threads {other:.1f}.
+{idle:.1f} of 16 cores were idle, {idle_local:.1f} with the local engine. So it is CPU time of the emulators: 24 threads
+in the workers' own processes, where the local engine has 16 processes that give way to its own threads. Workers with a
+GPU have since got 16 threads in all, which was not measured.
 """
 
 DRIVER_HEAD = """
@@ -167,9 +174,23 @@ def driver_part(light, gpu_run):
     return [DRIVER_HEAD, *(f"| {line} |" for line in table), DRIVER_END.format(ms=1e3 * seconds, states=states)]
 
 
+def where_it_is_lost(run):
+    """CPU ms per 1,000 steps by kind of thread, and idle cores, of the local engine and of Ray's."""
+    local, ray = run["local"], run["ray"][0]
+    here, there = local["thread_ms_per_1000_steps"]["all"], ray["thread_ms_per_1000_steps"]
+    workers, learner = there["rollout workers"], there["learner"]
+    names = ("first thread", "ray::RolloutWor")
+    return {
+        "env_local": here["python"], "own_local": here["first thread"], "idle_local": local["idle_cores"],
+        "env_ray": workers["ray::RolloutWor"], "own_ray": workers["first thread"] + learner["first thread"],
+        "other": sum(ms for part in (workers, learner) for name, ms in part.items() if name not in names),
+        "idle": ray["idle_cores"],
+    }  # fmt: skip
+
+
 def gpu_part(load, measured_on):
     """The engine on one machine with a GPU, if it was measured."""
-    runs = [load(f"ray-gpu/workers-{name}.json") for name in ("2", "2-mps", "4", "4-mps")]
+    runs = [load(f"ray-gpu/workers-{name}.json") for name in ("2", "2-mps", "4", "4-mps", "4-profile")]
     learner = load("ray-gpu/learner.json")
     if not (learner and all(runs)):
         return []
@@ -185,8 +206,9 @@ def gpu_part(load, measured_on):
     text = GPU_LEARNER.format(
         alone=alone, fed=fed, share=fed / alone, states=learner["states_per_block"],
         updates=learner["updates_per_round"], store=1e6 * store, mb=84 * 84 / store / 1e9,
-        seconds="10 to 12",
+        seconds="8 to 12",
         driver=runs[2]["ray"][0]["cpu_ms_per_1000_steps"]["driver"],
+        **where_it_is_lost(runs[-1]),
     )  # fmt: skip
     return ["\n".join([*lines, text, "\n\n".join(dict.fromkeys(map(measured_on, [*runs, learner])))])]
 
