@@ -249,9 +249,9 @@ def spi_world(part, title):
 
 
 def spi_speed(result):
-    lines = ["\n### Speed\n", "| study | aim, seconds | reached |", "|---|--:|--:|"]
-    lines += [f"| {r['study']} | {r['aim']} | {r['seconds']:.0f} |" for r in result["rows"]]
-    return "\n".join([*lines, f"\n{measured_on(result)}"])
+    lines = ["\n### Speed\n", "| study | aim, seconds | reached | CPU seconds |", "|---|--:|--:|--:|"]
+    lines += [f"| {r['study']} | {r['aim']} | {r['seconds']:.0f} | {r['cpu_seconds']:.0f} |" for r in result["rows"]]
+    return "\n".join([*lines, f"\nLoad of the machine at the start: {result['load']:.1f}. {measured_on(result)}"])
 
 
 def latency(result):

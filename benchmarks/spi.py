@@ -8,6 +8,7 @@ Finished blocks are kept in --blocks: an interrupted study resumes, and more rep
 
 import argparse
 import json
+import os
 import resource
 import tempfile
 import time
@@ -39,14 +40,14 @@ SPEED = {
 
 def speed(out):
     """Seconds for complete runs of the command, including start-up of processes, intervals and figures."""
-    rows = []
+    rows, load = [], os.getloadavg()[0]
     for name, (aim, world, sizes, repetitions) in SPEED.items():
         with tempfile.TemporaryDirectory() as folder:
             start, cpu = time.perf_counter(), cpu_seconds()
             Spi(out=Path(folder) / "run", worlds=(world,), sizes=sizes, repetitions=repetitions).run(["spi"])
             seconds = time.perf_counter() - start
             rows.append({"study": name, "aim": aim, "seconds": seconds, "cpu_seconds": cpu_seconds() - cpu})
-    written = {"command": "python -m benchmarks.spi --speed", "machine": machine(), "rows": rows}
+    written = {"command": "python -m benchmarks.spi --speed", "machine": machine(), "load": load, "rows": rows}
     out.write_text(runs.to_json(rounded(written), indent=1) + "\n")
 
 
