@@ -128,9 +128,9 @@ class RayEngine(DistributedRun):
 
     def block_stored(self, supervisor: Supervisor, replay: ReplayHandle, restarts: int, steps: int, ref: Any) -> None:
         """A replay has stored a block, or its process died, or the block was lost with its node. A process that died
-        between two calls has been restarted without its contents."""
+        between two calls has been restarted without its contents; nobody restores it yet."""
         status = result_or_none(ref)
-        if status is None or replay.restarted(status):
+        if status is None or (replay.alive and replay.restarted(status)):
             self.accounting.lose_states(steps * self.envs_per_group)
             supervisor.replay_died(replay, restarts)
             return
