@@ -25,6 +25,7 @@ from rbi import checkpoint, cli, runs
 from rbi.online import sweep
 from rbi.online.config import ClusterConfig
 from rbi.online.ray.driver import MAX_QUEUED_CALLS, RayEngine
+from rbi.online.ray.supervisor import retry
 from rbi.online.run_logger import RunOptions
 from rbi.online.train import make_observation_spec
 from tests.online.small_runs import make_engine, run_to_end, small_config
@@ -208,6 +209,20 @@ def test_killed_workers_shards_and_learners_are_replaced_and_what_they_lost_is_c
     run.more(20)
     tensors = engine.checkpoint(with_replay=False).tensors["tensors"]
     assert tensors["learner.adam_count"] == engine.updates - repeated
+
+
+def test_a_shard_that_dies_while_nobody_calls_it_gets_its_saved_contents_back(engines):
+    engine = engines(endless(), replay="shards")
+    run = Running(engine)
+    run.more(20)
+    before = engine.checkpoint(with_replay=True).tensors["replay"]["replay0.frames"]  # nothing is outstanding now
+    (shard,) = engine.supervisor.replays
+    os.kill(shard.pid, signal.SIGKILL)
+    assert ray.get(retry(shard, "identity").remote())[0] != shard.pid
+    run.until(lambda: shard.restarts == 1 and shard.alive)
+    run.more(20)
+    assert torch.equal(engine.checkpoint(with_replay=True).tensors["replay"]["replay0.frames"][: len(before)], before)
+    assert engine.summary()["faults"]["shards"] == 1
 
 
 @pytest.mark.parametrize("with_replay", [False, True])
