@@ -33,10 +33,10 @@ missed in the other**. CUDA's Multi-Process Service (MPS), which lets kernels of
 ahead with two workers and behind with four: whether it helps is not settled.
 
 Where the rest is lost, in the last row, in ms of CPU per 1,000 steps: emulators {env_ray:.0f}, {env_local:.0f} in the
-local engine; first threads of workers and learner {own_ray:.0f}, {own_local:.0f} there; Ray's own threads {other:.1f}.
-{idle:.1f} of 16 cores were idle, {idle_local:.1f} with the local engine. So it is CPU time of the emulators: 24 threads
-in the workers' own processes, where the local engine has 16 processes that give way to its own threads. Workers with a
-GPU have since got 16 threads in all, which was not measured.
+local engine; first threads of workers and learner {own_ray:.0f}, {own_local:.0f} there; their threads of Ray
+{other:.1f}. {idle:.1f} of 16 cores were idle, {idle_local:.1f} with the local engine. So it is CPU time of the
+emulators: 24 threads in the workers' own processes, where the local engine has 16 processes that give way to its own
+threads. Workers with a GPU have since got 16 threads in all, which was not measured.
 """
 
 DRIVER_HEAD = """

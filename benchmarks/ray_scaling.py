@@ -8,7 +8,7 @@ python -m benchmarks.ray_scaling --only engines --env ALE/Breakout-v5 --workers 
 python -m benchmarks.ray_scaling --only driver --workers 1 5 10 25 50    the driver's cost per block, with workers
     that do nothing
 python -m benchmarks.ray_scaling --only learning --env ALE/Breakout-v5 --workers 4 --updates 80000 --cluster ...
-    scores of both engines after as many updates, with two seeds each
+    scores of both engines while they learn, with two seeds each
 
 Ray is imported only once `connect` has set its switches.
 """

@@ -293,11 +293,9 @@ def small_environments():
             cells.append(f"{scores} ({slowest:.0f} s)" if found else "-")
         lines.append(f"| {env} | {classic.steps_of(env):,} | {aim} | {' | '.join(cells)} |")
     machines = {}  # cells of one machine were made at several commits
-    for result in done.values():
-        commit, about = result["machine"]["commit"], result["machine"] | {"commit": "{}"}
-        machines.setdefault(measured_on({"command": "python -m benchmarks.classic", "machine": about}), {})[commit] = (
-            None
-        )
+    for about in (result["machine"] for result in done.values()):
+        place = measured_on({"command": "python -m benchmarks.classic", "machine": about | {"commit": "{}"}})
+        machines.setdefault(place, {})[about["commit"]] = None
     zoo = ", ".join(f"{np.mean(run['scores']):.0f}" for run in load("classic-zoo.json")["runs"])
     end = CLASSIC_END.format(zoo=zoo)
     return [CLASSIC_HEAD, *lines, end, *(f"{text.format(', '.join(c))}\n" for text, c in machines.items())]

@@ -1,6 +1,7 @@
 """The figures in the docs are those in the raw results."""
 
 import dataclasses
+import re
 
 import matplotlib
 import numpy as np
@@ -46,6 +47,15 @@ def test_the_tuning_table_is_the_measured_one():
     page = (ROOT / "docs" / "count-aware.md").read_text()
     utility = load("spi-tuning.json")["ours_utility"]
     assert "| utility | " + " | ".join(f"{x:.4f}" for x in utility.values()) + " |" in page
+
+
+def test_the_count_aware_page_has_the_measured_failures():
+    results, page = (" ".join((ROOT / "docs" / name).read_text().split()) for name in ("results.md", "count-aware.md"))
+    found = re.findall(r"better in both in (\d+) of (\d+) cells by point estimates, and in (\d+) beyond", results)
+    assert len(found) == 3
+    failures = page.partition("## Results")[2]
+    for by_estimate, cells, beyond in found:
+        assert re.search(rf"{by_estimate} of {cells}\b[^.:]* {beyond}\b", failures)
 
 
 def test_the_front_pages_study_takes_the_measured_time():

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -287,11 +288,31 @@ def test_a_learner_the_replay_and_all_workers_killed_at_once_are_replaced(replay
     run.until(lambda: all(actor.alive for actor in killed) and engine.learning_started)
     run.more(20)
     faults = engine.summary()["faults"]
-    assert faults["learners"] >= 1  # Ray may lose the first calls of a process that it has restarted
+    if replay == "learner":
+        assert faults["learners"] == 1
     assert faults["shards"] == (2 if replay == "shards" else 0)
     assert faults["updates"] >= engine.accounting.repeated_updates >= 10
     assert faults["steps_in_flight"] > 0
     assert engine.updates > at
+
+
+def test_reports_and_policies_do_not_wait_for_queued_updates(engines):
+    engine = engines(endless())
+    run = Running(engine)
+    run.more(20)
+    engine.metrics()
+    run.until(lambda: engine.learner_calls)
+    pid = engine.supervisor.learner.pid
+    os.kill(pid, signal.SIGSTOP)
+    resumed = threading.Timer(120, os.kill, (pid, signal.SIGCONT))  # or they would wait for ever
+    resumed.start()
+    metrics, policy = engine.metrics(), engine.policy()
+    assert resumed.is_alive()
+    resumed.cancel()
+    os.kill(pid, signal.SIGCONT)
+    assert metrics["q_loss"] > 0
+    assert policy.metadata["updates"] == engine.supervisor.version
+    run.more(20)
 
 
 def test_a_killed_inference_worker_is_replaced_and_nothing_is_lost(gpus, engines):

@@ -128,7 +128,7 @@ class RayEngine(DistributedRun):
 
     def block_stored(self, supervisor: Supervisor, replay: ReplayHandle, restarts: int, steps: int, ref: Any) -> None:
         """A replay has stored a block, or its process died, or the block was lost with its node. A process that died
-        between two calls has been restarted without its contents; nobody restores it yet."""
+        between two calls was restarted empty, and is restored now."""
         status = result_or_none(ref)
         if status is None or (replay.alive and replay.restarted(status)):
             self.accounting.lose_states(steps * self.envs_per_group)
@@ -208,8 +208,8 @@ class RayEngine(DistributedRun):
             warnings.warn(f"the evaluation after {version:,} updates failed: {error}", stacklevel=2)
 
     def metrics(self) -> dict[str, Any]:
-        """Metrics since the last call. Those of the learner are as of the call before, so that nobody waits for its
-        queued updates, unless there are none."""
+        """Metrics since the last call. While the learner has queued updates, its own are as of the call before: the
+        driver does not wait for it."""
         supervisor = self.start()
         if supervisor.learner.alive:
             asked = supervisor.learner.handle.metrics.remote()
