@@ -172,7 +172,7 @@ def of_ray(config, workers, seconds, changes):
     processes["driver"] = [os.getpid()]
     processes["Ray itself"] = sorted(set(with_children([os.getpid()])).difference(*processes.values()))
     rates(engine, run, processes, seconds / 4)
-    states = cluster.block_steps * config.schedule.num_envs // workers
+    states = cluster.steps_per_block(config.schedule) * config.schedule.num_envs // workers
     found = {"workers": workers, "cluster": changes, "blocks_of_states": states}
     found |= rates(engine, run, processes, seconds)
     engine.close()

@@ -238,11 +238,18 @@ def test_a_batch_that_does_not_divide_among_the_learners_is_refused(monkeypatch)
         ({"block_steps": 1}, 4, 2),  # a block of two states, half an update
         ({"block_steps": 16}, 1, 32),  # 128 states, 32 updates
         ({"block_steps": 17}, 1, 34),
+        ({"block_steps": 16}, 2, 16),  # every worker's block
+        ({"block_steps": 64}, 8, 32),  # four times while all of them make one, 512 states
     ],
 )
 def test_weights_are_published_at_most_once_per_block(layout, workers, interval):
     schedule = small_config().schedule  # 8 environments, 4 states per update, published every 2 updates
     assert ClusterConfig(**layout).publish_interval(schedule, workers) == interval
+
+
+@pytest.mark.parametrize(("given", "num_envs", "steps"), [(0, 8, 16), (0, 256, 8), (0, 4096, 4), (7, 8, 7)])
+def test_blocks_are_short_where_environments_are_many(given, num_envs, steps):
+    assert ClusterConfig(block_steps=given).steps_per_block(Schedule(num_envs=num_envs)) == steps
 
 
 def test_environments_that_do_not_divide_among_the_workers_are_refused():

@@ -10,19 +10,21 @@ import torch
 
 from rbi.online.accounting import Accounting
 from rbi.online.backend import CapturedActor
-from rbi.online.config import GROUPS
+from rbi.online.config import GROUPS, ClusterConfig
 from rbi.online.engine import init_networks, make_learner
+from rbi.online.learner_host import LearnerHost
 from rbi.online.rbi import ActorNetworks
 from rbi.online.rollout import BatchedNetworks, Rollout, RolloutSpec
 from rbi.online.shards import Shard, ShardedReplay
 from rbi.online.stream import BlockReplay, ExperienceBlock, LearnerProcess
 from rbi.online.train import make_observation_spec
-from rbi.optim import Peers
+from rbi.optim import Peers, flatten_parameters
 from tests.online.small_runs import make_engine, run_to_end, small_config
 from tests.online.test_learners import STATES, VECTORS, batch_of
 
 CPU = torch.device("cpu")
 CARTPOLE = make_observation_spec(small_config())
+VECTOR = flatten_parameters(init_networks(small_config(), CARTPOLE, 0))
 
 
 def make_process(config, seed=3, workers=1, device=CPU):
@@ -114,6 +116,28 @@ def filled(process, steps=40):
         for start in range(0, steps, 10):
             process.blocks.add(worker, start, start == 0, random_block(10, 2, rng))
     return process
+
+
+def test_a_worker_loads_every_version_of_the_weights_once(monkeypatch):
+    """Loading copies all weights to the GPU: at every step it took more CPU time than all else that a worker does."""
+    loads = []
+    load = ActorNetworks.load
+    monkeypatch.setattr(ActorNetworks, "load", lambda *given: (loads.append(1), load(*given))[1])
+    config = small_config().changed(refresh_interval=2)
+    rollout, step = Rollout(RolloutSpec(config, CARTPOLE, 0)), 0
+    for version, expected in ((0, 2), (0, 2), (1, 4), (2, 6), (2, 6)):
+        _, summary = rollout.block(step, 16, step == 0, torch.zeros_like(VECTOR), version, uniform=False)
+        step += 16
+        assert (len(loads), summary.version) == (expected, version)
+
+
+def test_a_learner_reports_nothing_twice():
+    """An empty mean would show as a loss of 0 where reports are more frequent than calls for updates."""
+    host = LearnerHost(small_config(), CARTPOLE, 0, 0, 1, ClusterConfig(workers=1), CPU)
+    assert host.metrics() is None
+    host.restore(0, None, [])
+    assert host.metrics()["q_loss"] == 0
+    assert host.metrics() is None
 
 
 def test_a_learner_process_continues_from_its_state_to_the_last_bit():

@@ -161,7 +161,7 @@ class EmulatorProcesses:
 def num_workers(num_envs: int, threads: int) -> int:
     """How many processes to use for emulators that may keep `threads` cores busy (0: all); 0 for none."""
     threads = threads or os.cpu_count() or 1
-    if os.name != "posix" or threads < 4:
+    if os.name != "posix" or threads < 2:
         return 0
     return min(threads, num_envs // MIN_EMULATORS) if num_envs >= 4 * MIN_EMULATORS else 0
 

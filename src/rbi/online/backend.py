@@ -137,7 +137,8 @@ class CapturedActor:
     """An actor's step as two CUDA graphs between pinned buffers: the actions, which environments wait for, and the
     transition for the replay."""
 
-    def __init__(self, actor: Actor, stream: torch.cuda.Stream) -> None:
+    def __init__(self, actor: Actor, stream: torch.cuda.Stream, *, blocking: bool = False) -> None:
+        """`blocking`: waiting for the actions leaves the core to others; it takes a little longer to wake up."""
         self.actor, self.stream = actor, stream  # the graphs write to the actor's memory, so it must stay alive
         num_envs = len(actor.epsilon)
         buffers = (
@@ -149,7 +150,7 @@ class CapturedActor:
         self.host = [buffer.pin_memory() for buffer in buffers]
         self.inputs = [buffer.to(actor.device) for buffer in buffers]
         self.actions = torch.zeros(num_envs, dtype=torch.int64).pin_memory()
-        self.chosen, self.recorded, self.stored = (torch.cuda.Event() for _ in range(3))
+        self.chosen, self.recorded, self.stored = (torch.cuda.Event(blocking=blocking) for _ in range(3))
         self.choice: Choice | GreedyChoice
         self.transition: Transition
 

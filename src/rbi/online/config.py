@@ -20,6 +20,10 @@ AdvantageBaseline = Literal["pi", "mean"]
 
 GROUPS = 2
 """While one group of environments steps, the other group's actions are computed."""
+BLOCK_STATES, MIN_BLOCK_STEPS, MAX_BLOCK_STEPS = 2048, 4, 16
+"""Default size of the blocks that all rollout workers of a cluster make at a time: larger ones hold older weights."""
+MAX_PUBLICATIONS = 4
+"""Publications of weights in that time, at most."""
 PAPER_MAX_FRAMES = 50_000
 """The paper's limit of an Atari episode in training; evaluation uses 108,000."""
 PAPER_GAMES = (
@@ -251,8 +255,9 @@ class ClusterConfig:
     inference_workers: Annotated[int, Interval(ge=0, le=4096)] = 0
     """Processes that compute actions for several rollout workers at once, on a GPU if they have one. 0: rollout workers
     compute their own."""
-    block_steps: Annotated[int, Interval(ge=1, le=1_000_000)] = 16
-    """Steps of every environment in one block of experience."""
+    block_steps: Annotated[int, Interval(ge=0, le=1_000_000)] = 0
+    """Steps of every environment in one block of experience: more need fewer calls, and act with older weights. 0:
+    as many as give 2,048 states of all environments together, from 4 to 16."""
     prefetch: Annotated[int, Interval(ge=0, le=10_000)] = 2
     """Samples from the replay that are requested ahead of the learner."""
     lockstep: bool = False
@@ -318,12 +323,16 @@ class ClusterConfig:
             raise ValueError(f"num_envs = {schedule.num_envs}: does not divide among {self.replays} workers or more")
         return divisors[-1]
 
+    def steps_per_block(self, schedule: Schedule) -> int:
+        """Steps of every environment in one block."""
+        return self.block_steps or min(max(BLOCK_STATES // schedule.num_envs, MIN_BLOCK_STEPS), MAX_BLOCK_STEPS)
+
     def publish_interval(self, schedule: Schedule, workers: int) -> int:
         """Updates between publications of weights. Workers load them at the start of a block, so it is at least the
-        updates of one block; in lockstep it is the schedule's."""
-        block = self.block_steps * schedule.num_envs / workers / schedule.states_per_update
-        times = 1 if self.lockstep else max(1, math.ceil(block / schedule.publish_interval))
-        return times * schedule.publish_interval
+        updates of one block, and of a quarter of all blocks that workers make at a time; in lockstep the schedule's."""
+        states = self.steps_per_block(schedule) * schedule.num_envs / min(workers, MAX_PUBLICATIONS)
+        times = 1 if self.lockstep else math.ceil(states / schedule.states_per_update / schedule.publish_interval)
+        return max(1, times) * schedule.publish_interval
 
 
 PARTS = ("actor", "learner", "replay", "returns", "schedule")

@@ -52,6 +52,7 @@ class LearnerHost(ReplayHost):
         else:
             self.blocks = BlockReplay(config, obs_spec, rank, workers, layout.learners, device)
         self.process: LearnerProcess | None = None
+        self.measured = -1  # updates at the last call of `metrics`
 
     def restore(
         self, updates: int, tensors: dict[str, Array] | None, shards: Sequence[ShardClient], *addresses: str
@@ -118,7 +119,11 @@ class LearnerHost(ReplayHost):
         return None if self.process is None else (self.process.updates, self.process.weights())
 
     def metrics(self) -> dict[str, float] | None:
-        return None if self.process is None else self.process.metrics()
+        """Means since the last call; None if there was no update since."""
+        if self.process is None or self.process.updates == self.measured:
+            return None
+        self.measured = self.process.updates
+        return self.process.metrics()
 
     def state(self) -> dict[str, Array] | None:
         """Everything that learning changes, for a checkpoint."""

@@ -90,6 +90,7 @@ class Rollout:
         epsilons = exploration_ladder(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
         self.epsilons = split_epsilons(epsilons, GROUPS * workers)[GROUPS * spec.index : GROUPS * (spec.index + 1)]
         self.step, self.version = -1, 0
+        self.loaded = [-1] * GROUPS  # the version of each group's weights
         self.stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         self.actors: list[Actor] = []
         self.captured: list[CapturedActor] = []
@@ -104,13 +105,14 @@ class Rollout:
         if not reset and start != self.step:
             return None
         with torch.cuda.stream(self.stream) if self.stream is not None else contextlib.nullcontext():
+            if newest is not None:
+                newest = newest.to(self.device)  # once for both groups; a copy would convert them on this CPU
             if reset:
                 self.reset(start)
-            for actor in self.actors:
+            for group, actor in enumerate(self.actors):
                 actor.uniform.fill_(uniform)
                 if reset and newest is not None:
-                    self.version = version
-                    actor.load(newest)
+                    self.load(group, newest, version)
             block, finished = self.rollout(steps, newest, version)
             sums = [actor.sums.tolist() for actor in self.actors]
             for actor in self.actors:
@@ -130,9 +132,9 @@ class Rollout:
             group = self.step % GROUPS
             now = self.first_steps.pop(group, None) or self.envs[group].recv()
             finished += self.finished_episodes(group, now)
-            if newest is not None and self.step // GROUPS % self.config.schedule.refresh_interval == 0:
-                self.actors[group].load(newest)
-                self.version = version
+            refreshes = self.step // GROUPS % self.config.schedule.refresh_interval == 0
+            if newest is not None and refreshes and self.loaded[group] != version:
+                self.load(group, newest, version)
             actions, transition = self.act(group, now)
             self.envs[group].send(actions)
             block.obs[at] = now.obs
@@ -140,7 +142,9 @@ class Rollout:
                 column[at].copy_(values, non_blocking=True)
             self.step += 1
         if self.stream is not None:
-            self.stream.synchronize()
+            copied = torch.cuda.Event(blocking=True)
+            copied.record()
+            copied.synchronize()
             for array, column in zip(block[1:], computed, strict=True):
                 np.copyto(array, column.numpy())
         return block, finished
@@ -163,12 +167,17 @@ class Rollout:
         for actor in self.actors:
             actor.memory.steps.fill_(start // GROUPS)
         if self.stream is not None:
-            self.captured = [CapturedActor(actor, self.stream) for actor in self.actors]
+            self.captured = [CapturedActor(actor, self.stream, blocking=True) for actor in self.actors]
         self.episodes = [EpisodeStatistics(self.envs_per_group) for _ in range(GROUPS)]
         num_envs = self.config.schedule.num_envs
         env_seed = (seeds.env + start * num_envs + self.index * GROUPS * self.envs_per_group) % MAX_ENV_SEED
         self.first_steps = {g: env.reset(env_seed + g * self.envs_per_group) for g, env in enumerate(self.envs)}
-        self.step, self.version = start, 0
+        self.step, self.version, self.loaded = start, 0, [-1] * GROUPS
+
+    def load(self, group: int, newest: Tensor, version: int) -> None:
+        """Give a group's actor weights that it does not have yet."""
+        self.actors[group].load(newest)
+        self.loaded[group] = self.version = version
 
     def act(self, group: int, now: TimeStep) -> tuple[Array, Transition]:
         """The actions for a group's newest observations, and the transitions, which a GPU may still be computing."""

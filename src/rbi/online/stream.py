@@ -5,7 +5,8 @@
 Engines that spread a run over processes (`rbi.online.ray`) call these classes in their learner and replay processes. On
 a GPU they are the local engine's fast path: the replay lives in GPU memory, `learn` is a CUDA graph, and all access to
 the replay is on the learner's stream. Blocks are uploaded from pinned memory on a second stream, and weights are read
-one call after they were computed, so that the GPU never waits for the host.
+one call after they were computed, so that the GPU never waits for the host. Waiting for the GPU leaves the core to the
+other processes of the machine (`blocking`): by default CUDA spins.
 """
 
 import contextlib
@@ -254,7 +255,7 @@ class LearnerProcess:
                         return
                 self.learner.advance()
             if self.device.type == "cuda":
-                previous, self.previous = self.previous, torch.cuda.Event()
+                previous, self.previous = self.previous, torch.cuda.Event(blocking=True)
                 self.previous.record()
                 if previous is not None:
                     previous.synchronize()
@@ -274,7 +275,7 @@ class LearnerProcess:
         """Start copying the weights to the host; `newest_weights` returns them."""
         host = self.hosts[0]
         self.hosts.rotate(-1)
-        copied = torch.cuda.Event() if self.device.type == "cuda" else None
+        copied = torch.cuda.Event(blocking=True) if self.device.type == "cuda" else None
         with self.on_stream():
             host.copy_(self.learner.vector, non_blocking=True)
             if copied is not None:

@@ -248,6 +248,27 @@ def test_count_aware_is_its_derivation_written_with_loops(seed):
     assert algorithms.with_prior(data, prior).rewards[0, 0] == approx(expected, abs=1e-9)
 
 
+def test_the_gate_is_its_formula_written_with_loops():
+    """An action opens after two tries, if one more with the worst outcome of its state would not change the verdict."""
+    data = random_data(30, quality=0.5, number=1)
+    prior = algorithms.learned_prior(data)
+    mdp, z = algorithms.with_prior(data, prior), 0.6
+    q, v = q_values(mdp, data.beta), values(mdp, data.beta)[0, 0]
+    variance = algorithms.posterior_variance(data, prior, v[None, None])
+    found = algorithms.clearly_better(data, prior, q, variance, z)[0, 0]
+    targets = [*(data.task.arrival[s] + 0.95 * v[s] for s in range(50)), data.task.arrival[50]]
+    counts, samples = data.counts[0, 0], prior.samples.item()
+    without_risk = 0
+    for s, a in np.ndindex(50, 4):
+        n = counts[s, a].sum()
+        seen = [targets[t] for b in range(4) for t in range(51) if counts[s, b, t]]
+        least = q[0, 0, s, a] - z * variance[0, 0, s, a] ** 0.5
+        worst = max(q[0, 0, s, a] - min(seen), 0) if seen else 0.0
+        assert found[s, a] == (n >= 2 and least - worst / (n + samples + 1) > v[s])
+        without_risk += n >= 2 and least > v[s]
+    assert 0 < found.sum() < without_risk
+
+
 def small_mdp(rng, states=4, actions=3):
     """A random MDP, a baseline and a variance of every pair, with the axes of worlds and datasets."""
     transitions = rng.dirichlet(np.ones(states), (1, 1, states, actions))

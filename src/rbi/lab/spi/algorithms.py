@@ -22,7 +22,7 @@ MAX_ITERATIONS = 100
 PRIOR = 10.0  # pseudo-samples of the shrunken model, and the most of the learned prior (docs/count-aware.md)
 MIN_SAMPLES = 0.5  # of the learned prior
 PRIOR_POWER = 4  # the learned advantages have the weight (samples/(n + samples))^4
-GATE_TRIES = 3  # fewer tries open no bound
+GATE_TRIES = 2  # fewer tries open no bound
 FRANK_WOLFE_ROUNDS, STEP_BISECTIONS = 8, 20
 SMOOTHING = 0.05  # of the deviation that is minimised, as a share of the baseline's own
 MIN_PROBABILITY = 1e-6  # in logarithms
@@ -82,6 +82,18 @@ class LogStatistics:
         return np.broadcast_to(self.task.beta if self.known_beta is None else self.known_beta, self.pair_counts.shape)
 
 
+@dataclass(frozen=True)
+class AdvantagePrior:
+    """The baseline's advantages as its own probabilities predict them: A ~ N(mean, sigma^2 / samples) per pair.
+
+    `mean` `[W, D, S, A]` is T (log beta - its average in the state): a softmax policy with temperature T has exactly
+    these advantages. `samples` `[W, D, 1, 1]` says what the prediction is worth, in tries of a pair.
+    """
+
+    mean: Floats
+    samples: Floats
+
+
 def with_estimated_baseline(data: LogStatistics) -> LogStatistics:
     """The same logs with relative frequencies in place of the true baseline; uniform in states without samples."""
     n = data.pair_counts
@@ -133,18 +145,26 @@ def count_aware(data: LogStatistics, tau: float, z: float) -> Floats:
 
         max_pi  J(pi) - J(beta) - z sd[J(pi) - J(beta)]
         0 <= pi <= max(2 beta, beta + tau sqrt(n_eff)),    pi <= beta  where an action was never tried
-        no upper bound  where Q^beta - z sd > V^beta: the action is better than the baseline beyond its uncertainty
+        no upper bound  where Q^beta - risk - z sd > V^beta: better than the baseline beyond its uncertainty
 
-    Values and deviations are those of the model with the learned prior. Derivation, assumptions: docs/count-aware.md.
+    Values and deviations are those of the model with the learned prior; risk is what Q^beta loses by one more try that
+    ends as badly as any try in its state. Derivation, assumptions: docs/count-aware.md.
     """
     prior = learned_prior(data)
     mdp = with_prior(data, prior)
     q = q_values(mdp, data.beta)
-    variance = posterior_variance(data, prior, mdp)
-    better = q - z * np.sqrt(variance) > (data.beta * q).sum(-1, keepdims=True)
+    variance = posterior_variance(data, prior, (data.beta * q).sum(-1))
     _, c_max = count_bounds(data.beta, data.pair_counts, tau, check=False)
-    free = free_where(better & (data.pair_counts >= GATE_TRIES), data.beta)
+    free = free_where(clearly_better(data, prior, q, variance, z), data.beta)
     return largest_lower_bound(mdp, data.beta, variance, z, np.maximum(c_max, free))
+
+
+def clearly_better(data: LogStatistics, prior: AdvantagePrior, q: Floats, variance: Floats, z: float) -> np.ndarray:
+    """The significance gate `[W, D, S, A]`: where an action is better than the baseline beyond its uncertainty."""
+    n, v = data.pair_counts, (data.beta * q).sum(-1, keepdims=True)
+    risk = np.maximum(q - worst_targets(data, v[..., 0])[..., None], 0) / (n + prior.samples + 1)
+    better: np.ndarray = (n >= GATE_TRIES) & (q - risk - z * np.sqrt(variance) > v)
+    return better
 
 
 def largest_lower_bound(mdp: MDP, beta: Floats, variance: Floats, z: float, c_max: Floats) -> Floats:
@@ -197,18 +217,6 @@ def count_aware_pinned(data: LogStatistics, tau: float) -> Floats:
     return constrained_policy_iteration(shrunken_model(data), data.beta, c_min, c_max)
 
 
-@dataclass(frozen=True)
-class AdvantagePrior:
-    """The baseline's advantages as its own probabilities predict them: A ~ N(mean, sigma^2 / samples) per pair.
-
-    `mean` `[W, D, S, A]` is T (log beta - its average in the state): a softmax policy with temperature T has exactly
-    these advantages. `samples` `[W, D, 1, 1]` says what the prediction is worth, in tries of a pair.
-    """
-
-    mean: Floats
-    samples: Floats
-
-
 def learned_prior(data: LogStatistics) -> AdvantagePrior:
     """Temperature and precision of the prior from the data: least squares, and the method of moments.
 
@@ -240,26 +248,36 @@ def with_prior(data: LogStatistics, prior: AdvantagePrior) -> MDP:
     return MDP(model.transitions, model.rewards + weight * prior.mean, model.start, model.discount)
 
 
-def posterior_variance(data: LogStatistics, prior: AdvantagePrior, mdp: MDP) -> Floats:
-    """Variance `[W, D, S, A]` of the mean of r + gamma V^beta(s') after a pair's own tries and the prior's.
+def posterior_variance(data: LogStatistics, prior: AdvantagePrior, v: Floats) -> Floats:
+    """Variance `[W, D, S, A]` of the mean of r + gamma V(s') after a pair's own tries and the prior's.
 
     The variance of one try is shrunken, too: few tries alone would often have none.
     """
     n = data.pair_counts
     share, tried = PRIOR / (n + PRIOR), tried_shares(data)
-    mean, square = (
-        (1 - share) * x + share * (tried * x).sum(-1, keepdims=True)
-        for x in target_moments(data, values(mdp, data.beta))
-    )
+    mean, square = ((1 - share) * x + share * (tried * x).sum(-1, keepdims=True) for x in target_moments(data, v))
     return np.maximum(square - mean**2, 0.0) / (n + prior.samples)
 
 
 def target_moments(data: LogStatistics, v: Floats) -> tuple[Floats, Floats]:
     """Means of r + gamma V(s') and of its square over the samples of each pair, `[W, D, S, A]`; 0 for untried pairs."""
-    targets = data.task.arrival + data.model.discount * np.concatenate([v, np.zeros_like(v[..., :1])], -1)
+    targets = arrival_targets(data, v)
     n = np.maximum(data.pair_counts, 1)
     mean, square = ((data.counts @ x[..., None, :, None])[..., 0] / n for x in (targets, targets**2))
     return mean, square
+
+
+def worst_targets(data: LogStatistics, v: Floats) -> Floats:
+    """The least r + gamma V(s') that any action of a state led to, `[W, D, S]`; V itself in states without samples."""
+    reached = data.counts.sum(-2) > 0
+    worst: Floats = np.where(reached, arrival_targets(data, v)[..., None, :], np.inf).min(-1)
+    return np.where(reached.any(-1), worst, v)
+
+
+def arrival_targets(data: LogStatistics, v: Floats) -> Floats:
+    """r + gamma V(s') of arriving in each state, and of termination, `[W, D, S + 1]`."""
+    targets: Floats = data.task.arrival + data.model.discount * np.concatenate([v, np.zeros_like(v[..., :1])], -1)
+    return targets
 
 
 def tried_shares(data: LogStatistics) -> Floats:

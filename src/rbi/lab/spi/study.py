@@ -26,7 +26,7 @@ from rbi.progress import track
 from rbi.rules.types import as_text
 from rbi.statistics import bootstrap_weights, cvar, paired_lead, percentile_interval
 
-COUNT_AWARE = "count_aware(0.25,0.6)"  # tuned on other worlds than the reported ones (docs/count-aware.md)
+COUNT_AWARE = "count_aware(0.25,0.75)"  # tuned on other worlds than the reported ones (docs/count-aware.md)
 COUNT_AWARE_DRAINING = "count_aware_draining(0.25)"  # ablation: without prior, gate and lower bound
 COUNT_AWARE_PINNED = "count_aware_pinned(0.25)"  # ablation: untried actions keep their probability, too
 DEFAULT_WORLDS = ("random(0.9)", "random(0.5)", "chicken(0.1)", "grid(0.7)")
@@ -113,42 +113,42 @@ TUNED = (
     "pi_le_b_spibb(5)",
     "soft_spibb(1)",
     "exact_soft_spibb(1)",
-    "adv_soft_spibb(1)",
+    "adv_soft_spibb(1.5)",
     "lower_soft_spibb(0.5)",
     "ramdp(1)",
     "r_min(2)",
     "mbie(0.9)",
     "duipi(0.2)",
     "duipi_bayes(0.2)",
-    "hcpi(0.01)",
+    "hcpi(0.001)",
 )
 TUNED_CHICKEN = (
-    "pi_b_spibb(3)",
+    "pi_b_spibb(7)",
     "pi_le_b_spibb(3)",
     "soft_spibb(1.5)",
     "exact_soft_spibb(1)",
-    "adv_soft_spibb(2)",
-    "lower_soft_spibb(0.5)",
+    "adv_soft_spibb(1.5)",
+    "lower_soft_spibb(0.75)",
     "ramdp(4)",
-    "r_min(2)",
+    "r_min(3)",
     "mbie(0.9)",
     "duipi(0.1)",
-    "duipi_bayes(0.05)",
+    "duipi_bayes(0.1)",
     "hcpi(0.001)",
 )
 TUNED_GRID = (
     "pi_b_spibb(2)",
     "pi_le_b_spibb(2)",
-    "soft_spibb(2)",
+    "soft_spibb(1.5)",
     "exact_soft_spibb(1)",
-    "adv_soft_spibb(1.5)",
+    "adv_soft_spibb(1)",
     "lower_soft_spibb(0.75)",
     "ramdp(0.2)",
     "r_min(2)",
-    "mbie(0.9)",
+    "mbie(0.7)",
     "duipi(0.2)",
     "duipi_bayes(0.5)",
-    "hcpi(0.2)",
+    "hcpi(0.3)",
 )
 FAMILIES = {
     "random": WorldFamily("Random MDPs", "eta", "trajectories", TRAJECTORIES, 10, 0.05, TUNED, True, 25),

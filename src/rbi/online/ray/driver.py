@@ -86,7 +86,7 @@ class RayEngine(DistributedRun):
         """Request blocks from the workers that are furthest behind, as far as rollouts may run ahead."""
         if supervisor.published is None:  # one of several learners may be ready before the first has weights
             return
-        most = self.layout.block_steps * GROUPS
+        most = self.layout.steps_per_block(self.config.schedule) * GROUPS
         queued = 1 if self.layout.lockstep else MAX_QUEUED_CALLS
         able = [worker for worker in supervisor.workers if worker.alive and worker.replay.alive]
         ahead = MAX_QUEUED_CALLS * most * self.envs_per_group * len(able)
