@@ -2,6 +2,8 @@
 
 import math
 
+from rbi.online.config import MAX_PUBLICATIONS
+
 HEAD = """
 ## Scaling of the Ray engine
 
@@ -15,28 +17,44 @@ two workers on two cores.
 GPU_HEAD = """
 ## The Ray engine with a GPU
 
-{env}, preset fast, {num_envs} environments, {states_per_update:g} states per update: learner, replay and the actors of
-all rollout workers share one GPU, in processes of their own. The local engine is measured in the same run, minutes
-before. Aims: 0.8 of its steps/s, 0.9 of its updates/s.
+{env}, preset fast, {num_envs} environments, {states_per_update:g} states per update: learner, replay and four rollout
+workers with their actors share one GPU, in processes of their own. Both engines take turns in the same run, {seconds} s
+each, and every row is compared with the mean of the local engine's two measurements, which differ by up to {noise:.0%}.
+Aims: 0.8 of its steps/s, 0.9 of its updates/s.
 
-| rollout workers | MPS | steps/s, local | steps/s, Ray | ratio | updates/s, local | updates/s, Ray | ratio |
-|--:|---|--:|--:|--:|--:|--:|--:|"""
+| steps per block | emulator processes | actions by | steps/s: local | Ray | ratio | updates/s: local | Ray | ratio |
+|--:|--:|---|--:|--:|--:|--:|--:|--:|"""
 
 GPU_LEARNER = """
+**Both aims are reached in every measurement** in which workers compute their actions themselves, also with the default
+blocks of 4 steps. An inference worker on the same machine is slower: frame stacks and outputs pass through Ray at every
+step, and emulators wait meanwhile. It is for rollout workers on machines without a GPU.
+
 The learner process alone, with its replay in GPU memory, does {alone:,.0f} updates/s; while it stores blocks of
 {states:,} states and publishes its weights after every {updates} updates, {fed:,.0f}, **{share:.3f}** of it (aim 0.95).
 Storing takes {store:.1f} us per state: {mb:.1f} GB/s of frames.
 
-The driver takes {driver:.1f} ms of CPU per 1,000 steps. One measurement each, of {seconds} s; the local engine alone
-differs by 5% between them, and two measurements with four workers by far more: **the aim was reached in one of them and
-missed in the other**. CUDA's Multi-Process Service (MPS), which lets kernels of several processes run at once, was
-ahead with two workers and behind with four: whether it helps is not settled.
+Where CPU time goes, in ms per 1,000 steps, with blocks of {blocks} steps: emulators {env_ray:.0f}, {env_local:.0f} in
+the local engine; first threads of workers and learner {own_ray:.0f}, {own_local:.0f} there; the driver {driver:.0f} and
+Ray itself {itself:.0f}. {idle:.1f} of 16 cores were idle, {idle_local:.1f} with the local engine. Both engines are
+limited by the emulators.
 
-Where the rest is lost, in the last row, in ms of CPU per 1,000 steps: emulators {env_ray:.0f}, {env_local:.0f} in the
-local engine; first threads of workers and learner {own_ray:.0f}, {own_local:.0f} there; their threads of Ray
-{other:.1f}. {idle:.1f} of 16 cores were idle, {idle_local:.1f} with the local engine. So it is CPU time of the
-emulators: 24 threads in the workers' own processes, where the local engine has 16 processes that give way to its own
-threads. Workers with a GPU have since got 16 threads in all, which was not measured.
+Before, {before_rows} measurements of layouts with one to four workers gave {before_low:.2f} to {before_high:.2f}. Two
+causes were found by CPU time per thread: workers loaded the newest weights again at every step, and converted them on
+all of their CPUs ({before_other:.0f} ms per 1,000 steps in other threads than the first, emulators apart, now
+{after_other:.0f}); and processes spun while they waited for the GPU (first threads {before_own:.0f}, now
+{own_ray:.0f}). CUDA's Multi-Process Service was measured before that, too: ahead with two workers, behind with four.
+
+### Learning
+
+Scores while learning, of environments that explore little, after the same number of updates:
+
+| engine | steps per block | seed | after 20,000 | 30,000 | 40,000 | {updates_total:,} | seconds |
+|---|--:|--:|--:|--:|--:|--:|--:|"""
+
+LEARNING_END = """
+With blocks of 16 steps, the default before, the Ray engine is a few thousand updates late: weights are old when their
+block arrives. With blocks of 4 they are {low} to {high} updates old, and what remains is within the noise of two seeds.
 """
 
 DRIVER_HEAD = """
@@ -60,10 +78,10 @@ PROJECTION_HEAD = """
 Rollout workers of {steps:,.0f} steps/s each on an Atari game, {per_node} to a machine: the share of each resource that
 they use, above 1 more than there is, and the number of workers that exhausts it. Measured parts: {block:,.0f} bytes per
 state, in blocks of {states}; a GPU learner does {updates:,.0f} updates/s while it stores blocks, and takes
-{store:.1f} us to store a state, {into:,.0f} blocks/s; {weights:.0f} MB of weights, published at most once per block and
-fetched once per machine; {driver:.1f} ms of the driver per block and publication (the run with a GPU); a replay shard
-takes {adding:.0f} us to store a state and {drawing:.1f} ms to sample a batch of {batch:.1f} MB. Nothing with more than
-50 workers was run.
+{store:.1f} us to store a state, {into:,.0f} blocks/s; {weights:.0f} MB of weights, published at most four times while
+all workers make a block, and fetched once per machine; {driver:.1f} ms of the driver per block (light workers) and
+{publication:.1f} ms per publication (the rest in the run with a GPU); a replay shard takes {adding:.0f} us to store a
+state and {drawing:.1f} ms to sample a batch of {batch:.1f} MB. Nothing with more than 50 workers was run.
 
 | | 10 Gb/s: 100 | 1,000 | full with | 100 Gb/s: 100 | 1,000 | full with | what moves it |
 |---|--:|--:|--:|--:|--:|--:|---|"""
@@ -74,6 +92,7 @@ With the replay in the learner, what breaks first at {ratio} states per update i
 pass them on. [The cluster guide](cluster.md#how-far-it-goes) says which settings to change.
 """
 
+WORKERS = 4  # of the run with a GPU
 WORKER_STEPS, WORKERS_PER_NODE = 1000.0, 16
 NETWORKS = (10, 100)  # Gb/s
 PROJECTED_WORKERS = (100, 1000)
@@ -92,20 +111,22 @@ SETTINGS = {
 def project(parts, workers, ratio, gigabits, publish_interval=10):
     """The share of each resource that workers of an Atari run use.
 
-    `parts`: `atari` of benchmarks.ray_scaling, with `driver_seconds_per_block`, `learner_updates_per_second` and
-    `learner_seconds_per_state`.
+    `parts`: `atari` of benchmarks.ray_scaling, with `driver_seconds_per_block`, `driver_seconds_per_publication`,
+    `learner_updates_per_second` and `learner_seconds_per_state`.
     """
     steps, network = workers * WORKER_STEPS, gigabits * 1e9 / 8
     updates, blocks = steps / ratio, steps / parts["states_per_block"]
     nodes = max(1, workers / WORKERS_PER_NODE)
-    publish = publish_interval * max(1, math.ceil(parts["states_per_block"] / ratio / publish_interval))
+    block_states = parts["states_per_block"] * max(1, workers / MAX_PUBLICATIONS)
+    publish = publish_interval * max(1, math.ceil(block_states / ratio / publish_interval))
     versions = min(updates / publish, blocks / nodes)  # that each machine fetches per second
+    driver = blocks * parts["driver_seconds_per_block"] + updates / publish * parts["driver_seconds_per_publication"]
     return {
         "learner: updates": updates / parts["learner_updates_per_second"],
         "learner: storing": steps * parts["learner_seconds_per_state"],
         "network: experience to the learner": steps * parts["block_bytes_per_state"] / network,
         "network: weights to the workers": versions * nodes * parts["weight_bytes"] / network,
-        "driver": blocks * parts["driver_seconds_per_block"],
+        "driver": driver,
         "one shard: CPU": steps * parts["shard_seconds_per_state"] + updates * parts["shard_seconds_per_update"],
         "network: batches from shards": updates * parts["batch_bytes_per_update"] / network,
     }
@@ -122,14 +143,21 @@ def workers_until_full(parts, resource, ratio, gigabits):
 
 def gpu_driver(run):
     """CPU seconds of the driver per block of the run with a GPU, and the states of a block."""
-    (row,) = run["ray"]
+    row = run["ray"][0]
     return row["cpu_ms_per_1000_steps"]["driver"] * row["blocks_of_states"] / 1e6, row["blocks_of_states"]
 
 
-def projection(result, gpu, driver_seconds):
+def driver_costs(light, run):
+    """CPU seconds of the driver per block and per publication; the run with a GPU has one publication per block."""
+    per_block = max(row["cpu_ms_per_block"] for row in light["light_workers"]) / 1e3
+    return per_block, max(0.0, gpu_driver(run)[0] - per_block)
+
+
+def projection(result, gpu, per_block, per_publication):
     """The table of shares for each number of states per update, and what breaks first."""
     parts = result["atari"] | {
-        "driver_seconds_per_block": driver_seconds,
+        "driver_seconds_per_block": per_block,
+        "driver_seconds_per_publication": per_publication,
         "learner_updates_per_second": gpu["updates_per_second_with_blocks_and_weights"],
         "learner_seconds_per_state": gpu["seconds_per_stored_state"],
     }
@@ -139,7 +167,7 @@ def projection(result, gpu, driver_seconds):
             states=parts["states_per_block"], updates=parts["learner_updates_per_second"],
             store=1e6 * parts["learner_seconds_per_state"],
             into=1 / parts["learner_seconds_per_state"] / parts["states_per_block"],
-            weights=parts["weight_bytes"] / 1e6, driver=1e3 * parts["driver_seconds_per_block"],
+            weights=parts["weight_bytes"] / 1e6, driver=1e3 * per_block, publication=1e3 * per_publication,
             adding=1e6 * parts["shard_seconds_per_state"], drawing=1e3 * parts["shard_seconds_per_update"],
             batch=parts["batch_bytes_per_update"] / 1e6,
         )
@@ -174,43 +202,83 @@ def driver_part(light, gpu_run):
     return [DRIVER_HEAD, *(f"| {line} |" for line in table), DRIVER_END.format(ms=1e3 * seconds, states=states)]
 
 
-def where_it_is_lost(run):
+def where_it_is_lost(local, ray):
     """CPU ms per 1,000 steps by kind of thread, and idle cores, of the local engine and of Ray's."""
-    local, ray = run["local"], run["ray"][0]
     here, there = local["thread_ms_per_1000_steps"]["all"], ray["thread_ms_per_1000_steps"]
-    workers, learner = there["rollout workers"], there["learner"]
-    names = ("first thread", "ray::RolloutWor")
+    spent = ray["cpu_ms_per_1000_steps"]
     return {
         "env_local": here["python"], "own_local": here["first thread"], "idle_local": local["idle_cores"],
-        "env_ray": workers["ray::RolloutWor"], "own_ray": workers["first thread"] + learner["first thread"],
-        "other": sum(ms for part in (workers, learner) for name, ms in part.items() if name not in names),
-        "idle": ray["idle_cores"],
+        "env_ray": there["rollout workers"]["python"], "own_ray": own_threads(ray), "idle": ray["idle_cores"],
+        "driver": spent["driver"], "itself": spent["Ray itself"], "after_other": other_threads(ray),
+        "blocks": ray["block_steps"],
     }  # fmt: skip
+
+
+def own_threads(row):
+    """CPU ms per 1,000 steps of the first threads of workers and learner."""
+    return sum(row["thread_ms_per_1000_steps"][part]["first thread"] for part in ("rollout workers", "learner"))
+
+
+def other_threads(row):
+    """CPU ms per 1,000 steps of the workers' other threads; emulators are in processes of their own."""
+    threads = row["thread_ms_per_1000_steps"]["rollout workers"]
+    return sum(ms for name, ms in threads.items() if name not in ("python", "first thread"))
+
+
+def compared(run):
+    """Every measurement of the Ray engine, with its rates by those of the local engine in the same run."""
+    for row in run["ray"]:
+        rates = ("steps_per_second", "updates_per_second")
+        yield row, [(mean_rate(run["local"], rate), row[rate]) for rate in rates]
+
+
+def mean_rate(rows, rate):
+    return sum(row[rate] for row in rows) / len(rows)
 
 
 def gpu_part(load, measured_on):
     """The engine on one machine with a GPU, if it was measured."""
-    runs = [load(f"ray-gpu/workers-{name}.json") for name in ("2", "2-mps", "4", "4-mps", "4-profile")]
-    learner = load("ray-gpu/learner.json")
-    if not (learner and all(runs)):
+    names = ("after", "before", "learner", "learning")
+    after, before, learner, learning = (load(f"ray-gpu/{name}.json") for name in names)
+    if not (after and before and learner and learning):
         return []
-    lines = [GPU_HEAD.format(**runs[0])]
-    for run in runs:
-        local, ray = run["local"], run["ray"][0]
-        cells = [str(ray["workers"]), "yes" if run["mps"] else "no"]
-        for rate in ("steps_per_second", "updates_per_second"):
-            cells += [f"{local[rate]:,.0f}", f"{ray[rate]:,.0f}", f"{ray[rate] / local[rate]:.2f}"]
+    runs = after["measurements"]
+    steps = [[row["steps_per_second"] for row in run["local"]] for run in runs]
+    lines = [GPU_HEAD.format(**runs[0], noise=max(max(rates) / min(rates) - 1 for rates in steps))]
+    for row, rates in (pair for run in runs for pair in compared(run)):
+        inference = row["cluster"].get("inference_workers", 0)
+        groups = 2 * row["workers"]
+        cells = [str(row["block_steps"]), str(groups * (row["env_threads"] or 2))]
+        cells += ["an inference worker" if inference else "the workers"]
+        for local, ray in rates:
+            cells += [f"{local:,.0f}", f"{ray:,.0f}", f"{ray / local:.2f}"]
         lines.append("| " + " | ".join(cells) + " |")
     alone, fed = (learner[f"updates_per_second_{name}"] for name in ("alone", "with_blocks_and_weights"))
     store = learner["seconds_per_stored_state"]
+    ratios = [ray / local for _, rates in compared(before) for local, ray in rates]
+    processes = [row for row in before["ray"] if row["workers"] == WORKERS and row["env_threads"]]
     text = GPU_LEARNER.format(
         alone=alone, fed=fed, share=fed / alone, states=learner["states_per_block"],
         updates=learner["updates_per_round"], store=1e6 * store, mb=84 * 84 / store / 1e9,
-        seconds="8 to 12",
-        driver=runs[2]["ray"][0]["cpu_ms_per_1000_steps"]["driver"],
-        **where_it_is_lost(runs[-1]),
+        before_rows=len(before["ray"]), before_low=min(ratios), before_high=max(ratios),
+        before_other=max(map(other_threads, processes)), before_own=max(map(own_threads, processes)),
+        updates_total=learning["updates"], **where_it_is_lost(runs[-1]["local"][-1], runs[-1]["ray"][0]),
     )  # fmt: skip
-    return ["\n".join([*lines, text, "\n\n".join(dict.fromkeys(map(measured_on, [*runs, learner])))])]
+    rows = sorted(learning["runs"], key=lambda run: -run.get("block_steps", 99))  # the local engine's first
+    scores = [f"| {' | '.join(learning_cells(run))} |" for run in rows]
+    age = [p["weights_behind"] for run in rows for p in run["curve"] if p.get("weights_behind") and p["updates"] > 5000]
+    sources = "\n\n".join(dict.fromkeys(map(measured_on, [*runs, before, learner, learning])))
+    end = LEARNING_END.format(low=min(age), high=max(age))
+    return ["\n".join([*lines, text, *scores, end, sources])]
+
+
+def learning_cells(run):
+    """A row of the table of learning: the scores next to given numbers of updates."""
+    scored = [point for point in run["curve"] if point["score"] is not None]
+    near = [min(scored, key=lambda p, at=at: abs(p["updates"] - at)) for at in (20_000, 30_000, 40_000, 10**9)]
+    engine = "local" if run["engine"] == "local" else "Ray, 4 workers"
+    cells = [engine, str(run.get("block_steps", "")), str(run["seed"])]
+    return [*cells, *(f"{point['score']:.1f}" for point in near), f"{run['seconds']:.0f}"]
 
 
 def ray_part(load, measured_on):
@@ -219,15 +287,16 @@ def ray_part(load, measured_on):
     if not result:
         return []
     lines = [HEAD.format(**result)]
-    local = result["local"]["steps_per_second"]
-    for row in (result["local"], *result["ray"]):
+    local = mean_rate(result["local"], "steps_per_second")
+    for row in (*result["local"], *result["ray"]):
         spent = ", ".join(f"{name} {ms:.0f}" for name, ms in row["cpu_ms_per_1000_steps"].items())
         cells = [f"Ray, {row['workers']} workers" if "workers" in row else "local engine"]
         cells += [f"{row['steps_per_second']:,.0f}", f"{row['steps_per_second'] / local:.2f}"]
         cells += [f"{row['updates_per_second']:,.0f}", f"{sum(row['bytes_per_second'].values()) / 1e6:.1f}", spent]
         lines.append("| " + " | ".join([*cells, f"{row['learner_waited']:.0%}"]) + " |")
-    gpu, run, light = (load(f"{name}.json") for name in ("ray-gpu/learner", "ray-gpu/workers-4", "ray-driver"))
+    gpu, runs, light = (load(f"{name}.json") for name in ("ray-gpu/learner", "ray-gpu/after", "ray-driver"))
     text = [*lines, "", measured_on(result)]
-    if gpu and run and light:
-        text += [*driver_part(light, run), measured_on(light), *projection(result, gpu, gpu_driver(run)[0])]
+    if gpu and runs and light:
+        run = runs["measurements"][-1]
+        text += [*driver_part(light, run), measured_on(light), *projection(result, gpu, *driver_costs(light, run))]
     return ["\n".join(text)]

@@ -4,7 +4,7 @@ python -m benchmarks.ray_scaling                       1, 2, 4 and 8 workers and
 python -m benchmarks.ray_scaling --seconds 3 --workers 2
 python -m benchmarks.ray_scaling --only learner        a learner process alone, without Ray, against the local engine's
 python -m benchmarks.ray_scaling --only engines --env ALE/Breakout-v5 --workers 4 --cluster learner_gpus=0.5 \\
-    worker_gpus=0.1 worker_cpus=3 learner_cpus=1    one GPU that the learner and the workers' actors share
+    worker_gpus=0.1 worker_cpus=3 learner_cpus=1 --rounds 2    one GPU that the learner and the workers' actors share
 python -m benchmarks.ray_scaling --only driver --workers 1 5 10 25 50    the driver's cost per block, with workers
     that do nothing
 python -m benchmarks.ray_scaling --only learning --env ALE/Breakout-v5 --workers 4 --updates 80000 --cluster ...
@@ -367,8 +367,8 @@ def driver_alone(args):
 
 
 def show(result):
-    local = result["local"]["steps_per_second"]
-    for row in (result["local"], *result["ray"]):
+    local = mean_rate(result["local"], "steps_per_second")
+    for row in (*result["local"], *result["ray"]):
         steps, moved = row["steps_per_second"], sum(row["bytes_per_second"].values()) / 1e6
         spent = ", ".join(f"{name} {ms:.0f}" for name, ms in row["cpu_ms_per_1000_steps"].items())
         speed = f"{steps:,.0f} steps/s ({steps / local:.2f} of local), {row['updates_per_second']:,.0f} updates/s"
@@ -384,8 +384,8 @@ def learning(args):
     for seed in args.seeds:
         for name, engine in (("local", Local()), ("ray", Cluster(layout))):
             run = train(config=config, seed=seed, engine=engine, eval_episodes=0, progress=False)
-            names, lines = ("updates", "states", "score", "q_loss", "td_error", "seconds"), run.metrics
-            curve = [{n: line[n] for n in names} for line in [*lines[:: max(1, len(lines) // 20)], lines[-1]]]
+            names, lines = ("updates", "states", "score", "q_loss", "weights_behind", "seconds"), run.metrics
+            curve = [{n: line.get(n) for n in names} for line in [*lines[:: max(1, len(lines) // 20)], lines[-1]]]
             print(f"{name}, seed {seed}: {curve[-1]['score']:.1f} after {run.seconds:.0f} s", file=sys.stderr)
             rows.append({"engine": name, "seed": seed, "seconds": run.seconds, "curve": curve})
     return {"updates": args.updates, "runs": rows}
@@ -397,13 +397,21 @@ def setting(text):
     return name, value if name == "replay" else json.loads(value)
 
 
+def mean_rate(rows, rate):
+    """The mean of a rate over several measurements."""
+    return float(np.mean([row[rate] for row in rows]))
+
+
 def engines(args):
-    """The local engine and the Ray engine with several numbers of workers."""
+    """The local engine and the Ray engine with several numbers of workers, in turns."""
     config = endless_config(args.env)
     threads = [0] if torch.cuda.is_available() else sorted({1, os.cpu_count() or 1}, reverse=True)
-    tried = [of_local(config, args.seconds, count or os.cpu_count()) for count in threads]
+    local, rows = [], []
     with connect(""):
-        rows = [of_ray(config, workers, args.seconds, dict(args.cluster)) for workers in args.workers]
+        for _ in range(args.rounds):
+            tried = [of_local(config, args.seconds, count or os.cpu_count()) for count in threads]
+            local.append(max(tried, key=lambda found: found["steps_per_second"]))  # the fastest number of threads
+            rows += [of_ray(config, workers, args.seconds, dict(args.cluster)) for workers in args.workers]
         driver = driver_seconds_per_block()
     return {
         "env": args.env,
@@ -411,7 +419,7 @@ def engines(args):
         "num_envs": config.schedule.num_envs,
         "states_per_update": config.schedule.states_per_update,
         "batch": config.learner.batch_size,
-        "local": max(tried, key=lambda found: found["steps_per_second"]),  # the fastest number of threads
+        "local": local,
         "ray": rows,
         "driver": driver,
     }
@@ -426,6 +434,7 @@ def main():
     parser.add_argument(
         "--only", choices=["engines", "learner", "driver", "learning"], help="measure a part, and print it"
     )
+    parser.add_argument("--rounds", type=int, default=1, help="measurements of every engine, in turns")
     parser.add_argument("--updates", type=int, default=80_000, help="of a run that learns")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="of runs that learn")
     parser.add_argument("--out", type=Path, default=RESULTS / "ray-scaling.json")

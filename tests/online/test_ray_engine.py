@@ -326,6 +326,10 @@ def test_a_killed_inference_worker_is_replaced_and_nothing_is_lost(gpus, engines
     run.until(lambda: engine.states > states + 200)
     run.more(20)
     assert set(engine.summary()["faults"].values()) == {0}
+    engine.supervisor.check_inference()  # the run does so every ten seconds
+    run.until(lambda: inference.restarts == 1)
+    status = next(one for one in engine.processes() if one.name == inference.name)
+    assert (status.alive, status.restarts) == (True, 1)
 
 
 def test_a_run_whose_driver_was_killed_resumes_from_the_checkpoint(cluster, tmp_path):

@@ -96,7 +96,7 @@ class AtariVector:
         """`synchronous`: games step inside `send`; faster where they share cores with the agent.
 
         `workers`: processes that run the emulators; 0 runs them in this process. By default there are as many as
-        threads where games are many and cores are more than a few. Frames then last until the second next step.
+        threads where games are many and threads are more than one. Frames then last until the second next step.
         """
         self.config, self.num_envs, self.synchronous = config, num_envs, synchronous
         if workers is None:

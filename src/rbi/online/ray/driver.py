@@ -243,6 +243,7 @@ class RayEngine(DistributedRun):
     def publish_rates(self) -> None:
         """Every ten seconds, set the gauges of all processes in Ray's dashboard."""
         if self.statistics.measure(self.updates):
+            self.start().check_inference()
             self.gauges.set({"updates": self.updates, "states": self.states})
             for one in self.processes():
                 tags = {"process": one.name, "host": one.host}

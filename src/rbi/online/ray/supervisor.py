@@ -116,6 +116,7 @@ class Supervisor:
         self.actors, self.accounting, self.saved = actors.all(), accounting, saved
         self.pending: dict[Any, Callable[[Any], None]] = {}
         self.open_calls = 0  # blocks and updates that were requested
+        self.asked: set[str] = set()  # inference workers that have not answered yet
         self.published: Any = None
         self.version, self.version_used = 0, True
         self.weight_bytes, self.max_workers = 0, 0
@@ -130,8 +131,7 @@ class Supervisor:
         self.restore_learners()
         for shard in self.replays if self.replays is not self.learners else []:
             self.restore_replay(shard)
-        for actor in self.inference:
-            self.pending[retry(actor, "identity").remote()] = functools.partial(self.identified, actor)
+        self.check_inference()
 
     def on_answer(self, ref: Any, then: Callable[[Any], None]) -> None:
         """Call `then` when a requested block or update is answered."""
@@ -220,7 +220,22 @@ class Supervisor:
 
     def identified(self, actor: ActorHandle, ref: Any) -> None:
         actor.pid, actor.node, actor.host = result_when_ready(ref)
-        actor.alive |= any(actor is one for one in self.inference)  # the others have something to restore first
+
+    def check_inference(self) -> None:
+        """Ask inference workers who they are: they answer rollout workers, so no call of the driver shows a death."""
+        for actor in self.inference:
+            if actor.name not in self.asked:
+                self.asked.add(actor.name)
+                self.pending[retry(actor, "identity").remote()] = functools.partial(self.inference_ready, actor)
+
+    def inference_ready(self, actor: ActorHandle, ref: Any) -> None:
+        before = actor.pid
+        self.identified(actor, ref)
+        actor.alive = True
+        self.asked.discard(actor.name)
+        if before not in (0, actor.pid):
+            LOG.warning("rbi: %s died (process %d); Ray has restarted it", actor.name, before)
+            actor.restarts += 1
 
     def learner_died(self, restarts: int) -> None:
         """All learners continue from the last saved state; updates since then are repeated."""
