@@ -4,12 +4,15 @@ python -m benchmarks.count_aware              runs what is missing of all worlds
 python -m benchmarks.count_aware --seeds 2    only these seeds
 
 The networks are fitted once per log; rules differ in the step from beta and Q to pi. Values are true: exact rewards of
-new contexts, or simulated episodes. Visits are pseudo-counts (`rbi.data.visits.PseudoCounts`), since no state of a
+new contexts, or episodes of the game. Visits are pseudo-counts (`rbi.data.visits.PseudoCounts`), since no state of a
 log occurs twice, except in the world with 200 states: there they are counted with 5,000 rows.
 """
 
 import argparse
+import functools
 import json
+import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -29,6 +32,8 @@ RULES = (
 SEEDS = 10
 TEST_STATES = 4000
 EPISODES = 2000  # simulated for a value
+GAMES = 40  # of Breakout for a value
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def features(seed, n):
@@ -114,10 +119,46 @@ def play(rng, n, right):
     return [np.stack(column) for column in zip(*seen, strict=True)]
 
 
+@functools.cache
+def breakout_scores():
+    """Mean scores of the four players of examples/breakout.py together, and of one that never acts at random."""
+    game = breakout_example()
+    env, rng = game.gymnasium.make("BreakoutPositions-v0"), np.random.default_rng(SEEDS)
+    scores = [
+        np.mean([game.record_episode(env, epsilon, rng).score for epsilon in epsilons * (GAMES // len(epsilons))])
+        for epsilons in (game.EPSILONS, (0.0,))
+    ]
+    env.close()
+    return scores
+
+
+def breakout_example():
+    """The module that Gymnasium imports to make its environment."""
+    sys.path[:0] = [str(EXAMPLES)] * (str(EXAMPLES) not in sys.path)
+    import breakout
+
+    return breakout
+
+
+def breakout(seed, n):
+    """Atari's Breakout by four players who follow the ball, and act at random with probabilities from 0.2 to 0.6."""
+    game, folder = breakout_example(), tempfile.TemporaryDirectory()
+    game.main(f"{folder.name}/population", n, seed)
+    old, best = breakout_scores()
+
+    def gain(policy):
+        with folder:  # the policy is made, so the data may go
+            scores = rbi.evaluate(policy, game.ENV, episodes=GAMES, seed=seed, device="cpu", progress=False).mean
+        return float((scores - old) / (best - old))
+
+    return f"{folder.name}/population", gain
+
+
 WORLDS = {
     "five features, six actions": (features, (300, 1000, 3000)),
     "200 states, three actions": (states, (300, 1000, 5000)),
     "CartPole, two players": (cartpole, (10, 30, 100)),
+    "Atari's Breakout, four players": (breakout, (12, 40)),
 }
 
 
@@ -134,14 +175,15 @@ def run(name, n, seed):
 PAGE = """
 ## Count-aware reroute with function approximation
 
-`rbi improve` on worlds whose values are known; rules on the same networks. Each cell: mean gain over {seeds} logs as a
-share of what the best policy gains over beta, the worst log's, and the share of logs in which the policy is worse than
-beta. In the first and third world no state occurs twice, so that visits are
+`rbi improve` on worlds whose values are known, or measured in the game ({games} episodes per policy); rules on the same
+networks. Each cell: mean gain over the logs as a share of what the best policy gains over beta (in Breakout: a player
+that always follows the ball), the worst log's, and the share of logs in which the policy is worse than beta. In all
+worlds but the second no state occurs twice, so that visits are
 [pseudo-counts](count-aware.md#beyond-tables-pseudo-counts); in the second they are counted with 5,000 rows and
 pseudo-counts with fewer.
 
-| world | rows or episodes | {rules} |
-|---|--:|{columns}|"""
+| world | rows or episodes | logs | {rules} |
+|---|--:|--:|{columns}|"""
 
 
 def page_part(load, measured_on):
@@ -149,20 +191,16 @@ def page_part(load, measured_on):
     result = load(RESULT.name)
     if not result:
         return []
-    rows = result["rows"]
-    complete = min(
-        sum((row["world"], row["n"]) == (name, n) for row in rows) for name in WORLDS for n in WORLDS[name][1]
-    )
-    if not complete:
-        return []
     rules = " | ".join(f"`{rule}`" for rule in RULES)
-    lines = [PAGE.format(seeds=complete, rules=rules, columns="--:|" * (len(RULES) - 1) + "--:")]
+    lines = [PAGE.format(games=GAMES, rules=rules, columns="--:|" * (len(RULES) - 1) + "--:")]
     for name, (_, sizes) in WORLDS.items():
         for n in sizes:
-            gains = [r["gains"] for r in rows if (r["world"], r["n"]) == (name, n) and r["seed"] < complete]
+            gains = [row["gains"] for row in result["rows"] if (row["world"], row["n"]) == (name, n)]
+            if not gains:
+                continue
             cells = [np.array([gain[rule] for gain in gains]) for rule in RULES]
             shown = [f"{cell.mean():.2f} ({cell.min():.2f}, {(cell < -1e-9).mean():.0%})" for cell in cells]
-            lines.append(f"| {name} | {n:,} | " + " | ".join(shown) + " |")
+            lines.append(f"| {name} | {n:,} | {len(gains)} | " + " | ".join(shown) + " |")
     return ["\n".join([*lines, "", measured_on(result), ""])]
 
 
