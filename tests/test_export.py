@@ -211,14 +211,15 @@ def test_a_rule_without_a_closed_form_of_beta_and_q_is_refused_and_nothing_is_wr
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
 
 
-def test_the_count_aware_rule_with_pseudo_counts_is_exported(tmp_path):
+@pytest.mark.parametrize("sigma", [0.0, 0.02])
+def test_the_count_aware_rule_with_pseudo_counts_is_exported(tmp_path, sigma):
     obs = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
     plain = policy_of(ObservationSpec((4,), 1, 3), "reroute(0.5,1.5)")
     features = plain.networks.q.features(torch.from_numpy(obs))
     visits = PseudoCounts.fit(
         [(features, torch.arange(40) % 2, torch.arange(40))], 3
     )  # the third action was never taken
-    policy = policy_of(ObservationSpec((4,), 1, 3), "count_aware(0.2)", visits=visits)
+    policy = policy_of(ObservationSpec((4,), 1, 3), "count_aware(0.2)", visits=visits._replace(sigma=sigma))
     policy.export_onnx(tmp_path / "policy.onnx")
     (probs,) = session_of(tmp_path / "policy.onnx").run(["probs"], {"obs": obs})
     assert probs == pytest.approx(policy.predict_proba(obs), abs=1e-4)

@@ -28,6 +28,7 @@ from rbi.data.formats.table_features import encode_rows, is_frame
 from rbi.data.visits import PseudoCounts, VisitCounts, visits_from
 from rbi.networks import Networks, TrunkFactory
 from rbi.observations import ObservationSpec
+from rbi.rules.counts import significant_counts
 from rbi.rules.linear import greedy, mix
 from rbi.rules.types import Rule, parse_rule
 
@@ -249,9 +250,12 @@ class Policy:
     ) -> torch.Tensor:
         """The improvement step from beta and Q to pi, `[B, A]` each; NaN where beta or Q is not finite.
 
-        `counts`: visits `[B, A]`, for a rule that takes them.
+        `counts`: visits `[B, A]`, for a rule that takes them; they count where an action is clearly better than beta.
         """
-        more = {"counts": counts} if uses_counts(self.rule) else {}
+        more: dict[str, Any] = {}
+        if uses_counts(self.rule):
+            sigma = self.visits.sigma if self.visits is not None else 0.0
+            more["counts"] = counts if counts is None else significant_counts(beta, q, counts, sigma)
         pi = self.rule(beta, q, legal=legal, check=False, **more)
         if self.c_greedy:
             pi = mix(pi, greedy(beta, q, legal=legal, check=False), self.c_greedy, check=False)

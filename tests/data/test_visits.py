@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rbi.data.dataset import Dataset
-from rbi.data.visits import MAX_DIRECTIONS, PseudoCounts, count_visits, visits_from
+from rbi.data.visits import MAX_DIRECTIONS, PseudoCounts, VisitCounts, count_visits, state_keys, visits_from
 
 ACTIONS = 3
 
@@ -92,9 +92,16 @@ def test_features_of_no_training_state_count_as_never_tried():
 
 def test_saved_pseudo_counts_are_restored():
     phi, actions = features_and_actions(np.random.default_rng(5))
-    counts = PseudoCounts.fit([one_step(phi, actions)], ACTIONS)
+    counts = PseudoCounts.fit([one_step(phi, actions)], ACTIONS)._replace(sigma=0.5)
     assert torch.equal(visits_from(counts.arrays()).of(phi), counts.of(phi))
+    assert visits_from(counts.arrays()).sigma == 0.5
     assert visits_from({}) is None
+
+
+def test_saved_visits_are_restored():
+    counts = VisitCounts(state_keys(np.ones((1, 1))), np.array([[4, 1]], np.int32), 2.0)
+    found = visits_from(counts.arrays())
+    assert (found.of(np.ones((1, 1))).tolist(), found.sigma) == ([[4, 1]], 2.0)
 
 
 def test_no_states_are_refused():

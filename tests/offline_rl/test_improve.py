@@ -455,6 +455,7 @@ def test_visits_of_few_different_states_are_counted_for_the_count_aware_rule(tmp
     visits = policy.visits.of(np.array([[0.0], [1.0], [2.0]], np.float32))
     assert visits[:2].sum() == 900  # the training episodes
     assert visits[2].tolist() == [0, 0]
+    assert policy.visits.sigma == pytest.approx(0.45, abs=0.05)  # of rewards that are 1 with probability 0.2 to 0.7
     assert policy.predict_proba([[0.0], [1.0]]).argmax(1).tolist() == [1, 0]
     assert policy.predict_proba([[2.0]]) == pytest.approx(result.behavior.predict_proba([[2.0]]), abs=1e-6)
     assert "count_aware(0.1)" in [candidate.rule for candidate in result.decision.candidates]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pytest import approx
 
 import rbi
+from rbi.rules.counts import significant_counts
 from tests.generators import floats, simplexes, states
 from tests.rules.cases import LIBRARIES
 
@@ -33,6 +34,22 @@ def test_no_action_moves_further_up_than_its_count_allows(case, tau):
     pi = rbi.max_reroute(beta, advantage, *rbi.count_bounds(beta, counts, tau))
     effective = np.array([n * (n - 3) / (n - 1) if n > 3 else 0.0 for n in counts])
     assert (pi <= np.maximum(2 * beta, beta + tau * np.sqrt(effective)) + 1e-12).all()
+
+
+@given(case=counted(), sigma=floats(0, 3), z=floats(0, 4))
+def test_counts_count_where_an_action_is_better_than_beta_beyond_its_standard_error(case, sigma, z):
+    beta, q, counts = case
+    found = significant_counts(beta, q, counts, sigma, z)
+    for a, n in enumerate(counts):
+        better = n > 0 and q[a] - z * sigma / n**0.5 > (beta * q).sum()
+        assert found[a] == (n if better else min(n, 3)) or q[a] - z * sigma / n**0.5 == approx((beta * q).sum())
+
+
+@given(case=counted(), tau=floats(0, 2))
+def test_without_significance_no_action_gets_more_than_twice_its_beta(case, tau):
+    beta, q, counts = case
+    pi = rbi.max_reroute(beta, q, *rbi.count_bounds(beta, significant_counts(beta, q, counts, 1e6), tau))
+    assert (pi <= 2 * beta + 1e-12).all()
 
 
 @given(beta=simplexes(zeros=False), tau=floats(0, 2), n=st.integers(1, 100))

@@ -15,6 +15,7 @@ MAX_STATES = 10_000
 MIN_MEAN_VISITS = 10  # per state; with fewer, observations are in effect all different
 MAX_DIRECTIONS = 64  # of the features that pseudo-counts distinguish
 MIN_PSEUDO_COUNT = 0.5  # an action with fewer visits was never tried
+TENSORS = ("directions", "variance", "ridge")  # of pseudo-counts
 
 
 class VisitCounts(NamedTuple):
@@ -25,10 +26,12 @@ class VisitCounts(NamedTuple):
     """`[N]` uint64, increasing."""
     counts: Array
     """`[N, A]` int32."""
+    sigma: float = 0.0
+    """Standard deviation of one return around its estimate."""
 
     def arrays(self) -> dict[str, Array]:
         """What `visits_from` restores it from."""
-        return {"states": self.keys, "visits": self.counts}
+        return {"states": self.keys, "visits": self.counts, "sigma": np.array([self.sigma], np.float32)}
 
     def of(self, obs: Array) -> Array:
         """Counts `[B, A]` for observations `[B, D]`; 0 where a state was never visited."""
@@ -57,6 +60,8 @@ class PseudoCounts(NamedTuple):
     """`[A, D, D]`: M^-1 (C + ridge I) M^-1 in these directions."""
     ridge: Tensor
     """The mean of phi'phi, so that it weighs as one visit."""
+    sigma: float = 0.0
+    """Standard deviation of one return around its estimate."""
 
     @classmethod
     def fit(
@@ -88,7 +93,7 @@ class PseudoCounts(NamedTuple):
 
     def of(self, features: Tensor) -> Tensor:
         """Pseudo-counts `[B, A]` for features `[B, H]`, 0 where they are less than half a visit."""
-        directions, matrices, ridge = (part.to(features.device) for part in self)
+        directions, matrices, ridge = (getattr(self, name).to(features.device) for name in TENSORS)
         phi = features.float()
         along, norm = phi @ directions, phi.square().sum(1)
         beside = (norm - along.square().sum(1)).clamp(min=0)[:, None] / ridge
@@ -101,16 +106,19 @@ class PseudoCounts(NamedTuple):
 
     def arrays(self) -> dict[str, Array]:
         """What `visits_from` restores it from."""
-        return {name: part.cpu().numpy().reshape(part.shape or (1,)) for name, part in self._asdict().items()}
+        tensors = {name: getattr(self, name).cpu().numpy() for name in TENSORS}
+        found = {name: array.reshape(array.shape or (1,)) for name, array in tensors.items()}
+        return found | {"sigma": np.array([self.sigma], np.float32)}
 
 
 def visits_from(arrays: dict[str, Array]) -> VisitCounts | PseudoCounts | None:
     """The visits that were saved with a policy, if there are any."""
+    sigma = float(arrays["sigma"][0]) if "sigma" in arrays else 0.0
     if "visits" in arrays:
-        return VisitCounts(arrays["states"], arrays["visits"])
+        return VisitCounts(arrays["states"], arrays["visits"], sigma)
     if "variance" in arrays:
-        directions, variance, ridge = (torch.from_numpy(arrays[name].copy()) for name in PseudoCounts._fields)
-        return PseudoCounts(directions, variance, ridge.squeeze())
+        directions, variance, ridge = (torch.from_numpy(arrays[name].copy()) for name in TENSORS)
+        return PseudoCounts(directions, variance, ridge.squeeze(), sigma)
     return None
 
 

@@ -420,7 +420,7 @@ class Improver:
             action_names=data.spec.action_names,
             behavior="logged" if data.spec.has_behavior_probs else "cloned",
             training_digests=episode_digests(data)[seen],
-            visits=self.count_visits(networks),
+            visits=self.count_visits(networks)._replace(sigma=learner.q_error(networks)),
         )
         decision, decided = self.decide(policy)
         policy.to("cpu")

@@ -305,6 +305,10 @@ class BestCheckpoint:
                 raise ValueError(f"training of {name} diverged: use a smaller learning rate")
         return unstandardize(self.best_networks, self.standardization)
 
+    def q_error(self, networks: Networks) -> float:
+        """The root mean squared error of Q on the validation set's returns."""
+        return float(diagnostics(predict_steps(networks, self.validation, self.steps))["q_rmse"])
+
     def temperature(self, networks: Networks) -> float:
         """beta's temperature, fitted on the validation set; 1 if that is too small, or if beta was logged."""
         if not self.calibrates:

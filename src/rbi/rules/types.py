@@ -192,7 +192,8 @@ class CountAware(Rule):
     """The best policy within `count_bounds`: frequent actions may move far, an action that was never tried does not.
 
     `counts=` are the visits `[..., A]` of each action in the state. `rbi.improve` counts them if few of its states are
-    different, and estimates pseudo-counts from the Q-network's features otherwise.
+    different, and estimates pseudo-counts from the Q-network's features otherwise; its policies use more than three of
+    them only where an action is significantly better than beta (`rbi.rules.counts.significant_counts`).
     """
 
     name: ClassVar[str] = "count_aware"
