@@ -158,7 +158,7 @@ WORLDS = {
     "five features, six actions": (features, (300, 1000, 3000)),
     "200 states, three actions": (states, (300, 1000, 5000)),
     "CartPole, two players": (cartpole, (10, 30, 100)),
-    "Atari's Breakout, four players": (breakout, (12, 40)),
+    "Atari's Breakout, four players": (breakout, (12,)),
 }
 
 

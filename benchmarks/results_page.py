@@ -160,15 +160,15 @@ def spi_failures(studies):
             f"Study *{SPI_STUDIES[name]}*: some peer is better in both in {by_estimate} of {cells} cells by point\n"
             f"estimates, and in {beyond} beyond paired intervals."
         )
-    below = [
-        f"{part['world']} at {part['sizes'][at]:,} ({share:.2f})"
+    shares = [
+        (f"{part['world']} at {part['sizes'][at]:,} ({share:.2f})", share)
         for name, result in studies.items()
         if name == "spi.json"
         for part in result["worlds"]
         for at, share in enumerate(column(part["summary"]["below"], part["algorithms"].index(part["compared"][0])))
-        if share > 0
     ]
-    lines.append(f"Shares of our policies below a known baseline: {'; '.join(below) or 'none'}.")
+    below, few = [text for text, share in shares if share >= 0.005], sum(0 < share < 0.005 for _, share in shares)
+    lines.append(f"Shares of our policies below a known baseline: {'; '.join(below) or 'none'}; below 0.005 in {few} more.")
     return "\n".join(lines)
 
 
