@@ -168,7 +168,8 @@ def spi_failures(studies):
         for at, share in enumerate(column(part["summary"]["below"], part["algorithms"].index(part["compared"][0])))
     ]
     below, few = [text for text, share in shares if share >= 0.005], sum(0 < share < 0.005 for _, share in shares)
-    lines.append(f"Shares of our policies below a known baseline: {'; '.join(below) or 'none'}; below 0.005 in {few} more.")
+    listed = "; ".join(below) or "none"
+    lines.append(f"Shares of our policies below a known baseline: {listed}; below 0.005 in {few} more.")
     return "\n".join(lines)
 
 
