@@ -157,6 +157,10 @@ def test_without_out_a_new_folder_is_made_under_runs(tmp_path, monkeypatch):
         (["rules", "--rules", *["greedy"] * 9], "--rules: give 1 to 8"),
         (["rules", "--bogus", "1"], "--bogus"),
         (["rules", "--seed", "-1"], "--seed = -1"),
+        (
+            ["train", "--engine", "ray", "--cluster.block-steps", "-1"],
+            "block_steps = -1: must be at least 0 and at most 1,000,000",
+        ),
         (["bandit", "regret", "--means", "1", "-1"], "--means 1 -1"),
         (["bandit", "learn", "--learning-rates", "2"], "--learning-rates 2"),
         (["bandit"], "regret, learn"),

@@ -109,7 +109,8 @@ def first_sentence(box: str) -> str:
     lines = ["" if set(line) <= set("─-") else line for line in lines]
     lines = lines[1:] if lines and not lines[0] else lines  # plain boxes have a rule under the title
     end = lines.index("") if "" in lines else len(lines)
-    return re.sub(r"^Error parsing (?!-)\S+: ", "", " ".join(lines[:end]))
+    text = re.sub(r"(?<=\d,)\n(?=\d{3}\b)", "", "\n".join(lines[:end])).replace("\n", " ")  # a number may be broken
+    return re.sub(r"^Error parsing (?!-)\S+: ", "", text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
