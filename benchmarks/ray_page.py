@@ -233,6 +233,7 @@ def compared(run):
 
 
 def mean_rate(rows, rate):
+    """The mean of a rate over several measurements."""
     return sum(row[rate] for row in rows) / len(rows)
 
 

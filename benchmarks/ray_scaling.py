@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.ray_page import mean_rate
 from benchmarks.timing import machine, seconds_a_call
 from rbi import runs
 from rbi.config import choose_device
@@ -395,11 +396,6 @@ def setting(text):
     """`name=value` of a cluster setting."""
     name, _, value = text.partition("=")
     return name, value if name == "replay" else json.loads(value)
-
-
-def mean_rate(rows, rate):
-    """The mean of a rate over several measurements."""
-    return float(np.mean([row[rate] for row in rows]))
 
 
 def engines(args):

@@ -264,7 +264,8 @@ def test_the_gate_is_its_formula_written_with_loops():
         seen = [targets[t] for b in range(4) for t in range(51) if counts[s, b, t]]
         least = q[0, 0, s, a] - z * variance[0, 0, s, a] ** 0.5
         worst = max(q[0, 0, s, a] - min(seen), 0) if seen else 0.0
-        assert found[s, a] == (n >= 2 and least - worst / (n + samples + 1) > v[s])
+        margin = least - worst / (n + samples + 1) - v[s]
+        assert found[s, a] == (n >= 2 and margin > 0) or abs(margin) < 1e-9  # rounding decides between equal actions
         without_risk += n >= 2 and least > v[s]
     assert 0 < found.sum() < without_risk
 
