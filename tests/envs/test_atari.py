@@ -199,6 +199,7 @@ def test_worker_processes_play_the_same_games_and_one_that_ends_is_an_error():
 
 def test_worker_processes_are_for_many_games_and_cores():
     assert num_workers(256, 8) == 8
-    assert num_workers(40, 8) == 5
+    assert num_workers(32, 16) == 16
+    assert num_workers(32, 24) == 16
     assert num_workers(256, 2) == 2
     assert num_workers(8, 8) == num_workers(256, 1) == 0

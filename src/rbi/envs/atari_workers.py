@@ -33,7 +33,8 @@ COMMAND = struct.Struct("<cBq")  # reset or step, where the results go, the seed
 RESET, STEP, DONE = b"r", b"s", b"."
 NO_SEED = -1
 SLOTS = 2  # results alternate between them, so that a caller's frames last until the second next command
-MIN_EMULATORS = 8  # of a worker: with fewer, messages cost more than they are worth
+MIN_EMULATORS = 2  # of a worker: one alone would be a message per step of one game
+MIN_ENVS = 32  # with fewer games, processes take longer to start than they are worth
 THREADS = 2  # of a worker: one that resets a game does not keep the others of its share waiting
 NICENESS = 10  # of a worker: the caller, which all of them wait for, comes first where cores are short
 
@@ -163,7 +164,7 @@ def num_workers(num_envs: int, threads: int) -> int:
     threads = threads or os.cpu_count() or 1
     if os.name != "posix" or threads < 2:
         return 0
-    return min(threads, num_envs // MIN_EMULATORS) if num_envs >= 4 * MIN_EMULATORS else 0
+    return min(threads, num_envs // MIN_EMULATORS) if num_envs >= MIN_ENVS else 0
 
 
 # What a worker runs
