@@ -48,9 +48,9 @@ was on 2 cores, with one seed and fewer updates and episodes.
 """
 
 GAME_HEAD = """
-### {game}
+### {title}
 
-![learning curves](figures/offline-{name}.png)
+![learning curves](figures/{file}.png)
 
 {population[policies]} policies, {population[all_episodes]} episodes, {population[steps]:,} steps; {updates:,} updates.
 Every row: {seeds}, {episodes} episodes in total; {protocol}. Points of the curves are means of {at_points} episodes.
@@ -115,7 +115,11 @@ def game(result, measured_on):
     repetitions = f"{seeds} seed{'s' * (seeds > 1)}"
     lines = [
         GAME_HEAD.format(
-            game=name, name=name.lower(), at_points=at_points, seeds=repetitions, episodes=episodes, **result
+            title=name + (f", {result['skill']} population" if "skill" in result else ""),
+            at_points=at_points,
+            seeds=repetitions,
+            episodes=episodes,
+            **result,
         )
     ]
     lines += ["| policy | mean | 95% | IQM | median | quartiles | P(below) | verdict | paper |"]
@@ -162,7 +166,8 @@ def compare_clone_with_population(result, of_paper):
 
 
 def games():
-    return [json.loads(path.read_text()) for path in sorted(RESULTS.glob("offline-*.json")) if "speed" not in path.name]
+    paths = [path for path in sorted(RESULTS.glob("offline-*.json")) if "speed" not in path.name]
+    return [json.loads(path.read_text()) | {"file": path.stem} for path in paths]
 
 
 def offline_part(load, measured_on):
@@ -175,7 +180,6 @@ def offline_part(load, measured_on):
 
 def draw_games(folder):
     for result in games():
-        name = result["env"].removeprefix("ALE/").rsplit("-v", 1)[0].lower()
         with plt.rc_context(LOOK):
             figure = plt.figure(figsize=(5.6, 3.4), layout="constrained")
             panel = figure.subplots()
@@ -186,5 +190,5 @@ def draw_games(folder):
                 panel.plot(updates, means, label=NAMES.get(row, row), marker="o", markersize=3, **look)
             panel.set(xlabel="thousand updates", ylabel="score")
             panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
-            figure.savefig(folder / f"offline-{name}.png", dpi=130)
+            figure.savefig(folder / f"{result['file']}.png", dpi=130)
             plt.close(figure)

@@ -1,10 +1,10 @@
-"""The paper's table of section 4 for one game: train policies, record a mixed-skill population, learn offline.
+"""The paper's table of section 4 for one game: train policies, record populations of three skills, learn offline.
 
-python -m benchmarks.population SpaceInvaders --seeds 3 --episodes 100
-python -m benchmarks.population MontezumaRevenge --policies climb climb random    with scripted policies
+python -m benchmarks.population SpaceInvaders --seeds 5 --episodes 40
+python -m benchmarks.population MontezumaRevenge --policies climb climb random    one population of scripted policies
 
-The population stands in for people: snapshots of one training run, from nearly random to the last, each with its own
-perturbations.
+Populations stand in for people. They are snapshots of one training run, each with its own perturbations: early ones and
+random policies (weak), all of them (mixed), or late ones (strong). With --work, an interrupted command resumes.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from rbi import runs
 from rbi.cli import main as rbi
 
 RESULTS = Path(__file__).parent / "results"
+SKILLS = ("weak", "mixed", "strong")
 
 
 def step(*words, out):
@@ -40,8 +41,8 @@ def step(*words, out):
     return float(clock.read_text())
 
 
-def summary(run, took, about, command):
-    """What the results page needs of a run: its result, and the curve without single scores."""
+def summary(run, took):
+    """The result of a run, and its curve without single scores."""
     curve = [
         {
             "updates": line["updates"],
@@ -52,13 +53,12 @@ def summary(run, took, about, command):
         if line["kind"] == "evaluated"
     ]
     validated = [line for line in run.metrics if line["kind"] == "validated"]
-    about = {"command": command, "machine": about, "took": took}
-    return {**about, **run.finished(), "curve": curve, "validated": validated}
+    return {"took": took, **run.finished(), "curve": curve, "validated": validated}
 
 
 def command(words):
     """The command that repeats this run, without its folders."""
-    places = [i for i, word in enumerate(words) if word in ("--work", "--out")]
+    places = [i for i, word in enumerate(words) if word in ("--work", "--out", "--commit")]
     return shlex.join(
         ["python", "-m", "benchmarks.population", *(w for i, w in enumerate(words) if not {i, i - 1} & {*places})]
     )
@@ -67,58 +67,70 @@ def command(words):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("game")
-    parser.add_argument("--policy-updates", type=int, default=30_000, help="updates of the policies of the population")
-    parser.add_argument("--snapshots", type=int, default=6, help="saved during their training")
+    parser.add_argument("--skills", nargs="+", choices=SKILLS, default=SKILLS)
+    parser.add_argument("--policy-updates", type=int, default=178_000, help="updates of the policies of the population")
+    parser.add_argument("--snapshots", type=int, default=12, help="saved during their training")
     parser.add_argument("--policies", nargs="+", default=[], help="scripted policies in place of trained ones")
     parser.add_argument("--population", type=int, default=48, help="size")
-    parser.add_argument("--recorded", type=int, default=240, help="episodes")
-    parser.add_argument("--updates", type=int, default=40_000)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--episodes", type=int, default=100)
-    parser.add_argument("--evaluations", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=500_000, help="of each population")
+    parser.add_argument("--updates", type=int, default=100_000)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--episodes", type=int, default=40, help="of every row and seed, at the end")
+    parser.add_argument("--evaluations", type=int, default=20)
     parser.add_argument("--preset", default="fast")
     parser.add_argument("--train", type=str.split, default=[], help="more options of rbi train, in quotes after =")
     parser.add_argument("--record", type=str.split, default=[], help="more options of rbi data record")
     parser.add_argument("--offline", type=str.split, default=[], help="more options of rbi offline")
     parser.add_argument("--work", type=Path, help="folder for runs and data, to resume from")
+    parser.add_argument("--commit", help="the commit, on a machine without the repository's history")
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
     env = f"ALE/{asked.game}-v5"
-    about = machine()
+    about = machine(asked.commit)
     with contextlib.nullcontext(asked.work) if asked.work else tempfile.TemporaryDirectory() as name:
         at, took = Path(name) / asked.game, {}
         at.mkdir(parents=True, exist_ok=True)
-        train = [
-            "--schedule.updates",
-            asked.policy_updates,
-            "--save-snapshots",
-            asked.snapshots,
-            "--episodes",
-            0,
-            *asked.train,
-        ]
         if not asked.policies:
-            took["training_policies"] = step("train", "--env", env, "--preset", "fast", *train, out=at / "policies")
-        population = [
-            "--population",
-            asked.population,
-            "--episodes",
-            asked.recorded,
-            "--num-envs",
-            3 * asked.population,
-        ]
-        policies = asked.policies or [at / "policies", "random"]
-        took["recording"] = step("data", "record", *policies, "--env", env, *population, *asked.record, out=at / "data")
-        learn = ["--seeds", asked.seeds, "--episodes", asked.episodes, "--evaluations", asked.evaluations]
-        learn += ["--preset", asked.preset, "--updates", asked.updates]
-        try:
-            took["learning"] = step("offline", at / "data", *learn, *asked.offline, out=at / "run")
-        finally:  # also for a run that does not end
-            if (lines := at / "run" / "metrics.jsonl").exists():
-                (asked.out / f"{asked.game.lower()}-metrics.jsonl").write_bytes(lines.read_bytes())
-        found = summary(runs.read(at / "run"), took, about, command(sys.argv[1:]))
-        (asked.out / f"offline-{asked.game.lower()}.json").write_text(json.dumps(found, indent=1) + "\n")
-        print(json.dumps(took), flush=True)
+            train = [
+                "--schedule.updates",
+                asked.policy_updates,
+                "--save-snapshots",
+                asked.snapshots,
+                "--eval-episodes",
+                0,
+            ]
+            took["training_policies"] = step(
+                "train", "--env", env, "--preset", "fast", *train, *asked.train, out=at / "policies"
+            )
+        for skill in ["scripted"] if asked.policies else asked.skills:
+            policies = asked.policies or members(at / "policies", skill)
+            found = learn(asked, env, policies, at, skill)
+            found |= {"command": command(sys.argv[1:]), "machine": about, "skill": skill}
+            found["took"] = took | found["took"]
+            (asked.out / f"offline-{asked.game.lower()}-{skill}.json").write_text(json.dumps(found, indent=1) + "\n")
+            print(skill, json.dumps(found["took"]), flush=True)
+
+
+def members(run, skill):
+    """The policies of a population: snapshots of a training run, and random ones where it is not strong."""
+    snapshots = sorted((run / "policies").glob("updates-*"))
+    third = max(1, len(snapshots) // 3)
+    return {
+        "weak": [*snapshots[:third], "random"],
+        "mixed": [*snapshots, "random"],
+        "strong": snapshots[-third:],
+    }[skill]
+
+
+def learn(asked, env, policies, at, skill):
+    """Record a population and learn from it; what the results page needs."""
+    data, run, took = at / f"data-{skill}", at / f"run-{skill}", {}
+    size = ["--population", asked.population, "--steps", asked.steps, "--num-envs", 3 * asked.population]
+    took["recording"] = step("data", "record", *policies, "--env", env, *size, *asked.record, out=data)
+    options = ["--seeds", asked.seeds, "--episodes", asked.episodes, "--evaluations", asked.evaluations]
+    options += ["--preset", asked.preset, "--updates", asked.updates, *asked.offline]
+    took["learning"] = step("offline", data, *options, out=run)
+    return summary(runs.read(run), took)
 
 
 if __name__ == "__main__":

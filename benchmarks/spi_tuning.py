@@ -1,6 +1,7 @@
 """Tune the SPI algorithms, all with the same budget, on worlds that the published study does not use.
 
     python -m benchmarks.spi_tuning            resumes if it was interrupted
+    python -m benchmarks.spi_tuning --ours     only ours again, after a change, beside the best settings of its peers
 
 Eight settings per algorithm, the same repetitions for all. The utility of a setting is (mean + 5%-CVaR)/2 of its
 normalised scores, averaged over data sizes and worlds. A peer gets its best setting in each family of worlds, ours has
@@ -52,10 +53,10 @@ OURS = "count_aware"
 KAPPA_SCALE = {"random": 1, "grid": 1, "chicken": 40}  # rewards of Wet Chicken are larger by about this factor
 
 
-def settings(family):
-    """All algorithms with all parameters."""
-    found = []
-    for name, grid in GRIDS.items():
+def settings(family, best=None):
+    """All algorithms with all parameters, or ours with all and its peers with their best."""
+    found = [] if best is None else [best[f"{family} {name}"] for name in GRIDS if name != OURS]
+    for name, grid in GRIDS.items() if best is None else [(OURS, GRIDS[OURS])]:
         scale = KAPPA_SCALE[family] if name == "ramdp" else 1
         found += [f"{name}({'0.25,' if name == OURS else ''}{x * scale:g})" for x in grid]
     return found
@@ -72,12 +73,12 @@ def statistics(world, scores):
     return np.stack([scores.mean(0), cvar(flat, TAIL).reshape(scores.shape[1:])])
 
 
-def measure(repetitions, folder):
+def measure(repetitions, folder, best):
     """Scores `[repetitions, sizes, settings]` by world."""
     folder.mkdir(parents=True, exist_ok=True)
     blocks = [(text, block) for text in WORLDS for block in spi.split_blocks(spi.parse_world(text), repetitions)]
     paths = [folder / f"{text}-{block.start}-{block.stop}.npy" for text, block in blocks]
-    left = [(*task, path) for task, path in zip(blocks, paths, strict=True) if not path.exists()]
+    left = [(*task, path, best) for task, path in zip(blocks, paths, strict=True) if not path.exists()]
     with parallel_map(os.cpu_count() or 1) as each:
         for done in each(save_block, left):
             print(done.name, flush=True)
@@ -89,30 +90,31 @@ def measure(repetitions, folder):
 
 def save_block(task):
     """Scores of one block in a file, which is there as a whole or not at all."""
-    text, block, path = task
+    text, block, path, best = task
     world = spi.parse_world(text)
     with path.with_suffix(".tmp").open("wb") as file:
-        np.save(file, spi.score_repetitions(world, settings(world.family), SIZES[world.family], SEED, block))
+        names = settings(world.family, best)
+        np.save(file, spi.score_repetitions(world, names, SIZES[world.family], SEED, block))
     return path.with_suffix(".tmp").replace(path)
 
 
-def utilities(scores):
+def utilities(scores, best):
     """Utility by world and setting."""
     found = {}
     for text, measured in scores.items():
         world = spi.parse_world(text)
         utility = statistics(world, measured).mean((0, 1))
-        found[text] = dict(zip(settings(world.family), utility.tolist(), strict=True))
+        found[text] = dict(zip(settings(world.family, best), utility.tolist(), strict=True))
     return found
 
 
-def compared(scores, best, ours):
+def compared(scores, best, ours, measured_settings):
     """Ours against the best setting of every peer, on the worlds that chose both."""
     parts = []
     for text, measured in scores.items():
         world = spi.parse_world(text)
         names = [*(best[f"{world.family} {name}"] for name in GRIDS if name != OURS), ours]
-        columns = [settings(world.family).index(name) for name in names]
+        columns = [measured_settings[world.family].index(name) for name in names]
         rng = np.random.default_rng([SEED, len(measured)])
         sizes = SIZES[world.family]
         parts.append(spi.world_result(world, tuple(names), sizes, (ours,), measured[..., columns], rng, 2000))
@@ -135,14 +137,22 @@ def best_settings(found):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repetitions", type=int, default=200)
+    parser.add_argument("--ours", action="store_true", help="take the utilities of peers from --out")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "rbi-spi-tuning")
     parser.add_argument("--out", type=Path, default=RESULTS / "spi-tuning.json")
     arguments = parser.parse_args()
-    scores = measure(arguments.repetitions, arguments.folder)
-    found = utilities(scores)
+    known = json.loads(arguments.out.read_text()) if arguments.ours else {"best": None, "repetitions": None}
+    if arguments.ours and known["repetitions"] != arguments.repetitions:
+        parser.error(f"{arguments.out}: has {known['repetitions']} repetitions, not {arguments.repetitions}")
+    scores = measure(arguments.repetitions, arguments.folder, known["best"])
+    found = utilities(scores, known["best"])
+    if arguments.ours:
+        again = {text: {s: x for s, x in own.items() if s.startswith(OURS)} for text, own in found.items()}
+        found = {text: known["utility"][text] | own for text, own in again.items()}
     best, ours = best_settings(found)
     source = {
-        "command": f"python -m benchmarks.spi_tuning --repetitions {arguments.repetitions}",
+        "command": f"python -m benchmarks.spi_tuning --repetitions {arguments.repetitions}"
+        + " --ours" * arguments.ours,
         "machine": machine(),
         "seed": SEED,
     }
@@ -156,7 +166,8 @@ def main():
         "ours_utility": {s: round(x, 5) for s, x in ours.items()},
     }
     arguments.out.write_text(json.dumps(written, indent=1) + "\n")
-    worlds = json.loads(runs.to_json({**source, "worlds": compared(scores, best, written["ours"])}))
+    in_scores = {family: settings(family, known["best"]) for family in SIZES}
+    worlds = json.loads(runs.to_json({**source, "worlds": compared(scores, best, written["ours"], in_scores)}))
     (arguments.out.parent / "spi-tuning-worlds.json").write_text(runs.to_json(rounded(worlds)) + "\n")
     print(json.dumps({key: written[key] for key in ("best", "ours", "ours_utility")}, indent=1))
 
