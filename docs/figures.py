@@ -10,6 +10,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.path import Path as Line
 
 import rbi
 from rbi.report import LOOK
@@ -133,7 +134,8 @@ def policy_sets():
             drawn = np.maximum(excess, outside)
             if "reroute" in name:
                 axes.contourf(x, y, drawn, [drawn.min() - 1, 0], colors=[color], alpha=0.25)
-            axes.contour(x, y, drawn, [0], colors=[color], linewidths=1.8)
+            for line in axes.contour(x, y, drawn, [0], colors=[color], linewidths=1.8).get_paths():
+                line.codes[line.codes == Line.CLOSEPOLY] = Line.LINETO  # whether it is closed depends on the CPU
             axes.plot([], [], color=color, label=name)
         axes.plot(*(beta @ corners), "o", color=INK, label="beta")
         for corner, name, where in zip(corners, "abc", ("right", "left", "center"), strict=True):
