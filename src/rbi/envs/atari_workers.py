@@ -33,8 +33,8 @@ COMMAND = struct.Struct("<cBq")  # reset or step, where the results go, the seed
 RESET, STEP, DONE = b"r", b"s", b"."
 NO_SEED = -1
 SLOTS = 2  # results alternate between them, so that a caller's frames last until the second next command
-MIN_EMULATORS = 2  # of a worker: one alone would be a message per step of one game
-MIN_ENVS = 32  # with fewer games, processes take longer to start than they are worth
+MIN_EMULATORS = 2  # of a worker
+MIN_ENVS = 32  # fewer games run in the caller's process
 THREADS = 2  # of a worker: one that resets a game does not keep the others of its share waiting
 NICENESS = 10  # of a worker: the caller, which all of them wait for, comes first where cores are short
 
