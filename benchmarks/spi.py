@@ -20,13 +20,13 @@ from rbi.cli.spi import Spi
 from rbi.lab.spi import study as spi
 
 RESULTS = Path(__file__).parent / "results"
-SEED = 4  # 2 and 3 were looked at while earlier forms of count_aware were the method
+SEED = 7  # 2 to 6 were looked at while earlier forms of count_aware were the method or tried
 REPORTED = (
     *(f"random({eta})" for eta in (0.9, 0.7, 0.5, 0.3)),
     *(f"chicken({epsilon})" for epsilon in (0.1, 0.2, 0.5)),
     *(f"grid({eta})" for eta in (0.5, 0.7)),
 )
-HELD_OUT = ("gathering(0.6)", "large(0.6)", "two_goals(0.6)")  # nothing was tuned on them
+HELD_OUT = ("gathering(0.75)", "large(0.75)", "two_goals(0.75)")  # nothing was tuned on them
 STUDIES = {  # file -> worlds, baseline
     "spi": (REPORTED, "known"),
     "spi-held-out": (HELD_OUT, "known"),

@@ -149,10 +149,10 @@ def duipi(p, var_p, arrival, discount, tried, xi, sweeps, tolerance):
 
 
 def learned_prior(counts, beta, arrival, discount, v):
-    """The learned prior of count-aware reroute with loops: predicted advantages `[S, A]`, and its worth in samples."""
+    """The learned prior of count-aware reroute with loops: advantages `[S, A]`, variances `[S]`, worth in samples."""
     S, A = beta.shape
     targets = arrival + discount * np.append(v, 0.0)
-    variance = pooled_variance(counts, beta, arrival, discount)
+    variance = state_variances(counts, targets)
     x, a, m, noise, scale = (np.zeros((S, A)) for _ in range(5))
     for s in range(S):
         n = counts[s].sum(-1)
@@ -163,30 +163,23 @@ def learned_prior(counts, beta, arrival, discount, v):
         mean = {b: counts[s, b] @ targets / n[b] for b in tried}
         for b in range(A):
             x[s, b] = np.log(beta[s, b]) - sum(share[c] * np.log(beta[s, c]) for c in tried)
-            m[s, b] = min(n[b], 10)
+            m[s, b] = min(n[b], 10) / variance[s]
             if b in tried:
                 a[s, b] = mean[b] - sum(share[c] * mean[c] for c in tried)
                 weights = {c: (c == b) - share[c] for c in tried}
-                noise[s, b] = variance * sum(weights[c] ** 2 / n[c] for c in tried)
-                scale[s, b] = sum(weights[c] ** 2 for c in tried)
+                noise[s, b] = variance[s] * sum(weights[c] ** 2 / n[c] for c in tried)
+                scale[s, b] = variance[s] * sum(weights[c] ** 2 for c in tried)
     temperature = max((m * x * a).sum() / (m * x**2).sum(), 0.0)
     spread = (m * ((a - temperature * x) ** 2 - noise)).sum() / (m * scale).sum()
-    samples = 10.0 if spread <= variance / 10 else max(variance / spread, 0.5)
-    return temperature * x, samples
+    samples = 10.0 if spread <= 0.1 else max(1 / spread, 0.5)
+    return temperature * x, variance, samples
 
 
-def pooled_variance(counts, beta, arrival, discount):
-    """Variance of r + gamma V^beta(s') around the mean of each pair, pooled; V in the maximum-likelihood model."""
-    S, A = beta.shape
-    p = counts / np.maximum(counts.sum(-1, keepdims=True), 1)
-    bellman, reward = np.eye(S), np.zeros(S)
-    for s, b in np.ndindex(S, A):
-        bellman[s] -= discount * beta[s, b] * p[s, b, :-1]
-        reward[s] += beta[s, b] * (p[s, b] @ arrival)
-    targets = arrival + discount * np.append(np.linalg.solve(bellman, reward), 0.0)
-    squares, freedom = 0.0, 0
-    for s, b in np.ndindex(S, A):
+def state_variances(counts, targets):
+    """Variance of the targets around the mean of each pair, by state, with five pseudo-samples of the pooled one."""
+    squares, freedom = np.zeros(len(counts)), np.zeros(len(counts))
+    for s, b in np.ndindex(counts.shape[:2]):
         sample = np.repeat(targets, counts[s, b])
-        squares += ((sample - sample.mean()) ** 2).sum() if sample.size else 0.0
-        freedom += max(sample.size - 1, 0)
-    return squares / max(freedom, 1)
+        squares[s] += ((sample - sample.mean()) ** 2).sum() if sample.size else 0.0
+        freedom[s] += max(sample.size - 1, 0)
+    return (squares + 5 * squares.sum() / freedom.sum()) / (freedom + 5)

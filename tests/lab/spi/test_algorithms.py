@@ -221,19 +221,29 @@ def test_count_aware_without_data_is_the_baseline():
     assert algorithms.count_aware(nothing, 0.25, 0.5) == approx(data.beta)
 
 
-def test_count_aware_stays_in_its_bounds_where_nothing_is_significant():
+def pessimistic(data):
+    """The learned prior, and the model with it and its bad tries."""
+    prior = algorithms.learned_prior(data)
+    return prior, algorithms.with_bad_tries(data, algorithms.with_prior(data, prior), prior)
+
+
+def test_count_aware_exceeds_its_bounds_only_through_the_gate():
     data = random_data(200, quality=0.9)
     _, high = count_bounds(np.array(data.beta), data.pair_counts, 0.2)
-    within = data.beta * high + 1e-9
-    assert (algorithms.count_aware(data, 0.2, 1e9) <= within).all()
-    assert (algorithms.count_aware(data, 0.2, 0.5) > within).any()
+    prior, mdp = pessimistic(data)
+    variance = algorithms.posterior_variance(data, prior, values(mdp, data.beta))
+    gate = algorithms.clearly_better(data, prior, q_values(mdp, data.beta), variance)
+    exceeded = algorithms.count_aware(data, 0.2, 0.5) > data.beta * high + 1e-9
+    assert exceeded.any()
+    assert gate[exceeded].all()
+    assert algorithms.count_aware(data, 0.2, 1e9) == approx(data.beta, abs=1e-3)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_count_aware_is_its_derivation_written_with_loops(seed):
     data = random_data(30, quality=0.8, number=1, seed=seed)
     prior = algorithms.learned_prior(data)
-    mean, samples = spibb_loops.learned_prior(
+    mean, variance, samples = spibb_loops.learned_prior(
         data.counts[0, 0],
         data.beta[0, 0],
         data.task.arrival,
@@ -241,33 +251,67 @@ def test_count_aware_is_its_derivation_written_with_loops(seed):
         values(algorithms.shrunken_model(data), data.beta)[0, 0],
     )
     assert prior.mean[0, 0] == approx(mean, abs=1e-9)
+    assert prior.variance[0, 0, :, 0] == approx(variance)
     assert prior.samples.item() == approx(samples)
-    expected = algorithms.shrunken_model(data, samples).rewards[0, 0].copy()
+    expected = algorithms.shrunken_model(data, samples, np.sqrt(variance)[:, None]).rewards[0, 0].copy()
     for s, a in np.ndindex(50, 4):
         expected[s, a] += (samples / (data.pair_counts[0, 0, s, a] + samples)) ** 4 * mean[s, a]
     assert algorithms.with_prior(data, prior).rewards[0, 0] == approx(expected, abs=1e-9)
 
 
+def test_bad_tries_are_their_formula_written_with_loops():
+    """One in twenty of the prior's samples of a pair has the worst outcome that any action of the state had."""
+    data = random_data(30, quality=0.5, number=1)
+    prior = algorithms.learned_prior(data)
+    before = algorithms.with_prior(data, prior)
+    after = algorithms.with_bad_tries(data, before, prior)
+    q, v = q_values(before, data.beta)[0, 0], values(before, data.beta)[0, 0]
+    targets = [*(data.task.arrival[s] + 0.95 * v[s] for s in range(50)), data.task.arrival[50]]
+    counts, samples = data.counts[0, 0], prior.samples.item()
+    lost = 0
+    for s, a in np.ndindex(50, 4):
+        seen = [targets[t] for b in range(4) for t in range(51) if counts[s, b, t]]
+        n, bad = counts[s, a].sum() + samples, samples / 20
+        expected = ((n - bad) * q[s, a] + bad * min(seen)) / n if seen and min(seen) < q[s, a] else q[s, a]
+        assert after.rewards[0, 0, s, a] + 0.95 * after.transitions[0, 0, s, a] @ v == approx(expected)
+        lost += expected < q[s, a]
+    assert lost > 100
+
+
 def test_the_gate_is_its_formula_written_with_loops():
     """An action opens after two tries, if one more with the worst outcome of its state would not change the verdict."""
     data = random_data(30, quality=0.5, number=1)
-    prior = algorithms.learned_prior(data)
-    mdp, z = algorithms.with_prior(data, prior), 0.6
+    prior, mdp = pessimistic(data)
     q, v = q_values(mdp, data.beta), values(mdp, data.beta)[0, 0]
     variance = algorithms.posterior_variance(data, prior, v[None, None])
-    found = algorithms.clearly_better(data, prior, q, variance, z)[0, 0]
+    found = algorithms.clearly_better(data, prior, q, variance)[0, 0]
     targets = [*(data.task.arrival[s] + 0.95 * v[s] for s in range(50)), data.task.arrival[50]]
     counts, samples = data.counts[0, 0], prior.samples.item()
     without_risk = 0
     for s, a in np.ndindex(50, 4):
         n = counts[s, a].sum()
         seen = [targets[t] for b in range(4) for t in range(51) if counts[s, b, t]]
-        least = q[0, 0, s, a] - z * variance[0, 0, s, a] ** 0.5
+        least = q[0, 0, s, a] - 0.3 * variance[0, 0, s, a] ** 0.5
         worst = max(q[0, 0, s, a] - min(seen), 0) if seen else 0.0
         margin = least - worst / (n + samples + 1) - v[s]
         assert found[s, a] == (n >= 2 and margin > 0) or abs(margin) < 1e-9  # rounding decides between equal actions
         without_risk += n >= 2 and least > v[s]
     assert 0 < found.sum() < without_risk
+
+
+def test_the_variance_of_one_try_is_shrunken_towards_its_states():
+    data = random_data(60, quality=0.5, number=1)
+    prior = algorithms.learned_prior(data)
+    v = values(algorithms.with_prior(data, prior), data.beta)
+    targets = data.task.arrival + 0.95 * np.append(v[0, 0], 0.0)
+    counts = data.counts[0, 0]
+    states = spibb_loops.state_variances(counts, targets)
+    found = algorithms.posterior_variance(data, prior, v)[0, 0]
+    for s, a in np.ndindex(50, 4):
+        sample = np.repeat(targets, counts[s, a])
+        squares = ((sample - sample.mean()) ** 2).sum() if sample.size else 0.0
+        one = (squares + 10 * states[s]) / (sample.size + 10)
+        assert found[s, a] == approx(one / (sample.size + prior.samples.item()))
 
 
 def small_mdp(rng, states=4, actions=3):

@@ -22,7 +22,10 @@ MAX_ITERATIONS = 100
 PRIOR = 10.0  # pseudo-samples of the shrunken model, and the most of the learned prior (docs/count-aware.md)
 MIN_SAMPLES = 0.5  # of the learned prior
 PRIOR_POWER = 4  # the learned advantages have the weight (samples/(n + samples))^4
+PRIOR_FREEDOM = 5.0  # pseudo-samples of the pooled variance in each state's
+BAD_SHARE = 0.05  # of the prior's samples: they end as badly as any try in their state
 GATE_TRIES = 2  # fewer tries open no bound
+GATE_DEVIATIONS = 0.3  # by which an action must be better to have no bound
 FRANK_WOLFE_ROUNDS, STEP_BISECTIONS = 8, 20
 SMOOTHING = 0.05  # of the deviation that is minimised, as a share of the baseline's own
 MIN_PROBABILITY = 1e-6  # in logarithms
@@ -84,13 +87,15 @@ class LogStatistics:
 
 @dataclass(frozen=True)
 class AdvantagePrior:
-    """The baseline's advantages as its own probabilities predict them: A ~ N(mean, sigma^2 / samples) per pair.
+    """The baseline's advantages as its own probabilities predict them: A ~ N(mean, variance / samples) per pair.
 
     `mean` `[W, D, S, A]` is T (log beta - its average in the state): a softmax policy with temperature T has exactly
-    these advantages. `samples` `[W, D, 1, 1]` says what the prediction is worth, in tries of a pair.
+    these advantages. `variance` `[W, D, S, 1]` is that of one try's r + gamma V(s') around the mean of its pair.
+    `samples` `[W, D, 1, 1]` says what the prediction is worth, in tries of a pair.
     """
 
     mean: Floats
+    variance: Floats
     samples: Floats
 
 
@@ -145,25 +150,25 @@ def count_aware(data: LogStatistics, tau: float, z: float) -> Floats:
 
         max_pi  J(pi) - J(beta) - z sd[J(pi) - J(beta)]
         0 <= pi <= max(2 beta, beta + tau sqrt(n_eff)),    pi <= beta  where an action was never tried
-        no upper bound  where Q^beta - risk - z sd > V^beta: better than the baseline beyond its uncertainty
+        no upper bound  where Q^beta - risk - 0.3 sd > V^beta: better than the baseline beyond its uncertainty
 
-    Values and deviations are those of the model with the learned prior; risk is what Q^beta loses by one more try that
-    ends as badly as any try in its state. Derivation, assumptions: docs/count-aware.md.
+    Values and deviations are those of a model with the learned prior and imagined bad tries; risk is what Q^beta loses
+    by one more try that ends as badly as any try in its state. Derivation, assumptions: docs/count-aware.md.
     """
     prior = learned_prior(data)
-    mdp = with_prior(data, prior)
+    mdp = with_bad_tries(data, with_prior(data, prior), prior)
     q = q_values(mdp, data.beta)
     variance = posterior_variance(data, prior, (data.beta * q).sum(-1))
     _, c_max = count_bounds(data.beta, data.pair_counts, tau, check=False)
-    free = free_where(clearly_better(data, prior, q, variance, z), data.beta)
+    free = free_where(clearly_better(data, prior, q, variance), data.beta)
     return largest_lower_bound(mdp, data.beta, variance, z, np.maximum(c_max, free))
 
 
-def clearly_better(data: LogStatistics, prior: AdvantagePrior, q: Floats, variance: Floats, z: float) -> np.ndarray:
+def clearly_better(data: LogStatistics, prior: AdvantagePrior, q: Floats, variance: Floats) -> np.ndarray:
     """The significance gate `[W, D, S, A]`: where an action is better than the baseline beyond its uncertainty."""
     n, v = data.pair_counts, (data.beta * q).sum(-1, keepdims=True)
     risk = np.maximum(q - worst_targets(data, v[..., 0])[..., None], 0) / (n + prior.samples + 1)
-    better: np.ndarray = (n >= GATE_TRIES) & (q - risk - z * np.sqrt(variance) > v)
+    better: np.ndarray = (n >= GATE_TRIES) & (q - risk - GATE_DEVIATIONS * np.sqrt(variance) > v)
     return better
 
 
@@ -220,43 +225,67 @@ def count_aware_pinned(data: LogStatistics, tau: float) -> Floats:
 def learned_prior(data: LogStatistics) -> AdvantagePrior:
     """Temperature and precision of the prior from the data: least squares, and the method of moments.
 
-        T = sum m x a / sum m x^2,    sigma_A^2 = sum m ((a - T x)^2 - noise) / sum m,    samples = sigma^2 / sigma_A^2
+        T = sum m x a / sum m x^2,    1/samples = sum m ((a - T x)^2 - noise) / sum M
 
-    a: advantages of the tried pairs, measured by one-step targets r + gamma V^beta(s'); x: centred log beta; m = min(n,
-    PRIOR). T is never negative, and the prior is never worth more than PRIOR tries.
+    a: advantages of the tried pairs, measured by one-step targets r + gamma V^beta(s'); x: centred log beta; M = min(n,
+    PRIOR), m = M / variance of one try in the state. T is never negative, and the prior is never worth more than PRIOR
+    tries.
     """
     n, beta = data.pair_counts, data.beta
-    target, _ = target_moments(data, values(shrunken_model(data), beta))
+    v = values(shrunken_model(data), beta)
+    target, _ = target_moments(data, v)
+    variance = state_variance(data, v)
     tried = tried_shares(data)
     log_beta = np.log(np.maximum(beta, MIN_PROBABILITY))
     seen = n.sum(-1, keepdims=True) > 0
     x = np.where(seen, log_beta - (tried * log_beta).sum(-1, keepdims=True), 0.0)
     a = target - (tried * target).sum(-1, keepdims=True)
-    m = np.minimum(n, PRIOR)
+    most = np.minimum(n, PRIOR)
+    m = most / variance
     temperature = np.maximum(total(m * x * a) / np.maximum(total(m * x**2), TINY), 0.0)
-    variance = data.pooled_std[..., None, None] ** 2
     noise = variance * centred_variance(1 / np.maximum(n, 1), tried)
     spread = total(m * ((a - temperature * x) ** 2 - noise))
-    spread = np.maximum(spread / np.maximum(total(m * centred_variance(np.ones(n.shape), tried)), TINY), TINY)
-    return AdvantagePrior(temperature * x, np.clip(variance / spread, MIN_SAMPLES, PRIOR))
+    spread = np.maximum(spread / np.maximum(total(most * centred_variance(np.ones(n.shape), tried)), TINY), TINY)
+    return AdvantagePrior(temperature * x, variance, np.clip(1 / spread, MIN_SAMPLES, PRIOR))
+
+
+def state_variance(data: LogStatistics, v: Floats) -> Floats:
+    """Variance `[W, D, S, 1]` of r + gamma V(s') around the mean of each pair, pooled over the actions of a state.
+
+    PRIOR_FREEDOM pseudo-samples have the variance that is pooled over all states.
+    """
+    n = data.pair_counts
+    mean, square = target_moments(data, v)
+    within = np.maximum(n * (square - mean**2), 0.0).sum(-1, keepdims=True)
+    freedom = np.maximum(n - 1, 0).sum(-1, keepdims=True)
+    pooled = total(within) / np.maximum(total(freedom), 1)
+    return np.maximum((within + PRIOR_FREEDOM * pooled) / (freedom + PRIOR_FREEDOM), TINY)
 
 
 def with_prior(data: LogStatistics, prior: AdvantagePrior) -> MDP:
     """The model shrunken by what the prior is worth; its rewards contain the prior's advantages, falling like 1/n^4."""
-    model = shrunken_model(data, prior.samples)
+    model = shrunken_model(data, prior.samples, np.sqrt(prior.variance))
     weight = (prior.samples / (data.pair_counts + prior.samples)) ** PRIOR_POWER
     return MDP(model.transitions, model.rewards + weight * prior.mean, model.start, model.discount)
+
+
+def with_bad_tries(data: LogStatistics, mdp: MDP, prior: AdvantagePrior) -> MDP:
+    """The MDP as if BAD_SHARE of the prior's samples of each pair had ended with the worst outcome of its state."""
+    v = values(mdp, data.beta)
+    loss = np.maximum(lookahead(mdp, v) - worst_targets(data, v)[..., None], 0.0)
+    share = prior.samples / (data.pair_counts + prior.samples)
+    return MDP(mdp.transitions, mdp.rewards - BAD_SHARE * share * loss, mdp.start, mdp.discount)
 
 
 def posterior_variance(data: LogStatistics, prior: AdvantagePrior, v: Floats) -> Floats:
     """Variance `[W, D, S, A]` of the mean of r + gamma V(s') after a pair's own tries and the prior's.
 
-    The variance of one try is shrunken, too: few tries alone would often have none.
+    The variance of one try is shrunken towards its state's: few tries alone would often have none.
     """
     n = data.pair_counts
-    share, tried = PRIOR / (n + PRIOR), tried_shares(data)
-    mean, square = ((1 - share) * x + share * (tried * x).sum(-1, keepdims=True) for x in target_moments(data, v))
-    return np.maximum(square - mean**2, 0.0) / (n + prior.samples)
+    mean, square = target_moments(data, v)
+    one = (n * np.maximum(square - mean**2, 0.0) + PRIOR * state_variance(data, v)) / (n + PRIOR)
+    return one / (n + prior.samples)
 
 
 def target_moments(data: LogStatistics, v: Floats) -> tuple[Floats, Floats]:
@@ -297,12 +326,12 @@ def total(x: Floats) -> Floats:
     return x.sum((-2, -1), keepdims=True)
 
 
-def shrunken_model(data: LogStatistics, samples: Floats | float = PRIOR) -> MDP:
+def shrunken_model(data: LogStatistics, samples: Floats | float = PRIOR, std: Floats | None = None) -> MDP:
     """The estimated MDP with pseudo-samples of every pair that follow the baseline's transitions in that state.
 
-    An untried pair then has its state's value instead of 0. Rewards are reduced by their share times sigma / (n +
-    samples), where sigma is the standard deviation of r + gamma V(s') pooled over all pairs: the fewer samples, the
-    larger the penalty.
+    An untried pair then has its state's value instead of 0. Rewards are reduced by their share times std / (n +
+    samples): the fewer samples, the larger the penalty. `std` is the standard deviation of r + gamma V(s'), by default
+    pooled over all pairs.
     """
     model, n = data.model, data.pair_counts
     weight = tried_shares(data)
@@ -310,7 +339,7 @@ def shrunken_model(data: LogStatistics, samples: Floats | float = PRIOR) -> MDP:
     prior_rewards = (weight * model.rewards).sum(-1, keepdims=True)
     share = samples / (n + samples)
     transitions = (1 - share)[..., None] * model.transitions + share[..., None] * prior_transitions
-    penalty = data.pooled_std[..., None, None] * share / (n + samples)
+    penalty = (data.pooled_std[..., None, None] if std is None else std) * share / (n + samples)
     rewards = (1 - share) * model.rewards + share * prior_rewards - penalty
     return MDP(transitions, rewards, model.start, model.discount)
 

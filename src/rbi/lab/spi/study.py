@@ -26,7 +26,7 @@ from rbi.progress import track
 from rbi.rules.types import as_text
 from rbi.statistics import bootstrap_weights, cvar, paired_lead, percentile_interval
 
-COUNT_AWARE = "count_aware(0.25,0.75)"  # tuned on other worlds than the reported ones (docs/count-aware.md)
+COUNT_AWARE = "count_aware(0.25,1)"  # tuned on other worlds than the reported ones (docs/count-aware.md)
 COUNT_AWARE_DRAINING = "count_aware_draining(0.25)"  # ablation: without prior, gate and lower bound
 COUNT_AWARE_PINNED = "count_aware_pinned(0.25)"  # ablation: untried actions keep their probability, too
 DEFAULT_WORLDS = ("random(0.9)", "random(0.5)", "chicken(0.1)", "grid(0.7)")
@@ -109,21 +109,21 @@ class WorldFamily:
 TRAJECTORIES = (10, 20, 50, 100, 200, 500, 1000)
 # The best of eight settings on the tuning worlds (benchmarks/spi_tuning.py)
 TUNED = (
-    "pi_b_spibb(2)",
+    "pi_b_spibb(3)",
     "pi_le_b_spibb(5)",
     "soft_spibb(1)",
     "exact_soft_spibb(1)",
     "adv_soft_spibb(1.5)",
     "lower_soft_spibb(0.5)",
     "ramdp(1)",
-    "r_min(2)",
-    "mbie(0.9)",
+    "r_min(1)",
+    "mbie(0.99)",
     "duipi(0.2)",
     "duipi_bayes(0.2)",
     "hcpi(0.001)",
 )
 TUNED_CHICKEN = (
-    "pi_b_spibb(7)",
+    "pi_b_spibb(3)",
     "pi_le_b_spibb(3)",
     "soft_spibb(1.5)",
     "exact_soft_spibb(1)",
@@ -133,20 +133,20 @@ TUNED_CHICKEN = (
     "r_min(3)",
     "mbie(0.9)",
     "duipi(0.1)",
-    "duipi_bayes(0.1)",
+    "duipi_bayes(0.05)",
     "hcpi(0.001)",
 )
 TUNED_GRID = (
     "pi_b_spibb(2)",
     "pi_le_b_spibb(2)",
     "soft_spibb(1.5)",
-    "exact_soft_spibb(1)",
+    "exact_soft_spibb(0.75)",
     "adv_soft_spibb(1)",
     "lower_soft_spibb(0.75)",
     "ramdp(0.2)",
     "r_min(2)",
-    "mbie(0.7)",
-    "duipi(0.2)",
+    "mbie(0.01)",
+    "duipi(0.5)",
     "duipi_bayes(0.5)",
     "hcpi(0.3)",
 )
