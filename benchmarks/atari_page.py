@@ -255,10 +255,12 @@ def draw_curves(suite, done, path):
                     points = [p for p in result["curve"] if p["score"] is not None]
                     frames = [4 * p["states"] / MILLION for p in points]
                     panel.plot(frames, [p["score"] for p in points], label=None if i else label(entry), **look)
-            panel.set(title=game, xlabel="million frames")
+                    end = 4 * result["states"] / MILLION
+                    panel.plot(end, result["evaluation"]["mean"], "o", color=look["color"], markersize=5)
+            panel.set(title=game, xlabel="million frames", xlim=(0, None))
         for panel in panels[len(games) :]:
             panel.set_visible(False)
-        panels[0].set_ylabel("score during training, one line per seed")
+        panels[0].set_ylabel("score in training; dots: evaluation")
         handles = {text: line for p in panels for line, text in zip(*p.get_legend_handles_labels(), strict=True)}
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2, fontsize=8)
         figure.savefig(path, dpi=130)
