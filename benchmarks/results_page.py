@@ -1,16 +1,24 @@
-"""Draws docs/results.md and docs/breakout.md from benchmarks/results/: no number on those pages is typed by hand."""
+"""Draws docs/results.md, breakout.md and safe-improvement.md from benchmarks/results/: no number is typed by hand."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks import atari_page, classic, count_aware, coverage_page, data_page, offline_page, online_page, ray_page
-from rbi.lab.spi import study as spi_study
-from rbi.report import spi as spi_report
+from benchmarks import (
+    atari_page,
+    classic,
+    count_aware,
+    coverage_page,
+    data_page,
+    offline_page,
+    online_page,
+    ray_page,
+    spi_page,
+)
 
 ROOT = Path(__file__).parent.parent
-PAGE, BREAKOUT = ROOT / "docs" / "results.md", ROOT / "docs" / "breakout.md"
+PAGE, BREAKOUT, SAFE = (ROOT / "docs" / f"{name}.md" for name in ("results", "breakout", "safe-improvement"))
 FIGURES = ROOT / "docs" / "figures"
 RESULTS = Path(__file__).parent / "results"
 
@@ -29,40 +37,6 @@ one state at a time. *Copy* moves the bytes that the rule must read and write: t
 run.
 """
 
-
-SPI_HEAD = """
-## Safe policy improvement
-
-`rbi spi`: policies learned from logs of a baseline, evaluated exactly. `count_aware` is
-[count-aware reroute](count-aware.md), with one setting for all worlds; peers have their published settings and the best
-of eight for each family of worlds, found with the same budget on other worlds and seeds. The form of ours was chosen
-on those tuning worlds too, which is more than any peer got.
-"""
-
-SPI_FAILS = """
-**Where ours fails**: peers that are better than ours in both mean and 1%-CVaR, by their point estimates and beyond
-paired 95% bootstrap intervals. The CVaR of 100 repetitions or fewer is the smallest score: differences of tails are
-then rarely beyond an interval, and a dash in the last column is weak evidence.
-"""
-
-SPI_PEERS = """
-How often ours is better (or worse) in both, of all cells (a world and a data size), by point estimates and beyond
-intervals. *0.00 missed*: cells in which no policy of the peer is below the baseline, but one of ours is.
-"""
-
-SPI_SIGNS = """
-Mean / 1%-CVaR / share below the baseline; Random MDPs, the gridworld and Resource Gathering are normalised to 0 for the
-baseline and 1 for the optimal policy, Wet Chicken shows the value of the start state. The last column compares ours
-with the algorithm, one sign for every size: `+` leads in mean and CVaR beyond paired 95% intervals, `-` trails in both,
-`.` neither.
-"""
-
-SPI_STUDIES = {
-    "spi.json": "known baseline",
-    "spi-held-out.json": "held-out worlds, known baseline",
-    "spi-estimated.json": "estimated baseline",
-    "spi-tuning-worlds.json": "tuning worlds",
-}
 
 CLASSIC_HEAD = """
 ## Small environments with the preset for a CPU
@@ -142,127 +116,6 @@ def rules_highlights(cpu, cuda):
     return "\n".join(lines)
 
 
-def spi_failures(studies):
-    """In how many cells of each study some peer is better in both."""
-    lines = [
-        "**The aim is missed**: that no peer is better in both mean and CVaR in any cell (a world and a data size)."
-    ]
-    for name, result in studies.items():
-        cells, by_estimate, beyond = 0, 0, 0
-        for part in result["worlds"]:
-            peers = [j for j, algorithm in enumerate(part["algorithms"]) if is_peer(algorithm)]
-            for at in range(len(part["sizes"])):
-                signs = [
-                    [spi_report.signs(part, part["compared"][0], j, beyond=b)[at] for j in peers] for b in (False, True)
-                ]
-                cells, by_estimate, beyond = cells + 1, by_estimate + ("-" in signs[0]), beyond + ("-" in signs[1])
-        lines.append(
-            f"Study *{SPI_STUDIES[name]}*: some peer is better in both in {by_estimate} of {cells} cells by point\n"
-            f"estimates, and in {beyond} beyond paired intervals."
-        )
-    shares = [
-        (f"{part['world']} at {part['sizes'][at]:,} ({share:.2f})", share)
-        for name, result in studies.items()
-        if name == "spi.json"
-        for part in result["worlds"]
-        for at, share in enumerate(column(part["summary"]["below"], part["algorithms"].index(part["compared"][0])))
-    ]
-    below, few = [text for text, share in shares if share >= 0.005], sum(0 < share < 0.005 for _, share in shares)
-    listed = "; ".join(below) or "none"
-    lines.append(f"Shares of our policies below a known baseline: {listed}; below 0.005 in {few} more.")
-    return "\n".join(lines)
-
-
-def column(rows, at):
-    return [row[at] for row in rows]
-
-
-def spi_fails(studies):
-    """One line a world: the peers that lead."""
-    lines = [
-        "| study | world | repetitions | peers better in both, by estimate | beyond intervals |",
-        "|---|---|--:|---|---|",
-    ]
-    for name, result in studies.items():
-        for part in result["worlds"]:
-            ahead = " | ".join(peers_ahead(part, part["compared"][0], beyond=beyond) for beyond in (False, True))
-            lines.append(f"| {SPI_STUDIES[name]} | {part['world']} | {part['repetitions']:,} | {ahead} |")
-    return "\n".join(lines)
-
-
-def peers_ahead(part, ours, *, beyond):
-    """Peers that are better than ours in both mean and CVaR, and at which sizes."""
-    found = []
-    for j, name in enumerate(part["algorithms"]):
-        signs = spi_report.signs(part, ours, j, beyond=beyond)
-        at = [f"{size:,}" for size, sign in zip(part["sizes"], signs, strict=True) if sign == "-"]
-        if at and is_peer(name):
-            found.append(f"`{name}` at {', '.join(at)}")
-    return "; ".join(found) or "-"
-
-
-def spi_peers(studies):
-    """One line a peer, all its settings together: in how many cells ours is better or worse in both."""
-    lines = [
-        "| peer | cells | better, by estimate | beyond | worse, by estimate | beyond | 0.00 missed |",
-        "|---|--:|--:|--:|--:|--:|--:|",
-    ]
-    for name in peer_names(studies):
-        counts = dict.fromkeys(("cells", "+e", "+b", "-e", "-b", "missed"), 0)
-        for result in studies.values():
-            for part in result["worlds"]:
-                add_cells(part, name, counts)
-        cells = counts.pop("cells")
-        lines.append(f"| `{name}` | {cells} | " + " | ".join(str(x) for x in counts.values()) + " |")
-    return "\n".join(lines)
-
-
-def peer_names(studies):
-    worlds = [part for result in studies.values() for part in result["worlds"]]
-    return dict.fromkeys(name.split("(")[0] for part in worlds for name in part["algorithms"] if is_peer(name))
-
-
-def add_cells(part, peer, counts):
-    """Count the cells of one world against every setting of a peer."""
-    ours, below = part["compared"][0], part["summary"]["below"]
-    own = part["algorithms"].index(ours)
-    for j, name in enumerate(part["algorithms"]):
-        if name.split("(")[0] == peer:
-            counts["cells"] += len(part["sizes"])
-            for beyond, key in ((False, "e"), (True, "b")):
-                signs = spi_report.signs(part, ours, j, beyond=beyond)
-                counts["+" + key] += signs.count("+")
-                counts["-" + key] += signs.count("-")
-            counts["missed"] += sum(row[j] == 0 and row[own] > 0 for row in below)
-
-
-def is_peer(name):
-    return not name.startswith(("rbi", "count_aware"))
-
-
-def spi_world(part, title):
-    """Scores of one world, and the signs of ours against each algorithm."""
-    heads, ours = [f"{n:,}" for n in part["sizes"]], part["compared"][0]
-    lines = [f"\n### {spi_report.heading(part).rstrip('.')} ({title})\n"]
-    if part["world"] in spi_study.DEFAULT_WORLDS and title != SPI_STUDIES["spi-held-out.json"]:
-        lines += [f"![mean and CVaR against data size](figures/spi-{part['name']}.png)\n"]
-    lines += [
-        f"| algorithm, by {part['size_unit']} | " + " | ".join(heads) + " | |",
-        "|---|" + "--:|" * len(heads) + "---|",
-    ]
-    for j, name in enumerate(part["algorithms"]):
-        cells = [spi_report.cell(part, i, j) for i in range(len(heads))]
-        signs = f"`{spi_report.signs(part, ours, j, beyond=True)}`" if name != ours else ""
-        lines.append(f"| `{name}` | " + " | ".join(cells) + f" | {signs} |")
-    return "\n".join(lines)
-
-
-def spi_speed(result):
-    lines = ["\n### Speed\n", "| study | aim, seconds | reached | CPU seconds |", "|---|--:|--:|--:|"]
-    lines += [f"| {r['study']} | {r['aim']} | {r['seconds']:.0f} | {r['cpu_seconds']:.0f} |" for r in result["rows"]]
-    return "\n".join([*lines, f"\nLoad of the machine at the start: {result['load']:.1f}. {measured_on(result)}"])
-
-
 def latency(result):
     """One row per policy, one column per method."""
     if not result:
@@ -332,16 +185,7 @@ def page():
     for result in (cpu, cuda):
         if result:
             parts += [f"\n{measured_on(result)}\n", rules_table(result)]
-    studies = {name: load(name) for name in SPI_STUDIES if load(name)}
-    speed = load("spi-speed.json")
-    if studies:
-        reported = {name: result for name, result in studies.items() if name != "spi-tuning-worlds.json"}
-        parts += [SPI_HEAD, spi_failures(reported), SPI_FAILS, spi_fails(studies), SPI_PEERS, spi_peers(reported)]
-        parts += [SPI_SIGNS, *(measured_on(result) + "\n" for result in studies.values())]
-        shown = [name for name in ("spi.json", "spi-held-out.json") if name in studies]
-        parts += [spi_world(part, SPI_STUDIES[name]) for name in shown for part in studies[name]["worlds"]]
-    if speed:
-        parts.append(spi_speed(speed))
+    parts += spi_page.spi_part(load, measured_on)
     parts += count_aware.page_part(load, measured_on)
     parts += coverage_page.coverage_part(load, measured_on)
     parts += latency(load("latency.json"))
@@ -357,9 +201,7 @@ def page():
 
 def draw_figures():
     FIGURES.mkdir(exist_ok=True)
-    for part in load("spi.json")["worlds"]:
-        if part["world"] in spi_study.DEFAULT_WORLDS:
-            spi_report.figure(part).savefig(FIGURES / f"spi-{part['name']}.png", dpi=130)
+    spi_page.draw(load("spi.json"), FIGURES)
     atari_page.draw(FIGURES)
     online_page.draw_learning(FIGURES / "learning-breakout.png")
     offline_page.draw_games(FIGURES)
@@ -368,5 +210,6 @@ def draw_figures():
 if __name__ == "__main__":
     PAGE.write_text(page())
     BREAKOUT.write_text(online_page.breakout_page(load, measured_on))
+    SAFE.write_text(spi_page.summary_page(load, measured_on))
     draw_figures()
-    print(f"wrote {PAGE.relative_to(ROOT)}, {BREAKOUT.relative_to(ROOT)} and {FIGURES.relative_to(ROOT)}")
+    print("wrote", *(path.relative_to(ROOT) for path in (PAGE, BREAKOUT, SAFE, FIGURES)))

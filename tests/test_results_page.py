@@ -10,7 +10,7 @@ from PIL import Image
 from pytest import approx
 
 import benchmarks.spi
-from benchmarks import atari, atari_page, certificate, offline_page, online_page, results_page
+from benchmarks import atari, atari_page, certificate, offline_page, online_page, results_page, spi_page
 from benchmarks.results_page import ROOT, load, short, states_a_second
 from benchmarks.variants import VARIANTS
 from rbi.evaluation.comparison import PUBLISHED
@@ -22,6 +22,8 @@ def test_the_results_pages_are_drawn_from_the_raw_results():
     assert results_page.PAGE.read_text() == results_page.page(), "run `make results`"
     breakout = online_page.breakout_page(load, results_page.measured_on)
     assert results_page.BREAKOUT.read_text() == breakout, "run `make results`"
+    summary = spi_page.summary_page(load, results_page.measured_on)
+    assert results_page.SAFE.read_text() == summary, "run `make results`"
 
 
 def test_the_front_pages_speed_is_the_measured_one():
@@ -56,6 +58,29 @@ def test_the_count_aware_page_has_the_measured_failures():
     failures = page.partition("## Results")[2]
     for by_estimate, cells, beyond in found:
         assert re.search(rf"{by_estimate} of {cells}\b[^.:]* {beyond}\b", failures)
+
+
+def test_the_summary_counts_peers_that_lead_in_both_and_names_the_best_in_hindsight():
+    """Three algorithms at two sizes: one leads ours in both at the first, the other in the mean only."""
+    lead = {"mean_lead": [[[[-0.1, -0.1, 0], [0.3, 0.2, 0]]] * 3], "cvar_lead": [[[[-0.1, 0.3, 0], [0.4, 0.4, 0]]] * 3]}
+    part = {
+        "world": "random(0.5)",
+        "repetitions": 10,
+        "sizes": [10, 20],
+        "algorithms": ["basic_rl", "r_min(2)", "count_aware(0.25,1)"],
+        "compared": ["count_aware(0.25,1)"],
+        "summary": {
+            "mean": [[0.6, 0.6, 0.5], [0.6, 0.7, 0.9]],
+            "cvar": [[0.4, 0.0, 0.3], [0.3, 0.3, 0.7]],
+            "below": [[0, 0, 0.25], [0, 0, 0]],
+            **lead,
+        },
+    }
+    assert spi_page.count_ahead(part) == (2, 1, 1)
+    cells = [cell.strip() for cell in spi_page.summary_row(part).strip("|").split("|")]
+    assert cells == [
+        "random(0.5)", "10", "0.700 / 0.500", "`basic_rl`", "0.600 / 0.350", "1, 1 of 2", "1, 1", "0.250",
+    ]  # fmt: skip
 
 
 def test_the_front_pages_study_takes_the_measured_time():
