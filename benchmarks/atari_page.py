@@ -5,9 +5,10 @@ import math
 import matplotlib.pyplot as plt
 import numpy as np
 
-from benchmarks.atari import MILLION, SUITES, Cell, load_cells
+from benchmarks.atari import FRAME_SKIP, MILLION, SUITES, Cell, load_cells
 from benchmarks.online_page import VARIANTS
 from rbi.evaluation.comparison import PUBLISHED
+from rbi.online.config import PAPER_GAMES
 from rbi.report import LINES, LOOK
 from rbi.report.train import ALGORITHMS
 from rbi.statistics import bootstrap_runs, iqm, percentile_interval, performance_profile, probability_of_improvement
@@ -63,6 +64,13 @@ environments plays some 500 steps per million frames; an episode that is longer 
 two scores can disagree where policies survive for long.
 """
 
+LONG_RUNS = """
+### A long run, stopped and resumed
+
+`rbi train` with the preset `fast`, in parts that end with Ctrl-C. *Minutes*: of all parts, with making environments,
+checkpoints that contain the replay, and the evaluation at the end. Published times for 200 million frames: PQN about an
+hour (one A40, a CPU with 32 cores; no replay), BTR 12 hours (a desktop PC with one GPU).
+"""
 
 FEW_SEEDS = "Fewer than three seeds: no interval is given, and none of these differences is established."
 
@@ -204,7 +212,23 @@ def sources(name, suite, done):
     )
 
 
-def atari_part():
+def long_run_rows(results, measured_on):
+    """One row a run of `benchmarks.long_run`."""
+    lines = ["| game | algorithm | million frames | parts | minutes | steps/s | 200 million frames, hours | score |"]
+    lines.append("|---|---|--:|--:|--:|--:|--:|--:|")
+    for result in results:
+        seconds = sum(part["seconds"] for part in result["parts"])
+        pace = result["frames"] / seconds
+        score = number(result["result"]["evaluation"]["mean"])
+        lines.append(
+            f"| {result['game']} | {ALGORITHMS[result['algo']]} | {result['frames'] / MILLION:.1f} | "
+            f"{len(result['parts'])} | {seconds / 60:.1f} | {pace / FRAME_SKIP:,.0f} | "
+            f"{200 * MILLION / pace / 3600:.2f} | {score} |"
+        )
+    return [LONG_RUNS, *lines, "", *map(measured_on, results)]
+
+
+def atari_part(load, measured_on):
     """The section of docs/results.md."""
     done, parts = load_cells(), [HEAD.rstrip()]
     for name, suite in SUITES.items():
@@ -219,6 +243,9 @@ def atari_part():
         if has_profile(suite, done):
             parts += ["", f"![performance profile](figures/atari-{name}-profile.png)"]
         parts += [DIAGNOSTICS, diagnostics_table(suite, done), "", sources(name, suite, done)]
+    runs = [load(f"long-{game.lower()}-{algo}.json") for game in PAPER_GAMES for algo in ALGORITHMS]
+    if any(runs):
+        parts += long_run_rows([result for result in runs if result], measured_on)
     return parts if len(parts) > 1 else []
 
 

@@ -190,7 +190,7 @@ def page():
     parts += coverage_page.coverage_part(load, measured_on)
     parts += latency(load("latency.json"))
     parts += small_environments()
-    parts += atari_page.atari_part()
+    parts += atari_page.atari_part(load, measured_on)
     parts += online_page.online_part(load, measured_on)
     parts += ray_page.gpu_part(load, measured_on)
     parts += ray_page.ray_part(load, measured_on)

@@ -276,3 +276,17 @@ def test_the_committed_plots_are_drawn_from_the_raw_results(tmp_path, monkeypatc
             assert committed.size == fresh.size, f"{name}: run `make results`"
             first, second = (np.asarray(image.convert("L"), float) for image in (committed, fresh))
         assert np.abs(first - second).mean() < 0.1, f"{name}: run `make results`"
+
+
+def test_a_long_run_shows_the_time_of_all_its_parts():
+    """20 million frames in 10 minutes are 200 million in 100."""
+    result = {
+        "game": "Breakout",
+        "algo": "rbi",
+        "frames": 20_000_000,
+        "parts": [{"seconds": 240.0}, {"seconds": 360.0}],
+        "result": {"evaluation": {"mean": 412.4}},
+    }
+    *_, row, _, source = atari_page.long_run_rows([result], lambda _: "measured here")
+    assert row == "| Breakout | RBI | 20.0 | 2 | 10.0 | 8,333 | 1.67 | 412 |"
+    assert source == "measured here"
