@@ -14,10 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.atari import FRAME_SKIP, MILLION, rounded
+from benchmarks.atari import FRAME_SKIP, MILLION, Cell, rounded
 from benchmarks.timing import machine
 from rbi import runs
-from rbi.online.config import TrainConfig
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = 100  # of the learning curve
@@ -37,8 +36,8 @@ def train(words, seconds):
 
 def run_part(asked, folder):
     """One part of the run; the list of all parts so far."""
-    config = TrainConfig.preset(f"ALE/{asked.game}-v5", asked.algo, "fast")
-    updates = asked.updates or round(asked.frames * MILLION / FRAME_SKIP / config.schedule.states_per_update)
+    config = Cell(asked.game, asked.algo, "base", asked.seed, round(asked.frames * MILLION)).config()
+    updates = asked.updates or config.schedule.updates
     words = ["--env", config.env.id, "--algo", asked.algo, "--preset", "fast", "--seed", asked.seed]
     words += ["--schedule.updates", updates, "--save-replay", "True", "--checkpoint-minutes", 1000, *asked.train]
     resume = ["--resume"] if (folder / "config.json").exists() else []
@@ -48,7 +47,7 @@ def run_part(asked, folder):
         raise SystemExit(f"rbi train: exit status {status}")
     log = folder.with_suffix(".parts.json")
     parts = json.loads(log.read_text()) if log.exists() else []
-    last = runs.read(folder).metrics[-1]
+    last = (runs.read(folder).metrics or [{"updates": 0, "states": 0}])[-1]
     parts.append({"seconds": time.time() - start, "updates": last["updates"], "states": last["states"]})
     log.write_text(json.dumps(parts))
     return parts
