@@ -68,8 +68,8 @@ LONG_RUNS = """
 ### A long run, stopped and resumed
 
 `rbi train` with the preset `fast`, in parts that end with Ctrl-C. *Minutes*: of all parts, with making environments,
-checkpoints that contain the replay, and the evaluation at the end. Published times for 200 million frames: PQN about an
-hour (one A40, a CPU with 32 cores; no replay), BTR 12 hours (a desktop PC with one GPU).
+checkpoints that contain the replay, and the evaluation at the end. Published times for 200 million frames, on other
+machines: PQN about an hour (one A40 and a CPU with 32 cores, no replay), BTR 12 hours (a desktop PC).
 """
 
 FEW_SEEDS = "Fewer than three seeds: no interval is given, and none of these differences is established."
@@ -217,12 +217,11 @@ def long_run_rows(results, measured_on):
     lines = ["| game | algorithm | million frames | parts | minutes | steps/s | 200 million frames, hours | score |"]
     lines.append("|---|---|--:|--:|--:|--:|--:|--:|")
     for result in results:
-        seconds = sum(part["seconds"] for part in result["parts"])
-        pace = result["frames"] / seconds
+        pace = result["frames"] / result["seconds"]
         score = number(result["result"]["evaluation"]["mean"])
         lines.append(
             f"| {result['game']} | {ALGORITHMS[result['algo']]} | {result['frames'] / MILLION:.1f} | "
-            f"{len(result['parts'])} | {seconds / 60:.1f} | {pace / FRAME_SKIP:,.0f} | "
+            f"{result['parts']} | {result['seconds'] / 60:.1f} | {pace / FRAME_SKIP:,.0f} | "
             f"{200 * MILLION / pace / 3600:.2f} | {score} |"
         )
     return [LONG_RUNS, *lines, "", *map(measured_on, results)]
@@ -280,9 +279,9 @@ def draw_curves(suite, done, path):
             for look, entry in zip(LINES, entries, strict=False):
                 for i, result in enumerate(results_of(suite, entry, game, done)):
                     points = [p for p in result["curve"] if p["score"] is not None]
-                    frames = [4 * p["states"] / MILLION for p in points]
+                    frames = [FRAME_SKIP * p["states"] / MILLION for p in points]
                     panel.plot(frames, [p["score"] for p in points], label=None if i else label(entry), **look)
-                    end = 4 * result["states"] / MILLION
+                    end = FRAME_SKIP * result["states"] / MILLION
                     panel.plot(end, result["evaluation"]["mean"], "o", color=look["color"], markersize=5)
             panel.set(title=game, xlabel="million frames", xlim=(0, None))
         for panel in panels[len(games) :]:

@@ -3,62 +3,36 @@
     python -m benchmarks.long_run Breakout --frames 60 --minutes 9 --work /tmp/long     again, until it is complete
 
 A part ends by SIGINT, as Ctrl-C would, and the next one resumes from its checkpoint, which contains the replay. The
-last one writes what was measured: frames, seconds of all parts, the learning curve and the final policy's evaluation.
+last part writes the result: frames, seconds of all parts, the learning curve and the final policy's evaluation.
 """
 
 import argparse
-import json
+import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 from benchmarks.atari import FRAME_SKIP, MILLION, Cell, rounded
+from benchmarks.population import step
 from benchmarks.timing import machine
 from rbi import runs
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = 100  # of the learning curve
-STOP_SECONDS = 90  # for a checkpoint with the replay of an Atari game
-INTERRUPTED = 130
+NEVER = 1000  # minutes: the only checkpoint is the one at the end of a part
 
 
-def train(words, seconds):
-    """Run `rbi train` for so many seconds at most; its exit status."""
-    process = subprocess.Popen([sys.executable, "-m", "rbi", "train", *map(str, words)])
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
-        return process.wait(STOP_SECONDS)
-
-
-def run_part(asked, folder):
-    """One part of the run; the list of all parts so far."""
-    config = Cell(asked.game, asked.algo, "base", asked.seed, round(asked.frames * MILLION)).config()
-    updates = asked.updates or config.schedule.updates
-    words = ["--env", config.env.id, "--algo", asked.algo, "--preset", "fast", "--seed", asked.seed]
-    words += ["--schedule.updates", updates, "--save-replay", "True", "--checkpoint-minutes", 1000, *asked.train]
-    resume = ["--resume"] if (folder / "config.json").exists() else []
-    start = time.time()
-    status = train([*words, "--out", folder, *resume], 60 * asked.minutes)
-    if status not in (0, INTERRUPTED):
-        raise SystemExit(f"rbi train: exit status {status}")
-    log = folder.with_suffix(".parts.json")
-    parts = json.loads(log.read_text()) if log.exists() else []
-    last = (runs.read(folder).metrics or [{"updates": 0, "states": 0}])[-1]
-    parts.append({"seconds": time.time() - start, "updates": last["updates"], "states": last["states"]})
-    log.write_text(json.dumps(parts))
-    return parts
+def interrupt_after(seconds):
+    """Send SIGINT to this process after a time limit."""
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("game")
     parser.add_argument("--algo", choices=["rbi", "apex"], default="rbi")
-    parser.add_argument("--frames", type=float, default=60, help="million frames")
-    parser.add_argument("--minutes", type=float, default=9, help="of this part, without the checkpoint at its end")
+    parser.add_argument("--frames", type=float, default=60, help="million frames of the whole run")
+    parser.add_argument("--minutes", type=float, default=9, help="time limit of this part, without its checkpoint")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--updates", type=int, help="in place of --frames, for a quick trial")
     parser.add_argument("--train", type=str.split, default=[], help="more options of rbi train, in quotes after =")
@@ -68,26 +42,30 @@ def main():
     asked = parser.parse_args()
     asked.work.mkdir(parents=True, exist_ok=True)
     folder = asked.work / f"{asked.game}-{asked.algo}-seed{asked.seed}"
-    parts = run_part(asked, folder)
+    config = Cell(asked.game, asked.algo, "base", asked.seed, round(asked.frames * MILLION)).config()
+    options = ["--env", config.env.id, "--algo", asked.algo, "--preset", "fast", "--seed", asked.seed]
+    options += ["--schedule.updates", asked.updates or config.schedule.updates]
+    options += ["--save-replay", "True", "--checkpoint-minutes", NEVER, *asked.train]
+    interrupt_after(60 * asked.minutes)
+    seconds = step("train", *options, out=folder)
+    signal.setitimer(signal.ITIMER_REAL, 0)
     run = runs.read(folder)
-    seconds = sum(part["seconds"] for part in parts)
-    print(f"part {len(parts)}: {parts[-1]['states']:,} steps after {seconds:,.0f} s", flush=True)
-    if run.result is None:
-        return
-    reports = [line for line in run.metrics if "updates" in line]
-    every = max(1, len(reports) // POINTS)
+    every = max(1, len(run.metrics) // POINTS)
     written = {
         "command": f"python -m benchmarks.long_run {asked.game} --algo {asked.algo} --frames {asked.frames:g}",
         "machine": machine(asked.commit),
         "game": asked.game,
         "algo": asked.algo,
         "seed": asked.seed,
-        "frames": FRAME_SKIP * parts[-1]["states"],
-        "parts": rounded(parts),
+        "frames": FRAME_SKIP * run.result["last"]["states"],
+        "seconds": seconds,
+        "parts": 1 + run.result.get("resumed", {"times": 0})["times"],
         "result": run.result,
-        "curve": rounded(reports[every - 1 :: every]),
+        "curve": rounded(run.metrics[every - 1 :: every]),
     }
-    (asked.out / f"long-{asked.game.lower()}-{asked.algo}.json").write_text(runs.to_json(written) + "\n")
+    path = asked.out / f"long-{asked.game.lower()}-{asked.algo}.json"
+    path.write_text(runs.to_json(written) + "\n")
+    print(f"{path}: {written['frames']:,} frames in {seconds:,.0f} s and {written['parts']} parts", flush=True)
 
 
 if __name__ == "__main__":

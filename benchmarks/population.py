@@ -34,8 +34,8 @@ def step(*words, out):
     print("rbi", *words, flush=True)
     start = time.perf_counter()
     try:
-        if rbi(words):
-            raise SystemExit(f"rbi {words[0]} failed")
+        if code := rbi(words):
+            raise SystemExit(f"rbi {words[0]}: exit code {code}")
     finally:
         clock.write_text(str(before + time.perf_counter() - start))
     return float(clock.read_text())

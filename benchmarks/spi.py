@@ -20,7 +20,7 @@ from rbi.cli.spi import Spi
 from rbi.lab.spi import study as spi
 
 RESULTS = Path(__file__).parent / "results"
-SEED = 7  # 2 to 6 were looked at while earlier forms of count_aware were the method or tried
+SEED = 7  # 2 to 6 were used to report earlier forms of count_aware
 REPORTED = (
     *(f"random({eta})" for eta in (0.9, 0.7, 0.5, 0.3)),
     *(f"chicken({epsilon})" for epsilon in (0.1, 0.2, 0.5)),

@@ -58,6 +58,10 @@ def test_the_count_aware_page_has_the_measured_failures():
     failures = page.partition("## Results")[2]
     for by_estimate, cells, beyond in found:
         assert re.search(rf"{by_estimate} of {cells}\b[^.:]* {beyond}\b", failures)
+    table = re.findall(r"\| `\w+` \| (\d+) \| (\d+) \| \d+ \| \d+ \| \d+ \| \d+ \|", results)
+    least = min(int(better) / int(cells) for cells, better in table)
+    assert len(table) == 13
+    assert f"better in both than any single peer in {int(100 * least)}% of the cells or more" in failures
 
 
 def test_the_summary_counts_peers_that_lead_in_both_and_names_the_best_in_hindsight():
@@ -284,7 +288,8 @@ def test_a_long_run_shows_the_time_of_all_its_parts():
         "game": "Breakout",
         "algo": "rbi",
         "frames": 20_000_000,
-        "parts": [{"seconds": 240.0}, {"seconds": 360.0}],
+        "seconds": 600.0,
+        "parts": 2,
         "result": {"evaluation": {"mean": 412.4}},
     }
     *_, row, _, source = atari_page.long_run_rows([result], lambda _: "measured here")
