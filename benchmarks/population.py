@@ -1,6 +1,7 @@
 """The paper's table of section 4 for one game: train policies, record populations of three skills, learn offline.
 
 python -m benchmarks.population SpaceInvaders --seeds 5 --episodes 40
+python -m benchmarks.population MsPacman --run /tmp/long/MsPacman-rbi-seed0 --stages 1 2 4 8 12 16 20 24
 python -m benchmarks.population MontezumaRevenge --policies climb climb random    one population of scripted policies
 
 Populations stand in for people. They are snapshots of one training run, each with its own perturbations: early ones and
@@ -70,6 +71,8 @@ def main():
     parser.add_argument("--skills", nargs="+", choices=SKILLS, default=SKILLS)
     parser.add_argument("--policy-updates", type=int, default=178_000, help="updates of the policies of the population")
     parser.add_argument("--snapshots", type=int, default=12, help="saved during their training")
+    parser.add_argument("--run", type=Path, help="a training run that has snapshots, in place of a new one")
+    parser.add_argument("--stages", nargs="+", type=int, help="the snapshots to use, from 1 on; default: all")
     parser.add_argument("--policies", nargs="+", default=[], help="scripted policies in place of trained ones")
     parser.add_argument("--population", type=int, default=48, help="size")
     parser.add_argument("--steps", type=int, default=500_000, help="of each population")
@@ -90,7 +93,7 @@ def main():
     with contextlib.nullcontext(asked.work) if asked.work else tempfile.TemporaryDirectory() as name:
         at, took = Path(name) / asked.game, {}
         at.mkdir(parents=True, exist_ok=True)
-        if not asked.policies:
+        if not asked.policies and not asked.run:
             train = [
                 "--schedule.updates",
                 asked.policy_updates,
@@ -103,7 +106,7 @@ def main():
                 "train", "--env", env, "--preset", "fast", *train, *asked.train, out=at / "policies"
             )
         for skill in ["scripted"] if asked.policies else asked.skills:
-            policies = asked.policies or members(at / "policies", skill)
+            policies = asked.policies or members(asked.run or at / "policies", skill, asked.stages)
             found = learn(asked, env, policies, at, skill)
             found |= {"command": command(sys.argv[1:]), "machine": about, "skill": skill}
             found["took"] = took | found["took"]
@@ -111,9 +114,12 @@ def main():
             print(skill, json.dumps(found["took"]), flush=True)
 
 
-def members(run, skill):
+def members(run, skill, stages=None):
     """The policies of a population: snapshots of a training run, and random ones where it is not strong."""
     snapshots = sorted((run / "policies").glob("updates-*"))
+    if not snapshots or max(stages or [1]) > len(snapshots) or min(stages or [1]) < 1:
+        raise SystemExit(f"{run}: {len(snapshots)} snapshots, stages {stages or 'all'}")
+    snapshots = [snapshots[stage - 1] for stage in stages] if stages else snapshots
     third = max(1, len(snapshots) // 3)
     return {
         "weak": [*snapshots[:third], "random"],
