@@ -1,15 +1,4 @@
-"""Offline learning in docs/results.md, from raw results."""
-
-import json
-from pathlib import Path
-
-import matplotlib.pyplot as plt
-
-from rbi.evaluation.comparison import MARGIN
-from rbi.report import LINES, LOOK
-from rbi.report.offline import NAMES, PAPER, between, number
-
-RESULTS = Path(__file__).parent / "results"
+"""The speed of offline learning in docs/results.md, from raw results."""
 
 SPEED_HEAD = """
 ## Speed of offline learning
@@ -34,27 +23,6 @@ GPU_AIM = 3000
 
 FORWARD = [2 * m * k * n for m, k, n in ((400, 256, 32), (81, 512, 64), (49, 576, 64), (1, 3136, 1024))]
 OPERATIONS = 3 * sum(FORWARD) - FORWARD[0]  # a sample: forward, and backward without the input's own gradient
-
-GAMES_HEAD = f"""
-## Learning from a population of players
-
-The paper's table of section 4 on populations recorded here: snapshots of one Ape-X run at several stages of training,
-each with its own perturbations, and random policies. *P(below)* is the probability that a policy's mean is below that
-of the cloned behaviour; *not below*: it loses less than {100 * MARGIN:.0f}%; *above*: it loses nothing, each with 95%
-confidence. The paper's players are people who score far higher, its data sets are larger and it trains for 1,562,500
-updates, so only the ratios to the clone compare. In Montezuma's Revenge the policies are scripted: two thirds climb to
-the first key from most starts (`rbi data record climb`) with occasional random actions, the rest are random; that run
-was on 2 cores, with one seed and fewer updates and episodes.
-"""
-
-GAME_HEAD = """
-### {title}
-
-![learning curves](figures/{file}.png)
-
-{population[policies]} policies, {population[all_episodes]} episodes, {population[steps]:,} steps; {updates:,} updates.
-Every row: {seeds}, {episodes} episodes in total; {protocol}. Points of the curves are means of {at_points} episodes.
-"""
 
 
 def speed(results, measured_on):
@@ -105,90 +73,7 @@ def compare_with_d3rlpy(result):
     )
 
 
-def game(result, measured_on):
-    """The table of one game, with the paper's scores."""
-    name = result["env"].removeprefix("ALE/").rsplit("-v", 1)[0]
-    of_paper = PAPER.get(name, {})
-    at_points = " and ".join(f"{point['episodes']:,}" for point in result["curve"])
-    last = result["curve"][-1]
-    seeds, episodes = len(last["means"]["behavior"]), last["episodes"]
-    repetitions = f"{seeds} seed{'s' * (seeds > 1)}"
-    lines = [
-        GAME_HEAD.format(
-            title=name + (f", {result['skill']} population" if "skill" in result else ""),
-            at_points=at_points,
-            seeds=repetitions,
-            episodes=episodes,
-            **result,
-        )
-    ]
-    lines += ["| policy | mean | 95% | IQM | median | quartiles | P(below) | verdict | paper |"]
-    lines += ["|---|--:|--:|--:|--:|--:|--:|---|--:|"]
-    for row in [result["population"] | {"name": "population"}, *result["rows"]]:
-        compared = row.get("below") is not None
-        cells = [NAMES.get(row["name"], row["name"]), number(row["mean"]), between(row["interval"])]
-        cells += [number(row["iqm"]) if "iqm" in row else "", number(row["median"]), between(row["quartiles"])]
-        cells += [f"{row['below']:.2f}" if compared else "", row["verdict"] if compared else ""]
-        cells += [f"{of_paper[row['name']]:,}" if row["name"] in of_paper else ""]
-        lines.append("| " + " | ".join(cells) + " |")
-    compared_with = compare_with_paper(result["rows"], of_paper) + compare_clone_with_population(result, of_paper)
-    return "\n".join([*lines, *compared_with, f"\n{measured_on(result)}"])
-
-
-def compare_with_paper(rows, of_paper):
-    """Ratios to the cloned behaviour, next to the paper's where it has them."""
-    clone = next(row for row in rows if row["name"] == "behavior")
-    groups = {"agrees": [], "differs": [], "open": []}
-    for row in rows:
-        if row["name"] not in of_paper or row is clone or row.get("verdict") is None:
-            continue
-        ours, theirs = row["mean"] / clone["mean"], of_paper[row["name"]] / of_paper["behavior"]
-        says = NAMES.get(row["name"], row["name"])
-        holds = row["verdict"] in ("above", "not below")
-        kind = "open" if row["verdict"] == "open" else "agrees" if holds == (theirs > 1 - MARGIN) else "differs"
-        groups[kind].append(f"{says} ({ours:.2f}, paper {theirs:.2f})")
-    if not any(groups.values()):
-        return []
-    heads = {"agrees": "As in the paper", "differs": "Not as in the paper", "open": "Open with this many episodes"}
-    sentences = [f"{heads[kind]}: {', '.join(names)}." for kind, names in groups.items() if names]
-    return [f"\nRatios to the cloned behaviour's score. {' '.join(sentences)}"]
-
-
-def compare_clone_with_population(result, of_paper):
-    """The clone's score relative to its data, as in the paper."""
-    if "population" not in of_paper:
-        return []
-    clone = next(row for row in result["rows"] if row["name"] == "behavior")
-    ours, theirs = clone["mean"] / result["population"]["mean"], of_paper["behavior"] / of_paper["population"]
-    return [
-        f"\nThe clone has {ours:.2f} times the score of the population that it was cloned from (paper {theirs:.2f})."
-    ]
-
-
-def games():
-    paths = [path for path in sorted(RESULTS.glob("offline-*.json")) if "speed" not in path.name]
-    return [json.loads(path.read_text()) | {"file": path.stem} for path in paths]
-
-
 def offline_part(load, measured_on):
-    """The sections that were measured."""
+    """The section, if it was measured."""
     measured = [found for kind in ("cpu", "cuda") if (found := load(f"offline-speed-{kind}.json"))]
-    parts = speed(measured, measured_on) if measured else []
-    played = [game(result, measured_on) for result in games()]
-    return [*parts, *([GAMES_HEAD] if played else []), *played]
-
-
-def draw_games(folder):
-    for result in games():
-        with plt.rc_context(LOOK):
-            figure = plt.figure(figsize=(5.6, 3.4), layout="constrained")
-            panel = figure.subplots()
-            shown = ("behavior", "reroute(0.5,1.5)", "reroute(0,2)", "tv(0.25)", "greedy", "ppo(0.5) by ascent", "DQfD")
-            for look, row in zip(LINES, shown, strict=False):
-                means = [sum(point["means"][row]) / len(point["means"][row]) for point in result["curve"]]
-                updates = [point["updates"] / 1000 for point in result["curve"]]
-                panel.plot(updates, means, label=NAMES.get(row, row), marker="o", markersize=3, **look)
-            panel.set(xlabel="thousand updates", ylabel="score")
-            panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
-            figure.savefig(folder / f"{result['file']}.png", dpi=130)
-            plt.close(figure)
+    return speed(measured, measured_on) if measured else []

@@ -80,6 +80,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--episodes", type=int, default=40, help="of every row and seed, at the end")
     parser.add_argument("--evaluations", type=int, default=20)
+    parser.add_argument("--fractions", nargs="+", type=float, default=[1.0], help="of the data to learn from")
     parser.add_argument("--preset", default="fast")
     parser.add_argument("--train", type=str.split, default=[], help="more options of rbi train, in quotes after =")
     parser.add_argument("--record", type=str.split, default=[], help="more options of rbi data record")
@@ -90,8 +91,8 @@ def main():
     asked = parser.parse_args()
     env = f"ALE/{asked.game}-v5"
     about = machine(asked.commit)
-    with contextlib.nullcontext(asked.work) if asked.work else tempfile.TemporaryDirectory() as name:
-        at, took = Path(name) / asked.game, {}
+    with contextlib.nullcontext(asked.work) if asked.work else tempfile.TemporaryDirectory() as work:
+        at, took = Path(work) / asked.game, {}
         at.mkdir(parents=True, exist_ok=True)
         if not asked.policies and not asked.run:
             train = [
@@ -107,11 +108,14 @@ def main():
             )
         for skill in ["scripted"] if asked.policies else asked.skills:
             policies = asked.policies or members(asked.run or at / "policies", skill, asked.stages)
-            found = learn(asked, env, policies, at, skill)
-            found |= {"command": command(sys.argv[1:]), "machine": about, "skill": skill}
-            found["took"] = took | found["took"]
-            (asked.out / f"offline-{asked.game.lower()}-{skill}.json").write_text(json.dumps(found, indent=1) + "\n")
-            print(skill, json.dumps(found["took"]), flush=True)
+            took["recording"] = record(asked, env, policies, at / f"data-{skill}")
+            for fraction in asked.fractions:
+                name = skill + f"-{100 * fraction:g}percent" * (fraction < 1)
+                found = learn(asked, fraction, at / f"data-{skill}", at / f"run-{name}")
+                found |= {"command": command(sys.argv[1:]), "machine": about, "skill": skill, "fraction": fraction}
+                found["took"] = took | found["took"]
+                (asked.out / f"offline-{asked.game.lower()}-{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+                print(name, json.dumps(found["took"]), flush=True)
 
 
 def members(run, skill, stages=None):
@@ -128,14 +132,17 @@ def members(run, skill, stages=None):
     }[skill]
 
 
-def learn(asked, env, policies, at, skill):
-    """Record a population and learn from it; what the results page needs."""
-    data, run, took = at / f"data-{skill}", at / f"run-{skill}", {}
+def record(asked, env, policies, data):
+    """Record a population; returns the seconds that took."""
     size = ["--population", asked.population, "--steps", asked.steps, "--num-envs", 3 * asked.population]
-    took["recording"] = step("data", "record", *policies, "--env", env, *size, *asked.record, out=data)
+    return step("data", "record", *policies, "--env", env, *size, *asked.record, out=data)
+
+
+def learn(asked, fraction, data, run):
+    """Learn from a fraction of a population; what the results page needs."""
     options = ["--seeds", asked.seeds, "--episodes", asked.episodes, "--evaluations", asked.evaluations]
-    options += ["--preset", asked.preset, "--updates", asked.updates, *asked.offline]
-    took["learning"] = step("offline", data, *options, out=run)
+    options += ["--preset", asked.preset, "--updates", asked.updates, "--data-fraction", fraction, *asked.offline]
+    took = {"learning": step("offline", data, *options, out=run)}
     return summary(runs.read(run), took)
 
 

@@ -1,4 +1,4 @@
-"""Draws docs/results.md, breakout.md and safe-improvement.md from benchmarks/results/: no number is typed by hand."""
+"""Draws docs/results.md and the pages beside it from benchmarks/results/: no number is typed by hand."""
 
 import json
 from pathlib import Path
@@ -13,12 +13,15 @@ from benchmarks import (
     data_page,
     offline_page,
     online_page,
+    population_page,
     ray_page,
     spi_page,
 )
 
 ROOT = Path(__file__).parent.parent
-PAGE, BREAKOUT, SAFE = (ROOT / "docs" / f"{name}.md" for name in ("results", "breakout", "safe-improvement"))
+PAGE, BREAKOUT, SAFE, POPULATIONS = (
+    ROOT / "docs" / f"{name}.md" for name in ("results", "breakout", "safe-improvement", "populations")
+)
 FIGURES = ROOT / "docs" / "figures"
 RESULTS = Path(__file__).parent / "results"
 
@@ -171,17 +174,18 @@ def summary(cpu, cuda):
         ("Breakout, 100 points during training", f"{online_page.reached(own, 100):.0f} s (one seed)"),
         ("offline learning, one H200", f"beta {offline_speed['beta']:,.0f}, Q {offline_speed['q']:,.0f} updates/s"),
     ]
-    for result in offline_page.games():
-        scores = {row["name"]: row["mean"] for row in result["rows"]}
-        game = result["env"].removeprefix("ALE/").rsplit("-v", 1)[0]
-        ratios = (f"{name} {scores[name] / scores['behavior']:.2f}" for name in ("reroute(0.5,1.5)", "greedy"))
-        rows.append((f"{game}, score relative to the cloned behaviour", ", ".join(ratios)))
+    for result in population_page.whole(population_page.load_results()):
+        ratios = (f"{name} {population_page.ratio(result, name):.2f}" for name in ("reroute(0.5,1.5)", "greedy"))
+        rows.append((f"{population_page.title(result)}, score relative to the cloned behaviour", ", ".join(ratios)))
     return "\n".join(["", "| what | measured |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])
 
 
 def page():
     cpu, cuda = load("rules-cpu.json"), load("rules-cuda.json")
-    parts = [HEAD.rstrip(), summary(cpu, cuda), RULES_HEAD, rules_highlights(cpu, cuda)]
+    parts = [HEAD.rstrip(), summary(cpu, cuda)]
+    parts += atari_page.atari_part(load, measured_on)
+    parts += population_page.summary_part(population_page.load_results())
+    parts += [RULES_HEAD, rules_highlights(cpu, cuda)]
     for result in (cpu, cuda):
         if result:
             parts += [f"\n{measured_on(result)}\n", rules_table(result)]
@@ -190,7 +194,6 @@ def page():
     parts += coverage_page.coverage_part(load, measured_on)
     parts += latency(load("latency.json"))
     parts += small_environments()
-    parts += atari_page.atari_part(load, measured_on)
     parts += online_page.online_part(load, measured_on)
     parts += ray_page.gpu_part(load, measured_on)
     parts += ray_page.ray_part(load, measured_on)
@@ -204,12 +207,13 @@ def draw_figures():
     spi_page.draw(load("spi.json"), FIGURES)
     atari_page.draw(FIGURES)
     online_page.draw_learning(FIGURES / "learning-breakout.png")
-    offline_page.draw_games(FIGURES)
+    population_page.draw(population_page.load_results(), FIGURES)
 
 
 if __name__ == "__main__":
     PAGE.write_text(page())
     BREAKOUT.write_text(online_page.breakout_page(load, measured_on))
     SAFE.write_text(spi_page.summary_page(load, measured_on))
+    POPULATIONS.write_text(population_page.page(population_page.load_results(), measured_on))
     draw_figures()
-    print("wrote", *(path.relative_to(ROOT) for path in (PAGE, BREAKOUT, SAFE, FIGURES)))
+    print("wrote", *(path.relative_to(ROOT) for path in (PAGE, BREAKOUT, SAFE, POPULATIONS, FIGURES)))

@@ -84,11 +84,21 @@ def reroute_explained():
     return figure
 
 
+def shown_populations():
+    """One result per game: its mixed population, or the only one."""
+    paths = sorted((ROOT / "benchmarks/results").glob("offline-*.json"))
+    by_game = {}
+    for path in paths:
+        _, game, *skill = path.stem.split("-")
+        if game != "speed" and (game not in by_game or skill == ["mixed"]):
+            by_game[game] = path
+    return list(by_game.values())
+
+
 def atari_scores():
     """Four games learned from a recorded population: scores of rules and baselines next to the cloned behaviour."""
     rows = ["reroute(0.5,1.5)", "reroute(0,2)", "tv(0.25)", "ppo(0.5)", "greedy", "DQfD", "CQL(1)"]
-    results = sorted((ROOT / "benchmarks/results").glob("offline-*.json"))
-    games = [json.loads(path.read_text()) for path in results if "speed" not in path.name]
+    games = [json.loads(path.read_text()) for path in shown_populations()]
     figure = Figure(figsize=(10, 2.9), layout="constrained")
     for axes, game in zip(figure.subplots(1, len(games), sharey=True), games, strict=True):
         found = {row["name"]: row for row in game["rows"]}

@@ -10,7 +10,7 @@ from PIL import Image
 from pytest import approx
 
 import benchmarks.spi
-from benchmarks import atari, atari_page, certificate, offline_page, online_page, results_page, spi_page
+from benchmarks import atari, atari_page, certificate, online_page, population_page, results_page, spi_page
 from benchmarks.results_page import ROOT, load, short, states_a_second
 from benchmarks.variants import VARIANTS
 from rbi.evaluation.comparison import PUBLISHED
@@ -135,7 +135,7 @@ def test_a_run_is_described_by_its_changes_to_the_preset():
 
 def test_the_readmes_games_are_the_measured_ones():
     times, below = {}, []
-    for result in offline_page.games():
+    for result in population_page.whole(population_page.load_results()):
         rows = {row["name"]: row for row in result["rows"]}
         times[result["env"]] = rows["reroute(0.5,1.5)"]["mean"] / rows["behavior"]["mean"]
         below += [result["env"] for _ in range(rows["greedy"]["verdict"] == "below")]
@@ -176,11 +176,39 @@ def test_a_policy_agrees_with_the_paper_where_both_say_that_it_is_below_or_both_
     rows = [{"name": "behavior", "mean": 100.0, "verdict": None}]
     rows += [{"name": name, "mean": 50.0, "verdict": verdict} for name, verdict in verdicts.items()]
     of_paper = {"behavior": 200, "reroute(0.5,1.5)": 195, "tv(0.25)": 180, "DQfD": 20, "reroute(0,2)": 300}
-    (said,) = offline_page.compare_with_paper(rows, of_paper)
+    (said,) = population_page.compare_with_paper(rows, of_paper)
     assert "As in the paper: reroute(0.5,1.5) (0.50, paper 0.97), DQfD (0.50, paper 0.10)." in said
     assert "Not as in the paper: tv(0.25) (0.50, paper 0.90)." in said
     assert "Open with this many episodes: reroute(0,2) (0.50, paper 1.50)." in said
-    assert offline_page.compare_with_paper(rows, {}) == []
+    assert population_page.compare_with_paper(rows, {}) == []
+
+
+def population(game, skill, ratios, fraction=1.0, seeds=3):
+    """A result as `benchmarks.population` writes it, with what the tables read; the clone scores 100."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 1, (seeds, 20))
+    rows = [{"name": name, "scores": (100 * by + noise).tolist()} for name, by in {"behavior": 1.0, **ratios}.items()]
+    rows = [row | {"mean": float(np.mean(row["scores"]))} for row in rows]
+    return {"env": f"ALE/{game}-v5", "skill": skill, "fraction": fraction, "rows": rows, "population": {"mean": 120.0}}
+
+
+def test_the_summary_of_populations_counts_where_each_policy_is_below():
+    results = [
+        population("Qbert", "weak", {"reroute(0.5,1.5)": 1.2, "greedy": 0.5}),
+        population("Qbert", "strong", {"reroute(0.5,1.5)": 0.9, "greedy": 0.3}, 0.05),
+        population("Qbert", "strong", {"reroute(0.5,1.5)": 1.1, "greedy": 1.5}),
+    ]
+    text = "\n".join(population_page.summary_part(results))
+    weak, strong, paper = (line for line in text.splitlines() if line.startswith("| Qbert") and "%" not in line)
+    assert "| Qbert, weak | 120.0 | 100" in weak
+    assert ("1.20 (0.00)" in weak, "0.50 (1.00)" in weak) == (True, True)
+    assert "1.10 (0.00)" in strong
+    assert paper.startswith("| Qbert, *paper* | 3,401 | 8,562 | 1.42 |")
+    assert "| reroute(0.5,1.5) | 0 of 2 | 2 | 0 | 1.10 (Qbert, strong) |" in text
+    assert "| greedy | 1 of 2 | 1 | 0 | 0.50 (Qbert, weak) |" in text
+    part, whole = (line for line in text.splitlines() if "%" in line and line.startswith("| Qbert"))
+    assert (part.split(" | ")[1], whole.split(" | ")[1]) == ("5%", "100%")
+    assert "0.90 (1.00)" in part
 
 
 def test_numbers_are_shortened_to_three_digits():

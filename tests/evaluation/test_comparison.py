@@ -12,6 +12,7 @@ from rbi.evaluation.comparison import (
     human_normalised,
     intervals,
     probability_below,
+    probability_below_over_seeds,
     verdict,
 )
 from rbi.statistics import RESAMPLES, iqm
@@ -74,6 +75,26 @@ def test_probability_below_is_the_share_of_pairs_of_resamples():
     assert 0.1 < truth < 0.9
     assert probability_below(FEW, OTHERS, generator()) == pytest.approx(truth, abs=TOLERANCE)
     assert probability_below(FEW, [[11.2]], generator()) == pytest.approx(np.mean(row_means < 11.2), abs=TOLERANCE)
+
+
+def test_over_seeds_one_bad_seed_of_three_counts_as_often_as_it_is_drawn():
+    """With equal episodes only the choice of seeds is random: below where the bad seed is drawn often enough."""
+    behavior = [[10.0] * 20] * 3
+    scores = [[11.0] * 20, [11.0] * 20, [8.5] * 20]  # the mean falls below 10 from two draws of the last one on
+    twice_or_more = 1 - (2 / 3) ** 3 - 3 * (1 / 3) * (2 / 3) ** 2
+    assert probability_below_over_seeds(scores, behavior, generator()) == pytest.approx(twice_or_more, abs=TOLERANCE)
+    assert probability_below(scores, behavior, generator()) == 0
+
+
+def test_over_seeds_each_policy_is_compared_with_the_behavior_policy_of_its_seed():
+    behavior = [[0.0] * 20, [100.0] * 20]
+    better = [[1.0] * 20, [101.0] * 20]
+    assert probability_below_over_seeds(better, behavior, generator()) == 0
+    assert probability_below_over_seeds(behavior, behavior, generator()) == 0
+    one = [[1.0, 4.0, 9.0]], [[2.0, 5.0, 30.0]]
+    assert probability_below_over_seeds(*one, generator()) == pytest.approx(
+        probability_below(*one, generator(1)), abs=1.5 * TOLERANCE
+    )
 
 
 def test_equal_is_not_below():

@@ -1,5 +1,7 @@
 """Parallel learners do what each does alone, on a CPU and as CUDA graphs."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,20 @@ def test_advance_stops_each_learner_at_its_target_and_yields_the_total():
     assert list(advance(runners, [2, 4])) == [2, 4, 5, 6]
     assert [one.learner.updates for one in runners] == [2, 4]
     assert list(advance(runners, [2, 4])) == []
+
+
+def test_a_fraction_of_the_data_is_another_part_of_the_training_episodes_for_each_seed():
+    data = data_of((3,), episodes=40)
+    whole = [SeedLearners(SMALL, (), data, seed, CPU) for seed in range(3)]
+    parts = [SeedLearners(dataclasses.replace(SMALL, data_fraction=0.25), (), data, seed, CPU) for seed in range(3)]
+    for one, part in zip(whole, parts, strict=True):
+        assert list(part.validation_episodes) == list(one.validation_episodes)
+        assert set(part.train_episodes) < set(one.train_episodes)
+        assert (len(part.train_episodes), len(one.train_episodes)) == (7, 28)
+        assert set(part.sampler.candidates.tolist()) < set(one.sampler.candidates.tolist())
+    assert len({tuple(part.train_episodes) for part in parts}) == 3
+    tiny = SeedLearners(dataclasses.replace(SMALL, data_fraction=0.001), (), data, 0, CPU)
+    assert len(tiny.train_episodes) == 1
 
 
 def test_learners_restored_from_a_checkpoint_continue_bit_for_bit(tmp_path):

@@ -54,6 +54,22 @@ def probability_below(scores: Scores, behavior: Scores, rng: np.random.Generator
     return share_below(bootstrap_differences(scores, behavior, rng))
 
 
+def probability_below_over_seeds(scores: Scores, behavior: Scores, rng: np.random.Generator) -> float:
+    """Bootstrap probability that the policies of other seeds have a mean below the behavior policy's.
+
+    Seeds are resampled in pairs, the policy's with the behavior policy's, and the episodes of each within it.
+    """
+    ours, theirs = (seed_means(by_seed(of), rng) for of in (scores, behavior))
+    chosen = rng.integers(ours.shape[1], size=ours.shape)
+    means = [np.take_along_axis(of, chosen, axis=1).mean(1) for of in (ours, theirs)]
+    return share_below(np.where(np.isclose(*means, rtol=ROUNDING, atol=0), 0.0, means[0] - means[1]))
+
+
+def seed_means(values: Sequence[Array], rng: np.random.Generator) -> Array:
+    """The mean of each seed in bootstrap samples of its episodes, `[resamples, seeds]`."""
+    return np.stack([bootstrap_samples([of_seed], rng).mean(1) for of_seed in values], 1)
+
+
 def verdict(
     scores: Scores,
     behavior: Scores,

@@ -41,6 +41,8 @@ class OfflineConfig(Checked):
     """Discount factor."""
     validation_fraction: Annotated[float, Interval(gt=0, le=0.5)] = 0.1
     """Fraction of the episodes held out for validation (temperature, diagnostics)."""
+    data_fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    """Fraction of the other episodes to learn from, drawn anew for each seed: how much data is enough?"""
     behavior_q: BehaviorQConfig = field(default_factory=BehaviorQConfig)
     ppo: PPOAscentConfig = field(default_factory=PPOAscentConfig)
     dqfd: DQfDConfig = field(default_factory=DQfDConfig)

@@ -249,7 +249,9 @@ class SeedLearners:
         self.obs_spec = ObservationSpec(data.spec.obs_shape, data.spec.frame_stack, data.spec.num_actions)
         self.shared: Sampler | None = None if first is None else first.sampler
         rng = np.random.default_rng([seed, RANDOM_STREAMS.index("split")])
-        self.train_episodes, self.validation_episodes = split_episodes(len(data), config.validation_fraction, rng)
+        train_episodes, self.validation_episodes = split_episodes(len(data), config.validation_fraction, rng)
+        used = max(1, round(config.data_fraction * len(train_episodes)))
+        self.train_episodes = np.sort(rng.choice(train_episodes, used, replace=False))
         self.sampler: Sampler = self.make_sampler("fit", self.train_episodes)
         self.validation = self.make_sampler("held", self.validation_episodes, batch_size=512, keep_incomplete=False)
         networks = make_networks(self.obs_spec, config.behavior_q.network, seed)
