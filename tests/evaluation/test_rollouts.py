@@ -523,7 +523,7 @@ def test_restricted_policies_ignore_other_environments():
     batched.restrict(group_policies(policies, policy_of, np.array([True, True, False, False])))
     after = batched.act(again, later)
     assert (after[2:] == before[2:]).all()
-    assert [group.env_indices.tolist() for group, _ in batched.groups] == [[0, 1]]
+    assert [indices.tolist() for _, indices in (*batched.forward, *batched.improve)] == [[0, 1], [0, 1]]
 
 
 @pytest.mark.gpu

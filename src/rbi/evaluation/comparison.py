@@ -46,6 +46,11 @@ def intervals(scores: Scores, rng: np.random.Generator) -> Intervals:
 def bootstrap_differences(scores: Scores, behavior: Scores, rng: np.random.Generator) -> Array:
     """mean(policy) - mean(behavior) in bootstrap samples of both, `[resamples]`; rounding errors count as 0."""
     ours, theirs = (bootstrap_samples(by_seed(of), rng).mean(1) for of in (scores, behavior))
+    return differences_of(ours, theirs)
+
+
+def differences_of(ours: Array, theirs: Array) -> Array:
+    """ours - theirs; rounding errors count as 0."""
     return np.where(np.isclose(ours, theirs, rtol=ROUNDING, atol=0), 0.0, ours - theirs)
 
 
@@ -61,8 +66,8 @@ def probability_below_over_seeds(scores: Scores, behavior: Scores, rng: np.rando
     """
     ours, theirs = (seed_means(by_seed(of), rng) for of in (scores, behavior))
     chosen = rng.integers(ours.shape[1], size=ours.shape)
-    means = [np.take_along_axis(of, chosen, axis=1).mean(1) for of in (ours, theirs)]
-    return share_below(np.where(np.isclose(*means, rtol=ROUNDING, atol=0), 0.0, means[0] - means[1]))
+    ours, theirs = (np.take_along_axis(of, chosen, axis=1).mean(1) for of in (ours, theirs))
+    return share_below(differences_of(ours, theirs))
 
 
 def seed_means(values: Sequence[Array], rng: np.random.Generator) -> Array:

@@ -4,6 +4,7 @@ evaluate(policy, env)                      scores of one policy, with a confiden
 VectorEvaluator(protocol, env, num_envs)   many policies at once, in environments that are created once
 """
 
+import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -20,7 +21,7 @@ from rbi.evaluation.comparison import human_normalised
 from rbi.gpu import SideStream, capture_graph
 from rbi.networks import cpu_threads
 from rbi.observations import roll_stacks
-from rbi.policy import Policy, load_policy
+from rbi.policy import Policy, load_policy, uses_counts
 from rbi.progress import track
 from rbi.returns import TERMINATED, TRUNCATED
 from rbi.statistics import Array, describe
@@ -169,52 +170,45 @@ def check_compatible(policy: Policy, vector_env: VectorEnv, env: str) -> None:
 # Batched policies
 
 
-class PolicyGroup(NamedTuple):
-    """Policies that share networks and temperature, and the environments that they act in."""
+class PolicyGroups(NamedTuple):
+    """Environments that share work: each pair is a policy and the environments `[n]` that it computes for."""
 
-    env_indices: Array
-    """Indices of the environments, those of one policy after another's."""
-    parts: list[tuple[Policy, slice]]
-    """The policies, and the part of `env_indices` that belongs to each."""
-
-    def probs(self, states: torch.Tensor) -> torch.Tensor:
-        """Action probabilities `[N, A]` in states `[N, stack, *frame]`: one forward pass, then each policy's rule."""
-        beta, q = self.parts[0][0].beta_and_q(states)
-        parts = [(policy, policy.counts(states[part]), part) for policy, part in self.parts]
-        return torch.cat([policy.improve(beta[part], q[part], counts=counts) for policy, counts, part in parts])
+    forward: list[tuple[Policy, Array]]
+    """One forward pass each: their policies have the same networks and temperature."""
+    improve: list[tuple[Policy, Array]]
+    """One improvement step each: their policies have the same rule, whatever their networks."""
 
 
-def group_policies(policies: Sequence[Policy], policy_of: Array, active: Array) -> list[PolicyGroup]:
-    """Group active environments by networks and temperature; `policy_of` `[N]` is the policy of each environment."""
-    alike: dict[tuple[int, float], list[int]] = {}
+def group_policies(policies: Sequence[Policy], policy_of: Array, active: Array) -> PolicyGroups:
+    """Group active environments by what their policies have in common; `policy_of` `[N]`: each environment's policy."""
+    forward: dict[Any, list[int]] = {}
+    improve: dict[Any, list[int]] = {}
     for number in np.unique(policy_of[active]).tolist():
         policy = policies[number]
-        alike.setdefault((id(policy.networks), policy.temperature), []).append(number)
-    groups = []
-    for numbers in alike.values():
-        indices = [np.flatnonzero(active & (policy_of == number)) for number in numbers]
-        ends = np.cumsum([len(own) for own in indices]).tolist()
-        parts = [
-            (policies[number], slice(end - len(own), end))
-            for number, own, end in zip(numbers, indices, ends, strict=True)
-        ]
-        groups.append(PolicyGroup(np.concatenate(indices), parts))
-    return groups
+        counts = number if uses_counts(policy.rule) else None  # counts belong to one policy
+        forward.setdefault((id(policy.networks), policy.temperature), []).append(number)
+        improve.setdefault((id(policy.rule), policy.c_greedy, counts), []).append(number)
+    return PolicyGroups(
+        *(
+            [(policies[numbers[0]], np.flatnonzero(active & np.isin(policy_of, numbers))) for numbers in alike.values()]
+            for alike in (forward, improve)
+        )
+    )
 
 
 class BatchedPolicies:
     """Frame stacks of all environments on a device, and sampling of actions from all policies in one call.
 
-    On a GPU everything is one CUDA graph: ten policies of three seeds are some two thousand small kernels per step,
-    which take longer to launch one by one than the environments take to step. Groups run on parallel streams, and only
-    the newest frames are copied to the device.
+    On a GPU everything is one CUDA graph: policies of several seeds are hundreds of small kernels per step, which take
+    longer to launch one by one than the environments take to step. Groups run on parallel streams, and only the newest
+    frames are copied to the device.
     """
 
-    def __init__(self, groups: Sequence[PolicyGroup], num_envs: int, device: torch.device) -> None:
-        obs_spec = groups[0].parts[0][0].obs_spec
+    def __init__(self, groups: PolicyGroups, num_envs: int, device: torch.device) -> None:
+        networks, obs_spec = (policy.networks for policy, _ in groups.forward), groups.forward[0][0].obs_spec
         dtype = torch.uint8 if obs_spec.is_image else torch.float32
         self.device = device
-        self.groups = self._with_indices(groups)
+        self.restrict_to(groups)
         self.states = torch.zeros((num_envs, obs_spec.stack, *obs_spec.shape), dtype=dtype, device=device)
         inputs = (
             torch.zeros((num_envs, *obs_spec.shape), dtype=dtype),
@@ -224,27 +218,46 @@ class BatchedPolicies:
         on_gpu = device.type == "cuda"
         self.host = [tensor.pin_memory() if on_gpu else tensor for tensor in inputs]
         self.frame, self.first, self.uniform = (tensor.to(device) if on_gpu else tensor for tensor in self.host)
+        precision = functools.reduce(torch.promote_types, (next(net.parameters()).dtype for net in networks))
+        shape = (num_envs, obs_spec.num_actions)
+        self.beta, self.q = (torch.zeros(shape, dtype=precision, device=device) for _ in range(2))
         self.actions = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.stream = torch.cuda.Stream(device) if on_gpu else None
-        self.streams = [SideStream(device) for _ in groups]
+        self.streams = [SideStream(device) for _ in range(max(map(len, groups)))]
         self.graph = (
             None if self.stream is None else capture_graph(self.step, self.stream, [], [self.states, self.actions])
         )
 
-    def restrict(self, groups: Sequence[PolicyGroup]) -> None:
+    def restrict(self, groups: PolicyGroups) -> None:
         """Compute actions for these environments only. A captured graph keeps computing all of them."""
         if self.graph is None:
-            self.groups = self._with_indices(groups)
+            self.restrict_to(groups)
+
+    def restrict_to(self, groups: PolicyGroups) -> None:
+        self.forward, self.improve = (
+            [(policy, torch.from_numpy(indices).to(self.device)) for policy, indices in of_kind] for of_kind in groups
+        )
 
     def step(self) -> None:
         """Update the frame stacks and sample an action from every policy."""
         roll_stacks(self.states, self.frame, self.first)
-        for stream, (group, indices) in zip(self.streams, self.groups, strict=False):
+        for stream, (policy, indices) in zip(self.streams, self.forward, strict=False):
             with stream.overlapping():
-                probs = group.probs(self.states.index_select(0, indices)).double()
+                beta, q = policy.beta_and_q(self.states.index_select(0, indices))
+                self.beta.index_copy_(0, indices, beta.to(self.beta.dtype))
+                self.q.index_copy_(0, indices, q.to(self.q.dtype))
+        self.join()
+        for stream, (policy, indices) in zip(self.streams, self.improve, strict=False):
+            with stream.overlapping():
+                counts = policy.counts(self.states.index_select(0, indices))
+                beta, q = self.beta.index_select(0, indices), self.q.index_select(0, indices)
+                probs = policy.improve(beta, q, counts=counts).double()
                 sampled = (self.uniform.index_select(0, indices) >= probs.cumsum(1)).sum(1)
                 sampled = torch.where(probs.isnan().any(1), INVALID_ACTION, sampled.clamp(max=probs.shape[1] - 1))
                 self.actions.index_copy_(0, indices, sampled)
+        self.join()
+
+    def join(self) -> None:
         for stream in self.streams:
             stream.join()
 
@@ -264,9 +277,6 @@ class BatchedPolicies:
         if (actions == INVALID_ACTION).any():
             raise ValueError("the outputs of a policy's networks are not finite: its actions have no meaning")
         return actions
-
-    def _with_indices(self, groups: Sequence[PolicyGroup]) -> list[tuple[PolicyGroup, torch.Tensor]]:
-        return [(group, torch.from_numpy(group.env_indices).to(self.device)) for group in groups]
 
 
 # Vectorised evaluation
@@ -361,8 +371,8 @@ class EnvGroup:
         if self.active.any():
             self.batched = BatchedPolicies(self.groups(), num_envs, policies[0].device)
 
-    def groups(self) -> list[PolicyGroup]:
-        """Active environments by networks and temperature."""
+    def groups(self) -> PolicyGroups:
+        """Active environments by what their policies have in common."""
         return group_policies(self.policies, self.policy_of, self.active)
 
     def reset(self, seed: int | None) -> None:
