@@ -224,7 +224,13 @@ def long_run_rows(results, measured_on):
             f"{result['parts']} | {result['seconds'] / 60:.1f} | {pace / FRAME_SKIP:,.0f} | "
             f"{200 * MILLION / pace / 3600:.2f} | {score} |"
         )
-    return [LONG_RUNS, *lines, "", *map(measured_on, results)]
+    return [LONG_RUNS, *lines, "", "![learning curve](figures/long-runs.png)", "", *map(measured_on, results)]
+
+
+def long_runs(load):
+    """The results of `benchmarks.long_run` that are there."""
+    found = [load(f"long-{game.lower()}-{algo}.json") for game in PAPER_GAMES for algo in ALGORITHMS]
+    return [result for result in found if result]
 
 
 def atari_part(load, measured_on):
@@ -242,9 +248,8 @@ def atari_part(load, measured_on):
         if has_profile(suite, done):
             parts += ["", f"![performance profile](figures/atari-{name}-profile.png)"]
         parts += [DIAGNOSTICS, diagnostics_table(suite, done), "", sources(name, suite, done)]
-    runs = [load(f"long-{game.lower()}-{algo}.json") for game in PAPER_GAMES for algo in ALGORITHMS]
-    if any(runs):
-        parts += long_run_rows([result for result in runs if result], measured_on)
+    if runs := long_runs(load):
+        parts += long_run_rows(runs, measured_on)
     return parts if len(parts) > 1 else []
 
 
@@ -257,14 +262,34 @@ def has_profile(suite, done):
     return bool(found) and all(min(counts) >= 2 for counts in found)
 
 
-def draw(folder):
-    """Learning curves of every suite that has cells, and performance profiles of those that are complete."""
+def draw(load, folder):
+    """Learning curves of every suite that has cells and of long runs; performance profiles of complete suites."""
     done = load_cells()
     for name, suite in SUITES.items():
         if entries_of(suite, done):
             draw_curves(suite, done, folder / f"atari-{name}.png")
             if has_profile(suite, done):
                 draw_profile(suite, done, folder / f"atari-{name}-profile.png")
+    if runs := long_runs(load):
+        draw_long_runs(runs, folder / "long-runs.png")
+
+
+def draw_long_runs(results, path):
+    """Score while training over frames, one panel per game; the dot is the evaluation at the end."""
+    games = list(dict.fromkeys(result["game"] for result in results))
+    with plt.rc_context(LOOK):
+        figure = plt.figure(figsize=(1.2 + 3.7 * len(games), 3.2), layout="constrained")
+        for panel, game in zip(figure.subplots(1, len(games), squeeze=False)[0], games, strict=True):
+            for look, result in zip(LINES, (r for r in results if r["game"] == game), strict=False):
+                points = [point for point in result["curve"] if point["score"] is not None]
+                frames = [FRAME_SKIP * point["states"] / MILLION for point in points]
+                panel.plot(frames, [p["score"] for p in points], label=ALGORITHMS[result["algo"]], **look)
+                end = result["frames"] / MILLION, result["result"]["evaluation"]["mean"]
+                panel.plot(*end, "o", color=look["color"], markersize=5)
+            panel.set(title=game, xlabel="million frames", ylabel="score in training; dot: evaluation", xlim=(0, None))
+            panel.legend()
+        figure.savefig(path, dpi=130)
+        plt.close(figure)
 
 
 def draw_curves(suite, done, path):

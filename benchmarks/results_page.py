@@ -174,6 +174,9 @@ def summary(cpu, cuda):
         ("Breakout, 100 points during training", f"{online_page.reached(own, 100):.0f} s (one seed)"),
         ("offline learning, one H200", f"beta {offline_speed['beta']:,.0f}, Q {offline_speed['q']:,.0f} updates/s"),
     ]
+    for run in atari_page.long_runs(load):
+        what = f"{run['game']}, {run['frames'] / 1e6:.0f} million frames in {run['parts']} parts, one H200"
+        rows.append((what, f"{run['seconds'] / 60:.1f} minutes, score {run['result']['evaluation']['mean']:,.0f}"))
     for result in population_page.whole(population_page.load_results()):
         ratios = (f"{name} {population_page.ratio(result, name):.2f}" for name in ("reroute(0.5,1.5)", "greedy"))
         rows.append((f"{population_page.title(result)}, score relative to the cloned behaviour", ", ".join(ratios)))
@@ -205,7 +208,7 @@ def page():
 def draw_figures():
     FIGURES.mkdir(exist_ok=True)
     spi_page.draw(load("spi.json"), FIGURES)
-    atari_page.draw(FIGURES)
+    atari_page.draw(load, FIGURES)
     online_page.draw_learning(FIGURES / "learning-breakout.png")
     population_page.draw(population_page.load_results(), FIGURES)
 
