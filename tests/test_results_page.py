@@ -320,6 +320,6 @@ def test_a_long_run_shows_the_time_of_all_its_parts():
         "parts": 2,
         "result": {"evaluation": {"mean": 412.4}},
     }
-    *_, row, _, source = atari_page.long_run_rows([result], lambda _: "measured here")
+    *_, row, _, _, _, source = atari_page.long_run_rows([result], lambda _: "measured here")
     assert row == "| Breakout | RBI | 20.0 | 2 | 10.0 | 8,333 | 1.67 | 412 |"
     assert source == "measured here"

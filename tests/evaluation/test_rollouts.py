@@ -156,6 +156,15 @@ def test_a_group_without_active_environments_does_not_step():
     assert [len(env.taken) for env in vectorised.vector_envs] == [10, 9]
 
 
+@pytest.mark.parametrize(("episodes", "used"), [(1, 2), (8, 2), (9, 3), (16, 4), (40, 5)])
+def test_few_episodes_use_few_groups(episodes, used):
+    """Two environments per policy and group, and two episodes per environment at least, as long as two groups run."""
+    vectorised = evaluator(50, num_groups=5)
+    played = list(vectorised.evaluate(sharing(), episodes, generator()))
+    assert Counter(number for number, _ in played) == dict.fromkeys(range(5), episodes)
+    assert [env.resets for env in vectorised.vector_envs] == [1] * used + [0] * (5 - used)
+
+
 def check_actions_of_two_groups(device):
     policies, vectorised = sharing(), evaluator(20, num_groups=2)
     for policy in policies:

@@ -34,6 +34,7 @@ MakeEnvs = Callable[[EnvConfig, int], VectorEnv]
 INVALID_ACTION = -1  # of a policy whose probabilities are NaN
 ATARI_FRAME_SKIP = 4
 MAX_ENVS = 64
+MIN_EPISODES_PER_ENV = 2  # environments with a single episode wait for the longest of all
 MAX_EPISODES = 1_000_000
 
 
@@ -285,8 +286,9 @@ class BatchedPolicies:
 class VectorEvaluator:
     """Evaluates many policies at once, in environments that are created once (Atari environments are slow to create).
 
-    The environments form `num_groups` groups: while one group steps, the actions of the next are computed. Two groups
-    pay off where policies run on a GPU. `num_envs` is rounded down to a multiple of `num_groups`.
+    The environments form `num_groups` groups: while one group steps, the actions of the next are computed, which pays
+    off where policies run on a GPU. A group steps until its last episode ends, so few episodes use few groups.
+    `num_envs` is rounded down to a multiple of `num_groups`.
     """
 
     def __init__(
@@ -295,7 +297,7 @@ class VectorEvaluator:
         self.protocol, self.env = protocol, protocol.env_config(env)
         self.group_size = at_least_one("num_envs", num_envs) // at_least_one("num_groups", num_groups)
         self.vector_envs = [make(self.env, at_least_one("num_envs", self.group_size)) for _ in range(num_groups)]
-        self.seeded = False
+        self.seeded = [False] * num_groups
 
     def evaluate(
         self, policies: Sequence[Policy], episodes: int, rng: np.random.Generator
@@ -321,16 +323,17 @@ class VectorEvaluator:
     ) -> Iterator[tuple[int, EpisodeResult]]:
         """`evaluate` for no more policies than there are environments in a group; starts with a reset."""
         each = self.group_size // len(policies)
-        to_start = np.full(len(policies), max(0, episodes - each * len(self.vector_envs)))
+        used = self.groups_to_use(episodes, each)
+        to_start = np.full(len(policies), max(0, episodes - each * used))
         groups = [
             EnvGroup(vector_env, policies, episodes - each * number, self.protocol.epsilon, rng)
-            for number, vector_env in enumerate(self.vector_envs)
+            for number, vector_env in enumerate(self.vector_envs[:used])
         ]
-        for group, seed in zip(groups, rng.integers(2**30, size=len(groups)).tolist(), strict=True):
-            group.reset(None if self.seeded else seed)
+        for number, seed in enumerate(rng.integers(2**30, size=used).tolist()):
+            groups[number].reset(None if self.seeded[number] else seed)
+            # Seeding an Atari environment is as slow as creating one: later resets continue its random numbers.
+            self.seeded[number] = self.env.is_atari
         idle_steps = self.protocol.max_idle_frames // ATARI_FRAME_SKIP if self.env.is_atari else 0
-        # Seeding an Atari environment is as slow as creating one: later resets continue its random numbers.
-        self.seeded = self.env.is_atari
         while running := [(number, group) for number, group in enumerate(groups) if group.active.any()]:
             for number, group in running:
                 for policy, episode in group.recv():
@@ -344,6 +347,12 @@ class VectorEvaluator:
                         yield policy, replace(episode, env_index=episode.env_index + number * self.group_size)
                         group.deactivate(episode.env_index)
                 group.send()
+
+    def groups_to_use(self, episodes: int, each: int) -> int:
+        """As many groups, with `each` environments per policy, as have MIN_EPISODES_PER_ENV episodes per environment,
+        and two where there are two."""
+        enough = -(-episodes // (MIN_EPISODES_PER_ENV * each))
+        return min(len(self.vector_envs), max(2, enough))
 
     def close(self) -> None:
         """Close the environments."""

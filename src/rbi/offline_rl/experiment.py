@@ -382,7 +382,7 @@ class Experiment:
         policies = len(self.rows) * len(self.seeds)
         each = min(evaluation.episodes, max(1, NUM_ENVS[device.type] // policies))
         num_envs = evaluation.num_envs or policies * each
-        groups = 2 if device.type == "cuda" and num_envs >= 2 * policies else 1
+        groups = max(1, num_envs // policies) if device.type == "cuda" else 1
         log.echo(f"making {num_envs} environments of {env}")
         self.evaluator = VectorEvaluator(self.protocol, env, num_envs, num_groups=groups)
 
