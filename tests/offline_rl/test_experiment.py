@@ -16,7 +16,7 @@ from rbi.evaluation.recording import PerturbedPolicy, Recorder
 from rbi.evaluation.rollouts import VectorEvaluator
 from rbi.offline_rl import experiment
 from rbi.offline_rl.config import OfflineConfig, small_learners
-from rbi.offline_rl.experiment import SeedLearners, check_data, describe_population, with_actions_of
+from rbi.offline_rl.experiment import SeedLearners, check_data, checkpoint_due, describe_population, with_actions_of
 from rbi.offline_rl.run_log import RunLog
 
 ENV = "CartPole-v1"
@@ -133,6 +133,7 @@ def test_a_run_stopped_during_an_evaluation_resumes_to_the_same_scores(data, who
 
     monkeypatch.setattr(VectorEvaluator, "evaluate", stops)
     monkeypatch.setattr(experiment, "MIN_CHECKPOINT_SECONDS", -1)  # a checkpoint before every evaluation
+    monkeypatch.setattr(experiment, "MAX_CHECKPOINT_SHARE", np.inf)
     with pytest.raises(KeyboardInterrupt):
         rbi.offline(data, out=path, **SETTINGS)
     monkeypatch.undo()
@@ -143,6 +144,13 @@ def test_a_run_stopped_during_an_evaluation_resumes_to_the_same_scores(data, who
     assert trained[0] == trained[1]
     again = rbi.offline(data, out=path, resume=True, **SETTINGS)
     assert {row["name"]: row["scores"] for row in again.rows} == scores_of(whole)
+
+
+@pytest.mark.parametrize(
+    ("since_last", "last_took", "due"), [(19, 0.1, False), (21, 0.1, True), (59, 3, False), (61, 3, True)]
+)
+def test_checkpoints_around_evaluations_take_a_small_share_of_the_time(since_last, last_took, due):
+    assert checkpoint_due(since_last, last_took) is due
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ class Offline(Command):
     resume: bool = False
     """Continue the stopped run in --out."""
     checkpoint_minutes: Annotated[float, Gt(0)] = 5.0
-    """Minutes between checkpoints, besides those at every evaluation."""
+    """Minutes between checkpoints, besides those around evaluations."""
     max_lost: Annotated[float, Interval(ge=0, le=1)] = MAX_LOST
     """Largest share of a store's episodes that may be lost, as after a power failure; more are refused."""
     evaluation: Annotated[EvaluationConfig, tyro.conf.arg(name="")] = field(default_factory=EvaluationConfig)

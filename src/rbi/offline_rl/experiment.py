@@ -54,7 +54,8 @@ NAME = "offline"
 RANDOM_STREAMS = ("split", "fit", "dropout", "held", "dqfd", "bcq", "cql", "ppo")
 DIAGNOSTIC_STEPS = 4096  # of the validation set
 VALIDATIONS = 5  # between two evaluations
-MIN_CHECKPOINT_SECONDS = 20  # of training that is checkpointed before an evaluation
+MIN_CHECKPOINT_SECONDS = 20  # between two checkpoints around evaluations
+MAX_CHECKPOINT_SHARE = 0.05  # of the time, for checkpoints around evaluations
 NUM_ENVS = {"cpu": 64, "cuda": 312}
 GPU_MEMORY_FRACTION = 0.6  # that the dataset's frames may take
 FRAME_SKIP = 4
@@ -407,7 +408,7 @@ class Experiment:
         state, last = self.log.state, self.evaluation.evaluations
         self.checkpoint_seconds = 60 * checkpoint_minutes
         self.began = time.monotonic() - state["seconds"]
-        self.saved_at = time.monotonic()
+        self.saved_at, self.save_seconds = time.monotonic(), 0.0
         scores = self.last_scores() if state["evaluation"] == last else {}
         for evaluation in range(state["evaluation"] + 1, last + 1):
             self.fit_behavior_q(evaluation)
@@ -420,7 +421,10 @@ class Experiment:
             scores = self.evaluate(policies, evaluation)
             self.metric("evaluated", evaluation, scores=scores)
             state["evaluation"] = evaluation
-            self.save()
+            if evaluation == last:
+                self.save()
+            else:
+                self.save_if_due()
         return self.result(scores)
 
     def last_scores(self) -> dict[str, list[list[float]]]:
@@ -455,8 +459,7 @@ class Experiment:
         goals += [self.config.ppo.updates] * len(ppo_runners)
         if goals:
             self.advance([*self.baseline_runners, *ppo_runners], goals, ", ".join(self.baselines))
-        if time.monotonic() - self.saved_at > MIN_CHECKPOINT_SECONDS:
-            self.save()  # a stop during the evaluation then loses no training
+        self.save_if_due()  # a stop during the evaluation then loses little training
         trained = {
             name: learner.metrics() for name, learner in self.learners().items() if not name.endswith(".behavior_q")
         }
@@ -510,9 +513,15 @@ class Experiment:
         return time.monotonic() - self.began
 
     def save(self) -> None:
+        start = time.monotonic()
         self.log.state["seconds"] = self.seconds
         self.log.save(self.learners())
         self.saved_at = time.monotonic()
+        self.save_seconds = self.saved_at - start
+
+    def save_if_due(self) -> None:
+        if checkpoint_due(time.monotonic() - self.saved_at, self.save_seconds):
+            self.save()
 
     def saved_policies(self) -> tuple[str, list[Policy]]:
         """The row that is saved, reroute(0.5,1.5) or the first rule, and its policy of every seed."""
@@ -562,6 +571,11 @@ class Experiment:
             }
         )
         return OfflineResult(numbers["rows"], policies[0], numbers, self.log.metrics, self.log.out)
+
+
+def checkpoint_due(since_last: float, last_took: float) -> bool:
+    """Whether a checkpoint around an evaluation is due: the latest is old, and they take a small share of the time."""
+    return since_last > max(MIN_CHECKPOINT_SECONDS, last_took / MAX_CHECKPOINT_SHARE)
 
 
 def describe_population(data: Dataset, max_steps: int | None = None) -> dict[str, Any]:
