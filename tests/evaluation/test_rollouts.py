@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rbi
-from rbi import envs, runs
+from rbi import cli, envs, runs
 from rbi.envs.types import EnvConfig, TimeStep
 from rbi.evaluation.rollouts import (
     BatchedPolicies,
@@ -179,6 +179,17 @@ def check_actions_of_two_groups(device):
 
 def test_policies_in_two_groups_act_as_they_would_alone():
     check_actions_of_two_groups("cpu")
+
+
+def test_deterministic_evaluation_takes_the_most_probable_actions():
+    policies = [Policy(nets(0), Reroute(0.5, 1.5)), Policy(nets(1), Behavior())]
+    protocol = Protocol("paper", deterministic=True)
+    vectorised = VectorEvaluator(protocol, "Corridors-v0", 10, Corridors)
+    count = episodes_of(vectorised.evaluate(policies, 5, generator()))
+    for env_index, episodes in count.items():
+        states, taken = recorded(vectorised, env_index, episodes)
+        assert np.array_equal(taken, policies[env_index // 5].mode(states))
+    assert "the policy's most probable actions; " in protocol.describe("CartPole-v1")
 
 
 @pytest.mark.gpu
@@ -533,6 +544,17 @@ def test_restricted_policies_ignore_other_environments():
     after = batched.act(again, later)
     assert (after[2:] == before[2:]).all()
     assert [indices.tolist() for _, indices in (*batched.forward, *batched.improve)] == [[0, 1], [0, 1]]
+
+
+def test_a_deterministic_evaluation_from_python_and_the_command_line(tmp_path, capsys):
+    policy = Policy(make_networks(ObservationSpec((4,), 1, 2), NetworkConfig(16), 0), Behavior(), env="CartPole-v1")
+    policy.save(tmp_path / "policy")
+    found = rbi.evaluate(policy, episodes=3, deterministic=True, progress=False)
+    assert found.protocol_description == "the policy's most probable actions; the environment's own limits"
+    words = ["evaluate", str(tmp_path / "policy"), "--episodes", "3", "--deterministic", "--out", str(tmp_path / "run")]
+    assert cli.main(words) == 0
+    assert runs.read(tmp_path / "run").finished()["scores"] == found.scores
+    assert "most probable actions" in capsys.readouterr().out
 
 
 @pytest.mark.gpu

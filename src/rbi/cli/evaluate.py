@@ -35,6 +35,9 @@ class Evaluate(Command):
     Both truncate Atari episodes after 108,000 frames."""
     epsilon: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Probability of a random action instead of the policy's."""
+    deterministic: bool = False
+    """Take the most probable action instead of sampling. Its ratio to beta is unbounded: what was said about the
+    policy's safety does not hold for it."""
     video: Path | None = None
     """Also write a video of one episode to this .gif or .mp4 file (default: no video)."""
     device: Device = "auto"
@@ -55,7 +58,7 @@ class Evaluate(Command):
         env = self.env or id_from_file(policy.env, self.path)
         if not env:
             raise ValueError(f"{self.path}: does not say in which environment it was trained; give --env")
-        protocol = Protocol(self.protocol, self.epsilon)
+        protocol = Protocol(self.protocol, self.epsilon, deterministic=self.deterministic)
         if self.video is not None:  # the first image now, so that what cannot be rendered is refused before any work
             rendered = videos.render_episode(policy, protocol, env, self.seed)
             images: Iterator[Any] = itertools.chain([next(rendered)], rendered)

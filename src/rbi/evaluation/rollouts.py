@@ -54,6 +54,9 @@ class Protocol(Checked):
     max_idle_frames: Annotated[int, Ge(0)] = 0
     """Emulator frames without a reward after which an Atari episode counts as truncated with its score so far, once no
     other episode waits for its environment; 0: never. Few policies that idle take most of an evaluation's time."""
+    deterministic: bool = False
+    """Take the most probable action instead of sampling. Its ratio to beta is unbounded: a bound of the policy's ratio
+    says nothing about it."""
 
     def env_config(self, env: Env) -> EnvConfig:
         """The environment's configuration under this protocol."""
@@ -62,7 +65,7 @@ class Protocol(Checked):
 
     def describe(self, env: Env) -> str:
         """One line about the protocol in this environment, for tables."""
-        actions = "actions sampled from the policy"
+        actions = "the policy's most probable actions" if self.deterministic else "actions sampled from the policy"
         if self.epsilon:
             actions += f", random with probability {self.epsilon:g}"
         config = self.env_config(env)
@@ -205,10 +208,12 @@ class BatchedPolicies:
     frames are copied to the device.
     """
 
-    def __init__(self, groups: PolicyGroups, num_envs: int, device: torch.device) -> None:
+    def __init__(
+        self, groups: PolicyGroups, num_envs: int, device: torch.device, *, deterministic: bool = False
+    ) -> None:
         networks, obs_spec = (policy.networks for policy, _ in groups.forward), groups.forward[0][0].obs_spec
         dtype = torch.uint8 if obs_spec.is_image else torch.float32
-        self.device = device
+        self.device, self.deterministic = device, deterministic
         self.restrict_to(groups)
         self.states = torch.zeros((num_envs, obs_spec.stack, *obs_spec.shape), dtype=dtype, device=device)
         inputs = (
@@ -240,7 +245,7 @@ class BatchedPolicies:
         )
 
     def step(self) -> None:
-        """Update the frame stacks and sample an action from every policy."""
+        """Update the frame stacks and choose an action of every policy."""
         roll_stacks(self.states, self.frame, self.first)
         for stream, (policy, indices) in zip(self.streams, self.forward, strict=False):
             with stream.overlapping():
@@ -253,9 +258,9 @@ class BatchedPolicies:
                 counts = policy.counts(self.states.index_select(0, indices))
                 beta, q = self.beta.index_select(0, indices), self.q.index_select(0, indices)
                 probs = policy.improve(beta, q, counts=counts).double()
-                sampled = (self.uniform.index_select(0, indices) >= probs.cumsum(1)).sum(1)
-                sampled = torch.where(probs.isnan().any(1), INVALID_ACTION, sampled.clamp(max=probs.shape[1] - 1))
-                self.actions.index_copy_(0, indices, sampled)
+                chosen = probs.argmax(1) if self.deterministic else sample(probs, self.uniform.index_select(0, indices))
+                chosen = torch.where(probs.isnan().any(1), INVALID_ACTION, chosen)
+                self.actions.index_copy_(0, indices, chosen)
         self.join()
 
     def join(self) -> None:
@@ -263,7 +268,7 @@ class BatchedPolicies:
             stream.join()
 
     def act(self, step: TimeStep, uniform: Array) -> Array:
-        """Actions `[N]` after a time step, by inverse-CDF sampling with uniform numbers `[N, 1]`."""
+        """Actions `[N]` after a time step, sampled with uniform numbers `[N, 1]`."""
         for buffer, array in zip(self.host, (step.obs, step.is_first, uniform), strict=True):
             np.copyto(buffer.numpy(), array)
         if self.stream is None or self.graph is None:
@@ -278,6 +283,11 @@ class BatchedPolicies:
         if (actions == INVALID_ACTION).any():
             raise ValueError("the outputs of a policy's networks are not finite: its actions have no meaning")
         return actions
+
+
+def sample(probs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """Actions `[N]` from probabilities `[N, A]`, by inverse-CDF sampling with uniform numbers `[N, 1]`."""
+    return (uniform >= probs.cumsum(1)).sum(1).clamp(max=probs.shape[1] - 1)
 
 
 # Vectorised evaluation
@@ -326,7 +336,7 @@ class VectorEvaluator:
         used = self.groups_to_use(episodes, each)
         to_start = np.full(len(policies), max(0, episodes - each * used))
         groups = [
-            EnvGroup(vector_env, policies, episodes - each * number, self.protocol.epsilon, rng)
+            EnvGroup(vector_env, policies, episodes - each * number, self.protocol, rng)
             for number, vector_env in enumerate(self.vector_envs[:used])
         ]
         for number, seed in enumerate(rng.integers(2**30, size=used).tolist()):
@@ -370,15 +380,22 @@ class EnvGroup:
     """Environments that step together, and the policy of each: first those of policy 0, then those of policy 1, ..."""
 
     def __init__(
-        self, vector_env: VectorEnv, policies: Sequence[Policy], episodes: int, epsilon: float, rng: np.random.Generator
+        self,
+        vector_env: VectorEnv,
+        policies: Sequence[Policy],
+        episodes: int,
+        protocol: Protocol,
+        rng: np.random.Generator,
     ) -> None:
         """The first environments of each policy, at most `episodes` of them, are active."""
-        self.vector_env, self.policies, self.epsilon, self.rng = vector_env, policies, epsilon, rng
+        self.vector_env, self.policies, self.epsilon, self.rng = vector_env, policies, protocol.epsilon, rng
         num_envs = vector_env.num_envs
         self.policy_of, place = np.divmod(np.arange(num_envs), num_envs // len(policies))
         self.active = (place < episodes) & (self.policy_of < len(policies))  # spare environments have a larger index
         if self.active.any():
-            self.batched = BatchedPolicies(self.groups(), num_envs, policies[0].device)
+            self.batched = BatchedPolicies(
+                self.groups(), num_envs, policies[0].device, deterministic=protocol.deterministic
+            )
 
     def groups(self) -> PolicyGroups:
         """Active environments by what their policies have in common."""
@@ -392,7 +409,7 @@ class EnvGroup:
         self.send()
 
     def send(self) -> None:
-        """Send actions: sampled from the policies; uniform with probability epsilon and in inactive environments.
+        """Send actions: those of the policies; uniform with probability epsilon and in inactive environments.
 
         Does nothing if all environments are inactive.
         """
@@ -499,6 +516,7 @@ def evaluate(
     episodes: int = 100,
     protocol: ProtocolName | Protocol = "paper",
     epsilon: float = 0.0,
+    deterministic: bool = False,
     seed: int = 0,
     device: Device | torch.device = "auto",
     out: Path | str | None = None,
@@ -509,15 +527,16 @@ def evaluate(
 
     `policy` is a `Policy`, a folder that `Policy.save` wrote, or a run folder of training (its best policy). `env` is
     a Gymnasium id or a function that makes an environment; by default the one that the policy was trained in. `epsilon`
-    is the probability of a random action. `callback` gets the metrics of every finished episode. With `out`, a run
-    folder is written.
+    is the probability of a random action; `deterministic` takes the most probable action instead of sampling, whose
+    ratio to beta is unbounded. `callback` gets the metrics of every finished episode. With `out`, a run folder is
+    written.
 
         result = rbi.evaluate("runs/cart", episodes=50)
         result.mean, result.interval, result.scores
     """
     if not 1 <= episodes <= MAX_EPISODES:
         raise ValueError(f"episodes = {episodes}: must be at least 1 and at most {MAX_EPISODES:,}")
-    rules = protocol if isinstance(protocol, Protocol) else Protocol(protocol, epsilon)
+    rules = protocol if isinstance(protocol, Protocol) else Protocol(protocol, epsilon, deterministic=deterministic)
     loaded = policy if isinstance(policy, Policy) else load_policy(policy)
     if not (env or loaded.env):
         raise ValueError("env: the policy does not say in which environment it was trained; name one")

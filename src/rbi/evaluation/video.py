@@ -41,7 +41,8 @@ def render_episode(policy: "Policy", protocol: Protocol, env: str, seed: int) ->
         yield vector_env.screen()
         if step.end[0] in (TERMINATED, TRUNCATED):
             break
-        actions = policy.draw(policy.predict_proba(roll_stacks(states, step.obs, step.is_first)), rng)
+        probs = policy.predict_proba(roll_stacks(states, step.obs, step.is_first))
+        actions = probs.argmax(1) if protocol.deterministic else policy.draw(probs, rng)
         if rng.random() < protocol.epsilon:
             actions = rng.integers(policy.obs_spec.num_actions, size=1)
         vector_env.send(actions)
