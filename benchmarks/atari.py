@@ -233,6 +233,17 @@ def frames_of(config):
 
 
 def evaluate(policy, config, seed, games):
+    """Scores of the final policy, and for RBI, whose policy is stochastic, of its most probable actions."""
+    found, evaluator = evaluate_sampled(policy, config, seed, games), games.evaluator
+    if config.algo == "rbi":
+        sampled, evaluator.protocol = evaluator.protocol, dataclasses.replace(evaluator.protocol, deterministic=True)
+        played = [episode for _, episode in evaluator.evaluate([policy], games.episodes, np.random.default_rng(seed))]
+        evaluator.protocol = sampled
+        found["deterministic"] = summary(config.env.id, played, seed)
+    return found
+
+
+def evaluate_sampled(policy, config, seed, games):
     """Scores of the final policy and, if asked for, of RBI's policy network without the rule, side by side."""
     policies = {"evaluation": policy}
     if games.policy_net and config.algo == "rbi" and config.actor.improve_in != "learner":
@@ -296,10 +307,11 @@ def run_cells(cells, args, device, about):
 
 
 def report(cell, result):
-    net = f", policy net alone {result['policy_net']['mean']:,.1f}" if "policy_net" in result else ""
+    names = {"deterministic": "most probable actions", "policy_net": "policy net alone"}
+    more = "".join(f", {name} {result[key]['mean']:,.1f}" for key, name in names.items() if key in result)
     times = ", ".join(f"{name} {value:.1f}" for name, value in result["seconds"].items())
     print(
-        f"{cell.name}: {result['evaluation']['mean']:,.1f}{net}; {result['steps_per_second']:,.0f} steps/s; "
+        f"{cell.name}: {result['evaluation']['mean']:,.1f}{more}; {result['steps_per_second']:,.0f} steps/s; "
         f"seconds: {times}",
         flush=True,
     )

@@ -59,9 +59,10 @@ changes have not been run apart. reroute(0.1,2) is the paper's.
 DIAGNOSTICS = """
 The same runs at the end of training: entropy of the policy network and of the actors' policy, the probability mass that
 the rule moves (how far the network is behind the rule), the mean Q of a batch, the score of the latest episodes during
-training (environments that explore least), and the share of evaluation episodes that were truncated. Each of the 512
-environments plays some 500 steps per million frames; an episode that is longer does not finish during training, so the
-two scores can disagree where policies survive for long.
+training (environments that explore least), and the share of evaluation episodes that were truncated; where they were
+evaluated, the scores of the policy's most probable actions in place of samples, and of the policy network without the
+rule. Each of the 512 environments plays some 500 steps per million frames; an episode that is longer does not finish
+during training, so the two scores can disagree where policies survive for long.
 """
 
 LONG_RUNS = """
@@ -181,8 +182,10 @@ def diagnostics_table(suite, done):
     names = ("pi_net_entropy", "pi_entropy", "moved_mass", "q", "score")
     heads = ["game", "algorithm", "entropy, network", "entropy, actors", "mass moved", "Q", "training score"]
     heads += ["truncated"]
-    net_alone = any("policy_net" in result for result in done.values())
-    heads += ["policy network alone"] if net_alone else []
+    there = [done[cell.name] for cell in suite.cells() if cell.name in done]
+    others = {"deterministic": "most probable actions", "policy_net": "policy network alone"}
+    others = {key: head for key, head in others.items() if any(key in result for result in there)}
+    heads += others.values()
     lines = ["| " + " | ".join(heads) + " |", "|---|---|" + "--:|" * (len(heads) - 2)]
     for game in suite.games:
         for entry in entries_of(suite, done):
@@ -192,8 +195,9 @@ def diagnostics_table(suite, done):
             cells = ["" if None in values else f"{np.mean(values):.2f}" for values in last[:-1]]
             truncated = [result["evaluation"]["truncated"] / result["evaluation"]["episodes"] for result in results]
             cells += [number(np.mean(last[-1])), f"{100 * np.mean(truncated):.0f}%"]
-            alone = [result["policy_net"]["mean"] for result in results if "policy_net" in result]
-            cells += [number(np.mean(alone)) if alone else ""] if net_alone else []
+            for key in others:
+                means = [result[key]["mean"] for result in results if key in result]
+                cells.append(number(np.mean(means)) if means else "")
             lines.append("| " + " | ".join([game, label(entry), *cells]) + " |")
     return "\n".join(lines)
 
