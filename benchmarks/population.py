@@ -2,10 +2,12 @@
 
 python -m benchmarks.population SpaceInvaders --seeds 5 --episodes 40
 python -m benchmarks.population MsPacman --run /tmp/long/MsPacman-rbi-seed0 --stages 1 2 4 8 12 16 20 24
-python -m benchmarks.population MontezumaRevenge --policies climb climb random    one population of scripted policies
+python -m benchmarks.population MontezumaRevenge                                   scripted policies
 
 Populations stand in for people. They are snapshots of one training run, each with its own perturbations: early ones and
-random policies (weak), all of them (mixed), or late ones (strong). With --work, an interrupted command resumes.
+random policies (weak), all of them (mixed), or late ones (strong). Montezuma's Revenge, which no run learns, has a
+scripted policy, in a third (weak), two thirds (mixed) or all (strong) of its players. With --work, an interrupted
+command resumes.
 """
 
 import argparse
@@ -23,6 +25,15 @@ from rbi.cli import main as rbi
 
 RESULTS = Path(__file__).parent / "results"
 SKILLS = ("weak", "mixed", "strong")
+SCRIPTED = {
+    "MontezumaRevenge": {
+        "weak": ["climb", "random", "random"],
+        "mixed": ["climb", "climb", "random"],
+        "strong": ["climb"],
+    }
+}
+# with larger ones hardly anyone leaves the first room
+SCRIPTED_PERTURBATION = {"epsilon": 0.01, "action-delay": 0, "abandon-rate": 0.0001}
 
 
 def step(*words, out):
@@ -73,7 +84,6 @@ def main():
     parser.add_argument("--snapshots", type=int, default=12, help="saved during their training")
     parser.add_argument("--run", type=Path, help="a training run that has snapshots, in place of a new one")
     parser.add_argument("--stages", nargs="+", type=int, help="the snapshots to use, from 1 on; default: all")
-    parser.add_argument("--policies", nargs="+", default=[], help="scripted policies in place of trained ones")
     parser.add_argument("--population", type=int, default=48, help="size")
     parser.add_argument("--steps", type=int, default=500_000, help="of each population")
     parser.add_argument("--updates", type=int, default=100_000)
@@ -94,7 +104,8 @@ def main():
     with contextlib.nullcontext(asked.work) if asked.work else tempfile.TemporaryDirectory() as work:
         at, took = Path(work) / asked.game, {}
         at.mkdir(parents=True, exist_ok=True)
-        if not asked.policies and not asked.run:
+        scripted = SCRIPTED.get(asked.game)
+        if not scripted and not asked.run:
             train = [
                 "--schedule.updates",
                 asked.policy_updates,
@@ -106,8 +117,8 @@ def main():
             took["training_policies"] = step(
                 "train", "--env", env, "--preset", "fast", *train, *asked.train, out=at / "policies"
             )
-        for skill in ["scripted"] if asked.policies else asked.skills:
-            policies = asked.policies or members(asked.run or at / "policies", skill, asked.stages)
+        for skill in asked.skills:
+            policies = scripted[skill] if scripted else members(asked.run or at / "policies", skill, asked.stages)
             took["recording"] = record(asked, env, policies, at / f"data-{skill}")
             for fraction in asked.fractions:
                 name = skill + f"-{100 * fraction:g}percent" * (fraction < 1)
@@ -124,7 +135,7 @@ def members(run, skill, stages=None):
     if not snapshots or max(stages or [1]) > len(snapshots) or min(stages or [1]) < 1:
         raise SystemExit(f"{run}: {len(snapshots)} snapshots, stages {stages or 'all'}")
     snapshots = [snapshots[stage - 1] for stage in stages] if stages else snapshots
-    third = max(1, len(snapshots) // 3)
+    third = max(2, len(snapshots) // 3)
     return {
         "weak": [*snapshots[:third], "random"],
         "mixed": [*snapshots, "random"],
@@ -135,7 +146,9 @@ def members(run, skill, stages=None):
 def record(asked, env, policies, data):
     """Record a population; returns the seconds that took."""
     size = ["--population", asked.population, "--steps", asked.steps, "--num-envs", 3 * asked.population]
-    return step("data", "record", *policies, "--env", env, *size, *asked.record, out=data)
+    limits = SCRIPTED_PERTURBATION if asked.game in SCRIPTED else {}
+    limits = [word for name, value in limits.items() for word in (f"--perturbation.{name}", value)]
+    return step("data", "record", *policies, "--env", env, *size, *limits, *asked.record, out=data)
 
 
 def learn(asked, fraction, data, run):

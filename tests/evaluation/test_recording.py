@@ -9,7 +9,7 @@ from rbi.data.episode import DatasetSpec
 from rbi.data.store import Store
 from rbi.envs.types import EnvConfig
 from rbi.evaluation.recording import Perturbation, PerturbedPolicy, Recorder, split_evenly
-from rbi.evaluation.scripted import CrossRoadPolicy, FollowBallPolicy, RandomPolicy, ReachKeyPolicy
+from rbi.evaluation.scripted import CrossRoadPolicy, FollowBallPolicy, RandomPolicy, RoutePolicy
 
 
 class Counting:
@@ -147,16 +147,26 @@ def test_the_freeway_policy_crosses_the_road():
 
 
 @pytest.mark.slow
-def test_the_montezuma_policy_reaches_the_key_from_most_starts():
+def test_the_montezuma_policy_follows_its_routes_from_most_starts_and_returns_to_them_after_random_actions():
     env = "ALE/MontezumaRevenge-v5"
-    vector_env = envs.make(EnvConfig(env), 8)
+    vector_env = envs.make(EnvConfig(env), 12)
     spec = DatasetSpec(vector_env.obs_shape, vector_env.num_actions, vector_env.frame_stack, env)
-    policies = [PerturbedPolicy("p", ReachKeyPolicy(env, vector_env.num_actions))] * 8
-    found = list(Recorder(vector_env, policies, spec, "", np.random.default_rng(0)).episodes(None, 8 * 140))
+    policy = RoutePolicy(env, vector_env.num_actions)
+    assert tuple(policy.scores) == RoutePolicy.SCORES
+    policies = [PerturbedPolicy("exact", policy)] * 8 + [PerturbedPolicy("perturbed", policy, epsilon=0.01)] * 4
+    found = list(Recorder(vector_env, policies, spec, "", np.random.default_rng(0)).episodes(None, 12 * 900))
     vector_env.close()
-    assert sum(episode.score >= 100 for episode in found) >= 5
+    exact, perturbed = (
+        [episode.score for episode in found if episode.player == name] for name in ("exact", "perturbed")
+    )
+    assert sum(score >= 2500 for score in exact) >= 5
+    assert max(perturbed) >= 100
+    assert np.mean(perturbed) < np.mean(exact)
+
+
+def test_the_montezuma_policy_plays_no_other_game():
     with pytest.raises(ValueError, match="Montezuma"):
-        ReachKeyPolicy("ALE/Pong-v5", 6)
+        RoutePolicy("ALE/Pong-v5", 6)
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ class Record(Command):
 
     policies: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Runs of rbi train, policy folders, or scripted policies: random, follow (follows the ball in Breakout or Pong),
-    cross (crosses the road in Freeway), climb (reaches the first key in Montezuma's Revenge)."""
+    cross (crosses the road in Freeway), climb (follows a route through the first rooms of Montezuma's Revenge)."""
     env: str = ""
     """The environment; by default the one the first policy was trained in."""
     episodes: Annotated[int, Interval(ge=0, le=1_000_000_000)] = 0

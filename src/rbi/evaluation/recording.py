@@ -294,9 +294,13 @@ class DatasetRecording:
     ) -> list[PerturbedPolicy]:
         """The policies or the population made from them."""
         models: list[tuple[str, ActionModel]] = []
+        scripted = {
+            name: SCRIPTED[name](env, self.vector_env.num_actions)
+            for name in dict.fromkeys(policy for _, policy in policies if isinstance(policy, str))
+        }
         for name, policy in policies:
             if isinstance(policy, str):
-                models.append((name, SCRIPTED[policy](env, self.vector_env.num_actions)))
+                models.append((name, scripted[policy]))
             else:
                 check_compatible(policy, self.vector_env, env)
                 models.append((name, policy))
