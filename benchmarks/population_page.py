@@ -11,13 +11,7 @@ from rbi.report import LINES, LOOK
 from rbi.report.offline import NAMES, PAPER, between, number
 
 RESULTS = Path(__file__).parent / "results"
-SKILLS = (
-    "weak",
-    "mixed",
-    "strong",
-    "scripted",
-    "",
-)  # in the order of the tables; "": recorded before there were skills
+SKILLS = ("near-random", "weak", "mixed", "strong")  # in the order of the tables; the first were recorded earlier
 POLICIES = (
     "reroute(0.5,1.5)",
     "reroute(0.25,1.75)",
@@ -38,8 +32,9 @@ The paper's section 4: beta and Q are learned from recorded players, each rule i
 evaluated in the game. Each cell is the score relative to the cloned behaviour and, in brackets, P(below): the bootstrap
 probability that the policy scores less than the clone, over seeds and episodes. Rows marked *paper* are its final
 scores, learned from people in 1,562,500 updates. Our players are snapshots of a training run with perturbations and, in
-weak and mixed populations, random policies; in Montezuma's Revenge they are scripted. [Populations](populations.md) has
-the tables of single populations, curves, commands and machines.
+weak and mixed populations, random policies; in Montezuma's Revenge they are scripted. *Near-random* populations are
+earlier recordings of poor players, with few updates. [Populations](populations.md) has the tables of single
+populations, curves, commands and machines.
 """
 
 FRACTION_HEAD = """
@@ -55,8 +50,11 @@ summary is in [results](results.md#learning-from-a-population-of-players).
 
 Players are snapshots of a training run at several stages of it, each with its own perturbations (random actions, late
 actions, abandoned episodes), and random policies. A *weak* population has early snapshots and random policies, a
-*mixed* one all of them, a *strong* one late snapshots alone. In Montezuma's Revenge they are scripted: two thirds climb
-to the first key from most starts (`rbi data record climb`) with occasional random actions, the rest are random.
+*mixed* one all of them, a *strong* one late snapshots alone. In Montezuma's Revenge, which no run learns, a third, two
+thirds or all of them follow a scripted route (`rbi data record climb`), and the others are random.
+
+*Near-random* populations are earlier recordings of poor players, with fewer updates and episodes: snapshots of short
+Ape-X runs, and in Montezuma's Revenge a script that reached the first key at best, on 2 cores with one seed.
 
 Intervals and verdicts of these tables are about the seeds that were run: *not below* means a loss of less than
 {100 * MARGIN:.0f}%, *above* no loss, each with 95% confidence. The paper's players are people, its datasets are larger
@@ -77,7 +75,7 @@ updates. Every row: {seeds}, {episodes} episodes in total; {protocol}. {points} 
 def load_results(folder=RESULTS):
     """All results, by game, skill and fraction of the data; each knows the name of its file."""
     paths = [path for path in folder.glob("offline-*.json") if "speed" not in path.name]
-    found = [{"skill": "", "fraction": 1.0, "file": path.stem} | json.loads(path.read_text()) for path in paths]
+    found = [{"skill": SKILLS[0], "fraction": 1.0, "file": path.stem} | json.loads(path.read_text()) for path in paths]
     return sorted(found, key=lambda r: (game_name(r["env"]), SKILLS.index(r["skill"]), r["fraction"]))
 
 
@@ -87,7 +85,7 @@ def whole(results):
 
 
 def title(result):
-    return game_name(result["env"]) + f", {result['skill']}" * bool(result["skill"])
+    return f"{game_name(result['env'])}, {result['skill']}"
 
 
 def rows_by_name(result):
@@ -281,7 +279,7 @@ def draw_ratios(results, path):
         panels = figure.subplots(1, len(games), sharey=True, squeeze=False)[0]
         for panel, game in zip(panels, games, strict=True):
             of_game = [result for result in results if game_name(result["env"]) == game]
-            series = {r["skill"] or "recorded": [ratio(r, n) if n in rows_by_name(r) else np.nan for n in POLICIES]
+            series = {r["skill"]: [ratio(r, n) if n in rows_by_name(r) else np.nan for n in POLICIES]
                       for r in of_game}  # fmt: skip
             if game in PAPER:
                 clone = PAPER[game]["behavior"]

@@ -147,10 +147,8 @@ class RoutePolicy:
         near = np.clip(self.places[:, None] + self.AHEAD, 0, len(self.frames) - 1)
         distances = np.square(self.frames[near] - newest[:, None]).sum(2) + 1e-3 * np.abs(self.AHEAD - 1)
         self.places, distance = near[np.arange(len(near)), distances.argmin(1)], distances.min(1)
-        for rows, among in (
-            (starts | (self.waits[self.places] & (distance > 1)), self.waits),
-            (~starts & (distance > self.LOST), np.ones(len(self.frames), bool)),
-        ):
+        lost, waiting = distance > self.LOST, self.waits[self.places] & (distance > 1)
+        for rows, among in ((lost, np.ones(len(self.frames), bool)), (starts | waiting, self.waits)):
             if rows.any():
                 self.places[rows] = self.nearest(newest[rows], among)
         found: Array = self.probs[self.places]
