@@ -73,6 +73,11 @@ checkpoints that contain the replay, and the evaluation at the end. Published ti
 machines: PQN about an hour (one A40 and a CPU with 32 cores, no replay), BTR 12 hours (a desktop PC).
 """
 
+SNAPSHOTS = """
+Snapshots of this run, on another machine and with weights rounded to half precision: the scores of actions that are
+sampled from the policy, as in all tables, and of its most probable actions, with 95% intervals over episodes.
+"""
+
 FEW_SEEDS = "Fewer than three seeds: no interval is given, and none of these differences is established."
 
 
@@ -231,6 +236,18 @@ def long_run_rows(results, measured_on):
     return [LONG_RUNS, *lines, "", "![learning curve](figures/long-runs.png)", "", *map(measured_on, results)]
 
 
+def snapshot_rows(result, measured_on):
+    """What sampling costs at several stages of a long run."""
+    lines = ["| million frames | sampled actions | most probable actions |", "|--:|--:|--:|"]
+    for row in result["rows"]:
+        cells = [
+            f"{number(row[kind]['mean'])} ({number(row[kind]['interval'][0])} to {number(row[kind]['interval'][1])})"
+            for kind in ("sampled", "deterministic")
+        ]
+        lines.append(f"| {row['million_frames']:g} | {' | '.join(cells)} |")
+    return [SNAPSHOTS, *lines, "", measured_on(result)]
+
+
 def long_runs(load):
     """The results of `benchmarks.long_run` that are there."""
     found = [load(f"long-{game.lower()}-{algo}.json") for game in PAPER_GAMES for algo in ALGORITHMS]
@@ -254,6 +271,8 @@ def atari_part(load, measured_on):
         parts += [DIAGNOSTICS, diagnostics_table(suite, done), "", sources(name, suite, done)]
     if runs := long_runs(load):
         parts += long_run_rows(runs, measured_on)
+        names = [f"snapshots-{run['game'].lower()}-{run['algo']}.json" for run in runs]
+        parts += [line for name in names if (found := load(name)) for line in snapshot_rows(found, measured_on)]
     return parts if len(parts) > 1 else []
 
 
