@@ -213,10 +213,18 @@ def draw_figures():
     population_page.draw(population_page.load_results(), FIGURES)
 
 
+def pages():
+    """The text of every page."""
+    return {
+        PAGE: page(),
+        BREAKOUT: online_page.breakout_page(load, measured_on),
+        SAFE: spi_page.summary_page(load, measured_on),
+        POPULATIONS: population_page.page(population_page.load_results(), measured_on),
+    }
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page())
-    BREAKOUT.write_text(online_page.breakout_page(load, measured_on))
-    SAFE.write_text(spi_page.summary_page(load, measured_on))
-    POPULATIONS.write_text(population_page.page(population_page.load_results(), measured_on))
+    for path, text in pages().items():
+        path.write_text(text)
     draw_figures()
     print("wrote", *(path.relative_to(ROOT) for path in (PAGE, BREAKOUT, SAFE, POPULATIONS, FIGURES)))

@@ -55,8 +55,8 @@ class Protocol(Checked):
     """Emulator frames without a reward after which an Atari episode counts as truncated with its score so far, once no
     other episode waits for its environment; 0: never. Few policies that idle take most of an evaluation's time."""
     deterministic: bool = False
-    """Take the most probable action instead of sampling. Its ratio to beta is unbounded: a bound of the policy's ratio
-    says nothing about it."""
+    """Take the most probable action instead of sampling. Nothing bounds its ratio to beta: what holds for the policy's
+    safety does not hold for it."""
 
     def env_config(self, env: Env) -> EnvConfig:
         """The environment's configuration under this protocol."""
@@ -214,7 +214,7 @@ class BatchedPolicies:
         networks, obs_spec = (policy.networks for policy, _ in groups.forward), groups.forward[0][0].obs_spec
         dtype = torch.uint8 if obs_spec.is_image else torch.float32
         self.device, self.deterministic = device, deterministic
-        self.restrict_to(groups)
+        self.set_groups(groups)
         self.states = torch.zeros((num_envs, obs_spec.stack, *obs_spec.shape), dtype=dtype, device=device)
         inputs = (
             torch.zeros((num_envs, *obs_spec.shape), dtype=dtype),
@@ -237,9 +237,10 @@ class BatchedPolicies:
     def restrict(self, groups: PolicyGroups) -> None:
         """Compute actions for these environments only. A captured graph keeps computing all of them."""
         if self.graph is None:
-            self.restrict_to(groups)
+            self.set_groups(groups)
 
-    def restrict_to(self, groups: PolicyGroups) -> None:
+    def set_groups(self, groups: PolicyGroups) -> None:
+        """Copy the indices of the groups' environments to the device."""
         self.forward, self.improve = (
             [(policy, torch.from_numpy(indices).to(self.device)) for policy, indices in of_kind] for of_kind in groups
         )
