@@ -146,7 +146,7 @@ def fraction_part(results):
 
 def paper_row(game):
     scores = PAPER[game]
-    cells = [f"{scores[name] / scores['behavior']:.2f}" if name in scores else "" for name in POLICIES]
+    cells = ["" if np.isnan(value) else f"{value:.2f}" for value in paper_ratios(game)]
     return f"| {game}, *paper* | {scores['population']:,} | {scores['behavior']:,} | {' | '.join(cells)} |"
 
 
@@ -274,26 +274,35 @@ def draw_curves(result, path):
 def draw_ratios(results, path):
     """One panel per game: the score of every policy relative to the clone, for each population and in the paper."""
     games = list(dict.fromkeys(game_name(result["env"]) for result in results))
+    kinds = [*(skill for skill in SKILLS if any(result["skill"] == skill for result in results)), "paper"]
+    offsets = dict(zip(kinds, np.linspace(-0.24, 0.24, len(kinds)), strict=True))
     with plt.rc_context(LOOK):
-        figure = plt.figure(figsize=(1.6 + 2.1 * len(games), 3.4), layout="constrained")
+        figure = plt.figure(figsize=(1.6 + 2.1 * len(games), 3.6), layout="constrained")
         panels = figure.subplots(1, len(games), sharey=True, squeeze=False)[0]
         for panel, game in zip(panels, games, strict=True):
-            of_game = [result for result in results if game_name(result["env"]) == game]
-            series = {r["skill"]: [ratio(r, n) if n in rows_by_name(r) else np.nan for n in POLICIES]
-                      for r in of_game}  # fmt: skip
-            if game in PAPER:
-                clone = PAPER[game]["behavior"]
-                series["paper"] = [PAPER[game].get(name, np.nan) / clone for name in POLICIES]
-            offsets = np.linspace(-0.24, 0.24, len(series)) if len(series) > 1 else [0]
-            for look, offset, (name, values) in zip(LINES, offsets, series.items(), strict=False):
-                marker = "x" if name == "paper" else "o"
-                color = "#2a2f36" if name == "paper" else look["color"]
-                places = np.arange(len(POLICIES)) + offset
-                panel.plot(values, places, marker, color=color, markersize=4.5, label=name)
+            of_game = {result["skill"]: result for result in results if game_name(result["env"]) == game}
+            for look, (kind, offset) in zip(LINES, offsets.items(), strict=False):
+                if kind == "paper":
+                    ratios = paper_ratios(game)
+                elif kind in of_game:
+                    rows = rows_by_name(of_game[kind])
+                    ratios = [ratio(of_game[kind], name) if name in rows else np.nan for name in POLICIES]
+                else:
+                    continue
+                marker, color = ("x", "#2a2f36") if kind == "paper" else ("o", look["color"])
+                panel.plot(ratios, np.arange(len(POLICIES)) + offset, marker, color=color, markersize=4.5, label=kind)
             panel.axvline(1, color="#808a94", linewidth=0.8)
             panel.set(title=game, xlabel="score / clone's score", xlim=(0, None))
-            panel.legend(fontsize=6.5)
         panels[0].set_yticks(range(len(POLICIES)), [NAMES.get(name, name) for name in POLICIES])
         panels[0].invert_yaxis()
+        handles = {text: line for p in panels for line, text in zip(*p.get_legend_handles_labels(), strict=True)}
+        shown = [kind for kind in kinds if kind in handles]
+        figure.legend([handles[kind] for kind in shown], shown, loc="outside lower center", ncols=len(shown))
         figure.savefig(path, dpi=130)
         plt.close(figure)
+
+
+def paper_ratios(game):
+    """The paper's scores relative to its clone, NaN where it has none."""
+    scores = PAPER.get(game, {})
+    return [scores[name] / scores["behavior"] if name in scores else np.nan for name in POLICIES]
