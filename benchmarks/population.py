@@ -5,9 +5,8 @@ python -m benchmarks.population MsPacman --run /tmp/long/MsPacman-rbi-seed0 --st
 python -m benchmarks.population MontezumaRevenge                                   scripted policies
 
 Populations stand in for people. They are snapshots of one training run, each with its own perturbations: early ones and
-random policies (weak), all of them (mixed), or late ones (strong). Montezuma's Revenge, which no run learns, has a
-scripted policy, in a third (weak), two thirds (mixed) or all (strong) of its players. With --work, an interrupted
-command resumes.
+random policies (weak), all of them (mixed), or late ones (strong). In Montezuma's Revenge a third (weak), two thirds
+(mixed) or all (strong) are a scripted policy, and the others random. With --work, an interrupted command resumes.
 """
 
 import argparse
