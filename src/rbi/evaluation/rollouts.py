@@ -256,7 +256,8 @@ class BatchedPolicies:
         self.join()
         for stream, (policy, indices) in zip(self.streams, self.improve, strict=False):
             with stream.overlapping():
-                counts = policy.counts(self.states.index_select(0, indices))
+                counted = uses_counts(policy.rule)
+                counts = policy.counts(self.states.index_select(0, indices)) if counted else None
                 beta, q = self.beta.index_select(0, indices), self.q.index_select(0, indices)
                 probs = policy.improve(beta, q, counts=counts).double()
                 chosen = probs.argmax(1) if self.deterministic else sample(probs, self.uniform.index_select(0, indices))
