@@ -11,6 +11,7 @@ import torch
 
 import rbi
 from rbi import cli, envs, runs
+from rbi.data.visits import VisitCounts, state_keys
 from rbi.envs.types import EnvConfig, TimeStep
 from rbi.evaluation.rollouts import (
     BatchedPolicies,
@@ -24,7 +25,7 @@ from rbi.networks import NetworkConfig, make_networks, offline_network
 from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
 from rbi.policy import FeatureRange, Policy
 from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
-from rbi.rules.types import BCQ, Behavior, Greedy, Reroute
+from rbi.rules.types import BCQ, Behavior, Greedy, Reroute, parse_rule
 
 ACTIONS = 5
 SPEC = ObservationSpec((3,), 1, ACTIONS)
@@ -532,6 +533,24 @@ def count_differences(device):
 
 def test_batched_policies_act_as_each_policy_with_its_own_frame_stack():
     assert count_differences("cpu") <= 1  # a sample on the edge between two actions may be rounded either way
+
+
+def test_policies_that_count_visits_use_their_own_counts_in_a_batch():
+    """One rule and one pair of networks, but only the first policy has visits: the second one stays at beta."""
+    rng, shared, rule = np.random.default_rng(0), nets(0), parse_rule("count_aware(0.5)", counts=True)
+    states = rng.normal(size=(20, 3)).astype(np.float32)
+    many = [VisitCounts(np.sort(state_keys(states)), np.full((20, ACTIONS), n, np.int32)) for n in (10_000, 0)]
+    policies = [Policy(shared, rule, visits=visits) for visits in many]
+    policy_of = np.repeat([0, 1], 20)
+    groups = group_policies(policies, policy_of, np.ones(40, bool))
+    assert (len(groups.forward), len(groups.improve)) == (1, 2)
+    batched = BatchedPolicies(groups, 40, torch.device("cpu"), deterministic=True)
+    none = np.zeros(40, np.float32)
+    seen = np.concatenate([states, states])
+    chosen = batched.act(TimeStep(seen, np.ones(40, bool), none, none.astype(np.uint8)), np.zeros((40, 1)))
+    for number, policy in enumerate(policies):
+        assert np.array_equal(chosen[policy_of == number], policy.mode(states))
+    assert (chosen[:20] != chosen[20:]).any()
 
 
 def test_restricted_policies_ignore_other_environments():
