@@ -31,7 +31,7 @@ HEAD = """
 RBI and Ape-X with the preset `fast` and its variants, the same number of frames and updates for all; the 200,000 frames
 that are collected before learning starts come on top. A score is the mean over 32 episodes of the final policy: actions
 sampled, no exploration, no-op starts, no sticky actions. Tables show means over seeds and, from three seeds on, their
-95% bootstrap intervals over seeds; every run that was made is in them. Evaluation plays at most 35% of the frames of
+95% bootstrap intervals over seeds; every run that was made is in them. An evaluation plays at most 35% of the frames of
 training: in runs of 4 million frames an episode is truncated after 43,750 frames, in those of 10 million or more after
 108,000. `python -m benchmarks.atari` runs what is missing.
 """
@@ -74,8 +74,9 @@ machines: PQN about an hour (one A40 and a CPU with 32 cores, no replay), BTR 12
 """
 
 SNAPSHOTS = """
-Snapshots of this run, on another machine and with weights rounded to half precision: the scores of actions that are
-sampled from the policy, as in all tables, and of its most probable actions, with 95% intervals over episodes.
+Snapshots of this run (`--train=--save-snapshots=24`), on another machine and with weights rounded to half precision:
+the scores of actions that are sampled from the policy, as in all tables, and of its most probable actions, with 95%
+intervals over episodes.
 """
 
 FEW_SEEDS = "Fewer than three seeds: no interval is given, and none of these differences is established."

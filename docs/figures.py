@@ -99,6 +99,7 @@ def atari_scores():
     """Four games learned from a recorded population: scores of rules and baselines next to the cloned behaviour."""
     rows = ["reroute(0.5,1.5)", "reroute(0,2)", "tv(0.25)", "ppo(0.5)", "greedy", "DQfD", "CQL(1)"]
     games = [json.loads(path.read_text()) for path in shown_populations()]
+    rows = [name for name in rows if all(any(row["name"] == name for row in game["rows"]) for game in games)]
     figure = Figure(figsize=(10, 2.9), layout="constrained")
     for axes, game in zip(figure.subplots(1, len(games), sharey=True), games, strict=True):
         found = {row["name"]: row for row in game["rows"]}

@@ -16,7 +16,14 @@ from rbi.evaluation.recording import PerturbedPolicy, Recorder
 from rbi.evaluation.rollouts import VectorEvaluator
 from rbi.offline_rl import experiment
 from rbi.offline_rl.config import OfflineConfig, small_learners
-from rbi.offline_rl.experiment import SeedLearners, check_data, checkpoint_due, describe_population, with_actions_of
+from rbi.offline_rl.experiment import (
+    SeedLearners,
+    check_data,
+    checkpoint_due,
+    describe_population,
+    num_groups,
+    with_actions_of,
+)
 from rbi.offline_rl.run_log import RunLog
 
 ENV = "CartPole-v1"
@@ -144,6 +151,14 @@ def test_a_run_stopped_during_an_evaluation_resumes_to_the_same_scores(data, who
     assert trained[0] == trained[1]
     again = rbi.offline(data, out=path, resume=True, **SETTINGS)
     assert {row["name"]: row["scores"] for row in again.rows} == scores_of(whole)
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "policies", "groups"),
+    [(270, 45, 6), (300, 3, 6), (4096, 45, 6), (90, 3, 2), (10, 1, 2), (45, 45, 1), (3, 5, 1)],
+)
+def test_groups_of_environments_are_few_and_have_all_policies(num_envs, policies, groups):
+    assert num_groups(num_envs, policies) == groups
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from rbi.envs.types import EnvConfig
 from rbi.evaluation.comparison import game_name
 
 Array = np.ndarray[Any, Any]
+MAX_RESETS = 1000  # until four games start after 1 to 4 frames
 NO_OP, FIRE, RIGHT, LEFT = range(4)  # the first actions of both paddle games; in Pong right is up and left is down
 
 
@@ -90,7 +91,6 @@ class RoutePolicy:
         "7i5c27d7m3b6p5ma2f3p10i2h3q2re8p8cp8r14j4pqd16i4o5ph3c4k4m12lf6kc33i2jkb3r3b8rbnl3na7m14k9qc4k5i9c2k12l5m7"
         "j6r3i",
     )
-    SCORES = (3500, 6600, 6700, 3600)
     WAIT = 8  # steps until all starts are alike
     AHEAD = np.arange(-1, 6)  # steps of a route that are compared with the newest frame
     LOST = 30_000.0  # squared distance from which a frame is another place
@@ -124,9 +124,12 @@ class RoutePolicy:
         """The frames of each route, one more than it has steps, and its score."""
         games = emulators(EnvConfig(env, noop_max=5), 4)
         obs, info = games.reset(seed=12)  # waits 1, 3, 2 and 4 frames
-        while sorted(info["episode_frame_number"]) != [1, 2, 3, 4]:  # where random numbers are others
-            obs, info = games.reset()
-        waited = info["episode_frame_number"]
+        for _ in range(MAX_RESETS):
+            if sorted(waited := info["episode_frame_number"]) == [1, 2, 3, 4]:
+                break
+            obs, info = games.reset()  # a version with other random numbers
+        else:
+            raise ValueError(f"climb: no starts after 1 to 4 frames in this version of ale-py; the last: {waited}")
         plans = [routes[frames % 4][frames // 4 :] for frames in waited]
         seen, scores = [obs[:, 0].copy()], np.zeros(4)
         for step in range(max(map(len, plans))):

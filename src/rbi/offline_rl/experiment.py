@@ -57,6 +57,7 @@ VALIDATIONS = 5  # between two evaluations
 MIN_CHECKPOINT_SECONDS = 20  # between two checkpoints around evaluations
 MAX_CHECKPOINT_SHARE = 0.05  # of the time, for checkpoints around evaluations
 NUM_ENVS = {"cpu": 64, "cuda": 312}
+MIN_GROUP_SIZE, MAX_GROUPS = 40, 6  # of environments that step together while a GPU computes the actions of others
 GPU_MEMORY_FRACTION = 0.6  # that the dataset's frames may take
 FRAME_SKIP = 4
 MAX_REWARD = 1e9  # sums of squares stay finite
@@ -383,7 +384,7 @@ class Experiment:
         policies = len(self.rows) * len(self.seeds)
         each = min(evaluation.episodes, max(1, NUM_ENVS[device.type] // policies))
         num_envs = evaluation.num_envs or policies * each
-        groups = max(1, num_envs // policies) if device.type == "cuda" else 1
+        groups = num_groups(num_envs, policies) if device.type == "cuda" else 1
         log.echo(f"making {num_envs} environments of {env}")
         self.evaluator = VectorEvaluator(self.protocol, env, num_envs, num_groups=groups)
 
@@ -571,6 +572,11 @@ class Experiment:
             }
         )
         return OfflineResult(numbers["rows"], policies[0], numbers, self.log.metrics, self.log.out)
+
+
+def num_groups(num_envs: int, policies: int) -> int:
+    """Groups of environments for an evaluation on a GPU: small ones pay off, but every group has all policies."""
+    return max(1, min(num_envs // policies, max(2, num_envs // MIN_GROUP_SIZE), MAX_GROUPS))
 
 
 def checkpoint_due(since_last: float, last_took: float) -> bool:
