@@ -23,8 +23,8 @@ from rbi.data.episode import DatasetSpec, Episode
 from rbi.losses import action_values, behavior_loss_grad, monte_carlo_q_loss_grad
 from rbi.networks import make_networks
 from rbi.offline_rl.config import PRESETS
-from rbi.offline_rl.experiment import SeedLearners
 from rbi.offline_rl.learner import advance, make_runner
+from rbi.offline_rl.seed_learners import SeedLearners
 from rbi.optim import ModuleOptimizer
 
 RESULTS = Path(__file__).parent / "results"

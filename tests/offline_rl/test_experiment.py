@@ -17,7 +17,6 @@ from rbi.evaluation.rollouts import VectorEvaluator
 from rbi.offline_rl import experiment
 from rbi.offline_rl.config import OfflineConfig, small_learners
 from rbi.offline_rl.experiment import (
-    SeedLearners,
     check_data,
     checkpoint_due,
     describe_population,
@@ -25,6 +24,7 @@ from rbi.offline_rl.experiment import (
     with_actions_of,
 )
 from rbi.offline_rl.run_log import RunLog
+from rbi.offline_rl.seed_learners import SeedLearners
 
 ENV = "CartPole-v1"
 CONFIG = OfflineConfig(updates=40, batch_size=16, **small_learners(16, 200, 0.001, 10))

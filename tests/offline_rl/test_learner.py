@@ -13,8 +13,8 @@ from rbi.data.episode import DatasetSpec
 from rbi.networks import offline_network
 from rbi.offline_rl.behavior_q import BehaviorQConfig
 from rbi.offline_rl.config import OfflineConfig, small_learners
-from rbi.offline_rl.experiment import SeedLearners
 from rbi.offline_rl.learner import BURST, advance, burst_of_updates, make_runner
+from rbi.offline_rl.seed_learners import SeedLearners
 from tests.checkpoints import use_gpu_random_states
 from tests.data.episodes import episode
 
