@@ -100,6 +100,7 @@ def main():
     asked = parser.parse_args()
     env = f"ALE/{asked.game}-v5"
     about = machine(asked.commit)
+    asked.out.mkdir(parents=True, exist_ok=True)
     with contextlib.nullcontext(asked.work) if asked.work else tempfile.TemporaryDirectory() as work:
         at, took = Path(work) / asked.game, {}
         at.mkdir(parents=True, exist_ok=True)
