@@ -16,10 +16,12 @@ from rbi.losses import (
     cql_penalty,
     double_q_value,
     dqfd_loss,
+    dqfd_loss_grad,
     huber,
     l2_loss,
     large_margin_loss,
     mask_illegal,
+    max_with_margin,
     monte_carlo_q_loss,
     monte_carlo_q_loss_grad,
     policy_loss,
@@ -165,10 +167,25 @@ def test_large_margin_loss_is_the_loop_and_zero_only_beyond_the_margin(batch, ma
 def test_dqfd_loss_is_the_weighted_sum_of_its_terms(batch, n_step_weight, margin_weight):
     q, other, actions = batch
     near, far, margin = q[:, 0], other[:, 0], large_margin_loss(q, actions, 0.8)
-    found = dqfd_loss(near, far, margin, n_step_weight, margin_weight)
+    found = dqfd_loss(torch.stack([near, far], 1), margin, n_step_weight, margin_weight)
     for i, loss in enumerate(found.tolist()):
         n_step = n_step_weight * iterative.huber(float(far[i]))
         assert loss == approx(iterative.huber(float(near[i])) + n_step + margin_weight * float(margin[i]))
+
+
+@given(batches(), floats(0, 2), floats(0, 2), st.booleans())
+def test_dqfd_loss_grad_is_autograds(batch, n_step_weight, margin_weight, masked):
+    q, other, actions = batch
+    q, weight = q.clone().requires_grad_(), other[:, -1].abs()
+    legal = (other > 0).scatter(1, actions[:, None], True) if masked else None
+    errors = other[:, :2] * 2 - action_values(q, actions)[:, None]
+    margin = large_margin_loss(q, actions, 0.8, legal)
+    loss = (weight * dqfd_loss(errors, margin, n_step_weight, margin_weight)).mean()
+    (expected,) = torch.autograd.grad(loss, q)
+    q = q.detach()
+    _, best = max_with_margin(q, actions, 0.8, legal)
+    found = dqfd_loss_grad(errors.detach(), actions, best, q, weight, n_step_weight, margin_weight)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 def test_l2_loss_has_twice_the_parameters_as_gradient():

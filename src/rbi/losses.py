@@ -168,21 +168,53 @@ def large_margin_loss(q: Tensor, actions: Tensor, margin: float, legal: Tensor |
     >>> large_margin_loss(torch.tensor([[1.0, 0.0], [1.0, 0.9]]), torch.tensor([0, 0]), 0.8)
     tensor([0.0000, 0.7000])
     """
-    q = mask_illegal(q, legal)
-    others = torch.full_like(q, margin).scatter_(1, actions[:, None], 0.0)
-    return (q + others).amax(1) - action_values(q, actions)
+    best, _ = max_with_margin(q, actions, margin, legal)
+    return best - action_values(q, actions)
 
 
-def dqfd_loss(
-    one_step_error: Tensor, n_step_error: Tensor, margin_loss: Tensor, n_step_weight: float, margin_weight: float
+def max_with_margin(q: Tensor, actions: Tensor, margin: float, legal: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The maximum over a of Q(s, a) + margin (a != a_E), and the action that has it, `[B]` each."""
+    taken = actions[:, None]
+    return mask_illegal((q + margin).scatter(1, taken, q.gather(1, taken)), legal).max(1)
+
+
+def dqfd_loss(errors: Tensor, margin_loss: Tensor, n_step_weight: float, margin_weight: float) -> Tensor:
+    """DQfD's loss of each example `[B]`: J_DQ + lambda_n J_n + lambda_E J_E; `l2_loss` is added to its mean.
+
+    `errors` `[B, 2]`: the 1-step and the n-step TD error.
+    """
+    one_step, n_step = huber(errors).unbind(1)
+    return one_step + n_step_weight * n_step + margin_weight * margin_loss
+
+
+def dqfd_loss_grad(
+    errors: Tensor,
+    actions: Tensor,
+    best: Tensor,
+    q: Tensor,
+    weight: Tensor,
+    n_step_weight: float,
+    margin_weight: float,
 ) -> Tensor:
-    """DQfD's loss of each example `[B]`: J_DQ + lambda_n J_n + lambda_E J_E; `l2_loss` is added to its mean."""
-    return huber(one_step_error) + n_step_weight * huber(n_step_error) + margin_weight * margin_loss
+    """The gradient of mean_i weight_i dqfd_loss_i at Q `[B, A]`; `best` are the actions of `max_with_margin`:
+
+        -weight (clip(error, -1, 1) + lambda_n clip(n-step error, -1, 1) + lambda_E) / B    at the actions taken
+        +weight lambda_E / B                                                                at the best ones
+
+    >>> errors, weight = torch.tensor([[0.5, 2.0]]), torch.ones(1)
+    >>> dqfd_loss_grad(errors, torch.tensor([0]), torch.tensor([1]), torch.zeros(1, 3), weight, 1.0, 0.25)
+    tensor([[-1.7500,  0.2500,  0.0000]])
+    """
+    one_step, n_step = errors.clamp(-1, 1).unbind(1)
+    share = weight / len(q)
+    at_action = (torch.add(one_step, n_step, alpha=n_step_weight) + margin_weight) * -share
+    grad = torch.zeros_like(q).scatter_(1, actions[:, None], at_action[:, None])
+    return grad.scatter_add_(1, best[:, None], (share * margin_weight)[:, None])
 
 
 def l2_loss(parameters: Tensor) -> Tensor:
     """Sum of all squared weights, of a flat parameter vector (a number, not `[B]`); its gradient is 2 parameters."""
-    return parameters.square().sum()
+    return torch.dot(parameters, parameters)
 
 
 def bcq_filter(logits: Tensor, threshold: float) -> Tensor:

@@ -212,8 +212,7 @@ def test_a_restored_learner_continues_bit_for_bit():
 @pytest.mark.parametrize("legal", [False, True])
 def test_an_update_never_synchronizes_with_the_device(legal, monkeypatch):
     learner, watch = learner_of(episodes_of(legal=legal)), NoDeviceSync()
-    for sampler in (learner.one_step, learner.n_step):
-        monkeypatch.setattr(sampler, "batch", watch.excused(sampler.batch))
+    monkeypatch.setattr(learner.joint, "batch", watch.excused(learner.joint.batch))
     with watch:
         learner.update()
         learner.after_update()

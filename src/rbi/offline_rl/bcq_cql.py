@@ -95,9 +95,8 @@ class OfflineDQN:
         penalty = cql_penalty(q, batch.actions, batch.action_masks)
         loss = (huber(error) + self.config.cql_alpha * penalty).mean()
         with torch.no_grad(), self.sums.overlapping():
-            share = torch.ones((), device=q.device) if allowed is None else allowed.float().mean()
-            parts = [huber(error), error.abs(), action_values(q, batch.actions), penalty]
-            self.sums.add(*(part.mean() for part in parts), share)
+            share = self.sums.one if allowed is None else allowed.float().mean()
+            self.sums.add(huber(error), error.abs(), action_values(q, batch.actions), penalty, share)
         self.trained.step([loss])
         self.sums.join()
 

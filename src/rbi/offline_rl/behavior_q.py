@@ -85,11 +85,11 @@ class BehaviorQ:
         self.updates += 1
 
     def add_metrics(self, betas: list[Tensor], actions: Tensor, error: Tensor, q: Tensor) -> None:
-        found = [error.square().mean(), q.mean()]
+        found = [error.square(), q.mean(1)]
         for beta in betas:
             probs = action_values(beta, actions).clamp(min=1e-30)
             correct = beta.scatter(1, actions[:, None], 0.0).amax(1) < probs
-            found += [-probs.log().mean(), correct.float().mean()]
+            found += [-probs.log(), correct.float()]
         self.sums.add(*found)
 
     def metrics(self) -> dict[str, float]:

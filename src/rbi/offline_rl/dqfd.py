@@ -11,15 +11,15 @@ table.
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rbi.config import Ge, Gt, Interval, check_fields
-from rbi.data.sampler import Batch, Sampler
-from rbi.losses import action_values, dqfd_loss, huber, l2_loss, large_margin_loss, td_error
+from rbi.data.sampler import Sampler
+from rbi.losses import action_values, dqfd_loss, dqfd_loss_grad, huber, l2_loss, max_with_margin
 from rbi.networks import NetworkConfig, Networks
 from rbi.offline_rl.learner import (
     MetricMeans,
@@ -69,6 +69,56 @@ class DQfDConfig:
         refuse_dropout(self.network)
 
 
+class JointBatch(NamedTuple):
+    """B steps with both their returns. The target of Q(state, action) is `returns + discount * V(next states)`."""
+
+    states: Tensor
+    """`[3 B, stack, *obs_shape]`: the states, the next ones of the 1-step returns, those of the n-step returns."""
+    actions: Tensor
+    """`[B]`"""
+    returns: Tensor
+    """`[B, 2]`: of one step and of n steps."""
+    discount: Tensor
+    """`[B, 2]`"""
+    action_masks: Tensor | None
+    """`[B, A]` if logged."""
+    next_masks: Tensor | None
+    """`[2 B, A]`: of the next states."""
+
+
+class JointSampler:
+    """Steps of two samplers at once: a gather each for their integers, floats and frames."""
+
+    def __init__(self, one_step: Sampler, n_step: Sampler) -> None:
+        self.sampler = one_step
+        place, age = one_step.frame_index, one_step.age
+        ahead = [torch.zeros_like(place), one_step.bootstrap_steps, n_step.bootstrap_steps]
+        ages = [(age + steps).clamp(max=one_step.stack - 1) for steps in ahead]
+        self.integers = torch.stack([*(place + steps for steps in ahead), *ages, one_step.actions], 1)
+        self.floats = torch.stack([one_step.returns, n_step.returns, one_step.discount, n_step.discount], 1)
+        masks = [table for sampler in (one_step, n_step) if (table := next_action_masks(sampler)) is not None]
+        self.next_masks = torch.stack(masks, 1).to(place.device) if masks else None
+
+    def batch(self, steps: Tensor) -> JointBatch:
+        """The batch of these steps of the dataset."""
+        sampler = self.sampler
+        integers, floats = self.integers.index_select(0, steps).T, self.floats.index_select(0, steps)
+        masks = None if sampler.action_masks is None else sampler.action_masks.index_select(0, steps)
+        next_masks = None if self.next_masks is None else self.next_masks.index_select(0, steps)
+        found = JointBatch(
+            sampler.states(integers[:3].flatten(), integers[3:6].flatten()),
+            integers[6],
+            floats[:, :2],
+            floats[:, 2:],
+            masks,
+            None if next_masks is None else next_masks.transpose(0, 1).flatten(0, 1),
+        )
+        sampler.limit_memory()
+        if sampler.frames.device == sampler.device:
+            return found
+        return JointBatch(*(None if t is None else t.to(sampler.device, non_blocking=True) for t in found))  # type: ignore[arg-type]
+
+
 class DQfD:
     """Trains a Q-network on two samplers of the same episodes, of 1-step and of n-step returns, on their device."""
 
@@ -90,42 +140,35 @@ class DQfD:
         )
         self.trained = ModuleOptimizer(networks, self.device, config.learning_rate, config.adam_epsilon)
         self.target = TargetNetwork(networks, self.trained.vector)
-        self.next_masks = [next_action_masks(sampler) for sampler in (one_step, n_step)]
+        self.joint = JointSampler(one_step, n_step)
         self.sums = MetricMeans(METRICS, self.device)
         self.updates = 0
 
     def update(self) -> None:
-        """One gradient step of Q, and new priorities of the sampled steps."""
+        """One gradient step of Q, and new priorities of the sampled steps; `dqfd_loss_grad` is the loss's gradient."""
         config = self.config
         self.networks.train()
         positions, importance = self.priorities.draw(self.one_step.config.batch_size, self.one_step.generator)
         importance = importance.to(self.device, non_blocking=True)
-        steps = self.steps.index_select(0, positions)
-        one, n = self.one_step.batch(steps), self.n_step.batch(steps)
-        next_value, n_step_value = self.next_values(one, n)
-        q, _ = self.networks.q(self.obs_spec.preprocess(one.states, torch.float32))
-        error = td_error(q, one.actions, one.returns, one.discount, next_value)
-        n_step_error = td_error(q, n.actions, n.returns, n.discount, n_step_value)
-        margin = large_margin_loss(q, one.actions, config.margin, one.action_masks)
-        losses = dqfd_loss(error, n_step_error, margin, config.n_step_weight, config.margin_weight)
-        loss = (importance * losses).mean()
+        batch = self.joint.batch(self.steps.index_select(0, positions))
+        obs = self.obs_spec.preprocess(batch.states, torch.float32)
+        now = len(batch.actions)
+        next_values = self.target.next_value(obs[now:], batch.next_masks).view(2, now).T
+        q, _ = self.networks.q(obs[:now])
         with torch.no_grad():
+            value = action_values(q, batch.actions)
+            errors = torch.addcmul(batch.returns, batch.discount, next_values) - value[:, None]
+            best_value, best = max_with_margin(q, batch.actions, config.margin, batch.action_masks)
+            weights = config.n_step_weight, config.margin_weight
+            output_grad = dqfd_loss_grad(errors, batch.actions, best, q, importance, *weights)
             l2 = l2_loss(self.trained.vector)
-        with torch.no_grad(), self.sums.overlapping():
-            parts = [huber(error), huber(n_step_error), margin, l2, action_values(q, one.actions), importance]
-            self.sums.add(loss + config.l2_weight * l2, *(part.mean() for part in parts))
-            self.priorities.update(positions, error.detach())
-        self.trained.step([loss], l2_weight=config.l2_weight)
+            with self.sums.overlapping():
+                margin = best_value - value
+                loss = importance * dqfd_loss(errors, margin, *weights) + config.l2_weight * l2
+                self.sums.add(loss, *huber(errors).unbind(1), margin, l2, value, importance)
+                self.priorities.update(positions, errors[:, 0])
+        self.trained.step([q], [output_grad], l2_weight=config.l2_weight)
         self.sums.join()
-
-    def next_values(self, one: Batch, n: Batch) -> tuple[Tensor, Tensor]:
-        """V one step and n steps ahead, `[B]` each, in one pass through each network."""
-        assert one.next_states is not None
-        assert n.next_states is not None
-        next_obs = self.obs_spec.preprocess(torch.cat([one.next_states, n.next_states]), torch.float32)
-        masks = [table.index_select(0, one.steps) for table in self.next_masks if table is not None]
-        next_value, n_step_value = self.target.next_value(next_obs, torch.cat(masks) if masks else None).chunk(2)
-        return next_value, n_step_value
 
     def after_update(self) -> None:
         self.updates += 1

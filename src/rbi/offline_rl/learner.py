@@ -93,12 +93,14 @@ class MetricMeans:
     def __init__(self, names: Sequence[str], device: torch.device) -> None:
         self.names = names
         self.sums = torch.zeros(len(names) + 1, dtype=torch.float64, device=device)  # the last one counts
+        self.one = torch.ones((), device=device)
         self.side_stream = SideStream(device)
         self.overlapping, self.join = self.side_stream.overlapping, self.side_stream.join
 
     def add(self, *values: Tensor) -> None:
-        """Add one scalar for each name."""
-        self.sums += torch.stack([*values, torch.ones((), device=self.sums.device)])
+        """Add one number for each name: the mean of its values `[B]`, or the number itself."""
+        rows = torch.broadcast_tensors(*values, self.one)
+        self.sums += torch.stack(rows).reshape(len(rows), -1).mean(1)
 
     def means(self) -> dict[str, float]:
         """Means since the last call. Waits for the device."""
@@ -117,6 +119,7 @@ class TargetNetwork:
         self.online, self.online_vector = online, vector
         self.networks, self.vector = frozen_copy(online), vector.clone()
         bind_parameters(self.networks, self.vector)
+        self.side_stream = SideStream(vector.device)
 
     def next_value(self, next_obs: Tensor, allowed: Tensor | None) -> Tensor:
         """V(s') `[B]`: the target's Q of the online network's best action among those allowed.
@@ -124,7 +127,11 @@ class TargetNetwork:
         Both networks use the running statistics of batch norm, as they would when acting.
         """
         with eval_mode(self.online):
-            return double_q_value(self.online.q(next_obs)[0], self.networks.q(next_obs)[0], allowed)
+            with self.side_stream.overlapping():
+                target_next, _ = self.networks.q(next_obs)
+            q_next, _ = self.online.q(next_obs)
+            self.side_stream.join()
+            return double_q_value(q_next, target_next, allowed)
 
     def synchronize(self) -> None:
         """Copy the online network in place: weights and batch-norm statistics."""
