@@ -51,7 +51,9 @@ summary is in [results](results.md#learning-from-a-population-of-players).
 Players are snapshots of a training run at several stages of it, each with its own perturbations (random actions, late
 actions, abandoned episodes), and random policies. A *weak* population has early snapshots and random policies, a
 *mixed* one all of them, a *strong* one late snapshots alone. In Montezuma's Revenge players are scripted: a third, two
-thirds or all of them follow a route (`rbi data record climb`), and the others are random.
+thirds or all of them follow a route (`rbi data record climb`), and the others are random. In MsPacman, `--run` names
+the [long run](results.md#a-long-run-stopped-and-resumed), whose snapshots after 2.5, 5, 50 and 60 million frames are
+the players, with weights rounded to half precision.
 
 *Near-random* populations are earlier recordings of poor players, with fewer updates and episodes: snapshots of short
 Ape-X runs, and in Montezuma's Revenge a script that reached the first key at best, on 2 cores with one seed.

@@ -110,7 +110,8 @@ def atari_scores():
             color = RED if row["verdict"] == "below" else BLUE if name.startswith("reroute") else GREY
             axes.plot(row["interval"], [place, place], "-", color=color, linewidth=2)
             axes.plot(row["mean"], place, "o", color=color, markersize=7)
-        axes.set_title(game["env"].removeprefix("ALE/").removesuffix("-v5"))
+        title = game["env"].removeprefix("ALE/").removesuffix("-v5")
+        axes.set_title(f"{title}, {game.get('skill', 'near-random')}")
         axes.set_yticks(range(len(rows)), rows)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
