@@ -172,9 +172,11 @@ def test_an_unknown_game_is_refused_with_similar_names():
         AtariVector(EnvConfig("ALE/Brekout-v5"), 1)
 
 
-def test_worker_processes_play_the_same_games_and_one_that_ends_is_an_error():
+@pytest.mark.parametrize("separate", [False, True])
+def test_worker_processes_play_the_same_games_and_one_that_ends_is_an_error(separate):
     short, num_envs = EnvConfig("ALE/Breakout-v5", max_frames=80), 3
-    expected, ours = (AtariVector(short, num_envs, threads=1, workers=workers) for workers in (0, 2))
+    expected = AtariVector(short, num_envs, threads=1, workers=0)
+    ours = AtariVector(short, num_envs, threads=1, workers=2, separate=separate)
     actions = np.random.default_rng(0).integers(ours.num_actions, size=(50, num_envs))
     last = None
     for t, row in enumerate([None, *actions[:30], None, *actions[30:]]):
@@ -195,6 +197,36 @@ def test_worker_processes_play_the_same_games_and_one_that_ends_is_an_error():
     with pytest.raises(RuntimeError, match="ended unexpectedly"):
         ours.reset(None)
     ours.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stopped_games_keep_their_frames_until_the_next_reset_and_the_others_go_on(workers):
+    num_envs, short = 3, EnvConfig("ALE/Breakout-v5", max_frames=80)
+    expected, ours = (
+        AtariVector(short, num_envs, threads=1, workers=count, separate=separate)
+        for count, separate in ((0, False), (workers, True))
+    )
+    actions = np.random.default_rng(0).integers(ours.num_actions, size=(40, num_envs))
+    for start in range(2):
+        last = [env.reset(SEED if start == 0 else None) for env in (expected, ours)]
+        running = np.ones(num_envs, dtype=bool)
+        for t, row in enumerate(actions):
+            if t in (5, 30):
+                stopped = {5: 1, 30: 0}[t]
+                ours.stop(stopped)
+                running[stopped] = False
+            before = last[1].obs.copy()
+            for env in (expected, ours):
+                env.send(row)
+            last = [env.recv() for env in (expected, ours)]
+            if start == 0:  # stopped games draw fewer random numbers, so later episodes start otherwise
+                assert all(np.array_equal(a[running], b[running]) for a, b in zip(*last, strict=True))
+            assert np.array_equal(last[1].obs[~running], before[~running])
+            assert not last[1].reward[~running].any()
+            assert (last[1].end[~running] == CONTINUES).all()
+        assert last[1].obs[2].any()
+    for env in (expected, ours):
+        env.close()
 
 
 def test_worker_processes_are_for_many_games_and_cores():

@@ -157,6 +157,23 @@ def test_steps_are_those_of_the_environments_with_final_before_first_observation
     assert sum(step.end.any() for step in steps) >= 1
 
 
+def test_a_stopped_environment_keeps_its_observation_until_the_next_reset_and_the_others_go_on(make_envs):
+    env, expected = make_envs("CartPole-v1"), make_envs("CartPole-v1")
+    actions = random_actions(env, 60)
+    others = np.arange(NUM_ENVS) != 1
+    for seed in (3, 4):
+        steps = [env.reset(seed), expected.reset(seed)]
+        env.stop(1)
+        first = steps[0].obs[1].copy()
+        for row in actions:
+            for each in (env, expected):
+                each.send(row)
+            steps = [env.recv(), expected.recv()]
+            assert all(np.array_equal(a[others], b[others]) for a, b in zip(*steps, strict=True))
+            assert np.array_equal(steps[0].obs[1], first)
+            assert (steps[0].reward[1], steps[0].end[1], steps[0].is_first[1]) == (0, CONTINUES, False)
+
+
 def test_time_steps_have_the_documented_types(make_envs):
     for step in rollout(make_envs("CartPole-v1"), 0, np.zeros((12, NUM_ENVS), dtype=np.int64)):
         assert [array.dtype for array in step] == [np.float32, bool, np.float32, np.uint8]

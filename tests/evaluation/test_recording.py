@@ -20,7 +20,7 @@ class Counting:
     def __init__(self, num_envs):
         self.num_envs = num_envs
         self.time = np.zeros(num_envs, dtype=int)
-        self.sent = []
+        self.sent, self.stopped = [], []
 
     def seen(self, first, reward, end):
         frame = np.stack([np.arange(self.num_envs), self.time], axis=1).astype(np.float32)
@@ -34,6 +34,9 @@ class Counting:
 
     def send(self, actions):
         self.sent.append(actions.copy())
+
+    def stop(self, env_index):
+        self.stopped.append(env_index)
 
     def recv(self):
         first = self.over.copy()
@@ -52,7 +55,8 @@ def record(policies, episodes=None, steps=None, seed=0):
 
 def test_every_environment_records_its_share_of_complete_episodes():
     policies = [PerturbedPolicy(f"p{i}", RandomPolicy(3)) for i in range(3)]
-    found, _ = record(policies, episodes=7)
+    found, recorder = record(policies, episodes=7)
+    assert recorder.vector_env.stopped == [1, 0, 2]  # each after its last episode
     assert sorted(e.player for e in found) == ["p0"] * 3 + ["p1"] * 2 + ["p2"] * 2
     assert sorted(e.line for e in found) == [*range(1, 8)]
     for one in found:
@@ -62,6 +66,13 @@ def test_every_environment_records_its_share_of_complete_episodes():
         assert one.has_final
         np.testing.assert_array_equal(one.observations, [[i, t] for t in range(i + 3)])
         np.testing.assert_array_equal(one.rewards, np.arange(1, i + 3))
+
+
+def test_an_environment_without_an_episode_to_record_does_not_run():
+    policies = [PerturbedPolicy(f"p{i}", RandomPolicy(3)) for i in range(3)]
+    found, recorder = record(policies, episodes=2)
+    assert sorted(e.player for e in found) == ["p0", "p1"]
+    assert recorder.vector_env.stopped == [2, 0, 1]
 
 
 def test_recording_a_number_of_steps_truncates_the_last_episodes():

@@ -39,6 +39,8 @@ class Corridors:
     def __init__(self, _config, num_envs):
         self.num_envs, self.lengths = num_envs, np.arange(num_envs) + 1
         self.resets, self.shown, self.taken, self.closed, self.pending = 0, [], [], False, False
+        self.stopped = np.zeros(num_envs, bool)
+        self.stepped = 0
 
     def seen(self, first, end):
         self.shown.append(self.rng.normal(size=(self.num_envs, 3)).astype(np.float32))
@@ -47,7 +49,7 @@ class Corridors:
     def reset(self, seed):
         assert not self.pending
         self.resets, self.rng = self.resets + 1, np.random.default_rng(seed)
-        self.shown, self.taken = [], []
+        self.shown, self.taken, self.stopped[:] = [], [], False
         self.steps, self.over = np.zeros(self.num_envs, int), np.zeros(self.num_envs, bool)
         return self.seen(np.ones(self.num_envs, bool), np.zeros(self.num_envs))
 
@@ -60,9 +62,13 @@ class Corridors:
     def recv(self):
         assert self.pending
         first, self.pending = self.over, False
+        self.stepped += int((~self.stopped).sum())
         self.steps = np.where(first, 0, self.steps + 1)
         self.over = self.steps == self.lengths
         return self.seen(first, np.where(self.over, TERMINATED, CONTINUES))
+
+    def stop(self, env_index):
+        self.stopped[env_index] = True
 
     def close(self):
         self.closed = True
@@ -155,6 +161,14 @@ def test_a_group_without_active_environments_does_not_step():
     assert [len(env.taken) for env in vectorised.vector_envs] == [10, 0]
     list(vectorised.evaluate(sharing(), 3, generator()))  # one more per policy in the second group
     assert [len(env.taken) for env in vectorised.vector_envs] == [10, 9]
+
+
+def test_only_environments_with_episodes_left_are_stepped():
+    ours = evaluator(6)
+    list(ours.evaluate([Policy(nets(0), Greedy())], 4, generator()))
+    (env,) = ours.vector_envs
+    assert env.stepped == 1 + 2 + 3 + 4  # the lengths of the episodes
+    assert env.stopped.all()
 
 
 @pytest.mark.parametrize(("episodes", "used"), [(1, 2), (8, 2), (9, 3), (16, 4), (40, 5)])
@@ -391,6 +405,9 @@ class Countdown:
 
     def send(self, actions):
         assert actions.shape == (self.num_envs,)
+
+    def stop(self, env_index):
+        pass
 
     def recv(self):
         first = self.over

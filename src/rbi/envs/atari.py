@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rbi.envs.atari_workers import EmulatorProcesses, num_workers
+from rbi.envs.atari_workers import SKIP, EmulatorProcesses, SeparateEmulators, num_workers
 from rbi.envs.types import EnvConfig, TimeStep
 from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
@@ -91,37 +91,44 @@ class AtariVector:
         threads: int = 0,
         *,
         synchronous: bool = False,
+        separate: bool = False,
         workers: int | None = None,
     ) -> None:
         """`synchronous`: games step inside `send`; faster where they share cores with the agent.
 
-        `workers`: processes that run the emulators; 0 runs them in this process. By default there are as many as
-        threads where games are many and threads are more than one. Frames then last until the second next step.
+        `separate`: games that are stopped are not stepped. `workers`: processes that run the emulators; 0 runs them in
+        this process. By default there are as many as threads where games are many and threads are more than one. Frames
+        then last until the second next step.
         """
-        self.config, self.num_envs, self.synchronous = config, num_envs, synchronous
+        self.config, self.num_envs, self.synchronous, self.separate = config, num_envs, synchronous, separate
         if workers is None:
             workers = 0 if synchronous else num_workers(num_envs, threads)
+        game, settings = check(config.id), settings_of(config)
         if workers:
-            self.envs: Any = EmulatorProcesses(check(config.id), num_envs, workers, settings_of(config))
+            self.envs: Any = EmulatorProcesses(game, num_envs, workers, settings, separate=separate)
+            self.num_actions = count_actions(config)
+        elif separate:
+            self.envs = SeparateEmulators(game, num_envs, settings)
             self.num_actions = count_actions(config)
         else:
             self.envs = emulators(config, num_envs, threads)
             self.num_actions = int(self.envs.single_action_space.n)
         self.received: Any = None
         self.lives = np.zeros(num_envs, dtype=np.int64)
-        self.over = np.zeros(num_envs, dtype=bool)
+        self.over, self.stopped = (np.zeros(num_envs, dtype=bool) for _ in range(2))
         self.pending = False
 
     def reset(self, seed: int | None) -> TimeStep:
         frames, info = self.envs.reset(seed=seed)
         self.lives, self.over = info["lives"], np.zeros(self.num_envs, dtype=bool)
+        self.stopped[:] = False
         zeros = np.zeros(self.num_envs)
         is_first = np.ones(self.num_envs, dtype=bool)
         return TimeStep(frames[:, 0], is_first, zeros.astype(np.float32), zeros.astype(np.uint8))
 
     def send(self, actions: np.ndarray[Any, Any]) -> None:
         self.pending = True
-        self.envs.send(actions)
+        self.envs.send(np.where(self.stopped, SKIP, actions) if self.separate else actions)
         if self.synchronous:
             self.received = self.envs.recv()
 
@@ -135,6 +142,9 @@ class AtariVector:
         )
         self.lives, self.over = lives, terminated | truncated
         return TimeStep(frames[:, 0], is_first, rewards.astype(np.float32), end.astype(np.uint8))
+
+    def stop(self, env_index: int) -> None:
+        self.stopped[env_index] = True
 
     def state(self) -> None:
         return None  # ale-py's vector environment does not expose its emulators' state

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ FRAME = (84, 84)
 COMMAND = struct.Struct("<cBq")  # reset or step, where the results go, the seed of a reset
 RESET, STEP, DONE = b"r", b"s", b"."
 NO_SEED = -1
+SKIP = -1  # the action of an emulator that is not stepped
 SLOTS = 2  # results alternate between them, so that a caller's frames last until the second next command
 MIN_EMULATORS = 2  # of a worker
 MIN_ENVS = 32  # fewer games run in the caller's process
@@ -83,8 +85,13 @@ class EmulatorProcesses:
     `recv` return are overwritten by the second next command.
     """
 
-    def __init__(self, game: str, num_envs: int, workers: int, settings: dict[str, Any]) -> None:
-        """`settings`: the arguments of `AtariVectorEnv` but for the number of emulators and threads."""
+    def __init__(
+        self, game: str, num_envs: int, workers: int, settings: dict[str, Any], *, separate: bool = False
+    ) -> None:
+        """`settings`: the arguments of `AtariVectorEnv` but for the number of emulators and threads.
+
+        `separate`: workers have `SeparateEmulators`.
+        """
         self.processes: list[subprocess.Popen[bytes]] = []
         self.sockets: list[socket.socket] = []
         self.memory = tempfile.TemporaryFile(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)  # noqa: SIM115 # close
@@ -95,7 +102,7 @@ class EmulatorProcesses:
         for first, end in itertools.pairwise(bounds):
             ours, theirs = socket.socketpair()
             share = {"game": game, "num_envs": num_envs, "first": first, "end": end}
-            share |= {"settings": {"num_threads": THREADS} | settings, "niceness": NICENESS}
+            share |= {"settings": settings, "separate": separate, "niceness": NICENESS}
             places = {"memory": descriptor, "socket": theirs.fileno()}
             command = [sys.executable, "-P", __file__, json.dumps(share | places)]  # -P: rbi/envs has a types.py
             self.sockets.append(ours)
@@ -159,6 +166,45 @@ class EmulatorProcesses:
         self.close()
 
 
+class SeparateEmulators:
+    """The part of `AtariVectorEnv` that is used here, over emulators that are stepped one by one: with the action SKIP
+    one keeps its frame and takes no time. `AtariVectorEnv` steps all of its emulators, also where a game is over that
+    nobody waits for."""
+
+    def __init__(self, game: str, num_envs: int, settings: dict[str, Any]) -> None:
+        import ale_py
+        from ale_py.vector_env import AtariVectorEnv
+
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        self.emulators = [AtariVectorEnv(game, 1, num_threads=1, **settings) for _ in range(num_envs)]
+        self.sent: list[int] = []
+
+    def reset(self, *, seed: int | None) -> tuple[Array, dict[str, Array]]:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            seeds = [None if seed is None else seed + i for i in range(len(self.emulators))]
+            found = list(pool.map(lambda emulator, own: emulator.reset(seed=own), self.emulators, seeds))
+        self.frames = np.concatenate([frames for frames, _ in found])
+        self.lives = np.concatenate([info["lives"] for _, info in found])
+        return self.frames.copy(), {"lives": self.lives.copy()}
+
+    def send(self, actions: Array) -> None:
+        self.sent = np.flatnonzero(actions != SKIP).tolist()
+        for i in self.sent:
+            self.emulators[i].send(actions[i : i + 1])
+
+    def recv(self) -> tuple[Array, Array, Array, Array, dict[str, Array]]:
+        count = len(self.emulators)
+        rewards, terminated, truncated = np.zeros(count, np.float32), np.zeros(count, bool), np.zeros(count, bool)
+        for i in self.sent:
+            (self.frames[i],), (rewards[i],), (terminated[i],), (truncated[i],), info = self.emulators[i].recv()
+            self.lives[i] = info["lives"][0]
+        return self.frames.copy(), rewards, terminated, truncated, {"lives": self.lives.copy()}
+
+    def close(self) -> None:
+        for emulator in self.emulators:
+            emulator.close()
+
+
 def num_workers(num_envs: int, threads: int) -> int:
     """How many processes to use for emulators that may keep `threads` cores busy (0: all); 0 for none."""
     threads = threads or os.cpu_count() or 1
@@ -177,9 +223,12 @@ def serve(share: dict[str, Any]) -> None:
     from ale_py.vector_env import AtariVectorEnv
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    own = slice(share["first"], share["end"])
+    own, count = slice(share["first"], share["end"]), share["end"] - share["first"]
     shared, connection = SharedArrays(share["memory"], share["num_envs"]), socket.socket(fileno=share["socket"])
-    envs = AtariVectorEnv(share["game"], own.stop - own.start, **share["settings"])
+    if share["separate"]:
+        envs: Any = SeparateEmulators(share["game"], count, share["settings"])
+    else:
+        envs = AtariVectorEnv(share["game"], count, num_threads=THREADS, **share["settings"])
     while message := connection.recv(COMMAND.size, socket.MSG_WAITALL):
         kind, slot, seed = COMMAND.unpack(message)
         into = shared.slots[slot]

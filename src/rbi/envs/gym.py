@@ -38,7 +38,7 @@ class GymVector:
         self.layout = image_layout(self.envs[0])
         self.obs_shape, self.frame_stack = shape_and_stack(config.id, obs_space, self.layout)
         self.obs_scale = scale_by_bounds(obs_space) if len(self.obs_shape) == 1 else ()
-        self.over = np.zeros(num_envs, dtype=bool)
+        self.over, self.stopped = (np.zeros(num_envs, dtype=bool) for _ in range(2))
         self.pending = False
         self.actions = np.zeros(num_envs, dtype=np.int64)
         self.starts: list[Any] = [None] * num_envs  # of the running episodes: a seed, or the state of np_random
@@ -46,7 +46,7 @@ class GymVector:
         self.obs: list[np.ndarray[Any, Any]] = []
 
     def reset(self, seed: int | None) -> TimeStep:
-        self.over[:], self.pending = False, False
+        self.over[:], self.stopped[:], self.pending = False, False, False
         with self.errors_named():
             self.obs = [self.start(i, None if seed is None else seed + i) for i in range(self.num_envs)]
         zeros = np.zeros(self.num_envs)
@@ -72,6 +72,8 @@ class GymVector:
         end = np.full(self.num_envs, CONTINUES, dtype=np.uint8)
         with self.errors_named():
             for i, env in enumerate(self.envs):
+                if self.stopped[i]:
+                    continue
                 if is_first[i]:
                     self.obs[i] = self.start(i, None)
                     continue
@@ -82,6 +84,9 @@ class GymVector:
                 self.taken[i].append(int(self.actions[i]))
         self.over = end != CONTINUES
         return self.finite(TimeStep(np.stack(self.obs), is_first, reward, end))
+
+    def stop(self, env_index: int) -> None:
+        self.stopped[env_index] = True
 
     def finite(self, step: TimeStep) -> TimeStep:
         """The time step; raises ValueError if an observation or a reward is not finite in float32."""

@@ -111,6 +111,9 @@ class VectorEnv(Protocol):
     def recv(self) -> TimeStep:
         """The result of the step that `send` started."""
 
+    def stop(self, env_index: int) -> None:
+        """Leave an environment out until the next reset, where that saves time; its steps mean nothing from then on."""
+
     def state(self) -> dict[str, Any] | None:
         """What `restore` needs to continue between `send` and `recv`, as JSON can hold it; None if there is no way."""
 

@@ -142,8 +142,8 @@ class Recorder:
     ) -> Iterator[Episode]:
         """Record a number of episodes, or at least a number of steps.
 
-        Each environment records a fixed number of episodes (`per_env`), so that long episodes are not underrepresented;
-        afterwards it keeps running unrecorded. With `steps`, the episodes that are running at the end are truncated.
+        Each environment records a fixed number of episodes (`per_env`), so that long episodes are not underrepresented,
+        and then stops. With `steps`, the episodes that are running at the end are truncated.
         """
         count = len(self.buffers)
         if episodes is None:
@@ -153,6 +153,8 @@ class Recorder:
         step = self.vector_env.reset(int(self.rng.integers(2**30)))
         for buffer, frame in zip(self.buffers, step.obs, strict=True):
             buffer.start(frame.copy())
+        for i in np.flatnonzero(left == 0).tolist():
+            self.vector_env.stop(i)
         while left.any():
             chosen, probs = self.choose(step)
             self.vector_env.send(self.execute(chosen, probs))
@@ -161,6 +163,8 @@ class Recorder:
             for i in np.flatnonzero(left):
                 if episode := self.record(int(i), step, abandoned=bool(abandoned[i])):
                     left[i] -= 1
+                    if not left[i]:
+                        self.vector_env.stop(int(i))
                     yield episode
             if steps is not None and self.steps >= steps:
                 yield from self.truncate()
@@ -272,7 +276,7 @@ class DatasetRecording:
         self.episodes, self.steps, self.source, self.seed = episodes, steps, source, seed
         given = len({name.split("/")[0] for name, _ in policies})
         count = num_envs or max(1, population, given, min(episodes or steps // STEPS_PER_ENV, MAX_NUM_ENVS))
-        self.vector_env = envs.make((protocol or Protocol("paper")).env_config(env), count)
+        self.vector_env = envs.make((protocol or Protocol("paper")).env_config(env), count, separate=episodes > 0)
         try:
             members = self.members(policies, env, epsilon, population, perturbation or Perturbation())
             if len(members) > count:

@@ -30,6 +30,8 @@ ProtocolName = Literal["paper", "modern"]
 Env = str | EnvFactory | EnvConfig
 """A Gymnasium id, a function that makes an environment, or a configuration."""
 MakeEnvs = Callable[[EnvConfig, int], VectorEnv]
+make_separate = functools.partial(envs.make, separate=True)
+"""Makes environments of which an evaluation steps only those with episodes left."""
 
 INVALID_ACTION = -1  # of a policy whose probabilities are NaN
 ATARI_FRAME_SKIP = 4
@@ -304,7 +306,7 @@ class VectorEvaluator:
     """
 
     def __init__(
-        self, protocol: Protocol, env: Env, num_envs: int, make: MakeEnvs = envs.make, *, num_groups: int = 1
+        self, protocol: Protocol, env: Env, num_envs: int, make: MakeEnvs = make_separate, *, num_groups: int = 1
     ) -> None:
         self.protocol, self.env = protocol, protocol.env_config(env)
         self.group_size = at_least_one("num_envs", num_envs) // at_least_one("num_groups", num_groups)
@@ -408,6 +410,8 @@ class EnvGroup:
         if self.vector_env.pending:
             self.vector_env.recv()
         self.statistics, self.step = EpisodeStatistics(self.vector_env.num_envs), self.vector_env.reset(seed)
+        for i in np.flatnonzero(~self.active).tolist():
+            self.vector_env.stop(i)
         self.send()
 
     def send(self) -> None:
@@ -442,12 +446,13 @@ class EnvGroup:
     def deactivate(self, env_index: int) -> None:
         """Mark an environment as having no more episodes to run."""
         self.active[env_index] = False
+        self.vector_env.stop(env_index)
         if self.active.any():
             self.batched.restrict(self.groups())
 
 
 def run_episodes(
-    policy: Policy, protocol: Protocol, env: Env, episodes: int, seed: int, make: MakeEnvs = envs.make
+    policy: Policy, protocol: Protocol, env: Env, episodes: int, seed: int, make: MakeEnvs = make_separate
 ) -> Iterator[EpisodeResult]:
     """Finished episodes of one policy: exactly `episodes` of them, in up to MAX_ENVS parallel environments."""
     at_least_one("episodes", episodes)
