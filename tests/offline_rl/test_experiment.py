@@ -153,6 +153,20 @@ def test_a_run_stopped_during_an_evaluation_resumes_to_the_same_scores(data, who
     assert {row["name"]: row["scores"] for row in again.rows} == scores_of(whole)
 
 
+def test_the_protocol_of_the_evaluation_has_its_limits(data, monkeypatch):
+    protocols = []
+
+    class Watched(VectorEvaluator):
+        def __init__(self, protocol, *arguments, **options):
+            protocols.append(protocol)
+            super().__init__(protocol, *arguments, **options)
+
+    monkeypatch.setattr(experiment, "VectorEvaluator", Watched)
+    small = dict(SETTINGS, seeds=1, episodes=1, evaluations=1, num_envs=4, rules=["greedy"], baselines=[])
+    rbi.offline(data, max_frames=4000, max_idle_frames=400, **small)
+    assert [(protocol.max_frames, protocol.max_idle_frames) for protocol in protocols] == [(4000, 400)]
+
+
 @pytest.mark.parametrize(
     ("num_envs", "policies", "groups"),
     [(270, 45, 6), (300, 3, 6), (4096, 45, 6), (90, 3, 2), (10, 1, 2), (45, 45, 1), (3, 5, 1)],

@@ -153,8 +153,8 @@ class Recorder:
         step = self.vector_env.reset(int(self.rng.integers(2**30)))
         for buffer, frame in zip(self.buffers, step.obs, strict=True):
             buffer.start(frame.copy())
-        for i in np.flatnonzero(left == 0).tolist():
-            self.vector_env.stop(i)
+        for unused in np.flatnonzero(left == 0).tolist():
+            self.vector_env.stop(unused)
         while left.any():
             chosen, probs = self.choose(step)
             self.vector_env.send(self.execute(chosen, probs))

@@ -67,6 +67,9 @@ class EvaluationConfig(Checked):
     """paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability 0.25."""
     max_frames: Annotated[int, Ge(1)] = DEFAULT_MAX_FRAMES
     """Emulator frames after which an Atari episode is truncated."""
+    max_idle_frames: Annotated[int, Ge(0)] = 0
+    """Emulator frames without a reward after which an Atari episode counts as truncated with its score so far (0:
+    never). A policy that gets stuck otherwise takes most of an evaluation's time."""
     num_envs: Annotated[int, Interval(ge=0, le=65_536)] = 0
     """Parallel environments (0: 64 on a CPU, 312 with a GPU)."""
 

@@ -106,6 +106,7 @@ def offline(
     margin: float = 0.05,
     protocol: ProtocolName = "paper",
     max_frames: int = DEFAULT_MAX_FRAMES,
+    max_idle_frames: int = 0,
     num_envs: int = 0,
     settings: FormatSettings | None = None,
     out: Path | str | None = None,
@@ -135,7 +136,9 @@ def offline(
         raise ValueError(f"seeds = {seeds}: must be at least 1")
     if not checkpoint_minutes > 0:
         raise ValueError(f"checkpoint_minutes = {checkpoint_minutes}: must be greater than 0")
-    evaluation = EvaluationConfig(episodes, evaluations, curve_episodes, margin, protocol, max_frames, num_envs)
+    evaluation = EvaluationConfig(
+        episodes, evaluations, curve_episodes, margin, protocol, max_frames, max_idle_frames, num_envs
+    )
     names = tuple(dict.fromkeys(str(parse_rule(str(rule))) for rule in rules))
     chosen: tuple[Baseline, ...] = tuple(dict.fromkeys(baselines))
     torch_device = choose_device(device)
@@ -252,7 +255,9 @@ class Experiment:
         self.baseline_runners = [
             self.make_runner(learner) for seed in self.seeds for learner in seed.baselines.values()
         ]
-        self.protocol = Protocol(evaluation.protocol, max_frames=evaluation.max_frames)
+        self.protocol = Protocol(
+            evaluation.protocol, max_frames=evaluation.max_frames, max_idle_frames=evaluation.max_idle_frames
+        )
         policies = len(self.rows) * len(self.seeds)
         each = min(evaluation.episodes, max(1, NUM_ENVS[device.type] // policies))
         num_envs = evaluation.num_envs or policies * each
