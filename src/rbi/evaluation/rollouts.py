@@ -229,8 +229,11 @@ class BatchedPolicies:
         precision = functools.reduce(torch.promote_types, (next(net.parameters()).dtype for net in networks))
         shape = (num_envs, obs_spec.num_actions)
         self.beta, self.q = (torch.zeros(shape, dtype=precision, device=device) for _ in range(2))
-        self.actions = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        actions = torch.zeros(num_envs, dtype=torch.int64)
+        self.host_actions = actions.pin_memory() if on_gpu else actions
+        self.actions = self.host_actions.to(device)
         self.stream = torch.cuda.Stream(device) if on_gpu else None
+        self.done = torch.cuda.Event(blocking=True) if on_gpu else None  # the environments need the core meanwhile
         self.streams = [SideStream(device) for _ in range(max(map(len, groups)))]
         self.graph = (
             None if self.stream is None else capture_graph(self.step, self.stream, [], [self.states, self.actions])
@@ -275,15 +278,17 @@ class BatchedPolicies:
         """Actions `[N]` after a time step, sampled with uniform numbers `[N, 1]`."""
         for buffer, array in zip(self.host, (step.obs, step.is_first, uniform), strict=True):
             np.copyto(buffer.numpy(), array)
-        if self.stream is None or self.graph is None:
+        if self.stream is None or self.graph is None or self.done is None:
             self.step()
         else:
             with torch.cuda.stream(self.stream):
                 for buffer, tensor in zip(self.host, (self.frame, self.first, self.uniform), strict=True):
                     tensor.copy_(buffer, non_blocking=True)
                 self.graph.replay()
-            self.stream.synchronize()
-        actions: Array = self.actions.cpu().numpy()
+                self.host_actions.copy_(self.actions, non_blocking=True)
+                self.done.record()
+            self.done.synchronize()
+        actions: Array = self.host_actions.numpy().copy()
         if (actions == INVALID_ACTION).any():
             raise ValueError("the outputs of a policy's networks are not finite: its actions have no meaning")
         return actions

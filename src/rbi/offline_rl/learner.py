@@ -219,7 +219,8 @@ class GraphRunner(Runner):
     def __init__(self, learner: OfflineLearner, device: torch.device) -> None:
         super().__init__(learner)
         self.stream = torch.cuda.Stream(device)
-        self.done = [torch.cuda.Event() for _ in range(MAX_QUEUED)]
+        # blocking: a host that waits actively would take a core from the environments of other runs
+        self.done = [torch.cuda.Event(blocking=True) for _ in range(MAX_QUEUED)]
         self.replays = 0
         keep = list(learner.state().values())
         self.graph = capture_graph(learner.update, self.stream, learner.generators(), keep)
