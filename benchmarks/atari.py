@@ -128,7 +128,8 @@ def expected_seconds(cell, done, about, *, opened=False):
 
     `opened`: whether the environments of the game are there already.
     """
-    alike = [r for r in done.values() if (r["machine"]["gpu"], r["machine"]["cores"]) == (about["gpu"], about["cores"])]
+    timed = [r for r in done.values() if not r.get("shared")]
+    alike = [r for r in timed if (r["machine"]["gpu"], r["machine"]["cores"]) == (about["gpu"], about["cores"])]
     alike = [r for r in alike if r["game"] == cell.game] or alike
     if not alike:
         return START_SECONDS + SECONDS_PER_MILLION * cell.frames / MILLION
@@ -288,7 +289,7 @@ def run_cells(cells, args, device, about):
     done = load_cells(args.out)
     for cell in in_order([cell for cell in cells if cell.name not in done], done):
         opened = games.key is not None and games.key[0].id == f"ALE/{cell.game}-v5"
-        expected = expected_seconds(cell, load_cells(args.out), about, opened=opened)
+        expected = args.slowdown * expected_seconds(cell, load_cells(args.out), about, opened=opened)
         left = deadline - time.monotonic()
         if expected > left:
             print(f"{cell.name}: needs about {expected:.0f} s, {left:.0f} s are left", flush=True)
@@ -301,7 +302,8 @@ def run_cells(cells, args, device, about):
         if result is None:
             print(f"{cell.name}: not complete in time", flush=True)
             break
-        save_cell(args.out, cell, {"command": cell.command, "machine": about} | result)
+        shared = {"shared": True} if args.slowdown != 1 else {}
+        save_cell(args.out, cell, {"command": cell.command, "machine": about} | shared | result)
         report(cell, result)
     games.close()
 
@@ -345,6 +347,13 @@ def main():
     parser.add_argument("--seeds", nargs="+", type=int, help="only these seeds")
     parser.add_argument("--frames", type=float, help="million frames of a cell")
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no cell that would end later")
+    parser.add_argument(
+        "--slowdown",
+        type=float,
+        default=1.0,
+        help="how many times as long cells take because other programs share the machine; their speed then counts for "
+        "nothing",
+    )
     parser.add_argument("--status", action="store_true", help="show which cells are there, and run none")
     parser.add_argument("--num-envs", type=int, help="environments, for a quick trial")
     parser.add_argument("--episodes", type=int, default=EPISODES, help="evaluation episodes of every cell")

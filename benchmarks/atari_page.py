@@ -214,9 +214,11 @@ def sources(name, suite, done):
     commits = ", ".join(dict.fromkeys(result["machine"]["commit"] for result in results))
     about = results[0]["machine"]
     versions = ", ".join(f"{key} {value}" for key, value in about["versions"].items())
-    speeds = [result["steps_per_second"] for result in results]
+    speeds = [result["steps_per_second"] for result in results if not result.get("shared")]
+    shared = len(results) - len(speeds)
+    others = f" ({shared} cells shared the machine with other programs and do not count)" if shared else ""
     return (
-        f"{min(speeds):,.0f} to {max(speeds):,.0f} steps/s while learning. "
+        f"{min(speeds):,.0f} to {max(speeds):,.0f} steps/s while learning{others}. "
         f"`python -m benchmarks.atari --suite {name}`, commits {commits}, one {about['gpu']}, {about['cores']} cores; "
         f"{versions}."
     )

@@ -290,7 +290,8 @@ def start_up(result, cells, measured_on):
         cells_of_row.append(", ".join(f"{s / b:.2f}" for s, b in zip(steps, bare, strict=True)))
         lines.append("| " + " | ".join(cells_of_row) + " |")
     note = f" ({result['remark']})" if "remark" in result else ""
-    times = [c["seconds"]["environments"] + c["seconds"]["start"] for c in cells if c["seconds"]["environments"]]
+    timed = [c["seconds"] for c in cells if c["seconds"]["environments"] and not c.get("shared")]
+    times = [seconds["environments"] + seconds["start"] for seconds in timed]
     if times:
         span = f"{min(times):.0f} to {max(times):.0f}" if round(max(times)) > round(min(times)) else f"{times[0]:.0f}"
         note += (

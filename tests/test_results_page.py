@@ -252,6 +252,8 @@ def test_a_cell_takes_as_long_as_the_slowest_alike_and_environments_count_once()
     assert atari.expected_seconds(cell, done, about, opened=True) == approx(1.1 * (3 + 70))
     longer = dataclasses.replace(cell, frames=2 * cell.frames)
     assert atari.expected_seconds(longer, done, about, opened=True) == approx(1.1 * (3 + 140))
+    shared = {"other": {**next(iter(done.values())), "shared": True, "seconds": {}}}
+    assert atari.expected_seconds(cell, done | shared, about) == atari.expected_seconds(cell, done, about)
     assert atari.expected_seconds(cell, done, other) == atari.expected_seconds(cell, {}, about)  # nothing is known
 
 
