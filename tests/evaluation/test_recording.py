@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from pytest import approx
 
 from rbi import envs
 from rbi.cli import main
@@ -174,6 +175,12 @@ def test_the_montezuma_policy_follows_its_routes_from_most_starts_and_returns_to
     assert max(exact) >= 2500
     assert max(perturbed) >= 100
     assert np.mean(perturbed) < np.mean(exact)
+    still = np.repeat(found[0].observations[None, [300]], 4, 1)  # a place from which nothing moves
+    chosen = [policy.predict_proba(still)[0] for _ in range(400)]
+    assert chosen[0].max() == 1
+    assert chosen[-1].max() == approx(1 / vector_env.num_actions)  # it is stuck
+    start = np.concatenate([np.zeros_like(still[:, :3]), still[:, 3:]], 1)
+    assert policy.predict_proba(start)[0].max() == 1  # another episode
 
 
 def test_the_montezuma_policy_plays_no_other_game():

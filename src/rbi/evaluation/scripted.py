@@ -65,7 +65,7 @@ class RoutePolicy:
     is a route for each remainder of their number by the frame skip, which first waits until all starts are alike. The
     policy remembers where each row of its batch is (rows must keep their order), and goes on to the frame of the route
     that looks most like the newest one among the next few; if none does, as after a random action or a lost life, among
-    all. After the end of a route, actions are uniform.
+    all. After the end of a route actions are uniform, and wherever the policy does not get on.
     """
 
     ROUTES = (  # actions a to r and how often, by frames waited modulo 4; found by a search over emulator states
@@ -94,6 +94,7 @@ class RoutePolicy:
     WAIT = 8  # steps until all starts are alike
     AHEAD = np.arange(-1, 6)  # steps of a route that are compared with the newest frame
     LOST = 30_000.0  # squared distance from which a frame is another place
+    MAX_VISITS = 12  # of one place of a route in an episode; the policy is stuck after that
 
     def __init__(self, env: str, num_actions: int) -> None:
         if game_name(env) != "MontezumaRevenge":
@@ -109,15 +110,16 @@ class RoutePolicy:
         frames, self.scores = self.rollout(env, routes)
         self.frames = np.concatenate([half_size(of_route) for of_route in frames])
         self.squares = np.square(self.frames).sum(1)
-        one_hot, uniform = np.eye(num_actions), np.full((1, num_actions), 1 / num_actions)
+        one_hot, self.uniform = np.eye(num_actions), np.full((1, num_actions), 1 / num_actions)
         self.probs = np.concatenate(
             [
-                np.concatenate([one_hot[route[-len(seen) + 1 :]], uniform])
+                np.concatenate([one_hot[route[-len(seen) + 1 :]], self.uniform])
                 for route, seen in zip(routes, frames, strict=True)
             ]
         )
         self.waits = np.concatenate([np.arange(len(seen)) <= self.WAIT for seen in frames])
         self.places = np.zeros(0, np.int64)
+        self.visits = np.zeros((0, len(self.frames)), np.int32)
 
     @staticmethod
     def rollout(env: str, routes: list[list[int]]) -> tuple[list[Array], list[float]]:
@@ -147,6 +149,7 @@ class RoutePolicy:
         newest, starts = half_size(states[:, -1]), ~states[:, :-1].any((1, 2, 3))
         if len(self.places) != len(states):
             self.places, starts = np.zeros(len(states), np.int64), np.ones(len(states), bool)
+            self.visits = np.zeros((len(states), len(self.frames)), np.int32)
         near = np.clip(self.places[:, None] + self.AHEAD, 0, len(self.frames) - 1)
         distances = np.square(self.frames[near] - newest[:, None]).sum(2) + 1e-3 * np.abs(self.AHEAD - 1)
         self.places, distance = near[np.arange(len(near)), distances.argmin(1)], distances.min(1)
@@ -154,7 +157,11 @@ class RoutePolicy:
         for rows, among in ((lost, np.ones(len(self.frames), bool)), (starts | waiting, self.waits)):
             if rows.any():
                 self.places[rows] = self.nearest(newest[rows], among)
-        found: Array = self.probs[self.places]
+        self.visits[starts] = 0
+        every = np.arange(len(states))
+        self.visits[every, self.places] += 1
+        stuck = self.visits[every, self.places] > self.MAX_VISITS
+        found: Array = np.where(stuck[:, None], self.uniform, self.probs[self.places])
         return found
 
     def nearest(self, frames: Array, among: Array) -> Array:
