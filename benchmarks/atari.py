@@ -187,8 +187,11 @@ def seeded_once(reset):
     return reset_again
 
 
-def run_cell(cell, config, games, deadline=math.inf):
-    """Train and evaluate; returns the result, or None if the deadline came first."""
+def run_cell(cell, config, games, deadline=math.inf, snapshots=0, policies=None):
+    """Train and evaluate; returns the result, or None if the deadline came first.
+
+    As many `snapshots` of the policy as asked for are saved in the folder `policies`, as those of `rbi train`.
+    """
     frames = cell.frames if config.schedule.updates == cell.config().schedule.updates else frames_of(config)
     max_frames = int(min(108_000, max(4000, EVAL_SHARE * frames / games.episodes)))
     protocol = Protocol("paper", max_frames=max_frames, max_idle_frames=MAX_IDLE_FRAMES)
@@ -196,6 +199,7 @@ def run_cell(cell, config, games, deadline=math.inf):
     begin = time.monotonic()
     engine, curve = LocalEngine(config, cell.seed, games.device, games.training), []
     every = max(1, config.schedule.updates // POINTS)
+    due = [round(config.schedule.updates * (i + 1) / snapshots) for i in range(snapshots)]
     for _ in engine.run():
         now = time.monotonic()
         if engine.updates and "start" not in seconds:
@@ -205,11 +209,15 @@ def run_cell(cell, config, games, deadline=math.inf):
             return None
         if engine.updates >= every * (len(curve) + 1):
             curve.append(engine.metrics() | {"seconds": now - begin})
+        if len(due) > 1 and engine.updates >= due[0]:
+            engine.policy().save(snapshot_folder(policies, cell, due.pop(0)))
     engine.synchronize()
     trained = time.monotonic()
     seconds["training"] = trained - begin - seconds["start"]
     drain(games.training)
     policy = engine.policy()
+    if due:
+        policy.save(snapshot_folder(policies, cell, due[-1]))
     states, updates = engine.states, engine.updates
     del engine
     scores = evaluate(policy, config, cell.seed, games)
@@ -227,6 +235,10 @@ def run_cell(cell, config, games, deadline=math.inf):
         **scores,
         "curve": rounded(curve),
     }
+
+
+def snapshot_folder(policies, cell, updates):
+    return policies / cell.name / f"policies/updates-{updates:08}"
 
 
 def frames_of(config):
@@ -295,7 +307,8 @@ def run_cells(cells, args, device, about):
             print(f"{cell.name}: needs about {expected:.0f} s, {left:.0f} s are left", flush=True)
             break
         config = cell.config(**changes)
-        result = run_cell(cell, config.changed(updates=args.updates) if args.updates else config, games, deadline)
+        config = config.changed(updates=args.updates) if args.updates else config
+        result = run_cell(cell, config, games, deadline, args.snapshots, args.policies)
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -359,9 +372,13 @@ def main():
     parser.add_argument("--episodes", type=int, default=EPISODES, help="evaluation episodes of every cell")
     parser.add_argument("--policy-net", action="store_true", help="evaluate RBI's policy network alone, too")
     parser.add_argument("--updates", type=int, help="updates of every cell, for a quick trial")
+    parser.add_argument("--snapshots", type=int, default=0, help="policies saved during every cell")
+    parser.add_argument("--policies", type=Path, help="their folder, for benchmarks.population --run FOLDER/CELL")
     parser.add_argument("--commit", help="the commit, on a machine without the repository's history")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
+    if args.snapshots and args.policies is None:
+        parser.error("--snapshots: name a folder for them with --policies")
     about = machine(args.commit)
     if args.status:
         show_status(SUITES, load_cells(args.out), about)
