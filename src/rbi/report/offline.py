@@ -22,7 +22,12 @@ PAPER = {  # final scores of the paper's appendix
     "SpaceInvaders": {"population": 634, "behavior": 678, "reroute(0.5,1.5)": 709, "reroute(0.25,1.75)": 682,
                       "reroute(0,2)": 675, "tv(0.25)": 573, "ppo(0.5) by ascent": 547, "DQfD": 402},
 }  # fmt: skip
-NAMES = {"behavior": "behaviour policy (cloned)", "population": "the population", "ppo(0.5)": "ppo(0.5), closed form"}
+NAMES = {
+    "behavior": "behaviour policy (cloned)",
+    "bcq(1)": "behaviour policy, most probable actions",
+    "population": "the population",
+    "ppo(0.5)": "ppo(0.5), closed form",
+}
 FEW: dict[str, Any] = {"marker": "o", "markersize": 4}  # a line of one point is invisible without a marker
 
 
