@@ -379,6 +379,8 @@ def main():
     args = parser.parse_args()
     if args.snapshots and args.policies is None:
         parser.error("--snapshots: name a folder for them with --policies")
+    if not args.slowdown >= 1:
+        parser.error(f"--slowdown {args.slowdown:g}: must be at least 1")
     about = machine(args.commit)
     if args.status:
         show_status(SUITES, load_cells(args.out), about)
