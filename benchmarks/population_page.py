@@ -186,8 +186,9 @@ def ratio(result, name):
 
 
 def page(results, measured_on):
-    """The table of every population."""
-    return "\n".join([PAGE_HEAD, *(population_part(result, measured_on) for result in whole(results))]) + "\n"
+    """The table of every population, near-random ones last."""
+    in_order = sorted(whole(results), key=lambda result: result["skill"] == SKILLS[0])
+    return "\n".join([PAGE_HEAD, *(population_part(result, measured_on) for result in in_order)]) + "\n"
 
 
 def population_part(result, measured_on):
