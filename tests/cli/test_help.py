@@ -163,13 +163,17 @@ def complete_in_fish(script, words):
 
 
 def complete_in_zsh(script, words):
-    """zsh completes only what is typed, in a pseudo-terminal: Ctrl-D lists the candidates, Ctrl-E marks the end."""
+    """zsh completes only what is typed, in a pseudo-terminal: Ctrl-D lists the candidates, Ctrl-E marks the end.
+
+    The terminal has its size before the shell starts, and the shell is ready when its line editor starts: before that,
+    Ctrl-D would end the terminal's input.
+    """
     typed = shlex.quote(" ".join(["rbi", *words]))
     return f"""zmodload zsh/zpty
-zpty shell zsh --no-rcs --interactive
-zpty -w shell 'PS1=; stty columns 300 rows 1000; LISTMAX=9999; autoload -Uz compinit && compinit -u -D'
+zpty shell 'stty columns 300 rows 1000; PS1= zsh --no-rcs --interactive'
+zpty -w shell 'LISTMAX=9999; autoload -Uz compinit && compinit -u -D'
 zpty -w shell 'finish() {{ zle -M "end_""of_list" }}; zle -N finish; bindkey "^E" finish; source {script}'
-zpty -w shell 'echo is_"ready"'
+zpty -w shell 'zle-line-init() {{ zle -M "is_""ready" }}; zle -N zle-line-init'
 zpty -r -m shell line '*is_ready*'
 zpty -w -n shell {typed}$'\\C-d'$'\\C-e'
 zpty -r -m shell line '*end_of_list*'
