@@ -62,9 +62,9 @@ Intervals and verdicts of these tables are about the seeds that were run: *not b
 {100 * MARGIN:.0f}%, *above* no loss, each with 95% confidence. The paper's players are people, its datasets are larger
 and it trains for 1,562,500 updates, so only the ratios to the clone compare.
 
-DQfD ends far below the clone in the paper, and above it here. Its policy is deterministic, so it leaves out the players'
-random actions, which the clone imitates and every rule keeps to a part; how much of its lead comes from that was not
-measured.
+DQfD ends far below the clone in the paper, and above it here. Its policy is deterministic, so it leaves out random
+actions of the players, which the clone imitates and every rule keeps to a part; how much of its lead comes from that
+was not measured.
 """
 
 GAME_HEAD = """
