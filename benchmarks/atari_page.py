@@ -216,9 +216,10 @@ def sources(name, suite, done):
     versions = ", ".join(f"{key} {value}" for key, value in about["versions"].items())
     speeds = [result["steps_per_second"] for result in results if not result.get("shared")]
     shared = len(results) - len(speeds)
-    others = f" ({shared} cells shared the machine with other programs and do not count)" if shared else ""
+    speed = f"{min(speeds):,.0f} to {max(speeds):,.0f} steps/s while learning. " if speeds else ""
+    speed += f"{shared} cells shared the machine with other programs: their speed does not count. " if shared else ""
     return (
-        f"{min(speeds):,.0f} to {max(speeds):,.0f} steps/s while learning{others}. "
+        f"{speed}"
         f"`python -m benchmarks.atari --suite {name}`, commits {commits}, one {about['gpu']}, {about['cores']} cores; "
         f"{versions}."
     )

@@ -133,7 +133,7 @@ def test_a_run_is_described_by_its_changes_to_the_preset():
 
 
 def test_the_readmes_games_are_the_measured_ones():
-    times, below = {}, []
+    times, below, poor = {}, [], 0
     assert all(
         row["verdict"] == "above"
         for result in population_page.whole(population_page.load_results())
@@ -143,6 +143,7 @@ def test_the_readmes_games_are_the_measured_ones():
     for path in runpy.run_path(str(ROOT / "docs/figures.py"))["shown_populations"]():
         result = json.loads(path.read_text())
         rows = {row["name"]: row for row in result["rows"]}
+        poor += "skill" not in result
         times[result["env"]] = rows["reroute(0.5,1.5)"]["mean"] / rows["behavior"]["mean"]
         below += [result["env"] for _ in range(rows["greedy"]["verdict"] == "below")]
     text = " ".join((ROOT / "README.md").read_text().split())
@@ -150,6 +151,8 @@ def test_the_readmes_games_are_the_measured_ones():
     assert times.pop("ALE/MontezumaRevenge-v5") > 2
     assert len(times) == 3
     assert f"in three of them {min(times.values()):.1f} to {max(times.values()):.1f} times as much" in text
+    assert poor == 3
+    assert "near-random ones in three of the games" in text
     assert len(below) == 2
     assert "greedy falls below it in two" in text
 
