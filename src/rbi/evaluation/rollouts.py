@@ -258,7 +258,7 @@ class BatchedPolicies:
                 beta, q = policy.beta_and_q(self.states.index_select(0, indices))
                 self.beta.index_copy_(0, indices, beta.to(self.beta.dtype))
                 self.q.index_copy_(0, indices, q.to(self.q.dtype))
-        self.join()
+        self.join(len(self.forward))
         for stream, (policy, indices) in zip(self.streams, self.improve, strict=False):
             with stream.overlapping():
                 counted = uses_counts(policy.rule)
@@ -268,10 +268,11 @@ class BatchedPolicies:
                 chosen = probs.argmax(1) if self.deterministic else sample(probs, self.uniform.index_select(0, indices))
                 chosen = torch.where(probs.isnan().any(1), INVALID_ACTION, chosen)
                 self.actions.index_copy_(0, indices, chosen)
-        self.join()
+        self.join(len(self.improve))
 
-    def join(self) -> None:
-        for stream in self.streams:
+    def join(self, used: int) -> None:
+        """Wait for the streams that were used; a graph cannot wait for one that was not captured along."""
+        for stream in self.streams[:used]:
             stream.join()
 
     def act(self, step: TimeStep, uniform: Array) -> Array:
