@@ -21,6 +21,7 @@ from pathlib import Path
 from benchmarks.timing import machine
 from rbi import runs
 from rbi.cli import main as rbi
+from rbi.gpu import prepare_for_many_streams
 
 RESULTS = Path(__file__).parent / "results"
 SKILLS = ("weak", "mixed", "strong")
@@ -99,6 +100,7 @@ def main():
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
     env = f"ALE/{asked.game}-v5"
+    prepare_for_many_streams()  # recording uses the GPU before learning does
     about = machine(asked.commit)
     asked.out.mkdir(parents=True, exist_ok=True)
     with contextlib.nullcontext(asked.work) if asked.work else tempfile.TemporaryDirectory() as work:

@@ -1,9 +1,11 @@
 """Side streams and captured graphs."""
 
+import os
+
 import pytest
 import torch
 
-from rbi.gpu import SideStream, capture_graph
+from rbi.gpu import SideStream, capture_graph, prepare_for_many_streams
 from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.optim import ModuleOptimizer
@@ -16,6 +18,15 @@ def test_on_a_cpu_a_side_stream_runs_in_program_order():
     found.append(2)
     stream.join()
     assert found == [1, 2]
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, "32"), ("4", "4")])
+def test_a_number_of_connections_in_the_environment_stands(monkeypatch, chosen, expected):
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    if chosen:
+        monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", chosen)
+    prepare_for_many_streams()
+    assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == expected
 
 
 @pytest.mark.gpu

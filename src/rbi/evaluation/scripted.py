@@ -173,9 +173,11 @@ class RoutePolicy:
 
 def half_size(frames: Array) -> Array:
     """Frames `[N, H, W]` with the means of 2 x 2 pixels, flat."""
-    count, height, width = frames.shape
-    means: Array = frames.reshape(count, height // 2, 2, width // 2, 2).mean((2, 4), dtype=np.float32)
-    return means.reshape(count, -1)
+    sums = frames[:, ::2, ::2].astype(np.uint16)
+    for rows, columns in ((0, 1), (1, 0), (1, 1)):
+        sums += frames[:, rows::2, columns::2]
+    means: Array = sums.reshape(len(frames), -1).astype(np.float32) / 4
+    return means
 
 
 def breakout(frames: Any) -> Array:

@@ -21,6 +21,7 @@ from rbi.data.dataset import Dataset
 from rbi.data.formats import FormatSettings, described_settings, open_dataset
 from rbi.evaluation import comparison
 from rbi.evaluation.rollouts import Protocol, ProtocolName, VectorEvaluator
+from rbi.gpu import prepare_for_many_streams
 from rbi.networks import cpu_threads
 from rbi.offline_rl.config import (
     BASELINES,
@@ -141,6 +142,7 @@ def offline(
     )
     names = tuple(dict.fromkeys(str(parse_rule(str(rule))) for rule in rules))
     chosen: tuple[Baseline, ...] = tuple(dict.fromkeys(baselines))
+    prepare_for_many_streams()
     torch_device = choose_device(device)
     source = data if isinstance(data, Dataset) else Path(data)
     if isinstance(data, Dataset) or (config is None and preset is None):
