@@ -20,6 +20,7 @@ from rich.table import Table
 from benchmarks.timing import machine, run_peer, seconds_a_call
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
+from rbi.gpu import prepare_for_many_streams
 from rbi.losses import action_values, behavior_loss_grad, monte_carlo_q_loss_grad
 from rbi.networks import make_networks
 from rbi.offline_rl.config import PRESETS
@@ -144,6 +145,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
+    prepare_for_many_streams()
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
     torch.set_float32_matmul_precision("high")
