@@ -55,7 +55,8 @@ thirds or all of them follow a route (`rbi data record climb`), and the others a
 the [long run](results.md#a-long-run-stopped-and-resumed), whose snapshots after 2.5, 5, 50 and 60 million frames are
 the players, with weights rounded to half precision.
 
-*Near-random* populations are earlier recordings of poor players, with fewer updates and episodes: snapshots of short
+Other populations than those below are not measured yet. *Near-random* ones are earlier recordings
+of poor players, at most 7% of the way from random to human scores, with fewer updates and episodes: snapshots of short
 Ape-X runs, and in Montezuma's Revenge a script that reached the first key at best, on 2 cores with one seed.
 
 Intervals and verdicts of these tables are about the seeds that were run: *not below* means a loss of less than

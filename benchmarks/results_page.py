@@ -28,6 +28,8 @@ RESULTS = Path(__file__).parent / "results"
 HEAD = """# Results
 
 Drawn by `make results` from the raw JSON in [benchmarks/results](../benchmarks/results); do not edit by hand.
+Commands are those of the commits beside them; a script that has another name today has it in brackets, and options may
+have changed too.
 """
 
 RULES_HEAD = """
@@ -66,6 +68,14 @@ also checks its input; *compiled* is `torch.compile` of the same networks and ru
 `rbi improve`.
 """
 
+RENAMED = {  # since some results were measured
+    "ablation": "atari",
+    "by_heart": "memorisation",
+    "crowd": "population",
+    "learning": "atari",
+    "sight": "ram_observations",
+}
+
 
 def load(name):
     path = RESULTS / name
@@ -73,10 +83,13 @@ def load(name):
 
 
 def measured_on(result):
-    m = result["machine"]
+    """The command, commit and machine of a result, and what a script is called today that had another name."""
+    m, command = result["machine"], result["command"]
+    now = next((new for old, new in RENAMED.items() if f"benchmarks.{old} " in f"{command} "), None)
+    renamed = f" (`benchmarks.{now}` today)" if now else ""
     versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items())
     place = f"one {m['gpu']}, {m['cores']} cores" if m["gpu"] else f"{m['cores']} cores ({m['cpu']})"
-    return f"`{result['command']}`, commit {m['commit']}, {place}; {versions}."
+    return f"`{command}`{renamed}, commit {m['commit']}, {place}; {versions}."
 
 
 def states_a_second(result):

@@ -144,7 +144,12 @@ def test_a_policy_of_a_dataframe_knows_the_columns_of_a_file(tmp_path, capsys):
         (tmp_path / f"{name}.csv").write_text("\n".join(["offer,paid,chance,age", *part]) + "\n")
     columns = {"observations": ["age"], "action": "offer", "probability": "chance", "reward": "paid"}
     data = rbi.Dataset.from_frame(read_csv(tmp_path / "log.csv"), **columns)
-    rbi.improve(data, updates=2, progress=False).policy.save(tmp_path / "policy")
+    policy = rbi.improve(data, updates=2, progress=False).policy
+    policy.save(tmp_path / "policy")
     command = ["certify", str(tmp_path / "later.csv"), "--policy", str(tmp_path / "policy"), "--return-range", "0", "1"]
     assert main([*command, "--out", str(tmp_path / "out")]) in (0, 3)
     assert "--table.action offer --table.reward paid" in capsys.readouterr().out
+    in_memory, saved = (
+        rbi.certify(of, tmp_path / "later.csv", return_range=(0, 1)) for of in (policy, tmp_path / "policy")
+    )
+    assert in_memory.lower == saved.lower

@@ -1,6 +1,7 @@
 """`rbi.certify`: deploy a policy, keep the behaviour policy, or test live, from held-out logged episodes."""
 
 import math
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,9 +11,9 @@ from rbi.certification.evidence import (
     Candidate,
     Evidence,
     Settings,
+    check_returns,
     evaluate_candidate,
     gather_evidence,
-    place,
     unknown_texts,
 )
 from rbi.config import Checked, Interval
@@ -193,11 +194,20 @@ def certify(
     """
     config = CertifyConfig(confidence, return_range, gamma, bound, max_weight, auto, accept_estimated)
     given = policy if isinstance(policy, Policy) else load_policy(policy)
-    if not isinstance(policy, Policy) and not isinstance(episodes, Dataset):
-        settings = encoded_as(given, Path(policy), Path(episodes), format, settings)
-    data = open_dataset(episodes if isinstance(episodes, Dataset) else Path(episodes), format, settings)
-    evidence = gather_evidence(given, data, config.gamma)
-    return decide(evidence, config, compare=compare)
+    if not isinstance(episodes, Dataset):
+        episodes = read_as_trained(given, policy, Path(episodes), format, settings)
+    return decide(gather_evidence(given, episodes, config.gamma), config, compare=compare)
+
+
+def read_as_trained(
+    policy: Policy, place: Policy | Path | str, path: Path, format_: Format | None, settings: FormatSettings | None
+) -> Dataset:
+    """The episodes of a path; a table is read as the one that trained the policy, from memory or from a folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder if isinstance(place, Policy) else place)
+        if isinstance(place, Policy) and policy.columns:
+            policy.save(saved)
+        return open_dataset(path, format_, encoded_as(policy, saved, path, format_, settings))
 
 
 def encoded_as(
@@ -291,12 +301,7 @@ def fix_settings(evidence: Evidence, config: CertifyConfig) -> Settings:
         low, high = min(0.0, float(returns.min())), max(float(returns.max()), 0.0)
         return Settings(config.confidence, method, (low, high if high > low else low + 1.0), False, config.max_weight)
     low, high = config.return_range
-    outside = (returns < low) | (returns > high)
-    if outside.any():
-        first = int(outside.argmax())
-        raise ValueError(
-            f"{place(evidence.data, first)}: return {returns[first]:g} is outside the stated range {low:g} to {high:g}"
-        )
+    check_returns(evidence.data, returns, low, high)
     return Settings(config.confidence, method, (low, high), True, config.max_weight)
 
 

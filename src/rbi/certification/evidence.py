@@ -63,6 +63,16 @@ def place(data: Dataset, episode: int) -> str:
     return f"{source or 'data'}, {f'line {line}' if line else f'episode {episode + 1}'}"
 
 
+def check_returns(data: Dataset, returns: Array, low: float, high: float) -> None:
+    """Raise ValueError for a return outside the stated range."""
+    outside = (returns < low) | (returns > high)
+    if outside.any():
+        first = int(outside.argmax())
+        raise ValueError(
+            f"{place(data, first)}: return {returns[first]:g} is outside the stated range {low:g} to {high:g}"
+        )
+
+
 def gather_evidence(policy: Policy, data: Dataset, gamma: float) -> Evidence:
     """Check that the episodes can test the policy, and predict beta and Q for all of their steps."""
     check_fits(policy, data)

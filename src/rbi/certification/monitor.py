@@ -9,7 +9,7 @@ import numpy as np
 
 from rbi.certification.bounds import lower_confidence_sequence
 from rbi.certification.decision import encoded_as
-from rbi.certification.evidence import place
+from rbi.certification.evidence import check_returns
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset
 from rbi.data.formats import Format, FormatSettings, open_dataset
@@ -173,11 +173,5 @@ def live_returns(data: Dataset, config: MonitorConfig) -> Array:
     found: Array = np.add.reduceat(
         config.gamma**t * data.arrays["rewards"][at].astype(np.float64), np.cumsum(steps) - steps
     )
-    low, high = config.return_range
-    outside = (found < low) | (found > high)
-    if outside.any():
-        first = int(outside.argmax())
-        raise ValueError(
-            f"{place(data, first)}: return {found[first]:g} is outside the stated range {low:g} to {high:g}"
-        )
+    check_returns(data, found, *config.return_range)
     return found

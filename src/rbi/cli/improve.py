@@ -20,8 +20,8 @@ class Improve(FromData):
     """Improve the behaviour policy of logs by one step of a rule.
 
     Clones the behaviour policy (beta), fits its Q-values, applies the rule, and reports on held-out episodes how well
-    beta and Q predict and what changes. Half of the held-out episodes are the validation set (early stopping,
-    temperature); the rest is an untouched test set.
+    beta and Q predict and what changes. Up to half of the held-out episodes are the validation set (early
+    stopping, temperature); the rest is an untouched test set.
     """
 
     MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
@@ -42,7 +42,8 @@ class Improve(FromData):
     )
 
     rule: str = "reroute(0.5,1.5)"
-    """The improvement step; `rbi rules` lists all rules."""
+    """The improvement step: reroute(c_min,c_max), tv(delta), ppo(epsilon), forward_kl(temperature),
+    backward_kl(radius), greedy, bcq(threshold), count_aware(tau) or behavior. `rbi rules` compares them."""
     config: Annotated[ImproveConfig, tyro.conf.arg(name="")] = field(default_factory=ImproveConfig)
     device: Device = "auto"
     """Training device; auto uses the GPU if there is one."""

@@ -55,7 +55,8 @@ class Offline(Command):
     """paper: all hyperparameters of the paper; fast: minutes on one GPU; quick: images, minutes on a CPU; small:
     vectors, a minute on a CPU (default: fast for images, small for vectors)."""
     rules: tuple[str, ...] = RULES
-    """Improvement steps on top of beta and Q; `rbi rules` lists all rules."""
+    """Improvement steps on top of beta and Q: reroute(c_min,c_max), tv(delta), ppo(epsilon), forward_kl(temperature),
+    backward_kl(radius), greedy, bcq(threshold) or behavior. `rbi rules` compares them."""
     baselines: tuple[Baseline, ...] = BASELINES
     """Baselines: PPO by gradient ascent, DQfD, discrete BCQ and CQL; none after a bare --baselines."""
     seeds: Annotated[int, Interval(ge=1, le=1000)] = 1

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from rbi.certification.decision import Decision, certify
-from rbi.certification.evidence import clone_error
+from rbi.certification.evidence import check_returns, clone_error
 from rbi.config import Checked, Device, Interval, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
@@ -230,6 +230,8 @@ def improve(
         loaded = open_dataset(source, format, settings)
         name = "data" if isinstance(source, Dataset) else str(source)
         check_data(loaded, name, log)
+        if config.return_range:
+            check_returns(loaded, loaded.scores, *config.return_range)
         default = IMAGES if loaded.spec.is_image else VECTORS
         with cpu_threads(torch_device, loaded.spec.obs_shape, config.hidden_size or default.hidden_size):
             improver = Improver(loaded, config, rule, seed, torch_device, trunk, name, log)

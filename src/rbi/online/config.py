@@ -47,7 +47,7 @@ class ActorConfig:
     """How actors choose actions."""
 
     rule: str = "reroute(0.1,2)"
-    """The policy-improvement rule that is applied in every state; `rbi rules` lists them."""
+    """The policy-improvement rule that is applied in every state; `rbi rules` compares them."""
     c_greedy: Annotated[float, Interval(ge=0, le=1)] = 0.1
     """Weight of the greedy policy that is mixed in after the rule, so that actions near probability 0 can return."""
     improve_in: Literal["actor", "learner", "both"] = "actor"
