@@ -300,12 +300,22 @@ class Experiment:
             ]
             scores = self.evaluate(policies, evaluation)
             self.metric("evaluated", evaluation, scores=scores)
+            self.log.echo(self.evaluation_line(scores, evaluation))
             state["evaluation"] = evaluation
             if evaluation == last:
                 self.save()
             else:
                 self.save_if_due()
         return self.result(scores)
+
+    def evaluation_line(self, scores: dict[str, list[list[float]]], evaluation: int) -> str:
+        """The mean scores of the behaviour policy and of the best row, for a log."""
+        means = {name: float(np.mean(np.concatenate(of_seeds))) for name, of_seeds in scores.items()}
+        best = max(means, key=means.__getitem__)
+        return (
+            f"evaluated, {evaluation} of {self.evaluation.evaluations}: {BEHAVIOR} {means[BEHAVIOR]:,.4g}, best {best} "
+            f"{means[best]:,.4g} ({self.seeds[0].behavior_q.updates:,} updates, {self.seconds:,.0f} s)"
+        )
 
     def last_scores(self) -> dict[str, list[list[float]]]:
         """Scores of a run that was stopped after its final evaluation; validates its learners again."""
