@@ -381,6 +381,12 @@ def main():
         parser.error("--snapshots: name a folder for them with --policies")
     if not args.slowdown >= 1:
         parser.error(f"--slowdown {args.slowdown:g}: must be at least 1")
+    for name in ("frames", "episodes", "updates", "num_envs"):
+        if (value := getattr(args, name)) is not None and value <= 0:
+            parser.error(f"--{name.replace('_', '-')} {value:g}: must be greater than 0")
+    trial = args.updates is not None or args.num_envs is not None or args.episodes != EPISODES
+    if trial and args.out == RESULTS:
+        parser.error("--updates, --num-envs and --episodes make trials: name a folder for them with --out")
     about = machine(args.commit)
     if args.status:
         show_status(SUITES, load_cells(args.out), about)

@@ -38,10 +38,14 @@ SCRIPTED_PERTURBATION = {"epsilon": 0.01, "action-delay": 0, "abandon-rate": 0.0
 
 def step(*words, out):
     """Run or resume a command, unless it is complete; the seconds that it took in total."""
-    clock = out.with_suffix(".seconds")
+    clock, made_by = (out.with_name(f"{out.name}.{kind}") for kind in ("seconds", "command"))
     before = float(clock.read_text()) if clock.exists() else 0.0
+    asked = shlex.join(map(str, words))
+    if made_by.exists() and made_by.read_text() != asked:
+        raise SystemExit(f"{out}: was made by rbi {made_by.read_text()}, not rbi {asked}; choose another --work")
     if (out / "result.json").exists():
         return before
+    made_by.write_text(asked)
     words = [*map(str, words), "--out", str(out), *(["--resume"] if (out / "config.json").exists() else [])]
     print("rbi", *words, flush=True)
     start = time.perf_counter()
@@ -99,6 +103,8 @@ def main():
     parser.add_argument("--commit", help="the commit, on a machine without the repository's history")
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
+    if bad := [value for value in asked.fractions if not 0 < value <= 1]:
+        parser.error(f"--fractions {bad[0]:g}: must be greater than 0 and at most 1")
     env = f"ALE/{asked.game}-v5"
     prepare_for_many_streams()  # recording uses the GPU before learning does
     about = machine(asked.commit)

@@ -1,6 +1,7 @@
 """Section 4 of the paper on recorded populations: docs/populations.md and its summary in docs/results.md."""
 
 import json
+import math
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -135,7 +136,7 @@ def ratio_head(first):
 def ratio_row(first, result, found):
     """Scores relative to the clone, with P(below)."""
     clone = rows_by_name(result)["behavior"]["mean"]
-    cells = [f"{ratio(result, name):.2f} ({found[name]:.2f})" if name in found else "" for name in POLICIES]
+    cells = [f"{times(ratio(result, name))} ({found[name]:.2f})" if name in found else "" for name in POLICIES]
     return f"| {first} | {number(clone)} | {' | '.join(cells)} |"
 
 
@@ -169,18 +170,24 @@ def answers(results, found):
         known = [(of_one[name], result) for of_one, result in zip(found, results, strict=True) if name in of_one]
         if not known:
             continue
-        worst = min(known, key=lambda pair: ratio(pair[1], name))[1]
+        worst = min(known, key=lambda pair: np.nan_to_num(ratio(pair[1], name), nan=math.inf))[1]
         counts = [sum(p >= CERTAIN for p, _ in known), sum(p <= 1 - CERTAIN for p, _ in known)]
         lines.append(
             f"| {NAMES.get(name, name)} | {counts[0]} of {len(known)} | {counts[1]} | {len(known) - sum(counts)} | "
-            f"{ratio(worst, name):.2f} ({title(worst)}) |"
+            f"{times(ratio(worst, name))} ({title(worst)}) |"
         )
     return lines
 
 
 def ratio(result, name):
+    """The score of a policy relative to the clone; not a number for a clone that scores 0."""
     rows = rows_by_name(result)
-    return rows[name]["mean"] / rows["behavior"]["mean"]
+    clone = rows["behavior"]["mean"]
+    return rows[name]["mean"] / clone if clone else math.nan
+
+
+def times(value):
+    return "-" if math.isnan(value) else f"{value:.2f}"
 
 
 # docs/populations.md
@@ -269,7 +276,8 @@ def draw_curves(result, path):
         figure = plt.figure(figsize=(5.6, 3.4), layout="constrained")
         panel = figure.subplots()
         updates = [point["updates"] / 1000 for point in result["curve"]]
-        for look, row in zip(LINES, DRAWN, strict=False):
+        there = [row for row in DRAWN if row in result["curve"][0]["means"]]
+        for look, row in zip(LINES, there, strict=False):
             means = [float(np.mean(point["means"][row])) for point in result["curve"]]
             panel.plot(updates, means, label=NAMES.get(row, row), marker="o", markersize=3, **look)
         panel.axhline(result["population"]["mean"], color="#2a2f36", linewidth=0.6, label="the population")

@@ -194,7 +194,7 @@ def test_worker_processes_play_the_same_games_and_one_that_ends_is_an_error(sepa
 
     ours.envs.processes[1].kill()
     ours.envs.processes[1].wait()
-    with pytest.raises(RuntimeError, match="ended unexpectedly"):
+    with pytest.raises(ChildProcessError, match="ended unexpectedly"):
         ours.reset(None)
     ours.close()
 

@@ -234,6 +234,21 @@ def test_an_idle_episode_counts_as_truncated_once_no_other_waits_for_its_environ
     ]
 
 
+class AlwaysStuck(Stuck):
+    """All episodes have nine steps."""
+
+    def __init__(self, config, num_envs):
+        super().__init__(config, num_envs)
+        self.lengths[:] = 9
+
+
+def test_an_episode_that_ended_idle_counts_once_and_the_next_one_is_played():
+    protocol = Protocol("paper", max_idle_frames=18)  # five steps
+    with VectorEvaluator(protocol, "ALE/Corridors-v0", 1, AlwaysStuck) as vectorised:
+        found = [episode for _, episode in vectorised.evaluate([Policy(nets(0), Greedy())], 3, generator())]
+    assert [(e.steps, e.truncated) for e in found] == [(9, False), (9, False), (8, True)]
+
+
 def test_more_policies_than_environments_are_evaluated_in_batches():
     vectorised = evaluator(2)
     played = list(vectorised.evaluate(sharing(), 3, generator()))

@@ -54,6 +54,8 @@ class Evaluate(Command):
 
         if self.out is not None and overlaps(self.out, self.path):
             raise ValueError(f"--out {self.out}: belongs to the run that is evaluated; choose another folder")
+        if self.out is not None:
+            runs.check_available(self.out, overwrite=self.overwrite)
         policy = load_policy(self.path).to(choose_device(self.device))
         env = self.env or id_from_file(policy.env, self.path)
         if not env:

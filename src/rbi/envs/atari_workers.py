@@ -105,11 +105,11 @@ class EmulatorProcesses:
             share |= {"settings": settings, "separate": separate, "niceness": NICENESS}
             places = {"memory": descriptor, "socket": theirs.fileno()}
             command = [sys.executable, "-P", __file__, json.dumps(share | places)]  # -P: rbi/envs has a types.py
-            self.sockets.append(ours)
             with theirs:
                 self.processes.append(
                     subprocess.Popen(command, pass_fds=tuple(places.values()), stdin=subprocess.DEVNULL)
                 )
+            self.sockets.append(ours)
 
     def reset(self, *, seed: int | None) -> tuple[Array, dict[str, Array]]:
         """Start new episodes; emulator i gets the seed `seed + i`, or continues its random numbers."""
@@ -135,7 +135,7 @@ class EmulatorProcesses:
             try:
                 connection.sendall(COMMAND.pack(kind, self.slot, seed))
             except OSError:
-                raise RuntimeError(self.failure()) from None
+                raise ChildProcessError(self.failure()) from None
 
     def wait(self) -> Results:
         """The results of the last command, when all workers have answered."""
@@ -145,7 +145,7 @@ class EmulatorProcesses:
             except OSError:
                 answer = b""
             if answer != DONE:
-                raise RuntimeError(self.failure())
+                raise ChildProcessError(self.failure())
         return self.shared.slots[self.slot]
 
     def failure(self) -> str:

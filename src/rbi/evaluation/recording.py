@@ -274,8 +274,7 @@ class DatasetRecording:
         if (episodes > 0) == (steps > 0):
             raise ValueError("give either episodes or steps, at least 1")
         self.episodes, self.steps, self.source, self.seed = episodes, steps, source, seed
-        given = len({name.split("/")[0] for name, _ in policies})
-        count = num_envs or max(1, population, given, min(episodes or steps // STEPS_PER_ENV, MAX_NUM_ENVS))
+        count = num_envs or max(population or len(policies), min(episodes or steps // STEPS_PER_ENV, MAX_NUM_ENVS))
         self.vector_env = envs.make((protocol or Protocol("paper")).env_config(env), count, separate=episodes > 0)
         try:
             members = self.members(policies, env, epsilon, population, perturbation or Perturbation())

@@ -101,14 +101,14 @@ class EpisodeStatistics:
     def __init__(self, num_envs: int) -> None:
         self.score = np.zeros(num_envs)
         self.steps = np.zeros(num_envs, dtype=np.int64)
-        self.idle = np.zeros(num_envs, dtype=np.int64)  # steps since the latest reward
+        self.idle = np.zeros(num_envs, dtype=np.int64)  # steps of running episodes since the latest reward
 
     def update(self, step: TimeStep) -> list[EpisodeResult]:
         """Add one step of every environment; returns the episodes that it ended."""
         self.score = np.where(step.is_first, 0.0, self.score + step.reward)
         self.steps = np.where(step.is_first, 0, self.steps + 1)
-        self.idle = np.where(step.is_first | (step.reward != 0), 0, self.idle + 1)
         over = (step.end == TERMINATED) | (step.end == TRUNCATED)
+        self.idle = np.where(step.is_first | over | (step.reward != 0), 0, self.idle + 1)
         if not over.any():
             return []
         return [
@@ -353,7 +353,7 @@ class VectorEvaluator:
             groups[number].reset(None if self.seeded[number] else seed)
             # Seeding an Atari environment is as slow as creating one: later resets continue its random numbers.
             self.seeded[number] = self.env.is_atari
-        idle_steps = self.protocol.max_idle_frames // ATARI_FRAME_SKIP if self.env.is_atari else 0
+        idle_steps = -(-self.protocol.max_idle_frames // ATARI_FRAME_SKIP) if self.env.is_atari else 0
         while running := [(number, group) for number, group in enumerate(groups) if group.active.any()]:
             for number, group in running:
                 for policy, episode in group.recv():

@@ -128,7 +128,7 @@ class PolicyRow:
 def policy_rows(rules: Sequence[str], baselines: Sequence[Baseline], config: OfflineConfig) -> list[PolicyRow]:
     """The rows of the table: the behaviour policy, the rules applied to it, and the baselines."""
     found = [PolicyRow(BEHAVIOR, "behavior_q", Behavior())]
-    found += [PolicyRow(text, "behavior_q", parse_rule(text)) for text in rules]
+    found += [PolicyRow(text, "behavior_q", parse_rule(text)) for text in rules if text != BEHAVIOR]
     of_baseline: dict[Baseline, tuple[str, Rule]] = {
         "ppo": (f"ppo({config.ppo.epsilon:g}) by ascent", Behavior()),
         "dqfd": ("DQfD", Greedy()),
