@@ -32,8 +32,12 @@ SCRIPTED = {
         "strong": ["climb"],
     }
 }
-# with larger ones hardly anyone leaves the first room
-SCRIPTED_PERTURBATION = {"epsilon": 0.01, "action-delay": 0, "abandon-rate": 0.0001}
+SCRIPTED_LIMITS = {  # with larger perturbations hardly anyone leaves the first room; a route takes 5,200 frames
+    "perturbation.epsilon": 0.01,
+    "perturbation.action-delay": 0,
+    "perturbation.abandon-rate": 0.0001,
+    "max-frames": 8000,
+}
 
 
 def step(*words, out):
@@ -154,8 +158,8 @@ def members(run, skill, stages=None):
 def record(asked, env, policies, data):
     """Record a population; returns the seconds that took."""
     size = ["--population", asked.population, "--steps", asked.steps, "--num-envs", 3 * asked.population]
-    limits = SCRIPTED_PERTURBATION if asked.game in SCRIPTED else {}
-    limits = [word for name, value in limits.items() for word in (f"--perturbation.{name}", value)]
+    limits = SCRIPTED_LIMITS if asked.game in SCRIPTED else {}
+    limits = [word for name, value in limits.items() for word in (f"--{name}", value)]
     return step("data", "record", *policies, "--env", env, *size, *limits, *asked.record, out=data)
 
 

@@ -224,3 +224,11 @@ def test_the_command_records_a_population_of_a_training_run_and_resumes(tmp_path
     assert len(again) == 12
     assert again.arrays["actions"].tobytes()[:40] == before[:40]
     assert list(again.verify()) == []
+
+
+def test_two_policies_get_two_environments_and_long_games_are_truncated(tmp_path):
+    games = ["--env", "ALE/Freeway-v5", "--max-frames", "80"]
+    command = ["data", "record", "random", "cross", *games, "--episodes", "1", "--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    store = Store(tmp_path / "out")
+    assert [(len(episode), bool(episode.truncated[-1])) for episode in store] == [(20, True)]

@@ -56,6 +56,8 @@ class Record(Command):
     """Parallel environments; 0: one per episode or per 1,000 steps, at most 64, and at least one per policy."""
     protocol: ProtocolName = "paper"
     """paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability 0.25."""
+    max_frames: Annotated[int, Interval(ge=1, le=1_000_000_000)] = Protocol.max_frames
+    """Emulator frames after which an Atari episode is truncated."""
     device: Device = "auto"
     """Where policies run; auto: the GPU if there is one."""
     resume: bool = False
@@ -83,7 +85,7 @@ class Record(Command):
         for name in self.policies:
             if self.out is not None and name not in SCRIPTED and overlaps(self.out, Path(name)):
                 raise ValueError(f"--out {self.out}: overlaps with the policy {name}; choose another folder")
-        protocol = Protocol(self.protocol)
+        protocol = Protocol(self.protocol, max_frames=self.max_frames)
         envs.check(protocol.env_config(env))
         if self.out is not None and not self.resume:
             runs.check_available(runs.resolve(self.out), overwrite=self.overwrite)
