@@ -194,9 +194,11 @@ def certify(
     """
     config = CertifyConfig(confidence, return_range, gamma, bound, max_weight, auto, accept_estimated)
     given = policy if isinstance(policy, Policy) else load_policy(policy)
-    if not isinstance(episodes, Dataset):
-        episodes = read_as_trained(given, policy, Path(episodes), format, settings)
-    return decide(gather_evidence(given, episodes, config.gamma), config, compare=compare)
+    if isinstance(episodes, Dataset):
+        data = open_dataset(episodes, format, settings)
+    else:
+        data = read_as_trained(given, policy, Path(episodes), format, settings)
+    return decide(gather_evidence(given, data, config.gamma), config, compare=compare)
 
 
 def read_as_trained(

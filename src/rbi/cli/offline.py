@@ -53,7 +53,7 @@ class Offline(Command):
     """Environment id for evaluation (default: the one that the data was recorded in)."""
     preset: Preset | None = None
     """paper: all hyperparameters of the paper; fast: minutes on one GPU; quick: images, minutes on a CPU; small:
-    vectors, a minute on a CPU (default: fast for images, small for vectors)."""
+    vectors, minutes on a CPU (default: fast for images, small for vectors)."""
     rules: tuple[str, ...] = RULES
     """Improvement steps on top of beta and Q: reroute(c_min,c_max), tv(delta), ppo(epsilon), forward_kl(temperature),
     backward_kl(radius), greedy, bcq(threshold) or behavior. `rbi rules` compares them."""

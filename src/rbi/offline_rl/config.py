@@ -106,7 +106,7 @@ PRESETS: dict[Preset, OfflineConfig] = {
     ),
     # images, minutes on a CPU: learns what is large and moves, not what is small and rare
     "quick": OfflineConfig(updates=400, validation_fraction=0.2, **small_learners(256, 100, 0.0005, 40)),
-    # vectors, a minute on a CPU
+    # vectors, minutes on a CPU
     "small": OfflineConfig(updates=2000, batch_size=128, **small_learners(128, 200, 0.001, 500)),
 }
 

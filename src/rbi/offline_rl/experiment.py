@@ -312,9 +312,10 @@ class Experiment:
         """The mean scores of the behaviour policy and of the best row, for a log."""
         means = {name: float(np.mean(np.concatenate(of_seeds))) for name, of_seeds in scores.items()}
         best = max(means, key=means.__getitem__)
+        shown = {name: f"{mean:,.0f}" if abs(mean) >= 100 else f"{mean:.3g}" for name, mean in means.items()}
         return (
-            f"evaluated, {evaluation} of {self.evaluation.evaluations}: {BEHAVIOR} {means[BEHAVIOR]:,.4g}, best {best} "
-            f"{means[best]:,.4g} ({self.seeds[0].behavior_q.updates:,} updates, {self.seconds:,.0f} s)"
+            f"evaluated, {evaluation} of {self.evaluation.evaluations}: {BEHAVIOR} {shown[BEHAVIOR]}, best {best} "
+            f"{shown[best]} ({self.seeds[0].behavior_q.updates:,} updates, {self.seconds:,.0f} s)"
         )
 
     def last_scores(self) -> dict[str, list[list[float]]]:
