@@ -35,11 +35,11 @@ def test_valid_settings_are_accepted():
         ("share", -0.1), ("share", 1.1), ("share", float("nan")), ("share", "0.5"),
         ("rate", 0), ("rate", 10), ("rate", float("inf")),
         ("batch_size", 0), ("batch_size", 6), ("batch_size", 8.0),
-        ("rounds", 2.5), ("rounds", "3"),
+        ("rounds", 2.5), ("rounds", "3"), ("rounds", True),
         ("mode", "both"),
         ("limit", 0), ("limit", 1.5),
         ("sizes", (1, 0)),
-        ("scale", float("nan")), ("scale", None),
+        ("scale", float("nan")), ("scale", None), ("scale", False),
         ("exact", 1), ("exact", "no"), ("exact", None),
     ],
 )  # fmt: skip

@@ -115,11 +115,11 @@ def _check(name: str, value: Any, hint: Any) -> None:
 
 
 def _check_number(name: str, value: Any, hint: Any) -> None:
-    if hint is int and not isinstance(value, numbers.Integral):
+    if hint is int and (not isinstance(value, numbers.Integral) or isinstance(value, bool)):
         raise ValueError(f"{name} = {value!r}: must be an integer")
     if hint is bool and not isinstance(value, bool):
         raise ValueError(f"{name} = {value!r}: must be True or False")
-    if hint is float and (not isinstance(value, numbers.Real) or value != value):
+    if hint is float and (not isinstance(value, numbers.Real) or isinstance(value, bool) or value != value):
         raise ValueError(f"{name} = {value!r}: must be a number")
 
 
