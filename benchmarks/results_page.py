@@ -28,8 +28,8 @@ RESULTS = Path(__file__).parent / "results"
 HEAD = """# Results
 
 Drawn by `make results` from the raw JSON in [benchmarks/results](../benchmarks/results); do not edit by hand.
-Commands are those of the commits beside them; a script that has another name today has it in brackets, and options may
-have changed too.
+Commands are those of the commits beside them. Where a script was renamed or replaced since, today's is in brackets; its
+options may differ.
 """
 
 RULES_HEAD = """
@@ -69,7 +69,7 @@ also checks its input; *compiled* is `torch.compile` of the same networks and ru
 `rbi improve`.
 """
 
-RENAMED = {  # since some results were measured
+RENAMED = {  # or replaced, since some results were measured
     "ablation": "atari",
     "by_heart": "memorisation",
     "crowd": "population",
@@ -84,7 +84,7 @@ def load(name):
 
 
 def measured_on(result):
-    """The command, commit and machine of a result, and what a script is called today that had another name."""
+    """The command, commit and machine of a result, and today's script where it was renamed or replaced."""
     m, command = result["machine"], result["command"]
     now = next((new for old, new in RENAMED.items() if f"benchmarks.{old} " in f"{command} "), None)
     renamed = f" (`benchmarks.{now}` today)" if now else ""

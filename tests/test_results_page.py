@@ -157,7 +157,7 @@ def test_the_readmes_games_are_the_measured_ones():
     assert len(below) == 2
     assert "greedy falls below it in two" in text
     assert ahead == 4
-    assert "DQfD, which nothing keeps close to the behaviour, scores more than reroute(0.5,1.5) in all four" in text
+    assert "DQfD, whose ratio to the behaviour has no bound, scores more than reroute(0.5,1.5) in all four" in text
 
 
 def test_the_certified_gains_of_the_concept_page_are_the_measured_ones():
