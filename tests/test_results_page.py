@@ -13,6 +13,7 @@ from pytest import approx
 
 import benchmarks.spi
 from benchmarks import atari, atari_page, certificate, online_page, population_page, results_page, spi_page
+from benchmarks.population import step as record_population
 from benchmarks.results_page import ROOT, load, short, states_a_second
 from benchmarks.variants import VARIANTS
 from rbi.evaluation.comparison import PUBLISHED
@@ -336,3 +337,26 @@ def test_a_long_run_shows_the_time_of_all_its_parts():
     *_, row, _, _, _, source = atari_page.long_run_rows([result], lambda _: "measured here")
     assert row == "| Breakout | RBI | 20.0 | 2 | 10.0 | 8,333 | 1.67 | 412 |"
     assert source == "measured here"
+
+
+def test_a_populations_folder_is_reused_only_for_the_same_command(tmp_path):
+    words, out = ("data", "record", "random", "--env", "CartPole-v1", "--episodes"), tmp_path / "data-12.5percent"
+    took = record_population(*words, 1, out=out)
+    assert took > 0
+    assert record_population(*words, 1, out=out) == took
+    with pytest.raises(SystemExit, match=r"was made by rbi data .*--episodes 1, not rbi data .*--episodes 2"):
+        record_population(*words, 2, out=out)
+
+
+def test_a_population_whose_clone_scores_nothing_or_that_lacks_policies_is_drawn(tmp_path):
+    found = next(result for result in population_page.load_results() if "DQfD" in population_page.rows_by_name(result))
+    result = json.loads(json.dumps(found))
+    result["rows"] = [row for row in result["rows"] if row["name"] != "tv(0.25)"]
+    for point in result["curve"]:
+        del point["means"]["tv(0.25)"]
+    for row in result["rows"]:
+        row["mean"] *= row["name"] != "behavior"
+    assert population_page.times(population_page.ratio(result, "DQfD")) == "-"
+    assert "| - (" in "\n".join(population_page.summary_part([result]))
+    population_page.draw([result], tmp_path)
+    assert (tmp_path / "populations.png").exists()
