@@ -161,6 +161,12 @@ def test_the_readmes_games_are_the_measured_ones():
     assert "DQfD, whose ratio to the behaviour has no bound, scores more than reroute(0.5,1.5) in all four" in text
 
 
+def test_the_clones_most_probable_actions_are_best_where_the_page_says_so():
+    (result,) = (r for r in population_page.load_results() if r["file"] == "offline-mspacman-strong")
+    assert max(result["rows"], key=lambda row: row["mean"])["name"] == "bcq(1)"
+    assert "in MsPacman, strong, it scores more than DQfD and every rule" in " ".join(population_page.PAGE_HEAD.split())
+
+
 def test_the_certified_gains_of_the_concept_page_are_the_measured_ones():
     found = load("certificate.json")
     lower = {int(size): np.array(bounds) for size, bounds in found["lower"].items()}

@@ -1,6 +1,7 @@
 """Atari games through ale-py's C++ vector environment; only this module and its worker processes import ale_py."""
 
 import difflib
+import functools
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,7 @@ def count_actions(config: EnvConfig) -> int:
     return int(emulators(config, 1, 1).single_action_space.n)
 
 
+@functools.cache
 def action_names(id_: str) -> tuple[str, ...]:
     """Names of a game's actions, in order: NOOP, FIRE, RIGHT, LEFT for Breakout."""
     game = check(id_)

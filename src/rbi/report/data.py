@@ -168,7 +168,8 @@ def info_figure(found: dict[str, Any]) -> Any:
             panel.set(xlabel=label, ylabel="episodes")
         actions, counts, caption = shown_actions(found)
         panels[2].bar(np.arange(len(actions)), counts / max(1, found["steps"]), color=GREY)
-        labels = [action_names(found["spec"])[action] for action in actions]
+        names = action_names(found["spec"])
+        labels = [names[action] for action in actions]
         crowded = sum(map(len, labels)) > 18
         panels[2].set_xticks(np.arange(len(actions)), labels, fontsize=6 if crowded else None)
         panels[2].tick_params("x", rotation=90 if crowded else 0)
