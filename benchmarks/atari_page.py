@@ -23,7 +23,7 @@ PUBLISHED_COLUMNS = {
     "apex": "Ape-X, its authors",
     "r2d2": "R2D2",
 }
-PEER = ("apex", "base")
+RBI, PEER = ("rbi", "base"), ("apex", "base")
 
 HEAD = """
 ## Atari games
@@ -79,7 +79,7 @@ the scores of actions that are sampled from the policy, as in all tables, and of
 intervals over episodes.
 """
 
-FEW_SEEDS = "Fewer than three seeds: no interval is given, and none of these differences is established."
+FEW_SEEDS = "With fewer than three seeds there are no intervals, and none of these differences is established."
 
 
 def has_intervals(suite, done):
@@ -172,6 +172,28 @@ def aggregate_table(suite, done):
         cells.append(with_interval(probability_of_improvement, ours, theirs))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def lead_text(suite, done):
+    """The games in which RBI leads and trails Ape-X and, where there are enough seeds, those where that is certain."""
+    games = shared_games(suite, RBI, done)
+    runs = {game: [np.array(scores_of(suite, entry, game, done)) for entry in (RBI, PEER)] for game in games}
+    ahead = {game: np.mean(ours) - np.mean(theirs) for game, (ours, theirs) in runs.items()}
+    leads, trails = [game for game in games if ahead[game] > 0], [game for game in games if ahead[game] < 0]
+    text = f"{label(RBI)} leads {label(PEER)} in {games_text(leads)} and trails it in {games_text(trails)}."
+    if not has_intervals(suite, done):
+        return f"{text} {FEW_SEEDS}"
+    intervals = {
+        game: interval(lambda a, b: np.mean(a[0]) - np.mean(b[0]), *([r] for r in runs[game])) for game in games
+    }
+    certain = [game for game, (low, high) in intervals.items() if low > 0 or high < 0]
+    return f"{text} The 95% interval of the difference excludes 0 in {games_text(certain)}."
+
+
+def games_text(games):
+    """The number of games, and their names."""
+    count = f"{len(games)} game{'s' * (len(games) != 1)}"
+    return f"{count} ({', '.join(games)})" if games else "no game"
 
 
 def with_interval(statistic, *algorithms):
@@ -267,9 +289,7 @@ def atari_part(load, measured_on):
         there = sum(cell.name in done for cell in suite.cells())
         head = SECTIONS[name].format(frames=suite.frames / MILLION, there=there, all=len(suite.cells()))
         parts += [head, score_table(suite, done), "", f"![learning curves](figures/atari-{name}.png)", ""]
-        parts += [aggregate_table(suite, done)]
-        if not has_intervals(suite, done):
-            parts += ["", FEW_SEEDS]
+        parts += [aggregate_table(suite, done), "", lead_text(suite, done)]
         if has_profile(suite, done):
             parts += ["", f"![performance profile](figures/atari-{name}-profile.png)"]
         parts += [DIAGNOSTICS, diagnostics_table(suite, done), "", sources(name, suite, done)]

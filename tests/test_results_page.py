@@ -305,9 +305,15 @@ def test_scores_of_seeds_become_means_intervals_and_probabilities():
     improved = (1 + (2 * (0.5 + 0 + 0) + 3) / 9) / 2
     assert f"| {improved:.2f} (" in atari_page.aggregate_table(SMALL, done)
     assert atari_page.has_intervals(SMALL, done)
+    leads = "RBI leads Ape-X in 1 game (Assault) and trails it in no game."
+    assert (
+        atari_page.lead_text(SMALL, done)
+        == f"{leads} The 95% interval of the difference excludes 0 in 1 game (Assault)."
+    )
     del done[SMALL.cells()[0].name]
     assert not atari_page.has_intervals(SMALL, done)
     assert "742 (2 seeds)" in atari_page.score_table(SMALL, done)
+    assert atari_page.lead_text(SMALL, done) == f"{leads} {atari_page.FEW_SEEDS}"
 
 
 @pytest.mark.slow
