@@ -37,6 +37,8 @@ def make_app(path, log):
 
     async def decide(request):
         row = await request.json()
+        if missing := [column["name"] for column in columns if column["name"] not in row]:
+            raise ValueError(f"{missing[0]} is missing")
         given = {column["name"]: encode(column, row[column["name"]]) for column in columns}
         probs = session.run(["probs"], given)[0][0].astype(np.float64)
         action = int(rng.choice(len(actions), p=probs / probs.sum()))  # a ValueError for a number that is missing

@@ -1,7 +1,7 @@
 """The code of README and docs: Python blocks run, commands parse, and the API pages have every public name.
 
-The blocks of a page run one after the other in one folder, which holds what the page starts from (`PREPARE`), with few
-updates. Where a `print` has a comment, it prints that.
+The blocks of a page run one after the other in one folder, after the commands that stand before them, with few updates.
+Where a `print` has a comment, it prints that.
 """
 
 import functools
@@ -9,6 +9,8 @@ import io
 import re
 import runpy
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -49,32 +51,11 @@ def console_commands(page):
 # What pages start from
 
 
-def episodes_csv(folder, name="logs.csv", seed=0):
-    """200 episodes of 1 to 5 steps, with four observed numbers and three actions."""
-    rng = np.random.default_rng(seed)
-    rows = ["episode_id,t,obs_0,obs_1,obs_2,obs_3,action,action_prob,reward,terminated"]
-    for episode in range(200):
-        steps = rng.integers(1, 6)
-        for t in range(steps):
-            observed, last = rng.normal(size=4).round(3), t == steps - 1
-            action = rng.choice(3, p=[0.5, 0.3, 0.2])
-            reward = int(last and rng.random() < 0.3 + 0.2 * action)
-            probability = [0.5, 0.3, 0.2][action]
-            rows.append(f"{episode},{t},{','.join(map(str, observed))},{action},{probability},{reward},{int(last)}")
-    (folder / name).write_text("\n".join(rows) + "\n")
-
-
 def shop_logs(folder):
     """The logs of README and tutorial, a tenth as long."""
     shop = runpy.run_path(str(ROOT / "examples" / "logged_decisions.py"))
     shop["log"](str(folder / "decisions.csv"), 2000, 0)
     shop["log"](str(folder / "later.csv"), 2000, 1)
-
-
-def improved(folder):
-    episodes_csv(folder)
-    episodes_csv(folder, "later.csv", seed=1)
-    rbi.improve(folder / "logs.csv", out=folder / "runs/better", updates=50, progress=False)
 
 
 def image_store(folder):
@@ -91,25 +72,21 @@ def import_store(path, data):
             writer.append(episode)
 
 
-def recorded_cart(folder):
-    out = str(folder / "data/cart")
-    assert cli.main(["data", "record", "random", "--env", "CartPole-v1", "--episodes", "40", "--out", out]) == 0
+PREPARE = {"README.md": shop_logs, "docs/tutorials/logged-decisions.md": shop_logs, "docs/store.md": image_store}
+"""What the Python code of other pages starts from is made by the commands before it."""
 
 
-def rules_run(folder):
-    assert cli.main(["rules", "--out", str(folder / "runs/rules")]) == 0
+def commands_before_code(page):
+    """The commands that stand before the first Python code of a page."""
+    before = page.partition("```python\n")[0]
+    return console_commands(before)
 
 
-PREPARE = {
-    "README.md": shop_logs,
-    "docs/tutorials/logged-decisions.md": shop_logs,
-    "docs/howto/certify.md": improved,
-    "docs/howto/data.md": episodes_csv,
-    "docs/howto/improve.md": episodes_csv,
-    "docs/howto/offline.md": recorded_cart,
-    "docs/howto/runs.md": rules_run,
-    "docs/store.md": image_store,
-}
+def run_command(words):
+    """Run the words of a command; its exit status."""
+    if words[0] == "rbi":
+        return cli.main(words[1:])
+    return subprocess.run([{"python": sys.executable}.get(words[0], words[0]), *words[1:]], check=True).returncode
 
 
 @pytest.mark.parametrize(
@@ -122,6 +99,10 @@ PREPARE = {
 )
 def test_python_blocks_run_and_print_what_their_comments_say(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for command in () if name in PREPARE else commands_before_code(PAGES[name]):
+        few = ["--updates", "50"] if command.startswith("rbi improve") else []
+        assert run_command([*shlex.split(command, comments=True), *few]) == 0
     PREPARE.get(name, lambda _: None)(tmp_path)
     code = "\n".join(blocks(PAGES[name], "python"))
     code = re.sub(r"updates=\d+", "updates=100", code)

@@ -7,14 +7,12 @@ run, with the reason. docs/deploy.md runs in test_deploy.py.
 
 import re
 import shlex
-import shutil
-import subprocess
-import sys
 
+import numpy as np
 import pytest
 
 from rbi import cli
-from tests.test_docs import PAGES, ROOT, console_commands, episodes_csv, improved, recorded_cart, shop_logs
+from tests.test_docs import PAGES, ROOT, console_commands, run_command, shop_logs
 
 SMALLER = {
     "bandit learn": {"repetitions": "20", "steps": "50"},
@@ -53,47 +51,14 @@ NOT_RUN = {
 STATUSES = {"certify": (0, 3), "monitor": (0, 3)}  # 3: keep, or alarm
 
 
-def prepare_certify(folder):
-    improved(folder)
-    for seed, name in enumerate(("live.csv", "control.csv")):
-        episodes_csv(folder, name, seed)
-
-
-def prepare_data(folder):
-    episodes_csv(folder)
-    run("rbi data import logs.csv --out imported")
-    run("rbi data export imported --to parquet --out exported")
-    next((folder / "exported").rglob("*.parquet")).rename(folder / "clicks.parquet")
-    run("rbi train --env CartPole-v1 --out runs/cart")
-
-
 def prepare_improve(folder):
-    episodes_csv(folder)
-    names = {
-        "episode_id": "visit",
-        "action,": "offer,",
-        "reward": "paid",
-        "terminated": "left",
-        "obs_0": "age",
-        "obs_1": "income",
-    }
-    header, rows = (folder / "logs.csv").read_text().split("\n", 1)
-    for old, new in names.items():
-        header = header.replace(old, new)
-    (folder / "visits.csv").write_text(f"{header}\n{rows}")
-    shutil.copy(folder / "logs.csv", folder / "clicks.csv")
-
-
-def prepare_offline(folder):
-    recorded_cart(folder)
-    shutil.copytree(folder / "data/cart", folder / "data/si")
-    run("rbi offline data/si --out runs/si")
-
-
-def prepare_runs(folder):
-    run("rbi train --env CartPole-v1 --out runs/train")
-    for name in ("rbi-0", "rbi-1", "apex-0", "improve"):
-        shutil.copytree(folder / "runs/train", folder / "runs" / name)
+    """The table with the reader's own names of columns."""
+    rng = np.random.default_rng(0)
+    rows = [
+        f"{i // 3},{rng.integers(80)},{rng.normal():.2f},{rng.integers(3)},{i % 2},{int(i % 3 == 2)}"
+        for i in range(300)
+    ]
+    (folder / "visits.csv").write_text("\n".join(["visit,age,income,offer,paid,left", *rows]) + "\n")
 
 
 def prepare_logged_decisions(folder):
@@ -102,14 +67,12 @@ def prepare_logged_decisions(folder):
 
 
 PREPARE = {
-    "docs/howto/certify.md": prepare_certify,
-    "docs/howto/data.md": prepare_data,
     "docs/howto/improve.md": prepare_improve,
-    "docs/howto/offline.md": prepare_offline,
-    "docs/howto/runs.md": prepare_runs,
+    "docs/howto/train.md": lambda _: run("rbi train --env CartPole-v1 --out runs/cart"),
     "docs/tutorials/environment.md": lambda _: run("rbi train --env CartPole-v1 --out runs/cart"),
     "docs/tutorials/logged-decisions.md": prepare_logged_decisions,
 }
+"""What a page starts from: results of its Python code, and files of the reader."""
 
 
 def smaller(command):
@@ -132,11 +95,7 @@ def smaller(command):
 def run(command):
     """Run a command of a page with small sizes."""
     words, name = smaller(command)
-    if words[0] == "rbi":
-        assert cli.main(words[1:]) in STATUSES.get(name, (0,)), command
-    else:
-        words[0] = {"python": sys.executable}.get(words[0], words[0])
-        subprocess.run(words, check=True, capture_output=True)
+    assert run_command(words) in STATUSES.get(name, (0,)), command
 
 
 def reason_not_to_run(command):

@@ -3,55 +3,104 @@
 import collections
 import concurrent.futures
 import contextlib
-import multiprocessing
+import math
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any
 
-
-@contextlib.contextmanager
-def parallel_map(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """A `map` over worker processes; the built-in one for a single worker."""
-    if workers == 1:
-        yield map
-        return
-    with process_pool(workers) as pool:
-        yield pool.map
+INTERRUPTS = signal.default_int_handler
 
 
 @contextlib.contextmanager
-def bounded_map(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """A `map` over worker processes for large results: at most `2 * workers` of them exist at a time."""
+def parallel_map(workers: int, *, max_results: float = math.inf) -> Iterator[Callable[..., Iterable[Any]]]:
+    """A `map` over worker processes, which computes ahead at most `max_results`; the built-in one for a single worker.
+
+    An exception, such as that of Ctrl-C, ends the processes at once, in the middle of their work.
+    """
     if workers == 1:
         yield map
         return
-    with process_pool(workers) as pool:
+    context = SpawnedProcesses()
+    start = concurrent.futures.ProcessPoolExecutor(workers, context, start_worker, (os.getpid(),))
+    with before_interrupt(context.terminate), start as pool:
 
-        def bounded(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        def each(function: Callable[..., Any], *items: Iterable[Any]) -> Iterator[Any]:
             pending: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
-            for item in items:
-                pending.append(pool.submit(function, item))
-                if len(pending) > 2 * workers:
+            for arguments in zip(*items, strict=False):
+                pending.append(pool.submit(function, *arguments))
+                if len(pending) > max_results:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
 
         try:
-            yield bounded
+            yield each
+        except BrokenProcessPool:
+            raise ChildProcessError("a worker process ended unexpectedly; if memory ran out, use fewer") from None
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            context.terminate()  # nothing is cancelled: the pool's thread fails when a cancelled task loses its process
             raise
 
 
-def process_pool(workers: int) -> concurrent.futures.ProcessPoolExecutor:
-    """Spawned worker processes: forking a process that has threads can deadlock."""
-    spawn = multiprocessing.get_context("spawn")
-    return concurrent.futures.ProcessPoolExecutor(workers, spawn, exit_with_parent, (os.getpid(),))
+def bounded_map(workers: int) -> contextlib.AbstractContextManager[Callable[..., Iterable[Any]]]:
+    """A `map` over worker processes for large results: at most `2 * workers` of them exist at a time."""
+    return parallel_map(workers, max_results=2 * workers)
+
+
+@contextlib.contextmanager
+def before_interrupt(act: Callable[[], None]) -> Iterator[None]:
+    """Call a function at Ctrl-C before KeyboardInterrupt is raised, where it would be.
+
+    An `except` is not enough: a second Ctrl-C may come before its first line, and Python waits for the processes of a
+    pool at its end.
+    """
+
+    def handler(number: int, frame: Any) -> None:
+        act()
+        INTERRUPTS(number, frame)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    replaced = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is INTERRUPTS]
+    for number in replaced:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number in replaced:
+            signal.signal(number, INTERRUPTS)
+
+
+class SpawnedProcesses(SpawnContext):
+    """Processes that can be terminated together. Spawned: forking a process that has threads can deadlock."""
+
+    def __init__(self) -> None:
+        self.made: list[SpawnProcess] = []
+
+    def Process(self, *args: Any, **settings: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802
+        self.made.append(SpawnProcess(*args, **settings))
+        return self.made[-1]
+
+    def terminate(self) -> None:
+        for process in self.made:
+            if process.pid is not None:  # it has been started
+                process.terminate()
+
+
+def start_worker(parent: int) -> None:
+    """Leave Ctrl-C to the parent, and exit with it."""
+    # an interrupted worker may keep a lock of the pool, and then the others wait for ever
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    exit_with_parent(parent)
 
 
 def exit_with_parent(parent: int) -> None:

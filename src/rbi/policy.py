@@ -464,6 +464,8 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
     if not (path / CONFIG).is_file():
         inside = [path / "policies" / name for name in ("best", "last")]
         path = next((p for p in inside if (p / CONFIG).is_file()), path)
+    if not path.exists():
+        raise ValueError(f"{path}: no such folder")
     if not (path / CONFIG).is_file():
         raise ValueError(f"{path}: holds no policy (it has no {CONFIG})")
     config = runs.parse(path / CONFIG, runs.read_text(path / CONFIG), 1)

@@ -168,8 +168,7 @@ def lock_run(path: Path) -> RunLock:
     """Lock an existing run folder, and clean up what a killed process left in it."""
     path = resolve(path)
     restore_interrupted(path.parent, path.name)
-    if not (path / "config.json").is_file():
-        raise ValueError(f"{path}: is not a run folder (it has no config.json)")
+    check_run_folder(path)
     lock = RunLock(path)
     for name in ("", "checkpoints", "figures", "policies", "runs"):
         restore_interrupted(path / name, locked=True)
@@ -271,6 +270,14 @@ class Writer:
         self.close()
 
 
+def check_run_folder(path: Path) -> None:
+    """Raise ValueError unless there is a run folder."""
+    if not path.exists():
+        raise ValueError(f"{path}: no such folder")
+    if not (path / "config.json").is_file():
+        raise ValueError(f"{path}: is not a run folder (it has no config.json)")
+
+
 def read(path: Path | str, lines: int | None = None) -> Run:
     """Read a run folder, complete or not, with all metrics or those of the first `lines`.
 
@@ -278,8 +285,7 @@ def read(path: Path | str, lines: int | None = None) -> Run:
     that cannot be are skipped and listed in `Run.damaged`.
     """
     path = Path(path)
-    if not (path / "config.json").is_file():
-        raise ValueError(f"{path}: is not a run folder (it has no config.json)")
+    check_run_folder(path)
     result = path / "result.json"
     metrics, damaged = read_lines(path / "metrics.jsonl", lines)
     return Run(
@@ -511,7 +517,9 @@ def check_resumable(
         before = flat_settings(found["settings"] | {"seed": found["seed"]})
     for key, value in wanted.items():
         if key not in may_change and before.get(key) != value:
-            raise ValueError(f"{path}: was started with {key} = {before.get(key)}, not {value}")
+            raise ValueError(
+                f"{path}: was started with {key} = {before.get(key)}, not {value}; resume with the options of the start"
+            )
 
 
 def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -38,7 +38,7 @@ def test_evaluate_shows_scores_and_protocol(trained, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nowhere",), "nowhere: holds no policy"),
+        (("nowhere",), "nowhere: no such folder"),
         (("RUN", "--env", "Acrobot-v1"), "but the policy (CartPole-v1) takes"),
         (("RUN", "--episodes", "0"), "episodes = 0: must be at least 1"),
         (("RUN", "--video", "film.avi"), "video"),

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rbi.data import store as stores
 from rbi.data.dataset import RECORD, Dataset, RejectedEpisode, checksum, checksums, columns, infer_spec
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats import FormatSettings, load_episodes
@@ -447,3 +448,39 @@ def test_a_store_extended_by_datasets_is_the_store_of_their_episodes(tmp_path):
     assert list(Store(tmp_path / "many").verify()) == []
     with StoreWriter.append_to(tmp_path / "many") as writer, pytest.raises(ValueError, match="holds DatasetSpec"):
         writer.extend(Dataset.from_episodes([], DatasetSpec((3,), 3)))
+
+
+@pytest.fixture
+def disk_events(monkeypatch, tmp_path):
+    """What happens to the files of the store `s`, in order: ("write", name) and ("fsync", name)."""
+    events, fsync, write_file = [], os.fsync, os.write
+
+    def note(kind, file):
+        there = {path.stat().st_ino: path.name for path in (tmp_path / "s").iterdir()}
+        events.append((kind, there.get(os.fstat(file).st_ino)))
+
+    monkeypatch.setattr(os, "fsync", lambda file: (note("fsync", file), fsync(file))[1])
+    monkeypatch.setattr(os, "write", lambda file, data: (note("write", file), write_file(file, data))[1])
+    return events
+
+
+def test_a_closed_store_is_on_disk(tmp_path, disk_events):
+    spec = DatasetSpec((3,), 4)
+    writer = StoreWriter.create(tmp_path / "s", spec)
+    writer.append(episode(np.random.default_rng(0), 4))
+    disk_events.clear()
+    writer.close()
+    last_write = max(number for number, (kind, _) in enumerate(disk_events) if kind == "write")
+    on_disk = {name for kind, name in disk_events[last_write:] if kind == "fsync"}
+    assert {f"{name}.bin" for name in columns(spec)} | {"episodes.bin", "texts.jsonl"} <= on_disk
+
+
+@pytest.mark.parametrize(("synced_bytes", "first"), [(1, "rewards.bin"), (10**9, "texts.jsonl")])
+def test_what_the_index_needs_is_on_disk_before_it(synced_bytes, first, tmp_path, disk_events, monkeypatch):
+    """Without the names that its index refers to, a store could not be opened after a power failure."""
+    monkeypatch.setattr(stores, "SYNCED_BYTES", synced_bytes)
+    with StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)) as writer:
+        writer.append(episode(np.random.default_rng(0), 4))
+        disk_events.clear()
+        writer.flush()
+        assert ("fsync", first) in disk_events[: disk_events.index(("write", "episodes.bin"))]

@@ -5,7 +5,15 @@ import pytest
 import torch
 
 from rbi.data.dataset import Dataset
-from rbi.data.visits import MAX_DIRECTIONS, PseudoCounts, VisitCounts, count_visits, state_keys, visits_from
+from rbi.data.visits import (
+    MAX_DIRECTIONS,
+    PseudoCounts,
+    VisitCounts,
+    count_visits,
+    state_keys,
+    step_clusters,
+    visits_from,
+)
 
 ACTIONS = 3
 
@@ -66,6 +74,14 @@ def test_visits_are_of_episodes_or_spans_of_the_discount_horizon():
     assert count_visits(data, np.arange(2), 1.0).counts.tolist() == [[2, 0]]
     assert count_visits(data, np.arange(2), 0.9).counts.tolist() == [[6, 0]]
     assert count_visits(data, np.arange(1), 0.0).counts.tolist() == [[30, 0]]
+
+
+@pytest.mark.parametrize(("gamma", "span"), [(0.9, 10), (0.8, 5), (0.75, 4), (0.7, 4)])
+def test_a_span_of_steps_is_the_discount_horizon_rounded_up(gamma, span):
+    """1 / (1 - 0.9) is 10.000000000000002."""
+    data = Dataset.from_arrays(np.zeros((40, 1), np.float32), np.zeros(40, int), np.zeros(40), np.arange(40) == 39)
+    clusters = step_clusters(data, np.arange(40), gamma)
+    assert np.flatnonzero(np.diff(clusters))[0] + 1 == span
 
 
 def test_parts_and_a_share_of_the_states_give_the_counts_of_all():

@@ -122,7 +122,7 @@ def test_an_unknown_setting_is_refused_by_name(change):
 def test_an_interval_between_two_updates_of_one_sample_is_refused_by_name(name, value):
     valid = {"updates_per_sample": 10, "target_update_interval": 100, "updates": 1000, "random_policy_updates": 0}
     config = TrainConfig.preset(GAME, "rbi", "paper", **valid)
-    with pytest.raises(ValueError, match=rf"^{name} = {value}: not a multiple of updates_per_sample = 10$"):
+    with pytest.raises(ValueError, match=rf"^{name} = {value}: not a multiple of learner.updates_per_sample = 10$"):
         config.changed(**{name: value})
 
 

@@ -392,7 +392,9 @@ def explain(
     ]
     if not settings.stated_range:
         low, high = settings.return_range
-        lines.append(f"The range of returns, {low:g} to {high:g}, is the observed one; state it to get a proved bound.")
+        lines.append(
+            f"The range of returns, {low:g} to {high:g}, is the observed one; state it (--return-range) for a proof."
+        )
     if not trusted(evidence, chosen, settings):
         lines.append(f"{episodes:,} episodes of effective size {size:,.0f} are too few for a bound that is not proved.")
     if evidence.clone is not None and verdict == "deploy":
@@ -402,7 +404,7 @@ def explain(
         useful = chosen.weights["max_useful_horizon"]
         lines.append(
             f"Episodes have up to {evidence.logged.horizon} steps, and weights of {chosen.rule} decide nothing beyond "
-            f"about {useful:.0f}: use a smaller step (c nearer to 1), shorter episodes, or a live test."
+            f"about {useful:.0f} steps: use a smaller step (c nearer to 1), shorter episodes, or a live test."
         )
     elif verdict != "deploy" and size < 0.1 * episodes:
         lines.append(

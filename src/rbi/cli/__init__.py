@@ -118,6 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     on stderr), 130 if interrupted."""
     argv = sys.argv[1:] if argv is None else argv
     status: int | None = None
+    command: Command | None = None
     if list(argv) in (["--version"], ["-V"]):
         echo(f"rbi {__version__}")
         return 0
@@ -140,9 +141,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.write(json.dumps({"status": USAGE_ERROR, "error": message}) + "\n")
         return USAGE_ERROR
     except KeyboardInterrupt:
-        echo("rbi: interrupted", stderr=True)
+        echo(f"rbi: interrupted{how_to_resume(command)}", stderr=True)
         return INTERRUPTED
     return status or 0
+
+
+def how_to_resume(command: "Command | None") -> str:
+    """What to do after an interruption, where the run can be resumed."""
+    if command is None or not hasattr(command, "resume") or command.out is None:
+        return ""
+    if not (command.out / "config.json").exists():
+        return ""
+    return "; continue with the same command and --resume" + " in place of --overwrite" * command.overwrite
 
 
 def print_json(command: "Command", argv: Sequence[str]) -> int:

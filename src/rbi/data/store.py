@@ -282,7 +282,11 @@ class StoreWriter:
         before = {file: os.fstat(file).st_size for file in self._files.values()}
         self._incomplete = True
         try:
-            runs.write_whole(self._files[TEXTS], texts.encode())
+            if texts:
+                runs.write_whole(self._files[TEXTS], texts.encode())
+                os.fsync(
+                    self._files[TEXTS]
+                )  # without its names a store cannot be opened, without its last steps it can
             for name in columns(self.spec):
                 parts = [arrays[name] for arrays, _ in self._waiting]
                 array = np.ascontiguousarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)
@@ -494,6 +498,8 @@ def write_repaired(path: Path, index: StoreIndex) -> None:
             file.truncate(whole_lines(path / TEXTS))
             file.seek(0, os.SEEK_END)
             file.write((json.dumps(UNKNOWN) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
     data = record_bytes(index.records, FORMAT)
     runs.atomic_write(path / INDEX, lambda temporary: temporary.write_bytes(data))
 

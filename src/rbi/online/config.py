@@ -178,7 +178,7 @@ class TrainConfig:
             ("random_policy_updates", self.schedule.random_policy_updates),
         ):
             if value % per_sample:
-                raise ValueError(f"{name} = {value}: not a multiple of updates_per_sample = {per_sample}")
+                raise ValueError(f"{name} = {value}: not a multiple of learner.updates_per_sample = {per_sample}")
         if self.schedule.learning_starts > self.replay.capacity // 2 and self.schedule.learning_starts > 1:
             raise ValueError(
                 f"learning_starts = {self.schedule.learning_starts}: is more than half of the replay's capacity of "

@@ -38,6 +38,7 @@ MAX_COLUMNS = 100_000
 MAX_RETURNS = 10
 """Episodes that may go on after another one before the table is refused; each of them is rejected."""
 SHOWN_RULES = 5  # columns with dates or missing values whose encoding is said
+SHOWN_ACTIONS = 8
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 TRIM_BLOCKS = 1
 FILES: dict[str, type[CsvFiles | ParquetFiles | FeatherFiles | JsonFiles]] = {
@@ -220,8 +221,9 @@ class TableReader:
         if layout.action_labels and names != layout.action_labels:
             raise ValueError(f"{path}: its columns are of the actions {layout.action_labels}, earlier data has {names}")
         if names and not given:
-            some = f"its {len(names):,} different actions, {names[0]} to {names[-1]}"
-            echo(f"{path}: {some}, are numbered 0 to {len(names) - 1:,}; the dataset's spec names them", stderr=True)
+            some = names if len(names) <= SHOWN_ACTIONS else (*names[: SHOWN_ACTIONS - 1], "...", names[-1])
+            numbers = f"numbered from 0 to {len(names) - 1:,}"
+            echo(f"{path}: its actions ({', '.join(some)}) are {numbers}; spec.action_names has them", stderr=True)
         return names
 
     def features(self, scan: Scan) -> tuple[Feature, ...]:
