@@ -482,6 +482,12 @@ def utc_now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
+def shown(path: Path) -> Path:
+    """A path for messages: relative to the current folder where it lies in it."""
+    path, here = path.absolute(), Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
 def resolve(path: Path) -> Path:
     """The absolute path without links. Raises ValueError for a loop of links."""
     try:

@@ -103,7 +103,7 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_metrics(how, uninterrupte
         (("--env", "CartPole-v1", "--preset", "slow"), "preset"),
         (("--env", "CartPole-v1", "--learner.batch-size", "0"), "batch_size = 0: must be at least 1"),
         (("--env", "CartPole-v1", "--resume"), "--resume: name the run with --out"),
-        (("--env", "CartPole-v1", "--resume", "--out", "nowhere"), "is not a run folder"),
+        (("--env", "CartPole-v1", "--resume", "--out", "nowhere"), "no such folder"),
         (("--env", "CartPole-v1", "--address", "auto"), "--address auto: is for --engine ray"),
         (("--env", ""), "--env: name an environment"),
     ],

@@ -423,8 +423,11 @@ def assumptions_of(evidence: Evidence, candidate: Candidate, settings: Settings)
     }[evidence.known]
     low, high = settings.return_range
     kind = "stated" if settings.stated_range else "observed"
-    future = "future episodes are like the logged ones"
-    return (source, f"returns lie in the {kind} range {low:g} to {high:g}", *candidate.bound.assumptions, future)
+    ranges = [f"returns lie in the {kind} range {low:g} to {high:g}"]
+    single_rewards = evidence.known != "estimated" and candidate.estimator != "importance_sampling"
+    if single_rewards and evidence.logged.horizon > 1:
+        ranges.append("no reward is ever negative")
+    return (source, *ranges, *candidate.bound.assumptions, "future episodes are like the logged ones")
 
 
 def what_it_takes(evidence: Evidence, candidate: Candidate, settings: Settings) -> dict[str, Any]:

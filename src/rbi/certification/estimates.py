@@ -183,10 +183,14 @@ def doubly_robust_values(logged: LoggedSteps, v: Array, q_taken: Array, rho: Arr
 
 
 def doubly_robust_limits(logged: LoggedSteps, low: float, high: float, limits: Ratios) -> tuple[float, float]:
-    """Limits of DR^0 by the same recursion, for rewards, V and Q in [low, high]."""
+    """Limits of DR^0 by the same recursion, for V and Q in [low, high].
+
+    So are rewards, but one of several may be below the least return.
+    """
     least = most = 0.0
+    reward = low if logged.horizon == 1 else min(low, 0.0)
     for _ in range(logged.horizon if math.isfinite(limits.high) else 0):
-        worst, best = low + logged.gamma * least - high, high + logged.gamma * most - low
+        worst, best = reward + logged.gamma * least - high, high + logged.gamma * most - low
         least = min(least, low + min(limits.low * worst, limits.high * worst))
         most = max(most, high + max(limits.low * best, limits.high * best))
     return (least, most) if math.isfinite(limits.high) else (-math.inf, math.inf)

@@ -336,7 +336,10 @@ def ratio_limits(evidence: Evidence, policy: Policy, settings: Settings) -> Rati
 
 
 def choose_estimator(evidence: Evidence, limits: Ratios, settings: Settings) -> Estimator:
-    """The estimator, from what was logged and stated, never from outcomes."""
+    """The estimator, from what was logged and stated, never from how well the policy does.
+
+    Estimators of single rewards are for rewards that cannot be negative, which the decision states as an assumption.
+    """
     horizon = evidence.logged.horizon
     gains_only = settings.return_range[0] >= 0 and not (evidence.logged.rewards < 0).any()
     if evidence.known == "estimated":

@@ -64,7 +64,7 @@ class Regret(Command):
             echo(
                 f"simulation: {near:.1%} of {len(study.deviations)} points within 2 standard errors of the closed form"
             )
-        echo(f"wrote {run.path} (figures/regret.png)")
+        echo(f"wrote {runs.shown(run.path)} (figures/regret.png)")
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Learn(Command):
             done = runs.read(run.path)
             run.figure("learning", report.learning_figure(done))
         show(report.learning_table(done))
-        echo(f"wrote {run.path} (figures/learning.png)")
+        echo(f"wrote {runs.shown(run.path)} (figures/learning.png)")
 
 
 def parse_stds(means: tuple[float, ...], stds: str) -> tuple[float, ...]:

@@ -62,5 +62,5 @@ class Certify(FromData):
             writer.figure("gains", report.gain_figure(runs.read(writer.path).finished()))
         for line in decision.summary().splitlines():
             echo(line)
-        echo(f"decision, figure and the policy to use: {writer.path}")
+        echo(f"decision, figure and the policy to use: {runs.shown(writer.path)}")
         return 0 if decision.deploy else KEEP

@@ -133,9 +133,10 @@ class Import(FromData):
             echo(f"{state.skipped:,} episodes were imported before")
         if state.rejected:
             show_rejected(state.examples(), state.rejected)
-            echo(f"all of them: {run.path / REJECTED}")
+            echo(f"all of them: {runs.shown(run.path) / REJECTED}")
         rate = f", {state.steps / max(seconds, 1e-9):,.0f} steps a second" if state.steps else ""
-        echo(f"{len(store):,} episodes, {store.steps:,} steps{rate}; {len(store.rejected):,} rejected: {run.path}")
+        rejected = f"{len(store.rejected):,} rejected"
+        echo(f"{len(store):,} episodes, {store.steps:,} steps{rate}; {rejected}: {runs.shown(run.path)}")
         if not len(store):
             why = f"usable episodes; {run.path / REJECTED} says why" if store.rejected else "episodes"
             raise ValueError(f"{self.path}: no {why}")
@@ -183,7 +184,7 @@ class Info(FromData):
                 run.figure("frames", pages.frame_figure(sampled.frames))
         for table in pages.info_tables(found):
             show(table)
-        echo(f"numbers and figures: {run.path}")
+        echo(f"numbers and figures: {runs.shown(run.path)}")
 
     def check_store(self) -> None:
         if not is_store(self.place):
@@ -216,7 +217,7 @@ class Export(FromData):
             run.result({**state.counts(), "to": self.to, "spec": asdict(spec)})
         if state.rejected:
             show_rejected(state.examples(), state.rejected)
-        echo(f"{state.episodes:,} episodes, {state.steps:,} steps as {self.to}: {run.path}")
+        echo(f"{state.episodes:,} episodes, {state.steps:,} steps as {self.to}: {runs.shown(run.path)}")
         if not state.episodes:
             raise ValueError(f"{self.path}: no {'usable ' if state.rejected else ''}episodes")
 

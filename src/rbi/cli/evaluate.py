@@ -73,4 +73,4 @@ class Evaluate(Command):
             if self.video is not None:
                 count = videos.write_video(self.video, track(images, "rendering"))
                 echo(f"video of one episode, {count} images: {self.video}")
-            echo(f"scores of all episodes: {writer.path}")
+            echo(f"scores of all episodes: {runs.shown(writer.path)}")

@@ -68,5 +68,5 @@ class Monitor(FromData):
             writer.result(found.to_dict() | {"data": str(self.path), "control": str(self.control or "")})
             writer.figure("gain", report.monitor_figure(runs.read(writer.path).finished()))
         echo(found.summary())
-        echo(f"numbers and figure: {writer.path}")
+        echo(f"numbers and figure: {runs.shown(writer.path)}")
         return ALARM if found.alarm else 0

@@ -110,4 +110,4 @@ class Record(Command):
             found = runs.read(run.path).finished()
             run.figure("data", pages.info_figure(found))
         show(pages.info_table(found))
-        echo(f"{len(store):,} episodes, {store.steps:,} steps: {run.path}")
+        echo(f"{len(store):,} episodes, {store.steps:,} steps: {runs.shown(run.path)}")

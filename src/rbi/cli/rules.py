@@ -54,4 +54,4 @@ class Rules(Command):
             done = runs.read(run.path)
             run.figure("rules", report.rules_figure(done))
         show(report.rules_table(done))
-        echo(f"wrote {run.path} (figures/rules.png)")
+        echo(f"wrote {runs.shown(run.path)} (figures/rules.png)")

@@ -95,7 +95,7 @@ class Spi(Command):
         console = Console()
         for table in report.tables(complete, console.width if console.is_terminal else None):
             show(table)
-        echo(f"wrote {run.path} (figures/*.png)")
+        echo(f"wrote {runs.shown(run.path)} (figures/*.png)")
 
     def mapper(self) -> study.Mapper | None:
         """A parallel `map` over a Ray cluster; None for local processes."""

@@ -167,7 +167,7 @@ class Train(Command):
         )
         assert result.path is not None
         show_result(result.path)
-        echo(f"policies, metrics and figures: {result.path}")
+        echo(f"policies, metrics and figures: {runs.shown(result.path)}")
 
     def sweep(
         self, out: Path, environments: list[str], algos: list[Algorithm], options: Any, argv: Sequence[str]
@@ -209,7 +209,7 @@ class Train(Command):
             for name, figure in report.sweep_figures(finished).items():
                 writer.figure(name, figure)
         show(report.score_table({"rows": result.rows}, paper=environments == PAPER_ENVS))
-        echo(f"runs and figures: {result.path}")
+        echo(f"runs and figures: {runs.shown(result.path)}")
 
     def environments(self) -> list[str]:
         named = PAPER_ENVS if self.envs == PAPER_TABLE else self.envs.split(",")
