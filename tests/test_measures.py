@@ -27,6 +27,8 @@ def test_divergences_are_infinite_where_mass_appears_from_nothing():
     assert measures.kl(np.array([1.0, 0.0]), np.array([0.5, 0.5])) == approx(np.log(2))
     assert measures.penalty_term(np.array([0.5, 0.5]), np.array([1.0, 0.0])).tolist() == [0.25, np.inf]
     assert measures.probability_ratio(np.array([0.5, 0.5, 0.0]), np.array([1.0, 0.0, 0.0])).tolist() == [0.5, np.inf, 1]
+    bounds = measures.reroute_bounds(np.array([0.5, 0.4, 0.1]), np.array([0.5, 0.5, 0.0]))
+    assert (bounds.c_min, bounds.c_max) == approx((0.8, np.inf))
 
 
 @given(states(), floats(0, 1), floats(1, 4))
@@ -97,7 +99,9 @@ def test_upper_variance_bound_holds_whatever_the_correlation(state, correlation)
     correlation = max(correlation, -1 / (n - 1))  # below that no such correlation matrix exists
     covariance = 0.7**2 * ((1 - correlation) * np.eye(n) + correlation)
     weights = (visitation[:, None] * (beta - pi)).reshape(-1)
-    assert weights @ covariance @ weights <= measures.penalty_variance_bounds(pi, beta, sigma, visitation).upper + 1e-12
+    upper = measures.penalty_variance_bounds(pi, beta, sigma, visitation).upper
+    assert weights @ covariance @ weights <= upper + 1e-12
+    assert (np.abs(weights) @ sigma.reshape(-1)) ** 2 == approx(upper)  # errors that all raise the penalty together
 
 
 def test_lower_variance_bound_fails_for_correlated_errors():
@@ -134,6 +138,13 @@ def test_infinite_advantages_and_errors_give_infinities_not_nan():
     pi, beta, error = np.array([[0.25, 0.75], [1, 0]]), np.array([[0.5, 0.5], [0, 1]]), np.array([[1, 1], [np.inf, 1]])
     unvisited = measures.penalty_variance_bounds(pi, beta, error, np.array([1.0, 0.0]))
     assert unvisited == measures.penalty_variance_bounds(pi[:1], beta[:1], error[:1], np.array([1.0]))
+
+
+@pytest.mark.parametrize(("c_min", "c_max"), [(0.9, 3.0), (0.0, 1.2), (0.5, 1.5), (1.0, 1.0)])
+def test_the_tv_radius_of_arrays_is_that_of_numbers(c_min, c_max):
+    number = measures.reroute_tv_radius(c_min, c_max)
+    assert measures.reroute_tv_radius(np.array([c_min]), c_max) == approx([number])
+    assert measures.reroute_tv_radius(c_min, np.array([c_max])) == approx([number])
 
 
 @pytest.mark.parametrize("make", [torch.tensor, jnp.asarray], ids=["torch", "jax"])

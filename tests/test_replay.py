@@ -9,7 +9,7 @@ from pytest import approx
 from scipy import stats
 
 from rbi.observations import ObservationSpec
-from rbi.replay import PrioritySampler, Replay, ReplayConfig, Transition, bytes_needed
+from rbi.replay import PrioritySampler, Replay, ReplayConfig, Transition, bytes_needed, draw_by_priority
 from rbi.returns import ReturnConfig
 from tests.reference.histories import History
 from tests.streams import RandomEnvs
@@ -192,6 +192,13 @@ def test_stratified_draws_are_in_proportion_to_priorities_to_within_two():
     assert counts[share == 0].sum() == 0
 
 
+def test_a_row_whose_sum_is_rounded_up_never_gives_an_item_of_priority_0():
+    priority = torch.tensor([[1.0, 1.0, 0.0]])
+    row, column = draw_by_priority(priority, torch.tensor([2.001], dtype=torch.float64), 10_000, seeded())
+    assert set(row.tolist()) == {0}
+    assert set(column.tolist()) == {0, 1}
+
+
 def test_any_part_of_a_batch_is_a_fair_sample():
     both, generator = Both(1, rows=10).turns(30), torch.Generator().manual_seed(0)
     counts = torch.zeros_like(both.replay.priority)
@@ -207,12 +214,12 @@ def test_any_part_of_a_batch_is_a_fair_sample():
 
 @pytest.mark.parametrize("exponent", [0.0, 0.4, 1.0])
 def test_importance_weights_are_inverse_probabilities_to_the_exponent(exponent):
+    """Of each replay's own draw, without a constant: a batch may come from several replays."""
     both = Both(2, rows=20, importance_exponent=exponent).turns(50)
     drawn = both.replay.sample(200, torch.Generator().manual_seed(0))
     priority = both.replay.priority[drawn.row, drawn.env].double()
-    chance, states = priority / both.replay.mass.sum(), len(both.cells())
-    weight = (states * chance) ** -exponent
-    assert (drawn.weight / drawn.weight.max()).numpy() == approx((weight / weight.max()).numpy(), rel=1e-4)
+    weight = (priority / both.replay.mass.sum()) ** -exponent
+    assert drawn.weight.numpy() == approx(weight.numpy(), rel=1e-4)
     assert drawn.part(50, 20).weight.numpy() == approx((weight[50:70] / weight[50:70].max()).numpy(), rel=1e-4)
 
 

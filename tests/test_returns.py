@@ -120,6 +120,17 @@ def test_monte_carlo_returns_sum_rewards_until_the_next_end(steps):
         assert int(found.left[t]) == left
 
 
+def test_long_sums_of_float32_rewards_are_rounded_once():
+    rewards = np.random.default_rng(0).normal(size=4000).astype(np.float32)
+    ends = torch.zeros(4000, dtype=torch.uint8)
+    ends[-1] = TERMINATED
+    expected, following = np.zeros(4000), 0.0
+    for t in reversed(range(4000)):
+        expected[t] = following = float(rewards[t]) + 0.999 * following
+    found = monte_carlo_returns(torch.from_numpy(rewards), ends, 0.999).returns
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-7, atol=1e-9)
+
+
 def test_monte_carlo_returns_refuse_episodes_without_an_end():
     with pytest.raises(ValueError, match="must be an end"):
         monte_carlo_returns(torch.ones(3), torch.tensor([0, 2, 0]), 0.9)

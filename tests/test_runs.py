@@ -302,6 +302,60 @@ for step in itertools.count():
         assert abs(read.result["step"] - read.metrics[-1]["step"]) <= 1
 
 
+@pytest.fixture
+def disk_events(monkeypatch):
+    """Flushes and renames in their order, with the inode of the file or folder."""
+    events, fsync, replace = [], os.fsync, Path.replace
+
+    def watched_fsync(file):
+        fsync(file)
+        events.append(("fsync", os.fstat(file).st_ino))
+
+    def watched_replace(self, target):
+        events.append(("replace", self.stat().st_ino))
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(Path, "replace", watched_replace)
+    return events
+
+
+def test_a_file_is_on_disk_before_it_gets_its_name(tmp_path, disk_events):
+    runs.write_json(tmp_path / "a.json", {"x": 1})
+    written = (tmp_path / "a.json").stat().st_ino
+    assert disk_events[:2] == [("fsync", written), ("replace", written)]
+
+
+def test_all_files_of_a_folder_are_on_disk_before_it_gets_its_name(tmp_path, disk_events):
+    with runs.atomic_folder(tmp_path / "policy") as folder:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "weights").write_bytes(b"1")
+        (folder / "policy.json").write_text("{}")
+    named = disk_events.index(("replace", (tmp_path / "policy").stat().st_ino))
+    for name in ("deep/weights", "policy.json"):
+        assert ("fsync", (tmp_path / "policy" / name).stat().st_ino) in disk_events[:named]
+
+
+def test_a_file_whose_writing_fails_keeps_its_earlier_content(tmp_path):
+    def fail(path):
+        path.write_text("half of i")
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "a").write_text("earlier")
+    with pytest.raises(OSError, match="No space"):
+        runs.atomic_write(tmp_path / "a", fail)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "earlier"}
+
+
+def test_a_setting_that_the_earlier_run_did_not_have_stops_a_resume(tmp_path):
+    before, now = {"learner": {"batch_size": 32}}, {"learner": {"batch_size": 32, "clip": 5.0}}
+    create(tmp_path / "run", settings=before).close()
+    runs.check_resumable(tmp_path / "run", command="rules", settings=before, seed=7)
+    with pytest.raises(ValueError, match=r"was started with learner\.clip = None, not 5\.0"):
+        runs.check_resumable(tmp_path / "run", command="rules", settings=now, seed=7)
+    runs.check_resumable(tmp_path / "run", command="rules", settings=now, seed=7, may_change=["learner.clip"])
+
+
 def test_an_interrupted_folder_is_restored(tmp_path):
     for name in (".best.12.old.tmp", ".best.12.tmp", ".last.12.tmp", ".last.12.old.tmp", "last"):
         (tmp_path / name).mkdir()

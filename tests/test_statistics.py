@@ -83,7 +83,8 @@ def test_student_lower_bound_has_its_coverage():
 
 def test_student_lower_bound_expects_a_tighter_bound_from_more_samples():
     samples = generator().standard_normal(10)
-    assert student_lower_bound(samples, 0.05) < student_lower_bound(samples, 0.05, 1000) < samples.mean()
+    expected = samples.mean() - stats.t.ppf(0.95, 999) * samples.std(ddof=1) / np.sqrt(1000)
+    assert student_lower_bound(samples, 0.05) < student_lower_bound(samples, 0.05, 1000) == approx(expected)
     assert student_lower_bound(samples[:1], 0.05) == samples[0]
 
 
@@ -96,10 +97,11 @@ def test_bootstrap_samples_stay_within_strata_and_reach_all_values():
 
 
 def test_all_bootstraps_draw_the_same_indices():
-    values = generator(1).normal(size=50)
-    means = bootstrap_samples([values], generator()).mean(1)
-    assert bootstrap_weights(50, generator()) @ values / 50 == approx(means)
+    values, lengths = generator(1).normal(size=50), generator(2).integers(1, 30, 50)
+    means, weights = bootstrap_samples([values], generator()).mean(1), bootstrap_weights(50, generator())
+    assert weights @ values / 50 == approx(means)
     assert bootstrap_ratio(values, np.ones(50), generator()) == approx(means)
+    assert bootstrap_ratio(values, lengths, generator()) == approx((weights @ values) / (weights @ lengths))
 
 
 def test_blocks_of_indices_do_not_change_the_draws(monkeypatch):
@@ -135,6 +137,12 @@ def test_describe_agrees_with_numpy_and_with_the_normal_interval():
     error = 1.96 * scores.std() / np.sqrt(200)
     assert found["interval"] == approx([scores.mean() - error, scores.mean() + error], abs=0.15)
     assert describe([3.0])["interval"] == [3.0, 3.0]
+
+
+def test_the_seed_decides_the_interval_of_scores():
+    one, again, other = (describe(generator(3).normal(size=40).tolist(), seed) for seed in (1, 1, 2))
+    assert one == again
+    assert one["interval"] != other["interval"]
 
 
 # Algorithms on several tasks

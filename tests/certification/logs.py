@@ -27,20 +27,19 @@ class TablePolicy(Policy):
         return (found[0] if beta is None else beta), found[1]
 
 
-def bandit_log(seed=0, rows=2000, means=MEANS, beta=BETA, logged="taken"):
-    """A log of one-step episodes with binary rewards; `logged`: which probabilities."""
-    rng = np.random.default_rng(seed)
-    x = rng.integers(0, len(beta), rows)
-    actions = (rng.random((rows, 1)) > beta[x].cumsum(1)).sum(1)
-    rewards = rng.random(rows) < means[x, actions]
+def bandit_log(seed=0, episodes=2000, means=MEANS, beta=BETA, logged="taken", steps=1):
+    """A log of episodes with independent steps and binary rewards; `logged`: which probabilities."""
+    rng, count = np.random.default_rng(seed), episodes * steps
+    x = rng.integers(0, len(beta), count)
+    actions = (rng.random((count, 1)) > beta[x].cumsum(1)).sum(1)
+    rewards = rng.random(count) < means[x, actions]
+    ends = np.arange(count) % steps == steps - 1
     probs = {
         "taken": {"action_probs": beta[x, actions]},
         "all": {"behavior_probs": beta[x]},
         "estimated": {},
     }[logged]
-    return Dataset.from_arrays(
-        np.eye(len(beta))[x], actions, rewards, np.ones(rows, bool), num_actions=beta.shape[1], **probs
-    )
+    return Dataset.from_arrays(np.eye(len(beta))[x], actions, rewards, ends, num_actions=beta.shape[1], **probs)
 
 
 def true_gain(rule, means=MEANS, beta=BETA, q=None):

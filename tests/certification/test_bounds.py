@@ -10,6 +10,7 @@ from scipy import stats
 from rbi.certification.bounds import (
     MAX_STAKE,
     METHODS,
+    REBETS,
     all_equal_before,
     bca_lower_bound,
     betting_lower_bound,
@@ -47,6 +48,12 @@ def test_capital_of_plug_in_bets_is_that_of_the_loop():
     values = weighted_returns(np.random.default_rng(2), 50, 0.2)
     found = log_capital_sequence(values, plug_in_bets(values, 0.1, 0.3), 0.01, -0.5)
     assert found == approx(plug_in_log_capitals(values.tolist(), 0.01, -0.5, 0.1, 0.3, MAX_STAKE))
+
+
+def test_the_largest_capital_may_lie_between_two_recalculations_of_the_bet():
+    """Each bet lasts for a gain and an equal loss, which together lose."""
+    x = np.tile([0.5, -0.5], REBETS)
+    assert log_capital_peak(x, np.array(0.0), -0.5, 0.05, spread=0.5) > 0
 
 
 def test_a_batch_of_samples_is_tested_as_each_alone():
@@ -116,6 +123,14 @@ def test_confidence_sequence_never_falls_and_finds_a_gain():
     assert 0 < bounds[-1] < 0.1
 
 
+def test_what_a_confidence_sequence_rejects_between_two_looks_stays_rejected():
+    """A high mean for a while, then an ordinary one: a single late look knows what an earlier one would have found."""
+    rng = np.random.default_rng(3)
+    x = np.concatenate([rng.normal(mean, 0.7, n) for mean, n in ((0.0, 100), (0.5, 200), (0.0, 1200))]).clip(-3, 3)
+    (early,), (late,) = (lower_confidence_sequence(x, -3.0, 0.05, 0.3, times=[t])[1] for t in (300, 1500))
+    assert late >= min(early, x.mean()) - 1e-6
+
+
 def test_empirical_bernstein_is_its_formula():
     x = np.array([0.0, 1.0, 1.0, 0.0])
     log = math.log(40)
@@ -145,6 +160,21 @@ def test_every_method_gives_a_bound_below_the_mean_that_says_what_it_assumes():
     assert lower_bound("betting", x, 0.05).lower == -math.inf
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_the_order_of_the_values_hardly_matters_and_the_seed_fixes_the_bound(method):
+    x = np.random.default_rng(11).permutation(np.repeat([-0.5, 0.5], [5600, 6400]))
+    mixed, ordered, again = (
+        lower_bound(method, values, 0.05, floor=-0.5, ceiling=0.5).lower for values in (x, np.sort(x), np.sort(x))
+    )
+    assert mixed == approx(ordered, abs=0.5 * x.std() / math.sqrt(len(x)))
+    assert ordered == again
+
+
+@pytest.mark.parametrize("method", ["student", "bca"])
+def test_a_single_value_has_no_bound_that_rests_on_its_spread(method):
+    assert lower_bound(method, np.array([0.5]), 0.05).lower == -math.inf
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [([], "no values"), ([0.1, float("nan")], "value 1: nan is not finite"), ([0.0, -2.0], "value 1: -2 is below")],
@@ -152,3 +182,8 @@ def test_every_method_gives_a_bound_below_the_mean_that_says_what_it_assumes():
 def test_impossible_values_are_named(values, message):
     with pytest.raises(ValueError, match=message):
         betting_lower_bound(values, -1.0, 0.05)
+
+
+def test_a_value_above_the_ceiling_is_named():
+    with pytest.raises(ValueError, match="value 1: 2 is above the ceiling 1"):
+        empirical_bernstein_lower_bound([0.5, 2.0], 0.0, 1.0, 0.05)

@@ -2,14 +2,18 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
 from pytest import approx
+from scipy import stats
 
 import rbi
 from rbi import runs
 from rbi.certification import decision as decisions
+from rbi.certification.estimates import Terms
+from rbi.certification.evidence import Settings, bounded, check_frequencies
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.digests import episode_digests
 from rbi.data.episode import Feature
@@ -24,6 +28,20 @@ def certify(policy=None, log=None, **options):
     return rbi.certify(policy or TablePolicy(BETA, MEANS), log or bandit_log(), **({"return_range": (0, 1)} | options))
 
 
+def changed(log, **columns):
+    arrays = {name: array.copy() for name, array in log.arrays.items()}
+    for name, (row, value) in columns.items():
+        arrays[name][row] = value
+    return Dataset(log.spec, arrays, log.records, log.texts)
+
+
+def with_players(log):
+    """The episodes in turn are of two players."""
+    log.texts = [*log.texts, "ann", "bob"]
+    log.records["player"] = len(log.texts) - 1 - np.arange(len(log)) % 2
+    return log
+
+
 def test_a_better_policy_is_deployed_with_a_proved_bound():
     found = certify()
     assert found.deploy
@@ -36,6 +54,15 @@ def test_a_better_policy_is_deployed_with_a_proved_bound():
     assert found.headline().startswith("Deploy reroute(0.5,1.5): it gains at least")
 
 
+@pytest.mark.parametrize("confidence", [0.9, 0.99])
+def test_the_bound_has_the_stated_confidence(confidence):
+    """Student's t at the stated level: mean -+ t s / sqrt(n), with the standard deviation of the terms."""
+    found = certify(confidence=confidence, bound="student", compare=False)
+    n = found.episodes
+    width = stats.t.ppf(confidence, n - 1) * found.chosen.spread / math.sqrt(n - 1)
+    assert (found.estimate - found.lower, found.chosen.interval.upper - found.estimate) == approx((width, width))
+
+
 def test_a_worse_policy_is_not_deployed_and_the_behaviour_policy_comes_back():
     found = certify(TablePolicy(BETA, -MEANS))
     assert not found.deploy
@@ -46,11 +73,39 @@ def test_a_worse_policy_is_not_deployed_and_the_behaviour_policy_comes_back():
 
 
 def test_too_few_episodes_say_what_it_would_take():
-    found = certify(log=bandit_log(rows=60))
+    """(z + z_power)^2 variance / gain^2 for a power of 80%; a live test compares the means of two shares of traffic."""
+    log = bandit_log(episodes=60)
+    found = certify(log=log)
     assert found.verdict == "keep"
+    z, power, spread = stats.norm.ppf(0.95), stats.norm.ppf(0.8), found.chosen.spread
+    z_now = (found.estimate - found.lower) / (spread / math.sqrt(60))
+    assert found.needed["logged_episodes"] == approx((z_now + power) ** 2 * (spread / found.estimate) ** 2, abs=1.1)
     assert found.needed["logged_episodes"] > 60
-    assert found.needed["live_episodes"]["0.05"] > found.needed["live_episodes"]["0.5"] > 60
+    assert set(found.needed["live_episodes"]) >= {"0.05", "0.5"}
+    for share, episodes in found.needed["live_episodes"].items():
+        variance = log.scores.var() * (1 / float(share) + 1 / (1 - float(share)))
+        assert episodes == approx((z + power) ** 2 * variance / found.estimate**2, abs=1.1)
     assert "live episodes with 5% of traffic" in found.summary()
+
+
+@pytest.mark.parametrize(("episodes", "enough"), [(29, False), (60, True)])
+def test_a_bound_that_is_not_proved_takes_enough_episodes(episodes, enough):
+    """Rewards are certain given the action, so that Student's t is sure of the gain."""
+    means, beta = np.array([[0.0, 1.0]]), np.array([[0.5, 0.5]])
+    found = certify(TablePolicy(beta, means), bandit_log(3, episodes, means, beta), bound="student", compare=False)
+    assert found.lower > 0
+    assert found.deploy == enough
+    assert any("are too few for a bound that is not proved" in reason for reason in found.reasons) != enough
+
+
+def test_a_bound_that_is_not_proved_takes_enough_effective_episodes():
+    """Some 15 of 300 episodes take the action that greedy takes, and all of the weight: they pay 1, the others 0."""
+    means, beta = np.array([[0.0, 1.0]]), np.array([[0.95, 0.05]])
+    policy, log = TablePolicy(beta, means, "greedy"), bandit_log(0, 300, means, beta)
+    found = certify(policy, log, bound="student", compare=False)
+    assert found.chosen.weights["effective_sample_size"] < 30 < found.episodes
+    assert found.lower > 0
+    assert not found.deploy
 
 
 def test_known_probabilities_of_all_actions_give_the_tighter_doubly_robust_bound():
@@ -68,8 +123,70 @@ def test_a_stated_largest_weight_allows_doubly_robust_terms():
         certify(TablePolicy(BETA, MEANS, "greedy"), max_weight=4)
 
 
+def test_a_stated_largest_weight_is_of_one_step():
+    found = certify(log=bandit_log(episodes=300, steps=2), return_range=(0, 2), max_weight=1.9, compare=False)
+    assert found.chosen.estimator == "per_decision"
+
+
+def test_a_policy_with_a_greedy_part_does_not_have_the_limits_of_its_rule():
+    policy = TablePolicy(BETA, MEANS, behavior="logged", c_greedy=0.2)
+    found = certify(policy, bandit_log(logged="all"), compare=False)
+    assert found.chosen.estimator == "importance_sampling"
+    assert found.chosen.weights["max_ratio"] > 1.5
+
+
+@pytest.mark.parametrize(
+    ("logged", "rewards", "low", "estimator"),
+    [
+        ("taken", (0, 1), 0, "per_decision"),
+        ("taken", (0, 1), -1, "importance_sampling"),
+        ("taken", (-0.05, 1), 0, "importance_sampling"),
+        ("all", (0, 1), 0, "doubly_robust"),
+        ("all", (0, 1), -1, "importance_sampling"),
+    ],
+)
+def test_terms_of_several_steps_take_rewards_that_are_neither_seen_nor_stated_to_be_negative(
+    logged, rewards, low, estimator
+):
+    log = changed(bandit_log(1, 300, logged=logged, steps=2), rewards=(slice(2), rewards))
+    policy = TablePolicy(BETA, MEANS, behavior="logged" if logged == "all" else "cloned")
+    found = certify(policy, log, return_range=(low, 2), compare=False)
+    assert found.chosen.estimator == estimator
+    assert ("no reward is ever negative" in found.assumptions) == (estimator != "importance_sampling")
+
+
+def test_rounded_probabilities_put_no_value_outside_its_limits():
+    settings = Settings(0.95, "betting", (0.0, 1.0), True, None)
+    terms = Terms(np.array([-0.75 - 1e-6, 0.2, 0.75 + 1e-6]), -0.75, 0.75, 0.25)
+    for method in ("betting", "empirical_bernstein"):
+        assert math.isfinite(bounded(method, terms, settings).lower)
+
+
+def test_probabilities_that_were_rounded_before_they_were_logged_are_normalised():
+    beta = np.full((2, 3), 1 / 3)
+    rounded = changed(bandit_log(beta=beta, logged="all"), behavior_probs=(slice(None), 0.333))
+    found = certify(TablePolicy(beta, MEANS, "behavior", behavior="logged"), rounded, compare=False)
+    assert found.estimate == approx(0, abs=1e-6)
+    assert found.chosen.weights["max_ratio"] == approx(1, abs=1e-6)
+
+
+def test_illegal_actions_have_no_probability_in_the_clone_and_in_the_new_policy():
+    """One of three actions is illegal in half of the steps: weights of the old policy are 1 nevertheless."""
+    rng, legal = np.random.default_rng(0), np.ones((2000, 3), bool)
+    x, legal[::2, 2] = rng.integers(0, 2, 2000), False
+    beta = np.where(legal, BETA[x], 0)
+    beta /= beta.sum(1, keepdims=True)
+    actions = (rng.random((2000, 1)) > beta.cumsum(1)).sum(1)
+    rewards = rng.random(2000) < MEANS[x, actions]
+    log = Dataset.from_arrays(np.eye(2)[x], actions, rewards, np.ones(2000, bool), action_masks=legal)
+    old = certify(TablePolicy(BETA, MEANS, "behavior"), log, compare=False).chosen.weights
+    assert (old["max_ratio"], old["mean_weight"]) == approx((1, 1))
+    greedy = certify(TablePolicy(BETA, np.tile([0.1, 0.2, 0.9], (2, 1)), "greedy"), log, compare=False)
+    assert greedy.chosen.weights["zero_weights"] == approx((np.where(legal[:, 2], 2, 1) != actions).mean())
+
+
 def test_estimated_probabilities_never_prove_and_only_deploy_on_request():
-    log = bandit_log(logged="estimated", rows=3000)
+    log = bandit_log(logged="estimated", episodes=3000)
     found = certify(log=log)
     assert (found.verdict, found.status, found.deploy) == ("test live", "heuristic", False)
     assert any("No probabilities were logged" in reason for reason in found.reasons)
@@ -80,7 +197,20 @@ def test_an_unstated_range_is_not_proved():
     found = certify(return_range=None)
     assert found.deploy
     assert found.status == "asymptotic"
-    assert any("state it to get a proved bound" in reason for reason in found.reasons)
+    assert any("state it (--return-range) for a proof" in reason for reason in found.reasons)
+
+
+@pytest.mark.parametrize(("shift", "observed"), [(0.5, [0.0, 1.5]), (-1.5, [-1.5, 0.0])])
+def test_an_unstated_range_is_the_observed_one_with_0(shift, observed):
+    log = bandit_log()
+    shifted = changed(log, rewards=(slice(None), log.arrays["rewards"] + shift))
+    assert certify(log=shifted, return_range=None, compare=False).evidence["return_range"] == observed
+
+
+@pytest.mark.parametrize("logged", ["all", "estimated"])
+def test_exploration_is_the_probability_of_all_but_the_likeliest_action(logged):
+    found = certify(log=bandit_log(logged=logged), compare=False)
+    assert found.evidence["exploration"] == approx(0.5, abs=1e-6)
 
 
 @pytest.mark.parametrize("logged", ["all", "taken", "estimated"])
@@ -96,7 +226,7 @@ def test_auto_deploys_the_last_rule_before_the_first_failure():
     means = np.array([[0.3, 0.6, 0.0]])
     beta, q = np.array([[0.45, 0.5, 0.05]]), np.array([[0.1, 0.8, 0.9]])
     policy = TablePolicy(beta, q, "greedy", behavior="logged")
-    found = certify(policy, bandit_log(means=means, beta=beta, rows=8000, logged="all"), auto=True)
+    found = certify(policy, bandit_log(means=means, beta=beta, episodes=8000, logged="all"), auto=True)
     assert found.deploy
     assert found.tested[-1] != found.chosen.rule
     without_counts = [rule for rule in decisions.SEQUENCE if rule != "count_aware(0.1)"]
@@ -112,7 +242,7 @@ def test_auto_tests_the_count_aware_rule_where_visits_were_counted():
     q = np.array([[0.1, 0.8, 0.9]])
     visits = VisitCounts(state_keys(np.ones((1, 1))), np.array([[400, 450, 3]], np.int32))
     policy = TablePolicy(beta, q, behavior="logged", visits=visits)
-    found = certify(policy, bandit_log(means=means, beta=beta, rows=8000, logged="all"), auto=True)
+    found = certify(policy, bandit_log(means=means, beta=beta, episodes=8000, logged="all"), auto=True)
     assert found.tested == decisions.SEQUENCE
     assert found.policy.rule == rbi.CountAware(0.1)
     assert found.policy.predict_proba(np.ones((1, 1)), beta=beta) == approx(np.array([[0.0, 0.9, 0.1]]))
@@ -125,31 +255,33 @@ def test_auto_keeps_the_behaviour_policy_if_the_most_cautious_rule_fails():
     assert found.verdict == "keep"
 
 
-def test_a_crowd_without_probabilities_is_not_judged_over_several_steps():
-    rng = np.random.default_rng(0)
-    ends = np.arange(400) % 2 == 1
-    log = Dataset.from_arrays(np.eye(2)[rng.integers(0, 2, 400)], rng.integers(0, 3, 400), rng.random(400), ends)
-    log.texts = [*log.texts, "ann", "bob"]
-    log.records["player"] = np.where(np.arange(200) % 2, 2, 3)
-    found = certify(log=log, return_range=(0, 2))
-    assert found.verdict == "keep"
-    assert any("2 players without logged probabilities" in reason for reason in found.reasons)
+@pytest.mark.parametrize(
+    ("logged", "steps", "judged"), [("estimated", 2, False), ("estimated", 1, True), ("taken", 2, True)]
+)
+def test_a_crowd_without_probabilities_is_not_judged_over_several_steps(logged, steps, judged):
+    log = with_players(bandit_log(0, 3000, logged=logged, steps=steps))
+    found = certify(log=log, return_range=(0, 2), compare=False)
+    assert found.evidence["players"] == 2
+    assert (found.verdict != "keep") == judged
+    assert any("2 players without logged probabilities" in reason for reason in found.reasons) != judged
 
 
 def test_long_episodes_say_from_which_horizon_weights_decide_nothing():
-    rng, steps, beta = np.random.default_rng(1), 60, BETA
-    x = rng.integers(0, 2, 300 * steps)
-    actions = (rng.random((len(x), 1)) > beta[x].cumsum(1)).sum(1)
-    rewards = rng.random(len(x)) < MEANS[x, actions]
-    ends = np.arange(len(x)) % steps == steps - 1
-    log = Dataset.from_arrays(np.eye(2)[x], actions, rewards, ends, action_probs=beta[x, actions])
-    found = certify(log=log, return_range=(0, steps))
+    steps = 60
+    found = certify(log=bandit_log(1, 300, steps=steps), return_range=(0, steps))
     assert found.chosen.estimator == "per_decision"
     assert not found.deploy
     assert found.chosen.weights["max_useful_horizon"] < steps
     assert any("decide nothing beyond about" in reason for reason in found.reasons)
     assert found.verdict == "test live"  # fitted Q evaluation sees the gain
     assert found.chosen.estimates["fitted_q"] == approx(steps * true_gain("reroute(0.5,1.5)"), rel=0.3)
+
+
+def test_long_episodes_of_a_worse_policy_are_not_tested_live():
+    found = certify(TablePolicy(BETA, -MEANS), bandit_log(1, 300, steps=60), return_range=(0, 60), compare=False)
+    assert found.chosen.weights["max_useful_horizon"] < 60
+    assert found.chosen.estimates["fitted_q"] < 0
+    assert found.verdict == "keep"
 
 
 def test_everything_is_json_and_readable():
@@ -171,13 +303,6 @@ def test_the_named_bound_decides(bound):
     }  # fmt: skip
 
 
-def changed(log, **columns):
-    arrays = {name: array.copy() for name, array in log.arrays.items()}
-    for name, (row, value) in columns.items():
-        arrays[name][row] = value
-    return Dataset(log.spec, arrays, log.records, log.texts)
-
-
 def test_returns_outside_the_stated_range_are_named():
     with pytest.raises(ValueError, match=r"arrays, line 8: return 3 is outside the stated range 0 to 1"):
         certify(log=changed(bandit_log(), rewards=(7, 3)))
@@ -191,6 +316,23 @@ def test_probabilities_that_do_not_match_the_actions_are_refused():
     halved = changed(bandit_log(), action_probs=(slice(None), bandit_log().arrays["action_probs"] / 2))
     with pytest.raises(ValueError, match=r"do not match the actions: .* they are 0\.5 times as large"):
         certify(log=halved)
+
+
+def test_probabilities_that_are_a_little_too_small_in_every_step_are_refused():
+    """Off by a tenth, which the clone does not show; over twelve steps the weights are 3.5 on average."""
+    policy, log = TablePolicy(BETA, MEANS, "reroute(0.9,1.1)"), bandit_log(1, 300, steps=12)
+    certify(policy, log, return_range=(0, 12), compare=False)
+    smaller = changed(log, action_probs=(slice(None), 0.9 * log.arrays["action_probs"]))
+    with pytest.raises(ValueError, match=r"do not match the actions: the mean weight is \d\.\d+ where 1 is expected"):
+        certify(policy, smaller, return_range=(0, 12), compare=False)
+
+
+def test_an_action_that_is_taken_too_rarely_is_named():
+    """The first action is taken half as often as logged; the others, a little too often each, hide nothing."""
+    logged, true = (np.array([first] + [(1 - first) / 60] * 60) for first in (0.1, 0.05))
+    actions = np.random.default_rng(0).choice(61, 2500, p=true)
+    with pytest.raises(ValueError, match="action 0 was taken"):
+        check_frequencies(np.tile(logged, (2500, 1)), actions)
 
 
 def test_training_episodes_are_refused():
@@ -215,6 +357,12 @@ def test_other_observations_actions_columns_and_rejected_rows_are_refused():
         certify(TablePolicy(np.full((2, 4), 0.25), np.zeros((2, 4))), log)
     with pytest.raises(ValueError, match=r"observations: the policy has \(3,\), the episodes have \(2,\)"):
         certify(TablePolicy(np.full((3, 3), 1 / 3), np.zeros((3, 3))), log)
+    stacked = Dataset(dataclasses.replace(log.spec, frame_stack=2), log.arrays, log.records, log.texts)
+    with pytest.raises(ValueError, match="frame_stack: the policy has 1, the episodes have 2"):
+        certify(log=stacked)
+    named = Dataset(dataclasses.replace(log.spec, action_names=("a", "c", "b")), log.arrays, log.records, log.texts)
+    with pytest.raises(ValueError, match="the policy has the action 'b' where the episodes have 'c'"):
+        certify(TablePolicy(BETA, MEANS, action_names=("a", "b", "c")), named)
     policy = TablePolicy(BETA, MEANS, features=FeatureRange((0.0, 0.0), (1.0, 1.0), ("age", "income")))
     columns = tuple(Feature(name) for name in ("age", "height"))
     log = Dataset(dataclasses.replace(log.spec, features=columns), log.arrays, log.records, log.texts)

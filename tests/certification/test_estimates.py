@@ -1,5 +1,6 @@
 """Off-policy estimates: unbiased over all trajectories, equal to slow loops, inside their stated limits."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ from pytest import approx
 
 import rbi
 from rbi.certification import estimates
-from rbi.certification.estimates import LoggedSteps, Ratios
+from rbi.certification.estimates import LoggedSteps, Ratios, reroute_total_variation
 from tests.reference.off_policy_loops import (
     all_trajectories,
     doubly_robust_value,
@@ -105,6 +106,58 @@ def test_terms_stay_inside_their_limits(longest, seed):
     assert math.isinf(estimates.doubly_robust(logged, pi, rho, 0.0, high, Ratios()).floor)
 
 
+def test_a_weight_of_0_takes_away_the_whole_range_of_returns():
+    logged, pi = random_steps(0, 300, 1, c=(0.0, 2.0))
+    logged = dataclasses.replace(logged, rewards=np.sign(logged.rewards - 0.5))
+    weights = estimates.cumulative_weights(logged, estimates.ratios(logged, pi))
+    terms = estimates.importance_sampling(logged, weights, -1.0, 1.0)
+    assert terms.floor == -2
+    assert terms.floor <= terms.values.min() < -1
+
+
+def test_q_outside_the_range_of_returns_is_clipped():
+    c = Ratios(0.5, 1.5)
+    logged, pi = random_steps(0, 300, 1, c=c)
+    outside = dataclasses.replace(logged, q=50 * (logged.q - 0.5))
+    clipped = dataclasses.replace(logged, q=np.clip(outside.q, 0.0, 1.0))
+    rho = estimates.ratios(logged, pi)
+    found = estimates.doubly_robust(outside, pi, rho, 0.0, 1.0, c)
+    assert found.values == approx(estimates.doubly_robust(clipped, pi, rho, 0.0, 1.0, c).values)
+    assert found.floor <= found.values.min() <= found.values.max() <= found.ceiling
+
+
+def test_limits_of_doubly_robust_values_are_those_of_the_recursion():
+    """Rewards, V and Q in [0, 1], ratios in [0.5, 1.5]: v + rho (r + gamma DR' - q) at its extremes, twice."""
+    logged = LoggedSteps(np.array([2, 1]), np.zeros(3, int), np.zeros(3), np.ones(3), np.zeros((3, 1)), None, GAMMA)
+    last_least, last_most = 0 + 1.5 * (0 - 1), 1 + 1.5 * (1 - 0)
+    least, most = 1.5 * (GAMMA * last_least - 1), 1 + 1.5 * (1 + GAMMA * last_most)
+    assert estimates.doubly_robust_limits(logged, 0.0, 1.0, Ratios(0.5, 1.5)) == approx((least, most))
+
+
+def test_one_of_several_rewards_may_be_below_the_least_return():
+    """V and Q in [0.5, 1], but rewards in [0, 1]; a single reward is a return, in [0.5, 1]."""
+    steps = LoggedSteps(np.array([2]), np.zeros(2, int), np.zeros(2), np.ones(2), np.zeros((2, 1)), None, GAMMA)
+    least = 0.5 + 1.5 * (0 + GAMMA * (0.5 + 1.5 * (0 - 1)) - 1)
+    assert estimates.doubly_robust_limits(steps, 0.5, 1.0, Ratios(0.5, 1.5))[0] == approx(least)
+    single = LoggedSteps(np.array([1]), np.zeros(1, int), np.ones(1), np.ones(1), np.zeros((1, 1)), None, GAMMA)
+    assert estimates.doubly_robust_limits(single, 0.5, 1.0, Ratios(0.5, 1.5))[0] == approx(0.5 + 1.5 * (0.5 - 1))
+
+
+def test_without_beta_the_limits_of_a_gain_are_widened_by_those_of_returns():
+    logged, pi = random_steps(2, 50, 1)
+    logged, rho, c = dataclasses.replace(logged, beta=None), estimates.ratios(logged, pi), Ratios(0.5, 1.5)
+    found = estimates.doubly_robust(logged, pi, rho, -1.0, 1.0, c)
+    least, most = estimates.doubly_robust_limits(logged, -1.0, 1.0, c)
+    assert (found.floor, found.ceiling) == approx((least - 1, most + 1))
+
+
+def test_per_decision_terms_refuse_negative_rewards():
+    logged, pi = random_steps()
+    weights = estimates.cumulative_weights(logged, estimates.ratios(logged, pi))
+    with pytest.raises(ValueError, match="rewards must not be negative"):
+        estimates.per_decision(dataclasses.replace(logged, rewards=-logged.rewards), weights, 6.0)
+
+
 def test_a_one_step_term_is_the_formula_with_control_variate():
     logged, pi = random_steps(2, 300, 1)
     rho = estimates.ratios(logged, pi)
@@ -144,20 +197,21 @@ def test_weighted_importance_sampling_and_fitted_q_find_the_gain():
         logged, estimates.cumulative_weights(logged, estimates.ratios(logged, pi))
     )
     assert abs(estimate - gain) < 4 * error < 0.03
+    assert estimates.weighted_importance_sampling(logged, np.ones(S)) == approx((0, 0))  # the old policy itself
     assert estimates.fitted_q_evaluation(logged, pi, np.eye(2)[x]) == approx(gain, abs=0.03)
 
 
-def test_fitted_q_evaluation_bootstraps_over_the_horizon():
+@pytest.mark.parametrize("gamma", [1.0, 0.5])
+def test_fitted_q_evaluation_bootstraps_over_the_horizon(gamma):
     """Two steps: the second pays 1 if action 1 was taken in both; the feature is the first action."""
     rng, E = np.random.default_rng(5), 20_000
     one, two = rng.integers(0, 2, E), rng.integers(0, 2, E)
     state = np.stack([np.eye(3)[np.zeros(E, int)], np.eye(3)[1 + one]], 1).reshape(2 * E, 3)
     rewards = np.stack([np.zeros(E), one * two], 1).reshape(-1)
-    logged = LoggedSteps(
-        np.full(E, 2), np.stack([one, two], 1).reshape(-1), rewards, np.full(2 * E, 0.5), np.zeros((2 * E, 2))
-    )
+    taken = np.stack([one, two], 1).reshape(-1)
+    logged = LoggedSteps(np.full(E, 2), taken, rewards, np.full(2 * E, 0.5), np.zeros((2 * E, 2)), None, gamma)
     pi = np.tile([0.2, 0.8], (2 * E, 1))
-    assert estimates.fitted_q_evaluation(logged, pi, state) == approx(0.64 - rewards.sum() / E, abs=0.02)
+    assert estimates.fitted_q_evaluation(logged, pi, state) == approx(gamma * (0.64 - rewards.sum() / E), abs=0.02)
 
 
 def test_diagnostics_of_weights():
@@ -172,6 +226,14 @@ def test_diagnostics_of_weights():
     halved = LoggedSteps(logged.steps, logged.actions, logged.rewards, logged.action_probs / 2, logged.q)
     wrong = estimates.cumulative_weights(halved, estimates.ratios(halved, pi))
     assert estimates.weight_discrepancy(estimates.episode_weights(halved, wrong)) > 10
+
+
+@pytest.mark.parametrize(
+    ("c", "moved"), [((0.0, 1.5), 1 / 3), ((0.75, 3.0), 2 / 9), ((0.5, math.inf), 0.5), ((1, 1), 0)]
+)
+def test_a_reroute_policy_moves_at_most_what_balances_both_bounds(c, moved):
+    """down * up / (down + up): the actions that lose 1 - c_min pay for those that gain c_max - 1."""
+    assert reroute_total_variation(Ratios(*c)) == approx(moved)
 
 
 def test_an_action_that_was_never_taken_is_no_obstacle():

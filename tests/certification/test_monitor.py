@@ -7,7 +7,7 @@ import rbi
 from rbi import runs
 from rbi.certification.monitor import bounds_over_time
 from rbi.cli import main
-from rbi.data.dataset import Dataset
+from rbi.data.dataset import Dataset, RejectedEpisode
 
 
 def live(seed, mean, episodes):
@@ -26,6 +26,16 @@ def test_a_policy_is_compared_with_control_and_with_an_old_value(mean, outcome):
         assert found.alarm == (outcome == "worse")
         assert found.lower < mean - 0.3 < found.upper
         assert found.estimate == pytest.approx(mean - 0.3, abs=0.05)
+
+
+def test_both_sides_of_a_comparison_share_the_error():
+    new, control = live(0, 0.5, 500), live(1, 0.3, 800)
+    ours, theirs = (bounds_over_time(data.scores, (0.0, 1.0), 0.05) for data in (new, control))
+    found = rbi.monitor(new, control, return_range=(0, 1), confidence=0.9)
+    assert found.lower == pytest.approx(ours.lower[-1] - theirs.upper[-1])
+    assert found.upper == pytest.approx(ours.upper[-1] - theirs.lower[-1])
+    alone = rbi.monitor(new, return_range=(0, 1), old_value=0.0, confidence=0.95)
+    assert alone.lower == pytest.approx(ours.lower[-1])
 
 
 def test_an_alarm_comes_long_before_the_end():
@@ -57,6 +67,10 @@ def test_bad_input_is_refused_in_one_line():
         rbi.monitor(live(0, 0.3, 10), return_range=(0, 1))
     with pytest.raises(ValueError, match=r"arrays, line \d+: return 1 is outside the stated range 0 to 0.5"):
         rbi.monitor(live(0, 0.3, 10), return_range=(0, 0.5), old_value=0.1)
+    data = live(0, 0.5, 100)
+    data.rejected = [RejectedEpisode("live.csv", 7, "reward is nan")]
+    with pytest.raises(ValueError, match=r"live.csv, line 7: reward is nan; .* nothing is decided"):
+        rbi.monitor(data, return_range=(0, 1), old_value=0.3)
 
 
 def test_the_command_line_ends_with_3_on_alarm(tmp_path, capsys):

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from rbi.data import Dataset, Sampler, SamplerConfig
-from rbi.data.dataset import RejectedEpisode
+from rbi.data.dataset import RejectedEpisode, invalid_episodes
+from rbi.data.episode import DatasetSpec
 from rbi.data.formats import FormatSettings, TableConfig, load_episodes
 from rbi.data.store import Store, StoreWriter
 
@@ -43,6 +44,32 @@ def test_a_dataset_from_arrays_has_the_episodes_that_the_arrays_were_made_of(fra
             np.testing.assert_array_equal(getattr(got, name), getattr(wanted, name))
     np.testing.assert_array_equal(found.scores, [e.score for e in made])
     assert [e.line for e in found] == [1, 6, 12]
+
+
+def test_scores_of_arrays_are_to_the_bit_those_of_episodes():
+    """Rewards of very different sizes, so that the order of a sum shows; a store's scores are verified to the bit."""
+    rng, lengths = np.random.default_rng(0), (3, 7, 8, 9, 100, 1000)
+    rewards = (rng.normal(size=sum(lengths)) * 10.0 ** rng.uniform(-12, 12, sum(lengths))).astype(np.float32)
+    ends = np.zeros(len(rewards), bool)
+    ends[np.cumsum(lengths) - 1] = True
+    found = Dataset.from_arrays(np.zeros((len(rewards), 1)), np.zeros(len(rewards), int), rewards, ends)
+    assert found.scores.tolist() == [one.score for one in found]
+
+
+@pytest.mark.parametrize(
+    ("terminated", "truncated", "invalid"), [(False, True, False), (True, False, True), (True, True, True)]
+)
+def test_an_abandoned_episode_is_truncated_and_not_terminated(terminated, truncated, invalid):
+    steps = {
+        "observations": np.zeros((2, 1), np.float32),
+        "actions": np.zeros(2, int),
+        "rewards": np.zeros(2, np.float32),
+        "terminated": np.array([False, terminated]),
+        "truncated": np.array([False, truncated]),
+        "life_lost": np.zeros(2, bool),
+    }
+    found = invalid_episodes(DatasetSpec((1,), 2), steps, np.array([0]), np.array([2]), np.array([True]))
+    assert found.tolist() == [invalid]
 
 
 def test_an_invalid_episode_of_arrays_raises_or_is_rejected_with_its_step():
@@ -135,3 +162,10 @@ def test_logged_probabilities_of_all_actions_reach_episodes_and_stores(tmp_path)
     ):
         with pytest.raises(ValueError, match=told):
             Dataset.from_arrays(np.zeros((2, 1)), [0, 2], [0, 1], [True, True], behavior_probs=bad)
+
+
+def test_the_probability_of_the_taken_action_agrees_with_those_of_all_actions():
+    steps, beta = (np.zeros((2, 1)), [0, 1], [0, 1], [False, True]), np.array([[0.5, 0.5], [0.2, 0.8]])
+    Dataset.from_arrays(*steps, action_probs=[0.5, 0.8], behavior_probs=beta)
+    with pytest.raises(ValueError, match=r"arrays, line 1: step 1: logging probability 0\.2.* beside behavior_probs"):
+        Dataset.from_arrays(*steps, action_probs=[0.5, 0.2], behavior_probs=beta)

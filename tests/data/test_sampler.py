@@ -119,6 +119,24 @@ def test_equal_steps_are_drawn_equally_often_and_weighted_ones_in_proportion():
     assert counts[0] == 0
 
 
+def test_weights_are_those_of_usable_steps():
+    rng = np.random.default_rng(2)
+    episodes = [episode(rng, 6, end=end) for end in ("abandoned", "terminated", "terminated")]
+    weights = np.zeros(18)
+    weights[[2, 17]] = 1.0  # the first of them is left out with its episode
+    sampler = Sampler(episodes, SamplerConfig(batch_size=50), seeded(), weights=weights)
+    assert 2 not in sampler.usable
+    assert sampler.draw().steps.unique().tolist() == [17]
+
+
+def test_frames_are_shared_by_samplers_of_one_dataset_only():
+    one, other = (together([episode(np.random.default_rng(seed), 6)], 1) for seed in range(2))
+    first = Sampler(one, SamplerConfig(), seeded())
+    assert Sampler(one, SamplerConfig(), seeded(), share_frames_with=first).frames is first.frames
+    second = Sampler(other, SamplerConfig(), seeded(), share_frames_with=first)
+    np.testing.assert_array_equal(second.frames.numpy(), other.arrays["observations"])
+
+
 def test_a_life_lost_in_the_step_of_a_cut_ends_its_return_where_lives_do():
     made = episode(np.random.default_rng(5), 3, end="truncated")
     lost = Episode(
@@ -158,12 +176,16 @@ def test_a_batch_of_nothing_and_a_store_of_nothing_are_refused():
         Sampler(Dataset.from_episodes([], DatasetSpec((3,), 4)), SamplerConfig(), seeded())
 
 
-def test_an_epoch_visits_every_step_of_the_chosen_episodes_once():
+def test_an_epoch_visits_every_step_of_the_chosen_episodes_once_in_the_generators_order():
     rng = np.random.default_rng(3)
     episodes = [episode(rng, size) for size in (3, 7, 4, 9)]
-    sampler = Sampler(episodes, SamplerConfig(batch_size=5), seeded(), episodes=[3, 1])
-    visited = torch.cat([batch.steps for batch in sampler.epoch()])
-    assert sorted(visited.tolist()) == [*range(3, 10), *range(14, 23)]
+    visited = []
+    for seed in (1, 1, 2):
+        sampler = Sampler(episodes, SamplerConfig(batch_size=5), seeded(seed), episodes=[3, 1])
+        visited.append(torch.cat([batch.steps for batch in sampler.epoch()]).tolist())
+    assert sorted(visited[0]) == [*range(3, 10), *range(14, 23)]
+    assert visited[0] == visited[1]
+    assert visited[0] != visited[2]
 
 
 @pytest.mark.parametrize(

@@ -484,3 +484,22 @@ def test_what_the_index_needs_is_on_disk_before_it(synced_bytes, first, tmp_path
         disk_events.clear()
         writer.flush()
         assert ("fsync", first) in disk_events[: disk_events.index(("write", "episodes.bin"))]
+
+
+def test_a_rejected_episode_is_never_on_disk_before_those_that_precede_it(tmp_path):
+    with StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)) as writer:
+        writer.append(episode(np.random.default_rng(0), 4))
+        writer.reject(RejectedEpisode("a.csv", 7, "reward nan"))
+        found = Store(tmp_path / "s")  # as the next writer sees it after a kill
+        assert (len(found), len(found.rejected)) == (1, 1)
+
+
+def test_steps_that_only_some_columns_have_are_not_lost_steps(tmp_path):
+    """A writer that was killed while it wrote its columns: no step was complete."""
+    with StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)) as writer:
+        writer.append(episode(np.random.default_rng(0), 4))
+    with (tmp_path / "s" / "actions.bin").open("ab") as file:
+        file.write(bytes(4 * 10))
+    found = Store(tmp_path / "s")
+    assert (len(found), found.unindexed_steps) == (1, 0)
+    found.check_lost(0.0)

@@ -11,6 +11,7 @@ from rbi.evaluation.comparison import (
     compare,
     human_normalised,
     intervals,
+    outcome,
     probability_below,
     probability_below_over_seeds,
     verdict,
@@ -102,6 +103,14 @@ def test_equal_is_not_below():
     assert probability_below(same, same, generator()) == 0
     assert verdict(same, same, generator()) == ("not below", 0, 0, 0)
     assert verdict([[0.0] * 30], [[0.0] * 30], generator()).outcome == "not below"
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "expected"),
+    [(0.01, 0.2, "above"), (-0.1, 0.2, "not below"), (-0.2, -0.01, "below"), (-0.2, 0.0, "open")],
+)
+def test_a_certain_loss_is_below_unless_it_is_certainly_within_the_margin(lower, upper, expected):
+    assert outcome(lower, upper, allowed_loss=0.1) == expected
 
 
 @pytest.mark.parametrize("score", [0.1, -0.7, 1e9 / 3])

@@ -15,8 +15,10 @@ from rbi.data.visits import VisitCounts, state_keys
 from rbi.envs.types import EnvConfig, TimeStep
 from rbi.evaluation.rollouts import (
     BatchedPolicies,
+    EpisodeResult,
     EpisodeStatistics,
     Protocol,
+    RecentScores,
     VectorEvaluator,
     group_policies,
     run_episodes,
@@ -457,6 +459,21 @@ def test_the_score_of_an_episode_is_the_sum_of_its_rewards():
     assert {(e.env_index, e.score) for e in found} == {(0, 1.0), (1, 2.0), (2, 3.0)}
 
 
+def test_a_reward_of_either_sign_ends_idleness():
+    statistics, first, end = EpisodeStatistics(2), np.zeros(2, bool), np.full(2, CONTINUES, np.uint8)
+    for reward in ([0.0, 0.0], [-1.0, 0.0], [0.0, 0.0]):
+        statistics.update(TimeStep(np.zeros((2, 3)), first, np.array(reward), end))
+    assert statistics.idle.tolist() == [1, 3]
+
+
+def test_recent_scores_of_low_epsilon_environments_are_separate():
+    recent = RecentScores(2)
+    for score, low in ((10.0, True), (0.0, False), (20.0, True)):
+        recent.add(EpisodeResult(0, score, 1, truncated=False), low_epsilon=low)
+    found = recent.metrics()
+    assert (found["score"], found["score_all"], found["episodes"]) == (15, 10, 3)
+
+
 def test_protocols_describe_their_settings():
     paper, modern = Protocol("paper"), Protocol("modern", epsilon=0.01)
     assert (paper.env_config("ALE/Pong-v5").repeat_action_probability, paper.env_config("ALE/Pong-v5").noop_max) == (
@@ -490,6 +507,7 @@ def test_evaluate_returns_scores_with_their_interval(tmp_path):
     assert [episode["score"] for episode in episodes] == result.scores
     assert result.mean == pytest.approx(np.mean(result.scores))
     assert result.interval[0] <= result.mean <= result.interval[1]
+    assert rbi.evaluate(policy, episodes=5, seed=4, progress=False).scores != result.scores
     assert "CartPole-v1, 5 episodes: mean" in repr(result)
     assert "paper protocol" in result.summary()
     assert runs.read(tmp_path / "run").finished()["scores"] == result.scores
@@ -556,6 +574,7 @@ def count_differences(device):
     for step, uniform in time_steps(num_envs, np.random.default_rng(0)):
         chosen = batched.act(step, uniform)
         states = roll_stacks(states, step.obs, step.is_first)
+        np.testing.assert_array_equal(batched.states.cpu().numpy(), states)
         for number, policy in enumerate(policies):
             probs = policy.predict_proba(states[policy_of == number])
             expected = np.minimum((uniform[policy_of == number] >= probs.cumsum(1)).sum(1), IMAGES.num_actions - 1)
@@ -565,6 +584,14 @@ def count_differences(device):
 
 def test_batched_policies_act_as_each_policy_with_its_own_frame_stack():
     assert count_differences("cpu") <= 1  # a sample on the edge between two actions may be rounded either way
+
+
+def test_policies_that_share_a_rule_but_not_their_greedy_part_are_improved_separately():
+    shared, rule = nets(0), Reroute(0.5, 1.5)
+    policies = [Policy(shared, rule, c_greedy) for c_greedy in (0.0, 0.3, 0.0)]
+    groups = group_policies(policies, np.arange(3), np.ones(3, bool))
+    assert len(groups.forward) == 1
+    assert [(policy.c_greedy, envs.tolist()) for policy, envs in groups.improve] == [(0.0, [0, 2]), (0.3, [1])]
 
 
 def test_policies_that_count_visits_use_their_own_counts_in_a_batch():

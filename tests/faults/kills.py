@@ -182,7 +182,8 @@ class Campaign:
     def complete(self, out: Path, option: str) -> None:
         """Run the command again until it is complete, and compare what it gives."""
         done = self.run(out, option)
-        if option == "--resume" and done.code == 2 and "is not a run folder" in done.text:
+        nothing = any(text in done.text for text in ("is not a run folder", "no such folder"))
+        if option == "--resume" and done.code == 2 and nothing:
             done = self.run(out)  # the fault came before the folder
         assert done.code == 0, f"{option} ended with {done.code}: {done.text}"
         found = content(out)

@@ -23,25 +23,39 @@ def seeded(number=0):
     return torch.Generator().manual_seed(number)
 
 
-def fit_of(frame, *, network=PLAIN, seed=0, **changes):
+def fit_of(frame, *, network=PLAIN, seed=0, dropout_seed=3, ends=("terminated",), legal=False, **changes):
     rng = np.random.default_rng(1)
-    data = [episode(rng, 12, frame=frame) for _ in range(6)]
+    data = [episode(rng, 12, frame=frame, end=ends[i % len(ends)], legal=legal) for i in range(6)]
     stack = 1 if len(frame) == 1 else 4
-
-    sampler = Sampler(Dataset.from_episodes(data, DatasetSpec(frame, 4, stack)), SamplerConfig(batch_size=8), seeded(2))
+    spec, config = DatasetSpec(frame, 4, stack, has_action_masks=legal), SamplerConfig(8, keep_incomplete=True)
+    sampler = Sampler(Dataset.from_episodes(data, spec), config, seeded(2))
     networks = make_networks(ObservationSpec(frame, stack, 4), network, seed)
-    return BehaviorQ(BehaviorQConfig(network=network, **changes), networks, sampler, seeded(3))
+    return BehaviorQ(BehaviorQConfig(network=network, **changes), networks, sampler, seeded(dropout_seed))
 
 
-@pytest.mark.parametrize("frame", [(3,), (36, 36), (10, 10, 2)])
-def test_an_update_follows_the_gradient_of_both_losses(frame):
-    fit = fit_of(frame)
+@pytest.mark.parametrize(
+    ("frame", "ends", "legal"),
+    [
+        ((3,), ["terminated"], False),
+        ((36, 36), ["terminated"], False),
+        ((10, 10, 2), ["terminated"], False),
+        ((3,), ["terminated", "abandoned"], True),
+    ],
+)
+def test_an_update_follows_the_gradient_of_both_losses(frame, ends, legal):
+    """Q learns from complete returns only, beta from all steps; illegal actions have no probability under beta."""
+    fit = fit_of(frame, ends=ends, legal=legal)
     batch = Sampler(fit.sampler.data, fit.sampler.config, seeded(2)).draw()  # the one that comes next
+    assert (0 < batch.complete.sum() < 8) == ("abandoned" in ends)
     obs = fit.obs_spec.preprocess(batch.states, torch.float32)
     fit.networks.train()
     logits, (q, _) = fit.networks.pi(obs), fit.networks.q(obs)
+    if legal:
+        assert not batch.action_masks.all()
+        logits = logits.masked_fill(~batch.action_masks, -torch.inf)
     chosen = q.gather(1, batch.actions[:, None]).squeeze(1)
-    loss = functional.cross_entropy(logits, batch.actions) + (batch.returns - chosen).square().mean()
+    errors = torch.where(batch.complete, batch.returns - chosen, 0.0)
+    loss = functional.cross_entropy(logits, batch.actions) + errors.square().mean()
     expected = torch.autograd.grad(loss, list(fit.networks.parameters()))
     fit.update()
     start = 0
@@ -94,14 +108,17 @@ def test_dropout_zeroes_its_share_keeps_the_mean_and_needs_a_generator():
     assert torch.equal(blanked, again)
 
 
-def test_equal_seeds_give_equal_networks_and_dropout_changes_them():
-    fits = [fit_of((3,), network=network) for network in (PLAIN, PLAIN, offline_network(hidden_size=16))]
+@pytest.mark.parametrize("only", ["input_dropout", "hidden_dropout"])
+def test_equal_seeds_give_equal_networks_and_dropout_changes_them_with_its_seed(only):
+    network = offline_network(**({"hidden_size": 16, "input_dropout": 0.0, "hidden_dropout": 0.0} | {only: 0.5}))
+    fits = [fit_of((3,)), *(fit_of((3,), network=network, dropout_seed=seed) for seed in (3, 3, 4))]
     for fit in fits:
         for _ in range(5):
-            fit.networks.train()
             fit.update()
-    assert torch.equal(fits[0].trained.vector, fits[1].trained.vector)
-    assert not torch.equal(fits[0].trained.vector, fits[2].trained.vector)
+    plain, one, again, other = (fit.trained.vector for fit in fits)
+    assert torch.equal(one, again)
+    assert not torch.equal(one, plain)
+    assert not torch.equal(one, other)
 
 
 @pytest.mark.parametrize("changes", [dict(learning_rate=0.0), dict(adam_epsilon=1.0)])

@@ -12,9 +12,10 @@ from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec
 from rbi.networks import offline_network
 from rbi.offline_rl.behavior_q import BehaviorQConfig
-from rbi.offline_rl.config import OfflineConfig, small_learners
+from rbi.offline_rl.config import OfflineConfig, PolicyRow, small_learners
 from rbi.offline_rl.learner import BURST, advance, burst_of_updates, make_runner
-from rbi.offline_rl.seed_learners import SeedLearners
+from rbi.offline_rl.seed_learners import RANDOM_STREAMS, SeedLearners
+from rbi.rules.types import Behavior
 from tests.checkpoints import use_gpu_random_states
 from tests.data.episodes import episode
 
@@ -50,6 +51,46 @@ def test_advance_stops_each_learner_at_its_target_and_yields_the_total():
     assert list(advance(runners, [2, 4])) == [2, 4, 5, 6]
     assert [one.learner.updates for one in runners] == [2, 4]
     assert list(advance(runners, [2, 4])) == []
+
+
+def test_every_seed_has_its_own_split_and_its_own_random_streams():
+    data = data_of((3,), episodes=30, steps=12)
+    one, again, other = (SeedLearners(SMALL, (), data, seed, CPU) for seed in (1, 1, 2))
+    assert list(one.validation_episodes) == list(again.validation_episodes)
+    assert list(one.validation_episodes) != list(other.validation_episodes)
+    draws = [
+        [tuple(torch.rand(4, generator=learners.generator(of)).tolist()) for of in RANDOM_STREAMS]
+        for learners in (one, again, other)
+    ]
+    assert draws[0] == draws[1]
+    assert len({*draws[0], *draws[2]}) == 2 * len(RANDOM_STREAMS)
+
+
+def test_no_learner_trains_on_a_validation_episode():
+    learners = SeedLearners(SMALL, BASELINES, data_of((3,), episodes=30, steps=12), 0, CPU)
+    held = np.concatenate([np.arange(12) + 12 * e for e in learners.validation_episodes])
+    dqfd, bcq, cql = (learners.baselines[name] for name in BASELINES)
+    samplers = (learners.sampler, learners.make_ppo(0).sampler, bcq.sampler, cql.sampler)
+    for steps in (*(sampler.usable for sampler in samplers), dqfd.steps.numpy()):
+        assert len(steps)
+        assert not np.isin(steps, held).any()
+    assert set(learners.validation.usable) <= set(held)
+
+
+def test_bcq_gets_the_current_beta_at_every_validation():
+    learners = SeedLearners(SMALL, ("bcq",), data_of((3,)), 0, CPU)
+    run([make_runner(learners.behavior_q, CPU, cuda_graph=False)], 5)
+    beta, filters = learners.behavior_q.networks.pi.state_dict(), learners.baselines["bcq"].beta
+    assert not all(torch.equal(value, beta[name]) for name, value in filters.state_dict().items())
+    learners.validate()
+    assert all(torch.equal(value, beta[name]) for name, value in filters.state_dict().items())
+
+
+def test_beta_is_calibrated_in_the_policies_of_rules_and_of_ppo_alone():
+    learners = SeedLearners(SMALL, ("cql",), data_of((3,)), 0, CPU)
+    learners.temperature = 0.5
+    rows = [PolicyRow(name, name, Behavior()) for name in ("behavior_q", "ppo", "cql")]
+    assert [policy.temperature for policy in learners.policies(rows, learners.make_ppo(0), "")] == [0.5, 0.5, 1.0]
 
 
 def test_a_fraction_of_the_data_is_another_part_of_the_training_episodes_for_each_seed():

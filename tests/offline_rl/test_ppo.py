@@ -49,6 +49,21 @@ def test_ascent_starts_at_beta_and_reaches_the_objective_of_the_closed_form():
     assert float(last.mean()) > 0.9 * float(best.mean())
 
 
+@pytest.mark.parametrize("epsilon", [0.1, 0.9])
+def test_the_loss_clips_ratios_at_the_configured_epsilon(epsilon):
+    ascent, data = ascent_of(epsilon=epsilon)
+    states = torch.as_tensor(np.array(data.arrays["observations"]))[:, None]
+    obs = OBS_SPEC.preprocess(states, torch.float32)
+    with torch.no_grad():
+        ascent.trained.vector.mul_(1.5)  # away from beta, so that ratios are clipped
+        beta, pi = (torch.softmax(net(obs) / 0.7, 1) for net in (ascent.behavior_q.pi, ascent.pi))
+        q, _ = ascent.behavior_q.q(obs)
+        advantage = q - (beta * q).sum(1, keepdim=True)
+        expected = rbi.measures.ppo_objective(pi, beta, advantage, epsilon)
+        assert not torch.allclose(expected, rbi.measures.ppo_objective(pi, beta, advantage, 0.5))
+        torch.testing.assert_close(-ascent.loss(obs), expected)
+
+
 def test_the_resulting_policy_is_the_trained_network_and_beta_is_unchanged():
     ascent, data = ascent_of(updates=50, learning_rate=0.005)
     before = {name: value.clone() for name, value in ascent.behavior_q.state_dict().items()}

@@ -1,5 +1,6 @@
 """Splits, predictions, diagnostics and calibration on held-out episodes."""
 
+import math
 from collections import deque
 
 import numpy as np
@@ -9,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
+from rbi.data.dataset import Dataset
+from rbi.data.episode import DatasetSpec
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
-from rbi.offline_rl.behavior_q import BehaviorQ, BehaviorQConfig
+from rbi.offline_rl.behavior_q import BehaviorQ, BehaviorQConfig, fit_standardization
 from rbi.offline_rl.learner import train
 from rbi.offline_rl.validation import (
+    BestCheckpoint,
     Predictions,
     diagnostics,
     fit_temperature,
@@ -22,8 +26,11 @@ from rbi.offline_rl.validation import (
     log_probs,
     predict,
     reliability,
+    rule_statistics,
     split_episodes,
 )
+from rbi.rules.types import Greedy, TotalVariation
+from tests.data.episodes import episode
 
 from .populations import recorded, world_and_population
 
@@ -76,6 +83,42 @@ def test_diagnostics_of_perfect_predictions_are_perfect():
     assert found["q_explained_variance"] == approx(1)
     np.testing.assert_allclose(found["reliability"]["predicted"], found["reliability"]["observed"])
     assert diagnostics(Predictions(logits, q + 2, actions, returns))["q_bias"] == approx(2)
+
+
+def masked_predictions():
+    """Two steps with a uniform beta; in the second one the action with the largest Q is illegal."""
+    legal = np.array([[True, True, True], [True, True, False]])
+    q, logits = np.array([[0.0, 1.0, 5.0]] * 2), np.where(legal, 0.0, -np.inf)
+    return Predictions(logits, q, np.array([2, 1]), np.array([5.0, 1.0]), legal)
+
+
+def test_statistics_of_a_rule_are_over_legal_actions():
+    held = masked_predictions()
+    assert rule_statistics(held, Greedy(), 1.0)["expected_gain"] == approx(((5 - 2) + (1 - 0.5)) / 2)
+    assert rule_statistics(held, TotalVariation(0.25), 1.0)["total_variation"] == approx(0.25)
+
+
+def test_action_frequencies_are_those_of_legal_actions():
+    """The actions 1 and 2 were taken once each; in the second step 2 is illegal, so that 1 is certain."""
+    assert diagnostics(masked_predictions())["log_likelihood_of_frequencies"] == approx(math.log(0.5) / 2)
+
+
+def test_the_training_error_of_q_is_that_of_complete_returns():
+    rng, nets = np.random.default_rng(1), offline_network(16, 0.0, 0.0)
+    episodes = [episode(rng, 12, end=end) for end in ("terminated", "abandoned") * 3]
+    data, config = Dataset.from_episodes(episodes, DatasetSpec((3,), 4)), SamplerConfig(64, keep_incomplete=True)
+    sampler, coming = (Sampler(data, config, torch.Generator().manual_seed(0)) for _ in range(2))
+    networks = make_networks(ObservationSpec((3,), 1, 4), nets, 0)
+    fit = BehaviorQ(BehaviorQConfig(network=nets), networks, sampler, torch.Generator())
+    best = BestCheckpoint(fit, 10, fit_standardization(sampler, observations=False), sampler)
+    batch = coming.draw()
+    with torch.no_grad():
+        q, _ = fit.networks.train().q(fit.obs_spec.preprocess(batch.states, torch.float32))
+    errors = (q.gather(1, batch.actions[:, None]).squeeze(1) - batch.returns)[batch.complete]
+    best.update()
+    mean_square = errors.square().sum() / (64 * 0.5)  # half of the steps are complete
+    assert sampler.excluded_fraction == 0.5
+    assert best.metrics()["train_q_rmse"] ** 2 == approx(best.standardization.std**2 * float(mean_square), rel=1e-5)
 
 
 @given(st.integers(0, 2**32), st.floats(0.3, 4.0))

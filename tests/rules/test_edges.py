@@ -46,6 +46,15 @@ def test_narrow_dtypes_give_the_wide_answer_rounded(dtype, rule):
     assert numbers(rule(beta, advantage)) == approx(numbers(wide), abs=max(rounding(dtype), 2e-5))
 
 
+def test_numpy_computes_in_float64_whatever_comes_in():
+    """A running sum of float32 numbers drifts over many actions."""
+    beta, advantage = (x.astype(np.float32) for x in random_states((), 20_000))
+    found = rbi.max_reroute(beta, advantage, 0.5, 1.5)
+    wide = rbi.max_reroute(beta.astype(np.float64), advantage.astype(np.float64), 0.5, 1.5)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, wide.astype(np.float32))
+
+
 @pytest.mark.parametrize(("library", "rule"), LIBRARIES_AND_RULES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_extreme_advantages_still_give_probabilities(library, dtype, rule):
@@ -179,9 +188,26 @@ def test_legal_restricts_a_rule_to_beta_renormalised_over_legal_actions(library,
         assert row[may] == approx(rule(b[may] / b[may].sum(), a[may]), abs=1e-7)
 
 
-def test_legal_wins_over_an_illegal_tie_at_minus_infinity():
-    beta, advantage = np.array([0.5, 0.5, 0.0]), np.full(3, -np.inf)
-    assert (rbi.greedy(beta, advantage, legal=np.array([False, True, True])) == [0, 1, 0]).all()
+@pytest.mark.parametrize(
+    ("rule", "beta", "advantage", "illegal", "expected"),
+    [
+        (rbi.Greedy(), [0.5, 0.5, 0.0], [-np.inf, -np.inf, -np.inf], 0, [0, 1, 0]),
+        (rbi.Greedy(), [0.2, 0.2, 0.2, 0.2, 0.2], [1.0, 1.0, 0.0, 0.0, 0.0], 0, [0, 1, 0, 0, 0]),
+        (rbi.BCQ(0.0), [0.6, 0.4, 0.0], [0.0, 1.0, 2.0], 2, [0, 1, 0]),
+        (rbi.BackwardKL(0.1), [1.0, 0.0, 0.0], [0.0, 1.0, 2.0], 2, [np.exp(-0.1), 1 - np.exp(-0.1), 0]),
+    ],
+    ids=["tie at -inf", "tie", "bcq", "backward_kl"],
+)
+def test_an_illegal_action_that_ranks_first_or_ties_gets_nothing(rule, beta, advantage, illegal, expected):
+    legal = np.arange(len(beta)) != illegal
+    assert rule(np.array(beta), np.array(advantage), legal=legal) == approx(expected, abs=1e-12)
+
+
+def test_bcq_allows_an_action_at_its_threshold_up_to_rounding():
+    """The second action has 0.3 times the probability of the first one, but for the rounding of the normalisation."""
+    first = np.linspace(0.5, 0.7, 300)[:, None]
+    beta = np.concatenate([first, 0.3 * first, 1 - 1.3 * first], 1)
+    assert (rbi.bcq(beta, np.array([0.0, 1.0, -1.0]), 0.3)[:, 1] == 1).all()
 
 
 def test_bounds_may_be_numbers_or_per_state_or_per_action():
@@ -191,6 +217,12 @@ def test_bounds_may_be_numbers_or_per_state_or_per_action():
     per_action = rbi.max_reroute(beta, advantage, np.full(4, 0.5), np.full((3, 4), 1.5))
     assert one == approx(per_state, abs=1e-15)
     assert one == approx(per_action, abs=1e-15)
+
+
+def test_infinite_bounds_may_be_arrays():
+    beta, advantage = np.array([0.6, 0.4, 0.0]), np.array([0.0, 1.0, 2.0])
+    for c_max in (np.inf, np.full(3, np.inf)):
+        assert rbi.max_reroute(beta, advantage, 0.0, c_max).tolist() == [0, 1, 0]
 
 
 def test_parameters_of_all_rules_may_differ_per_state():
