@@ -183,9 +183,9 @@ def doubly_robust_values(logged: LoggedSteps, v: Array, q_taken: Array, rho: Arr
 
 
 def doubly_robust_limits(logged: LoggedSteps, low: float, high: float, limits: Ratios) -> tuple[float, float]:
-    """Limits of DR^0 by the same recursion, for V and Q in [low, high].
+    """Limits of DR^0 by the same recursion, for rewards, V and Q in [low, high].
 
-    So are rewards, but one of several may be below the least return.
+    One of several rewards may also be less than the least return, down to 0.
     """
     least = most = 0.0
     reward = low if logged.horizon == 1 else min(low, 0.0)

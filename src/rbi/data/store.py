@@ -282,11 +282,9 @@ class StoreWriter:
         before = {file: os.fstat(file).st_size for file in self._files.values()}
         self._incomplete = True
         try:
-            if texts:
+            if texts:  # on disk first: without its names a store cannot be opened, without its last steps it can
                 runs.write_whole(self._files[TEXTS], texts.encode())
-                os.fsync(
-                    self._files[TEXTS]
-                )  # without its names a store cannot be opened, without its last steps it can
+                os.fsync(self._files[TEXTS])
             for name in columns(self.spec):
                 parts = [arrays[name] for arrays, _ in self._waiting]
                 array = np.ascontiguousarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)

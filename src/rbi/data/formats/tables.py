@@ -38,7 +38,7 @@ MAX_COLUMNS = 100_000
 MAX_RETURNS = 10
 """Episodes that may go on after another one before the table is refused; each of them is rejected."""
 SHOWN_RULES = 5  # columns with dates or missing values whose encoding is said
-SHOWN_ACTIONS = 8
+SHOWN_ACTIONS = 8  # actions whose names are said
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 TRIM_BLOCKS = 1
 FILES: dict[str, type[CsvFiles | ParquetFiles | FeatherFiles | JsonFiles]] = {
