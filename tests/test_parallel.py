@@ -14,7 +14,7 @@ import pytest
 from rbi.parallel import bounded_map, parallel_map
 
 STUDY = """
-import sys, time
+import signal, time
 from rbi.parallel import parallel_map
 
 def wait(seconds):
@@ -22,6 +22,7 @@ def wait(seconds):
     time.sleep(seconds)
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell ignores it
     with parallel_map(2) as each:
         list(each(wait, [600] * 6))
 """
