@@ -304,7 +304,7 @@ def run_cells(cells, args, device, about):
         expected = args.slowdown * expected_seconds(cell, load_cells(args.out), about, opened=opened)
         left = deadline - time.monotonic()
         if expected > left:
-            print(f"{cell.name}: needs about {expected:.0f} s, {left:.0f} s are left", flush=True)
+            print(f"{cell.name}: needs about {expected:.0f} s, {max(0, left):.0f} s are left", flush=True)
             break
         config = cell.config(**changes)
         config = config.changed(updates=args.updates) if args.updates else config
