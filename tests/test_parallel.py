@@ -58,7 +58,7 @@ def test_an_exception_of_a_worker_is_raised_here_and_ends_the_others(tmp_path):
 
 def read_or_write(path):
     if path.name == "late":
-        time.sleep(20)
+        time.sleep(60)
         path.touch()
     return path.read_text()
 

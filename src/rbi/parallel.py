@@ -16,8 +16,6 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any
 
-INTERRUPTS = signal.default_int_handler
-
 
 @contextlib.contextmanager
 def parallel_map(workers: int, *, max_results: float = math.inf) -> Iterator[Callable[..., Iterable[Any]]]:
@@ -29,8 +27,8 @@ def parallel_map(workers: int, *, max_results: float = math.inf) -> Iterator[Cal
         yield map
         return
     context = SpawnedProcesses()
-    start = concurrent.futures.ProcessPoolExecutor(workers, context, start_worker, (os.getpid(),))
-    with before_interrupt(context.terminate), start as pool:
+    pool = concurrent.futures.ProcessPoolExecutor(workers, context, start_worker, (os.getpid(),))
+    with before_interrupt(context.terminate), pool:
 
         def each(function: Callable[..., Any], *items: Iterable[Any]) -> Iterator[Any]:
             pending: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
@@ -62,22 +60,23 @@ def before_interrupt(act: Callable[[], None]) -> Iterator[None]:
     An `except` is not enough: a second Ctrl-C may come before its first line, and Python waits for the processes of a
     pool at its end.
     """
+    raises = signal.default_int_handler
 
     def handler(number: int, frame: Any) -> None:
         act()
-        INTERRUPTS(number, frame)
+        raises(number, frame)
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    replaced = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is INTERRUPTS]
+    replaced = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is raises]
     for number in replaced:
         signal.signal(number, handler)
     try:
         yield
     finally:
         for number in replaced:
-            signal.signal(number, INTERRUPTS)
+            signal.signal(number, raises)
 
 
 class SpawnedProcesses(SpawnContext):
