@@ -50,4 +50,5 @@ class Export(Command):
             model.write(file)
             found = {"policy": str(self.path), "rule": str(policy.rule), "bytes": size, "difference": model.difference}
             writer.result(found)
-        echo(f"{policy.rule}: {size:,} bytes, probabilities within {model.difference:.1g} of PyTorch's: {file}")
+        probabilities = f"probabilities within {model.difference:.1g} of PyTorch's"
+        echo(f"{policy.rule}: {size:,} bytes, {probabilities}: {runs.shown(file)}")
