@@ -96,6 +96,7 @@ SUITES = {
         (0, 1, 2),
         4 * MILLION,
     ),
+    "pong": Suite(("Pong",), BOTH, (0, 1, 2), 10 * MILLION),
     "long": Suite(("Breakout", "Seaquest", "SpaceInvaders"), BOTH, (0,), 50 * MILLION),
 }
 

@@ -50,6 +50,12 @@ that imitates, and bootstraps with, the rule applied to its current networks. *S
 policies that actors stored, as in the paper (`--actor.improve-in actor --learner.bootstrap-policy stored`); the two
 changes have not been run apart. reroute(0.1,2) is the paper's.
 """,
+    "pong": """
+### Pong, {frames:g} million frames
+
+{there} of {all} runs are done. After 4 million frames the seeds of both algorithms are far apart; here they learn for
+as long as in the twelve games.
+""",
     "long": """
 ### Three games, {frames:g} million frames
 

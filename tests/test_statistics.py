@@ -111,6 +111,16 @@ def test_blocks_of_indices_do_not_change_the_draws(monkeypatch):
     assert (bootstrap_ratio(values, lengths, generator(), 100) == whole).all()
 
 
+def test_the_ratio_of_many_pairs_has_the_variance_of_single_pairs(monkeypatch):
+    lengths = generator(1).integers(1, 5, 4003)
+    sums = lengths * generator(2).normal(3, 1, 4003)
+    single = bootstrap_ratio(sums, lengths, generator())
+    monkeypatch.setattr(statistics, "MAX_PAIRS", 400)
+    grouped = bootstrap_ratio(sums, lengths, generator())
+    assert grouped.mean() == approx(sums.sum() / lengths.sum(), abs=3 * single.std() / np.sqrt(len(grouped)))
+    assert grouped.std() == approx(single.std(), rel=0.15)
+
+
 def test_the_cluster_bootstrap_is_wider_than_one_of_single_steps():
     sums, lengths = generator(3).normal(size=30) * 10, np.full(30, 10)  # steps of an episode are all equal
     clusters = percentile_interval(bootstrap_ratio(sums, lengths, generator()))

@@ -16,6 +16,7 @@ Array = np.ndarray[Any, Any]
 RESAMPLES = 2000
 QUANTILES_95 = (0.025, 0.975)  # of a two-sided 95% percentile interval
 BLOCK_INDICES = 1 << 20  # drawn at a time: 8 MB, whatever the number of values
+MAX_PAIRS = 10_000  # that are resampled one by one
 
 
 def resample_indices(n: int, rng: np.random.Generator, resamples: int = RESAMPLES) -> Iterator[Array]:
@@ -48,8 +49,12 @@ def bootstrap_ratio(
     """sum(numerators) / sum(denominators) in bootstrap samples of the pairs, `[resamples]`.
 
     With the sums and the lengths of clusters (the steps of an episode belong together) this is the cluster bootstrap of
-    the mean.
+    the mean. More than `MAX_PAIRS` pairs are added up in random groups of nearly equal size first, which leaves the
+    variance of the ratio as it is.
     """
+    if len(numerators) > MAX_PAIRS:
+        group = rng.permutation(np.arange(len(numerators)) % MAX_PAIRS)
+        numerators, denominators = (np.bincount(group, part) for part in (numerators, denominators))
     blocks = resample_indices(len(numerators), rng, resamples)
     return np.concatenate([numerators[block].sum(1) / denominators[block].sum(1) for block in blocks])
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rbi.data.dataset import Dataset
-from rbi.data.digests import episode_digests, shared_episodes
+from rbi.data.digests import contained, episode_digests, shared_episodes
 from rbi.data.store import Store, StoreWriter
 
 
@@ -25,6 +25,13 @@ def test_digests_belong_to_episodes_not_to_their_place(image):
     found = episode_digests(data)
     assert len(set(found[:, 0].tolist())) == len(data)
     assert (episode_digests(data.select(order)) == found[order]).all()
+
+
+@pytest.mark.parametrize("among", [0, 1, 30])
+def test_contained_is_what_numpy_finds(among):
+    values, others = (np.random.default_rng(seed).integers(0, 40, n) for seed, n in ((4, 50), (5, among)))
+    assert contained(values, others).tolist() == np.isin(values, others).tolist()
+    assert contained(values[:0], others).tolist() == []
 
 
 def test_digests_are_the_same_in_a_store(tmp_path):

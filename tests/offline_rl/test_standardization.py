@@ -6,9 +6,10 @@ import torch
 
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec
-from rbi.data.sampler import Sampler, SamplerConfig
+from rbi.data.sampler import Sampler, SamplerConfig, flat_frames
 from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
+from rbi.offline_rl import behavior_q
 from rbi.offline_rl.behavior_q import BehaviorQ, BehaviorQConfig, fit_standardization, standardize, unstandardize
 from tests.data.episodes import episode
 
@@ -53,6 +54,28 @@ def test_unstandardized_networks_predict_the_same_from_raw_observations(frame, s
         torch.testing.assert_close(plain.q(outside)[0], expected, rtol=1e-2, atol=0.01 * by.std)
     np.testing.assert_allclose(by.mean + by.std * scaled.returns.numpy(), raw.returns.numpy(), rtol=1e-4, atol=1e-2)
     assert data.arrays["observations"].flags.writeable is False
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+def test_blocks_of_rows_do_not_change_the_standardization(stack, monkeypatch):
+    rng = np.random.default_rng(0)
+    data = Dataset.from_episodes([far_off(rng, (4,)) for _ in range(8)], DatasetSpec((4,), 4, stack))
+    config = SamplerConfig(batch_size=16, clip_rewards=False)
+    found = []
+    for rows in (1 << 16, 7):
+        monkeypatch.setattr(behavior_q, "BLOCK_ROWS", rows)
+        sampler = Sampler(data, config, seeded(), episodes=[0, 2, 3, 6])
+        by = fit_standardization(sampler)
+        standardize(sampler, by)
+        found.append((by, sampler.frames))
+    (whole, frames), (parts, frames_of_parts) = found
+    used = sampler.frame_index[sampler.candidates]
+    seen = flat_frames(data)[used].double().numpy()
+    np.testing.assert_allclose(whole.shift, seen.mean(0) if stack == 1 else np.zeros(4), rtol=1e-12)
+    np.testing.assert_allclose(whole.scale[:3], np.sqrt(np.square(seen - whole.shift).mean(0))[:3], rtol=1e-12)
+    np.testing.assert_allclose(parts.shift, whole.shift, rtol=1e-12)
+    np.testing.assert_allclose(parts.scale, whole.scale, rtol=1e-12)
+    torch.testing.assert_close(frames_of_parts, frames)
 
 
 def test_standardized_data_has_mean_0_and_std_1_and_constants_stay_finite():

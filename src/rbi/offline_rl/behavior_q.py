@@ -7,6 +7,7 @@ Both networks train on the same batches. Networks without a policy network train
 actions were logged, beta is known.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
@@ -25,6 +26,7 @@ from rbi.optim import ModuleOptimizer
 
 Q_METRICS = ("q_loss", "q")
 METRICS = (*Q_METRICS, "beta_loss", "beta_accuracy")
+BLOCK_ROWS = 1 << 16  # of float64 at a time: a copy of all vectors would take twice their memory
 
 
 @dataclass(frozen=True)
@@ -132,11 +134,18 @@ def fit_standardization(sampler: Sampler, *, observations: bool = True) -> Stand
     mean, std = float(returns.mean()), float(returns.std()) or 1.0
     if sampler.data.spec.is_image or not observations:
         return Standardization(None, None, mean, std)
-    obs = sampler.frames[sampler.frame_index[sampler.candidates]].double().cpu().numpy()
-    shift = obs.mean(0) if sampler.stack == 1 else np.zeros(obs.shape[1])
-    scale = np.sqrt(np.square(obs - shift).mean(0))
-    smallest = 1e-6 * np.abs(obs).max(0)  # anything smaller is rounding
-    return Standardization(shift, np.where(scale > smallest, scale, np.maximum(smallest * 1e6, 1.0)), mean, std)
+    rows = sampler.frame_index[sampler.candidates].split(BLOCK_ROWS)
+
+    def mean_of(statistic: Callable[[Tensor], Tensor]) -> Tensor:
+        sums = [statistic(sampler.frames[part].double()).sum(0) for part in rows]
+        return torch.stack(sums).sum(0) / len(sampler.candidates)
+
+    shift = mean_of(lambda obs: obs if sampler.stack == 1 else torch.zeros_like(obs))
+    scale = mean_of(lambda obs: (obs - shift).square()).sqrt().cpu().numpy()
+    largest = torch.stack([sampler.frames[part].abs().amax(0) for part in rows]).amax(0).double().cpu().numpy()
+    smallest = 1e-6 * largest  # anything smaller is rounding
+    scale = np.where(scale > smallest, scale, np.maximum(largest, 1.0))
+    return Standardization(shift.cpu().numpy(), scale, mean, std)
 
 
 def standardize(sampler: Sampler, by: Standardization) -> None:
@@ -144,7 +153,9 @@ def standardize(sampler: Sampler, by: Standardization) -> None:
     sampler.returns.copy_((sampler.returns.double() - by.mean) / by.std)
     if by.shift is not None and by.scale is not None:
         shift, scale = (torch.from_numpy(part).to(sampler.frames.device) for part in (by.shift, by.scale))
-        sampler.frames = ((sampler.frames.double() - shift) / scale).float()
+        raw, sampler.frames = sampler.frames, torch.empty_like(sampler.frames)
+        for part, out in zip(raw.split(BLOCK_ROWS), sampler.frames.split(BLOCK_ROWS), strict=True):
+            out.copy_((part.double() - shift) / scale)
 
 
 def unstandardize(networks: Networks, by: Standardization) -> Networks:

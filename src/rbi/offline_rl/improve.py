@@ -19,7 +19,7 @@ from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.data.visits import PseudoCounts, VisitCounts, count_visits, step_clusters
 from rbi.networks import MAX_HIDDEN_SIZE, Networks, TrunkFactory, cpu_threads, make_networks, offline_network
 from rbi.observations import ObservationSpec
-from rbi.offline_rl.behavior_q import BehaviorQ, BehaviorQConfig, fit_standardization, standardize
+from rbi.offline_rl.behavior_q import BLOCK_ROWS, BehaviorQ, BehaviorQConfig, fit_standardization, standardize
 from rbi.offline_rl.learner import train
 from rbi.offline_rl.policy_diff import PolicyPair, policy_diff
 from rbi.offline_rl.run_log import Callback, RunLog, fingerprint, text_table
@@ -318,7 +318,7 @@ class Improver:
 
     @property
     def train_episodes(self) -> Any:
-        return np.setdiff1d(np.arange(len(self.data)), np.concatenate(self.holdout))
+        return np.delete(np.arange(len(self.data)), np.concatenate(self.holdout))
 
     def count_visits(self, networks: Networks) -> VisitCounts | PseudoCounts:
         """Visits of the training states if few of them are different, otherwise pseudo-counts."""
@@ -330,8 +330,9 @@ class Improver:
         )
         limit = MAX_COUNTED_IMAGES if data.spec.is_image else MAX_COUNTED_STATES
         clusters = step_clusters(data, sampler.usable, gamma)
-        names = self.rng("counts").permutation(np.unique(clusters))
-        chosen = np.isin(clusters, names[: max(1, len(names) * limit // max(limit, len(clusters)))])
+        names, which = np.unique(clusters, return_inverse=True)
+        counted = max(1, len(names) * limit // max(limit, len(clusters)))
+        chosen = (self.rng("counts").permutation(len(names)).argsort() < counted)[which]
         parts = features_and_actions(networks, sampler, sampler.usable[chosen], clusters[chosen])
         return PseudoCounts.fit(parts, data.spec.num_actions, float(chosen.mean()))
 
@@ -408,9 +409,10 @@ class Improver:
             "temperature": temperature,
         }
         if self.features is not None:
-            obs = sampler.frames[sampler.frame_index[steps]].cpu().numpy()
-            found["outside_range"] = float(self.features.outside(obs).any(1).mean())
-        seen = np.setdiff1d(np.arange(len(data)), self.holdout.test)
+            rows = sampler.frame_index[steps].split(BLOCK_ROWS)
+            outside = [self.features.outside(sampler.frames[part].cpu().numpy()).any(1) for part in rows]
+            found["outside_range"] = float(np.concatenate(outside).mean())
+        seen = np.delete(np.arange(len(data)), self.holdout.test)
         policy = Policy(
             networks,
             self.rule,

@@ -81,7 +81,7 @@ def overall(pair: PolicyPair, rng: np.random.Generator, bounds: tuple[float, flo
     distance = measures.total_variation(pair.pi, pair.beta)
     found = {
         "steps": len(distance),
-        "episodes": len(np.unique(pair.episode)),
+        "episodes": int(np.count_nonzero(np.bincount(pair.episode))),
         "total_variation": float(distance.mean()),
         "total_variation_quartiles": np.percentile(distance, [25, 50, 75]).tolist(),
         "changed_states": float((distance > CHANGED_STATE).mean()),
@@ -185,7 +185,7 @@ def largest_gains(pair: PolicyPair) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     while len(order) and len(found) < TOP_STEPS:
         n = order[0]
-        alike = np.isclose(pair.q[order], pair.q[n]).all(1) & np.isclose(pair.pi[order], pair.pi[n]).all(1)
+        alike = close_rows(pair.q[order], pair.q[n]) & close_rows(pair.pi[order], pair.pi[n])
         alike[0] = True
         order = order[~alike]
         change = np.abs(pair.pi[n] - pair.beta[n])
@@ -197,4 +197,10 @@ def largest_gains(pair: PolicyPair) -> list[dict[str, Any]]:
         row = {"episode": int(pair.episode[n]), "step": int(pair.step[n]), "taken": int(pair.actions[n])}
         row["count"] = int(alike.sum())
         found.append(row | {"return": float(pair.returns[n]), "gain": float(gains[n]), "actions": actions})
+    return found
+
+
+def close_rows(rows: Array, row: Array) -> Array:
+    """`[N]` booleans: the rows `[N, A]` that equal a row `[A]` up to rounding, as `np.isclose` of finite numbers."""
+    found: Array = (np.abs(rows - row) <= 1e-8 + 1e-5 * np.abs(row)).all(1)
     return found

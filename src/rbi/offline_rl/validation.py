@@ -70,7 +70,7 @@ def split_holdout(data: Dataset, config: SamplerConfig, fraction: float, rng: np
         raise ValueError("rewards so large that their sums are not finite")
     if returns.min() == returns.max():
         raise ValueError(f"all returns are {returns[0]:g}, so no action can be better than another")
-    episodes = np.unique(np.repeat(np.arange(len(data)), data.records["steps"])[known])
+    episodes = np.flatnonzero(np.bincount(np.repeat(np.arange(len(data)), data.records["steps"])[known]))
     if len(episodes) < 2:
         raise ValueError("only 1 episode has known returns: a held-out set takes at least 2")
     _, out = split_episodes(len(episodes), fraction, rng)

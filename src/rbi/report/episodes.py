@@ -22,7 +22,7 @@ from rbi import envs, measures, runs
 from rbi.certification.decision import encoded_as
 from rbi.config import Device, choose_device
 from rbi.data.dataset import Dataset
-from rbi.data.digests import episode_digests
+from rbi.data.digests import contained, episode_digests
 from rbi.data.episode import Array, Episode, Feature
 from rbi.data.formats import AgcConfig, FormatSettings, SpecOverrides, TableConfig, load_episodes
 from rbi.envs import id_from_file
@@ -202,7 +202,7 @@ def held_out(data: Dataset, policy: Policy) -> Array:
     if policy.training_digests is None:
         return np.arange(len(data))
     (content, located), (seen, seen_located) = episode_digests(data).T, policy.training_digests.reshape(-1, 2).T
-    known = np.where(located > 0, np.isin(located, seen_located), np.isin(content, seen))
+    known = np.where(located > 0, contained(located, seen_located), contained(content, seen))
     return np.flatnonzero(~known) if not known.all() else np.arange(len(data))
 
 
