@@ -25,6 +25,7 @@ POLICIES = (
     "bcq(1)",
 )
 DRAWN = ("behavior", "reroute(0.5,1.5)", "reroute(0,2)", "tv(0.25)", "greedy", "ppo(0.5) by ascent", "DQfD")
+CLONES_MODE = "bcq(1)"  # only the most probable action of the clone has enough of its probability
 CERTAIN = 0.95  # P(below) from which a policy counts as below
 
 SUMMARY_HEAD = """
@@ -55,7 +56,8 @@ actions, abandoned episodes), and random policies. A *weak* population has early
 *mixed* one all of them, a *strong* one late snapshots alone. In Montezuma's Revenge players are scripted: a third, two
 thirds or all of them follow a route (`rbi data record climb`), and the others are random. In MsPacman, `--run` names
 the [long run](results.md#a-long-run-stopped-and-resumed), whose snapshots after 2.5, 5, 50 and 60 million frames are
-the players, with weights rounded to half precision.
+the players, with weights rounded to half precision; in Qbert six snapshots, evenly spaced, of one of the runs of 10
+million frames (`python -m benchmarks.atari --games Qbert --algos rbi --seeds 1 --snapshots 6 --policies FOLDER`).
 
 Other populations than those below are not measured yet. *Near-random* ones are earlier recordings
 of poor players, at most 7% of the way from random to human scores, with fewer updates and episodes: snapshots of short
@@ -67,8 +69,8 @@ and it trains for 1,562,500 updates, so only the ratios to the clone compare.
 
 DQfD ends far below the clone in the paper, and above it here. Its policy is deterministic, so it leaves out random
 actions of the players, which the clone imitates and every rule keeps to a part. Where it was evaluated, the row
-*behaviour policy, most probable actions* shows what that is worth without any learned value: in MsPacman, strong, it
-scores more than DQfD and every rule. Random actions are one of our players' faults, which favours such policies.
+*behaviour policy, most probable actions* shows what that is worth without any learned value. Random actions are one of
+our players' faults, which favours such policies.
 """
 
 GAME_HEAD = """
@@ -198,7 +200,20 @@ def times(value):
 def page(results, measured_on):
     """The table of every population, near-random ones last."""
     in_order = sorted(whole(results), key=lambda result: result["skill"] == SKILLS[0])
-    return "\n".join([PAGE_HEAD, *(population_part(result, measured_on) for result in in_order)]) + "\n"
+    parts = (population_part(result, measured_on) for result in in_order)
+    return "\n".join([PAGE_HEAD, most_probable_text(in_order), *parts]) + "\n"
+
+
+def most_probable_text(results):
+    """How the clone's most probable actions compare with DQfD, which is deterministic too, and with the rules."""
+    places = {"more than DQfD and every rule": [], "more than DQfD alone": [], "less than DQfD": []}
+    for result in results:
+        means = {name: row["mean"] for name, row in rows_by_name(result).items()}
+        if {CLONES_MODE, "DQfD"} <= means.keys():
+            best, ahead = means[CLONES_MODE] == max(means.values()), means[CLONES_MODE] > means["DQfD"]
+            places[list(places)[0 if best else 1 if ahead else 2]].append(title(result))
+    said = [f"{kind} in {' and '.join(titles)}" for kind, titles in places.items() if titles]
+    return f"The clone's most probable actions score {', and '.join(said)}." if said else ""
 
 
 def population_part(result, measured_on):

@@ -19,14 +19,13 @@ from rbi.data.formats import (
     FormatSettings,
     Reader,
     SpecOverrides,
-    StoreReader,
     TableConfig,
     open_reader,
     recognise,
 )
 from rbi.data.importing import ExportFormat, export_dataset, import_dataset
 from rbi.data.store import MAX_LOST, REJECTED, Store, is_store
-from rbi.data.summary import DatasetSummary, part_summaries, sample_observations
+from rbi.data.summary import sample_observations, summarize_data
 from rbi.progress import echo, track
 
 DATA_OPTIONS = (
@@ -161,13 +160,7 @@ class Info(FromData):
         if self.verify:
             self.check_store()
         reader = self.reader(max_lost=1.0)
-        store = reader.store if isinstance(reader, StoreReader) else None
-        summary = DatasetSummary(reader.spec.num_actions)
-        if store is not None:
-            summary.add_lost(store)
-        for part in track(part_summaries(reader), "reading", len(reader.parts())):
-            for item in part:
-                summary.add(item)
+        summary = summarize_data(reader)
         sampled = sample_observations(reader, np.random.default_rng(self.seed))
         facts: dict[str, Any] = {
             "path": str(self.path),

@@ -1,5 +1,7 @@
 """Statistics of a dataset, from episode summaries and a few sampled episodes."""
 
+import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -7,8 +9,10 @@ import numpy as np
 
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Array, Episode
-from rbi.data.formats.common import EpisodeSummary, Reader
+from rbi.data.formats import StoreReader
+from rbi.data.formats.common import ColumnReader, EpisodeSummary, Reader
 from rbi.data.importing import Progress
+from rbi.progress import track
 
 BINS = 30
 SHOWN_PLAYERS = 20
@@ -26,33 +30,17 @@ class DatasetSummary:
         self.lives_lost: int | None = 0
         self.reward_range = (np.inf, -np.inf)
         self.has_action_probs = True
-        self.player_scores: dict[str, list[float]] = {}
+        self.players: dict[str, tuple[int, float]] = {}
+        """Number of episodes and sum of scores."""
         self.rejections = Progress()
         self.num_lost = 0
 
     @classmethod
     def of_dataset(cls, dataset: Dataset) -> "DatasetSummary":
         """The summary of a dataset in memory or a store, without a Python object per episode."""
-        found, records = cls(dataset.spec.num_actions), dataset.records
+        found = cls(dataset.spec.num_actions)
         found.add_lost(dataset)
-        found.has_action_probs = dataset.spec.has_action_probs
-        if not len(dataset):
-            return found
-        rewards = dataset.arrays["rewards"]
-        terminated = dataset.arrays["terminated"][records["first_step"] + records["steps"] - 1]
-        abandoned = records["abandoned"].astype(bool)
-        found.action_counts += np.bincount(dataset.arrays["actions"], minlength=len(found.action_counts))
-        found.scores, found.lengths = records["score"].tolist(), records["steps"].tolist()
-        found.ends = {
-            "terminated": int(terminated.sum()),
-            "time limit": int((~terminated & ~abandoned).sum()),
-            "abandoned": int((~terminated & abandoned).sum()),
-        }
-        found.nonzero_rewards = int(np.count_nonzero(rewards))
-        found.lives_lost = int(dataset.arrays["life_lost"].sum())
-        found.reward_range = float(rewards.min()), float(rewards.max())
-        for player in np.unique(records["player"]).tolist():
-            found.player_scores[dataset.texts[player]] = records["score"][records["player"] == player].tolist()
+        found.add_dataset(dataset)
         return found
 
     def add_lost(self, dataset: Dataset) -> None:
@@ -61,7 +49,31 @@ class DatasetSummary:
         for item in dataset.rejected:
             self.add(item)
 
+    def add_dataset(self, dataset: Dataset) -> None:
+        """Add all episodes of a dataset whose actions are all possible."""
+        self.has_action_probs &= dataset.spec.has_action_probs
+        if not len(dataset):
+            return
+        records, rewards = dataset.records, dataset.arrays["rewards"]
+        terminated = dataset.arrays["terminated"][records["first_step"] + records["steps"] - 1]
+        abandoned = records["abandoned"].astype(bool)
+        self.action_counts += np.bincount(dataset.arrays["actions"], minlength=len(self.action_counts))
+        self.scores += records["score"].tolist()
+        self.lengths += records["steps"].tolist()
+        self.ends["terminated"] += int(terminated.sum())
+        self.ends["time limit"] += int((~terminated & ~abandoned).sum())
+        self.ends["abandoned"] += int((~terminated & abandoned).sum())
+        self.nonzero_rewards += int(np.count_nonzero(rewards))
+        if self.lives_lost is not None:
+            self.lives_lost += int(dataset.arrays["life_lost"].sum())
+        self.add_rewards(rewards)
+        players, which, counts = np.unique(records["player"], return_inverse=True, return_counts=True)
+        totals = np.bincount(which, records["score"])
+        for player, count, total in zip(players.tolist(), counts.tolist(), totals.tolist(), strict=True):
+            self.add_player(dataset.texts[player], count, total)
+
     def add(self, item: EpisodeSummary | RejectedEpisode) -> None:
+        """Add one episode, or count it as rejected."""
         if isinstance(item, RejectedEpisode):
             self.rejections.reject(item)
             return
@@ -78,17 +90,24 @@ class DatasetSummary:
         if self.lives_lost is not None:
             self.lives_lost = None if item.lives_lost is None else self.lives_lost + item.lives_lost
         self.nonzero_rewards += int(np.count_nonzero(item.rewards))
-        low, high = self.reward_range
-        self.reward_range = (min(low, float(item.rewards.min())), max(high, float(item.rewards.max())))
+        self.add_rewards(item.rewards)
         self.has_action_probs &= item.has_action_probs
-        self.player_scores.setdefault(item.player, []).append(score)
+        self.add_player(item.player, 1, score)
+
+    def add_rewards(self, rewards: Array) -> None:
+        low, high = self.reward_range
+        self.reward_range = min(low, float(rewards.min())), max(high, float(rewards.max()))
+
+    def add_player(self, name: str, episodes: int, total: float) -> None:
+        before, score = self.players.get(name, (0, 0.0))
+        self.players[name] = before + episodes, score + total
 
     def to_dict(self) -> dict[str, Any]:
         """All statistics, as result.json keeps them."""
         steps = int(np.sum(self.lengths))
         shares = self.action_counts / max(1, steps)
         taken = shares[shares > 0]
-        players = sorted(self.player_scores.items(), key=lambda item: -len(item[1]))
+        players = sorted(self.players.items(), key=lambda item: -item[1][0])
         low, high = self.reward_range
         return {
             "episodes": len(self.scores),
@@ -102,8 +121,8 @@ class DatasetSummary:
             "effective_actions": float(np.exp(-(taken * np.log(taken)).sum())) if len(taken) else 0.0,
             "has_action_probs": self.has_action_probs and bool(self.scores),
             "players": [
-                {"name": name, "episodes": len(scores), "mean": float(np.mean(scores))}
-                for name, scores in players[:SHOWN_PLAYERS]
+                {"name": name, "episodes": count, "mean": total / count}
+                for name, (count, total) in players[:SHOWN_PLAYERS]
             ],
             "num_players": len(players),
             "lost": self.num_lost,
@@ -142,9 +161,25 @@ def distribution(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def part_summaries(reader: Reader) -> Iterator[Iterator[EpisodeSummary | RejectedEpisode]]:
-    """The episode summaries of every part."""
-    return (reader.summaries(part) for part in reader.parts())
+def summarize_data(reader: Reader) -> DatasetSummary:
+    """The summary of data in any format, without importing it: columns where the format has them, else episodes."""
+    found = DatasetSummary(reader.spec.num_actions)
+    if isinstance(reader, StoreReader):
+        found.add_lost(reader.store)
+        with contextlib.suppress(ValueError):  # of a damaged store, every episode counts as what it is
+            reader.store.check_values()
+            found.add_dataset(reader.store)
+            return found
+    if isinstance(reader, ColumnReader):
+        for dataset, rejected in track(itertools.chain.from_iterable(map(reader.datasets, reader.parts())), "reading"):
+            found.add_dataset(dataset)
+            for item in rejected:
+                found.add(item)
+        return found
+    for episodes in track(map(reader.summaries, reader.parts()), "reading", len(reader.parts())):
+        for episode in episodes:
+            found.add(episode)
+    return found
 
 
 class SampledObservations(NamedTuple):

@@ -55,7 +55,7 @@ class TableConfig:
     observations: tuple[str, ...] = ()
     """Observed columns in this order, or prefixes of their names such as obs_. Text columns are one-hot encoded, dates
     become days; a missing number becomes the median, with a further feature that says so, a missing text a category
-    (default: obs, or all columns that start with obs_)."""
+    (default: obs, or obs_0, obs_1, ...)."""
     action_prob: str | None = None
     """Column with the probability of each taken action (default: action_prob or propensity)."""
     action_mask: str | None = None

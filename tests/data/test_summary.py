@@ -1,0 +1,76 @@
+"""Summaries of data from its columns are those of single episodes."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from rbi.data.dataset import RECORD, columns, infer_spec
+from rbi.data.formats import FormatSettings, StoreReader, open_reader
+from rbi.data.store import StoreWriter
+from rbi.data.summary import DatasetSummary, summarize_data
+from rbi.runs import to_json
+
+from .episodes import episode
+
+
+def reader_of(path):
+    return open_reader(path, settings=FormatSettings(max_lost=1.0))
+
+
+def by_episode(path):
+    """The summary from single episodes."""
+    reader = reader_of(path)
+    found = DatasetSummary(reader.spec.num_actions)
+    if isinstance(reader, StoreReader):
+        found.add_lost(reader.store)
+    for part in reader.parts():
+        for item in reader.summaries(part):
+            found.add(item)
+    return found
+
+
+def assert_same_summary(one, other):
+    for name, value in one.to_dict().items():
+        assert to_json(other.to_dict()[name]) == to_json(value), name
+
+
+@pytest.mark.parametrize("fault", ["none", "a lost episode", "an impossible action"])
+@pytest.mark.parametrize("probs", [False, True])
+def test_columns_have_the_summary_of_their_episodes(tmp_path, fault, probs):
+    rng = np.random.default_rng(7)
+    ends = 5 * ["terminated", "truncated", "abandoned"]
+    episodes = [episode(rng, int(rng.integers(1, 9)), end=end, lives=True, probs=probs) for end in ends]
+    episodes = [dataclasses.replace(one, rewards=one.rewards.round()) for one in episodes]  # their sums are exact
+    with StoreWriter.create(tmp_path / "s", infer_spec(episodes)) as writer:
+        for one in episodes:
+            writer.append(one)
+    if fault == "a lost episode":
+        index = np.fromfile(tmp_path / "s" / "episodes.bin", RECORD)
+        index["steps"][-1] += 8
+        index.tofile(tmp_path / "s" / "episodes.bin")
+    if fault == "an impossible action":
+        file = tmp_path / "s" / "actions.bin"
+        actions = np.fromfile(file, columns(infer_spec(episodes))["actions"][0])
+        actions[0] = 99
+        actions.tofile(file)
+    found = summarize_data(reader_of(tmp_path / "s"))
+    assert_same_summary(found, by_episode(tmp_path / "s"))
+    assert found.ends == {
+        "terminated": 5 - (fault == "an impossible action"),
+        "time limit": 5,
+        "abandoned": 5 - (fault == "a lost episode"),
+    }
+    assert len(found.players) == 3
+    assert found.num_lost == (fault == "a lost episode")
+    assert found.rejections.rejected == (fault == "an impossible action")
+
+
+def test_a_table_has_the_summary_of_its_episodes(tmp_path):
+    rows = [f"{k // 3},{k % 4},{k % 5},{int(k % 3 == 2)},user {k // 30},{k}" for k in range(300)]
+    rows[33] = rows[33].replace(",", ",-", 1)
+    head = "episode_id,action,reward,terminated,player,obs_0"
+    (tmp_path / "log.csv").write_text("\n".join([head, *rows]) + "\n")
+    found = summarize_data(open_reader(tmp_path / "log.csv"))
+    assert_same_summary(found, by_episode(tmp_path / "log.csv"))
+    assert (len(found.scores), found.rejections.rejected, len(found.players)) == (99, 1, 10)
