@@ -245,7 +245,7 @@ def test_an_action_that_a_bad_disk_made_is_told_not_a_crash(tmp_path, capsys):
     actions.tofile(tmp_path / "s" / "actions.bin")
     assert main(["data", "info", str(tmp_path / "s"), "--out", str(tmp_path / "info")]) == 0
     assert read(tmp_path / "info").finished()["rejected"] == 1
-    assert "action -5 is not possible among 3" in capsys.readouterr().out
+    assert "action -5 is not possible" in capsys.readouterr().out
 
 
 def test_a_million_possible_actions_are_shown_by_the_most_frequent(tmp_path, capsys):

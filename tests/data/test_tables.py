@@ -24,7 +24,6 @@ from rbi.data.dataset import Dataset, RejectedEpisode, infer_spec
 from rbi.data.episode import DatasetSpec, Episode, Feature
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_files, tables
 from rbi.data.formats.common import SpecOverrides
-from rbi.data.formats.parquet_writer import write_parquet
 from rbi.data.formats.table_features import encode_rows
 from rbi.data.formats.tables import TableConfig
 from rbi.data.store import Store, StoreWriter
@@ -67,6 +66,10 @@ def shared(episodes, **more):
     first = episodes[0]
     has = dict(has_action_probs=first.action_probs is not None, has_action_masks=first.action_masks is not None)
     return DatasetSpec(first.observations.shape[1:], ACTIONS, **has, **more)
+
+
+def write_parquet(episodes, spec, path):
+    parquet_writer.write_parquet([Dataset.from_episodes(episodes, spec)], spec, path)
 
 
 def as_csv(path, columns, **changes):
@@ -155,10 +158,14 @@ def test_rows_in_any_order_of_t_over_any_blocks_and_files_are_the_episodes(episo
 
 
 def test_a_file_that_cannot_be_finished_does_not_appear(tmp_path):
-    good = episode(np.random.default_rng(0), 3)
-    other = episode(np.random.default_rng(0), 3, frame=(5,))
-    with pytest.raises(ValueError, match=r"episode 2: observations of shape \(5,\)"):
-        write_parquet([good, other], shared([good]), tmp_path / "episodes.parquet")
+    good = Dataset.from_episodes([episode(np.random.default_rng(0), 3)])
+
+    def broken():
+        yield good
+        raise ValueError("the disk is full")
+
+    with pytest.raises(ValueError, match="the disk is full"):
+        parquet_writer.write_parquet(broken(), good.spec, tmp_path / "episodes.parquet")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -75,7 +75,7 @@ def make_good_files() -> None:
             file.write(
                 f"e{row // 5},{row % 5},{row % 2},{row / 7:.3f},{int(ends[row])},{row / 3:.4f},{-row},p{row // 10}\n"
             )
-    write_parquet(iter(data), data.spec, Path("own.parquet"))
+    write_parquet([data], data.spec, Path("own.parquet"))
     columns = {
         "episode_id": np.arange(steps) // 5,
         "t": np.arange(steps) % 5,

@@ -1,5 +1,6 @@
 """A dataset: episodes stored as contiguous columns, with an index of where each episode lies."""
 
+import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
@@ -321,6 +322,19 @@ class Dataset(Sequence[Episode]):
         for first, count in (part_fields("observations"), part_fields("actions")):
             records[first] = np.cumsum(records[count], dtype=np.int64) - records[count]
         return Dataset(self.spec, read_only(arrays), records, self.texts)
+
+    def ranges(self, max_bytes: int) -> list[slice]:
+        """Ranges of consecutive episodes of at most this size, or of one episode."""
+        entry = {name: dtype.itemsize * math.prod(shape) for name, (dtype, shape) in columns(self.spec).items()}
+        frame, step = entry.pop("observations"), sum(entry.values())
+        ends = np.cumsum(self.records["observations"] * float(frame) + self.records["steps"] * float(step))
+        found, start = [], 0
+        while start < len(ends):
+            before = ends[start - 1] if start else 0.0
+            stop = max(start + 1, int(np.searchsorted(ends, before + max_bytes, side="right")))
+            found.append(slice(start, stop))
+            start = stop
+        return found
 
     def part(self, name: str, record: Any) -> Array:
         """The part of a column that belongs to one episode."""

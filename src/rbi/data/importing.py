@@ -1,5 +1,6 @@
 """Import data of any format into a store, and export it; unusable episodes are listed with their reasons."""
 
+import itertools
 import os
 import time
 from collections import Counter
@@ -21,6 +22,7 @@ Map = Callable[..., Iterable[Any]]
 Done = Counter[tuple[str, int]]  # how often a store has each source and line
 ExportFormat = Literal["parquet", "minari", "store"]
 REPORT_EPISODES, REPORT_SECONDS = 200, 10
+GROUP_BYTES, ROW_BYTES = 1 << 25, 64  # exported together
 SOURCE = "source.json"
 """In the folder of an import: what identifies the data it was made from."""
 
@@ -258,18 +260,54 @@ def export_dataset(
 
     out, state = Path(out), Progress()
     reader = open_reader(data, format, settings) if isinstance(data, Path | str) else data
-    episodes: Iterable[Episode] = valid_episodes(reader, state, strict=strict)
+    datasets: Iterable[Dataset] = valid_datasets(reader, state, strict=strict)
     if progress:
-        episodes = track(episodes, "exporting")
+        datasets = track(datasets, "exporting")
     if to == "parquet":
-        parquet_writer.write_parquet(episodes, reader.spec, out / "episodes.parquet")
+        parquet_writer.write_parquet(datasets, reader.spec, out / "episodes.parquet")
     elif to == "minari":
-        minari.write_minari(episodes, reader.spec, out)
+        minari.write_minari(itertools.chain.from_iterable(datasets), reader.spec, out)
     else:
         with StoreWriter.create(out, reader.spec) as writer:
-            for episode in episodes:
-                writer.append(episode)
+            for dataset in datasets:
+                writer.extend(dataset)
     return reader.spec, state
+
+
+def valid_datasets(reader: Reader, state: Progress, *, strict: bool = False) -> Iterator[Dataset]:
+    """The usable episodes of a reader, many at a time; the others are counted."""
+    if not isinstance(reader, ColumnReader):
+        for group in grouped(valid_episodes(reader, state, strict=strict)):
+            yield Dataset.from_episodes(group, reader.spec)
+        return
+    for part in reader.parts():
+        for dataset, rejected in reader.datasets(part):
+            for item in rejected:
+                leave_out(item, state, strict=strict)
+            state.episodes += len(dataset)
+            state.steps += dataset.steps
+            yield dataset
+
+
+def grouped(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
+    """Consecutive episodes of about `GROUP_BYTES`."""
+    waiting: list[Episode] = []
+    size = 0
+    for episode in episodes:
+        waiting.append(episode)
+        size += episode.observations.nbytes + ROW_BYTES * len(episode)
+        if size >= GROUP_BYTES:
+            yield waiting
+            waiting, size = [], 0
+    if waiting:
+        yield waiting
+
+
+def leave_out(item: RejectedEpisode, state: Progress, *, strict: bool) -> None:
+    """Count an unusable episode; with `strict` it raises ValueError."""
+    if strict:
+        raise ValueError(f"{item} (without --strict it would be rejected and the rest exported)")
+    state.reject(item)
 
 
 def valid_episodes(reader: Reader, state: Progress, *, strict: bool = False) -> Iterator[Episode]:
@@ -286,6 +324,4 @@ def valid_episodes(reader: Reader, state: Progress, *, strict: bool = False) -> 
                     state.accept(item)
                     yield item
             if rejected is not None:
-                if strict:
-                    raise ValueError(f"{rejected} (without --strict it would be rejected and the rest exported)")
-                state.reject(rejected)
+                leave_out(rejected, state, strict=strict)

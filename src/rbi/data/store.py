@@ -143,8 +143,8 @@ class Store(Dataset):
                 "interrupted import or recording)"
             )
 
-    def check_values(self) -> None:
-        """Raise ValueError for the first episode with impossible values, such as those of a bad disk."""
+    def invalid(self) -> Array:
+        """`[E]` booleans: the episodes with impossible values, such as those of a bad disk."""
         invalid = np.zeros(len(self), bool)
         if len(self):
             frames = {"observations": np.zeros((len(self.arrays["actions"]), 1), np.uint8)}
@@ -157,7 +157,11 @@ class Store(Dataset):
                 bad = part.view(np.uint8) > 1 if part.dtype == bool else ~np.isfinite(part)
                 entries = first + np.flatnonzero(bad.reshape(len(part), -1).any(1))
                 invalid[np.searchsorted(self.records[part_fields(name)[0]], entries, side="right") - 1] = True
-        if invalid.any():
+        return invalid
+
+    def check_values(self) -> None:
+        """Raise ValueError for the first episode with impossible values."""
+        if (invalid := self.invalid()).any():
             number = int(invalid.argmax())
             raise ValueError(f"{self.path}, episode {number + 1}: is damaged ({self.reason(number)})")
 

@@ -1,7 +1,5 @@
 """Statistics of a dataset, from episode summaries and a few sampled episodes."""
 
-import contextlib
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +14,7 @@ from rbi.progress import track
 
 BINS = 30
 SHOWN_PLAYERS = 20
+MAX_SAMPLED = 64  # episodes with observations
 
 
 class DatasetSummary:
@@ -166,19 +165,15 @@ def summarize_data(reader: Reader) -> DatasetSummary:
     found = DatasetSummary(reader.spec.num_actions)
     if isinstance(reader, StoreReader):
         found.add_lost(reader.store)
-        with contextlib.suppress(ValueError):  # of a damaged store, every episode counts as what it is
-            reader.store.check_values()
-            found.add_dataset(reader.store)
-            return found
-    if isinstance(reader, ColumnReader):
-        for dataset, rejected in track(itertools.chain.from_iterable(map(reader.datasets, reader.parts())), "reading"):
-            found.add_dataset(dataset)
-            for item in rejected:
-                found.add(item)
-        return found
-    for episodes in track(map(reader.summaries, reader.parts()), "reading", len(reader.parts())):
-        for episode in episodes:
-            found.add(episode)
+    for part in track(reader.parts(), "reading"):
+        if isinstance(reader, ColumnReader):
+            for dataset, rejected in reader.datasets(part):
+                found.add_dataset(dataset)
+                for item in rejected:
+                    found.add(item)
+        else:
+            for episode in reader.summaries(part):
+                found.add(episode)
     return found
 
 
@@ -198,8 +193,9 @@ def sample_observations(
     """Observations of some valid episodes; None if there are none."""
     parts = reader.parts()
     found: list[Episode] = []
+    each = max(1, MAX_SAMPLED // max(1, len(parts)))
     for number in rng.permutation(len(parts))[: 4 * episodes].tolist():
-        found += [item for item in first(reader.read(parts[number]), 64) if isinstance(item, Episode)]
+        found += [item for item in first(reader.read(parts[number]), each) if isinstance(item, Episode)]
         if len(found) >= episodes:
             break
     if not found:

@@ -1,5 +1,6 @@
 """File formats of episodes: recognition, readers, and `load_episodes`."""
 
+import functools
 import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,9 +11,9 @@ import numpy as np
 
 from rbi.config import Interval, check_fields
 from rbi.data.dataset import Dataset, RejectedEpisode
-from rbi.data.episode import Episode
+from rbi.data.episode import Array, Episode
 from rbi.data.formats.agc import AgcConfig
-from rbi.data.formats.common import EpisodeSummary, Reader, SpecOverrides
+from rbi.data.formats.common import EpisodeSummary, Reader, SpecOverrides, summarize_all
 from rbi.data.formats.table_layout import TableConfig
 from rbi.data.formats.tables import FILES, TableReader, open_table, table_formats
 from rbi.data.store import MAX_LOST, Store, is_store
@@ -53,6 +54,7 @@ class FormatSettings:
 
 
 UNCHANGED = FormatSettings()
+PART_BYTES = 1 << 25  # of a store, at a time
 
 
 def functions(name: str) -> tuple[Any, Any]:
@@ -167,7 +169,7 @@ def check_store(store: Store, max_lost: float = MAX_LOST) -> Store:
 
 
 class StoreReader:
-    """Episodes of a store, as a format among others; a part is an episode's number."""
+    """Episodes of a store, as a format among others; a part is a range of them."""
 
     parallel = False
 
@@ -183,26 +185,26 @@ class StoreReader:
             env=overrides.env or spec.env,
         )
 
-    def parts(self) -> Sequence[int]:
-        return range(len(self.store))
+    @functools.cached_property
+    def invalid(self) -> Array:
+        return self.store.invalid()
 
-    def read(self, part: int) -> Iterator[Episode | RejectedEpisode]:
-        try:
-            yield self.store[part]
-        except ValueError as error:
-            yield RejectedEpisode(str(self.path), part + 1, str(error))
+    def parts(self) -> Sequence[slice]:
+        return self.store.ranges(PART_BYTES)
 
-    def summaries(self, part: int) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        record = self.store.records[part]
-        columns = {name: self.store.part(name, record) for name in ("actions", "rewards", "terminated", "life_lost")}
-        yield EpisodeSummary(
-            columns["actions"],
-            columns["rewards"],
-            bool(columns["terminated"][-1]),
-            bool(record["abandoned"]),
-            int(np.sum(columns["life_lost"])),
-            self.spec.has_action_probs,
-            self.store.texts[record["player"]],
-            self.store.texts[record["source"]],
-            int(record["line"]),
-        )
+    def read(self, part: slice) -> Iterator[Episode | RejectedEpisode]:
+        for number in range(part.start, part.stop):
+            try:
+                yield self.store[number]
+            except ValueError as error:
+                yield RejectedEpisode(str(self.path), number + 1, str(error))
+
+    def datasets(self, part: slice) -> Iterator[tuple[Dataset, list[RejectedEpisode]]]:
+        found, invalid = self.store[part], self.invalid[part]
+        numbers = (part.start + np.flatnonzero(invalid)).tolist()
+        rejected = [RejectedEpisode(str(self.path), n + 1, self.store.reason(n)) for n in numbers]
+        found = found.select(np.flatnonzero(~invalid)) if rejected else found
+        yield Dataset(self.spec, found.arrays, found.records, found.texts), rejected
+
+    def summaries(self, part: slice) -> Iterator[EpisodeSummary | RejectedEpisode]:
+        return summarize_all(self.read(part))

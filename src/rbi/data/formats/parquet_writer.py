@@ -13,7 +13,7 @@ The schema holds the `DatasetSpec` as JSON under the key `rbi`, so that our read
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,41 +21,28 @@ from typing import Any
 import numpy as np
 
 from rbi import runs
-from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.dataset import Dataset
+from rbi.data.episode import Array, DatasetSpec
 from rbi.data.formats.common import require_package
 from rbi.data.formats.table_files import SPEC_KEY
 
-GROUP_BYTES, ROW_BYTES = 1 << 25, 64
-EACH = ("player", "source", "line", "abandoned")
+GROUP_BYTES = 1 << 25  # of rows that are written together
 
 
-def write_parquet(episodes: Iterable[Episode], spec: DatasetSpec, path: Path) -> None:
-    """Write episodes into one file, atomically."""
+def write_parquet(datasets: Iterable[Dataset], spec: DatasetSpec, path: Path) -> None:
+    """Write the episodes of datasets of one spec into one file, atomically."""
     parquet = require_package("pyarrow.parquet")
     schema = schema_of(spec)
 
     def write(growing: Path) -> None:
         with parquet.ParquetWriter(growing, schema) as writer:
             written = 0
-            for group in groups(episodes):
-                writer.write_table(to_table(group, written, spec, schema))
-                written += len(group)
+            for dataset in datasets:
+                for part in dataset.ranges(GROUP_BYTES):
+                    writer.write_table(to_table(dataset[part], written, schema))
+                    written += part.stop - part.start
 
     runs.atomic_write(path, write)
-
-
-def groups(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
-    """Groups of consecutive episodes that are written together."""
-    waiting: list[Episode] = []
-    size = 0
-    for episode in episodes:
-        waiting.append(episode)
-        size += episode.observations.nbytes + ROW_BYTES * len(episode)
-        if size >= GROUP_BYTES:
-            yield waiting
-            waiting, size = [], 0
-    if waiting:
-        yield waiting
 
 
 def schema_of(spec: DatasetSpec) -> Any:
@@ -88,55 +75,45 @@ def schema_of(spec: DatasetSpec) -> Any:
     return pa.schema(list(columns.items()), metadata={SPEC_KEY: json.dumps(asdict(spec))})
 
 
-def to_table(episodes: list[Episode], first: int, spec: DatasetSpec, schema: Any) -> Any:
-    """The rows of some episodes; `first` is the number of the first one."""
-    pa = require_package("pyarrow")
-    for number, episode in enumerate(episodes, first + 1):
-        try:
-            episode.check_fits(spec)
-        except ValueError as error:
-            raise ValueError(f"episode {number}: {error}") from None
-    steps = np.array([len(episode) for episode in episodes])
-    kept = np.array([episode.has_final for episode in episodes])
+def to_table(dataset: Dataset, first: int, schema: Any) -> Any:
+    """The rows of a dataset; `first` is the number of its first episode."""
+    pa, spec, arrays, records = require_package("pyarrow"), dataset.spec, dataset.arrays, dataset.records
+    steps, observed = records["steps"].astype(np.int64), arrays["observations"]
+    rows, last = int(steps.sum()), steps.cumsum() - 1
+    episode, t = np.repeat(np.arange(len(records)), steps), np.arange(rows) - np.repeat(steps.cumsum() - steps, steps)
+    kept = records["observations"] > steps  # these have an observation after the last step
+    texts = pa.array(dataset.texts, pa.string())
     columns: dict[str, Any] = {
-        "episode_id": np.repeat(np.arange(first, first + len(episodes)), steps),
-        "t": np.arange(steps.sum()) - np.repeat(steps.cumsum() - steps, steps),
-        "obs": nested(np.concatenate([episode.observations[: len(episode)] for episode in episodes])),
-        "action": joined(episodes, "actions"),
-        "reward": joined(episodes, "rewards"),
-        **{name: joined(episodes, name) for name in ("terminated", "truncated", "life_lost")},
-        "final_obs": pa.nulls(int(steps.sum()), schema.field("obs").type),
-        **{name: each(episodes, name).take(pa.array(np.repeat(np.arange(len(episodes)), steps))) for name in EACH},
+        "episode_id": first + episode,
+        "t": t,
+        "obs": nested(observed[records["first_observation"][episode] + t] if kept.any() else observed),
+        "action": arrays["actions"],
+        "reward": arrays["rewards"],
+        **{name: arrays[name] for name in ("terminated", "truncated", "life_lost")},
+        "final_obs": pa.nulls(rows, schema.field("obs").type),
+        **{name: texts.take(pa.array(records[name][episode])) for name in ("player", "source")},
+        "line": records["line"][episode],
+        "abandoned": records["abandoned"].astype(bool)[episode],
     }
     if kept.any():
-        last = np.zeros(steps.sum(), np.int64)
-        last[steps.cumsum() - 1] = kept.cumsum() - 1
-        none = np.ones(steps.sum(), bool)
-        none[steps.cumsum() - 1] = ~kept
-        finals = nested(np.stack([episode.observations[-1] for episode in episodes if episode.has_final]))
-        columns["final_obs"] = finals.take(pa.array(last, mask=none))
+        number = np.zeros(rows, np.int64)
+        number[last] = kept.cumsum() - 1
+        none = np.ones(rows, bool)
+        none[last] = ~kept
+        finals = nested(observed[(records["first_observation"] + steps)[kept]])
+        columns["final_obs"] = finals.take(pa.array(number, mask=none))
     if spec.has_action_probs:
-        columns["action_prob"] = joined(episodes, "action_probs")
+        columns["action_prob"] = arrays["action_probs"]
     if spec.has_action_masks:
-        columns["action_mask"] = nested(joined(episodes, "action_masks"))
+        columns["action_mask"] = nested(arrays["action_masks"])
     if spec.has_behavior_probs:
-        columns["behavior_probs"] = nested(joined(episodes, "behavior_probs"))
+        columns["behavior_probs"] = nested(arrays["behavior_probs"])
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
-def joined(episodes: list[Episode], name: str) -> Array:
-    return np.concatenate([getattr(episode, name) for episode in episodes])
-
-
-def each(episodes: list[Episode], name: str) -> Any:
-    """One value per episode."""
-    return require_package("pyarrow").array([getattr(episode, name) for episode in episodes])
-
-
-def nested(array: Array | None) -> Any:
+def nested(array: Array) -> Any:
     """`[N, ...]` as an Arrow array of N lists."""
     pa = require_package("pyarrow")
-    assert array is not None
     found = pa.array(np.ascontiguousarray(array).reshape(-1))
     for size in reversed(array.shape[1:]):
         found = pa.FixedSizeListArray.from_arrays(found, size)
