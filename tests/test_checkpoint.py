@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rbi import checkpoint
+from rbi import checkpoint, runs
 from rbi.checkpoint import Checkpoint
 
 
@@ -61,3 +61,46 @@ def test_a_changed_counter_is_damage(tmp_path):
     state.write_text(state.read_text().replace('"updates": 3', '"updates": 7'))
     with pytest.raises(ValueError, match=r"state\.json: is damaged"):
         checkpoint.load(path)
+
+
+def test_a_file_outside_the_checkpoint_is_refused(tmp_path):
+    path = checkpoint.save(tmp_path, 3, make_checkpoint())
+    outside = tmp_path / "checkpoints" / "other.safetensors"
+    outside.write_bytes((path / "tensors.safetensors").read_bytes())
+    state = checkpoint.read_state(path)
+    state["files"]["../other.safetensors"] = checkpoint.fingerprint(outside)
+    runs.write_json(path / checkpoint.STATE, checkpoint.with_checksum(state))
+    with pytest.raises(ValueError, match=r"'\.\./other\.safetensors' is not the name of a file in this folder"):
+        checkpoint.load(path)
+
+
+def test_the_checksum_of_a_large_file_is_that_of_all_its_blocks(tmp_path):
+    file, found = tmp_path / "large", []
+    for first in (b"a", b"b"):
+        file.write_bytes(first + bytes(1 << 24))
+        found.append(checkpoint.fingerprint(file))
+    assert found[0] != found[1]
+
+
+class OneNumber:
+    """A learner whose state is one number."""
+
+    def __init__(self, value):
+        self.updates, self.tensor = int(value), torch.tensor([float(value)])
+
+    def state(self):
+        return {"number": self.tensor}
+
+    def generators(self):
+        return []
+
+
+def test_a_checkpoint_of_learners_is_never_written_over_the_previous_one(tmp_path):
+    names = []
+    for value in (4, 8):
+        checkpoint.save_learners(tmp_path, {"q": OneNumber(value)}, {"lines": value})
+        names.append(checkpoint.newest(tmp_path).name)
+    assert names == ["0000000000", "0000000001"]
+    learner = OneNumber(0)
+    assert checkpoint.restore_learners(tmp_path, {"q": learner}) == {"lines": 8}
+    assert (learner.updates, float(learner.tensor)) == (8, 8.0)

@@ -22,6 +22,7 @@ class Settings(Checked):
     scale: float = 1.0
     name: str = ""
     exact: bool = False
+    weight: Annotated[float, Ge(0)] = 0.0
 
 
 def test_valid_settings_are_accepted():
@@ -41,6 +42,7 @@ def test_valid_settings_are_accepted():
         ("sizes", (1, 0)),
         ("scale", float("nan")), ("scale", None), ("scale", False),
         ("exact", 1), ("exact", "no"), ("exact", None),
+        ("weight", -1.0), ("weight", float("inf")),
     ],
 )  # fmt: skip
 def test_invalid_values_are_errors_that_name_field_and_value(field, value):

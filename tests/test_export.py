@@ -307,3 +307,26 @@ def test_a_server_answers_with_the_policys_probabilities_and_its_log_is_data(tab
     assert data.arrays["rewards"].tolist() == [number % 2 for number in range(11)]
     assert data.arrays["action_probs"] == pytest.approx(probs[np.arange(11), taken], abs=1e-5)
     assert not data.rejected
+
+
+def test_the_digest_of_the_training_episodes_does_not_depend_on_their_order():
+    policy = policy_of(ObservationSpec((4,), 1, 3))
+    digests = []
+    for episodes in ([[3, 7], [5, 1], [4, 4]], [[4, 4], [3, 7], [5, 1]], [[3, 7], [5, 1], [4, 5]]):
+        policy.training_digests = np.array(episodes, np.uint64)
+        digests.append(export.describe(policy, ())["training_digest"])
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_policies_that_differ_in_a_number_have_different_digests():
+    numbers = [{}, {"temperature": 2.0}, {"c_greedy": 0.1}, {"behavior": "logged"}, {"rule": "reroute(0.5,2)"}]
+    digests = [export.policy_digest(policy_of(ObservationSpec((4,), 1, 3), **each)) for each in numbers]
+    assert len(set(digests)) == len(digests)
+    assert digests[0] == export.policy_digest(policy_of(ObservationSpec((4,), 1, 3)))
+
+
+@pytest.mark.parametrize("value", [1.2e-5, float("nan")])
+def test_a_graph_that_differs_by_more_than_the_tolerance_is_refused(value):
+    export.check_difference("q", torch.tensor([0.8e-5]), torch.zeros(1), 1e-5)
+    with pytest.raises(ValueError, match="so nothing was written"):
+        export.check_difference("q", torch.tensor([value]), torch.zeros(1), 1e-5)

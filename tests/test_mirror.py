@@ -54,6 +54,43 @@ def test_a_lost_folder_is_restored_from_the_newest_copy(url, run):
     assert sorted(file.relative_to(run) for file in run.rglob("*")) == files
 
 
+def test_a_url_that_cannot_be_written_to_is_refused_before_training(tmp_path, monkeypatch):
+    def denied(*_, **__):
+        raise ValueError("access denied")
+
+    monkeypatch.setattr(Mirror, "upload", denied)
+    reports = []
+    options = {"progress": False, "device": "cpu", "callback": reports.append}
+    with pytest.raises(ValueError, match="access denied"):
+        train(config=small_config(), out=tmp_path / "run", mirror=f"file://{tmp_path}/storage", **options)
+    assert not reports
+
+
+def test_a_folder_with_the_checkpoint_of_the_copy_is_left_as_it_is(url, run):
+    save(run, 10)
+    Mirror(url).upload(run)
+    (run / "notes.txt").write_text("written since")
+    assert Mirror(url).restore(run) == ""
+    assert (run / "notes.txt").is_file()
+
+
+def test_a_single_file_is_read_from_the_newest_copy(url, run):
+    for text in ("first", "second"):
+        (run / "notes.txt").write_text(text)
+        Mirror(url).upload(run)
+    assert Mirror(url).read("notes.txt") == b"second"
+
+
+def test_the_lock_of_a_run_is_not_copied(url, run):
+    save(run, 10)
+    with runs.lock_run(run):
+        assert (run / runs.LOCK).exists()
+        Mirror(url).upload(run)
+    shutil.rmtree(run)
+    Mirror(url).restore(run)
+    assert not (run / runs.LOCK).exists()
+
+
 def test_a_bounded_number_of_copies_is_kept(url, run):
     mirror = Mirror(url)
     for number in range(5):

@@ -11,6 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from rbi.networks import (
+    CustomTrunk,
+    Layer,
     NetworkConfig,
     Networks,
     PolicyNetwork,
@@ -317,3 +319,21 @@ def test_a_number_of_threads_that_the_user_chose_is_kept(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     with cpu_threads(CPU, (4,), 128):
         assert torch.get_num_threads() == 4
+
+
+@pytest.mark.parametrize("variance", [1e-5, 1.0])
+def test_a_layer_with_folded_batch_norm_is_the_same_function(variance):
+    layer = Layer(3, 5, "batch").eval()
+    layer.norm.running_var.fill_(variance)
+    layer.norm.running_mean.copy_(torch.linspace(-1, 1, 5))
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        before = layer(x)
+        layer.fold_batch_norm()
+        torch.testing.assert_close(layer(x), before)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_custom_trunk_stays_in_the_mode_that_it_was_made_in(training):
+    trunk = CustomTrunk(ObservationSpec((4,), 1, 3), lambda _: nn.Linear(4, 2).train(training))
+    assert trunk.module.training == training

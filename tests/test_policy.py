@@ -12,9 +12,11 @@ from safetensors.torch import save_file
 import rbi
 from rbi.data.episode import Feature
 from rbi.data.formats.table_features import schema_of
+from rbi.data.visits import VisitCounts
+from rbi.evaluation.rollouts import sample
 from rbi.networks import NetworkConfig, Networks, make_networks, offline_network
 from rbi.observations import ObservationSpec
-from rbi.policy import FeatureRange, Policy
+from rbi.policy import FeatureRange, Policy, draw_actions
 from rbi.rules import types
 
 VECTOR, SCALED = ObservationSpec((3,), 1, 4), ObservationSpec((3,), 1, 4, (1.0, 20.0, 0.5))
@@ -311,6 +313,39 @@ def test_ranges_that_do_not_fit_are_refused(tmp_path):
             rbi.load_policy(tmp_path)
 
 
+def test_visits_count_only_where_an_action_is_better_beyond_the_error_of_q():
+    rule = types.parse_rule("count_aware(0.2)", counts=True)
+    visits = VisitCounts(np.zeros(1, np.uint64), np.zeros((1, 4), np.int32))
+    beta, q = torch.full((1, 4), 0.25), torch.tensor([[0.0, 0.1, 0.2, 1.0]])
+    counts = torch.full((1, 4), 10_000.0)
+    networks = make_networks(VECTOR, NetworkConfig(16), 1)
+    exact, noisy = (
+        Policy(networks, rule, visits=visits._replace(sigma=sigma)).improve(beta, q, counts=counts)
+        for sigma in (0.0, 1e6)
+    )
+    assert torch.allclose(noisy, rule(beta, q, counts=counts.clamp(max=3)))
+    assert (exact - beta).abs().sum() > (noisy - beta).abs().sum() + 0.01
+
+
+def test_the_policy_of_a_run_is_its_best_one_or_else_its_last_one(tmp_path):
+    for name in ("last", "best"):
+        policy = policy_of(VECTOR)
+        policy.metadata = {"name": name}
+        policy.save(tmp_path / "policies" / name)
+        assert rbi.load_policy(tmp_path).metadata == {"name": name}
+
+
+def test_logged_probabilities_that_were_rounded_are_normalised():
+    policy, obs = policy_of(VECTOR, "behavior", c_greedy=0.0), observations(VECTOR)
+    policy.behavior = "logged"
+    beta = np.random.default_rng(0).dirichlet(np.ones(4), len(obs))
+    rounded = policy.predict_proba(obs, beta=1.0008 * beta)
+    assert rounded.sum(1) == pytest.approx(1, abs=1e-6)
+    assert rounded == pytest.approx(policy.predict_proba(obs, beta=beta), abs=1e-5)
+    with pytest.raises(ValueError, match=r"beta\[3\] = .* must be probabilities"):
+        policy.predict_proba(obs, beta=np.where(np.arange(len(obs))[:, None] == 3, [1.5, -0.5, 0.0, 0.0], beta))
+
+
 def test_a_policy_of_logged_probabilities_changes_those_that_are_passed(tmp_path):
     policy, obs = policy_of(VECTOR, c_greedy=0.0), observations(VECTOR, 20)
     policy.behavior, policy.training_digests = "logged", np.array([[3, 7]], np.uint64)
@@ -376,3 +411,15 @@ def test_a_policy_of_scaled_observations_is_the_unscaled_one_on_stretched_vector
 def test_a_scale_that_does_not_fit_is_refused(scale):
     with pytest.raises(ValueError, match="scale"):
         ObservationSpec((3,), 1, 4, scale)
+
+
+@pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2**-53])
+def test_an_action_of_probability_0_is_never_drawn(uniform):
+    rng = np.random.default_rng(0)
+    probs = np.zeros((2000, 9), np.float32)
+    probs[:, 1:8] = rng.dirichlet(np.ones(7), 2000)
+    assert (probs.cumsum(1)[:, -1] < 1).any()  # as float32 adds them up
+    chosen = draw_actions(probs, np.full((2000, 1), uniform))
+    assert (probs[np.arange(2000), chosen] > 0).all()
+    of_tensors = sample(torch.from_numpy(probs).double(), torch.full((2000, 1), uniform, dtype=torch.float64))
+    assert of_tensors.tolist() == chosen.tolist()

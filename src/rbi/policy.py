@@ -195,8 +195,7 @@ class Policy:
 
     def draw(self, probs: Array, rng: np.random.Generator | int) -> Array:
         """The numbers `[B]` of actions drawn from probabilities `[B, A]`."""
-        uniform = np.random.default_rng(rng).random((len(probs), 1))
-        return np.minimum((uniform >= probs.cumsum(1)).sum(1), probs.shape[1] - 1)
+        return draw_actions(probs, np.random.default_rng(rng).random((len(probs), 1)))
 
     def named(self, actions: Array) -> Array:
         """Actions by name where there are names."""
@@ -419,6 +418,17 @@ class Policy:
         model = export.onnx_model(self, columns=columns, legal=legal)
         model.write(path)
         return model.difference
+
+
+def draw_actions(probs: Array, uniform: Array) -> Array:
+    """The numbers `[B]` of actions drawn from probabilities `[B, A]`, with uniform numbers from [0, 1) `[B, 1]`.
+
+    Probabilities of float32 may add up to less than 1, so that the uniform numbers are scaled: an action of probability
+    0 is never drawn.
+    """
+    cumulative = probs.cumsum(1, dtype=np.float64)
+    found: Array = (uniform * cumulative[:, -1:] >= cumulative).sum(1)
+    return found
 
 
 def uses_counts(rule: Any) -> bool:

@@ -146,9 +146,9 @@ class ReplayBatch(NamedTuple):
     env: Tensor
 
     def part(self, start: int, size: int, largest: Callable[[Tensor], Tensor] = torch.max) -> "ReplayBatch":
-        """Some of the states, without copies; importance weights are relative to the largest among them."""
+        """Some of the states, without copies; importance weights are relative to the largest among them, if any."""
         cut = ReplayBatch(*(column[start : start + size] for column in self))
-        return cut._replace(weight=cut.weight / largest(cut.weight))
+        return cut._replace(weight=cut.weight / largest(cut.weight).clamp(min=torch.finfo(torch.float32).tiny))
 
 
 class Replay:
@@ -270,8 +270,10 @@ class Replay:
         row, env = row[order], env[order]
         drawn = self.priority[row, env].clamp(min=1e-30)
         # up to a factor that all replays with an equal part of a batch have in common
-        weight = (self.mass.sum() / drawn.double()) ** self.config.importance_exponent  # as in priority_of
-        return self.read(row, env, weight.float())
+        mass = self.mass.sum()
+        weight = (mass / drawn.double()) ** self.config.importance_exponent  # in double precision as in priority_of
+        # New steps may overwrite every state before others are released: such a batch has no weight.
+        return self.read(row, env, torch.where(mass > 0, weight, 0.0).float())
 
     def read(self, row: Tensor, env: Tensor, weight: Tensor) -> ReplayBatch:
         """The states at these cells, with their n-step returns and next states."""

@@ -197,6 +197,24 @@ def test_defaults_depend_on_the_kind_of_environment_and_a_sweep_passes_on_only_w
     assert changed_settings(parts["actor"], lake.actor) == {}
 
 
+def test_a_resumed_sweep_keeps_the_settings_of_its_environments(tmp_path):
+    out = tmp_path / "sweep"
+    envs = ["CartPole-v1", "FrozenLake-v1(is_slippery=False, max_episode_steps=20)"]
+    asked = ["--envs", ",".join(envs), "--max-frames", "1234", "--schedule.updates", "10", "--eval-episodes", "0"]
+    assert cli.main([*TINY, *asked, "--out", str(out)]) == 0
+    (run,) = out.glob("runs/*FrozenLake*")
+    shutil.rmtree(run)
+    assert cli.main(["train", "--resume", "--device", "cpu", "--eval-episodes", "0", "--out", str(out)]) == 0
+    settings = runs.read(run).config["settings"]
+    assert (settings["env"], settings["max_frames"]) == (envs[1], 1234)
+
+
+def test_settings_of_an_environment_may_have_commas():
+    lake = cli.parse(["train", "--env", "FrozenLake-v1(is_slippery=False, max_episode_steps=50)"])
+    assert lake.environments() == ["FrozenLake-v1(is_slippery=False, max_episode_steps=50)"]
+    assert lake.schedule == TrainConfig.preset("FrozenLake-v1").schedule
+
+
 @pytest.mark.slow
 def test_a_sweep_makes_a_table_and_figures_and_resumes_with_its_own_settings(tmp_path, capsys):
     out = tmp_path / "sweep"

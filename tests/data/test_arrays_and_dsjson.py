@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rbi.data.episode import Feature
-from rbi.data.formats import FormatSettings, load_episodes, recognise
+from rbi.data.formats import FormatSettings, dsjson, load_episodes, recognise
 from rbi.data.formats.common import SpecOverrides
 from rbi.data.importing import import_dataset
 
@@ -117,3 +117,10 @@ def test_decisions_of_dsjson_are_episodes_of_one_step(tmp_path, packed):
     assert found.arrays["action_masks"].tolist() == [[True, True], [True, True], [True, False]]
     np.testing.assert_array_equal(found.arrays["observations"][0], [31, 0, 1, 0])
     assert [item.line for item in found.rejected] == [4, 5, 6]
+
+
+@pytest.mark.parametrize("place", [{"_labelIndex": 1}, {"_label_Action": 2}], ids=["from 0", "from 1"])
+def test_the_action_of_a_decision_is_counted_from_0_or_from_1(place):
+    entries = [{"a": {"id": "mail"}}, {"a": {"id": "call"}}]
+    event = {"_label_cost": -1, "_label_probability": 0.8, "c": {"_multi": entries}} | place
+    assert json.loads(dsjson.decision(event)["action"]) == entries[1]

@@ -7,9 +7,11 @@ import torch
 
 from rbi.data import Dataset, Sampler, SamplerConfig
 from rbi.data.dataset import RejectedEpisode, invalid_episodes
-from rbi.data.episode import DatasetSpec
+from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats import FormatSettings, TableConfig, load_episodes
+from rbi.data.formats.common import summarize
 from rbi.data.store import Store, StoreWriter
+from rbi.data.summary import DatasetSummary
 
 from .episodes import assert_same, episode
 
@@ -169,3 +171,29 @@ def test_the_probability_of_the_taken_action_agrees_with_those_of_all_actions():
     Dataset.from_arrays(*steps, action_probs=[0.5, 0.8], behavior_probs=beta)
     with pytest.raises(ValueError, match=r"arrays, line 1: step 1: logging probability 0\.2.* beside behavior_probs"):
         Dataset.from_arrays(*steps, action_probs=[0.5, 0.2], behavior_probs=beta)
+
+
+def test_a_summary_counts_ends_actions_rewards_and_players():
+    def played(actions, rewards, end, player):
+        last = np.arange(len(actions)) == len(actions) - 1
+        terminated = last & (end == "terminated")
+        return Episode(
+            np.zeros((len(actions), 1), np.float32), np.array(actions), np.array(rewards), terminated,
+            last & ~terminated, abandoned=end == "abandoned", player=player,
+        )  # fmt: skip
+
+    episodes = [
+        played([0, 1], [0.0, 2.0], "terminated", "ann"),
+        played([0, 1, 0, 1], [1.0, 0.0, 0.0, 0.0], "time limit", "ann"),
+        played([1, 0], [0.0, 0.0], "abandoned", "bob"),
+    ]
+    dataset = Dataset.from_episodes(episodes, DatasetSpec((1,), 3))
+    one_by_one = DatasetSummary(3)
+    for each in episodes:
+        one_by_one.add(summarize(each))
+    for summary in (DatasetSummary.of_dataset(dataset), one_by_one):
+        found = summary.to_dict()
+        assert found["ends"] == {"terminated": 1, "time limit": 1, "abandoned": 1}
+        assert found["effective_actions"] == pytest.approx(2)
+        assert found["rewards"] == {"min": 0.0, "max": 2.0, "nonzero_share": 2 / 8}
+        assert [(row["name"], row["mean"]) for row in found["players"]] == [("ann", 1.5), ("bob", 0.0)]

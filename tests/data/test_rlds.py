@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from rbi.data.formats import load_episodes, open_reader, recognise
+from rbi.data.formats import load_episodes, open_reader, recognise, rlds
 
 LENGTHS = (3, 1, 4)
 
@@ -54,6 +54,15 @@ def test_rlds_episodes_are_read_with_equal_numbers(tmp_path):
         np.testing.assert_array_equal(ours.actions, [step["action"] for step in theirs[:-1]])
         np.testing.assert_array_equal(ours.rewards, np.float32([step["reward"] for step in theirs[:-1]]))
         assert ours.terminated[-1] == theirs[-1]["is_terminal"] != ours.truncated[-1]
+
+
+def test_the_newest_version_of_a_dataset_is_the_one_with_the_highest_numbers(tmp_path):
+    for version in ("1.9.0", "1.10.0", "1.2.0"):
+        (tmp_path / version).mkdir()
+        for name in ("dataset_info.json", "features.json"):
+            (tmp_path / version / name).touch()
+    assert rlds.folder(tmp_path).name == "1.10.0"
+    assert rlds.folder(tmp_path / "nothing") is None
 
 
 def test_without_the_package_rlds_says_what_to_install(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rbi.envs import make
-from rbi.envs.atari import AtariScreen, AtariVector
+from rbi.envs.atari import AtariScreen, AtariVector, settings_of
 from rbi.envs.atari_workers import num_workers
 from rbi.envs.types import EnvConfig, TimeStep
 from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
@@ -165,6 +165,12 @@ def test_an_atari_environment_cannot_be_restored():
     assert env.state() is None
     assert not env.restore({})
     env.close()
+
+
+def test_the_settings_of_a_game_reach_the_emulator():
+    found = settings_of(EnvConfig("ALE/Pong-v5", max_frames=900, repeat_action_probability=0.25, noop_max=7))
+    names = ("max_num_frames_per_episode", "repeat_action_probability", "noop_max")
+    assert [found[name] for name in names] == [900, 0.25, 7]
 
 
 def test_an_unknown_game_is_refused_with_similar_names():

@@ -57,6 +57,21 @@ class Flat(Odd):
         return np.linspace(-1, 1, 6).reshape(2, 3), {}
 
 
+class Sums(Odd):
+    """The sum of a random number and all actions."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        self.total = self.np_random.random(1)
+        return self.total, {}
+
+    def step(self, action):
+        self.total = self.total + action
+        return self.total, *super().step(action)[1:]
+
+
 class Unseeded(Flat):
     """Observations that no seed determines."""
 
@@ -95,7 +110,7 @@ class Endless(Parts):
     observation_space = spaces.Dict({"seen": spaces.Sequence(spaces.Discrete(2))})
 
 
-for kind in (Odd, Discrete, Flat, Unseeded, Parts, Endless):
+for kind in (Odd, Discrete, Flat, Sums, Unseeded, Parts, Endless):
     gymnasium.register(f"RbiTests/{kind.__name__}-v0", kind, max_episode_steps=4)
 
 
@@ -198,7 +213,7 @@ def test_a_seed_repeats_the_episodes(make_envs):
     assert not equal(first, rollout(env, 6, actions))
 
 
-@pytest.mark.parametrize("id_", ["CartPole-v1", "FrozenLake-v1"])
+@pytest.mark.parametrize("id_", ["CartPole-v1", "FrozenLake-v1", "RbiTests/Sums-v0"])
 def test_environments_restored_between_send_and_recv_continue_exactly(make_envs, id_):
     env, restored = make_envs(id_), make_envs(id_)
     actions = random_actions(env, 80)
@@ -208,6 +223,7 @@ def test_environments_restored_between_send_and_recv_continue_exactly(make_envs,
     saved = env.state()
     assert restored.restore(json.loads(json.dumps(saved)))
     assert restored.pending
+    assert make_envs(id_).restore(restored.state())  # once more
     rest = [[each.recv()] for each in (env, restored)]
     for row in actions[31:]:
         for each, steps in zip((env, restored), rest, strict=True):
@@ -215,6 +231,28 @@ def test_environments_restored_between_send_and_recv_continue_exactly(make_envs,
             steps.append(each.recv())
     assert equal(*rest)
     assert any(step.is_first.any() for step in rest[0])
+
+
+def test_episodes_that_are_too_long_to_be_taken_again_are_not_restored(make_envs, monkeypatch):
+    monkeypatch.setattr("rbi.envs.gym.MAX_REPLAYED", 5)
+    env = make_envs("CartPole-v1")
+    actions = random_actions(env, 7)
+    rollout(env, 0, actions[:5])
+    assert env.state() is not None
+    rollout(env, 0, actions)
+    assert env.state() is None
+
+
+def test_a_reset_begins_new_episodes_whatever_was_before(make_envs):
+    env = make_envs("RbiTests/Odd-v0")
+    env.reset(0)
+    env.stop(0)
+    env.send(np.full(NUM_ENVS, 2))  # the action that terminates
+    assert env.recv().end.tolist() == [CONTINUES, TERMINATED, TERMINATED]
+    env.reset(1)
+    env.send(np.zeros(NUM_ENVS, np.int64))
+    step = env.recv()
+    assert (step.is_first.tolist(), step.reward.tolist()) == ([False] * NUM_ENVS, [-1.0] * NUM_ENVS)
 
 
 def test_a_step_is_pending_between_send_and_recv(make_envs):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from pytest import approx
 
 from rbi import envs
@@ -9,8 +10,19 @@ from rbi.cli import main
 from rbi.data.episode import DatasetSpec
 from rbi.data.store import Store
 from rbi.envs.types import EnvConfig
-from rbi.evaluation.recording import Perturbation, PerturbedPolicy, Recorder, split_evenly
+from rbi.evaluation.recording import (
+    DatasetRecording,
+    Perturbation,
+    PerturbedPolicy,
+    Recorder,
+    load_policies,
+    split_evenly,
+)
 from rbi.evaluation.scripted import CrossRoadPolicy, FollowBallPolicy, RandomPolicy, RoutePolicy
+from rbi.networks import NetworkConfig, make_networks
+from rbi.observations import ObservationSpec
+from rbi.policy import Policy
+from rbi.rules.types import Greedy
 
 
 class Counting:
@@ -232,3 +244,50 @@ def test_two_policies_get_two_environments_and_long_games_are_truncated(tmp_path
     assert main(command) == 0
     store = Store(tmp_path / "out")
     assert [(len(episode), bool(episode.truncated[-1])) for episode in store] == [(20, True)]
+
+
+def recorded(out, **size):
+    return DatasetRecording([("random", "random")], "CartPole-v1", seed=3, **size).record(out, progress=False)
+
+
+def test_a_continued_recording_draws_other_episodes_and_numbers_them_on(tmp_path):
+    recorded(tmp_path / "store", episodes=2)
+    store = recorded(tmp_path / "store", episodes=4)
+    first = [store[number].observations[0].tolist() for number in range(4)]
+    assert len({tuple(each) for each in first}) == len(store) == 4
+    assert store.records["line"].tolist() == [1, 2, 3, 4]
+
+
+def test_a_continued_recording_ends_after_its_number_of_steps(tmp_path):
+    before = recorded(tmp_path / "store", steps=40).steps
+    assert recorded(tmp_path / "store", steps=before).steps == before
+    more = recorded(tmp_path / "store", steps=before + 20).steps
+    assert before + 20 <= more < before + 40
+
+
+class Overwriting(Counting):
+    """Shows its observations in the same memory again and again, as emulators in other processes do."""
+
+    def seen(self, *parts):
+        step = super().seen(*parts)
+        self.shown = getattr(self, "shown", step.obs)
+        self.shown[:] = step.obs
+        return step._replace(obs=self.shown)
+
+
+def test_frames_are_copied_before_the_environment_overwrites_them():
+    policy = PerturbedPolicy("p", RandomPolicy(3))
+    recorder = Recorder(Overwriting(1), [policy], SPEC, "test", np.random.default_rng(0))
+    (one,) = recorder.episodes(1, None)
+    np.testing.assert_array_equal(one.observations, [[0, 0], [0, 1], [0, 2]])
+
+
+def test_the_policies_of_a_run_are_its_snapshots_if_it_has_any(tmp_path):
+    networks = make_networks(ObservationSpec((4,), 1, 2), NetworkConfig(4), 0)
+    found = []
+    for names in (("best", "last"), ("updates-00000010", "updates-00000020")):
+        for name in names:
+            Policy(networks, Greedy()).save(tmp_path / "run" / "policies" / name)
+        loaded = load_policies([str(tmp_path / "run")], torch.device("cpu"), snapshots=True)
+        found.append([name for name, _ in loaded])
+    assert found == [["run/best", "run/last"], ["run/updates-00000010", "run/updates-00000020"]]

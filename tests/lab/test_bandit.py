@@ -179,3 +179,17 @@ def test_learning_study_is_reproducible():
     assert one == two
     assert list(one.curves) == [(std, rate, "greedy") for std in ((1.0, 10.0), (10.0, 1.0)) for rate in (None, 0.1)]
     assert "learning rate 1/n" in one.summary()
+
+
+def test_a_learning_curve_has_the_values_after_the_steps_of_its_times():
+    case = rbi.parse_rule("greedy"), Arms((-1.0, 1.0), (1.0, 10.0)), LearningConfig(), 50, 12
+    curve = learning_curve(*case, np.random.default_rng(0))
+    values = list(simulate_learning(*case, np.random.default_rng(0)))
+    assert curve.times[-1] == 12
+    assert curve.mean == tuple(values[time - 1].mean() for time in curve.times)
+
+
+def test_learning_curves_depend_on_the_seed():
+    small = {"stds": [(1.0, 10.0)], "learning_rates": [None], "repetitions": 20, "steps": 10, "workers": 1}
+    first, again, other = (learning_study(["greedy"], seed=seed, progress=False, **small) for seed in (1, 1, 2))
+    assert first.to_dict() == again.to_dict() != other.to_dict()

@@ -4,19 +4,22 @@ import itertools
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import rbi
 from rbi import cli, envs, runs
+from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.store import StoreWriter
 from rbi.evaluation.recording import PerturbedPolicy, Recorder
-from rbi.evaluation.rollouts import VectorEvaluator
+from rbi.evaluation.rollouts import Protocol, VectorEvaluator
 from rbi.offline_rl import experiment
-from rbi.offline_rl.config import OfflineConfig, small_learners
+from rbi.offline_rl.config import EvaluationConfig, OfflineConfig, policy_rows, small_learners
 from rbi.offline_rl.experiment import (
+    Experiment,
     check_data,
     checkpoint_due,
     describe_population,
@@ -288,3 +291,44 @@ def test_scores_of_the_data_count_up_to_the_same_step_as_those_of_the_policies(t
     assert describe_population(found, 4)["mean"] == 4
     assert describe_population(found, 4)["max_steps"] == 4
     assert describe_population(found, 9)["mean"] == 6
+
+
+def test_every_seed_and_every_evaluation_draws_episodes_of_its_own():
+    draws = {}
+
+    def evaluate(_policies, _episodes, rng):
+        draws[seed, number] = rng.random()
+        return []
+
+    for seed, number in ((0, 1), (0, 2), (1, 1), (1, 2)):
+        experiment = SimpleNamespace(
+            evaluation=EvaluationConfig(), seeds=[SimpleNamespace(seed=seed)], rows=[],
+            evaluator=SimpleNamespace(evaluate=evaluate), log=SimpleNamespace(progress=False),
+        )  # fmt: skip
+        Experiment.evaluate(experiment, [], number)
+    assert len(set(draws.values())) == 4
+
+
+def test_abandoned_episodes_are_no_scores_of_the_data_where_there_are_others():
+    def episode(score, abandoned):
+        last = np.array([False, True])
+        obs = np.zeros((2, 1), np.float32)
+        rewards = np.array([0.0, score])
+        return Episode(obs, np.array([0, 1]), rewards, last & (not abandoned), last & abandoned, abandoned=abandoned)
+
+    episodes = [episode(4.0, False), episode(6.0, False), episode(80.0, True)]
+    spec = DatasetSpec((1,), 2)
+    assert describe_population(Dataset.from_episodes(episodes, spec))["mean"] == 5
+    assert describe_population(Dataset.from_episodes(episodes[2:], spec))["mean"] == 80
+
+
+@pytest.mark.parametrize(
+    ("env", "max_frames", "steps"), [("ALE/Pong-v5", 4000, 1000), ("ALE/Pong-v5", 108_000, None), (ENV, 4000, None)]
+)
+def test_scores_of_the_data_are_cut_after_the_steps_of_a_shorter_atari_episode(env, max_frames, steps):
+    protocol = Protocol("paper", max_frames=max_frames)
+    assert Experiment.max_steps(SimpleNamespace(env=env, protocol=protocol)) == steps
+
+
+def test_the_behaviour_policy_has_one_row_even_if_it_is_asked_for():
+    assert [row.name for row in policy_rows(["behavior", "greedy"], [], CONFIG)] == ["behavior", "greedy"]

@@ -26,6 +26,8 @@ from rbi.offline_rl.improve import ImproveConfig, Improver
 from rbi.offline_rl.learner import train
 from rbi.offline_rl.run_log import RunLog
 from rbi.offline_rl.validation import BestCheckpoint, diagnostics, predict_steps
+from rbi.report.collect import collect
+from rbi.report.panels import Lines
 from tests.data.episodes import episode
 
 QUICK = dict(updates=160, batch_size=128, hidden_size=16, learning_rate=0.005, gamma=1.0)
@@ -412,6 +414,9 @@ def test_logged_probabilities_of_all_actions_are_beta_itself(tmp_path):
     obs, beta = data.arrays["observations"][:50], data.arrays["behavior_probs"][:50]
     assert rbi.measures.is_reroute(policy.predict_proba(obs, beta=beta), beta, 0.5, 1.5).all()
     assert result.numbers["test"]["episodes"] == 450
+    (shown,) = collect([tmp_path / "run"]).runs
+    assert shown.warnings == []
+    assert [panel.title for panel in shown.panels if isinstance(panel, Lines)] == ["Fit of Q", "Reliability of Q"]
     with pytest.raises(ValueError, match=r"is one of 1,050 episodes \(of 1,500\) that trained or selected the policy"):
         rbi.certify(policy, data)
     assert rbi.certify(policy, logged_bandit("all", 3000, seed=1), return_range=(0, 1)).deploy

@@ -164,3 +164,16 @@ def test_few_episodes_have_students_interval_or_none(episodes, kind):
     assert found == pytest.approx(
         expected, rel=1e-6 if kind == "student" else 0.3, abs=0 if kind == "student" else 0.05
     )
+
+
+def test_the_interval_of_few_episodes_is_of_the_mean_over_steps_whatever_their_lengths():
+    episode = np.repeat(np.arange(6), [1, 2, 3, 4, 5, 6])
+    found = mean_over_episodes(np.full(21, 2.0), episode, np.random.default_rng(0))
+    assert found["interval"] == approx([2.0, 2.0])
+
+
+def test_float32_numbers_are_summed_in_float64():
+    names, steps = ("beta", "pi", "q", "returns"), some_pair(np.random.default_rng(0), 300, 3)
+    short = steps._replace(**{name: getattr(steps, name).astype(np.float32) for name in names})
+    long = short._replace(**{name: getattr(short, name).astype(np.float64) for name in names})
+    assert policy_diff(short, np.random.default_rng(0)) == policy_diff(long, np.random.default_rng(0))

@@ -14,7 +14,7 @@ from rbi.online.config import ActorConfig
 from rbi.online.engine import split_epsilons
 from rbi.online.rbi import RBIActor
 from rbi.optim import flatten_parameters
-from rbi.returns import TERMINATED, ReturnConfig, exploration_ladder
+from rbi.returns import TERMINATED, TRUNCATED, ReturnConfig, exploration_ladder
 from tests.reference import iterative, paper_loops
 from tests.reference.histories import History
 from tests.streams import RandomEnvs
@@ -238,6 +238,22 @@ def test_an_actor_whose_memory_is_reset_acts_as_a_new_one():
         assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
+def test_exploration_does_not_begin_again_when_the_memory_is_reset():
+    actor = make_actor(exploration_steps=10)
+    actions_over_time(actor, 4, torch.full((4, 4), TERMINATED, dtype=torch.uint8))
+    actor.memory.reset()
+    assert int(actor.memory.steps) == 4
+    assert int(actor.memory.terminated) == 16
+
+
+def test_a_restored_actor_knows_how_many_episodes_have_terminated():
+    """Otherwise random actions would be repeated again."""
+    actor, restored = make_actor(), make_actor()
+    actions_over_time(actor, 4, torch.full((4, 4), TERMINATED, dtype=torch.uint8))
+    restored.restore(actor.state())
+    assert int(restored.memory.terminated) == 16
+
+
 def test_metrics_are_means_since_the_last_call():
     actor = make_actor()
     assert actor.metrics() == {}
@@ -254,6 +270,14 @@ def test_metrics_are_means_since_the_last_call():
             expected["at_c_max"].append(np.mean(improved / beta > 2 - 1e-3))
     assert actor.metrics() == approx({name: np.mean(values) for name, values in expected.items()}, abs=1e-5)
     assert actor.metrics() == {}
+
+
+def test_a_rule_without_bounds_never_reaches_them():
+    actor = make_actor(rule="tv(0.25)")
+    act_for(actor, steps=10)
+    metrics = actor.metrics()
+    assert metrics["moved_mass"] > 0
+    assert metrics["at_c_max"] == 0
 
 
 def test_apex_has_metrics_of_its_values_only():
@@ -311,6 +335,21 @@ def test_random_actions_are_repeated_until_enough_episodes_have_terminated(algo)
     assert same[1] == approx(0.25, abs=0.05)
     assert same[2] == approx(0.25, abs=0.15)  # a repetition of the first step may still run
     assert {len(set(column.tolist())) for column in repeated.T} >= {4}
+
+
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_episodes_that_reach_their_time_limit_do_not_end_the_repetition(algo):
+    explores = {"epsilon": torch.ones(64), "num_envs": 64, "algo": algo}
+    ends = torch.full((60, 64), TRUNCATED, dtype=torch.uint8)
+    actions = actions_over_time(make_actor(max_repeat=50, repeat_episodes=1, **explores), 60, ends)
+    assert float((actions[1:] == actions[:-1]).double().mean()) > 0.45  # of 4 actions a quarter are equal by chance
+
+
+def test_an_action_is_repeated_k_times_with_a_probability_proportional_to_1_over_k():
+    actor = make_actor(num_envs=20_000, epsilon=torch.ones(20_000), max_repeat=3)
+    actions_over_time(actor, 1)
+    more = torch.bincount(actor.memory.repeats) / 20_000
+    assert more.tolist() == approx([6 / 11, 3 / 11, 2 / 11], abs=0.02)
 
 
 def test_a_repeated_action_ends_with_its_episode():

@@ -132,6 +132,7 @@ def test_an_interval_between_two_updates_of_one_sample_is_refused_by_name(name, 
         ({"capacity": 1000, "learning_starts": 600}, "learning_starts = 600"),
         ({"capacity": 1000, "learning_starts": 10, "batch_size": 2000}, "batch_size = 2000"),
         ({"capacity": 2000, "learning_starts": 10, "release_interval": 800}, "release_interval = 800"),
+        ({"capacity": 2000, "learning_starts": 10, "release_interval": 128}, "2,048 new states would come"),
     ],
 )
 def test_settings_that_do_not_fit_the_replay_are_refused(changes, message):
@@ -168,4 +169,5 @@ def test_numbered_states_have_settings_of_their_own_in_the_small_preset_only():
     assert (lake.actor.max_repeat, cart.actor.max_repeat) == (1, 100)
     assert TrainConfig.preset(lambda: gymnasium.make("FrozenLake-v1")).learner == lake.learner
     assert TrainConfig.preset("FrozenLake-v1", preset="fast").learner == TrainConfig.preset(GAME).learner
+    assert TrainConfig.preset("FrozenLake-v1", preset="fast").schedule == TrainConfig.preset(GAME).schedule
     assert TrainConfig.preset("FrozenLake-v1", adam_epsilon=0.5).learner.adam_epsilon == 0.5

@@ -12,6 +12,7 @@ from rbi.envs.types import TimeStep
 from rbi.online.backend import CapturedActor
 from rbi.online.config import GROUPS
 from rbi.online.engine import init_networks
+from rbi.returns import TERMINATED
 from tests.checkpoints import use_gpu_random_states
 from tests.online.small_runs import make_engine, run_steps, run_to_end, small_config
 from tests.online.test_actors import make_actor
@@ -37,7 +38,7 @@ def test_a_run_repeats_to_the_last_bit_and_depends_on_its_seed(algo):
 
 
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
-@pytest.mark.parametrize("steps", [3, 40, 77])
+@pytest.mark.parametrize("steps", [3, 41, 77])
 def test_a_run_resumed_from_a_checkpoint_ends_as_the_uninterrupted_one(algo, steps, tmp_path):
     config = small_config(algo)
     uninterrupted = run_to_end(make_engine(config))
@@ -47,6 +48,14 @@ def test_a_run_resumed_from_a_checkpoint_ends_as_the_uninterrupted_one(algo, ste
     assert torch.equal(resumed.learner.vector, uninterrupted.learner.vector)
     assert torch.equal(resumed.replay.priority, uninterrupted.replay.priority)
     assert resumed.metrics() == uninterrupted.metrics()
+
+
+def test_a_resumed_run_goes_on_counting_its_running_episodes(tmp_path):
+    stopped = run_steps(make_engine(small_config()), 40)
+    save(tmp_path, stopped)
+    for before, after in zip(stopped.episodes, resume(tmp_path, small_config()).episodes, strict=True):
+        assert before.steps.any()
+        assert (before.score.tolist(), before.steps.tolist()) == (after.score.tolist(), after.steps.tolist())
 
 
 def test_a_run_continues_from_the_checkpoint_of_another_device(tmp_path):
@@ -84,6 +93,11 @@ def test_updates_follow_new_states_at_the_set_ratio(ratio):
             assert engine.updates + config.learner.updates_per_sample > due - 1e-9 or engine.updates == 60
 
 
+def test_a_run_ends_at_its_last_update_even_if_more_are_due():
+    engine = run_to_end(make_engine(small_config(states_per_update=0.5)))  # eight updates after every step
+    assert engine.updates == 60
+
+
 def test_actors_load_published_weights_at_their_refresh_interval_only():
     config = small_config(refresh_interval=5, publish_interval=4)
     engine, published, actors = make_engine(config), {}, {}
@@ -104,6 +118,18 @@ def test_actors_follow_the_uniform_policy_for_the_set_number_of_updates():
         assert all(bool(actor.uniform) == (engine.updates < 20) for actor in engine.actors)
 
 
+def test_a_run_resumed_after_its_random_updates_follows_its_policy(tmp_path):
+    config = small_config(random_policy_updates=20)
+    stopped = make_engine(config)
+    for _ in stopped.run():
+        if stopped.updates == 24:
+            break
+    save(tmp_path, stopped)
+    resumed = resume(tmp_path, config)
+    next(resumed.run())
+    assert not any(bool(actor.uniform) for actor in resumed.actors)
+
+
 def test_with_episodes_stored_at_their_end_learning_waits_for_the_first():
     engine = make_engine(small_config(store_at_episode_end=True, release_interval=10, learning_starts=16))
     for _ in engine.run():
@@ -111,6 +137,43 @@ def test_with_episodes_stored_at_their_end_learning_waits_for_the_first():
         assert not (drawable & (engine.replay.last_final == 0)).any()
         if engine.updates:
             assert engine.recent_scores.episodes > 0
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.4])
+def test_learning_from_a_replay_that_new_steps_have_emptied_changes_nothing(exponent):
+    config = small_config(
+        env="MountainCar-v0", num_envs=2, capacity=100, store_at_episode_end=True, release_interval=24, batch_size=8,
+        learning_starts=16, updates=120, states_per_update=4.0, max_repeat=1, importance_exponent=exponent,
+    )  # fmt: skip
+    engine, empty = make_engine(config), 0
+    backend = engine.start_backend()
+    learn = backend.learn
+
+    def counted():
+        nonlocal empty
+        nothing = float(engine.replay.mass.sum()) == 0
+        empty += nothing
+        learn()
+        assert not nothing or float(engine.replay.mass.sum()) == 0
+
+    backend.learn = counted
+    run_to_end(engine)
+    assert empty > 10
+    assert torch.isfinite(engine.learner.vector).all()
+
+
+def test_a_replay_that_is_being_filled_again_is_filled_to_the_same_number_after_a_stop(tmp_path):
+    config = small_config(learning_starts=200)
+    save(tmp_path / "first", run_steps(make_engine(config), 80), with_replay=False)
+    again = resume(tmp_path / "first", config)
+    states = again.states
+    save(tmp_path / "second", run_steps(again, again.steps + 10))
+    third = resume(tmp_path / "second", config)
+    updates = third.updates
+    for _ in third.run():
+        if third.updates > updates:
+            break
+    assert third.states >= states + 200
 
 
 def test_an_atari_run_resumes_at_the_start_of_new_episodes(tmp_path):
@@ -131,6 +194,55 @@ def test_an_atari_run_resumes_at_the_start_of_new_episodes(tmp_path):
     assert resumed.updates == 6
 
 
+def test_where_environments_cannot_be_restored_actors_forget_their_episodes(tmp_path):
+    save(tmp_path, run_steps(make_engine(small_config(priority_exponent=0.6)), 40))
+    resumed = make_engine(small_config(priority_exponent=0.6))
+    for env in resumed.envs:
+        env.restore = lambda _: False
+    resumed.restore(checkpoint.load(checkpoint.newest(tmp_path)))
+    for actor in resumed.actors:
+        assert not any(getattr(actor.memory, name).any() for name in ("stack", "rewards", "values", "baselines"))
+        assert int(actor.memory.steps) == 20
+
+
+def test_epsilon_falls_during_the_set_part_of_the_run():
+    engine = run_to_end(make_engine(small_config(exploration_fraction=0.5)))
+    for actor in engine.actors:
+        assert actor.memory.exploration_steps == pytest.approx(int(actor.memory.steps) / 2, abs=1)
+
+
+def test_new_episodes_of_a_resumed_run_have_new_seeds():
+    engine, seeds = make_engine(small_config()), []
+    for env in engine.envs:
+        env.reset = lambda seed, count=env.num_envs: seeds.extend(range(seed, seed + count))
+    engine.start()
+    engine.steps = 40
+    engine.start()
+    assert len(set(seeds)) == len(seeds) == 2 * engine.config.schedule.num_envs
+
+
+def test_metrics_are_means_over_both_groups_and_over_the_states_of_the_replay():
+    engine = run_steps(make_engine(small_config(capacity=200)), 60)
+    sums = [actor.sums.clone() for actor in engine.actors]
+    mass, metrics = float(engine.replay.mass.sum()), engine.metrics()
+    for number, name in enumerate(engine.actors[0].METRICS):
+        each = [float(of_actor[number] / of_actor[-1]) for of_actor in sums]
+        assert each[0] != each[1]
+        assert metrics[name] == pytest.approx(sum(each) / 2)
+    assert engine.states == 240
+    assert metrics["priority_mean"] == pytest.approx(mass / 200)
+
+
+def test_scores_are_of_low_epsilon_by_the_environments_own_epsilon():
+    engine = make_engine(small_config())
+    end = np.array([0, TERMINATED, 0, 0], np.uint8)
+    step = TimeStep(np.zeros((4, 4), np.float32), np.zeros(4, bool), np.ones(4, np.float32), end)
+    for group, epsilon, count in ((0, 0.064, 0), (1, 0.0256, 1)):
+        assert float(engine.epsilons[group][1]) == pytest.approx(epsilon)
+        engine.record_episodes(group, step)
+        assert len(engine.recent_scores.low_epsilon) == count
+
+
 def test_the_policy_of_a_run_is_what_its_actors_follow():
     engine = run_to_end(make_engine(small_config()))
     actor = engine.actors[0]
@@ -140,10 +252,35 @@ def test_the_policy_of_a_run_is_what_its_actors_follow():
     assert engine.policy().predict_proba(obs) == pytest.approx(pi.numpy(), abs=1e-6)
 
 
+def test_a_policy_taken_during_a_run_does_not_change_afterwards():
+    engine, obs = make_engine(small_config()), np.ones((1, 4), np.float32)
+    steps = engine.run()
+    next(steps)
+    policy = engine.policy()
+    before = policy.predict_proba(obs)
+    for _ in steps:
+        pass
+    assert np.array_equal(policy.predict_proba(obs), before)
+    assert not np.array_equal(engine.policy().predict_proba(obs), before)
+
+
 @pytest.mark.parametrize("advantage_baseline", ["pi", "mean"])
 def test_actors_use_the_learners_advantage_baseline(advantage_baseline):
     engine = make_engine(small_config(advantage_baseline=advantage_baseline))
     assert {actor.advantage_baseline for actor in engine.actors} == {advantage_baseline}
+
+
+@pytest.mark.parametrize("scale", [True, False])
+def test_observations_are_scaled_by_their_bounds_only_if_asked_for(scale):
+    engine = make_engine(small_config(env="MountainCar-v0", scale_observations=scale))
+    assert bool(engine.obs_spec.scale) == bool(engine.policy().obs_spec.scale) == scale
+
+
+@pytest.mark.parametrize("norm", ["none", "layer", "hidden"])
+def test_the_networks_are_those_of_the_schedule(norm):
+    engine = make_engine(small_config(norm=norm, hidden_size=24))
+    for networks in (engine.learner.networks, engine.policy().networks):
+        assert (networks.config.norm, networks.config.hidden_size) == (norm, 24)
 
 
 def two_layers(obs_spec):

@@ -12,7 +12,7 @@ from rbi.observations import ObservationSpec, random_shifts, shift_images
 from rbi.online.apex import ApexLearner
 from rbi.online.config import ActorConfig, LearnerConfig
 from rbi.online.rbi import RBILearner
-from rbi.optim import bind_parameters, flat_size, flatten_parameters, parameter_slots, write_gradients
+from rbi.optim import Peers, bind_parameters, flat_size, flatten_parameters, parameter_slots, write_gradients
 from rbi.replay import Replay, ReplayBatch, ReplayConfig, Transition
 from rbi.returns import ReturnConfig
 from tests.reference import iterative
@@ -141,6 +141,15 @@ def test_apex_evaluates_the_online_networks_best_action_with_the_target_network(
     assert targets.tolist() == approx((batch.reward + batch.discount * torch.tensor(expected)).tolist(), abs=1e-5)
 
 
+def test_without_double_q_learning_the_target_network_chooses_the_action_too():
+    learner, batch = make_learner(algo="apex", double_q=False), batch_of()
+    learner.restore(learner.state() | {"target": make_learner(algo="apex", seed=1).state()["target"]})
+    best = learner.target(VECTORS.preprocess(batch.next_obs, torch.float32))[0].max(1).values
+    q = learner.networks.q(VECTORS.preprocess(batch.obs, torch.float32))[0].gather(1, batch.action[:, None]).squeeze(1)
+    errors = (batch.reward + batch.discount * best - q).tolist()
+    assert learner.update(batch, learner.states(batch)).tolist() == approx(errors, abs=1e-5)
+
+
 def test_the_policy_loss_does_not_reach_the_q_network():
     """Nothing of the policy loss reaches the Q-net: without it, the Q-net's gradient is the same."""
     batch = batch_of()
@@ -244,6 +253,27 @@ def test_several_updates_per_sample_use_the_parts_of_one_sample_in_turn():
     for cell, of_cell in expected.items():  # a state sampled twice has two errors, and one of them stays
         assert min(abs(replay.priority[cell].item() - error) for error in of_cell) < 1e-4
     assert replay.mass.numpy() == approx(replay.priority.double().sum(1).numpy())
+
+
+class EqualPeers(Peers):
+    """Learners that all have the same part of the batch."""
+
+    def reduce_(self, tensor, _):
+        return tensor
+
+    def average_(self, tensor):
+        return tensor
+
+
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_each_of_several_learners_samples_its_part_of_the_batch(algo):
+    learner, sizes = make_learner(algo=algo, batch_size=8, updates_per_sample=2, target_update_interval=2), []
+    learner.peers, replay = EqualPeers(2), replay_of()
+    sample = replay.sample
+    replay.sample = lambda size, generator: sizes.append(size) or sample(size, generator)
+    learner.learn(replay)
+    assert sizes == [8]  # two updates, each with half a batch
+    assert learner.weights.optimizer.adam.count == 2
 
 
 def test_augmentation_shifts_images_of_both_states():

@@ -18,12 +18,16 @@ pytest.importorskip("ray")
 
 from ray.exceptions import GetTimeoutError, RayActorError
 
+from rbi.checkpoint import Checkpoint
+from rbi.evaluation.rollouts import EpisodeResult
 from rbi.observations import ObservationSpec
 from rbi.online.accounting import Accounting
 from rbi.online.config import ClusterConfig, Schedule
+from rbi.online.distributed import DistributedRun, ReplayHandle
 from rbi.online.engine import init_networks
 from rbi.online.ray import driver, supervisor, workers
 from rbi.online.rollout import RATE_SECONDS, BlockSummary, RolloutStatistics, evaluation_score
+from rbi.online.stream import ReplayStatus
 from rbi.optim import flatten_parameters
 from tests.online.small_runs import small_config
 
@@ -157,6 +161,70 @@ def test_restored_accounting_equals_the_saved_one_except_for_requests():
     assert copy.faults.steps_in_flight == BLOCK
 
 
+def learning(publish_interval=100, **changes):
+    """Accounting of a run of 60 updates that has begun to learn."""
+    accounting = Accounting(small_config(**changes), publish_interval)
+    accounting.learning_started = True
+    return accounting
+
+
+def test_no_more_updates_are_requested_than_are_left():
+    accounting = learning()
+    accounting.updates, accounting.updates_due = 56, 20.0
+    assert accounting.samples_due() == 2  # of two updates each
+    accounting.request_updates(1)
+    assert accounting.samples_due() == 1
+
+
+def test_nothing_is_requested_beyond_a_release_before_it_has_happened():
+    accounting = learning(release_interval=10)
+    accounting.updates, accounting.updates_due = 6, 20.0
+    accounting.request_updates(accounting.samples_due())
+    assert accounting.samples_due() == 0
+    accounting.complete_updates(2, 10)
+    assert accounting.samples_due() == 5
+
+
+def test_updates_that_were_lost_are_done_again():
+    accounting = learning()
+    accounting.updates = 40
+    accounting.rewind(30)
+    assert (accounting.updates, accounting.total_updates, accounting.faults.updates) == (40, 70, 10)
+
+
+def test_the_count_of_updates_never_falls():
+    accounting = learning()
+    accounting.updates, accounting.updates_due = 10, 6.0
+    accounting.request_updates(2)
+    accounting.complete_updates(2, 4)  # of a learner that has begun again
+    assert (accounting.updates, accounting.updates_due, accounting.requested_updates) == (10, 6.0, 0)
+
+
+def test_a_replay_that_was_lost_is_filled_again_also_after_a_restore():
+    accounting, restored = learning(), learning()
+    accounting.states = 500
+    accounting.refill_replay()
+    restored.restore(accounting.state())
+    for each in (accounting, restored):
+        assert not each.learning_started
+        assert not each.can_start
+        each.states += each.schedule.learning_starts
+        assert each.can_start
+
+
+def test_a_block_is_requested_only_if_all_of_it_may_be_ahead():
+    accounting = learning()
+    most = 100 + accounting.updates_per_sample * accounting.schedule.states_per_update
+    assert accounting.may_request(int(most), 100)
+    assert not accounting.may_request(int(most) + 1, 100)
+
+
+def test_a_single_worker_fills_the_replay_with_the_last_step_included():
+    accounting = Accounting(small_config())  # learning starts at 64 states
+    assert accounting.steps_until_due(10, 100) == 7
+    assert accounting.steps_until_due(8, 100) == 8
+
+
 @pytest.mark.parametrize(
     ("config", "num_envs", "cpus", "workers"),
     [
@@ -168,6 +236,7 @@ def test_restored_accounting_equals_the_saved_one_except_for_requests():
         ({"lockstep": True}, 16, 64, 1),
         ({"replay": "shards", "shards": 2}, 16, 1, 2),
         ({"learners": 2}, 16, 6, 4),
+        ({"learners": 2}, 16, 5, 2),
         ({"inference_workers": 2}, 16, 6, 2),
     ],
 )
@@ -223,6 +292,28 @@ def test_a_replay_that_is_being_restored_does_not_die_again_when_all_are_asked(p
     found.ask_replays("status")
     assert set(asdict(found.accounting.faults).values()) == {0}
     assert [replay.restarts for replay in found.replays] == [0] * len(found.replays)
+
+
+@pytest.mark.parametrize(
+    ("workers", "steps", "keeps_replay"), [(2, [40, 48], True), (4, [48, 48, 48, 48], False)], ids=["same", "other"]
+)
+def test_a_run_resumed_with_another_layout_fills_its_replay_again(workers, steps, keeps_replay):
+    saved, resumed = (DistributedRun(small_config(), 0, ClusterConfig(workers=n), CARTPOLE, 4.0) for n in (2, workers))
+    saved.accounting.states, saved.accounting.learning_started = 352, True
+    saved.recent_scores.add(EpisodeResult(0, 7.0, 30, False), low_epsilon=True)
+    replay = {"replay0.written": torch.ones(4)}
+    resumed.restore_counters(Checkpoint({}, saved.counters([40, 48]), {"replay": replay}))
+    assert (resumed.num_workers, resumed.saved_steps, resumed.states) == (workers, steps, 352)
+    assert resumed.recent_scores.metrics() == saved.recent_scores.metrics()
+    assert resumed.learning_started == ("written" in resumed.saved_replays[0]) == keeps_replay
+
+
+def test_a_replay_process_that_answers_for_the_first_time_has_not_been_restarted():
+    replay = ReplayHandle(None)
+    assert not replay.restarted(ReplayStatus("a", 0.0, 0))
+    replay.incarnation = "a"
+    assert not replay.restarted(ReplayStatus("a", 0.0, 0))
+    assert replay.restarted(ReplayStatus("b", 0.0, 0))
 
 
 def test_a_batch_that_does_not_divide_among_the_learners_is_refused(monkeypatch):
@@ -320,6 +411,19 @@ def test_rates_of_workers_and_learner_are_measured_over_some_seconds(monkeypatch
     assert statistics.measure(20)
     assert statistics.rates == [0.0, 400 / RATE_SECONDS, 20 / RATE_SECONDS]
     assert (statistics.bytes, statistics.weights_behind, statistics.recent_scores.episodes) == (1000, 2, 1)
+    now[0] += 2 * RATE_SECONDS
+    assert statistics.measure(50)
+    assert statistics.rates == [0.0, 0.0, 30 / (2 * RATE_SECONDS)]
+
+
+def test_actor_metrics_are_means_of_the_blocks_since_the_last_call():
+    statistics = RolloutStatistics(small_config(), 1)
+    names = statistics.metric_names
+    for total, count in ((6.0, 3.0), (20.0, 4.0)):
+        sums = [[total / 2] * len(names) + [count / 2]] * 2  # of both groups
+        statistics.add(0, BlockSummary(8, 10, 0, [], sums), updates=0)
+        assert statistics.actor_metrics() == dict.fromkeys(names, total / count)
+    assert statistics.actor_metrics() == dict.fromkeys(names, 5.0)  # nothing has arrived since
 
 
 def test_a_death_names_the_process_and_its_machine(caplog):

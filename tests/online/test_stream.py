@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from rbi.envs.types import TimeStep
 from rbi.online.accounting import Accounting
 from rbi.online.backend import CapturedActor
 from rbi.online.config import GROUPS, ClusterConfig
@@ -16,9 +17,10 @@ from rbi.online.learner_host import LearnerHost
 from rbi.online.rbi import ActorNetworks
 from rbi.online.rollout import BatchedNetworks, Rollout, RolloutSpec
 from rbi.online.shards import Shard, ShardedReplay
-from rbi.online.stream import BlockReplay, ExperienceBlock, LearnerProcess
+from rbi.online.stream import BlockReplay, EmptyReplayError, ExperienceBlock, LearnerProcess
 from rbi.online.train import make_observation_spec
 from rbi.optim import Peers, flatten_parameters
+from rbi.returns import TERMINATED, exploration_ladder
 from tests.online.small_runs import make_engine, run_to_end, small_config
 from tests.online.test_learners import STATES, VECTORS, batch_of
 
@@ -131,6 +133,55 @@ def test_a_worker_loads_every_version_of_the_weights_once(monkeypatch):
         assert (len(loads), summary.version) == (expected, version)
 
 
+def make_rollout(index=0, workers=1, **changes):
+    return Rollout(RolloutSpec(small_config(**changes), CARTPOLE, 0, index=index, workers=workers))
+
+
+def test_workers_share_the_environments_and_their_epsilons():
+    rollouts = [make_rollout(index, 2) for index in range(2)]
+    found = [epsilon for rollout in rollouts for epsilon in rollout.epsilons]
+    assert [env.num_envs for rollout in rollouts for env in rollout.envs] == [2, 2, 2, 2]
+    assert sorted(torch.cat(found).tolist()) == sorted(exploration_ladder(8, 0.4, 7.0).tolist())
+
+
+def test_every_worker_and_every_restart_has_random_numbers_of_its_own():
+    draws, env_seeds = [], []
+    for index, start in ((0, 0), (1, 0), (0, 40), (1, 40)):
+        rollout = make_rollout(index, 2)
+        for env in rollout.envs:
+            env.reset = lambda seed: env_seeds.extend((seed, seed + 1))
+        rollout.reset(start)
+        draws += [actor.generator.initial_seed() for actor in rollout.actors]
+    assert len(set(draws)) == len(draws) == 8
+    assert len(set(env_seeds)) == len(env_seeds) == 16
+
+
+def test_a_restarted_worker_explores_as_far_into_the_run_as_it_is():
+    rollout = make_rollout(exploration_fraction=0.5)
+    rollout.reset(20)
+    assert [int(actor.memory.steps) for actor in rollout.actors] == [10, 10]
+
+
+def test_a_block_continues_the_previous_one_or_is_refused():
+    rollout = make_rollout()
+    options = {"newest": None, "version": 0, "uniform": True}
+    assert rollout.block(8, 8, reset=False, **options) is None  # of a new process
+    assert rollout.block(0, 8, reset=True, **options) is not None
+    assert rollout.block(16, 8, reset=False, **options) is None
+    block, summary = rollout.block(8, 8, reset=False, **options)
+    assert (block.pi == 0.5).all()
+    assert [sums[-1] for sums in summary.sums] == [4, 4]  # steps of each group in this block
+    assert summary.states == 8 * 4
+
+
+def test_episodes_of_a_worker_are_of_low_epsilon_by_their_environments_epsilon():
+    rollout = make_rollout()
+    rollout.reset(0)
+    end = np.array([0, TERMINATED, 0, 0], np.uint8)
+    step = TimeStep(np.zeros((4, 4), np.float32), np.zeros(4, bool), np.ones(4, np.float32), end)
+    assert [rollout.finished_episodes(group, step) for group in range(2)] == [[(1, 1.0, False)], [(1, 1.0, True)]]
+
+
 def test_a_learner_reports_nothing_twice():
     """An empty mean would show as a loss of 0 where reports are more frequent than calls for updates."""
     host = LearnerHost(small_config(), CARTPOLE, 0, 0, 1, ClusterConfig(workers=1), CPU)
@@ -138,6 +189,24 @@ def test_a_learner_reports_nothing_twice():
     host.restore(0, None, [])
     assert host.metrics()["q_loss"] == 0
     assert host.metrics() is None
+
+
+def test_a_learner_learns_only_where_the_driver_expects_it_to_be():
+    """A request that was sent before an earlier one had found nothing would otherwise be done too late."""
+    host = LearnerHost(small_config(), CARTPOLE, 0, 0, 1, ClusterConfig(workers=1), CPU)
+    host.restore(0, None, [])
+    host.add(0, 0, True, random_block(20, 4, np.random.default_rng(0)))
+    report, weights = host.learn(4, 1, True, [])
+    assert (report.updates, report.version, weights) == (0, None, None)
+    report, weights = host.learn(0, 1, True, [])
+    assert (report.updates, report.version) == (2, 2)
+    assert np.array_equal(weights, host.process.weights())
+
+
+@pytest.mark.parametrize(("lockstep", "ahead"), [(True, 0), (False, 2)])
+def test_in_lockstep_no_sample_is_requested_ahead(lockstep, ahead):
+    layout = ClusterConfig(workers=1, replay="shards", lockstep=lockstep)
+    assert LearnerHost(small_config(), CARTPOLE, 0, 0, 1, layout, CPU).sampled.prefetch == ahead
 
 
 def test_a_learner_process_continues_from_its_state_to_the_last_bit():
@@ -155,8 +224,94 @@ def test_a_learner_process_continues_from_its_state_to_the_last_bit():
     assert torch.equal(process.learner.vector, again.learner.vector)
 
 
+def test_weights_that_were_handed_out_do_not_change_with_the_next_update():
+    process = filled(make_process(small_config(), workers=2))
+    weights, saved = process.weights(), process.state()
+    process.publish()
+    published = process.newest_weights(wait=True).vector
+    before = [weights.copy(), saved["learner.vector"].copy(), published.clone()]
+    process.learn(1)
+    process.publish()
+    assert not np.array_equal(process.weights(), weights)
+    assert np.array_equal(weights, before[0])
+    assert np.array_equal(saved["learner.vector"], before[1])
+    assert torch.equal(published, before[2])
+
+
+def test_a_restored_learner_process_does_not_hand_out_earlier_weights():
+    process = filled(make_process(small_config(), workers=2))
+    saved = process.state()
+    process.learn(1)
+    process.publish()
+    process.restore(0, saved)
+    assert process.newest_weights(wait=True) is None
+
+
+def test_several_learners_have_equal_weights_and_draw_different_samples():
+    config = small_config()
+    first, second = (
+        LearnerProcess(config, CARTPOLE, 3, CPU, BlockReplay(config, CARTPOLE, rank, 2, 2), rank, 2)
+        for rank in range(2)
+    )
+    assert torch.equal(first.learner.vector, second.learner.vector)
+    assert first.learner.generator.initial_seed() != second.learner.generator.initial_seed()
+    states = []
+    for updates in (6, 8):  # of the first learner's state, which all continue from
+        second.restore(updates, first.state())
+        states.append(second.learner.generator.get_state())
+    assert not torch.equal(*states)
+    assert not any(torch.equal(state, first.learner.generator.get_state()) for state in states)
+
+
+def test_parts_of_a_replay_have_their_share_of_the_capacity():
+    config = small_config(capacity=400)
+    whole = BlockReplay(config, CARTPOLE, 0, 2, 1).replay
+    parts = [BlockReplay(config, CARTPOLE, number, 2, 2).replay for number in range(2)]
+    assert [part.num_envs for part in parts] == [4, 4]
+    assert [part.rows for part in parts] == [whole.rows, whole.rows]
+
+
+def test_a_replay_counts_no_more_states_than_it_holds():
+    process, rng = make_process(small_config(capacity=400)), np.random.default_rng(0)
+    for start in range(0, 200, 20):
+        status = process.blocks.add(0, start, start == 0, random_block(20, 4, rng))
+    assert status.states == process.blocks.status().states == process.blocks.replay.rows * 8
+
+
+def test_groups_take_turns_across_blocks_of_any_length():
+    process, rng = make_process(small_config()), np.random.default_rng(0)
+    for start, steps, rows in ((0, 3, [2, 1]), (3, 1, [2, 2]), (4, 1, [3, 2]), (5, 4, [5, 4])):
+        process.blocks.add(0, start, start == 0, random_block(steps, 4, rng))
+        assert process.blocks.replay.written.tolist() == rows
+
+
+def test_with_episodes_stored_at_their_end_a_block_releases_those_that_ended():
+    config = small_config(store_at_episode_end=True, release_interval=0)
+    process, block = make_process(config), random_block(20, 4, np.random.default_rng(0))
+    block.is_first[:2] = True
+    process.blocks.add(0, 0, True, block)
+    assert process.blocks.status().mass == 0
+    block = random_block(20, 4, np.random.default_rng(1))
+    block.end[:2] = TERMINATED
+    process.blocks.add(0, 20, False, block)
+    assert process.blocks.status().mass > 0
+
+
 def test_a_learner_process_learns_nothing_from_an_empty_replay():
     process = make_process(small_config())
+    process.learn(2)
+    assert process.updates == 0
+
+
+class NoStates:
+    """A replay in other processes that are all empty."""
+
+    def sample(self, *_):
+        raise EmptyReplayError
+
+
+def test_updates_that_found_nothing_to_sample_do_not_count():
+    process = LearnerProcess(small_config(), CARTPOLE, 0, CPU, NoStates())
     process.learn(2)
     assert process.updates == 0
 
@@ -208,6 +363,65 @@ def test_states_of_all_shards_are_sampled_by_priority_with_common_importance_wei
     changed = [int((abs(state["priority"] - 0.5) < 1e-3).sum()) for state in after]
     assert changed[int(marks[0]) // 100] == 2  # both groups have it
     assert sum(changed) == 2
+
+
+def filled_shard(number=0, seed=0):
+    shard = Shard(small_config(replay={"priority_exponent": 1.0}), CARTPOLE, seed, number, 2, 2)
+    shard.blocks.add(number, 0, True, random_block(20, 2, np.random.default_rng(number)))
+    return shard
+
+
+def test_the_share_of_a_shard_that_does_not_answer_goes_to_the_others():
+    alive, dead, asked = Direct(filled_shard()), Direct(filled_shard(1)), []
+
+    def no_answer(size):
+        asked.append(size)
+        assert len(asked) < 20  # it is not asked for ever
+
+    dead.request = no_answer
+    replay = ShardedReplay([alive, dead], 2, 0.4, CPU)
+    replay.mass = [1.0, 1.0]
+    for _ in range(3):
+        assert len(replay.sample(10, torch.Generator().manual_seed(0)).row) == 10
+        assert replay.mass[0] > 0
+        assert replay.mass[1] == 0
+
+
+def test_each_shard_gives_its_share_of_the_mass_on_average():
+    replay, generator = ShardedReplay([Direct(filled_shard(n)) for n in range(2)], 0, 0.4, CPU), torch.Generator()
+    replay.mass = [19.0, 1.0]
+    counts = [sum(count for number, count, _ in replay.request(10, generator) if number == 1) for _ in range(400)]
+    assert np.mean(counts) == pytest.approx(0.5, abs=0.1)
+
+
+def test_samples_are_requested_ahead_and_their_bytes_are_counted():
+    replay, generator = ShardedReplay([Direct(filled_shard(n)) for n in range(2)], 3, 0.4, CPU), torch.Generator()
+    replay.mass = [1.0, 1.0]
+    batch = replay.sample(10, generator)
+    assert len(replay.requests) == 3
+    assert replay.bytes == sum(column.nbytes for column in batch)
+    replay.sample(10, generator)
+    assert replay.bytes == 2 * sum(column.nbytes for column in batch)
+
+
+def test_shards_draw_random_numbers_of_their_own_and_continue_them():
+    first, second, restored = filled_shard(), filled_shard(1), filled_shard(seed=5)
+    assert first.generator.initial_seed() != second.generator.initial_seed()
+    first.sample(7)
+    restored.load_replay(first.replay_state())
+    for ours, theirs in zip(first.sample(30).batch, restored.sample(30).batch, strict=True):
+        assert np.array_equal(ours, theirs)
+
+
+def test_priorities_of_states_that_were_sampled_before_a_restart_are_ignored():
+    shard, restarted = filled_shard(), filled_shard()
+    sample = shard.sample(5)
+    row, env = sample.batch[-2:]
+    before = restarted.blocks.replay.priority.clone()
+    restarted.update_priorities(sample.incarnation, row, env, np.full(5, 9.0, np.float32))
+    assert torch.equal(restarted.blocks.replay.priority, before)
+    shard.update_priorities(sample.incarnation, row, env, np.full(5, 9.0, np.float32))
+    assert not torch.equal(shard.blocks.replay.priority, before)
 
 
 def marked_block(steps, errors, first_mark):

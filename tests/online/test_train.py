@@ -1,5 +1,12 @@
 """`rbi.train` and `sweep` from Python: results, run folders, resuming, callbacks, factories and custom trunks."""
 
+import contextlib
+import json
+import os
+import shutil
+import threading
+from types import SimpleNamespace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -8,11 +15,18 @@ from torch import nn
 
 import rbi
 from rbi import checkpoint, runs
+from rbi.envs.types import EnvConfig
+from rbi.evaluation.rollouts import EpisodeResult, RecentScores
+from rbi.observations import ObservationSpec
 from rbi.online.config import TrainConfig
-from rbi.online.run_logger import RunOptions
-from rbi.online.sweep import run_remotely, sweep
-from rbi.online.train import Local, find_checkpoint, load_config, train
-from tests.online.small_runs import TINY
+from rbi.online.engine import init_networks, trained_policy
+from rbi.online.rollout import evaluation_score
+from rbi.online.run_logger import RunLogger, RunOptions
+from rbi.online.sweep import as_file_name, run_remotely, sweep
+from rbi.online.train import Local, check_memory, find_checkpoint, load_config, run_settings, train
+from rbi.optim import flatten_parameters
+from rbi.replay import bytes_needed
+from tests.online.small_runs import TINY, small_config
 
 QUIET = {"progress": False, "device": "cpu"}
 SHORT = TINY | {"updates": 40, "eval_episodes": 3, "report_interval": 10}
@@ -36,6 +50,20 @@ def test_a_run_returns_its_policy_metrics_and_scores(trained):
     assert not trained.stopped
     assert repr(trained).startswith("TrainResult(rbi on CartPole-v1, 40 updates, ")
     assert "mean" in trained.summary()
+
+
+def test_a_run_depends_on_its_seed(trained):
+    other = train("CartPole-v1", seed=4, **SHORT, **QUIET)
+    assert without_seconds(other.metrics) != without_seconds(trained.metrics)
+    assert other.seed == 4
+
+
+def test_the_evaluation_has_the_seed_of_the_run_and_rates_are_of_states_and_updates(trained):
+    again = rbi.evaluate(trained.policy, "CartPole-v1", episodes=3, seed=3, device="cpu", progress=False)
+    assert again.scores == trained.scores
+    found = runs.read(trained.path).result
+    rates = found["steps_per_second"], found["updates_per_second"]
+    assert rates == pytest.approx((trained.states / found["seconds"], trained.updates / found["seconds"]))
 
 
 def test_a_run_folder_holds_everything(trained):
@@ -88,6 +116,50 @@ def test_an_interrupted_run_resumes_to_the_last_bit(trained, tmp_path):
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
+def test_a_run_that_crashed_repeats_what_came_after_its_checkpoint_and_counts_it(trained, tmp_path):
+    out, metrics = tmp_path / "run", tmp_path / "run" / "metrics.jsonl"
+    train("CartPole-v1", out=out, seed=3, callback=lambda _: False, **SHORT, **QUIET)
+    for callback in (lambda _: False, None):
+        last = json.loads(metrics.read_text().splitlines()[-1])
+        with metrics.open("a") as file:  # ten updates after the checkpoint, and then the machine was lost
+            file.write(json.dumps(last | {"updates": last["updates"] + 10, "q": 1e6}) + "\n")
+        options = {"eval_episodes": 3, "report_interval": 10, "callback": callback}
+        result = train(out=out, seed=3, resume=True, **options, **QUIET)
+    assert without_seconds(result.metrics) == without_seconds(runs.read(out).metrics)
+    assert without_seconds(result.metrics) == without_seconds(trained.metrics)
+    assert runs.read(out).result["resumed"] == {"times": 2, "repeated_updates": 20}
+
+
+def test_ctrl_c_stops_at_a_checkpoint(tmp_path, monkeypatch):
+    interrupted = threading.Event()
+    monkeypatch.setattr("rbi.online.train.graceful_stop", lambda: contextlib.nullcontext(interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        train("CartPole-v1", out=tmp_path / "run", callback=lambda _: interrupted.set(), **SHORT, **QUIET)
+    assert checkpoint.newest(tmp_path / "run").name == "0000000010"
+    assert runs.read(tmp_path / "run").result is None
+
+
+def test_a_run_that_is_continued_is_not_complete_until_its_end(tmp_path):
+    train("CartPole-v1", out=tmp_path / "run", **(SHORT | {"eval_episodes": 0}), **QUIET)
+    found = []
+    train(
+        out=tmp_path / "run", resume=True, updates=60, eval_episodes=0, report_interval=10,
+        callback=lambda _: found.append((tmp_path / "run" / "result.json").exists()), **QUIET,
+    )  # fmt: skip
+    assert found == [False, False]
+    assert runs.read(tmp_path / "run").result["last"]["updates"] == 60
+
+
+def test_a_run_without_a_checkpoint_begins_again_with_new_logs(tmp_path):
+    out = tmp_path / "run"
+    for resume in (False, True):
+        train("CartPole-v1", out=out, resume=resume, **(SHORT | {"eval_episodes": 0}), **QUIET)
+        shutil.rmtree(out / "checkpoints")
+        (out / "result.json").unlink()
+    assert [line["updates"] for line in runs.read(out).metrics] == [10, 20, 30, 40]
+    assert len(list((out / "tensorboard").glob("events*"))) == 1
+
+
 def test_a_complete_run_is_returned_as_it_is_and_more_updates_continue_it(tmp_path):
     first = train("CartPole-v1", out=tmp_path / "run", **SHORT, **QUIET)
     again = train(out=tmp_path / "run", resume=True, **QUIET)
@@ -96,6 +168,23 @@ def test_a_complete_run_is_returned_as_it_is_and_more_updates_continue_it(tmp_pa
     more = train(out=tmp_path / "run", resume=True, updates=60, eval_episodes=0, report_interval=10, **QUIET)
     assert more.updates == 60
     assert more.metrics[:4] == first.metrics
+
+
+def test_the_last_update_is_reported():
+    result = train("CartPole-v1", **(SHORT | {"report_interval": 16, "eval_episodes": 0}), **QUIET)
+    assert [line["updates"] for line in result.metrics] == [16, 32, 40]
+
+
+def test_a_complete_run_has_its_last_and_its_best_policy(trained, tmp_path, monkeypatch):
+    shutil.copytree(trained.path, tmp_path / "run")
+    best = rbi.load_policy(trained.path / "policies" / "last")
+    best.metadata["updates"] = 20
+    best.save(tmp_path / "run" / "policies" / "best")
+    again = train(out=tmp_path / "run", resume=True, seed=3, **QUIET)
+    assert (again.policy.metadata["updates"], again.best_policy.metadata["updates"]) == (40, 20)
+    monkeypatch.setattr("rbi.online.run_logger.MIN_BEST_EPISODES", 10**6)  # nothing better is found
+    more = train(out=tmp_path / "run", resume=True, seed=3, updates=44, eval_episodes=0, **QUIET)
+    assert (more.policy.metadata["updates"], more.best_policy.metadata["updates"]) == (44, 20)
 
 
 def test_a_run_resumes_with_its_own_settings_only(trained):
@@ -167,6 +256,23 @@ def test_a_replay_that_cannot_fit_is_refused_before_it_takes_memory():
         train("CartPole-v1", capacity=2_000_000_000_000, **QUIET)
 
 
+def test_a_replay_fits_if_its_bytes_are_free(monkeypatch):
+    config, obs_spec = TrainConfig.preset("CartPole-v1", capacity=4000), ObservationSpec((4,), 1, 2)
+    need = bytes_needed(config.replay, obs_spec)
+    monkeypatch.setattr("rbi.online.train.available_memory", lambda: need)
+    check_memory(config, obs_spec, torch.device("cpu"))
+    monkeypatch.setattr("rbi.online.train.available_memory", lambda: need // 2)
+    with pytest.raises(ValueError, match=r"up to 1,(799|800) would fit"):
+        check_memory(config, obs_spec, torch.device("cpu"))
+
+
+def test_a_run_folder_has_all_settings_of_its_environment(tmp_path):
+    config = TrainConfig.preset(EnvConfig("ALE/Pong-v5", max_frames=900, repeat_action_probability=0.25, noop_max=7))
+    settings = run_settings(config, None)
+    runs.Writer.create(tmp_path / "run", command="train", settings=settings, seed=0, argv=[]).close()
+    assert load_config(tmp_path / "run") == config
+
+
 def test_invalid_options_are_refused_by_name():
     for bad in ({"eval_episodes": -1}, {"checkpoint_minutes": 0.0}, {"save_snapshots": -2}):
         with pytest.raises(ValueError, match=next(iter(bad))):
@@ -185,6 +291,7 @@ def test_a_sweep_trains_every_algorithm_and_seed_and_resumes_what_is_missing(tmp
     options = RunOptions(eval_episodes=2, report_interval=10)
     result = sweep(["CartPole-v1"], ["rbi", "apex"], range(2), out=tmp_path / "s", options=options, **SWEEP, **QUIET)
     assert [(row["algo"], row["seed"]) for row in result.rows] == [("rbi", 0), ("rbi", 1), ("apex", 0), ("apex", 1)]
+    assert {row["episodes"] for row in result.rows} == {2}
     assert runs.read(tmp_path / "s").result["rows"] == result.rows
     assert len(result.summary().splitlines()) == 4
     times = {path: (path / "result.json").stat().st_mtime for path in result.runs[:3]}
@@ -194,6 +301,34 @@ def test_a_sweep_trains_every_algorithm_and_seed_and_resumes_what_is_missing(tmp
     )
     assert len(again.rows) == 4
     assert times == {path: (path / "result.json").stat().st_mtime for path in result.runs[:3]}
+
+
+def test_evaluations_on_a_cluster_take_environments_that_a_function_makes(monkeypatch):
+    monkeypatch.setattr(os, "setpriority", lambda *_: None)  # this process keeps its own
+    spec = ObservationSpec((4,), 1, 2)
+    for env in ("CartPole-v1", lambda **settings: gymnasium.make("CartPole-v1", **settings)):
+        config = small_config(env=env)
+        weights = flatten_parameters(init_networks(config, spec, 0)).numpy()
+        assert evaluation_score(config, spec, weights, updates=0, episodes=2, seed=0) >= 8
+
+
+def test_a_resumed_sweep_with_more_updates_continues_all_runs(tmp_path):
+    options, more = RunOptions(eval_episodes=1, report_interval=10), {"seeds": range(2), "out": tmp_path / "s"}
+    sweep(["CartPole-v1"], options=options, **more, **SWEEP, **QUIET)
+    result = sweep(["CartPole-v1"], options=options, resume=True, **more, **(SWEEP | {"updates": 20}), **QUIET)
+    assert [row["updates"] for row in result.rows] == [20, 20]
+
+
+def test_a_sweep_has_a_folder_for_every_environment_algorithm_and_seed(tmp_path):
+    names = ["CartPole-v1", "Acrobot-v1"]
+    result = sweep(
+        names, ["rbi", "apex"], [5, 6], out=tmp_path / "s", map_jobs=lambda _, jobs, *__: [None] * len(jobs),
+        **SWEEP, **QUIET,
+    )  # fmt: skip
+    assert runs.read(tmp_path / "s").config["settings"]["envs"] == names
+    expected = [f"{algo}-{env}-seed{seed}" for env in names for algo in ("rbi", "apex") for seed in (5, 6)]
+    assert [path.name for path in result.runs] == expected
+    assert as_file_name("ALE/Pong-v5") == "ALE-Pong-v5"
 
 
 def test_jobs_of_a_machine_without_the_sweeps_folder_come_back_whole(tmp_path):
@@ -218,3 +353,75 @@ def test_updates_that_were_repeated_do_not_count_as_done_when_a_run_is_resumed(t
     assert find_checkpoint(tmp_path, config) == saved
     with pytest.raises(ValueError, match="has done 60 already"):
         find_checkpoint(tmp_path, config.changed(updates=58))
+
+
+class FakeEngine:
+    """An engine whose counts and scores are set by the test."""
+
+    def __init__(self, updates=0, **changes):
+        self.config, self.obs_spec, self.device = small_config(**changes), ObservationSpec((4,), 1, 2), "cpu"
+        self.updates, self.states, self.score = updates, 4 * updates, None
+        self.recent_scores, self.saved = RecentScores(1), []
+
+    def metrics(self):
+        return {"updates": self.updates, "states": self.states, "score": self.score}
+
+    def policy(self):
+        vector = flatten_parameters(init_networks(self.config, self.obs_spec, 0))
+        return trained_policy(self.config, self.obs_spec, vector, self.updates, self.states)
+
+    def checkpoint(self, *, with_replay):
+        self.saved.append((self.updates, with_replay))
+        return checkpoint.Checkpoint({}, {"updates": self.updates}, {})
+
+
+def make_logger(engine, writer=None, **options):
+    return RunLogger(engine, writer, RunOptions(**options), 0, {"seconds": 0.0, "best": None, "lines": 0})
+
+
+def test_the_best_policy_is_that_of_the_best_score_once_twenty_episodes_have_finished():
+    engine = FakeEngine()
+    logger = make_logger(engine, report_interval=10)
+    for score, episodes, best in ((50.0, 19, None), (5.0, 1, 20), (9.0, 0, 30), (7.0, 0, 30)):
+        for _ in range(episodes):
+            engine.recent_scores.add(EpisodeResult(0, 1.0, 1, False), low_epsilon=True)
+        engine.updates, engine.score = engine.updates + 10, score
+        logger.after_step()
+        assert best == (logger.best_policy and logger.best_policy.metadata["updates"])
+    assert logger.info["best"] == 9.0
+
+
+def test_reports_are_at_whole_intervals_and_a_resumed_run_waits_for_its_next_one():
+    engine = FakeEngine(updates=36)
+    logger = make_logger(engine, report_interval=9, save_snapshots=3)
+    assert logger.interval == 10  # updates come in pairs
+    snapshots = []
+    logger.save_policy = snapshots.append
+    for engine.updates in range(38, 54, 2):
+        logger.after_step()
+    assert [line["updates"] for line in logger.metrics] == [40, 50]
+    assert snapshots == ["updates-00000040"]
+
+
+def test_the_seconds_of_a_resumed_run_continue_those_of_its_checkpoint(monkeypatch):
+    monkeypatch.setattr("rbi.online.run_logger.time", SimpleNamespace(monotonic=lambda: 1000.0))
+    logger = RunLogger(FakeEngine(), None, RunOptions(), 0, {"seconds": 70.0, "best": None, "lines": 0})
+    assert logger.seconds == 70
+
+
+def test_checkpoints_are_some_minutes_apart(tmp_path, monkeypatch):
+    now, engine = [1000.0], FakeEngine()
+    monkeypatch.setattr("rbi.online.run_logger.time", SimpleNamespace(monotonic=lambda: now[0]))
+    with runs.Writer.create(tmp_path / "run", command="train", settings={}, seed=0, argv=[]) as writer:
+        logger = make_logger(engine, writer, checkpoint_minutes=5.0)
+        for seconds, count in ((299, 0), (2, 1), (200, 1), (101, 2)):
+            now[0] += seconds
+            engine.updates += 2
+            logger.after_step()
+            assert len(engine.saved) == count
+        monkeypatch.setattr("rbi.online.run_logger.MAX_SAVED_REPLAY", 10)
+        logger.save()
+        logger.tensorboard.close()
+    assert engine.saved == [(4, True), (8, True), (8, False)]
+    assert checkpoint.load(checkpoint.newest(tmp_path / "run")).info["seconds"] == 602
+    assert rbi.load_policy(tmp_path / "run" / "policies" / "last").metadata["updates"] == 8

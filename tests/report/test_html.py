@@ -1,6 +1,7 @@
 """The HTML report: its numbers are the run's, nothing in the data becomes markup, files are not lost."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ import pytest
 import rbi
 from rbi import runs
 from rbi.cli import main
+from rbi.online.accounting import Faults
 from rbi.report.collect import collect
 from rbi.report.html import MAX_BYTES, render
 from rbi.report.run_panels import offline_curves
+from rbi.report.train import fault_rows
 from tests.report.pages import page_data, panel, training_run, write_run
 
 ATTACK = "</script><script>alert(1)</script>"
@@ -29,6 +32,18 @@ def test_a_learning_curve_holds_the_numbers_of_the_metrics_on_every_axis(tmp_pat
     assert axes["hours"]["x"] == pytest.approx([5 / 3600, 10 / 3600, 15 / 3600], rel=1e-5)
     for line in axes.values():
         assert (line["y"], line["low"], line["high"]) == ([10, 20, 40], [9, 19, 39], [12, 22, 42])
+
+
+def test_the_faults_of_a_run_on_a_cluster_are_rows_of_its_table():
+    faults = {"steps_in_flight": 1200, "replay_states": 0, "updates": 30, "workers": 2, "shards": 0, "learners": 1}
+    assert set(faults) == set(asdict(Faults()))
+    found = {"faults": faults, "resumed": {"times": 1, "repeated_updates": 5}}
+    assert fault_rows(found) == [
+        ("restarted", "2 workers, 1 learner"),
+        ("lost", "1,200 steps in flight"),
+        ("repeated", "35 updates"),
+        ("resumed", "once"),
+    ]
 
 
 def test_seeds_become_a_median_with_quartiles(tmp_path):

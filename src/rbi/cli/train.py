@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,7 +121,7 @@ class Train(Command):
     def with_saved(cls, given: Any, saved: dict[str, Any]) -> "Train":
         """The defaults, given the options of the run that is resumed."""
         env = saved.get("env", given.env) if given.env == cls.env else given.env
-        first = (given.envs or saved.get("envs") or env).split(",")[0]
+        first = split_envs(given.envs or saved.get("envs") or env)[0]
         atari = EnvConfig(f"ALE/{first}" if first == PAPER_TABLE else first or cls.env)
         preset = given.preset or saved.get("preset") or default_preset(atari)
         if preset not in PRESETS:
@@ -212,7 +213,7 @@ class Train(Command):
         echo(f"runs and figures: {runs.shown(result.path)}")
 
     def environments(self) -> list[str]:
-        named = PAPER_ENVS if self.envs == PAPER_TABLE else self.envs.split(",")
+        named = PAPER_ENVS if self.envs == PAPER_TABLE else split_envs(self.envs)
         return list(dict.fromkeys(env.strip() for env in named if env.strip())) or [self.env]
 
     def algorithms(self) -> list[Algorithm]:
@@ -220,6 +221,15 @@ class Train(Command):
 
     def env_config(self, env: str) -> EnvConfig:
         return EnvConfig(env, self.max_frames, self.repeat_action_probability)
+
+
+def split_envs(text: str) -> list[str]:
+    """Environments that are separated by commas; those in brackets separate the settings of one.
+
+    >>> split_envs("CartPole-v1,FrozenLake-v1(is_slippery=False, map_name='8x8')")
+    ['CartPole-v1', "FrozenLake-v1(is_slippery=False, map_name='8x8')"]
+    """
+    return re.split(r",(?![^()]*\))", text)
 
 
 def changed_settings(defaults: Any, given: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from rbi.envs.types import TimeStep, VectorEnv
 from rbi.evaluation.rollouts import Protocol, check_compatible
 from rbi.evaluation.scripted import SCRIPTED, ActionModel
 from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
-from rbi.policy import Policy, load_policy
+from rbi.policy import Policy, draw_actions, load_policy
 from rbi.progress import echo, track
 from rbi.returns import LIFE_LOST, TERMINATED, TRUNCATED
 
@@ -177,8 +177,7 @@ class Recorder:
         for model, slots in self.models:
             probs[slots] = model.predict_proba(self.states[slots])
         probs = (1 - self.epsilon) * probs + self.epsilon / self.spec.num_actions
-        sampled = (self.rng.random((len(probs), 1)) * probs.sum(1, keepdims=True) >= probs.cumsum(1)).sum(1)
-        chosen = np.minimum(sampled, self.spec.num_actions - 1)
+        chosen = draw_actions(probs, self.rng.random((len(probs), 1)))
         return chosen, probs[np.arange(len(probs)), chosen]
 
     def execute(self, chosen: Array, probs: Array) -> Array:

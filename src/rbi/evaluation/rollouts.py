@@ -296,8 +296,9 @@ class BatchedPolicies:
 
 
 def sample(probs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """Actions `[N]` from probabilities `[N, A]`, by inverse-CDF sampling with uniform numbers `[N, 1]`."""
-    return (uniform >= probs.cumsum(1)).sum(1).clamp(max=probs.shape[1] - 1)
+    """`rbi.policy.draw_actions` of tensors in double precision."""
+    cumulative = probs.cumsum(1)
+    return (uniform * cumulative[:, -1:] >= cumulative).sum(1).clamp(max=probs.shape[1] - 1)
 
 
 # Vectorised evaluation

@@ -252,6 +252,7 @@ class LocalEngine:
                 "states": self.states,
                 "updates_due": self.updates_due,
                 "learning_started": self.learning_started,
+                "states_before_learning": self.states_before_learning,
                 "recent_scores": self.recent_scores.state(),
                 "episodes": [{"score": e.score.tolist(), "steps": e.steps.tolist()} for e in self.episodes],
                 "envs": [env.state() for env in self.envs],
@@ -267,6 +268,7 @@ class LocalEngine:
             raise ValueError("the checkpoint is of --engine ray, not of --engine local")
         self.learner.updates, self.steps, self.states = (counters[k] for k in ("updates", "steps", "states"))
         self.updates_due, self.learning_started = counters["updates_due"], counters["learning_started"]
+        self.states_before_learning = counters.get("states_before_learning", self.states_before_learning)
         self.recent_scores.restore(counters["recent_scores"])
         for episodes, saved in zip(self.episodes, counters["episodes"], strict=True):
             episodes.score, episodes.steps = np.array(saved["score"]), np.array(saved["steps"])

@@ -286,5 +286,5 @@ def evaluation_score(
     lowest = max(LOW_PRIORITY, os.getpriority(os.PRIO_PROCESS, 0))  # only root may raise a priority again
     os.setpriority(os.PRIO_PROCESS, 0, lowest)
     policy = trained_policy(config, obs_spec, torch.from_numpy(weights.copy()), updates, 0)
-    scores = [episode.score for episode in run_episodes(policy, Protocol("paper"), config.env.id, episodes, seed)]
+    scores = [episode.score for episode in run_episodes(policy, Protocol("paper"), config.env, episodes, seed)]
     return sum(scores) / len(scores)

@@ -76,8 +76,9 @@ def sweep(
 ) -> SweepResult:
     """Train in every environment with every algorithm and seed, each run in its own folder under `out`/runs.
 
-    Settings are as in `rbi.train`. With `resume=True` finished runs are kept and interrupted ones continue. `map_jobs`
-    runs whole jobs elsewhere, such as on a Ray cluster; without it they run here one after the other.
+    Settings are as in `rbi.train`. With `resume=True` finished runs are kept, and interrupted ones continue, as do all
+    if there are more updates than before. `map_jobs` runs whole jobs elsewhere, such as on a Ray cluster; without it
+    they run here one after the other.
 
         result = sweep(["CartPole-v1", "Acrobot-v1"], ["rbi", "apex"], range(3), out="runs/sweep")
         print(result.summary())
@@ -91,6 +92,7 @@ def sweep(
         "algos": list(algos),
         "seeds": list(seeds),
         "preset": preset,
+        **{name: getattr(configs[0].env, name) for name in ("max_frames", "repeat_action_probability")},
         **{part: getattr(configs[0], part) for part in PARTS},
     }
     if resume:
@@ -106,7 +108,7 @@ def sweep(
             SweepJob(config, seed, folder / f"{config.algo}-{as_file_name(config.env.id)}-seed{seed}")
             for config, seed in itertools.product(configs, seeds)
         ]
-        left = [job for job in jobs if not is_finished(job.path)]
+        left = [job for job in jobs if not is_finished(job.path, job.config.schedule.updates)]
         if left and map_jobs is not None:
             run_remotely(left, folder, map_jobs, options, progress=progress)
             left = []
@@ -196,8 +198,10 @@ def unpack_run(packed: bytes, path: Path) -> None:
         archive.extractall(growing, filter="data")
 
 
-def is_finished(path: Path) -> bool:
-    return path.exists() and runs.read(path).result is not None
+def is_finished(path: Path, updates: int = 0) -> bool:
+    """Whether a run is complete, after at least this many updates."""
+    found = runs.read(path) if path.exists() else None
+    return found is not None and found.result is not None and found.finished()["last"]["updates"] >= updates
 
 
 def as_file_name(env: str) -> str:

@@ -155,7 +155,9 @@ def offline_panels(run: Run) -> tuple[Summary, list[Panel]]:
         title = "Difference to the behaviour policy"
         panels.append(Intervals(title, "difference of mean scores", rows, 0.0, "no difference", note))
     panels += offline_curves(run)
-    panels += [overfitting_by_seed(run), reliability([seed["reliability"] for seed in found["validation"]])]
+    bins = [each["reliability"] for each in found["validation"]]
+    by_seed = {f"seed {seed}": each for seed, each in enumerate(bins, run.config["seed"])}
+    panels += [overfitting_by_seed(run), reliability(by_seed if len(bins) > 1 else {"Q": bins[0]})]
     return summary, [*panels, *(Table.of(table) for table in offline.tables(run)), Notes("", offline.closing(run))]
 
 
@@ -218,13 +220,10 @@ def overfitting_by_seed(run: Run) -> Lines:
     return Lines("Fit of Q", "RMSE", [Axis("updates", "updates", lines)], note)
 
 
-def reliability(bins: Sequence[dict[str, list[float]]]) -> Lines:
-    """Predicted Q against the mean return, in bins of equal size."""
-    several = len(bins) > 1
-    lines = [
-        line_of(f"seed {n}" if several else "Q", each["predicted"], each["observed"]) for n, each in enumerate(bins)
-    ]
-    ends = [value for each in bins for values in (each["predicted"], each["observed"]) for value in values]
+def reliability(bins: dict[str, dict[str, list[float]]]) -> Lines:
+    """Predicted Q against the mean return, in bins of equal size, for each name."""
+    lines = [line_of(name, each["predicted"], each["observed"]) for name, each in bins.items()]
+    ends = [value for each in bins.values() for values in (each["predicted"], each["observed"]) for value in values]
     diagonal = [min(ends), max(ends)]
     lines.append(line_of("perfect", diagonal, diagonal, thin=True))
     note = "Held-out steps in bins of equal size. A reliable Q lies on the dotted line."
@@ -251,13 +250,16 @@ def improve_panels(run: Run) -> tuple[Summary, list[Panel]]:
     if found["changes"]["features"]:
         panels.append(changes_by_feature(found))
     x = [line["updates"] for line in run.metrics]
-    for title, key, label in (("Fit of beta", "log_likelihood", "log-likelihood"), ("Fit of Q", "q_rmse", "RMSE")):
+    fits = {"beta": ("Fit of beta", "log_likelihood", "log-likelihood"), "q": ("Fit of Q", "q_rmse", "RMSE")}
+    for net, (title, key, label) in fits.items():
+        if net not in found["best"]:  # a logged beta is not learned
+            continue
         lines = [line_of("validation", x, [line[key] for line in run.metrics])]
         lines.append(line_of("training", x, [line[f"train_{key}"] for line in run.metrics], thin=True))
-        best = found["best"]["q" if key == "q_rmse" else "beta"]["updates"]
+        best = found["best"][net]["updates"]
         note = f"Validation set; dotted: training batches. The best checkpoint is after {best:,} updates."
         panels.append(Lines(title, label, [Axis("updates", "updates", lines)], note))
-    panels.append(reliability([found["diagnostics"]["reliability"]]))
+    panels.append(reliability({"Q": found["diagnostics"]["reliability"]}))
     tables = [improve.diagnostics_table(found), improve.change_table(found), improve.action_table(found)]
     panels += [Table.of(table) for table in [*tables, improve.largest_table(found)]]
     said = [decision.get("headline"), *decision.get("reasons", [])]

@@ -104,15 +104,15 @@ def result_table(run: Run) -> Table:
 
 def fault_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     """What failures and restarts cost a run, where there were any."""
-    rows, lost, resumed = [], found.get("lost", {}), found.get("resumed")
-    restarted = [f"{lost[name]} {name if lost[name] > 1 else name[:-1]}" for name in RESTARTED if lost.get(name)]
+    rows, faults, resumed = [], found.get("faults", {}), found.get("resumed")
+    restarted = [f"{faults[name]} {name if faults[name] > 1 else name[:-1]}" for name in RESTARTED if faults.get(name)]
     if restarted:
         rows.append(("restarted", ", ".join(restarted)))
     parts = {"steps in flight": "steps_in_flight", "states of the replay": "replay_states"}
-    costs = [f"{lost[key]:,} {name}" for name, key in parts.items() if lost.get(key)]
+    costs = [f"{faults[key]:,} {name}" for name, key in parts.items() if faults.get(key)]
     if costs:
         rows.append(("lost", ", ".join(costs)))
-    repeated = lost.get("updates", 0) + (resumed["repeated_updates"] if resumed else 0)
+    repeated = faults.get("updates", 0) + (resumed["repeated_updates"] if resumed else 0)
     if repeated:
         rows.append(("repeated", f"{repeated:,} updates"))
     if resumed:

@@ -22,6 +22,7 @@ from rbi.data.formats.common import (
     EpisodeSummary,
     SpecOverrides,
     frame_layout,
+    natural,
     summarize_all,
     vectors,
 )
@@ -36,9 +37,8 @@ def recognises(path: Path) -> bool:
 
 def folder(path: Path) -> Path | None:
     """The folder of the newest version: the path itself, or one in it."""
-    places = (
-        [path, *sorted((inner for inner in path.iterdir() if inner.is_dir()), reverse=True)] if path.is_dir() else []
-    )
+    inner = [place for place in path.iterdir() if place.is_dir()] if path.is_dir() else []
+    places = [path, *sorted(inner, key=lambda place: natural(place.name), reverse=True)]
     needed = ("dataset_info.json", "features.json")
     return next((place for place in places if all((place / name).is_file() for name in needed)), None)
 
