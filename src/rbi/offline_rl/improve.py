@@ -28,7 +28,6 @@ from rbi.offline_rl.validation import (
     Holdout,
     diagnostics,
     features_and_actions,
-    log_likelihood,
     log_probs,
     predict_steps,
     split_holdout,
@@ -403,11 +402,7 @@ class Improver:
         )
         steps, first = sampler.usable, data.records["first_step"]
         held = predict_steps(networks, sampler, steps)
-        found = diagnostics(held)
-        found |= {
-            "log_likelihood_calibrated": log_likelihood(held.logits, held.actions, temperature),
-            "temperature": temperature,
-        }
+        found = diagnostics(held, temperature)
         if self.features is not None:
             rows = sampler.frame_index[steps].split(BLOCK_ROWS)
             outside = [self.features.outside(sampler.frames[part].cpu().numpy()).any(1) for part in rows]

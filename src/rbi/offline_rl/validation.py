@@ -149,13 +149,15 @@ def predict_batch(networks: Networks, batch: Batch, sampler: Sampler) -> list[Ar
 
 def log_probs(logits: Array, temperature: float = 1.0) -> Array:
     """log softmax(logits / temperature) `[N, A]`."""
-    scaled = logits.astype(np.float64) / temperature
-    return scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True)
+    found: Array = torch.log_softmax(torch.from_numpy(logits.astype(np.float64)) / temperature, 1).numpy()
+    return found
 
 
 def log_likelihood(logits: Array, actions: Array, temperature: float = 1.0) -> float:
     """Mean log-probability of actions `[N]`."""
-    return float(log_probs(logits, temperature)[np.arange(len(actions)), actions].mean())
+    parts = [slice(first, first + PREDICT_BATCH) for first in range(0, len(actions), PREDICT_BATCH)]
+    taken = [np.take_along_axis(log_probs(logits[part], temperature), actions[part, None], 1) for part in parts]
+    return float(np.concatenate(taken).mean())
 
 
 def fit_temperature(logits: Array, actions: Array) -> float:
@@ -188,10 +190,12 @@ def reliability(values: Array, returns: Array, bins: int = 10) -> Reliability:
     return Reliability(means[:, 0], means[:, 1], means[:, 2].astype(int))
 
 
-def diagnostics(held: Predictions) -> dict[str, Any]:
-    """How well beta predicts the actions and Q the returns; `temperature` is the best one for these steps."""
+def diagnostics(held: Predictions, temperature: float | None = None) -> dict[str, Any]:
+    """How well beta predicts the actions and Q the returns. `temperature`: of beta; by default the best one for these
+    steps."""
     predicted = held.q[np.arange(len(held.actions)), held.actions].astype(np.float64)
-    temperature = fit_temperature(held.logits, held.actions)
+    if temperature is None:
+        temperature = fit_temperature(held.logits, held.actions)
     error, variance = predicted - held.returns, float(np.var(held.returns))
     counts = np.bincount(held.actions, minlength=held.logits.shape[1])
     with np.errstate(divide="ignore"):
@@ -307,7 +311,7 @@ class BestCheckpoint:
 
     def q_error(self, networks: Networks) -> float:
         """The root mean squared error of Q on the validation set's returns."""
-        return float(diagnostics(predict_steps(networks, self.validation, self.steps))["q_rmse"])
+        return float(diagnostics(predict_steps(networks, self.validation, self.steps), 1.0)["q_rmse"])
 
     def temperature(self, networks: Networks) -> float:
         """beta's temperature, fitted on the validation set; 1 if that is too small, or if beta was logged."""
