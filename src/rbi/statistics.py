@@ -177,12 +177,12 @@ def student_lower_bound(samples: Array, delta: float, size: int | None = None) -
 def describe(scores: Sequence[float], seed: int = 0) -> dict[str, Any]:
     """Mean with its 95% bootstrap interval, median, quartiles and range of scores."""
     values = np.asarray(scores, dtype=np.float64)
-    drawn = bootstrap_samples([values], np.random.default_rng(seed))
+    means = bootstrap_ratio(values, np.ones(len(values)), np.random.default_rng(seed))
     quarter, median, three_quarters = np.percentile(values, [25, 50, 75]).tolist()
     return {
         "episodes": len(values),
         "mean": float(values.mean()),
-        "interval": percentile_interval(drawn.mean(1)).tolist(),
+        "interval": percentile_interval(means).tolist(),
         "median": median,
         "quartiles": [quarter, three_quarters],
         "min": float(values.min()),

@@ -86,3 +86,12 @@ def test_the_command_line_ends_with_3_on_alarm(tmp_path, capsys):
     assert [figure.name for figure in run.figures] == ["gain.png"]
     assert main(["monitor", *files]) == 2
     assert "--return-range" in capsys.readouterr().err
+
+
+def test_returns_at_the_ends_of_the_stated_range_are_inside_whatever_float32_makes_of_them():
+    rewards = np.random.default_rng(0).choice([0, 0.1], 200)
+    data = rbi.Dataset.from_arrays(np.zeros((200, 1)), np.arange(200) % 2, rewards, np.ones(200, bool))
+    assert data.scores.max() > 0.1
+    assert rbi.monitor(data, return_range=(0, 0.1), old_value=0.05).outcome
+    with pytest.raises(ValueError, match=r"is outside the stated range 0 to 0\.09"):
+        rbi.monitor(data, return_range=(0, 0.09), old_value=0.05)

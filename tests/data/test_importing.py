@@ -9,9 +9,10 @@ import pytest
 
 import rbi
 from rbi.cli import main
-from rbi.data.dataset import RejectedEpisode
+from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import DatasetSpec, Episode
-from rbi.data.importing import append_all
+from rbi.data.formats import FormatSettings, SpecOverrides, open_reader
+from rbi.data.importing import append_all, export_dataset
 from rbi.data.store import Store, StoreWriter
 from rbi.runs import read
 
@@ -305,3 +306,15 @@ def test_what_is_exported_comes_back_the_same(tmp_path, to):
     back, before = rbi.load_episodes(tmp_path / to), rbi.load_episodes(tmp_path / "clicks.csv")
     for one, other in zip(back, before, strict=True):
         assert_same(one, other)
+
+
+@pytest.mark.parametrize("wide", ["behavior_probs", "action_masks"])
+def test_the_number_of_actions_of_a_store_with_columns_of_actions_is_fixed(tmp_path, wide):
+    values = {"behavior_probs": np.full((4, 3), 1 / 3), "action_masks": np.ones((4, 3), bool)}[wide]
+    data = Dataset.from_arrays(np.zeros((4, 1)), [0, 1, 2, 0], np.arange(4), np.ones(4, bool), **{wide: values})
+    with StoreWriter.create(tmp_path / "s", data.spec) as writer:
+        writer.extend(data)
+    with pytest.raises(ValueError, match=r"--num-actions 5: .* has 3"):
+        open_reader(tmp_path / "s", settings=FormatSettings(SpecOverrides(num_actions=5)))
+    same = FormatSettings(SpecOverrides(num_actions=3))
+    assert export_dataset(tmp_path / "s", tmp_path / "new" / "out", settings=same)[1].episodes == 4

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rbi.data.dataset import RECORD, columns, infer_spec
+from rbi.data.dataset import RECORD, Dataset, columns, infer_spec
 from rbi.data.formats import FormatSettings, StoreReader, open_reader
 from rbi.data.store import StoreWriter
 from rbi.data.summary import DatasetSummary, summarize_data
@@ -75,3 +75,9 @@ def test_a_table_has_the_summary_of_its_episodes(tmp_path):
     found = summarize_data(open_reader(tmp_path / "log.csv"))
     assert_same_summary(found, by_episode(tmp_path / "log.csv"))
     assert (len(found.scores), found.rejections.rejected, len(found.players)) == (99, 1, 10)
+
+
+def test_scores_that_differ_by_rounding_only_are_one_bin():
+    tiny = [[1, 1e-16, 1e-16], [1e-16, 1e-16, 1]]
+    data = Dataset.from_arrays(np.zeros((6, 1)), np.arange(6) % 2, np.ravel(tiny), np.arange(6) % 3 == 2)
+    assert data.summary().to_dict()["scores"]["counts"].tolist() == [2]

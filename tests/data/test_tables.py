@@ -931,3 +931,21 @@ def test_probabilities_of_all_actions_survive_export_and_import(tmp_path):
     again = load_episodes(tmp_path / "episodes.parquet")
     assert again.spec == data.spec
     np.testing.assert_array_equal(again.arrays["behavior_probs"], ALL_PROBS)
+
+
+@pytest.mark.parametrize("name", ["{:08d}", "12345678901234{:05d}"])
+def test_a_table_in_memory_keeps_names_that_look_like_numbers(tmp_path, name):
+    rows = [f"{name.format(e)},{t},0,1,{int(t == 1)},{e},{name.format(e // 2)}" for e in range(300) for t in range(2)]
+    (tmp_path / "log.csv").write_text("\n".join(["episode_id,t,action,reward,terminated,obs_0,player", *rows]) + "\n")
+    found = load_episodes(tmp_path / "log.csv")
+    assert (len(found), found.rejected) == (300, [])
+    assert found.players == [name.format(e // 2) for e in range(300)]
+
+
+def test_a_block_of_json_lines_may_have_no_final_observation(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_files, "TEXT_BLOCK_BYTES", 2000)
+    rows = [{"episode_id": e, "action": e % 2, "reward": 1, "terminated": True, "obs": [e, 1.0]} for e in range(200)]
+    rows = [row | {"final_obs": [7.0, 8.0] if e > 150 else None} for e, row in enumerate(rows)]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = load_episodes(tmp_path / "log.jsonl")
+    assert [e.has_final for e in found] == [e > 150 for e in range(200)]

@@ -291,3 +291,11 @@ def test_the_policies_of_a_run_are_its_snapshots_if_it_has_any(tmp_path):
         loaded = load_policies([str(tmp_path / "run")], torch.device("cpu"), snapshots=True)
         found.append([name for name, _ in loaded])
     assert found == [["run/best", "run/last"], ["run/updates-00000010", "run/updates-00000020"]]
+
+
+def test_a_store_of_another_environment_is_not_continued(tmp_path):
+    first = DatasetRecording([("random", "random")], "CartPole-v1", episodes=2)
+    first.record(tmp_path / "s", progress=False)
+    other = DatasetRecording([("random", "random")], "CartPole-v1(max_episode_steps=9)", episodes=4)
+    with pytest.raises(ValueError, match=r"holds .*CartPole-v1"):
+        other.record(tmp_path / "s", progress=False)

@@ -193,3 +193,9 @@ def test_learning_curves_depend_on_the_seed():
     small = {"stds": [(1.0, 10.0)], "learning_rates": [None], "repetitions": 20, "steps": 10, "workers": 1}
     first, again, other = (learning_study(["greedy"], seed=seed, progress=False, **small) for seed in (1, 1, 2))
     assert first.to_dict() == again.to_dict() != other.to_dict()
+
+
+def test_arms_without_noise_have_no_regret_of_the_greedy_step():
+    for curve in regret_study(["greedy"], stds=[(0.0, 0.0)]).curves:
+        gap = curve.gain[1] / (1 - curve.beta_better[1])
+        assert curve.gain[1:-1] == approx(gap * (1 - curve.beta_better[1:-1]))  # at the ends one arm is never seen

@@ -425,3 +425,18 @@ def test_checkpoints_are_some_minutes_apart(tmp_path, monkeypatch):
     assert engine.saved == [(4, True), (8, True), (8, False)]
     assert checkpoint.load(checkpoint.newest(tmp_path / "run")).info["seconds"] == 602
     assert rbi.load_policy(tmp_path / "run" / "policies" / "last").metadata["updates"] == 8
+
+
+def test_environments_of_one_name_cannot_share_a_sweep(tmp_path):
+    makers = [lambda **settings: gymnasium.make("CartPole-v1", **settings) for _ in range(2)]
+    with pytest.raises(ValueError, match="is the folder of several runs"):
+        sweep(makers, out=tmp_path / "s", **SWEEP, **QUIET)
+
+
+def test_a_sweep_of_an_earlier_version_can_be_resumed(tmp_path):
+    options = RunOptions(eval_episodes=0, report_interval=10)
+    sweep(["CartPole-v1"], out=tmp_path / "s", options=options, **SWEEP, **QUIET)
+    config = json.loads((tmp_path / "s" / "config.json").read_text())
+    del config["settings"]["max_frames"], config["settings"]["repeat_action_probability"]
+    (tmp_path / "s" / "config.json").write_text(json.dumps(config))
+    assert sweep(["CartPole-v1"], out=tmp_path / "s", options=options, resume=True, **SWEEP, **QUIET).rows

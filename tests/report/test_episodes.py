@@ -125,6 +125,9 @@ def test_features_are_shown_as_the_table_has_them():
         Feature("x", ("a", "")),
     )
     assert feature_value(obs, date, 0) == "2024-10-04"
+    days = np.float32([2932896, -2544.25, 1e9, -1e9])  # the last day of the calendar, a date before 1970, neither
+    shown = [feature_value(days, date, place) for place in range(4)]
+    assert shown == ["9999-12-31", "1963-01-13", "9999-12-31", "0001-01-01"]
     assert feature_value(obs, number, 1) == "(missing)"
     assert feature_value(obs, number, 2) == 1
     assert feature_value(obs, text, 3) == "(missing)"

@@ -26,6 +26,7 @@ MAX_GROWTH = 4.0  # c_max^T up to which doubly robust terms have useful limits
 MIN_EXPLORATION = {"all": 0.01, "taken": 0.01, "estimated": 0.05}  # mean probability of not taking the likeliest action
 MISMATCH = 6.0  # standard errors
 MAX_RATIO_ERROR = 0.2  # of the mean of clone / logged probability; some actions may be impossible in a state
+RANGE_SLACK = 1e-6  # of a range of returns: rewards are stored as float32
 MAX_FITTED_ROWS = 200_000  # of fitted Q evaluation
 
 
@@ -64,8 +65,9 @@ def place(data: Dataset, episode: int) -> str:
 
 
 def check_returns(data: Dataset, returns: Array, low: float, high: float) -> None:
-    """Raise ValueError for a return outside the stated range."""
-    outside = (returns < low) | (returns > high)
+    """Raise ValueError for a return outside the stated range, by more than the rounding of float32 rewards."""
+    slack = RANGE_SLACK * max(abs(low), abs(high))
+    outside = (returns < low - slack) | (returns > high + slack)
     if outside.any():
         first = int(outside.argmax())
         raise ValueError(

@@ -174,4 +174,4 @@ def live_returns(data: Dataset, config: MonitorConfig) -> Array:
         config.gamma**t * data.arrays["rewards"][at].astype(np.float64), np.cumsum(steps) - steps
     )
     check_returns(data, found, *config.return_range)
-    return found
+    return found.clip(*config.return_range)

@@ -1,8 +1,8 @@
 """`rbi train`: online training on this machine or a Ray cluster."""
 
 import dataclasses
+import itertools
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,7 +121,8 @@ class Train(Command):
     def with_saved(cls, given: Any, saved: dict[str, Any]) -> "Train":
         """The defaults, given the options of the run that is resumed."""
         env = saved.get("env", given.env) if given.env == cls.env else given.env
-        first = split_envs(given.envs or saved.get("envs") or env)[0]
+        several = given.envs or saved.get("envs") or ""
+        first = split_envs(several)[0] if several else env
         atari = EnvConfig(f"ALE/{first}" if first == PAPER_TABLE else first or cls.env)
         preset = given.preset or saved.get("preset") or default_preset(atari)
         if preset not in PRESETS:
@@ -226,10 +227,12 @@ class Train(Command):
 def split_envs(text: str) -> list[str]:
     """Environments that are separated by commas; those in brackets separate the settings of one.
 
-    >>> split_envs("CartPole-v1,FrozenLake-v1(is_slippery=False, map_name='8x8')")
-    ['CartPole-v1', "FrozenLake-v1(is_slippery=False, map_name='8x8')"]
+    >>> split_envs("CartPole-v1,FrozenLake-v1(is_slippery=False, desc=('SF', 'FG'))")
+    ['CartPole-v1', "FrozenLake-v1(is_slippery=False, desc=('SF', 'FG'))"]
     """
-    return re.split(r",(?![^()]*\))", text)
+    depths = itertools.accumulate((char in "([{") - (char in ")]}") for char in text)
+    commas = [place for place, depth in enumerate(depths) if depth == 0 and text[place] == ","]
+    return [text[start + 1 : stop] for start, stop in itertools.pairwise([-1, *commas, len(text)])]
 
 
 def changed_settings(defaults: Any, given: Any) -> dict[str, Any]:

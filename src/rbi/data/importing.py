@@ -264,6 +264,7 @@ def export_dataset(
     if progress:
         datasets = track(datasets, "exporting")
     if to == "parquet":
+        out.mkdir(parents=True, exist_ok=True)
         parquet_writer.write_parquet(datasets, reader.spec, out / "episodes.parquet")
     elif to == "minari":
         minari.write_minari(itertools.chain.from_iterable(datasets), reader.spec, out)

@@ -149,7 +149,8 @@ def distribution(values: Sequence[float]) -> dict[str, Any]:
     """Quartiles, mean and a histogram."""
     if not values:
         return {"mean": None, "quartiles": None, "min": None, "max": None, "counts": [], "edges": []}
-    counts, edges = np.histogram(values, bins=min(BINS, max(1, len(set(values)))))
+    equal = np.ptp(values) <= 1e-9 * max(map(abs, (min(values), max(values))))  # but for rounding
+    counts, edges = np.histogram(values, bins=1 if equal else min(BINS, len(set(values))))
     return {
         "mean": float(np.mean(values)),
         "quartiles": np.percentile(values, [25, 50, 75]),

@@ -314,7 +314,9 @@ class DatasetRecording:
         """Record into the store `out`; an existing store is continued up to the requested number."""
         out = Path(out)
         if continues := (out / "store.json").exists():
-            Store(out).check_values()
+            (before := Store(out)).check_values()
+            if before.spec != self.spec:
+                raise ValueError(f"{out}: holds {before.spec}, not {self.spec}")
         with StoreWriter.append_to(out, repair=True) if continues else StoreWriter.create(out, self.spec) as writer:
             for item in writer.lost:
                 echo(f"{item}; as many are recorded again", stderr=True)

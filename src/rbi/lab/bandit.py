@@ -144,7 +144,8 @@ def expected_gain(rule: Rule, beta_better: Floats, samples: float, arms: Arms, n
     expected, squared = np.zeros_like(beta_better), np.zeros_like(beta_better)
     for start, width in ((np.zeros_like(misranked), misranked), (misranked, 1 - misranked)):
         quantile = start[:, None] + width[:, None] * points
-        estimated = difference + std[:, None] * special.ndtri(quantile)
+        errors = np.where(std[:, None] > 0, special.ndtri(quantile), 0.0)
+        estimated = difference + std[:, None] * errors
         pi = rule(beta[:, None, :], np.stack([np.zeros_like(estimated), estimated], axis=-1))
         expected += width * (pi[..., 1] @ weights)
         squared += width * (pi[..., 1] ** 2 @ weights)

@@ -96,7 +96,10 @@ def sweep(
         **{part: getattr(configs[0], part) for part in PARTS},
     }
     if resume:
-        runs.check_resumable(path, command="train", settings=settings, seed=seeds[0], may_change=MAY_CHANGE_ON_RESUME)
+        saved = runs.read(path).config.get("settings")
+        new = {"max_frames", "repeat_action_probability"}.difference(saved if isinstance(saved, dict) else ())
+        may_change = (*MAY_CHANGE_ON_RESUME, *new)  # earlier sweeps did not store them
+        runs.check_resumable(path, command="train", settings=settings, seed=seeds[0], may_change=may_change)
         writer = runs.Writer.reopen(path)
     else:
         writer = runs.Writer.create(
@@ -108,6 +111,9 @@ def sweep(
             SweepJob(config, seed, folder / f"{config.algo}-{as_file_name(config.env.id)}-seed{seed}")
             for config, seed in itertools.product(configs, seeds)
         ]
+        folders = [job.path for job in jobs]
+        if twice := [path.name for path in folders if folders.count(path) > 1]:
+            raise ValueError(f"{twice[0]}: is the folder of several runs; environments need different names")
         left = [job for job in jobs if not is_finished(job.path, job.config.schedule.updates)]
         if left and map_jobs is not None:
             run_remotely(left, folder, map_jobs, options, progress=progress)

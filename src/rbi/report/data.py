@@ -15,6 +15,7 @@ SHOWN_ACTIONS = 20
 def info_table(found: dict[str, Any]) -> Table:
     """The statistics of a dataset."""
     spec, ends = found["spec"], found["ends"]
+    all_probs = spec.get("has_behavior_probs", False)
     rows = {
         "observations": f"{kind(spec)}, {spec['frame_stack']} per state",
         "environment": spec["env"] or "unknown",
@@ -26,7 +27,7 @@ def info_table(found: dict[str, Any]) -> Table:
         "ends": ", ".join(f"{count:,} {name}" for name, count in ends.items() if count) or "none",
         "lives lost": "only found by an import" if found["lives_lost"] is None else f"{found['lives_lost']:,}",
         "players": players_text(found),
-        "logged probabilities": "yes" if found["has_action_probs"] else "no",
+        "logged probabilities": "of all actions" if all_probs else "yes" if found["has_action_probs"] else "no",
         "coverage": coverage_text(found),
         "rejected": f"{found['rejected']:,}",
         "lost": f"{found['lost']:,}",

@@ -8,6 +8,7 @@ that change most.
 import base64
 import datetime
 import io
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -541,8 +542,10 @@ def feature_value(obs: Array, feature: Feature, place: int) -> Any:
         return (feature.categories[int(part.argmax())] if part.any() else "(other)") or MISSING
     if feature.has_missing and obs[place + 1]:
         return MISSING
-    value = float(f"{float(obs[place]):.6g}")
-    return (datetime.date(1970, 1, 1) + datetime.timedelta(days=int(value))).isoformat() if feature.is_date else value
+    if not feature.is_date:
+        return float(f"{float(obs[place]):.6g}")
+    days = math.floor(obs[place]) + datetime.date(1970, 1, 1).toordinal()
+    return datetime.date.fromordinal(min(max(days, 1), datetime.date.max.toordinal())).isoformat()
 
 
 def decision_name(data: Dataset, number: int) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from rbi import envs
 from rbi.report import ACCENT, DARK, GREY, LINES, LOOK
-from rbi.rules.types import Reroute, TotalVariation, parse_rule
+from rbi.rules.types import Behavior, Reroute, TotalVariation, parse_rule
 from rbi.runs import Run
 
 SHOWN_ACTIONS, SHOWN_STEPS = 20, 10
@@ -193,7 +193,9 @@ def closing(run: Run) -> list[str]:
             f"Compared with the logged probabilities, the clone of beta is off by {clone['mean_absolute_error']:.3f} "
             f"on average and by a factor of {clone['largest_ratio']:.3g} at most."
         )
-    if "clone" not in values and values["log_likelihood_calibrated"] <= values["log_likelihood_of_frequencies"]:
+    exact = found["spec"]["has_behavior_probs"]
+    no_better = values["log_likelihood_calibrated"] <= values["log_likelihood_of_frequencies"]
+    if "clone" not in values and not exact and no_better:
         lines.append(
             "beta predicts the test actions no better than action frequencies, so the gain by test returns, which is "
             "weighted by beta, is unreliable."
@@ -208,7 +210,6 @@ def closing(run: Run) -> list[str]:
         )
     if not found["separate_test_set"]:
         lines.append("The only held-out episode served for validation and testing: its numbers may be optimistic.")
-    exact = found["spec"]["has_behavior_probs"]
     return [*lines, f"The gain by Q is an estimate, not a certificate. {bound_text(found['rule'], exact=exact)}"]
 
 
@@ -230,6 +231,8 @@ def bound_text(text: str, *, exact: bool) -> str:
             f"If Q is wrong, {text} limits the damage of a step to {percent(rule.delta)} of the gap between its best "
             "and its worst action, but may give that much to an action that beta never took."
         )
+    if isinstance(rule, Behavior):
+        return f"The policy is {beta}: it does not depend on Q."
     return f"If Q is wrong, {text} does not bound the distance to beta as reroute does."
 
 

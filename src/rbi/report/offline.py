@@ -1,5 +1,6 @@
 """Tables and figures of `rbi offline`, from its run folder."""
 
+import itertools
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -140,7 +141,7 @@ def curves(run: Run) -> Any:
         own = [row["name"] for row in found["rows"] if row["learner"] == "behavior_q" and row["name"] != "behavior"]
         others = [row["name"] for row in found["rows"] if row["learner"] != "behavior_q"]
         for panel, names, title in zip(panels, (own, others), ("rules on beta and Q", "baselines"), strict=True):
-            for look, name in zip(LINES, ["behavior", *names], strict=False):
+            for look, name in zip(itertools.cycle(LINES), ["behavior", *names], strict=False):
                 means = np.array([np.mean([np.mean(seed) for seed in line["scores"][name]]) for line in evaluated])
                 panel.plot(updates, means, label=NAMES.get(name, name), **look, **FEW if len(updates) < 3 else {})
                 low, high = (
@@ -165,7 +166,7 @@ def overfitting(run: Run) -> Any:
     with plt.rc_context(LOOK):
         figure: Any = plt.figure(figsize=(6.4, 2.6), layout="constrained")
         left, right = figure.subplots(1, 2)
-        for look, seed in zip(LINES, dict.fromkeys(line["seed"] for line in validated), strict=False):
+        for look, seed in zip(itertools.cycle(LINES), dict.fromkeys(line["seed"] for line in validated), strict=False):
             lines = [line for line in validated if line["seed"] == seed]
             updates = [line["updates"] / 1000 for line in lines]
             colour = look["color"]
@@ -190,7 +191,7 @@ def reliability(run: Run) -> Any:
     with plt.rc_context(LOOK):
         figure: Any = plt.figure(figsize=(3.4, 3.0), layout="constrained")
         panel = figure.subplots()
-        for number_, (look, seed) in enumerate(zip(LINES, found["validation"], strict=False)):
+        for number_, (look, seed) in enumerate(zip(itertools.cycle(LINES), found["validation"], strict=False)):
             binned = seed["reliability"]
             panel.plot(
                 binned["predicted"], binned["observed"], marker="o", markersize=3,

@@ -10,6 +10,7 @@ True
 import difflib
 import math
 import re
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, TypeVar, final
@@ -202,7 +203,7 @@ class CountAware(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("tau", self.tau, 0, math.inf)
+        check_range("tau", self.tau, 0, sys.float_info.max)
 
     def __call__(
         self, beta: Array, advantage: Array, *, legal: Any = None, check: bool = True, counts: Any = None

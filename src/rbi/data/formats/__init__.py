@@ -176,7 +176,8 @@ class StoreReader:
     def __init__(self, path: Path, settings: FormatSettings) -> None:
         self.path, self.store, overrides = path, check_store(Store(path), settings.max_lost), settings.overrides
         spec = self.store.spec
-        if overrides.num_actions is not None and (overrides.num_actions < spec.num_actions or spec.has_action_masks):
+        asked, wide = overrides.num_actions or spec.num_actions, spec.has_action_masks or spec.has_behavior_probs
+        if asked < spec.num_actions or (wide and asked != spec.num_actions):
             raise ValueError(f"--num-actions {overrides.num_actions}: {path} has {spec.num_actions}")
         self.spec = replace(
             spec,

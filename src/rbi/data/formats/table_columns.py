@@ -5,7 +5,7 @@ import datetime
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,14 +54,16 @@ class Block:
         given = self.line_numbers
         return np.arange(given.start, given.stop) if isinstance(given, range) else np.array(given, np.int64)
 
-    def compact(self) -> "Block":
-        """The same block with less memory: few distinct texts become dictionaries, plain numbers become numbers."""
+    def compact(self, names: Sequence[str | None] = ()) -> "Block":
+        """The same block with less memory: few distinct texts become dictionaries, plain numbers become numbers, except
+        in columns of names: 007 is another name than 7."""
         pa = require_package("pyarrow")
         columns = []
-        for column in self.table.columns:
+        for name, column in zip(self.table.schema.names, self.table.columns, strict=True):
             if is_text(column.type):
                 encoded = column.slice(0, FEW_TEXTS_ROWS).dictionary_encode()
-                numbers = None if len(encoded.dictionary) <= FEW_TEXTS else fast_numbers(column)
+                few = len(encoded.dictionary) <= FEW_TEXTS or name in names
+                numbers = None if few else fast_numbers(column)
                 if numbers is not None:
                     column = pa.array(numbers)
                 else:
@@ -173,6 +175,8 @@ class Block:
     def lists(self, name: str, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """`[N, *shape]`, and `[N]` booleans: where there is a list. Lists of another shape are noted."""
         column = self.table.column(name)
+        if require_package("pyarrow").types.is_null(column.type):  # JSON lines of a block without any list
+            return np.zeros((len(column), *shape), np.float32), np.zeros(len(column), bool)
         if not is_list(column.type):
             raise ValueError(f"{self.path.name}: column {name!r} must hold lists, as in the first file")
         with as_value_error(self.path, name):

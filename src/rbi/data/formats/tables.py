@@ -270,8 +270,9 @@ class TableReader:
 
     def load(self) -> Dataset:
         """All episodes in memory; every file is parsed once."""
+        names = (self.layout.episode, self.layout.player, self.layout.source)
         blocks = [
-            (file, block.compact() if isinstance(block, Block) else block)
+            (file, block.compact(names) if isinstance(block, Block) else block)
             for file, block in trimming(self.blocks(self.layout.columns))
         ]
         scan = self.new_scan()
