@@ -11,7 +11,7 @@ import rbi
 from rbi.cli import main
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import DatasetSpec, Episode
-from rbi.data.formats import FormatSettings, SpecOverrides, open_reader
+from rbi.data.formats import FormatSettings, SpecOverrides, load_episodes, open_reader
 from rbi.data.importing import append_all, export_dataset
 from rbi.data.store import Store, StoreWriter
 from rbi.runs import read
@@ -318,3 +318,15 @@ def test_the_number_of_actions_of_a_store_with_columns_of_actions_is_fixed(tmp_p
         open_reader(tmp_path / "s", settings=FormatSettings(SpecOverrides(num_actions=5)))
     same = FormatSettings(SpecOverrides(num_actions=3))
     assert export_dataset(tmp_path / "s", tmp_path / "new" / "out", settings=same)[1].episodes == 4
+
+
+def test_a_store_with_other_settings_stays_what_it_is(tmp_path):
+    table(tmp_path / "clicks.csv", 3)
+    (tmp_path / "clicks.csv").write_text((tmp_path / "clicks.csv").read_text() + "9,0,-1,1,1,0,3,4\n")
+    assert main(["data", "import", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "s")]) == 0
+    plain = load_episodes(tmp_path / "s")
+    found = load_episodes(tmp_path / "s", settings=FormatSettings(SpecOverrides(env="Clicks-v0", num_actions=7)))
+    assert isinstance(found, Store)
+    assert (found.spec.env, found.spec.num_actions, found.rejected) == ("Clicks-v0", 7, plain.rejected)
+    assert (plain.spec.env, len(plain.rejected)) == ("", 1)
+    assert [e.actions.tolist() for e in found] == [e.actions.tolist() for e in plain]

@@ -1,5 +1,6 @@
 """File formats of episodes: recognition, readers, and `load_episodes`."""
 
+import copy
 import functools
 import importlib
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from rbi.config import Interval, check_fields
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Array, Episode
 from rbi.data.formats.agc import AgcConfig
-from rbi.data.formats.common import EpisodeSummary, Reader, SpecOverrides, summarize_all
+from rbi.data.formats.common import ColumnReader, EpisodeSummary, Reader, SpecOverrides, summarize_all
 from rbi.data.formats.table_layout import TableConfig
 from rbi.data.formats.tables import FILES, TableReader, open_table, table_formats
 from rbi.data.store import MAX_LOST, Store, is_store
@@ -121,8 +122,10 @@ def load_episodes(
     if (format_ := format) in (None, "store") and is_store(path) and described_settings(settings) is None:
         return open_dataset(Store(path), settings=settings)
     reader = open_reader(path, format_, settings)
-    if isinstance(reader, TableReader):
-        found = reader.load()
+    if isinstance(reader, StoreReader):
+        return reader.load()
+    if isinstance(reader, ColumnReader):  # an archive of arrays is one dataset
+        found = reader.load() if isinstance(reader, TableReader) else next(reader.datasets(reader.parts()[0]))[0]
         if strict and found.rejected:
             raise ValueError(str(found.rejected[0]))
         return found
@@ -185,6 +188,13 @@ class StoreReader:
             frame_stack=overrides.frame_stack or spec.frame_stack,
             env=overrides.env or spec.env,
         )
+
+    def load(self) -> Store:
+        """The store, memory-mapped, with the spec that was asked for."""
+        self.store.check_values()
+        found = copy.copy(self.store)
+        found.spec = self.spec
+        return found
 
     @functools.cached_property
     def invalid(self) -> Array:
