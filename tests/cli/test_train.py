@@ -193,20 +193,25 @@ def test_defaults_depend_on_the_kind_of_environment_and_a_sweep_passes_on_only_w
     lake = cli.parse(["train", "--env", "FrozenLake-v1", "--learner.batch-size", "32"])
     assert lake.learner == TrainConfig.preset("FrozenLake-v1", batch_size=32).learner
     parts = preset_parts(EnvConfig("FrozenLake-v1"))
-    assert changed_settings(parts["learner"], lake.learner) == {"batch_size": 32}
-    assert changed_settings(parts["actor"], lake.actor) == {}
+    assert changed_settings(parts["learner"], lake.learner, set()) == {"batch_size": 32}
+    assert changed_settings(parts["actor"], lake.actor, set()) == {}
+    assert changed_settings(parts["actor"], lake.actor, {"c_greedy"}) == {"c_greedy": lake.actor.c_greedy}
 
 
 def test_a_resumed_sweep_keeps_the_settings_of_its_environments(tmp_path):
     out = tmp_path / "sweep"
     envs = ["CartPole-v1", "FrozenLake-v1(is_slippery=False, max_episode_steps=20)"]
-    asked = ["--envs", ",".join(envs), "--max-frames", "1234", "--schedule.updates", "10", "--eval-episodes", "0"]
+    n_step = TrainConfig.preset("CartPole-v1").returns.n_step
+    assert n_step != TrainConfig.preset("FrozenLake-v1").returns.n_step
+    asked = ["--envs", ",".join(envs), "--max-frames", "1234", "--returns.n-step", str(n_step)]
+    asked += ["--schedule.updates", "10", "--eval-episodes", "0"]
     assert cli.main([*TINY, *asked, "--out", str(out)]) == 0
     (run,) = out.glob("runs/*FrozenLake*")
+    assert runs.read(run).config["settings"]["returns"]["n_step"] == n_step
     shutil.rmtree(run)
     assert cli.main(["train", "--resume", "--device", "cpu", "--eval-episodes", "0", "--out", str(out)]) == 0
     settings = runs.read(run).config["settings"]
-    assert (settings["env"], settings["max_frames"]) == (envs[1], 1234)
+    assert (settings["env"], settings["max_frames"], settings["returns"]["n_step"]) == (envs[1], 1234, n_step)
 
 
 def test_settings_of_an_environment_may_have_commas():

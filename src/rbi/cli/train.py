@@ -181,7 +181,10 @@ class Train(Command):
         from rbi.report import train as report
 
         defaults = preset_parts(self.env_config(environments[0]), self.preset)
-        changes: dict[str, Any] = {p: changed_settings(defaults[p], getattr(self, p)) for p in PARTS}
+        words = [*argv, *(runs.read(out).config.get("argv", []) if self.resume else [])]
+        changes: dict[str, Any] = {
+            p: changed_settings(defaults[p], getattr(self, p), given_names(p, words)) for p in PARTS
+        }
 
         with contextlib.ExitStack() as stack:
             map_jobs = None
@@ -235,10 +238,22 @@ def split_envs(text: str) -> list[str]:
     return [text[start + 1 : stop] for start, stop in itertools.pairwise([-1, *commas, len(text)])]
 
 
-def changed_settings(defaults: Any, given: Any) -> dict[str, Any]:
-    """The settings that differ from the defaults: other environments of a sweep may have other defaults."""
+def changed_settings(defaults: Any, given: Any, asked: set[str]) -> dict[str, Any]:
+    """The settings that were asked for or differ from the defaults: other environments of a sweep may have others."""
     names = [setting.name for setting in dataclasses.fields(given)]
-    return {name: getattr(given, name) for name in names if getattr(given, name) != getattr(defaults, name)}
+    return {
+        name: getattr(given, name) for name in names if name in asked or getattr(given, name) != getattr(defaults, name)
+    }
+
+
+def given_names(part: str, argv: Sequence[str]) -> set[str]:
+    """The settings of a part that options on the command line name.
+
+    >>> sorted(given_names("returns", ["--returns.n-step", "1", "--returns.gamma=0.9", "--learner.batch-size", "8"]))
+    ['gamma', 'n_step']
+    """
+    options, start = (word.partition("=")[0].replace("-", "_") for word in map(str, argv)), f"__{part}."
+    return {option.removeprefix(start).removeprefix("no_") for option in options if option.startswith(start)}
 
 
 def saved_options(given: Train) -> dict[str, Any]:
