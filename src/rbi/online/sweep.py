@@ -98,6 +98,7 @@ def sweep(
     if resume:
         runs.check_resumable(path, command="train", settings=settings, seed=seeds[0], may_change=MAY_CHANGE_ON_RESUME)
         writer = runs.Writer.reopen(path)
+        runs.save_changed_settings(path, settings)
     else:
         writer = runs.Writer.create(
             path, command="train", settings=settings, seed=seeds[0], argv=argv, overwrite=overwrite

@@ -28,7 +28,7 @@ from rbi.replay import available_memory, bytes_needed
 
 Env = str | EnvFactory | EnvConfig
 
-MAY_CHANGE_ON_RESUME = ("preset", "schedule.updates", "schedule.env_threads")
+MAY_CHANGE_ON_RESUME = ("preset", *runs.CHANGED_ON_RESUME)
 
 
 class EngineFactory(Protocol):
@@ -278,9 +278,11 @@ def count_resume(path: Path, info: dict[str, Any], engine: Engine) -> dict[str, 
 def open_run(
     path: Path, lock: runs.RunLock | None, lines: int, created: dict[str, Any], *, from_start: bool
 ) -> runs.Writer:
-    """A new run folder, or that of a locked run: metrics after its checkpoint and its result are removed."""
+    """A new run folder, or that of a locked run: metrics after its checkpoint and its result are removed, and its
+    config.json gets the settings that have changed."""
     if lock is None:
         return runs.Writer.create(path, command="train", **created)
+    runs.save_changed_settings(path, created["settings"])
     if from_start:
         shutil.rmtree(path / "tensorboard", ignore_errors=True)
     (path / "result.json").unlink(missing_ok=True)  # the run is not complete any more
