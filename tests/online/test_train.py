@@ -195,9 +195,10 @@ def test_a_complete_run_has_its_last_and_its_best_policy(trained, tmp_path, monk
 
 
 def test_a_run_resumes_with_its_own_settings_only(trained):
-    for change in ({"batch_size": 32}, {"env": "Acrobot-v1"}, {"seed": 4}):
+    for change in ({"batch_size": 32}, {"env": "Acrobot-v1"}, {"algo": "apex"}, {"seed": 4}):
         with pytest.raises(ValueError, match=f"was started with .*{next(iter(change))} = "):
-            train(out=trained.path, resume=True, **({"seed": 3} | change), **QUIET)
+            train(out=trained.path, resume=True, **change, **QUIET)
+    assert train(out=trained.path, resume=True, **QUIET).seed == 3
     with pytest.raises(ValueError, match="is not empty"):
         train("CartPole-v1", out=trained.path, **QUIET)
 
