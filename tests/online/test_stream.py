@@ -163,6 +163,15 @@ def test_a_restarted_worker_explores_as_far_into_the_run_as_it_is():
     assert [int(actor.memory.steps) for actor in rollout.actors] == [10, 10]
 
 
+def test_a_worker_with_new_episodes_knows_how_many_have_terminated():
+    rollout = make_rollout()
+    rollout.block(0, 100, reset=True, newest=None, version=0, uniform=True)
+    before = [int(actor.memory.terminated) for actor in rollout.actors]
+    assert min(before) > 0
+    rollout.reset(100)
+    assert [int(actor.memory.terminated) for actor in rollout.actors] == before
+
+
 def test_a_block_continues_the_previous_one_or_is_refused():
     rollout = make_rollout()
     options = {"newest": None, "version": 0, "uniform": True}
