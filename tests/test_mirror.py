@@ -188,6 +188,21 @@ def test_another_run_is_never_replaced(url, run, tmp_path):
     assert (documents / "thesis.txt").read_text() == "mine"
 
 
+def test_a_run_whose_updates_were_changed_is_still_the_run_of_its_copies(url, tmp_path):
+    run, mirror = tmp_path / "run", Mirror(url)
+    settings = {"schedule": {"updates": 40, "env_threads": 0, "num_envs": 8}}
+    runs.Writer.create(run, command="train", settings=settings, seed=0, argv=[]).close()
+    save(run, 40)
+    mirror.upload(run)
+    shutil.copytree(run, tmp_path / "behind")
+    runs.save_changed_settings(run, {"schedule": {"updates": 400, "env_threads": 0}})
+    assert mirror.restore(run) == ""
+    save(run, 80)
+    mirror.upload(run)
+    assert "restored from" in mirror.restore(tmp_path / "behind")
+    assert runs.read(tmp_path / "behind").config["settings"]["schedule"] == settings["schedule"] | {"updates": 400}
+
+
 def test_nothing_to_restore_is_an_error(url, tmp_path):
     with pytest.raises(ValueError, match="has no complete copy of a run"):
         Mirror(url).restore(tmp_path / "run")

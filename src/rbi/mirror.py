@@ -130,10 +130,17 @@ class Mirror:
                 raise DamagedCopyError(f"{name}: {file!r} is not the name of a file in a run folder")
         return found
 
+    def config(self, number: int) -> dict[str, Any]:
+        """config.json of a copy."""
+        try:
+            return runs.parse(Path("config.json"), self.files.cat_file(self.path(number, "config.json")), 1)
+        except (FileNotFoundError, ValueError):
+            raise DamagedCopyError(f"{self.url}/copy-{number:08d}/config.json: is damaged") from None
+
     def is_ahead(self, number: int, manifest: dict[str, Any], run: Path) -> bool:
         """Whether a copy has a newer checkpoint than the run folder; raises ValueError if it is of another run."""
-        config = manifest["files"].get("config.json")
-        if config != checkpoint.fingerprint(run / "config.json"):
+        same = manifest["files"].get("config.json") == checkpoint.fingerprint(run / "config.json")
+        if not same and not runs.is_same_run(self.config(number), runs.read(run, 0).config):
             raise ValueError(f"{self.url}/copy-{number:08d}: is of another run than {run}; name another folder or URL")
         newest = checkpoint.newest(run)
         return bool(manifest["checkpoint"] > (newest.name if newest else ""))

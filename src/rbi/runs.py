@@ -46,6 +46,7 @@ RUN_FILES = re.compile(
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+(-[0-9a-f]{6})?(?P<old>\.old)?\.tmp")
 LEFTOVER_SECONDS = 60  # a temporary file or folder without a lock that nobody has touched for this long is abandoned
 LOCK = ".lock"
+CHANGED_ON_RESUME = ("schedule.updates", "schedule.env_threads")  # settings whose newest values config.json holds
 INFINITY = "\0infinity"  # placeholder in a document until it is text; no other string contains \0
 
 
@@ -526,6 +527,29 @@ def check_resumable(
             raise ValueError(
                 f"{path}: was started with {key} = {before.get(key)}, not {value}; resume with the options of the start"
             )
+
+
+def save_changed_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Write the settings that a resumed run may change, `CHANGED_ON_RESUME`, into its config.json."""
+    file = path / "config.json"
+    found, wanted = parse(file, read_text(file), 1), json.loads(to_json(settings))
+    before = to_json(found)
+    with naming(file):
+        for part, name in (key.split(".") for key in CHANGED_ON_RESUME):
+            found["settings"][part][name] = wanted[part][name]
+    if to_json(found) != before:
+        write_json(file, found)
+
+
+def is_same_run(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two contents of config.json are of one run, which may have been resumed with other settings in between.
+
+    >>> is_same_run({"settings": {"schedule": {"updates": 40}}}, {"settings": {"schedule": {"updates": 60}}})
+    True
+    """
+    changed = {f"settings.{name}" for name in CHANGED_ON_RESUME}
+    kept = ({key: value for key, value in flat_settings(c).items() if key not in changed} for c in (a, b))
+    return next(kept) == next(kept)
 
 
 def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

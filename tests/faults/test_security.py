@@ -10,6 +10,7 @@ import pytest
 import rbi
 from rbi import cli
 from rbi.data.formats import open_reader
+from rbi.envs import id_from_file
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
@@ -115,6 +116,30 @@ def test_a_policy_file_cannot_import_a_module_by_its_environment(command, module
     assert module not in sys.modules
     with pytest.raises(ValueError, match="imports a module"):
         rbi.evaluate(tmp_path / "policy", episodes=1)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        "m:CartPole-v1(size=3)",
+        "CartPole-v1(wrappers=['m:Own'])",
+        "CartPole-v1(wrappers=[['m:Own', {'size': 3}]])",
+        "CartPole-v1(wrappers=[['Own', {'env': {'m:Other': 3}}]])",
+        "CartPole-v1(options={'entry': ('m:Other', b'')})",
+        "CartPole-v1(options={b'm:Other'})",
+        "CartPole-v1(size=3),m:CartPole-v1(size=3)",
+    ],
+)
+def test_a_module_is_refused_wherever_a_files_environment_names_it(env):
+    with pytest.raises(ValueError, match="imports a module"):
+        id_from_file(env, "policy.json")
+
+
+def test_arguments_of_wrappers_import_nothing(tmp_path):
+    env = "CartPole-v1(wrappers=[['TimeLimit', {'max_episode_steps': 5}]])"
+    save_policy(tmp_path / "policy", env)
+    assert rbi.evaluate(tmp_path / "policy", episodes=2, progress=False).mean <= 5
+    assert id_from_file("FrozenLake-v1(is_slippery=False),Acrobot-v1", "config.json")  # of a sweep
 
 
 def test_an_environment_with_a_module_that_the_user_typed_is_made(module, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rbi.envs.types import TimeStep
+from rbi.observations import ObservationSpec
 from rbi.online.accounting import Accounting
 from rbi.online.backend import CapturedActor
 from rbi.online.config import GROUPS, ClusterConfig
@@ -160,6 +161,15 @@ def test_a_restarted_worker_explores_as_far_into_the_run_as_it_is():
     rollout = make_rollout(exploration_fraction=0.5)
     rollout.reset(20)
     assert [int(actor.memory.steps) for actor in rollout.actors] == [10, 10]
+
+
+def test_a_worker_with_new_episodes_knows_how_many_have_terminated():
+    rollout = make_rollout()
+    rollout.block(0, 100, reset=True, newest=None, version=0, uniform=True)
+    before = [int(actor.memory.terminated) for actor in rollout.actors]
+    assert min(before) > 0
+    rollout.reset(100)
+    assert [int(actor.memory.terminated) for actor in rollout.actors] == before
 
 
 def test_a_block_continues_the_previous_one_or_is_refused():
@@ -325,6 +335,21 @@ def test_a_block_that_does_not_continue_the_previous_one_truncates_episodes():
     add(0, 20, False, random_block(4, 4, rng))
     assert replay.final[:10].nonzero()[:, 0].tolist() == [7] * 8  # the last row before the gap
     assert process.blocks.next_step == [24]
+
+
+@pytest.mark.parametrize("steps", [1, 20])
+def test_frames_from_before_a_gap_are_not_stacked_with_those_after_it(steps):
+    obs_spec = ObservationSpec((5, 5), 4, 2)
+    blocks = BlockReplay(small_config(num_envs=2), obs_spec, 0, 1, 1)
+    for value, start in ((1, 0), *((2, start) for start in range(40, 60, steps))):
+        block = ExperienceBlock.empty(obs_spec, steps if start else 20, 1)
+        for column in block:
+            column[:] = 0
+        block.obs[:] = value
+        blocks.add(0, start, start == 0, block)
+        assert not block.is_first.any()  # the caller's arrays are as they were
+    stacks = blocks.replay.stacks(torch.tensor([9, 10, 11, 9, 10, 11]), torch.tensor([0, 0, 0, 1, 1, 1]))
+    assert stacks[:, :, 0, 0].tolist() == [[1, 1, 1, 1], [0, 0, 0, 2], [0, 0, 2, 2]] * 2
 
 
 class Direct:

@@ -139,6 +139,13 @@ def test_ctrl_c_stops_at_a_checkpoint(tmp_path, monkeypatch):
     assert runs.read(tmp_path / "run").result is None
 
 
+def test_a_run_that_is_stopped_after_it_was_given_more_updates_resumes_with_them(tmp_path):
+    quiet = {"out": tmp_path / "run", "eval_episodes": 0, "report_interval": 10, **QUIET}
+    train("CartPole-v1", **(TINY | {"updates": 10}), **quiet)
+    train(resume=True, updates=40, callback=lambda metrics: metrics["updates"] < 20, **quiet)
+    assert train(resume=True, **quiet).updates == 40
+
+
 def test_a_run_that_is_continued_is_not_complete_until_its_end(tmp_path):
     train("CartPole-v1", out=tmp_path / "run", **(SHORT | {"eval_episodes": 0}), **QUIET)
     found = []
@@ -188,9 +195,10 @@ def test_a_complete_run_has_its_last_and_its_best_policy(trained, tmp_path, monk
 
 
 def test_a_run_resumes_with_its_own_settings_only(trained):
-    for change in ({"batch_size": 32}, {"env": "Acrobot-v1"}, {"seed": 4}):
+    for change in ({"batch_size": 32}, {"env": "Acrobot-v1"}, {"algo": "apex"}, {"seed": 4}):
         with pytest.raises(ValueError, match=f"was started with .*{next(iter(change))} = "):
-            train(out=trained.path, resume=True, **({"seed": 3} | change), **QUIET)
+            train(out=trained.path, resume=True, **change, **QUIET)
+    assert train(out=trained.path, resume=True, **QUIET).seed == 3
     with pytest.raises(ValueError, match="is not empty"):
         train("CartPole-v1", out=trained.path, **QUIET)
 
@@ -317,6 +325,7 @@ def test_a_resumed_sweep_with_more_updates_continues_all_runs(tmp_path):
     sweep(["CartPole-v1"], options=options, **more, **SWEEP, **QUIET)
     result = sweep(["CartPole-v1"], options=options, resume=True, **more, **(SWEEP | {"updates": 20}), **QUIET)
     assert [row["updates"] for row in result.rows] == [20, 20]
+    assert runs.read(tmp_path / "s").config["settings"]["schedule"]["updates"] == 20
 
 
 def test_a_sweep_has_a_folder_for_every_environment_algorithm_and_seed(tmp_path):

@@ -74,17 +74,31 @@ class EnvConfig:
 
 
 def id_from_file(id_: str, source: Any) -> str:
-    """An environment id that a file names, not the user. Raises ValueError for `module:Id`: Gymnasium would import the
-    module, and thereby run code that the file chose.
+    """An environment id that a file names, not the user. Raises ValueError for `module:Id`, also among its arguments:
+    Gymnasium would import the module, and thereby run code that the file chose.
 
     >>> id_from_file("CartPole-v1", "policy.json")
     'CartPole-v1'
     """
-    if ":" in id_:
+    try:
+        name, arguments = parse_env(id_)
+        imports = ":" in name or has_colon(arguments)
+    except ValueError:  # not one environment: its colons may mean anything
+        imports = ":" in id_
+    if imports:
         raise ValueError(
             f"{source}: names the environment {id_!r}, which imports a module; if you trust it, pass it as env"
         )
     return id_
+
+
+def has_colon(value: Any) -> bool:
+    """Whether a text with a colon is within a literal."""
+    if isinstance(value, dict):
+        return any(map(has_colon, (*value.keys(), *value.values())))
+    if isinstance(value, list | tuple | set):
+        return any(map(has_colon, value))
+    return ":" in str(value)
 
 
 class VectorEnv(Protocol):

@@ -154,6 +154,7 @@ class Rollout:
         seeds = run_seeds(self.seed)
         first = self.index == 0 and start == 0
         own = seeds if first else run_seeds(self.seed, self.index, start)
+        terminated = [int(actor.memory.terminated) for actor in self.actors] or [0] * GROUPS  # in a new process
         self.actors = [
             make_actor(
                 self.config,
@@ -164,8 +165,9 @@ class Rollout:
             )
             for epsilon, actor_seed in zip(self.epsilons, own.actors, strict=True)
         ]
-        for actor in self.actors:
+        for actor, count in zip(self.actors, terminated, strict=True):
             actor.memory.steps.fill_(start // GROUPS)
+            actor.memory.terminated.fill_(count)  # or actions would be repeated again, see `repeat_episodes`
         if self.stream is not None:
             self.captured = [CapturedActor(actor, self.stream, blocking=True) for actor in self.actors]
         self.episodes = [EpisodeStatistics(self.envs_per_group) for _ in range(GROUPS)]

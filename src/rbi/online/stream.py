@@ -94,7 +94,7 @@ class BlockReplay:
         self.stream = torch.cuda.Stream(self.device) if on_gpu else None  # of the learner, too
         self.upload_stream = torch.cuda.Stream(self.device) if on_gpu else None
         self.mass = torch.zeros((), dtype=torch.float64, pin_memory=on_gpu)
-        self.next_step = [0] * own_workers
+        self.next_step, self.gap_end = [0] * own_workers, [-GROUPS] * own_workers
         self.rows = [0] * own_workers * GROUPS  # that each group has written, ever: the device knows it, too
         self.incarnation = uuid.uuid4().hex
 
@@ -103,16 +103,21 @@ class BlockReplay:
         return torch.cuda.stream(self.stream) if self.stream is not None else contextlib.nullcontext()
 
     def add(self, worker: int, start: int, reset: bool, block: ExperienceBlock) -> ReplayStatus:
-        """Store a worker's block. Episodes are truncated where it does not continue the previous block."""
+        """Store a worker's block. Where it does not continue the previous block, episodes are truncated, and frame
+        stacks begin again."""
         own, columns = worker // self.parts, self.upload(block)
         with self.on_stream():
             if reset or start != self.next_step[own]:
+                self.gap_end[own] = start
                 for group in range(own * GROUPS, (own + 1) * GROUPS):
                     if self.rows[group]:
                         self.replay.truncate(group)
             for first in range(min(GROUPS, len(block.obs))):  # the groups take turns
                 group = own * GROUPS + (start + first) % GROUPS
                 rows = Transition(*(column[first::GROUPS] for column in columns))
+                if start + first < self.gap_end[own] + GROUPS:  # the group's first row after the gap
+                    rows = rows._replace(is_first=rows.is_first.clone())
+                    rows.is_first[0] = True
                 self.replay.add_rows(group, rows)
                 self.rows[group] += len(rows.obs)
             if self.config.store_at_episode_end and not self.config.release_interval:
@@ -161,6 +166,7 @@ class BlockReplay:
         """Continue from a saved `state`."""
         tensors = {name: as_tensor(column) for name, column in state.items()}
         self.next_step = tensors.pop("next").tolist()
+        self.gap_end = [-GROUPS] * len(self.next_step)
         self.rows = tensors["written"].tolist()
         with self.on_stream():
             self.replay.restore(tensors)

@@ -101,6 +101,7 @@ def sweep(
         may_change = (*MAY_CHANGE_ON_RESUME, *new)  # earlier sweeps did not store them
         runs.check_resumable(path, command="train", settings=settings, seed=seeds[0], may_change=may_change)
         writer = runs.Writer.reopen(path)
+        runs.save_changed_settings(path, settings)
     else:
         writer = runs.Writer.create(
             path, command="train", settings=settings, seed=seeds[0], argv=argv, overwrite=overwrite

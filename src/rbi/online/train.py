@@ -28,7 +28,7 @@ from rbi.replay import available_memory, bytes_needed
 
 Env = str | EnvFactory | EnvConfig
 
-MAY_CHANGE_ON_RESUME = ("preset", "schedule.updates", "schedule.env_threads")
+MAY_CHANGE_ON_RESUME = ("preset", *runs.CHANGED_ON_RESUME)
 
 
 class EngineFactory(Protocol):
@@ -91,12 +91,12 @@ class Local:
 
 def train(
     env: Env | None = None,
-    algo: Algorithm = "rbi",
+    algo: Algorithm | None = None,
     *,
     preset: Preset | None = None,
     config: TrainConfig | None = None,
     out: Path | str | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     device: Device = "auto",
     callback: Callback | None = None,
     progress: bool = True,
@@ -108,7 +108,7 @@ def train(
     argv: Sequence[str] = (),
     **overrides: Any,
 ) -> TrainResult:
-    """Train a policy in an environment, with RBI or Ape-X.
+    """Train a policy in an environment, with RBI (`algo="rbi"`, the default) or Ape-X (`algo="apex"`).
 
         run = rbi.train("CartPole-v1", out="runs/cart")
         run.policy, run.scores, print(run.summary())
@@ -118,10 +118,10 @@ def train(
     `updates=2000`, `batch_size=64`, `n_step=5`, or `RunOptions` such as `eval_episodes=0`.
 
     With `out`, a run folder with metrics, checkpoints, TensorBoard logs and policies is written, and `resume=True`
-    continues it from its last checkpoint with its own settings; without `out` nothing is left on disk. `callback` gets
-    a dictionary of metrics at each report; training stops early if it returns False. The first Ctrl-C stops at a point
-    that can be resumed. `trunk` makes a `torch.nn.Module` in place of the networks' own trunk, from the observation
-    spec; `engine` trains elsewhere than on this machine.
+    continues it from its last checkpoint with its own settings, algorithm and seed; without `out` nothing is left on
+    disk. The seed of a new run is 0 by default. `callback` gets a dictionary of metrics at each report; training stops
+    early if it returns False. The first Ctrl-C stops at a point that can be resumed. `trunk` makes a `torch.nn.Module`
+    in place of the networks' own trunk, from the observation spec; `engine` trains elsewhere than on this machine.
     """
     names = [option.name for option in dataclasses.fields(RunOptions)]
     own = {name: overrides.pop(name) for name in names if name in overrides}
@@ -134,6 +134,7 @@ def train(
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(runs.lock_run(path)) if resume and path is not None else None
         chosen = resolve_config(env, algo, preset, config, path if resume else None, overrides)
+        seed = resolve_seed(seed, path if resume else None)
         make_engine = engine or Local(device)
         settings = run_settings(chosen, preset) | make_engine.settings
         if resume and path is not None:
@@ -204,7 +205,7 @@ def open_mirror(
 
 def resolve_config(
     env: Env | None,
-    algo: Algorithm,
+    algo: Algorithm | None,
     preset: Preset | None,
     config: TrainConfig | None,
     resumed: Path | None,
@@ -220,10 +221,19 @@ def resolve_config(
         if env is not None and not isinstance(env, EnvConfig):
             named = EnvConfig.of(env)
             env = dataclasses.replace(saved.env, id=named.id, factory=named.factory)
-        return saved.changed(**({} if env is None else {"env": env}), **overrides)
+        given = {name: value for name, value in {"env": env, "algo": algo}.items() if value is not None}
+        return saved.changed(**given, **overrides)
     if env is None:
         raise ValueError("env: name a Gymnasium environment, or give a function that makes one")
-    return TrainConfig.preset(env, algo, preset, **overrides)
+    return TrainConfig.preset(env, algo or "rbi", preset, **overrides)
+
+
+def resolve_seed(seed: int | None, resumed: Path | None) -> int:
+    """The seed of a run: the given one, that of the run that is resumed, or 0."""
+    if seed is not None or resumed is None:
+        return seed or 0
+    with runs.naming(resumed / "config.json"):
+        return int(runs.read(resumed, 0).config["seed"])
 
 
 def run_settings(config: TrainConfig, preset: Preset | None) -> dict[str, Any]:
@@ -278,9 +288,11 @@ def count_resume(path: Path, info: dict[str, Any], engine: Engine) -> dict[str, 
 def open_run(
     path: Path, lock: runs.RunLock | None, lines: int, created: dict[str, Any], *, from_start: bool
 ) -> runs.Writer:
-    """A new run folder, or that of a locked run: metrics after its checkpoint and its result are removed."""
+    """A new run folder, or that of a locked run: metrics after its checkpoint and its result are removed, and its
+    config.json gets the settings that have changed."""
     if lock is None:
         return runs.Writer.create(path, command="train", **created)
+    runs.save_changed_settings(path, created["settings"])
     if from_start:
         shutil.rmtree(path / "tensorboard", ignore_errors=True)
     (path / "result.json").unlink(missing_ok=True)  # the run is not complete any more
