@@ -59,6 +59,13 @@ def table_formats(path: Path) -> list[str]:
     return [name for name, kind in FILES.items() if any(file.name.lower().endswith(kind.suffixes) for file in found)]
 
 
+def is_own_export(path: Path) -> bool:
+    """Whether the data are Parquet files of ours, which say how they are encoded."""
+    files = ParquetFiles()
+    paths = [path] if path.is_file() else find_files(path, *files.suffixes)
+    return bool(paths) and files.spec(paths[0]) is not None
+
+
 def open_table(path: Path, settings: Any, name: str) -> "TableReader | EpisodeRowsReader":
     """The reader of a table with one row per step, or per episode."""
     files = FILES[name]()
