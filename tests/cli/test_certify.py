@@ -153,3 +153,29 @@ def test_a_policy_of_a_dataframe_knows_the_columns_of_a_file(tmp_path, capsys):
         rbi.certify(of, tmp_path / "later.csv", return_range=(0, 1)) for of in (policy, tmp_path / "policy")
     )
     assert in_memory.lower == saved.lower
+
+
+def test_our_own_parquet_export_is_read_as_it_is_encoded(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    asked = ["--table.one-step", "--table.observations", "segment", "visits"]
+    for name, like in (("log", []), ("later", ["--table.features-of", str(tmp_path / "log")]), ("other", [])):
+        texts = ["new", "odd"] if name == "other" else ["new", "old"]
+        rows = [f"{rng.choice(texts)},{rng.integers(9)},{a},{r},0.5" for a, r in rng.integers(0, 2, (90, 2))]
+        table, store = tmp_path / f"{name}.csv", tmp_path / name
+        table.write_text("\n".join(["segment,visits,action,reward,action_prob", *rows]) + "\n")
+        assert main(["data", "import", str(table), "--out", str(store), *asked, *like]) == 0
+        assert main(["data", "export", str(store), "--out", str(tmp_path / f"{name}-parquet")]) == 0
+    rbi.improve(tmp_path / "log-parquet", out=tmp_path / "run", updates=2, progress=False)
+    command = ["--policy", str(tmp_path / "run"), "--return-range", "0", "1", "--out", str(tmp_path / "out")]
+    assert main(["certify", str(tmp_path / "later-parquet"), *command]) in (0, 3)
+    assert runs.read(tmp_path / "out").finished()["episodes"] == 90
+    assert (
+        main(["improve", str(tmp_path / "log.csv"), *asked, "--updates", "2", "--out", str(tmp_path / "of-csv")]) == 0
+    )
+    assert main(["certify", str(tmp_path / "later-parquet"), "--policy", str(tmp_path / "of-csv"), *command[2:5]]) in (
+        0,
+        3,
+    )
+    assert main(["certify", str(tmp_path / "other-parquet"), *command, "--overwrite"]) == 2
+    assert "are not those of" in capsys.readouterr().err

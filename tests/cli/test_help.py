@@ -136,6 +136,11 @@ def test_json_is_all_that_standard_output_gets(tmp_path, monkeypatch, capsys):
     assert "did you mean greedy?" in failed["error"]
 
 
+def test_json_names_no_folder_for_a_run_to_resume(capsys):
+    assert cli.main(["improve", "log.csv", "--resume", "--json"]) == 2
+    assert "name the stopped run with --out" in json.loads(capsys.readouterr().out)["error"]
+
+
 def test_json_is_no_setting_of_the_run():
     assert "json" not in cli.parse(["rules", "--json"]).settings()
 

@@ -284,6 +284,16 @@ def test_an_id_that_comes_back_is_a_problem_of_its_second_run_only(file):
     assert "episode_id 'a' comes back" in problem.reason
 
 
+@pytest.mark.parametrize("t", [TWO_EPISODES["t"], None])
+def test_two_files_may_use_the_same_ids(file, t):
+    for number in range(20):
+        table(file.with_stem(str(number)), TWO_EPISODES, t=t)
+    assert [len(e) for e in read(file.parent)] == [2, 3] * 20
+    for number in range(20):
+        table(file.with_stem(str(number)), ONE_ROW, t=t and [0])
+    assert [len(e) for e in read(file.parent, actions=2)] == [1] * 20
+
+
 def test_a_fault_in_the_second_file_of_an_episode_is_told_there(file):
     head = {name: column[:4] for name, column in TWO_EPISODES.items()}
     tail = {name: column[4:] for name, column in TWO_EPISODES.items()}

@@ -17,7 +17,7 @@ from rbi.data.store import StoreWriter
 from rbi.evaluation.recording import PerturbedPolicy, Recorder
 from rbi.evaluation.rollouts import Protocol, VectorEvaluator
 from rbi.offline_rl import experiment
-from rbi.offline_rl.config import EvaluationConfig, OfflineConfig, policy_rows, small_learners
+from rbi.offline_rl.config import PRESETS, EvaluationConfig, OfflineConfig, policy_rows, small_learners
 from rbi.offline_rl.experiment import (
     Experiment,
     check_data,
@@ -226,6 +226,7 @@ def store(path, *, actions=2, frame=(4,), taken=(0, 1), reward=1.0, env=ENV, epi
         for _ in range(episodes):
             last = np.arange(6) == 5
             obs = rng.normal(size=(6, *frame)).astype(np.float32)
+            obs = obs if len(frame) == 1 else (obs > 0).astype(np.uint8)
             legal = np.ones((6, actions), bool) if masks else None
             writer.append(
                 Episode(obs, rng.choice(taken, 6), np.full(6, reward), last, last & False, action_masks=legal)
@@ -276,6 +277,15 @@ def test_the_command_line_refuses_in_one_line(tmp_path, capfd):
         assert re.search(message, last), last
     assert cli.main(["offline", str(tmp_path / "nothing")]) == 2
     assert "nothing" in capfd.readouterr().err
+
+
+def test_images_in_any_format_have_the_preset_of_images(tmp_path):
+    for name, frame, preset in (("images", (12, 12), "fast"), ("vectors", (4,), "small")):
+        path = tmp_path / f"{name}.parquet"
+        made = store(tmp_path / name, frame=frame)
+        assert cli.main(["data", "export", str(made), "--out", str(path)]) == 0
+        for data in (made, path):
+            assert cli.parse(["offline", str(data)]).config == PRESETS[preset]
 
 
 def test_data_with_fewer_actions_than_the_environment_gets_them_all(tmp_path):

@@ -29,6 +29,7 @@ from rbi.offline_rl.validation import (
     rule_statistics,
     split_episodes,
 )
+from rbi.report.offline import training_rmse
 from rbi.rules.types import Greedy, TotalVariation
 from tests.data.episodes import episode
 
@@ -119,6 +120,11 @@ def test_the_training_error_of_q_is_that_of_complete_returns():
     mean_square = errors.square().sum() / (64 * 0.5)  # half of the steps are complete
     assert sampler.excluded_fraction == 0.5
     assert best.metrics()["train_q_rmse"] ** 2 == approx(best.standardization.std**2 * float(mean_square), rel=1e-5)
+    fit.update()
+    found = fit.metrics()
+    assert found["q_rmse"] ** 2 == approx(found["q_loss"] / 0.5)
+    assert training_rmse({"train": found}) == found["q_rmse"]
+    assert training_rmse({"train": {"q_loss": 4.0}}) == 2  # of an earlier version
 
 
 @given(st.integers(0, 2**32), st.floats(0.3, 4.0))

@@ -102,9 +102,18 @@ def test_a_page_with_a_viewer_holds_it_and_says_why_there_is_none(improved, tmp_
     assert len(page["runs"][0]["viewer"]["episodes"]) == 3
     log = decisions_log(tmp_path / "other.csv")
     assert main(["report", str(improved), "--data", str(log), "--out", str(tmp_path / "other.html")]) == 0
-    assert "no episode viewer: " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"no episode viewer: {log}: " in said
+    assert "is damaged" not in said
     assert page_data(tmp_path / "other.html")["runs"][0]["viewer"] is None
     assert page_data(rbi.write_report(improved, tmp_path / "none.html", episodes=0))["runs"][0]["viewer"] is None
+
+
+def test_other_data_than_the_runs_table_may_be_a_store(decided, tmp_path):
+    asked = ["--table.features-of", str(decided), "--table.action", "offer", "--table.reward", "paid"]
+    log, store = decisions_log(tmp_path / "later.csv"), tmp_path / "store"
+    assert main(["data", "import", str(log), "--out", str(store), "--table.one-step", *asked]) == 0
+    assert make_viewer(runs.read(decided), budget=ROOM, data=store) is not None
 
 
 def test_a_trained_policy_runs_fresh_episodes_when_asked(tmp_path):

@@ -19,6 +19,7 @@ from rbi.certification.evidence import (
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset
 from rbi.data.formats import Format, FormatSettings, TableConfig, open_dataset, recognise
+from rbi.data.formats.tables import is_own_export
 from rbi.policy import Policy, load_policy
 from rbi.rules.types import Behavior, parse_rule
 
@@ -217,12 +218,14 @@ def encoded_as(
 ) -> FormatSettings | None:
     """Settings that read a table as that of a saved policy: columns, categories, actions.
 
-    If no option names a column, the roles of the policy's table are used: they are in its metadata.
+    If no option names a column, the roles of the policy's table are used: they are in its metadata. Our own Parquet
+    files have their own columns.
     """
-    if (format_ or recognise(data)) not in TABLES:
+    name = format_ or recognise(data)
+    if name not in TABLES:
         return settings
     found = settings or FormatSettings()
-    if not found.table.roles():
+    if not found.table.roles() and not (name == "parquet" and is_own_export(data)):
         found = replace(found, table=replace(trained_table(policy), features_of=found.table.features_of))
     actions = found.overrides.num_actions or policy.obs_spec.num_actions
     features = found.table.features_of or (str(place) if policy.columns else None)

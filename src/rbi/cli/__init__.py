@@ -159,7 +159,7 @@ def print_json(command: "Command", argv: Sequence[str]) -> int:
     """Run a command; standard output gets one JSON object, and messages and tables go to standard error."""
     from rbi import runs
 
-    if command.out is None and command.writes_folder:
+    if command.out is None and command.writes_folder and not getattr(command, "resume", False):
         command = dataclasses.replace(command, out=runs.default_folder(argv[0]))
     with contextlib.redirect_stdout(sys.stderr):
         status = command.run(argv) or 0

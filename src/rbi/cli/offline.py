@@ -10,7 +10,7 @@ import tyro
 from rbi import runs
 from rbi.cli.command import Command, overlaps, show_run
 from rbi.config import Device, Gt, Interval
-from rbi.data.formats import FormatSettings
+from rbi.data.formats import FormatSettings, open_reader, recognise
 from rbi.data.store import MAX_LOST, Store, is_store
 from rbi.offline_rl.config import (
     BASELINES,
@@ -25,6 +25,8 @@ from rbi.offline_rl.config import (
 from rbi.offline_rl.experiment import NAME, offline
 from rbi.progress import echo
 from rbi.rules.types import parse_rule
+
+TEXT_TABLES = ("csv", "jsonl", "dsjson")
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Offline(Command):
     @classmethod
     def defaults(cls, given: Any) -> "Offline":
         """The values of the preset, so that --help shows them and any can be changed."""
-        return cls(config=PRESETS[given.preset or preset_for(is_image=is_image_store(given.data))])
+        return cls(config=PRESETS[given.preset or preset_for(is_image=is_image_data(given.data))])
 
     def run(self, argv: Sequence[str]) -> None:  # noqa: ARG002
         from rbi.report import offline as report
@@ -112,9 +114,14 @@ class Offline(Command):
         echo(f"in Python: rbi.load_policy({str(out)!r})")
 
 
-def is_image_store(path: Path | None) -> bool:
-    """Whether the data is a store of images; data in other formats has to be read before one can tell."""
+def is_image_data(path: Path | None) -> bool:
+    """Whether observations are images. Tables of text hold none, and are not parsed to tell."""
+    if path is None:
+        return False
     try:
-        return path is not None and is_store(path) and Store(path).spec.is_image
+        if is_store(path):
+            return Store(path).spec.is_image
+        name = recognise(path)
+        return name not in TEXT_TABLES and open_reader(path, name).spec.is_image
     except (OSError, ValueError):
         return False  # the reader will refuse it

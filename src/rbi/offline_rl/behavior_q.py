@@ -7,6 +7,7 @@ Both networks train on the same batches. Networks without a policy network train
 actions were logged, beta is known.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
@@ -95,8 +96,10 @@ class BehaviorQ:
         self.sums.add(*found)
 
     def metrics(self) -> dict[str, float]:
-        """Means since the last call. Waits for the device."""
-        return self.sums.means()
+        """Means since the last call, and the RMSE of Q on complete returns. Waits for the device."""
+        found, sampler = self.sums.means(), self.sampler
+        complete = 1 if sampler.complete is None else 1 - sampler.excluded_fraction  # the others count as errors of 0
+        return found | {"q_rmse": math.sqrt(found["q_loss"] / complete)}
 
     def generators(self) -> list[torch.Generator]:
         """All generators that an update draws from."""

@@ -273,8 +273,7 @@ class BestCheckpoint:
     def metrics(self) -> dict[str, float]:
         """Means over the training batches since the last call, in the units of the data."""
         found = self.behavior_q.metrics()
-        complete = 1 - self.behavior_q.sampler.excluded_fraction  # steps with incomplete returns count as errors of 0
-        of_q = {"train_q_rmse": self.standardization.std * math.sqrt(found["q_loss"] / complete)}
+        of_q = {"train_q_rmse": self.standardization.std * found["q_rmse"]}
         if self.behavior_q.networks.pi is None:
             return of_q
         return {"train_log_likelihood": -found["beta_loss"], "train_accuracy": found["beta_accuracy"], **of_q}

@@ -11,7 +11,7 @@ import io
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,12 +20,12 @@ import torch
 from PIL import Image
 
 from rbi import envs, measures, runs
-from rbi.certification.decision import encoded_as
+from rbi.certification.decision import TABLES, encoded_as
 from rbi.config import Device, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import contained, episode_digests
 from rbi.data.episode import Array, Episode, Feature
-from rbi.data.formats import AgcConfig, FormatSettings, SpecOverrides, TableConfig, load_episodes
+from rbi.data.formats import AgcConfig, FormatSettings, SpecOverrides, TableConfig, load_episodes, recognise
 from rbi.envs import id_from_file
 from rbi.evaluation.recording import DatasetRecording, Recorder
 from rbi.observations import stack_index, stack_offsets
@@ -150,23 +150,29 @@ class Step(NamedTuple):
 
 def find_policy(run: Run, given: Path | None) -> tuple[Policy, Path]:
     """The policy to look at: the given one, the one that certify tested, the first recorded one, or the run's own."""
-    tested = run.config["settings"].get("policy") if run.config.get("command") == "certify" else None
+    with runs.naming(run.path / "config.json"):
+        tested = run.config["settings"].get("policy") if run.config.get("command") == "certify" else None
+        policies = list(run.config["settings"].get("policies", ()))
     path = given or (Path(tested) if isinstance(tested, str) and Path(tested).exists() else run.path)
     if given is None and run.config.get("command") == RECORD:
-        recorded = [Path(each) for each in run.config["settings"].get("policies", ()) if isinstance(each, str)]
+        recorded = [Path(each) for each in policies if isinstance(each, str)]
         path = next((each for each in recorded if each.is_dir()), path)
     return load_policy(path), path
 
 
 def find_data(run: Run, policy: Policy, place: Path, given: Path | None) -> tuple[Dataset, Path] | None:
     """The data to look at: the given one, or that of the run; None if the run has none, or it is gone."""
-    settings = run.config["settings"]
-    named = str(run.path) if run.config.get("command") == RECORD else settings.get("data", settings.get("path"))
+    with runs.naming(run.path / "config.json"):
+        settings = run.config["settings"]
+        named = str(run.path) if run.config.get("command") == RECORD else settings.get("data", settings.get("path"))
+        as_read = described_format(settings)
     path = given or (Path(named) if isinstance(named, str) else None)
     if path is None or (given is None and not path.exists()):
         return None
     format_ = settings.get("format") if given is None else None
-    found = encoded_as(policy, place, path, format_, described_format(settings))
+    if given is not None and as_read and recognise(given) not in TABLES:
+        as_read = replace(as_read, table=TableConfig())  # it has no columns to name
+    found = encoded_as(policy, place, path, format_, as_read)
     return load_episodes(path, format_, settings=found), path
 
 
@@ -558,7 +564,6 @@ def viewers(read: Sequence[Run], budget: int, **options: Any) -> Iterator[tuple[
     """The viewer of each run, or why there is none; they share the budget of bytes."""
     for run in read:
         try:
-            with runs.naming(run.path / "config.json"):
-                yield make_viewer(run, budget=budget // len(read), **options), ""
-        except (ValueError, OSError) as error:
+            yield make_viewer(run, budget=budget // len(read), **options), ""
+        except (ValueError, OSError, RuntimeError) as error:
             yield None, f"no episode viewer: {error}"

@@ -160,6 +160,12 @@ def curves(run: Run) -> Any:
     return figure
 
 
+def training_rmse(line: dict[str, Any]) -> float:
+    """RMSE of Q on training batches; earlier versions logged the loss only."""
+    train = line["train"]
+    return float(train["q_rmse"] if "q_rmse" in train else train["q_loss"] ** 0.5)
+
+
 def overfitting(run: Run) -> Any:
     """Training and validation curves of beta and Q."""
     validated = [line for line in run.metrics if line["kind"] == "validated"]
@@ -174,7 +180,7 @@ def overfitting(run: Run) -> Any:
             left.plot(
                 updates, [line["validation"]["log_likelihood"] for line in lines], color=colour, label=f"seed {seed}"
             )
-            right.plot(updates, [line["train"]["q_loss"] ** 0.5 for line in lines], color=colour, linestyle=":")
+            right.plot(updates, [training_rmse(line) for line in lines], color=colour, linestyle=":")
             right.plot(updates, [line["validation"]["q_rmse"] for line in lines], color=colour, label=f"seed {seed}")
         left.set(xlabel="thousand updates", ylabel="log-likelihood")
         right.set(xlabel="thousand updates", ylabel="RMSE")

@@ -214,7 +214,7 @@ def overfitting_by_seed(run: Run) -> Lines:
         of = [line for line in validated if line["seed"] == seed]
         x = [line["updates"] for line in of]
         lines.append(line_of(f"seed {seed}", x, [line["validation"]["q_rmse"] for line in of]))
-        training = [line["train"]["q_loss"] ** 0.5 for line in of]
+        training = [offline.training_rmse(line) for line in of]
         lines.append(line_of(f"seed {seed}, training", x, training, thin=True))
     note = "Root mean square error of Q on the validation set; dotted: on training batches."
     return Lines("Fit of Q", "RMSE", [Axis("updates", "updates", lines)], note)

@@ -55,10 +55,16 @@ class Scan:
         self.increasing: list[Array] = []
         self.highest = -np.inf
         self.last: Any = None
+        self.file = 0
         self.returning: Counter[int] = Counter()
         """How often an episode's rows go on after those of another, by the step number there (at most 2)."""
 
-    def add(self, block: Block) -> None:
+    def add(self, block: Block, file: int = 0) -> None:
+        if file != self.file and not self.layout.step:  # ids belong to their file
+            self.seen.clear()
+            self.increasing.clear()
+            self.highest = -np.inf
+        self.file = file
         if self.need_actions:
             self.add_actions(block)
         if self.layout.step and self.first_step and (block.numbers(self.layout.step) == 0).any():

@@ -59,6 +59,13 @@ def table_formats(path: Path) -> list[str]:
     return [name for name, kind in FILES.items() if any(file.name.lower().endswith(kind.suffixes) for file in found)]
 
 
+def is_own_export(path: Path) -> bool:
+    """Whether the data are Parquet files of ours, which say how they are encoded."""
+    files = ParquetFiles()
+    paths = [path] if path.is_file() else find_files(path, *files.suffixes)
+    return bool(paths) and files.spec(paths[0]) is not None
+
+
 def open_table(path: Path, settings: Any, name: str) -> "TableReader | EpisodeRowsReader":
     """The reader of a table with one row per step, or per episode."""
     files = FILES[name]()
@@ -102,8 +109,6 @@ class TableReader:
     ) -> None:
         self.path, self.files, self.overrides, self.accept_unknown = path, files, overrides, config.accept_unknown
         self.schema = schema or (schema_of(config.features_of) if config.features_of else TableSchema())
-        if self.schema.features and not config.observations:
-            config = replace(config, observations=tuple(feature.name for feature in self.schema.features))
         in_memory = isinstance(files, FrameFiles)
         self.paths = [path] if in_memory or path.is_file() else find_files(path, *files.suffixes)
         if isinstance(files, ParquetFiles):
@@ -112,7 +117,12 @@ class TableReader:
             raise ValueError(f"{path}: holds no {' or '.join(files.suffixes)} files")
         self.partitions = [partition(file.relative_to(path)) if file != path else {} for file in self.paths]
         self.sources = [file.relative_to(path).as_posix() if file != path else path.name for file in self.paths]
-        self.own_spec = files.spec(self.paths[0]) if config == TableConfig() else None
+        self.own_spec = None if config.roles() else files.spec(self.paths[0])
+        if self.own_spec:  # its observations and actions are encoded already
+            self.check_encoding(self.own_spec, config.features_of)
+            self.schema = TableSchema()
+        elif self.schema.features and not config.observations:
+            config = replace(config, observations=tuple(feature.name for feature in self.schema.features))
         names = self.column_names(self.paths[0])
         finder = LayoutFinder(self.paths[0], names, config, own=self.own_spec is not None, frame=in_memory)
         self.layout = finder.layout()
@@ -121,6 +131,16 @@ class TableReader:
             missing = [name for name in self.layout.columns if name not in present]
             if missing:
                 raise ValueError(f"{other}: no column {missing[0]!r}, which {self.paths[0].name} has")
+
+    def check_encoding(self, own: DatasetSpec, earlier: str | None) -> None:
+        """Raise ValueError if a file of ours is not encoded as the earlier data."""
+        for what, found, wanted in (
+            ("columns, or their categories,", used(own.features), used(self.schema.features)),
+            ("actions", own.action_names, self.schema.action_names),
+        ):
+            if self.schema.features and found != wanted:
+                advice = f"import its table again with --table.features-of {earlier}, and export that"
+                raise ValueError(f"{self.paths[0]}: its {what} are not those of {earlier}: {advice}")
 
     def column_names(self, path: Path) -> list[str]:
         names = self.files.names(path)
@@ -149,9 +169,9 @@ class TableReader:
         return Scan(self.layout, need_actions=need_actions, need_texts=need_texts, need_order=need_order)
 
     def make_checker(self, scan: Scan, blocks: Iterable[tuple[int, Block | RejectedEpisode]]) -> Checker:
-        for _, block in blocks:
+        for file, block in blocks:
             if isinstance(block, Block):
-                scan.add(block)
+                scan.add(block, file)
         self.first_step, self.scattered = scan.first_step, self.check_order(scan)
         path, layout, own = self.paths[0], self.layout, self.own_spec
         names = self.action_names(scan)
@@ -292,7 +312,7 @@ class TableReader:
         ids: dict[Any, int] = {}
         seen: set[int] = set()
         held: list[Rows] = []  # the episode that may continue in the next block
-        last = MISSING_ID
+        last, earlier = MISSING_ID, -1
         if self.checker and self.scattered:
             yield from self.sorted_chunks(blocks, ids)
             return
@@ -306,11 +326,12 @@ class TableReader:
                 seen.add(last)
                 continue
             rows = self.checker.rows(block, file, ids)
-            if self.own_spec and rows.lines[0] == 1:  # our writer numbers the episodes of every file from 0
+            if file != earlier and (self.own_spec or (held and self.is_complete(held[-1]))):  # ids belong to their file
                 if held:
                     yield self.episodes(Rows.join(held), seen, ids)
                 last = MISSING_ID
                 seen.clear()
+            earlier = file
             if rows.ids is not None:
                 numbered = filled(rows.ids, last)
                 rows, last = replace(rows, ids=numbered), int(numbered[-1])
@@ -346,6 +367,14 @@ class TableReader:
         start = int(other[-1]) + 1 if len(other) else 0
         held.append(joined.take(start, len(joined)))
         return joined.take(0, start) if start else None
+
+    def is_complete(self, rows: Rows) -> bool:
+        """Whether the rows are a whole episode, which the next file cannot continue."""
+        over = rows.steps["terminated"] | rows.steps["truncated"]
+        if rows.numbers is None:
+            return bool(over[-1])
+        last = int(rows.numbers.argmax())
+        return bool(over[last]) and int(rows.numbers[last]) - self.first_step + 1 == len(rows)
 
     def episodes(self, rows: Rows, seen: set[int], ids: dict[Any, int]) -> "Chunk":
         """Rows with the same id, one after the other, are an episode; an id that returns later is rejected."""
@@ -435,6 +464,11 @@ class TableReader:
 
     def empty(self) -> Dataset:
         return Dataset.from_episodes([], self.spec)
+
+
+def used(features: tuple[Feature, ...]) -> tuple[Feature, ...]:
+    """The features without the medians of columns in which no number was missing."""
+    return tuple(feature if feature.has_missing else replace(feature, fill=None) for feature in features)
 
 
 @dataclass(frozen=True)
