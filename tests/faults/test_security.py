@@ -135,6 +135,11 @@ def test_a_module_is_refused_wherever_a_files_environment_names_it(env):
         id_from_file(env, "policy.json")
 
 
+def test_a_file_cannot_make_a_wrapper_write_files():
+    with pytest.raises(ValueError, match="writes files"):
+        id_from_file("CartPole-v1(wrappers=[['RecordVideo', {'video_folder': 'x'}]])", "policy.json")
+
+
 def test_arguments_of_wrappers_import_nothing(tmp_path):
     env = "CartPole-v1(wrappers=[['TimeLimit', {'max_episode_steps': 5}]])"
     save_policy(tmp_path / "policy", env)

@@ -128,7 +128,7 @@ class Train(Command):
         if preset not in PRESETS:
             raise ValueError(f"there is no preset {preset!r}")
         if given.env == cls.env and not given.envs:  # not typed by the user
-            for name in (saved.get("env", ""), saved.get("envs", "")):
+            for name in (saved.get("env", ""), *split_envs(saved.get("envs", ""))):
                 id_from_file(name, "it")
         parts = preset_parts(atari, preset) if not saved else dict(PRESETS[preset])
         for name in PARTS:

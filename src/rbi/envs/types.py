@@ -75,7 +75,7 @@ class EnvConfig:
 
 def id_from_file(id_: str, source: Any) -> str:
     """An environment id that a file names, not the user. Raises ValueError for `module:Id`, also among its arguments:
-    Gymnasium would import the module, and thereby run code that the file chose.
+    Gymnasium would import the module, and thereby run code that the file chose; and for a wrapper that writes files.
 
     >>> id_from_file("CartPole-v1", "policy.json")
     'CartPole-v1'
@@ -85,10 +85,9 @@ def id_from_file(id_: str, source: Any) -> str:
         imports = ":" in name or has_colon(arguments)
     except ValueError:  # not one environment: its colons may mean anything
         imports = ":" in id_
-    if imports:
-        raise ValueError(
-            f"{source}: names the environment {id_!r}, which imports a module; if you trust it, pass it as env"
-        )
+    if imports or "RecordVideo" in id_:
+        does = "imports a module" if imports else "writes files"
+        raise ValueError(f"{source}: names the environment {id_!r}, which {does}; if you trust it, pass it as env")
     return id_
 
 

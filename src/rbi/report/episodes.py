@@ -560,10 +560,13 @@ def decision_name(data: Dataset, number: int) -> str:
     return f"{source}, line {int(record['line'])}" if record["line"] else f"{source or 'row'} {number}"
 
 
+FAULTS = (ValueError, OSError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError)  # of odd data
+
+
 def viewers(read: Sequence[Run], budget: int, **options: Any) -> Iterator[tuple[Viewer | None, str]]:
     """The viewer of each run, or why there is none; they share the budget of bytes."""
     for run in read:
         try:
             yield make_viewer(run, budget=budget // len(read), **options), ""
-        except (ValueError, OSError, RuntimeError) as error:
-            yield None, f"no episode viewer: {error}"
+        except FAULTS as error:
+            yield None, f"no episode viewer: {error or type(error).__name__}"
