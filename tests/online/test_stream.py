@@ -145,7 +145,7 @@ def test_workers_share_the_environments_and_their_epsilons():
     assert sorted(torch.cat(found).tolist()) == sorted(exploration_ladder(8, 0.4, 7.0).tolist())
 
 
-def test_every_worker_and_every_restart_has_random_numbers_of_its_own():
+def test_every_worker_and_every_restart_draws_other_random_numbers():
     draws, env_seeds = [], []
     for index, start in ((0, 0), (1, 0), (0, 40), (1, 40)):
         rollout = make_rollout(index, 2)
@@ -429,7 +429,7 @@ def test_samples_are_requested_ahead_and_their_bytes_are_counted():
     assert replay.bytes == 2 * sum(column.nbytes for column in batch)
 
 
-def test_shards_draw_random_numbers_of_their_own_and_continue_them():
+def test_shards_draw_different_random_numbers_and_continue_them():
     first, second, restored = filled_shard(), filled_shard(1), filled_shard(seed=5)
     assert first.generator.initial_seed() != second.generator.initial_seed()
     first.sample(7)

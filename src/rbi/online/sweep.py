@@ -15,12 +15,11 @@ from rbi import runs
 from rbi.config import Device
 from rbi.online.config import PARTS, Algorithm, Preset, TrainConfig
 from rbi.online.run_logger import RunOptions
-from rbi.online.train import Env, train
+from rbi.online.train import MAY_CHANGE_ON_RESUME, Env, train
 from rbi.progress import echo
 
 MapJobs = Callable[..., Iterable[Any]]
 """A `map` over processes or machines that returns results in order."""
-MAY_CHANGE_ON_RESUME = ("preset", "schedule.updates", "schedule.env_threads")
 
 
 @dataclass(frozen=True, repr=False)

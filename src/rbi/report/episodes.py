@@ -26,6 +26,7 @@ from rbi.data.dataset import Dataset
 from rbi.data.digests import contained, episode_digests
 from rbi.data.episode import Array, Episode, Feature
 from rbi.data.formats import AgcConfig, FormatSettings, SpecOverrides, TableConfig, load_episodes, recognise
+from rbi.data.formats.common import FAULTS
 from rbi.envs import id_from_file
 from rbi.evaluation.recording import DatasetRecording, Recorder
 from rbi.observations import stack_index, stack_offsets
@@ -558,9 +559,6 @@ def decision_name(data: Dataset, number: int) -> str:
     record = data.records[number]
     source = Path(data.texts[record["source"]]).name
     return f"{source}, line {int(record['line'])}" if record["line"] else f"{source or 'row'} {number}"
-
-
-FAULTS = (ValueError, OSError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError)  # of odd data
 
 
 def viewers(read: Sequence[Run], budget: int, **options: Any) -> Iterator[tuple[Viewer | None, str]]:
