@@ -20,9 +20,10 @@ from tests.data.episodes import episode
 OBS_SPEC = ObservationSpec((3,), 1, 4)
 
 
-def ascent_of(**changes):
+def ascent_of(*, legal=False, **changes):
     rng = np.random.default_rng(0)
-    data = Dataset.from_episodes([episode(rng, 8) for _ in range(4)], DatasetSpec((3,), 4))
+    spec = DatasetSpec((3,), 4, has_action_masks=legal)
+    data = Dataset.from_episodes([episode(rng, 8, legal=legal) for _ in range(4)], spec)
     sampler = Sampler(data, SamplerConfig(batch_size=32), torch.Generator().manual_seed(0))
     networks = make_networks(OBS_SPEC, offline_network(hidden_size=64), 1)
     with torch.no_grad():  # values that differ: the ascent has something to climb
@@ -62,6 +63,26 @@ def test_the_loss_clips_ratios_at_the_configured_epsilon(epsilon):
         expected = rbi.measures.ppo_objective(pi, beta, advantage, epsilon)
         assert not torch.allclose(expected, rbi.measures.ppo_objective(pi, beta, advantage, 0.5))
         torch.testing.assert_close(-ascent.loss(obs), expected)
+
+
+def test_where_actions_are_masked_the_objective_is_that_of_the_legal_ones():
+    ascent, _ = ascent_of(legal=True)
+    batch, obs = ascent.batches.draw()
+    assert not batch.action_masks.all()
+    with torch.no_grad():
+        ascent.trained.vector.mul_(1.5)  # away from beta
+        beta, pi = (torch.softmax(net(obs) / 0.7, 1) * batch.action_masks for net in (ascent.behavior_q.pi, ascent.pi))
+        beta, pi = (probs / probs.sum(1, keepdim=True) for probs in (beta, pi))
+        q, _ = ascent.behavior_q.q(obs)
+        advantage = q - (beta * q).sum(1, keepdim=True)
+        expected = rbi.measures.ppo_objective(pi, beta, advantage, 0.5)
+        torch.testing.assert_close(-ascent.loss(obs, batch.action_masks), expected)
+    before = ascent.trained.vector.clone()
+    ascent.batches.queue.append((batch, obs))
+    ascent.update()
+    assert ascent.metrics()["ppo_objective"] == pytest.approx(float(expected.mean()), rel=1e-5)
+    assert torch.isfinite(ascent.trained.vector).all()
+    assert not torch.equal(ascent.trained.vector, before)
 
 
 def test_the_resulting_policy_is_the_trained_network_and_beta_is_unchanged():

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rbi.config import Checked, Interval
 from rbi.data.sampler import Sampler
-from rbi.losses import ppo_loss
+from rbi.losses import mask_illegal, ppo_loss
 from rbi.networks import Networks
 from rbi.offline_rl.learner import MetricMeans, Prefetcher, frozen_copy
 from rbi.optim import ModuleOptimizer
@@ -56,18 +56,18 @@ class PPOAscent:
 
     def update(self) -> None:
         """One step of gradient ascent."""
-        _, obs = self.batches.next()
-        loss = self.loss(obs).mean()
+        batch, obs = self.batches.next()
+        loss = self.loss(obs, batch.action_masks).mean()
         self.sums.add(-loss.detach())
         self.trained.step([loss])
 
-    def loss(self, obs: Tensor) -> Tensor:
-        """The negative objective in each state, `[B]`."""
+    def loss(self, obs: Tensor, legal: Tensor | None = None) -> Tensor:
+        """The negative objective in each state, `[B]`; `legal` `[B, A]`, where actions were masked."""
         with torch.no_grad():
-            beta = torch.softmax(self.beta(obs) / self.temperature, 1)
+            beta = torch.softmax(mask_illegal(self.beta(obs), legal) / self.temperature, 1)
             q, _ = self.behavior_q.q(obs)
             advantage = q - (beta * q).sum(1, keepdim=True)
-        pi = torch.softmax(self.pi(obs) / self.temperature, 1)
+        pi = torch.softmax(mask_illegal(self.pi(obs), legal) / self.temperature, 1)
         return ppo_loss(pi, beta, advantage, self.config.epsilon)
 
     def after_update(self) -> None:
