@@ -364,8 +364,10 @@ class Policy:
         return found
 
     def to(self, device: torch.device | str) -> "Policy":
-        """Move the networks to a device."""
+        """Move the networks and pseudo-counts to a device."""
         self.networks.to(device)
+        if isinstance(self.visits, PseudoCounts):
+            self.visits = self.visits.to(device)
         return self
 
     def save(self, path: Path | str) -> None:

@@ -11,7 +11,7 @@ import torch
 
 import rbi
 from rbi import cli, envs, runs
-from rbi.data.visits import VisitCounts, state_keys
+from rbi.data.visits import PseudoCounts, VisitCounts, state_keys
 from rbi.envs.types import EnvConfig, TimeStep
 from rbi.evaluation.rollouts import (
     BatchedPolicies,
@@ -511,6 +511,10 @@ def test_evaluate_returns_scores_with_their_interval(tmp_path):
     assert "CartPole-v1, 5 episodes: mean" in repr(result)
     assert "paper protocol" in result.summary()
     assert runs.read(tmp_path / "run").finished()["scores"] == result.scores
+    with pytest.raises(ValueError, match="run: "):
+        rbi.evaluate(policy, episodes=1, out=tmp_path / "run", progress=False)
+    rbi.evaluate(policy, episodes=1, out=tmp_path / "run", overwrite=True, progress=False)
+    assert len(runs.read(tmp_path / "run").finished()["scores"]) == 1
     policy.save(tmp_path / "policy")
     assert (
         rbi.evaluate(tmp_path / "policy", lambda: gymnasium.make("CartPole-v1"), episodes=5, seed=3).scores
@@ -540,6 +544,13 @@ def test_evaluate_needs_an_environment_and_episodes():
         rbi.evaluate(policy)
     with pytest.raises(ValueError, match="episodes = 0"):
         rbi.evaluate(policy, "CartPole-v1", episodes=0)
+
+
+@pytest.mark.parametrize("changes", [dict(deterministic=True), dict(epsilon=0.1)])
+def test_a_protocol_object_has_its_own_epsilon_and_deterministic(changes):
+    policy = Policy(nets(0, obs_spec=ObservationSpec((4,), 1, 2)), Behavior())
+    with pytest.raises(ValueError, match="set them there"):
+        rbi.evaluate(policy, "CartPole-v1", protocol=Protocol("paper"), **changes)
 
 
 # Batched policies
@@ -594,16 +605,30 @@ def test_policies_that_share_a_rule_but_not_their_greedy_part_are_improved_separ
     assert [(policy.c_greedy, envs.tolist()) for policy, envs in groups.improve] == [(0.0, [0, 2]), (0.3, [1])]
 
 
-def test_policies_that_count_visits_use_their_own_counts_in_a_batch():
+def exact_counts(states, _networks, visits):
+    """The given number of visits to each state by each action."""
+    return VisitCounts(np.sort(state_keys(states)), np.full((len(states), ACTIONS), visits, np.int32))
+
+
+def pseudo_counts(states, networks, visits):
+    """Pseudo-counts of that many visits to each state, in clusters of one step."""
+    features = networks.q.features(networks.obs_spec.preprocess(torch.as_tensor(states)[:, None], torch.float32))
+    taken = torch.arange(ACTIONS).repeat_interleave(len(states))
+    part = features.detach().repeat(ACTIONS, 1), taken, torch.arange(len(taken))
+    return PseudoCounts.fit([part], ACTIONS, share=1 / visits if visits else 1e9)
+
+
+@pytest.mark.parametrize("make_visits", [exact_counts, pseudo_counts])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_policies_that_count_visits_use_their_own_counts_in_a_batch(make_visits, device):
     """One rule and one pair of networks, but only the first policy has visits: the second one stays at beta."""
     rng, shared, rule = np.random.default_rng(0), nets(0), parse_rule("count_aware(0.5)", counts=True)
     states = rng.normal(size=(20, 3)).astype(np.float32)
-    many = [VisitCounts(np.sort(state_keys(states)), np.full((20, ACTIONS), n, np.int32)) for n in (10_000, 0)]
-    policies = [Policy(shared, rule, visits=visits) for visits in many]
+    policies = [Policy(shared, rule, visits=make_visits(states, shared, n)).to(device) for n in (10_000, 0)]
     policy_of = np.repeat([0, 1], 20)
     groups = group_policies(policies, policy_of, np.ones(40, bool))
     assert (len(groups.forward), len(groups.improve)) == (1, 2)
-    batched = BatchedPolicies(groups, 40, torch.device("cpu"), deterministic=True)
+    batched = BatchedPolicies(groups, 40, torch.device(device), deterministic=True)
     none = np.zeros(40, np.float32)
     seen = np.concatenate([states, states])
     chosen = batched.act(TimeStep(seen, np.ones(40, bool), none, none.astype(np.uint8)), np.zeros((40, 1)))

@@ -91,9 +91,13 @@ class PseudoCounts(NamedTuple):
         variance = inverse @ (directions.T @ common @ directions / share + alone) @ inverse
         return cls(directions.float(), variance.float(), ridge.float())
 
+    def to(self, device: torch.device | str) -> "PseudoCounts":
+        """The same on a device."""
+        return self._replace(**{name: getattr(self, name).to(device) for name in TENSORS})
+
     def of(self, features: Tensor) -> Tensor:
         """Pseudo-counts `[B, A]` for features `[B, H]`, 0 where they are less than half a visit."""
-        directions, matrices, ridge = (getattr(self, name).to(features.device) for name in TENSORS)
+        directions, matrices, ridge = self.to(features.device)[: len(TENSORS)]
         phi = features.float()
         along, norm = phi @ directions, phi.square().sum(1)
         beside = (norm - along.square().sum(1)).clamp(min=0)[:, None] / ridge

@@ -16,6 +16,7 @@ import torch
 
 from rbi import envs, runs
 from rbi.config import Checked, Device, Ge, Interval, choose_device
+from rbi.data.visits import VisitCounts
 from rbi.envs.types import EnvConfig, EnvFactory, TimeStep, VectorEnv
 from rbi.evaluation.comparison import human_normalised
 from rbi.gpu import SideStream, capture_graph
@@ -207,7 +208,7 @@ class BatchedPolicies:
 
     On a GPU everything is one CUDA graph: policies of several seeds are hundreds of small kernels per step, which take
     longer to launch one by one than the environments take to step. Groups run on parallel streams, and only the newest
-    frames are copied to the device.
+    frames are copied to the device. Visits of states are looked up on the CPU, which no graph can contain.
     """
 
     def __init__(
@@ -235,9 +236,10 @@ class BatchedPolicies:
         self.stream = torch.cuda.Stream(device) if on_gpu else None
         self.done = torch.cuda.Event(blocking=True) if on_gpu else None  # the environments need the core meanwhile
         self.streams = [SideStream(device) for _ in range(max(map(len, groups)))]
-        self.graph = (
-            None if self.stream is None else capture_graph(self.step, self.stream, [], [self.states, self.actions])
-        )
+        looked_up = any(uses_counts(p.rule) and isinstance(p.visits, VisitCounts) for p, _ in groups.improve)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        if self.stream is not None and not looked_up:
+            self.graph = capture_graph(self.step, self.stream, [], [self.states, self.actions])
 
     def restrict(self, groups: PolicyGroups) -> None:
         """Compute actions for these environments only. A captured graph keeps computing all of them."""
@@ -279,13 +281,16 @@ class BatchedPolicies:
         """Actions `[N]` after a time step, sampled with uniform numbers `[N, 1]`."""
         for buffer, array in zip(self.host, (step.obs, step.is_first, uniform), strict=True):
             np.copyto(buffer.numpy(), array)
-        if self.stream is None or self.graph is None or self.done is None:
+        if self.stream is None or self.done is None:
             self.step()
         else:
             with torch.cuda.stream(self.stream):
                 for buffer, tensor in zip(self.host, (self.frame, self.first, self.uniform), strict=True):
                     tensor.copy_(buffer, non_blocking=True)
-                self.graph.replay()
+                if self.graph is None:
+                    self.step()
+                else:
+                    self.graph.replay()
                 self.host_actions.copy_(self.actions, non_blocking=True)
                 self.done.record()
             self.done.synchronize()
@@ -534,6 +539,7 @@ def evaluate(
     seed: int = 0,
     device: Device | torch.device = "auto",
     out: Path | str | None = None,
+    overwrite: bool = False,
     progress: bool = True,
     callback: Callable[[dict[str, Any]], Any] | None = None,
 ) -> EvaluationResult:
@@ -543,27 +549,30 @@ def evaluate(
     a Gymnasium id or a function that makes an environment; by default the one that the policy was trained in. `epsilon`
     is the probability of a random action; `deterministic` takes the most probable action instead of sampling, whose
     ratio to beta is unbounded. `callback` gets the metrics of every finished episode. With `out`, a run folder is
-    written.
+    written; `overwrite` replaces an earlier one.
 
         result = rbi.evaluate("runs/cart", episodes=50)
         result.mean, result.interval, result.scores
     """
     if not 1 <= episodes <= MAX_EPISODES:
         raise ValueError(f"episodes = {episodes}: must be at least 1 and at most {MAX_EPISODES:,}")
-    rules = protocol if isinstance(protocol, Protocol) else Protocol(protocol, epsilon, deterministic=deterministic)
+    if isinstance(protocol, str):
+        protocol = Protocol(protocol, epsilon, deterministic=deterministic)
+    elif epsilon or deterministic:
+        raise ValueError("protocol: is a Protocol, which has its own epsilon and deterministic; set them there")
     loaded = policy if isinstance(policy, Policy) else load_policy(policy)
     if not (env or loaded.env):
         raise ValueError("env: the policy does not say in which environment it was trained; name one")
-    config = rules.env_config(env or envs.id_from_file(loaded.env, "the policy"))
+    config = protocol.env_config(env or envs.id_from_file(loaded.env, "the policy"))
     if out is not None:
-        runs.check_available(runs.resolve(Path(out)), overwrite=False)
+        runs.check_available(runs.resolve(Path(out)), overwrite=overwrite)
     before = loaded.device
     loaded.states = loaded.outside_range = 0
     results = []
     try:
         loaded.to(choose_device(device))
         with cpu_threads(loaded.device, loaded.obs_spec.shape, loaded.networks.config.hidden_size):
-            finished = run_episodes(loaded, rules, config, episodes, seed)
+            finished = run_episodes(loaded, protocol, config, episodes, seed)
             for number, episode in enumerate(track(finished, "evaluating", episodes) if progress else finished, 1):
                 results.append(episode)
                 if callback is not None:
@@ -574,8 +583,8 @@ def evaluate(
     statistics = describe(scores, seed)
     result = EvaluationResult(
         env=config.id,
-        protocol=rules.name,
-        protocol_description=rules.describe(config),
+        protocol=protocol.name,
+        protocol_description=protocol.describe(config),
         **statistics,
         human_normalised=human_normalised(config.id, statistics["mean"]) if config.is_atari else None,
         truncated=sum(episode.truncated for episode in results),
@@ -584,8 +593,10 @@ def evaluate(
         outside_range=loaded.outside_range / loaded.states if loaded.states else None,
     )
     if out is not None:
-        settings = {"env": config.id, "episodes": episodes, "protocol": rules, "policy": loaded.metadata}
-        with runs.Writer.create(Path(out), command="evaluate", settings=settings, seed=seed, argv=[]) as writer:
+        settings = {"env": config.id, "episodes": episodes, "protocol": protocol, "policy": loaded.metadata}
+        with runs.Writer.create(
+            Path(out), command="evaluate", settings=settings, seed=seed, argv=[], overwrite=overwrite
+        ) as writer:
             writer.result(result.to_dict() | {"policy": loaded.metadata})
     return result
 
