@@ -100,6 +100,7 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_metrics(how, uninterrupte
         (("--env", "Pendulum-v1"), "only Discrete"),
         (("--envs", "CartPole-v1,Pendulum-v1"), "only Discrete"),
         (("--env", "CartPole-v1", "--actor.rule", "reroute(2,1)"), "rule 'reroute(2,1)'"),
+        (("--env", "CartPole-v1", "--algo", "apex", "--actor.c-greedy", "0"), "--actor.c-greedy: has no effect"),
         (("--env", "CartPole-v1", "--preset", "slow"), "preset"),
         (("--env", "CartPole-v1", "--learner.batch-size", "0"), "batch_size = 0: must be at least 1"),
         (("--env", "CartPole-v1", "--resume"), "--resume: name the run with --out"),

@@ -116,6 +116,26 @@ def test_an_unknown_setting_is_refused_by_name(change):
 
 
 @pytest.mark.parametrize(
+    ("name", "meant"), [("total_timesteps", "updates"), ("batchsize", "batch_size"), ("buffer_size", "capacity")]
+)
+def test_an_unknown_setting_gets_a_suggestion(name, meant):
+    with pytest.raises(ValueError, match=rf"did you mean {meant}\?$"):
+        PAPER.changed(**{name: 7})
+
+
+@pytest.mark.parametrize(
+    ("algo", "change"),
+    [("apex", {"rule": "greedy"}), ("apex", {"learner": {"policy_weighting": False}}), ("rbi", {"double_q": False})],
+    ids=str,
+)
+def test_a_setting_that_the_algorithm_does_not_use_is_refused(algo, change):
+    with pytest.raises(ValueError, match=f": has no effect on the algorithm {algo}"):
+        TrainConfig.preset("CartPole-v1", algo, **change)
+    other = "apex" if algo == "rbi" else "rbi"
+    assert TrainConfig.preset("CartPole-v1", other, **change) != TrainConfig.preset("CartPole-v1", other)
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [("updates", 1001), ("publish_interval", 15), ("random_policy_updates", 25), ("release_interval", 55)],
 )

@@ -22,7 +22,7 @@ from rbi.online.config import TrainConfig
 from rbi.online.engine import init_networks, trained_policy
 from rbi.online.rollout import evaluation_score
 from rbi.online.run_logger import RunLogger, RunOptions
-from rbi.online.sweep import as_file_name, run_remotely, sweep
+from rbi.online.sweep import as_file_name, run_remotely, sweep, used_settings
 from rbi.online.train import Local, check_memory, find_checkpoint, load_config, run_settings, train
 from rbi.optim import flatten_parameters
 from rbi.replay import bytes_needed
@@ -434,6 +434,12 @@ def test_checkpoints_are_some_minutes_apart(tmp_path, monkeypatch):
     assert engine.saved == [(4, True), (8, True), (8, False)]
     assert checkpoint.load(checkpoint.newest(tmp_path / "run")).info["seconds"] == 602
     assert rbi.load_policy(tmp_path / "run" / "policies" / "last").metadata["updates"] == 8
+
+
+def test_a_sweep_over_both_algorithms_gives_each_the_settings_that_it_uses():
+    given = {"rule": "greedy", "batch_size": 8, "learner": {"double_q": False, "learning_rate": 0.1}}
+    assert used_settings("rbi", given) == given | {"learner": {"learning_rate": 0.1}}
+    assert used_settings("apex", given) == {"batch_size": 8, "learner": given["learner"]}
 
 
 def test_environments_of_one_name_cannot_share_a_sweep(tmp_path):

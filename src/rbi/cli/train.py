@@ -26,6 +26,7 @@ from rbi.online.config import (
     TrainConfig,
     default_preset,
     preset_parts,
+    unused_settings,
 )
 from rbi.progress import echo
 from rbi.replay import ReplayConfig
@@ -57,7 +58,8 @@ class Train(Command):
     FIRST_WORD: ClassVar[str] = "--env"
 
     algo: Literal["rbi", "apex", "both"] = "rbi"
-    """rbi: the paper's algorithm; apex: its baseline, greedy with double Q-learning, all else equal; both: a sweep."""
+    """rbi: Rerouted Behavior Improvement (--preset paper has the paper's settings); apex: its baseline, greedy with
+    double Q-learning, all else equal; both: a sweep."""
     env: str = "ALE/Breakout-v5"
     """A Gymnasium id with discrete actions."""
     envs: str = ""
@@ -145,6 +147,10 @@ class Train(Command):
         names = [option.name for option in dataclasses.fields(RunOptions)]
         options = RunOptions(**{name: getattr(self, name) for name in names})
         environments, algos = self.environments(), self.algorithms()
+        for part in PARTS if len(algos) == 1 else ():
+            if ignored := sorted(given_names(part, argv) & unused_settings(algos[0])):
+                name = ignored[0].replace("_", "-")
+                raise ValueError(f"--{part}.{name}: has no effect on --algo {algos[0]}")
         if len(environments) * len(algos) * self.seeds > 1:
             if self.mirror:
                 raise ValueError(f"--mirror {self.mirror}: is for single runs, not for a sweep")

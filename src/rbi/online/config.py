@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from rbi.config import Checked, Ge, Interval, check_fields
+from rbi.config import Checked, Ge, Interval, check_fields, nearest
 from rbi.envs import has_numbered_states
 from rbi.envs.types import EnvConfig, EnvFactory
 from rbi.networks import MAX_HIDDEN_SIZE
@@ -26,6 +26,31 @@ MAX_PUBLICATIONS = 4
 """Publications of weights in that time, at most."""
 PAPER_MAX_FRAMES = 50_000
 """The paper's limit of an Atari episode in training; evaluation uses 108,000."""
+ONLY_USED_BY: dict[Algorithm, tuple[str, ...]] = {
+    "rbi": (
+        "rule",
+        "c_greedy",
+        "improve_in",
+        "policy_weighting",
+        "policy_weight_exponent",
+        "advantage_baseline",
+        "bootstrap_policy",
+    ),
+    "apex": ("double_q",),
+}
+"""Settings that one of the algorithms has no use for."""
+NAMES_ELSEWHERE = {
+    "total_timesteps": "updates",
+    "timesteps": "updates",
+    "n_steps": "n_step",
+    "n_envs": "num_envs",
+    "buffer_size": "capacity",
+    "replay_size": "capacity",
+    "lr": "learning_rate",
+    "train_freq": "states_per_update",
+    "target_network_update_freq": "target_update_interval",
+}
+"""What other libraries call a setting of ours, or one that serves the same end."""
 PAPER_GAMES = (
     "Asterix",
     "Berzerk",
@@ -161,7 +186,7 @@ class TrainConfig:
 
     env: EnvConfig
     algo: Algorithm = "rbi"
-    """rbi: the paper's algorithm; apex: its baseline, a greedy policy with double Q-learning."""
+    """rbi: Rerouted Behavior Improvement; apex: the paper's baseline, a greedy policy with double Q-learning."""
     actor: ActorConfig = field(default_factory=ActorConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
@@ -228,13 +253,23 @@ class TrainConfig:
             elif name in homes:
                 within.setdefault(homes[name], {})[name] = value
             else:
-                raise ValueError(f"{name}: is not a setting of training; there are {', '.join((*parts, *homes))}")
+                known = NAMES_ELSEWHERE.get(name)
+                meant = f"; did you mean {known}?" if known else nearest(name, (*parts, *homes))
+                raise ValueError(f"{name}: is not a setting of training{meant or '; rbi.TrainConfig has them all'}")
+        unused = unused_settings(parts["algo"])
         for part, settings in within.items():
             names = [setting.name for setting in dataclasses.fields(parts[part])]
             if unknown := [name for name in settings if name not in names]:
                 raise ValueError(f"{part}.{unknown[0]}: is not a setting; there are {', '.join(names)}")
+            if ignored := [name for name in settings if name in unused]:
+                raise ValueError(f"{ignored[0]}: has no effect on the algorithm {parts['algo']}")
             parts[part] = dataclasses.replace(parts[part], **settings)
         return TrainConfig(**parts)
+
+
+def unused_settings(algo: Algorithm) -> set[str]:
+    """The settings that an algorithm has no use for."""
+    return {name for other, names in ONLY_USED_BY.items() if other != algo for name in names}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import io
 import itertools
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from rbi import envs as environments
 from rbi import runs
 from rbi.config import Device
-from rbi.online.config import PARTS, Algorithm, Preset, TrainConfig
+from rbi.online.config import PARTS, Algorithm, Preset, TrainConfig, unused_settings
 from rbi.online.run_logger import RunOptions
 from rbi.online.train import MAY_CHANGE_ON_RESUME, Env, train
 from rbi.progress import echo
@@ -83,7 +83,8 @@ def sweep(
         print(result.summary())
     """
     path, options = Path(out), options or RunOptions()
-    configs = [TrainConfig.preset(env, algo, preset, **overrides) for env, algo in itertools.product(envs, algos)]
+    changes = {algo: used_settings(algo, overrides) if len(algos) > 1 else overrides for algo in algos}
+    configs = [TrainConfig.preset(env, algo, preset, **changes[algo]) for env, algo in itertools.product(envs, algos)]
     for config in configs:
         environments.check(config.env)
     settings = {
@@ -129,6 +130,18 @@ def sweep(
         rows = [row_of(runs.read(job.path)) for job in jobs if is_finished(job.path)]
         writer.result({"rows": rows})
     return SweepResult(writer.path, [job.path for job in jobs], rows)
+
+
+def used_settings(algo: Algorithm, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a sweep over several algorithms that this one has a use for; parts may be mappings."""
+    unused = unused_settings(algo)
+    return {
+        name: {key: of_part for key, of_part in value.items() if key not in unused}
+        if isinstance(value, Mapping)
+        else value
+        for name, value in settings.items()
+        if name not in unused
+    }
 
 
 def row_of(run: runs.Run) -> dict[str, Any]:
