@@ -176,3 +176,5 @@ def test_bound_hits_are_the_actions_at_the_bounds():
     assert hits.at_c_min.tolist() == [[True, False, False, False]]
     assert hits.at_c_max.tolist() == [[False, True, True, False]]
     assert not measures.bound_hits(pi, beta, 0.0, np.inf).at_c_max.any()
+    shares = measures.bound_shares(pi, beta, 0.5, 1.5)
+    assert (shares.at_c_min.tolist(), shares.at_c_max.tolist()) == ([0.5], [0.5])

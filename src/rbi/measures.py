@@ -172,7 +172,7 @@ def reroute_bounds(pi: Any, beta: Any) -> RerouteBounds:
 
 
 class BoundHits(NamedTuple):
-    """The actions whose probability ratio is at a reroute bound, boolean `[..., A]` each."""
+    """Actions whose probability ratio is at a reroute bound, boolean `[..., A]` each, or their share of beta `[...]`."""
 
     at_c_min: Any
     at_c_max: Any
@@ -188,6 +188,17 @@ def bound_hits(pi: Any, beta: Any, c_min: Any, c_max: Any, *, tolerance: float =
     """
     ratio = probability_ratio(pi, beta)
     return BoundHits(ratio <= c_min + tolerance, ratio >= c_max - tolerance)
+
+
+def bound_shares(pi: Any, beta: Any, c_min: Any, c_max: Any) -> BoundHits:
+    """How much of beta is on actions at c_min, and at c_max: how far the reroute constraint decides.
+
+    >>> import numpy as np
+    >>> shares = bound_shares(np.array([.25, .35, .4]), np.array([.5, .3, .2]), 0.5, 2.0)
+    >>> float(shares.at_c_min), float(shares.at_c_max)
+    (0.5, 0.2)
+    """
+    return BoundHits(*((beta * at).sum(-1) for at in bound_hits(pi, beta, c_min, c_max)))
 
 
 def is_reroute(pi: Any, beta: Any, c_min: Any, c_max: Any, *, tolerance: float = 1e-6) -> Any:

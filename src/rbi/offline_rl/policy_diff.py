@@ -90,9 +90,8 @@ def overall(pair: PolicyPair, rng: np.random.Generator, bounds: tuple[float, flo
         "observed_gain": mean_over_episodes(pair.observed_gains, pair.episode, rng),
     }
     if bounds is not None:
-        hits = measures.bound_hits(pair.pi, pair.beta, *bounds)
-        for name, at in hits._asdict().items():
-            found[name] = float((pair.beta * at).sum(1).mean())
+        shares = measures.bound_shares(pair.pi, pair.beta, *bounds)
+        found |= {name: float(share.mean()) for name, share in shares._asdict().items()}
     return found
 
 

@@ -225,8 +225,8 @@ def rule_statistics(held: Predictions, rule: Rule, temperature: float) -> dict[s
         "expected_gain": float(((pi - beta) * held.q).sum(1).mean()),
     }
     if isinstance(rule, Reroute):
-        hits = measures.bound_hits(pi, beta, rule.c_min, rule.c_max)
-        found |= {"at_c_min": float(hits.at_c_min.mean()), "at_c_max": float(hits.at_c_max.mean())}
+        shares = measures.bound_shares(pi, beta, rule.c_min, rule.c_max)
+        found |= {name: float(share.mean()) for name, share in shares._asdict().items()}
     return found
 
 

@@ -125,14 +125,14 @@ class RBIActor:
 
     def add_metrics(self, pi: Tensor, q: Tensor, beta: Tensor, improved: Tensor) -> None:
         """Accumulate the metrics of one step; `metrics` reads them."""
-        hits = measures.bound_hits(improved, beta, *self.bounds)
+        shares = measures.bound_shares(improved, beta, *self.bounds)
         self.sums += torch.stack(
             [
                 measures.entropy(pi).mean(),
                 (pi * q).sum(1).mean(),
                 measures.total_variation(improved, beta).mean(),
-                hits.at_c_min.float().mean(),
-                hits.at_c_max.float().mean(),
+                shares.at_c_min.mean(),
+                shares.at_c_max.mean(),
                 torch.ones((), device=self.device),
             ]
         )

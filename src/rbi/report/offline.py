@@ -65,7 +65,7 @@ def rule_table(run: Run) -> Table:
     """What each rule changes on the validation set: means over seeds."""
     found = run.finished()["rule_statistics"]
     table = Table(box=SIMPLE_HEAD, title="changes by each rule, validation set")
-    for name in ("rule", "total variation", "at c_min", "at c_max", "expected gain, by Q"):
+    for name in ("rule", "total variation", "beta at c_min", "beta at c_max", "expected gain, by Q"):
         table.add_column(name, justify="left" if name == "rule" else "right")
     for rule in found[0]:
         mean = {key: float(np.mean([seed[rule][key] for seed in found])) for key in found[0][rule]}
