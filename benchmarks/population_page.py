@@ -35,8 +35,8 @@ The paper's section 4: beta and Q are learned from recorded players, each rule i
 evaluated in the game. Each cell is the score relative to the cloned behaviour and, in brackets, P(below): the bootstrap
 probability that the policy scores less than the clone, over seeds and episodes. Rows marked *paper* are its final
 scores, learned from people in 1,562,500 updates. Our players are snapshots of a training run with perturbations and, in
-weak and mixed populations, random policies; in Montezuma's Revenge they are scripted. *Near-random* populations are
-earlier recordings of poor players, with few updates. [Populations](populations.md) has the tables of single
+weak and mixed populations, random policies; in Montezuma's Revenge they are scripted. The *near-random* population is
+an earlier recording of poor players, with few updates. [Populations](populations.md) has the tables of single
 populations, curves, commands and machines.
 """
 
@@ -56,21 +56,22 @@ actions, abandoned episodes), and random policies. A *weak* population has early
 *mixed* one all of them, a *strong* one late snapshots alone. In Montezuma's Revenge players are scripted: a third, two
 thirds or all of them follow a route (`rbi data record climb`), and the others are random. In MsPacman, `--run` names
 the [long run](results.md#a-long-run-stopped-and-resumed), whose snapshots after 2.5, 5, 50 and 60 million frames are
-the players, with weights rounded to half precision; in Qbert six snapshots, evenly spaced, of one of the runs of 10
-million frames (`python -m benchmarks.atari --games Qbert --algos rbi --seeds 1 --snapshots 6 --policies FOLDER`).
+the players, with weights rounded to half precision; in Qbert and SpaceInvaders six snapshots, evenly spaced, of one of
+the runs of 10 million frames (`python -m benchmarks.atari --games Qbert --algos rbi --seeds 1 --snapshots 6 --policies
+FOLDER`).
 
-Other populations than those below are not measured yet. *Near-random* ones are earlier recordings
-of poor players, at most 7% of the way from random to human scores, with fewer updates and episodes: snapshots of short
-Ape-X runs, and in Montezuma's Revenge a script that reached the first key at best, on 2 cores with one seed.
+Other populations than those below are not measured yet. The *near-random* one is an earlier recording of a script that
+reached the first key of Montezuma's Revenge at best, on 2 cores, with one seed, fewer updates and fewer episodes.
 
 Intervals and verdicts of these tables are about the seeds that were run: *not below* means a loss of less than
 {100 * MARGIN:.0f}%, *above* no loss, each with 95% confidence. The paper's players are people, its datasets are larger
 and it trains for 1,562,500 updates, so only the ratios to the clone compare.
 
-DQfD ends far below the clone in the paper, and above it here. Its policy is deterministic, so it leaves out random
-actions of the players, which the clone imitates and every rule keeps to a part. Where it was evaluated, the row
-*behaviour policy, most probable actions* shows what that is worth without any learned value. Random actions are one of
-our players' faults, which favours such policies.
+DQfD ends far below the clone in all four games of the paper; here it does with the strong players of SpaceInvaders,
+whose score is that of the paper's people, and is above the clone in most other populations. Its policy is
+deterministic, so it leaves out random actions of the players, which the clone imitates and every rule keeps to a part.
+Where it was evaluated, the row *behaviour policy, most probable actions* shows what that is worth without any learned
+value. Random actions are one of our players' faults, which favours such policies.
 """
 
 GAME_HEAD = """

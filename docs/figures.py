@@ -85,14 +85,14 @@ def reroute_explained():
 
 
 def shown_populations():
-    """One result per game: its mixed population, or the only one."""
-    paths = sorted((ROOT / "benchmarks/results").glob("offline-*.json"))
+    """One result per game: its strongest players."""
     by_game = {}
-    for path in paths:
-        _, game, *skill = path.stem.split("-")
-        if game != "speed" and (game not in by_game or skill == ["mixed"]):
-            by_game[game] = path
-    return list(by_game.values())
+    for skill in ("", "-weak", "-mixed", "-strong"):
+        for path in (ROOT / "benchmarks/results").glob(f"offline-*{skill}.json"):
+            _, game, *rest = path.stem.split("-")
+            if game != "speed" and rest == [skill[1:]] * bool(skill):
+                by_game[game] = path
+    return [by_game[game] for game in sorted(by_game)]
 
 
 def atari_scores():

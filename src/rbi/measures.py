@@ -172,7 +172,7 @@ def reroute_bounds(pi: Any, beta: Any) -> RerouteBounds:
 
 
 class BoundHits(NamedTuple):
-    """Actions whose probability ratio is at a reroute bound, boolean `[..., A]` each, or their share of beta `[...]`."""
+    """Actions whose ratio to beta is at a reroute bound, boolean `[..., A]` each, or their share of beta `[...]`."""
 
     at_c_min: Any
     at_c_max: Any
