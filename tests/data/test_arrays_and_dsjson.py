@@ -161,6 +161,7 @@ def test_a_sample_of_the_decisions_is_refused(tmp_path):
 
 def test_properties_with_an_underscore_are_no_features():
     entries = [{"a": {"id": "mail"}}, {"a": {"id": "call"}}]
-    context = {"User": {"age": 31, "_id": "x", "parts": [{"_age": 1, "size": 2}]}, "_synthetic": False, "_multi": entries}
+    user = {"age": 31, "_id": "x", "parts": [{"_age": 1, "size": 2}]}
+    context = {"User": user, "_synthetic": False, "_multi": entries}
     event = {"_label_cost": -1, "_label_probability": 0.8, "_labelIndex": 0, "c": context}
     assert dsjson.decision(event)["context"] == {"User.age": 31, "User.parts.0.size": 2}

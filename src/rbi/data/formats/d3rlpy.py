@@ -4,9 +4,9 @@
     version 1    observations, actions, rewards, terminals, optionally episode_terminals; D4RL's timeouts are read too
     before 1.1   the same with discrete_action and without version: a row's reward is that of the step that led to it
 
-Only files from before d3rlpy 1.1 have a final observation, the last row of an episode. An episode that is not terminated is truncated. Images come channels first. Those
-of version 1 may be stacked, `(4, 84, 84)`: where consecutive stacks overlap, only the newest frame of each is kept.
-Observations of several parts become one vector.
+Only files from before d3rlpy 1.1 have a final observation, the last row of an episode. An episode that is not
+terminated is truncated. Images come channels first. Those of version 1 may be stacked, `(4, 84, 84)`: where consecutive
+stacks overlap, only the newest frame of each is kept. Observations of several parts become one vector.
 """
 
 from collections.abc import Iterator, Sequence

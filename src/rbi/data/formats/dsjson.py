@@ -71,10 +71,8 @@ class Events(FrameFiles):
                 rows.append({})
             self.lines.append(number)
             if rows[-1] and rows[-1]["dropped"]:
-                raise ValueError(
-                    f"{path}, line {number}: pdrop {rows[-1]['dropped']:g}: the log is a sample of the decisions, whose "
-                    "weights are not supported"
-                )
+                dropped = f"{path}, line {number}: pdrop {rows[-1]['dropped']:g}"
+                raise ValueError(f"{dropped}: the log is a sample of the decisions, whose weights are not supported")
         good = [row for row in rows if row]
         if not good:
             raise ValueError(f"{path}: holds no decisions of dsjson" + (f" (line 1: {self.faults[0]})" if rows else ""))
