@@ -300,6 +300,20 @@ def test_states_far_outside_the_training_range_are_counted_and_cause_one_warning
         rbi.load_policy(tmp_path / "policy").act([[5.0, 0.0, 0.0]], 0)
 
 
+def test_a_policy_replaces_a_policy_and_nothing_else(tmp_path):
+    policy = policy_of(VECTOR)
+    (tmp_path / "empty").mkdir()
+    for _ in range(2):
+        policy.save(tmp_path / "empty")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "log.csv").write_text("a")
+    for path in (tmp_path / "data", tmp_path / "data" / "log.csv"):
+        with pytest.raises(ValueError, match="is not empty and not a policy"):
+            policy.save(path)
+    assert (tmp_path / "data" / "log.csv").read_text() == "a"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["data", "empty"]
+
+
 def test_a_number_whose_name_looks_like_that_of_a_text_is_a_number():
     columns = [Feature("size = small"), Feature("size", ("large", "other"))]
     names = tuple(name for column in columns for name in column.number_names)

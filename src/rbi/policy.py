@@ -78,6 +78,13 @@ class FeatureRange:
         return f"has {name!r} = {value:g}, where the training data has {self.low[number]:g} to {self.high[number]:g}"
 
 
+def check_replaceable(path: Path) -> None:
+    """Raise ValueError if a path has something else than a policy, which saving there would remove."""
+    is_free = not any(path.iterdir()) or (path / CONFIG).is_file() if path.is_dir() else not path.exists()
+    if not is_free:
+        raise ValueError(f"{path}: is not empty and not a policy; save the policy to a new folder")
+
+
 def text_columns(columns: Sequence[Feature]) -> Iterator[tuple[str, slice]]:
     """The columns of texts, and the places of their one-hot vectors in an observation."""
     start = 0
@@ -376,11 +383,13 @@ class Policy:
         return self
 
     def save(self, path: Path | str) -> None:
-        """Write the policy into a folder, which replaces an earlier one only once it is complete.
+        """Write the policy into a folder, which replaces that of an earlier policy only once it is complete.
 
-        Raises ValueError, and writes nothing, for weights that are not finite (training diverged), and if `load_policy`
-        could not restore the rule: register a rule of your own with `rbi.register_rule`.
+        Raises ValueError, and writes nothing, if the path has something else than a policy, for weights that are not
+        finite (training diverged), and if `load_policy` could not restore the rule: register a rule of your own with
+        `rbi.register_rule`.
         """
+        check_replaceable(Path(path))
         check_restorable(self.rule)
         config = {
             "format": FORMAT,
