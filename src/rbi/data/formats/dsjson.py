@@ -11,6 +11,7 @@ decisions (`pdrop`) are refused: episodes have no weights.
 """
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,7 @@ def decision(event: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("the line is no decision among actions (_label_cost, c and _multi)")
     if event.get("_skipLearn"):
         raise ValueError("the decision has no outcome (_skipLearn)")
-    legal = [json.dumps(entry, sort_keys=True) for entry in event["c"]["_multi"]]
+    legal = [sys.intern(json.dumps(entry, sort_keys=True)) for entry in event["c"]["_multi"]]  # lines share most
     chosen = event["_labelIndex"] if "_labelIndex" in event else event["_label_Action"] - 1
     if type(chosen) is not int or not 0 <= chosen < len(legal):
         raise ValueError(f"_labelIndex {chosen!r} is not one of {len(legal)} actions")
