@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rbi.config import Checked, Ge, Gt, Interval, Lt, MultipleOf, check_fields, choose_device
+from rbi.config import Checked, Ge, Gt, Interval, Lt, MultipleOf, check_fields, choose_device, parse_env
 
 
 @dataclass(frozen=True)
@@ -91,3 +91,12 @@ def test_the_device_is_the_gpu_if_there_is_one():
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="no GPU"):
             choose_device("cuda")
+
+
+@pytest.mark.parametrize(
+    "text", ["A-v0(x=1)(y=2)", "A-v0(x=1).b(y=2)", "A-v0(1)", "A-v0(**{})", "A-v0(x=1", "A-v0(x=f())"]
+)
+def test_an_environment_has_one_list_of_named_literal_arguments(text):
+    assert parse_env("A-v0(x=1, y='b')") == ("A-v0", {"x": 1, "y": "b"})
+    with pytest.raises(ValueError, match="must be an id, or an id with arguments"):
+        parse_env(text)

@@ -287,7 +287,8 @@ def test_images_that_are_no_bytes_are_refused(value):
 def test_states_far_outside_the_training_range_are_counted_and_cause_one_warning(tmp_path):
     features = FeatureRange((0.0, 0.0, 0.0), (10.0, 1.0, 1.0), ("age", "colour = blue", "colour = red"))
     networks = make_networks(VECTOR, NetworkConfig(16), 1)
-    Policy(networks, rbi.Greedy(), features=features).save(tmp_path / "policy")
+    columns = (Feature("age"), Feature("colour", ("blue", "red")))
+    Policy(networks, rbi.Greedy(), features=features, columns=columns).save(tmp_path / "policy")
     policy = rbi.load_policy(tmp_path / "policy")
     policy.predict_proba([[15.0, 1.0, 0.0], [-5.0, 0.0, 1.0]])
     assert (policy.states, policy.outside_range) == (2, 0)
@@ -297,6 +298,30 @@ def test_states_far_outside_the_training_range_are_counted_and_cause_one_warning
     assert (policy.states, policy.outside_range) == (5, 2)
     with pytest.warns(UserWarning, match=r"obs\[0\] has none of the texts that 'colour' has"):
         rbi.load_policy(tmp_path / "policy").act([[5.0, 0.0, 0.0]], 0)
+
+
+def test_a_policy_replaces_a_policy_and_nothing_else(tmp_path):
+    policy = policy_of(VECTOR)
+    (tmp_path / "empty").mkdir()
+    for _ in range(2):
+        policy.save(tmp_path / "empty")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "log.csv").write_text("a")
+    for path in (tmp_path / "data", tmp_path / "data" / "log.csv"):
+        with pytest.raises(ValueError, match="is not empty and not a policy"):
+            policy.save(path)
+    assert (tmp_path / "data" / "log.csv").read_text() == "a"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["data", "empty"]
+
+
+def test_a_number_whose_name_looks_like_that_of_a_text_is_a_number():
+    columns = [Feature("size = small"), Feature("size", ("large", "other"))]
+    names = tuple(name for column in columns for name in column.number_names)
+    features = FeatureRange((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), names)
+    obs = np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
+    assert features.outside(obs, columns).tolist() == [[False] * 3, [False, True, True]]
+    assert features.describe(1, 0.0, columns) == "has none of the texts that 'size' has in the training data"
+    assert features.describe(0, 5.0, columns).startswith("has 'size = small' = 5")
 
 
 def test_ranges_that_do_not_fit_are_refused(tmp_path):

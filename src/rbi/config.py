@@ -168,8 +168,9 @@ def parse_env(text: str) -> tuple[str, dict[str, Any]]:
         return text, {}
     try:
         call = ast.parse(f"f({rest}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or not all(word.arg for word in call.keywords):
-            raise ValueError
-        return id_, {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        match call:
+            case ast.Call(func=ast.Name(), args=[], keywords=words) if all(word.arg for word in words):
+                return id_, {str(word.arg): ast.literal_eval(word.value) for word in words}
+        raise ValueError
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise ValueError(f"--env {text}: must be an id, or an id with arguments such as Id-v0(size=3)") from None

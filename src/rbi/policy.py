@@ -47,7 +47,7 @@ class FeatureRange:
     low: tuple[float, ...]
     high: tuple[float, ...]
     names: tuple[str, ...] = ()
-    """`column`, or `column = text` for one text of a one-hot column."""
+    """Of the numbers of an observation (`Feature.number_names`)."""
 
     def __post_init__(self) -> None:
         if len(self.low) != len(self.high) or len(self.names) not in (0, len(self.low)):
@@ -55,29 +55,43 @@ class FeatureRange:
         if not all(-math.inf < low <= high < math.inf for low, high in zip(self.low, self.high, strict=True)):
             raise ValueError("features: low and high must be finite, and low at most high")
 
-    def outside(self, obs: Array) -> Array:
+    def outside(self, obs: Array, columns: Sequence[Feature] = ()) -> Array:
         """`[B, D]` booleans: values further outside the range than it is wide, and columns in which no text is set.
+
+        `columns`: those that the observations were made of, if they come from a table.
 
         >>> FeatureRange((0.0, 0.0), (1.0, 10.0)).outside(np.array([[2.0, -5.0], [2.1, 30.0]])).tolist()
         [[False, False], [True, True]]
         """
         low, high = np.array(self.low), np.array(self.high)
         found: Array = np.abs(obs - (low + high) / 2) > 1.5 * (high - low) + 1e-6 * np.abs(high)
-        columns: dict[str, list[int]] = {}
-        for number, name in enumerate(self.names):
-            if " = " in name:
-                columns.setdefault(name.partition(" = ")[0], []).append(number)
-        for numbers in columns.values():
-            found[:, numbers] |= (obs[:, numbers] == 0).all(1, keepdims=True)
+        for _, part in text_columns(columns):
+            found[:, part] |= (obs[:, part] == 0).all(1, keepdims=True)
         return found
 
-    def describe(self, number: int, value: float) -> str:
+    def describe(self, number: int, value: float, columns: Sequence[Feature] = ()) -> str:
         """What is unusual about a value that is `outside`."""
+        for column, part in text_columns(columns):
+            if part.start <= number < part.stop and value == 0:
+                return f"has none of the texts that {column!r} has in the training data"
         name = self.names[number] if self.names else f"feature {number}"
-        column, is_text, _ = name.partition(" = ")
-        if is_text and value == 0:
-            return f"has none of the texts that {column!r} has in the training data"
         return f"has {name!r} = {value:g}, where the training data has {self.low[number]:g} to {self.high[number]:g}"
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise ValueError if a path has something else than a policy, which saving there would remove."""
+    is_free = not any(path.iterdir()) or (path / CONFIG).is_file() if path.is_dir() else not path.exists()
+    if not is_free:
+        raise ValueError(f"{path}: is not empty and not a policy; save the policy to a new folder")
+
+
+def text_columns(columns: Sequence[Feature]) -> Iterator[tuple[str, slice]]:
+    """The columns of texts, and the places of their one-hot vectors in an observation."""
+    start = 0
+    for column in columns:
+        if column.categories:
+            yield column.name, slice(start, start + column.size)
+        start += column.size
 
 
 class Policy:
@@ -313,12 +327,12 @@ class Policy:
         """Count the observations `[B, D]` that are far outside the training range; the first one causes a warning."""
         if self.features is None:
             return
-        outside = self.features.outside(obs)
+        outside = self.features.outside(obs, self.columns)
         rows = outside.any(1)
         if rows.any() and not self.outside_range:
             row = int(rows.argmax())
             number = int(outside[row].argmax())
-            reason = self.features.describe(number, float(obs[row, number]))
+            reason = self.features.describe(number, float(obs[row, number]), self.columns)
             warnings.warn(f"obs[{row}] {reason}; networks extrapolate there (warned once)", stacklevel=4)
         self.states += len(obs)
         self.outside_range += int(rows.sum())
@@ -371,11 +385,13 @@ class Policy:
         return self
 
     def save(self, path: Path | str) -> None:
-        """Write the policy into a folder, which replaces an earlier one only once it is complete.
+        """Write the policy into a folder, which replaces that of an earlier policy only once it is complete.
 
-        Raises ValueError, and writes nothing, for weights that are not finite (training diverged), and if `load_policy`
-        could not restore the rule: register a rule of your own with `rbi.register_rule`.
+        Raises ValueError, and writes nothing, if the path has something else than a policy, for weights that are not
+        finite (training diverged), and if `load_policy` could not restore the rule: register a rule of your own with
+        `rbi.register_rule`.
         """
+        check_replaceable(Path(path))
         check_restorable(self.rule)
         config = {
             "format": FORMAT,

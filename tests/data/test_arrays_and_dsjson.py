@@ -124,3 +124,44 @@ def test_the_action_of_a_decision_is_counted_from_0_or_from_1(place):
     entries = [{"a": {"id": "mail"}}, {"a": {"id": "call"}}]
     event = {"_label_cost": -1, "_label_probability": 0.8, "c": {"_multi": entries}} | place
     assert json.loads(dsjson.decision(event)["action"]) == entries[1]
+
+
+def written(path, *lines):
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    return path
+
+
+def test_a_log_is_recognised_behind_outcomes_and_empty_lines_are_no_decisions(tmp_path):
+    path = written(tmp_path / "log.json", {"RewardValue": 1.0, "EventId": "x"}, "", event(0, -1, 31, "new"), "")
+    assert recognise(path) == "dsjson"
+    found = load_episodes(path)
+    assert found.records["line"].tolist() == [3]
+    assert [item.line for item in found.rejected] == [1]
+
+
+def test_a_damaged_archive_is_not_recognised(tmp_path):
+    packed = gzip.compress(json.dumps(event(0, -1, 31, "new")).encode())
+    (tmp_path / "log.json.gz").write_bytes(packed[:12] + b"\xff" * 20 + packed[32:])
+    assert not dsjson.recognises(tmp_path / "log.json.gz")
+
+
+def test_decisions_without_an_outcome_or_with_equal_actions_are_rejected(tmp_path):
+    skipped, same = event(0, 0, 31, "new") | {"_skipLearn": True}, event(1, -1, 31, "new", ("mail", "mail"))
+    learned = event(1, -1, 31, "new") | {"_skipLearn": False, "pdrop": 0.0}
+    found = load_episodes(written(tmp_path / "log.dsjson", skipped, same, learned))
+    assert found.records["line"].tolist() == [3]
+    assert ["_skipLearn" in found.rejected[0].reason, "equal" in found.rejected[1].reason] == [True, True]
+
+
+def test_a_sample_of_the_decisions_is_refused(tmp_path):
+    path = written(tmp_path / "log.dsjson", event(0, -1, 31, "new"), event(0, 0, 31, "new") | {"pdrop": 0.9})
+    with pytest.raises(ValueError, match=r"log\.dsjson, line 2: pdrop 0\.9: the log is a sample"):
+        load_episodes(path)
+
+
+def test_properties_with_an_underscore_are_no_features():
+    entries = [{"a": {"id": "mail"}}, {"a": {"id": "call"}}]
+    user = {"age": 31, "_id": "x", "parts": [{"_age": 1, "size": 2}]}
+    context = {"User": user, "_synthetic": False, "_multi": entries}
+    event = {"_label_cost": -1, "_label_probability": 0.8, "_labelIndex": 0, "c": context}
+    assert dsjson.decision(event)["context"] == {"User.age": 31, "User.parts.0.size": 2}

@@ -95,6 +95,20 @@ def test_rows_of_version_1_are_cut_behind_their_ends(tmp_path):
     assert "without end" in found.rejected[0].reason
 
 
+def test_rewards_of_files_from_before_1_1_belong_to_the_step_before_their_row(tmp_path):
+    seen = np.random.default_rng(1).normal(size=(8, 2)).astype(np.float32)
+    columns = version_1(tmp_path / "a.h5", seen, "--tc---t")
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        del file["version"]
+    found = load_episodes(tmp_path / "a.h5")
+    assert [(e.line, len(e), bool(e.terminated[-1])) for e in found] == [(1, 2, True), (5, 3, True)]
+    for episode, start, stop in zip(found, (0, 4), (3, 8), strict=True):
+        np.testing.assert_array_equal(episode.observations, columns["observations"][start:stop])
+        np.testing.assert_array_equal(episode.actions, columns["actions"][start : stop - 1])
+        np.testing.assert_array_equal(episode.rewards, columns["rewards"][start + 1 : stop])
+    assert [(item.line, item.reason) for item in found.rejected] == [(4, "an episode without steps")]
+
+
 def test_timeouts_cut_rows_too(tmp_path):
     version_1(tmp_path / "a.h5", np.zeros((4, 2), np.float32), "---t", timeouts=np.array([0, 1, 0, 0], bool))
     assert [(len(e), bool(e.truncated[-1])) for e in load_episodes(tmp_path / "a.h5")] == [(2, True), (2, False)]

@@ -128,6 +128,17 @@ def test_without_counts_the_last_slot_is_left_out_and_an_episode_across_lacks_th
     ]
 
 
+def test_without_counts_old_rows_of_the_last_file_are_not_read_again(tmp_path):
+    ring = Ring(tmp_path, 40, FRAME, counts=False)
+    [first, second, _, last] = play(ring, [9, 11, 13, 6])
+    ring.log_final()
+    assert ring.logged == [(39, 39), (51, 11)]
+    episodes, problems = read(tmp_path)
+    assert [len(e) for e in episodes] == [9, 11, 12, 6]
+    assert_same([episodes[0], episodes[1], episodes[3]], [first, second, last])
+    assert not problems
+
+
 def test_without_counts_an_end_in_the_last_slot_does_not_join_two_episodes(tmp_path):
     ring = Ring(tmp_path, 20, FRAME, counts=False)
     [first, second, _] = play(ring, [17, 10, 20])

@@ -407,6 +407,14 @@ def test_a_dataset_that_cannot_be_used_is_refused_in_one_line(tmp_path, change, 
     assert "\n" not in str(refused.value)
 
 
+def test_a_link_to_nowhere_beside_the_data_is_ignored(tmp_path):
+    observations = spaces.Box(-1, 1, (2,), np.float32)
+    episodes = [buffer(np.zeros((3, 2), np.float32), [0, 1])]
+    folder = store(tmp_path / "a", observations, spaces.Discrete(2), episodes=episodes)
+    (folder / "data" / "notes").symlink_to(tmp_path / "nowhere")
+    assert len(load_episodes(folder)) == 1
+
+
 def test_other_folders_are_not_taken_for_minari(tmp_path):
     (tmp_path / "metadata.json").write_text("[1]")
     for path in (tmp_path, tmp_path / "metadata.json", tmp_path / "nothing"):

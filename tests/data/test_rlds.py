@@ -1,11 +1,12 @@
 """RLDS datasets, written and read through tensorflow_datasets where it is installed."""
 
 import importlib.util
+import types
 
 import numpy as np
 import pytest
 
-from rbi.data.formats import load_episodes, open_reader, recognise, rlds
+from rbi.data.formats import FormatSettings, SpecOverrides, load_episodes, open_reader, recognise, rlds
 
 LENGTHS = (3, 1, 4)
 
@@ -71,3 +72,58 @@ def test_without_the_package_rlds_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ValueError, match="pip install tensorflow tensorflow_datasets"):
         open_reader(tmp_path, "rlds")
+
+
+@pytest.fixture
+def dataset(tmp_path, monkeypatch):
+    """Makes a folder whose examples a stand-in of tensorflow_datasets reads; an exception is raised in its place."""
+
+    def make(*examples):
+        def stored(**_):
+            for example in examples:
+                if isinstance(example, Exception):
+                    raise example
+                yield example
+
+        info = types.SimpleNamespace(splits={"train": types.SimpleNamespace(num_examples=len(examples))})
+        builder = types.SimpleNamespace(info=info, as_dataset=stored)
+        package = types.SimpleNamespace(builder_from_directory=lambda _: builder, as_numpy=iter)
+        loaded = types.SimpleNamespace(import_module=lambda _: package, util=types.SimpleNamespace(find_spec=bool))
+        monkeypatch.setattr(rlds, "importlib", loaded)
+        for name in ("dataset_info.json", "features.json"):
+            (tmp_path / name).write_text("{}")
+        return tmp_path
+
+    return make
+
+
+class DataLossError(Exception):
+    """As TensorFlow's: derived from none of the usual classes."""
+
+
+def test_data_that_is_not_rlds_or_damaged_is_refused_in_one_line(dataset):
+    first, *_ = made(np.random.default_rng(0))
+    without = [{name: value for name, value in step.items() if name != "action"} for step in first]
+    cases = {
+        "no episodes with steps; they have image, label": [{"image": 1, "label": 2}],
+        "a step lacks 'action'": [{"steps": without}],
+        "corrupted record": [{"steps": first}, DataLossError("corrupted\nrecord")],
+        "holds no episodes": [{"steps": []}],
+    }
+    for words, examples in cases.items():
+        with pytest.raises(ValueError, match=rf"cannot be read as RLDS: .*{words}$"):
+            open_reader(dataset(*examples), "rlds")
+
+
+def test_a_damaged_or_empty_episode_is_rejected_and_the_others_are_read(dataset):
+    first, second, third = made(np.random.default_rng(0))
+    endless = [{name: value for name, value in step.items() if name != "is_terminal"} for step in second]
+    stored = [{"steps": steps} for steps in ([], first, endless, *[third] * 6)]
+    path = dataset(*stored, DataLossError("corrupted"))
+    settings = FormatSettings(SpecOverrides(num_actions=4))
+    found = load_episodes(path, "rlds", settings=settings)
+    assert found.records["line"].tolist() == [2, 4, 5, 6, 7, 8, 9]
+    assert [item.line for item in found.rejected] == [1, 3, 10]
+    assert [item.reason for item in found.rejected] == [
+        "an episode without steps", "a step lacks 'is_terminal'", "the split is damaged from here on (corrupted)",
+    ]  # fmt: skip

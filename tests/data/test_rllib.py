@@ -159,3 +159,37 @@ def test_sample_batches_in_json_are_split_into_episodes(tmp_path):
     (tmp_path / "output.json").write_text(json.dumps(batch | {"obs": "BCJNGGRA"}))
     with pytest.raises(ValueError, match=r"pickle.*output_write_episodes=True"):
         load_episodes(tmp_path)
+
+
+def test_without_next_observations_an_episode_has_no_final_one(tmp_path):
+    batch = {
+        "type": "SampleBatch", "obs": [[0, 1], [2, 3]], "actions": [0, 1], "rewards": [1, 2], "eps_id": [7, 7],
+        "terminateds": [False, False], "t": [0, 1],
+    }  # fmt: skip
+    more = batch | {"t": [2, 3], "truncateds": [False, True]}
+    (tmp_path / "output.json").write_text("\n".join(map(json.dumps, [batch, more])))
+    [episode] = load_episodes(tmp_path)
+    np.testing.assert_array_equal(episode.observations, [[0, 1], [2, 3], [0, 1], [2, 3]])
+
+
+def test_steps_of_two_agents_with_one_id_are_not_joined(tmp_path):
+    batch = {
+        "type": "SampleBatch", "obs": [[0], [1], [2], [3]], "new_obs": [[1], [2], [3], [4]], "actions": [0, 1, 0, 1],
+        "rewards": [1, 2, 3, 4], "eps_id": [7] * 4, "t": [0, 1, 0, 1], "terminateds": [False, False, False, True],
+    }  # fmt: skip
+    (tmp_path / "output.json").write_text(json.dumps(batch))
+    found = load_episodes(tmp_path)
+    assert [len(found), [item.reason for item in found.rejected]] == [0, ["episode '7': step 0 comes twice"]]
+
+
+def test_columns_of_a_sample_batch_that_differ_in_length_are_named(tmp_path):
+    batch = {
+        "type": "SampleBatch", "obs": [[0], [1]], "actions": [0, 1], "rewards": [1, 2], "eps_id": [7, 7],
+        "terminateds": [False, True], "action_prob": [0.5, 0.5],
+    }  # fmt: skip
+    short, without = batch | {"obs": [[0]]}, {name: batch[name] for name in batch if name != "action_prob"}
+    (tmp_path / "output.json").write_text("\n".join(map(json.dumps, [batch, short, without])))
+    found = load_episodes(tmp_path)
+    assert [len(found), [item.line for item in found.rejected]] == [1, [2, 3]]
+    assert "column 'obs' has 1 rows for 2 actions" in found.rejected[0].reason
+    assert "no logging probabilities" in found.rejected[1].reason

@@ -405,7 +405,8 @@ class Improver:
         found = diagnostics(held, temperature)
         if self.features is not None:
             rows = sampler.frame_index[steps].split(BLOCK_ROWS)
-            outside = [self.features.outside(sampler.frames[part].cpu().numpy()).any(1) for part in rows]
+            blocks = (sampler.frames[part].cpu().numpy() for part in rows)
+            outside = [self.features.outside(obs, data.spec.features).any(1) for obs in blocks]
             found["outside_range"] = float(np.concatenate(outside).mean())
         seen = np.delete(np.arange(len(data)), self.holdout.test)
         policy = Policy(

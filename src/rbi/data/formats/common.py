@@ -189,7 +189,7 @@ def vectors(values: Any) -> Array:
     """`[T, size]` float32. Values beyond float32 become infinite, which rejects their episode."""
     values = np.asarray(values)
     with np.errstate(over="ignore"):
-        return values.reshape(len(values), -1).astype(np.float32)
+        return values.reshape(len(values), int(np.prod(values.shape[1:]))).astype(np.float32)
 
 
 def one_hot(values: Any, states: int) -> Array:

@@ -2,10 +2,11 @@
 
     version 2    columns, num_episodes, version; observations_<i>, actions_<i>, rewards_<i>, terminated_<i>
     version 1    observations, actions, rewards, terminals, optionally episode_terminals; D4RL's timeouts are read too
+    before 1.1   the same with discrete_action and without version: a row's reward is that of the step that led to it
 
-The files have no final observation. An episode that is not terminated is truncated. Images come channels first. Those
-of version 1 may be stacked, `(4, 84, 84)`: where consecutive stacks overlap, only the newest frame of each is kept.
-Observations of several parts become one vector.
+Only files from before d3rlpy 1.1 have a final observation, the last row of an episode. An episode that is not
+terminated is truncated. Images come channels first. Those of version 1 may be stacked, `(4, 84, 84)`: where consecutive
+stacks overlap, only the newest frame of each is kept. Observations of several parts become one vector.
 """
 
 from collections.abc import Iterator, Sequence
@@ -114,6 +115,8 @@ class Flat:
     rows: int
     unfinished: bool
     """Whether the last episode has no end."""
+    rewards_of_arrival: bool
+    """Whether a row has the reward of the step before it, so that the last row is a final observation."""
 
     def count(self) -> int:
         return len(self.starts)
@@ -128,6 +131,8 @@ class Flat:
         rows = slice(self.starts[part], self.rows if last else self.starts[part + 1])
         observed = [dataset(file, "observations")[rows]] if with_observations else None
         actions, rewards, terminals = (np.asarray(dataset(file, name)[rows]) for name in FLAT[1:])
+        if self.rewards_of_arrival:
+            actions, rewards = actions[:-1], rewards[1:]
         return Steps(observed, actions, rewards, bool(terminals.reshape(-1)[-1]))
 
     def max_action(self, file: Any) -> int:
@@ -201,7 +206,8 @@ def layout_of(file: Any) -> Layout:
         stops = np.flatnonzero(ended) + 1
         starts = [0, *stops.tolist()]
         unfinished = starts[-1] < len(ended)
-        found = Flat(tuple(starts if unfinished else starts[:-1]), len(ended), unfinished)
+        before_1_1 = has(file, "discrete_action") and not has(file, "version")
+        found = Flat(tuple(starts if unfinished else starts[:-1]), len(ended), unfinished, before_1_1)
     if not found.count():
         raise ValueError("holds no episodes")
     return found

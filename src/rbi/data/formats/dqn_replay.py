@@ -13,7 +13,8 @@ Properties of the logs, from the program that wrote them:
 - A file is a ring buffer, written when all but its last slot were new. So the last slot of file N + 1 holds the row
   between the last new row of file N and the first row of file N + 1. If the add_counts of both files show that nothing
   else lies between them, it is inserted there; otherwise it is dropped, and an episode that spans both files lacks one
-  step. The last file was written before its ring was full again: its add_count says how many rows are new.
+  step. The last file was written before its ring was full again: its add_count says how many rows are new; without it,
+  the rows up to its end that equal those of the file before are old.
 - The time limit of 27,000 steps was logged as terminal. An episode of exactly this length is `truncated`.
 """
 
@@ -181,6 +182,13 @@ class Log:
         same = other is not None and all(np.array_equal(self.columns[name], other.columns[name]) for name in SMALL)
         return same and self.count == self.size - 1
 
+    def without_old_rows(self, other: "Log | None") -> "Log":
+        """The last file of a run whose add_count is unknown, without the rows at its end that the other has, too."""
+        if self.count is not None or other is None or self.fault or other.fault or other.size != self.size:
+            return self
+        differs = np.logical_or.reduce([self.columns[name] != other.columns[name] for name in SMALL])[:-1]
+        return replace(self, valid=int(np.max(np.flatnonzero(differs) + 1, initial=0)))
+
     def may_come_after(self, other: "Log | None") -> bool:
         """Whether the two files may be adjacent: nothing shows that rows lie between them."""
         if other is None:
@@ -290,6 +298,8 @@ class LogWalker:
         present = numbers(self.logs)
         for number in present:
             log = read_log(self.logs, number, last=number == present[-1], with_frames=self.with_frames)
+            if number == present[-1]:
+                log = log.without_old_rows(previous)
             if log.repeats(previous):
                 continue
             if not log.may_come_after(previous):

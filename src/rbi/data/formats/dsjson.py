@@ -3,12 +3,15 @@
     {"_label_cost": -1, "_label_probability": 0.8, "_labelIndex": 2,
      "c": {"User": {"age": 31, "segment": "new"}, "_multi": [{"a": {"id": "mail"}}, ...]}}
 
-The shared context is observed: numbers are numbers, texts one-hot, absent numbers 0. The action is the entry of
-`_multi` that was chosen; different entries are different actions, and those of a line are its legal ones. The reward
-is minus the cost. Lines of another kind (outcomes that came late, slates) are rejected.
+The shared context is observed: numbers are numbers, texts one-hot, absent numbers 0; as in Vowpal Wabbit, properties
+whose names begin with _ are no features. The action is the entry of `_multi` that was chosen; different entries are
+different actions, and those of a line are its legal ones. The reward is minus the cost. Lines of another kind (outcomes
+that came late, slates, decisions without an outcome: `_skipLearn`) are rejected. Logs that keep only a sample of the
+decisions (`pdrop`) are refused: episodes have no weights.
 """
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from rbi.data.dataset import RejectedEpisode
 from rbi.data.formats.common import require_package
 from rbi.data.formats.table_columns import Block
 from rbi.data.formats.table_features import TableSchema
-from rbi.data.formats.table_files import FrameFiles, line_chunks, open_binary, parse_object
+from rbi.data.formats.table_files import DAMAGED, HEAD_LINES, FrameFiles, line_chunks, open_binary, parse_object
 from rbi.data.formats.table_layout import TableConfig
 from rbi.data.formats.tables import TableReader
 
@@ -34,10 +37,10 @@ def recognises(path: Path) -> bool:
         return False
     try:
         with open_binary(path) as file:
-            first = file.readline(1 << 20)
-    except (ValueError, OSError, EOFError):
+            lines = (file.readline(1 << 20) for _ in range(HEAD_LINES))  # outcomes may come before the first decision
+            return any(b'"_label_cost"' in line and b'"c"' in line for line in lines)
+    except (ValueError, *DAMAGED):
         return False
-    return b'"_label_cost"' in first and b'"c"' in first
 
 
 def open_reader(path: Path, settings: Any) -> TableReader:
@@ -58,6 +61,8 @@ class Events(FrameFiles):
         self.faults: dict[int, str] = {}
         rows: list[dict[str, Any]] = []
         for number, event in enumerate(events_of(path), 1):
+            if event is None:
+                continue
             try:
                 if isinstance(event, str):
                     raise ValueError(f"the line is not a JSON object ({event})")
@@ -66,6 +71,9 @@ class Events(FrameFiles):
                 self.faults[len(rows)] = str(error) or type(error).__name__
                 rows.append({})
             self.lines.append(number)
+            if rows[-1] and rows[-1]["dropped"]:
+                dropped = f"{path}, line {number}: pdrop {rows[-1]['dropped']:g}"
+                raise ValueError(f"{dropped}: the log is a sample of the decisions, whose weights are not supported")
         good = [row for row in rows if row]
         if not good:
             raise ValueError(f"{path}: holds no decisions of dsjson" + (f" (line 1: {self.faults[0]})" if rows else ""))
@@ -104,34 +112,37 @@ class Events(FrameFiles):
             first += len(block)
 
 
-def events_of(path: Path) -> Iterator[dict[str, Any] | str]:
-    """The objects of all lines; a text says why a line is none."""
+def events_of(path: Path) -> Iterator[dict[str, Any] | str | None]:
+    """The objects of all lines; a text says why a line is none, None stands for an empty line."""
     with open_binary(path) as file:
         for chunk in line_chunks(file):
             if isinstance(chunk, str):
                 yield chunk
                 return
-            yield from (parse_object(line) for line in chunk.splitlines())
+            yield from (parse_object(line) if line.strip() else None for line in chunk.splitlines())
 
 
 def decision(event: dict[str, Any]) -> dict[str, Any]:
     """Context, action, reward, probability and legal actions of a line."""
     if "_label_cost" not in event or "_multi" not in (event.get("c") or {}):
         raise ValueError("the line is no decision among actions (_label_cost, c and _multi)")
-    legal = [json.dumps(entry, sort_keys=True) for entry in event["c"]["_multi"]]
+    if event.get("_skipLearn"):
+        raise ValueError("the decision has no outcome (_skipLearn)")
+    legal = [sys.intern(json.dumps(entry, sort_keys=True)) for entry in event["c"]["_multi"]]  # lines share most
     chosen = event["_labelIndex"] if "_labelIndex" in event else event["_label_Action"] - 1
     if type(chosen) is not int or not 0 <= chosen < len(legal):
         raise ValueError(f"_labelIndex {chosen!r} is not one of {len(legal)} actions")
+    if len(set(legal)) < len(legal):
+        raise ValueError("two entries of _multi are equal, so that _label_probability is not that of an action")
     context: dict[str, Any] = {}
-    for name, value in event["c"].items():
-        if not name.startswith("_"):
-            add_features(context, name, value)
+    add_features(context, "", event["c"])
     return {
         "context": context,
         "action": legal[chosen],
         "reward": -float(event["_label_cost"]),
         "probability": float(event["_label_probability"]),
         "legal": set(legal),
+        "dropped": float(event.get("pdrop") or 0),
     }
 
 
@@ -139,6 +150,7 @@ def add_features(found: dict[str, Any], name: str, value: Any) -> None:
     """Nested features by their names with dots; entries of lists are numbered."""
     if isinstance(value, dict | list):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            add_features(found, f"{name}.{key}", part)
+            if not str(key).startswith("_"):
+                add_features(found, f"{name}.{key}" if name else str(key), part)
     elif isinstance(value, bool | int | float | str):
         found[name] = float(value) if isinstance(value, bool) else value

@@ -83,7 +83,8 @@ class MinariReader:
 
     def __init__(self, path: Path, overrides: SpecOverrides) -> None:
         self.path, self.folder = path, folder(path)
-        self.parallel = sum(file.stat().st_size for file in self.folder.rglob("*")) >= PARALLEL_BYTES
+        files = filter(Path.is_file, self.folder.rglob("*"))  # not links to nowhere, as in an archive's clone
+        self.parallel = sum(file.stat().st_size for file in files) >= PARALLEL_BYTES
         require_package("minari")
         storage = require_package("minari.dataset.minari_storage").MinariStorage
         try:

@@ -59,16 +59,20 @@ class RldsReader:
         try:
             builder = importlib.import_module(PACKAGE).builder_from_directory(str(folder(path)))
             self.splits: dict[str, int] = {name: info.num_examples for name, info in builder.info.splits.items()}
+            self.spec = self.find_spec(overrides)
         except Exception as error:  # whatever TensorFlow raises for damaged files
-            raise ValueError(f"{path}: cannot be read as RLDS ({' '.join(str(error).split())[:200]})") from None
-        episodes = [steps for split in self.splits for steps in islice(self.steps(split), LAYOUT_EPISODES)]
+            raise ValueError(f"{path}: cannot be read as RLDS: {reason(error)}") from None
+
+    def find_spec(self, overrides: SpecOverrides) -> DatasetSpec:
+        some = (steps for split in self.splits for steps in islice(self.steps(split), LAYOUT_EPISODES))
+        episodes = list(filter(len, some))
         if not episodes:
-            raise ValueError(f"{path}: holds no episodes")
+            raise ValueError("it holds no episodes")
         first = self.seen(episodes[0])
         image, self.frames = first.dtype == np.uint8 and first.ndim > 2, FrameLayout()
         if image:
             self.frames = frame_layout(first.shape[1:], map(self.seen, episodes), channels_first=False)
-        self.spec = DatasetSpec(
+        return DatasetSpec(
             self.frames.single_frames(first[:1]).shape[1:] if image else (int(np.prod(first.shape[1:])),),
             overrides.num_actions or self.largest_action() + 1,
             frame_stack=overrides.frame_stack or (self.frames.frame_stack(first.shape[1:]) if image else 1),
@@ -80,6 +84,8 @@ class RldsReader:
         tfds = importlib.import_module(PACKAGE)
         builder = tfds.builder_from_directory(str(folder(self.path)))
         for episode in tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False)):
+            if "steps" not in episode:
+                raise ValueError(f"its examples are no episodes with steps; they have {', '.join(episode)}")
             yield list(episode["steps"])
 
     def seen(self, steps: list[dict[str, Any]]) -> Array:
@@ -102,7 +108,7 @@ class RldsReader:
         ]
         actions = np.array([action for action in found if action.ndim == 0 and action.dtype.kind in "iu"], np.int64)
         if len(actions) < len(found):
-            raise ValueError(f"{self.path}: its actions are not discrete; only integers are supported")
+            raise ValueError("its actions are not discrete; only integers are supported")
         return int(np.max(actions, initial=0, where=(actions >= 0) & (actions < MAX_ACTIONS)))
 
     def parts(self) -> Sequence[str]:
@@ -112,15 +118,25 @@ class RldsReader:
         return summarize_all(self.read(part))
 
     def read(self, part: str) -> Iterator[Episode | RejectedEpisode]:
-        for line, steps in enumerate(self.steps(part), 1):
+        line, episodes = 0, self.steps(part)
+        while True:
+            line += 1
+            try:
+                if (steps := next(episodes, None)) is None:
+                    return
+            except Exception as error:  # whatever TensorFlow raises for damaged files
+                yield RejectedEpisode(part, line, f"the split is damaged from here on ({reason(error)})")
+                return
             try:
                 episode = self.episode(steps, part, line)
                 episode.check_fits(self.spec)
                 yield episode
             except FAULTS as error:
-                yield RejectedEpisode(part, line, " ".join(str(error).split()))
+                yield RejectedEpisode(part, line, reason(error))
 
     def episode(self, steps: list[dict[str, Any]], source: str, line: int) -> Episode:
+        if not steps:
+            raise ValueError("an episode without steps")
         last = steps[-1]
         if not last["is_last"]:
             raise ValueError("an episode without end: no step is the last one")
@@ -136,3 +152,9 @@ class RldsReader:
             source=source,
             line=line,
         )
+
+
+def reason(error: Exception) -> str:
+    """An error message in one line."""
+    text = " ".join(str(error).split())[:200] or type(error).__name__
+    return f"a step lacks {text}" if isinstance(error, KeyError) else text

@@ -117,7 +117,7 @@ class Fragment(NamedTuple):
     start: int
     """Number of its first step in the episode."""
     observations: Any
-    """As recorded, one more than steps."""
+    """As recorded, one more than steps, or as many if nothing says what followed the last one."""
     actions: Array
     rewards: Array
     action_probs: Array | None
@@ -218,13 +218,15 @@ class RllibReader:
             steps = sum(len(piece.actions) for piece in pieces)
             ended = np.arange(steps) == steps - 1
             probs = [piece.action_probs for piece in pieces if piece.action_probs is not None]
+            has_probs = self.spec.has_action_probs and len(probs) == len(pieces)
+            shown = [part[: len(piece.actions)] for part, piece in zip(seen, pieces, strict=True)]
             episode = Episode(
-                observations=np.concatenate([*(part[:-1] for part in seen), seen[-1][-1:]]),
+                observations=np.concatenate([*shown, seen[-1][len(last.actions) :]]),
                 actions=np.concatenate([piece.actions for piece in pieces]) - self.lowest_action,
                 rewards=np.concatenate([piece.rewards for piece in pieces]),
                 terminated=ended & last.terminated,
                 truncated=ended & (last.truncated and not last.terminated),
-                action_probs=np.concatenate(probs) if self.spec.has_action_probs else None,
+                action_probs=np.concatenate(probs) if has_probs else None,
                 source=first.source,
                 line=first.line,
             )
@@ -235,8 +237,6 @@ class RllibReader:
 
     def observations(self, piece: Fragment) -> Array:
         values = observed_part(piece.observations, self.key)
-        if len(piece.actions) + 1 != length(values):
-            raise ValueError(f"{length(values)} observations for {len(piece.actions)} steps")
         if is_image_space(self.space):
             return self.frames.single_frames(np.asarray(values, np.uint8))
         return flatten_observations(self.space, values)
@@ -285,10 +285,13 @@ def decoded(item: bytes | None, name: str, line: int) -> Fragment | RejectedEpis
         state = msgpack.unpackb(item, object_hook=numpy_array, strict_map_key=False)
         steps = int(state["t"]) - int(state["t_started"])
         logs = (state.get("extra_model_outputs") or {}).get("action_logp")
+        seen = joined(buffer(state["observations"]))
+        if length(seen) != steps + 1:
+            raise ValueError(f"{length(seen)} observations for {steps} steps")
         return Fragment(
             str(state["id_"]),
             int(state["t_started"]),
-            joined(buffer(state["observations"])),
+            seen,
             np.asarray(buffer(state["actions"])).reshape(steps),
             np.asarray(buffer(state["rewards"]), np.float64).reshape(steps),
             None if logs is None else np.exp(np.asarray(buffer(logs), np.float64)).reshape(steps),
@@ -420,14 +423,19 @@ def split_batch(batch: dict[str, Any], name: str, line: int) -> Iterator[Fragmen
     numbers = np.asarray(batch["t"]) if "t" in batch else None
     logs = batch.get("action_logp")
     probs = batch.get("action_prob") if logs is None else np.exp(np.asarray(logs, np.float64))
-    starts = [0, *(np.flatnonzero((ids[1:] != ids[:-1]) | over[:-1] | cut[:-1]) + 1).tolist(), count]
-    for start, stop in pairwise(starts):
+    columns = {"obs": seen, "new_obs": after, "rewards": rewards, "eps_id": ids, "t": numbers, "ends": over | cut}
+    for column, values in columns.items():
+        if values is not None and len(values) != count:
+            raise ValueError(f"its column {column!r} has {len(values)} rows for {count} actions")
+    parts = (ids[1:] != ids[:-1]) | over[:-1] | cut[:-1]
+    if numbers is not None:  # agents of one policy share an id
+        parts |= np.diff(numbers) != 1
+    for start, stop in pairwise([0, *(np.flatnonzero(parts) + 1).tolist(), count]):
         rows = slice(start, stop)
-        final = seen[stop - 1 : stop] if after is None else after[stop - 1 : stop]
         yield Fragment(
             str(ids[start]),
             0 if numbers is None else int(numbers[start]),
-            np.concatenate([seen[rows], final]),
+            seen[rows] if after is None else np.concatenate([seen[rows], after[stop - 1 : stop]]),
             actions[rows],
             rewards[rows],
             None if probs is None else np.asarray(probs)[rows],
