@@ -309,6 +309,18 @@ def test_a_run_resumes_only_with_its_data_and_settings(logs, improved, tmp_path,
     assert_same_run(out, improved)
 
 
+def test_a_table_is_resumed_with_the_columns_of_its_start(tmp_path, capsys):
+    """Without --table options other columns would be read: those with the usual names."""
+    rows = [{**row, "other": 1 - row["action"]} for row in two_states(40)]
+    path, out = write(tmp_path / "logs.csv", rows), tmp_path / "run"
+    arguments = ["improve", str(path), "--updates", "20", "--out", str(out)]
+    assert cli.main([*arguments, "--table.action", "other"]) == 0
+    (out / "result.json").unlink()
+    assert cli.main([*arguments, "--resume"]) == 2
+    assert "was started with format_settings.table.action = other, not None" in capsys.readouterr().err
+    assert cli.main([*arguments, "--table.action", "other", "--max-lost", "0.5", "--resume"]) == 0
+
+
 ROWS = two_states(20)
 ONE = [ROWS[0] | {"action": 0}, ROWS[1] | {"action": 1}]
 HALF = [row | {"action": 0.5} for row in ROWS]
