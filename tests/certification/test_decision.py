@@ -216,7 +216,7 @@ def test_exploration_is_the_probability_of_all_but_the_likeliest_action(logged):
 @pytest.mark.parametrize("logged", ["all", "taken", "estimated"])
 def test_a_log_without_exploration_holds_no_evidence(logged):
     beta = np.array([[0.996, 0.002, 0.002]] * 2)
-    found = certify(TablePolicy(beta, MEANS), bandit_log(beta=beta, logged=logged), accept_estimated=True)
+    found = certify(TablePolicy(beta, MEANS), bandit_log(2, beta=beta, logged=logged), accept_estimated=True)
     assert found.verdict == "keep"
     assert found.reasons[0].startswith("The log has no exploration")
     assert found.needed["logged_episodes"] is None
