@@ -10,7 +10,7 @@ import torch
 from rbi import checkpoint, cli, runs
 from rbi.checkpoint import Checkpoint
 from rbi.mirror import KEPT_COPIES, MANIFEST, Mirror
-from rbi.online.train import train
+from rbi.online.train import run_settings, train
 from tests.online.small_runs import small_config
 
 fsspec = pytest.importorskip("fsspec")
@@ -74,11 +74,21 @@ def test_a_folder_with_the_checkpoint_of_the_copy_is_left_as_it_is(url, run):
     assert (run / "notes.txt").is_file()
 
 
-def test_a_single_file_is_read_from_the_newest_copy(url, run):
-    for text in ("first", "second"):
-        (run / "notes.txt").write_text(text)
-        Mirror(url).upload(run)
-    assert Mirror(url).read("notes.txt") == b"second"
+def test_the_settings_to_resume_with_are_those_that_a_restored_folder_has(tmp_path):
+    run, url = tmp_path / "run", f"file://{tmp_path}/storage"
+    settings = run_settings(small_config(), None) | {"engine": "local"}
+    runs.Writer.create(run, command="train", settings=settings, seed=3, argv=[]).close()
+    save(run, 10)
+    shutil.copytree(run, tmp_path / "behind")
+    runs.save_changed_settings(run, {"schedule": {"updates": 400, "env_threads": 0}})
+    save(run, 20)
+    Mirror(url).upload(run)
+    save(run, 30)
+    runs.save_changed_settings(run, {"schedule": {"updates": 500, "env_threads": 0}})
+    for name, updates in (("behind", 400), ("lost", 400), ("run", 500)):
+        found = cli.parse(["train", "--resume", "--mirror", url, "--out", str(tmp_path / name)])
+        assert (found.schedule.updates, found.seed) == (updates, 3)
+    assert not (tmp_path / "lost").exists()  # parsing restores nothing
 
 
 def test_the_lock_of_a_run_is_not_copied(url, run):

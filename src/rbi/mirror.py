@@ -110,11 +110,15 @@ class Mirror:
                 raise ValueError(f"{self.url}: has no complete copy of a run, and {run} is not a run folder")
             return "; ".join(damage)
 
-    def read(self, name: str) -> bytes:
-        """One file of the newest complete copy."""
+    def config_to_resume(self, run: Path) -> dict[str, Any]:
+        """config.json as `restore` would leave it: of the newest copy, or of the run folder if it is not behind."""
         with self.named():
-            number = max(number for number in self.numbers() if self.is_complete(number))
-            return bytes(self.files.cat_file(self.path(number, name)))
+            for number in (number for number in reversed(self.numbers()) if self.is_complete(number)):
+                with contextlib.suppress(DamagedCopyError):
+                    if (run / "config.json").is_file() and not self.is_ahead(number, self.manifest(number), run):
+                        break
+                    return self.config(number)
+            return runs.read(run, 0).config
 
     def manifest(self, number: int) -> dict[str, Any]:
         """The manifest of a copy, after it was checked."""

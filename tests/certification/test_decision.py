@@ -216,9 +216,10 @@ def test_exploration_is_the_probability_of_all_but_the_likeliest_action(logged):
 @pytest.mark.parametrize("logged", ["all", "taken", "estimated"])
 def test_a_log_without_exploration_holds_no_evidence(logged):
     beta = np.array([[0.996, 0.002, 0.002]] * 2)
-    found = certify(TablePolicy(beta, MEANS), bandit_log(beta=beta, logged=logged), accept_estimated=True)
+    found = certify(TablePolicy(beta, MEANS), bandit_log(2, beta=beta, logged=logged), accept_estimated=True)
     assert found.verdict == "keep"
     assert found.reasons[0].startswith("The log has no exploration")
+    assert found.needed["logged_episodes"] is None
 
 
 def test_auto_deploys_the_last_rule_before_the_first_failure():
@@ -275,6 +276,21 @@ def test_long_episodes_say_from_which_horizon_weights_decide_nothing():
     assert any("decide nothing beyond about" in reason for reason in found.reasons)
     assert found.verdict == "test live"  # fitted Q evaluation sees the gain
     assert found.chosen.estimates["fitted_q"] == approx(steps * true_gain("reroute(0.5,1.5)"), rel=0.3)
+
+
+def test_where_weights_decide_nothing_the_live_test_is_for_the_gain_of_fitted_q():
+    """Products of 60 ratios of 0 or 2 are nearly all 0, so that their mean says that nothing is earned."""
+    policy, log = TablePolicy(BETA, MEANS, "reroute(0,2)"), bandit_log(1, 300, steps=60)
+    found = certify(policy, log, return_range=(0, 60), compare=False)
+    gain = found.chosen.estimates["fitted_q"]
+    assert found.verdict == "test live"
+    assert found.estimate < 0 < gain
+    assert f"the logs suggest {gain:+.4g} per episode" in found.headline()
+    assert found.needed["logged_episodes"] is None
+    live = (stats.norm.ppf(0.95) + stats.norm.ppf(0.8)) ** 2 * log.scores.var() * 4 / gain**2
+    assert found.needed["live_episodes"]["0.5"] == approx(live, abs=1.1)
+    assert "live episodes with 50% of traffic" in found.reasons[-1]
+    assert "logged" not in found.reasons[-1]
 
 
 def test_long_episodes_of_a_worse_policy_are_not_tested_live():

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import os
 import re
 import shlex
@@ -134,6 +135,26 @@ def test_json_is_all_that_standard_output_gets(tmp_path, monkeypatch, capsys):
     failed = json.loads(capsys.readouterr().out)
     assert failed["status"] == 2
     assert "did you mean greedy?" in failed["error"]
+
+
+def test_json_has_no_constants_that_parsers_refuse(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["rules", "--json", "--beta", "1", "0", "--advantage", "0", "1", "--rules", "greedy"]) == 0
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    found = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert found["result"]["steps"][0]["c_max"] == math.inf
+
+
+def test_json_says_that_a_command_was_interrupted(monkeypatch, capsys):
+    def interrupt(_command, _argv):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rbi.cli.rules.Rules.run", interrupt)
+    assert cli.main(["rules", "--json"]) == 130
+    assert json.loads(capsys.readouterr().out) == {"status": 130, "error": "interrupted"}
 
 
 def test_json_names_no_folder_for_a_run_to_resume(capsys):

@@ -13,6 +13,7 @@ import rbi
 from rbi import cli, envs, runs
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
+from rbi.data.formats.table_files import ParquetFiles
 from rbi.data.store import StoreWriter
 from rbi.evaluation.recording import PerturbedPolicy, Recorder
 from rbi.evaluation.rollouts import Protocol, VectorEvaluator
@@ -286,6 +287,23 @@ def test_images_in_any_format_have_the_preset_of_images(tmp_path):
         assert cli.main(["data", "export", str(made), "--out", str(path)]) == 0
         for data in (made, path):
             assert cli.parse(["offline", str(data)]).config == PRESETS[preset]
+
+
+def test_the_preset_of_a_parquet_table_is_found_without_reading_its_rows(tmp_path, monkeypatch):
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    columns = {"episode_id": [0, 0], "action": ["up", "down"], "reward": [0.0, 1.0], "terminated": [False, True]}
+    images = arrow.array([[[0, 1], [2, 3]]] * 2, arrow.list_(arrow.list_(arrow.uint8())))
+    observed = {"images": (images, "fast"), "vectors": (arrow.array([[0.5, 1.0]] * 2), "small")}
+    for name, (obs, _) in observed.items():
+        parquet.write_table(arrow.table(columns | {"obs": obs}), tmp_path / f"{name}.parquet")
+        assert rbi.load_episodes(tmp_path / f"{name}.parquet").spec.is_image == (name == "images")
+
+    def refuse(*_):
+        raise AssertionError("rows are read")
+
+    monkeypatch.setattr(ParquetFiles, "blocks", refuse)
+    for name, (_, preset) in observed.items():
+        assert cli.parse(["offline", str(tmp_path / f"{name}.parquet")]).config == PRESETS[preset]
 
 
 def test_data_with_fewer_actions_than_the_environment_gets_them_all(tmp_path):

@@ -24,7 +24,7 @@ from rbi.data.store import StoreWriter
 from rbi.data.visits import PseudoCounts
 from rbi.offline_rl.improve import ImproveConfig, Improver
 from rbi.offline_rl.learner import train
-from rbi.offline_rl.run_log import RunLog
+from rbi.offline_rl.run_log import RunLog, fingerprint
 from rbi.offline_rl.validation import BestCheckpoint, diagnostics, predict_steps
 from rbi.report.collect import collect
 from rbi.report.panels import Lines
@@ -307,6 +307,32 @@ def test_a_run_resumes_only_with_its_data_and_settings(logs, improved, tmp_path,
     os.utime(logs, ns=(written, written))
     assert cli.main(arguments) == 0
     assert_same_run(out, improved)
+
+
+def test_a_report_about_the_data_does_not_change_it(tmp_path):
+    store = tmp_path / "store"
+    with StoreWriter.create(store, DatasetSpec((3,), 4)) as writer:
+        writer.append(episode(np.random.default_rng(0), 5))
+    before = fingerprint(store)
+    for name in ("report.html", "figures/data.pdf", "figures/data.png", ".lock"):
+        (store / name).parent.mkdir(exist_ok=True)
+        (store / name).write_text("")
+    assert fingerprint(store) == before
+    with StoreWriter.append_to(store) as writer:
+        writer.append(episode(np.random.default_rng(1), 5))
+    assert fingerprint(store) != before
+
+
+def test_a_table_is_resumed_with_the_columns_of_its_start(tmp_path, capsys):
+    """Without --table options other columns would be read: those with the usual names."""
+    rows = [{**row, "other": 1 - row["action"]} for row in two_states(40)]
+    path, out = write(tmp_path / "logs.csv", rows), tmp_path / "run"
+    arguments = ["improve", str(path), "--updates", "20", "--out", str(out)]
+    assert cli.main([*arguments, "--table.action", "other"]) == 0
+    (out / "result.json").unlink()
+    assert cli.main([*arguments, "--resume"]) == 2
+    assert "was started with format_settings.table.action = other, not None" in capsys.readouterr().err
+    assert cli.main([*arguments, "--table.action", "other", "--max-lost", "0.5", "--resume"]) == 0
 
 
 ROWS = two_states(20)

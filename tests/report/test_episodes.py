@@ -2,6 +2,7 @@
 
 import base64
 import io
+import os
 
 import numpy as np
 import pytest
@@ -167,3 +168,12 @@ def test_actions_of_atari_games_have_names():
     assert envs.action_names("ALE/Breakout-v5", 18) == ()
     assert envs.action_names("ALE/NoSuchGame-v5", 4) == ()
     assert envs.action_names("CartPole-v1", 2) == ()
+
+
+def test_a_store_that_has_lost_episodes_is_read_as_its_run_read_it(tmp_path, improved):
+    log, store, out = improved.parent / "log.csv", tmp_path / "store", tmp_path / "run"
+    assert main(["data", "import", str(log), "--out", str(store)]) == 0
+    os.truncate(store / "rewards.bin", (store / "rewards.bin").stat().st_size // 2)
+    arguments = ["--updates", "5", "--holdout-fraction", "0.5", "--max-lost", "0.6"]
+    assert main(["improve", str(store), *arguments, "--out", str(out)]) == 0
+    assert make_viewer(runs.read(out), budget=ROOM) is not None

@@ -1,10 +1,13 @@
 """Figures: at most eight coloured lines in a panel, named where they end."""
 
+import io
+
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from rbi import runs
-from rbi.report import LINES, spi, spread, train
+from rbi.report import LINES, improve, name_ticks, spi, spread, train
 from tests.report.pages import SETTINGS, training_run
 
 
@@ -50,3 +53,20 @@ def test_labels_are_moved_apart_and_stay_beside_the_panel(places):
     assert np.diff(found).min() >= 0.1 - 1e-12
     assert max(found) <= 1
     assert min(found) >= 0
+
+
+def test_actions_are_shown_as_the_log_names_them_whatever_letters_they_have():
+    names = ["$5_$10", r"$\frac$", "<b>", "x" * 200]
+    rows = [{"action": a, "beta": 0.25, "pi": 0.25, "change": 0.0} for a in range(4)]
+    found = {"rule": "behavior", "spec": {"num_actions": 4, "action_names": names}, "changes": {"actions": rows}}
+    figure = improve.action_figure(found)
+    figure.savefig(io.BytesIO())  # formulas are parsed when they are drawn
+    (panel,) = figure.axes
+    assert [text.get_text() for text in panel.get_xticklabels()] == [*names[:3], "x" * 27 + "..."]
+
+
+@pytest.mark.parametrize(("names", "rotation"), [(["stay", "go"], 0), (["stay where you are", "go"], 90)])
+def test_names_that_do_not_fit_beside_each_other_are_turned(names, rotation):
+    panel = Figure().subplots()
+    name_ticks(panel, names, max_letters=18)
+    assert {text.get_rotation() for text in panel.get_xticklabels()} == {rotation}

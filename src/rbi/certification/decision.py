@@ -10,6 +10,7 @@ from rbi.certification.bounds import STATUS, Method, Status
 from rbi.certification.evidence import (
     Candidate,
     Evidence,
+    Known,
     Settings,
     check_returns,
     evaluate_candidate,
@@ -114,7 +115,8 @@ class Decision:
                 f"({percent} confidence, {self.status}; estimate {self.estimate:+.4g})."
             )
         if self.verdict == "test live":
-            return f"Test {rule} live: the logs suggest {self.estimate:+.4g} per episode and cannot confirm it."
+            gain = self.estimate if self.lower > 0 else self.chosen.estimates["fitted_q"]  # see `give_verdict`
+            return f"Test {rule} live: the logs suggest {gain:+.4g} per episode and cannot confirm it."
         return f"Keep the current policy: the logs do not show that {rule} is better (estimate {self.estimate:+.4g})."
 
     def summary(self) -> str:
@@ -409,12 +411,15 @@ def explain(
             f"Episodes have up to {evidence.logged.horizon} steps, and weights of {chosen.rule} decide nothing beyond "
             f"about {useful:.0f} steps: use a smaller step (c nearer to 1), shorter episodes, or a live test."
         )
+        if "fitted_q" in chosen.estimates:
+            fitted = chosen.estimates["fitted_q"]
+            lines.append(f"Fitted Q evaluation, which uses no weights and proves nothing, estimates {fitted:+.4g}.")
     elif verdict != "deploy" and size < 0.1 * episodes:
         lines.append(
             f"The weights leave {size:,.0f} effective episodes of {episodes:,}: a smaller step would leave more."
         )
     if verdict != "deploy":
-        lines.append(needed_text(what_it_takes(evidence, chosen, settings)))
+        lines.append(needed_text(what_it_takes(evidence, chosen, settings), evidence.known))
     return lines
 
 
@@ -436,11 +441,14 @@ def assumptions_of(evidence: Evidence, candidate: Candidate, settings: Settings)
 def what_it_takes(evidence: Evidence, candidate: Candidate, settings: Settings) -> dict[str, Any]:
     """Logged and live episodes with which a gain of the estimated size would be found in 80% of the cases.
 
-    A bound lies z s / sqrt(n) below the estimate, with the z that it has now; a live test compares two means.
+    A bound lies z s / sqrt(n) below the estimate, with the z that it has now; a live test compares two means. More
+    episodes of a log that holds no evidence, or only products of too many ratios, decide nothing: their number is None.
     """
     from scipy.special import ndtri
 
     gain, n = candidate.interval.estimate, len(evidence.returns)
+    if too_long(evidence, candidate) and not candidate.passes:
+        gain = candidate.estimates.get("fitted_q", gain)
     if not gain > 0:
         return {"logged_episodes": None, "live_episodes": {}}
     power, error = float(ndtri(POWER)), candidate.spread / math.sqrt(n)
@@ -451,18 +459,20 @@ def what_it_takes(evidence: Evidence, candidate: Candidate, settings: Settings) 
         share: (float(ndtri(settings.confidence)) + power) ** 2 * variance * (1 / share + 1 / (1 - share)) / gain**2
         for share in LIVE_SHARES
     }
+    evident = evidence.known != "estimated" and evidence.explores and not too_long(evidence, candidate)
     return {
-        "logged_episodes": math.ceil(logged) if math.isfinite(z) and evidence.known != "estimated" else None,
+        "logged_episodes": math.ceil(logged) if math.isfinite(z) and evident else None,
         "live_episodes": {f"{share:g}": math.ceil(count) for share, count in live.items()},
     }
 
 
-def needed_text(needed: dict[str, Any]) -> str:
+def needed_text(needed: dict[str, Any], known: Known) -> str:
     if not needed["live_episodes"]:
         return "The estimate is not positive: more episodes of this kind would not change the decision."
     live = " or ".join(
         f"{count:,} live episodes with {float(s):.0%} of traffic" for s, count in needed["live_episodes"].items()
     )
     logged = needed["logged_episodes"]
-    more = f"about {logged:,} logged episodes, or " if logged is not None else "logged probabilities, or "
+    more = f"about {logged:,} logged episodes, or " if logged is not None else ""
+    more = "logged probabilities, or " if known == "estimated" else more
     return f"What it would take if the estimate is right: {more}{live}."

@@ -136,14 +136,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         reason = "out of memory: " if is_out_of_memory(error) else ""
         message = one_line(f"{reason}{str(error) or type(error).__name__}{nearest_path(str(error), argv)}")
-        echo(f"rbi: {message}", stderr=True)
-        if as_json:
-            sys.stdout.write(json.dumps({"status": USAGE_ERROR, "error": message}) + "\n")
-        return USAGE_ERROR
+        return fail(USAGE_ERROR, message, as_json=as_json)
     except KeyboardInterrupt:
-        echo(f"rbi: interrupted{how_to_resume(command)}", stderr=True)
-        return INTERRUPTED
+        return fail(INTERRUPTED, f"interrupted{how_to_resume(command)}", as_json=as_json)
     return status or 0
+
+
+def fail(status: int, message: str, *, as_json: bool) -> int:
+    """Say on standard error, and with --json on standard output, why a command failed; returns its status."""
+    echo(f"rbi: {message}", stderr=True)
+    if as_json:
+        sys.stdout.write(json.dumps({"status": status, "error": message}) + "\n")
+    return status
 
 
 def how_to_resume(command: "Command | None") -> str:
@@ -163,7 +167,7 @@ def print_json(command: "Command", argv: Sequence[str]) -> int:
         command = dataclasses.replace(command, out=runs.default_folder(argv[0]))
     with contextlib.redirect_stdout(sys.stderr):
         status = command.run(argv) or 0
-    sys.stdout.write(json.dumps({"status": status, **command.outcome()}) + "\n")
+    sys.stdout.write(runs.to_json({"status": status, **command.outcome()}) + "\n")  # json.dumps writes Infinity
     return status
 
 

@@ -11,6 +11,7 @@ from rbi import runs
 from rbi.cli.command import Command, overlaps, show_run
 from rbi.config import Device, Gt, Interval
 from rbi.data.formats import FormatSettings, open_reader, recognise
+from rbi.data.formats.tables import TableReader
 from rbi.data.store import MAX_LOST, Store, is_store
 from rbi.offline_rl.config import (
     BASELINES,
@@ -115,13 +116,16 @@ class Offline(Command):
 
 
 def is_image_data(path: Path | None) -> bool:
-    """Whether observations are images. Tables of text hold none, and are not parsed to tell."""
+    """Whether observations are images. Tables of text hold none, and no table is read to tell."""
     if path is None:
         return False
     try:
         if is_store(path):
             return Store(path).spec.is_image
         name = recognise(path)
-        return name not in TEXT_TABLES and open_reader(path, name).spec.is_image
+        if name in TEXT_TABLES:
+            return False
+        reader = open_reader(path, name)
+        return reader.is_image if isinstance(reader, TableReader) else reader.spec.is_image
     except (OSError, ValueError):
         return False  # the reader will refuse it

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -268,10 +267,10 @@ def saved_options(given: Train) -> dict[str, Any]:
         return {}
     runs.restore_interrupted(given.out.parent, given.out.name)
     try:
-        config = json.loads(saved_config(given.out, given.mirror))
+        config = saved_config(given.out, given.mirror)
         settings = dict(config["settings"]) if config["command"] == "train" else {}
         options = {"seed": config["seed"]} if settings else {}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
     if "seeds" in settings:  # of a sweep
         options["seeds"], options["envs"] = len(settings["seeds"]), ",".join(settings["envs"])
@@ -280,13 +279,13 @@ def saved_options(given: Train) -> dict[str, Any]:
     return options | {name: settings[name] for name in kept if settings.get(name) is not None}
 
 
-def saved_config(out: Path, mirror: str) -> bytes:
-    """config.json of a run folder, or of its mirror if the folder is lost."""
-    if mirror and not (out / "config.json").is_file():
-        from rbi.mirror import Mirror
+def saved_config(out: Path, mirror: str) -> dict[str, Any]:
+    """config.json of a run folder, or of its mirror if the folder is lost or behind."""
+    if not mirror:
+        return runs.read(out, 0).config
+    from rbi.mirror import Mirror
 
-        return Mirror(mirror).read("config.json")
-    return (out / "config.json").read_bytes()
+    return Mirror(mirror).config_to_resume(out)
 
 
 def show_result(path: Path) -> None:

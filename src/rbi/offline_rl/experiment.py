@@ -18,7 +18,7 @@ import torch
 from rbi import envs, runs
 from rbi.config import Device, Gt, choose_device
 from rbi.data.dataset import Dataset
-from rbi.data.formats import FormatSettings, described_settings, open_dataset
+from rbi.data.formats import FormatSettings, open_dataset
 from rbi.evaluation import comparison
 from rbi.evaluation.rollouts import Protocol, ProtocolName, VectorEvaluator
 from rbi.gpu import prepare_for_many_streams
@@ -53,6 +53,7 @@ NUM_ENVS = {"cpu": 64, "cuda": 312}
 MIN_GROUP_SIZE, MAX_GROUPS = 40, 6  # of environments that step together while a GPU computes the actions of others
 GPU_MEMORY_FRACTION = 0.6  # that the dataset's frames may take
 FRAME_SKIP = 4
+MAY_CHANGE_ON_RESUME = ("num_envs", "format_settings.max_lost")  # settings that do not affect the results
 MAX_REWARD = 1e9  # sums of squares stay finite
 SAVED_POLICY = "reroute(0.5,1.5)"
 
@@ -154,7 +155,7 @@ def offline(
         raise ValueError(f"evaluations = {evaluation.evaluations}: more than the {config.updates} updates")
     described = {
         "data": None if isinstance(source, Dataset) else str(source),
-        "format_settings": described_settings(settings),
+        "format_settings": settings or FormatSettings(),
         "env": env,
         "rules": names,
         "baselines": chosen,
@@ -163,7 +164,7 @@ def offline(
         **dataclasses.asdict(config),
     }
     with RunLog(out, callback, progress=progress) as log:
-        if log.check_folder(NAME, described, seed, resume=resume, overwrite=overwrite, may_change=("num_envs",)):
+        if log.check_folder(NAME, described, seed, resume=resume, overwrite=overwrite, may_change=MAY_CHANGE_ON_RESUME):
             assert log.out is not None and log.numbers is not None  # noqa: PT018
             with runs.naming(log.out / "result.json"):
                 return OfflineResult(log.numbers["rows"], load_policy(log.out), log.numbers, log.metrics, log.out)

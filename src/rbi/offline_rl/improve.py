@@ -14,7 +14,7 @@ from rbi.certification.evidence import check_returns, clone_error
 from rbi.config import Checked, Device, Interval, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
-from rbi.data.formats import Format, FormatSettings, described_settings, open_dataset
+from rbi.data.formats import Format, FormatSettings, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.data.visits import PseudoCounts, VisitCounts, count_visits, step_clusters
 from rbi.networks import MAX_HIDDEN_SIZE, Networks, TrunkFactory, cpu_threads, make_networks, offline_network
@@ -42,6 +42,7 @@ RANDOM_STREAMS = ("split", "batches", "dropout", "bootstrap", "counts")
 VALIDATIONS = 20  # evenly spaced
 HOLDOUT, LOGGED_HOLDOUT = 0.1, 0.4  # default fractions without and with logged probabilities
 MAX_COUNTED_STATES, MAX_COUNTED_IMAGES = 200_000, 20_000  # that pseudo-counts are estimated from
+MAY_CHANGE_ON_RESUME = ("format_settings.max_lost",)  # settings that do not affect the results
 EPOCHS, MIN_UPDATES, MAX_UPDATES = 20, 1_000, 20_000
 
 
@@ -218,13 +219,13 @@ def improve(
     described = {
         "data": None if isinstance(source, Dataset) else str(source),
         "format": format,
-        "format_settings": described_settings(settings),
+        "format_settings": settings or FormatSettings(),
         "rule": str(rule),
         **dataclasses.asdict(config),
     }
     torch_device = choose_device(device)
     with RunLog(out, callback, progress=progress) as log:
-        if log.check_folder(NAME, described, seed, resume=resume, overwrite=overwrite):
+        if log.check_folder(NAME, described, seed, resume=resume, overwrite=overwrite, may_change=MAY_CHANGE_ON_RESUME):
             return completed(log, trunk)
         loaded = open_dataset(source, format, settings)
         name = "data" if isinstance(source, Dataset) else str(source)

@@ -13,6 +13,8 @@ from rbi.progress import echo
 
 Callback = Callable[[dict[str, Any]], Any]
 
+NOT_DATA = (".png", ".pdf", ".html")
+
 
 class RunLog:
     """Collects the metrics and the result of a run. Nothing is written to disk unless a folder is given.
@@ -135,13 +137,17 @@ class RunLog:
 
 
 def fingerprint(data: Dataset | Path) -> dict[str, Any]:
-    """What shows that data has changed: size and time of a path's files (without images), or an in-memory checksum."""
+    """What shows that data has changed: size and time of a path's files, or an in-memory checksum.
+
+    Images are left out, and what `rbi report` and other processes write into the folder of a run that is the data.
+    """
     if isinstance(data, Dataset):
         checksum = 0
         for name in ("actions", "rewards"):
             checksum = zlib.crc32(data.arrays[name].tobytes(), checksum)
         return {"episodes": len(data), "steps": data.steps, "checksum": checksum}
-    files = [data] if data.is_file() else [p for p in data.rglob("*") if p.suffix != ".png" and p.is_file()]
+    inside = [p for p in data.rglob("*") if p.suffix not in NOT_DATA and not p.name.startswith(".")]
+    files = [data] if data.is_file() else [p for p in inside if p.is_file()]
     stats = [file.stat() for file in files]
     return {
         "files": len(stats),

@@ -1,5 +1,6 @@
 """Figures and tables of finished runs, and the style of all figures: readable in greyscale and at print size."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -7,6 +8,8 @@ import matplotlib as mpl
 mpl.use("Agg")  # files only; needs no display
 
 GREY, DARK, ACCENT, WARNING = "#c8ccd2", "#2a2f36", "#0072b2", "#d55e00"
+
+MAX_NAME = 30  # letters of a name beside an axis
 
 LINES: tuple[dict[str, Any], ...] = (  # Okabe and Ito's palette, safe for colour-blind readers; dashes for greyscale
     {"color": "#0072b2", "linestyle": "-", "linewidth": 1.8},
@@ -32,6 +35,14 @@ LOOK: Any = {
     "legend.frameon": False,
     "pdf.fonttype": 42,  # embed fonts as TrueType, so that text stays editable
 }
+
+
+def name_ticks(panel: Any, names: Sequence[str], max_letters: int) -> None:
+    """Name bars at 0, 1, ... by texts from data: `$` begins no formula, and names of more letters in all are turned."""
+    shown = [name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 3]}..." for name in names]
+    crowded = sum(map(len, shown)) > max_letters
+    panel.set_xticks(range(len(shown)), shown, fontsize=6 if crowded else None, parse_math=False)
+    panel.tick_params("x", rotation=90 if crowded else 0)
 
 
 def label_lines(panel: Any, fontsize: float = 6.5) -> None:

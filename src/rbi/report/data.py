@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from rbi import envs
-from rbi.report import ACCENT, GREY, LOOK
+from rbi.report import ACCENT, GREY, LOOK, name_ticks
 
 SHOWN_ACTIONS = 20
 
@@ -170,10 +170,7 @@ def info_figure(found: dict[str, Any]) -> Any:
         actions, counts, caption = shown_actions(found)
         panels[2].bar(np.arange(len(actions)), counts / max(1, found["steps"]), color=GREY)
         names = action_names(found["spec"])
-        labels = [names[action] for action in actions]
-        crowded = sum(map(len, labels)) > 18
-        panels[2].set_xticks(np.arange(len(actions)), labels, fontsize=6 if crowded else None)
-        panels[2].tick_params("x", rotation=90 if crowded else 0)
+        name_ticks(panels[2], [names[action] for action in actions], max_letters=18)
         panels[2].set(xlabel="action" + (f", {caption}" if caption else ""), ylabel="share of steps")
     plt.close(figure)  # pyplot would keep it open
     return figure

@@ -27,6 +27,7 @@ from rbi.data.digests import contained, episode_digests
 from rbi.data.episode import Array, Episode, Feature
 from rbi.data.formats import AgcConfig, FormatSettings, SpecOverrides, TableConfig, load_episodes, recognise
 from rbi.data.formats.common import FAULTS
+from rbi.data.store import MAX_LOST
 from rbi.envs import id_from_file
 from rbi.evaluation.recording import DatasetRecording, Recorder
 from rbi.observations import stack_index, stack_offsets
@@ -185,7 +186,10 @@ def described_format(settings: dict[str, Any]) -> FormatSettings | None:
     table: dict[str, Any] = found["table"]
     table = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     return FormatSettings(
-        SpecOverrides(**found.get("overrides", {})), AgcConfig(**found.get("agc", {})), TableConfig(**table)
+        SpecOverrides(**found.get("overrides", {})),
+        AgcConfig(**found.get("agc", {})),
+        TableConfig(**table),
+        found.get("max_lost", MAX_LOST),
     )
 
 

@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from rbi import envs
-from rbi.report import ACCENT, DARK, GREY, LINES, LOOK
+from rbi.report import ACCENT, DARK, GREY, LINES, LOOK, name_ticks
 from rbi.rules.types import Behavior, Reroute, TotalVariation, parse_rule
 from rbi.runs import Run
 
@@ -267,7 +267,7 @@ def action_figure(found: dict[str, Any]) -> Any:
         panel.bar(x - 0.2, [row["beta"] for row in rows], 0.4, color=GREY, label="beta (behaviour)")
         panel.bar(x + 0.2, [row["pi"] for row in rows], 0.4, color=ACCENT, label="pi (improved)")
         names = action_names(found)
-        panel.set_xticks(x, [names[row["action"]] for row in rows], fontsize=6 if len(rows) > 12 else None)
+        name_ticks(panel, [str(names[row["action"]]) for row in rows], max_letters=48)
         panel.set(xlabel="action, largest increase first", ylabel="mean probability")
         panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
         panel.set_title(found["rule"], loc="left")

@@ -54,7 +54,6 @@ class FormatSettings:
         check_fields(self, "--")
 
 
-UNCHANGED = FormatSettings()
 PART_BYTES = 1 << 25  # of a store, at a time
 
 
@@ -118,10 +117,7 @@ def load_episodes(
     Unusable episodes are left out and listed in `.rejected`; with `strict` the first one raises a ValueError. A store
     that has lost episodes says so, and raises a ValueError if they are more than a share of `settings.max_lost`.
     """
-    path, settings = Path(path), settings or FormatSettings()
-    if (format_ := format) in (None, "store") and is_store(path) and described_settings(settings) is None:
-        return open_dataset(Store(path), settings=settings)
-    reader = open_reader(path, format_, settings)
+    reader = open_reader(path, format, settings)
     if isinstance(reader, StoreReader):
         return reader.load()
     if isinstance(reader, ColumnReader):  # an archive of arrays is one dataset
@@ -153,14 +149,8 @@ def open_dataset(
 ) -> Dataset:
     """A dataset as `load_episodes` gives it, from a path or from itself: a store is checked in both cases."""
     if isinstance(data, Store):
-        check_store(data, (settings or UNCHANGED).max_lost).check_values()
+        check_store(data, (settings or FormatSettings()).max_lost).check_values()
     return data if isinstance(data, Dataset) else load_episodes(data, format_, settings=settings)
-
-
-def described_settings(settings: FormatSettings | None) -> FormatSettings | None:
-    """The settings that change what is read, as config.json stores them; None for the defaults."""
-    found = replace(settings or UNCHANGED, max_lost=MAX_LOST)
-    return None if found == UNCHANGED else found
 
 
 def check_store(store: Store, max_lost: float = MAX_LOST) -> Store:

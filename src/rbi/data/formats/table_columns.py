@@ -27,6 +27,10 @@ class ListShape(NamedTuple):
     shape: tuple[int, ...]
     is_bytes: bool
 
+    @property
+    def is_image(self) -> bool:
+        return self.is_bytes and len(self.shape) in (2, 3)
+
 
 class Block:
     """Consecutive rows of a file: Arrow columns, the line of each row, and what is wrong with some rows."""

@@ -156,6 +156,18 @@ class TableReader:
     def spec(self) -> DatasetSpec:
         return self.checker.spec
 
+    @property
+    def is_image(self) -> bool:
+        """Whether observations are images, which the first of them tells; `spec` may need all rows."""
+        if self.own_spec is not None:
+            return self.own_spec.is_image
+        return self.observed_lists is not None and self.observed_lists.is_image
+
+    @cached_property
+    def observed_lists(self) -> ListShape | None:
+        names = self.layout.observations
+        return self.list_shape(self.paths[0], names[0]) if len(names) == 1 else None
+
     @cached_property
     def checker(self) -> Checker:
         """Validates rows; made from an additional pass over some columns where necessary."""
@@ -176,7 +188,7 @@ class TableReader:
         path, layout, own = self.paths[0], self.layout, self.own_spec
         names = self.action_names(scan)
         numbered = bool(names) and all(name.isdecimal() for name in names)
-        lists = self.list_shape(path, layout.observations[0]) if len(layout.observations) == 1 else None
+        lists = self.observed_lists
         if lists is None and layout.observations == ("obs",):
             self.refuse_pickles("obs")
         width = 0
@@ -198,8 +210,7 @@ class TableReader:
         shape: tuple[int, ...] = (sum(feature.size for feature in features),)
         if lists:
             features = ()
-            image = lists.is_bytes and len(lists.shape) in (2, 3)
-            shape = lists.shape if image else (int(np.prod(lists.shape)),)
+            shape = lists.shape if lists.is_image else (int(np.prod(lists.shape)),)
         spec = own or DatasetSpec(
             obs_shape=shape,
             num_actions=actions,
