@@ -1,6 +1,7 @@
 """`rbi.certify`: deploys what is better, keeps what is not shown to be, and refuses what cannot be judged."""
 
 import dataclasses
+import inspect
 import json
 import math
 
@@ -89,13 +90,27 @@ def test_too_few_episodes_say_what_it_would_take():
 
 
 @pytest.mark.parametrize(("episodes", "enough"), [(29, False), (60, True)])
-def test_a_bound_that_is_not_proved_takes_enough_episodes(episodes, enough):
-    """Rewards are certain given the action, so that Student's t is sure of the gain."""
+@pytest.mark.parametrize(("bound", "rule"), [("student", "reroute(0.5,1.5)"), ("betting", "greedy")])
+def test_a_bound_that_is_not_proved_takes_enough_episodes(episodes, enough, bound, rule):
+    """Rewards are certain given the action, so that either bound is sure of the gain."""
     means, beta = np.array([[0.0, 1.0]]), np.array([[0.5, 0.5]])
-    found = certify(TablePolicy(beta, means), bandit_log(3, episodes, means, beta), bound="student", compare=False)
+    policy, log = TablePolicy(beta, means, rule), bandit_log(3, episodes, means, beta)
+    found = certify(policy, log, bound=bound, return_range=None, compare=False)
+    assert found.status == "asymptotic"
     assert found.lower > 0
     assert found.deploy == enough
     assert any("are too few for a bound that is not proved" in reason for reason in found.reasons) != enough
+
+
+def test_no_more_is_proved_than_can_be_gained():
+    """A weight of 1 / 0.02 from two episodes: their terms are far above any gain of a return from 0 to 1."""
+    means, beta = np.array([[0.0, 1.0]]), np.array([[0.98, 0.02]])
+    rewards, probs = np.array([0.0, 1.0]), np.array([0.98, 0.02])
+    ends = np.ones(2, bool)
+    log = Dataset.from_arrays(np.ones((2, 1)), np.array([0, 1]), rewards, ends, num_actions=2, action_probs=probs)
+    found = certify(TablePolicy(beta, means, "greedy"), log, return_range=(0, 1), compare=False)
+    assert found.chosen.bound.lower > 1
+    assert found.lower == 1
 
 
 def test_a_bound_that_is_not_proved_takes_enough_effective_episodes():
@@ -288,7 +303,8 @@ def test_where_weights_decide_nothing_the_live_test_is_for_the_gain_of_fitted_q(
     assert f"the logs suggest {gain:+.4g} per episode" in found.headline()
     assert found.needed["logged_episodes"] is None
     live = (stats.norm.ppf(0.95) + stats.norm.ppf(0.8)) ** 2 * log.scores.var() * 4 / gain**2
-    assert found.needed["live_episodes"]["0.5"] == approx(live, abs=1.1)
+    assert live < 60
+    assert found.needed["live_episodes"] == {"0.05": 600, "0.5": 60}  # 30 of either policy at least
     assert "live episodes with 50% of traffic" in found.reasons[-1]
     assert "logged" not in found.reasons[-1]
 
@@ -409,11 +425,12 @@ def test_a_deploy_of_nothing_to_gain_is_as_rare_as_promised():
     policy = TablePolicy(BETA, np.random.default_rng(3).random((2, 3)), behavior="logged")
     wrong = sum(
         rbi.certify(policy, bandit_log(seed, 300, means, logged="all"), return_range=(0, 1), compare=False).deploy
-        for seed in range(15)
+        for seed in range(100)
     )
-    assert wrong <= 5  # of 15 at 5%: more has probability 0.0001
+    assert wrong <= 11  # of 100 at 5%: more has probability 0.004
 
 
 def test_the_settings_are_dataclass_fields_of_the_function():
-    names = {field.name for field in dataclasses.fields(rbi.CertifyConfig)}
-    assert names <= set(rbi.certify.__kwdefaults__ or ()) | {"confidence"}
+    parameters = inspect.signature(rbi.certify).parameters
+    for field in dataclasses.fields(rbi.CertifyConfig):
+        assert parameters[field.name].default == field.default, field.name

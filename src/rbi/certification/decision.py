@@ -252,19 +252,19 @@ def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True) -
     sequence = list(steps.values()) if config.auto else [own]
     blocked = blocking_reasons(evidence)
     tested: list[Candidate] = []
+    passed: list[Candidate] = []
     for policy in sequence:
         candidate = evaluate_candidate(evidence, policy, fixed, details=True)
         tested.append(candidate)
-        if blocked or not trusted(evidence, candidate, fixed) or not candidate.passes:
+        if blocked or not (candidate.passes and trusted(evidence, candidate, fixed)):
             break
-    failed = bool(blocked) or not (tested[-1].passes and trusted(evidence, tested[-1], fixed))
-    chosen = tested[-2] if failed and len(tested) > 1 else tested[-1]
-    passed = not failed or len(tested) > 1
+        passed.append(candidate)
+    chosen = (passed or tested)[-1]
     names = {candidate.rule for candidate in tested}
     others = [policy for text, policy in steps.items() if text not in names] if compare else []
     candidates = [*tested, *(evaluate_candidate(evidence, policy, fixed) for policy in others)]
     candidates.sort(key=lambda found: SEQUENCE.index(found.rule) if found.rule in SEQUENCE else 2.5)
-    verdict = give_verdict(evidence, config, chosen, passed=passed, blocked=bool(blocked))
+    verdict = give_verdict(evidence, config, chosen, passed=bool(passed), blocked=bool(blocked))
     status = status_of(evidence, chosen, fixed)
     return Decision(
         verdict,
@@ -321,10 +321,12 @@ def status_of(evidence: Evidence, candidate: Candidate, settings: Settings) -> S
 
 
 def trusted(evidence: Evidence, candidate: Candidate, settings: Settings) -> bool:
-    """Whether a bound that is not proved has enough episodes to be taken seriously."""
-    if status_of(evidence, candidate, settings) == "proved" or candidate.bound.method == "betting":
+    """Whether a bound that is not proved has enough episodes to be taken seriously. Betting allows for few effective
+    ones itself; without a stated range it still needs some returns to know theirs."""
+    if status_of(evidence, candidate, settings) == "proved":
         return True
-    return len(evidence.returns) >= MIN_EPISODES and candidate.weights["effective_sample_size"] >= MIN_EFFECTIVE
+    effective = candidate.weights["effective_sample_size"] >= MIN_EFFECTIVE
+    return len(evidence.returns) >= MIN_EPISODES and (effective or candidate.bound.method == "betting")
 
 
 def blocking_reasons(evidence: Evidence) -> list[str]:
@@ -435,6 +437,8 @@ def assumptions_of(evidence: Evidence, candidate: Candidate, settings: Settings)
     single_rewards = evidence.known != "estimated" and candidate.estimator != "importance_sampling"
     if single_rewards and evidence.logged.horizon > 1:
         ranges.append("no reward is ever negative")
+        if candidate.estimator == "doubly_robust":
+            ranges.append(f"no episode has more than {evidence.logged.horizon} steps")
     return (source, *ranges, *candidate.bound.assumptions, "future episodes are like the logged ones")
 
 
@@ -460,9 +464,10 @@ def what_it_takes(evidence: Evidence, candidate: Candidate, settings: Settings) 
         for share in LIVE_SHARES
     }
     evident = evidence.known != "estimated" and evidence.explores and not too_long(evidence, candidate)
+    least = {share: MIN_EPISODES / min(share, 1 - share) for share in live}  # of either policy
     return {
-        "logged_episodes": math.ceil(logged) if math.isfinite(z) and evident else None,
-        "live_episodes": {f"{share:g}": math.ceil(count) for share, count in live.items()},
+        "logged_episodes": math.ceil(max(logged, MIN_EPISODES)) if math.isfinite(z) and evident else None,
+        "live_episodes": {f"{share:g}": math.ceil(max(count, least[share])) for share, count in live.items()},
     }
 
 

@@ -374,7 +374,7 @@ def evaluate_candidate(evidence: Evidence, policy: Policy, settings: Settings, *
         policy,
         estimator,
         bound,
-        Interval(float(terms.values.mean()), bound.lower, upper),
+        Interval(float(terms.values.mean()), min(bound.lower, high - low), upper),  # no gain exceeds the range
         float(terms.values.std()),
         estimates.weight_diagnostics(logged, rho, weights),
     )
