@@ -142,7 +142,7 @@ def test_a_policy_of_a_dataframe_knows_the_columns_of_a_file(tmp_path, capsys):
     rows = [f"{rng.choice(['mail', 'call'])},{rng.integers(2)},0.5,{rng.integers(18, 80)}" for _ in range(180)]
     for name, part in (("log", rows[:90]), ("later", rows[90:])):
         (tmp_path / f"{name}.csv").write_text("\n".join(["offer,paid,chance,age", *part]) + "\n")
-    columns = {"observations": ["age"], "action": "offer", "probability": "chance", "reward": "paid"}
+    columns = {"observations": ["age"], "action": "offer", "action_prob": "chance", "reward": "paid"}
     data = rbi.Dataset.from_frame(read_csv(tmp_path / "log.csv"), **columns)
     policy = rbi.improve(data, updates=2, progress=False).policy
     policy.save(tmp_path / "policy")

@@ -22,7 +22,7 @@ BANDIT = {
     "paid": [0.0, 1.5, 0.0, 3.0],
     "propensity": [0.5, 0.2, 0.3, 0.5],
 }
-BANDIT_COLUMNS = {"action": "offer", "reward": "paid", "observations": ["age", "segment"], "probability": "propensity"}
+BANDIT_COLUMNS = {"action": "offer", "reward": "paid", "observations": ["age", "segment"], "action_prob": "propensity"}
 
 
 def arrays_of(episodes):

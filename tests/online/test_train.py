@@ -61,24 +61,24 @@ def test_a_run_depends_on_its_seed(trained):
 def test_the_evaluation_has_the_seed_of_the_run_and_rates_are_of_states_and_updates(trained):
     again = rbi.evaluate(trained.policy, "CartPole-v1", episodes=3, seed=3, device="cpu", progress=False)
     assert again.scores == trained.scores
-    found = runs.read(trained.path).result
+    found = runs.read(trained.out).result
     rates = found["steps_per_second"], found["updates_per_second"]
     assert rates == pytest.approx((trained.states / found["seconds"], trained.updates / found["seconds"]))
 
 
 def test_a_run_folder_holds_everything(trained):
-    run = runs.read(trained.path)
+    run = runs.read(trained.out)
     assert run.metrics == trained.metrics
     assert run.result["evaluation"]["scores"] == trained.scores
-    assert list((trained.path / "tensorboard").glob("events*"))
-    assert rbi.load_policy(trained.path / "policies" / "last").metadata["updates"] == 40
-    assert load_config(trained.path).schedule.updates == 40
+    assert list((trained.out / "tensorboard").glob("events*"))
+    assert rbi.load_policy(trained.out / "policies" / "last").metadata["updates"] == 40
+    assert load_config(trained.out).schedule.updates == 40
 
 
 def test_tensorboard_has_the_metrics(trained):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    board = EventAccumulator(str(trained.path / "tensorboard"))
+    board = EventAccumulator(str(trained.out / "tensorboard"))
     board.Reload()
     written = {event.step: event.value for event in board.Scalars("q")}
     assert written == pytest.approx({line["updates"]: line["q"] for line in trained.metrics})
@@ -88,7 +88,7 @@ def test_without_a_folder_nothing_is_left_on_disk_and_the_result_is_the_same(tra
     monkeypatch.chdir(tmp_path)
     again = train("CartPole-v1", seed=3, **SHORT, **QUIET)
     assert not list(tmp_path.iterdir())
-    assert again.path is None
+    assert again.out is None
     assert again.scores == trained.scores
     assert without_seconds(again.metrics) == without_seconds(trained.metrics)
 
@@ -183,8 +183,8 @@ def test_the_last_update_is_reported():
 
 
 def test_a_complete_run_has_its_last_and_its_best_policy(trained, tmp_path, monkeypatch):
-    shutil.copytree(trained.path, tmp_path / "run")
-    best = rbi.load_policy(trained.path / "policies" / "last")
+    shutil.copytree(trained.out, tmp_path / "run")
+    best = rbi.load_policy(trained.out / "policies" / "last")
     best.metadata["updates"] = 20
     best.save(tmp_path / "run" / "policies" / "best")
     again = train(out=tmp_path / "run", resume=True, seed=3, **QUIET)
@@ -197,10 +197,10 @@ def test_a_complete_run_has_its_last_and_its_best_policy(trained, tmp_path, monk
 def test_a_run_resumes_with_its_own_settings_only(trained):
     for change in ({"batch_size": 32}, {"env": "Acrobot-v1"}, {"algo": "apex"}, {"seed": 4}):
         with pytest.raises(ValueError, match=f"was started with .*{next(iter(change))} = "):
-            train(out=trained.path, resume=True, **change, **QUIET)
-    assert train(out=trained.path, resume=True, **QUIET).seed == 3
+            train(out=trained.out, resume=True, **change, **QUIET)
+    assert train(out=trained.out, resume=True, **QUIET).seed == 3
     with pytest.raises(ValueError, match="is not empty"):
-        train("CartPole-v1", out=trained.path, **QUIET)
+        train("CartPole-v1", out=trained.out, **QUIET)
 
 
 def test_fewer_updates_than_the_checkpoint_has_are_refused(tmp_path):

@@ -172,9 +172,9 @@ class Train(Command):
             options=options,
             argv=argv,
         )
-        assert result.path is not None
-        show_result(result.path)
-        echo(f"policies, metrics and figures: {runs.shown(result.path)}")
+        assert result.out is not None
+        show_result(result.out)
+        echo(f"policies, metrics and figures: {runs.shown(result.out)}")
 
     def sweep(
         self, out: Path, environments: list[str], algos: list[Algorithm], options: Any, argv: Sequence[str]
@@ -214,12 +214,12 @@ class Train(Command):
             )
         for path in result.runs:
             draw_figures(path)
-        finished = report.read_all(result.path / "runs")
-        with runs.Writer.reopen(result.path) as writer:
+        finished = report.read_all(result.out / "runs")
+        with runs.Writer.reopen(result.out) as writer:
             for name, figure in report.sweep_figures(finished).items():
                 writer.figure(name, figure)
         show(report.score_table({"rows": result.rows}, paper=environments == PAPER_ENVS))
-        echo(f"runs and figures: {runs.shown(result.path)}")
+        echo(f"runs and figures: {runs.shown(result.out)}")
 
     def environments(self) -> list[str]:
         named = PAPER_ENVS if self.envs == PAPER_TABLE else split_envs(self.envs)

@@ -208,7 +208,7 @@ class Dataset(Sequence[Episode]):
         step: str | None = None,
         terminated: str | None = None,
         truncated: str | None = None,
-        probability: str | None = None,
+        action_prob: str | None = None,
         action_mask: str | None = None,
         behavior_probs: str | None = None,
         player: str | None = None,
@@ -230,7 +230,7 @@ class Dataset(Sequence[Episode]):
 
         config = {
             "action": action, "reward": reward, "observations": tuple(observations), "episode": episode, "step": step,
-            "terminated": terminated, "truncated": truncated, "action_prob": probability, "action_mask": action_mask,
+            "terminated": terminated, "truncated": truncated, "action_prob": action_prob, "action_mask": action_mask,
             "behavior_probs": behavior_probs, "player": player, "one_step": episode is None,
         }  # fmt: skip
         schema = None if like is None else TableSchema(like.features, like.action_names)

@@ -97,7 +97,8 @@ class PseudoCounts(NamedTuple):
 
     def of(self, features: Tensor) -> Tensor:
         """Pseudo-counts `[B, A]` for features `[B, H]`, 0 where they are less than half a visit."""
-        directions, matrices, ridge = self.to(features.device)[: len(TENSORS)]
+        here = self.to(features.device)
+        directions, matrices, ridge = here.directions, here.variance, here.ridge
         phi = features.float()
         along, norm = phi @ directions, phi.square().sum(1)
         beside = (norm - along.square().sum(1)).clamp(min=0)[:, None] / ridge

@@ -45,7 +45,7 @@ class TrainResult:
     device: str
     stopped: bool = False
     """Whether the callback or Ctrl-C stopped training before its last update."""
-    path: Path | None = None
+    out: Path | None = None
     """The run folder."""
 
     @property
@@ -78,8 +78,8 @@ class TrainResult:
             lines.append(f"score while training {self.metrics[-1]['score']:,.1f} (low-epsilon environments)")
         if self.evaluation:
             lines.append(self.evaluation.summary())
-        if self.path:
-            lines.append(f"run folder {self.path}")
+        if self.out:
+            lines.append(f"run folder {self.out}")
         return "\n".join(lines)
 
 
@@ -256,7 +256,7 @@ class RunLogger:
             seconds=seconds,
             device=str(self.engine.device),
             stopped=stopped,
-            path=None if self.writer is None else self.writer.path,
+            out=None if self.writer is None else self.writer.path,
         )
 
 

@@ -26,14 +26,15 @@ MapJobs = Callable[..., Iterable[Any]]
 class SweepResult:
     """The runs of a sweep and their final scores."""
 
-    path: Path
+    out: Path
+    """The folder of the sweep."""
     runs: list[Path]
     """Run folders, by environment, algorithm and seed."""
     rows: list[dict[str, Any]]
     """One row per finished run: environment, algorithm, seed, updates and scores."""
 
     def __repr__(self) -> str:
-        return f"SweepResult({len(self.rows)} of {len(self.runs)} runs finished, in {self.path})"
+        return f"SweepResult({len(self.rows)} of {len(self.runs)} runs finished, in {self.out})"
 
     def summary(self) -> str:
         """One line per run."""

@@ -321,7 +321,7 @@ def load_complete(path: Path, config: TrainConfig) -> TrainResult | None:
             evaluation=None if evaluation is None else EvaluationResult(**evaluation),
             seconds=found["seconds"],
             device=found["device"],
-            path=path,
+            out=path,
         )
 
 
