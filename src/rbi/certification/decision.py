@@ -406,14 +406,12 @@ def explain(
         error = evidence.clone["mean_absolute_error"]
         lines.append(f"The clone of the behaviour policy is off by {error:.3f} on average; weights use the log.")
     if too_long(evidence, chosen):
-        useful = chosen.weights["max_useful_horizon"]
+        useful, fitted = chosen.weights["max_useful_horizon"], chosen.estimates.get("fitted_q")
         lines.append(
             f"Episodes have up to {evidence.logged.horizon} steps, and weights of {chosen.rule} decide nothing beyond "
             f"about {useful:.0f} steps: use a smaller step (c nearer to 1), shorter episodes, or a live test."
+            + ("" if fitted is None else f" Fitted Q evaluation, without weights and proofs, estimates {fitted:+.4g}.")
         )
-        if "fitted_q" in chosen.estimates:
-            fitted = chosen.estimates["fitted_q"]
-            lines.append(f"Fitted Q evaluation, which uses no weights and proves nothing, estimates {fitted:+.4g}.")
     elif verdict != "deploy" and size < 0.1 * episodes:
         lines.append(
             f"The weights leave {size:,.0f} effective episodes of {episodes:,}: a smaller step would leave more."
