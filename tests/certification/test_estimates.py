@@ -32,6 +32,22 @@ def random_steps(seed=0, episodes=50, longest=6, actions=3, c=(0.5, 1.5)):
     return logged, rbi.max_reroute(beta, q, *c)
 
 
+def ratios(logged, pi):
+    return estimates.ratios(logged, logged.taken(pi))
+
+
+def doubly_robust(logged, pi, rho, low, high, limits):
+    return estimates.doubly_robust(logged, estimates.expected_q(pi, logged.q, low, high), rho, low, high, limits)
+
+
+def test_expected_q_is_the_same_in_blocks_of_any_size(monkeypatch):
+    logged, pi = random_steps()
+    wanted = (pi * np.clip(logged.q, 0.2, 0.7)).sum(1)
+    for numbers in (1, 10, 1000):
+        monkeypatch.setattr(estimates, "BLOCK_NUMBERS", numbers)
+        np.testing.assert_array_equal(estimates.expected_q(pi, logged.q, 0.2, 0.7), wanted)
+
+
 def exhaustive(horizon=3):
     """Every trajectory of a small MDP as an episode, with its probability, and the true gain of a policy."""
     rng = np.random.default_rng(1)
@@ -48,7 +64,7 @@ def exhaustive(horizon=3):
 @pytest.mark.parametrize("name", ["importance_sampling", "per_decision", "doubly_robust", "doubly_robust_without_beta"])
 def test_the_mean_over_all_trajectories_is_the_true_gain(name):
     logged, pi, probability, gain = exhaustive()
-    rho = estimates.ratios(logged, pi)
+    rho = ratios(logged, pi)
     weights = estimates.cumulative_weights(logged, rho)
     if name == "importance_sampling":
         terms = estimates.importance_sampling(logged, weights, -2.0, 5.0)
@@ -60,7 +76,7 @@ def test_the_mean_over_all_trajectories_is_the_true_gain(name):
             if name == "doubly_robust"
             else LoggedSteps(logged.steps, logged.actions, logged.rewards, logged.action_probs, logged.q, None, GAMMA)
         )
-        terms = estimates.doubly_robust(known, pi, rho, 0.0, 3.0, Ratios())
+        terms = doubly_robust(known, pi, rho, 0.0, 3.0, Ratios())
     assert probability.sum() == approx(1)
     assert probability @ terms.values == approx(gain)
     assert probability @ estimates.episode_weights(logged, weights) == approx(1)
@@ -68,14 +84,14 @@ def test_the_mean_over_all_trajectories_is_the_true_gain(name):
 
 def test_terms_are_those_of_the_loops():
     logged, pi = random_steps()
-    rho = estimates.ratios(logged, pi)
+    rho = ratios(logged, pi)
     weights = estimates.cumulative_weights(logged, rho)
     parts, q = episodes_of(logged), logged.taken(logged.q)
     v, v_beta = (pi * logged.q).sum(1), (logged.beta * logged.q).sum(1)
     assert estimates.per_decision(logged, weights, 6.0).values == approx(
         [per_decision_term(logged.rewards[p], rho[p], GAMMA) for p in parts]
     )
-    found = estimates.doubly_robust(logged, pi, rho, 0.0, 6.0, Ratios(0.5, 1.5))
+    found = doubly_robust(logged, pi, rho, 0.0, 6.0, Ratios(0.5, 1.5))
     ones = np.ones(len(rho))
     assert found.values == approx(
         [
@@ -95,21 +111,21 @@ def test_terms_stay_inside_their_limits(longest, seed):
     logged = LoggedSteps(
         logged.steps, logged.actions, np.round(logged.rewards), logged.action_probs, np.round(logged.q), logged.beta
     )
-    rho = estimates.ratios(logged, pi)
+    rho = ratios(logged, pi)
     weights, high = estimates.cumulative_weights(logged, rho), float(longest)
     for terms in (
         estimates.importance_sampling(logged, weights, 0.0, high),
         estimates.per_decision(logged, weights, high),
-        estimates.doubly_robust(logged, pi, rho, 0.0, high, c),
+        doubly_robust(logged, pi, rho, 0.0, high, c),
     ):
         assert terms.floor - 1e-9 <= terms.values.min() <= terms.values.max() <= terms.ceiling + 1e-9
-    assert math.isinf(estimates.doubly_robust(logged, pi, rho, 0.0, high, Ratios()).floor)
+    assert math.isinf(doubly_robust(logged, pi, rho, 0.0, high, Ratios()).floor)
 
 
 def test_a_weight_of_0_takes_away_the_whole_range_of_returns():
     logged, pi = random_steps(0, 300, 1, c=(0.0, 2.0))
     logged = dataclasses.replace(logged, rewards=np.sign(logged.rewards - 0.5))
-    weights = estimates.cumulative_weights(logged, estimates.ratios(logged, pi))
+    weights = estimates.cumulative_weights(logged, ratios(logged, pi))
     terms = estimates.importance_sampling(logged, weights, -1.0, 1.0)
     assert terms.floor == -2
     assert terms.floor <= terms.values.min() < -1
@@ -120,9 +136,9 @@ def test_q_outside_the_range_of_returns_is_clipped():
     logged, pi = random_steps(0, 300, 1, c=c)
     outside = dataclasses.replace(logged, q=50 * (logged.q - 0.5))
     clipped = dataclasses.replace(logged, q=np.clip(outside.q, 0.0, 1.0))
-    rho = estimates.ratios(logged, pi)
-    found = estimates.doubly_robust(outside, pi, rho, 0.0, 1.0, c)
-    assert found.values == approx(estimates.doubly_robust(clipped, pi, rho, 0.0, 1.0, c).values)
+    rho = ratios(logged, pi)
+    found = doubly_robust(outside, pi, rho, 0.0, 1.0, c)
+    assert found.values == approx(doubly_robust(clipped, pi, rho, 0.0, 1.0, c).values)
     assert found.floor <= found.values.min() <= found.values.max() <= found.ceiling
 
 
@@ -145,25 +161,25 @@ def test_one_of_several_rewards_may_be_below_the_least_return():
 
 def test_without_beta_the_limits_of_a_gain_are_widened_by_those_of_returns():
     logged, pi = random_steps(2, 50, 1)
-    logged, rho, c = dataclasses.replace(logged, beta=None), estimates.ratios(logged, pi), Ratios(0.5, 1.5)
-    found = estimates.doubly_robust(logged, pi, rho, -1.0, 1.0, c)
+    logged, rho, c = dataclasses.replace(logged, beta=None), ratios(logged, pi), Ratios(0.5, 1.5)
+    found = doubly_robust(logged, pi, rho, -1.0, 1.0, c)
     least, most = estimates.doubly_robust_limits(logged, -1.0, 1.0, c)
     assert (found.floor, found.ceiling) == approx((least - 1, most + 1))
 
 
 def test_per_decision_terms_refuse_negative_rewards():
     logged, pi = random_steps()
-    weights = estimates.cumulative_weights(logged, estimates.ratios(logged, pi))
+    weights = estimates.cumulative_weights(logged, ratios(logged, pi))
     with pytest.raises(ValueError, match="rewards must not be negative"):
         estimates.per_decision(dataclasses.replace(logged, rewards=-logged.rewards), weights, 6.0)
 
 
 def test_a_one_step_term_is_the_formula_with_control_variate():
     logged, pi = random_steps(2, 300, 1)
-    rho = estimates.ratios(logged, pi)
+    rho = ratios(logged, pi)
     q = logged.taken(logged.q)
     expected = ((pi - logged.beta) * logged.q).sum(1) + (rho - 1) * (logged.rewards - q)
-    found = estimates.doubly_robust(logged, pi, rho, 0.0, 1.0, Ratios(0.5, 1.5))
+    found = doubly_robust(logged, pi, rho, 0.0, 1.0, Ratios(0.5, 1.5))
     assert found.values == approx(expected)
     assert (found.floor, found.ceiling) == (-0.75, 0.75)
 
@@ -176,8 +192,8 @@ def test_doubly_robust_terms_vary_less_than_weighted_returns():
     paid = truth[np.arange(S), taken] + 0.1 * rng.normal(size=S)
     logged = LoggedSteps(np.ones(S, int), taken, paid, beta[np.arange(S), taken], truth, beta)
     pi = rbi.max_reroute(beta, truth, 0.5, 1.5)
-    rho = estimates.ratios(logged, pi)
-    robust = estimates.doubly_robust(logged, pi, rho, -1.0, 2.0, Ratios(0.5, 1.5)).values
+    rho = ratios(logged, pi)
+    robust = doubly_robust(logged, pi, rho, -1.0, 2.0, Ratios(0.5, 1.5)).values
     plain = estimates.importance_sampling(logged, estimates.cumulative_weights(logged, rho), 0.0, 1.0).values
     assert robust.std() < 0.5 * plain.std()
     assert robust.mean() == approx(((pi - beta) * truth).sum(1).mean(), abs=0.01)
@@ -194,7 +210,7 @@ def test_weighted_importance_sampling_and_fitted_q_find_the_gain():
     pi = rbi.max_reroute(beta, means, 0.5, 1.5)
     gain = ((pi - beta) * means).sum(1).mean()
     estimate, error = estimates.weighted_importance_sampling(
-        logged, estimates.cumulative_weights(logged, estimates.ratios(logged, pi))
+        logged, estimates.cumulative_weights(logged, ratios(logged, pi))
     )
     assert abs(estimate - gain) < 4 * error < 0.03
     assert estimates.weighted_importance_sampling(logged, np.ones(S)) == approx((0, 0))  # the old policy itself
@@ -216,7 +232,7 @@ def test_fitted_q_evaluation_bootstraps_over_the_horizon(gamma):
 
 def test_diagnostics_of_weights():
     logged, pi = random_steps(6, 400, 3)
-    rho = estimates.ratios(logged, pi)
+    rho = ratios(logged, pi)
     weights = estimates.cumulative_weights(logged, rho)
     found = estimates.weight_diagnostics(logged, rho, weights)
     assert 100 < found["effective_sample_size"] < 400
@@ -224,7 +240,7 @@ def test_diagnostics_of_weights():
     assert found["max_useful_horizon"] == approx(math.log(4) / math.log(np.square(rho).mean()))
     assert abs(estimates.weight_discrepancy(estimates.episode_weights(logged, weights))) < 4
     halved = LoggedSteps(logged.steps, logged.actions, logged.rewards, logged.action_probs / 2, logged.q)
-    wrong = estimates.cumulative_weights(halved, estimates.ratios(halved, pi))
+    wrong = estimates.cumulative_weights(halved, ratios(halved, pi))
     assert estimates.weight_discrepancy(estimates.episode_weights(halved, wrong)) > 10
 
 

@@ -11,6 +11,7 @@ from scipy import stats
 
 import rbi
 from rbi import runs
+from rbi.certification import estimates
 from rbi.offline_rl.policy_diff import PolicyPair, by_feature, low_and_high, mean_over_episodes, policy_diff
 
 
@@ -116,7 +117,7 @@ def test_features_are_ordered_by_effect_and_constant_ones_left_out():
     steps = some_pair(rng, 400, 3)
     features = np.stack([np.ones(400), rng.normal(size=400), rng.integers(2, size=400)], 1)
     steps = steps._replace(pi=np.where(features[:, 2:] > 0, steps.pi, steps.beta))
-    first, second = by_feature(steps, features)
+    first, second = by_feature(rbi.measures.total_variation(steps.pi, steps.beta), features)
     assert (first["feature"], second["feature"]) == (2, 1)
     assert first["total_variation_low"] == 0
     assert first["total_variation_high"] > 0.1
@@ -177,3 +178,16 @@ def test_float32_numbers_are_summed_in_float64():
     short = steps._replace(**{name: getattr(steps, name).astype(np.float32) for name in names})
     long = short._replace(**{name: getattr(short, name).astype(np.float64) for name in names})
     assert policy_diff(short, np.random.default_rng(0)) == policy_diff(long, np.random.default_rng(0))
+
+
+def test_the_statistics_do_not_depend_on_the_blocks_in_which_they_are_computed(monkeypatch):
+    pair, features = some_pair(np.random.default_rng(0), 300, 4), np.random.default_rng(1).normal(size=(300, 2))
+    repeated = pair._replace(**{name: np.tile(getattr(pair, name)[:100], (3, 1)) for name in ("beta", "pi", "q")})
+    for steps in (pair, repeated):
+        whole = policy_diff(steps, np.random.default_rng(0), (0.5, 1.5), features)
+        monkeypatch.setattr(estimates, "BLOCK_NUMBERS", 28)
+        parts = policy_diff(steps, np.random.default_rng(0), (0.5, 1.5), features)
+        monkeypatch.undo()
+        for one, other in zip(whole["actions"], parts["actions"], strict=True):
+            assert one == approx(other, abs=1e-14)  # of sums in another order
+        assert whole | {"actions": []} == parts | {"actions": []}

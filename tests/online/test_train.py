@@ -412,6 +412,19 @@ def test_reports_are_at_whole_intervals_and_a_resumed_run_waits_for_its_next_one
     assert snapshots == ["updates-00000040"]
 
 
+@pytest.mark.parametrize("count", [0, 1, 7, 25])
+def test_as_many_snapshots_are_saved_as_were_asked_for_the_last_one_at_the_end(count):
+    engine = FakeEngine()
+    logger, saved = make_logger(engine, save_snapshots=count), []
+    logger.save_policy = saved.append
+    total = engine.config.schedule.updates
+    for engine.updates in range(2, total + 1, 2):
+        logger.after_step()
+    names = [name for name in saved if name.startswith("updates-")]
+    assert len(names) == count
+    assert names[-1:] == ([f"updates-{total:08}"] if count else [])
+
+
 def test_the_seconds_of_a_resumed_run_continue_those_of_its_checkpoint(monkeypatch):
     monkeypatch.setattr("rbi.online.run_logger.time", SimpleNamespace(monotonic=lambda: 1000.0))
     logger = RunLogger(FakeEngine(), None, RunOptions(), 0, {"seconds": 70.0, "best": None, "lines": 0})

@@ -10,11 +10,12 @@ import rbi
 from rbi import runs
 from rbi.cli import main
 from rbi.online.accounting import Faults
+from rbi.report import train
 from rbi.report.collect import collect
 from rbi.report.html import MAX_BYTES, render
 from rbi.report.run_panels import offline_curves
 from rbi.report.train import fault_rows
-from tests.report.pages import page_data, panel, training_run, write_run
+from tests.report.pages import page_data, panel, training_line, training_run, write_run
 
 ATTACK = "</script><script>alert(1)</script>"
 
@@ -54,6 +55,25 @@ def test_seeds_become_a_median_with_quartiles(tmp_path):
     assert (line["y"][-1], line["low"][-1], line["high"][-1]) == (300, 200, 400)
     table = comparison[-1]
     assert table["rows"] == [["seed", "1", "2", "3", "4", "5"]]
+
+
+def test_the_note_counts_only_seeds_that_have_a_score(tmp_path):
+    unscored = [training_line(10, 0.0) | {"score": None}]
+    none = [write_run(tmp_path / f"none{n}", "train", metrics=unscored, seed=n) for n in range(2)]
+    some = [training_run(tmp_path / f"some{n}", seed=2 + n) for n in range(2)]
+    assert "median over 2 seeds" in report(*none, *some)["comparison"][0]["note"]
+    assert report(*none, some[0])["comparison"][0]["note"].startswith("Lines: mean of the latest episodes")
+    (panel,) = train.learning_curves([runs.read(path) for path in (*none, *some)]).axes
+    assert [line.get_label() for line in panel.get_lines()] == ["RBI, 2 seeds"]
+
+
+@pytest.mark.parametrize(
+    ("command", "contents"), [("train", {"metrics": [{"score": 1.0}]}), ("certify", {"result": {"chosen": {}}})]
+)
+def test_a_run_that_cannot_be_shown_is_compared_by_its_settings_only(tmp_path, command, contents):
+    paths = [write_run(tmp_path / str(seed), command, seed=seed, **contents) for seed in range(2)]
+    (table,) = report(*paths)["comparison"]
+    assert table["rows"] == [["seed", "0", "1"]]
 
 
 def test_runs_with_other_settings_are_lines_named_by_what_differs(tmp_path):
@@ -162,6 +182,8 @@ def test_the_folder_of_a_sweep_stands_for_its_runs(tmp_path):
     for seed in range(2):
         training_run(tmp_path / "sweep" / "runs" / f"seed{seed}", seed=seed)
     assert [section["name"] for section in report(tmp_path / "sweep")["runs"]] == ["seed0", "seed1"]
+    write_run(tmp_path / "new", "train", settings={"envs": ["CartPole-v1"]})
+    assert report(tmp_path / "new")["runs"][0]["warnings"] == ["none of the sweep's runs has begun"]
 
 
 def test_every_number_is_json_that_a_browser_reads(tmp_path):

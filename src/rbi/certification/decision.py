@@ -408,24 +408,18 @@ def explain(
         error = evidence.clone["mean_absolute_error"]
         lines.append(f"The clone of the behaviour policy is off by {error:.3f} on average; weights use the log.")
     if too_long(evidence, chosen):
-        lines += long_episodes_text(evidence, chosen)
+        useful, fitted = chosen.weights["max_useful_horizon"], chosen.estimates.get("fitted_q")
+        lines.append(
+            f"Episodes have up to {evidence.logged.horizon} steps, and weights of {chosen.rule} decide nothing beyond "
+            f"about {useful:.0f} steps: use a smaller step (c nearer to 1), shorter episodes, or a live test."
+            + ("" if fitted is None else f" Fitted Q evaluation, without weights and proofs, estimates {fitted:+.4g}.")
+        )
     elif verdict != "deploy" and size < 0.1 * episodes:
         lines.append(
             f"The weights leave {size:,.0f} effective episodes of {episodes:,}: a smaller step would leave more."
         )
     if verdict != "deploy":
         lines.append(needed_text(what_it_takes(evidence, chosen, settings), evidence.known))
-    return lines
-
-
-def long_episodes_text(evidence: Evidence, chosen: Candidate) -> list[str]:
-    useful = chosen.weights["max_useful_horizon"]
-    lines = [
-        f"Episodes have up to {evidence.logged.horizon} steps, and weights of {chosen.rule} decide nothing beyond "
-        f"about {useful:.0f} steps: use a smaller step (c nearer to 1), shorter episodes, or a live test."
-    ]
-    if (fitted := chosen.estimates.get("fitted_q")) is not None:
-        lines.append(f"Fitted Q evaluation, which uses no weights and proves nothing, estimates {fitted:+.4g}.")
     return lines
 
 

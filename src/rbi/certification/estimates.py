@@ -25,6 +25,7 @@ Estimator = Literal["importance_sampling", "per_decision", "doubly_robust"]
 ROUNDING = 1e-5  # relative, of probabilities in float32
 MAX_FITTED_SIZE = 1000  # weights of fitted Q evaluation
 FITTED_NUMBERS = 1 << 24  # of one block of rows
+BLOCK_NUMBERS = 1 << 20  # of one block of rows `[rows, A]`, so that many actions take no more memory than few
 RIDGE = 1e-7
 
 
@@ -109,9 +110,28 @@ class Terms(NamedTuple):
     """A guess of their standard deviation that no outcome has influenced."""
 
 
-def ratios(logged: LoggedSteps, pi: Array) -> Array:
-    """rho `[S]`: pi(a) / p(a) of the taken actions, from pi `[S, A]`."""
-    return logged.taken(pi) / logged.action_probs
+def row_blocks(rows: int, width: int) -> Iterator[slice]:
+    """Slices of consecutive rows of `width` numbers, at most `BLOCK_NUMBERS` in each.
+
+    >>> list(row_blocks(5, BLOCK_NUMBERS // 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    size = max(1, BLOCK_NUMBERS // width)
+    return (slice(first, min(first + size, rows)) for first in range(0, rows, size))
+
+
+def expected_q(probs: Array, q: Array, low: float, high: float) -> Array:
+    """sum_a p(a) Q(a) `[S]` of probabilities `[S, A]`, with Q clipped to [low, high]."""
+    found = np.empty(len(q))
+    for rows in row_blocks(*q.shape):
+        found[rows] = (probs[rows] * np.clip(q[rows].astype(np.float64), low, high)).sum(1)
+    return found
+
+
+def ratios(logged: LoggedSteps, pi_taken: Array) -> Array:
+    """rho `[S]`: pi(a) / p(a) of the taken actions."""
+    found: Array = pi_taken / logged.action_probs
+    return found
 
 
 def cumulative_weights(logged: LoggedSteps, rho: Array) -> Array:
@@ -149,18 +169,19 @@ def per_decision(logged: LoggedSteps, weights: Array, high: float) -> Terms:
     return Terms(values, -high, math.inf, high / 2)
 
 
-def doubly_robust(logged: LoggedSteps, pi: Array, rho: Array, low: float, high: float, limits: Ratios) -> Terms:
+def doubly_robust(logged: LoggedSteps, v_pi: Array, rho: Array, low: float, high: float, limits: Ratios) -> Terms:
     """DR_pi - DR_beta with Q clipped to [low, high]; without beta `[S, A]`, G takes the place of DR_beta.
 
-    With a horizon of 1 and a known beta the term is sum_a (pi - beta) Q + (rho - 1) (r - Q(a)). With `limits` on rho it
-    is limited on both sides.
+    `v_pi` `[S]` is sum_a pi(a) Q(a) with that Q (`expected_q`). With a horizon of 1 and a known beta the term is
+    sum_a (pi - beta) Q + (rho - 1) (r - Q(a)). With `limits` on rho it is limited on both sides.
     """
-    q = np.clip(logged.q.astype(np.float64), low, high)
-    of_pi = doubly_robust_values(logged, (pi * q).sum(1), logged.taken(q), rho)
+    q_taken = np.clip(logged.taken(logged.q), low, high)
+    of_pi = doubly_robust_values(logged, v_pi, q_taken, rho)
     if logged.beta is None:
         of_beta, beta_limits = logged.returns(), (low, high)
     else:
-        of_beta = doubly_robust_values(logged, (logged.beta * q).sum(1), logged.taken(q), np.ones(len(rho)))
+        v_beta = expected_q(logged.beta, logged.q, low, high)
+        of_beta = doubly_robust_values(logged, v_beta, q_taken, np.ones(len(rho)))
         beta_limits = doubly_robust_limits(logged, low, high, Ratios(1.0, 1.0))
     if logged.horizon == 1 and logged.beta is not None:
         widest = max(1 - limits.low, limits.high - 1)

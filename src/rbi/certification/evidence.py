@@ -1,6 +1,7 @@
 """What held-out episodes say about a policy: checks, predictions of its networks, and one candidate per rule."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +22,6 @@ Array = np.ndarray[Any, Any]
 Known = Literal["all", "taken", "estimated"]
 
 PREDICT_BATCH, IMAGE_BATCH = 8192, 256
-RULE_BATCH = 1 << 16
 MAX_GROWTH = 4.0  # c_max^T up to which doubly robust terms have useful limits
 MIN_EXPLORATION = {"all": 0.01, "taken": 0.01, "estimated": 0.05}  # mean probability of not taking the likeliest action
 MISMATCH = 6.0  # standard errors
@@ -96,9 +96,9 @@ def gather_evidence(policy: Policy, data: Dataset, gamma: float) -> Evidence:
         action_probs = data.arrays["action_probs"].astype(np.float64)
         check_ratio_to_clone(clone, actions, action_probs)
     else:
-        all_probs, action_probs = clone.astype(np.float64), np.maximum(clone[at].astype(np.float64), 1e-12)
+        all_probs, action_probs = clone, np.maximum(clone[at].astype(np.float64), 1e-12)
     logged = LoggedSteps(steps, actions, data.arrays["rewards"].astype(np.float64), action_probs, q, all_probs, gamma)
-    likeliest = action_probs if all_probs is None else all_probs.max(1)
+    likeliest = action_probs if all_probs is None else all_probs.max(1).astype(np.float64)
     return Evidence(
         data,
         policy,
@@ -311,17 +311,14 @@ class Candidate:
         }
 
 
-def improved(policy: Policy, evidence: Evidence) -> Array:
-    """pi `[S, A]` in float64, in blocks of rows."""
-    found = np.empty(evidence.beta.shape)
-    for start in range(0, len(found), RULE_BATCH):
-        rows = slice(start, start + RULE_BATCH)
+def improved(policy: Policy, evidence: Evidence) -> Iterator[tuple[slice, Array]]:
+    """pi `[rows, A]` in float64 in blocks of rows: all of it is too large for many actions."""
+    for rows in estimates.row_blocks(*evidence.beta.shape):
         legal, counts = (
             None if part is None else torch.tensor(part[rows]) for part in (evidence.masks, evidence.counts)
         )
         beta, q = (torch.tensor(part[rows], dtype=torch.float64) for part in (evidence.beta, evidence.logged.q))
-        found[rows] = policy.improve(beta, q, legal, counts).numpy()
-    return found
+        yield rows, policy.improve(beta, q, legal, counts).numpy()
 
 
 def ratio_limits(evidence: Evidence, policy: Policy, settings: Settings) -> Ratios:
@@ -354,13 +351,16 @@ def choose_estimator(evidence: Evidence, limits: Ratios, settings: Settings) -> 
 def evaluate_candidate(evidence: Evidence, policy: Policy, settings: Settings, *, details: bool = False) -> Candidate:
     """The gain of a policy on the evidence's networks. `details` adds other estimates and bounds."""
     logged, (low, high) = evidence.logged, settings.return_range
-    pi = improved(policy, evidence)
+    pi_taken, v_pi = np.empty((2, len(logged.actions)))
+    for rows, pi in improved(policy, evidence):
+        pi_taken[rows] = pi[np.arange(len(pi)), logged.actions[rows]]
+        v_pi[rows] = estimates.expected_q(pi, logged.q[rows], low, high)
     limits = ratio_limits(evidence, policy, settings)
-    rho = estimates.ratios(logged, pi)
+    rho = estimates.ratios(logged, pi_taken)
     check_ratios(evidence, rho, limits)
     weights = estimates.cumulative_weights(logged, rho)
     estimator = choose_estimator(evidence, limits, settings)
-    terms = compute_terms(estimator, logged, pi, rho, weights, low, high, limits)
+    terms = compute_terms(estimator, logged, v_pi, rho, weights, low, high, limits)
     episode = estimates.episode_weights(logged, weights)
     if evidence.known == "taken" and estimates.weight_discrepancy(episode) > MISMATCH:
         raise ValueError(
@@ -381,9 +381,8 @@ def evaluate_candidate(evidence: Evidence, policy: Policy, settings: Settings, *
     if not details:
         return candidate
     others = [bounded(method, terms, settings) for method in METHODS if method != settings.method]
-    return Candidate(
-        **vars(candidate) | {"estimates": all_estimates(evidence, pi, rho, weights), "bounds": tuple(others)}
-    )
+    found = all_estimates(evidence, policy, rho, weights)
+    return Candidate(**vars(candidate) | {"estimates": found, "bounds": tuple(others)})
 
 
 def check_ratios(evidence: Evidence, rho: Array, limits: Ratios) -> None:
@@ -401,7 +400,7 @@ def check_ratios(evidence: Evidence, rho: Array, limits: Ratios) -> None:
 def compute_terms(
     estimator: Estimator,
     logged: LoggedSteps,
-    pi: Array,
+    v_pi: Array,
     rho: Array,
     weights: Array,
     low: float,
@@ -412,7 +411,7 @@ def compute_terms(
         return estimates.per_decision(logged, weights, high)
     if estimator == "importance_sampling":
         return estimates.importance_sampling(logged, weights, low, high)
-    return estimates.doubly_robust(logged, pi, rho, low, high, limits)
+    return estimates.doubly_robust(logged, v_pi, rho, low, high, limits)
 
 
 def bounded(method: Method, terms: Terms, settings: Settings) -> Bound:
@@ -428,22 +427,27 @@ def bounded(method: Method, terms: Terms, settings: Settings) -> Bound:
     )
 
 
-def all_estimates(evidence: Evidence, pi: Array, rho: Array, weights: Array) -> dict[str, float]:
+def all_estimates(evidence: Evidence, policy: Policy, rho: Array, weights: Array) -> dict[str, float]:
     """Every estimate of D, by name."""
-    logged = evidence.logged
+    logged, spec = evidence.logged, evidence.data.spec
+    low, high = min(float(evidence.returns.min()), 0.0), max(float(evidence.returns.max()), 0.0)
     beta = logged.beta if logged.beta is not None else evidence.beta
-    low, high = float(evidence.returns.min()), float(evidence.returns.max())
+    size = (spec.obs_shape[0] + 2) * spec.num_actions
+    fitted = not spec.is_image and spec.frame_stack == 1 and size <= MAX_FITTED_SIZE and len(rho) <= MAX_FITTED_ROWS
+    v_pi, gain = np.empty((2, len(rho)))
+    every: list[Array] = []
+    for rows, pi in improved(policy, evidence):
+        v_pi[rows] = estimates.expected_q(pi, logged.q[rows], low, high)
+        gain[rows] = ((pi - beta[rows]) * logged.q[rows]).sum(1)
+        every += [pi] if fitted else []
     found = {
         "importance_sampling": float(((estimates.episode_weights(logged, weights) - 1) * evidence.returns).mean()),
         "per_decision": float(logged.per_episode(logged.discounts() * (weights - 1) * logged.rewards).mean()),
         "weighted": estimates.weighted_importance_sampling(logged, weights)[0],
-        "doubly_robust": float(
-            estimates.doubly_robust(logged, pi, rho, min(low, 0.0), max(high, 0.0), Ratios()).values.mean()
-        ),
-        "direct": float(logged.per_episode(logged.discounts() * ((pi - beta) * logged.q).sum(1)).mean()),
+        "doubly_robust": float(estimates.doubly_robust(logged, v_pi, rho, low, high, Ratios()).values.mean()),
+        "direct": float(logged.per_episode(logged.discounts() * gain).mean()),
     }
-    spec = evidence.data.spec
-    size = (spec.obs_shape[0] + 2) * spec.num_actions
-    if not spec.is_image and spec.frame_stack == 1 and size <= MAX_FITTED_SIZE and len(rho) <= MAX_FITTED_ROWS:
-        found["fitted_q"] = estimates.fitted_q_evaluation(logged, pi, step_observations(evidence.data))
+    if fitted:
+        observations = step_observations(evidence.data)
+        found["fitted_q"] = estimates.fitted_q_evaluation(logged, np.concatenate(every), observations)
     return found

@@ -8,12 +8,14 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rbi.certification.decision import Decision, certify
 from rbi.certification.evidence import check_returns, clone_error
 from rbi.config import Checked, Device, Interval, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
+from rbi.data.episode import Array
 from rbi.data.formats import Format, FormatSettings, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.data.visits import PseudoCounts, VisitCounts, count_visits, step_clusters
@@ -24,13 +26,16 @@ from rbi.offline_rl.learner import train
 from rbi.offline_rl.policy_diff import PolicyPair, policy_diff
 from rbi.offline_rl.run_log import Callback, RunLog, fingerprint, text_table
 from rbi.offline_rl.validation import (
+    PREDICT_BATCH,
     BestCheckpoint,
     Holdout,
+    Predictions,
     diagnostics,
     features_and_actions,
     log_probs,
     predict_steps,
     split_holdout,
+    taken_log_probs,
 )
 from rbi.policy import FeatureRange, Policy, load_policy
 from rbi.progress import graceful_stop, track_updates
@@ -72,7 +77,7 @@ class ImproveConfig(Checked):
     hidden_size: Annotated[int, Interval(ge=1, le=MAX_HIDDEN_SIZE)] | None = None
     """Units of the last hidden layer (default: 128 for vectors, 1024 for images)."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
-    """Discount factor."""
+    """Discount factor of Q. The decision is about undiscounted returns; `rbi certify` takes a discount factor."""
     holdout_fraction: Annotated[float, Interval(gt=0, le=0.8)] | None = None
     """Fraction of the episodes that is held out (default: 0.1; with logged probabilities 0.4, since the test set then
     decides). Half, at most a tenth of all or 100, are the validation set (early stopping, temperature); the rest is an
@@ -83,7 +88,7 @@ class ImproveConfig(Checked):
     """Q ignores steps of truncated episodes if more than this share of the return, gamma^steps, is missing (1: uses
     all)."""
     return_range: tuple[float, float] | None = None
-    """Smallest and largest possible return of an episode, for a proved decision (default: the observed
+    """Smallest and largest possible sum of an episode's rewards, for a proved decision (default: the observed
     range, which proves nothing; see `rbi certify`)."""
 
 
@@ -425,16 +430,13 @@ class Improver:
         )
         decision, decided = self.decide(policy)
         policy.to("cpu")
-        beta, q = np.exp(log_probs(held.logits, temperature)), held.q.astype(np.float64)
         action_probs = logged_probs(data, steps)
         if action_probs is not None and not data.spec.has_behavior_probs:
-            found["clone"] = clone_error(beta[np.arange(len(steps)), held.actions], action_probs)
-        masks = None if held.action_masks is None else torch.from_numpy(held.action_masks)
-        counts = policy.counts(sampler.batch(torch.as_tensor(steps)).states.cpu()) if self.rule.uses_counts else None
-        pi = policy.improve(torch.from_numpy(beta), torch.from_numpy(q), masks, counts).numpy()
+            found["clone"] = clone_error(np.exp(taken_log_probs(held.logits, held.actions, temperature)), action_probs)
         episode = np.searchsorted(first, steps, side="right") - 1
+        counts = visit_counts(policy, sampler, steps) if self.rule.uses_counts else None
         changes = policy_diff(
-            PolicyPair(beta, pi, q, held.actions, held.returns, episode, steps - first[episode], action_probs),
+            PredictedSteps(policy, held, counts, episode, steps - first[episode], action_probs),
             self.rng("bootstrap"),
             (self.rule.c_min, self.rule.c_max) if isinstance(self.rule, Reroute) else None,
             None if data.spec.is_image else sampler.frames[sampler.frame_index[steps]].numpy(),
@@ -481,6 +483,48 @@ class Improver:
         except ValueError as error:
             return None, {"refused": str(error)}
         return decision, decision.to_dict()
+
+
+@dataclass(frozen=True)
+class PredictedSteps:
+    """The steps of the test set with their predictions; implements `HeldOutSteps`."""
+
+    policy: Policy
+    held: Predictions
+    counts: Tensor | None
+    episode: Array
+    step: Array
+    action_probs: Array | None
+
+    @property
+    def q(self) -> Array:
+        return self.held.q
+
+    @property
+    def actions(self) -> Array:
+        return self.held.actions
+
+    @property
+    def returns(self) -> Array:
+        return self.held.returns
+
+    def rows(self, rows: slice | Array) -> PolicyPair:
+        """beta, pi and Q of some steps, in float64."""
+        held, masks = self.held, self.held.action_masks
+        beta, q = np.exp(log_probs(held.logits[rows], self.policy.temperature)), held.q[rows].astype(np.float64)
+        legal = None if masks is None else torch.from_numpy(masks[rows])
+        counts = None if self.counts is None else self.counts[rows]
+        pi = self.policy.improve(torch.from_numpy(beta), torch.from_numpy(q), legal, counts).numpy()
+        probs = None if self.action_probs is None else self.action_probs[rows]
+        returns = held.returns[rows].astype(np.float64)
+        return PolicyPair(beta, pi, q, held.actions[rows], returns, self.episode[rows], self.step[rows], probs)
+
+
+def visit_counts(policy: Policy, sampler: Sampler, steps: Any) -> Tensor:
+    """Visits of the states of some steps, or pseudo-counts, `[N, A]`, in batches."""
+    parts = torch.split(torch.as_tensor(steps), PREDICT_BATCH)
+    found = [policy.counts(sampler.batch(part).states.cpu()) for part in parts]
+    return torch.cat([counts for counts in found if counts is not None])
 
 
 def logged_probs(data: Dataset, steps: Any) -> Any:

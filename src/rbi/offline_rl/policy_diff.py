@@ -1,10 +1,11 @@
 """What an improved policy changes compared with beta on held-out steps: which actions, where, and by how much."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from rbi import measures
+from rbi.certification.estimates import row_blocks
 from rbi.data.episode import Array
 from rbi.statistics import bootstrap_ratio, percentile_interval, student_lower_bound
 
@@ -15,6 +16,26 @@ MIN_EPISODES, FEW_EPISODES = 5, 50  # of an interval
 MAX_ACTIONS = 1000  # listed one by one
 TOP_STEPS, TOP_ACTIONS, TOP_FEATURES = 10, 3, 5
 MAX_FEATURE_VALUES = 20_000  # evenly spaced
+
+
+class HeldOutSteps(Protocol):
+    """N held-out steps whose beta and pi are computed for some of them at a time: `[N, A]` may be too large.
+
+    `q` is `[N, A]`; the logged action, its return, the episode and the step in it are `[N]`.
+    """
+
+    @property
+    def q(self) -> Array: ...
+    @property
+    def actions(self) -> Array: ...
+    @property
+    def returns(self) -> Array: ...
+    @property
+    def episode(self) -> Array: ...
+    @property
+    def step(self) -> Array: ...
+    def rows(self, rows: slice | Array) -> "PolicyPair":
+        """Some of the steps, in float64."""
 
 
 class PolicyPair(NamedTuple):
@@ -32,6 +53,12 @@ class PolicyPair(NamedTuple):
     episode: Array
     step: Array
     action_probs: Array | None = None
+
+    def rows(self, rows: slice | Array) -> "PolicyPair":
+        """Some of the steps, in float64."""
+        probs = None if self.action_probs is None else self.action_probs[rows]
+        beta, pi, q, returns = (each[rows].astype(np.float64) for each in (self.beta, self.pi, self.q, self.returns))
+        return PolicyPair(beta, pi, q, self.actions[rows], returns, self.episode[rows], self.step[rows], probs)
 
     @property
     def values(self) -> Array:
@@ -59,40 +86,78 @@ class PolicyPair(NamedTuple):
         return found
 
 
+class StepSums(NamedTuple):
+    """Statistics of N steps, `[N]` each: the distance of pi from beta, V(s), both gains, and what each bound holds."""
+
+    distance: Array
+    values: Array
+    expected_gains: Array
+    observed_gains: Array
+    at_c_min: Array
+    at_c_max: Array
+
+
+class ActionSums(NamedTuple):
+    """Sums over N steps, `[A]` each: probabilities, their change, and the steps in which they increase or decrease."""
+
+    beta: Array
+    pi: Array
+    change: Array
+    increased: Array
+    decreased: Array
+
+
 def policy_diff(
-    pair: PolicyPair,
+    steps: HeldOutSteps,
     rng: np.random.Generator,
     bounds: tuple[float, float] | None = None,
     features: Array | None = None,
 ) -> dict[str, Any]:
     """All statistics, ready for JSON. `bounds`: c_min and c_max of reroute; `features`: observations `[N, D]`."""
-    pair = pair._replace(**{name: getattr(pair, name).astype(np.float64) for name in ("beta", "pi", "q", "returns")})
+    by_step, by_action = summed(steps, bounds)
     return {
-        "overall": overall(pair, rng, bounds),
-        "actions": by_action(pair),
-        "values": by_value(pair),
-        "features": [] if features is None else by_feature(pair, features),
-        "largest": largest_gains(pair),
+        "overall": overall(steps.episode, by_step, rng, bounded=bounds is not None),
+        "actions": action_rows(steps.actions, by_action),
+        "values": by_value(by_step),
+        "features": [] if features is None else by_feature(by_step.distance, features),
+        "largest": largest_gains(steps, by_step.expected_gains),
     }
 
 
-def overall(pair: PolicyPair, rng: np.random.Generator, bounds: tuple[float, float] | None) -> dict[str, Any]:
+def summed(steps: HeldOutSteps, bounds: tuple[float, float] | None) -> tuple[StepSums, ActionSums]:
+    """Statistics by step and by action, in blocks of steps."""
+    by_step = StepSums(*np.zeros((len(StepSums._fields), len(steps.actions))))
+    by_action = ActionSums(*np.zeros((len(ActionSums._fields), steps.q.shape[1])))
+    for rows in row_blocks(*steps.q.shape):
+        pair = steps.rows(rows)
+        change = pair.pi - pair.beta
+        by_step.distance[rows] = measures.total_variation(pair.pi, pair.beta)
+        by_step.values[rows] = pair.values
+        by_step.expected_gains[rows] = pair.expected_gains
+        by_step.observed_gains[rows] = pair.observed_gains
+        if bounds is not None:
+            for name, share in measures.bound_shares(pair.pi, pair.beta, *bounds)._asdict().items():
+                getattr(by_step, name)[rows] = share
+        parts = (pair.beta, pair.pi, change, change > MIN_CHANGE, change < -MIN_CHANGE)
+        for total, part in zip(by_action, parts, strict=True):
+            total += part.sum(0)
+    return by_step, by_action
+
+
+def overall(episode: Array, found: StepSums, rng: np.random.Generator, *, bounded: bool) -> dict[str, Any]:
     """The distance of pi from beta, and the gain per step: by Q, and by importance-weighted returns."""
-    distance = measures.total_variation(pair.pi, pair.beta)
-    found = {
-        "steps": len(distance),
-        "episodes": int(np.count_nonzero(np.bincount(pair.episode))),
-        "total_variation": float(distance.mean()),
-        "total_variation_quartiles": np.percentile(distance, [25, 50, 75]).tolist(),
-        "changed_states": float((distance > CHANGED_STATE).mean()),
-        "value": float(pair.values.mean()),
-        "expected_gain": mean_over_episodes(pair.expected_gains, pair.episode, rng),
-        "observed_gain": mean_over_episodes(pair.observed_gains, pair.episode, rng),
+    numbers = {
+        "steps": len(found.distance),
+        "episodes": int(np.count_nonzero(np.bincount(episode))),
+        "total_variation": float(found.distance.mean()),
+        "total_variation_quartiles": np.percentile(found.distance, [25, 50, 75]).tolist(),
+        "changed_states": float((found.distance > CHANGED_STATE).mean()),
+        "value": float(found.values.mean()),
+        "expected_gain": mean_over_episodes(found.expected_gains, episode, rng),
+        "observed_gain": mean_over_episodes(found.observed_gains, episode, rng),
     }
-    if bounds is not None:
-        shares = measures.bound_shares(pair.pi, pair.beta, *bounds)
-        found |= {name: float(share.mean()) for name, share in shares._asdict().items()}
-    return found
+    bounds = {name: float(getattr(found, name).mean()) for name in ("at_c_min", "at_c_max")}
+    return numbers | (bounds if bounded else {})
 
 
 def mean_over_episodes(values: Array, episode: Array, rng: np.random.Generator) -> dict[str, Any]:
@@ -113,47 +178,37 @@ def mean_over_episodes(values: Array, episode: Array, rng: np.random.Generator) 
     return {"mean": float(values.mean()), "interval": interval}
 
 
-def by_action(pair: PolicyPair) -> list[dict[str, Any]]:
+def action_rows(actions: Array, sums: ActionSums) -> list[dict[str, Any]]:
     """For each action, the largest increase first: mean probabilities and the share of states in which it changes."""
-    change = pair.pi - pair.beta
-    mean = change.mean(0)
-    listed = np.sort(np.argsort(-np.abs(mean), kind="stable")[:MAX_ACTIONS])
-    taken = np.bincount(pair.actions, minlength=len(mean))
+    means = ActionSums(*(total / len(actions) for total in sums))
+    listed = np.sort(np.argsort(-np.abs(means.change), kind="stable")[:MAX_ACTIONS])
+    taken = np.bincount(actions, minlength=len(means.change)) / len(actions)
     rows = [
-        {
-            "action": int(a),
-            "taken": float(taken[a] / len(pair.actions)),
-            "beta": float(pair.beta[:, a].mean()),
-            "pi": float(pair.pi[:, a].mean()),
-            "change": float(mean[a]),
-            "increased": float((change[:, a] > MIN_CHANGE).mean()),
-            "decreased": float((change[:, a] < -MIN_CHANGE).mean()),
-        }
+        {"action": int(a), "taken": float(taken[a])}
+        | {name: float(values[a]) for name, values in means._asdict().items()}
         for a in listed
     ]
     return sorted(rows, key=lambda row: -row["change"])
 
 
-def by_value(pair: PolicyPair) -> list[dict[str, float]]:
+def by_value(found: StepSums) -> list[dict[str, float]]:
     """Quarters of the states, from the lowest V(s) to the highest."""
-    distance, values = measures.total_variation(pair.pi, pair.beta), pair.values
-    gains = pair.expected_gains
-    parts = [part for part in np.array_split(np.argsort(values, kind="stable"), 4) if len(part)]
+    parts = [part for part in np.array_split(np.argsort(found.values, kind="stable"), 4) if len(part)]
     return [
         {
             "steps": len(part),
-            "value": float(values[part].mean()),
-            "total_variation": float(distance[part].mean()),
-            "expected_gain": float(gains[part].mean()),
+            "value": float(found.values[part].mean()),
+            "total_variation": float(found.distance[part].mean()),
+            "expected_gain": float(found.expected_gains[part].mean()),
         }
         for part in parts
     ]
 
 
-def by_feature(pair: PolicyPair, features: Array) -> list[dict[str, Any]]:
-    """The features whose low and high values differ most in how much the policy changes."""
+def by_feature(distance: Array, features: Array) -> list[dict[str, Any]]:
+    """The features whose low and high values differ most in how much the policy changes, `distance` `[N]`."""
     some = np.linspace(0, len(features) - 1, min(len(features), MAX_FEATURE_VALUES)).round().astype(int)
-    distance = measures.total_variation(pair.pi[some], pair.beta[some])
+    distance = distance[some]
     rows = []
     for number, values in enumerate(features[some].T):
         low, high = low_and_high(values)
@@ -177,26 +232,30 @@ def low_and_high(values: Array) -> tuple[Array, Array]:
     return (values <= low, values > low) if (values > low).any() else (values < low, values >= low)
 
 
-def largest_gains(pair: PolicyPair) -> list[dict[str, Any]]:
+def largest_gains(steps: HeldOutSteps, gains: Array) -> list[dict[str, Any]]:
     """The steps with the largest expected gain, one for each state; `count` steps are in that state, by pi and Q."""
-    gains = pair.expected_gains
     order = np.argsort(-gains, kind="stable")
     found: list[dict[str, Any]] = []
     while len(order) and len(found) < TOP_STEPS:
-        n = order[0]
-        alike = close_rows(pair.q[order], pair.q[n]) & close_rows(pair.pi[order], pair.pi[n])
+        n = int(order[0])
+        beta, pi, q = (each[0] for each in steps.rows(np.array([n]))[:3])
+        alike = np.concatenate([in_state(steps, order[part], q, pi) for part in row_blocks(len(order), len(q))])
         alike[0] = True
         order = order[~alike]
-        change = np.abs(pair.pi[n] - pair.beta[n])
+        change = np.abs(pi - beta)
         top = [a for a in np.argsort(-change, kind="stable")[:TOP_ACTIONS] if change[a] > MIN_CHANGE]
-        actions = [
-            {"action": int(a), "beta": float(pair.beta[n, a]), "pi": float(pair.pi[n, a]), "q": float(pair.q[n, a])}
-            for a in top
-        ]
-        row = {"episode": int(pair.episode[n]), "step": int(pair.step[n]), "taken": int(pair.actions[n])}
+        actions = [{"action": int(a), "beta": float(beta[a]), "pi": float(pi[a]), "q": float(q[a])} for a in top]
+        row = {"episode": int(steps.episode[n]), "step": int(steps.step[n]), "taken": int(steps.actions[n])}
         row["count"] = int(alike.sum())
-        found.append(row | {"return": float(pair.returns[n]), "gain": float(gains[n]), "actions": actions})
+        found.append(row | {"return": float(steps.returns[n]), "gain": float(gains[n]), "actions": actions})
     return found
+
+
+def in_state(steps: HeldOutSteps, some: Array, q: Array, pi: Array) -> Array:
+    """Which of some steps are in a state, by its Q and pi `[A]`; pi is computed only where Q is alike."""
+    alike = close_rows(steps.q[some].astype(np.float64), q)
+    alike[alike] = close_rows(steps.rows(some[alike]).pi, pi) if alike.any() else False
+    return alike
 
 
 def close_rows(rows: Array, row: Array) -> Array:

@@ -155,9 +155,14 @@ def log_probs(logits: Array, temperature: float = 1.0) -> Array:
 
 def log_likelihood(logits: Array, actions: Array, temperature: float = 1.0) -> float:
     """Mean log-probability of actions `[N]`."""
+    return float(taken_log_probs(logits, actions, temperature).mean())
+
+
+def taken_log_probs(logits: Array, actions: Array, temperature: float = 1.0) -> Array:
+    """log-probabilities of actions `[N]`, in blocks of rows."""
     parts = [slice(first, first + PREDICT_BATCH) for first in range(0, len(actions), PREDICT_BATCH)]
     taken = [np.take_along_axis(log_probs(logits[part], temperature), actions[part, None], 1) for part in parts]
-    return float(np.concatenate(taken).mean())
+    return np.concatenate(taken)[:, 0]
 
 
 def fit_temperature(logits: Array, actions: Array) -> float:

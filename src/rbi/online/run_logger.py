@@ -129,7 +129,6 @@ class RunLogger:
         interval = options.report_interval or max(10, updates // 500)
         self.interval = -(-interval // per_sample) * per_sample
         self.reported = engine.updates // self.interval * self.interval
-        self.snapshot_interval = max(1, updates // options.save_snapshots) if options.save_snapshots else 0
         self.snapshots = self.snapshots_due()
         self.best_policy: Policy | None = None
         self.metrics: list[dict[str, Any]] = []
@@ -158,7 +157,7 @@ class RunLogger:
             self.save()
 
     def snapshots_due(self) -> int:
-        return self.engine.updates // self.snapshot_interval if self.snapshot_interval else 0
+        return self.engine.updates * self.options.save_snapshots // self.engine.config.schedule.updates
 
     def report(self) -> None:
         """Write one line of metrics, keep the best policy, and call the callback."""

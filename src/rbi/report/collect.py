@@ -25,11 +25,12 @@ def collect(paths: Sequence[Path], *, title: str = "", live: bool = False) -> Re
     read = [runs.read(path) for path in expand(paths)]
     sections = [section(run, name) for run, name in zip(read, unique_names(read), strict=True)]
     names = [found.name for found in sections]
+    shown = [bool(found.panels) for found in sections]
     return Report(
         title=title or (names[0] if len(names) == 1 else f"{len(names)} runs"),
         version=__version__,
         made=runs.utc_now(),
-        comparison=comparison(read, names) if len(read) > 1 else [],
+        comparison=comparison(read, names, shown) if len(read) > 1 else [],
         runs=sections,
         notes=[],
         live=live,
@@ -65,6 +66,8 @@ def section(run: Run, name: str) -> RunSection:
         warnings.append(f"runs of {command!r} have no charts" if command else "config.json names no command")
     elif run.result is None and command not in PARTIAL:
         warnings.append("the run is not complete (it has no result.json)")
+    elif is_sweep(run):
+        warnings.append("none of the sweep's runs has begun")
     else:
         try:
             with runs.naming(run.path / "result.json"):
@@ -109,15 +112,19 @@ def setting_text(value: Any) -> str:
 # Several runs
 
 
-def comparison(read: Sequence[Run], names: Sequence[str]) -> list[Panel]:
-    """Panels of several runs together: learning curves and scores by environment, gains, and differing settings."""
+def comparison(read: Sequence[Run], names: Sequence[str], shown: Sequence[bool]) -> list[Panel]:
+    """Panels of several runs together: learning curves and scores by environment, gains, and differing settings.
+
+    Only settings are compared of a run that cannot be shown: its numbers are not what they should be.
+    """
     panels: list[Panel] = []
     named = dict(zip(names, read, strict=True))
-    for env, of in by_env({name: run for name, run in named.items() if is_training(run)}).items():
+    sound = {name: run for (name, run), is_shown in zip(named.items(), shown, strict=True) if is_shown}
+    for env, of in by_env({name: run for name, run in sound.items() if is_training(run)}).items():
         if len(of) > 1:
             panels.append(learning_curves(env, seed_groups(of)))
             panels += final_scores(env, of)
-    gains = [row for name, run in named.items() if (row := gain_row(name, run)) is not None]
+    gains = [row for name, run in sound.items() if (row := gain_row(name, run)) is not None]
     if len(gains) > 1:
         title = "Gain over the behaviour policy"
         panels.append(Intervals(title, "gain per episode, with bounds", gains, 0.0, "no gain"))
@@ -125,6 +132,12 @@ def comparison(read: Sequence[Run], names: Sequence[str]) -> list[Panel]:
         of = {name: run for name, run in named.items() if run.config.get("command") == command}
         panels += differing_settings(str(command), of)
     return panels
+
+
+def is_sweep(run: Run) -> bool:
+    """Whether a run of training is the folder of several."""
+    settings = run.config.get("settings")
+    return run.config.get("command") == "train" and isinstance(settings, dict) and "envs" in settings
 
 
 def is_training(run: Run) -> bool:

@@ -57,7 +57,7 @@ def learning_curves(env: str, groups: Mapping[str, Sequence[Run]]) -> Lines:
     for name, (label, value) in training_axes(env).items():
         lines = [curve(group, of, value) for group, of in groups.items()]
         axes.append(Axis(name, label, [line for line in lines if line is not None]))
-    sizes = sorted({len(of) for of in groups.values()})
+    sizes = sorted({len(train.with_scores(of)) or 1 for of in groups.values()})
     single = "mean of the latest episodes of the environments that explore least, with quartiles of these episodes"
     several = f"median over {sizes[-1]} seeds, with their quartiles"
     note = (

@@ -35,7 +35,8 @@ def learning_curves(of: Sequence[Run]) -> Any:
         groups: dict[str, list[Run]] = {}
         for run in of:
             groups.setdefault(run.config["settings"]["algo"], []).append(run)
-        for style, (algo, seeds) in zip(LINES, groups.items(), strict=False):
+        for style, (algo, every) in zip(LINES, groups.items(), strict=False):
+            seeds = with_scores(every)
             found = score_curve(seeds, lambda line: line["states"] * (4e-6 if atari else 1e-3))
             if found is not None:
                 x, middle, low, high = found
@@ -54,8 +55,7 @@ def score_curve(
 ) -> tuple[list[float], list[float], list[float], list[float]] | None:
     """x, line, lower and upper end of the band of runs that differ in their seed: the median with quartiles over seeds,
     or of one run the mean of its latest episodes with their quartiles. None before the first finished episode."""
-    scored = [[line for line in run.metrics if line.get("score") is not None] for run in seeds]
-    scored = [lines for lines in scored if lines]
+    scored = [[line for line in run.metrics if line.get("score") is not None] for run in with_scores(seeds)]
     if not scored:
         return None
     xs = [np.array([value(line) for line in lines], float) for lines in scored]
@@ -67,6 +67,11 @@ def score_curve(
     curves = [np.interp(grid, x, [line["score"] for line in lines]) for x, lines in zip(xs, scored, strict=True)]
     low, middle, high = (each.tolist() for each in np.percentile(curves, [25, 50, 75], axis=0))
     return grid.tolist(), middle, low, high
+
+
+def with_scores(seeds: Sequence[Run]) -> list[Run]:
+    """The runs in which an episode has finished."""
+    return [run for run in seeds if any(line.get("score") is not None for line in run.metrics)]
 
 
 def sweep_figures(of: Sequence[Run]) -> dict[str, Any]:
