@@ -13,7 +13,7 @@ from tests.online.small_runs import TINY
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     out = tmp_path_factory.mktemp("trained") / "run"
-    return train("CartPole-v1", out=out, eval_episodes=0, progress=False, device="cpu", **(TINY | {"updates": 10})).path
+    return train("CartPole-v1", out=out, eval_episodes=0, progress=False, device="cpu", **(TINY | {"updates": 10})).out
 
 
 def test_an_evaluation_never_overwrites_what_it_evaluates(trained, capsys):

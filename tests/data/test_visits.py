@@ -10,6 +10,7 @@ from rbi.data.visits import (
     PseudoCounts,
     VisitCounts,
     count_visits,
+    merge_parts,
     state_keys,
     step_clusters,
     visits_from,
@@ -36,6 +37,16 @@ def test_with_one_feature_for_every_state_pseudo_counts_are_visits():
     visits = np.zeros((8, ACTIONS))
     np.add.at(visits, (states, actions), 1)
     assert found == pytest.approx(visits, rel=1e-4)
+
+
+def test_parts_and_blocks_of_any_size_have_the_same_pseudo_counts(monkeypatch):
+    phi, actions, episodes = one_step(*features_and_actions(np.random.default_rng(4)))
+    whole = PseudoCounts.fit([(phi, actions, episodes)], ACTIONS).of(phi)
+    monkeypatch.setattr("rbi.data.visits.ROWS_PER_ACTION", 30)
+    monkeypatch.setattr("rbi.data.visits.PRODUCTS", 100)
+    parts = list(zip(phi.split(37), actions.split(37), episodes.split(37), strict=True))
+    assert [len(part[0]) for part in merge_parts(parts, 90)] == [111, 111, 111, 67]
+    torch.testing.assert_close(PseudoCounts.fit(parts, ACTIONS).of(phi), whole, rtol=1e-4, atol=1e-3)
 
 
 def test_pseudo_counts_do_not_depend_on_the_scale_of_features():
@@ -87,7 +98,8 @@ def test_a_span_of_steps_is_the_discount_horizon_rounded_up(gamma, span):
 def test_parts_and_a_share_of_the_states_give_the_counts_of_all():
     phi, actions = features_and_actions(np.random.default_rng(3))
     whole = PseudoCounts.fit([one_step(phi, actions)], ACTIONS).of(phi[:9])
-    parts = PseudoCounts.fit(map(one_step, phi.split(70), actions.split(70)), ACTIONS).of(phi[:9])
+    split = zip(*(tensor.split(70) for tensor in one_step(phi, actions)), strict=True)
+    parts = PseudoCounts.fit(split, ACTIONS).of(phi[:9])
     torch.testing.assert_close(parts, whole, rtol=1e-3, atol=1e-3)
     shared = PseudoCounts.fit([one_step(phi, actions)], ACTIONS, share=0.25).of(phi[:9])
     torch.testing.assert_close(shared, 4 * whole, rtol=0.05, atol=0.5)

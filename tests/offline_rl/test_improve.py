@@ -506,3 +506,13 @@ def test_where_states_are_all_different_the_count_aware_rule_takes_pseudo_counts
     assert fewer.mean() > 0.9
     assert (policy.predict_proba(obs) - result.behavior.predict_proba(obs)).max() > 0.1
     assert "count_aware(0.1)" in [candidate.rule for candidate in result.decision.candidates]
+
+
+def test_with_too_many_actions_for_pseudo_counts_there_are_none(monkeypatch):
+    monkeypatch.setattr("rbi.offline_rl.improve.MAX_MOMENTS", 100)
+    data = logged_bandit("taken")
+    with pytest.raises(ValueError, match=r"rule count_aware\(0.1\): 2 actions are too many"):
+        rbi.improve(data, "count_aware(0.1)", progress=False, **QUICK)
+    result = rbi.improve(data, progress=False, **QUICK)
+    assert result.policy.visits is None
+    assert "count_aware(0.1)" not in [candidate.rule for candidate in result.decision.candidates]

@@ -1,6 +1,6 @@
 """Visits of states, for count-aware rules: counted where few states are different, otherwise pseudo-counts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,9 @@ MAX_STATES = 10_000
 MIN_MEAN_VISITS = 10  # per state; with fewer, observations are in effect all different
 MAX_DIRECTIONS = 64  # of the features that pseudo-counts distinguish
 MIN_PSEUDO_COUNT = 0.5  # an action with fewer visits was never tried
+MAX_MOMENTS = 1 << 26  # numbers [A, H, H] that pseudo-counts are computed from: 0.5 GB
+ROWS_PER_ACTION = 32  # fewer would spend the time on launching small products
+PRODUCTS = 1 << 24  # numbers [B, A, D] at a time
 TENSORS = ("directions", "variance", "ridge")  # of pseudo-counts
 
 
@@ -70,14 +73,14 @@ class PseudoCounts(NamedTuple):
         """From parts of features `[B, H]`, actions `[B]` and clusters `[B]`, each cluster in one part; they are a
         `share` of all training states, drawn by cluster."""
         moments, common, rows = torch.zeros(0), torch.zeros(0), 0
-        for features, actions, clusters in parts:
+        for features, actions, clusters in merge_parts(parts, ROWS_PER_ACTION * num_actions):
             if not rows:
                 size = (num_actions, features.shape[1], features.shape[1])
                 moments, common = (features.new_zeros(size, dtype=torch.float64) for _ in range(2))
-            for action in range(num_actions):
+            for action in torch.unique(actions).tolist():
                 taken = actions == action
                 phi, which = features[taken].double(), torch.unique(clusters[taken], return_inverse=True)[1]
-                sums = phi.new_zeros((int(taken.sum()), phi.shape[1])).index_add_(0, which, phi)
+                sums = torch.zeros_like(phi).index_add_(0, which, phi)
                 moments[action] += phi.T @ phi
                 common[action] += sums.T @ sums
             rows += len(actions)
@@ -98,8 +101,12 @@ class PseudoCounts(NamedTuple):
     def of(self, features: Tensor) -> Tensor:
         """Pseudo-counts `[B, A]` for features `[B, H]`, 0 where they are less than half a visit."""
         here = self.to(features.device)
-        directions, matrices, ridge = here.directions, here.variance, here.ridge
-        phi = features.float()
+        rows = max(1, PRODUCTS // self.variance[:, 0].numel())
+        return torch.cat([here.of_rows(part) for part in torch.split(features.float(), rows)])
+
+    def of_rows(self, phi: Tensor) -> Tensor:
+        """`of` some features."""
+        directions, matrices, ridge = self.directions, self.variance, self.ridge
         along, norm = phi @ directions, phi.square().sum(1)
         beside = (norm - along.square().sum(1)).clamp(min=0)[:, None] / ridge
         size = matrices.shape[1]
@@ -114,6 +121,18 @@ class PseudoCounts(NamedTuple):
         tensors = {name: getattr(self, name).cpu().numpy() for name in TENSORS}
         found = {name: array.reshape(array.shape or (1,)) for name, array in tensors.items()}
         return found | {"sigma": np.array([self.sigma], np.float32)}
+
+
+def merge_parts(parts: Iterable[tuple[Tensor, ...]], rows: int) -> Iterator[tuple[Tensor, ...]]:
+    """The same rows in parts of at least this many, as far as there are enough."""
+    held: list[tuple[Tensor, ...]] = []
+    for part in parts:
+        held.append(part)
+        if sum(len(some[0]) for some in held) >= rows:
+            yield tuple(map(torch.cat, zip(*held, strict=True)))
+            held = []
+    if held:
+        yield tuple(map(torch.cat, zip(*held, strict=True)))
 
 
 def visits_from(arrays: dict[str, Array]) -> VisitCounts | PseudoCounts | None:

@@ -18,7 +18,7 @@ from rbi.data.digests import episode_digests
 from rbi.data.episode import Array
 from rbi.data.formats import Format, FormatSettings, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
-from rbi.data.visits import PseudoCounts, VisitCounts, count_visits, step_clusters
+from rbi.data.visits import MAX_MOMENTS, PseudoCounts, VisitCounts, count_visits, step_clusters
 from rbi.networks import MAX_HIDDEN_SIZE, Networks, TrunkFactory, cpu_threads, make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import BLOCK_ROWS, BehaviorQ, BehaviorQConfig, fit_standardization, standardize
@@ -325,11 +325,12 @@ class Improver:
     def train_episodes(self) -> Any:
         return np.delete(np.arange(len(self.data)), np.concatenate(self.holdout))
 
-    def count_visits(self, networks: Networks) -> VisitCounts | PseudoCounts:
-        """Visits of the training states if few of them are different, otherwise pseudo-counts."""
+    def count_visits(self, networks: Networks) -> VisitCounts | PseudoCounts | None:
+        """Visits of the training states if few of them are different, otherwise pseudo-counts; None for more actions
+        than those are computed for."""
         data, gamma = self.data, self.config.gamma
-        if (found := count_visits(data, self.train_episodes, gamma)) is not None:
-            return found
+        if self.visits is not None or self.too_many_actions(networks):
+            return self.visits
         sampler = Sampler(
             data, self.sampler_config(2), torch.Generator(), device=self.device, episodes=self.train_episodes
         )
@@ -340,6 +341,9 @@ class Improver:
         chosen = (self.rng("counts").permutation(len(names)).argsort() < counted)[which]
         parts = features_and_actions(networks, sampler, sampler.usable[chosen], clusters[chosen])
         return PseudoCounts.fit(parts, data.spec.num_actions, float(chosen.mean()))
+
+    def too_many_actions(self, networks: Networks) -> bool:
+        return self.data.spec.num_actions * networks.config.hidden_size**2 > MAX_MOMENTS
 
     def make_learner(self) -> BestCheckpoint:
         """Untrained beta and Q on standardised training episodes, and the validation set."""
@@ -376,6 +380,9 @@ class Improver:
         obs_spec = ObservationSpec(data.spec.obs_shape, data.spec.frame_stack, data.spec.num_actions)
         cloned = not data.spec.has_behavior_probs
         networks = make_networks(obs_spec, behavior_q.network, self.seed, with_policy=cloned, trunk=self.trunk)
+        self.visits = count_visits(data, train_episodes, config.gamma)
+        if self.rule.uses_counts and self.visits is None and self.too_many_actions(networks):
+            raise ValueError(f"rule {self.rule}: {data.spec.num_actions:,} actions are too many for pseudo-counts")
         learner = BehaviorQ(behavior_q, networks, sampler, self.generator("dropout", self.device))
         return BestCheckpoint(learner, updates, standardization, validation)
 
@@ -414,7 +421,7 @@ class Improver:
             blocks = (sampler.frames[part].cpu().numpy() for part in rows)
             outside = [self.features.outside(obs, data.spec.features).any(1) for obs in blocks]
             found["outside_range"] = float(np.concatenate(outside).mean())
-        seen = np.delete(np.arange(len(data)), self.holdout.test)
+        seen, visits = np.delete(np.arange(len(data)), self.holdout.test), self.count_visits(networks)
         policy = Policy(
             networks,
             self.rule,
@@ -426,7 +433,7 @@ class Improver:
             action_names=data.spec.action_names,
             behavior="logged" if data.spec.has_behavior_probs else "cloned",
             training_digests=episode_digests(data)[seen],
-            visits=self.count_visits(networks)._replace(sigma=learner.q_error(networks)),
+            visits=None if visits is None else visits._replace(sigma=learner.q_error(networks)),
         )
         decision, decided = self.decide(policy)
         policy.to("cpu")
