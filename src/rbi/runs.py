@@ -46,7 +46,8 @@ RUN_FILES = re.compile(
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+(-[0-9a-f]{6})?(?P<old>\.old)?\.tmp")
 LEFTOVER_SECONDS = 60  # a temporary file or folder without a lock that nobody has touched for this long is abandoned
 LOCK = ".lock"
-CHANGED_ON_RESUME = ("schedule.updates", "schedule.env_threads")  # settings whose newest values config.json holds
+CHANGED_ON_RESUME = ("schedule.updates", "schedule.env_threads", "schedule.env_processes")
+"""Settings of training whose newest values config.json holds."""
 INFINITY = "\0infinity"  # placeholder in a document until it is text; no other string contains \0
 
 

@@ -16,18 +16,29 @@ __all__ = [
 
 
 def make(
-    config: EnvConfig, num_envs: int, threads: int = 0, *, synchronous: bool = False, separate: bool = False
+    config: EnvConfig,
+    num_envs: int,
+    threads: int = 0,
+    *,
+    processes: int = 0,
+    synchronous: bool = False,
+    separate: bool = False,
 ) -> VectorEnv:
     """Make `num_envs` environments.
 
     `threads`: emulator threads of Atari games (0: one per core). `synchronous`: Atari games step inside `send` instead
     of in the background; faster where agent and games share the cores. `separate`: Atari games that are stopped take no
-    time, as in other environments; others are stepped all the same.
+    time, as in other environments; others are stepped all the same. `processes`: that step other environments in the
+    background (0: they step in `recv`).
     """
     if config.is_atari:
         from rbi.envs.atari import AtariVector
 
         return AtariVector(config, num_envs, threads, synchronous=synchronous, separate=separate)
+    if processes:
+        from rbi.envs.gym_workers import GymWorkers
+
+        return GymWorkers(config, num_envs, min(processes, num_envs))
     from rbi.envs.gym import GymVector
 
     return GymVector(config, num_envs)

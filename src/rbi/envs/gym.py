@@ -5,7 +5,7 @@ observations one after the other."""
 import contextlib
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -115,18 +115,14 @@ class GymVector:
             raise ValueError(f"returned an observation of shape {obs.shape} where its space says {self.obs_shape}")
         return obs
 
-    def state(self) -> dict[str, Any] | None:
+    def snapshot(self) -> "Snapshot":
+        """What `state` needs, at little cost, to be written later."""
+        taken = [(actions, len(actions)) for actions in self.taken]
         random = [random_state(env) for env in self.envs]
-        if None in random or None in self.starts or max(map(len, self.taken)) > MAX_REPLAYED:
-            return None
-        return {
-            "starts": list(self.starts),
-            "taken": [list(actions) for actions in self.taken],
-            "random": random,
-            "obs": [zlib.crc32(obs.tobytes()) for obs in self.obs],
-            "over": self.over.tolist(),
-            "actions": self.actions.tolist(),
-        }
+        return Snapshot(list(self.starts), taken, random, list(self.obs), self.over.copy(), self.actions.copy())
+
+    def state(self) -> dict[str, Any] | None:
+        return self.snapshot().state()
 
     def restore(self, state: Any) -> bool:
         """Takes the actions of the running episodes again, which is exact if all randomness is np_random's."""
@@ -165,6 +161,32 @@ class GymVector:
     def close(self) -> None:
         for env in self.envs:
             env.close()
+
+
+class Snapshot(NamedTuple):
+    """The running episodes of a `GymVector` at one time."""
+
+    starts: list[Any]
+    taken: list[tuple[list[int], int]]
+    """The actions of each, to which later steps append, and their number at that time."""
+    random: list[dict[str, Any] | None]
+    obs: list[np.ndarray[Any, Any]]
+    over: np.ndarray[Any, Any]
+    actions: np.ndarray[Any, Any]
+
+    def state(self) -> dict[str, Any] | None:
+        """What `GymVector.restore` takes, as JSON can hold it; None if an episode is too long, or its random numbers
+        are not NumPy's."""
+        if None in self.random or None in self.starts or max(count for _, count in self.taken) > MAX_REPLAYED:
+            return None
+        return {
+            "starts": self.starts,
+            "taken": [actions[:count] for actions, count in self.taken],
+            "random": self.random,
+            "obs": [zlib.crc32(obs.tobytes()) for obs in self.obs],
+            "over": self.over.tolist(),
+            "actions": self.actions.tolist(),
+        }
 
 
 def random_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any] | None:

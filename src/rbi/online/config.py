@@ -173,6 +173,9 @@ class Schedule(Checked):
     """What networks compute in: bfloat16 where the hardware multiplies it fast, or float32 (TF32 on a GPU)."""
     env_threads: Annotated[int, Interval(ge=0, le=4096)] = 0
     """Emulator threads of each group; 0 shares the cores among the groups."""
+    env_processes: Annotated[int, Interval(ge=0, le=4096)] = 0
+    """Processes that step each group's environments of Gymnasium while networks learn: for simulators whose steps take
+    milliseconds. 0: they are stepped here, one after the other, which is faster for small ones."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -209,6 +212,9 @@ class TrainConfig:
                 f"learning_starts = {self.schedule.learning_starts}: is more than half of the replay's capacity of "
                 f"{self.replay.capacity} states; lower --schedule.learning-starts or raise --replay.capacity"
             )
+        if self.schedule.env_processes and self.env.is_atari:
+            processes = self.schedule.env_processes
+            raise ValueError(f"env_processes = {processes}: Atari games have their own processes; set env_threads")
         sampled = self.learner.batch_size * per_sample
         if sampled > self.replay.capacity:
             raise ValueError(

@@ -134,7 +134,7 @@ class LocalEngine:
             if self.steps // GROUPS % schedule.refresh_interval == 0:
                 backend.refresh(group)
             self.envs[group].send(backend.act(group, step))
-            self.record_episodes(group, step)  # from here on, the environments step in the background
+            self.record_episodes(group, step)  # from here on, environments of other threads or processes step
             backend.store(group)
             self.steps += 1
             self.states += len(step.is_first)

@@ -86,7 +86,11 @@ class Rollout:
         # environments step while the actions of the other group are computed elsewhere
         waits = device.type == "cuda" or predictor is not None
         threads = schedule.env_threads or (-(-spec.threads // GROUPS) if waits else spec.threads)  # of each group
-        self.envs = [envs.make(config.env, self.envs_per_group, threads, synchronous=not waits) for _ in range(GROUPS)]
+        processes = schedule.env_processes
+        self.envs = [
+            envs.make(config.env, self.envs_per_group, threads, processes=processes, synchronous=not waits)
+            for _ in range(GROUPS)
+        ]
         epsilons = exploration_ladder(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
         self.epsilons = split_epsilons(epsilons, GROUPS * workers)[GROUPS * spec.index : GROUPS * (spec.index + 1)]
         self.step, self.version = -1, 0

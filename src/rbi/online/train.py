@@ -78,7 +78,10 @@ class Local:
                 stderr=True,
             )
         num_envs = config.schedule.num_envs // GROUPS
-        groups = [envs.make(config.env, num_envs, threads, synchronous=on_cpu) for _ in range(GROUPS)]
+        processes = config.schedule.env_processes
+        groups = [
+            envs.make(config.env, num_envs, threads, processes=processes, synchronous=on_cpu) for _ in range(GROUPS)
+        ]
         try:
             with cpu_threads(device, groups[0].obs_shape, config.schedule.hidden_size):
                 yield LocalEngine(config, seed, device, groups, trunk)
