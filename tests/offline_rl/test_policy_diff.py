@@ -54,12 +54,22 @@ def test_all_statistics_equal_those_of_plain_loops(seed, count, actions):
         change = [steps.pi[n, row["action"]] - steps.beta[n, row["action"]] for n in range(count)]
         assert row["change"] == approx(np.mean(change), abs=1e-12)
         assert row["pi"] - row["beta"] == approx(row["change"], abs=1e-12)
+        assert row["taken"] == approx(np.mean([taken == row["action"] for taken in steps.actions]))
         assert row["increased"] == approx(np.mean([c > 1e-4 for c in change]))
         assert row["decreased"] == approx(np.mean([c < -1e-4 for c in change]))
     assert sum(row["change"] for row in found["actions"]) == approx(0, abs=1e-9)
     assert sum(row["steps"] * row["expected_gain"] for row in found["values"]) == approx(gain * count)
     values = [row["value"] for row in found["values"]]
     assert values == sorted(values)
+
+
+def test_of_very_many_actions_those_that_change_most_are_listed_up_or_down(monkeypatch):
+    monkeypatch.setattr("rbi.offline_rl.policy_diff.MAX_ACTIONS", 2)
+    steps = some_pair(np.random.default_rng(0), 40, 5)
+    change = (steps.pi - steps.beta).mean(0)
+    found = policy_diff(steps, np.random.default_rng(0))["actions"]
+    assert {row["action"] for row in found} == set(np.argsort(-np.abs(change))[:2].tolist())
+    assert found[0]["change"] > found[1]["change"]
 
 
 def test_the_behaviour_rule_changes_nothing():
@@ -84,6 +94,17 @@ def test_the_observed_gain_estimates_the_true_gain_even_if_q_is_wrong():
     low, high = found["observed_gain"]["interval"]
     assert low < truth < high
     assert high - low < truth
+
+
+def test_logged_probabilities_are_the_weights_of_the_observed_gain():
+    steps = some_pair(np.random.default_rng(0), 30, 3)
+    logged = np.random.default_rng(1).uniform(0.2, 1.0, 30)
+    gains = [
+        (steps.pi[n, a] / logged[n] - 1) * (steps.returns[n] - steps.beta[n] @ steps.q[n])
+        for n, a in enumerate(steps.actions)
+    ]
+    found = policy_diff(steps._replace(action_probs=logged), np.random.default_rng(0))["overall"]
+    assert found["observed_gain"]["mean"] == approx(np.mean(gains))
 
 
 def test_the_interval_is_wider_if_steps_of_an_episode_are_correlated():
@@ -123,6 +144,21 @@ def test_features_are_ordered_by_effect_and_constant_ones_left_out():
     assert first["total_variation_high"] > 0.1
 
 
+def test_a_feature_whose_low_values_change_more_counts_as_much():
+    distance = np.array([0.5, 0.5, 0.0, 0.0, 0.4, 0.4, 0.2, 0.2])
+    more_if_low, more_if_high = np.array([0, 0, 1, 1] * 2), np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    found = by_feature(distance, np.stack([more_if_high, more_if_low], 1).astype(float))
+    assert [row["feature"] for row in found] == [1, 0]
+    assert found[0]["total_variation_low"] == approx(0.45)
+    assert found[0]["total_variation_high"] == approx(0.1)
+
+
+def test_states_of_equal_q_in_which_the_policy_differs_are_listed_apart():
+    steps = some_pair(np.random.default_rng(0), 2, 3)
+    steps = steps._replace(q=steps.q[[0, 0]])
+    assert [row["count"] for row in policy_diff(steps, np.random.default_rng(0))["largest"]] == [1, 1]
+
+
 def test_the_largest_gains_come_first_and_everything_is_json(tmp_path):
     rng = np.random.default_rng(0)
     steps = some_pair(rng, 50, 4)
@@ -131,7 +167,9 @@ def test_the_largest_gains_come_first_and_everything_is_json(tmp_path):
     order = np.argsort(-gains)[:10]
     assert [row["step"] for row in found["largest"]] == order.tolist()
     for n, row in zip(order, found["largest"], strict=True):
-        assert row["taken"] == steps.actions[n]
+        assert (row["taken"], row["return"], row["gain"]) == (steps.actions[n], steps.returns[n], approx(gains[n]))
+        change = np.abs(steps.pi[n] - steps.beta[n])
+        assert [told["action"] for told in row["actions"]] == [a for a in np.argsort(-change)[:3] if change[a] > 1e-4]
         for told in row["actions"]:
             assert (told["beta"], told["pi"]) == approx((steps.beta[n, told["action"]], steps.pi[n, told["action"]]))
     assert json.loads(json.dumps(found)) == found
