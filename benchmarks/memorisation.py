@@ -19,7 +19,7 @@ from rbi.envs import make
 from rbi.envs.types import EnvConfig
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import random_shifts
-from rbi.returns import CONTINUES
+from rbi.steps import CONTINUES
 
 RESULTS = Path(__file__).parent / "results"
 GAMES, TEST_GAMES, STEPS, TAIL = 32, 8, 1000, 150  # the last steps are not used: their returns are incomplete

@@ -27,7 +27,7 @@ from rbi.networks import NetworkConfig, Trunk, dense_relu
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, PAPER_MAX_FRAMES, TrainConfig
 from rbi.online.engine import LocalEngine
-from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
+from rbi.steps import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 RESULTS = Path(__file__).parent / "results"
 SKIP = 4

@@ -8,16 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from pytest import approx
 
-from rbi.returns import (
-    CONTINUES,
-    LIFE_LOST,
-    TERMINATED,
-    TRUNCATED,
-    ReturnConfig,
-    exploration_ladder,
-    monte_carlo_returns,
-    n_step_returns,
-)
+from rbi.returns import ReturnConfig, exploration_ladder, monte_carlo_returns, n_step_returns
+from rbi.steps import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 from tests.generators import floats
 from tests.reference import iterative
 

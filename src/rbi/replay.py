@@ -3,7 +3,7 @@
 The replay is a table of `rows` time steps by `num_envs` environments, a ring buffer along time. One cell:
 
     frame     the observation           action, pi   the action taken there and the policy it was drawn from
-    reward    of that action            end          how the step ended (returns.CONTINUES, ...)
+    reward    of that action            end          how the step ended (steps.CONTINUES, ...)
     age       frames of its stack before it that belong to the episode (0 at the first frame)
     final     the last frame of an episode: bootstrapped from, never acted on
 
@@ -30,7 +30,8 @@ from torch import Tensor
 
 from rbi.config import Checked, Ge, Interval
 from rbi.observations import ObservationSpec, stack_index, stack_offsets
-from rbi.returns import CONTINUES, TERMINATED, TRUNCATED, ReturnConfig, n_step_returns
+from rbi.returns import ReturnConfig, n_step_returns
+from rbi.steps import CONTINUES, TERMINATED, TRUNCATED
 
 MIN_TD_ERROR = 1e-6  # added to TD errors, so that every cell that can be drawn has a positive priority
 COLUMNS = ("action", "pi", "reward", "end", "age", "final", "priority", "pending")

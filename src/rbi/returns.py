@@ -1,4 +1,4 @@
-"""Monte-Carlo and n-step returns, and how steps end.
+"""Monte-Carlo and n-step returns.
 
 A step ends in one of four ways: it continues, a life is lost, the episode is terminated, or a time limit truncates it.
 A lost life and a terminal state end the return; a truncation does not: the value of the last state is bootstrapped.
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from rbi.config import Checked, Interval
+from rbi.steps import CONTINUES, TRUNCATED
 
-CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED = range(4)
 MAX_N_STEP = 10_000
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rbi.data.episode import DatasetSpec, Episode
-from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
+from rbi.steps import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 from .episodes import episode
 

@@ -10,7 +10,7 @@ from rbi.envs import make
 from rbi.envs.atari import AtariScreen, AtariVector, settings_of
 from rbi.envs.atari_workers import num_workers
 from rbi.envs.types import EnvConfig, TimeStep
-from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
+from rbi.steps import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 NUM_ENVS, SEED, STEPS, MAX_FRAMES = 2, 1, 500, 600
 BREAKOUT = EnvConfig("ALE/Breakout-v5", max_frames=MAX_FRAMES)

@@ -13,7 +13,7 @@ from pytest import approx
 from rbi.envs import make
 from rbi.envs.gym import GymVector
 from rbi.envs.types import EnvConfig
-from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
+from rbi.steps import CONTINUES, TERMINATED, TRUNCATED
 
 NUM_ENVS = 3
 

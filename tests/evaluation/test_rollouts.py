@@ -26,8 +26,8 @@ from rbi.evaluation.rollouts import (
 from rbi.networks import NetworkConfig, make_networks, offline_network
 from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
 from rbi.policy import FeatureRange, Policy
-from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
 from rbi.rules.types import BCQ, Behavior, Greedy, Reroute, parse_rule
+from rbi.steps import CONTINUES, TERMINATED, TRUNCATED
 
 ACTIONS = 5
 SPEC = ObservationSpec((3,), 1, ACTIONS)

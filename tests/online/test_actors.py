@@ -14,7 +14,8 @@ from rbi.online.config import ActorConfig
 from rbi.online.engine import split_epsilons
 from rbi.online.rbi import RBIActor
 from rbi.optim import flatten_parameters
-from rbi.returns import TERMINATED, TRUNCATED, ReturnConfig, exploration_ladder
+from rbi.returns import ReturnConfig, exploration_ladder
+from rbi.steps import TERMINATED, TRUNCATED
 from tests.reference import iterative, paper_loops
 from tests.reference.histories import History
 from tests.streams import RandomEnvs

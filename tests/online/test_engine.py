@@ -12,7 +12,7 @@ from rbi.envs.types import TimeStep
 from rbi.online.backend import CapturedActor
 from rbi.online.config import GROUPS
 from rbi.online.engine import init_networks
-from rbi.returns import TERMINATED
+from rbi.steps import TERMINATED
 from tests.checkpoints import use_gpu_random_states
 from tests.online.small_runs import make_engine, run_steps, run_to_end, small_config
 from tests.online.test_actors import make_actor

@@ -21,7 +21,8 @@ from rbi.online.shards import Shard, ShardedReplay
 from rbi.online.stream import BlockReplay, EmptyReplayError, ExperienceBlock, LearnerProcess
 from rbi.online.train import make_observation_spec
 from rbi.optim import Peers, flatten_parameters
-from rbi.returns import TERMINATED, exploration_ladder
+from rbi.returns import exploration_ladder
+from rbi.steps import TERMINATED
 from tests.online.small_runs import make_engine, run_to_end, small_config
 from tests.online.test_learners import STATES, VECTORS, batch_of
 

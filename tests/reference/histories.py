@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
+from rbi.steps import CONTINUES, TERMINATED, TRUNCATED
 from tests.reference.iterative import n_step_return
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from rbi.returns import LIFE_LOST, TERMINATED, TRUNCATED
+from rbi.steps import LIFE_LOST, TERMINATED, TRUNCATED
 from tests.reference import paper_loops
 
 

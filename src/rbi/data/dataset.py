@@ -266,7 +266,7 @@ class Dataset(Sequence[Episode]):
         return [self.texts[number] for number in self.records["player"]]
 
     def ends(self, *, lives: bool = True) -> Array:
-        """`[S]` uint8: end codes of `rbi.returns`; without `lives`, lost lives are ignored."""
+        """`[S]` uint8: end codes of `rbi.steps`; without `lives`, lost lives are ignored."""
         lost = self.arrays["life_lost"] if lives else np.zeros(1, bool)
         return end_codes(self.arrays["terminated"], self.arrays["truncated"], lost)
 

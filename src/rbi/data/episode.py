@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
+from rbi.steps import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 Array = np.ndarray[Any, Any]
 PROBS_TOLERANCE = 1e-3  # of logged probabilities: sums of rounded ones, and two columns that must agree
@@ -236,7 +236,7 @@ class Episode:
 
     @property
     def ends(self) -> Array:
-        """`[T]` uint8: end codes of `rbi.returns` (CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED)."""
+        """`[T]` uint8: end codes of `rbi.steps` (CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED)."""
         return end_codes(self.terminated, self.truncated, self.life_lost)
 
     @property
@@ -277,7 +277,7 @@ def differing_probs(one: Array, other: Array) -> Array:
 
 
 def end_codes(terminated: Any, truncated: Any, life_lost: Any) -> Array:
-    """The three kinds of ends as codes of `rbi.returns`. A life lost in a truncated step counts as LIFE_LOST: its
+    """The three kinds of ends as codes of `rbi.steps`. A life lost in a truncated step counts as LIFE_LOST: its
     return is complete."""
     ends = np.where(truncated, TRUNCATED, CONTINUES)
     ends = np.where(life_lost, LIFE_LOST, ends)

@@ -20,7 +20,8 @@ from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, Episode
 from rbi.data.store import Store
 from rbi.observations import stack_index, stack_offsets
-from rbi.returns import MAX_N_STEP, TRUNCATED, monte_carlo_returns, n_step_returns
+from rbi.returns import MAX_N_STEP, monte_carlo_returns, n_step_returns
+from rbi.steps import TRUNCATED
 
 CHUNK = 1 << 20
 ONE_THREAD_BYTES = 1 << 23

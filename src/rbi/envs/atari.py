@@ -8,7 +8,7 @@ import numpy as np
 
 from rbi.envs.atari_workers import SKIP, EmulatorProcesses, SeparateEmulators, num_workers
 from rbi.envs.types import EnvConfig, TimeStep
-from rbi.returns import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
+from rbi.steps import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 STACK = 4
 INSTALL = "Atari games need ale-py: pip install 'rbi[atari]'"

@@ -15,8 +15,7 @@ from gymnasium.wrappers import FrameStackObservation
 
 from rbi.config import parse_env
 from rbi.envs.types import EnvConfig, TimeStep
-from rbi.observations import FrameLayout, are_channels_first
-from rbi.returns import CONTINUES, TERMINATED, TRUNCATED
+from rbi.steps import CONTINUES, TERMINATED, TRUNCATED, FrameLayout, are_channels_first
 
 SMALLEST_BOUND = 1e-6  # numbers that are confined to less are not stretched
 MAX_REPLAYED = 100_000  # steps of an episode that a resumed run takes again; after more it starts new episodes

@@ -26,7 +26,7 @@ class TimeStep(NamedTuple):
     reward: np.ndarray[Any, Any]
     """float32 `[N]`, not clipped."""
     end: np.ndarray[Any, Any]
-    """uint8 `[N]`: an end code of `rbi.returns`."""
+    """uint8 `[N]`: an end code of `rbi.steps`."""
 
 
 @dataclass(frozen=True)

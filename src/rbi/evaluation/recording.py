@@ -27,7 +27,7 @@ from rbi.evaluation.scripted import SCRIPTED, ActionModel
 from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
 from rbi.policy import Policy, draw_actions, load_policy
 from rbi.progress import echo, track
-from rbi.returns import LIFE_LOST, TERMINATED, TRUNCATED
+from rbi.steps import LIFE_LOST, TERMINATED, TRUNCATED
 
 MAX_DELAY = 60
 MAX_NUM_ENVS = 64

@@ -24,8 +24,8 @@ from rbi.networks import cpu_threads
 from rbi.observations import roll_stacks
 from rbi.policy import Policy, load_policy, uses_counts
 from rbi.progress import track
-from rbi.returns import TERMINATED, TRUNCATED
 from rbi.statistics import Array, describe
+from rbi.steps import TERMINATED, TRUNCATED
 
 ProtocolName = Literal["paper", "modern"]
 Env = str | EnvFactory | EnvConfig

@@ -12,8 +12,8 @@ from rbi import runs
 from rbi.envs.types import EnvConfig
 from rbi.evaluation.rollouts import Protocol, check_compatible
 from rbi.observations import roll_stacks, zero_stacks
-from rbi.returns import TERMINATED, TRUNCATED
 from rbi.statistics import Array
+from rbi.steps import TERMINATED, TRUNCATED
 
 if TYPE_CHECKING:
     from rbi.policy import Policy

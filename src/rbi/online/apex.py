@@ -34,8 +34,9 @@ from rbi.online.rbi import (
 )
 from rbi.optim import Peers
 from rbi.replay import ReplayBatch, Transition
-from rbi.returns import TERMINATED, ReturnConfig
+from rbi.returns import ReturnConfig
 from rbi.rules.linear import greedy
+from rbi.steps import TERMINATED
 
 
 class GreedyChoice(NamedTuple):

@@ -36,9 +36,10 @@ from rbi.observations import ObservationSpec, random_shifts, roll_stacks
 from rbi.online.config import ActorConfig, AdvantageBaseline, LearnerConfig
 from rbi.optim import ModuleOptimizer, Peers, bind_parameters, flat_size, flatten_parameters
 from rbi.replay import ReplayBatch, Transition
-from rbi.returns import TERMINATED, ReturnConfig, n_step_returns
+from rbi.returns import ReturnConfig, n_step_returns
 from rbi.rules.linear import greedy, mix
 from rbi.rules.types import parse_rule
+from rbi.steps import TERMINATED
 
 
 class Choice(NamedTuple):

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from rbi.config import check_fields
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
-from rbi.observations import COLOURS, FrameLayout, are_channels_first, overlap
+from rbi.steps import COLOURS, FrameLayout, are_channels_first, overlap
 
 FAULTS = (
     ValueError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError, RuntimeError, OSError,

@@ -30,7 +30,7 @@ from rbi.data.formats.common import (
     vectors,
 )
 from rbi.data.formats.hdf5 import SIGNATURE, dataset, has, open_hdf5
-from rbi.observations import FrameLayout
+from rbi.steps import FrameLayout
 
 FLAT = ("observations", "actions", "rewards", "terminals")
 

@@ -27,7 +27,7 @@ from rbi.data.formats.common import (
 from rbi.data.formats.table_columns import Block, is_list
 from rbi.data.formats.table_files import FrameFiles, TableFiles
 from rbi.data.formats.table_layout import TableConfig
-from rbi.observations import FrameLayout
+from rbi.steps import FrameLayout
 
 NAMES = {
     "observations": ("obs", "observations", "observation"),

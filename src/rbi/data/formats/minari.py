@@ -49,7 +49,7 @@ from rbi.data.formats.common import (
     summarize_all,
 )
 from rbi.data.formats.hdf5 import check_inside, dataset, has, member, open_hdf5
-from rbi.observations import FrameLayout
+from rbi.steps import FrameLayout
 
 METADATA, HDF5_FILE = "metadata.json", "main_data.hdf5"
 OURS = "rbi"

@@ -22,7 +22,7 @@ from rbi.data.formats.common import (
     summarize,
 )
 from rbi.data.formats.hdf5 import MAX_COMPRESSION, SMALL_BYTES
-from rbi.observations import IMAGE_STACK
+from rbi.steps import IMAGE_STACK
 
 NAMES = {
     "observations": ("observations", "obs", "states"),

@@ -26,7 +26,7 @@ from rbi.data.formats.common import (
     summarize_all,
     vectors,
 )
-from rbi.observations import FrameLayout
+from rbi.steps import FrameLayout
 
 PACKAGE = "tensorflow_datasets"
 

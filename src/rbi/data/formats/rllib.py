@@ -37,7 +37,7 @@ from rbi.data.formats.common import (
     require_package,
     summarize_all,
 )
-from rbi.observations import FrameLayout
+from rbi.steps import FrameLayout
 
 ITEM = "item"
 ROWS = 64

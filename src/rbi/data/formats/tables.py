@@ -31,8 +31,8 @@ from rbi.data.formats.table_features import TableSchema, schema_of, to_table
 from rbi.data.formats.table_files import CsvFiles, FeatherFiles, FrameFiles, JsonFiles, ParquetFiles, TableFiles
 from rbi.data.formats.table_layout import LayoutFinder, TableConfig
 from rbi.data.formats.table_rows import MISSING_ID, Checker, Rows, Scan
-from rbi.observations import IMAGE_STACK
 from rbi.progress import echo
+from rbi.steps import IMAGE_STACK
 
 MAX_COLUMNS = 100_000
 MAX_RETURNS = 10
