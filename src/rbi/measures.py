@@ -145,7 +145,9 @@ def reroute_tv_radius(c_min: Any, c_max: Any) -> Any:
     if isinstance(c_min, int | float) and isinstance(c_max, int | float):
         return min(1 - c_min, max((c_max - 1) / 2, (1 - c_min) / 2))
     xp = namespace(*(c for c in (c_min, c_max) if not isinstance(c, int | float)))
-    return xp.minimum(1 - c_min, xp.maximum((c_max - 1) / 2, (1 - c_min) / 2))
+    up, down = (c_max - 1) / 2, (1 - c_min) / 2
+    larger = at_least(xp, down, up) if isinstance(up, float) else at_least(xp, up, down)
+    return at_most(xp, larger, 1 - c_min)
 
 
 class RerouteBounds(NamedTuple):

@@ -510,7 +510,8 @@ def updated(config, batch, peers):
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
 def test_an_update_of_two_learners_is_one_on_the_batch_of_the_sum(algo, tmp_path, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    config = small_config(algo, policy_weighting=True, schedule={"precision": "float32"})
+    weighting = {"policy_weighting": True} if algo == "rbi" else {}
+    config = small_config(algo, **weighting, schedule={"precision": "float32"})
     batch = batch_of()
     fork = multiprocessing.get_context("fork")
     with fork.Manager() as manager:
