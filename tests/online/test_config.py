@@ -115,6 +115,11 @@ def test_an_unknown_setting_is_refused_by_name(change):
         PAPER.changed(**change)
 
 
+def test_atari_games_have_processes_of_their_own():
+    with pytest.raises(ValueError, match="env_processes = 2: Atari games have their own"):
+        PAPER.changed(env_processes=2)
+
+
 @pytest.mark.parametrize(
     ("name", "meant"), [("total_timesteps", "updates"), ("batchsize", "batch_size"), ("buffer_size", "capacity")]
 )

@@ -116,6 +116,16 @@ def test_an_interrupted_run_resumes_to_the_last_bit(trained, tmp_path):
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
+def test_a_run_in_worker_processes_is_the_same_run_also_where_it_stops_and_resumes_here(trained, tmp_path):
+    processes = {"env_processes": 2}
+    train("CartPole-v1", out=tmp_path / "run", seed=3, callback=lambda _: False, **SHORT, **processes, **QUIET)
+    options = {"out": tmp_path / "run", "resume": True, "eval_episodes": 3, "report_interval": 10}
+    assert train(callback=lambda line: line["updates"] < 30, env_processes=0, **options, **QUIET).updates == 30
+    resumed = train(**options, **processes, **QUIET)
+    assert without_seconds(resumed.metrics) == without_seconds(trained.metrics)
+    assert resumed.scores == trained.scores
+
+
 def test_a_run_that_crashed_repeats_what_came_after_its_checkpoint_and_counts_it(trained, tmp_path):
     out, metrics = tmp_path / "run", tmp_path / "run" / "metrics.jsonl"
     train("CartPole-v1", out=out, seed=3, callback=lambda _: False, **SHORT, **QUIET)
