@@ -191,8 +191,8 @@ class Writer:
         *,
         command: str,
         settings: Mapping[str, Any],
-        seed: int,
-        argv: Sequence[str],
+        seed: int = 0,
+        argv: Sequence[str] = (),
         overwrite: bool = False,
     ) -> Self:
         """Create a run folder with its config.json, atomically.

@@ -53,6 +53,22 @@ def test_deploy_is_exit_status_0_and_the_folder_holds_the_certified_policy(polic
     assert rbi.load_policy(tmp_path / "out").rule == rbi.Reroute(0.5, 1.5)
 
 
+def test_python_writes_the_folder_that_the_command_writes(policy, tmp_path):
+    log, settings = write_log(tmp_path / "log.csv", (0.3, 0.6)), FormatSettings(table=TableConfig(one_step=True))
+    certify(policy, log, tmp_path / "command")
+    options = {"return_range": (0, 1), "settings": settings, "out": tmp_path / "python"}
+    found = rbi.certify(policy, log, **options)
+    assert runs.read(tmp_path / "python").finished() == runs.read(tmp_path / "command").finished()
+    assert rbi.load_policy(tmp_path / "python").rule == found.policy.rule
+    assert rbi.write_report(tmp_path / "python", tmp_path / "report.html").stat().st_size > 0
+    with pytest.raises(ValueError, match="overwrite"):
+        rbi.certify(policy, log, **options)
+    rbi.certify(policy, log, **options, overwrite=True)
+    options["out"] = tmp_path / "live"
+    watched = rbi.monitor(log, old_value=0.1, **options)
+    assert runs.read(tmp_path / "live").finished()["outcome"] == watched.outcome
+
+
 def test_keep_is_exit_status_3_and_the_folder_holds_the_behaviour_policy(policy, tmp_path, capsys):
     assert certify(policy, write_log(tmp_path / "log.csv", (0.6, 0.3)), tmp_path / "out", "--auto") == 3
     assert capsys.readouterr().out.startswith("Keep the current policy")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from rbi import runs
 from rbi.certification.bounds import STATUS, Method, Status
 from rbi.certification.evidence import (
     Candidate,
@@ -143,6 +144,11 @@ class Decision:
     def __repr__(self) -> str:
         return self.summary()
 
+    def write(self, writer: runs.Writer, *, policy: str, data: str) -> None:
+        """Write the policy to use and the decision into a run folder, with what was tested on which data."""
+        self.policy.save(writer.path / "policies" / "best")
+        writer.result(self.to_dict() | {"policy": policy, "data": data})
+
     def to_dict(self) -> dict[str, Any]:
         """Everything but the policy, ready for JSON."""
         return {
@@ -181,6 +187,8 @@ def certify(
     compare: bool = True,
     format: Format | None = None,  # noqa: A002 - the word that users look for
     settings: FormatSettings | None = None,
+    out: Path | str | None = None,
+    overwrite: bool = False,
 ) -> Decision:
     """Decide from held-out episodes whether a policy is better than the one that logged them.
 
@@ -189,6 +197,7 @@ def certify(
     policy are refused. Bad input raises a ValueError that names the row and the value; nothing is decided then.
 
     compare: also show the rules that were not asked about, for comparison. They have no say.
+    out: a run folder for the decision and the policy to use, which `rbi.load_policy` and `rbi report` read.
     The other settings are those of `CertifyConfig`; `format` and `settings` say how to read a path. A table is read as
     the one that trained the policy, unless `settings` names columns.
 
@@ -196,12 +205,23 @@ def certify(
     >>> decision.deploy, decision.lower, decision.reasons                               # doctest: +SKIP
     """
     config = CertifyConfig(confidence, return_range, gamma, bound, max_weight, auto, accept_estimated)
+    if out is not None:
+        runs.check_available(runs.resolve(Path(out)), overwrite=overwrite)
     given = policy if isinstance(policy, Policy) else load_policy(policy)
     if isinstance(episodes, Dataset):
         data = open_dataset(episodes, format, settings)
     else:
         data = read_as_trained(given, policy, Path(episodes), format, settings)
-    return decide(gather_evidence(given, data, config.gamma), config, compare=compare)
+    decision = decide(gather_evidence(given, data, config.gamma), config, compare=compare)
+    if out is not None:
+        about = {
+            "policy": "" if isinstance(policy, Policy) else str(policy),
+            "data": "" if isinstance(episodes, Dataset) else str(episodes),
+        }
+        found = vars(config) | about
+        with runs.Writer.create(Path(out), command="certify", settings=found, overwrite=overwrite) as writer:
+            decision.write(writer, **about)
+    return decision
 
 
 def read_as_trained(

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from rbi import runs
 from rbi.certification.bounds import lower_confidence_sequence
 from rbi.certification.decision import encoded_as
 from rbi.certification.evidence import check_returns
@@ -91,6 +92,8 @@ def monitor(
     policy: Path | str | None = None,
     format: Format | None = None,  # noqa: A002 - the word that users look for
     settings: FormatSettings | None = None,
+    out: Path | str | None = None,
+    overwrite: bool = False,
 ) -> MonitorResult:
     """Compare live episodes of a new policy with those of a control group, or with the value of the old policy.
 
@@ -99,7 +102,7 @@ def monitor(
     half of the error.
 
     policy: folder of the new policy; a table is then read as the one that trained it, unless `settings` names columns.
-    `format` and `settings` say how to read a path.
+    `format` and `settings` say how to read a path. With `out`, a run folder is written, which `rbi report` reads.
 
     >>> monitor("new.csv", "control.csv", return_range=(0, 1)).outcome      # doctest: +SKIP
     'continue'
@@ -107,6 +110,8 @@ def monitor(
     config = MonitorConfig(return_range, old_value, confidence, gamma)
     if (control is None) == (old_value is None):
         raise ValueError("give either control episodes or old_value, to compare with")
+    if out is not None:
+        runs.check_available(runs.resolve(Path(out)), overwrite=overwrite)
     low, high = config.return_range
     if old_value is not None and not low <= old_value <= high:
         raise ValueError(f"old_value = {old_value:g}: must be in the range of returns, {low:g} to {high:g}")
@@ -125,7 +130,7 @@ def monitor(
     else:
         lower, upper, base = new.lower - config.old_value, new.upper - config.old_value, config.old_value
     outcome: Outcome = "better" if lower[-1] > 0 else "worse" if upper[-1] < 0 else "continue"
-    return MonitorResult(
+    result = MonitorResult(
         outcome,
         float(samples[0].mean()) - base,
         float(lower[-1]),
@@ -138,6 +143,13 @@ def monitor(
             for n, a, b in zip(new.times, lower, upper, strict=True)
         ],
     )
+    if out is not None:
+        places = ["" if isinstance(source, Dataset) else str(source) for source in (episodes, control or "")]
+        about = dict(zip(("data", "control"), places, strict=True))
+        found = vars(config) | about
+        with runs.Writer.create(Path(out), command="monitor", settings=found, overwrite=overwrite) as writer:
+            writer.result(result.to_dict() | about)
+    return result
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,7 @@ class Certify(FromData):
             **vars(self.config),
         )
         with self.create_run(NAME, argv) as writer:
-            decision.policy.save(writer.path / "policies" / "best")
-            writer.result(decision.to_dict() | {"policy": str(self.policy), "data": str(self.path)})
+            decision.write(writer, policy=str(self.policy), data=str(self.path))
             writer.figure("gains", report.gain_figure(runs.read(writer.path).finished()))
         for line in decision.summary().splitlines():
             echo(line)

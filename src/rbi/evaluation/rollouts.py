@@ -594,9 +594,8 @@ def evaluate(
     )
     if out is not None:
         settings = {"env": config.id, "episodes": episodes, "protocol": protocol, "policy": loaded.metadata}
-        with runs.Writer.create(
-            Path(out), command="evaluate", settings=settings, seed=seed, argv=[], overwrite=overwrite
-        ) as writer:
+        made = runs.Writer.create(Path(out), command="evaluate", settings=settings, seed=seed, overwrite=overwrite)
+        with made as writer:
             writer.result(result.to_dict() | {"policy": loaded.metadata})
     return result
 
