@@ -115,7 +115,7 @@ def test_the_result_has_diagnostics_and_changes_of_the_test_set(improved):
     (feature,) = found["changes"]["features"]  # obs_1 is constant
     assert (feature["feature"], feature["name"]) == (0, "obs_0")
     for row in found["changes"]["largest"]:
-        assert row["source"] == "logs.csv"
+        assert (row["source"], row["line"]) == ("logs.csv", 2 + 2 * row["episode"])
         state = (row["line"] + row["step"]) % 2  # a header, then two lines an episode
         assert state == row["step"]
     for name in ("actions", "reliability", "overfitting"):
@@ -194,6 +194,11 @@ def test_action_masks_limit_beta_and_pi(tmp_path):
         acted = result.policy.predict_proba(one.observations[:1], one.action_masks[:1])[0]
         for change in row["actions"]:
             assert change["pi"] == pytest.approx(acted[change["action"]], abs=1e-5)
+    bold = rbi.improve(data, "greedy", holdout_fraction=0.4, progress=False, **QUICK | {"updates": 20})
+    taken = [
+        data[row["episode"]].action_masks[0, a["action"]] for row in bold.changes["largest"] for a in row["actions"]
+    ]
+    assert all(taken)  # no probability goes to or comes from an illegal action
 
 
 def test_a_bandit_log_is_improved_and_text_features_have_names(tmp_path, capsys):
@@ -391,6 +396,24 @@ def test_beta_uses_steps_with_incomplete_returns_and_q_does_not(tmp_path):
     assert not set(validation) & set(test)
     sampler = improver.learner.behavior_q.sampler
     assert sampler.excluded_fraction == pytest.approx(200 / len(sampler.usable))
+    result = rbi.improve(tmp_path / "logs.csv", progress=False, **QUICK | {"updates": 5})
+    assert result.numbers["excluded"] == sampler.excluded_fraction
+
+
+def test_the_share_of_test_states_that_are_outside_the_training_data_in_any_feature_is_said(tmp_path):
+    rows = two_states(40)
+    outside = improver_of(write(tmp_path / "logs.csv", rows)).holdout.test[:1]
+    changed = [row | {"obs_0": 1e6} if row["episode_id"] in outside and row["t"] else row for row in rows]
+    result = rbi.improve(write(tmp_path / "logs.csv", changed), progress=False, **QUICK | {"updates": 5})
+    assert result.diagnostics["outside_range"] == 1 / result.numbers["test"]["steps"]
+
+
+def test_the_only_held_out_episode_decides_nothing(tmp_path):
+    path = write(tmp_path / "logs.csv", two_states(4))
+    result = rbi.improve(path, progress=False, **QUICK | {"updates": 5})
+    assert not result.numbers["separate_test_set"]
+    assert result.decision is None
+    assert result.numbers["decision"] == {"refused": "the only held-out episode served for validation"}
 
 
 def test_a_folder_in_use_is_not_overwritten(logs, improved, capsys):

@@ -129,7 +129,8 @@ def offline(
         `updates` changes its number of updates.
     seeds: independent repetitions, with seeds from `seed` on.
     out: run folder for metrics, checkpoints, policies and result.json; without it nothing is written to disk.
-    callback: called with a dict of metrics after each validation, training phase and evaluation.
+    callback: called with a dict of metrics after each validation, training phase and evaluation; what it returns has no
+        effect.
     The settings of the evaluation are those of `EvaluationConfig`.
 
     >>> table = offline("population", env="ALE/Freeway-v5", baselines=["dqfd", "cql"])      # doctest: +SKIP

@@ -201,7 +201,7 @@ def improve(
     out: run folder for metrics, checkpoints, the policy and result.json; without it nothing is written to disk.
     trunk: a function from an `ObservationSpec` to a `torch.nn.Module` that computes features `[B, F]`, in place of the
         built-in network body. Vector observations are then not standardised.
-    callback: called with a dict of metrics after each validation.
+    callback: called with a dict of metrics after each validation; what it returns has no effect.
     resume: continue the stopped run in `out`; overwrite: replace an earlier run there.
     The other settings are those of `ImproveConfig`.
 

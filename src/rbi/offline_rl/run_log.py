@@ -159,10 +159,10 @@ def fingerprint(data: Dataset | Path) -> dict[str, Any]:
 def text_table(title: str, rows: Sequence[Sequence[str]]) -> str:
     """A plain-text table: the first column is left-aligned, the others are right-aligned if there are more than two.
 
-    >>> print(text_table("scores", [("policy", "mean"), ("beta", "12.5")]))
+    >>> print(text_table("scores", [("policy", "mean"), ("beta", "2")]))
     scores
       policy  mean
-      beta    12.5
+      beta    2
     """
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [title]
