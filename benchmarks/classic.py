@@ -73,9 +73,11 @@ def episodes_of(env):
 
 
 def settings_of(cell):
-    """The preset's settings of a cell."""
+    """The preset's settings of a cell, but for the processes, which do not change a run."""
     config = TrainConfig.preset(cell.env, cell.algo)
-    return {part: dataclasses.asdict(getattr(config, part)) for part in PARTS}
+    found = {part: dataclasses.asdict(getattr(config, part)) for part in PARTS}
+    del found["schedule"]["env_processes"]
+    return found
 
 
 def current_cells(folder):

@@ -537,7 +537,8 @@ def save_changed_settings(path: Path, settings: Mapping[str, Any]) -> None:
     before = to_json(found)
     with naming(file):
         for part, name in (key.split(".") for key in CHANGED_ON_RESUME):
-            found["settings"][part][name] = wanted[part][name]
+            if name in wanted[part]:
+                found["settings"][part][name] = wanted[part][name]
     if to_json(found) != before:
         write_json(file, found)
 

@@ -100,9 +100,11 @@ class PseudoCounts(NamedTuple):
 
     def of(self, features: Tensor) -> Tensor:
         """Pseudo-counts `[B, A]` for features `[B, H]`, 0 where they are less than half a visit."""
-        here = self.to(features.device)
+        here, phi = self.to(features.device), features.float()
+        if torch.compiler.is_compiling():  # an exported policy takes any number of states
+            return here.of_rows(phi)
         rows = max(1, PRODUCTS // self.variance[:, 0].numel())
-        return torch.cat([here.of_rows(part) for part in torch.split(features.float(), rows)])
+        return torch.cat([here.of_rows(part) for part in torch.split(phi, rows)])
 
     def of_rows(self, phi: Tensor) -> Tensor:
         """`of` some features."""
