@@ -14,7 +14,7 @@ from rbi.data.dataset import RejectedEpisode
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
 from rbi.data.formats.agc import ENVS, AgcConfig, EpisodeError, StepGrid, Trajectory, parse
 from rbi.data.formats.agc_repair import resize
-from rbi.data.formats.common import SpecOverrides
+from rbi.data.formats.reader import SpecOverrides
 from tests.data.consoles import play
 from tests.fixtures.agc_defects import Defects
 from tests.fixtures.agc_simulator import Recording, record

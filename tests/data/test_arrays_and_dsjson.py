@@ -10,7 +10,7 @@ import pytest
 
 from rbi.data.episode import Feature
 from rbi.data.formats import FormatSettings, dsjson, load_episodes, recognise
-from rbi.data.formats.common import SpecOverrides
+from rbi.data.formats.reader import SpecOverrides
 from rbi.data.importing import import_dataset
 
 

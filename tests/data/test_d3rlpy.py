@@ -13,7 +13,7 @@ from benchmarks.peers import d3rlpy_files
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import DatasetSpec
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
-from rbi.data.formats.common import SpecOverrides, summarize
+from rbi.data.formats.reader import SpecOverrides, summarize
 
 FILES = Path(__file__).parent / "files"
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from rbi.data import Dataset, Sampler, SamplerConfig
 from rbi.data.dataset import RejectedEpisode, invalid_episodes
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats import FormatSettings, TableConfig, load_episodes
-from rbi.data.formats.common import summarize
+from rbi.data.formats.reader import summarize
 from rbi.data.store import Store, StoreWriter
 from rbi.data.summary import DatasetSummary
 

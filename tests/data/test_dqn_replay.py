@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
-from rbi.data.formats.common import SpecOverrides
 from rbi.data.formats.dqn_replay import LIMIT, GzippedArray
+from rbi.data.formats.reader import SpecOverrides
 from tests.reference.dopamine import STACK, Ring, save
 
 FRAME, ACTIONS = (3, 2), 3

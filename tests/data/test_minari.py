@@ -23,8 +23,9 @@ from rbi.config import parse_env
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import DatasetSpec
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
-from rbi.data.formats.common import SpecOverrides, flatten_observations, summarize
+from rbi.data.formats.convert import flatten_observations
 from rbi.data.formats.minari import dataset_id, recorded_env, write_minari
+from rbi.data.formats.reader import SpecOverrides, summarize
 from rbi.data.store import Store
 from rbi.envs import EnvConfig
 from tests.data.episodes import assert_same, episode, some_episodes

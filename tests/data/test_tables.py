@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from rbi.data.dataset import Dataset, RejectedEpisode, infer_spec
 from rbi.data.episode import DatasetSpec, Episode, Feature
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_files, tables
-from rbi.data.formats.common import SpecOverrides
+from rbi.data.formats.reader import SpecOverrides
 from rbi.data.formats.table_features import encode_rows
 from rbi.data.formats.tables import TableConfig
 from rbi.data.store import Store, StoreWriter

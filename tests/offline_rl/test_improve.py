@@ -18,7 +18,7 @@ from rbi import cli, runs
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats import FormatSettings
-from rbi.data.formats.common import SpecOverrides
+from rbi.data.formats.reader import SpecOverrides
 from rbi.data.formats.tables import TableConfig
 from rbi.data.store import StoreWriter
 from rbi.data.visits import PseudoCounts

@@ -13,7 +13,7 @@ from rbi import runs
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats import Format, FormatSettings, open_reader
-from rbi.data.formats.common import ColumnReader, OneEpisodePerPart, Reader
+from rbi.data.formats.reader import ColumnReader, OneEpisodePerPart, Reader
 from rbi.data.store import Store, StoreWriter
 from rbi.parallel import bounded_map
 from rbi.progress import echo, track, track_updates

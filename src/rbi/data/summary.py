@@ -8,7 +8,7 @@ import numpy as np
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Array, Episode
 from rbi.data.formats import StoreReader
-from rbi.data.formats.common import ColumnReader, EpisodeSummary, Reader
+from rbi.data.formats.reader import ColumnReader, EpisodeSummary, Reader
 from rbi.data.importing import Progress
 from rbi.progress import track
 

@@ -1,4 +1,4 @@
-"""Comparison of policies by their scores: is a policy worse than the behavior policy? And human-normalised scores.
+"""Comparison of policies by their scores: is a policy worse than the behaviour policy? And human-normalised scores.
 
 Scores are `[seeds][episodes]`: one sequence of episode scores for each seed. All episodes have the same weight.
 Bootstraps resample the episodes of each seed and keep the seeds, so intervals are about these seeds' policies, not
@@ -55,14 +55,14 @@ def differences_of(ours: Array, theirs: Array) -> Array:
 
 
 def probability_below(scores: Scores, behavior: Scores, rng: np.random.Generator) -> float:
-    """Bootstrap probability that the policy's mean is below the behavior policy's; equal is not below."""
+    """Bootstrap probability that the policy's mean is below the behaviour policy's; equal is not below."""
     return share_below(bootstrap_differences(scores, behavior, rng))
 
 
 def probability_below_over_seeds(scores: Scores, behavior: Scores, rng: np.random.Generator) -> float:
-    """Bootstrap probability that the policies of other seeds have a mean below the behavior policy's.
+    """Bootstrap probability that the policies of other seeds have a mean below the behaviour policy's.
 
-    Seeds are resampled in pairs, the policy's with the behavior policy's, and the episodes of each within it.
+    Seeds are resampled in pairs, the policy's with the behaviour policy's, and the episodes of each within it.
     """
     ours, theirs = (seed_means(by_seed(of), rng) for of in (scores, behavior))
     chosen = rng.integers(ours.shape[1], size=ours.shape)
@@ -91,7 +91,7 @@ def verdict(
         open         otherwise, and whenever a seed has fewer than MIN_EPISODES episodes
 
     Each bound alone has the stated confidence. A certain loss within the margin is "not below". The margin is relative:
-    where the behavior policy's mean is near 0, more episodes are needed.
+    where the behaviour policy's mean is near 0, more episodes are needed.
     """
     return judge(bootstrap_differences(scores, behavior, rng), scores, behavior, margin, confidence)
 
@@ -125,9 +125,9 @@ def compare(
     margin: float = MARGIN,
     confidence: float = CONFIDENCE,
 ) -> dict[str, Any]:
-    """Statistics of a policy's scores and its verdict against the behavior policy, as `result.json` stores them.
+    """Statistics of a policy's scores and its verdict against the behaviour policy, as `result.json` stores them.
 
-    The entries that compare are None without a behavior policy.
+    The entries that compare are None without a behaviour policy.
     """
     values = by_seed(scores)
     smallest, quarter, median, three_quarters, largest = np.percentile(

@@ -26,7 +26,7 @@ from rbi.data.dataset import Dataset
 from rbi.data.digests import contained, episode_digests
 from rbi.data.episode import Array, Episode, Feature
 from rbi.data.formats import AgcConfig, FormatSettings, SpecOverrides, TableConfig, load_episodes, recognise
-from rbi.data.formats.common import FAULTS
+from rbi.data.formats.reader import FAULTS
 from rbi.data.store import MAX_LOST
 from rbi.envs import id_from_file
 from rbi.evaluation.recording import DatasetRecording, Recorder

@@ -14,7 +14,7 @@ from rbi.config import Interval, check_fields
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Array, Episode
 from rbi.data.formats.agc import AgcConfig
-from rbi.data.formats.common import ColumnReader, EpisodeSummary, Reader, SpecOverrides, summarize_all
+from rbi.data.formats.reader import ColumnReader, EpisodeSummary, Reader, SpecOverrides, summarize_all
 from rbi.data.formats.table_layout import TableConfig
 from rbi.data.formats.tables import FILES, TableReader, open_table, table_formats
 from rbi.data.store import MAX_LOST, Store, is_store

@@ -48,7 +48,7 @@ from rbi.data.formats.agc_repair import (
     movement_onsets,
     resize,
 )
-from rbi.data.formats.common import EpisodeSummary
+from rbi.data.formats.reader import EpisodeSummary
 
 SKIP = 4
 Game = Literal["spaceinvaders", "qbert", "mspacman", "pinball", "revenge"]

@@ -18,18 +18,16 @@ import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
-from rbi.data.formats.common import (
+from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, vectors
+from rbi.data.formats.hdf5 import SIGNATURE, dataset, has, open_hdf5
+from rbi.data.formats.reader import (
     FAULTS,
-    LAYOUT_EPISODES,
     EpisodeSummary,
     SpecOverrides,
-    frame_layout,
     placeholder_observations,
     require_package,
     summarize,
-    vectors,
 )
-from rbi.data.formats.hdf5 import SIGNATURE, dataset, has, open_hdf5
 from rbi.steps import FrameLayout
 
 FLAT = ("observations", "actions", "rewards", "terminals")

@@ -32,7 +32,7 @@ import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
-from rbi.data.formats.common import EpisodeSummary, SpecOverrides, placeholder_observations, summarize
+from rbi.data.formats.reader import EpisodeSummary, SpecOverrides, placeholder_observations, summarize
 
 LIMIT, PADDING = 27_000, 3
 SMALL = ("action", "reward", "terminal")

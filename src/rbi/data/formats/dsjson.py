@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
-from rbi.data.formats.common import require_package
+from rbi.data.formats.reader import require_package
 from rbi.data.formats.table_columns import Block
 from rbi.data.formats.table_features import TableSchema
 from rbi.data.formats.table_files import DAMAGED, HEAD_LINES, FrameFiles, line_chunks, open_binary, parse_object

@@ -15,15 +15,8 @@ import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
-from rbi.data.formats.common import (
-    FAULTS,
-    LAYOUT_EPISODES,
-    EpisodeSummary,
-    SpecOverrides,
-    frame_layout,
-    summarize_all,
-    vectors,
-)
+from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, vectors
+from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, summarize_all
 from rbi.data.formats.table_columns import Block, is_list
 from rbi.data.formats.table_files import FrameFiles, TableFiles
 from rbi.data.formats.table_layout import TableConfig

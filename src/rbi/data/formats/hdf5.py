@@ -7,7 +7,7 @@ dataset may promise terabytes that were never written. Neither d3rlpy nor Minari
 from pathlib import Path
 from typing import Any
 
-from rbi.data.formats.common import require_package
+from rbi.data.formats.reader import require_package
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 MAX_COMPRESSION = 4096  # bytes per byte of the file; gzip reaches 1032

@@ -33,22 +33,24 @@ from rbi import runs
 from rbi.config import env_text, parse_env
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
-from rbi.data.formats.common import (
-    FAULTS,
+from rbi.data.formats.convert import (
     LAYOUT_EPISODES,
-    EpisodeSummary,
-    SpecOverrides,
     flatten_observations,
     frame_layout,
     is_image_space,
     observed_part,
     observed_space,
+)
+from rbi.data.formats.hdf5 import check_inside, dataset, has, member, open_hdf5
+from rbi.data.formats.reader import (
+    FAULTS,
+    EpisodeSummary,
+    SpecOverrides,
     placeholder_observations,
     require_package,
     summarize,
     summarize_all,
 )
-from rbi.data.formats.hdf5 import check_inside, dataset, has, member, open_hdf5
 from rbi.steps import FrameLayout
 
 METADATA, HDF5_FILE = "metadata.json", "main_data.hdf5"

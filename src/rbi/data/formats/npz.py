@@ -13,15 +13,9 @@ import numpy as np
 
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Array, Episode
-from rbi.data.formats.common import (
-    FAULTS,
-    LAYOUT_EPISODES,
-    EpisodeSummary,
-    SpecOverrides,
-    frame_layout,
-    summarize,
-)
+from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout
 from rbi.data.formats.hdf5 import MAX_COMPRESSION, SMALL_BYTES
+from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, summarize
 from rbi.steps import IMAGE_STACK
 
 NAMES = {

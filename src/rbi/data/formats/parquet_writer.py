@@ -23,7 +23,7 @@ import numpy as np
 from rbi import runs
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, DatasetSpec
-from rbi.data.formats.common import require_package
+from rbi.data.formats.reader import require_package
 from rbi.data.formats.table_files import SPEC_KEY
 
 GROUP_BYTES = 1 << 25  # of rows that are written together

@@ -16,16 +16,8 @@ import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
-from rbi.data.formats.common import (
-    FAULTS,
-    LAYOUT_EPISODES,
-    EpisodeSummary,
-    SpecOverrides,
-    frame_layout,
-    natural,
-    summarize_all,
-    vectors,
-)
+from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, vectors
+from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, natural, summarize_all
 from rbi.steps import FrameLayout
 
 PACKAGE = "tensorflow_datasets"

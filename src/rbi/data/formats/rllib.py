@@ -23,20 +23,15 @@ from gymnasium import spaces
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
-from rbi.data.formats.common import (
-    FAULTS,
+from rbi.data.formats.convert import (
     LAYOUT_EPISODES,
-    EpisodeSummary,
-    SpecOverrides,
-    find_files,
     flatten_observations,
     frame_layout,
     is_image_space,
     observed_part,
     observed_space,
-    require_package,
-    summarize_all,
 )
+from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, find_files, require_package, summarize_all
 from rbi.steps import FrameLayout
 
 ITEM = "item"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rbi.data.episode import Array
-from rbi.data.formats.common import require_package
+from rbi.data.formats.reader import require_package
 
 FEW_TEXTS, FEW_TEXTS_ROWS = 100, 1000
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none"))

@@ -13,7 +13,7 @@ import numpy as np
 
 from rbi import runs
 from rbi.data.episode import Array, Feature
-from rbi.data.formats.common import require_package
+from rbi.data.formats.reader import require_package
 from rbi.data.formats.table_columns import Block, encode, plain
 from rbi.data.store import CONFIG, is_store, read_spec
 

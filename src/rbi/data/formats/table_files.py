@@ -18,7 +18,7 @@ from typing import Any
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import DatasetSpec
-from rbi.data.formats.common import require_package
+from rbi.data.formats.reader import require_package
 from rbi.data.formats.table_columns import (
     Block,
     ListShape,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rbi.config import nearest
-from rbi.data.formats.common import natural
+from rbi.data.formats.reader import natural
 
 SHOWN_COLUMNS = 30
 STEP_COLUMNS = {

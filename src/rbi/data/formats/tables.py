@@ -17,14 +17,8 @@ import numpy as np
 
 from rbi.data.dataset import Dataset, DatasetBuilder, RejectedEpisode, assemble
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, Feature
-from rbi.data.formats.common import (
-    EpisodeSummary,
-    SpecOverrides,
-    find_files,
-    require_package,
-    summarize_all,
-)
 from rbi.data.formats.episode_rows import EpisodeRowsReader, episode_columns
+from rbi.data.formats.reader import EpisodeSummary, SpecOverrides, find_files, require_package, summarize_all
 from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
 from rbi.data.formats.table_columns import Block, ListShape
 from rbi.data.formats.table_features import TableSchema, schema_of, to_table

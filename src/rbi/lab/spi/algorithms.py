@@ -108,7 +108,7 @@ def with_estimated_baseline(data: LogStatistics) -> LogStatistics:
 
 
 def baseline(data: LogStatistics) -> Floats:
-    """The behavior policy of the logs."""
+    """The behaviour policy of the logs."""
     return data.beta
 
 

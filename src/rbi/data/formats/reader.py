@@ -1,0 +1,160 @@
+"""Readers of data formats: their interface, summaries of episodes, and the files and packages they need."""
+
+import importlib
+import os
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from annotated_types import Ge
+
+from rbi.config import check_fields
+from rbi.data.dataset import Dataset, RejectedEpisode
+from rbi.data.episode import Array, DatasetSpec, Episode
+
+FAULTS = (
+    ValueError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError, RuntimeError, OSError,
+    EOFError, MemoryError, zipfile.BadZipFile,
+)  # fmt: skip
+"""What h5py, pyarrow, msgpack, Minari and NumPy raise for damaged episodes."""
+OF_RUN_FOLDERS = ("metrics.jsonl", "rejected.jsonl")
+"""Files beside data that are no data."""
+
+
+@dataclass(frozen=True)
+class SpecOverrides:
+    """Properties of a dataset that its files do not state, or state wrongly."""
+
+    env: str = ""
+    """Gymnasium id of the environment, such as ALE/Qbert-v5 or CartPole-v1; arguments may follow, as in
+    FrozenLake-v1(is_slippery=False) (default: what the data states)."""
+    num_actions: Annotated[int, Ge(1)] | None = None
+    """Number of actions. Default: what the data states, or the largest action plus one."""
+    frame_stack: Annotated[int, Ge(1)] | None = None
+    """Number of observations that are stacked to a state. Default: 4 for images, 1 for vectors."""
+    obs_key: str = ""
+    """Part of Dict or Tuple observations to use, such as image. Default: all parts, as one vector (Minari, RLlib)."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "--")
+
+
+class EpisodeSummary(NamedTuple):
+    """An episode without its observations."""
+
+    actions: Array
+    rewards: Array
+    terminated: bool
+    abandoned: bool
+    lives_lost: int | None
+    """None if only an import can find them."""
+    has_action_probs: bool
+    player: str
+    source: str
+    line: int
+
+
+class Reader(Protocol):
+    """Reads a dataset in some format. It can be pickled, so it holds no open files.
+
+    `path`: the data. `spec`: what all episodes share. `parallel`: parts are small and can be read by several processes.
+    """
+
+    path: Path
+    parallel: bool
+
+    @property
+    def spec(self) -> DatasetSpec: ...
+
+    def parts(self) -> Sequence[Any]:
+        """What can be read independently, in order: files or episodes."""
+
+    def read(self, part: Any) -> Iterator[Episode | RejectedEpisode]:
+        """The episodes of a part, in order; unusable ones come as `RejectedEpisode`."""
+
+    def summaries(self, part: Any) -> Iterator[EpisodeSummary | RejectedEpisode]:
+        """The same without observations, which is cheaper in some formats."""
+
+
+@runtime_checkable
+class OneEpisodePerPart(Protocol):
+    """A reader whose parts are single episodes in files of their own."""
+
+    def file_of(self, part: Any) -> str:
+        """The `source` of a part's episode, known without reading it."""
+
+
+@runtime_checkable
+class ColumnReader(Protocol):
+    """A reader whose episodes come as datasets, many at a time and without a Python object each."""
+
+    def datasets(self, part: Any) -> Iterator[tuple[Dataset, list[RejectedEpisode]]]:
+        """The episodes of a part, in order, and those between them that are unusable."""
+
+
+def summarize(episode: Episode) -> EpisodeSummary:
+    """An episode without its observations."""
+    return EpisodeSummary(
+        episode.actions,
+        episode.rewards,
+        bool(episode.terminated[-1]),
+        episode.abandoned,
+        int(np.sum(episode.life_lost)),
+        episode.action_probs is not None,
+        episode.player,
+        episode.source,
+        episode.line,
+    )
+
+
+def summarize_all(items: Iterator[Episode | RejectedEpisode]) -> Iterator[EpisodeSummary | RejectedEpisode]:
+    """Summaries from full episodes, for formats in which skipping observations saves nothing."""
+    for item in items:
+        yield item if isinstance(item, RejectedEpisode) else summarize(item)
+
+
+def require_package(package: str, extra: str = "data") -> Any:
+    """Import an optional package, or raise a ValueError that says how to install it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        name = package.split(".")[0]
+        raise ValueError(f"this format needs {name}: pip install 'rbi[{extra}]'") from None
+
+
+# Files
+
+
+def find_files(path: Path, *suffixes: str) -> list[Path]:
+    """The file, or the files of a folder and the folders in it, in natural order; hidden ones are left out."""
+    if path.is_file():
+        return [path] if path.name.lower().endswith(suffixes) else []
+    if not path.is_dir():
+        return []
+    found = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if name[0] not in "._"]
+        named = [name for name in names if name.lower().endswith(suffixes)]
+        found += [Path(folder, name) for name in named if name[0] not in "._" and name not in OF_RUN_FOLDERS]
+    return sorted(filter(Path.is_file, found), key=lambda file: [natural(part) for part in file.parts])
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sort key that compares the numbers in names as numbers.
+
+    >>> sorted(["obs_10", "obs_2"], key=natural)
+    ['obs_2', 'obs_10']
+    """
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+# Observations of other packages, converted to single images with channels last or flat vectors
+
+
+def placeholder_observations(steps: int) -> Array:
+    """Placeholder where observations are not read."""
+    return np.zeros((steps, 1), np.float32)
