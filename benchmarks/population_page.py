@@ -212,9 +212,10 @@ def most_probable_text(results):
         means = {name: row["mean"] for name, row in rows_by_name(result).items()}
         if {CLONES_MODE, "DQfD"} <= means.keys():
             best, ahead = means[CLONES_MODE] == max(means.values()), means[CLONES_MODE] > means["DQfD"]
-            places[list(places)[0 if best else 1 if ahead else 2]].append(title(result))
-    said = [f"{kind} in {' and '.join(titles)}" for kind, titles in places.items() if titles]
-    return f"The clone's most probable actions score {', and '.join(said)}." if said else ""
+            name = f"{game_name(result['env'])} ({result['skill']})"
+            places[list(places)[0 if best else 1 if ahead else 2]].append(name)
+    said = [f"{kind} in {', '.join(names)}" for kind, names in places.items() if names]
+    return f"The clone's most probable actions score {'; '.join(said)}." if said else ""
 
 
 def population_part(result, measured_on):

@@ -163,8 +163,8 @@ def test_the_page_says_where_the_clones_most_probable_actions_are_best():
     found = [population("Pong", 3, 2, 1), population("Qbert", 1, 2, 3), population("Alien", 2, 1, 3)]
     found += [population("Boxing", 5, 2, 1), population("Freeway", None, 1, 2)]
     assert population_page.most_probable_text(found) == (
-        "The clone's most probable actions score more than DQfD and every rule in Pong, mixed and Boxing, mixed, and "
-        "more than DQfD alone in Alien, mixed, and less than DQfD in Qbert, mixed."
+        "The clone's most probable actions score more than DQfD and every rule in Pong (mixed), Boxing (mixed); "
+        "more than DQfD alone in Alien (mixed); less than DQfD in Qbert (mixed)."
     )
     assert population_page.most_probable_text(found[-1:]) == ""
 
