@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+import rbi
 from rbi import envs
 from rbi.envs.gym import GymVector
 from rbi.envs.gym_workers import GymWorkers
@@ -107,6 +108,12 @@ def test_an_environment_that_fails_in_a_worker_is_named_in_one_line():
     with pytest.raises(ValueError, match="--env Dice: failed with RuntimeError: a broken wire"):
         there.recv()
     assert not there.processes
+
+
+def test_a_training_run_ends_with_the_error_of_a_worker():
+    """Action 2 of the environment's four fails; the run ends, though its other group is in the middle of a step."""
+    with pytest.raises(ValueError, match="--env Dice: failed with RuntimeError: a broken wire"):
+        rbi.train(Dice, env_processes=1, updates=20, device="cpu", progress=False)
 
 
 def test_environments_that_cannot_be_made_or_sent_are_refused():

@@ -103,7 +103,9 @@ class GymWorkers:
         return f"--env {self.config.id}: a process with environments ended unexpectedly (exit status {status})"
 
     def reset(self, seed: int | None) -> TimeStep:
-        self.pending, self.ready, self.stopped = False, None, []
+        if self.pending:
+            self.recv()
+        self.stopped = []
         self.ask("reset", [None if seed is None else seed + share.start for share in self.shares])
         return joined(self.answers())
 
@@ -113,9 +115,8 @@ class GymWorkers:
         self.pending, self.stopped = True, []
 
     def recv(self) -> TimeStep:
-        found = self.ready or joined(self.answers())
-        self.pending, self.ready = False, None
-        return found
+        ready, self.ready, self.pending = self.ready, None, False
+        return ready or joined(self.answers())
 
     def stop(self, env_index: int) -> None:
         self.stopped.append(env_index)
@@ -143,6 +144,7 @@ class GymWorkers:
 
     def close(self) -> None:
         """End the processes; each closes its environments first."""
+        self.pending = False
         for connection in self.connections:
             connection.close()
         for process in self.processes:
@@ -215,6 +217,9 @@ def answer_messages(connection: Connection) -> Iterator[Any]:
         worker = Worker(*pickle.loads(connection.recv_bytes()))
     except ValueError as error:
         yield error
+        return
+    except ImportError as error:
+        yield ValueError(f"env_processes: a process cannot import the environment: {error}")
         return
     try:
         yield worker.about()
