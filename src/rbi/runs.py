@@ -566,6 +566,18 @@ def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, An
     return found
 
 
+def overlaps(one: Path, other: Path) -> bool:
+    """Whether one path is the other or lies inside it."""
+    one, other = resolve(one), resolve(other)
+    return one == other or one in other.parents or other in one.parents
+
+
+def check_apart(out: Path | str | None, policy: Any) -> None:
+    """Raise ValueError if a run folder would replace the folder of the policy that it is about."""
+    if out is not None and isinstance(policy, Path | str) and overlaps(Path(out), Path(policy)):
+        raise ValueError(f"--out {out}: belongs to the policy, {policy}; choose another folder")
+
+
 def check_available(path: Path, *, overwrite: bool) -> bool:
     """Whether the folder holds a run that would be replaced. Raises ValueError if a new run may not use the folder."""
     restore_interrupted(path.parent, path.name)

@@ -14,7 +14,7 @@ import rbi
 from rbi import runs
 from rbi.certification import decision as decisions
 from rbi.certification.estimates import Terms
-from rbi.certification.evidence import Settings, bounded, check_frequencies
+from rbi.certification.evidence import Settings, bounded, check_frequencies, check_ratio_to_clone
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.digests import episode_digests
 from rbi.data.episode import Feature
@@ -381,6 +381,19 @@ def test_probabilities_that_are_too_large_for_the_actions_are_refused():
     log.arrays["action_probs"] = 1 - log.arrays["action_probs"]
     with pytest.raises(ValueError, match=r"do not match the actions: .* they are 1\.\d+ times as large"):
         certify(log=log)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_true_probabilities_of_more_actions_than_the_log_shows_are_accepted(seed):
+    """120 rows of 100 equally likely actions lack some 30 of them; a clone that knows only the others is off by 1.4."""
+    actions = np.random.default_rng(seed).integers(100, size=120)
+    uniform, logged = np.full((120, 100), 0.01, np.float32), np.full(120, 0.01)
+    check_ratio_to_clone(uniform, actions, logged)
+    noisy = np.random.default_rng(seed).dirichlet(np.full(100, 20.0), size=120)
+    check_ratio_to_clone(noisy, actions, logged)
+    for wrong in (0.4, 3.0):
+        with pytest.raises(ValueError, match="do not match the actions"):
+            check_ratio_to_clone(noisy, actions, wrong * logged)
 
 
 def test_other_observations_actions_columns_and_rejected_rows_are_refused():

@@ -64,6 +64,12 @@ def test_python_writes_the_folder_that_the_command_writes(policy, tmp_path):
     with pytest.raises(ValueError, match="overwrite"):
         rbi.certify(policy, log, **options)
     rbi.certify(policy, log, **options, overwrite=True)
+    for call in (rbi.certify, rbi.evaluate):
+        with pytest.raises(ValueError, match="belongs to the policy"):
+            call(policy, log if call is rbi.certify else "CartPole-v1", out=policy, overwrite=True)
+    with pytest.raises(ValueError, match="belongs to the policy"):
+        rbi.monitor(log, old_value=0.1, return_range=(0, 1), policy=policy, out=policy, overwrite=True)
+    assert rbi.load_policy(policy).rule == rbi.Reroute(0.5, 1.5)
     options["out"] = tmp_path / "live"
     watched = rbi.monitor(log, old_value=0.1, **options)
     assert runs.read(tmp_path / "live").finished()["outcome"] == watched.outcome

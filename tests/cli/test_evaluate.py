@@ -19,7 +19,7 @@ def trained(tmp_path_factory):
 def test_an_evaluation_never_overwrites_what_it_evaluates(trained, capsys):
     for out in (trained, trained / "policies", trained.parent):
         assert cli.main(["evaluate", str(trained), "--out", str(out), "--overwrite"]) == 2
-        assert "belongs to the run that is evaluated" in capsys.readouterr().err
+        assert "belongs to the policy" in capsys.readouterr().err
     assert rbi.load_policy(trained)
 
 

@@ -110,6 +110,21 @@ def test_an_environment_that_fails_in_a_worker_is_named_in_one_line():
     assert not there.processes
 
 
+def test_what_environments_print_goes_to_standard_error(capfd):
+    class Talking(Dice):
+        def step(self, action):
+            print("hello")  # noqa: T201
+            return super().step(action)
+
+    there = GymWorkers(EnvConfig.of(Talking), 2, 1)
+    there.reset(0)
+    step(there, np.zeros(2, int))
+    there.close()
+    out, err = capfd.readouterr()
+    assert not out
+    assert err.count("hello") == 2
+
+
 def test_a_training_run_ends_with_the_error_of_a_worker():
     """Action 2 of the environment's four fails; the run ends, though its other group is in the middle of a step."""
     with pytest.raises(ValueError, match="--env Dice: failed with RuntimeError: a broken wire"):

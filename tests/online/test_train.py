@@ -297,6 +297,9 @@ def test_invalid_options_are_refused_by_name():
             RunOptions(**bad)
     with pytest.raises(ValueError, match="batchsize: is not a setting"):
         train("CartPole-v1", batchsize=3)
+    for other in ({"env": "Acrobot-v1"}, {"algo": "rbi"}):
+        with pytest.raises(ValueError, match="config: has its own env and algo"):
+            train(**other, config=TrainConfig.preset("CartPole-v1", "apex"))
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="no GPU"):
             train("CartPole-v1", engine=Local("cuda"), progress=False)

@@ -206,6 +206,7 @@ def certify(
     """
     config = CertifyConfig(confidence, return_range, gamma, bound, max_weight, auto, accept_estimated)
     if out is not None:
+        runs.check_apart(out, policy)
         runs.check_available(runs.resolve(Path(out)), overwrite=overwrite)
     given = policy if isinstance(policy, Policy) else load_policy(policy)
     if isinstance(episodes, Dataset):

@@ -200,20 +200,24 @@ def check_frequencies(beta: Array, actions: Array) -> None:
 
 
 def check_ratio_to_clone(clone: Array, actions: Array, logged: Array) -> None:
-    """Raise ValueError if the mean of clone(a) / p(a) is far from 1.
+    """Raise ValueError if the mean of clone(a) / p(a) is far from 1, its expectation for any clone, good or bad, that
+    only takes actions which the logging policy may take.
 
-    It is 1 in expectation for any clone, good or bad, that only takes actions which the logging policy may take: the
-    clone is limited to actions that occur in the log.
+    Which those are is not known. A clone that takes others, too, has a mean below 1, and one that is limited to actions
+    of the log a mean above 1, since rare ones may be missing there: the former has to be far above, or the latter far
+    below.
     """
     occurs = np.bincount(actions, minlength=clone.shape[1]) > 0
     usual = np.maximum(clone[:, occurs].sum(1, dtype=np.float64), 1e-12)
-    ratio = clone[np.arange(len(actions)), actions] / usual / logged
-    off = estimates.weight_discrepancy(ratio)
-    if abs(off) > MISMATCH and abs(ratio.mean() - 1) > MAX_RATIO_ERROR:
-        raise ValueError(
-            f"logged probabilities do not match the actions: compared with how often actions are taken, they are "
-            f"{1 / ratio.mean():.3g} times as large on average ({off:+.3g} standard errors)"
-        )
+    ratio = clone[np.arange(len(actions)), actions].astype(np.float64) / logged
+    for side, values in ((1, ratio), (-1, ratio / usual)):
+        above = float(values.mean()) - 1
+        off = above * math.sqrt(len(values)) / max(float(values.std()), abs(above), 1e-12)  # few equal ones say little
+        if side * off > MISMATCH and side * above > MAX_RATIO_ERROR:
+            raise ValueError(
+                f"logged probabilities do not match the actions: compared with how often actions are taken, they are "
+                f"{1 / values.mean():.3g} times as large on average ({off:+.3g} standard errors)"
+            )
 
 
 def clone_error(clone: Array, logged: Array) -> dict[str, float]:

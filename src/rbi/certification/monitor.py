@@ -111,6 +111,7 @@ def monitor(
     if (control is None) == (old_value is None):
         raise ValueError("give either control episodes or old_value, to compare with")
     if out is not None:
+        runs.check_apart(out, policy)
         runs.check_available(runs.resolve(Path(out)), overwrite=overwrite)
     low, high = config.return_range
     if old_value is not None and not low <= old_value <= high:

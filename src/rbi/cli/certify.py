@@ -9,7 +9,6 @@ import tyro
 
 from rbi import runs
 from rbi.certification.decision import CertifyConfig, certify
-from rbi.cli.command import overlaps
 from rbi.cli.data import FromData
 from rbi.progress import echo
 
@@ -47,8 +46,7 @@ class Certify(FromData):
 
         if self.policy is None:
             raise ValueError("--policy: name the policy to test")
-        if self.out is not None and overlaps(self.out, self.policy):
-            raise ValueError(f"--out {self.out}: belongs to the policy that is tested; choose another folder")
+        runs.check_apart(self.out, self.policy)
         decision = certify(
             self.policy,
             self.place,

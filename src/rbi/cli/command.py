@@ -134,12 +134,6 @@ def parse_unchecked(command: type[C], argv: Sequence[str]) -> C | None:
     return None
 
 
-def overlaps(one: Path, other: Path) -> bool:
-    """Whether one path is the other or lies inside it."""
-    one, other = runs.resolve(one), runs.resolve(other)
-    return one == other or one in other.parents or other in one.parents
-
-
 def canonical_rules(rules: Sequence[str]) -> tuple[str, ...]:
     """Rules in their canonical spelling; at most as many as one figure can show."""
     from rbi.rules.types import parse_rule

@@ -11,7 +11,7 @@ import tyro
 from annotated_types import Interval
 
 from rbi import runs
-from rbi.cli.command import Command, overlaps, show
+from rbi.cli.command import Command, show
 from rbi.config import check_fields
 from rbi.data.formats import (
     AgcConfig,
@@ -81,7 +81,7 @@ class FromData(Command):
         """The path of the data, which must not overlap with the output folder."""
         if self.path is None:
             raise ValueError("name the data: a file or a folder")
-        if self.out is not None and overlaps(self.out, self.path):
+        if self.out is not None and runs.overlaps(self.out, self.path):
             raise ValueError(f"--out {self.out}: overlaps with the data; choose another folder")
         return self.path
 

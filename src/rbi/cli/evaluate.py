@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import tyro
 
 from rbi import runs
-from rbi.cli.command import Command, overlaps, show
+from rbi.cli.command import Command, show
 from rbi.config import Device, Interval, choose_device
 from rbi.envs import id_from_file
 from rbi.evaluation import video as videos
@@ -52,8 +52,7 @@ class Evaluate(Command):
     def run(self, argv: Sequence[str]) -> None:
         from rbi.report import train as report
 
-        if self.out is not None and overlaps(self.out, self.path):
-            raise ValueError(f"--out {self.out}: belongs to the run that is evaluated; choose another folder")
+        runs.check_apart(self.out, self.path)
         if self.out is not None:
             runs.check_available(self.out, overwrite=self.overwrite)
         policy = load_policy(self.path).to(choose_device(self.device))

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 import tyro
 
 from rbi import runs
-from rbi.cli.command import Command, overlaps
+from rbi.cli.command import Command
 from rbi.export import onnx_model
 from rbi.policy import load_policy
 from rbi.progress import echo, track
@@ -38,7 +38,7 @@ class Export(Command):
     def run(self, argv: Sequence[str]) -> None:
         if self.path is None:
             raise ValueError("name the policy: a run, or a folder that policy.save wrote")
-        if self.out is not None and overlaps(self.out, self.path):
+        if self.out is not None and runs.overlaps(self.out, self.path):
             raise ValueError(f"--out {self.out}: belongs to the policy that is exported; choose another folder")
         if self.out is not None:
             runs.check_available(runs.resolve(self.out), overwrite=self.overwrite)

@@ -54,6 +54,7 @@ class Monitor(FromData):
 
         if self.return_range is None:
             raise ValueError("--return-range: state the smallest and the largest possible return of an episode")
+        runs.check_apart(self.out, self.policy)
         found = monitor(
             self.place,
             self.control,

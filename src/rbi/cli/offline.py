@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import tyro
 
 from rbi import runs
-from rbi.cli.command import Command, overlaps, show_run
+from rbi.cli.command import Command, show_run
 from rbi.config import Device, Gt, Interval
 from rbi.data.formats import FormatSettings, open_reader, recognise
 from rbi.data.formats.tables import TableReader
@@ -90,7 +90,7 @@ class Offline(Command):
 
         if self.data is None:
             raise ValueError("name the data: a store, or any format that rbi data import reads")
-        if self.out is not None and overlaps(self.out, self.data):
+        if self.out is not None and runs.overlaps(self.out, self.data):
             raise ValueError(f"--out {self.out}: overlaps with the data; choose another folder")
         out = runs.default_folder(NAME) if self.out is None and not self.resume else self.out
         result = offline(

@@ -9,7 +9,7 @@ import tyro
 from annotated_types import Interval
 
 from rbi import envs, runs
-from rbi.cli.command import Command, overlaps, show
+from rbi.cli.command import Command, show
 from rbi.config import Device, check_fields, choose_device
 from rbi.evaluation.recording import DatasetRecording, Perturbation, load_policies
 from rbi.evaluation.rollouts import Protocol, ProtocolName
@@ -83,7 +83,7 @@ class Record(Command):
         if not env:
             raise ValueError("--env: name the environment to record in")
         for name in self.policies:
-            if self.out is not None and name not in SCRIPTED and overlaps(self.out, Path(name)):
+            if self.out is not None and name not in SCRIPTED and runs.overlaps(self.out, Path(name)):
                 raise ValueError(f"--out {self.out}: overlaps with the policy {name}; choose another folder")
         protocol = Protocol(self.protocol, max_frames=self.max_frames)
         envs.check(protocol.env_config(env))

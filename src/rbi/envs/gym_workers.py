@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import pickle
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,10 +27,12 @@ from rbi.config import parse_env
 from rbi.envs.gym import GymVector, Snapshot
 from rbi.envs.types import EnvConfig, TimeStep
 
-SCRIPT = """import json, sys
+SCRIPT = """import json, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which stops at a step
 sys.path[:] = json.loads(sys.argv[2])
 from rbi.envs.gym_workers import serve
 serve(int(sys.argv[1]))"""
+STDERR = 2  # where prints of environments go: standard output may be one JSON object
 
 
 class GymWorkers:
@@ -62,7 +63,8 @@ class GymWorkers:
         ours, theirs = Pipe()
         command = [sys.executable, "-c", SCRIPT, str(theirs.fileno()), json.dumps(sys.path)]
         with theirs:
-            process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
+            places: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": STDERR}
+            process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), **places)
         self.processes.append(process)
         self.connections.append(ours)
         try:
@@ -98,6 +100,9 @@ class GymWorkers:
         return found
 
     def failure(self) -> str:
+        for process in self.processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it may have closed the connection, and not ended yet
+                process.wait(timeout=0.5)
         ended = [str(code) for process in self.processes if (code := process.poll()) is not None]
         status = ", ".join(ended) or "unknown"
         return f"--env {self.config.id}: a process with environments ended unexpectedly (exit status {status})"
@@ -204,7 +209,6 @@ class Worker:
 
 def serve(descriptor: int) -> None:
     """Make a share of the environments and answer messages until the caller closes the connection."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which stops at a step
     connection = Connection(descriptor)
     with contextlib.suppress(EOFError, OSError):  # the caller has ended
         for answer in answer_messages(connection):

@@ -565,6 +565,7 @@ def evaluate(
         raise ValueError("env: the policy does not say in which environment it was trained; name one")
     config = protocol.env_config(env or envs.id_from_file(loaded.env, "the policy"))
     if out is not None:
+        runs.check_apart(out, policy)
         runs.check_available(runs.resolve(Path(out)), overwrite=overwrite)
     before = loaded.device
     loaded.states = loaded.outside_range = 0

@@ -216,6 +216,8 @@ def resolve_config(
 ) -> TrainConfig:
     """The settings of a run: of the run that is resumed, a whole config, or a preset; with overrides."""
     if config is not None:
+        if env is not None or algo is not None:
+            raise ValueError("config: has its own env and algo; leave them out, or change them with config.changed")
         return config.changed(**overrides)
     if resumed is not None:
         saved = load_config(resumed)

@@ -155,7 +155,7 @@ def find_policy(run: Run, given: Path | None) -> tuple[Policy, Path]:
     with runs.naming(run.path / "config.json"):
         tested = run.config["settings"].get("policy") if run.config.get("command") == "certify" else None
         policies = list(run.config["settings"].get("policies", ()))
-    path = given or (Path(tested) if isinstance(tested, str) and Path(tested).exists() else run.path)
+    path = given or (Path(tested) if isinstance(tested, str) and tested and Path(tested).exists() else run.path)
     if given is None and run.config.get("command") == RECORD:
         recorded = [Path(each) for each in policies if isinstance(each, str)]
         path = next((each for each in recorded if each.is_dir()), path)
