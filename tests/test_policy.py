@@ -121,6 +121,15 @@ def test_saving_over_a_policy_replaces_it(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
 
 
+def test_saving_through_a_link_follows_it(tmp_path):
+    policy_of(VECTOR).save(tmp_path / "p")
+    (tmp_path / "newest").symlink_to("p")
+    policy_of(VECTOR, rule="greedy", with_policy=False).save(tmp_path / "newest")
+    assert (tmp_path / "newest").is_symlink()
+    assert rbi.load_policy(tmp_path / "p").networks.pi is None
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["newest", "p"]
+
+
 @pytest.mark.parametrize("obs_spec", [ObservationSpec((3,), 1, 4), ObservationSpec((36, 36), 4, 4)])
 def test_a_policy_with_batch_norm_and_a_temperature_comes_back_the_same(obs_spec, tmp_path):
     networks = Networks(obs_spec, offline_network(hidden_size=8))

@@ -391,7 +391,8 @@ class Policy:
         finite (training diverged), and if `load_policy` could not restore the rule: register a rule of your own with
         `rbi.register_rule`.
         """
-        check_replaceable(Path(path))
+        path = runs.resolve(Path(path))  # a link stays a link
+        check_replaceable(path)
         check_restorable(self.rule)
         config = {
             "format": FORMAT,
@@ -409,7 +410,7 @@ class Policy:
         }
         weights = {name: for_file(tensor) for name, tensor in self.networks.state_dict().items()}
         check_finite(weights, "the policy cannot be saved")
-        with runs.atomic_folder(Path(path)) as folder:
+        with runs.atomic_folder(path) as folder:
             save_file(weights, folder / WEIGHTS)
             checksums = {"weights": fingerprint(folder / WEIGHTS)}
             training = {} if self.training_digests is None else {"episodes": self.training_digests}
