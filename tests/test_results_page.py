@@ -154,6 +154,22 @@ def test_the_readmes_populations_are_the_measured_ones():
     assert "near-random ones in Montezuma's Revenge" in text
 
 
+def test_what_processes_gain_for_a_slow_simulator_is_the_measured_one():
+    found = load("env-processes.json")
+    here, there = (
+        round(np.mean([row["steps_per_second"] for row in found["rows"] if row["processes"] == processes]), -1)
+        for processes in (0, 1)
+    )
+    for page, words in (
+        ("docs/howto/train.md", f"at {there:.0f} steps/s in place of {here:.0f}"),
+        (
+            "docs/decisions/008-the-local-engine.md",
+            f"{there:.0f} steps/s with one process per group, {here:.0f} without",
+        ),
+    ):
+        assert words in " ".join((ROOT / page).read_text().split()), page
+
+
 def test_the_page_says_where_the_clones_most_probable_actions_are_best():
     def population(game, mode, dqfd, rule):
         rows = {"bcq(1)": mode, "DQfD": dqfd, "reroute(0,2)": rule}
