@@ -624,7 +624,8 @@ def test_policies_that_count_visits_use_their_own_counts_in_a_batch(make_visits,
     """One rule and one pair of networks, but only the first policy has visits: the second one stays at beta."""
     rng, shared, rule = np.random.default_rng(0), nets(0), parse_rule("count_aware(0.5)", counts=True)
     states = rng.normal(size=(20, 3)).astype(np.float32)
-    policies = [Policy(shared, rule, visits=make_visits(states, shared, n)).to(device) for n in (10_000, 0)]
+    visits = [make_visits(states, shared, n) for n in (10_000, 0)]
+    policies = [Policy(shared, rule, visits=each).to(device) for each in visits]
     policy_of = np.repeat([0, 1], 20)
     groups = group_policies(policies, policy_of, np.ones(40, bool))
     assert (len(groups.forward), len(groups.improve)) == (1, 2)
