@@ -22,7 +22,7 @@ from rbi.evaluation.scripted import CrossRoadPolicy, FollowBallPolicy, RandomPol
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
-from rbi.rules.types import Greedy
+from rbi.rules.types import Behavior, Greedy
 
 
 class Counting:
@@ -94,6 +94,19 @@ def test_recording_a_number_of_steps_truncates_the_last_episodes():
     assert recorder.steps == sum(len(e) for e in found)
     assert 50 <= recorder.steps < 54
     assert any(e.truncated[-1] and not e.abandoned for e in found)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_policies_and_scripted_models_play_side_by_side(device):
+    """Two policies share networks, a third has its own, and none computes for the environment of another."""
+    shared, other = (make_networks(ObservationSpec((2,), 1, 3), NetworkConfig(16), seed) for seed in (0, 1))
+    trained = [Policy(shared, Behavior()), Policy(shared, Greedy()), Policy(other, Behavior())]
+    models = [RandomPolicy(3), *(policy.to(device) for policy in trained)]
+    found, _ = record([PerturbedPolicy(str(i), models[i % 4]) for i in range(8)], episodes=40)
+    for one in found:
+        expected = models[int(one.player) % 4].predict_proba(one.observations[:-1])
+        chosen = expected[np.arange(len(one)), one.actions]
+        np.testing.assert_allclose(one.action_probs, chosen, rtol=1e-5)
 
 
 def test_the_logged_probability_is_that_of_the_action():

@@ -9,7 +9,7 @@ actions, acts late and abandons episodes at its own rates. docs/howto/data.md sa
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +22,7 @@ from rbi.config import Checked, Interval
 from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.data.store import Store, StoreWriter
 from rbi.envs.types import TimeStep, VectorEnv
-from rbi.evaluation.rollouts import Protocol, check_compatible
+from rbi.evaluation.rollouts import BatchedPolicies, Protocol, check_compatible, group_policies
 from rbi.evaluation.scripted import SCRIPTED, ActionModel
 from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
 from rbi.policy import Policy, draw_actions, load_policy
@@ -123,7 +123,7 @@ class Recorder:
         source: str,
         rng: np.random.Generator,
     ) -> None:
-        """One policy for each environment; environments that share an `ActionModel` are one batch."""
+        """One policy for each environment. Those of class `Policy` are computed together, of other models each one."""
         if len(policies) != vector_env.num_envs:
             raise ValueError(f"{len(policies)} policies for {vector_env.num_envs} environments")
         self.vector_env, self.spec, self.source, self.rng = vector_env, spec, source, rng
@@ -131,8 +131,13 @@ class Recorder:
         self.epsilon = np.array([policy.epsilon for policy in policies])[:, None]
         self.abandon_rate = np.array([policy.abandon_rate for policy in policies])
         models = {id(policy.policy): policy.policy for policy in policies}
-        self.models = [
-            (model, np.flatnonzero([id(policy.policy) == key for policy in policies])) for key, model in models.items()
+        model_of = np.array([list(models).index(id(policy.policy)) for policy in policies])
+        trained = {number: model for number, model in enumerate(models.values()) if isinstance(model, Policy)}
+        self.batched = batch_policies(trained, model_of)
+        self.scripted = [
+            (model, np.flatnonzero(model_of == number))
+            for number, model in enumerate(models.values())
+            if number not in trained
         ]
         self.states = zero_stacks(ObservationSpec(spec.obs_shape, spec.frame_stack, spec.num_actions), len(policies))
         self.steps = self.recorded = 0
@@ -172,9 +177,11 @@ class Recorder:
 
     def choose(self, step: TimeStep) -> tuple[Array, Array]:
         """The action that every policy chooses, and the probability it had."""
-        roll_stacks(self.states, step.obs, step.is_first)
-        probs = np.empty((len(self.buffers), self.spec.num_actions))
-        for model, slots in self.models:
+        shape = len(self.buffers), self.spec.num_actions
+        probs = np.empty(shape) if self.batched is None else self.batched.predict_proba(step)
+        if self.scripted:
+            roll_stacks(self.states, step.obs, step.is_first)
+        for model, slots in self.scripted:
             probs[slots] = model.predict_proba(self.states[slots])
         probs = (1 - self.epsilon) * probs + self.epsilon / self.spec.num_actions
         chosen = draw_actions(probs, self.rng.random((len(probs), 1)))
@@ -216,6 +223,14 @@ class Recorder:
             if buffer.recording and buffer.actions:
                 self.recorded += 1
                 yield buffer.finish(self.spec, self.source, self.recorded, abandoned=False)
+
+
+def batch_policies(policies: Mapping[int, Policy], policy_of: Array) -> BatchedPolicies | None:
+    """The policies with these numbers, each in the environments `[N]` that have its number."""
+    if not policies:
+        return None
+    groups = group_policies(policies, policy_of, np.isin(policy_of, list(policies)))
+    return BatchedPolicies(groups, len(policy_of), next(iter(policies.values())).device)
 
 
 def split_evenly(episodes: int, num_envs: int) -> list[int]:

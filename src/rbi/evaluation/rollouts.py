@@ -6,7 +6,7 @@ VectorEvaluator(protocol, env, num_envs)   many policies at once, in environment
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -186,7 +186,7 @@ class PolicyGroups(NamedTuple):
     """One improvement step each: their policies have the same rule, whatever their networks."""
 
 
-def group_policies(policies: Sequence[Policy], policy_of: Array, active: Array) -> PolicyGroups:
+def group_policies(policies: Sequence[Policy] | Mapping[int, Policy], policy_of: Array, active: Array) -> PolicyGroups:
     """Group active environments by what their policies have in common; `policy_of` `[N]`: each environment's policy."""
     forward: dict[Any, list[int]] = {}
     improve: dict[Any, list[int]] = {}
@@ -204,7 +204,7 @@ def group_policies(policies: Sequence[Policy], policy_of: Array, active: Array) 
 
 
 class BatchedPolicies:
-    """Frame stacks of all environments on a device, and sampling of actions from all policies in one call.
+    """Frame stacks of all environments on a device; probabilities and actions of all policies in one call.
 
     On a GPU everything is one CUDA graph: policies of several seeds are hundreds of small kernels per step, which take
     longer to launch one by one than the environments take to step. Groups run on parallel streams, and only the newest
@@ -230,16 +230,16 @@ class BatchedPolicies:
         precision = functools.reduce(torch.promote_types, (next(net.parameters()).dtype for net in networks))
         shape = (num_envs, obs_spec.num_actions)
         self.beta, self.q = (torch.zeros(shape, dtype=precision, device=device) for _ in range(2))
-        actions = torch.zeros(num_envs, dtype=torch.int64)
-        self.host_actions = actions.pin_memory() if on_gpu else actions
-        self.actions = self.host_actions.to(device)
+        outputs = torch.zeros(shape, dtype=torch.float64), torch.zeros(num_envs, dtype=torch.int64)
+        self.host_outputs = [tensor.pin_memory() if on_gpu else tensor for tensor in outputs]
+        self.probs, self.actions = (tensor.to(device) for tensor in self.host_outputs)
         self.stream = torch.cuda.Stream(device) if on_gpu else None
         self.done = torch.cuda.Event(blocking=True) if on_gpu else None  # the environments need the core meanwhile
         self.streams = [SideStream(device) for _ in range(max(map(len, groups)))]
         looked_up = any(uses_counts(p.rule) and isinstance(p.visits, VisitCounts) for p, _ in groups.improve)
         self.graph: torch.cuda.CUDAGraph | None = None
         if self.stream is not None and not looked_up:
-            self.graph = capture_graph(self.step, self.stream, [], [self.states, self.actions])
+            self.graph = capture_graph(self.step, self.stream, [], [self.states, self.probs, self.actions])
 
     def restrict(self, groups: PolicyGroups) -> None:
         """Compute actions for these environments only. A captured graph keeps computing all of them."""
@@ -269,6 +269,7 @@ class BatchedPolicies:
                 probs = policy.improve(beta, q, counts=counts).double()
                 chosen = probs.argmax(1) if self.deterministic else sample(probs, self.uniform.index_select(0, indices))
                 chosen = torch.where(probs.isnan().any(1), INVALID_ACTION, chosen)
+                self.probs.index_copy_(0, indices, probs)
                 self.actions.index_copy_(0, indices, chosen)
         self.join(len(self.improve))
 
@@ -279,6 +280,14 @@ class BatchedPolicies:
 
     def act(self, step: TimeStep, uniform: Array) -> Array:
         """Actions `[N]` after a time step, sampled with uniform numbers `[N, 1]`."""
+        return self.outputs(step, uniform)[1]
+
+    def predict_proba(self, step: TimeStep) -> Array:
+        """Action probabilities `[N, A]` after a time step; 0 in environments without a policy."""
+        return self.outputs(step, np.zeros((len(step.obs), 1)))[0]
+
+    def outputs(self, step: TimeStep, uniform: Array) -> tuple[Array, Array]:
+        """Probabilities `[N, A]` and actions `[N]` after a time step."""
         for buffer, array in zip(self.host, (step.obs, step.is_first, uniform), strict=True):
             np.copyto(buffer.numpy(), array)
         if self.stream is None or self.done is None:
@@ -291,13 +300,14 @@ class BatchedPolicies:
                     self.step()
                 else:
                     self.graph.replay()
-                self.host_actions.copy_(self.actions, non_blocking=True)
+                for buffer, tensor in zip(self.host_outputs, (self.probs, self.actions), strict=True):
+                    buffer.copy_(tensor, non_blocking=True)
                 self.done.record()
             self.done.synchronize()
-        actions: Array = self.host_actions.numpy().copy()
+        probs, actions = (buffer.numpy().copy() for buffer in self.host_outputs)
         if (actions == INVALID_ACTION).any():
             raise ValueError("the outputs of a policy's networks are not finite: its actions have no meaning")
-        return actions
+        return probs, actions
 
 
 def sample(probs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
