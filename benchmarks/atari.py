@@ -164,7 +164,7 @@ class Games:
         self.training = [envs.make(config.env, num_envs, threads, synchronous=on_cpu) for _ in range(GROUPS)]
         for group in self.training:
             group.reset = seeded_once(group.reset)
-        self.evaluator = VectorEvaluator(protocol, config.env, self.episodes * (2 if self.policy_net else 1))
+        self.evaluator = VectorEvaluator(protocol, config.env, self.episodes * (3 if self.policy_net else 2))
         self.key = key
         return time.monotonic() - start
 
@@ -247,21 +247,13 @@ def frames_of(config):
 
 
 def evaluate(policy, config, seed, games):
-    """Scores of the final policy, and for RBI, whose policy is stochastic, of its most probable actions."""
-    found, evaluator = evaluate_sampled(policy, config, seed, games), games.evaluator
-    if config.algo == "rbi":
-        sampled, evaluator.protocol = evaluator.protocol, dataclasses.replace(evaluator.protocol, deterministic=True)
-        played = [episode for _, episode in evaluator.evaluate([policy], games.episodes, np.random.default_rng(seed))]
-        evaluator.protocol = sampled
-        found["deterministic"] = summary(config.env.id, played, seed)
-    return found
-
-
-def evaluate_sampled(policy, config, seed, games):
-    """Scores of the final policy and, if asked for, of RBI's policy network without the rule, side by side."""
+    """Scores of the final policy; for RBI, whose policy is stochastic, also of its most probable actions and, if asked
+    for, of its policy network without the rule. All are evaluated side by side."""
     policies = {"evaluation": policy}
-    if games.policy_net and config.algo == "rbi" and config.actor.improve_in != "learner":
-        policies["policy_net"] = Policy(policy.networks, Behavior(), env=policy.env)
+    if config.algo == "rbi":
+        policies["deterministic"] = most_probable(policy)
+        if games.policy_net and config.actor.improve_in != "learner":
+            policies["policy_net"] = Policy(policy.networks, Behavior(), env=policy.env)
     for each in policies.values():
         each.to(games.device)
     found = {name: [] for name in policies}
@@ -269,6 +261,16 @@ def evaluate_sampled(policy, config, seed, games):
     for number, episode in games.evaluator.evaluate(list(policies.values()), games.episodes, rng):
         found[names[number]].append(episode)
     return {name: summary(config.env.id, played, seed) for name, played in found.items()}
+
+
+def most_probable(policy):
+    """The deterministic policy that takes a policy's most probable actions."""
+
+    def rule(beta, q, *, legal=None, **_):
+        probs = policy.improve(beta, q, legal)
+        return torch.zeros_like(probs).scatter_(1, probs.argmax(1, keepdim=True), 1)
+
+    return Policy(policy.networks, rule, env=policy.env)
 
 
 def summary(env, played, seed):

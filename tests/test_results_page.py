@@ -18,7 +18,11 @@ from benchmarks.results_page import ROOT, load, short, states_a_second
 from benchmarks.variants import VARIANTS
 from rbi.evaluation.comparison import PUBLISHED
 from rbi.lab.spi import study as spi
+from rbi.networks import NetworkConfig, make_networks
+from rbi.observations import ObservationSpec
 from rbi.online.config import TrainConfig
+from rbi.policy import Policy
+from rbi.rules.types import parse_rule
 
 NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
@@ -306,6 +310,12 @@ def test_a_cell_has_as_many_updates_as_its_frames_allow():
     config = atari.Cell("Breakout", "rbi", "stored", 0, 10 * atari.MILLION).config()
     assert config.actor.improve_in == "actor"
     assert abs(config.schedule.updates * config.schedule.states_per_update * 4 - 10 * atari.MILLION) < 1000
+
+
+def test_most_probable_actions_are_a_policy_of_their_own():
+    networks = make_networks(ObservationSpec((3,), 1, 4), NetworkConfig(16), 0)
+    policy, obs = Policy(networks, parse_rule("reroute(0.1,10)"), c_greedy=0.1), np.eye(3, dtype=np.float32)
+    assert np.array_equal(atari.most_probable(policy).predict_proba(obs), np.eye(4)[policy.mode(obs)])
 
 
 def test_scores_of_seeds_become_means_intervals_and_probabilities():
