@@ -13,6 +13,7 @@ from rbi.observations import ObservationSpec
 from rbi.online.config import (
     GROUPS,
     PAPER_GAMES,
+    PAPER_MAX_FRAMES,
     ActorConfig,
     Algorithm,
     LearnerConfig,
@@ -107,6 +108,14 @@ def test_single_settings_and_parts_can_be_changed(change):
     assert changed.learner.batch_size == 7
     assert changed.changed(batch_size=base.learner.batch_size) == base
     assert base.changed(learner=LearnerConfig(batch_size=9)).learner == LearnerConfig(batch_size=9)
+
+
+@pytest.mark.parametrize(
+    "env", ["Acrobot-v1", EnvConfig("Acrobot-v1", 900), lambda: None], ids=["id", "config", "function"]
+)
+def test_the_environment_can_be_changed(env):
+    changed = TrainConfig.preset("CartPole-v1").changed(env=env).env
+    assert changed == (env if isinstance(env, EnvConfig) else EnvConfig.of(env, max_frames=PAPER_MAX_FRAMES))
 
 
 @pytest.mark.parametrize("change", [{"batchsize": 7}, {"learner": {"batchsize": 7}}], ids=str)

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeR
 from rbi import checkpoint, runs
 from rbi.evaluation.rollouts import EvaluationResult, evaluate
 from rbi.mirror import Mirror
+from rbi.networks import TrunkFactory
 from rbi.online.config import Algorithm
 from rbi.online.engine import Engine
 from rbi.policy import Policy, load_policy
@@ -120,9 +121,10 @@ class RunLogger:
         seed: int,
         info: dict[str, Any],
         callback: Callback | None = None,
+        trunk: TrunkFactory | None = None,
     ) -> None:
         self.engine, self.writer, self.options, self.seed, self.info = engine, writer, options, seed, info
-        self.callback, self.stop = callback, False
+        self.callback, self.trunk, self.stop = callback, trunk, False
         self.started = time.monotonic() - info["seconds"]
         self.saved_at = time.monotonic()
         updates, per_sample = engine.config.schedule.updates, engine.config.learner.updates_per_sample
@@ -248,7 +250,7 @@ class RunLogger:
             algo=config.algo,
             seed=self.seed,
             policy=policy,
-            best_policy=self.best_policy or load_best(self.writer),
+            best_policy=self.best_policy or load_best(self.writer, self.trunk),
             best_score=self.info["best"],
             metrics=self.metrics,
             evaluation=evaluation,
@@ -322,8 +324,8 @@ class TrainProgress:
         self.shown, self.states, self.updates = now, engine.states, engine.updates
 
 
-def load_best(writer: runs.Writer | None) -> Policy | None:
+def load_best(writer: runs.Writer | None, trunk: TrunkFactory | None) -> Policy | None:
     """The best policy of a run folder, where a resumed run has found none that is better."""
     if writer is None or not (writer.path / "policies" / "best").is_dir():
         return None
-    return load_policy(writer.path / "policies" / "best")
+    return load_policy(writer.path / "policies" / "best", trunk=trunk)
