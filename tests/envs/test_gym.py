@@ -415,6 +415,16 @@ def test_what_makes_no_environment_is_refused(env, why):
         make(EnvConfig.of(env), 1)
 
 
+@pytest.mark.parametrize("reward", [2, np.float64(2), np.array(2.0), np.array([2.0])], ids=repr)
+def test_a_reward_may_be_an_array_of_one_number(reward):
+    class Rewards(Flat):
+        def step(self, action):
+            return np.zeros((2, 3)), reward, *super().step(action)[2:]
+
+    _, step = rollout(GymVector(EnvConfig.of(Rewards), 2), 0, np.zeros((1, 2), int))
+    assert step.reward.tolist() == [2, 2]
+
+
 @pytest.mark.parametrize(("observed", "reward"), [(np.nan, 0.0), (1e39, 0.0), (0.5, np.inf)])
 def test_observations_and_rewards_that_are_not_finite_stop_with_the_environments_id(observed, reward):
     class Broken(Flat):

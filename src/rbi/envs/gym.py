@@ -77,7 +77,7 @@ class GymVector:
                     self.obs[i] = self.start(i, None)
                     continue
                 observation, r, terminated, truncated, _ = env.step(self.actions[i] + self.lowest_action)
-                reward[i] = r
+                reward[i] = np.asarray(r).item()  # some environments return an array of one number
                 end[i] = TERMINATED if terminated else TRUNCATED if truncated else CONTINUES
                 self.obs[i] = self.read(observation)
                 self.taken[i].append(int(self.actions[i]))
