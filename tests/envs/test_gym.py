@@ -428,6 +428,14 @@ def test_what_makes_no_environment_is_refused(env, why):
         make(EnvConfig.of(env), 1)
 
 
+def test_a_function_that_returns_one_environment_again_is_refused():
+    one = Flat()
+    make(EnvConfig.of(lambda: one), 1).close()
+    for again in (lambda: one, lambda: TransformObservation(one, np.copy, one.observation_space)):
+        with pytest.raises(ValueError, match="one environment twice; make a new one"):
+            make(EnvConfig.of(again), 2)
+
+
 @pytest.mark.parametrize("reward", [2, np.float64(2), np.array(2.0), np.array([2.0])], ids=repr)
 def test_a_reward_may_be_an_array_of_one_number(reward):
     class Rewards(Flat):

@@ -124,6 +124,11 @@ def test_an_unknown_setting_is_refused_by_name(change):
         PAPER.changed(**change)
 
 
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(ValueError, match=r"preset = 'smal': must be one of paper, fast, small; did you mean small\?"):
+        TrainConfig.preset("CartPole-v1", preset="smal")
+
+
 def test_atari_games_have_processes_of_their_own():
     with pytest.raises(ValueError, match="env_processes = 2: Atari games have their own"):
         PAPER.changed(env_processes=2)

@@ -29,6 +29,10 @@ class GymVector:
         self.config, self.num_envs = config, num_envs
         self.envs = [make_one(config, render=render)]
         self.envs += [make_one(config) for _ in range(num_envs - 1)]
+        if len({id(env.unwrapped) for env in self.envs}) < num_envs:
+            raise ValueError(
+                f"--env {config.id}: the function returned one environment twice; make a new one each time"
+            )
         action_space, obs_space = self.envs[0].action_space, self.envs[0].observation_space
         if not isinstance(action_space, spaces.Discrete):
             raise ValueError(f"--env {config.id}: its actions are {action_space}; only Discrete is supported")

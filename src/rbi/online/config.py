@@ -464,6 +464,8 @@ NUMBERED_STATES: dict[str, dict[str, Any]] = {
 def preset_parts(env: EnvConfig, preset: Preset | None = None) -> dict[str, Any]:
     """The settings of a preset for an environment, by default of the preset that suits it."""
     preset = preset or default_preset(env)
+    if preset not in PRESETS:
+        raise ValueError(f"preset = {preset!r}: must be one of {', '.join(PRESETS)}{nearest(str(preset), PRESETS)}")
     parts = dict(PRESETS[preset])
     if preset == "small" and has_numbered_states(env):
         parts |= {name: dataclasses.replace(parts[name], **changes) for name, changes in NUMBERED_STATES.items()}
