@@ -304,7 +304,7 @@ def test_a_run_folder_has_all_settings_of_its_environment(tmp_path):
 
 
 def test_invalid_options_are_refused_by_name():
-    for bad in ({"eval_episodes": -1}, {"checkpoint_minutes": 0.0}, {"save_snapshots": -2}):
+    for bad in ({"eval_episodes": -1}, {"eval_episodes": 2.0}, {"checkpoint_minutes": 0.0}, {"save_snapshots": -2}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             RunOptions(**bad)
     with pytest.raises(ValueError, match="batchsize: is not a setting"):
