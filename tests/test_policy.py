@@ -46,6 +46,14 @@ def test_a_saved_policy_comes_back_the_same(obs_spec, with_policy, norm, tmp_pat
     assert sorted(p.name for p in (tmp_path / "policy").iterdir()) == ["policy.json", "weights.safetensors"]
 
 
+@pytest.mark.parametrize("obs_spec", [VECTOR, SCALED, IMAGE], ids=["vector", "scaled", "image"])
+@pytest.mark.parametrize("norm", ["none", "layer", "hidden", "batch"])
+def test_no_states_have_no_actions(obs_spec, norm):
+    policy, obs = policy_of(obs_spec, norm=norm), observations(obs_spec, 0)
+    assert policy.predict_proba(obs).shape == (0, obs_spec.num_actions)
+    assert policy.predict_value(obs).shape == policy.act(obs, 0).shape == policy.mode(obs).shape == (0,)
+
+
 def test_probabilities_are_the_rule_on_the_networks_estimates_mixed_with_greedy():
     policy, obs = policy_of(VECTOR), observations(VECTOR)
     with torch.no_grad():

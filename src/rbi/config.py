@@ -79,9 +79,13 @@ def choose_device(device: "Device | torch.device" = "auto") -> "torch.device":
 
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device = {device!r}: must be one of {', '.join(typing.get_args(Device))}") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device = {device}: PyTorch finds no GPU")
-    return torch.device(device)
+    return found
 
 
 @functools.cache

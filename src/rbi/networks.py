@@ -27,6 +27,7 @@ from rbi.gpu.layers import conv_output_size, convolve, convolve_relu, dense, nor
 from rbi.observations import ObservationSpec
 
 Norm = Literal["none", "layer", "hidden", "batch"]
+AdvantageBaseline = Literal["pi", "mean"]
 MAX_HIDDEN_SIZE = 65_536  # larger values are almost certainly a mistake
 SMALL_LAYER = 2**18  # weights; in smaller layers threads wait for each other longer than they compute
 

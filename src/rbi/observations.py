@@ -101,11 +101,11 @@ class ObservationSpec:
         # stacking a pixel's history first makes the following copy move longer runs: half the time
         pixels = torch.stack(frames.unbind(1), 3)
         batch = frames.shape[0]  # not len(frames), which torch.export takes for a constant
-        blocks = pixels.view(batch, high, s, wide, -1).transpose(2, 3)
+        blocks = pixels.view(batch, high, s, wide, self.block_channels // s).transpose(2, 3)
         if torch.compiler.is_compiling():  # tracing loses the memory layout of `out`
-            return (blocks.to(dtype) * PIXEL_SCALE).reshape(batch, high, wide, -1)
+            return (blocks.to(dtype) * PIXEL_SCALE).reshape(batch, high, wide, self.block_channels)
         obs = torch.empty(blocks.shape, dtype=dtype, device=frames.device)
-        return torch.mul(blocks, PIXEL_SCALE, out=obs).view(batch, high, wide, -1)
+        return torch.mul(blocks, PIXEL_SCALE, out=obs).view(batch, high, wide, self.block_channels)
 
     def _preprocess_triton(self, frames: Tensor, dtype: torch.dtype, shifts: Tensor | None) -> Tensor:
         """`preprocess` of images by one kernel, which reads and writes each number once."""

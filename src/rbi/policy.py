@@ -26,7 +26,7 @@ from rbi.checkpoint import fingerprint
 from rbi.data.episode import Feature
 from rbi.data.formats.table_features import encode_rows, is_frame
 from rbi.data.visits import PseudoCounts, VisitCounts, visits_from
-from rbi.networks import Networks, TrunkFactory
+from rbi.networks import AdvantageBaseline, Networks, TrunkFactory
 from rbi.observations import ObservationSpec
 from rbi.rules.counts import significant_counts
 from rbi.rules.linear import greedy, mix
@@ -117,6 +117,8 @@ class Policy:
         features: Range of the training data's vector observations. The first state that is far outside it causes a
             warning, since the networks only extrapolate there; `outside_range` counts all of them.
         behavior: Where beta comes from: "cloned" (the policy network) or "logged" (the caller).
+        advantage_baseline: What the Q-network was trained to subtract from advantages: their mean under a policy, here
+            beta, or their plain mean ("mean"). It changes values, not probabilities.
         columns: Columns of the table that the training data came from, with the categories of its texts. With them the
             rows of a DataFrame may be passed as observations.
         action_names: What each action is called in the training data, where that is not its number.
@@ -135,6 +137,7 @@ class Policy:
         metadata: dict[str, Any] | None = None,
         features: FeatureRange | None = None,
         behavior: BehaviorSource = "cloned",
+        advantage_baseline: AdvantageBaseline = "pi",
         columns: Sequence[Feature] = (),
         action_names: Sequence[str] = (),
         training_digests: Array | None = None,
@@ -142,6 +145,8 @@ class Policy:
     ) -> None:
         if behavior not in ("cloned", "logged"):
             raise ValueError(f"behavior = {behavior!r}: must be 'cloned' or 'logged'")
+        if advantage_baseline not in ("pi", "mean"):
+            raise ValueError(f"advantage_baseline = {advantage_baseline!r}: must be 'pi' or 'mean'")
         if not 0 <= c_greedy <= 1:
             raise ValueError(f"c_greedy = {c_greedy}: must be in [0, 1]")
         if not 0 < temperature < math.inf:
@@ -151,6 +156,7 @@ class Policy:
         self.networks, self.visits = networks.eval().requires_grad_(False), visits
         self.rule, self.c_greedy, self.temperature = rule, c_greedy, temperature
         self.behavior: BehaviorSource = behavior
+        self.advantage_baseline: AdvantageBaseline = advantage_baseline
         self.env, self.metadata, self.training_digests = env, dict(metadata or {}), training_digests
         self.obs_spec, self.features = networks.obs_spec, features
         if features is not None and (self.obs_spec.is_image or len(features.low) != self.obs_spec.shape[0]):
@@ -246,13 +252,12 @@ class Policy:
             raise ValueError("beta is missing: this policy changes the running system's probabilities, so pass them")
         with torch.no_grad():
             x = self.obs_spec.preprocess(obs, self._example.dtype)
-            if beta is not None:
-                return beta, self.networks.q(x, beta)[0]
-            if self.networks.pi is None:
-                q, _ = self.networks.q(x)
-                return torch.full_like(q, 1 / self.obs_spec.num_actions), q
-            beta = torch.softmax(self.networks.pi(x) / self.temperature, 1)
-            return beta, self.networks.q(x, beta)[0]
+            if beta is None:
+                if self.networks.pi is None:
+                    q, _ = self.networks.q(x)
+                    return torch.full_like(q, 1 / self.obs_spec.num_actions), q
+                beta = torch.softmax(self.networks.pi(x) / self.temperature, 1)
+            return beta, self.networks.q(x, beta if self.advantage_baseline == "pi" else None)[0]
 
     def improve(
         self,
@@ -403,6 +408,7 @@ class Policy:
             "temperature": self.temperature,
             "env": self.env,
             "behavior": self.behavior,
+            "advantage_baseline": self.advantage_baseline,
             "metadata": self.metadata,
             "features": None if self.features is None else asdict(self.features),
             "columns": [asdict(column) for column in self.columns],
@@ -528,6 +534,7 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
             metadata=metadata,
             features=features,
             behavior=config.get("behavior", "cloned"),
+            advantage_baseline=config.get("advantage_baseline", "pi"),
             columns=Feature.from_json(config.get("columns", [])),
             action_names=[str(name) for name in config.get("action_names", [])],
             training_digests=training.get("episodes"),

@@ -110,6 +110,13 @@ def test_the_name_of_a_command_is_not_taken_for_a_path(argv, capsys, tmp_path, m
     assert not re.search(r"mean (report.html|rules.csv|runs)", capsys.readouterr().err)
 
 
+def test_a_number_is_not_taken_for_a_path(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("e3").touch()
+    assert cli.main(["train", "CartPole-v1", "--schedule.num-envs", "3"]) == cli.USAGE_ERROR
+    assert "did you mean" not in capsys.readouterr().err
+
+
 def test_a_name_that_is_too_long_is_refused_in_one_line(capsys):
     assert cli.main(["data", "info", "x" * 300]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -235,6 +235,20 @@ def test_stopped_games_keep_their_frames_until_the_next_reset_and_the_others_go_
         env.close()
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_reset_drops_the_result_of_a_pending_step(workers):
+    env = AtariVector(BREAKOUT, 4, threads=1, workers=workers)
+    steps = []
+    for pending in (False, True):
+        if pending:
+            env.send(np.ones(4, int))
+        steps.append([array.copy() for array in env.reset(SEED)])
+        env.send(np.ones(4, int))
+        steps[-1] += [array.copy() for array in env.recv()]
+    assert all(np.array_equal(a, b) for a, b in zip(*steps, strict=True))
+    env.close()
+
+
 def test_worker_processes_are_for_many_games_and_cores():
     assert num_workers(256, 8) == 8
     assert num_workers(32, 16) == 16

@@ -233,6 +233,19 @@ def test_environments_restored_between_send_and_recv_continue_exactly(make_envs,
     assert any(step.is_first.any() for step in rest[0])
 
 
+def test_a_snapshot_keeps_images_that_the_environment_draws_over():
+    class Redrawn(Odd):
+        def step(self, _action):
+            self.image += 1
+            return self.image, 0.0, False, False, {}
+
+    env = GymVector(EnvConfig.of(Redrawn), 2)
+    first, before = env.reset(0), env.snapshot()
+    env.send(np.zeros(2, int))
+    assert env.recv().obs.max() == 1
+    assert np.array_equal(before.obs, first.obs)
+
+
 def test_episodes_that_are_too_long_to_be_taken_again_are_not_restored(make_envs, monkeypatch):
     monkeypatch.setattr("rbi.envs.gym.MAX_REPLAYED", 5)
     env = make_envs("CartPole-v1")
@@ -413,6 +426,57 @@ def test_a_function_makes_the_environments():
 def test_what_makes_no_environment_is_refused(env, why):
     with pytest.raises(ValueError, match=why):
         make(EnvConfig.of(env), 1)
+
+
+def test_a_function_that_returns_one_environment_again_is_refused():
+    one = Flat()
+    make(EnvConfig.of(lambda: one), 1).close()
+    for again in (lambda: one, lambda: TransformObservation(one, np.copy, one.observation_space)):
+        with pytest.raises(ValueError, match="one environment twice; make a new one"):
+            make(EnvConfig.of(again), 2)
+
+
+@pytest.mark.parametrize("reward", [2, np.float64(2), np.array(2.0), np.array([2.0])], ids=repr)
+def test_a_reward_may_be_an_array_of_one_number(reward):
+    class Rewards(Flat):
+        def step(self, action):
+            return np.zeros((2, 3)), reward, *super().step(action)[2:]
+
+    _, step = rollout(GymVector(EnvConfig.of(Rewards), 2), 0, np.zeros((1, 2), int))
+    assert step.reward.tolist() == [2, 2]
+
+
+class Rendered(Flat):
+    """Renders what the class has as `screen`."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (never changed)
+    screen = np.zeros((4, 5, 3), np.uint8)
+
+    def render(self):
+        if isinstance(self.screen, Exception):
+            raise self.screen
+        return self.screen
+
+
+@pytest.mark.parametrize(
+    ("screen", "why"),
+    [
+        (None, "gave NoneType, not an image"),
+        ([Rendered.screen], "gave list, not an image"),
+        (np.zeros((4, 5)), r"gave an array \(4, 5\), not an image"),
+        (NotImplementedError(), "NotImplementedError"),
+        (RuntimeError("no\ndisplay"), "no display"),
+    ],
+    ids=["nothing", "list", "grey", "not implemented", "error"],
+)
+def test_an_environment_that_renders_no_images_is_refused_by_its_id(screen, why, monkeypatch):
+    env = GymVector(EnvConfig.of(Rendered), 1, render=True)
+    env.reset(0)
+    first = env.screen()
+    assert (first.shape, first.dtype) == ((4, 5, 3), np.uint8)
+    monkeypatch.setattr(Rendered, "screen", screen)
+    with pytest.raises(ValueError, match=rf"--env Rendered: cannot be rendered; {why}"):
+        env.screen()
 
 
 @pytest.mark.parametrize(("observed", "reward"), [(np.nan, 0.0), (1e39, 0.0), (0.5, np.inf)])

@@ -13,6 +13,7 @@ from rbi.observations import ObservationSpec
 from rbi.online.config import (
     GROUPS,
     PAPER_GAMES,
+    PAPER_MAX_FRAMES,
     ActorConfig,
     Algorithm,
     LearnerConfig,
@@ -109,10 +110,23 @@ def test_single_settings_and_parts_can_be_changed(change):
     assert base.changed(learner=LearnerConfig(batch_size=9)).learner == LearnerConfig(batch_size=9)
 
 
+@pytest.mark.parametrize(
+    "env", ["Acrobot-v1", EnvConfig("Acrobot-v1", 900), lambda: None], ids=["id", "config", "function"]
+)
+def test_the_environment_can_be_changed(env):
+    changed = TrainConfig.preset("CartPole-v1").changed(env=env).env
+    assert changed == (env if isinstance(env, EnvConfig) else EnvConfig.of(env, max_frames=PAPER_MAX_FRAMES))
+
+
 @pytest.mark.parametrize("change", [{"batchsize": 7}, {"learner": {"batchsize": 7}}], ids=str)
 def test_an_unknown_setting_is_refused_by_name(change):
     with pytest.raises(ValueError, match="batchsize: is not a setting"):
         PAPER.changed(**change)
+
+
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(ValueError, match=r"preset = 'smal': must be one of paper, fast, small; did you mean small\?"):
+        TrainConfig.preset("CartPole-v1", preset="smal")
 
 
 def test_atari_games_have_processes_of_their_own():

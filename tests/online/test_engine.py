@@ -12,6 +12,7 @@ from rbi.envs.types import TimeStep
 from rbi.online.backend import CapturedActor
 from rbi.online.config import GROUPS
 from rbi.online.engine import init_networks
+from rbi.policy import load_policy
 from rbi.steps import TERMINATED
 from tests.checkpoints import use_gpu_random_states
 from tests.online.small_runs import make_engine, run_steps, run_to_end, small_config
@@ -268,6 +269,15 @@ def test_a_policy_taken_during_a_run_does_not_change_afterwards():
 def test_actors_use_the_learners_advantage_baseline(advantage_baseline):
     engine = make_engine(small_config(advantage_baseline=advantage_baseline))
     assert {actor.advantage_baseline for actor in engine.actors} == {advantage_baseline}
+
+
+@pytest.mark.parametrize("advantage_baseline", ["pi", "mean"])
+def test_a_policy_has_the_q_values_of_the_actors(advantage_baseline, tmp_path):
+    engine, obs = make_engine(small_config(advantage_baseline=advantage_baseline)), np.ones((4, 4), np.float32)
+    engine.policy().save(tmp_path / "policy")
+    policy, choice = load_policy(tmp_path / "policy"), engine.actors[0].choose(torch.from_numpy(obs), torch.ones(4) > 0)
+    assert policy.beta_and_q(policy.obs_tensor(obs))[1].numpy() == pytest.approx(choice.q.numpy(), abs=1e-6)
+    assert policy.predict_value(obs) == pytest.approx((choice.pi * choice.q).sum(1).numpy(), abs=1e-6)
 
 
 @pytest.mark.parametrize("scale", [True, False])

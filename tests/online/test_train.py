@@ -263,6 +263,18 @@ def test_a_custom_trunk_is_trained():
     assert result.policy.predict_proba(np.zeros((1, 4))).shape == (1, 2)
 
 
+def test_a_run_with_a_custom_trunk_is_resumed_before_and_after_its_end(tmp_path):
+    def trunk(obs_spec):
+        return nn.Sequential(nn.Flatten(), nn.Linear(obs_spec.shape[0], 9), nn.Tanh())
+
+    options = {"out": tmp_path / "run", "trunk": trunk, "eval_episodes": 0, **QUIET}
+    first = train("CartPole-v1", **(SHORT | options))
+    first.policy.save(tmp_path / "run" / "policies" / "best")  # as if no later policy were better
+    assert train(resume=True, **options).best_policy.metadata["updates"] == 40
+    more = train(resume=True, updates=60, **options)
+    assert (more.updates, more.best_policy.metadata["updates"]) == (60, 40)
+
+
 def test_snapshots_are_saved_at_even_intervals(tmp_path):
     train("CartPole-v1", out=tmp_path / "run", save_snapshots=2, **(SHORT | {"eval_episodes": 0}), **QUIET)
     names = sorted(path.name for path in (tmp_path / "run" / "policies").iterdir())
@@ -292,7 +304,7 @@ def test_a_run_folder_has_all_settings_of_its_environment(tmp_path):
 
 
 def test_invalid_options_are_refused_by_name():
-    for bad in ({"eval_episodes": -1}, {"checkpoint_minutes": 0.0}, {"save_snapshots": -2}):
+    for bad in ({"eval_episodes": -1}, {"eval_episodes": 2.0}, {"checkpoint_minutes": 0.0}, {"save_snapshots": -2}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             RunOptions(**bad)
     with pytest.raises(ValueError, match="batchsize: is not a setting"):

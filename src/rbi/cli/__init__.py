@@ -172,10 +172,10 @@ def print_json(command: "Command", argv: Sequence[str]) -> int:
 
 
 def nearest_path(message: str, argv: Sequence[str]) -> str:
-    """A suggestion if the message names an argument that is a path one letter or two away from an existing one."""
+    """A suggestion if the message misses a path of the arguments that is a letter or two away from an existing one."""
     names = {word for command in COMMANDS for word in command.split()}
     for word in argv:
-        if word in names or "did you mean" in message:
+        if word in names or "did you mean" in message or "no such" not in message.lower():
             continue
         path = Path(word)
         with contextlib.suppress(OSError, ValueError):  # a name that is too long, a folder that may not be read

@@ -121,6 +121,8 @@ class AtariVector:
         self.pending = False
 
     def reset(self, seed: int | None) -> TimeStep:
+        if self.pending:
+            self.recv()
         frames, info = self.envs.reset(seed=seed)
         self.lives, self.over = info["lives"], np.zeros(self.num_envs, dtype=bool)
         self.stopped[:] = False

@@ -15,7 +15,7 @@ from gymnasium.wrappers import FrameStackObservation
 
 from rbi.config import parse_env
 from rbi.envs.types import EnvConfig, TimeStep
-from rbi.steps import CONTINUES, TERMINATED, TRUNCATED, FrameLayout, are_channels_first
+from rbi.steps import COLOURS, CONTINUES, TERMINATED, TRUNCATED, FrameLayout, are_channels_first
 
 SMALLEST_BOUND = 1e-6  # numbers that are confined to less are not stretched
 MAX_REPLAYED = 100_000  # steps of an episode that a resumed run takes again; after more it starts new episodes
@@ -29,6 +29,10 @@ class GymVector:
         self.config, self.num_envs = config, num_envs
         self.envs = [make_one(config, render=render)]
         self.envs += [make_one(config) for _ in range(num_envs - 1)]
+        if len({id(env.unwrapped) for env in self.envs}) < num_envs:
+            raise ValueError(
+                f"--env {config.id}: the function returned one environment twice; make a new one each time"
+            )
         action_space, obs_space = self.envs[0].action_space, self.envs[0].observation_space
         if not isinstance(action_space, spaces.Discrete):
             raise ValueError(f"--env {config.id}: its actions are {action_space}; only Discrete is supported")
@@ -77,7 +81,7 @@ class GymVector:
                     self.obs[i] = self.start(i, None)
                     continue
                 observation, r, terminated, truncated, _ = env.step(self.actions[i] + self.lowest_action)
-                reward[i] = r
+                reward[i] = np.asarray(r).item()  # some environments return an array of one number
                 end[i] = TERMINATED if terminated else TRUNCATED if truncated else CONTINUES
                 self.obs[i] = self.read(observation)
                 self.taken[i].append(int(self.actions[i]))
@@ -105,7 +109,7 @@ class GymVector:
     def read(self, observation: Any) -> np.ndarray[Any, Any]:
         """One frame: an image with channels last, anything else as a flat float32 vector."""
         if self.layout is not None:
-            obs = self.layout.single_frames(np.asarray(observation)[None])[0]
+            obs = self.layout.single_frames(np.array(observation)[None])[0]  # a copy: it may be drawn over
         elif isinstance(self.obs_space, spaces.Box):  # as `flatten`, which would also cast to the space's own dtype
             obs = as_float32(observation).reshape(-1)
         else:
@@ -153,9 +157,13 @@ class GymVector:
         """The first environment's screen, uint8 `[H, W, 3]`."""
         try:
             image: Any = self.envs[0].render()
-        except gymnasium.error.Error as error:
-            raise ValueError(f"--env {self.config.id}: cannot be rendered; {error}") from None
-        return np.asarray(image, dtype=np.uint8)
+        except Exception as error:  # whatever the environment raises
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ValueError(f"--env {self.config.id}: cannot be rendered; {reason}") from error
+        if not isinstance(image, np.ndarray) or image.ndim != 3 or image.shape[2] != COLOURS:
+            found = f"an array {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
+            raise ValueError(f"--env {self.config.id}: cannot be rendered; gave {found}, not an image [H, W, 3]")
+        return image.astype(np.uint8)
 
     def close(self) -> None:
         for env in self.envs:

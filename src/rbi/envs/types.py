@@ -115,8 +115,8 @@ class VectorEnv(Protocol):
     """Whether actions were sent whose results have not been received."""
 
     def reset(self, seed: int | None) -> TimeStep:
-        """Start new episodes in all environments. The first reset needs a seed; later ones without a seed continue the
-        random streams, which is much faster for Atari games."""
+        """Start new episodes in all environments, and drop the result of a pending step. The first reset needs a seed;
+        later ones without a seed continue the random streams, which is much faster for Atari games."""
 
     def send(self, actions: np.ndarray[Any, Any]) -> None:
         """Start a step of every environment with actions `[N]`."""

@@ -429,8 +429,6 @@ class EnvGroup:
 
     def reset(self, seed: int | None) -> None:
         """Start new episodes and send the first actions; the result of a pending step is dropped."""
-        if self.vector_env.pending:
-            self.vector_env.recv()
         self.statistics, self.step = EpisodeStatistics(self.vector_env.num_envs), self.vector_env.reset(seed)
         for i in np.flatnonzero(~self.active).tolist():
             self.vector_env.stop(i)

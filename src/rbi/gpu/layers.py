@@ -157,7 +157,7 @@ class _PatchConvRelu(torch.autograd.Function):
         y = torch.addmm(bias, seen.flatten(0, 2), weight.T).relu_()
         ctx.save_for_backward(seen, weight, y)
         ctx.geometry = (x.shape, kernel, stride)
-        return y.view(*seen.shape[:3], -1)
+        return y.view(*seen.shape[:3], len(weight))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -178,7 +178,7 @@ class _PatchConv(torch.autograd.Function):
         seen = patches(x, kernel, stride)
         ctx.save_for_backward(seen, weight)
         ctx.geometry = (x.shape, kernel, stride)
-        return (seen.flatten(0, 2) @ weight.T).view(*seen.shape[:3], -1)
+        return (seen.flatten(0, 2) @ weight.T).view(*seen.shape[:3], len(weight))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -239,7 +239,7 @@ def normalise_relu(x: Tensor, bias: Tensor, groups: int = 1) -> Tensor:
     if gpu.usable(x):
         y: Tensor = _LayerNormRelu.apply(x.contiguous(), bias, groups)
         return y
-    rows = x.reshape(*x.shape[:-1], groups, -1)
+    rows = x.reshape(*x.shape[:-1], groups, len(bias) // groups)
     return (torch.layer_norm(rows, rows.shape[-1:], eps=LAYER_NORM_EPSILON).flatten(-2) + bias).relu()
 
 

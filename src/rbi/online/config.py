@@ -9,14 +9,13 @@ from typing import Annotated, Any, Literal
 from rbi.config import Checked, Ge, Interval, check_fields, nearest
 from rbi.envs import has_numbered_states
 from rbi.envs.types import EnvConfig, EnvFactory
-from rbi.networks import MAX_HIDDEN_SIZE
+from rbi.networks import MAX_HIDDEN_SIZE, AdvantageBaseline
 from rbi.replay import ReplayConfig
 from rbi.returns import ReturnConfig
 from rbi.rules.types import parse_rule
 
 Algorithm = Literal["rbi", "apex"]
 Preset = Literal["paper", "fast", "small"]
-AdvantageBaseline = Literal["pi", "mean"]
 
 GROUPS = 2
 """While one group of environments steps, the other group's actions are computed."""
@@ -247,12 +246,16 @@ class TrainConfig:
 
     def changed(self, **changes: Any) -> "TrainConfig":
         """A copy with other settings: whole parts (`learner=LearnerConfig(...)`), parts as mappings
-        (`learner={"batch_size": 32}`), or single settings by their own name (`batch_size=32`)."""
+        (`learner={"batch_size": 32}`), or single settings by their own name (`batch_size=32`); `env` may be an id or a
+        function that makes an environment, too."""
         parts = {part.name: getattr(self, part.name) for part in dataclasses.fields(self)}
         homes = {setting.name: part for part in ("env", *PARTS) for setting in dataclasses.fields(parts[part])}
         within: dict[str, dict[str, Any]] = {}
         for name, value in changes.items():
-            if name in parts and not isinstance(value, Mapping):
+            if name == "env" and not isinstance(value, EnvConfig | Mapping):
+                named = EnvConfig.of(value)
+                parts[name] = dataclasses.replace(self.env, id=named.id, factory=named.factory)
+            elif name in parts and not isinstance(value, Mapping):
                 parts[name] = value
             elif name in parts:
                 within.setdefault(name, {}).update(value)
@@ -461,6 +464,8 @@ NUMBERED_STATES: dict[str, dict[str, Any]] = {
 def preset_parts(env: EnvConfig, preset: Preset | None = None) -> dict[str, Any]:
     """The settings of a preset for an environment, by default of the preset that suits it."""
     preset = preset or default_preset(env)
+    if preset not in PRESETS:
+        raise ValueError(f"preset = {preset!r}: must be one of {', '.join(PRESETS)}{nearest(str(preset), PRESETS)}")
     parts = dict(PRESETS[preset])
     if preset == "small" and has_numbered_states(env):
         parts |= {name: dataclasses.replace(parts[name], **changes) for name, changes in NUMBERED_STATES.items()}

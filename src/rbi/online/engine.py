@@ -378,12 +378,11 @@ def trained_policy(
         networks = networks.to_empty(device="cpu")
     bind_parameters(networks, vector)
     about = {"algo": config.algo, "updates": updates, "states": states}
-    env = config.env.id
-    if config.algo == "apex":
-        return Policy(networks, Greedy(), env=env, metadata=about)
-    if config.actor.improve_in == "learner":
-        return Policy(networks, Behavior(), env=env, metadata=about)
-    return Policy(networks, parse_rule(config.actor.rule), config.actor.c_greedy, env=env, metadata=about)
+    rule, c_greedy = parse_rule(config.actor.rule), config.actor.c_greedy
+    if config.algo == "apex" or config.actor.improve_in == "learner":
+        rule, c_greedy = Greedy() if config.algo == "apex" else Behavior(), 0.0
+    baseline = config.learner.advantage_baseline
+    return Policy(networks, rule, c_greedy, env=config.env.id, metadata=about, advantage_baseline=baseline)
 
 
 def without_prefix(tensors: Any, prefix: str) -> dict[str, Tensor]:

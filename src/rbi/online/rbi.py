@@ -31,9 +31,9 @@ from torch import Tensor
 from rbi import measures
 from rbi.gpu import SideStream
 from rbi.losses import c_mix, policy_loss, policy_loss_grad, policy_weight, q_loss, q_loss_grad, td_error
-from rbi.networks import Networks, PolicyNetwork, QNetwork, dueling_q
+from rbi.networks import AdvantageBaseline, Networks, PolicyNetwork, QNetwork, dueling_q
 from rbi.observations import ObservationSpec, random_shifts, roll_stacks
-from rbi.online.config import ActorConfig, AdvantageBaseline, LearnerConfig
+from rbi.online.config import ActorConfig, LearnerConfig
 from rbi.optim import ModuleOptimizer, Peers, bind_parameters, flat_size, flatten_parameters
 from rbi.replay import ReplayBatch, Transition
 from rbi.returns import ReturnConfig, n_step_returns

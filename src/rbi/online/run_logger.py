@@ -1,18 +1,19 @@
 """The logger of a run: reports, TensorBoard, checkpoints, policies, the final evaluation, and a progress bar."""
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from rbi import checkpoint, runs
-from rbi.evaluation.rollouts import EvaluationResult, evaluate
+from rbi.config import Checked, Ge, Gt, Interval
+from rbi.evaluation.rollouts import MAX_EPISODES, EvaluationResult, evaluate
 from rbi.mirror import Mirror
+from rbi.networks import TrunkFactory
 from rbi.online.config import Algorithm
 from rbi.online.engine import Engine
 from rbi.policy import Policy, load_policy
@@ -84,29 +85,22 @@ class TrainResult:
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(Checked):
     """What a run reports, saves and evaluates; none of it changes what is learned."""
 
-    eval_episodes: int = 30
+    eval_episodes: Annotated[int, Interval(ge=0, le=MAX_EPISODES)] = 30
     """Evaluation episodes of the final policy; 0: none."""
-    report_interval: int = 0
+    report_interval: Annotated[int, Ge(0)] = 0
     """Updates between two reports (lines of metrics.jsonl, calls of the callback); 0: a five-hundredth of the run."""
-    checkpoint_minutes: float = 5.0
+    checkpoint_minutes: Annotated[float, Gt(0)] = 5.0
     """Minutes between checkpoints."""
     save_replay: bool | None = None
     """Save the replay in checkpoints; by default up to 2 GB. A run resumed without it fills its replay again first."""
-    save_snapshots: int = 0
+    save_snapshots: Annotated[int, Ge(0)] = 0
     """Policies to save at even intervals of training, in policies/updates-*."""
     mirror: str = ""
     """A URL that fsspec knows, such as s3://bucket/run, gets a copy of the run folder after every checkpoint; a resumed
     run whose folder is lost or behind is restored from it."""
-
-    def __post_init__(self) -> None:
-        for name in ("eval_episodes", "report_interval", "save_snapshots"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} = {getattr(self, name)}: must be at least 0")
-        if not 0 < self.checkpoint_minutes < math.inf:
-            raise ValueError(f"checkpoint_minutes = {self.checkpoint_minutes}: must be positive")
 
 
 class RunLogger:
@@ -120,9 +114,10 @@ class RunLogger:
         seed: int,
         info: dict[str, Any],
         callback: Callback | None = None,
+        trunk: TrunkFactory | None = None,
     ) -> None:
         self.engine, self.writer, self.options, self.seed, self.info = engine, writer, options, seed, info
-        self.callback, self.stop = callback, False
+        self.callback, self.trunk, self.stop = callback, trunk, False
         self.started = time.monotonic() - info["seconds"]
         self.saved_at = time.monotonic()
         updates, per_sample = engine.config.schedule.updates, engine.config.learner.updates_per_sample
@@ -248,7 +243,7 @@ class RunLogger:
             algo=config.algo,
             seed=self.seed,
             policy=policy,
-            best_policy=self.best_policy or load_best(self.writer),
+            best_policy=self.best_policy or load_best(self.writer, self.trunk),
             best_score=self.info["best"],
             metrics=self.metrics,
             evaluation=evaluation,
@@ -322,8 +317,8 @@ class TrainProgress:
         self.shown, self.states, self.updates = now, engine.states, engine.updates
 
 
-def load_best(writer: runs.Writer | None) -> Policy | None:
+def load_best(writer: runs.Writer | None, trunk: TrunkFactory | None) -> Policy | None:
     """The best policy of a run folder, where a resumed run has found none that is better."""
     if writer is None or not (writer.path / "policies" / "best").is_dir():
         return None
-    return load_policy(writer.path / "policies" / "best")
+    return load_policy(writer.path / "policies" / "best", trunk=trunk)

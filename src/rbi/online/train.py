@@ -143,7 +143,7 @@ def train(
         if resume and path is not None:
             may_change = (*MAY_CHANGE_ON_RESUME, *make_engine.may_change)
             runs.check_resumable(path, command="train", settings=settings, seed=seed, may_change=may_change)
-            if (complete := load_complete(path, chosen)) is not None:
+            if (complete := load_complete(path, chosen, trunk)) is not None:
                 if progress:
                     echo(f"nothing left to do: {path} is complete; more updates continue it")
                 return complete
@@ -162,7 +162,7 @@ def train(
         stack.enter_context(writer or contextlib.nullcontext())
         if mirror is not None and writer is not None and not resume:
             mirror.upload(writer.path, keep=1)  # shows at once whether the URL can be written to
-        logger = RunLogger(running, writer, options, seed, info, callback)
+        logger = RunLogger(running, writer, options, seed, info, callback, trunk)
         stopped = run_to_end(running, logger, progress=progress)
         if stopped and not logger.stop and writer is not None:
             logger.save()
@@ -223,9 +223,6 @@ def resolve_config(
         saved = load_config(resumed)
         if env is None:
             envs.id_from_file(saved.env.id, resumed / "config.json")
-        if env is not None and not isinstance(env, EnvConfig):
-            named = EnvConfig.of(env)
-            env = dataclasses.replace(saved.env, id=named.id, factory=named.factory)
         given = {name: value for name, value in {"env": env, "algo": algo}.items() if value is not None}
         return saved.changed(**given, **overrides)
     if env is None:
@@ -304,7 +301,7 @@ def open_run(
     return runs.Writer.reopen(path, lines=lines, lock=lock)
 
 
-def load_complete(path: Path, config: TrainConfig) -> TrainResult | None:
+def load_complete(path: Path, config: TrainConfig, trunk: TrunkFactory | None) -> TrainResult | None:
     """The result of a run that has done all its updates, from its folder; None for any other."""
     run = runs.read(path)
     found = run.result
@@ -319,8 +316,8 @@ def load_complete(path: Path, config: TrainConfig) -> TrainResult | None:
             env=found["env"],
             algo=found["algo"],
             seed=run.config["seed"],
-            policy=load_policy(policies["last"]),
-            best_policy=load_policy(policies["best"]) if policies["best"].is_dir() else None,
+            policy=load_policy(policies["last"], trunk=trunk),
+            best_policy=load_policy(policies["best"], trunk=trunk) if policies["best"].is_dir() else None,
             best_score=found["best_score"],
             metrics=run.metrics,
             evaluation=None if evaluation is None else EvaluationResult(**evaluation),
