@@ -20,7 +20,7 @@ from rbi.certification.evidence import (
 )
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset
-from rbi.data.formats import Format, FormatSettings, TableConfig, open_dataset, recognise
+from rbi.data.formats import Format, FormatSettings, TableConfig, dataset_or_path, open_dataset, recognise
 from rbi.data.formats.tables import is_own_export
 from rbi.policy import Policy, load_policy
 from rbi.rules.types import Behavior, parse_rule
@@ -209,10 +209,11 @@ def certify(
         runs.check_apart(out, policy)
         runs.check_available(runs.resolve(Path(out)), overwrite=overwrite)
     given = policy if isinstance(policy, Policy) else load_policy(policy)
-    if isinstance(episodes, Dataset):
-        data = open_dataset(episodes, format, settings)
+    source = dataset_or_path(episodes)
+    if isinstance(source, Dataset):
+        data = open_dataset(source, format, settings)
     else:
-        data = read_as_trained(given, policy, Path(episodes), format, settings)
+        data = read_as_trained(given, policy, source, format, settings)
     decision = decide(gather_evidence(given, data, config.gamma), config, compare=compare)
     if out is not None:
         about = {

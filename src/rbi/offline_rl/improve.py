@@ -16,7 +16,7 @@ from rbi.config import Checked, Device, Interval, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
 from rbi.data.episode import Array
-from rbi.data.formats import Format, FormatSettings, open_dataset
+from rbi.data.formats import Format, FormatSettings, dataset_or_path, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.data.visits import MAX_MOMENTS, PseudoCounts, VisitCounts, count_visits, step_clusters
 from rbi.networks import MAX_HIDDEN_SIZE, Networks, TrunkFactory, cpu_threads, make_networks, offline_network
@@ -220,7 +220,7 @@ def improve(
         return_range,
     )
     rule = parse_rule(rule, counts=True) if isinstance(rule, str) else rule
-    source = data if isinstance(data, Dataset) else Path(data)
+    source = dataset_or_path(data)
     described = {
         "data": None if isinstance(source, Dataset) else str(source),
         "format": format,

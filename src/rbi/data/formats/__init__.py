@@ -3,6 +3,7 @@
 import copy
 import functools
 import importlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,6 +56,10 @@ class FormatSettings:
 
 
 PART_BYTES = 1 << 25  # of a store, at a time
+IN_PYTHON = (
+    "In Python, options are fields of rbi.data.formats.FormatSettings: --table.action NAME is settings=FormatSettings("
+    "table=TableConfig(action=NAME)), --env NAME is settings=FormatSettings(overrides=SpecOverrides(env=NAME))."
+)
 
 
 def functions(name: str) -> tuple[Any, Any]:
@@ -90,6 +95,8 @@ def check_readable(path: Path) -> None:
 
 def open_reader(path: Path | str, format_: Format | None = None, settings: FormatSettings | None = None) -> Reader:
     """The reader of the data at a path."""
+    if format_ is not None and format_ not in get_args(Format):
+        raise ValueError(f"format = {format_!r}: must be one of {', '.join(get_args(Format))}")
     path = Path(path)
     name = format_ or recognise(path)
     check_readable(path)
@@ -116,8 +123,16 @@ def load_episodes(
     A store is memory-mapped; everything else is read into memory (`rbi data import` makes a store of larger data).
     Unusable episodes are left out and listed in `.rejected`; with `strict` the first one raises a ValueError. A store
     that has lost episodes says so, and raises a ValueError if they are more than a share of `settings.max_lost`.
+
+    `settings` holds what the command line takes as options, for example
+    `FormatSettings(table=TableConfig(observations=("age", "income")), overrides=SpecOverrides(env="CartPole-v1"))`.
     """
-    reader = open_reader(path, format, settings)
+    try:
+        reader = open_reader(path, format, settings)
+    except ValueError as error:
+        if "--" in str(error):  # a note is shown in tracebacks only, not by the command line
+            error.add_note(IN_PYTHON)
+        raise
     if isinstance(reader, StoreReader):
         return reader.load()
     if isinstance(reader, ColumnReader):  # an archive of arrays is one dataset
@@ -140,6 +155,18 @@ def load_episodes(
     found = Dataset.from_episodes(valid(), reader.spec)
     found.rejected = rejected
     return found
+
+
+def dataset_or_path(data: Any) -> Dataset | Path:
+    """What the user gave as data. Raises TypeError if it is neither a dataset nor a path."""
+    if isinstance(data, str | os.PathLike):
+        return Path(data)
+    if not isinstance(data, Dataset):
+        raise TypeError(
+            f"the data is of type {type(data).__name__}: must be a Dataset or a path; rbi.Dataset.from_frame and from_arrays "
+            "make a Dataset of a table and of arrays"
+        )
+    return data
 
 
 def open_dataset(
