@@ -494,7 +494,9 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
     """
     if not isinstance(path, str | os.PathLike):
         inner = "; give its .policy" if hasattr(path, "policy") else ""
-        raise TypeError(f"the policy is of type {type(path).__name__}: must be a Policy or the path of its folder{inner}")
+        raise TypeError(
+            f"the policy is of type {type(path).__name__}: must be a Policy or the path of its folder{inner}"
+        )
     path = Path(path)
     if not (path / CONFIG).is_file():
         inside = [path / "policies" / name for name in ("best", "last")]

@@ -499,7 +499,7 @@ def test_a_named_column_of_lists_is_the_observation(tmp_path):
 
 def test_errors_about_options_have_a_note_for_python(tmp_path):
     path = as_csv(tmp_path / "log.csv", TWO_EPISODES, action=None)
-    with pytest.raises(ValueError, match="--table.action") as error:
+    with pytest.raises(ValueError, match="--table") as error:
         load_episodes(path)
     assert "TableConfig(action=NAME)" in error.value.__notes__[0]
     with pytest.raises(ValueError, match=r"format = FormatSettings.*must be one of store, agc"):

@@ -13,7 +13,7 @@ import tyro
 
 from rbi import runs
 from rbi.cli import help as pages
-from rbi.config import Interval, check_fields, nearest
+from rbi.config import NAMES_ELSEWHERE, Interval, check_fields, nearest
 from rbi.progress import PlainConsole, echo
 
 if TYPE_CHECKING:
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound="Command")
 
 MAX_RULES = 8  # distinguishable in one figure
-ELSEWHERE = {
-    "total-timesteps": "updates",
-    "n-steps": "updates",
-    "n-envs": "num-envs",
-    "lr": "learning-rate",
-    "buffer-size": "capacity",
-    "n-eval-episodes": "episodes",
-}
-"""Options of Stable-Baselines3, CleanRL and d3rlpy, and the last part of ours."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +128,7 @@ def check_names(command: type[Command], argv: Sequence[str], prog: str) -> None:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """The option that is meant by one that does not exist; empty if none resembles it."""
-    meant = ELSEWHERE.get(name.lstrip("-"))
+    meant = NAMES_ELSEWHERE.get(name.lstrip("-").replace("-", "_"), "").replace("_", "-")
     same = next((option for option in known if meant and re.split(r"\.|--", option)[-1] == meant), "")
     return f"; did you mean {same}?" if same else nearest(name, known)
 

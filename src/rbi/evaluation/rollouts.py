@@ -58,8 +58,8 @@ class Protocol(Checked):
     """Emulator frames without a reward after which an Atari episode counts as truncated with its score so far, once no
     other episode waits for its environment; 0: never. Few policies that idle take most of an evaluation's time."""
     deterministic: bool = False
-    """Take the most probable action instead of sampling. Nothing bounds its ratio to beta: what holds for the policy's
-    safety does not hold for it."""
+    """Take the most probable action instead of sampling. This is a different policy, whose ratio to beta is unbounded:
+    the safety of the sampled one does not carry over."""
 
     def env_config(self, env: Env) -> EnvConfig:
         """The environment's configuration under this protocol."""

@@ -205,7 +205,8 @@ def check_data(data: Dataset, env: str | None, name: str, log: RunLog) -> str:
         raise ValueError(f"{name}: rewards as large as {largest:g}; scale them to {MAX_REWARD:g} at most")
     found = env or envs.id_from_file(data.spec.env, name)
     if not found:
-        raise ValueError(f"{name}: does not say in which environment it was recorded; name it with --env (Python: env=), or use rbi improve, which needs none")
+        advice = "name it with --env (Python: env=), or use rbi improve, which needs none"
+        raise ValueError(f"{name}: does not say in which environment it was recorded; {advice}")
     if data.spec.env and data.spec.env != found:
         raise ValueError(f"--env {found}: the data is of {data.spec.env}")
     return found

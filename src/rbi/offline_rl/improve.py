@@ -80,8 +80,8 @@ class ImproveConfig(Checked):
     """Discount factor of Q. The decision is about undiscounted returns; `rbi certify` takes a discount factor."""
     holdout_fraction: Annotated[float, Interval(gt=0, le=0.8)] | None = None
     """Fraction of the episodes that is held out (default: 0.1; with logged probabilities 0.4, since the test set then
-    decides). Half, at most a tenth of all or 100, are the validation set (early stopping, temperature); the rest is an
-    untouched test set."""
+    decides). Half of them, but at most a tenth of all episodes (or 100, if that is more), are the validation set
+    (early stopping, temperature); the rest is an untouched test set."""
     clip_rewards: bool | None = None
     """Clip rewards to [-1, 1] for training (default: only for images)."""
     max_missing_return: Annotated[float, Interval(ge=0, le=1)] = 0.05

@@ -1,5 +1,6 @@
 """File formats of episodes: recognition, readers, and `load_episodes`."""
 
+import contextlib
 import copy
 import functools
 import importlib
@@ -111,6 +112,18 @@ def open_reader(path: Path | str, format_: Format | None = None, settings: Forma
     return found
 
 
+@contextlib.contextmanager
+def note_for_python() -> Iterator[None]:
+    """Errors that name options get a note, which tracebacks show and the command line does not."""
+    try:
+        yield
+    except ValueError as error:
+        if "--" in str(error):
+            error.add_note(IN_PYTHON)
+        raise
+
+
+@note_for_python()
 def load_episodes(
     path: Path | str,
     format: Format | None = None,  # noqa: A002 - the word that users look for
@@ -127,12 +140,7 @@ def load_episodes(
     `settings` holds what the command line takes as options, for example
     `FormatSettings(table=TableConfig(observations=("age", "income")), overrides=SpecOverrides(env="CartPole-v1"))`.
     """
-    try:
-        reader = open_reader(path, format, settings)
-    except ValueError as error:
-        if "--" in str(error):  # a note is shown in tracebacks only, not by the command line
-            error.add_note(IN_PYTHON)
-        raise
+    reader = open_reader(path, format, settings)
     if isinstance(reader, StoreReader):
         return reader.load()
     if isinstance(reader, ColumnReader):  # an archive of arrays is one dataset
@@ -163,8 +171,8 @@ def dataset_or_path(data: Any) -> Dataset | Path:
         return Path(data)
     if not isinstance(data, Dataset):
         raise TypeError(
-            f"the data is of type {type(data).__name__}: must be a Dataset or a path; rbi.Dataset.from_frame and from_arrays "
-            "make a Dataset of a table and of arrays"
+            f"the data is of type {type(data).__name__}: must be a Dataset or a path; rbi.Dataset.from_frame and "
+            "from_arrays make a Dataset of a table and of arrays"
         )
     return data
 

@@ -44,7 +44,7 @@ class TableConfig:
     step: str | None = None
     """Column that counts the steps of an episode, from 0 or 1 (default: t, or the order of the rows)."""
     action: str | None = None
-    """Column of actions: integers from 0, or texts or large numbers, which are mapped to 0, 1, ... in their order
+    """Column of actions: integers from 0, or texts or large numbers, which are sorted and mapped to 0, 1, ...
     (default: action or actions)."""
     reward: str | None = None
     """Column of rewards (default: reward or rewards)."""
@@ -57,7 +57,8 @@ class TableConfig:
     become days; a missing number becomes the median, with a further feature that says so, a missing text a category
     (default: obs, or obs_0, obs_1, ...)."""
     action_prob: str | None = None
-    """Column with the probability of each taken action (default: action_prob or propensity)."""
+    """Column with the probability of each taken action (default: action_prob, propensity, pscore or another usual
+    name)."""
     action_mask: str | None = None
     """Column of lists with the legal actions, or the prefix of one column per action (default: action_mask)."""
     behavior_probs: str | None = None
