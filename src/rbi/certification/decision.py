@@ -432,8 +432,9 @@ def explain(
     if too_long(evidence, chosen):
         useful, fitted = chosen.weights["max_useful_horizon"], chosen.estimates.get("fitted_q")
         lines.append(
-            f"Episodes have up to {evidence.logged.horizon} steps, and weights of {chosen.rule} decide nothing beyond "
-            f"about {useful:.0f} steps: use a smaller step (c nearer to 1), shorter episodes, or a live test."
+            f"Episodes have up to {evidence.logged.horizon} steps, and the importance weights of {chosen.rule} are too "
+            f"noisy beyond {f'about {useful:.0f} steps' if useful >= 1.5 else 'one step'}: use a smaller step (bounds "
+            "closer to 1), shorter episodes, or a live test."
             + ("" if fitted is None else f" Fitted Q evaluation, without weights and proofs, estimates {fitted:+.4g}.")
         )
     elif verdict != "deploy" and size < 0.1 * episodes:

@@ -43,7 +43,7 @@ from rbi.offline_rl.seed_learners import SeedLearners
 from rbi.policy import Policy, load_policy
 from rbi.progress import graceful_stop, track, track_updates
 from rbi.rules.types import Rule, parse_rule
-from rbi.statistics import describe
+from rbi.statistics import describe, score_text
 
 NAME = "offline"
 VALIDATIONS = 5  # between two evaluations
@@ -77,10 +77,10 @@ class OfflineResult:
         """The table of scores."""
         population = self.numbers["population"]
         rows = [("policy", "mean", "95% interval", "median", "P(below)", "verdict")]
-        rows.append(("(the data)", f"{population['mean']:,.1f}", interval_text(population["interval"]), "", "", ""))
+        rows.append(("(the data)", score_text(population["mean"]), interval_text(population["interval"]), "", "", ""))
         for row in self.rows:
             below = "" if row["below"] is None else f"{row['below']:.2f}"
-            cells = (row["name"], f"{row['mean']:,.1f}", interval_text(row["interval"]), f"{row['median']:,.1f}")
+            cells = (row["name"], score_text(row["mean"]), interval_text(row["interval"]), score_text(row["median"]))
             rows.append((*cells, below, row["verdict"] or ""))
         return text_table(f"{self.numbers['env']}, {self.numbers['updates']:,} updates", rows)
 
@@ -89,7 +89,7 @@ class OfflineResult:
 
 
 def interval_text(interval: Sequence[float]) -> str:
-    return f"{interval[0]:,.1f} to {interval[1]:,.1f}"
+    return f"{score_text(interval[0])} to {score_text(interval[1])}"
 
 
 def offline(
