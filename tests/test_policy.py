@@ -306,7 +306,7 @@ def test_images_that_are_no_bytes_are_refused(value):
     obs = observations(IMAGE).astype(np.float32)
     assert np.array_equal(policy_of(IMAGE).predict_proba(obs), policy_of(IMAGE).predict_proba(observations(IMAGE)))
     obs[2, 3, 20, 20] = value
-    with pytest.raises(ValueError, match=r"obs\[2\] holds a value that is no byte"):
+    with pytest.raises(ValueError, match=r"obs\[2\] holds a value that is not a byte"):
         policy_of(IMAGE).predict_proba(obs)
 
 

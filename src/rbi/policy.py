@@ -316,7 +316,7 @@ class Policy:
             raise ValueError(f"obs has shape {list(given.shape)}: this policy takes batches of shape {shown}{advice}")
         if self.obs_spec.is_image:
             possible = given == given.clamp(0, 255).floor() if given.dtype != torch.uint8 else None
-            reason = "holds a value that is no byte: images are whole numbers from 0 to 255"
+            reason = "holds a value that is not a byte: images are whole numbers from 0 to 255"
         else:
             given = given.to(torch.float32)  # what float32 cannot hold becomes infinite
             possible, reason = torch.isfinite(given), "holds a value that is not finite in float32"

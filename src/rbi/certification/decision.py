@@ -229,7 +229,7 @@ def certify(
 def read_as_trained(
     policy: Policy, place: Policy | Path | str, path: Path, format_: Format | None, settings: FormatSettings | None
 ) -> Dataset:
-    """The episodes of a path; a table is read as the one that trained the policy, from memory or from a folder."""
+    """The episodes of a path; a table is read like the one that trained the policy, from memory or from a folder."""
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder if isinstance(place, Policy) else place)
         if isinstance(place, Policy) and policy.columns:
@@ -363,7 +363,7 @@ def blocking_reasons(evidence: Evidence) -> list[str]:
     if evidence.known == "estimated" and evidence.players > 1 and evidence.logged.horizon > 1:
         found.append(
             f"{evidence.players} players without logged probabilities: the clone is their mixture, and products of its "
-            "ratios over an episode are no valid weights. Log the probability of each action."
+            "ratios over an episode are not valid weights. Log the probability of each action."
         )
     return found
 

@@ -73,7 +73,7 @@ class FromData(Command):
 
         found = encoded_as(load_policy(policy), policy, self.place, self.format, self.format_settings)
         if found and not self.table.roles() and (options := found.table.options()):
-            echo(f"the table is read as the one that trained {policy}: {options}")
+            echo(f"the table is read like the one that trained {policy}: {options}")
         return found
 
     @property

@@ -115,6 +115,6 @@ def read_blocks(path: Path) -> dict[tuple[str, int], Any]:
     for line, metrics in enumerate(run.metrics, 1):
         scores = np.array(metrics.get("scores"), dtype=float)
         if not {"world", "first"} <= set(metrics) or scores.ndim != 3 or np.isnan(scores).any():
-            raise ValueError(f"{path / 'metrics.jsonl'}, line {line}: is no block of scores")
+            raise ValueError(f"{path / 'metrics.jsonl'}, line {line}: is not a block of scores")
         blocks[metrics["world"], metrics["first"]] = metrics["scores"]
     return blocks
