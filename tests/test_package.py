@@ -90,8 +90,3 @@ def test_paper_map_names_code_and_tests_that_exist():
     for path, name in rows:
         text = (ROOT / path).read_text()
         assert not name or re.search(rf"^\s*(?:def|class) {name}\b", text, re.MULTILINE), f"{path} has no {name}"
-
-
-def test_a_name_that_does_not_exist_suggests_one_that_does():
-    found = subprocess.run([sys.executable, "-c", "import rbi; rbi.reroute"], capture_output=True, text=True)
-    assert "has no attribute 'reroute'. Did you mean: 'Reroute'?" in found.stderr

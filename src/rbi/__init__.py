@@ -6,7 +6,6 @@ Everything public is an attribute of this package. A name's module is imported w
 
 import importlib
 import os
-import sys
 
 TYPE_CHECKING = False  # as in typing, whose import takes longer than everything else here
 
@@ -158,7 +157,7 @@ def __getattr__(name: str) -> object:
     if name in _SUBMODULES:
         return importlib.import_module(f"rbi.{name}")
     if name not in _MODULE_OF:
-        raise AttributeError(f"module 'rbi' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        raise AttributeError(f"module 'rbi' has no attribute {name!r}")
     value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value  # found directly from now on
     return value
