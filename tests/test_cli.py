@@ -311,7 +311,7 @@ def test_spi_resumes_only_a_study_with_the_same_settings(tmp_path, capsys):
     assert "was started with seed = 0, not 4" in capsys.readouterr().err
     (tmp_path / "run" / "metrics.jsonl").write_text('{"a": 1}\n')
     assert cli.main([*SMALL, *FEW, "--out", out, "--resume"]) == 2
-    assert "metrics.jsonl, line 1: is no block of scores" in capsys.readouterr().err
+    assert "metrics.jsonl, line 1: is not a block of scores" in capsys.readouterr().err
     cli.main(["rules", "--out", str(tmp_path / "rules")])
     assert cli.main([*SMALL, *FEW, "--out", str(tmp_path / "rules"), "--resume"]) == 2
     assert "is a run of 'rules', not of 'spi'" in capsys.readouterr().err

@@ -84,8 +84,25 @@ def test_actions_are_drawn_with_the_policys_probabilities_and_mode_takes_the_mos
 
 
 def test_observations_another_shape_are_refused():
-    with pytest.raises(ValueError, match=r"shape \(2, 5\)"):
+    with pytest.raises(ValueError, match=r"shape \[2, 5\]"):
         policy_of(VECTOR).predict_proba(np.zeros((2, 5)))
+    with pytest.raises(
+        ValueError, match=r"shape \[3\]: .* of shape \[B, 3\]; for a single observation give obs\[None\]"
+    ):
+        policy_of(VECTOR).predict_proba(np.zeros(3))
+
+
+def test_what_is_neither_a_policy_nor_data_is_named_with_what_to_give():
+    policy, table = policy_of(VECTOR), pa.table({"action": [0, 1], "reward": [0, 1], "obs_0": [0.0, 1.0]})
+    result = rbi.ImproveResult(policy, policy, {}, [])
+    for call in (rbi.load_policy, rbi.evaluate, lambda given: rbi.certify(given, table)):
+        with pytest.raises(TypeError, match="the policy is of type Table: must be a Policy or the path of its folder"):
+            call(table)
+        with pytest.raises(TypeError, match=r"is of type ImproveResult: must be a Policy .*; give its \.policy"):
+            call(result)
+    for call in (rbi.improve, rbi.offline, lambda given: rbi.certify(policy, given)):
+        with pytest.raises(TypeError, match=r"the data is of type Table: must be a Dataset or a path; rbi\.Dataset"):
+            call(table)
 
 
 def flip_last_bit(path):
@@ -297,7 +314,7 @@ def test_images_that_are_no_bytes_are_refused(value):
     obs = observations(IMAGE).astype(np.float32)
     assert np.array_equal(policy_of(IMAGE).predict_proba(obs), policy_of(IMAGE).predict_proba(observations(IMAGE)))
     obs[2, 3, 20, 20] = value
-    with pytest.raises(ValueError, match=r"obs\[2\] holds a value that is no byte"):
+    with pytest.raises(ValueError, match=r"obs\[2\] holds a value that is not a byte"):
         policy_of(IMAGE).predict_proba(obs)
 
 

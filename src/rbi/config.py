@@ -63,6 +63,20 @@ def check_fields(config: Any, prefix: str = "") -> None:
         _check(name, getattr(config, field.name), hints[field.name])
 
 
+NAMES_ELSEWHERE = {
+    "total_timesteps": "updates",
+    "timesteps": "updates",
+    "n_steps": "n_step",
+    "n_envs": "num_envs",
+    "buffer_size": "capacity",
+    "replay_size": "capacity",
+    "lr": "learning_rate",
+    "train_freq": "states_per_update",
+    "target_network_update_freq": "target_update_interval",
+}
+"""What other libraries call a setting of ours, or one that serves the same end."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A suggestion for the end of an error message; empty if nothing known resembles the name.
 

@@ -8,6 +8,7 @@ training.safetensors  digests of the training episodes: `rbi.certify` refuses to
 import contextlib
 import copy
 import math
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -314,11 +315,13 @@ class Policy:
         if self.obs_spec.stack == 1 and given.shape[1:] == self.obs_spec.shape:
             given = given[:, None]
         if given.shape[1:] != expected:
-            shown = ("B", *self.obs_spec.shape) if self.obs_spec.stack == 1 else ("B", *expected)
-            raise ValueError(f"obs has shape {tuple(given.shape)}: this policy takes batches of shape {shown}")
+            one = self.obs_spec.shape if self.obs_spec.stack == 1 else expected
+            advice = "; for a single observation give obs[None]" if given.shape == one else ""
+            shown = f"[B, {', '.join(map(str, one))}]"
+            raise ValueError(f"obs has shape {list(given.shape)}: this policy takes batches of shape {shown}{advice}")
         if self.obs_spec.is_image:
             possible = given == given.clamp(0, 255).floor() if given.dtype != torch.uint8 else None
-            reason = "holds a value that is no byte: images are whole numbers from 0 to 255"
+            reason = "holds a value that is not a byte: images are whole numbers from 0 to 255"
         else:
             given = given.to(torch.float32)  # what float32 cannot hold becomes infinite
             possible, reason = torch.isfinite(given), "holds a value that is not finite in float32"
@@ -495,6 +498,11 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
     `trunk`: the function that made the trunk, for a policy with a custom one (its code is not saved). A custom rule has
     to be registered first, with `rbi.register_rule`.
     """
+    if not isinstance(path, str | os.PathLike):
+        inner = "; give its .policy" if hasattr(path, "policy") else ""
+        raise TypeError(
+            f"the policy is of type {type(path).__name__}: must be a Policy or the path of its folder{inner}"
+        )
     path = Path(path)
     if not (path / CONFIG).is_file():
         inside = [path / "policies" / name for name in ("best", "last")]

@@ -116,7 +116,7 @@ class ReplayConfig(Checked):
     store_at_episode_end: bool = False
     """Release an episode to the learner only when it has ended, as in the paper."""
     release_interval: Annotated[int, Ge(0)] = 0
-    """Release new states to the learner every this many updates, as in the paper (0: immediately)."""
+    """Updates between two releases of new states to the learner, as in the paper (0: immediately)."""
 
 
 class Transition(NamedTuple):

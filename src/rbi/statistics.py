@@ -19,6 +19,15 @@ BLOCK_INDICES = 1 << 20  # drawn at a time: 8 MB, whatever the number of values
 MAX_PAIRS = 10_000  # that are resampled one by one
 
 
+def score_text(score: float) -> str:
+    """A score for the terminal: one decimal, or three digits below 10, since scores of some environments are in [0, 1].
+
+    >>> score_text(1234.56), score_text(0.9123)
+    ('1,234.6', '0.912')
+    """
+    return f"{score:,.1f}" if abs(score) >= 10 else f"{score:.3g}"
+
+
 def resample_indices(n: int, rng: np.random.Generator, resamples: int = RESAMPLES) -> Iterator[Array]:
     """Indices of bootstrap samples of n items, in blocks `[R, n]` that hold `resamples` rows in all."""
     rows = max(1, BLOCK_INDICES // n)

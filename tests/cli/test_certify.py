@@ -139,7 +139,7 @@ def test_the_table_is_read_as_the_one_that_trained_the_policy_unless_columns_are
     capsys.readouterr()
     command = ["certify", str(tmp_path / "later.csv"), "--policy", str(tmp_path / "run"), "--return-range", "0", "1"]
     assert main([*command, "--out", str(tmp_path / "out")]) in (0, 3)
-    said = f"the table is read as the one that trained {tmp_path / 'run'}: "
+    said = f"the table is read like the one that trained {tmp_path / 'run'}: "
     roles = "--table.action offer --table.reward paid --table.action-prob chance --table.one-step"
     assert said + roles in capsys.readouterr().out.splitlines()
     assert runs.read(tmp_path / "out").finished()["evidence"]["known"] != "estimated"

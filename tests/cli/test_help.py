@@ -84,6 +84,9 @@ def test_the_commands_to_start_from_are_accepted(line):
         ("trian", "train"),
         ("data imprt", "import"),
         ("train --schedule.update 3", "--schedule.updates"),
+        ("train --total-timesteps 3", "--schedule.updates"),
+        ("train --n-envs 3", "--schedule.num-envs"),
+        ("improve logs.csv --lr 0.1", "--learning-rate"),
         ("train --algo=apx", "apex"),
         ("train --preset smal", "small"),
         ("offline data --baselines dqfd bqc", "bcq"),
@@ -99,6 +102,19 @@ def test_a_mistake_suggests_the_nearest_name(line, meant, tmp_path, monkeypatch,
     (tmp_path / "log.csv").write_text("offer,reward\n1,0\n")
     assert cli.main(line.split()) == 2
     assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("train --schedule.updates 1e5", "--schedule.updates 1e5: must be a whole number"),
+        ("improve logs.csv --gamma high", "--gamma high: must be a number"),
+        ("certify later.csv runs/better", "unexpected argument: runs/better"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_in_plain_words(line, told, capsys):
+    assert cli.main(line.split()) == 2
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [["report"], ["rules", "--rules", "rerout(0.5,1.5)"]])

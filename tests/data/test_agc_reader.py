@@ -304,7 +304,7 @@ def test_of_several_games_one_must_be_chosen(damaged):
     with pytest.raises(ValueError, match=r"holds qbert, mspacman; choose one with --agc.game"):
         open_reader(damaged)
     assert only(open_reader(damaged, settings=settings(game="qbert")).parts()) == 12
-    with pytest.raises(ValueError, match=r"mspacman: is no episode, or holds none"):
+    with pytest.raises(ValueError, match=r"mspacman: is not an episode, and holds none"):
         open_reader(damaged, settings=settings(game="mspacman"))
     with pytest.raises(ValueError, match=r"holds no trajectories/revenge; it has qbert, mspacman"):
         open_reader(damaged, settings=settings(game="revenge"))

@@ -126,6 +126,31 @@ def test_a_frame_with_an_episode_column_has_episodes_of_several_steps():
     assert [(len(e), e.score) for e in found] == [(2, 1.0), (1, 2.0)]
 
 
+def test_a_frame_with_the_usual_columns_of_episodes_is_not_read_as_a_bandit_log():
+    steps = {"episode_id": [7, 7, 8], "obs_0": [1.0, 2.0, 3.0], "action": [0, 1, 1], "reward": [0.0, 1.0, 2.0],
+             "terminated": [False, True, True]}  # fmt: skip
+    found = Dataset.from_frame(pa.table(steps))
+    assert [(len(e), e.score) for e in found] == [(2, 1.0), (1, 2.0)]
+    del steps["episode_id"]
+    with pytest.raises(ValueError, match=r"name it with episode=, or drop its columns of episodes and ends if every"):
+        Dataset.from_frame(pa.table(steps))
+    steps["done"] = steps.pop("terminated")
+    with pytest.raises(ValueError, match="name it with episode="):
+        Dataset.from_frame(pa.table(steps), terminated="done")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(action_prob="prop"), r"no column 'prop' \(action_prob=\)"),
+        (dict(observations="age"), "observations = 'age': must be a list or tuple of column names"),
+    ],
+)
+def test_a_frames_errors_name_the_argument(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Dataset.from_frame(pa.table(BANDIT), **(BANDIT_COLUMNS | wrong))
+
+
 def test_a_slice_is_a_dataset_that_samplers_accept():
     rng = np.random.default_rng(0)
     made = [episode(rng, 3 + i, final=i % 2 == 0) for i in range(5)]

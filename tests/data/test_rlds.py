@@ -105,7 +105,7 @@ def test_data_that_is_not_rlds_or_damaged_is_refused_in_one_line(dataset):
     first, *_ = made(np.random.default_rng(0))
     without = [{name: value for name, value in step.items() if name != "action"} for step in first]
     cases = {
-        "no episodes with steps; they have image, label": [{"image": 1, "label": 2}],
+        "not episodes with steps; they have image, label": [{"image": 1, "label": 2}],
         "a step lacks 'action'": [{"steps": without}],
         "corrupted record": [{"steps": first}, DataLossError("corrupted\nrecord")],
         "holds no episodes": [{"steps": []}],

@@ -322,7 +322,7 @@ def test_without_t_rows_count_as_they_come(file):
         ({"episode_id": None}, "no column of episodes .*--table.one-step"),
         ({"obs_0": None, "obs_1": None}, "no columns of observations"),
         ({"action": None, "obs_0": None, "obs_1": None}, "no column of actions .*no columns of observations"),
-        ({"terminated": None, "truncated": None}, "takes a column terminated .* truncated"),
+        ({"terminated": None, "truncated": None}, "--table.terminated, .* with --table.truncated"),
         ({"action": [float("nan")] * 5}, "no row has a whole number as its action"),
     ],
 )
@@ -486,6 +486,24 @@ def test_numbers_in_lists_must_be_finite_in_the_final_observation_too(tmp_path):
             good, problem = read(as_parquet(tmp_path / "log.parquet", RLLIB, **{name: lists}))
             assert len(good) == 2
             assert problem == RejectedEpisode("log.parquet", 3, f"{name} holds a number that is not finite")
+
+
+def test_a_named_column_of_lists_is_the_observation(tmp_path):
+    named = as_parquet(tmp_path / "log.parquet", RLLIB, state=RLLIB["obs"], obs=None, new_obs=None)
+    first, second = read(named, observations=("state",))
+    assert first.observations.tolist() == [[3, 4], [1, 2]]
+    assert second.observations.tolist() == [[5, 6]]
+    with pytest.raises(ValueError, match="column 'state' holds lists, which must be the only observed column"):
+        load_episodes(named, settings=asking(observations=("state", "t")))
+
+
+def test_errors_about_options_have_a_note_for_python(tmp_path):
+    path = as_csv(tmp_path / "log.csv", TWO_EPISODES, action=None)
+    with pytest.raises(ValueError, match="--table") as error:
+        load_episodes(path)
+    assert "TableConfig(action=NAME)" in error.value.__notes__[0]
+    with pytest.raises(ValueError, match=r"format = FormatSettings.*must be one of store, agc"):
+        load_episodes(path, asking(action="reward"))
 
 
 def test_masks_may_be_lists(tmp_path):

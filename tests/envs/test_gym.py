@@ -381,7 +381,7 @@ def test_a_damaged_state_is_not_restored(damage, make_envs):
     [
         ("Pendulum-v1", "only Discrete"),
         ("RbiTests/Endless-v0", "no fixed length"),
-        ("NoSuchWorld-v0", "NoSuchWorld"),
+        ("NoSuchWorld-v0", "NoSuchWorld.* name the module, too: my_module:NoSuchWorld-v0"),
         ("CartPole-v99", "v99"),
         ("no_such_module:EnvConfig-v0", "no_such_module"),
         ("not an id", "not an id"),

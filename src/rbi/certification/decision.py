@@ -20,7 +20,7 @@ from rbi.certification.evidence import (
 )
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset
-from rbi.data.formats import Format, FormatSettings, TableConfig, open_dataset, recognise
+from rbi.data.formats import Format, FormatSettings, TableConfig, dataset_or_path, open_dataset, recognise
 from rbi.data.formats.tables import is_own_export
 from rbi.policy import Policy, load_policy
 from rbi.rules.types import Behavior, parse_rule
@@ -209,10 +209,11 @@ def certify(
         runs.check_apart(out, policy)
         runs.check_available(runs.resolve(Path(out)), overwrite=overwrite)
     given = policy if isinstance(policy, Policy) else load_policy(policy)
-    if isinstance(episodes, Dataset):
-        data = open_dataset(episodes, format, settings)
+    source = dataset_or_path(episodes)
+    if isinstance(source, Dataset):
+        data = open_dataset(source, format, settings)
     else:
-        data = read_as_trained(given, policy, Path(episodes), format, settings)
+        data = read_as_trained(given, policy, source, format, settings)
     decision = decide(gather_evidence(given, data, config.gamma), config, compare=compare)
     if out is not None:
         about = {
@@ -228,7 +229,7 @@ def certify(
 def read_as_trained(
     policy: Policy, place: Policy | Path | str, path: Path, format_: Format | None, settings: FormatSettings | None
 ) -> Dataset:
-    """The episodes of a path; a table is read as the one that trained the policy, from memory or from a folder."""
+    """The episodes of a path; a table is read like the one that trained the policy, from memory or from a folder."""
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder if isinstance(place, Policy) else place)
         if isinstance(place, Policy) and policy.columns:
@@ -362,7 +363,7 @@ def blocking_reasons(evidence: Evidence) -> list[str]:
     if evidence.known == "estimated" and evidence.players > 1 and evidence.logged.horizon > 1:
         found.append(
             f"{evidence.players} players without logged probabilities: the clone is their mixture, and products of its "
-            "ratios over an episode are no valid weights. Log the probability of each action."
+            "ratios over an episode are not valid weights. Log the probability of each action."
         )
     return found
 
@@ -431,8 +432,9 @@ def explain(
     if too_long(evidence, chosen):
         useful, fitted = chosen.weights["max_useful_horizon"], chosen.estimates.get("fitted_q")
         lines.append(
-            f"Episodes have up to {evidence.logged.horizon} steps, and weights of {chosen.rule} decide nothing beyond "
-            f"about {useful:.0f} steps: use a smaller step (c nearer to 1), shorter episodes, or a live test."
+            f"Episodes have up to {evidence.logged.horizon} steps, and the importance weights of {chosen.rule} are too "
+            f"noisy beyond {f'about {useful:.0f} steps' if useful >= 1.5 else 'one step'}: use a smaller step (bounds "
+            "closer to 1), shorter episodes, or a live test."
             + ("" if fitted is None else f" Fitted Q evaluation, without weights and proofs, estimates {fitted:+.4g}.")
         )
     elif verdict != "deploy" and size < 0.1 * episodes:

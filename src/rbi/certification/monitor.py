@@ -101,7 +101,8 @@ def monitor(
     you like, and stop when you like. Episodes are taken in the order of the log. With a control group, each side has
     half of the error.
 
-    policy: folder of the new policy; a table is then read as the one that trained it, unless `settings` names columns.
+    policy: folder of the new policy; a table is then read like the one that trained it, unless `settings`
+        names columns.
     `format` and `settings` say how to read a path. With `out`, a run folder is written, which `rbi report` reads.
 
     >>> monitor("new.csv", "control.csv", return_range=(0, 1)).outcome      # doctest: +SKIP

@@ -36,7 +36,7 @@ COMMANDS = {
     "certify": (
         "rbi.cli.certify",
         "Certify",
-        "Deploy a saved policy, keep the old one, or test live: decided from logs.",
+        "Decide from logs: deploy a saved policy, keep the old one, or test live.",
     ),
     "monitor": (
         "rbi.cli.monitor",
@@ -110,7 +110,12 @@ def first_sentence(box: str) -> str:
     lines = lines[1:] if lines and not lines[0] else lines  # plain boxes have a rule under the title
     end = lines.index("") if "" in lines else len(lines)
     text = re.sub(r"(?<=\d,)\n(?=\d{3}\b)", "", "\n".join(lines[:end])).replace("\n", " ")  # a number may be broken
-    return re.sub(r"^Error parsing (?!-)\S+: ", "", text)
+    text = re.sub(r"^Error parsing (?!-)\S+: ", "", text)
+    text = re.sub(
+        r"^Error parsing (-\S+): invalid literal for int\(\) .*?'(.*)'", r"\1 \2: must be a whole number", text
+    )
+    text = re.sub(r"^Unrecognized options: (?!-)", "unexpected argument: ", text)
+    return re.sub(r"^Error parsing (-\S+): could not convert string to float: '(.*)'", r"\1 \2: must be a number", text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,8 +2,9 @@
 
 import contextlib
 import io
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, TypeVar
@@ -12,7 +13,7 @@ import tyro
 
 from rbi import runs
 from rbi.cli import help as pages
-from rbi.config import Interval, check_fields, nearest
+from rbi.config import NAMES_ELSEWHERE, Interval, check_fields, nearest
 from rbi.progress import PlainConsole, echo
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def check_names(command: type[Command], argv: Sequence[str], prog: str) -> None:
         if word.startswith("--"):
             name = name.replace("_", "-")
             if name not in found:
-                raise ValueError(f"{name}: no such option{nearest(name, found)} (see {prog} {pages.HELP_ALL})")
+                raise ValueError(f"{name}: no such option{suggestion(name, found)} (see {prog} {pages.HELP_ALL})")
             previous = name
         choices = found[previous].choices if previous else ()
         chosen = value if has_value and word.startswith("--") else "" if word.startswith("--") else word
@@ -123,6 +124,13 @@ def check_names(command: type[Command], argv: Sequence[str], prog: str) -> None:
             raise ValueError(f"{previous} {chosen}: must be one of {', '.join(choices)}{nearest(chosen, choices)}")
         if not (previous and found[previous].repeats) and not word.startswith("--"):
             previous = ""
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The option that is meant by one that does not exist; empty if none resembles it."""
+    meant = NAMES_ELSEWHERE.get(name.lstrip("-").replace("-", "_"), "").replace("_", "-")
+    same = next((option for option in known if meant and re.split(r"\.|--", option)[-1] == meant), "")
+    return f"; did you mean {same}?" if same else nearest(name, known)
 
 
 def parse_unchecked(command: type[C], argv: Sequence[str]) -> C | None:

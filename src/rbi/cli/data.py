@@ -46,7 +46,7 @@ class FromData(Command):
     path: Annotated[Path | None, tyro.conf.Positional] = None
     """The data: a file or a folder."""
     format: Format | None = None
-    """Its format (default: recognised from the files)."""
+    """Format of the data (default: recognised from the files)."""
     overrides: Annotated[SpecOverrides, tyro.conf.arg(name="")] = field(default_factory=SpecOverrides)
     agc: AgcConfig = field(default_factory=AgcConfig)
     table: TableConfig = field(default_factory=TableConfig)
@@ -73,7 +73,7 @@ class FromData(Command):
 
         found = encoded_as(load_policy(policy), policy, self.place, self.format, self.format_settings)
         if found and not self.table.roles() and (options := found.table.options()):
-            echo(f"the table is read as the one that trained {policy}: {options}")
+            echo(f"the table is read like the one that trained {policy}: {options}")
         return found
 
     @property

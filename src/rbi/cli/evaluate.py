@@ -36,8 +36,8 @@ class Evaluate(Command):
     epsilon: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Probability of a random action instead of the policy's."""
     deterministic: bool = False
-    """Take the most probable action instead of sampling. Nothing bounds its ratio to beta: what holds for the policy's
-    safety does not hold for it."""
+    """Take the most probable action instead of sampling. This is a different policy, whose ratio to beta is unbounded:
+    the safety of the sampled one does not carry over."""
     video: Path | None = None
     """Also write a video of one episode to this .gif or .mp4 file (default: no video)."""
     device: Device = "auto"

@@ -235,7 +235,7 @@ def group_page(group: str, commands: dict[str, Any], groups: dict[str, str]) -> 
     lines = [f"usage: rbi {group} {{{','.join(inner)}}} [OPTIONS]", "", groups[group], ""]
     for name, summary in inner.items():
         lines += entry(name, summary, COMMAND_INDENT)
-    return "\n".join([*lines, "", f"`rbi {group} {next(iter(inner))} --help` shows the options of one."])
+    return "\n".join([*lines, "", f"`rbi {group} {next(iter(inner))} --help` shows the options of one of them."])
 
 
 def entry(head: str, text: str, indent: int = INDENT) -> list[str]:

@@ -42,7 +42,7 @@ class Monitor(FromData):
     old_value: float | None = None
     """Value of the old policy, per episode, if there is no control group (default: none)."""
     policy: Path | None = None
-    """The deployed policy: tables are read as the one that trained it, unless --table options name columns (default:
+    """The deployed policy: tables are read like the one that trained it, unless --table options name columns (default:
     none)."""
     confidence: Annotated[float, Interval(ge=0.5, lt=1)] = 0.95
     """Probability with which each statement holds, at all times together."""

@@ -45,7 +45,7 @@ class Record(Command):
     episodes: Annotated[int, Interval(ge=0, le=1_000_000_000)] = 0
     """Number of episodes to record."""
     steps: Annotated[int, Interval(ge=0, le=1_000_000_000_000)] = 0
-    """Or the minimum number of steps; the episodes that are running then are truncated."""
+    """Alternatively, the minimum number of steps; episodes that are still running then are truncated."""
     epsilon: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Probability of a random action; ignored with --population."""
     population: Annotated[int, Interval(ge=0, le=100_000)] = 0

@@ -38,7 +38,7 @@ class Spi(Command):
     repetitions: Annotated[int, Interval(ge=2, le=10_000_000)] = 300
     """Number of worlds (random), baselines (grid) or datasets (chicken); the 1%-CVaR of 300 is the mean of three."""
     baseline: Literal["known", "estimated"] = "known"
-    """estimated: no algorithm gets the true baseline, but all of them the same estimate from their data."""
+    """known: algorithms get the true baseline; estimated: they all get the same estimate of it from their data."""
     compare: tuple[str, ...] = (study.COUNT_AWARE,)
     """Algorithms that always run and are compared with all others; the first is the thick line of the figures."""
     resamples: Annotated[int, Interval(ge=1, le=1_000_000)] = 2000
@@ -115,6 +115,6 @@ def read_blocks(path: Path) -> dict[tuple[str, int], Any]:
     for line, metrics in enumerate(run.metrics, 1):
         scores = np.array(metrics.get("scores"), dtype=float)
         if not {"world", "first"} <= set(metrics) or scores.ndim != 3 or np.isnan(scores).any():
-            raise ValueError(f"{path / 'metrics.jsonl'}, line {line}: is no block of scores")
+            raise ValueError(f"{path / 'metrics.jsonl'}, line {line}: is not a block of scores")
         blocks[metrics["world"], metrics["first"]] = metrics["scores"]
     return blocks

@@ -67,7 +67,7 @@ class Train(Command):
     seeds: Annotated[int, Interval(ge=1, le=10_000)] = 1
     """A sweep over this many seeds, starting from --seed."""
     preset: Preset | None = None
-    """paper: the paper's numbers; fast: one GPU and minutes; small: a CPU and minutes. By default fast for Atari games
+    """paper: the paper's numbers; fast: minutes on one GPU; small: minutes on a CPU. By default fast for Atari games
     and small for anything else."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where networks and replay live; auto takes the GPU if there is one."""

@@ -219,7 +219,9 @@ class Dataset(Sequence[Episode]):
     ) -> "Dataset":
         """A dataset from a pandas or polars DataFrame, or a pyarrow Table, with one row per step.
 
-        Arguments are column names. Without `episode`, every row is an episode of one step, as in the log of a bandit.
+        Arguments are column names. Columns with the usual names (`episode_id`, `t`, `obs_0`, ...) are found without
+        them. Without a column of episodes or of their ends, every row is an episode of one step, as in the log of a
+        bandit.
         Observed columns of text become one-hot vectors, dates days since 1970-01-01, missing numbers the median with a
         further feature that says so; `like`, the spec of an earlier dataset, encodes them with its categories and
         medians, and actions with its names. Rows are validated like those of a CSV file: episodes with
@@ -229,9 +231,10 @@ class Dataset(Sequence[Episode]):
         from rbi.data.formats.tables import read_frame
 
         config = {
-            "action": action, "reward": reward, "observations": tuple(observations), "episode": episode, "step": step,
+            "action": action, "reward": reward, "episode": episode, "step": step,
+            "observations": observations if isinstance(observations, str) else tuple(observations),
             "terminated": terminated, "truncated": truncated, "action_prob": action_prob, "action_mask": action_mask,
-            "behavior_probs": behavior_probs, "player": player, "one_step": episode is None,
+            "behavior_probs": behavior_probs, "player": player,
         }  # fmt: skip
         schema = None if like is None else TableSchema(like.features, like.action_names)
         found = read_frame(frame, config, num_actions, env, schema)

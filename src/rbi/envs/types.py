@@ -73,7 +73,7 @@ class EnvConfig:
         return cls(getattr(env, "__name__", type(env).__name__), factory=env, **settings)
 
 
-def id_from_file(id_: str, source: Any) -> str:
+def id_from_file(id_: str, source: Any, advice: str = "name it yourself with --env (Python: env=)") -> str:
     """An environment id that a file names, not the user. Raises ValueError for `module:Id`, also among its arguments:
     Gymnasium would import the module, and thereby run code that the file chose; and for a wrapper that writes files.
 
@@ -87,7 +87,7 @@ def id_from_file(id_: str, source: Any) -> str:
         imports = ":" in id_
     if imports or "RecordVideo" in id_:
         does = "imports a module" if imports else "writes files"
-        raise ValueError(f"{source}: names the environment {id_!r}, which {does}; if you trust it, pass it as env")
+        raise ValueError(f"{source} names the environment {id_!r}, which {does}; if you trust it, {advice}")
     return id_
 
 

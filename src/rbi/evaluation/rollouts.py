@@ -24,7 +24,7 @@ from rbi.networks import cpu_threads
 from rbi.observations import roll_stacks
 from rbi.policy import Policy, load_policy, uses_counts
 from rbi.progress import track
-from rbi.statistics import Array, describe
+from rbi.statistics import Array, describe, score_text
 from rbi.steps import TERMINATED, TRUNCATED
 
 ProtocolName = Literal["paper", "modern"]
@@ -58,8 +58,8 @@ class Protocol(Checked):
     """Emulator frames without a reward after which an Atari episode counts as truncated with its score so far, once no
     other episode waits for its environment; 0: never. Few policies that idle take most of an evaluation's time."""
     deterministic: bool = False
-    """Take the most probable action instead of sampling. Nothing bounds its ratio to beta: what holds for the policy's
-    safety does not hold for it."""
+    """Take the most probable action instead of sampling. This is a different policy, whose ratio to beta is unbounded:
+    the safety of the sampled one does not carry over."""
 
     def env_config(self, env: Env) -> EnvConfig:
         """The environment's configuration under this protocol."""
@@ -519,9 +519,9 @@ class EvaluationResult:
         """Several lines of text about the scores, with the protocol."""
         lines = [
             f"{self.env}, {self.episodes:,} episodes ({self.protocol} protocol: {self.protocol_description})",
-            f"mean {self.mean:,.1f}, 95% interval {self.interval[0]:,.1f} to {self.interval[1]:,.1f}",
-            f"median {self.median:,.1f}, quartiles {self.quartiles[0]:,.1f} to {self.quartiles[1]:,.1f}, "
-            f"range {self.min:,.1f} to {self.max:,.1f}",
+            f"mean {score_text(self.mean)}, 95% interval {' to '.join(map(score_text, self.interval))}",
+            f"median {score_text(self.median)}, quartiles {' to '.join(map(score_text, self.quartiles))}, "
+            f"range {score_text(self.min)} to {score_text(self.max)}",
         ]
         if self.human_normalised is not None:
             lines.append(f"human-normalised {100 * self.human_normalised:,.0f}%")

@@ -18,7 +18,7 @@ import torch
 from rbi import envs, runs
 from rbi.config import Device, Gt, choose_device
 from rbi.data.dataset import Dataset
-from rbi.data.formats import FormatSettings, open_dataset
+from rbi.data.formats import FormatSettings, dataset_or_path, open_dataset
 from rbi.evaluation import comparison
 from rbi.evaluation.rollouts import Protocol, ProtocolName, VectorEvaluator
 from rbi.gpu import prepare_for_many_streams
@@ -43,7 +43,7 @@ from rbi.offline_rl.seed_learners import SeedLearners
 from rbi.policy import Policy, load_policy
 from rbi.progress import graceful_stop, track, track_updates
 from rbi.rules.types import Rule, parse_rule
-from rbi.statistics import describe
+from rbi.statistics import describe, score_text
 
 NAME = "offline"
 VALIDATIONS = 5  # between two evaluations
@@ -77,10 +77,10 @@ class OfflineResult:
         """The table of scores."""
         population = self.numbers["population"]
         rows = [("policy", "mean", "95% interval", "median", "P(below)", "verdict")]
-        rows.append(("(the data)", f"{population['mean']:,.1f}", interval_text(population["interval"]), "", "", ""))
+        rows.append(("(the data)", score_text(population["mean"]), interval_text(population["interval"]), "", "", ""))
         for row in self.rows:
             below = "" if row["below"] is None else f"{row['below']:.2f}"
-            cells = (row["name"], f"{row['mean']:,.1f}", interval_text(row["interval"]), f"{row['median']:,.1f}")
+            cells = (row["name"], score_text(row["mean"]), interval_text(row["interval"]), score_text(row["median"]))
             rows.append((*cells, below, row["verdict"] or ""))
         return text_table(f"{self.numbers['env']}, {self.numbers['updates']:,} updates", rows)
 
@@ -89,7 +89,7 @@ class OfflineResult:
 
 
 def interval_text(interval: Sequence[float]) -> str:
-    return f"{interval[0]:,.1f} to {interval[1]:,.1f}"
+    return f"{score_text(interval[0])} to {score_text(interval[1])}"
 
 
 def offline(
@@ -142,11 +142,14 @@ def offline(
     evaluation = EvaluationConfig(
         episodes, evaluations, curve_episodes, margin, protocol, max_frames, max_idle_frames, num_envs
     )
+    for name, value in (("rules", rules), ("baselines", baselines)):
+        if isinstance(value, str | Rule):
+            raise ValueError(f"{name} = {str(value)!r}: must be a list of {name}")
     names = tuple(dict.fromkeys(str(parse_rule(str(rule))) for rule in rules))
     chosen: tuple[Baseline, ...] = tuple(dict.fromkeys(baselines))
     prepare_for_many_streams()
     torch_device = choose_device(device)
-    source = data if isinstance(data, Dataset) else Path(data)
+    source = dataset_or_path(data)
     if isinstance(data, Dataset) or (config is None and preset is None):
         data = open_dataset(data, settings=settings)
         preset = preset or preset_for(is_image=data.spec.is_image)
@@ -202,7 +205,8 @@ def check_data(data: Dataset, env: str | None, name: str, log: RunLog) -> str:
         raise ValueError(f"{name}: rewards as large as {largest:g}; scale them to {MAX_REWARD:g} at most")
     found = env or envs.id_from_file(data.spec.env, name)
     if not found:
-        raise ValueError(f"{name}: does not say where it was recorded; give --env (rbi improve needs none)")
+        advice = "name it with --env (Python: env=), or use rbi improve, which needs none"
+        raise ValueError(f"{name}: does not say in which environment it was recorded; {advice}")
     if data.spec.env and data.spec.env != found:
         raise ValueError(f"--env {found}: the data is of {data.spec.env}")
     return found

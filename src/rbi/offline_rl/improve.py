@@ -16,7 +16,7 @@ from rbi.config import Checked, Device, Interval, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
 from rbi.data.episode import Array
-from rbi.data.formats import Format, FormatSettings, open_dataset
+from rbi.data.formats import Format, FormatSettings, dataset_or_path, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.data.visits import MAX_MOMENTS, PseudoCounts, VisitCounts, count_visits, step_clusters
 from rbi.networks import MAX_HIDDEN_SIZE, Networks, TrunkFactory, cpu_threads, make_networks, offline_network
@@ -80,8 +80,8 @@ class ImproveConfig(Checked):
     """Discount factor of Q. The decision is about undiscounted returns; `rbi certify` takes a discount factor."""
     holdout_fraction: Annotated[float, Interval(gt=0, le=0.8)] | None = None
     """Fraction of the episodes that is held out (default: 0.1; with logged probabilities 0.4, since the test set then
-    decides). Half, at most a tenth of all or 100, are the validation set (early stopping, temperature); the rest is an
-    untouched test set."""
+    decides). Half of them, but at most a tenth of all episodes (or 100, if that is more), are the validation set
+    (early stopping, temperature); the rest is an untouched test set."""
     clip_rewards: bool | None = None
     """Clip rewards to [-1, 1] for training (default: only for images)."""
     max_missing_return: Annotated[float, Interval(ge=0, le=1)] = 0.05
@@ -220,7 +220,7 @@ def improve(
         return_range,
     )
     rule = parse_rule(rule, counts=True) if isinstance(rule, str) else rule
-    source = data if isinstance(data, Dataset) else Path(data)
+    source = dataset_or_path(data)
     described = {
         "data": None if isinstance(source, Dataset) else str(source),
         "format": format,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from rbi.config import Checked, Ge, Interval, check_fields, nearest
+from rbi.config import NAMES_ELSEWHERE, Checked, Ge, Interval, check_fields, nearest
 from rbi.envs import has_numbered_states
 from rbi.envs.types import EnvConfig, EnvFactory
 from rbi.networks import MAX_HIDDEN_SIZE, AdvantageBaseline
@@ -38,18 +38,6 @@ ONLY_USED_BY: dict[Algorithm, tuple[str, ...]] = {
     "apex": ("double_q",),
 }
 """Settings that one of the algorithms has no use for."""
-NAMES_ELSEWHERE = {
-    "total_timesteps": "updates",
-    "timesteps": "updates",
-    "n_steps": "n_step",
-    "n_envs": "num_envs",
-    "buffer_size": "capacity",
-    "replay_size": "capacity",
-    "lr": "learning_rate",
-    "train_freq": "states_per_update",
-    "target_network_update_freq": "target_update_interval",
-}
-"""What other libraries call a setting of ours, or one that serves the same end."""
 PAPER_GAMES = (
     "Asterix",
     "Berzerk",
@@ -163,18 +151,19 @@ class Schedule(Checked):
     hidden_size: Annotated[int, Interval(ge=1, le=MAX_HIDDEN_SIZE)] = 512
     """Units of the networks' hidden layers."""
     norm: Literal["none", "layer", "hidden"] = "none"
-    """Layer norm before each ReLU of the networks, or of the hidden layer only: a vector's first layer would lose the
-    vector's length."""
+    """Layer norm: layer, before each ReLU of the networks; hidden, in the hidden layer only, since in the first layer
+    it would discard the length of a vector observation."""
     scale_observations: bool = False
-    """Stretch those numbers of vector observations to [-1, 1] that the bounds of the observation space confine to less,
-    such as MountainCar's velocity of at most 0.07."""
+    """Scale numbers of vector observations to [-1, 1] where the bounds of the observation space are narrower, such as
+    MountainCar's velocity of at most 0.07."""
     precision: Literal["auto", "float32"] = "auto"
-    """What networks compute in: bfloat16 where the hardware multiplies it fast, or float32 (TF32 on a GPU)."""
+    """Precision of the networks. auto: bfloat16 where the hardware is fast at it, else float32; float32: always (TF32
+    on a GPU)."""
     env_threads: Annotated[int, Interval(ge=0, le=4096)] = 0
     """Emulator threads of each group; 0 shares the cores among the groups."""
     env_processes: Annotated[int, Interval(ge=0, le=4096)] = 0
-    """Processes that step each group's environments of Gymnasium while networks learn: for simulators whose steps take
-    milliseconds. 0: they are stepped here, one after the other, which is faster for small ones."""
+    """Worker processes of each group that step Gymnasium environments while the networks learn, for simulators whose
+    steps take milliseconds. 0: the training process steps them one after the other, which is faster for small ones."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -19,6 +19,7 @@ from rbi.online.engine import Engine
 from rbi.policy import Policy, load_policy
 from rbi.progress import PlainConsole, echo, printable, status_line, status_table
 from rbi.replay import bytes_needed
+from rbi.statistics import score_text
 
 Callback = Callable[[dict[str, Any]], Any]
 
@@ -64,7 +65,7 @@ class TrainResult:
         return int(self.metrics[-1]["states"]) if self.metrics else 0
 
     def __repr__(self) -> str:
-        score = f", mean score {self.evaluation.mean:,.1f}" if self.evaluation else ""
+        score = f", mean score {score_text(self.evaluation.mean)}" if self.evaluation else ""
         return f"TrainResult({self.algo} on {self.env}, {self.updates:,} updates, {self.states:,} states{score})"
 
     def summary(self) -> str:
@@ -76,7 +77,7 @@ class TrainResult:
             f"{self.updates / max(self.seconds, 1e-9):,.0f} updates/s",
         ]
         if self.metrics and self.metrics[-1]["score"] is not None:
-            lines.append(f"score while training {self.metrics[-1]['score']:,.1f} (low-epsilon environments)")
+            lines.append(f"score while training {score_text(self.metrics[-1]['score'])} (low-epsilon environments)")
         if self.evaluation:
             lines.append(self.evaluation.summary())
         if self.out:
@@ -305,7 +306,7 @@ class TrainProgress:
         engine = self.engine
         steps, updates = (engine.states - self.states) / elapsed, (engine.updates - self.updates) / elapsed
         score = engine.recent_scores.metrics()["score"]
-        text = f"{steps:,.0f} steps/s, {updates:,.0f} updates/s, score {'-' if score is None else f'{score:,.1f}'}"
+        text = f"{steps:,.0f} steps/s, {updates:,.0f} updates/s, score {'-' if score is None else score_text(score)}"
         if not engine.learning_started:
             text = f"filling the replay, {engine.states:,} states, {steps:,.0f} steps/s"
         self.bar.update(self.task, completed=engine.updates, text=text)

@@ -17,6 +17,7 @@ from rbi.online.config import PARTS, Algorithm, Preset, TrainConfig, unused_sett
 from rbi.online.run_logger import RunOptions
 from rbi.online.train import MAY_CHANGE_ON_RESUME, Env, train
 from rbi.progress import echo
+from rbi.statistics import score_text
 
 MapJobs = Callable[..., Iterable[Any]]
 """A `map` over processes or machines that returns results in order."""
@@ -41,7 +42,7 @@ class SweepResult:
         lines = []
         for row in self.rows:
             score = row["mean"] if row["mean"] is not None else row["score_while_training"]
-            shown = "no episode finished" if score is None else f"mean score {score:,.1f}"
+            shown = "no episode finished" if score is None else f"mean score {score_text(score)}"
             lines.append(f"{row['algo']} on {row['env']}, seed {row['seed']}: {shown} at {row['updates']:,} updates")
         return "\n".join(lines)
 

@@ -166,8 +166,9 @@ def train(
         stopped = run_to_end(running, logger, progress=progress)
         if stopped and not logger.stop and writer is not None:
             logger.save()
-            said = f"rbi: stopped after {running.updates:,} updates; continue with --resume --out {writer.path}"
-            echo(said, stderr=True)
+            env = f"--env {chosen.env.id} " if ":" in chosen.env.id else ""  # which a run folder may not name
+            how = f"{env}--resume --out {writer.path} (Python: resume=True)"
+            echo(f"rbi: stopped after {running.updates:,} updates; continue with {how}", stderr=True)
             raise KeyboardInterrupt
         return logger.finish(stopped=stopped, progress=progress)
 

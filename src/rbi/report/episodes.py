@@ -195,7 +195,7 @@ def described_format(settings: dict[str, Any]) -> FormatSettings | None:
 
 def fresh_episodes(policy: Policy, run: Run, count: int, seed: int) -> Dataset:
     """New episodes of a trained policy in its environment."""
-    env = id_from_file(policy.env, run.path)
+    env = id_from_file(policy.env, run.path, "record episodes with rbi data record --env, and give them with --data")
     if not env:
         raise ValueError(f"{run.path}: does not say in which environment its policy was trained; give --data")
     recording = DatasetRecording([(run.path.name, policy)], env, episodes=count, num_envs=count, seed=seed)

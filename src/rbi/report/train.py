@@ -15,6 +15,7 @@ from rbi.online.config import PAPER_GAMES
 from rbi.online.sweep import as_file_name
 from rbi.report import ACCENT, DARK, GREY, LINES, LOOK, label_lines
 from rbi.runs import Run
+from rbi.statistics import score_text
 
 NOT_RUN = "not run"
 GRID = 200  # points at which the curves of several seeds are compared
@@ -93,13 +94,16 @@ def result_table(run: Run) -> Table:
     speed = f"{found['steps_per_second']:,.0f} steps/s, {found['updates_per_second']:,.0f} updates/s"
     table.add_row("speed, everything included", speed)
     if last["score"] is not None:
-        table.add_row("score while training", f"{last['score']:,.1f} (low-epsilon environments, latest episodes)")
+        table.add_row(
+            "score while training", f"{score_text(last['score'])} (low-epsilon environments, latest episodes)"
+        )
     for name, text in fault_rows(found):
         table.add_row(name, text)
     evaluation = found.get("evaluation")
     if evaluation:
-        low, high = evaluation["interval"]
-        text = f"{evaluation['mean']:,.1f} ({low:,.1f} to {high:,.1f}), median {evaluation['median']:,.1f}"
+        mean, median = score_text(evaluation["mean"]), score_text(evaluation["median"])
+        low, high = map(score_text, evaluation["interval"])
+        text = f"{mean} ({low} to {high}), median {median}"
         table.add_row(f"score of the policy, {evaluation['episodes']} episodes", text)
         if evaluation["human_normalised"] is not None:
             table.add_row("human-normalised", human_text(evaluation["human_normalised"]))
@@ -146,19 +150,19 @@ def score_table(found: dict[str, Any], *, paper: bool) -> Table:
         if known is not None:
             of_paper = (known.random, known.human, known.rainbow, known.paper_apex, known.paper_rbi)
             published = ["-" if value is None else f"{value:,.1f}" for value in of_paper]
-        here = [score_text([r for r in rows if r["env"] == env and r["algo"] == algo]) for algo in ("apex", "rbi")]
+        here = [mean_over_seeds([r for r in rows if r["env"] == env and r["algo"] == algo]) for algo in ("apex", "rbi")]
         table.add_row(game_name(env), *published, *here)
     return table
 
 
-def score_text(rows: list[dict[str, Any]]) -> str:
+def mean_over_seeds(rows: list[dict[str, Any]]) -> str:
     """The mean score over seeds, their range, and the number of updates."""
     means = [row["mean"] if row["mean"] is not None else row["score_while_training"] for row in rows]
     means = [mean for mean in means if mean is not None]
     if not means:
         return NOT_RUN
-    spread = f" ({min(means):,.1f} to {max(means):,.1f})" if len(means) > 1 else ""
-    return f"{np.mean(means):,.1f}{spread} at {rows[0]['updates']:,}"
+    spread = f" ({score_text(min(means))} to {score_text(max(means))})" if len(means) > 1 else ""
+    return f"{score_text(float(np.mean(means)))}{spread} at {rows[0]['updates']:,}"
 
 
 # Evaluation
@@ -169,10 +173,10 @@ def evaluation_table(run: Run) -> Table:
     found = run.finished()
     low, high = found["interval"]
     rows = {
-        "mean": f"{found['mean']:,.1f}   (95% interval {low:,.1f} to {high:,.1f})",
-        "median": f"{found['median']:,.1f}",
-        "quartiles": "{:,.1f} to {:,.1f}".format(*found["quartiles"]),
-        "range": f"{found['min']:,.1f} to {found['max']:,.1f}",
+        "mean": f"{score_text(found['mean'])}   (95% interval {score_text(low)} to {score_text(high)})",
+        "median": score_text(found["median"]),
+        "quartiles": " to ".join(map(score_text, found["quartiles"])),
+        "range": f"{score_text(found['min'])} to {score_text(found['max'])}",
         "human-normalised": human_text(found["human_normalised"]),
         "truncated by the time limit": f"{found['truncated']} of {found['episodes']}",
     }
@@ -202,7 +206,7 @@ def evaluation_figure(run: Run) -> Any:
         panel.bar(np.arange(1, len(scores) + 1), scores, color=GREY, width=0.9)
         panel.axhline(found["mean"], color=ACCENT, linewidth=1.4)
         panel.axhspan(*found["interval"], color=ACCENT, alpha=0.15, linewidth=0)
-        at, label = (0.02, found["mean"]), f" mean {found['mean']:,.1f} with 95% interval"
+        at, label = (0.02, found["mean"]), f" mean {score_text(found['mean'])} with 95% interval"
         panel.annotate(label, at, xycoords=("axes fraction", "data"), va="bottom", color=DARK)
         panel.xaxis.get_major_locator().set_params(integer=True)
         panel.set(xlabel="episode, sorted by score", ylabel="score")

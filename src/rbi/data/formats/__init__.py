@@ -1,8 +1,10 @@
 """File formats of episodes: recognition, readers, and `load_episodes`."""
 
+import contextlib
 import copy
 import functools
 import importlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,6 +57,10 @@ class FormatSettings:
 
 
 PART_BYTES = 1 << 25  # of a store, at a time
+IN_PYTHON = (
+    "In Python, options are fields of rbi.data.formats.FormatSettings: --table.action NAME is settings=FormatSettings("
+    "table=TableConfig(action=NAME)), --env NAME is settings=FormatSettings(overrides=SpecOverrides(env=NAME))."
+)
 
 
 def functions(name: str) -> tuple[Any, Any]:
@@ -90,6 +96,8 @@ def check_readable(path: Path) -> None:
 
 def open_reader(path: Path | str, format_: Format | None = None, settings: FormatSettings | None = None) -> Reader:
     """The reader of the data at a path."""
+    if format_ is not None and format_ not in get_args(Format):
+        raise ValueError(f"format = {format_!r}: must be one of {', '.join(get_args(Format))}")
     path = Path(path)
     name = format_ or recognise(path)
     check_readable(path)
@@ -104,6 +112,18 @@ def open_reader(path: Path | str, format_: Format | None = None, settings: Forma
     return found
 
 
+@contextlib.contextmanager
+def note_for_python() -> Iterator[None]:
+    """Errors that name options get a note, which tracebacks show and the command line does not."""
+    try:
+        yield
+    except ValueError as error:
+        if "--" in str(error):
+            error.add_note(IN_PYTHON)
+        raise
+
+
+@note_for_python()
 def load_episodes(
     path: Path | str,
     format: Format | None = None,  # noqa: A002 - the word that users look for
@@ -116,6 +136,9 @@ def load_episodes(
     A store is memory-mapped; everything else is read into memory (`rbi data import` makes a store of larger data).
     Unusable episodes are left out and listed in `.rejected`; with `strict` the first one raises a ValueError. A store
     that has lost episodes says so, and raises a ValueError if they are more than a share of `settings.max_lost`.
+
+    `settings` holds what the command line takes as options, for example
+    `FormatSettings(table=TableConfig(observations=("age", "income")), overrides=SpecOverrides(env="CartPole-v1"))`.
     """
     reader = open_reader(path, format, settings)
     if isinstance(reader, StoreReader):
@@ -140,6 +163,18 @@ def load_episodes(
     found = Dataset.from_episodes(valid(), reader.spec)
     found.rejected = rejected
     return found
+
+
+def dataset_or_path(data: Any) -> Dataset | Path:
+    """What the user gave as data. Raises TypeError if it is neither a dataset nor a path."""
+    if isinstance(data, str | os.PathLike):
+        return Path(data)
+    if not isinstance(data, Dataset):
+        raise TypeError(
+            f"the data is of type {type(data).__name__}: must be a Dataset or a path; rbi.Dataset.from_frame and "
+            "from_arrays make a Dataset of a table and of arrays"
+        )
+    return data
 
 
 def open_dataset(

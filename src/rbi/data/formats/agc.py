@@ -215,7 +215,7 @@ class AgcReader:
         folder = self.root / "trajectories" / self.game
         self.numbers = episode_numbers([folder / only] if only else folder.glob("*.txt"))
         if not self.numbers:
-            raise ValueError(f"{path if only else folder}: is no episode, or holds none (files such as 12.txt)")
+            raise ValueError(f"{path if only else folder}: is not an episode, and holds none (files such as 12.txt)")
         self.duplicates = (
             {} if config.duplicates else find_duplicates(self.root, [self.file_of(n) for n in self.numbers])
         )

@@ -28,7 +28,7 @@ def frame_layout(shape: tuple[int, ...], episodes: Iterable[Array], *, channels_
     """
     if len(shape) == 4:
         if not all(overlap(images) for images in episodes):
-            raise ValueError(f"its observations have the shape {shape} and are no stacks of images")
+            raise ValueError(f"its observations have the shape {shape} and are not stacks of images")
         return FrameLayout(channels_first=True, stacked=True)
     if len(shape) != 3:
         return FrameLayout()

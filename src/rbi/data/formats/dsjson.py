@@ -125,7 +125,7 @@ def events_of(path: Path) -> Iterator[dict[str, Any] | str | None]:
 def decision(event: dict[str, Any]) -> dict[str, Any]:
     """Context, action, reward, probability and legal actions of a line."""
     if "_label_cost" not in event or "_multi" not in (event.get("c") or {}):
-        raise ValueError("the line is no decision among actions (_label_cost, c and _multi)")
+        raise ValueError("the line is not a decision among actions (_label_cost, c and _multi)")
     if event.get("_skipLearn"):
         raise ValueError("the decision has no outcome (_skipLearn)")
     legal = [sys.intern(json.dumps(entry, sort_keys=True)) for entry in event["c"]["_multi"]]  # lines share most

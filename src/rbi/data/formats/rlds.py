@@ -77,7 +77,7 @@ class RldsReader:
         builder = tfds.builder_from_directory(str(folder(self.path)))
         for episode in tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False)):
             if "steps" not in episode:
-                raise ValueError(f"its examples are no episodes with steps; they have {', '.join(episode)}")
+                raise ValueError(f"its examples are not episodes with steps; they have {', '.join(episode)}")
             yield list(episode["steps"])
 
     def seen(self, steps: list[dict[str, Any]]) -> Array:

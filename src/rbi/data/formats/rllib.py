@@ -298,7 +298,7 @@ def decoded(item: bytes | None, name: str, line: int) -> Fragment | RejectedEpis
             state.get("_action_space") or state["actions"].get("space"),
         )
     except (*FAULTS, msgpack.exceptions.UnpackException) as error:
-        return RejectedEpisode(name, line, f"is no episode of RLlib ({one_line(error)})")
+        return RejectedEpisode(name, line, f"is not an RLlib episode ({one_line(error)})")
 
 
 def numpy_array(value: dict[Any, Any]) -> Any:
@@ -393,7 +393,7 @@ def batch_fragments(path: Path, name: str) -> Iterator[Fragment | RejectedEpisod
                     try:
                         yield from split_batch(json.loads(written), name, line)
                     except FAULTS as error:
-                        yield RejectedEpisode(name, line, f"is no sample batch of RLlib ({one_line(error)})")
+                        yield RejectedEpisode(name, line, f"is not an RLlib sample batch ({one_line(error)})")
     except OSError as error:
         yield RejectedEpisode(name, 0, f"cannot be read ({error.strerror})")
 

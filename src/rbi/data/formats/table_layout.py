@@ -44,7 +44,7 @@ class TableConfig:
     step: str | None = None
     """Column that counts the steps of an episode, from 0 or 1 (default: t, or the order of the rows)."""
     action: str | None = None
-    """Column of actions: integers from 0, or texts or large numbers, which are mapped to 0, 1, ... in their order
+    """Column of actions: integers from 0, or texts or large numbers, which are sorted and mapped to 0, 1, ...
     (default: action or actions)."""
     reward: str | None = None
     """Column of rewards (default: reward or rewards)."""
@@ -57,7 +57,8 @@ class TableConfig:
     become days; a missing number becomes the median, with a further feature that says so, a missing text a category
     (default: obs, or obs_0, obs_1, ...)."""
     action_prob: str | None = None
-    """Column with the probability of each taken action (default: action_prob or propensity)."""
+    """Column with the probability of each taken action (default: action_prob, propensity, pscore or another usual
+    name)."""
     action_mask: str | None = None
     """Column of lists with the legal actions, or the prefix of one column per action (default: action_mask)."""
     behavior_probs: str | None = None
@@ -75,6 +76,8 @@ class TableConfig:
     policy.predict_proba. rbi certify does so with the columns of its policy."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.observations, str):
+            raise ValueError(f"observations = {self.observations!r}: must be a list or tuple of column names")
         for name, value in vars(self).items():
             if value == "" or (isinstance(value, tuple) and "" in value):
                 raise ValueError(f"--table.{name.replace('_', '-')}: the name of a column cannot be empty")
@@ -171,13 +174,14 @@ class LayoutFinder:
         if one_step:
             single |= {"episode": None, "step": None, "terminated": None, "truncated": None}
         else:
-            more = "" if self.frame else f", or pass {self.option('one_step')} if every row is an episode"
+            how = "drop its columns of episodes and ends" if self.frame else f"pass {self.option('one_step')}"
+            more = f", or {how} if every row is an episode"
             self.required("episode", single["episode"], STEP_COLUMNS["episode"], more)
             if not single["terminated"] and not single["truncated"]:
                 self.missing.append(
-                    "nothing says where episodes end, which takes a column terminated (the environment terminated), "
-                    f"truncated (the episode was cut off), or both: name them with {self.option('terminated')} and "
-                    f"{self.option('truncated')}{more if single['episode'] else ''}"
+                    "nothing says where episodes end: name a column that is true where the environment terminated with "
+                    f"{self.option('terminated')}, one that is true where the episode was cut off with "
+                    f"{self.option('truncated')}, or both{more if single['episode'] else ''}"
                 )
         observations = self.observations(bandit=bandit)
         if self.missing:
@@ -201,7 +205,7 @@ class LayoutFinder:
     def option(self, role: str) -> str:
         """How the user names a column."""
         if self.frame:
-            return f"{'probability' if role == 'action_prob' else role}="
+            return f"{role}="
         return f"--table.{role.replace('_', '-')}"
 
     def columns(self) -> str:

@@ -114,6 +114,11 @@ class Scan:
 
     def count(self, block: Block, name: str) -> None:
         """Count the numbers, words and dates of an observed column."""
+        if name in self.observed and block.holds_lists(name):
+            raise ValueError(
+                f"{block.path}: column {name!r} holds lists, which must be the only observed column; give each number "
+                "a column"
+            )
         if not block.holds_text(name):
             values = block.days(name)
             self.sample(name, values)

@@ -23,7 +23,7 @@ from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
 from rbi.data.formats.table_columns import Block, ListShape
 from rbi.data.formats.table_features import TableSchema, schema_of, to_table
 from rbi.data.formats.table_files import CsvFiles, FeatherFiles, FrameFiles, JsonFiles, ParquetFiles, TableFiles
-from rbi.data.formats.table_layout import LayoutFinder, TableConfig
+from rbi.data.formats.table_layout import STEP_COLUMNS, LayoutFinder, TableConfig
 from rbi.data.formats.table_rows import MISSING_ID, Checker, Rows, Scan
 from rbi.progress import echo
 from rbi.steps import IMAGE_STACK
@@ -74,8 +74,11 @@ def read_frame(
 ) -> Dataset:
     """The dataset of a pandas or polars DataFrame or a pyarrow Table; `schema`: how earlier rows were encoded."""
     overrides = SpecOverrides(env, num_actions)
-    files = FrameFiles(to_table(frame))
-    table = TableConfig(**config)
+    rows = to_table(frame)
+    of_episodes = {name for role in ("episode", "terminated", "truncated") for name in STEP_COLUMNS[role]}
+    given = any(config[role] is not None for role in ("episode", "step", "terminated", "truncated"))
+    table = TableConfig(**config, one_step=not given and of_episodes.isdisjoint(rows.column_names))
+    files = FrameFiles(rows)
     found = TableReader(Path("DataFrame"), files, overrides, table, schema).load()
     found.table_roles = table.roles()
     return found
@@ -171,7 +174,8 @@ class TableReader:
     def new_scan(self) -> Scan:
         known = self.overrides.num_actions is not None or self.own_spec is not None
         need_actions = not known and not self.schema.action_names and not self.layout.action_labels
-        need_texts, need_order = not self.schema.features, self.own_spec is None
+        need_texts = not self.schema.features and self.observed_lists is None  # a list has no texts to encode
+        need_order = self.own_spec is None
         return Scan(self.layout, need_actions=need_actions, need_texts=need_texts, need_order=need_order)
 
     def make_checker(self, scan: Scan, blocks: Iterable[tuple[int, Block | RejectedEpisode]]) -> Checker:
