@@ -13,7 +13,7 @@ import rbi
 from rbi.data.episode import Feature
 from rbi.data.formats.table_features import schema_of
 from rbi.data.visits import VisitCounts
-from rbi.evaluation.rollouts import sample
+from rbi.evaluation.batched_policies import sample
 from rbi.networks import NetworkConfig, Networks, make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.policy import FeatureRange, Policy, draw_actions

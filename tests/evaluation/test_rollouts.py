@@ -13,14 +13,13 @@ import rbi
 from rbi import cli, envs, runs
 from rbi.data.visits import PseudoCounts, VisitCounts, state_keys
 from rbi.envs.types import EnvConfig, TimeStep
+from rbi.evaluation.batched_policies import BatchedPolicies, group_policies
 from rbi.evaluation.rollouts import (
-    BatchedPolicies,
     EpisodeResult,
     EpisodeStatistics,
     Protocol,
     RecentScores,
     VectorEvaluator,
-    group_policies,
     run_episodes,
 )
 from rbi.networks import NetworkConfig, make_networks, offline_network

@@ -22,7 +22,8 @@ from rbi.config import Checked, Interval
 from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.data.store import Store, StoreWriter
 from rbi.envs.types import TimeStep, VectorEnv
-from rbi.evaluation.rollouts import BatchedPolicies, Protocol, check_compatible, group_policies
+from rbi.evaluation.batched_policies import BatchedPolicies, group_policies
+from rbi.evaluation.rollouts import Protocol, check_compatible
 from rbi.evaluation.scripted import SCRIPTED, ActionModel
 from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
 from rbi.policy import Policy, draw_actions, load_policy
