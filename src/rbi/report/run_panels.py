@@ -124,7 +124,7 @@ def scores_chart(found: dict[str, Any]) -> Lines:
     line = line_of("episodes", list(range(1, len(scores) + 1)), scores)
     low, high = found["interval"]
     note = (
-        f"Mean {number(found['mean'])}, 95% interval {number(low)} to {number(high)}. {found['protocol_description']}."
+        f"Mean {number(found['mean'])}, 95% interval {number(low)} to {number(high)}; {found['protocol_description']}."
     )
     axes = [Axis("episode", "episode, sorted by score", [line])]
     return Lines("Scores of the evaluated policy", "score", axes, note, [Reference(found["mean"], "mean")])
