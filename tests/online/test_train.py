@@ -493,3 +493,8 @@ def test_a_sweep_of_an_earlier_version_can_be_resumed(tmp_path):
     del config["settings"]["max_frames"], config["settings"]["repeat_action_probability"]
     (tmp_path / "s" / "config.json").write_text(json.dumps(config))
     assert sweep(["CartPole-v1"], out=tmp_path / "s", options=options, resume=True, **SWEEP, **QUIET).rows
+
+
+def test_a_negative_seed_is_refused_by_name():
+    with pytest.raises(ValueError, match="seed = -1: must be at least 0"):
+        train("CartPole-v1", seed=-1)
