@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -166,8 +167,8 @@ def train(
         stopped = run_to_end(running, logger, progress=progress)
         if stopped and not logger.stop and writer is not None:
             logger.save()
-            env = f"--env {chosen.env.id} " if ":" in chosen.env.id else ""  # which a run folder may not name
-            how = f"{env}--resume --out {writer.path} (Python: resume=True)"
+            named = ["--env", chosen.env.id] if ":" in chosen.env.id else []  # which a run folder may not name
+            how = f"{shlex.join([*named, '--resume', '--out', str(writer.path)])} (Python: resume=True)"
             echo(f"rbi: stopped after {running.updates:,} updates; continue with {how}", stderr=True)
             raise KeyboardInterrupt
         return logger.finish(stopped=stopped, progress=progress)
