@@ -29,7 +29,6 @@ from rbi.evaluation.comparison import human_normalised
 from rbi.evaluation.rollouts import Protocol, VectorEvaluator
 from rbi.online.config import GROUPS, PAPER_GAMES, PARTS, TrainConfig
 from rbi.online.engine import LocalEngine
-from rbi.policy import Policy
 from rbi.rules.types import Behavior
 from rbi.statistics import describe
 
@@ -253,7 +252,7 @@ def evaluate(policy, config, seed, games):
     if config.algo == "rbi":
         policies["deterministic"] = most_probable(policy)
         if games.policy_net and config.actor.improve_in != "learner":
-            policies["policy_net"] = Policy(policy.networks, Behavior(), env=policy.env)
+            policies["policy_net"] = policy.with_rule(Behavior())
     for each in policies.values():
         each.to(games.device)
     found = {name: [] for name in policies}
@@ -270,7 +269,7 @@ def most_probable(policy):
         probs = policy.improve(beta, q, legal)
         return torch.zeros_like(probs).scatter_(1, probs.argmax(1, keepdim=True), 1)
 
-    return Policy(policy.networks, rule, env=policy.env)
+    return policy.with_rule(rule)
 
 
 def summary(env, played, seed):

@@ -105,16 +105,16 @@ def test_a_mistake_suggests_the_nearest_name(line, meant, tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("train --schedule.updates 1e5", "--schedule.updates 1e5: must be a whole number"),
         ("improve logs.csv --gamma high", "--gamma high: must be a number"),
         ("certify later.csv runs/better", "unexpected argument: runs/better"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_named_in_plain_words(line, told, capsys):
+def test_a_value_of_the_wrong_type_is_named_in_plain_words(line, message, capsys):
     assert cli.main(line.split()) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [["report"], ["rules", "--rules", "rerout(0.5,1.5)"]])

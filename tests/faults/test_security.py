@@ -165,8 +165,8 @@ def test_a_run_folder_cannot_import_a_module_when_it_is_resumed(in_python, modul
             rbi.train(out=out, resume=True, progress=False)
     else:
         assert cli.main(["train", "--resume", "--out", str(out)]) == 2
-        told = f"it names the environment '{module}:CartPole-v1', which imports a module; if you trust it, name it"
-        assert told in capsys.readouterr().err
+        message = f"it names the environment '{module}:CartPole-v1', which imports a module; if you trust it, name it"
+        assert message in capsys.readouterr().err
     assert module not in sys.modules
 
 
