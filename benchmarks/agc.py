@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.timing import machine
-from rbi import runs
+from rbi import fileio
 from rbi.data.formats import FormatSettings, open_reader
 from rbi.data.formats.agc import AgcConfig
 from rbi.data.formats.agc_repair import find_life_losses
@@ -316,7 +316,7 @@ def main():
             "aims": AIMS,
             "surprises": {game: surprises(rows) for game, rows in details.items()},
         }
-        overrides.out.write_text(runs.to_json(written, indent=1) + "\n")
+        overrides.out.write_text(fileio.to_json(written, indent=1) + "\n")
 
 
 def surprises(rows):

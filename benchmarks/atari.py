@@ -24,7 +24,7 @@ import torch
 from benchmarks.engine import drain
 from benchmarks.timing import machine
 from benchmarks.variants import VARIANTS
-from rbi import envs, runs
+from rbi import envs, fileio
 from rbi.evaluation.comparison import human_normalised
 from rbi.evaluation.rollouts import Protocol, VectorEvaluator
 from rbi.online.config import GROUPS, PAPER_GAMES, PARTS, TrainConfig
@@ -112,7 +112,7 @@ def save_cell(folder, cell, result):
     """Write a result in one step: a file is there as a whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{cell.name}.tmp"
-    temporary.write_text(runs.to_json(result) + "\n")
+    temporary.write_text(fileio.to_json(result) + "\n")
     temporary.replace(folder / f"{cell.name}.json")
 
 

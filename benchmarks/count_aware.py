@@ -22,7 +22,7 @@ import torch
 import rbi
 from benchmarks.coverage import CARTPOLE_STEPS, PLAYERS, cartpole_step, draw_actions
 from benchmarks.timing import machine
-from rbi import runs
+from rbi import fileio
 from rbi.data.dataset import Dataset
 
 RESULT = Path(__file__).parent / "results" / "count-aware.json"
@@ -217,7 +217,7 @@ def main():
                     continue
                 rows.append(run(name, n, seed))
                 found = {"command": "python -m benchmarks.count_aware", "machine": machine(), "rows": rows}
-                RESULT.write_text(runs.to_json(found, indent=1) + "\n")
+                RESULT.write_text(fileio.to_json(found, indent=1) + "\n")
                 gains = ", ".join(f"{rule} {gain:.3f}" for rule, gain in rows[-1]["gains"].items())
                 print(f"{name}, {n}, seed {seed}: {gains}", flush=True)
 

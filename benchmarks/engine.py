@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.timing import machine, run_peer, seconds_a_call
 from benchmarks.variants import VARIANTS
-from rbi import runs
+from rbi import fileio
 from rbi.envs import make
 from rbi.envs.atari import AtariVector
 from rbi.envs.types import EnvConfig
@@ -134,7 +134,7 @@ def on_gpu(seconds, out, num_envs, threads, algos, ratios, changes):
         "bare_emulator_again": bare_emulator(envs, seconds),
         "rows": rows,
     }
-    out.write_text(runs.to_json(result, indent=1) + "\n")
+    out.write_text(fileio.to_json(result, indent=1) + "\n")
 
 
 def start_up(seconds, out, num_envs, threads, turns=3):
@@ -163,7 +163,7 @@ def start_up(seconds, out, num_envs, threads, turns=3):
             rows[kind]["turns"].append(row)
             print(kind, rows[kind], flush=True)
     result = {"command": "python -m benchmarks.engine --start-up", "machine": machine(), "game": GAME}
-    out.write_text(runs.to_json(result | {"num_envs": num_envs, "kinds": rows}, indent=1) + "\n")
+    out.write_text(fileio.to_json(result | {"num_envs": num_envs, "kinds": rows}, indent=1) + "\n")
 
 
 def on_cpu(seconds, out, peer):
@@ -197,7 +197,7 @@ def on_cpu(seconds, out, peer):
         rows.append(row | {"multiply_adds_limit": multiply_adds()})
     result = {"command": "python -m benchmarks.engine --peer PYTHON", "machine": machine(), "game": GAME}
     written = result | {"bare_emulator_steps_per_second": bare, "rows": rows}
-    out.write_text(runs.to_json(written, indent=1) + "\n")
+    out.write_text(fileio.to_json(written, indent=1) + "\n")
 
 
 def multiply_adds():

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.atari import FRAME_SKIP, MILLION, Cell, rounded
 from benchmarks.population import step
 from benchmarks.timing import machine
-from rbi import runs
+from rbi import fileio, runs
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = 100  # of the learning curve
@@ -64,7 +64,7 @@ def main():
         "curve": rounded(run.metrics[every - 1 :: every]),
     }
     path = asked.out / f"long-{asked.game.lower()}-{asked.algo}.json"
-    path.write_text(runs.to_json(written) + "\n")
+    path.write_text(fileio.to_json(written) + "\n")
     print(f"{path}: {written['frames']:,} frames in {seconds:,.0f} s and {written['parts']} parts", flush=True)
 
 

@@ -29,7 +29,7 @@ import torch
 
 from benchmarks.ray_page import mean_rate
 from benchmarks.timing import machine, seconds_a_call
-from rbi import runs
+from rbi import fileio
 from rbi.config import choose_device
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
@@ -439,13 +439,13 @@ def main():
         parts = {"engines": engines, "learner": learner_alone, "driver": driver_alone, "learning": learning}
         part = parts[args.only](args)
         command = " ".join(["python -m benchmarks.ray_scaling", *sys.argv[1:]])
-        print(runs.to_json({"command": command, "env": args.env, "machine": machine()} | part, indent=1))
+        print(fileio.to_json({"command": command, "env": args.env, "machine": machine()} | part, indent=1))
         return
     found = {"command": f"python -m benchmarks.ray_scaling --seconds {args.seconds:g}", "machine": machine()}
     found |= engines(args)
     found["atari"] = atari_parts()
     show(found)
-    args.out.write_text(runs.to_json(found, indent=1) + "\n")
+    args.out.write_text(fileio.to_json(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

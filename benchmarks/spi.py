@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from benchmarks.timing import machine
-from rbi import runs
+from rbi import fileio
 from rbi.cli.spi import Spi
 from rbi.lab.spi import study as spi
 
@@ -48,7 +48,7 @@ def speed(out):
             seconds = time.perf_counter() - start
             rows.append({"study": name, "aim": aim, "seconds": seconds, "cpu_seconds": cpu_seconds() - cpu})
     written = {"command": "python -m benchmarks.spi --speed", "machine": machine(), "load": load, "rows": rows}
-    out.write_text(runs.to_json(rounded(written), indent=1) + "\n")
+    out.write_text(fileio.to_json(rounded(written), indent=1) + "\n")
 
 
 def cpu_seconds():
@@ -87,7 +87,7 @@ def study(name, arguments):
             workers=arguments.workers,
             seed=SEED,
             finished=finished,
-            callback=lambda block: print(runs.to_json(block), file=file, flush=True),
+            callback=lambda block: print(fileio.to_json(block), file=file, flush=True),
             progress=False,
         )
     written = {
@@ -97,7 +97,7 @@ def study(name, arguments):
         "baseline": baseline,
         "worlds": result.worlds,
     }
-    (arguments.out / f"{name}.json").write_text(runs.to_json(rounded(json.loads(runs.to_json(written)))) + "\n")
+    (arguments.out / f"{name}.json").write_text(fileio.to_json(rounded(json.loads(fileio.to_json(written)))) + "\n")
 
 
 def read_blocks(path, repetitions):

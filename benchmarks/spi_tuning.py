@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.spi import rounded
 from benchmarks.timing import machine
-from rbi import runs
+from rbi import fileio
 from rbi.lab.mdp import optimal_policy, performance
 from rbi.lab.spi import study as spi
 from rbi.lab.spi.worlds import wet_chicken
@@ -167,8 +167,8 @@ def main():
     }
     arguments.out.write_text(json.dumps(written, indent=1) + "\n")
     in_scores = {family: settings(family, known["best"]) for family in FAMILIES}
-    worlds = json.loads(runs.to_json({**source, "worlds": compared(scores, best, written["ours"], in_scores)}))
-    (arguments.out.parent / "spi-tuning-worlds.json").write_text(runs.to_json(rounded(worlds)) + "\n")
+    worlds = json.loads(fileio.to_json({**source, "worlds": compared(scores, best, written["ours"], in_scores)}))
+    (arguments.out.parent / "spi-tuning-worlds.json").write_text(fileio.to_json(rounded(worlds)) + "\n")
     print(json.dumps({key: written[key] for key in ("best", "ours", "ours_utility")}, indent=1))
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rbi import checkpoint, runs
+from rbi import checkpoint, fileio
 from rbi.checkpoint import Checkpoint
 
 
@@ -69,7 +69,7 @@ def test_a_file_outside_the_checkpoint_is_refused(tmp_path):
     outside.write_bytes((path / "tensors.safetensors").read_bytes())
     state = checkpoint.read_state(path)
     state["files"]["../other.safetensors"] = checkpoint.fingerprint(outside)
-    runs.write_json(path / checkpoint.STATE, checkpoint.with_checksum(state))
+    fileio.write_json(path / checkpoint.STATE, checkpoint.with_checksum(state))
     with pytest.raises(ValueError, match=r"'\.\./other\.safetensors' is not the name of a file in this folder"):
         checkpoint.load(path)
 

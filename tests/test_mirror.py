@@ -7,7 +7,7 @@ import uuid
 import pytest
 import torch
 
-from rbi import checkpoint, cli, runs
+from rbi import checkpoint, cli, fileio, runs
 from rbi.checkpoint import Checkpoint
 from rbi.mirror import KEPT_COPIES, MANIFEST, Mirror
 from rbi.online.train import run_settings, train
@@ -94,11 +94,11 @@ def test_the_settings_to_resume_with_are_those_that_a_restored_folder_has(tmp_pa
 def test_the_lock_of_a_run_is_not_copied(url, run):
     save(run, 10)
     with runs.lock_run(run):
-        assert (run / runs.LOCK).exists()
+        assert (run / fileio.LOCK).exists()
         Mirror(url).upload(run)
     shutil.rmtree(run)
     Mirror(url).restore(run)
-    assert not (run / runs.LOCK).exists()
+    assert not (run / fileio.LOCK).exists()
 
 
 def test_a_bounded_number_of_copies_is_kept(url, run):
@@ -163,7 +163,7 @@ def test_a_missing_file_is_named(url, run):
 def test_a_copy_cannot_write_outside_the_run_folder(url, run):
     mirror = Mirror(url)
     manifest = checkpoint.with_checksum({"checkpoint": "", "files": {"../evil": [4, 0]}})
-    damage(mirror, 1, MANIFEST, runs.to_json(manifest).encode())
+    damage(mirror, 1, MANIFEST, fileio.to_json(manifest).encode())
     shutil.rmtree(run)
     with pytest.raises(ValueError, match="is not the name of a file in a run folder"):
         mirror.restore(run)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from rbi import __version__, runs
+from rbi import __version__, fileio, runs
 
 
 def create(path, **changes):
@@ -170,7 +170,7 @@ def test_a_metric_line_is_written_whole_or_not_at_all(tmp_path, monkeypatch, err
 HOLDS = """
 import os, sys, time
 from pathlib import Path
-from rbi import runs
+from rbi import fileio, runs
 run = runs.Writer.create(Path(sys.argv[1]), command="rules", settings={}, seed=0, argv=[])
 run.log(step=1)
 if os.fork() == 0:
@@ -200,7 +200,7 @@ def test_a_lock_whose_text_names_a_living_process_does_not_block(tmp_path):
     """Containers reuse process ids: only the lock itself counts."""
     create(tmp_path / "run").close()
     holder = {"process": os.getppid(), "host": platform.node(), "since": "2026-01-01"}
-    (tmp_path / "run" / runs.LOCK).write_text(json.dumps(holder))
+    (tmp_path / "run" / fileio.LOCK).write_text(json.dumps(holder))
     runs.Writer.reopen(tmp_path / "run").close()
     create(tmp_path / "run", overwrite=True).close()
     assert {p.name for p in (tmp_path / "run").iterdir()} == {"config.json", "metrics.jsonl"}
@@ -226,9 +226,9 @@ def test_an_overwritten_run_comes_back_if_the_new_one_cannot_take_its_place(tmp_
 def test_a_run_that_was_moved_aside_when_its_successor_was_killed_comes_back(tmp_path):
     with create(tmp_path / "run") as run:
         run.result({"x": 1})
-    aside = runs.temporary_name(tmp_path / "run", old=True)
+    aside = fileio.temporary_name(tmp_path / "run", old=True)
     (tmp_path / "run").replace(aside)
-    (aside / runs.LOCK).write_text("")  # as the killed process held it
+    (aside / fileio.LOCK).write_text("")  # as the killed process held it
     with pytest.raises(ValueError, match="is not empty"):
         create(tmp_path / "run")
     assert runs.read(tmp_path / "run").result == {"x": 1}
@@ -238,12 +238,12 @@ def test_what_killed_processes_left_is_removed_and_never_blocks(tmp_path, monkey
     leftover = tmp_path / f".run.{os.getpid()}.tmp"
     leftover.mkdir()
     (leftover / "config.json").write_text("{}")
-    live = runs.temporary_name(tmp_path / "other")
+    live = fileio.temporary_name(tmp_path / "other")
     live.mkdir()
-    lock = runs.RunLock(live)
+    lock = fileio.RunLock(live)
     create(tmp_path / "run").close()
     assert leftover.exists()  # it may belong to a process that has just started
-    monkeypatch.setattr(runs, "LEFTOVER_SECONDS", -1)
+    monkeypatch.setattr(fileio, "LEFTOVER_SECONDS", -1)
     create(tmp_path / "run", overwrite=True).close()
     assert {p.name for p in tmp_path.iterdir()} == {"run", live.name}
     lock.release()
@@ -280,7 +280,7 @@ def test_a_killed_run_leaves_only_complete_files(tmp_path):
     script = """
 import sys, itertools
 from pathlib import Path
-from rbi import runs
+from rbi import fileio, runs
 run = runs.Writer.create(Path(sys.argv[1]), command="test", settings={}, seed=0, argv=[])
 print("ready", flush=True)
 for step in itertools.count():
@@ -302,51 +302,6 @@ for step in itertools.count():
         assert abs(read.result["step"] - read.metrics[-1]["step"]) <= 1
 
 
-@pytest.fixture
-def disk_events(monkeypatch):
-    """Flushes and renames in their order, with the inode of the file or folder."""
-    events, fsync, replace = [], os.fsync, Path.replace
-
-    def watched_fsync(file):
-        fsync(file)
-        events.append(("fsync", os.fstat(file).st_ino))
-
-    def watched_replace(self, target):
-        events.append(("replace", self.stat().st_ino))
-        return replace(self, target)
-
-    monkeypatch.setattr(os, "fsync", watched_fsync)
-    monkeypatch.setattr(Path, "replace", watched_replace)
-    return events
-
-
-def test_a_file_is_on_disk_before_it_gets_its_name(tmp_path, disk_events):
-    runs.write_json(tmp_path / "a.json", {"x": 1})
-    written = (tmp_path / "a.json").stat().st_ino
-    assert disk_events[:2] == [("fsync", written), ("replace", written)]
-
-
-def test_all_files_of_a_folder_are_on_disk_before_it_gets_its_name(tmp_path, disk_events):
-    with runs.atomic_folder(tmp_path / "policy") as folder:
-        (folder / "deep").mkdir()
-        (folder / "deep" / "weights").write_bytes(b"1")
-        (folder / "policy.json").write_text("{}")
-    named = disk_events.index(("replace", (tmp_path / "policy").stat().st_ino))
-    for name in ("deep/weights", "policy.json"):
-        assert ("fsync", (tmp_path / "policy" / name).stat().st_ino) in disk_events[:named]
-
-
-def test_a_file_whose_writing_fails_keeps_its_earlier_content(tmp_path):
-    def fail(path):
-        path.write_text("half of i")
-        raise OSError(28, "No space left on device")
-
-    (tmp_path / "a").write_text("earlier")
-    with pytest.raises(OSError, match="No space"):
-        runs.atomic_write(tmp_path / "a", fail)
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "earlier"}
-
-
 def test_a_setting_that_the_earlier_run_did_not_have_stops_a_resume(tmp_path):
     before, now = {"learner": {"batch_size": 32}}, {"learner": {"batch_size": 32, "clip": 5.0}}
     create(tmp_path / "run", settings=before).close()
@@ -354,24 +309,3 @@ def test_a_setting_that_the_earlier_run_did_not_have_stops_a_resume(tmp_path):
     with pytest.raises(ValueError, match=r"was started with learner\.clip = None, not 5\.0"):
         runs.check_resumable(tmp_path / "run", command="rules", settings=now, seed=7)
     runs.check_resumable(tmp_path / "run", command="rules", settings=now, seed=7, may_change=["learner.clip"])
-
-
-def test_an_interrupted_folder_is_restored(tmp_path):
-    for name in (".best.12.old.tmp", ".best.12.tmp", ".last.12.tmp", ".last.12.old.tmp", "last"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "whose").write_text(name)
-    runs.restore_interrupted(tmp_path, locked=True)
-    assert {p.name: (p / "whose").read_text() for p in tmp_path.iterdir()} == {
-        "best": ".best.12.old.tmp",
-        "last": "last",
-    }
-
-
-def test_an_atomic_folder_appears_only_when_it_is_complete(tmp_path):
-    with runs.atomic_folder(tmp_path / "it") as growing:
-        (growing / "a").write_text("first")
-    with contextlib.suppress(KeyError), runs.atomic_folder(tmp_path / "it") as growing:
-        (growing / "a").write_text("second")
-        raise KeyError
-    assert (tmp_path / "it" / "a").read_text() == "first"
-    assert [p.name for p in tmp_path.iterdir()] == ["it"]

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rbi import runs
+from rbi import fileio
 
 FOLDER, STATE = "checkpoints", "state.json"
 TENSORS = ".safetensors"
@@ -44,7 +44,7 @@ class Checkpoint:
 def save(run: Path, number: int, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint and remove the older ones."""
     path = run / FOLDER / f"{number:010d}"
-    with runs.atomic_folder(path) as growing:
+    with fileio.atomic_folder(path) as growing:
         for name, tensors in checkpoint.tensors.items():
             save_file({key: on_host(tensor) for key, tensor in tensors.items()}, growing / (name + TENSORS))
         state = {
@@ -53,7 +53,7 @@ def save(run: Path, number: int, checkpoint: Checkpoint) -> Path:
             "info": checkpoint.info,
             "files": {file.name: fingerprint(file) for file in sorted(growing.iterdir())},
         }
-        runs.write_json(growing / STATE, with_checksum(state))
+        fileio.write_json(growing / STATE, with_checksum(state))
     for older in path.parent.iterdir():
         if older != path:
             shutil.rmtree(older, ignore_errors=True)
@@ -78,7 +78,7 @@ def load(path: Path, kind: Mapping[str, Any] | None = None) -> Checkpoint:
 
 def read_state(path: Path) -> dict[str, Any]:
     """state.json of a checkpoint, after all files were compared with their recorded sizes and checksums."""
-    state = runs.parse(path / STATE, runs.read_text(path / STATE), 1)
+    state = fileio.parse(path / STATE, fileio.read_text(path / STATE), 1)
     for key in ("kind", "counters", "info", "files"):
         if not isinstance(state.get(key), dict):
             raise ValueError(f"{path / STATE}: lacks {key!r}; the checkpoint is damaged")
@@ -97,7 +97,7 @@ def read_state(path: Path) -> dict[str, Any]:
 def with_checksum(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state with the CRC-32 of its own JSON."""
     found = {key: value for key, value in state.items() if key != "checksum"}
-    return found | {"checksum": zlib.crc32(runs.to_json(found).encode())}
+    return found | {"checksum": zlib.crc32(fileio.to_json(found).encode())}
 
 
 def fingerprint(path: Path) -> list[int]:

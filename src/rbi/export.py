@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rbi import __version__, runs
+from rbi import __version__, fileio
 from rbi.data.episode import Feature
 from rbi.data.visits import VisitCounts
 from rbi.networks import Layer
@@ -83,7 +83,7 @@ class OnnxModel(NamedTuple):
 
     def write(self, path: Path | str) -> None:
         """Write the file, whole or not at all; an earlier one is replaced."""
-        runs.atomic_write(Path(path), lambda at: at.write_bytes(self.content))
+        fileio.atomic_write(Path(path), lambda at: at.write_bytes(self.content))
 
 
 def onnx_model(policy: "Policy", *, columns: bool = True, legal: bool = False) -> OnnxModel:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from rbi import checkpoint, runs
+from rbi import checkpoint, fileio, runs
 
 MANIFEST = "manifest.json"
 COPY = re.compile(r"copy-(\d{8})")
@@ -77,13 +77,13 @@ class Mirror:
         files: dict[str, list[int]] = {}
         for file in sorted(run.rglob("*")):
             name = file.relative_to(run).as_posix()
-            unfinished = any(part == runs.LOCK or runs.TEMPORARY.fullmatch(part) for part in Path(name).parts)
+            unfinished = any(part == fileio.LOCK or fileio.TEMPORARY.fullmatch(part) for part in Path(name).parts)
             if file.is_file() and not unfinished:
                 self.files.put_file(str(file), self.path(number, name))
                 files[name] = checkpoint.fingerprint(file)
         newest = checkpoint.newest(run)
         manifest = checkpoint.with_checksum({"checkpoint": newest.name if newest else "", "files": files})
-        self.files.pipe_file(self.path(number, MANIFEST), runs.to_json(manifest, indent=1).encode())
+        self.files.pipe_file(self.path(number, MANIFEST), fileio.to_json(manifest, indent=1).encode())
 
     def restore(self, run: Path) -> str:
         """Download the newest copy, if there is no run folder or it is behind; returns a line that says what was done.
@@ -124,7 +124,7 @@ class Mirror:
         """The manifest of a copy, after it was checked."""
         name = f"{self.url}/copy-{number:08d}/{MANIFEST}"
         try:
-            found = runs.parse(Path(MANIFEST), self.files.cat_file(self.path(number, MANIFEST)), 1)
+            found = fileio.parse(Path(MANIFEST), self.files.cat_file(self.path(number, MANIFEST)), 1)
         except (FileNotFoundError, ValueError):
             raise DamagedCopyError(f"{name}: is damaged") from None
         if checkpoint.with_checksum(found) != found:
@@ -137,7 +137,7 @@ class Mirror:
     def config(self, number: int) -> dict[str, Any]:
         """config.json of a copy."""
         try:
-            return runs.parse(Path("config.json"), self.files.cat_file(self.path(number, "config.json")), 1)
+            return fileio.parse(Path("config.json"), self.files.cat_file(self.path(number, "config.json")), 1)
         except (FileNotFoundError, ValueError):
             raise DamagedCopyError(f"{self.url}/copy-{number:08d}/config.json: is damaged") from None
 
@@ -155,7 +155,7 @@ class Mirror:
             lock: contextlib.AbstractContextManager[Any] = runs.lock_run(run)
         else:
             lock = contextlib.nullcontext()
-        with lock, runs.atomic_folder(run) as growing:
+        with lock, fileio.atomic_folder(run) as growing:
             for name, recorded in manifest["files"].items():
                 file, remote = growing / name, f"{self.url}/copy-{number:08d}/{name}"
                 file.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file as load_arrays
 from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
 
-from rbi import runs
+from rbi import fileio
 from rbi.checkpoint import fingerprint
 from rbi.data.episode import Feature
 from rbi.data.formats.table_features import encode_rows, is_frame
@@ -399,7 +399,7 @@ class Policy:
         finite (training diverged), and if `load_policy` could not restore the rule: register a rule of your own with
         `rbi.register_rule`.
         """
-        path = runs.resolve(Path(path))  # a link stays a link
+        path = fileio.resolve(Path(path))  # a link stays a link
         check_replaceable(path)
         check_restorable(self.rule)
         config = {
@@ -419,7 +419,7 @@ class Policy:
         }
         weights = {name: for_file(tensor) for name, tensor in self.networks.state_dict().items()}
         check_finite(weights, "the policy cannot be saved")
-        with runs.atomic_folder(path) as folder:
+        with fileio.atomic_folder(path) as folder:
             save_file(weights, folder / WEIGHTS)
             checksums = {"weights": fingerprint(folder / WEIGHTS)}
             training = {} if self.training_digests is None else {"episodes": self.training_digests}
@@ -427,7 +427,7 @@ class Policy:
             if training:
                 save_arrays({name: np.ascontiguousarray(part) for name, part in training.items()}, folder / TRAINING)
                 checksums["training"] = fingerprint(folder / TRAINING)
-            runs.write_json(folder / CONFIG, config | checksums)
+            fileio.write_json(folder / CONFIG, config | checksums)
 
     def export_onnx(self, path: Path | str, *, columns: bool = True, legal: bool = False) -> float:
         """Write the policy to one ONNX file: preprocessing, both networks and the rule, for any number of states.
@@ -511,7 +511,7 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
         raise ValueError(f"{path}: no such folder")
     if not (path / CONFIG).is_file():
         raise ValueError(f"{path}: holds no policy (it has no {CONFIG})")
-    config = runs.parse(path / CONFIG, runs.read_text(path / CONFIG), 1)
+    config = fileio.parse(path / CONFIG, fileio.read_text(path / CONFIG), 1)
     if config.get("format") != FORMAT:
         raise ValueError(f"{path / CONFIG}: is of format {config.get('format')!r}; this version reads {FORMAT}")
     with errors_named(path / CONFIG):

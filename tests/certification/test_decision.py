@@ -11,7 +11,7 @@ from pytest import approx
 from scipy import stats
 
 import rbi
-from rbi import runs
+from rbi import fileio
 from rbi.certification import decision as decisions
 from rbi.certification.estimates import Terms
 from rbi.certification.evidence import Settings, bounded, check_frequencies, check_ratio_to_clone
@@ -318,7 +318,7 @@ def test_long_episodes_of_a_worse_policy_are_not_tested_live():
 
 def test_everything_is_json_and_readable():
     found = certify()
-    again = json.loads(runs.to_json(found.to_dict()))
+    again = json.loads(fileio.to_json(found.to_dict()))
     assert again["verdict"] == "deploy"
     assert len(again["candidates"]) == 5
     assert "decides" in repr(found)

@@ -133,7 +133,7 @@ def run_child(argv: Sequence[str], operations: FileOperations, said: Path, count
     """Run a command and end the process."""
     from matplotlib.figure import Figure
 
-    from rbi import runs
+    from rbi import fileio
     from rbi.cli import main
     from rbi.data import store
 
@@ -143,7 +143,7 @@ def run_child(argv: Sequence[str], operations: FileOperations, said: Path, count
         for stream in (1, 2):
             os.dup2(output, stream)
         store.BUFFERED_BYTES = 1  # every episode is one flush
-        runs.LEFTOVER_SECONDS = 0  # no other process is about to lock what it has just made
+        fileio.LEFTOVER_SECONDS = 0  # no other process is about to lock what it has just made
         Figure.savefig = lambda _, path, **__: Path(path).write_bytes(b"figure")  # drawing takes most of the time
         operations.install()
         code = main(list(argv))

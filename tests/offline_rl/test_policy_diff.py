@@ -10,7 +10,7 @@ from pytest import approx
 from scipy import stats
 
 import rbi
-from rbi import runs
+from rbi import fileio
 from rbi.certification import estimates
 from rbi.offline_rl.policy_diff import PolicyPair, by_feature, low_and_high, mean_over_episodes, policy_diff
 
@@ -173,7 +173,7 @@ def test_the_largest_gains_come_first_and_everything_is_json(tmp_path):
         for told in row["actions"]:
             assert (told["beta"], told["pi"]) == approx((steps.beta[n, told["action"]], steps.pi[n, told["action"]]))
     assert json.loads(json.dumps(found)) == found
-    runs.write_json(tmp_path / "changes.json", found)
+    fileio.write_json(tmp_path / "changes.json", found)
 
 
 def test_of_several_steps_in_the_same_state_one_is_listed_with_their_number():

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import rbi
-from rbi import envs, runs
+from rbi import envs, fileio, runs
 from rbi.cli import main
 from rbi.data.episode import Feature
 from rbi.networks import NetworkConfig, make_networks
@@ -95,7 +95,7 @@ def test_an_episode_that_does_not_fit_is_cut_and_says_so(improved):
     trace = viewer.episodes[-1]
     assert len(trace.value) < trace.steps
     assert f"Long episodes are cut: {len(trace.value):,} of {trace.steps:,} steps" in viewer.note
-    assert len(runs.to_json(viewer)) < 6000
+    assert len(fileio.to_json(viewer)) < 6000
 
 
 def test_a_page_with_a_viewer_holds_it_and_says_why_there_is_none(improved, tmp_path, capsys):

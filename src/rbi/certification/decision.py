@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rbi import runs
+from rbi import fileio, runs
 from rbi.certification.bounds import STATUS, Method, Status
 from rbi.certification.evidence import (
     Candidate,
@@ -207,7 +207,7 @@ def certify(
     config = CertifyConfig(confidence, return_range, gamma, bound, max_weight, auto, accept_estimated)
     if out is not None:
         runs.check_apart(out, policy)
-        runs.check_available(runs.resolve(Path(out)), overwrite=overwrite)
+        runs.check_available(fileio.resolve(Path(out)), overwrite=overwrite)
     given = policy if isinstance(policy, Policy) else load_policy(policy)
     source = dataset_or_path(episodes)
     if isinstance(source, Dataset):

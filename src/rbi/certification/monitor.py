@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from rbi import runs
+from rbi import fileio, runs
 from rbi.certification.bounds import lower_confidence_sequence
 from rbi.certification.decision import encoded_as
 from rbi.certification.evidence import check_returns
@@ -113,7 +113,7 @@ def monitor(
         raise ValueError("give either control episodes or old_value, to compare with")
     if out is not None:
         runs.check_apart(out, policy)
-        runs.check_available(runs.resolve(Path(out)), overwrite=overwrite)
+        runs.check_available(fileio.resolve(Path(out)), overwrite=overwrite)
     low, high = config.return_range
     if old_value is not None and not low <= old_value <= high:
         raise ValueError(f"old_value = {old_value:g}: must be in the range of returns, {low:g} to {high:g}")

@@ -166,13 +166,13 @@ def how_to_resume(command: "Command | None") -> str:
 
 def print_json(command: "Command", argv: Sequence[str]) -> int:
     """Run a command; standard output gets one JSON object, and messages and tables go to standard error."""
-    from rbi import runs
+    from rbi import fileio, runs
 
     if command.out is None and command.writes_folder and not getattr(command, "resume", False):
         command = dataclasses.replace(command, out=runs.default_folder(argv[0]))
     with contextlib.redirect_stdout(sys.stderr):
         status = command.run(argv) or 0
-    sys.stdout.write(runs.to_json({"status": status, **command.outcome()}) + "\n")  # json.dumps writes Infinity
+    sys.stdout.write(fileio.to_json({"status": status, **command.outcome()}) + "\n")  # json.dumps writes Infinity
     return status
 
 

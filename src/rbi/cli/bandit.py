@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from rbi import runs
+from rbi import fileio, runs
 from rbi.cli.command import Command, canonical_rules, show
 from rbi.config import Interval
 from rbi.lab import bandit
@@ -64,7 +64,7 @@ class Regret(Command):
             echo(
                 f"simulation: {near:.1%} of {len(study.deviations)} points within 2 standard errors of the closed form"
             )
-        echo(f"wrote {runs.shown(run.path)} (figures/regret.png)")
+        echo(f"wrote {fileio.shown(run.path)} (figures/regret.png)")
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Learn(Command):
             done = runs.read(run.path)
             run.figure("learning", report.learning_figure(done))
         show(report.learning_table(done))
-        echo(f"wrote {runs.shown(run.path)} (figures/learning.png)")
+        echo(f"wrote {fileio.shown(run.path)} (figures/learning.png)")
 
 
 def parse_stds(means: tuple[float, ...], stds: str) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 import tyro
 
-from rbi import runs
+from rbi import fileio, runs
 from rbi.certification.decision import CertifyConfig, certify
 from rbi.cli.data import FromData
 from rbi.progress import echo
@@ -59,5 +59,5 @@ class Certify(FromData):
             writer.figure("gains", report.gain_figure(runs.read(writer.path).finished()))
         for line in decision.summary().splitlines():
             echo(line)
-        echo(f"decision, figure and the policy to use: {runs.shown(writer.path)}")
+        echo(f"decision, figure and the policy to use: {fileio.shown(writer.path)}")
         return 0 if decision.deploy else KEEP

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, Type
 
 import tyro
 
-from rbi import runs
+from rbi import fileio, runs
 from rbi.cli import help as pages
 from rbi.config import NAMES_ELSEWHERE, Interval, check_fields, nearest
 from rbi.progress import PlainConsole, echo
@@ -164,7 +164,7 @@ def show_run(path: Path, report: Report) -> None:
     run = runs.read(path)
     for line in run.damaged:
         echo(f"rbi: {line}; it was skipped", stderr=True)
-    with runs.naming(path / "result.json"):
+    with fileio.naming(path / "result.json"):
         with runs.Writer.reopen(path) as writer:
             for name, figure in report.figures(run).items():
                 writer.figure(name, figure)

@@ -10,7 +10,7 @@ import numpy as np
 import tyro
 from annotated_types import Interval
 
-from rbi import runs
+from rbi import fileio, runs
 from rbi.cli.command import Command, show
 from rbi.config import check_fields
 from rbi.data.formats import (
@@ -132,10 +132,10 @@ class Import(FromData):
             echo(f"{state.skipped:,} episodes were imported before")
         if state.rejected:
             show_rejected(state.examples(), state.rejected)
-            echo(f"all of them: {runs.shown(run.path) / REJECTED}")
+            echo(f"all of them: {fileio.shown(run.path) / REJECTED}")
         rate = f", {state.steps / max(seconds, 1e-9):,.0f} steps a second" if state.steps else ""
         rejected = f"{len(store.rejected):,} rejected"
-        echo(f"{len(store):,} episodes, {store.steps:,} steps{rate}; {rejected}: {runs.shown(run.path)}")
+        echo(f"{len(store):,} episodes, {store.steps:,} steps{rate}; {rejected}: {fileio.shown(run.path)}")
         if not len(store):
             why = f"usable episodes; {run.path / REJECTED} says why" if store.rejected else "episodes"
             raise ValueError(f"{self.path}: no {why}")
@@ -177,7 +177,7 @@ class Info(FromData):
                 run.figure("frames", pages.frame_figure(sampled.frames))
         for table in pages.info_tables(found):
             show(table)
-        echo(f"numbers and figures: {runs.shown(run.path)}")
+        echo(f"numbers and figures: {fileio.shown(run.path)}")
 
     def check_store(self) -> None:
         if not is_store(self.place):
@@ -210,7 +210,7 @@ class Export(FromData):
             run.result({**state.counts(), "to": self.to, "spec": asdict(spec)})
         if state.rejected:
             show_rejected(state.examples(), state.rejected)
-        echo(f"{state.episodes:,} episodes, {state.steps:,} steps as {self.to}: {runs.shown(run.path)}")
+        echo(f"{state.episodes:,} episodes, {state.steps:,} steps as {self.to}: {fileio.shown(run.path)}")
         if not state.episodes:
             raise ValueError(f"{self.path}: no {'usable ' if state.rejected else ''}episodes")
 

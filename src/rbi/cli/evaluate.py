@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import tyro
 
-from rbi import runs
+from rbi import fileio, runs
 from rbi.cli.command import Command, show
 from rbi.config import Device, Interval, choose_device
 from rbi.envs import id_from_file
@@ -72,4 +72,4 @@ class Evaluate(Command):
             if self.video is not None:
                 count = videos.write_video(self.video, track(images, "rendering"))
                 echo(f"video of one episode, {count} images: {self.video}")
-            echo(f"scores of all episodes: {runs.shown(writer.path)}")
+            echo(f"scores of all episodes: {fileio.shown(writer.path)}")

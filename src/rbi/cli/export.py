@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from rbi import runs
+from rbi import fileio, runs
 from rbi.cli.command import Command
 from rbi.export import onnx_model
 from rbi.policy import load_policy
@@ -41,7 +41,7 @@ class Export(Command):
         if self.out is not None and runs.overlaps(self.out, self.path):
             raise ValueError(f"--out {self.out}: belongs to the policy that is exported; choose another folder")
         if self.out is not None:
-            runs.check_available(runs.resolve(self.out), overwrite=self.overwrite)
+            runs.check_available(fileio.resolve(self.out), overwrite=self.overwrite)
         policy = load_policy(self.path)
         for _ in track(range(1), "tracing the policy and comparing"):
             model = onnx_model(policy, columns=self.columns, legal=self.legal)
@@ -51,4 +51,4 @@ class Export(Command):
             found = {"policy": str(self.path), "rule": str(policy.rule), "bytes": size, "difference": model.difference}
             writer.result(found)
         probabilities = f"probabilities within {model.difference:.1g} of PyTorch's"
-        echo(f"{policy.rule}: {size:,} bytes, {probabilities}: {runs.shown(file)}")
+        echo(f"{policy.rule}: {size:,} bytes, {probabilities}: {fileio.shown(file)}")

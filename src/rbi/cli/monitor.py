@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from rbi import runs
+from rbi import fileio, runs
 from rbi.certification.monitor import monitor
 from rbi.cli.data import FromData
 from rbi.config import Interval
@@ -69,5 +69,5 @@ class Monitor(FromData):
             writer.result(found.to_dict() | {"data": str(self.path), "control": str(self.control or "")})
             writer.figure("gain", report.monitor_figure(runs.read(writer.path).finished()))
         echo(found.summary())
-        echo(f"numbers and figure: {runs.shown(writer.path)}")
+        echo(f"numbers and figure: {fileio.shown(writer.path)}")
         return ALARM if found.alarm else 0

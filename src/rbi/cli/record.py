@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import tyro
 from annotated_types import Interval
 
-from rbi import envs, runs
+from rbi import envs, fileio, runs
 from rbi.cli.command import Command, show
 from rbi.config import Device, check_fields, choose_device
 from rbi.evaluation.recording import DatasetRecording, Perturbation, load_policies
@@ -88,7 +88,7 @@ class Record(Command):
         protocol = Protocol(self.protocol, max_frames=self.max_frames)
         envs.check(protocol.env_config(env))
         if self.out is not None and not self.resume:
-            runs.check_available(runs.resolve(self.out), overwrite=self.overwrite)
+            runs.check_available(fileio.resolve(self.out), overwrite=self.overwrite)
         recording = DatasetRecording(
             loaded,
             env,
@@ -110,4 +110,4 @@ class Record(Command):
             found = runs.read(run.path).finished()
             run.figure("data", pages.info_figure(found))
         show(pages.info_table(found))
-        echo(f"{len(store):,} episodes, {store.steps:,} steps: {runs.shown(run.path)}")
+        echo(f"{len(store):,} episodes, {store.steps:,} steps: {fileio.shown(run.path)}")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, ClassVar
 
-from rbi import runs
+from rbi import fileio, runs
 from rbi.cli.command import Command, canonical_rules, show
 from rbi.config import Ge, Interval
 from rbi.lab.bandit import compare_rules
@@ -54,4 +54,4 @@ class Rules(Command):
             done = runs.read(run.path)
             run.figure("rules", report.rules_figure(done))
         show(report.rules_table(done))
-        echo(f"wrote {runs.shown(run.path)} (figures/rules.png)")
+        echo(f"wrote {fileio.shown(run.path)} (figures/rules.png)")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from rich.console import Console
 
-from rbi import runs
+from rbi import fileio, runs
 from rbi.cli.command import Command, show
 from rbi.config import Interval
 from rbi.lab.spi import study
@@ -95,7 +95,7 @@ class Spi(Command):
         console = Console()
         for table in report.tables(complete, console.width if console.is_terminal else None):
             show(table)
-        echo(f"wrote {runs.shown(run.path)} (figures/*.png)")
+        echo(f"wrote {fileio.shown(run.path)} (figures/*.png)")
 
     def mapper(self) -> study.Mapper | None:
         """A parallel `map` over a Ray cluster; None for local processes."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from rbi import runs
+from rbi import fileio, runs
 from rbi.cli.command import Command, show
 from rbi.config import Ge, Gt, Interval
 from rbi.envs.types import EnvConfig, id_from_file
@@ -174,7 +174,7 @@ class Train(Command):
         )
         assert result.out is not None
         show_result(result.out)
-        echo(f"policies, metrics and figures: {runs.shown(result.out)}")
+        echo(f"policies, metrics and figures: {fileio.shown(result.out)}")
 
     def sweep(
         self, out: Path, environments: list[str], algos: list[Algorithm], options: Any, argv: Sequence[str]
@@ -219,7 +219,7 @@ class Train(Command):
             for name, figure in report.sweep_figures(finished).items():
                 writer.figure(name, figure)
         show(report.score_table({"rows": result.rows}, paper=environments == PAPER_ENVS))
-        echo(f"runs and figures: {runs.shown(result.out)}")
+        echo(f"runs and figures: {fileio.shown(result.out)}")
 
     def environments(self) -> list[str]:
         named = PAPER_ENVS if self.envs == PAPER_TABLE else split_envs(self.envs)
@@ -265,7 +265,7 @@ def saved_options(given: Train) -> dict[str, Any]:
     """The options of the run that --resume continues; empty where they cannot be read, which `train` explains."""
     if not given.resume or given.out is None:
         return {}
-    runs.restore_interrupted(given.out.parent, given.out.name)
+    fileio.restore_interrupted(given.out.parent, given.out.name)
     try:
         config = saved_config(given.out, given.mirror)
         settings = dict(config["settings"]) if config["command"] == "train" else {}
@@ -293,7 +293,7 @@ def show_result(path: Path) -> None:
     from rbi.report import train as report
 
     draw_figures(path)
-    with runs.naming(path / "result.json"):
+    with fileio.naming(path / "result.json"):
         show(report.result_table(runs.read(path)))
 
 
@@ -303,5 +303,5 @@ def draw_figures(path: Path) -> None:
 
     run = runs.read(path)
     if run.result is not None:
-        with runs.naming(path / "metrics.jsonl"), runs.Writer.reopen(path) as writer:
+        with fileio.naming(path / "metrics.jsonl"), runs.Writer.reopen(path) as writer:
             writer.figure("learning", report.learning_curves([run]))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rbi import runs
+from rbi import fileio
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats import Format, FormatSettings, open_reader
@@ -91,7 +91,7 @@ def import_dataset(
     resumes = (out / "store.json").exists()
     if not resumes:
         out.mkdir(parents=True, exist_ok=True)
-        runs.write_json(out / SOURCE, fingerprint(reader.path))  # first: a store without it could not be resumed
+        fileio.write_json(out / SOURCE, fingerprint(reader.path))  # first: a store without it could not be resumed
     opened = resume_store(out, reader) if resumes else StoreWriter.create(out, reader.spec)
     count = min(workers or os.cpu_count() or 1, max(1, total)) if reader.parallel else 1
     with opened as writer, bounded_map(count) as mapped:
@@ -108,7 +108,7 @@ def import_dataset(
 
 def resume_store(out: Path, reader: Reader) -> StoreWriter:
     """The store of an interrupted import, if the data has not changed."""
-    before = runs.parse(out / SOURCE, runs.read_text(out / SOURCE), 1) if (out / SOURCE).exists() else None
+    before = fileio.parse(out / SOURCE, fileio.read_text(out / SOURCE), 1) if (out / SOURCE).exists() else None
     if before is not None and before != fingerprint(reader.path):
         raise ValueError(f"{reader.path}: has changed since its import into {out} began; import it again")
     Store(out).check_values()

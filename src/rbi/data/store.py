@@ -27,20 +27,18 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from rbi import runs
+from rbi import fileio
+from rbi.data.checksums import checksum, checksums, record_checksums
 from rbi.data.dataset import (
     RECORD,
     Dataset,
     RejectedEpisode,
-    checksum,
-    checksums,
     columns,
     continued,
     episode_sums,
     fill_record,
     invalid_episodes,
     part_fields,
-    record_checksums,
 )
 from rbi.data.episode import Array, DatasetSpec, Episode
 
@@ -50,7 +48,7 @@ FIRST_FORMAT, FIRST_RECORD = 1, np.dtype([(name, RECORD[name]) for name in RECOR
 UNKNOWN = "(unknown: its record was damaged)"
 """Player and source of an episode whose record was damaged."""
 CONFIG, INDEX, TEXTS, REJECTED = "store.json", "episodes.bin", "texts.jsonl", "rejected.jsonl"
-FILES_OF_A_NEW_RUN = ("config.json", "metrics.jsonl", "source.json", runs.LOCK)
+FILES_OF_A_NEW_RUN = ("config.json", "metrics.jsonl", "source.json", fileio.LOCK)
 MAX_LOST = 0.05
 """Default of the largest share of a store's episodes that may be lost."""
 DAMAGED_RECORD = "its record is damaged, so that its player, source and line are lost"
@@ -225,10 +223,10 @@ class StoreWriter:
         """A new store in a new or empty folder, or in that of a new run."""
         path = Path(path)
         names = [file.name for file in path.iterdir()] if path.is_dir() else [path.name] if path.exists() else []
-        if any(name not in FILES_OF_A_NEW_RUN and not runs.TEMPORARY.fullmatch(name) for name in names):
+        if any(name not in FILES_OF_A_NEW_RUN and not fileio.TEMPORARY.fullmatch(name) for name in names):
             raise ValueError(f"{path}: is not empty; a new store needs a new folder")
         path.mkdir(parents=True, exist_ok=True)
-        runs.write_json(path / CONFIG, {"format": FORMAT, **asdict(spec)})
+        fileio.write_json(path / CONFIG, {"format": FORMAT, **asdict(spec)})
         return cls(path)
 
     @classmethod
@@ -273,7 +271,7 @@ class StoreWriter:
         self.flush()
         source, line, reason = item
         kept = RejectedEpisode(str(source), line if type(line) is int and 0 <= line < 2**63 else 0, str(reason))
-        runs.append_whole(self._files[REJECTED], (runs.to_json(kept._asdict()) + "\n").encode())
+        fileio.append_whole(self._files[REJECTED], (fileio.to_json(kept._asdict()) + "\n").encode())
 
     def flush(self) -> None:
         """Write everything to the operating system, the index last. If that fails, nothing is written."""
@@ -287,16 +285,16 @@ class StoreWriter:
         self._incomplete = True
         try:
             if texts:  # on disk first: without its names a store cannot be opened, without its last steps it can
-                runs.write_whole(self._files[TEXTS], texts.encode())
+                fileio.write_whole(self._files[TEXTS], texts.encode())
                 os.fsync(self._files[TEXTS])
             for name in columns(self.spec):
                 parts = [arrays[name] for arrays, _ in self._waiting]
                 array = np.ascontiguousarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)
-                runs.write_whole(self._files[f"{name}.bin"], array.data)
+                fileio.write_whole(self._files[f"{name}.bin"], array.data)
             self._since_sync += self._bytes
             if self._since_sync >= SYNCED_BYTES:
                 self.sync()
-            runs.write_whole(self._files[INDEX], records)
+            fileio.write_whole(self._files[INDEX], records)
         except BaseException:
             index = self._files[INDEX]
             if os.fstat(index).st_size == before[index] + len(records):
@@ -355,7 +353,7 @@ def read_spec(path: Path) -> DatasetSpec:
     """The spec of a store."""
     if not is_store(path):
         raise ValueError(f"{path}: is not a store (it has no {CONFIG})")
-    config = runs.parse(path / CONFIG, runs.read_text(path / CONFIG), 1)
+    config = fileio.parse(path / CONFIG, fileio.read_text(path / CONFIG), 1)
     if config.pop("format", None) not in (FIRST_FORMAT, FORMAT):
         raise ValueError(f"{path / CONFIG}: has another format version; this version reads up to {FORMAT}")
     kinds: dict[str, Any] = {
@@ -375,7 +373,7 @@ def read_spec(path: Path) -> DatasetSpec:
 
 def read_format(path: Path) -> int:
     """The format version of a store."""
-    return int(runs.parse(path / CONFIG, runs.read_text(path / CONFIG), 1)["format"])
+    return int(fileio.parse(path / CONFIG, fileio.read_text(path / CONFIG), 1)["format"])
 
 
 def record_type(format_: int) -> np.dtype[Any]:
@@ -503,7 +501,7 @@ def write_repaired(path: Path, index: StoreIndex) -> None:
             file.flush()
             os.fsync(file.fileno())
     data = record_bytes(index.records, FORMAT)
-    runs.atomic_write(path / INDEX, lambda temporary: temporary.write_bytes(data))
+    fileio.atomic_write(path / INDEX, lambda temporary: temporary.write_bytes(data))
 
 
 def end_of(records: Array, column: str) -> int:
@@ -538,7 +536,7 @@ def check_records(path: Path, index: Array, texts: int) -> None:
 def read_rejected(path: Path) -> list[RejectedEpisode]:
     """The episodes that were not imported."""
     found = []
-    lines, damaged = runs.read_lines(path / REJECTED)
+    lines, damaged = fileio.read_lines(path / REJECTED)
     if damaged:
         raise ValueError(damaged[0])
     for number, line in enumerate(lines, 1):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 import torch
 
-from rbi import envs, runs
+from rbi import envs, fileio, runs
 from rbi.config import Checked, Device, Ge, Interval, choose_device
 from rbi.envs.types import EnvConfig, EnvFactory, TimeStep, VectorEnv
 from rbi.evaluation.batched_policies import BatchedPolicies, PolicyGroups, group_policies
@@ -429,7 +429,7 @@ def evaluate(
     config = protocol.env_config(env or envs.id_from_file(loaded.env, "the policy"))
     if out is not None:
         runs.check_apart(out, policy)
-        runs.check_available(runs.resolve(Path(out)), overwrite=overwrite)
+        runs.check_available(fileio.resolve(Path(out)), overwrite=overwrite)
     before = loaded.device
     loaded.states = loaded.outside_range = 0
     results = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rbi import runs
+from rbi import fileio
 from rbi.envs.types import EnvConfig
 from rbi.evaluation.rollouts import Protocol, check_compatible
 from rbi.observations import roll_stacks, zero_stacks
@@ -67,7 +67,7 @@ def write_video(path: Path, images: Iterator[Array]) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     taken = list(images)
     write = write_gif if path.suffix == ".gif" else write_mp4
-    runs.atomic_write(path, lambda at: write(at, taken))
+    fileio.atomic_write(path, lambda at: write(at, taken))
     return len(taken)
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from rbi import envs, runs
+from rbi import envs, fileio
 from rbi.config import Device, Gt, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.formats import FormatSettings, dataset_or_path, open_dataset
@@ -170,7 +170,7 @@ def offline(
     with RunLog(out, callback, progress=progress) as log:
         if log.check_folder(NAME, described, seed, resume=resume, overwrite=overwrite, may_change=MAY_CHANGE_ON_RESUME):
             assert log.out is not None and log.numbers is not None  # noqa: PT018
-            with runs.naming(log.out / "result.json"):
+            with fileio.naming(log.out / "result.json"):
                 return OfflineResult(log.numbers["rows"], load_policy(log.out), log.numbers, log.metrics, log.out)
         loaded = data if isinstance(data, Dataset) else open_dataset(data, settings=settings)
         env = check_data(loaded, env, "data" if isinstance(source, Dataset) else str(source), log)

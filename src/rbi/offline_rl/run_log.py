@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from rbi import checkpoint, runs
+from rbi import checkpoint, fileio, runs
 from rbi.data.dataset import Dataset
 from rbi.progress import echo
 
@@ -30,7 +30,7 @@ class RunLog:
         self.state: dict[str, Any] = {}
         self.numbers: dict[str, Any] | None = None
         self.writer: runs.Writer | None = None
-        self.lock: runs.RunLock | None = None
+        self.lock: fileio.RunLock | None = None
 
     def check_folder(
         self,
@@ -51,7 +51,7 @@ class RunLog:
         if self.out is None:
             return False
         if not resume:
-            runs.check_available(runs.resolve(self.out), overwrite=overwrite)
+            runs.check_available(fileio.resolve(self.out), overwrite=overwrite)
             return False
         self.lock = runs.lock_run(self.out)
         runs.check_resumable(self.out, command=command, settings=settings, seed=seed, may_change=may_change)
@@ -103,7 +103,7 @@ class RunLog:
 
     def metric(self, **values: Any) -> None:
         """Record one line of metrics."""
-        line = json.loads(runs.to_json(values))
+        line = json.loads(fileio.to_json(values))
         self.metrics.append(line)
         self.state["lines"] += 1
         if self.writer is not None:
@@ -126,7 +126,7 @@ class RunLog:
         """Record the result: the run is complete."""
         if self.writer is not None:
             self.writer.result(values)
-        found: dict[str, Any] = json.loads(runs.to_json(values))
+        found: dict[str, Any] = json.loads(fileio.to_json(values))
         self.numbers = found
         return found
 

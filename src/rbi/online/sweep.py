@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rbi import envs as environments
-from rbi import runs
+from rbi import fileio, runs
 from rbi.config import Device
 from rbi.online.config import PARTS, Algorithm, Preset, TrainConfig, unused_settings
 from rbi.online.run_logger import RunOptions
@@ -184,7 +184,7 @@ def run_remotely(
     """Run jobs through `map_jobs`. Where workers share the sweep's folder, a job whose worker dies resumes from its
     checkpoint; elsewhere it begins again, and its run folder comes back as a whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    marker = runs.temporary_name(folder / "shared")
+    marker = fileio.temporary_name(folder / "shared")
     marker.touch()
     try:
         count = len(jobs)
@@ -215,7 +215,7 @@ def run_remote_job(job: SweepJob, options: RunOptions, marker: Path) -> bytes | 
 
 def unpack_run(packed: bytes, path: Path) -> None:
     """Write a run folder that came back from another machine, whole or not at all."""
-    with runs.atomic_folder(path) as growing, tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+    with fileio.atomic_folder(path) as growing, tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(growing, filter="data")
 
 

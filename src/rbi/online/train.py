@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from rbi import checkpoint, envs, runs
+from rbi import checkpoint, envs, fileio, runs
 from rbi.config import Device, choose_device
 from rbi.envs.types import EnvConfig, EnvFactory
 from rbi.evaluation.rollouts import EvaluationResult
@@ -150,12 +150,12 @@ def train(
                 return complete
             start = find_checkpoint(path, chosen, progress=progress)
         elif path is not None:
-            runs.check_available(runs.resolve(path), overwrite=overwrite)
+            runs.check_available(fileio.resolve(path), overwrite=overwrite)
         running = stack.enter_context(make_engine(chosen, seed, trunk, progress=progress))
         info: dict[str, Any] = {"seconds": 0.0, "best": None, "lines": 0}
         if start is not None and path is not None:
             saved = checkpoint.load(start, {"env": chosen.env.id, "algo": chosen.algo})
-            with runs.naming(start):
+            with fileio.naming(start):
                 running.restore(saved)
                 info = count_resume(path, info | saved.info, running)
         created = {"settings": settings, "seed": seed, "argv": argv, "overwrite": overwrite}
@@ -238,7 +238,7 @@ def resolve_seed(seed: int | None, resumed: Path | None) -> int:
         raise ValueError(f"seed = {seed}: must be at least 0")
     if seed is not None or resumed is None:
         return seed or 0
-    with runs.naming(resumed / "config.json"):
+    with fileio.naming(resumed / "config.json"):
         return int(runs.read(resumed, 0).config["seed"])
 
 
@@ -274,7 +274,7 @@ def find_checkpoint(path: Path, config: TrainConfig, *, progress: bool = True) -
             echo(f"{path}: has no checkpoint yet, so it begins again", stderr=True)
         return None
     counters = checkpoint.read_state(start)["counters"]
-    with runs.naming(start / checkpoint.STATE):
+    with fileio.naming(start / checkpoint.STATE):
         done = counters["updates"] - counters.get("repeated_updates", 0)
     if done > config.schedule.updates:
         raise ValueError(f"--schedule.updates = {config.schedule.updates}: {path} has done {done:,} already")
@@ -292,7 +292,7 @@ def count_resume(path: Path, info: dict[str, Any], engine: Engine) -> dict[str, 
 
 
 def open_run(
-    path: Path, lock: runs.RunLock | None, lines: int, created: dict[str, Any], *, from_start: bool
+    path: Path, lock: fileio.RunLock | None, lines: int, created: dict[str, Any], *, from_start: bool
 ) -> runs.Writer:
     """A new run folder, or that of a locked run: metrics after its checkpoint and its result are removed, and its
     config.json gets the settings that have changed."""
@@ -311,7 +311,7 @@ def load_complete(path: Path, config: TrainConfig, trunk: TrunkFactory | None) -
     found = run.result
     if found is None:
         return None
-    with runs.naming(path / "result.json"):
+    with fileio.naming(path / "result.json"):
         if found["last"]["updates"] - found.get("repeated_updates", 0) < config.schedule.updates:
             return None
         policies = {name: path / "policies" / name for name in ("last", "best")}

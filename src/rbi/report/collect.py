@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rbi import __version__, runs
+from rbi import __version__, fileio, runs
 from rbi.report import train
 from rbi.report.panels import IntervalRow, Intervals, Panel, Report, RunSection, Table
 from rbi.report.run_panels import PANELS, Summary, learning_curves
@@ -29,7 +29,7 @@ def collect(paths: Sequence[Path], *, title: str = "", live: bool = False) -> Re
     return Report(
         title=title or (names[0] if len(names) == 1 else f"{len(names)} runs"),
         version=__version__,
-        made=runs.utc_now(),
+        made=fileio.utc_now(),
         comparison=comparison(read, names, shown) if len(read) > 1 else [],
         runs=sections,
         notes=[],
@@ -48,7 +48,7 @@ def expand(paths: Sequence[Path]) -> list[Path]:
 
 def unique_names(read: Sequence[Run]) -> list[str]:
     """Short names of runs: the last parts of their paths, as many as tell them apart."""
-    parts = [runs.resolve(run.path).parts for run in read]
+    parts = [fileio.resolve(run.path).parts for run in read]
     for depth in range(1, max(len(each) for each in parts) + 1):
         names = ["/".join(each[-depth:]) for each in parts]
         if len(set(names)) == len(names):
@@ -70,7 +70,7 @@ def section(run: Run, name: str) -> RunSection:
         warnings.append("none of the sweep's runs has begun")
     else:
         try:
-            with runs.naming(run.path / "result.json"):
+            with fileio.naming(run.path / "result.json"):
                 summary, panels = PANELS[command](run)
         except ValueError as error:
             warnings.append(str(error))

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from rbi import envs, measures, runs
+from rbi import envs, fileio, measures
 from rbi.certification.decision import TABLES, encoded_as
 from rbi.config import Device, choose_device
 from rbi.data.dataset import Dataset
@@ -152,7 +152,7 @@ class Step(NamedTuple):
 
 def find_policy(run: Run, given: Path | None) -> tuple[Policy, Path]:
     """The policy to look at: the given one, the one that certify tested, the first recorded one, or the run's own."""
-    with runs.naming(run.path / "config.json"):
+    with fileio.naming(run.path / "config.json"):
         tested = run.config["settings"].get("policy") if run.config.get("command") == "certify" else None
         policies = list(run.config["settings"].get("policies", ()))
     path = given or (Path(tested) if isinstance(tested, str) and tested and Path(tested).exists() else run.path)
@@ -164,7 +164,7 @@ def find_policy(run: Run, given: Path | None) -> tuple[Policy, Path]:
 
 def find_data(run: Run, policy: Policy, place: Path, given: Path | None) -> tuple[Dataset, Path] | None:
     """The data to look at: the given one, or that of the run; None if the run has none, or it is gone."""
-    with runs.naming(run.path / "config.json"):
+    with fileio.naming(run.path / "config.json"):
         settings = run.config["settings"]
         named = str(run.path) if run.config.get("command") == RECORD else settings.get("data", settings.get("path"))
         as_read = described_format(settings)

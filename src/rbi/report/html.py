@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from rbi import runs
+from rbi import fileio, runs
 from rbi.progress import echo
 from rbi.report.collect import collect
 from rbi.report.panels import Report
@@ -75,7 +75,7 @@ def write_report(
                 echo(f"rbi: {section.name}: {warning}", stderr=True)
     page = render(report)
     out.parent.mkdir(parents=True, exist_ok=True)
-    runs.atomic_write(out, lambda at: at.write_bytes(page))
+    fileio.atomic_write(out, lambda at: at.write_bytes(page))
     return out
 
 
@@ -133,7 +133,7 @@ def render(report: Report) -> bytes:
 
 def embedded_json(report: Report) -> str:
     """JSON that cannot end the script element it stands in: no `<`, `>` or `&` is left."""
-    text = runs.to_json(report.to_dict())
+    text = fileio.to_json(report.to_dict())
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 

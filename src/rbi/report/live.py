@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from rbi import runs
+from rbi import fileio
 from rbi.report.collect import collect, expand
 from rbi.report.html import render
 from rbi.report.panels import Report
@@ -30,7 +30,7 @@ class LiveServer(ThreadingHTTPServer):
     def __init__(
         self, paths: Sequence[Path], host: str = "127.0.0.1", port: int = DEFAULT_PORT, title: str = ""
     ) -> None:
-        self.paths, self.title = [runs.resolve(path) for path in paths], title
+        self.paths, self.title = [fileio.resolve(path) for path in paths], title
         self.any_host = host not in LOOPBACK
         self._lock = threading.Lock()
         self._seen: list[Any] = []
@@ -82,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode(), "text/plain", body=body)
         if route == "/":
             return self.send(HTTPStatus.OK, render(report), "text/html; charset=utf-8", body=body)
-        return self.send(HTTPStatus.OK, runs.to_json(report.to_dict()).encode(), "application/json", body=body)
+        return self.send(HTTPStatus.OK, fileio.to_json(report.to_dict()).encode(), "application/json", body=body)
 
     def send(self, status: HTTPStatus, content: bytes, kind: str, *, body: bool) -> None:
         self.send_response(status)

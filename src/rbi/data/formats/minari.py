@@ -29,7 +29,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
 from PIL import Image
 
-from rbi import runs
+from rbi import fileio
 from rbi.config import env_text, parse_env
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
@@ -90,7 +90,7 @@ class MinariReader:
         require_package("minari")
         storage = require_package("minari.dataset.minari_storage").MinariStorage
         try:
-            self.metadata = runs.parse(self.folder / METADATA, runs.read_text(self.folder / METADATA), 1)
+            self.metadata = fileio.parse(self.folder / METADATA, fileio.read_text(self.folder / METADATA), 1)
             for name in ("observation_space", "action_space"):  # Minari would build the environment to find them
                 if name not in self.metadata:
                     raise ValueError(f"{METADATA} lacks the {name}")
@@ -251,7 +251,7 @@ def write_minari(episodes: Iterable[Episode], spec: DatasetSpec, path: Path | st
     path = Path(path).absolute()  # Minari joins relative paths twice
     if (path / "data").exists():
         raise ValueError(f"{path / 'data'}: already exists; name a new folder")
-    growing = runs.temporary_name(path / "data")
+    growing = fileio.temporary_name(path / "data")
     new = not path.exists()
     growing.mkdir(parents=True)
     try:
@@ -373,5 +373,5 @@ def env_spec(env: str) -> EnvSpec | None:
 
 def dataset_id(path: Path) -> str:
     """The folder's name as a Minari id: letters, digits, - and _, with a version at the end."""
-    name = re.sub(r"[^-\w]", "-", runs.resolve(path).name)
+    name = re.sub(r"[^-\w]", "-", fileio.resolve(path).name)
     return name if re.search(r"[^-]-v\d+$", name) else f"{name}-v0"

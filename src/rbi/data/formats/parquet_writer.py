@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from rbi import runs
+from rbi import fileio
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, DatasetSpec
 from rbi.data.formats.reader import require_package
@@ -42,7 +42,7 @@ def write_parquet(datasets: Iterable[Dataset], spec: DatasetSpec, path: Path) ->
                     writer.write_table(to_table(dataset[part], written, schema))
                     written += part.stop - part.start
 
-    runs.atomic_write(path, write)
+    fileio.atomic_write(path, write)
 
 
 def schema_of(spec: DatasetSpec) -> Any:

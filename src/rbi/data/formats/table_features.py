@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rbi import runs
+from rbi import fileio
 from rbi.data.episode import Array, Feature
 from rbi.data.formats.reader import require_package
 from rbi.data.formats.table_columns import Block, encode, plain
@@ -179,7 +179,7 @@ def schema_of(path: Path | str) -> TableSchema:
         if config is None:
             raise ValueError(f"{path}: is neither a store ({CONFIG}) nor a policy ({POLICY_CONFIG})")
         try:
-            written = runs.parse(config, runs.read_text(config), 1)
+            written = fileio.parse(config, fileio.read_text(config), 1)
             names = tuple(str(name) for name in written.get("action_names", []))
             found = TableSchema(Feature.from_json(written.get("columns", [])), names)
         except (TypeError, ValueError, AttributeError) as error:
