@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 
 import gymnasium
 import numpy as np
@@ -158,3 +159,21 @@ def test_environments_that_a_script_registered_are_known_to_workers():
         there.close()
     finally:
         del gymnasium.registry["Dice-v0"]
+
+
+class Stuck(Dice):
+    """Takes minutes for a step."""
+
+    def step(self, action):
+        time.sleep(600)
+        return super().step(action)
+
+
+def test_workers_in_the_middle_of_long_steps_are_killed_together(monkeypatch):
+    monkeypatch.setattr("rbi.envs.gym_workers.CLOSING_SECONDS", 0.2)
+    envs = GymWorkers(EnvConfig.of(lambda: Stuck()), NUM_ENVS, WORKERS)
+    envs.reset(3)
+    envs.send(np.zeros(NUM_ENVS, int))
+    processes = envs.processes
+    envs.close()
+    assert [process.returncode for process in processes] == [-signal.SIGKILL] * WORKERS

@@ -187,6 +187,13 @@ def test_a_complete_run_is_returned_as_it_is_and_more_updates_continue_it(tmp_pa
     assert more.metrics[:4] == first.metrics
 
 
+def test_a_run_resumes_with_the_preset_of_its_start_only(tmp_path):
+    first = train("CartPole-v1", out=tmp_path / "run", **SHORT, **QUIET)
+    assert train(out=tmp_path / "run", resume=True, preset="small", **QUIET).scores == first.scores
+    with pytest.raises(ValueError, match="was started with preset = small, not paper; leave it out"):
+        train(out=tmp_path / "run", resume=True, preset="paper", **QUIET)
+
+
 def test_the_last_update_is_reported():
     result = train("CartPole-v1", **(SHORT | {"report_interval": 16, "eval_episodes": 0}), **QUIET)
     assert [line["updates"] for line in result.metrics] == [16, 32, 40]

@@ -14,6 +14,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -32,6 +33,7 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which 
 sys.path[:] = json.loads(sys.argv[2])
 from rbi.envs.gym_workers import serve
 serve(int(sys.argv[1]))"""
+CLOSING_SECONDS = 5  # until workers that are in the middle of a long step are killed
 STDERR = 2  # where prints of environments go: standard output may be one JSON object
 
 
@@ -152,9 +154,10 @@ class GymWorkers:
         self.pending = False
         for connection in self.connections:
             connection.close()
+        deadline = time.monotonic() + CLOSING_SECONDS
         for process in self.processes:
             try:
-                process.wait(timeout=5)
+                process.wait(timeout=max(0.01, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:  # in the middle of a long step
                 process.kill()
                 process.wait()

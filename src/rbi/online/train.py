@@ -20,7 +20,7 @@ from rbi.evaluation.rollouts import EvaluationResult
 from rbi.mirror import Mirror, is_url
 from rbi.networks import TrunkFactory, cpu_threads
 from rbi.observations import ObservationSpec
-from rbi.online.config import GROUPS, PARTS, PRESETS, Algorithm, Preset, TrainConfig
+from rbi.online.config import GROUPS, PARTS, PRESETS, Algorithm, Preset, TrainConfig, default_preset
 from rbi.online.engine import Engine, LocalEngine, observation_spec
 from rbi.online.run_logger import Callback, RunLogger, RunOptions, TrainProgress, TrainResult
 from rbi.policy import load_policy
@@ -144,6 +144,7 @@ def train(
         if resume and path is not None:
             may_change = (*MAY_CHANGE_ON_RESUME, *make_engine.may_change)
             runs.check_resumable(path, command="train", settings=settings, seed=seed, may_change=may_change)
+            check_same_preset(path, chosen.env, preset)
             if (complete := load_complete(path, chosen, trunk)) is not None:
                 if progress:
                     echo(f"nothing left to do: {path} is complete; more updates continue it")
@@ -240,6 +241,13 @@ def resolve_seed(seed: int | None, resumed: Path | None) -> int:
         return seed or 0
     with fileio.naming(resumed / "config.json"):
         return int(runs.read(resumed, 0).config["seed"])
+
+
+def check_same_preset(path: Path, env: EnvConfig, preset: Preset | None) -> None:
+    """Raise ValueError if a run is resumed with another preset, which would have no effect."""
+    started = runs.read(path, 0).config["settings"].get("preset") or default_preset(env)
+    if preset not in (None, started):
+        raise ValueError(f"{path}: was started with preset = {started}, not {preset}; leave it out to resume the run")
 
 
 def run_settings(config: TrainConfig, preset: Preset | None) -> dict[str, Any]:
