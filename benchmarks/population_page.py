@@ -12,7 +12,7 @@ from rbi.report import LINES, LOOK
 from rbi.report.offline import NAMES, PAPER, between, number
 
 RESULTS = Path(__file__).parent / "results"
-SKILLS = ("near-random", "weak", "mixed", "strong")  # in the order of the tables; the first were recorded earlier
+SKILLS = ("weak", "mixed", "strong")  # in the order of the tables
 POLICIES = (
     "reroute(0.5,1.5)",
     "reroute(0.25,1.75)",
@@ -26,6 +26,7 @@ POLICIES = (
 )
 DRAWN = ("behavior", "reroute(0.5,1.5)", "reroute(0,2)", "tv(0.25)", "greedy", "ppo(0.5) by ascent", "DQfD")
 CLONES_MODE = "bcq(1)"  # only the most probable action of the clone has enough of its probability
+LINEAR_RATIOS = 8  # a panel with larger ratios is logarithmic above 2
 CERTAIN = 0.95  # P(below) from which a policy counts as below
 
 SUMMARY_HEAD = """
@@ -35,9 +36,9 @@ The paper's section 4: beta and Q are learned from recorded players, each rule i
 evaluated in the game. Each cell is the score relative to the cloned behaviour and, in brackets, P(below): the bootstrap
 probability that the policy scores less than the clone, over seeds and episodes. Rows marked *paper* are its final
 scores, learned from people in 1,562,500 updates. Our players are snapshots of a training run with perturbations and, in
-weak and mixed populations, random policies; in Montezuma's Revenge they are scripted. The *near-random* population is
-an earlier recording of poor players, with few updates. [Populations](populations.md) has the tables of single
-populations, curves, commands and machines.
+weak and mixed populations, random policies. In Montezuma's Revenge they are scripted, and the clone scores a small part
+of what they do: it mixes the actions of random players into a route that forgives few mistakes, so that ratios to its
+score are uncertain. [Populations](populations.md) has the tables of single populations, curves, commands and machines.
 """
 
 FRACTION_HEAD = """
@@ -60,8 +61,7 @@ the players, with weights rounded to half precision; in Qbert and SpaceInvaders 
 the runs of 10 million frames (`python -m benchmarks.atari --games Qbert --algos rbi --seeds 1 --snapshots 6 --policies
 FOLDER`).
 
-Other populations than those below are not measured yet. The *near-random* one is an earlier recording of a script that
-reached the first key of Montezuma's Revenge at best, on 2 cores, with one seed, fewer updates and fewer episodes.
+Other populations than those below are not measured yet.
 
 Intervals and verdicts of these tables are about the seeds that were run: *not below* means a loss of less than
 {100 * MARGIN:.0f}%, *above* no loss, each with 95% confidence. The paper's players are people, its datasets are larger
@@ -88,7 +88,7 @@ updates. Every row: {seeds}, {episodes} episodes in total; {protocol}. {points} 
 def load_results(folder=RESULTS):
     """All results, by game, skill and fraction of the data; each knows the name of its file."""
     paths = [path for path in folder.glob("offline-*.json") if "speed" not in path.name]
-    found = [{"skill": SKILLS[0], "fraction": 1.0, "file": path.stem} | json.loads(path.read_text()) for path in paths]
+    found = [{"fraction": 1.0, "file": path.stem} | json.loads(path.read_text()) for path in paths]
     return sorted(found, key=lambda r: (game_name(r["env"]), SKILLS.index(r["skill"]), r["fraction"]))
 
 
@@ -199,10 +199,9 @@ def times(value):
 
 
 def page(results, measured_on):
-    """The table of every population, near-random ones last."""
-    in_order = sorted(whole(results), key=lambda result: result["skill"] == SKILLS[0])
-    parts = (population_part(result, measured_on) for result in in_order)
-    return "\n".join([PAGE_HEAD, most_probable_text(in_order), *parts]) + "\n"
+    """The table of every population."""
+    parts = (population_part(result, measured_on) for result in whole(results))
+    return "\n".join([PAGE_HEAD, most_probable_text(whole(results)), *parts]) + "\n"
 
 
 def most_probable_text(results):
@@ -327,7 +326,10 @@ def draw_ratios(results, path):
                 marker, color = ("x", "#2a2f36") if kind == "paper" else ("o", look["color"])
                 panel.plot(ratios, np.arange(len(POLICIES)) + offset, marker, color=color, markersize=4.5, label=kind)
             panel.axvline(1, color="#808a94", linewidth=0.8)
-            panel.set(title=game, xlabel="score / clone's score", xlim=(0, None))
+            if panel.get_xlim()[1] > LINEAR_RATIOS:
+                panel.set_xscale("symlog", linthresh=2, linscale=2, base=2)
+                panel.set_xticks(ticks := [0, 1, 2, 4, 8, 16, 32], [str(tick) for tick in ticks])
+            panel.set(title=game, xlabel="score / clone's score", xlim=(-0.05, None))
         panels[0].set_yticks(range(len(POLICIES)), [NAMES.get(name, name).replace(", m", ",\nm") for name in POLICIES])
         panels[0].invert_yaxis()
         handles = {text: line for p in panels for line, text in zip(*p.get_legend_handles_labels(), strict=True)}

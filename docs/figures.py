@@ -87,11 +87,9 @@ def reroute_explained():
 def shown_populations():
     """One result per game: its strongest players."""
     by_game = {}
-    for skill in ("", "-weak", "-mixed", "-strong"):
-        for path in (ROOT / "benchmarks/results").glob(f"offline-*{skill}.json"):
-            _, game, *rest = path.stem.split("-")
-            if game != "speed" and rest == [skill[1:]] * bool(skill):
-                by_game[game] = path
+    for skill in ("weak", "mixed", "strong"):
+        for path in (ROOT / "benchmarks/results").glob(f"offline-*-{skill}.json"):
+            by_game[path.stem.split("-")[1]] = path
     return [by_game[game] for game in sorted(by_game)]
 
 
@@ -111,7 +109,7 @@ def atari_scores():
             axes.plot(row["interval"], [place, place], "-", color=color, linewidth=2)
             axes.plot(row["mean"], place, "o", color=color, markersize=7)
         title = game["env"].removeprefix("ALE/").removesuffix("-v5")
-        axes.set_title(f"{title}, {game.get('skill', 'near-random')}")
+        axes.set_title(f"{title}, {game['skill']}")
         axes.set_yticks(range(len(rows)), rows)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
