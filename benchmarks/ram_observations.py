@@ -52,7 +52,7 @@ def game(seed):
 class RamBreakout:
     """Breakout with observations from RAM, as a `VectorEnv`."""
 
-    obs_shape, frame_stack, num_actions, pending = (BRICKS + 4,), 4, 4, False
+    obs_shape, frame_stack, num_actions, has_action_masks, pending = (BRICKS + 4,), 4, 4, False, False
 
     def __init__(self, num_envs, seed):
         self.rng = np.random.default_rng(seed)
@@ -78,8 +78,9 @@ class RamBreakout:
         for ale in self.games:
             self.start(ale)
         self.lives, self.over = np.array([ale.lives() for ale in self.games]), np.zeros(self.num_envs, bool)
-        none = np.zeros(self.num_envs)
-        return TimeStep(self.observe(), np.ones(self.num_envs, bool), none.astype(np.float32), none.astype(np.uint8))
+        self.first = np.ones(self.num_envs, bool)
+        self.reward, self.end = np.zeros(self.num_envs, np.float32), np.full(self.num_envs, CONTINUES, np.uint8)
+        return self.recv()
 
     def send(self, actions):
         self.pending, self.first = True, self.over.copy()
@@ -102,7 +103,7 @@ class RamBreakout:
 
     def recv(self):
         self.pending = False
-        return TimeStep(self.observe(), self.first, self.reward, self.end)
+        return TimeStep(self.observe(), self.first, self.reward, self.end, np.ones((self.num_envs, 0), bool))
 
 
 def from_ram(change, seconds):

@@ -241,7 +241,7 @@ def random_block(obs_spec, steps, envs, rng):
         rng.integers(0, 255, (*cells, *obs_spec.shape)).astype(dtype), np.zeros(cells, bool),
         np.zeros(cells, np.float32), np.zeros(cells, np.uint8), np.zeros(cells, np.int16),
         np.full((*cells, obs_spec.num_actions), 1 / obs_spec.num_actions, np.float32),
-        rng.random(cells).astype(np.float32),
+        rng.random(cells).astype(np.float32), np.ones((*cells, obs_spec.mask_size), bool),
     )  # fmt: skip
 
 

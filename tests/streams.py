@@ -15,13 +15,14 @@ class Step(NamedTuple):
     is_first: torch.Tensor
     reward: torch.Tensor
     end: torch.Tensor
+    legal: torch.Tensor
 
 
 class RandomEnvs:
-    """Environments with short episodes whose steps end in every way."""
+    """Environments with short episodes whose steps end in every way; `mask_size` actions have masks."""
 
-    def __init__(self, num_envs, shape, rng, odds=(0.7, 0.1, 0.1, 0.1)):
-        self.num_envs, self.shape, self.rng, self.odds = num_envs, shape, rng, odds
+    def __init__(self, num_envs, shape, rng, odds=(0.7, 0.1, 0.1, 0.1), mask_size=0):
+        self.num_envs, self.shape, self.rng, self.odds, self.mask_size = num_envs, shape, rng, odds, mask_size
         self.over = np.ones(num_envs, dtype=bool)  # the first time step starts an episode
 
     def step(self):
@@ -35,7 +36,10 @@ class RandomEnvs:
         is_image = len(self.shape) > 1
         frame = self.rng.integers(1, 256, shape, dtype=np.uint8) if is_image else self.rng.normal(size=shape)
         frame = frame if is_image else frame.astype(np.float32)
-        return Step(*(torch.from_numpy(array) for array in (frame, first, reward, end)))
+        legal = self.rng.random((self.num_envs, self.mask_size)) < 0.5
+        if self.mask_size:
+            legal[np.arange(self.num_envs), self.rng.integers(self.mask_size, size=self.num_envs)] = True
+        return Step(*(torch.from_numpy(array) for array in (frame, first, reward, end, legal)))
 
     def reset(self):
         self.over = np.ones(self.num_envs, dtype=bool)

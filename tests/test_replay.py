@@ -22,20 +22,23 @@ few = settings(max_examples=40)
 class Both:
     """A replay and its slow twins, one per environment, fed with the same transitions."""
 
-    def __init__(self, seed, *, rows=12, each=2, groups=2, stack=3, steps=2, frame=(1,), **config):
+    def __init__(self, seed, *, rows=12, each=2, groups=2, stack=3, steps=2, frame=(1,), masks=False, **config):
         self.rng = np.random.default_rng(seed)
         self.each, self.groups, self.num_envs = each, groups, each * groups
-        self.envs = [RandomEnvs(each, frame, self.rng) for _ in range(groups)]
+        obs_spec = ObservationSpec(frame, stack, ACTIONS, has_action_masks=masks)
+        self.envs = [RandomEnvs(each, frame, self.rng, mask_size=obs_spec.mask_size) for _ in range(groups)]
         self.replay = Replay(
-            ReplayConfig(capacity=rows * self.num_envs, **config),
-            ObservationSpec(frame, stack, ACTIONS), self.num_envs, groups, ReturnConfig(steps, GAMMA), CPU,
+            ReplayConfig(capacity=rows * self.num_envs, **config), obs_spec, self.num_envs, groups,
+            ReturnConfig(steps, GAMMA), CPU,
         )  # fmt: skip
         self.twins = [History(rows, stack, steps, GAMMA) for _ in range(self.num_envs)]
 
     def add(self, group):
         """The next transition of one group."""
+        *shown, legal = self.envs[group].step()
         transition = Transition(
-            *self.envs[group].step(),
+            *shown,
+            legal=legal,
             action=torch.from_numpy(self.rng.integers(ACTIONS, size=self.each)),
             pi=torch.from_numpy(self.rng.dirichlet(np.ones(ACTIONS), self.each)).float(),
             td_error=torch.from_numpy(self.rng.uniform(0.05, 3, self.each)).float(),
@@ -74,7 +77,8 @@ def pairs(draw, **config):
     rows = stack + steps + 1 + draw(st.integers(0, 6))
     both = Both(
         draw(st.integers(0, 2**32)), rows=rows, stack=stack, steps=steps, each=draw(st.integers(1, 2)),
-        groups=draw(st.integers(1, 2)), frame=draw(st.sampled_from(FRAMES)), **config,
+        groups=draw(st.integers(1, 2)), frame=draw(st.sampled_from(FRAMES)),
+        masks=draw(st.booleans()), **config,
     )  # fmt: skip
     both.turns(draw(st.integers(0, 4 * rows)))
     if draw(st.booleans()):
@@ -123,12 +127,14 @@ def test_batches_are_those_of_the_slow_twin(both):
     assert torch.equal(batch.obs, stacked([both.twins[env].state(t) for t, env in cells]))
     assert torch.equal(batch.action, stacked([both.twins[env].actions[t] for t, env in cells]))
     assert torch.equal(batch.pi, stacked([both.twins[env].policies[t] for t, env in cells]))
+    assert torch.equal(batch.legal, stacked([both.twins[env].masks[t] for t, env in cells]))
     assert batch.reward.tolist() == approx([reward for reward, _, _ in ahead], abs=1e-5)
     assert batch.discount.tolist() == approx([discount for _, discount, _ in ahead], abs=1e-6)
     for i, ((_, env), (_, discount, then)) in enumerate(zip(cells, ahead, strict=True)):
         if discount > 0:  # otherwise the return has ended and the next state does not count
             assert np.array_equal(batch.next_obs[i], both.twins[env].state(then))
             assert np.array_equal(batch.next_pi[i], both.twins[env].policies[then])
+            assert np.array_equal(batch.next_legal[i], both.twins[env].masks[then])
 
 
 @few

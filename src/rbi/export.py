@@ -61,7 +61,7 @@ class PolicyGraph(nn.Module):
         """probs, q, and beta if it is not given."""
         spec = self.policy.obs_spec
         states = obs[:, None] if spec.stack == 1 and spec.is_image else obs
-        beta, q = self.policy.beta_and_q(states, behavior_probs)
+        beta, q = self.policy.beta_and_q(states, behavior_probs, legal)
         probs = self.policy.improve(beta, q, legal, self.policy.counts(states))
         if not spec.is_image:
             probs = probs + 0 * obs.flatten(1).sum(1, keepdim=True)  # ReLU would hide an infinity
@@ -319,7 +319,7 @@ def compare(content: bytes, policy: "Policy", inputs: dict[str, Tensor], feature
     check_difference("a single state", single["q"], found["q"][:1], TOLERANCE * max(1.0, float(found["q"].abs().max())))
     obs = inputs["obs"][:, None] if policy.obs_spec.stack == 1 else inputs["obs"]
     given, legal = inputs.get("behavior_probs"), inputs.get("legal")
-    wanted, exact = (on_cpu(policy, dtype).beta_and_q(obs, given) for dtype in (torch.float32, torch.float64))
+    wanted, exact = (on_cpu(policy, dtype).beta_and_q(obs, given, legal) for dtype in (torch.float32, torch.float64))
     for name, value, best in zip(("behavior_probs", "q"), wanted, exact, strict=True):
         allowed = max(TOLERANCE * max(1.0, float(value.abs().max())), 4 * float((value - best).abs().max()))
         check_difference(name, found.get(name, value), value, allowed)

@@ -11,7 +11,7 @@ output_grads)` continues from there. The loss itself is then needed for metrics 
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +31,15 @@ def action_values(q: Tensor, actions: Tensor) -> Tensor:
 def mask_illegal(values: Tensor, legal: Tensor | None) -> Tensor:
     """Values or logits `[B, A]` with -inf where an action is illegal; None: all are legal."""
     return values if legal is None else values.masked_fill(~legal, -torch.inf)
+
+
+def spread(mass: Any, num_actions: int, legal: Tensor | None) -> Any:
+    """Probability mass, a number or `[B, 1]`, in equal parts on all (legal) actions.
+
+    >>> spread(0.5, 4, torch.tensor([[True, False, True, False]]))
+    tensor([[0.2500, 0.0000, 0.2500, 0.0000]])
+    """
+    return mass / num_actions if legal is None else mass * legal / legal.sum(1, keepdim=True)
 
 
 # Q-learning with n-step returns
@@ -95,7 +104,12 @@ def policy_loss_grad(pi_net: Tensor, pi: Tensor, weight: Tensor) -> Tensor:
 
 
 def policy_weight(
-    pi: Tensor, q: Tensor, alpha: float, noise: float, mean: Callable[[Tensor], Tensor] = torch.mean
+    pi: Tensor,
+    q: Tensor,
+    alpha: float,
+    noise: float,
+    mean: Callable[[Tensor], Tensor] = torch.mean,
+    legal: Tensor | None = None,
 ) -> Tensor:
     """w^pi `[B]`, with batch mean 1: large where a small error of the policy costs much.      (paper: eq. 5)
 
@@ -104,7 +118,7 @@ def policy_weight(
     with V = sum_a pi(a) Q(a) and A = Q - V; `noise` is `c_mix(m)`, `mean` the mean of the batch that this is part of.
     """
     value = (pi * q).sum(1)
-    mixed = (1 - noise) * pi + noise / pi.shape[-1]
+    mixed = (1 - noise) * pi + spread(noise, pi.shape[-1], legal)
     variance = (mixed * (q - value[:, None]).square()).sum(1)
     weight = ((variance + WEIGHT_DAMPING) / (value.abs() + WEIGHT_DAMPING)) ** alpha
     return weight / mean(weight)

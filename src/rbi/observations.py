@@ -37,12 +37,14 @@ class ObservationSpec:
     `shape`: one frame, `(height, width)` or `(height, width, channels)` of bytes, or `(size,)` of floats.
     `stack`: frames in a state.
     `scale`: factors `(size,)` by which `preprocess` multiplies vectors; none leaves them as they are.
+    `has_action_masks`: whether observations come with masks of legal actions.
     """
 
     shape: tuple[int, ...]
     stack: int
     num_actions: int
     scale: tuple[float, ...] = ()
+    has_action_masks: bool = False
 
     def __post_init__(self) -> None:
         sizes = (*self.shape, self.stack, self.num_actions)
@@ -57,6 +59,8 @@ class ObservationSpec:
             raise ValueError(f"scale: {len(self.scale)} factors for observations of shape {self.shape}")
         if not all(isinstance(factor, float) and 0 < factor < math.inf for factor in self.scale):
             raise ValueError("scale: must be positive numbers")
+        if not isinstance(self.has_action_masks, bool):
+            raise ValueError(f"has_action_masks = {self.has_action_masks!r}: must be true or false")
         if self.is_image and min(self.shape[:2]) < MIN_IMAGE_SIZE:
             raise ValueError(
                 f"images of {self.shape[0]} x {self.shape[1]} pixels are too small: at least {MIN_IMAGE_SIZE}"
@@ -65,6 +69,11 @@ class ObservationSpec:
     @property
     def is_image(self) -> bool:
         return len(self.shape) > 1
+
+    @property
+    def mask_size(self) -> int:
+        """Numbers in a mask of legal actions; 0 without masks."""
+        return self.num_actions if self.has_action_masks else 0
 
     @property
     def dtype(self) -> torch.dtype:

@@ -27,6 +27,7 @@ from rbi.checkpoint import fingerprint
 from rbi.data.episode import Feature
 from rbi.data.formats.table_features import encode_rows, is_frame
 from rbi.data.visits import PseudoCounts, VisitCounts, visits_from
+from rbi.losses import mask_illegal
 from rbi.networks import AdvantageBaseline, Networks, TrunkFactory
 from rbi.observations import ObservationSpec
 from rbi.rules.counts import significant_counts
@@ -202,8 +203,9 @@ class Policy:
     def predict_value(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
         """The estimated value of the policy `[B]`: V(s) = sum_a pi(a|s) Q(s, a), in units of discounted return."""
         states = self.obs_tensor(obs)
-        beta, q = self.beta_and_q(states, self.beta_tensor(beta, len(obs)))
-        pi = self.improve(beta, q, self.legal_tensor(legal, len(obs)), self.counts(states))
+        mask = self.legal_tensor(legal, len(obs))
+        beta, q = self.beta_and_q(states, self.beta_tensor(beta, len(obs)), mask)
+        pi = self.improve(beta, q, mask, self.counts(states))
         values: Array = (pi * q).sum(1).cpu().numpy()
         return values
 
@@ -231,7 +233,7 @@ class Policy:
         self, obs: torch.Tensor, legal: torch.Tensor | None = None, beta: torch.Tensor | None = None
     ) -> torch.Tensor:
         """`predict_proba` without conversions: tensors `[B, stack, *shape]` and `[B, A]` on the policy's device."""
-        return self.improve(*self.beta_and_q(obs, beta), legal, self.counts(obs))
+        return self.improve(*self.beta_and_q(obs, beta, legal), legal, self.counts(obs))
 
     def counts(self, obs: torch.Tensor) -> torch.Tensor | None:
         """Visits `[B, A]` of the states `[B, stack, *shape]`, if the rule takes them."""
@@ -246,9 +248,11 @@ class Policy:
             return None
         return torch.as_tensor(self.visits.of(obs[:, -1].cpu().numpy())).to(obs.device)
 
-    def beta_and_q(self, obs: torch.Tensor, beta: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def beta_and_q(
+        self, obs: torch.Tensor, beta: torch.Tensor | None = None, legal: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """beta (the clone's, or the given one) and Q, `[B, A]` each. Policies that share networks differ in `improve`
-        only."""
+        only. `legal` restricts the clone of a policy that learned with action masks, whose Q is relative to it."""
         if beta is None and self.behavior == "logged":
             raise ValueError("beta is missing: this policy changes the running system's probabilities, so pass them")
         with torch.no_grad():
@@ -257,7 +261,8 @@ class Policy:
                 if self.networks.pi is None:
                     q, _ = self.networks.q(x)
                     return torch.full_like(q, 1 / self.obs_spec.num_actions), q
-                beta = torch.softmax(self.networks.pi(x) / self.temperature, 1)
+                legal = legal if self.obs_spec.has_action_masks else None
+                beta = torch.softmax(mask_illegal(self.networks.pi(x) / self.temperature, legal), 1)
             return beta, self.networks.q(x, beta if self.advantage_baseline == "pi" else None)[0]
 
     def improve(
@@ -517,7 +522,8 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
     with errors_named(path / CONFIG):
         spec = config["obs_spec"]
         scale = tuple(spec.get("scale", ()))
-        obs_spec = ObservationSpec(tuple(spec["shape"]), spec["stack"], spec["num_actions"], scale)
+        has_masks = spec.get("has_action_masks", False)
+        obs_spec = ObservationSpec(tuple(spec["shape"]), spec["stack"], spec["num_actions"], scale, has_masks)
         rule = parse_rule(config["rule"], counts=True)
         numbers = {name: config[name] for name in ("c_greedy", "temperature")}
         env, metadata = config["env"], config["metadata"]

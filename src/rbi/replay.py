@@ -4,6 +4,7 @@ The replay is a table of `rows` time steps by `num_envs` environments, a ring bu
 
     frame     the observation           action, pi   the action taken there and the policy it was drawn from
     reward    of that action            end          how the step ended (steps.CONTINUES, ...)
+    legal     the actions that were legal, if the environments have action masks
     age       frames of its stack before it that belong to the episode (0 at the first frame)
     final     the last frame of an episode: bootstrapped from, never acted on
 
@@ -34,7 +35,8 @@ from rbi.returns import ReturnConfig, n_step_returns
 from rbi.steps import CONTINUES, TERMINATED, TRUNCATED
 
 MIN_TD_ERROR = 1e-6  # added to TD errors, so that every cell that can be drawn has a positive priority
-COLUMNS = ("action", "pi", "reward", "end", "age", "final", "priority", "pending")
+NO_MASKS = torch.ones((1, 0), dtype=torch.bool)  # `rbi.steps.NO_MASKS` as a tensor
+COLUMNS = ("action", "pi", "reward", "end", "legal", "age", "final", "priority", "pending")
 
 
 # The prioritised draw
@@ -120,7 +122,10 @@ class ReplayConfig(Checked):
 
 
 class Transition(NamedTuple):
-    """One time step of a group of environments, `[N, ...]` each; `reward` and `end` are of the step before `obs`."""
+    """One time step of a group of environments, `[N, ...]` each; `reward` and `end` are of the step before `obs`.
+
+    Without action masks `legal` has no columns, here and in a batch: see `legal_or_none`.
+    """
 
     obs: Tensor
     is_first: Tensor
@@ -130,10 +135,11 @@ class Transition(NamedTuple):
     pi: Tensor
     td_error: Tensor
     """Of the time step `n_step` before this one."""
+    legal: Tensor = NO_MASKS
 
 
 class ReplayBatch(NamedTuple):
-    """States with their n-step returns: observations `[B, stack, *shape]`, numbers `[B]`, policies `[B, A]`."""
+    """States with n-step returns: observations `[B, stack, *shape]`, numbers `[B]`, policies and masks `[B, A]`."""
 
     obs: Tensor
     action: Tensor
@@ -145,6 +151,8 @@ class ReplayBatch(NamedTuple):
     weight: Tensor
     row: Tensor
     env: Tensor
+    legal: Tensor = NO_MASKS
+    next_legal: Tensor = NO_MASKS
 
     def part(self, start: int, size: int, largest: Callable[[Tensor], Tensor] = torch.max) -> "ReplayBatch":
         """Some of the states, without copies; importance weights are relative to the largest among them, if any."""
@@ -179,6 +187,7 @@ class Replay:
         self.pi = torch.zeros((*cells, obs_spec.num_actions), device=device)
         self.reward = torch.zeros(cells, device=device)
         self.end = torch.zeros(cells, dtype=torch.uint8, device=device)
+        self.legal = torch.ones((*cells, obs_spec.mask_size), dtype=torch.bool, device=device)
         self.age = torch.zeros(cells, dtype=torch.uint8, device=device)
         self.final = torch.zeros(cells, dtype=torch.bool, device=device)
         self.priority = torch.zeros(cells, device=device)
@@ -216,6 +225,8 @@ class Replay:
         write_rows(self.age, here, envs, age)
         write_rows(self.action, here, envs, transitions.action)
         write_rows(self.pi, here, envs, transitions.pi)
+        if self.obs_spec.has_action_masks:
+            write_rows(self.legal, here, envs, transitions.legal)
         write_rows(self.reward, before, envs, transitions.reward)
         write_rows(self.end, before, envs, transitions.end)
         ended = (transitions.end == TERMINATED) | (transitions.end == TRUNCATED)
@@ -294,6 +305,8 @@ class Replay:
             weight=weight,
             row=row,
             env=env,
+            legal=self.legal[row, env],
+            next_legal=self.legal[then, env],
         )
 
     def stacks(self, row: Tensor, env: Tensor) -> Tensor:
@@ -338,7 +351,7 @@ def bytes_needed(config: ReplayConfig, obs_spec: ObservationSpec) -> int:
     for size in obs_spec.shape:
         frame *= size
     pending = 4 if config.store_at_episode_end or config.release_interval else 0
-    return config.capacity * (frame + 4 * obs_spec.num_actions + 2 + 4 + 1 + 1 + 1 + 4 + pending)
+    return config.capacity * (frame + 4 * obs_spec.num_actions + obs_spec.mask_size + 2 + 4 + 1 + 1 + 1 + 4 + pending)
 
 
 def write_rows(column: Tensor, rows: Tensor, envs: slice, values: Tensor) -> None:

@@ -10,6 +10,10 @@ import numpy as np
 
 CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED = range(4)
 """End codes of a step."""
+MASK = "action_mask"
+"""The entry of an environment's info that says which actions are legal."""
+NO_MASKS = np.ones((1, 0), dtype=bool)
+"""In place of masks `[N, A]` where environments have none: it broadcasts to `[N, 0]`."""
 CHANNELS = range(1, 5)  # axes of these sizes are channels or stacked frames; images are larger
 COLOURS, IMAGE_STACK = 3, 4
 
@@ -43,6 +47,11 @@ class FrameLayout:
     def frame_stack(self, shape: tuple[int, ...]) -> int:
         """How many of our frames make a state: several leading planes are a state as they are."""
         return 1 if self.channels_first and not self.stacked and shape[0] not in (1, COLOURS) else IMAGE_STACK
+
+
+def legal_or_none(masks: Any) -> Any:
+    """Masks `[..., A]` of legal actions as rules and losses take them: None for `[..., 0]`, if there are no masks."""
+    return masks if masks.shape[-1] else None
 
 
 def are_channels_first(shape: tuple[int, ...], *, if_unclear: bool) -> bool:

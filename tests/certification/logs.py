@@ -22,7 +22,7 @@ class TablePolicy(Policy):
         super().__init__(networks, rbi.parse_rule(rule), **options)
         self.tables = [torch.as_tensor(table, dtype=torch.float32) for table in (beta, q)]
 
-    def beta_and_q(self, obs, beta=None):
+    def beta_and_q(self, obs, beta=None, legal=None):  # noqa: ARG002 (its rule takes them)
         found = [obs[:, -1] @ table for table in self.tables]
         return (found[0] if beta is None else beta), found[1]
 

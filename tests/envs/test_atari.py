@@ -71,7 +71,7 @@ def test_frames_are_grey_84_by_84_images(breakout):
     steps, _, _ = breakout
     for step in steps:
         assert step.obs.shape == (NUM_ENVS, 84, 84)
-        assert [array.dtype for array in step] == [np.uint8, bool, np.float32, np.uint8]
+        assert [array.dtype for array in step] == [np.uint8, bool, np.float32, np.uint8, bool]
     ends = {int(end) for step in steps for end in step.end}
     assert ends >= {CONTINUES, LIFE_LOST}
     assert ends & {TERMINATED, TRUNCATED}

@@ -191,7 +191,7 @@ def test_a_stopped_environment_keeps_its_observation_until_the_next_reset_and_th
 
 def test_time_steps_have_the_documented_types(make_envs):
     for step in rollout(make_envs("CartPole-v1"), 0, np.zeros((12, NUM_ENVS), dtype=np.int64)):
-        assert [array.dtype for array in step] == [np.float32, bool, np.float32, np.uint8]
+        assert [array.dtype for array in step] == [np.float32, bool, np.float32, np.uint8, bool]
         assert step.obs.shape == (NUM_ENVS, 4)
 
 

@@ -65,7 +65,7 @@ def actions_of(vector, rng):
 
 def test_workers_take_the_same_steps(pair):
     here, there = pair
-    for name in ("num_actions", "obs_shape", "frame_stack", "obs_scale"):
+    for name in ("num_actions", "obs_shape", "frame_stack", "obs_scale", "has_action_masks"):
         assert getattr(here, name) == getattr(there, name)
     rng = np.random.default_rng(0)
     for seed in (7, None):

@@ -28,7 +28,7 @@ from rbi.rules.types import Behavior, Greedy
 class Counting:
     """Observations are (index of the environment, step); every episode of environment i has i + 2 steps."""
 
-    obs_shape, frame_stack, num_actions, pending = (2,), 1, 3, False
+    obs_shape, frame_stack, num_actions, has_action_masks, pending = (2,), 1, 3, False, False
 
     def __init__(self, num_envs):
         self.num_envs = num_envs

@@ -35,7 +35,7 @@ SPEC = ObservationSpec((3,), 1, ACTIONS)
 class Corridors:
     """Episodes of environment i have i + 1 steps with reward 1; observations are random numbers."""
 
-    num_actions, obs_shape, frame_stack = ACTIONS, (3,), 1
+    num_actions, obs_shape, frame_stack, has_action_masks = ACTIONS, (3,), 1, False
 
     def __init__(self, _config, num_envs):
         self.num_envs, self.lengths = num_envs, np.arange(num_envs) + 1
@@ -405,7 +405,7 @@ def test_an_evaluator_closes_its_environments_and_rejects_invalid_requests():
 class Countdown:
     """Episodes of environment i have i + 1 steps with reward 1; those of odd i are truncated."""
 
-    num_actions, obs_shape, frame_stack, pending = 2, (1,), 1, False
+    num_actions, obs_shape, frame_stack, has_action_masks, pending = 2, (1,), 1, False, False
 
     def __init__(self, config, num_envs):
         self.config, self.num_envs = config, num_envs

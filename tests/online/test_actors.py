@@ -21,6 +21,7 @@ from tests.reference.histories import History
 from tests.streams import RandomEnvs
 
 VECTORS, IMAGES = ObservationSpec((2,), 3, 4), ObservationSpec((5, 6), 2, 3)
+MASKED = ObservationSpec((2,), 3, 4, has_action_masks=True)
 GAMMA, EPSILON = 0.9, 0.3
 
 
@@ -65,7 +66,8 @@ def ask(networks, state, advantage_baseline="pi"):
 
 def act_for(actor, steps=30, seed=0):
     """The transitions of an actor over some steps, and the episodes of its environments, one history each."""
-    random_envs = RandomEnvs(len(actor.epsilon), actor.obs_spec.shape, np.random.default_rng(seed))
+    spec = actor.obs_spec
+    random_envs = RandomEnvs(len(actor.epsilon), spec.shape, np.random.default_rng(seed), mask_size=spec.mask_size)
     histories = [
         History(10**6, actor.obs_spec.stack, actor.memory.rewards.shape[1], GAMMA) for _ in range(random_envs.num_envs)
     ]
@@ -75,7 +77,7 @@ def act_for(actor, steps=30, seed=0):
         transition = actor.act(*shown)
         done.append(transition)
         for i, history in enumerate(histories):
-            history.add(*(column[i].numpy() for column in shown), *(column[i].numpy() for column in transition[4:]))
+            history.add(*(column[i].numpy() for column in shown[:4]), *(column[i].numpy() for column in transition[4:]))
     return done, histories
 
 
@@ -139,6 +141,61 @@ def test_the_policy_is_uniform_while_the_flag_is_set(algo):
     actor.uniform.fill_(False)
     (transition,), _ = act_for(actor, steps=1)
     assert transition.pi.max() > 0.3
+
+
+def masked_policy(networks, history, t, algo):
+    """The policy of one state of an environment with masks, computed as if only its legal actions existed."""
+    legal, state = history.masks[t], torch.from_numpy(history.state(t))[None]
+    step = networks.obs_spec.preprocess(state, torch.float32)
+    with torch.no_grad():
+        if algo == "apex":
+            q = networks.q(step)[0][0].double().numpy()
+            return iterative.among_legal(legal, lambda x: np.eye(len(x))[x.argmax()], q)
+        beta = iterative.among_legal(legal, iterative.softmax, networks.pi(step)[0].double().numpy())
+        q = networks.q(step, torch.from_numpy(beta[None]).float())[0][0].double().numpy()
+    return iterative.among_legal(legal, lambda p, x: iterative.actor_policy(p, x, 0.1, 2, 0.1), beta, q)
+
+
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_with_masks_the_policy_is_that_of_a_state_with_the_legal_actions_alone(algo):
+    _, histories = act_for(make_actor(MASKED, algo=algo))
+    networks = make_large_networks(MASKED, algo)
+    for history in histories:
+        for t, pi in enumerate(history.policies):
+            assert pi == approx(masked_policy(networks, history, t, algo), abs=1e-5)
+
+
+@pytest.mark.parametrize("settings", [dict(), dict(rule="greedy"), dict(rule="tv(0.5)"), dict(max_repeat=20)], ids=str)
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_illegal_actions_are_never_taken_not_even_to_explore(algo, settings):
+    for uniform in (False, True):
+        actor = make_actor(MASKED, 50, algo=algo, epsilon=torch.linspace(0, 1, 50), **settings)
+        actor.uniform.fill_(uniform)
+        _, histories = act_for(actor, steps=60)
+        taken = [history.masks[t][action] for history in histories for t, action in enumerate(history.actions)]
+        assert all(taken)
+
+
+@pytest.mark.parametrize("max_repeat", [1, 2])
+def test_random_actions_are_uniform_among_the_legal_ones(max_repeat):
+    num_envs = 20_000
+    actor = make_actor(MASKED, num_envs, epsilon=torch.ones(num_envs), max_repeat=max_repeat)
+    legal = torch.tensor([True, False, True, True]).expand(num_envs, 4)
+    nothing = torch.zeros(num_envs)
+    first = torch.ones(num_envs, dtype=torch.bool)
+    action = actor.act(torch.zeros(num_envs, 2), first, nothing, nothing.to(torch.uint8), legal).action
+    assert (torch.bincount(action, minlength=4) / num_envs).tolist() == approx([1 / 3, 0, 1 / 3, 1 / 3], abs=0.02)
+
+
+def test_a_repeated_action_that_has_become_illegal_gives_way_to_the_policy():
+    actor = make_actor(MASKED, 4, epsilon=torch.zeros(4), max_repeat=1000)
+    actor.memory.repeats.fill_(1000)
+    actor.memory.repeated.fill_(3)
+    shown = torch.zeros(4, 2), torch.zeros(4, dtype=torch.bool), torch.zeros(4), torch.zeros(4, dtype=torch.uint8)
+    legal = torch.tensor([[True, False, True, n % 2 == 0] for n in range(4)])
+    action = actor.act(*shown, legal).action
+    assert action[::2].tolist() == [3, 3]
+    assert set(action[1::2].tolist()) <= {0, 2}
 
 
 def one_step(num_envs, epsilon, **options):
@@ -208,7 +265,7 @@ def test_rewards_are_clipped_for_learning_and_nothing_else_is_changed():
     step = shown.step()._replace(reward=torch.tensor([-7.0, -0.5, 0.25, 400.0]))
     assert make_actor().act(*step).reward.tolist() == [-1, -0.5, 0.25, 1]
     transition = make_actor(clip_rewards=False).act(*step)
-    assert all(torch.equal(stored, given) for stored, given in zip(transition[:4], step, strict=True))
+    assert all(torch.equal(stored, given) for stored, given in zip(transition[:4], step[:4], strict=True))
 
 
 @pytest.mark.parametrize("algo", ["rbi", "apex"])

@@ -19,6 +19,7 @@ from tests.reference import iterative
 from tests.streams import RandomEnvs
 
 VECTORS, IMAGES = ObservationSpec((2,), 3, 4), ObservationSpec((5, 6), 2, 3)
+MASKED = ObservationSpec((2,), 3, 4, has_action_masks=True)
 CPU, STATES = torch.device("cpu"), 6
 
 
@@ -45,7 +46,7 @@ def batch_of(obs_spec=VECTORS, seed=0):
     def policies():
         return torch.from_numpy(rng.dirichlet(np.ones(obs_spec.num_actions), STATES)).float()
 
-    return ReplayBatch(
+    batch = ReplayBatch(
         obs=frames(),
         action=torch.from_numpy(rng.integers(obs_spec.num_actions, size=STATES)),
         pi=policies(),
@@ -56,7 +57,19 @@ def batch_of(obs_spec=VECTORS, seed=0):
         weight=torch.from_numpy(rng.uniform(0.2, 1, STATES)).float(),
         row=torch.zeros(STATES, dtype=torch.long),
         env=torch.zeros(STATES, dtype=torch.long),
+        legal=torch.ones((STATES, obs_spec.mask_size), dtype=torch.bool),
+        next_legal=torch.ones((STATES, obs_spec.mask_size), dtype=torch.bool),
     )
+    if not obs_spec.has_action_masks:
+        return batch
+    legal, next_legal = (torch.from_numpy(rng.random((STATES, obs_spec.num_actions)) < 0.6) for _ in range(2))
+    legal.scatter_(1, batch.action[:, None], True)
+    next_legal[:, 2] = True
+    pi, next_pi = (
+        probs * mask / (probs * mask).sum(1, keepdim=True)
+        for probs, mask in ((batch.pi, legal), (batch.next_pi, next_legal))
+    )
+    return batch._replace(pi=pi, next_pi=next_pi, legal=legal, next_legal=next_legal)
 
 
 def value_ahead(networks, target, batch, config):
@@ -64,16 +77,18 @@ def value_ahead(networks, target, batch, config):
     values = []
     for i in range(len(batch.action)):
         inputs = networks.obs_spec.preprocess(batch.next_obs[i : i + 1], torch.float32)
-        stored = batch.next_pi[i : i + 1]
+        stored, legal = batch.next_pi[i : i + 1], batch.next_legal[i].numpy()
         if networks.pi is None:  # double Q-learning
-            best = int(networks.q(inputs)[0].argmax())
+            best = int(iterative.among_legal(legal, iterative.softmax, networks.q(inputs)[0][0].numpy()).argmax())
             values.append(float(target(inputs)[0][0, best]))
             continue
-        pi = stored if config.bootstrap_policy == "stored" else torch.softmax(networks.pi(inputs), 1)
-        q = target(inputs, stored if config.advantage_baseline == "pi" else None)[0]
+        pi = stored[0].double().numpy()
+        if config.bootstrap_policy != "stored":
+            pi = iterative.among_legal(legal, iterative.softmax, networks.pi(inputs)[0].double().numpy())
+        q = target(inputs, stored if config.advantage_baseline == "pi" else None)[0][0].double().numpy()
         if config.bootstrap_policy == "rule":
-            pi = iterative.actor_policy(pi[0].double().numpy(), q[0].double().numpy(), 0.1, 2, 0.1)[None]
-        values.append(sum(p * x for p, x in zip(pi[0].tolist(), q[0].tolist(), strict=True)))
+            pi = iterative.among_legal(legal, lambda p, x: iterative.actor_policy(p, x, 0.1, 2, 0.1), pi, q)
+        values.append(sum(p * x for p, x in zip(pi, q, strict=True)))
     return values
 
 
@@ -86,11 +101,20 @@ def losses(networks, target, batch, learner):
     if networks.pi is None:
         return iterative.rbi_losses(batch, networks.q(inputs)[0], None, ahead, None, loss, None)
     logits, (q, _) = networks.pi(inputs), networks.q(inputs, batch.pi if config.advantage_baseline == "pi" else None)
+    if networks.obs_spec.has_action_masks:
+        logits = logits.masked_fill(~batch.legal, -1e9)
     pi_net, q_now = torch.softmax(logits, 1).detach().double().numpy(), q.detach().double().numpy()
-    targets, m = batch.pi, networks.obs_spec.num_actions
+    targets, m, masks = batch.pi, networks.obs_spec.num_actions, batch.legal.numpy()
     if learner.actor.improve_in != "actor":
-        targets = np.stack([iterative.actor_policy(p, x, 0.1, 2, 0.1) for p, x in zip(pi_net, q_now, strict=True)])
-    weights = iterative.policy_weights(pi_net, q_now, config.policy_weight_exponent, m / (43.7 + m))
+        targets = np.stack([
+            iterative.among_legal(legal, lambda p, x: iterative.actor_policy(p, x, 0.1, 2, 0.1), *pair)
+            for legal, *pair in zip(masks, pi_net, q_now, strict=True)
+        ])  # fmt: skip
+    allowed = [legal if len(legal) else slice(None) for legal in masks]
+    weights = iterative.policy_weights(
+        [p[a] for p, a in zip(pi_net, allowed, strict=True)], [x[a] for x, a in zip(q_now, allowed, strict=True)],
+        config.policy_weight_exponent, m / (43.7 + m),
+    )  # fmt: skip
     weights = weights if config.policy_weighting else [1.0] * len(weights)
     return iterative.rbi_losses(batch, q, logits, ahead, targets, loss, weights)
 
@@ -102,6 +126,8 @@ CASES = [
     dict(improve_in="learner", advantage_baseline="mean", bootstrap_policy="net", q_loss="squared"),
     dict(bootstrap_policy="rule"), dict(improve_in="both", advantage_baseline="mean", bootstrap_policy="rule"),
     dict(algo="apex"), dict(algo="apex", q_loss="squared"), dict(algo="apex", obs_spec=IMAGES),
+    dict(obs_spec=MASKED), dict(obs_spec=MASKED, bootstrap_policy="net"), dict(obs_spec=MASKED, algo="apex"),
+    dict(obs_spec=MASKED, improve_in="both", advantage_baseline="mean", bootstrap_policy="rule"),
 ]  # fmt: skip
 
 
@@ -210,7 +236,7 @@ def replay_of(obs_spec=VECTORS, steps=40, **config):
     for _ in range(steps):
         action = torch.from_numpy(rng.integers(obs_spec.num_actions, size=3))
         pi = torch.from_numpy(rng.dirichlet(np.ones(obs_spec.num_actions), 3)).float()
-        replay.add(0, Transition(*random_envs.step(), action, pi, torch.from_numpy(rng.uniform(0.1, 2, 3)).float()))
+        replay.add(0, Transition(*random_envs.step()[:4], action, pi, torch.from_numpy(rng.uniform(0.1, 2, 3)).float()))
     return replay
 
 

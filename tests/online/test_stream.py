@@ -21,6 +21,7 @@ from rbi.online.shards import Shard, ShardedReplay
 from rbi.online.stream import BlockReplay, EmptyReplayError, ExperienceBlock, LearnerProcess
 from rbi.online.train import make_observation_spec
 from rbi.optim import Peers, flatten_parameters
+from rbi.replay import ReplayBatch
 from rbi.returns import exploration_ladder
 from rbi.steps import TERMINATED
 from tests.online.small_runs import make_engine, run_to_end, small_config
@@ -442,7 +443,8 @@ def test_shards_draw_different_random_numbers_and_continue_them():
 def test_priorities_of_states_that_were_sampled_before_a_restart_are_ignored():
     shard, restarted = filled_shard(), filled_shard()
     sample = shard.sample(5)
-    row, env = sample.batch[-2:]
+    batch = ReplayBatch(*sample.batch)
+    row, env = batch.row, batch.env
     before = restarted.blocks.replay.priority.clone()
     restarted.update_priorities(sample.incarnation, row, env, np.full(5, 9.0, np.float32))
     assert torch.equal(restarted.blocks.replay.priority, before)

@@ -15,15 +15,15 @@ class History:
     def __init__(self, rows, stack, steps, gamma):
         self.rows, self.stack, self.steps, self.gamma = rows, stack, steps, gamma
         self.frames, self.firsts, self.rewards, self.ends = [], [], [], []
-        self.actions, self.policies, self.errors = [], [], []
+        self.actions, self.policies, self.errors, self.masks = [], [], [], []
         self.finals, self.released = set(), set()
 
-    def add(self, frame, first, reward, end, action, pi, error):
+    def add(self, frame, first, reward, end, action, pi, error, legal):
         if end in (TERMINATED, TRUNCATED):
             self.finals.add(len(self.frames))
         for column, value in (
             (self.frames, frame), (self.firsts, first), (self.rewards, reward), (self.ends, end),
-            (self.actions, action), (self.policies, pi), (self.errors, error),
+            (self.actions, action), (self.policies, pi), (self.errors, error), (self.masks, legal),
         ):  # fmt: skip
             column.append(value)
 

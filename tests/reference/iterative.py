@@ -42,6 +42,20 @@ def actor_policy(pi_hat, q, c_min, c_max, c_greedy):
     return (1 - c_greedy) * paper_loops.max_reroute(pi_hat, q, c_min, c_max) + c_greedy * greedy
 
 
+def among_legal(legal, policy, *arrays):
+    """A policy computed as if only the legal actions existed; the others have probability 0. Masks may be empty."""
+    if not len(legal):
+        return policy(*arrays)
+    found = np.zeros(len(legal))
+    found[legal] = policy(*(array[legal] for array in arrays))
+    return found
+
+
+def softmax(logits):
+    weights = np.exp(logits - logits.max())
+    return weights / weights.sum()
+
+
 def td_error(rewards, ends, values, start_value, gamma):
     """|R_n - Q(s, a)| of a step, from rewards, ends and values V of the n states after it, and Q (or V) at it."""
     total, discount, steps = n_step_return(rewards, ends, gamma)

@@ -85,6 +85,7 @@ class AtariVector:
     obs_shape: tuple[int, ...] = (84, 84)
     frame_stack = STACK
     obs_scale: tuple[float, ...] = ()
+    has_action_masks = False
 
     def __init__(
         self,
@@ -115,6 +116,7 @@ class AtariVector:
         else:
             self.envs = emulators(config, num_envs, threads)
             self.num_actions = int(self.envs.single_action_space.n)
+        self.no_masks = np.ones((num_envs, 0), dtype=bool)
         self.received: Any = None
         self.lives = np.zeros(num_envs, dtype=np.int64)
         self.over, self.stopped = (np.zeros(num_envs, dtype=bool) for _ in range(2))
@@ -128,7 +130,7 @@ class AtariVector:
         self.stopped[:] = False
         zeros = np.zeros(self.num_envs)
         is_first = np.ones(self.num_envs, dtype=bool)
-        return TimeStep(frames[:, 0], is_first, zeros.astype(np.float32), zeros.astype(np.uint8))
+        return TimeStep(frames[:, 0], is_first, zeros.astype(np.float32), zeros.astype(np.uint8), self.no_masks)
 
     def send(self, actions: np.ndarray[Any, Any]) -> None:
         self.pending = True
@@ -145,7 +147,7 @@ class AtariVector:
             terminated, TERMINATED, np.where(truncated, TRUNCATED, np.where(life_lost, LIFE_LOST, CONTINUES))
         )
         self.lives, self.over = lives, terminated | truncated
-        return TimeStep(frames[:, 0], is_first, rewards.astype(np.float32), end.astype(np.uint8))
+        return TimeStep(frames[:, 0], is_first, rewards.astype(np.float32), end.astype(np.uint8), self.no_masks)
 
     def stop(self, env_index: int) -> None:
         self.stopped[env_index] = True

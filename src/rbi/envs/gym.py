@@ -1,6 +1,6 @@
 """Gymnasium environments with discrete actions. Images stay images, with channels last and without stacked frames; all
 other observations become vectors by `gymnasium.spaces.flatten`: discrete ones one-hot, the parts of Tuple and Dict
-observations one after the other."""
+observations one after the other. Masks of legal actions come from `info["action_mask"]`."""
 
 import contextlib
 import zlib
@@ -15,7 +15,9 @@ from gymnasium.wrappers import FrameStackObservation
 
 from rbi.config import parse_env
 from rbi.envs.types import EnvConfig, TimeStep
-from rbi.steps import COLOURS, CONTINUES, TERMINATED, TRUNCATED, FrameLayout, are_channels_first
+from rbi.steps import COLOURS, CONTINUES, MASK, TERMINATED, TRUNCATED, FrameLayout, are_channels_first
+
+Array = np.ndarray[Any, Any]
 
 SMALLEST_BOUND = 1e-6  # numbers that are confined to less are not stretched
 MAX_REPLAYED = 100_000  # steps of an episode that a resumed run takes again; after more it starts new episodes
@@ -41,31 +43,35 @@ class GymVector:
         self.layout = image_layout(self.envs[0])
         self.obs_shape, self.frame_stack = shape_and_stack(config.id, obs_space, self.layout)
         self.obs_scale = scale_by_bounds(obs_space) if len(self.obs_shape) == 1 else ()
+        with self.errors_named():
+            self.has_action_masks = MASK in self.envs[0].reset(seed=0)[1]
+        self.legal = np.ones((num_envs, self.num_actions if self.has_action_masks else 0), dtype=bool)
         self.over, self.stopped = (np.zeros(num_envs, dtype=bool) for _ in range(2))
         self.pending = False
         self.actions = np.zeros(num_envs, dtype=np.int64)
         self.starts: list[Any] = [None] * num_envs  # of the running episodes: a seed, or the state of np_random
         self.taken: list[list[int]] = [[] for _ in range(num_envs)]  # their actions
-        self.obs: list[np.ndarray[Any, Any]] = []
+        self.obs: list[Array] = []
 
     def reset(self, seed: int | None) -> TimeStep:
         self.over[:], self.stopped[:], self.pending = False, False, False
         with self.errors_named():
             self.obs = [self.start(i, None if seed is None else seed + i) for i in range(self.num_envs)]
-        zeros = np.zeros(self.num_envs)
-        is_first = np.ones(self.num_envs, dtype=bool)
-        return self.finite(TimeStep(np.stack(self.obs), is_first, zeros.astype(np.float32), zeros.astype(np.uint8)))
+        reward, end = np.zeros(self.num_envs, dtype=np.float32), np.full(self.num_envs, CONTINUES, dtype=np.uint8)
+        return self.time_step(np.ones(self.num_envs, dtype=bool), reward, end)
 
-    def start(self, i: int, start: Any) -> np.ndarray[Any, Any]:
+    def start(self, i: int, start: Any) -> Array:
         """The first observation of a new episode; `start`: a seed, a state of np_random, or None to go on as it is."""
         env, random = self.envs[i].unwrapped, random_state(self.envs[i])
         if isinstance(start, dict):
             env.np_random = np.random.default_rng(0)
             env.np_random.bit_generator.state = start
         self.starts[i], self.taken[i] = random if start is None else start, []
-        return self.read(self.envs[i].reset(seed=start if isinstance(start, int) else None)[0])
+        observation, info = self.envs[i].reset(seed=start if isinstance(start, int) else None)
+        self.read_mask(i, info, over=False)
+        return self.read(observation)
 
-    def send(self, actions: np.ndarray[Any, Any]) -> None:
+    def send(self, actions: Array) -> None:
         self.pending = True
         self.actions[:] = actions
 
@@ -80,22 +86,24 @@ class GymVector:
                 if is_first[i]:
                     self.obs[i] = self.start(i, None)
                     continue
-                observation, r, terminated, truncated, _ = env.step(self.actions[i] + self.lowest_action)
+                observation, r, terminated, truncated, info = env.step(self.actions[i] + self.lowest_action)
                 reward[i] = np.asarray(r).item()  # some environments return an array of one number
                 end[i] = TERMINATED if terminated else TRUNCATED if truncated else CONTINUES
                 self.obs[i] = self.read(observation)
+                self.read_mask(i, info, over=end[i] != CONTINUES)
                 self.taken[i].append(int(self.actions[i]))
         self.over = end != CONTINUES
-        return self.finite(TimeStep(np.stack(self.obs), is_first, reward, end))
+        return self.time_step(is_first, reward, end)
 
     def stop(self, env_index: int) -> None:
         self.stopped[env_index] = True
 
-    def finite(self, step: TimeStep) -> TimeStep:
-        """The time step; raises ValueError if an observation or a reward is not finite in float32."""
-        if not np.isfinite(step.reward).all() or not (step.obs.dtype == np.uint8 or np.isfinite(step.obs).all()):
+    def time_step(self, is_first: Array, reward: Array, end: Array) -> TimeStep:
+        """The newest observations; raises ValueError if one of them or a reward is not finite in float32."""
+        obs = np.stack(self.obs)
+        if not np.isfinite(reward).all() or not (obs.dtype == np.uint8 or np.isfinite(obs).all()):
             raise ValueError(f"--env {self.config.id}: gave a reward or an observation that is not a finite number")
-        return step
+        return TimeStep(obs, is_first, reward, end, self.legal.copy())
 
     @contextlib.contextmanager
     def errors_named(self) -> Iterator[None]:
@@ -106,7 +114,7 @@ class GymVector:
             message = " ".join(str(error).split())
             raise ValueError(f"--env {self.config.id}: failed with {type(error).__name__}: {message}") from error
 
-    def read(self, observation: Any) -> np.ndarray[Any, Any]:
+    def read(self, observation: Any) -> Array:
         """One frame: an image with channels last, anything else as a flat float32 vector."""
         if self.layout is not None:
             obs = self.layout.single_frames(np.array(observation)[None])[0]  # a copy: it may be drawn over
@@ -117,6 +125,20 @@ class GymVector:
         if obs.shape != self.obs_shape:
             raise ValueError(f"returned an observation of shape {obs.shape} where its space says {self.obs_shape}")
         return obs
+
+    def read_mask(self, i: int, info: dict[str, Any], *, over: bool) -> None:
+        """Take the legal actions from an environment's info; when an episode is over, there may be none."""
+        mask = info.get(MASK)
+        if (mask is not None) != self.has_action_masks and not over:
+            raise ValueError(f"info has {MASK!r} in some steps and not in others")
+        if not self.has_action_masks:
+            return
+        legal = np.array(np.ones(self.num_actions) if mask is None else mask, dtype=bool)
+        if legal.shape != (self.num_actions,):
+            raise ValueError(f"info[{MASK!r}] has shape {legal.shape} for {self.num_actions} actions")
+        if not legal.any() and not over:
+            raise ValueError(f"info[{MASK!r}] has no legal action")
+        self.legal[i] = legal if legal.any() else True
 
     def snapshot(self) -> "Snapshot":
         """What `state` needs, at little cost, to be written later."""
@@ -141,7 +163,7 @@ class GymVector:
         self.pending = same
         return same
 
-    def replay(self, i: int, state: Any) -> np.ndarray[Any, Any]:
+    def replay(self, i: int, state: Any) -> Array:
         """The observation after a saved episode's actions; an episode that is over needs its random state only."""
         over = state["over"][i]
         obs = self.start(i, state["random"][i] if over else state["starts"][i])
@@ -153,7 +175,7 @@ class GymVector:
             self.taken[i].append(action)
         return obs
 
-    def screen(self) -> np.ndarray[Any, Any]:
+    def screen(self) -> Array:
         """The first environment's screen, uint8 `[H, W, 3]`."""
         try:
             image: Any = self.envs[0].render()
@@ -177,9 +199,9 @@ class Snapshot(NamedTuple):
     taken: list[tuple[list[int], int]]
     """The actions of each, to which later steps append, and their number at that time."""
     random: list[dict[str, Any] | None]
-    obs: list[np.ndarray[Any, Any]]
-    over: np.ndarray[Any, Any]
-    actions: np.ndarray[Any, Any]
+    obs: list[Array]
+    over: Array
+    actions: Array
 
     def state(self) -> dict[str, Any] | None:
         """What `GymVector.restore` takes, as JSON can hold it; None if an episode is too long, or its random numbers
@@ -231,7 +253,7 @@ def make_by_id(text: str, settings: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     return env
 
 
-def as_float32(values: Any) -> np.ndarray[Any, Any]:
+def as_float32(values: Any) -> Array:
     with np.errstate(over="ignore"):  # infinite values are refused by `finite`
         return np.asarray(values).astype(np.float32)
 

@@ -60,6 +60,7 @@ class GymWorkers:
         self.obs_shape: tuple[int, ...] = about["obs_shape"]
         self.frame_stack: int = about["frame_stack"]
         self.obs_scale: tuple[float, ...] = about["obs_scale"]
+        self.has_action_masks: bool = about["has_action_masks"]
 
     def start(self, task: Any) -> None:
         ours, theirs = Pipe()
@@ -190,7 +191,8 @@ class Worker:
         self.before: Snapshot | None = None
 
     def about(self) -> dict[str, Any]:
-        return {name: getattr(self.vector, name) for name in ("num_actions", "obs_shape", "frame_stack", "obs_scale")}
+        names = ("num_actions", "obs_shape", "frame_stack", "obs_scale", "has_action_masks")
+        return {name: getattr(self.vector, name) for name in names}
 
     def reset(self, seed: int | None) -> TimeStep:
         return self.vector.reset(seed)

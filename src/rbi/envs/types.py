@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 import numpy as np
 
 from rbi.config import Ge, Interval, check_fields, parse_env
+from rbi.steps import NO_MASKS
 
 EnvFactory = Callable[..., Any]
 """A function that makes one Gymnasium environment; it is called without arguments, or with render_mode="rgb_array"."""
@@ -27,6 +28,8 @@ class TimeStep(NamedTuple):
     """float32 `[N]`, not clipped."""
     end: np.ndarray[Any, Any]
     """uint8 `[N]`: an end code of `rbi.steps`."""
+    legal: np.ndarray[Any, Any] = NO_MASKS
+    """bool `[N, A]`: the actions that are legal in `obs`, if the environments have action masks."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,8 @@ class VectorEnv(Protocol):
     """Frames that make up one observation of a policy: 4 for images, 1 for vectors."""
     obs_scale: tuple[float, ...]
     """Factors that stretch numbers of vectors to [-1, 1] that their space confines to less; empty if there are none."""
+    has_action_masks: bool
+    """Whether time steps say which actions are legal."""
     pending: bool
     """Whether actions were sent whose results have not been received."""
 

@@ -13,6 +13,7 @@ from rbi.gpu import SideStream, capture_graph
 from rbi.observations import roll_stacks
 from rbi.policy import Policy, uses_counts
 from rbi.statistics import Array
+from rbi.steps import legal_or_none
 
 INVALID_ACTION = -1  # of a policy whose probabilities are NaN
 
@@ -52,7 +53,13 @@ class BatchedPolicies:
     """
 
     def __init__(
-        self, groups: PolicyGroups, num_envs: int, device: torch.device, *, deterministic: bool = False
+        self,
+        groups: PolicyGroups,
+        num_envs: int,
+        device: torch.device,
+        *,
+        deterministic: bool = False,
+        has_action_masks: bool = False,
     ) -> None:
         networks, obs_spec = (policy.networks for policy, _ in groups.forward), groups.forward[0][0].obs_spec
         dtype = torch.uint8 if obs_spec.is_image else torch.float32
@@ -62,11 +69,14 @@ class BatchedPolicies:
         inputs = (
             torch.zeros((num_envs, *obs_spec.shape), dtype=dtype),
             torch.zeros(num_envs, dtype=torch.bool),
+            torch.ones((num_envs, obs_spec.num_actions if has_action_masks else 0), dtype=torch.bool),
             torch.zeros((num_envs, 1), dtype=torch.float64),
         )
         on_gpu = device.type == "cuda"
         self.host = [tensor.pin_memory() if on_gpu else tensor for tensor in inputs]
-        self.frame, self.first, self.uniform = (tensor.to(device) if on_gpu else tensor for tensor in self.host)
+        self.inputs = [tensor.to(device) if on_gpu else tensor for tensor in self.host]
+        self.frame, self.first, masks, self.uniform = self.inputs
+        self.legal: torch.Tensor | None = legal_or_none(masks)
         precision = functools.reduce(torch.promote_types, (next(net.parameters()).dtype for net in networks))
         shape = (num_envs, obs_spec.num_actions)
         self.beta, self.q = (torch.zeros(shape, dtype=precision, device=device) for _ in range(2))
@@ -97,7 +107,7 @@ class BatchedPolicies:
         roll_stacks(self.states, self.frame, self.first)
         for stream, (policy, indices) in zip(self.streams, self.forward, strict=False):
             with stream.overlapping():
-                beta, q = policy.beta_and_q(self.states.index_select(0, indices))
+                beta, q = policy.beta_and_q(self.states.index_select(0, indices), legal=self.legal_in(indices))
                 self.beta.index_copy_(0, indices, beta.to(self.beta.dtype))
                 self.q.index_copy_(0, indices, q.to(self.q.dtype))
         self.join(len(self.forward))
@@ -106,12 +116,16 @@ class BatchedPolicies:
                 counted = uses_counts(policy.rule)
                 counts = policy.counts(self.states.index_select(0, indices)) if counted else None
                 beta, q = self.beta.index_select(0, indices), self.q.index_select(0, indices)
-                probs = policy.improve(beta, q, counts=counts).double()
+                probs = policy.improve(beta, q, self.legal_in(indices), counts).double()
                 chosen = probs.argmax(1) if self.deterministic else sample(probs, self.uniform.index_select(0, indices))
                 chosen = torch.where(probs.isnan().any(1), INVALID_ACTION, chosen)
                 self.probs.index_copy_(0, indices, probs)
                 self.actions.index_copy_(0, indices, chosen)
         self.join(len(self.improve))
+
+    def legal_in(self, indices: torch.Tensor) -> torch.Tensor | None:
+        """The masks of some environments, where there are masks."""
+        return None if self.legal is None else self.legal.index_select(0, indices)
 
     def join(self, used: int) -> None:
         """Wait for the streams that were used; a graph cannot wait for one that was not captured along."""
@@ -128,13 +142,13 @@ class BatchedPolicies:
 
     def outputs(self, step: TimeStep, uniform: Array) -> tuple[Array, Array]:
         """Probabilities `[N, A]` and actions `[N]` after a time step."""
-        for buffer, array in zip(self.host, (step.obs, step.is_first, uniform), strict=True):
+        for buffer, array in zip(self.host, (step.obs, step.is_first, step.legal, uniform), strict=True):
             np.copyto(buffer.numpy(), array)
         if self.stream is None or self.done is None:
             self.step()
         else:
             with torch.cuda.stream(self.stream):
-                for buffer, tensor in zip(self.host, (self.frame, self.first, self.uniform), strict=True):
+                for buffer, tensor in zip(self.host, self.inputs, strict=True):
                     tensor.copy_(buffer, non_blocking=True)
                 if self.graph is None:
                     self.step()
@@ -148,6 +162,15 @@ class BatchedPolicies:
         if (actions == INVALID_ACTION).any():
             raise ValueError("the outputs of a policy's networks are not finite: its actions have no meaning")
         return probs, actions
+
+
+def random_actions(step: TimeStep, num_actions: int, rng: np.random.Generator) -> Array:
+    """Uniformly random (legal) actions `[N]`."""
+    if not step.legal.shape[1]:
+        return rng.integers(num_actions, size=len(step.obs))
+    rank = rng.integers(step.legal.sum(1))
+    found: Array = (step.legal.cumsum(1) <= rank[:, None]).sum(1)
+    return found
 
 
 def sample(probs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:

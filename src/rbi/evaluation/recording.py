@@ -22,7 +22,7 @@ from rbi.config import Checked, Interval
 from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.data.store import Store, StoreWriter
 from rbi.envs.types import TimeStep, VectorEnv
-from rbi.evaluation.batched_policies import BatchedPolicies, group_policies
+from rbi.evaluation.batched_policies import BatchedPolicies, group_policies, random_actions
 from rbi.evaluation.rollouts import Protocol, check_compatible
 from rbi.evaluation.scripted import SCRIPTED, ActionModel
 from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
@@ -89,6 +89,7 @@ class EpisodeBuffer:
         self.rewards: list[float] = []
         self.ends: list[int] = []
         self.probs: list[float] = []
+        self.masks: list[Array] = []
         self.delayed: deque[tuple[int, float]] = deque([(0, 1.0)] * self.policy.action_delay)
         self.recording = True
 
@@ -106,6 +107,7 @@ class EpisodeBuffer:
             truncated=truncated,
             life_lost=ends == LIFE_LOST,
             action_probs=np.array(self.probs),
+            action_masks=np.stack(self.masks) if spec.has_action_masks else None,
             abandoned=abandoned,
             player=self.policy.name,
             source=source,
@@ -134,7 +136,7 @@ class Recorder:
         models = {id(policy.policy): policy.policy for policy in policies}
         model_of = np.array([list(models).index(id(policy.policy)) for policy in policies])
         trained = {number: model for number, model in enumerate(models.values()) if isinstance(model, Policy)}
-        self.batched = batch_policies(trained, model_of)
+        self.batched = batch_policies(trained, model_of, has_action_masks=spec.has_action_masks)
         self.scripted = [
             (model, np.flatnonzero(model_of == number))
             for number, model in enumerate(models.values())
@@ -163,7 +165,7 @@ class Recorder:
             self.vector_env.stop(unused)
         while left.any():
             chosen, probs = self.choose(step)
-            self.vector_env.send(self.execute(chosen, probs))
+            self.vector_env.send(self.execute(step, chosen, probs))
             step = self.vector_env.recv()
             abandoned = self.rng.random(count) < self.abandon_rate
             for i in np.flatnonzero(left):
@@ -177,20 +179,24 @@ class Recorder:
                 return
 
     def choose(self, step: TimeStep) -> tuple[Array, Array]:
-        """The action that every policy chooses, and the probability it had."""
+        """The legal action that every policy chooses, and the probability it had."""
         shape = len(self.buffers), self.spec.num_actions
         probs = np.empty(shape) if self.batched is None else self.batched.predict_proba(step)
         if self.scripted:
             roll_stacks(self.states, step.obs, step.is_first)
         for model, slots in self.scripted:
             probs[slots] = model.predict_proba(self.states[slots])
-        probs = (1 - self.epsilon) * probs + self.epsilon / self.spec.num_actions
+        if self.spec.has_action_masks:
+            uniform = step.legal / step.legal.sum(1, keepdims=True)
+            probs = (1 - self.epsilon) * restrict(probs, step.legal, uniform) + self.epsilon * uniform
+        else:
+            probs = (1 - self.epsilon) * probs + self.epsilon / self.spec.num_actions
         chosen = draw_actions(probs, self.rng.random((len(probs), 1)))
         return chosen, probs[np.arange(len(probs)), chosen]
 
-    def execute(self, chosen: Array, probs: Array) -> Array:
+    def execute(self, step: TimeStep, chosen: Array, probs: Array) -> Array:
         """The actions to send: the chosen ones after each policy's delay; random ones where nothing is recorded."""
-        actions = self.rng.integers(self.spec.num_actions, size=len(chosen))
+        actions = random_actions(step, self.spec.num_actions, self.rng)
         for i, buffer in enumerate(self.buffers):
             if buffer.recording:
                 buffer.delayed.append((int(chosen[i]), float(probs[i])))
@@ -198,6 +204,8 @@ class Recorder:
                 actions[i] = action
                 buffer.actions.append(action)
                 buffer.probs.append(prob)
+                if self.spec.has_action_masks:
+                    buffer.masks.append(step.legal[i].copy())
         return actions
 
     def record(self, i: int, step: TimeStep, *, abandoned: bool) -> Episode | None:
@@ -226,12 +234,22 @@ class Recorder:
                 yield buffer.finish(self.spec, self.source, self.recorded, abandoned=False)
 
 
-def batch_policies(policies: Mapping[int, Policy], policy_of: Array) -> BatchedPolicies | None:
+def restrict(probs: Array, legal: Array, otherwise: Array) -> Array:
+    """Probabilities `[N, A]` of legal actions only, for models that know no masks; `otherwise` where they have none."""
+    allowed = np.where(legal, probs, 0.0)
+    total = allowed.sum(1, keepdims=True)
+    return np.where(total > 0, allowed / np.where(total > 0, total, 1.0), otherwise)
+
+
+def batch_policies(
+    policies: Mapping[int, Policy], policy_of: Array, *, has_action_masks: bool
+) -> BatchedPolicies | None:
     """The policies with these numbers, each in the environments `[N]` that have its number."""
     if not policies:
         return None
     groups = group_policies(policies, policy_of, np.isin(policy_of, list(policies)))
-    return BatchedPolicies(groups, len(policy_of), next(iter(policies.values())).device)
+    device = next(iter(policies.values())).device
+    return BatchedPolicies(groups, len(policy_of), device, has_action_masks=has_action_masks)
 
 
 def split_evenly(episodes: int, num_envs: int) -> list[int]:
@@ -293,6 +311,8 @@ class DatasetRecording:
         self.vector_env = envs.make((protocol or Protocol("paper")).env_config(env), count, separate=episodes > 0)
         try:
             members = self.members(policies, env, epsilon, population, perturbation or Perturbation())
+            if self.vector_env.has_action_masks and any(member.action_delay for member in members):
+                raise ValueError(f"--action-delay: actions of {env} may be illegal when they come late; use 0")
             if len(members) > count:
                 raise ValueError(f"--num-envs {count}: fewer than the {len(members)} policies")
         except ValueError:
@@ -300,7 +320,8 @@ class DatasetRecording:
             raise
         self.policies = [members[i % len(members)] for i in range(count)]
         shape = self.vector_env.obs_shape, self.vector_env.num_actions, self.vector_env.frame_stack
-        self.spec = DatasetSpec(*shape, env, has_action_probs=True)
+        has_masks = self.vector_env.has_action_masks
+        self.spec = DatasetSpec(*shape, env, has_action_probs=True, has_action_masks=has_masks)
 
     def members(
         self,

@@ -17,7 +17,7 @@ import torch
 from rbi import envs, fileio, runs
 from rbi.config import Checked, Device, Ge, Interval, choose_device
 from rbi.envs.types import EnvConfig, EnvFactory, TimeStep, VectorEnv
-from rbi.evaluation.batched_policies import BatchedPolicies, PolicyGroups, group_policies
+from rbi.evaluation.batched_policies import BatchedPolicies, PolicyGroups, group_policies, random_actions
 from rbi.evaluation.comparison import human_normalised
 from rbi.networks import cpu_threads
 from rbi.policy import Policy, load_policy
@@ -275,7 +275,11 @@ class EnvGroup:
         self.active = (place < episodes) & (self.policy_of < len(policies))  # spare environments have a larger index
         if self.active.any():
             self.batched = BatchedPolicies(
-                self.groups(), num_envs, policies[0].device, deterministic=protocol.deterministic
+                self.groups(),
+                num_envs,
+                policies[0].device,
+                deterministic=protocol.deterministic,
+                has_action_masks=vector_env.has_action_masks,
             )
 
     def groups(self) -> PolicyGroups:
@@ -301,9 +305,8 @@ class EnvGroup:
             policy.check_range(self.step.obs[self.active & (self.policy_of == number)])
         actions = self.batched.act(self.step, self.rng.random((num_envs, 1)))
         on_policy = self.active & (self.rng.random(num_envs) >= self.epsilon)
-        self.vector_env.send(
-            np.where(on_policy, actions, self.rng.integers(self.vector_env.num_actions, size=num_envs))
-        )
+        others = random_actions(self.step, self.vector_env.num_actions, self.rng)
+        self.vector_env.send(np.where(on_policy, actions, others))
 
     def recv(self) -> Iterator[tuple[int, EpisodeResult]]:
         """Wait for the environments; yields (index of the policy, finished episode)."""

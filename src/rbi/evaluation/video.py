@@ -10,10 +10,11 @@ import numpy as np
 
 from rbi import fileio
 from rbi.envs.types import EnvConfig
+from rbi.evaluation.batched_policies import random_actions
 from rbi.evaluation.rollouts import Protocol, check_compatible
 from rbi.observations import roll_stacks, zero_stacks
 from rbi.statistics import Array
-from rbi.steps import TERMINATED, TRUNCATED
+from rbi.steps import TERMINATED, TRUNCATED, legal_or_none
 
 if TYPE_CHECKING:
     from rbi.policy import Policy
@@ -41,10 +42,10 @@ def render_episode(policy: "Policy", protocol: Protocol, env: str, seed: int) ->
         yield vector_env.screen()
         if step.end[0] in (TERMINATED, TRUNCATED):
             break
-        probs = policy.predict_proba(roll_stacks(states, step.obs, step.is_first))
+        probs = policy.predict_proba(roll_stacks(states, step.obs, step.is_first), legal_or_none(step.legal))
         actions = probs.argmax(1) if protocol.deterministic else policy.draw(probs, rng)
         if rng.random() < protocol.epsilon:
-            actions = rng.integers(policy.obs_spec.num_actions, size=1)
+            actions = random_actions(step, policy.obs_spec.num_actions, rng)
         vector_env.send(actions)
         step = vector_env.recv()
     vector_env.close()

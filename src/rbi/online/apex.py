@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rbi.losses import double_q_value, q_loss, q_loss_grad, td_error
+from rbi.losses import double_q_value, q_loss, q_loss_grad, spread, td_error
 from rbi.networks import Networks, dueling_q
 from rbi.online.config import ActorConfig, LearnerConfig
 from rbi.online.rbi import (
@@ -33,10 +33,10 @@ from rbi.online.rbi import (
     read_means,
 )
 from rbi.optim import Peers
-from rbi.replay import ReplayBatch, Transition
+from rbi.replay import NO_MASKS, ReplayBatch, Transition
 from rbi.returns import ReturnConfig
 from rbi.rules.linear import greedy
-from rbi.steps import TERMINATED
+from rbi.steps import TERMINATED, legal_or_none
 
 
 class GreedyChoice(NamedTuple):
@@ -79,21 +79,24 @@ class ApexActor:
         self.uniform = torch.zeros((), dtype=torch.bool, device=self.device)
         self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)
 
-    def act(self, obs: Tensor, is_first: Tensor, reward: Tensor, end: Tensor) -> Transition:
+    def act(self, obs: Tensor, is_first: Tensor, reward: Tensor, end: Tensor, legal: Tensor = NO_MASKS) -> Transition:
         """Choose actions for new observations; `reward` and `end` belong to the steps that led to them."""
-        return self.record(self.choose(obs, is_first), obs, is_first, reward, end)
+        return self.record(self.choose(obs, is_first, legal), obs, is_first, reward, end, legal)
 
-    def choose(self, obs: Tensor, is_first: Tensor) -> GreedyChoice:
+    def choose(self, obs: Tensor, is_first: Tensor, legal: Tensor = NO_MASKS) -> GreedyChoice:
         """The actions, which the environments wait for."""
+        allowed = legal_or_none(legal)
         with torch.no_grad():
             value, advantage, _ = self.predictor.predict(self.memory.push_frame(obs, is_first))
             q = dueling_q(value, advantage, None)
-            pi = greedy(torch.full_like(q, 1 / self.num_actions), q, check=False)
-            pi = torch.where(self.uniform, 1 / self.num_actions, pi)
-        action = self.memory.explore(pi, self.epsilon, is_first, self.config, self.generator)
+            pi = greedy(torch.full_like(q, 1 / self.num_actions), q, legal=allowed, check=False)
+            pi = torch.where(self.uniform, spread(1, self.num_actions, allowed), pi)
+        action = self.memory.explore(pi, self.epsilon, is_first, self.config, self.generator, allowed)
         return GreedyChoice(action, pi, q)
 
-    def record(self, choice: GreedyChoice, obs: Tensor, is_first: Tensor, reward: Tensor, end: Tensor) -> Transition:
+    def record(
+        self, choice: GreedyChoice, obs: Tensor, is_first: Tensor, reward: Tensor, end: Tensor, legal: Tensor = NO_MASKS
+    ) -> Transition:
         """The transition for the replay, which is computed while the environments step."""
         action, pi, q = choice
         self.memory.terminated += (end == TERMINATED).sum()
@@ -103,7 +106,7 @@ class ApexActor:
             reward = reward.clamp(-1, 1)
         baseline = value if self.config.priority_baseline == "v" else q.gather(1, action[:, None]).squeeze(1)
         td_error = self.memory.n_step_td_error(reward, end, value, baseline) if self.priorities else value
-        return Transition(obs, is_first, reward, end, action, pi, td_error)
+        return Transition(obs, is_first, reward, end, action, pi, td_error, legal)
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call; empty if there was no step. Waits for the device."""
@@ -175,7 +178,7 @@ class ApexLearner:
         q, _ = self.networks.q(states.obs)
         with torch.no_grad():
             chooser = self.networks.q(states.next_obs)[0] if self.config.double_q else states.predicted
-            next_value = double_q_value(chooser, states.predicted)
+            next_value = double_q_value(chooser, states.predicted, legal_or_none(batch.next_legal))
             error = td_error(q, batch.action, batch.reward, batch.discount, next_value)
             q_grad = q_loss_grad(error, batch.action, q, batch.weight, self.config.q_loss)
             if log:

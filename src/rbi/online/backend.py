@@ -146,6 +146,7 @@ class CapturedActor:
             torch.zeros(num_envs, dtype=torch.bool),
             torch.zeros(num_envs, dtype=torch.float32),
             torch.zeros(num_envs, dtype=torch.uint8),
+            torch.ones((num_envs, actor.obs_spec.mask_size), dtype=torch.bool),
         )
         self.host = [buffer.pin_memory() for buffer in buffers]
         self.inputs = [buffer.to(actor.device) for buffer in buffers]
@@ -155,7 +156,8 @@ class CapturedActor:
         self.transition: Transition
 
         def choose() -> None:
-            self.choice = actor.choose(*self.inputs[:2])
+            obs, is_first, *_, legal = self.inputs
+            self.choice = actor.choose(obs, is_first, legal)
 
         def record() -> None:
             self.transition = actor.record(self.choice, *self.inputs)  # type: ignore[arg-type] # of the same actor

@@ -315,7 +315,7 @@ def run_seeds(seed: int, *part: int) -> RunSeeds:
 def observation_spec(config: TrainConfig, env: VectorEnv) -> ObservationSpec:
     """The observations of an environment as the networks of a run read them, and its actions."""
     scale = env.obs_scale if config.schedule.scale_observations else ()
-    return ObservationSpec(env.obs_shape, env.frame_stack, env.num_actions, scale)
+    return ObservationSpec(env.obs_shape, env.frame_stack, env.num_actions, scale, env.has_action_masks)
 
 
 def split_epsilons(epsilons: Tensor, groups: int) -> list[Tensor]:

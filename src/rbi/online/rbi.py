@@ -30,16 +30,26 @@ from torch import Tensor
 
 from rbi import measures
 from rbi.gpu import SideStream
-from rbi.losses import c_mix, policy_loss, policy_loss_grad, policy_weight, q_loss, q_loss_grad, td_error
+from rbi.losses import (
+    c_mix,
+    mask_illegal,
+    policy_loss,
+    policy_loss_grad,
+    policy_weight,
+    q_loss,
+    q_loss_grad,
+    spread,
+    td_error,
+)
 from rbi.networks import AdvantageBaseline, Networks, PolicyNetwork, QNetwork, dueling_q
 from rbi.observations import ObservationSpec, random_shifts, roll_stacks
 from rbi.online.config import ActorConfig, LearnerConfig
 from rbi.optim import ModuleOptimizer, Peers, bind_parameters, flat_size, flatten_parameters
-from rbi.replay import ReplayBatch, Transition
+from rbi.replay import NO_MASKS, ReplayBatch, Transition
 from rbi.returns import ReturnConfig, n_step_returns
 from rbi.rules.linear import greedy, mix
 from rbi.rules.types import parse_rule
-from rbi.steps import TERMINATED
+from rbi.steps import TERMINATED, legal_or_none
 
 
 class Choice(NamedTuple):
@@ -91,27 +101,30 @@ class RBIActor:
         self.uniform = torch.zeros((), dtype=torch.bool, device=self.device)
         self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)
 
-    def act(self, obs: Tensor, is_first: Tensor, reward: Tensor, end: Tensor) -> Transition:
+    def act(self, obs: Tensor, is_first: Tensor, reward: Tensor, end: Tensor, legal: Tensor = NO_MASKS) -> Transition:
         """Choose actions for new observations; `reward` and `end` belong to the steps that led to them."""
-        return self.record(self.choose(obs, is_first), obs, is_first, reward, end)
+        return self.record(self.choose(obs, is_first, legal), obs, is_first, reward, end, legal)
 
-    def choose(self, obs: Tensor, is_first: Tensor) -> Choice:
+    def choose(self, obs: Tensor, is_first: Tensor, legal: Tensor = NO_MASKS) -> Choice:
         """The actions, which the environments wait for."""
+        allowed = legal_or_none(legal)
         with torch.no_grad():
             value, advantage, logits = self.predictor.predict(self.memory.push_frame(obs, is_first))
             assert logits is not None
-            beta = torch.softmax(logits, 1)
+            beta = torch.softmax(mask_illegal(logits, allowed), 1)
             q = dueling_q(value, advantage, beta if self.advantage_baseline == "pi" else None)
             improved = pi = beta
             if self.config.improve_in != "learner":
-                improved = self.rule(beta, q, check=False)
+                improved = self.rule(beta, q, legal=allowed, check=False)
                 # Departs from the paper: the policy that is stored and imitated includes the greedy mix.
-                pi = greedy_mix(improved, q, self.config.c_greedy)
-            pi = torch.where(self.uniform, 1 / self.num_actions, pi)
-        action = self.memory.explore(pi, self.epsilon, is_first, self.config, self.generator)
+                pi = greedy_mix(improved, q, self.config.c_greedy, allowed)
+            pi = torch.where(self.uniform, spread(1, self.num_actions, allowed), pi)
+        action = self.memory.explore(pi, self.epsilon, is_first, self.config, self.generator, allowed)
         return Choice(action, pi, q, beta, improved)
 
-    def record(self, choice: Choice, obs: Tensor, is_first: Tensor, reward: Tensor, end: Tensor) -> Transition:
+    def record(
+        self, choice: Choice, obs: Tensor, is_first: Tensor, reward: Tensor, end: Tensor, legal: Tensor = NO_MASKS
+    ) -> Transition:
         """The transition for the replay, which is computed while the environments step."""
         action, pi, q, beta, improved = choice
         self.memory.terminated += (end == TERMINATED).sum()
@@ -122,7 +135,7 @@ class RBIActor:
         # Departs from the paper: priorities compare the return with Q(s, a) by default, its Algorithm with V(s).
         baseline = value if self.config.priority_baseline == "v" else q.gather(1, action[:, None]).squeeze(1)
         td_error = self.memory.n_step_td_error(reward, end, value, baseline) if self.priorities else value
-        return Transition(obs, is_first, reward, end, action, pi, td_error)
+        return Transition(obs, is_first, reward, end, action, pi, td_error, legal)
 
     def add_metrics(self, pi: Tensor, q: Tensor, beta: Tensor, improved: Tensor) -> None:
         """Accumulate the metrics of one step; `metrics` reads them."""
@@ -228,7 +241,7 @@ class RBILearner:
             # Departs from the paper: the Huber loss by default, where the paper writes a squared error.
             q_grad = q_loss_grad(error, batch.action, q, batch.weight, self.config.q_loss)
             self.overlap.join()
-            beta = torch.softmax(logits, 1)
+            beta = torch.softmax(mask_illegal(logits, legal_or_none(batch.legal)), 1)
             pi, weight = self.policy_target(batch, beta, q)
             logits_grad = policy_loss_grad(beta, pi, batch.weight * weight)
             if log:
@@ -242,25 +255,25 @@ class RBILearner:
             return states.predicted  # the dueling head's V is the value of the stored policy
         # Departs from the paper: V^pi is that of the policy which the actor stored at i+n, or of the pi-net there.
         # After a time limit the final state is bootstrapped from as well, with the policy that the actor stored there.
-        pi = batch.next_pi
+        pi, legal = batch.next_pi, legal_or_none(batch.next_legal)
         if self.config.bootstrap_policy != "stored":
-            pi = torch.softmax(self.pi_net(states.next_obs), 1)
+            pi = torch.softmax(mask_illegal(self.pi_net(states.next_obs), legal), 1)
         if self.config.bootstrap_policy == "rule":
-            pi = self.improve(pi, states.predicted)
+            pi = self.improve(pi, states.predicted, legal)
         return (pi * states.predicted).sum(1)
 
     def policy_target(self, batch: ReplayBatch, beta: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """The policy to imitate `[B, A]`, and its weight w^pi `[B]`."""
-        pi = batch.pi
+        pi, legal = batch.pi, legal_or_none(batch.legal)
         if self.actor.improve_in != "actor":
-            pi = self.improve(beta, q)
+            pi = self.improve(beta, q, legal)
         if not self.config.policy_weighting:
             return pi, torch.ones_like(batch.weight)
-        return pi, policy_weight(beta, q, self.config.policy_weight_exponent, self.policy_noise, self.peers.mean)
+        return pi, policy_weight(beta, q, self.config.policy_weight_exponent, self.policy_noise, self.peers.mean, legal)
 
-    def improve(self, beta: Tensor, q: Tensor) -> Tensor:
+    def improve(self, beta: Tensor, q: Tensor, legal: Tensor | None) -> Tensor:
         """The improved policy `[B, A]`, as actors compute it."""
-        return greedy_mix(self.rule(beta, q, check=False), q, self.actor.c_greedy)
+        return greedy_mix(self.rule(beta, q, legal=legal, check=False), q, self.actor.c_greedy, legal)
 
     def add_metrics(
         self, batch: ReplayBatch, q: Tensor, error: Tensor, pi: Tensor, beta: Tensor, weight: Tensor
@@ -410,17 +423,23 @@ class ActorMemory:
         return (returns.reward + returns.discount * bootstrap - self.baselines[:, 0]).abs()
 
     def explore(
-        self, pi: Tensor, epsilon: Tensor, is_first: Tensor, config: ActorConfig, generator: torch.Generator
+        self,
+        pi: Tensor,
+        epsilon: Tensor,
+        is_first: Tensor,
+        config: ActorConfig,
+        generator: torch.Generator,
+        legal: Tensor | None,
     ) -> Tensor:
-        """Actions `[N]`: with probability epsilon a random one, which is repeated for up to `max_repeat` steps as long
-        as fewer than `repeat_episodes` episodes have terminated. During the first `exploration_steps` calls epsilon
-        falls from 1 to the given one."""
+        """Actions `[N]`: with probability epsilon a random one, which is repeated for up to `max_repeat` steps, as long
+        as it is legal and fewer than `repeat_episodes` episodes have terminated. During the first `exploration_steps`
+        calls epsilon falls from 1 to the given one."""
         if self.exploration_steps:
             epsilon = epsilon + (1 - epsilon) * (1 - self.steps / self.exploration_steps).clamp(min=0)
             self.steps += 1
         if config.max_repeat == 1:
-            return explore(pi, epsilon, generator)
-        action = explore(pi, torch.zeros_like(epsilon), generator)
+            return explore(pi, epsilon, generator, legal)
+        action = explore(pi, torch.zeros_like(epsilon), generator, legal)
         draw = torch.rand((3, len(pi)), device=pi.device, generator=generator)
         chance = 1 / torch.arange(1, config.max_repeat + 1, device=pi.device)
         length = 1 + (draw[1, :, None] >= chance.cumsum(0)[:-1] / chance.sum()).sum(1)
@@ -428,8 +447,11 @@ class ActorMemory:
         repeats = self.repeats * ~is_first
         starts = (repeats == 0) & (draw[0] < epsilon[:, 0])
         self.repeats.copy_(torch.where(starts, length, repeats))
-        self.repeated.copy_(torch.where(starts, (draw[2] * pi.shape[1]).long(), self.repeated))
-        action = torch.where(self.repeats > 0, self.repeated, action)
+        self.repeated.copy_(torch.where(starts, random_actions(draw[2], pi.shape[1], legal), self.repeated))
+        repeating = self.repeats > 0
+        if legal is not None:
+            repeating &= legal.gather(1, self.repeated[:, None]).squeeze(1)
+        action = torch.where(repeating, self.repeated, action)
         self.repeats.sub_(1).clamp_(min=0)
         return action
 
@@ -492,17 +514,29 @@ def policy_network(networks: Networks) -> PolicyNetwork:
     return networks.pi
 
 
-def explore(pi: Tensor, epsilon: Tensor, generator: torch.Generator) -> Tensor:
-    """Actions `[N]` drawn from (1 - epsilon) pi + epsilon / |A|."""
+def explore(pi: Tensor, epsilon: Tensor, generator: torch.Generator, legal: Tensor | None = None) -> Tensor:
+    """Actions `[N]` drawn from (1 - epsilon) pi + epsilon / |A|, where A are the legal actions."""
     num_actions = pi.shape[1]
-    explored = (1 - epsilon) * pi + epsilon / num_actions
+    explored = (1 - epsilon) * pi + spread(epsilon, num_actions, legal)
     draw = torch.rand((len(pi), 1), device=pi.device, generator=generator)
-    return (draw >= explored.cumsum(1)).sum(1).clamp(max=num_actions - 1)
+    action = (draw >= explored.cumsum(1)).sum(1).clamp(max=num_actions - 1)
+    if legal is None:
+        return action
+    is_legal = legal.gather(1, action[:, None]).squeeze(1)
+    return torch.where(is_legal, action, explored.argmax(1))  # sums in float32 may end below the draw
 
 
-def greedy_mix(pi: Tensor, q: Tensor, c_greedy: float) -> Tensor:
+def random_actions(draw: Tensor, num_actions: int, legal: Tensor | None) -> Tensor:
+    """Uniformly random (legal) actions `[N]` of draws from [0, 1)."""
+    if legal is None:
+        return (draw * num_actions).long()
+    rank = (draw * legal.sum(1)).long()
+    return (legal.cumsum(1) <= rank[:, None]).sum(1)
+
+
+def greedy_mix(pi: Tensor, q: Tensor, c_greedy: float, legal: Tensor | None = None) -> Tensor:
     """(1 - c_greedy) pi + c_greedy greedy(Q).      (paper: section 5)"""
-    return mix(pi, greedy(pi, q, check=False), c_greedy, check=False) if c_greedy else pi
+    return mix(pi, greedy(pi, q, legal=legal, check=False), c_greedy, check=False) if c_greedy else pi
 
 
 def preprocess(

@@ -29,6 +29,7 @@ from rbi.online.engine import init_networks, make_learner, run_seeds, without_pr
 from rbi.online.rbi import SampledReplay
 from rbi.optim import Peers
 from rbi.replay import Replay, Transition
+from rbi.steps import NO_MASKS
 
 Array = np.ndarray[Any, Any]
 
@@ -47,6 +48,7 @@ class ExperienceBlock(NamedTuple):
     action: Array
     pi: Array
     td_error: Array
+    legal: Array = NO_MASKS
 
     @classmethod
     def empty(cls, obs_spec: ObservationSpec, steps: int, num_envs: int) -> "ExperienceBlock":
@@ -60,6 +62,7 @@ class ExperienceBlock(NamedTuple):
             action=np.empty(cells, np.int16),
             pi=np.empty((*cells, obs_spec.num_actions), np.float32),
             td_error=np.empty(cells, np.float32),
+            legal=np.empty((*cells, obs_spec.mask_size), bool),
         )
 
 
