@@ -14,6 +14,7 @@ from rbi.envs import make
 from rbi.envs.gym import GymVector
 from rbi.envs.types import EnvConfig
 from rbi.steps import CONTINUES, TERMINATED, TRUNCATED
+from tests.streams import Doors
 
 NUM_ENVS = 3
 
@@ -511,3 +512,66 @@ def test_numbers_that_the_space_confines_to_less_than_one_get_a_factor(make_envs
     assert car.obs_scale == approx((1, 1 / 0.07))
     assert not make_envs("FrozenLake-v1").obs_scale
     assert not make_envs("Acrobot-v1").obs_scale
+
+
+def test_masks_are_those_of_the_environments_and_allow_everything_when_an_episode_is_over():
+    vector, rng = GymVector(EnvConfig.of(Doors), 3), np.random.default_rng(0)
+    assert vector.has_action_masks
+    step = vector.reset(0)
+    for _ in range(30):
+        open_doors = [env.open for env in vector.envs]
+        running = step.end == CONTINUES
+        assert np.array_equal(step.legal[running], np.array(open_doors, bool)[running])
+        assert step.legal[~running].all()
+        before = step.legal.copy()
+        vector.send(np.array([rng.choice(np.flatnonzero(legal)) for legal in step.legal]))
+        held, step = step.legal, vector.recv()
+        assert np.array_equal(held, before)  # a time step stays as it was
+        assert step.legal.shape == (3, 5)
+        assert step.legal.dtype == bool
+
+
+def test_restored_environments_have_the_masks_that_would_have_followed():
+    vector, other = (GymVector(EnvConfig.of(Doors), 2) for _ in range(2))
+    step = vector.reset(0)
+    for _ in range(3):
+        vector.send(step.legal.argmax(1))
+        step = vector.recv()
+    vector.send(step.legal.argmax(1))
+    assert other.restore(json.loads(json.dumps(vector.state())))
+    assert all(np.array_equal(a, b) for a, b in zip(other.recv(), vector.recv(), strict=True))
+
+
+class WrongMask(Doors):
+    """Doors whose masks are `masks`, of the first reset, of later resets and of steps; None leaves them out."""
+
+    masks = [np.ones(5)] * 3
+    resets = 0
+
+    def reset(self, **options):
+        self.resets += 1
+        return super().reset(**options)[0], self.info(min(self.resets, 2) - 1)
+
+    def step(self, _action):
+        return np.zeros(3, np.float32), 0.0, False, False, self.info(2)
+
+    def info(self, which):
+        return {} if self.masks[which] is None else {"action_mask": self.masks[which]}
+
+
+@pytest.mark.parametrize(
+    ("masks", "why"),
+    [
+        ([None, np.ones(5), np.ones(5)], "info has 'action_mask' in some steps and not in others"),
+        ([np.ones(5), None, None], "info has 'action_mask' in some steps and not in others"),
+        ([np.ones(5), np.ones(5), None], "info has 'action_mask' in some steps and not in others"),
+        ([np.ones(5), np.ones(5), np.ones(4)], r"info\['action_mask'\] has shape \(4,\) for 5 actions"),
+        ([np.ones(5), np.ones(5), np.zeros(5)], r"info\['action_mask'\] has no legal action"),
+    ],
+)
+def test_a_mask_that_makes_no_sense_stops_with_the_environments_id(masks, why):
+    vector = GymVector(EnvConfig.of(type("Wrong", (WrongMask,), {"masks": masks})), 1)
+    with pytest.raises(ValueError, match=f"^--env Wrong: failed with ValueError: {why}$"):  # noqa: PT012
+        vector.reset(0)
+        vector.send(np.zeros(1, int))
+        vector.recv()

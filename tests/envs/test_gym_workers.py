@@ -14,6 +14,7 @@ from rbi import envs
 from rbi.envs.gym import GymVector
 from rbi.envs.gym_workers import GymWorkers
 from rbi.envs.types import EnvConfig
+from tests.streams import Doors
 
 NUM_ENVS, WORKERS = 5, 2
 
@@ -100,6 +101,19 @@ def test_a_state_from_between_send_and_recv_continues_here_and_there(pair):
             assert_equal(step(vector, actions), step(other, actions))
         assert not other.restore({"starts": [1]})
         assert_equal(vector.reset(5), other.reset(5))
+
+
+def test_workers_have_the_masks_of_their_environments():
+    config = EnvConfig.of(Doors)
+    here, there = GymVector(config, NUM_ENVS), envs.make(config, NUM_ENVS, processes=WORKERS)
+    assert there.has_action_masks
+    shown = here.reset(2)
+    assert_equal(shown, there.reset(2))
+    for _ in range(20):
+        actions = shown.legal.argmax(1)
+        shown = step(here, actions)
+        assert_equal(shown, step(there, actions))
+    there.close()
 
 
 def test_an_environment_that_fails_in_a_worker_is_named_in_one_line():

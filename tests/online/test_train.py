@@ -16,6 +16,7 @@ from torch import nn
 import rbi
 from rbi import checkpoint, runs
 from rbi.envs.types import EnvConfig
+from rbi.evaluation.recording import DatasetRecording, Perturbation
 from rbi.evaluation.rollouts import EpisodeResult, RecentScores
 from rbi.observations import ObservationSpec
 from rbi.online.config import TrainConfig
@@ -27,6 +28,7 @@ from rbi.online.train import Local, check_memory, find_checkpoint, load_config, 
 from rbi.optim import flatten_parameters
 from rbi.replay import bytes_needed
 from tests.online.small_runs import TINY, small_config
+from tests.streams import Doors
 
 QUIET = {"progress": False, "device": "cpu"}
 SHORT = TINY | {"updates": 40, "eval_episodes": 3, "report_interval": 10}
@@ -505,3 +507,49 @@ def test_a_sweep_of_an_earlier_version_can_be_resumed(tmp_path):
 def test_a_negative_seed_is_refused_by_name():
     with pytest.raises(ValueError, match="seed = -1: must be at least 0"):
         train("CartPole-v1", seed=-1)
+
+
+@pytest.mark.parametrize("settings", [{}, {"algo": "apex"}, {"max_repeat": 5}, {"improve_in": "both"}], ids=str)
+def test_illegal_actions_are_never_taken_in_training_and_evaluation(settings):
+    """An illegal action is an error of the environment."""
+    run = train(Doors, seed=3, **SHORT, **settings, **QUIET)
+    obs, legal = np.random.default_rng(0).random((50, 3)), np.eye(5, dtype=bool)[np.arange(50) % 5]
+    assert run.policy.predict_proba(obs, legal) == pytest.approx(legal.astype(float))
+    assert all(0 <= score <= 32 for score in run.scores)
+    assert rbi.evaluate(run.policy, Doors, episodes=8, epsilon=0.5, progress=False, device="cpu").steps == [8] * 8
+    assert rbi.evaluate(run.policy, Doors, episodes=8, deterministic=True, progress=False, device="cpu").mean > 0
+
+
+def test_a_run_with_masks_learns_to_choose_the_best_legal_action_and_resumes_to_the_last_bit(tmp_path):
+    settings = TINY | {"learning_rate": 0.003, "learning_starts": 64, "eval_episodes": 40, "gamma": 0.0}
+    whole = train(Doors, out=tmp_path / "whole", seed=1, **settings | {"updates": 400}, **QUIET)
+    best = 8 * np.mean([max(np.flatnonzero(doors)) for doors in random_doors(20_000)])
+    assert np.mean(whole.scores) > 0.9 * best
+    quiet = QUIET | {"out": tmp_path / "parts", "seed": 1, "eval_episodes": 0, "report_interval": 100}
+    train(Doors, **settings | {"updates": 400} | quiet, callback=lambda metrics: metrics["updates"] < 200)
+    resumed = train(Doors, resume=True, **quiet)
+    assert torch.equal(flatten_parameters(resumed.policy.networks), flatten_parameters(whole.policy.networks))
+
+
+def random_doors(count):
+    env = Doors()
+    env.reset(seed=0)
+    return [env.observe(over=False)[1]["action_mask"] for _ in range(count)]
+
+
+def test_recordings_of_environments_with_masks_have_masks_and_legal_actions_only(tmp_path, monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Doors-v0", gymnasium.envs.registration.EnvSpec("Doors-v0", Doors))
+    run = train("Doors-v0", seed=3, **SHORT, **QUIET)
+    members = [("policy", run.policy), ("random", "random")]
+    with pytest.raises(ValueError, match="may be illegal when they come late"):
+        DatasetRecording(members, "Doors-v0", episodes=8, population=4)
+    calm = Perturbation(epsilon=0.5, action_delay=0, abandon_rate=0.2)
+    recording = DatasetRecording(members, "Doors-v0", episodes=60, population=4, perturbation=calm)
+    data = recording.record(tmp_path, progress=False)
+    assert data.spec.has_action_masks
+    for episode in data:
+        assert episode.action_masks[np.arange(len(episode.actions)), episode.actions].all()
+        assert not episode.action_masks.all()
+        assert (episode.action_probs > 0).all()
+    better = rbi.improve(tmp_path, updates=20, batch_size=16, hidden_size=8, progress=False).policy
+    assert rbi.evaluate(better, Doors, episodes=4, progress=False, device="cpu").steps == [8] * 4
