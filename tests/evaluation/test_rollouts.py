@@ -564,36 +564,41 @@ def image_policies(device):
     return [Policy(net, rbi.parse_rule(rule), temperature=0.8) for net in nets for rule in RULES]
 
 
-def time_steps(num_envs, rng, count=6):
-    """Random time steps, some of which start episodes, and uniform numbers."""
+def time_steps(num_envs, rng, count=6, mask_size=0):
+    """Random time steps, some of which start episodes, and uniform numbers; with masks the first action is legal."""
     none = np.zeros(num_envs, np.float32)
     for number in range(count):
         first = np.ones(num_envs, bool) if number == 0 else rng.random(num_envs) < 0.2
         frame = rng.integers(0, 256, (num_envs, *IMAGES.shape), dtype=np.uint8)
-        yield TimeStep(frame, first, none, none.astype(np.uint8)), rng.random((num_envs, 1))
+        legal = rng.random((num_envs, mask_size)) < 0.5
+        legal[:, :1] = True
+        yield TimeStep(frame, first, none, none.astype(np.uint8), legal), rng.random((num_envs, 1))
 
 
-def count_differences(device):
+def count_differences(device, *, masks):
     policies = image_policies(device)
     num_envs = 3 * len(policies)
     policy_of = np.arange(num_envs) // 3
-    batched = BatchedPolicies(
-        group_policies(policies, policy_of, np.ones(num_envs, bool)), num_envs, torch.device(device)
-    )
+    groups = group_policies(policies, policy_of, np.ones(num_envs, bool))
+    batched = BatchedPolicies(groups, num_envs, torch.device(device), has_action_masks=masks)
     states, differ = zero_stacks(IMAGES, num_envs), 0
-    for step, uniform in time_steps(num_envs, np.random.default_rng(0)):
+    mask_size = IMAGES.num_actions if masks else 0
+    for step, uniform in time_steps(num_envs, np.random.default_rng(0), mask_size=mask_size):
         chosen = batched.act(step, uniform)
         states = roll_stacks(states, step.obs, step.is_first)
         np.testing.assert_array_equal(batched.states.cpu().numpy(), states)
         for number, policy in enumerate(policies):
-            probs = policy.predict_proba(states[policy_of == number])
-            expected = np.minimum((uniform[policy_of == number] >= probs.cumsum(1)).sum(1), IMAGES.num_actions - 1)
-            differ += int((chosen[policy_of == number] != expected).sum())
+            own = policy_of == number
+            probs = policy.predict_proba(states[own], step.legal[own] if masks else None)
+            expected = np.minimum((uniform[own] >= probs.cumsum(1)).sum(1), IMAGES.num_actions - 1)
+            differ += int((chosen[own] != expected).sum())
+        assert not masks or step.legal[np.arange(num_envs), chosen].all()
     return differ
 
 
-def test_batched_policies_act_as_each_policy_with_its_own_frame_stack():
-    assert count_differences("cpu") <= 1  # a sample on the edge between two actions may be rounded either way
+@pytest.mark.parametrize("masks", [False, True])
+def test_batched_policies_act_as_each_policy_with_its_own_frame_stack(masks):
+    assert count_differences("cpu", masks=masks) <= 1  # a sample between two actions may be rounded either way
 
 
 def test_policies_that_share_a_rule_but_not_their_greedy_part_are_improved_separately():
@@ -661,5 +666,6 @@ def test_a_deterministic_evaluation_from_python_and_the_command_line(tmp_path, c
 
 
 @pytest.mark.gpu
-def test_batched_policies_are_one_cuda_graph_on_a_gpu():
-    assert count_differences("cuda") <= 2
+@pytest.mark.parametrize("masks", [False, True])
+def test_batched_policies_are_one_cuda_graph_on_a_gpu(masks):
+    assert count_differences("cuda", masks=masks) <= 2

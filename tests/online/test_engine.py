@@ -16,8 +16,8 @@ from rbi.policy import load_policy
 from rbi.steps import TERMINATED
 from tests.checkpoints import use_gpu_random_states
 from tests.online.small_runs import make_engine, run_steps, run_to_end, small_config
-from tests.online.test_actors import make_actor
-from tests.streams import RandomEnvs
+from tests.online.test_actors import MASKED, VECTORS, make_actor
+from tests.streams import Doors, RandomEnvs
 
 
 def save(path, engine, *, with_replay=True, **info):
@@ -316,11 +316,13 @@ def test_a_trunk_with_buffers_is_refused():
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("obs_spec", [VECTORS, MASKED], ids=["all legal", "masks"])
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
-def test_a_captured_actor_returns_what_a_plain_one_does(algo):
+def test_a_captured_actor_returns_what_a_plain_one_does(algo, obs_spec):
     """All but the actions, whose draws may differ: the observations do not depend on them here."""
-    options = {"num_envs": 6, "algo": algo, "priority_baseline": "v", "device": "cuda"}
-    plain, random_envs = make_actor(**options), RandomEnvs(6, (2,), np.random.default_rng(0))
+    options = {"obs_spec": obs_spec, "num_envs": 6, "algo": algo, "priority_baseline": "v", "device": "cuda"}
+    plain = make_actor(**options)
+    random_envs = RandomEnvs(6, (2,), np.random.default_rng(0), mask_size=obs_spec.mask_size)
     captured = CapturedActor(make_actor(**options), torch.cuda.Stream(priority=-1))
     for _ in range(40):
         shown = random_envs.step()
@@ -330,15 +332,16 @@ def test_a_captured_actor_returns_what_a_plain_one_does(algo):
         actions = captured.act(TimeStep(*(given.numpy() for given in shown))).copy()
         torch.cuda.synchronize()
         assert actions.tolist() == captured.transition.action.tolist()
-        for name in ("obs", "is_first", "reward", "end", "pi", "td_error"):
+        for name in ("obs", "is_first", "reward", "end", "pi", "td_error", "legal"):
             ours, theirs = (getattr(transition, name) for transition in (captured.transition, expected))
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("env", ["CartPole-v1", Doors], ids=["all legal", "masks"])
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
-def test_on_a_gpu_the_counts_are_the_same_and_warm_up_runs_leave_no_trace(algo):
-    config = small_config(algo)
+def test_on_a_gpu_the_counts_are_the_same_and_warm_up_runs_leave_no_trace(algo, env):
+    config = small_config(algo, env)
     engine = make_engine(config, device=torch.device("cuda"))
     before = engine.learner.vector.clone()
     engine.start_backend()
