@@ -313,7 +313,7 @@ class DatasetRecording:
             members = self.members(policies, env, epsilon, population, perturbation or Perturbation())
             if self.vector_env.has_action_masks and any(member.action_delay for member in members):
                 raise ValueError(
-                    f"--perturbation.action-delay: actions of {env} may be illegal when they come late; use 0"
+                    f"--perturbation.action-delay: an action of {env} may be illegal when it comes late; use 0"
                 )
             if len(members) > count:
                 raise ValueError(f"--num-envs {count}: fewer than the {len(members)} policies")
