@@ -55,8 +55,8 @@ seed in one thread, with other runs on all other cores. An optimal policy reache
 CLASSIC_END = """
 Stable-Baselines3's cells were made in parts, on several machines. The zoo's settings for CartPole are for 50,000 steps,
 after which it scores {zoo} (seeds 0, 1 and 2); with more steps it gets worse. On Acrobot it is ahead of both
-of ours. Taxi says which actions are legal; ours respect that, and the DQN, which takes no masks, does not. RBI and Ape-X
-have the same scores there, episode by episode: a seed gives both the same starts, and both take shortest ways.
+of ours. Taxi says which actions are legal: ours take no others, and the DQN takes no masks. RBI and Ape-X have the same
+scores there, episode by episode: a seed gives both the same starts, and both take shortest ways.
 """
 
 LATENCY_HEAD = """

@@ -13,10 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.path import Path as Line
 
 import rbi
+from rbi.evaluation.comparison import probability_below_over_seeds
 from rbi.report import LOOK
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "figures"
+CERTAIN = 0.95  # P(below) from which a policy counts as below, as in docs/results.md
 BLUE, RED, GREEN, GREY, INK = "#1f5f99", "#b4462a", "#2b7a4b", "#9aa5ad", "#22303c"
 
 # One state, in which five actions were tried 50, 25, 15, 7 and 3 times in 100 visits
@@ -96,7 +98,7 @@ def shown_populations():
 def atari_scores():
     """Four games learned from a recorded population: scores of rules and baselines next to the cloned behaviour."""
     rows = ["reroute(0.5,1.5)", "reroute(0,2)", "tv(0.25)", "ppo(0.5)", "greedy", "DQfD", "CQL(1)"]
-    games = [json.loads(path.read_text()) for path in shown_populations()]
+    games, rng = [json.loads(path.read_text()) for path in shown_populations()], np.random.default_rng(0)
     rows = [name for name in rows if all(any(row["name"] == name for row in game["rows"]) for game in games)]
     figure = Figure(figsize=(10, 2.9), layout="constrained")
     for axes, game in zip(figure.subplots(1, len(games), sharey=True), games, strict=True):
@@ -105,7 +107,8 @@ def atari_scores():
         axes.axvline(behavior, color=INK, linewidth=1)
         for place, name in enumerate(rows):
             row = found[name]
-            color = RED if row["verdict"] == "below" else BLUE if name.startswith("reroute") else GREY
+            below = probability_below_over_seeds(row["scores"], found["behavior"]["scores"], rng)
+            color = RED if below >= CERTAIN else BLUE if name.startswith("reroute") else GREY
             axes.plot(row["interval"], [place, place], "-", color=color, linewidth=2)
             axes.plot(row["mean"], place, "o", color=color, markersize=7)
         title = game["env"].removeprefix("ALE/").removesuffix("-v5")
@@ -113,7 +116,8 @@ def atari_scores():
         axes.set_yticks(range(len(rows)), rows)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
-    figure.supxlabel("score; the line is the cloned behaviour, red is below it, bars are 95% intervals", fontsize=9)
+    line = "score; the line is the cloned behaviour, red is below it with a probability of 95% over seeds and episodes"
+    figure.supxlabel(f"{line};\nbars are 95% intervals of the seeds that were run", fontsize=9)
     return figure
 
 

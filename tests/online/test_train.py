@@ -541,7 +541,7 @@ def test_recordings_of_environments_with_masks_have_masks_and_legal_actions_only
     monkeypatch.setitem(gymnasium.registry, "Doors-v0", gymnasium.envs.registration.EnvSpec("Doors-v0", Doors))
     run = train("Doors-v0", seed=3, **SHORT, **QUIET)
     members = [("policy", run.policy), ("random", "random")]
-    with pytest.raises(ValueError, match="may be illegal when they come late"):
+    with pytest.raises(ValueError, match="may be illegal when it comes late"):
         DatasetRecording(members, "Doors-v0", episodes=8, population=4)
     calm = Perturbation(epsilon=0.5, action_delay=0, abandon_rate=0.2)
     recording = DatasetRecording(members, "Doors-v0", episodes=60, population=4, perturbation=calm)
