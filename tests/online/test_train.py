@@ -524,7 +524,7 @@ def test_a_run_with_masks_learns_to_choose_the_best_legal_action_and_resumes_to_
     settings = TINY | {"learning_rate": 0.003, "learning_starts": 64, "eval_episodes": 40, "gamma": 0.0}
     whole = train(Doors, out=tmp_path / "whole", seed=1, **settings | {"updates": 400}, **QUIET)
     best = 8 * np.mean([max(np.flatnonzero(doors)) for doors in random_doors(20_000)])
-    assert np.mean(whole.scores) > 0.9 * best
+    assert np.mean(whole.scores) > 0.8 * best  # random legal actions: 0.63
     quiet = QUIET | {"out": tmp_path / "parts", "seed": 1, "eval_episodes": 0, "report_interval": 100}
     train(Doors, **settings | {"updates": 400} | quiet, callback=lambda metrics: metrics["updates"] < 200)
     resumed = train(Doors, resume=True, **quiet)
