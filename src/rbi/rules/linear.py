@@ -26,7 +26,7 @@ from rbi.rules.arrays import (
 )
 
 Array = TypeVar("Array")
-ROUNDING = {4: 1e-6, 8: 1e-13}  # of a mean, by the bytes of the dtype
+ROUNDING = {2: 8e-3, 4: 1e-6, 8: 1e-13}  # of a mean under beta, by the bytes of its dtype
 
 # Of the CUDA kernel
 MAX_ACTIONS = 64  # the comparisons of all pairs are unrolled
@@ -106,7 +106,7 @@ def max_ppo(beta: Array, advantage: Array, epsilon: Any, *, legal: Any = None, c
     s = State.of(beta, advantage, legal)
     # Departs from the paper: the rule depends on signs, so it centres advantages itself; Q-values may stand for them.
     gap = s.xp.where(s.support, s.gap(), 0.0)
-    positive = s.support & (gap < (1.0 - ROUNDING[gap.dtype.itemsize]) * s.sum(s.beta * gap))
+    positive = s.support & (gap < (1.0 - ROUNDING[s.dtype.itemsize]) * s.sum(s.beta * gap))
     pi = s.fill(1.0, s.xp.where(positive, at_most(s.xp, (1.0 + s.parameter(epsilon)) * s.beta, 1.0), 0.0))
     rest = s.xp.where(s.best(among=s.support), 1.0 - s.sum(pi), 0.0)
     return s.answer(s.xp.where(s.xp.any(positive, axis=-1, keepdims=True), pi + at_least(s.xp, rest, 0.0), s.beta))
