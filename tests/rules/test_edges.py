@@ -245,7 +245,7 @@ def test_infinite_bounds_may_be_arrays():
 def test_parameters_of_all_rules_may_differ_per_state():
     beta, advantage = random_states((2,), 4)
     column = np.array([[0.1], [0.3]])
-    for rule in (rbi.max_tv, rbi.max_ppo, rbi.forward_kl, rbi.backward_kl):
+    for rule in (rbi.max_tv, rbi.max_ppo, rbi.forward_kl, rbi.backward_kl, rbi.bcq):
         pi = rule(beta, advantage, column)
         assert pi[1] == approx(rule(beta[1], advantage[1], 0.3), abs=1e-12), rule
     pi = rbi.forward_kl(beta, advantage, radius=column)
@@ -256,7 +256,7 @@ def test_parameters_of_all_rules_may_differ_per_state():
 def test_parameters_may_enlarge_the_batch(library):
     beta, advantage = (array(library, x) for x in ([0.5, 0.3, 0.2], [0.0, 1.0, 2.0]))
     column = array(library, np.linspace(0.1, 0.3, 5)[:, None])
-    for rule in (rbi.max_tv, rbi.max_ppo, rbi.forward_kl, rbi.backward_kl):
+    for rule in (rbi.max_tv, rbi.max_ppo, rbi.forward_kl, rbi.backward_kl, rbi.bcq):
         assert rule(beta, advantage, column).shape == (5, 3), rule
     assert rbi.max_reroute(beta, advantage, column, 1 + column).shape == (5, 3)
 
@@ -302,6 +302,12 @@ def test_bounds_of_any_size_are_numbers():
     assert rbi.max_reroute(beta, advantage, 0, 10**400) == approx([0, 1])
     with pytest.raises(ValueError, match="is too large"):
         rbi.Reroute(0, 10**400)
+
+
+def test_numbers_of_float32_are_parameters_like_others():
+    beta, advantage = random_states((3,), 4)
+    for rule in (rbi.max_tv, rbi.max_ppo, rbi.forward_kl, rbi.backward_kl, rbi.bcq):
+        np.testing.assert_array_equal(rule(beta, advantage, np.float32(0.25)), rule(beta, advantage, 0.25))
 
 
 def test_a_one_hot_beta_of_integers_is_a_distribution_too():

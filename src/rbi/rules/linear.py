@@ -127,18 +127,21 @@ def greedy(beta: Array, advantage: Array, *, legal: Any = None, check: bool = Tr
     return s.answer(s.best(among=s.legal))
 
 
-def bcq(beta: Array, advantage: Array, threshold: float, *, legal: Any = None, check: bool = True) -> Array:
+def bcq(beta: Array, advantage: Array, threshold: Any, *, legal: Any = None, check: bool = True) -> Array:
     """Discrete BCQ's policy: the best action among those with beta(a) >= threshold max_a beta(a).
+
+    Arrays, `legal` and `check` as in `max_reroute`; parameters are numbers or arrays per state `[..., 1]`.
 
     >>> import numpy as np
     >>> bcq(np.array([.6, .3, .1]), np.array([0., 1., 2.]), 0.3)
     array([0., 1., 0.])
     """
     if check:
-        check_state(beta, advantage, legal, {})
+        check_state(beta, advantage, legal, {"threshold": threshold})
         check_range("threshold", threshold, 0, 1)
     s = State.of(beta, advantage, legal)
-    frequent = s.beta >= threshold * (1 - 1e-6) * s.xp.max(s.beta, axis=-1, keepdims=True)  # up to rounding
+    least = s.parameter(threshold) * (1 - 1e-6)  # up to rounding
+    frequent = s.beta >= least * s.xp.max(s.beta, axis=-1, keepdims=True)
     return s.answer(s.best(among=frequent if s.legal is None else frequent & s.legal))
 
 
