@@ -359,6 +359,25 @@ def test_probabilities_that_are_a_little_too_small_in_every_step_are_refused():
         certify(policy, smaller, return_range=(0, 12), compare=False)
 
 
+def test_true_probabilities_of_an_action_that_happens_to_be_missing_are_accepted():
+    """None of 60 decisions is the action of probability 0.03 or 0.04, as in one of eight logs: all weights are above 1,
+    and nearly equal."""
+    beta, state = np.array([[0.97, 0.03], [0.96, 0.04]]), np.arange(60) % 2
+    log = Dataset.from_arrays(
+        np.eye(2)[state], np.zeros(60, int), np.ones(60), np.ones(60, bool), num_actions=2, action_probs=beta[state, 0]
+    )
+    assert certify(TablePolicy(beta, beta, "greedy"), log).verdict == "keep"
+
+
+def test_the_order_of_a_true_log_does_not_matter():
+    """First all episodes of weight 0, then those of weight 2."""
+    actions = np.repeat([1, 0], 300)
+    log = Dataset.from_arrays(
+        np.ones((600, 1)), actions, np.ones(600), np.ones(600, bool), action_probs=np.full(600, 0.5)
+    )
+    certify(TablePolicy(np.array([[0.5, 0.5]]), np.array([[1.0, 0.0]]), "greedy"), log)
+
+
 def test_an_action_that_is_taken_too_rarely_is_named():
     """The first action is taken half as often as logged; the others, a little too often each, hide nothing."""
     logged, true = (np.array([first] + [(1 - first) / 60] * 60) for first in (0.1, 0.05))
