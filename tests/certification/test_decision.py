@@ -335,6 +335,21 @@ def test_the_named_bound_decides(bound):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("bound", "logged", "episodes", "needs"),
+    [
+        ("betting", "estimated", 2000, "logged probabilities"),
+        ("empirical_bernstein", "taken", 2000, "two episodes and a limit on weights"),
+        ("student", "taken", 1, "two episodes"),
+        ("bca", "taken", 1, "two episodes"),
+    ],
+)
+def test_where_there_is_no_bound_the_decision_says_what_it_takes(bound, logged, episodes, needs):
+    found = certify(log=bandit_log(episodes=episodes, logged=logged), bound=bound, compare=False)
+    assert found.lower == -math.inf
+    assert any(f"no bound of these terms by {bound}: it takes {needs}" in reason for reason in found.reasons)
+
+
 def test_returns_outside_the_stated_range_are_named():
     with pytest.raises(ValueError, match=r"arrays, line 8: return 3 is outside the stated range 0 to 1"):
         certify(log=changed(bandit_log(), rewards=(7, 3)))
