@@ -30,6 +30,8 @@ def make_app(path, log):
 
     def encode(column, value):
         if not column["categories"]:
+            if not isinstance(value, int | float | None):  # "3" would be logged as a text
+                raise ValueError(f"{column['name']} {value!r} is not a number")
             return np.array([[np.nan if value is None else value]], np.float32)
         if (value or "") not in column["categories"]:
             raise ValueError(f"{column['name']} {value!r} is unknown")

@@ -119,6 +119,13 @@ def test_rules_writes_a_run_folder_and_shows_its_table(tmp_path, capsys):
     assert str(out) in shown
 
 
+def test_rules_shows_improvements_of_any_size(tmp_path, capsys):
+    for scale, improvement in (("0.001", "0.0005"), ("1e300", "5e+299")):
+        options = ["--beta", "0.5", "0.5", "--advantage", f"-{scale}", scale, "--rules", "reroute(0.5,1.5)"]
+        cli.main(["rules", "--out", str(tmp_path / scale), *options])
+        assert re.search(rf"0\.25 +{re.escape(improvement)} +0\.05", capsys.readouterr().out)
+
+
 def test_rules_writes_its_figure_as_png_and_pdf(tmp_path):
     assert cli.main(["rules", "--out", str(tmp_path / "run")]) == 0
     png, pdf = tmp_path / "run" / "figures" / "rules.png", tmp_path / "run" / "figures" / "rules.pdf"

@@ -23,6 +23,7 @@ class Settings(Checked):
     name: str = ""
     exact: bool = False
     weight: Annotated[float, Ge(0)] = 0.0
+    span: tuple[float, int] = (0.0, 1)
 
 
 def test_valid_settings_are_accepted():
@@ -43,6 +44,7 @@ def test_valid_settings_are_accepted():
         ("scale", float("nan")), ("scale", None), ("scale", False),
         ("exact", 1), ("exact", "no"), ("exact", None),
         ("weight", -1.0), ("weight", float("inf")),
+        ("span", (0.5, 1.5)), ("span", "0"), ("span", 1), ("span", (1,)), ("span", (0.5, 1, 2)),
     ],
 )  # fmt: skip
 def test_invalid_values_are_errors_that_name_field_and_value(field, value):
@@ -56,6 +58,10 @@ def test_messages_say_what_is_allowed():
         Settings(share=2)
     with pytest.raises(ValueError, match=r"must be one of actor, learner$"):
         Settings(mode="both")
+    with pytest.raises(ValueError, match=r"inf: must be finite and at least 0$"):
+        Settings(weight=float("inf"))
+    with pytest.raises(ValueError, match=r"^span = 1: must be 2 values$"):
+        Settings(span=1)
     with pytest.raises(ValueError, match="a multiple of 4"):
         Settings(batch_size=6)
 

@@ -295,7 +295,8 @@ def test_a_server_answers_with_the_policys_probabilities_and_its_log_is_data(tab
             assert post(f"{url}/outcome", {"id": decision["id"], "reward": number % 2}) == (200, {"logged": True})
         assert post(f"{url}/outcome", {"id": decisions[1]["id"], "reward": 1})[0] == 400  # it is logged already
         assert post(f"{url}/outcome", {"id": decisions[0]["id"], "reward": "much"})[0] == 400
-        for wrong in ({"age": 30}, {**customers[0], "segment": "odd"}, {**customers[0], "age": None}, [1], "text"):
+        ages = [{**customers[0], "age": age} for age in (None, "30", [30])]
+        for wrong in ({"age": 30}, {**customers[0], "segment": "odd"}, *ages, [1], "text"):
             status, answer = post(f"{url}/decide", wrong)
             assert (status, list(answer)) == (400, ["error"])
     table = TableConfig(one_step=True, features_of=str(exported.parent.parent / "policy"))

@@ -7,7 +7,7 @@
 
 Limits are those of `annotated_types` (Ge, Gt, Le, Lt, Interval, MultipleOf). A config with conditions on several fields
 defines its own `__post_init__` and calls `check_fields(self)` first. Checked are choices (Literal), limits, booleans,
-whether numbers are integers or NaN, also inside `X | None` and `tuple[X, ...]`; nested configs check themselves.
+whether numbers are integers or NaN, also inside `X | None` and tuples; nested configs check themselves.
 """
 
 import ast
@@ -122,14 +122,29 @@ def _check(name: str, value: Any, hint: Any) -> None:
             raise ValueError(f"{name} = {value!r}: must be one of {', '.join(known)}{nearest(str(value), known)}")
     elif origin is typing.Annotated:
         _check(name, value, arguments[0])
-        bounds = [bound for bound in arguments[1:] if isinstance(bound, Ge | Gt | Le | Lt | Interval | MultipleOf)]
-        if bounds and not all(_holds(value, bound) for bound in bounds):
-            raise ValueError(f"{name} = {value}: must be {' and '.join(_words(bound) for bound in bounds)}")
-    elif origin is tuple and arguments[1:] == (Ellipsis,):
-        for item in value:
-            _check(name, item, arguments[0])
+        _check_limits(name, value, arguments[1:])
+    elif origin is tuple:
+        _check_tuple(name, value, arguments)
     else:
         _check_number(name, value, hint)
+
+
+def _check_limits(name: str, value: Any, limits: tuple[Any, ...]) -> None:
+    bounds = [bound for bound in limits if isinstance(bound, Ge | Gt | Le | Lt | Interval | MultipleOf)]
+    if bounds and not all(_holds(value, bound) for bound in bounds):
+        finite = ["finite"] * (value in (math.inf, -math.inf))
+        raise ValueError(f"{name} = {value}: must be {' and '.join([*finite, *map(_words, bounds)])}")
+
+
+def _check_tuple(name: str, value: Any, hints: tuple[Any, ...]) -> None:
+    if hints[1:] == (Ellipsis,):
+        hints = hints[:1] * len(value)
+    try:
+        items = list(zip(value, hints, strict=True))
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} = {value!r}: must be {len(hints)} values") from None
+    for item, hint in items:
+        _check(name, item, hint)
 
 
 def _check_number(name: str, value: Any, hint: Any) -> None:

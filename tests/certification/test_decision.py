@@ -335,6 +335,21 @@ def test_the_named_bound_decides(bound):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("bound", "logged", "episodes", "needs"),
+    [
+        ("betting", "estimated", 2000, "logged probabilities"),
+        ("empirical_bernstein", "taken", 2000, "two episodes and a limit on weights"),
+        ("student", "taken", 1, "two episodes"),
+        ("bca", "taken", 1, "two episodes"),
+    ],
+)
+def test_where_there_is_no_bound_the_decision_says_what_it_takes(bound, logged, episodes, needs):
+    found = certify(log=bandit_log(episodes=episodes, logged=logged), bound=bound, compare=False)
+    assert found.lower == -math.inf
+    assert any(f"no bound of these terms by {bound}: it takes {needs}" in reason for reason in found.reasons)
+
+
 def test_returns_outside_the_stated_range_are_named():
     with pytest.raises(ValueError, match=r"arrays, line 8: return 3 is outside the stated range 0 to 1"):
         certify(log=changed(bandit_log(), rewards=(7, 3)))
@@ -357,6 +372,25 @@ def test_probabilities_that_are_a_little_too_small_in_every_step_are_refused():
     smaller = changed(log, action_probs=(slice(None), 0.9 * log.arrays["action_probs"]))
     with pytest.raises(ValueError, match=r"do not match the actions: the mean weight is \d\.\d+ where 1 is expected"):
         certify(policy, smaller, return_range=(0, 12), compare=False)
+
+
+def test_true_probabilities_of_an_action_that_happens_to_be_missing_are_accepted():
+    """None of 60 decisions is the action of probability 0.03 or 0.04, as in one of eight logs: all weights are above 1,
+    and nearly equal."""
+    beta, state = np.array([[0.97, 0.03], [0.96, 0.04]]), np.arange(60) % 2
+    log = Dataset.from_arrays(
+        np.eye(2)[state], np.zeros(60, int), np.ones(60), np.ones(60, bool), num_actions=2, action_probs=beta[state, 0]
+    )
+    assert certify(TablePolicy(beta, beta, "greedy"), log).verdict == "keep"
+
+
+def test_the_order_of_a_true_log_does_not_matter():
+    """First all episodes of weight 0, then those of weight 2."""
+    actions = np.repeat([1, 0], 300)
+    log = Dataset.from_arrays(
+        np.ones((600, 1)), actions, np.ones(600), np.ones(600, bool), action_probs=np.full(600, 0.5)
+    )
+    certify(TablePolicy(np.array([[0.5, 0.5]]), np.array([[1.0, 0.0]]), "greedy"), log)
 
 
 def test_an_action_that_is_taken_too_rarely_is_named():

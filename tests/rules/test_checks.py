@@ -85,6 +85,8 @@ def test_every_rule_checks_that_its_arguments_are_arrays_of_one_library(rule):
         (lambda b, a: rbi.forward_kl(b, a), r"^give exactly one of temperature or radius: got temperature=None"),
         (lambda b, a: rbi.forward_kl(b, a, 1.0, radius=1.0), r"^give exactly one of temperature or radius"),
         (lambda b, a: rbi.backward_kl(b, a, np.nan), r"^radius = nan"),
+        (lambda b, a: rbi.bcq(b, a, np.array([0.1, 0.2])), r"^threshold has shape \(2,\): its last axis must be 1"),
+        (lambda b, a: rbi.bcq(b, a, [0.1]), r"^threshold is a list"),
         (lambda b, a: rbi.mix(b, a, 0.1), r"^the sum of other\[0\] = 3"),
         (lambda b, _: rbi.mix(b, b, 1.1), r"^weight = 1.1"),
         (lambda b, _: rbi.floor(b, 0.6), r"^f \* legal actions\[0\] = 1.2"),

@@ -2,6 +2,8 @@
 
 import warnings
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -158,6 +160,21 @@ def test_ppo_without_a_positive_advantage_returns_beta():
     assert (rbi.max_ppo(beta, np.full(4, -np.inf), 0.5) == beta).all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_what_is_0_up_to_the_rounding_of_beta_is_no_positive_advantage(library, dtype):
+    """One action has exactly the value of beta, whose probabilities are then rounded."""
+    for beta, advantage in (
+        ([0, 1, 3, 1], [-2, -2, -3, 1]),
+        ([4, 2, 1, 3], [-1, 1, -2, -2]),
+        ([1, 1, 2, 3], [0, 1, 2, 3]),
+    ):
+        beta = np.array(beta) / sum(beta)
+        wide = rbi.max_ppo(beta, np.array(advantage, float), 0.5)
+        pi = rbi.max_ppo(array(library, beta, dtype), array(library, advantage, dtype), 0.5)
+        assert numbers(pi) == approx(wide, abs=4 * rounding(dtype))
+
+
 def test_ppo_gives_what_is_left_over_to_the_best_action_that_beta_takes():
     beta, advantage = np.array([0.8, 0.2, 0.0]), np.array([0.0, 1.0, 2.0])
     assert rbi.max_ppo(beta, advantage, 0.5) == approx([0, 1, 0])
@@ -228,7 +245,7 @@ def test_infinite_bounds_may_be_arrays():
 def test_parameters_of_all_rules_may_differ_per_state():
     beta, advantage = random_states((2,), 4)
     column = np.array([[0.1], [0.3]])
-    for rule in (rbi.max_tv, rbi.max_ppo, rbi.forward_kl, rbi.backward_kl):
+    for rule in (rbi.max_tv, rbi.max_ppo, rbi.forward_kl, rbi.backward_kl, rbi.bcq):
         pi = rule(beta, advantage, column)
         assert pi[1] == approx(rule(beta[1], advantage[1], 0.3), abs=1e-12), rule
     pi = rbi.forward_kl(beta, advantage, radius=column)
@@ -239,7 +256,7 @@ def test_parameters_of_all_rules_may_differ_per_state():
 def test_parameters_may_enlarge_the_batch(library):
     beta, advantage = (array(library, x) for x in ([0.5, 0.3, 0.2], [0.0, 1.0, 2.0]))
     column = array(library, np.linspace(0.1, 0.3, 5)[:, None])
-    for rule in (rbi.max_tv, rbi.max_ppo, rbi.forward_kl, rbi.backward_kl):
+    for rule in (rbi.max_tv, rbi.max_ppo, rbi.forward_kl, rbi.backward_kl, rbi.bcq):
         assert rule(beta, advantage, column).shape == (5, 3), rule
     assert rbi.max_reroute(beta, advantage, column, 1 + column).shape == (5, 3)
 
@@ -259,6 +276,16 @@ def test_radii_are_met_in_float32_for_rare_actions_and_masks_by_large_numbers(ru
         assert float(distance) == approx(0.5, abs=1e-5)
 
 
+@pytest.mark.parametrize("radius", [0.1, 10.0, np.inf])
+def test_backward_kl_may_take_all_of_a_rare_action_without_float64(radius):
+    """As JAX computes by default: the multiplier that meets the radius is beyond float32."""
+    for beta, advantage in (([0.999, 0.001], [0, -np.inf]), ([0.9, 0.1, 0], [0, -np.inf, -1])):
+        wide = rbi.backward_kl(np.array(beta), np.array(advantage), radius)
+        with jax.enable_x64(False):
+            pi = rbi.backward_kl(jnp.asarray(beta), jnp.asarray(advantage), radius)
+        assert numbers(pi) == approx(wide, abs=1e-6)
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_temperatures_near_zero_are_greedy_on_the_support(library):
     for temperature in (1e-46, 1e-40, 1e-30):
@@ -275,6 +302,12 @@ def test_bounds_of_any_size_are_numbers():
     assert rbi.max_reroute(beta, advantage, 0, 10**400) == approx([0, 1])
     with pytest.raises(ValueError, match="is too large"):
         rbi.Reroute(0, 10**400)
+
+
+def test_numbers_of_float32_are_parameters_like_others():
+    beta, advantage = random_states((3,), 4)
+    for rule in (rbi.max_tv, rbi.max_ppo, rbi.forward_kl, rbi.backward_kl, rbi.bcq):
+        np.testing.assert_array_equal(rule(beta, advantage, np.float32(0.25)), rule(beta, advantage, 0.25))
 
 
 def test_a_one_hot_beta_of_integers_is_a_distribution_too():

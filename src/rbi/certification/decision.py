@@ -32,6 +32,13 @@ TABLES = ("csv", "parquet", "feather", "jsonl")
 MIN_EPISODES = 30  # of bounds that are not proved
 MIN_EFFECTIVE = 30.0  # effective sample size, of bounds that are not proved
 POWER = 0.8
+NEEDS: dict[Method, str] = {
+    "betting": "logged probabilities",
+    "empirical_bernstein": "two episodes and a limit on weights (--max-weight, for episodes of one step)",
+    "student": "two episodes",
+    "bca": "two episodes",
+}
+"""What it takes for a bound to be finite."""
 LIVE_SHARES = (0.05, 0.5)
 
 
@@ -403,6 +410,8 @@ def explain(
         f"{100 * settings.confidence:g}% lower bound {lower:+.4g} ({chosen.bound.method} on {terms} terms, "
         f"{status_of(evidence, chosen, settings)})."
     ]
+    method = chosen.bound.method
+    lines += [f"There is no bound of these terms by {method}: it takes {NEEDS[method]}."] if math.isinf(lower) else []
     if config.auto and len(tested) > 1:
         lines.append(
             f"Tested from cautious to bold: {', '.join(found.rule for found in tested)}; the first failure ends it."

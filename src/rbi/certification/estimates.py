@@ -301,9 +301,3 @@ def weight_diagnostics(logged: LoggedSteps, rho: Array, weights: Array) -> dict[
         "squared_ratio": growth,
         "max_useful_horizon": enough / math.log(growth) if growth > 1 + 1e-9 else math.inf,
     }
-
-
-def weight_discrepancy(weights: Array) -> float:
-    """How many standard errors the mean weight is above 1, its expectation if the probabilities match the actions."""
-    error = float(weights.std()) / math.sqrt(len(weights))
-    return (float(weights.mean()) - 1) / error if error > 0 else 0.0

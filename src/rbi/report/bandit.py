@@ -167,8 +167,8 @@ def rules_table(run: Run) -> Table:
     for step in steps:
         policy = [" ".join(f"{p:.2f}" for p in step["pi"])] if shows_pi else []
         ratios = f"{step['c_min']:.2f}..{step['c_max']:.2f}"
-        numbers = (step["total_variation"], step["improvement"], step["penalty_std"])
-        table.add_row(step["rule"], *policy, ratios, *(f"{x:.2f}" for x in numbers))
+        numbers = f"{step['total_variation']:.2f}", f"{step['improvement']:.3g}", f"{step['penalty_std']:.3g}"
+        table.add_row(step["rule"], *policy, ratios, *numbers)
     return table
 
 

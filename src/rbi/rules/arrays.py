@@ -202,6 +202,8 @@ class State:
     def parameter(self, value: Any) -> Any:
         """A rule's parameter in the computing precision; infinity becomes the largest number, so that 0 * it is 0."""
         largest = LARGEST[self.beta.dtype.itemsize]
+        if isinstance(value, np.floating):
+            value = float(value)  # NumPy would warn that `largest` is infinite in float32
         if isinstance(value, NUMBERS):
             return largest if value > largest else float(value)
         return at_most(self.xp, self.xp.astype(value, self.beta.dtype, copy=False), largest)

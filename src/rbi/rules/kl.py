@@ -179,8 +179,8 @@ def solve(s: State, divergence: Callable[[Any], Any], slope: Callable[[Any], Any
 
 
 def largest_scale(s: State) -> float:
-    """Upper limit of the solvers: probabilities down to its inverse stay representable."""
-    return 1e300 if s.beta.dtype.itemsize == 8 else 1e36
+    """Upper limit of the solvers: probabilities down to its inverse, and gaps of -inf times it, stay representable."""
+    return 1e300 if s.beta.dtype.itemsize == 8 else 1e32
 
 
 def not_tiny(s: State, value: Any) -> Any:

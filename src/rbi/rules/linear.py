@@ -26,7 +26,7 @@ from rbi.rules.arrays import (
 )
 
 Array = TypeVar("Array")
-ROUNDING = {4: 1e-6, 8: 1e-13}  # of a mean, by the bytes of the dtype
+ROUNDING = {2: 8e-3, 4: 1e-6, 8: 1e-13}  # of a mean under beta, by the bytes of its dtype
 
 # Of the CUDA kernel
 MAX_ACTIONS = 64  # the comparisons of all pairs are unrolled
@@ -106,7 +106,7 @@ def max_ppo(beta: Array, advantage: Array, epsilon: Any, *, legal: Any = None, c
     s = State.of(beta, advantage, legal)
     # Departs from the paper: the rule depends on signs, so it centres advantages itself; Q-values may stand for them.
     gap = s.xp.where(s.support, s.gap(), 0.0)
-    positive = s.support & (gap < (1.0 - ROUNDING[gap.dtype.itemsize]) * s.sum(s.beta * gap))
+    positive = s.support & (gap < (1.0 - ROUNDING[s.dtype.itemsize]) * s.sum(s.beta * gap))
     pi = s.fill(1.0, s.xp.where(positive, at_most(s.xp, (1.0 + s.parameter(epsilon)) * s.beta, 1.0), 0.0))
     rest = s.xp.where(s.best(among=s.support), 1.0 - s.sum(pi), 0.0)
     return s.answer(s.xp.where(s.xp.any(positive, axis=-1, keepdims=True), pi + at_least(s.xp, rest, 0.0), s.beta))
@@ -127,18 +127,21 @@ def greedy(beta: Array, advantage: Array, *, legal: Any = None, check: bool = Tr
     return s.answer(s.best(among=s.legal))
 
 
-def bcq(beta: Array, advantage: Array, threshold: float, *, legal: Any = None, check: bool = True) -> Array:
+def bcq(beta: Array, advantage: Array, threshold: Any, *, legal: Any = None, check: bool = True) -> Array:
     """Discrete BCQ's policy: the best action among those with beta(a) >= threshold max_a beta(a).
+
+    Arrays, `legal` and `check` as in `max_reroute`; parameters are numbers or arrays per state `[..., 1]`.
 
     >>> import numpy as np
     >>> bcq(np.array([.6, .3, .1]), np.array([0., 1., 2.]), 0.3)
     array([0., 1., 0.])
     """
     if check:
-        check_state(beta, advantage, legal, {})
+        check_state(beta, advantage, legal, {"threshold": threshold})
         check_range("threshold", threshold, 0, 1)
     s = State.of(beta, advantage, legal)
-    frequent = s.beta >= threshold * (1 - 1e-6) * s.xp.max(s.beta, axis=-1, keepdims=True)  # up to rounding
+    least = s.parameter(threshold) * (1 - 1e-6)  # up to rounding
+    frequent = s.beta >= least * s.xp.max(s.beta, axis=-1, keepdims=True)
     return s.answer(s.best(among=frequent if s.legal is None else frequent & s.legal))
 
 
