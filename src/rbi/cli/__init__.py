@@ -202,7 +202,3 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in ("allocate memory", "out of memory"))
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,7 +12,6 @@ from annotated_types import Interval
 
 from rbi import fileio, runs
 from rbi.cli.command import Command, show
-from rbi.config import check_fields
 from rbi.data.formats import (
     AgcConfig,
     Format,
@@ -111,7 +110,6 @@ class Import(FromData):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fields(self, "--")
         if self.resume and (self.out is None or self.overwrite):
             raise ValueError("--resume: name the interrupted import with --out, without --overwrite")
 
