@@ -197,8 +197,6 @@ class Report:
     comparison: list[Panel]
     """Panels of several runs together."""
     runs: list[RunSection]
-    notes: list[str]
-    """What was left out, and why."""
     live: bool = False
     """Whether the page asks the server for new data."""
     format: int = 1
