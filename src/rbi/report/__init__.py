@@ -3,10 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")  # files only; needs no display
-
 GREY, DARK, ACCENT, WARNING = "#c8ccd2", "#2a2f36", "#0072b2", "#d55e00"
 
 MAX_NAME = 30  # letters of a name beside an axis

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
+from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
@@ -23,9 +24,9 @@ def regret_figure(run: Run) -> Any:
     """Gain of one step over beta by beta(better arm); one row per scenario, one column per batch size (Figure 1)."""
     curves = run.finished()["curves"]
     scenarios, batches = distinct(curves, "stds"), distinct(curves, "samples")
-    with plt.rc_context(LOOK):
+    with mpl.rc_context(LOOK):
         size = (2.4 * len(batches), 2.1 * len(scenarios) + 0.7)
-        figure: Any = plt.figure(figsize=size, layout="constrained")
+        figure: Any = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(len(scenarios), len(batches), sharex=True, sharey="row", squeeze=False)
         for row, stds in zip(panels, scenarios, strict=True):
             for panel, n in zip(row, batches, strict=True):
@@ -76,9 +77,9 @@ def learning_figure(run: Run) -> Any:
     """Learning curves, mean and quartiles; one row per scenario, one column per learning rate (Figure 2)."""
     curves = run.finished()["curves"]
     scenarios, rates = distinct(curves, "stds"), distinct(curves, "learning_rate")
-    with plt.rc_context(LOOK):
+    with mpl.rc_context(LOOK):
         size = (3.6 * len(rates), 2.3 * len(scenarios) + 0.7)
-        figure: Any = plt.figure(figsize=size, layout="constrained")
+        figure: Any = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(len(scenarios), len(rates), sharex=True, sharey=True, squeeze=False)
         for row, stds in zip(panels, scenarios, strict=True):
             for panel, rate in zip(row, rates, strict=True):
@@ -133,12 +134,11 @@ def learning_caption(run: Run) -> str:
 
 
 def finish(figure: Any, panels: Any, caption: str, rules: int) -> None:
-    """Add legend and caption, and close the figure."""
+    """Add legend and caption."""
     handles, labels = panels[0][0].get_legend_handles_labels()
     columns = rules if rules <= 5 else math.ceil(rules / 2)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=7.5, handlelength=2.8)
     figure.suptitle(caption, x=0.01, ha="left", fontsize=7.5)
-    plt.close(figure)
 
 
 def distinct(curves: Sequence[dict[str, Any]], key: str) -> list[Any]:
@@ -177,8 +177,8 @@ def rules_figure(run: Run) -> Any:
     steps, beta = run.finished()["steps"], run.config["settings"]["beta"]
     rows = math.ceil(len(steps) / COLUMNS)
     height = 1.45 * rows + 0.2 * len(steps) + 1.2
-    with plt.rc_context(LOOK):
-        figure: Any = plt.figure(figsize=(7.2, height), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure: Any = Figure(figsize=(7.2, height), layout="constrained")
         top, bottom = figure.subfigures(2, 1, height_ratios=(1.45 * rows, 0.2 * len(steps) + 0.7))
         panels = list(top.subplots(rows, COLUMNS, squeeze=False).flat)
         for panel, step in zip(panels, steps, strict=False):
@@ -191,7 +191,6 @@ def rules_figure(run: Run) -> Any:
         figure.legend(handles, labels, loc="upper right", ncols=2, fontsize=7, handlelength=1.2)
         draw_improvements(bottom.subplots(), steps)
         figure.suptitle(rules_caption(run), x=0.01, ha="left", fontsize=7.5)
-        plt.close(figure)
     return figure
 
 

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
@@ -156,10 +158,8 @@ def rejected_table(examples: list[dict[str, Any]], count: int) -> Table:
 
 def info_figure(found: dict[str, Any]) -> Any:
     """Histograms of scores and lengths, and how often each action was taken."""
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context(LOOK):
-        figure: Any = plt.figure(figsize=(7.2, 2.3), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure: Any = Figure(figsize=(7.2, 2.3), layout="constrained")
         panels = figure.subplots(1, 3)
         for panel, name, label in zip(panels, ("scores", "lengths"), ("score", "steps"), strict=False):
             edges, counts = np.asarray(found[name]["edges"]), np.asarray(found[name]["counts"])
@@ -172,23 +172,19 @@ def info_figure(found: dict[str, Any]) -> Any:
         names = action_names(found["spec"])
         name_ticks(panels[2], [names[action] for action in actions], max_letters=18)
         panels[2].set(xlabel="action" + (f", {caption}" if caption else ""), ylabel="share of steps")
-    plt.close(figure)  # pyplot would keep it open
     return figure
 
 
 def frame_figure(frames: Any) -> Any:
     """Some observations as images."""
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context(LOOK):
+    with mpl.rc_context(LOOK):
         columns = min(6, len(frames))
         rows = -(-len(frames) // columns)
-        figure: Any = plt.figure(figsize=(1.25 * columns, 1.35 * rows), layout="constrained")
+        figure: Any = Figure(figsize=(1.25 * columns, 1.35 * rows), layout="constrained")
         panels = np.atleast_1d(figure.subplots(rows, columns)).ravel()
         for panel, frame in zip(panels, frames, strict=False):
             shown = frame if frame.ndim == 2 or frame.shape[2] == 3 else frame[..., 0]
             panel.imshow(shown, cmap="grey", vmin=0, vmax=255)
         for panel in panels:
             panel.axis("off")
-    plt.close(figure)  # pyplot would keep it open
     return figure

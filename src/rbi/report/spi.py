@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
+from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
@@ -87,8 +88,8 @@ def fitting(sizes: Sequence[int], width: int | None) -> list[int]:
 
 def figure(part: dict[str, Any]) -> Any:
     """Mean and CVaR by data size: at most eight algorithms in colour, the others in grey."""
-    with plt.rc_context(LOOK):
-        figure: Any = plt.figure(figsize=(8.4, 3.8), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure: Any = Figure(figsize=(8.4, 3.8), layout="constrained")
         panels = figure.subplots(1, 2, sharex=True, sharey=True)
         styles = {name: line_style(n) for n, name in enumerate(highlighted(part))}
         for panel, key, title in zip(panels, ("mean", "cvar"), ("mean", "1%-CVaR (mean of the worst 1%)"), strict=True):
@@ -107,7 +108,6 @@ def figure(part: dict[str, Any]) -> Any:
         grey = f" Grey: {rest} others (result.json)." if rest else ""
         cut = " Lower values are cut off." if leaves(part) else ""
         figure.suptitle(f"{heading(part)} Thin horizontal line: baseline.{grey}{cut}", x=0.01, ha="left", fontsize=7.5)
-        plt.close(figure)
     return figure
 
 
