@@ -6,10 +6,9 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from rbi.report import ACCENT, DARK, GREY, LINES, LOOK, WARNING
+from rbi.report import ACCENT, DARK, GREY, LINES, LOOK, WARNING, titled_table
 from rbi.runs import Run
 
 BANDS = 2  # rules with a quartile band: more would overlap unreadably
@@ -44,7 +43,7 @@ def regret_figure(run: Run) -> Any:
 
 def regret_table(run: Run) -> Table:
     """Worst and best gain of each rule over all cases, and where the worst occurs."""
-    table = Table(title=regret_caption(run), title_justify="left", title_style="", box=SIMPLE_HEAD, pad_edge=False)
+    table = titled_table(regret_caption(run))
     for name in ("rule", "worst gain", "at (N, sigma, beta)", "best gain"):
         table.add_column(name, justify="left" if name == "rule" else "right", no_wrap=True)
     curves = run.finished()["curves"]
@@ -101,7 +100,7 @@ def learning_table(run: Run) -> Table:
     curves = run.finished()["curves"]
     times = curves[0]["times"]
     shown = [nearest(times, milestone) for milestone in milestones(times[-1])]
-    table = Table(title=learning_caption(run), title_justify="left", title_style="", box=SIMPLE_HEAD, pad_edge=False)
+    table = titled_table(learning_caption(run))
     for name in ("sigma", "learning rate", "rule", *(f"t={times[i]:,}" for i in shown)):
         table.add_column(name, justify="right" if name.startswith("t=") else "left", no_wrap=True)
     for c in curves:
@@ -151,14 +150,7 @@ def distinct(curves: Sequence[dict[str, Any]], key: str) -> list[Any]:
 
 def rules_table(run: Run) -> Table:
     """One row per rule: the policy, its ratios to beta, its distance, improvement step and penalty."""
-    table = Table(
-        title=rules_caption(run),
-        title_justify="left",
-        title_style="",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )
+    table = titled_table(rules_caption(run), collapse_padding=True)
     steps = run.finished()["steps"]
     shows_pi = len(steps[0]["pi"]) <= MAX_SHOWN_ACTIONS
     table.add_column("rule", no_wrap=True)
