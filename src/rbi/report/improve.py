@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from rbi import envs
+from rbi.certification.estimates import Ratios, reroute_total_variation
 from rbi.report import ACCENT, DARK, GREY, LINES, LOOK, name_ticks
 from rbi.rules.types import Behavior, Reroute, TotalVariation, parse_rule
 from rbi.runs import Run
@@ -218,7 +219,7 @@ def bound_text(text: str, *, exact: bool) -> str:
     rule = parse_rule(text, counts=True)
     beta = "the logged beta" if exact else "the clone of beta, which may differ from beta itself"
     if isinstance(rule, Reroute):
-        bound = percent(max_total_variation(rule))
+        bound = percent(reroute_total_variation(Ratios(rule.c_min, rule.c_max)))
         ratio = (
             f"no action becomes more than {rule.c_max:g} or less than {rule.c_min:g} times as likely as under {beta}"
         )
@@ -234,18 +235,6 @@ def bound_text(text: str, *, exact: bool) -> str:
     if isinstance(rule, Behavior):
         return f"The policy is {beta}: it does not depend on Q."
     return f"If Q is wrong, {text} does not bound the distance to beta as reroute does."
-
-
-def max_total_variation(rule: Reroute) -> float:
-    """The largest total variation that reroute's bounds allow.
-
-    >>> max_total_variation(Reroute(0.5, 1.5))
-    0.25
-    """
-    decrease, increase = 1 - rule.c_min, rule.c_max - 1
-    if not decrease or not increase:
-        return 0.0
-    return decrease if np.isinf(increase) else decrease * increase / (decrease + increase)
 
 
 def figures(run: Run) -> dict[str, Any]:
