@@ -23,6 +23,7 @@ from rbi.data.dataset import Dataset
 from rbi.data.formats import Format, FormatSettings, TableConfig, dataset_or_path, open_dataset, recognise
 from rbi.data.formats.tables import is_own_export
 from rbi.policy import Policy, load_policy
+from rbi.progress import text_table
 from rbi.rules.types import Behavior, parse_rule
 
 Verdict = Literal["deploy", "keep", "test live"]
@@ -122,9 +123,7 @@ class Decision:
 
     def summary(self) -> str:
         """Headline, reasons and a table of all rules."""
-        lines = [self.headline(), *(f"- {reason}" for reason in self.reasons), ""]
-        header = ("rule", "gain per episode", "lower bound", "value", "effective episodes", "")
-        rows = [header]
+        rows = [("rule", "gain per episode", "lower bound", "value", "effective episodes", "")]
         for candidate in self.candidates:
             gain, lower, _ = candidate.interval
             mark = "tested" if candidate.rule in self.tested else ""
@@ -132,14 +131,8 @@ class Decision:
             size = candidate.weights["effective_sample_size"]
             numbers = (f"{gain:+.4g}", f"{lower:+.4g}", f"{self.baseline + gain:.4g}", f"{size:,.0f}", mark)
             rows.append((candidate.rule, *numbers))
-        widths = [max(len(row[n]) for row in rows) for n in range(len(header))]
-        for row in rows:
-            cells = [
-                row[0].ljust(widths[0]),
-                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-            ]
-            lines.append(("  " + "  ".join(cells)).rstrip())
-        return "\n".join(lines)
+        reasons = (f"- {reason}" for reason in self.reasons)
+        return "\n".join([self.headline(), *reasons, text_table("", rows)])
 
     def __repr__(self) -> str:
         return self.summary()

@@ -24,7 +24,7 @@ from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import BLOCK_ROWS, BehaviorQ, BehaviorQConfig, fit_standardization, standardize
 from rbi.offline_rl.learner import train
 from rbi.offline_rl.policy_diff import PolicyPair, policy_diff
-from rbi.offline_rl.run_log import Callback, RunLog, fingerprint, text_table
+from rbi.offline_rl.run_log import Callback, RunLog, fingerprint
 from rbi.offline_rl.validation import (
     PREDICT_BATCH,
     BestCheckpoint,
@@ -38,7 +38,7 @@ from rbi.offline_rl.validation import (
     taken_log_probs,
 )
 from rbi.policy import FeatureRange, Policy, load_policy
-from rbi.progress import graceful_stop, track_updates
+from rbi.progress import graceful_stop, text_table, track_updates
 from rbi.rules.types import Behavior, Reroute, Rule, parse_rule
 
 NAME = "improve"
