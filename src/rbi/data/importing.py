@@ -123,13 +123,8 @@ def resume_store(out: Path, reader: Reader) -> StoreWriter:
 
 def fingerprint(path: Path) -> dict[str, Any]:
     """Number, size and modification time of the data's files, without images."""
-    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.suffix != ".png" and p.is_file()]
-    stats = [file.stat() for file in files]
-    return {
-        "files": len(stats),
-        "bytes": sum(s.st_size for s in stats),
-        "newest": max((s.st_mtime_ns for s in stats), default=0),
-    }
+    inside = (p for p in path.rglob("*") if p.suffix != ".png" and p.is_file())
+    return fileio.file_stats([path] if path.is_file() else inside)
 
 
 def append_all(reader: Reader, writer: StoreWriter, mapped: Map, *, strict: bool = False) -> Iterator[Progress]:

@@ -147,10 +147,4 @@ def fingerprint(data: Dataset | Path) -> dict[str, Any]:
             checksum = zlib.crc32(data.arrays[name].tobytes(), checksum)
         return {"episodes": len(data), "steps": data.steps, "checksum": checksum}
     inside = [p for p in data.rglob("*") if p.suffix not in NOT_DATA and not p.name.startswith(".")]
-    files = [data] if data.is_file() else [p for p in inside if p.is_file()]
-    stats = [file.stat() for file in files]
-    return {
-        "files": len(stats),
-        "bytes": sum(s.st_size for s in stats),
-        "newest": max((s.st_mtime_ns for s in stats), default=0),
-    }
+    return fileio.file_stats([data] if data.is_file() else filter(Path.is_file, inside))
