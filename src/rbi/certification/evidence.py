@@ -13,6 +13,7 @@ from rbi.certification.bounds import METHODS, Bound, Method, lower_bound
 from rbi.certification.estimates import MAX_FITTED_SIZE, Estimator, LoggedSteps, Ratios, Terms
 from rbi.data.dataset import Dataset
 from rbi.data.digests import shared_episodes
+from rbi.data.episode import feature_slices
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.policy import Policy
 from rbi.rules.types import Behavior, Reroute
@@ -123,13 +124,11 @@ def step_observations(data: Dataset) -> Array:
 
 def unknown_texts(policy: Policy, data: Dataset) -> dict[str, int]:
     """By column the number of steps whose text is none of its categories: all of its features are 0."""
-    if not any(column.categories for column in policy.columns):
+    texts = [(column.name, part) for column, part in feature_slices(policy.columns) if column.categories]
+    if not texts:
         return {}
-    observations, found, at = step_observations(data), {}, 0
-    for column in policy.columns:
-        if column.categories:
-            found[column.name] = int((~observations[:, at : at + column.size].any(1)).sum())
-        at += column.size
+    observations = step_observations(data)
+    found = {name: int((~observations[:, part].any(1)).sum()) for name, part in texts}
     return {name: rows for name, rows in found.items() if rows}
 
 

@@ -2,6 +2,7 @@
 
 import math
 import numbers
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,14 @@ class Feature:
     def from_json(values: Any) -> "tuple[Feature, ...]":
         """Features from what `dataclasses.asdict` made of them."""
         return tuple(value if isinstance(value, Feature) else Feature(**value) for value in values)
+
+
+def feature_slices(features: Sequence[Feature]) -> Iterator[tuple[Feature, slice]]:
+    """Each feature with the part of an observation that holds its numbers."""
+    start = 0
+    for feature in features:
+        yield feature, slice(start, start + feature.size)
+        start += feature.size
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from rbi.certification.decision import TABLES, encoded_as
 from rbi.config import Device, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import contained, episode_digests
-from rbi.data.episode import Array, Episode, Feature
+from rbi.data.episode import Array, Episode, Feature, feature_slices
 from rbi.data.formats import AgcConfig, FormatSettings, SpecOverrides, TableConfig, load_episodes, recognise
 from rbi.data.formats.reader import FAULTS
 from rbi.data.store import MAX_LOST
@@ -542,8 +542,7 @@ def feature_columns(policy: Policy, data: Dataset) -> list[tuple[Feature, int]]:
         return []
     features = data.spec.features or policy.columns
     features = features or tuple(Feature(f"observation {number}") for number in range(data.spec.obs_shape[0]))
-    places = np.cumsum([0, *(feature.size for feature in features)]).tolist()
-    return list(zip(features, places, strict=False))[: 3 * MAX_FEATURES]
+    return [(feature, part.start) for feature, part in feature_slices(features)][: 3 * MAX_FEATURES]
 
 
 def feature_value(obs: Array, feature: Feature, place: int) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rbi import fileio
-from rbi.data.episode import Array, Feature
+from rbi.data.episode import Array, Feature, feature_slices
 from rbi.data.formats.reader import require_package
 from rbi.data.formats.table_columns import Block, encode, plain
 from rbi.data.store import CONFIG, is_store, read_spec
@@ -93,23 +93,23 @@ def encode_block(
     Counted where it is given: in `unknown` texts that are no category, in `blanks` missing numbers of columns that the
     training data never misses.
     """
-    found, at = np.zeros((len(block), sum(feature.size for feature in features)), np.float32), 0
-    for feature in features:
+    found = np.zeros((len(block), sum(feature.size for feature in features)), np.float32)
+    for feature, place in feature_slices(features):
+        numbers = found[:, place]
         if feature.categories:
             codes = category_codes(block, feature, unknown, blank_allowed=True)
             known = codes >= 0
-            found[np.flatnonzero(known), at + codes[known]] = 1
+            numbers[np.flatnonzero(known), codes[known]] = 1
         else:
             values = block.days(feature.name) if feature.is_date else block.numbers(feature.name)
             missing = np.isnan(values)
             if feature.fill is not None and missing.any():
                 values = np.where(missing, feature.fill, values)
                 if feature.has_missing:
-                    found[:, at + 1] = missing
+                    numbers[:, 1] = missing
                 elif blanks is not None:
                     blanks[feature.name] += int(missing.sum())
-            found[:, at] = possible(block, feature.name, values)
-        at += feature.size
+            numbers[:, 0] = possible(block, feature.name, values)
     return found
 
 
