@@ -11,7 +11,7 @@ import torch
 from rbi.certification import estimates
 from rbi.certification.bounds import METHODS, Bound, Method, lower_bound
 from rbi.certification.estimates import MAX_FITTED_SIZE, Estimator, LoggedSteps, Ratios, Terms
-from rbi.data.dataset import Dataset
+from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.digests import shared_episodes
 from rbi.data.episode import feature_slices
 from rbi.data.sampler import Sampler, SamplerConfig
@@ -117,9 +117,7 @@ def gather_evidence(policy: Policy, data: Dataset, gamma: float) -> Evidence:
 
 def step_observations(data: Dataset) -> Array:
     """`[S, D]`: the vector observation of every step, without final ones."""
-    shift = np.repeat(data.records["first_observation"] - data.records["first_step"], data.records["steps"])
-    found: Array = data.arrays["observations"][np.arange(len(shift)) + shift]
-    return found
+    return data.arrays["observations"][concat_ranges(data.records["first_observation"], data.records["steps"])]
 
 
 def unknown_texts(policy: Policy, data: Dataset) -> dict[str, int]:

@@ -12,7 +12,7 @@ from rbi.certification.bounds import lower_confidence_sequence
 from rbi.certification.decision import encoded_as
 from rbi.certification.evidence import check_returns
 from rbi.config import Checked, Interval
-from rbi.data.dataset import Dataset
+from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.formats import Format, FormatSettings, open_dataset
 from rbi.policy import load_policy
 
@@ -182,10 +182,7 @@ def live_returns(data: Dataset, config: MonitorConfig) -> Array:
     if not len(data):
         raise ValueError("no episodes")
     steps = data.records["steps"].astype(np.int64)
-    t = np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
-    at = t + np.repeat(data.records["first_step"], steps)
-    found: Array = np.add.reduceat(
-        config.gamma**t * data.arrays["rewards"][at].astype(np.float64), np.cumsum(steps) - steps
-    )
+    rewards = data.arrays["rewards"][concat_ranges(data.records["first_step"], steps)].astype(np.float64)
+    found: Array = np.add.reduceat(config.gamma ** concat_ranges(0, steps) * rewards, np.cumsum(steps) - steps)
     check_returns(data, found, *config.return_range)
     return found.clip(*config.return_range)

@@ -320,7 +320,7 @@ class Dataset(Sequence[Episode]):
             if contiguous:
                 arrays[name] = array[starts[0] : starts[0] + counts.sum()]
             else:
-                arrays[name] = array[np.arange(counts.sum()) + np.repeat(starts - counts.cumsum() + counts, counts)]
+                arrays[name] = array[concat_ranges(starts, counts)]
         for first, count in (part_fields("observations"), part_fields("actions")):
             records[first] = np.cumsum(records[count], dtype=np.int64) - records[count]
         return Dataset(self.spec, read_only(arrays), records, self.texts)
@@ -347,6 +347,16 @@ class Dataset(Sequence[Episode]):
 def part_fields(name: str) -> tuple[str, str]:
     """The fields of `RECORD` with the start and length of an episode in a column."""
     return ("first_observation", "observations") if name == "observations" else ("first_step", "steps")
+
+
+def concat_ranges(starts: Array | int, counts: Array) -> Array:
+    """Ranges of consecutive numbers, one after the other.
+
+    >>> concat_ranges(np.array([5, 0]), np.array([2, 3]))
+    array([5, 6, 0, 1, 2])
+    """
+    found: Array = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
+    return found
 
 
 def read_only(arrays: dict[str, Array]) -> dict[str, Array]:
@@ -502,8 +512,7 @@ def number_texts(names: Sequence[str], players: Array, sources: Array) -> tuple[
 def with_finals(observations: Array, final: Array, records: Array) -> Array:
     """Observations with those after the last step put in place."""
     found = np.empty((int(records["observations"].sum()), *observations.shape[1:]), observations.dtype)
-    shift = np.repeat(records["first_observation"] - records["first_step"], records["steps"])
-    found[np.arange(len(observations)) + shift] = observations
+    found[concat_ranges(records["first_observation"], records["steps"])] = observations
     has = records["observations"] > records["steps"]
     found[(records["first_observation"] + records["steps"])[has]] = final[has]
     return found

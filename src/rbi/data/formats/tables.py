@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from rbi.data.dataset import Dataset, DatasetBuilder, RejectedEpisode, assemble
+from rbi.data.dataset import Dataset, DatasetBuilder, RejectedEpisode, assemble, concat_ranges
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, Feature
 from rbi.data.formats.episode_rows import EpisodeRowsReader, episode_columns
 from rbi.data.formats.reader import EpisodeSummary, SpecOverrides, find_files, require_package, summarize_all
@@ -450,7 +450,7 @@ class TableReader:
         """The rows in the order of their step numbers, or None if they are in order. Gaps and repeats are noted."""
         if rows.numbers is None:
             return None
-        wanted = np.arange(len(rows)) - np.repeat(starts, sizes) + self.first_step
+        wanted = concat_ranges(self.first_step, sizes)
         moved = np.flatnonzero(rows.numbers != wanted)
         if not len(moved):
             return None
