@@ -24,6 +24,7 @@ from rbi.data.formats.reader import (
     FAULTS,
     EpisodeSummary,
     SpecOverrides,
+    max_action,
     placeholder_observations,
     require_package,
     summarize,
@@ -102,7 +103,7 @@ class Numbered:
 
     def max_action(self, file: Any) -> int:
         names = (f"actions_{part}" for part in range(self.episodes))
-        return max((largest_action(dataset(file, name)[()]) for name in names if has(file, name)), default=0)
+        return max((max_action(dataset(file, name)[()]) for name in names if has(file, name)), default=0)
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Flat:
         return Steps(observed, actions, rewards, bool(terminals.reshape(-1)[-1]))
 
     def max_action(self, file: Any) -> int:
-        return largest_action(dataset(file, "actions")[()])
+        return max_action(dataset(file, "actions")[()])
 
 
 class D3rlpyReader:
@@ -290,9 +291,3 @@ def one_line(error: Exception) -> str:
 
 def all_integers(values: Array) -> bool:
     return values.dtype.kind in "iub" or bool(np.all(values == np.floor(values)))
-
-
-def largest_action(actions: Array) -> int:
-    """The largest valid action."""
-    usable = np.isfinite(actions) & (actions >= 0) & (actions < MAX_ACTIONS)
-    return int(np.max(actions, initial=0, where=usable))

@@ -31,8 +31,8 @@ from typing import Any, Self
 import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
-from rbi.data.formats.reader import EpisodeSummary, SpecOverrides, placeholder_observations, summarize
+from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.formats.reader import EpisodeSummary, SpecOverrides, max_action, placeholder_observations, summarize
 
 LIMIT, PADDING = 27_000, 3
 SMALL = ("action", "reward", "terminal")
@@ -511,7 +511,7 @@ def largest_action(logs: Path, number: int) -> int:
             actions = array.rows(len(array) - 1 if count is None else count % len(array))
     except (OSError, ValueError):
         return 0  # reported when the file is read
-    return int(np.max(actions, initial=0, where=(actions >= 0) & (actions < MAX_ACTIONS)))
+    return max_action(actions)
 
 
 def env_of(logs: Path) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
+from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, vectors
-from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, summarize_all
+from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, max_action, summarize_all
 from rbi.data.formats.table_columns import Block, is_list
 from rbi.data.formats.table_files import FrameFiles, TableFiles
 from rbi.data.formats.table_layout import TableConfig
@@ -104,8 +104,7 @@ class EpisodeRowsReader:
         for _, _, row in self.rows(self.paths, ("action",)):
             if not isinstance(row, str):
                 try:
-                    actions = array_of(row["action"])
-                    found = max(found, int(np.max(actions, initial=0, where=(actions >= 0) & (actions < MAX_ACTIONS))))
+                    found = max(found, max_action(array_of(row["action"])))
                 except FAULTS:
                     continue
         return found

@@ -14,7 +14,7 @@ from annotated_types import Ge
 
 from rbi.config import check_fields
 from rbi.data.dataset import Dataset, RejectedEpisode
-from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
 
 FAULTS = (
     ValueError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError, RuntimeError, OSError,
@@ -152,7 +152,9 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-# Observations of other packages, converted to single images with channels last or flat vectors
+def max_action(actions: Array) -> int:
+    """The largest action that is possible; 0 if there is none."""
+    return int(np.max(actions, initial=0, where=(actions >= 0) & (actions < MAX_ACTIONS)))
 
 
 def placeholder_observations(steps: int) -> Array:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
+from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, vectors
-from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, natural, summarize_all
+from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, max_action, natural, summarize_all
 from rbi.steps import FrameLayout
 
 PACKAGE = "tensorflow_datasets"
@@ -101,7 +101,7 @@ class RldsReader:
         actions = np.array([action for action in found if action.ndim == 0 and action.dtype.kind in "iu"], np.int64)
         if len(actions) < len(found):
             raise ValueError("its actions are not discrete; only integers are supported")
-        return int(np.max(actions, initial=0, where=(actions >= 0) & (actions < MAX_ACTIONS)))
+        return max_action(actions)
 
     def parts(self) -> Sequence[str]:
         return list(self.splits)

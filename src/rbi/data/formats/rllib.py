@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
+from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.data.formats.convert import (
     LAYOUT_EPISODES,
     flatten_observations,
@@ -31,7 +31,15 @@ from rbi.data.formats.convert import (
     observed_part,
     observed_space,
 )
-from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, find_files, require_package, summarize_all
+from rbi.data.formats.reader import (
+    FAULTS,
+    EpisodeSummary,
+    SpecOverrides,
+    find_files,
+    max_action,
+    require_package,
+    summarize_all,
+)
 from rbi.steps import FrameLayout
 
 ITEM = "item"
@@ -177,11 +185,7 @@ class RllibReader:
         )
 
     def largest_action(self) -> int:
-        found = 0
-        for item in self.fragments():
-            if isinstance(item, Fragment):
-                found = max(found, int(np.max(item.actions, initial=0, where=item.actions < MAX_ACTIONS)))
-        return found
+        return max(max_action(item.actions) for item in self.fragments() if isinstance(item, Fragment))
 
     def parts(self) -> Sequence[Path]:
         return [self.path]
