@@ -6,7 +6,7 @@ import functools
 import importlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -207,12 +207,7 @@ class StoreReader:
         asked, wide = overrides.num_actions or spec.num_actions, spec.has_action_masks or spec.has_behavior_probs
         if asked < spec.num_actions or (wide and asked != spec.num_actions):
             raise ValueError(f"--num-actions {overrides.num_actions}: {path} has {spec.num_actions}")
-        self.spec = replace(
-            spec,
-            num_actions=overrides.num_actions or spec.num_actions,
-            frame_stack=overrides.frame_stack or spec.frame_stack,
-            env=overrides.env or spec.env,
-        )
+        self.spec = overrides.applied_to(spec)
 
     def load(self) -> Store:
         """The store, memory-mapped, with the spec that was asked for."""

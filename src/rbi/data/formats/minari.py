@@ -223,12 +223,7 @@ def spec_of(
         env = recorded_env(json.loads(metadata.get("env_spec") or "{}"))
         stack = frames.frame_stack(space.shape) if is_image_space(space) else 1
         spec = DatasetSpec(shape, int(actions.n), frame_stack=stack, env=env)
-    return replace(
-        spec,
-        env=overrides.env or spec.env,
-        num_actions=overrides.num_actions or spec.num_actions,
-        frame_stack=overrides.frame_stack or spec.frame_stack,
-    )
+    return overrides.applied_to(spec)
 
 
 def frame_shape(space: spaces.Space[Any], frames: FrameLayout) -> tuple[int, ...]:

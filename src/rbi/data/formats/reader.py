@@ -5,7 +5,7 @@ import os
 import re
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -41,6 +41,15 @@ class SpecOverrides:
 
     def __post_init__(self) -> None:
         check_fields(self, "--")
+
+    def applied_to(self, spec: DatasetSpec) -> DatasetSpec:
+        """A spec with these properties in place of what its files state."""
+        return replace(
+            spec,
+            num_actions=self.num_actions or spec.num_actions,
+            frame_stack=self.frame_stack or spec.frame_stack,
+            env=self.env or spec.env,
+        )
 
 
 class EpisodeSummary(NamedTuple):

@@ -218,12 +218,7 @@ class TableReader:
             features=features,
             action_names=names if len(names) == actions else (),
         )
-        spec = replace(
-            spec,
-            num_actions=actions,
-            frame_stack=self.overrides.frame_stack or spec.frame_stack,
-            env=self.overrides.env or spec.env,
-        )
+        spec = self.overrides.applied_to(spec)
         logged = (layout.action_prob is not None, bool(layout.action_mask), bool(layout.behavior_probs))
         if own and (spec.has_action_probs, spec.has_action_masks, spec.has_behavior_probs) != logged:
             raise ValueError(f"{path}: the spec in its schema and its columns disagree about probabilities or masks")
