@@ -178,32 +178,24 @@ class TableReader:
         return Scan(self.layout, need_actions=need_actions, need_texts=need_texts, need_order=need_order)
 
     def make_checker(self, scan: Scan, blocks: Iterable[tuple[int, Block | RejectedEpisode]]) -> Checker:
+        """What validates the rows, from a scan of these blocks."""
         for file, block in blocks:
             if isinstance(block, Block):
                 scan.add(block, file)
         self.first_step, self.scattered = scan.first_step, self.check_order(scan)
-        path, layout, own = self.paths[0], self.layout, self.own_spec
-        names = self.action_names(scan)
-        numbered = bool(names) and all(name.isdecimal() for name in names)
-        lists = self.observed_lists
-        if lists is None and layout.observations == ("obs",):
+        names, lists = self.action_names(scan), self.observed_lists
+        if lists is None and self.layout.observations == ("obs",):
             self.refuse_pickles("obs")
-        width = 0
-        for wide in (layout.action_mask, layout.behavior_probs):
-            listed = self.list_shape(path, wide[0]) if len(wide) == 1 else None
-            found = listed.shape[0] if listed else len(wide)
-            if wide and width and width != found:
-                raise ValueError(f"{path}: {wide[0]} is of {found} actions, {layout.action_mask[0]} of {width}")
-            width = found or width
-        actions = self.overrides.num_actions or (
-            own.num_actions if own else width or len(names) or min(scan.largest_action + 1, MAX_ACTIONS)
-        )
-        if actions < 1:
-            raise ValueError(f"{path}: no row has a whole number as its {layout.action}: actions are numbered from 0")
-        if width and width != actions:
-            wide = layout.action_mask or layout.behavior_probs
-            raise ValueError(f"{path}: {wide[0]} is of {width} actions, not of {actions}")
-        features = self.features(scan)
+        spec = self.find_spec(scan, names)
+        list_shape = spec.obs_shape if self.own_spec else lists.shape if lists else None
+        numbered = bool(names) and all(name.isdecimal() for name in names)
+        ids = np.array([int(name) for name in names]) if numbered else None
+        return Checker(self.layout, spec, ids, () if numbered else names, list_shape, self.accept_unknown)
+
+    def find_spec(self, scan: Scan, names: tuple[str, ...]) -> DatasetSpec:
+        """The spec: that of our own files, or what columns and rows hold; with what the user overrides."""
+        layout, own, lists = self.layout, self.own_spec, self.observed_lists
+        actions, features = self.num_actions(scan, names), self.features(scan)
         shape: tuple[int, ...] = (sum(feature.size for feature in features),)
         if lists:
             features = ()
@@ -221,10 +213,28 @@ class TableReader:
         spec = self.overrides.applied_to(spec)
         logged = (layout.action_prob is not None, bool(layout.action_mask), bool(layout.behavior_probs))
         if own and (spec.has_action_probs, spec.has_action_masks, spec.has_behavior_probs) != logged:
-            raise ValueError(f"{path}: the spec in its schema and its columns disagree about probabilities or masks")
-        of_lists = spec.obs_shape if own else lists.shape if lists else None
-        ids = np.array([int(name) for name in names]) if numbered else None
-        return Checker(layout, spec, ids, () if numbered else names, of_lists, self.accept_unknown)
+            raise ValueError(
+                f"{self.paths[0]}: the spec in its schema and its columns disagree about probabilities or masks"
+            )
+        return spec
+
+    def num_actions(self, scan: Scan, names: tuple[str, ...]) -> int:
+        """The number of actions. Raises ValueError where columns of one action each disagree with it."""
+        path, layout, width = self.paths[0], self.layout, 0
+        for wide in (layout.action_mask, layout.behavior_probs):
+            listed = self.list_shape(path, wide[0]) if len(wide) == 1 else None
+            found = listed.shape[0] if listed else len(wide)
+            if wide and width and width != found:
+                raise ValueError(f"{path}: {wide[0]} is of {found} actions, {layout.action_mask[0]} of {width}")
+            width = found or width
+        counted = width or len(names) or min(scan.largest_action + 1, MAX_ACTIONS)
+        actions = self.overrides.num_actions or (self.own_spec.num_actions if self.own_spec else counted)
+        if actions < 1:
+            raise ValueError(f"{path}: no row has a whole number as its {layout.action}: actions are numbered from 0")
+        if width and width != actions:
+            wide = layout.action_mask or layout.behavior_probs
+            raise ValueError(f"{path}: {wide[0]} is of {width} actions, not of {actions}")
+        return actions
 
     def check_order(self, scan: Scan) -> bool:
         """Whether rows have to be sorted; raises ValueError if they must be and cannot."""
