@@ -18,7 +18,7 @@ import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
-from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, vectors
+from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image, vectors
 from rbi.data.formats.hdf5 import SIGNATURE, dataset, has, open_hdf5
 from rbi.data.formats.reader import (
     FAULTS,
@@ -238,10 +238,6 @@ def complete_parts(layout: Layout) -> range:
     """The first episodes that have an end."""
     unfinished = isinstance(layout, Flat) and layout.unfinished
     return range(min(LAYOUT_EPISODES, layout.count() - unfinished))
-
-
-def is_image(observations: Any) -> bool:
-    return observations.dtype == np.uint8 and observations.ndim > 2
 
 
 def spec_of(file: Any, layout: Layout, frames: FrameLayout, overrides: SpecOverrides) -> DatasetSpec:

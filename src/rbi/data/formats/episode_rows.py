@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import Array, DatasetSpec, Episode
-from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, vectors
+from rbi.data.episode import Array, Episode
+from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image, spec_of_episode, vectors
 from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, max_action, summarize_all
 from rbi.data.formats.table_columns import Block, is_list
 from rbi.data.formats.table_files import FrameFiles, TableFiles
@@ -65,16 +65,10 @@ class EpisodeRowsReader:
         if first is None:
             raise ValueError(f"{path}: no row has observations")
         self.frames = FrameLayout()
-        image = first.dtype == np.uint8 and first.ndim > 2
-        if image:
+        if is_image(first):
             some = islice((x for x in self.observed() if x.shape[1:] == first.shape[1:]), LAYOUT_EPISODES)
             self.frames = frame_layout(first.shape[1:], some, channels_first=False)
-        self.spec = DatasetSpec(
-            self.frames.single_frames(first[:1]).shape[1:] if image else (int(np.prod(first.shape[1:])),),
-            overrides.num_actions or self.largest_action() + 1,
-            frame_stack=overrides.frame_stack or (self.frames.frame_stack(first.shape[1:]) if image else 1),
-            env=overrides.env,
-        )
+        self.spec = spec_of_episode(first, self.frames, overrides.num_actions or self.largest_action() + 1, overrides)
 
     def rows(self, paths: list[Path], roles: Sequence[str]) -> Iterator[tuple[str, int, Any]]:
         """Source and line of each row, and its columns; a text in their place if the file is damaged there."""

@@ -39,6 +39,7 @@ from rbi.data.formats.convert import (
     frame_layout,
     is_image_space,
     observed_part,
+    observed_shape,
     observed_space,
 )
 from rbi.data.formats.hdf5 import check_inside, dataset, has, member, open_hdf5
@@ -219,16 +220,10 @@ def spec_of(
     if OURS in metadata:
         spec = DatasetSpec(**metadata[OURS])
     else:
-        shape = frame_shape(space, frames) if is_image_space(space) else (spaces.flatdim(space),)
+        shape, stack = observed_shape(space, frames)
         env = recorded_env(json.loads(metadata.get("env_spec") or "{}"))
-        stack = frames.frame_stack(space.shape) if is_image_space(space) else 1
         spec = DatasetSpec(shape, int(actions.n), frame_stack=stack, env=env)
     return overrides.applied_to(spec)
-
-
-def frame_shape(space: spaces.Space[Any], frames: FrameLayout) -> tuple[int, ...]:
-    """The shape of one of our frames."""
-    return frames.single_frames(np.zeros((1, *(space.shape or ())), np.uint8)).shape[1:]
 
 
 def one_line(error: Exception) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Array, Episode
-from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout
+from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image
 from rbi.data.formats.hdf5 import MAX_COMPRESSION, SMALL_BYTES
 from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, summarize
 from rbi.steps import IMAGE_STACK
@@ -110,7 +110,7 @@ class NpzReader:
 
 def single_images(observations: Array, arrays: dict[str, Array]) -> tuple[Array, int | None]:
     """Observations with single images and channels last, and the frames of a state; vectors are unchanged."""
-    if observations.dtype != np.uint8 or observations.ndim < 3:
+    if not is_image(observations):
         return observations, None
     ended = arrays["terminations"].astype(bool) | arrays.get("truncations", np.zeros(1)).astype(bool)
     parts = np.split(observations, np.flatnonzero(ended)[:LAYOUT_EPISODES] + 1)

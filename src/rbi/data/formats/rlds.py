@@ -16,7 +16,7 @@ import numpy as np
 
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
-from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, vectors
+from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image, spec_of_episode, vectors
 from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, max_action, natural, summarize_all
 from rbi.steps import FrameLayout
 
@@ -61,15 +61,10 @@ class RldsReader:
         if not episodes:
             raise ValueError("it holds no episodes")
         first = self.seen(episodes[0])
-        image, self.frames = first.dtype == np.uint8 and first.ndim > 2, FrameLayout()
-        if image:
+        self.frames = FrameLayout()
+        if is_image(first):
             self.frames = frame_layout(first.shape[1:], map(self.seen, episodes), channels_first=False)
-        return DatasetSpec(
-            self.frames.single_frames(first[:1]).shape[1:] if image else (int(np.prod(first.shape[1:])),),
-            overrides.num_actions or self.largest_action() + 1,
-            frame_stack=overrides.frame_stack or (self.frames.frame_stack(first.shape[1:]) if image else 1),
-            env=overrides.env,
-        )
+        return spec_of_episode(first, self.frames, overrides.num_actions or self.largest_action() + 1, overrides)
 
     def steps(self, split: str) -> Iterator[list[dict[str, Any]]]:
         """The steps of each episode of a split."""

@@ -29,6 +29,7 @@ from rbi.data.formats.convert import (
     frame_layout,
     is_image_space,
     observed_part,
+    observed_shape,
     observed_space,
 )
 from rbi.data.formats.reader import (
@@ -165,21 +166,16 @@ class RllibReader:
         return frame_layout(self.space.shape, islice(usable, LAYOUT_EPISODES), channels_first=False)
 
     def find_spec(self, first: Fragment, overrides: SpecOverrides) -> DatasetSpec:
-        image = is_image_space(self.space)
         actions = space_of(first.action_space)
         if actions is not None and not isinstance(actions, spaces.Discrete):
             raise ValueError(f"its actions are {actions}; only Discrete actions are supported")
         self.lowest_action = int(actions.start) if actions is not None else 0
         count = overrides.num_actions or (int(actions.n) if actions is not None else self.largest_action() + 1)
-        shape = (
-            self.frames.single_frames(np.zeros((1, *self.space.shape), np.uint8)).shape[1:]
-            if image
-            else (spaces.flatdim(self.space),)
-        )
+        shape, stack = observed_shape(self.space, self.frames)
         return DatasetSpec(
             shape,
             count,
-            frame_stack=overrides.frame_stack or (self.frames.frame_stack(self.space.shape) if image else 1),
+            frame_stack=overrides.frame_stack or stack,
             env=overrides.env,
             has_action_probs=first.action_probs is not None,
         )
