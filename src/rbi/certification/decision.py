@@ -13,6 +13,7 @@ from rbi.certification.evidence import (
     Evidence,
     Known,
     Settings,
+    check_range,
     check_returns,
     evaluate_candidate,
     gather_evidence,
@@ -62,9 +63,7 @@ class CertifyConfig(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.return_range is not None:
-            low, high = self.return_range
-            if not -math.inf < low < high < math.inf:
-                raise ValueError(f"return_range = ({low:g}, {high:g}): must be finite, and the first number smaller")
+            check_range(self.return_range)
 
 
 @dataclass(frozen=True, repr=False)

@@ -65,6 +65,23 @@ def place(data: Dataset, episode: int) -> str:
     return f"{source or 'data'}, {f'line {line}' if line else f'episode {episode + 1}'}"
 
 
+def check_range(return_range: tuple[float, float]) -> None:
+    """Raise ValueError unless these can be the smallest and the largest return."""
+    low, high = return_range
+    if not -math.inf < low < high < math.inf:
+        raise ValueError(f"return_range = ({low:g}, {high:g}): must be finite, and the first number smaller")
+
+
+def check_complete(data: Dataset) -> None:
+    """Raise ValueError if episodes are missing."""
+    if data.rejected:
+        raise ValueError(
+            f"{data.rejected[0]}; episodes that are left out may differ from the others: nothing is decided"
+        )
+    if not len(data):
+        raise ValueError("no episodes")
+
+
 def check_returns(data: Dataset, returns: Array, low: float, high: float) -> None:
     """Raise ValueError for a return outside the stated range, by more than the rounding of float32 rewards."""
     slack = RANGE_SLACK * max(abs(low), abs(high))
@@ -132,13 +149,8 @@ def unknown_texts(policy: Policy, data: Dataset) -> dict[str, int]:
 
 def check_fits(policy: Policy, data: Dataset) -> None:
     """Raise ValueError if the episodes are not of the kind that the policy takes."""
+    check_complete(data)
     spec, own = data.spec, policy.obs_spec
-    if data.rejected:
-        raise ValueError(
-            f"{data.rejected[0]}; episodes that are left out may differ from the others: nothing is decided"
-        )
-    if not len(data):
-        raise ValueError("no episodes")
     for name, theirs, ours in (
         ("observations", spec.obs_shape, own.shape),
         ("frame_stack", spec.frame_stack, own.stack),

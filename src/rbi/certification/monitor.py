@@ -1,6 +1,5 @@
 """`rbi.monitor`: is a deployed policy better or worse? Valid at any time, however often one looks."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +9,7 @@ import numpy as np
 from rbi import fileio, runs
 from rbi.certification.bounds import lower_confidence_sequence
 from rbi.certification.decision import encoded_as
-from rbi.certification.evidence import check_returns
+from rbi.certification.evidence import check_complete, check_range, check_returns
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.formats import Format, FormatSettings, open_dataset
@@ -36,9 +35,7 @@ class MonitorConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        low, high = self.return_range
-        if not -math.inf < low < high < math.inf:
-            raise ValueError(f"return_range = ({low:g}, {high:g}): must be finite, and the first number smaller")
+        check_range(self.return_range)
 
 
 @dataclass(frozen=True, repr=False)
@@ -175,12 +172,7 @@ def bounds_over_time(values: Array, limits: tuple[float, float], alpha: float) -
 
 def live_returns(data: Dataset, config: MonitorConfig) -> Array:
     """Returns of all episodes in the order of the log. Raises ValueError for one outside the stated range."""
-    if data.rejected:
-        raise ValueError(
-            f"{data.rejected[0]}; episodes that are left out may differ from the others: nothing is decided"
-        )
-    if not len(data):
-        raise ValueError("no episodes")
+    check_complete(data)
     steps = data.records["steps"].astype(np.int64)
     rewards = data.arrays["rewards"][concat_ranges(data.records["first_step"], steps)].astype(np.float64)
     found: Array = np.add.reduceat(config.gamma ** concat_ranges(0, steps) * rewards, np.cumsum(steps) - steps)
