@@ -44,9 +44,9 @@ class Progress:
         self.rejected += 1
         self.reasons.setdefault(kind_of_reason(item.reason), item)
 
-    def accept(self, episode: Episode) -> None:
-        self.episodes += 1
-        self.steps += len(episode)
+    def accept(self, episodes: int, steps: int) -> None:
+        self.episodes += episodes
+        self.steps += steps
 
     def counts(self) -> dict[str, int]:
         return {name: value for name, value in vars(self).items() if name != "reasons"}
@@ -165,9 +165,7 @@ def append_episodes(
             if done and taken((item.source, item.line), done):
                 state.skipped += 1
             elif rejected := append(item, writer, state):
-                if strict:
-                    raise ValueError(f"{rejected} (without --strict it would be rejected and the rest imported)")
-                state.reject(rejected)
+                leave_out(rejected, state, strict=strict, done="imported")
                 writer.reject(rejected)
             if number % REPORT_EPISODES == 0:
                 yield state
@@ -192,13 +190,11 @@ def append_columns(
         dataset = dataset.select([number for number, key in enumerate(keys) if not taken(key, done)])
         rejected = [item for item in rejected if not taken((item.source, item.line), done)]
         state.skipped += total - len(dataset) - len(rejected)
-    if strict and rejected:
-        raise ValueError(f"{rejected[0]} (without --strict it would be rejected and the rest imported)")
-    writer.extend(dataset)
-    state.episodes += len(dataset)
-    state.steps += dataset.steps
     for item in rejected:
-        state.reject(item)
+        leave_out(item, state, strict=strict, done="imported")
+    writer.extend(dataset)
+    state.accept(len(dataset), dataset.steps)
+    for item in rejected:
         writer.reject(item)
 
 
@@ -218,7 +214,7 @@ def append(item: Episode | RejectedEpisode, writer: StoreWriter, state: Progress
         writer.append(item)
     except ValueError as error:
         return RejectedEpisode(item.source, item.line, str(error))
-    state.accept(item)
+    state.accept(1, len(item))
     return None
 
 
@@ -279,9 +275,8 @@ def valid_datasets(reader: Reader, state: Progress, *, strict: bool = False) -> 
     for part in reader.parts():
         for dataset, rejected in reader.datasets(part):
             for item in rejected:
-                leave_out(item, state, strict=strict)
-            state.episodes += len(dataset)
-            state.steps += dataset.steps
+                leave_out(item, state, strict=strict, done="exported")
+            state.accept(len(dataset), dataset.steps)
             yield dataset
 
 
@@ -299,10 +294,10 @@ def grouped(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
         yield waiting
 
 
-def leave_out(item: RejectedEpisode, state: Progress, *, strict: bool) -> None:
-    """Count an unusable episode; with `strict` it raises ValueError."""
+def leave_out(item: RejectedEpisode, state: Progress, *, strict: bool, done: str) -> None:
+    """Count an unusable episode; with `strict` it raises ValueError. `done`: what happens to the other episodes."""
     if strict:
-        raise ValueError(f"{item} (without --strict it would be rejected and the rest exported)")
+        raise ValueError(f"{item} (without --strict it would be rejected and the rest {done})")
     state.reject(item)
 
 
@@ -317,7 +312,7 @@ def valid_episodes(reader: Reader, state: Progress, *, strict: bool = False) -> 
                 except ValueError as error:
                     rejected = RejectedEpisode(item.source, item.line, str(error))
                 else:
-                    state.accept(item)
+                    state.accept(1, len(item))
                     yield item
             if rejected is not None:
-                leave_out(rejected, state, strict=strict)
+                leave_out(rejected, state, strict=strict, done="exported")
