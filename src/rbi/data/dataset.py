@@ -213,7 +213,7 @@ class Dataset(Sequence[Episode]):
         player: str | None = None,
         num_actions: int | None = None,
         env: str = "",
-        like: "DatasetSpec | None" = None,
+        like: DatasetSpec | None = None,
         strict: bool = False,
     ) -> "Dataset":
         """A dataset from a pandas or polars DataFrame, or a pyarrow Table, with one row per step.
@@ -226,7 +226,6 @@ class Dataset(Sequence[Episode]):
         medians, and actions with its names. Rows are validated like those of a CSV file: episodes with
         invalid rows go to `.rejected` (row numbers from 1); with `strict` the first one raises a ValueError.
         """
-        from rbi.data.formats.table_features import TableSchema
         from rbi.data.formats.tables import read_frame
 
         config = {
@@ -235,8 +234,7 @@ class Dataset(Sequence[Episode]):
             "terminated": terminated, "truncated": truncated, "action_prob": action_prob, "action_mask": action_mask,
             "behavior_probs": behavior_probs, "player": player,
         }  # fmt: skip
-        schema = None if like is None else TableSchema(like.features, like.action_names)
-        found = read_frame(frame, config, num_actions, env, schema)
+        found = read_frame(frame, config, num_actions, env, like)
         if strict and found.rejected:
             raise ValueError(str(found.rejected[0]))
         return found

@@ -21,7 +21,7 @@ from rbi.data.formats.episode_rows import EpisodeRowsReader, episode_columns
 from rbi.data.formats.reader import EpisodeSummary, SpecOverrides, find_files, require_package, summarize_all
 from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
 from rbi.data.formats.table_columns import Block, ListShape
-from rbi.data.formats.table_features import TableSchema, schema_of, to_table
+from rbi.data.formats.table_features import FRAME, TableSchema, schema_of, to_table
 from rbi.data.formats.table_files import CsvFiles, FeatherFiles, FrameFiles, JsonFiles, ParquetFiles, TableFiles
 from rbi.data.formats.table_layout import STEP_COLUMNS, LayoutFinder, TableConfig
 from rbi.data.formats.table_rows import MISSING_ID, Checker, Rows, Scan
@@ -69,16 +69,16 @@ def open_table(path: Path, settings: Any, name: str) -> "TableReader | EpisodeRo
 
 
 def read_frame(
-    frame: Any, config: dict[str, Any], num_actions: int | None, env: str, schema: TableSchema | None = None
+    frame: Any, config: dict[str, Any], num_actions: int | None, env: str, like: DatasetSpec | None = None
 ) -> Dataset:
-    """The dataset of a pandas or polars DataFrame or a pyarrow Table; `schema`: how earlier rows were encoded."""
+    """The dataset of a pandas or polars DataFrame or a pyarrow Table; `like`: the spec of earlier rows."""
     overrides = SpecOverrides(env, num_actions)
     rows = to_table(frame)
     of_episodes = {name for role in ("episode", "terminated", "truncated") for name in STEP_COLUMNS[role]}
     given = any(config[role] is not None for role in ("episode", "step", "terminated", "truncated"))
     table = TableConfig(**config, one_step=not given and of_episodes.isdisjoint(rows.column_names))
-    files = FrameFiles(rows)
-    found = TableReader(Path("DataFrame"), files, overrides, table, schema).load()
+    schema = None if like is None else TableSchema(like.features, like.action_names)
+    found = TableReader(FRAME, FrameFiles(rows), overrides, table, schema).load()
     found.table_roles = table.roles()
     return found
 
