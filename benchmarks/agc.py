@@ -292,23 +292,23 @@ def main():
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--data", type=Path, help="where recordings are, or will be kept; removed again if not given")
     parser.add_argument("--out", type=Path, default=RESULTS / "agc.json")
-    overrides = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        root = overrides.data or Path(scratch) / "data"
+        root = args.data or Path(scratch) / "data"
         reused = (root / "truth").exists()
-        recording = record_all(root, overrides.episodes, overrides.frames, overrides.cores)
+        recording = record_all(root, args.episodes, args.frames, args.cores)
         figures, details = {}, {}
         for game in GAMES:
-            store, seconds, peak = imported(root, game, Path(scratch) / game, overrides.cores)
-            truths = truths_of(root, game, overrides.episodes)
-            found = lost(root, game, [truth.number for truth in truths if truth.usable], overrides.cores)
+            store, seconds, peak = imported(root, game, Path(scratch) / game, args.cores)
+            truths = truths_of(root, game, args.episodes)
+            found = lost(root, game, [truth.number for truth in truths if truth.usable], args.cores)
             details[game] = compared(truths, store, found)
             figures[game] = measured(details[game], seconds, peak)
             print(f"  {game}: imported in {seconds:.0f} s", flush=True)
             shutil.rmtree(Path(scratch) / game)
         show(figures)
         written = {
-            "command": f"python -m benchmarks.agc --episodes {overrides.episodes} --frames {overrides.frames}",
+            "command": f"python -m benchmarks.agc --episodes {args.episodes} --frames {args.frames}",
             "machine": machine(),
             "defects": DEFECTS,
             "recording_seconds": None if reused else recording,
@@ -316,7 +316,7 @@ def main():
             "aims": AIMS,
             "surprises": {game: surprises(rows) for game, rows in details.items()},
         }
-        overrides.out.write_text(fileio.to_json(written, indent=1) + "\n")
+        args.out.write_text(fileio.to_json(written, indent=1) + "\n")
 
 
 def surprises(rows):

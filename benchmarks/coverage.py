@@ -368,28 +368,28 @@ def main():
     )
     parser.add_argument("--widths", action="store_true", help="only compare the widths of proved bounds")
     parser.add_argument("--speed", action="store_true", help="only time rbi.certify on a million one-step episodes")
-    arguments = parser.parse_args()
-    if arguments.speed:
+    args = parser.parse_args()
+    if args.speed:
         found = measure_speed()
         head = {"command": "python -m benchmarks.coverage --speed", "machine": machine()}
-        (arguments.out or RESULTS / "coverage-speed.json").write_text(json.dumps(head | found, indent=1) + "\n")
+        (args.out or RESULTS / "coverage-speed.json").write_text(json.dumps(head | found, indent=1) + "\n")
         print(json.dumps(found))
         return 0
-    if arguments.widths:
-        out = arguments.out or RESULTS / "coverage-widths.json"
+    if args.widths:
+        out = args.out or RESULTS / "coverage-widths.json"
         head = {"benchmark": "coverage", "command": "python -m benchmarks.coverage --widths", "machine": machine()}
         out.write_text(json.dumps(head | {"rows": measure_widths()}, indent=1) + "\n")
         return 0
-    repetitions = arguments.repetitions or (200 if arguments.quick else REPETITIONS)
-    out = arguments.out or (None if arguments.quick else RESULTS / "coverage.json")
+    repetitions = args.repetitions or (200 if args.quick else REPETITIONS)
+    out = args.out or (None if args.quick else RESULTS / "coverage.json")
     rows = json.loads(out.read_text())["rows"] if out is not None and out.exists() else []
-    sizes = arguments.sizes or (SIZES[:2] if arguments.quick else SIZES)
+    sizes = args.sizes or (SIZES[:2] if args.quick else SIZES)
     done = {(r["world"], r["episodes"]): r["repetitions"] for r in rows if r["bound"] == "student"}
     worlds = all_worlds()
     for n in sizes:
         for world in worlds:
             some = min(repetitions, max(LEAST_REPETITIONS, MOST_STEPS // (n * world.steps)))
-            if arguments.only not in world.name or done.get((world.name, n), 0) >= some:
+            if args.only not in world.name or done.get((world.name, n), 0) >= some:
                 continue
             start = time.perf_counter()
             rows = [r for r in rows if (r["world"], r["episodes"]) != (world.name, n)] + measure(world, n, some)
