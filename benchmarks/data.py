@@ -172,8 +172,7 @@ def tables(folder):
     found = []
     for name in ("bandit.csv", "episodes.csv"):
         command = [sys.executable, "-m", "benchmarks.data", "--load", str(folder / name)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        found.append(json.loads(done.stdout.splitlines()[-1]))
+        found.append(run(command))
         print(found[-1])
     return {"command": "python -m benchmarks.data --tables", "machine": machine(), "files": found}
 
