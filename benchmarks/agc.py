@@ -168,7 +168,7 @@ def lives_found(truth, reported):
     show in time are counted on their own, too.
     """
     free = list(reported)
-    told, off = dict.fromkeys(("wanted", "found", "shown", "shown_found"), 0), []
+    counts, off = dict.fromkeys(("wanted", "found", "shown", "shown_found"), 0), []
     for frame, left in zip(truth.life_losses, truth.lives_left, strict=True):
         near = [other for other in free if abs(other - frame) <= TOLERANCE]
         wanted = not (truth.game == "qbert" and left == 1)
@@ -178,8 +178,8 @@ def lives_found(truth, reported):
             free.remove(best)
             off.append(best - frame)
         more = (wanted, wanted and bool(near), shown, shown and bool(near))
-        told = {name: count + one for (name, count), one in zip(told.items(), more, strict=True)}
-    return told | {"reported": len(reported), "false": len(free), "off": off}
+        counts = {name: count + one for (name, count), one in zip(counts.items(), more, strict=True)}
+    return counts | {"reported": len(reported), "false": len(free), "off": off}
 
 
 def hidden(truth, frame):
@@ -204,7 +204,7 @@ def offsets_right(truth, episode):
 def compared(truths, store, frames_lost):
     """What became of each episode, beside what should have become of it."""
     taken = {episode.source: episode for episode in store}
-    reasons = {problem.source: problem.reason for problem in store.rejected}
+    reasons = {rejected.source: rejected.reason for rejected in store.rejected}
     rows = []
     for truth in truths:
         source = f"trajectories/{truth.game}/{truth.number}.txt"
@@ -275,8 +275,8 @@ def show(games):
     print(f"\n{'':28}" + "".join(f"{name:>15}" for name in names) + f"{'aim':>10}")
     for figure in next(iter(games.values())):
         aim = AIMS.get(figure)
-        told = f"{'<=' if figure in AT_MOST else '>='} {aim}" if aim is not None else ""
-        print(f"{figure:28}" + "".join(f"{cell(games[name][figure]):>15}" for name in names) + f"{told:>10}")
+        aimed = f"{'<=' if figure in AT_MOST else '>='} {aim}" if aim is not None else ""
+        print(f"{figure:28}" + "".join(f"{cell(games[name][figure]):>15}" for name in names) + f"{aimed:>10}")
 
 
 def cell(value):

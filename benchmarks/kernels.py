@@ -218,13 +218,8 @@ def main():
     Console().print(table)
     if args.out:
         cases = [{"case": name, "ours_seconds": ours, "torch_seconds": theirs} for name, ours, theirs in found]
-        told = {
-            "command": "python -m benchmarks.kernels",
-            "machine": machine(),
-            "threads": args.threads,
-            "cases": cases,
-        }
-        args.out.write_text(json.dumps(told, indent=2) + "\n")
+        result = {"command": "python -m benchmarks.kernels", "machine": machine(), "threads": args.threads}
+        args.out.write_text(json.dumps(result | {"cases": cases}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

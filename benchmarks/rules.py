@@ -93,8 +93,8 @@ def measure(device, quick):
     if quick:
         grid = [(18, 1), (18, 1024)]
     budget = 0.05 if quick else 0.3
-    told = f"max_reroute on {device}"
-    for actions, batch in track(grid, told, console=Console(stderr=True), auto_refresh=False):  # no thread beside us
+    console = Console(stderr=True)
+    for actions, batch in track(grid, f"max_reroute on {device}", console=console, auto_refresh=False):  # no thread
         beta, advantage = states(batch, actions, device)
         torch.compiler.reset()
         for name, (rule, most_pairs) in methods(device, quick).items():
