@@ -34,19 +34,14 @@ from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.data.formats.reader import EpisodeSummary, SpecOverrides, max_action, placeholder_observations, summarize
 
-LIMIT, PADDING = 27_000, 3
+LIMIT, PADDING = 27_000, 3  # steps of an episode at most, rows of zeros before it
 SMALL = ("action", "reward", "terminal")
 OBSERVATION = "observation"
 LOST = "an episode without beginning: the rows before it are missing"
 NAME = re.compile(rf"\$store\$_({'|'.join((*SMALL, OBSERVATION))})_ckpt\.(\d+)\.gz")
-
-
 LOGS = "replay_logs"
 GAME = re.compile(r"[A-Z][A-Za-z0-9]*")
-
-
-CHUNK = 1 << 18
-SKIPPED = 1 << 24
+CHUNK, SKIPPED = 1 << 18, 1 << 24  # bytes that are read from a file, and decompressed to skip rows, at a time
 GZIP = 31  # zlib's code for a 32 KB window and a gzip header
 
 
@@ -446,13 +441,7 @@ class DqnReplayReader:
             np.concatenate([piece.column(name) for piece in pieces]) for name in ("action", "reward", "terminal")
         )
         frames = [piece.frames for piece in pieces if piece.frames is not None]
-        observed = (
-            placeholder_observations(len(actions))
-            if not frames
-            else frames[0]
-            if len(frames) == 1
-            else np.concatenate(frames)
-        )
+        observed = frames[0] if len(frames) == 1 else np.concatenate(frames or [placeholder_observations(len(actions))])
         observed.flags.writeable = False  # not shared, so that the episode need not copy it
         ended = terminal != 0
         try:
