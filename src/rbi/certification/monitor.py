@@ -121,6 +121,18 @@ def monitor(
         live_returns(open_dataset(one if isinstance(one, Dataset) else Path(one), format, settings), config)
         for one in sources
     ]
+    result = compare(samples, config)
+    if out is not None:
+        places = ["" if isinstance(source, Dataset) else str(source) for source in (episodes, control or "")]
+        about = dict(zip(("data", "control"), places, strict=True))
+        found = vars(config) | about
+        with runs.Writer.create(Path(out), command="monitor", settings=found, overwrite=overwrite) as writer:
+            writer.result(result.to_dict() | about)
+    return result
+
+
+def compare(samples: list[Array], config: MonitorConfig) -> MonitorResult:
+    """The returns of live episodes against those of control episodes, or against the old value if there are none."""
     alpha = (1 - config.confidence) / len(samples)
     sides = [bounds_over_time(values, config.return_range, alpha) for values in samples]
     new = sides[0]
@@ -129,26 +141,19 @@ def monitor(
     else:
         lower, upper, base = new.lower - config.old_value, new.upper - config.old_value, config.old_value
     outcome: Outcome = "better" if lower[-1] > 0 else "worse" if upper[-1] < 0 else "continue"
-    result = MonitorResult(
+    return MonitorResult(
         outcome,
         float(samples[0].mean()) - base,
         float(lower[-1]),
         float(upper[-1]),
         len(samples[0]),
-        0 if control is None else len(samples[1]),
+        len(samples[1]) if len(samples) > 1 else 0,
         config.confidence,
         [
             {"episodes": int(n), "lower": float(a), "upper": float(b)}
             for n, a, b in zip(new.times, lower, upper, strict=True)
         ],
     )
-    if out is not None:
-        places = ["" if isinstance(source, Dataset) else str(source) for source in (episodes, control or "")]
-        about = dict(zip(("data", "control"), places, strict=True))
-        found = vars(config) | about
-        with runs.Writer.create(Path(out), command="monitor", settings=found, overwrite=overwrite) as writer:
-            writer.result(result.to_dict() | about)
-    return result
 
 
 @dataclass(frozen=True)
