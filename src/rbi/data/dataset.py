@@ -138,29 +138,9 @@ class Dataset(Sequence[Episode]):
         >>> Dataset.from_arrays(np.zeros((3, 2)), [0, 1, 1], [0, 0, 1], [False, False, True])
         Dataset(1 episode, 3 steps; observations (2,), 2 actions; mean score 1)
         """
-        observed = np.asarray(observations)
-        if observed.dtype != np.uint8 or observed.ndim < 3:
-            with np.errstate(over="ignore"):
-                observed = np.asarray(observed, dtype=np.float32).reshape(len(observed), -1)
-        steps = len(observed)
-        taken = integer_actions(actions)
-        with np.errstate(over="ignore"):
-            columns_: dict[str, Array] = {
-                "observations": observed,
-                "actions": taken,
-                "rewards": np.asarray(rewards, dtype=np.float32),
-                "terminated": np.asarray(terminations).astype(bool),
-                "truncated": np.zeros(steps, bool) if truncations is None else np.asarray(truncations).astype(bool),
-                "life_lost": np.zeros(steps, bool) if life_losses is None else np.asarray(life_losses).astype(bool),
-            }
-            optional = {"action_probs": action_probs, "action_masks": action_masks, "behavior_probs": behavior_probs}
-            for name, given in optional.items():
-                if given is not None:
-                    columns_[name] = np.asarray(given, dtype=bool if name == "action_masks" else np.float32)
-        dims = {"observations": observed.ndim, "action_masks": 2, "behavior_probs": 2}
-        for name, column in columns_.items():
-            if len(column) != steps or column.ndim != dims.get(name, 1):
-                raise ValueError(f"{name} of shape {column.shape} for {steps} steps")
+        given = {"action_probs": action_probs, "action_masks": action_masks, "behavior_probs": behavior_probs}
+        columns_ = step_columns(observations, actions, rewards, terminations, truncations, life_losses, given)
+        observed, taken, steps = columns_["observations"], columns_["actions"], len(columns_["observations"])
         if not steps:
             raise ValueError("no steps")
         widths = {columns_[name].shape[1] for name in ("action_masks", "behavior_probs") if name in columns_}
@@ -453,6 +433,39 @@ def assemble(
     if finals.any():
         arrays["observations"] = with_finals(steps["observations"], each["final"], records)
     return cls(spec, read_only(arrays), records, texts), rejected
+
+
+def step_columns(
+    observations: Any,
+    actions: Any,
+    rewards: Any,
+    terminations: Any,
+    truncations: Any,
+    life_losses: Any,
+    optional: dict[str, Any],
+) -> dict[str, Array]:
+    """Columns `[S, ...]` of a dataset from the arrays of a user; raises ValueError where their shapes do not fit."""
+    observed = np.asarray(observations)
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and rejects its episode
+        if observed.dtype != np.uint8 or observed.ndim < 3:
+            observed = np.asarray(observed, dtype=np.float32).reshape(len(observed), -1)
+        steps = len(observed)
+        found: dict[str, Array] = {
+            "observations": observed,
+            "actions": integer_actions(actions),
+            "rewards": np.asarray(rewards, dtype=np.float32),
+            "terminated": np.asarray(terminations).astype(bool),
+            "truncated": np.zeros(steps, bool) if truncations is None else np.asarray(truncations).astype(bool),
+            "life_lost": np.zeros(steps, bool) if life_losses is None else np.asarray(life_losses).astype(bool),
+        }
+        for name, given in optional.items():
+            if given is not None:
+                found[name] = np.asarray(given, dtype=bool if name == "action_masks" else np.float32)
+    dims = {"observations": observed.ndim, "action_masks": 2, "behavior_probs": 2}
+    for name, column in found.items():
+        if len(column) != steps or column.ndim != dims.get(name, 1):
+            raise ValueError(f"{name} of shape {column.shape} for {steps} steps")
+    return found
 
 
 def invalid_episodes(
