@@ -1,5 +1,6 @@
 """Tables and figures of `rbi data`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -112,10 +113,10 @@ def shown_actions(found: dict[str, Any]) -> tuple[list[int], Any, str]:
     return most, np.array([taken[action] for action in most]), caption
 
 
-def action_names(spec: dict[str, Any]) -> list[str]:
-    """Names of all actions: the data's, those of an Atari game, or numbers."""
+def action_names(spec: dict[str, Any]) -> Sequence[Any]:
+    """What the data or the Atari game calls each action: its name, or its number."""
     count = spec["num_actions"]
-    return list(spec.get("action_names") or envs.action_names(spec["env"] or "", count)) or list(map(str, range(count)))
+    return spec.get("action_names") or envs.action_names(spec.get("env") or "", count) or range(count)
 
 
 def action_table(found: dict[str, Any]) -> Table:
@@ -128,7 +129,7 @@ def action_table(found: dict[str, Any]) -> Table:
     table.add_column("")
     for action, count in zip(actions, counts, strict=True):
         bar = "█" * round(24 * count / max(1, counts.max()))
-        table.add_row(names[action], f"{count:,}", f"{100 * count / max(1, found['steps']):.1f}%", bar)
+        table.add_row(str(names[action]), f"{count:,}", f"{100 * count / max(1, found['steps']):.1f}%", bar)
     return table
 
 
@@ -170,7 +171,7 @@ def info_figure(found: dict[str, Any]) -> Any:
         actions, counts, caption = shown_actions(found)
         panels[2].bar(np.arange(len(actions)), counts / max(1, found["steps"]), color=GREY)
         names = action_names(found["spec"])
-        name_ticks(panels[2], [names[action] for action in actions], max_letters=18)
+        name_ticks(panels[2], [str(names[action]) for action in actions], max_letters=18)
         panels[2].set(xlabel="action" + (f", {caption}" if caption else ""), ylabel="share of steps")
     return figure
 
