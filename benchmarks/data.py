@@ -63,7 +63,7 @@ def larger(path, store, size):
 
 
 def draw_batches(path, batch, larger):
-    """Our samples per second; runs in a process of its own."""
+    """Our samples per second; runs in its own process."""
     sampler = Sampler(Store(path), SamplerConfig(batch_size=batch, n_step=1), torch.Generator().manual_seed(0))
     if larger:
         sampler.draw(larger)
@@ -151,7 +151,7 @@ def write_tables(folder):
 
 
 def load_table(path):
-    """Seconds and memory of loading one CSV file; runs in a process of its own."""
+    """Seconds and memory of loading one CSV file; runs in its own process."""
     import pyarrow.compute
     import pyarrow.csv  # noqa: F401 - imported before the clock starts
 

@@ -101,7 +101,7 @@ def study(name, args):
 
 
 def read_blocks(path, repetitions):
-    """Finished blocks that a study of so many repetitions has, by (world, first repetition)."""
+    """Finished blocks of a study with this number of repetitions, by (world, first repetition)."""
     lines = path.read_text().splitlines() if path.exists() else []
     finished = {}
     for block in map(json.loads, lines):

@@ -121,13 +121,13 @@ class EpisodeRowsReader:
                 yield RejectedEpisode(source, line, " ".join(str(error).split()))
 
     def episode(self, row: dict[str, Any], source: str, line: int) -> Episode:
-        seen, actions, rewards = (array_of(row[name]) for name in ("observations", "action", "reward"))
+        obs, actions, rewards = (array_of(row[name]) for name in ("observations", "action", "reward"))
         steps = len(actions)
         last = np.arange(steps) == steps - 1
         terminated = is_set(row.get("terminated"), steps)
         truncated = not terminated if "truncated" not in row or "terminated" in row else is_set(row["truncated"], steps)
         return Episode(
-            observations=self.frames.single_frames(seen) if self.spec.is_image else vectors(seen),
+            observations=self.frames.single_frames(obs) if self.spec.is_image else vectors(obs),
             actions=np.ravel(actions),
             rewards=np.ravel(vectors(rewards)),
             terminated=last & (terminated or not truncated),

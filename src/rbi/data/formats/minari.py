@@ -138,8 +138,8 @@ class MinariReader:
         try:
             self.check_inside(part)
             [found] = self.storage.get_episodes([part])
-            seen = self.observations(found["observations"])
-            episode = self.episode(part, found, seen)
+            obs = self.observations(found["observations"])
+            episode = self.episode(part, found, obs)
             episode.check_fits(self.spec)
             yield episode
         except MINARI_FAULTS as error:
@@ -174,7 +174,7 @@ class MinariReader:
         except MINARI_FAULTS as error:
             yield RejectedEpisode(self.source(part), part + 1, one_line(error))
 
-    def episode(self, part: int, found: Mapping[str, Any], seen: Array) -> Episode:
+    def episode(self, part: int, found: Mapping[str, Any], obs: Array) -> Episode:
         """An episode from Minari's data."""
         [metadata] = self.storage.get_episode_metadata([part])
         steps = len(found["rewards"])
@@ -191,7 +191,7 @@ class MinariReader:
             rewards = np.asarray(found["rewards"]).astype(np.float32)
         terminated = np.asarray(found["terminations"]).astype(bool)
         return Episode(
-            observations=seen if ours.pop("has_final") else seen[:-1],
+            observations=obs if ours.pop("has_final") else obs[:-1],
             actions=np.asarray(found["actions"]).reshape(steps) - int(self.storage.action_space.start),
             rewards=rewards,
             terminated=terminated,
@@ -294,10 +294,10 @@ def buffers(episodes: Iterable[Episode], spec: DatasetSpec, metadata: list[dict[
         episode.check_fits(spec)
         extra = {name: getattr(episode, name) for name in ("player", "source", "line", "abandoned", "has_final")}
         metadata.append({OURS: json.dumps(extra)})
-        seen = episode.observations
+        obs = episode.observations
         columns = {key: getattr(episode, name) for name, key in ADDED.items()}
         yield buffer(
-            observations=seen if episode.has_final else np.concatenate([seen, seen[-1:]]),
+            observations=obs if episode.has_final else np.concatenate([obs, obs[-1:]]),
             actions=episode.actions.astype(np.int64),
             rewards=episode.rewards,
             terminations=episode.terminated,

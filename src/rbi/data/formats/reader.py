@@ -91,7 +91,7 @@ class Reader(Protocol):
 
 @runtime_checkable
 class OneEpisodePerPart(Protocol):
-    """A reader whose parts are single episodes in files of their own."""
+    """A reader whose parts are files with one episode each."""
 
     def file_of(self, part: Any) -> str:
         """The `source` of a part's episode, known without reading it."""

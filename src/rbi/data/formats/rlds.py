@@ -60,10 +60,10 @@ class RldsReader:
         episodes = list(filter(len, some))
         if not episodes:
             raise ValueError("it holds no episodes")
-        first = self.seen(episodes[0])
+        first = self.observations(episodes[0])
         self.frames = FrameLayout()
         if is_image(first):
-            self.frames = frame_layout(first.shape[1:], map(self.seen, episodes), channels_first=False)
+            self.frames = frame_layout(first.shape[1:], map(self.observations, episodes), channels_first=False)
         return spec_of_episode(first, self.frames, overrides.num_actions or self.largest_action() + 1, overrides)
 
     def steps(self, split: str) -> Iterator[list[dict[str, Any]]]:
@@ -75,7 +75,7 @@ class RldsReader:
                 raise ValueError(f"its examples are not episodes with steps; they have {', '.join(episode)}")
             yield list(episode["steps"])
 
-    def seen(self, steps: list[dict[str, Any]]) -> Array:
+    def observations(self, steps: list[dict[str, Any]]) -> Array:
         """The observations of an episode; those of several parts become one vector."""
         observed = [step["observation"] for step in steps]
         if not isinstance(observed[0], dict):
@@ -127,11 +127,11 @@ class RldsReader:
         last = steps[-1]
         if not last["is_last"]:
             raise ValueError("an episode without end: no step is the last one")
-        seen, taken = self.seen(steps), steps[:-1]
+        obs, taken = self.observations(steps), steps[:-1]
         ended = np.arange(len(taken)) == len(taken) - 1
         terminated = bool(last["is_terminal"])
         return Episode(
-            observations=self.frames.single_frames(seen) if self.spec.is_image else vectors(seen),
+            observations=self.frames.single_frames(obs) if self.spec.is_image else vectors(obs),
             actions=np.array([step["action"] for step in taken]),
             rewards=np.array([step["reward"] for step in taken], np.float32),
             terminated=ended & terminated,

@@ -162,7 +162,7 @@ class RllibReader:
             return FrameLayout()
         some = (f for f in self.fragments() if isinstance(f, Fragment) and len(f.actions))
         images = (np.asarray(observed_part(f.observations, self.key)) for f in some)
-        usable = (seen for seen in images if seen.shape[1:] == self.space.shape)
+        usable = (obs for obs in images if obs.shape[1:] == self.space.shape)
         return frame_layout(self.space.shape, islice(usable, LAYOUT_EPISODES), channels_first=False)
 
     def find_spec(self, first: Fragment, overrides: SpecOverrides) -> DatasetSpec:
@@ -209,14 +209,14 @@ class RllibReader:
         """An episode from its fragments, or why it is rejected."""
         first, last = pieces[0], pieces[-1]
         try:
-            seen = [self.observations(piece) for piece in pieces]
+            obs = [self.observations(piece) for piece in pieces]
             steps = sum(len(piece.actions) for piece in pieces)
             ended = np.arange(steps) == steps - 1
             probs = [piece.action_probs for piece in pieces if piece.action_probs is not None]
             has_probs = self.spec.has_action_probs and len(probs) == len(pieces)
-            shown = [part[: len(piece.actions)] for part, piece in zip(seen, pieces, strict=True)]
+            shown = [part[: len(piece.actions)] for part, piece in zip(obs, pieces, strict=True)]
             episode = Episode(
-                observations=np.concatenate([*shown, seen[-1][len(last.actions) :]]),
+                observations=np.concatenate([*shown, obs[-1][len(last.actions) :]]),
                 actions=np.concatenate([piece.actions for piece in pieces]) - self.lowest_action,
                 rewards=np.concatenate([piece.rewards for piece in pieces]),
                 terminated=ended & last.terminated,
@@ -280,13 +280,13 @@ def decoded(item: bytes | None, name: str, line: int) -> Fragment | RejectedEpis
         state = msgpack.unpackb(item, object_hook=numpy_array, strict_map_key=False)
         steps = int(state["t"]) - int(state["t_started"])
         logs = (state.get("extra_model_outputs") or {}).get("action_logp")
-        seen = joined(buffer(state["observations"]))
-        if length(seen) != steps + 1:
-            raise ValueError(f"{length(seen)} observations for {steps} steps")
+        obs = joined(buffer(state["observations"]))
+        if length(obs) != steps + 1:
+            raise ValueError(f"{length(obs)} observations for {steps} steps")
         return Fragment(
             str(state["id_"]),
             int(state["t_started"]),
-            seen,
+            obs,
             np.asarray(buffer(state["actions"])).reshape(steps),
             np.asarray(buffer(state["rewards"]), np.float64).reshape(steps),
             None if logs is None else np.exp(np.asarray(buffer(logs), np.float64)).reshape(steps),
@@ -413,12 +413,12 @@ def split_batch(batch: dict[str, Any], name: str, line: int) -> Iterator[Fragmen
     none = np.zeros(count, bool)
     over = np.asarray(batch.get("terminateds", batch.get("dones", none)), bool)
     cut = np.asarray(batch.get("truncateds", none), bool)
-    seen, after = np.asarray(batch["obs"]), batch.get("new_obs")
+    obs, after = np.asarray(batch["obs"]), batch.get("new_obs")
     after = None if after is None else np.asarray(after)
     numbers = np.asarray(batch["t"]) if "t" in batch else None
     logs = batch.get("action_logp")
     probs = batch.get("action_prob") if logs is None else np.exp(np.asarray(logs, np.float64))
-    columns = {"obs": seen, "new_obs": after, "rewards": rewards, "eps_id": ids, "t": numbers, "ends": over | cut}
+    columns = {"obs": obs, "new_obs": after, "rewards": rewards, "eps_id": ids, "t": numbers, "ends": over | cut}
     for column, values in columns.items():
         if values is not None and len(values) != count:
             raise ValueError(f"its column {column!r} has {len(values)} rows for {count} actions")
@@ -430,7 +430,7 @@ def split_batch(batch: dict[str, Any], name: str, line: int) -> Iterator[Fragmen
         yield Fragment(
             str(ids[start]),
             0 if numbers is None else int(numbers[start]),
-            seen[rows] if after is None else np.concatenate([seen[rows], after[stop - 1 : stop]]),
+            obs[rows] if after is None else np.concatenate([obs[rows], after[stop - 1 : stop]]),
             actions[rows],
             rewards[rows],
             None if probs is None else np.asarray(probs)[rows],
