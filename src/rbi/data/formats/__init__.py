@@ -16,7 +16,7 @@ from rbi.config import Interval, check_fields
 from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Array, Episode
 from rbi.data.formats.agc import AgcConfig
-from rbi.data.formats.reader import ColumnReader, EpisodeSummary, Reader, SpecOverrides, summarize_all
+from rbi.data.formats.reader import ColumnReader, EpisodeSummary, Reader, SpecOverrides
 from rbi.data.formats.table_layout import TableConfig
 from rbi.data.formats.tables import FILES, TableReader, open_table, table_formats
 from rbi.data.store import MAX_LOST, Store, is_store
@@ -236,6 +236,3 @@ class StoreReader:
         rejected = [RejectedEpisode(str(self.path), n + 1, self.store.reason(n)) for n in numbers]
         found = found.select(np.flatnonzero(~invalid)) if rejected else found
         yield Dataset(self.spec, found.arrays, found.records, found.texts), rejected
-
-    def summaries(self, part: slice) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        return summarize_all(self.read(part))

@@ -16,7 +16,7 @@ import numpy as np
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, Episode
 from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image, spec_of_episode, vectors
-from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, max_action, summarize_all
+from rbi.data.formats.reader import FAULTS, SpecOverrides, max_action
 from rbi.data.formats.table_columns import Block, is_list
 from rbi.data.formats.table_files import FrameFiles, TableFiles
 from rbi.data.formats.table_layout import TableConfig
@@ -105,9 +105,6 @@ class EpisodeRowsReader:
 
     def parts(self) -> Sequence[Path]:
         return self.paths
-
-    def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        return summarize_all(self.read(part))
 
     def read(self, part: Path) -> Iterator[Episode | RejectedEpisode]:
         for source, line, row in self.rows([part], tuple(NAMES)):

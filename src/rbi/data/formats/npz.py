@@ -15,7 +15,7 @@ from rbi.data.dataset import Dataset, RejectedEpisode
 from rbi.data.episode import Array, Episode
 from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image
 from rbi.data.formats.hdf5 import MAX_COMPRESSION, SMALL_BYTES
-from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, summarize
+from rbi.data.formats.reader import FAULTS, SpecOverrides
 from rbi.steps import IMAGE_STACK
 
 NAMES = {
@@ -102,10 +102,6 @@ class NpzReader:
     def read(self, _part: Path) -> Iterator[Episode | RejectedEpisode]:
         yield from self.dataset
         yield from self.dataset.rejected
-
-    def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        for item in self.read(part):
-            yield item if isinstance(item, RejectedEpisode) else summarize(item)
 
 
 def single_images(observations: Array, arrays: dict[str, Array]) -> tuple[Array, int | None]:

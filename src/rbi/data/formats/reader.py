@@ -85,9 +85,6 @@ class Reader(Protocol):
     def read(self, part: Any) -> Iterator[Episode | RejectedEpisode]:
         """The episodes of a part, in order; unusable ones come as `RejectedEpisode`."""
 
-    def summaries(self, part: Any) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        """The same without observations, which is cheaper in some formats."""
-
 
 @runtime_checkable
 class OneEpisodePerPart(Protocol):
@@ -103,6 +100,14 @@ class ColumnReader(Protocol):
 
     def datasets(self, part: Any) -> Iterator[tuple[Dataset, list[RejectedEpisode]]]:
         """The episodes of a part, in order, and those between them that are unusable."""
+
+
+@runtime_checkable
+class SummaryReader(Protocol):
+    """A reader that leaves out observations where only summaries are wanted."""
+
+    def summaries(self, part: Any) -> Iterator[EpisodeSummary | RejectedEpisode]:
+        """The episodes of a part without observations, as `Reader.read` gives them."""
 
 
 def summarize(episode: Episode) -> EpisodeSummary:
@@ -124,6 +129,11 @@ def summarize_all(items: Iterator[Episode | RejectedEpisode]) -> Iterator[Episod
     """Summaries from full episodes, for formats in which skipping observations saves nothing."""
     for item in items:
         yield item if isinstance(item, RejectedEpisode) else summarize(item)
+
+
+def summaries_of(reader: Reader, part: Any) -> Iterator[EpisodeSummary | RejectedEpisode]:
+    """The episodes of a part without observations, which are not read where the format allows it."""
+    return reader.summaries(part) if isinstance(reader, SummaryReader) else summarize_all(reader.read(part))
 
 
 def require_package(package: str, extra: str = "data") -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from rbi.data.dataset import RejectedEpisode
 from rbi.data.episode import Array, DatasetSpec, Episode
 from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image, spec_of_episode, vectors
-from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, max_action, natural, summarize_all
+from rbi.data.formats.reader import FAULTS, SpecOverrides, max_action, natural
 from rbi.steps import FrameLayout
 
 PACKAGE = "tensorflow_datasets"
@@ -100,9 +100,6 @@ class RldsReader:
 
     def parts(self) -> Sequence[str]:
         return list(self.splits)
-
-    def summaries(self, part: str) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        return summarize_all(self.read(part))
 
     def read(self, part: str) -> Iterator[Episode | RejectedEpisode]:
         line, episodes = 0, self.steps(part)

@@ -34,12 +34,10 @@ from rbi.data.formats.convert import (
 )
 from rbi.data.formats.reader import (
     FAULTS,
-    EpisodeSummary,
     SpecOverrides,
     find_files,
     max_action,
     require_package,
-    summarize_all,
 )
 from rbi.steps import FrameLayout
 
@@ -185,9 +183,6 @@ class RllibReader:
 
     def parts(self) -> Sequence[Path]:
         return [self.path]
-
-    def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        return summarize_all(self.read(part))
 
     def read(self, part: Path) -> Iterator[Episode | RejectedEpisode]:
         assert part == self.path  # there is no other

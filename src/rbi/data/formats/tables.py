@@ -18,7 +18,7 @@ import numpy as np
 from rbi.data.dataset import Dataset, DatasetBuilder, RejectedEpisode, assemble, concat_ranges
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, Feature
 from rbi.data.formats.episode_rows import EpisodeRowsReader, episode_columns
-from rbi.data.formats.reader import EpisodeSummary, SpecOverrides, find_files, require_package, summarize_all
+from rbi.data.formats.reader import SpecOverrides, find_files, require_package
 from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
 from rbi.data.formats.table_columns import Block, ListShape
 from rbi.data.formats.table_features import FRAME, TableSchema, schema_of, to_table
@@ -297,9 +297,6 @@ class TableReader:
         assert part == self.path  # there is no other
         for chunk in self.chunks(self.blocks(self.layout.columns)):
             yield chunk.dataset, [item for _, item in chunk.rejected]
-
-    def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        return summarize_all(self.read(part))
 
     def load(self) -> Dataset:
         """All episodes in memory; every file is parsed once."""
