@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rbi.data.dataset import Dataset, RejectedEpisode, infer_spec
-from rbi.data.episode import DatasetSpec, Episode, Feature
+from rbi.data.dataset import Dataset, infer_spec
+from rbi.data.episode import DatasetSpec, Episode, Feature, RejectedEpisode
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_files, tables
 from rbi.data.formats.reader import SpecOverrides, summaries_of
 from rbi.data.formats.table_features import encode_rows

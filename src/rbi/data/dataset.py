@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from rbi.data.episode import (
     Array,
     DatasetSpec,
     Episode,
+    RejectedEpisode,
     bad_behavior_probs,
     differing_probs,
     end_codes,
@@ -37,17 +38,6 @@ RECORD = np.dtype(
 """The index entry of an episode."""
 SEQUENTIAL_SUM = 8
 """NumPy adds fewer values than this one after the other, as `reduceat` does; longer sums are pairwise."""
-
-
-class RejectedEpisode(NamedTuple):
-    """An episode that cannot be used: where it is and why."""
-
-    source: str
-    line: int
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.source}{f', line {self.line}' if self.line else ''}: {self.reason}"
 
 
 def columns(spec: DatasetSpec) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:

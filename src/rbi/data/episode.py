@@ -4,7 +4,7 @@ import math
 import numbers
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -271,6 +271,17 @@ class Episode:
             self.behavior_probs is None or self.behavior_probs.shape[1] != spec.num_actions
         ):
             raise ValueError(f"no behavior_probs of {spec.num_actions} actions, where other episodes have them")
+
+
+class RejectedEpisode(NamedTuple):
+    """An episode that cannot be used: where it is and why."""
+
+    source: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.source}{f', line {self.line}' if self.line else ''}: {self.reason}"
 
 
 def bad_behavior_probs(probs: Array) -> Array:

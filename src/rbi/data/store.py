@@ -32,7 +32,6 @@ from rbi.data.checksums import checksum, checksums, record_checksums
 from rbi.data.dataset import (
     RECORD,
     Dataset,
-    RejectedEpisode,
     columns,
     continued,
     episode_sums,
@@ -40,7 +39,7 @@ from rbi.data.dataset import (
     invalid_episodes,
     part_fields,
 )
-from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
 
 FORMAT = 2
 FIRST_FORMAT, FIRST_RECORD = 1, np.dtype([(name, RECORD[name]) for name in RECORD.names[:-1]])  # type: ignore[index]

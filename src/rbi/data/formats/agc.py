@@ -32,8 +32,7 @@ import numpy as np
 from annotated_types import Interval
 
 from rbi.config import check_fields
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats.agc_repair import (
     COUNTERS,
     DEFAULT_OFFSET,

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
+from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image, vectors
 from rbi.data.formats.hdf5 import SIGNATURE, dataset, has, open_hdf5
 from rbi.data.formats.reader import (

@@ -30,8 +30,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats.reader import EpisodeSummary, SpecOverrides, max_action, placeholder_observations, summarize
 
 LIMIT, PADDING = 27_000, 3  # steps of an episode at most, rows of zeros before it

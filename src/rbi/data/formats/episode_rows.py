@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import Array, Episode
+from rbi.data.episode import Array, Episode, RejectedEpisode
 from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image, spec_of_episode, vectors
 from rbi.data.formats.reader import FAULTS, SpecOverrides, max_action
 from rbi.data.formats.table_columns import Block, is_list

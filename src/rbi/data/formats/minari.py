@@ -31,8 +31,7 @@ from PIL import Image
 
 from rbi import fileio
 from rbi.config import env_text, parse_env
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats.convert import (
     LAYOUT_EPISODES,
     flatten_observations,

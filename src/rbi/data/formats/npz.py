@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rbi.data.dataset import Dataset, RejectedEpisode
-from rbi.data.episode import Array, Episode
+from rbi.data.dataset import Dataset
+from rbi.data.episode import Array, Episode, RejectedEpisode
 from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image
 from rbi.data.formats.hdf5 import MAX_COMPRESSION, SMALL_BYTES
 from rbi.data.formats.reader import FAULTS, SpecOverrides

@@ -13,8 +13,7 @@ import numpy as np
 from annotated_types import Ge
 
 from rbi.config import check_fields
-from rbi.data.dataset import Dataset, RejectedEpisode
-from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
+from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, RejectedEpisode
 
 FAULTS = (
     ValueError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError, RuntimeError, OSError,
@@ -92,14 +91,6 @@ class OneEpisodePerPart(Protocol):
 
     def file_of(self, part: Any) -> str:
         """The `source` of a part's episode, known without reading it."""
-
-
-@runtime_checkable
-class ColumnReader(Protocol):
-    """A reader whose episodes come as datasets, many at a time and without a Python object each."""
-
-    def datasets(self, part: Any) -> Iterator[tuple[Dataset, list[RejectedEpisode]]]:
-        """The episodes of a part, in order, and those between them that are unusable."""
 
 
 @runtime_checkable

@@ -16,8 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import DatasetSpec
+from rbi.data.episode import DatasetSpec, RejectedEpisode
 from rbi.data.formats.reader import require_package
 from rbi.data.formats.table_columns import (
     Block,

@@ -15,8 +15,8 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from rbi.data.dataset import Dataset, DatasetBuilder, RejectedEpisode, assemble, concat_ranges
-from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, Feature
+from rbi.data.dataset import Dataset, DatasetBuilder, assemble, concat_ranges
+from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, Feature, RejectedEpisode
 from rbi.data.formats.episode_rows import EpisodeRowsReader, episode_columns
 from rbi.data.formats.reader import SpecOverrides, find_files, require_package
 from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
