@@ -15,16 +15,18 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from rbi import fileio
 from rbi.data.dataset import Dataset, DatasetBuilder, assemble, concat_ranges
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, Feature, RejectedEpisode
 from rbi.data.formats.episode_rows import EpisodeRowsReader, episode_columns
 from rbi.data.formats.reader import SpecOverrides, find_files, require_package
 from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
 from rbi.data.formats.table_columns import Block, ListShape
-from rbi.data.formats.table_features import FRAME, TableSchema, schema_of, to_table
+from rbi.data.formats.table_features import FRAME, TableSchema, to_table
 from rbi.data.formats.table_files import CsvFiles, FeatherFiles, FrameFiles, JsonFiles, ParquetFiles, TableFiles
 from rbi.data.formats.table_layout import STEP_COLUMNS, LayoutFinder, TableConfig
 from rbi.data.formats.table_rows import MISSING_ID, Checker, Rows, Scan
+from rbi.data.store import CONFIG, is_store, read_spec
 from rbi.progress import echo
 from rbi.steps import IMAGE_STACK
 
@@ -33,6 +35,7 @@ MAX_RETURNS = 10
 """Episodes that may go on after another one before the table is refused; each of them is rejected."""
 SHOWN_RULES = 5  # columns with dates or missing values whose encoding is said
 SHOWN_ACTIONS = 8  # actions whose names are said
+POLICY_CONFIG = "policy.json"
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 FILES: dict[str, type[CsvFiles | ParquetFiles | FeatherFiles | JsonFiles]] = {
     "parquet": ParquetFiles,
@@ -80,6 +83,28 @@ def read_frame(
     schema = None if like is None else TableSchema(like.features, like.action_names)
     found = TableReader(FRAME, FrameFiles(rows), overrides, table, schema).load()
     found.table_roles = table.roles()
+    return found
+
+
+def schema_of(path: Path | str) -> TableSchema:
+    """The columns and categories of a store, or those that a policy was trained with."""
+    path = Path(path)
+    if is_store(path):
+        spec = read_spec(path)
+        found = TableSchema(spec.features, spec.action_names)
+    else:
+        places = (path, path / "policies" / "best", path / "policies" / "last")
+        config = next((place / POLICY_CONFIG for place in places if (place / POLICY_CONFIG).is_file()), None)
+        if config is None:
+            raise ValueError(f"{path}: is neither a store ({CONFIG}) nor a policy ({POLICY_CONFIG})")
+        try:
+            written = fileio.parse(config, fileio.read_text(config), 1)
+            names = tuple(str(name) for name in written.get("action_names", []))
+            found = TableSchema(Feature.from_json(written.get("columns", [])), names)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"{config}: {error}") from None
+    if not found.features:
+        raise ValueError(f"{path}: holds no columns of a table")
     return found
 
 
