@@ -168,7 +168,7 @@ def lives_found(truth, reported):
     show in time are counted on their own, too.
     """
     free = list(reported)
-    told, off = dict.fromkeys(("wanted", "found", "shown", "shown_found"), 0), []
+    counts, off = dict.fromkeys(("wanted", "found", "shown", "shown_found"), 0), []
     for frame, left in zip(truth.life_losses, truth.lives_left, strict=True):
         near = [other for other in free if abs(other - frame) <= TOLERANCE]
         wanted = not (truth.game == "qbert" and left == 1)
@@ -178,8 +178,8 @@ def lives_found(truth, reported):
             free.remove(best)
             off.append(best - frame)
         more = (wanted, wanted and bool(near), shown, shown and bool(near))
-        told = {name: count + one for (name, count), one in zip(told.items(), more, strict=True)}
-    return told | {"reported": len(reported), "false": len(free), "off": off}
+        counts = {name: count + one for (name, count), one in zip(counts.items(), more, strict=True)}
+    return counts | {"reported": len(reported), "false": len(free), "off": off}
 
 
 def hidden(truth, frame):
@@ -204,7 +204,7 @@ def offsets_right(truth, episode):
 def compared(truths, store, frames_lost):
     """What became of each episode, beside what should have become of it."""
     taken = {episode.source: episode for episode in store}
-    reasons = {problem.source: problem.reason for problem in store.rejected}
+    reasons = {rejected.source: rejected.reason for rejected in store.rejected}
     rows = []
     for truth in truths:
         source = f"trajectories/{truth.game}/{truth.number}.txt"
@@ -275,8 +275,8 @@ def show(games):
     print(f"\n{'':28}" + "".join(f"{name:>15}" for name in names) + f"{'aim':>10}")
     for figure in next(iter(games.values())):
         aim = AIMS.get(figure)
-        told = f"{'<=' if figure in AT_MOST else '>='} {aim}" if aim is not None else ""
-        print(f"{figure:28}" + "".join(f"{cell(games[name][figure]):>15}" for name in names) + f"{told:>10}")
+        aimed = f"{'<=' if figure in AT_MOST else '>='} {aim}" if aim is not None else ""
+        print(f"{figure:28}" + "".join(f"{cell(games[name][figure]):>15}" for name in names) + f"{aimed:>10}")
 
 
 def cell(value):
@@ -292,23 +292,23 @@ def main():
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--data", type=Path, help="where recordings are, or will be kept; removed again if not given")
     parser.add_argument("--out", type=Path, default=RESULTS / "agc.json")
-    overrides = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        root = overrides.data or Path(scratch) / "data"
+        root = args.data or Path(scratch) / "data"
         reused = (root / "truth").exists()
-        recording = record_all(root, overrides.episodes, overrides.frames, overrides.cores)
+        recording = record_all(root, args.episodes, args.frames, args.cores)
         figures, details = {}, {}
         for game in GAMES:
-            store, seconds, peak = imported(root, game, Path(scratch) / game, overrides.cores)
-            truths = truths_of(root, game, overrides.episodes)
-            found = lost(root, game, [truth.number for truth in truths if truth.usable], overrides.cores)
+            store, seconds, peak = imported(root, game, Path(scratch) / game, args.cores)
+            truths = truths_of(root, game, args.episodes)
+            found = lost(root, game, [truth.number for truth in truths if truth.usable], args.cores)
             details[game] = compared(truths, store, found)
             figures[game] = measured(details[game], seconds, peak)
             print(f"  {game}: imported in {seconds:.0f} s", flush=True)
             shutil.rmtree(Path(scratch) / game)
         show(figures)
         written = {
-            "command": f"python -m benchmarks.agc --episodes {overrides.episodes} --frames {overrides.frames}",
+            "command": f"python -m benchmarks.agc --episodes {args.episodes} --frames {args.frames}",
             "machine": machine(),
             "defects": DEFECTS,
             "recording_seconds": None if reused else recording,
@@ -316,7 +316,7 @@ def main():
             "aims": AIMS,
             "surprises": {game: surprises(rows) for game, rows in details.items()},
         }
-        overrides.out.write_text(fileio.to_json(written, indent=1) + "\n")
+        args.out.write_text(fileio.to_json(written, indent=1) + "\n")
 
 
 def surprises(rows):

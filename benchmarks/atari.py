@@ -109,11 +109,9 @@ def load_cells(folder=RESULTS):
 
 
 def save_cell(folder, cell, result):
-    """Write a result in one step: a file is there as a whole or not at all."""
+    """Write a result atomically."""
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{cell.name}.tmp"
-    temporary.write_text(fileio.to_json(result) + "\n")
-    temporary.replace(folder / f"{cell.name}.json")
+    fileio.atomic_write(folder / f"{cell.name}.json", lambda at: at.write_text(fileio.to_json(result) + "\n"))
 
 
 def in_order(missing, done):

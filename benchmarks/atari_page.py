@@ -2,8 +2,9 @@
 
 import math
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 
 from benchmarks.atari import FRAME_SKIP, MILLION, SUITES, Cell, load_cells
 from benchmarks.online_page import VARIANTS
@@ -330,8 +331,8 @@ def draw(load, folder):
 def draw_long_runs(results, path):
     """Score while training over frames, one panel per game; the dot is the evaluation at the end."""
     games = list(dict.fromkeys(result["game"] for result in results))
-    with plt.rc_context(LOOK):
-        figure = plt.figure(figsize=(1.2 + 3.7 * len(games), 3.2), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure = Figure(figsize=(1.2 + 3.7 * len(games), 3.2), layout="constrained")
         for panel, game in zip(figure.subplots(1, len(games), squeeze=False)[0], games, strict=True):
             for look, result in zip(LINES, (r for r in results if r["game"] == game), strict=False):
                 points = [point for point in result["curve"] if point["score"] is not None]
@@ -342,7 +343,6 @@ def draw_long_runs(results, path):
             panel.set(title=game, xlabel="million frames", ylabel="score in training; dot: evaluation", xlim=(0, None))
             panel.legend()
         figure.savefig(path, dpi=130)
-        plt.close(figure)
 
 
 def draw_curves(suite, done, path):
@@ -350,8 +350,8 @@ def draw_curves(suite, done, path):
     games = [g for g in suite.games if any(scores_of(suite, entry, g, done) for entry in entries)]
     columns = min(4, len(games))
     rows = math.ceil(len(games) / columns)
-    with plt.rc_context(LOOK):
-        figure = plt.figure(figsize=(1.2 + 3.7 * columns, 0.9 + 2.7 * rows), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure = Figure(figsize=(1.2 + 3.7 * columns, 0.9 + 2.7 * rows), layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
         for panel, game in zip(panels, games, strict=False):
             for look, entry in zip(LINES, entries, strict=False):
@@ -368,15 +368,14 @@ def draw_curves(suite, done, path):
         handles = {text: line for p in panels for line, text in zip(*p.get_legend_handles_labels(), strict=True)}
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2, fontsize=8)
         figure.savefig(path, dpi=130)
-        plt.close(figure)
 
 
 def draw_profile(suite, done, path):
     entries = entries_of(suite, done)
     runs = [normalised_runs(suite, entry, suite.games, done) for entry in entries]
     thresholds = np.linspace(0, max(of_game.max() for tasks in runs for of_game in tasks), 200)
-    with plt.rc_context(LOOK):
-        figure = plt.figure(figsize=(6.4, 4.4), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure = Figure(figsize=(6.4, 4.4), layout="constrained")
         panel = figure.subplots()
         for look, entry, tasks in zip(LINES, entries, runs, strict=False):
             panel.plot(thresholds, performance_profile(tasks, thresholds), label=label(entry), **look)
@@ -385,4 +384,3 @@ def draw_profile(suite, done, path):
         panel.set(xlabel="human-normalised score", ylabel="share of runs above it")
         panel.legend()
         figure.savefig(path, dpi=130)
-        plt.close(figure)

@@ -52,11 +52,11 @@ def measure():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=RESULT)
-    arguments = parser.parse_args()
+    args = parser.parse_args()
     found = {"command": "python -m benchmarks.certificate", "machine": machine()} | measure()
-    arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+    args.out.write_text(json.dumps(found, indent=1) + "\n")
     above = np.mean(np.array(list(found["lower"].values())) > found["true_gain"])
-    print(f"{above:.1%} of the bounds are above the true gain: {arguments.out}")
+    print(f"{above:.1%} of the bounds are above the true gain: {args.out}")
 
 
 if __name__ == "__main__":

@@ -127,6 +127,7 @@ def confounded(*, known):
 def cloned_bandit(name, means, beta, states):
     """A bandit whose beta is estimated by counting in as many other episodes; few visits of each state."""
     means, beta = np.array(means, float), np.array(beta, float)
+    pi = GAIN(beta, means)
 
     def draw(rng, shape):
         rows, n = shape
@@ -136,14 +137,12 @@ def cloned_bandit(name, means, beta, states):
             taken = draw_actions(rng, beta[other])
             counts = np.bincount(other * beta.shape[1] + taken, minlength=beta.size).reshape(beta.shape) + 1.0
             clone = counts / counts.sum(1, keepdims=True)
-            pi = fixed_pi
             a = draw_actions(rng, beta[x])
             r = bernoulli(rng, means[x, a])
             terms[row] = ((pi - clone) * means)[x].sum(1) + (pi / clone - 1)[x, a] * (r - means[x, a])
         return terms
 
-    fixed_pi = GAIN(beta, means)
-    truth = float(((fixed_pi - beta) * means).sum(1).mean())
+    truth = float(((pi - beta) * means).sum(1).mean())
     return World(name, draw, truth, -math.inf, math.inf, known=False)
 
 
@@ -172,6 +171,7 @@ def episodes_of(name, mdp, beta, pi, horizon, high, gamma=1.0):
     return World(name, draw, truth, -high, math.inf, high / 4, horizon)
 
 
+CARTPOLE_STEPS = 30
 PLAYERS = np.array([0.9, 0.6])
 """CartPole's two players: the probability with which each pushes to the side where the pole falls."""
 
@@ -207,9 +207,6 @@ def cartpole_episodes(rng, shape, probs, new):
         state, stands = cartpole_step(state, good == (state[..., 2] + 0.5 * state[..., 3] > 0))
         alive &= stands
     return terms, clone_terms, returns
-
-
-CARTPOLE_STEPS = 30
 
 
 def cartpole(*, known):
@@ -276,8 +273,10 @@ def all_worlds(*, simulated=True):
     found += [cartpole(known=True), cartpole(known=False)] if simulated else []
     random = spi_worlds.random_mdp(np.random.default_rng(2), 20, 4, 4)
     beta = np.random.default_rng(3).dirichlet(np.full(4, 2.0), len(random.start))
-    pi = GAIN(beta, spi_worlds.MDP(random.transitions, random.rewards, random.start, random.discount).rewards)
-    found.append(episodes_of("random MDP, 10 steps", random, beta, pi, 10, 10 * float(max(1.0, random.rewards.max()))))
+    better = GAIN(beta, random.rewards)
+    found.append(
+        episodes_of("random MDP, 10 steps", random, beta, better, 10, 10 * float(max(1.0, random.rewards.max())))
+    )
     return found
 
 
@@ -368,28 +367,28 @@ def main():
     )
     parser.add_argument("--widths", action="store_true", help="only compare the widths of proved bounds")
     parser.add_argument("--speed", action="store_true", help="only time rbi.certify on a million one-step episodes")
-    arguments = parser.parse_args()
-    if arguments.speed:
+    args = parser.parse_args()
+    if args.speed:
         found = measure_speed()
         head = {"command": "python -m benchmarks.coverage --speed", "machine": machine()}
-        (arguments.out or RESULTS / "coverage-speed.json").write_text(json.dumps(head | found, indent=1) + "\n")
+        (args.out or RESULTS / "coverage-speed.json").write_text(json.dumps(head | found, indent=1) + "\n")
         print(json.dumps(found))
         return 0
-    if arguments.widths:
-        out = arguments.out or RESULTS / "coverage-widths.json"
+    if args.widths:
+        out = args.out or RESULTS / "coverage-widths.json"
         head = {"benchmark": "coverage", "command": "python -m benchmarks.coverage --widths", "machine": machine()}
         out.write_text(json.dumps(head | {"rows": measure_widths()}, indent=1) + "\n")
         return 0
-    repetitions = arguments.repetitions or (200 if arguments.quick else REPETITIONS)
-    out = arguments.out or (None if arguments.quick else RESULTS / "coverage.json")
+    repetitions = args.repetitions or (200 if args.quick else REPETITIONS)
+    out = args.out or (None if args.quick else RESULTS / "coverage.json")
     rows = json.loads(out.read_text())["rows"] if out is not None and out.exists() else []
-    sizes = arguments.sizes or (SIZES[:2] if arguments.quick else SIZES)
+    sizes = args.sizes or (SIZES[:2] if args.quick else SIZES)
     done = {(r["world"], r["episodes"]): r["repetitions"] for r in rows if r["bound"] == "student"}
     worlds = all_worlds()
     for n in sizes:
         for world in worlds:
             some = min(repetitions, max(LEAST_REPETITIONS, MOST_STEPS // (n * world.steps)))
-            if arguments.only not in world.name or done.get((world.name, n), 0) >= some:
+            if args.only not in world.name or done.get((world.name, n), 0) >= some:
                 continue
             start = time.perf_counter()
             rows = [r for r in rows if (r["world"], r["episodes"]) != (world.name, n)] + measure(world, n, some)

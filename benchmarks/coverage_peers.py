@@ -122,21 +122,21 @@ def main():
     parser.add_argument("--peer", default=".venv-peers/bin/python", help="Python with the peers' packages")
     parser.add_argument("--ours", action="store_true", help="keep the peers' rows of the file: logs are the same")
     parser.add_argument("--out", type=Path, default=coverage.RESULTS / "coverage-peers.json")
-    arguments = parser.parse_args()
-    kept = json.loads(arguments.out.read_text()) if arguments.ours else {"rows": [], "versions": {}}
+    args = parser.parse_args()
+    kept = json.loads(args.out.read_text()) if args.ours else {"rows": [], "versions": {}}
     rows, versions = [], kept["versions"]
     for world in coverage.all_worlds(simulated=False):
         if world.name not in WORLDS:
             continue
-        for n in arguments.sizes:
+        for n in args.sizes:
             repetitions = REPETITIONS.get(n, 100)
             weights, rewards = world.logs(np.random.default_rng([1, n]), (repetitions, n))
             found = ours(world, weights, rewards)
             theirs = [
                 r for r in kept["rows"] if (r["world"], r["episodes"]) == (world.name, n) and r["bound"] not in found
             ]
-            if not arguments.ours:
-                peers, versions = of_peers(world, weights, rewards, arguments.peer)
+            if not args.ours:
+                peers, versions = of_peers(world, weights, rewards, args.peer)
                 found |= peers
             rows += [summarise(world, n, name, values) for name, values in found.items()] + theirs
             head = {
@@ -144,7 +144,7 @@ def main():
                 "command": "python -m benchmarks.coverage_peers",
                 "machine": machine(),
             }
-            arguments.out.write_text(json.dumps(head | {"versions": versions, "rows": rows}, indent=1) + "\n")
+            args.out.write_text(json.dumps(head | {"versions": versions, "rows": rows}, indent=1) + "\n")
             shown = [
                 f"{r['bound']} {r['width']:.4f} ({r['missed']:.3f})"
                 for r in rows

@@ -63,7 +63,7 @@ def larger(path, store, size):
 
 
 def draw_batches(path, batch, larger):
-    """Our samples per second; runs in a process of its own."""
+    """Our samples per second; runs in its own process."""
     sampler = Sampler(Store(path), SamplerConfig(batch_size=batch, n_step=1), torch.Generator().manual_seed(0))
     if larger:
         sampler.draw(larger)
@@ -151,7 +151,7 @@ def write_tables(folder):
 
 
 def load_table(path):
-    """Seconds and memory of loading one CSV file; runs in a process of its own."""
+    """Seconds and memory of loading one CSV file; runs in its own process."""
     import pyarrow.compute
     import pyarrow.csv  # noqa: F401 - imported before the clock starts
 
@@ -172,29 +172,28 @@ def tables(folder):
     found = []
     for name in ("bandit.csv", "episodes.csv"):
         command = [sys.executable, "-m", "benchmarks.data", "--load", str(folder / name)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        found.append(json.loads(done.stdout.splitlines()[-1]))
+        found.append(run(command))
         print(found[-1])
     return {"command": "python -m benchmarks.data --tables", "machine": machine(), "files": found}
 
 
-def samplers(arguments):
+def samplers(args):
     """Samples per second of both samplers, and the memory of ours on a large store."""
     with tempfile.TemporaryDirectory(dir=".") as name:
         folder = Path(name)
-        store = recorded(folder / "store", arguments.steps)
+        store = recorded(folder / "store", args.steps)
         save_arrays(folder, store)
         rows = []
         for batch, before in ((32, 0), (32, LARGER), (256, 0), (256, LARGER)):
             rounds = [
-                (our_samples(folder, batch, before), peer_samples(arguments.peer, folder, batch, before))
+                (our_samples(folder, batch, before), peer_samples(args.peer, folder, batch, before))
                 for _ in range(ROUNDS)
             ]
             mine, theirs = (float(np.median([r[which]["samples_per_second"] for r in rounds])) for which in (0, 1))
             row = {"batch": batch, "larger_before": before, "ours": mine, "d3rlpy": theirs, "times": mine / theirs}
             rows.append(row | {"d3rlpy_version": rounds[0][1]["version"]})
-        larger(folder / "large", store, 4 * arguments.allowed)
-        taken = memory(folder / "large", arguments.allowed, 20_000)
+        larger(folder / "large", store, 4 * args.allowed)
+        taken = memory(folder / "large", args.allowed, 20_000)
     table = Table(title="samples per second, four stacked frames and the next state")
     for column in ("batch", "after a batch of", "ours", "d3rlpy", "times"):
         table.add_column(column, justify="right")
@@ -216,19 +215,19 @@ def main():
     parser.add_argument("--load", type=Path, help="load one CSV file and print the figures as JSON")
     parser.add_argument("--draw", nargs=3, help="draw batches from a store: STORE BATCH LARGER")
     parser.add_argument("--out", type=Path, default=RESULTS / "data.json")
-    arguments = parser.parse_args()
-    if arguments.load:
-        print(json.dumps(load_table(arguments.load)))
+    args = parser.parse_args()
+    if args.load:
+        print(json.dumps(load_table(args.load)))
         return
-    if arguments.draw:
-        print(json.dumps(draw_batches(arguments.draw[0], *map(int, arguments.draw[1:]))))
+    if args.draw:
+        print(json.dumps(draw_batches(args.draw[0], *map(int, args.draw[1:]))))
         return
-    found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
-    if not arguments.tables:
-        found |= samplers(arguments)
+    found = json.loads(args.out.read_text()) if args.out.exists() else {}
+    if not args.tables:
+        found |= samplers(args)
     with tempfile.TemporaryDirectory() as folder:
         found["tables"] = tables(Path(folder))
-    arguments.out.write_text(json.dumps(found, indent=2) + "\n")
+    args.out.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

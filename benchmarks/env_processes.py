@@ -52,14 +52,14 @@ def main():
     parser.add_argument("--updates", type=int, default=240)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     rows = [
-        {"processes": processes, "steps_per_second": measure(processes, asked.updates)}
-        for _ in range(asked.repetitions)
+        {"processes": processes, "steps_per_second": measure(processes, args.updates)}
+        for _ in range(args.repetitions)
         for processes in (0, 1, 2)
     ]
     found = {"command": "python -m benchmarks.env_processes", "machine": machine(), "step_seconds": SlowEnv.seconds}
-    asked.out.write_text(json.dumps(found | {"rows": rows}, indent=1) + "\n")
+    args.out.write_text(json.dumps(found | {"rows": rows}, indent=1) + "\n")
     for row in rows:
         print(row["processes"], round(row["steps_per_second"]))
 

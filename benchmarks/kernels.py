@@ -206,8 +206,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2, help="of the CPU")
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     torch.set_float32_matmul_precision("high")
     found = [*(on_gpu() if torch.cuda.is_available() else ()), *on_cpu()]
     table = Table(title="one call, microseconds")
@@ -216,15 +216,10 @@ def main():
     for name, ours, theirs in found:
         table.add_row(name, f"{ours * 1e6:,.1f}", f"{theirs * 1e6:,.1f}", f"{theirs / ours:.2f}")
     Console().print(table)
-    if asked.out:
+    if args.out:
         cases = [{"case": name, "ours_seconds": ours, "torch_seconds": theirs} for name, ours, theirs in found]
-        told = {
-            "command": "python -m benchmarks.kernels",
-            "machine": machine(),
-            "threads": asked.threads,
-            "cases": cases,
-        }
-        asked.out.write_text(json.dumps(told, indent=2) + "\n")
+        result = {"command": "python -m benchmarks.kernels", "machine": machine(), "threads": args.threads}
+        args.out.write_text(json.dumps(result | {"cases": cases}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

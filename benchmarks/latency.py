@@ -93,15 +93,15 @@ def main():
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "latency.json")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     load = os.getloadavg()[0]
-    rows = [row for name in POLICIES for row in measure(name, given.seconds)]
+    rows = [row for name in POLICIES for row in measure(name, args.seconds)]
     found = machine()
     found["versions"]["onnxruntime"] = onnxruntime.__version__
-    command = f"python -m benchmarks.latency --threads {given.threads}"
-    result = {"command": command, "machine": found, "threads": given.threads, "load": round(load, 1), "rows": rows}
-    given.out.write_text(json.dumps(result, indent=1) + "\n")
+    command = f"python -m benchmarks.latency --threads {args.threads}"
+    result = {"command": command, "machine": found, "threads": args.threads, "load": round(load, 1), "rows": rows}
+    args.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -39,31 +39,31 @@ def main():
     parser.add_argument("--work", type=Path, required=True, help="folder of the run, to resume from")
     parser.add_argument("--commit", help="the commit, on a machine without the repository's history")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    asked = parser.parse_args()
-    asked.work.mkdir(parents=True, exist_ok=True)
-    folder = asked.work / f"{asked.game}-{asked.algo}-seed{asked.seed}"
-    config = Cell(asked.game, asked.algo, "base", asked.seed, round(asked.frames * MILLION)).config()
-    options = ["--env", config.env.id, "--algo", asked.algo, "--preset", "fast", "--seed", asked.seed]
-    options += ["--schedule.updates", asked.updates or config.schedule.updates]
-    options += ["--save-replay", "True", "--checkpoint-minutes", NEVER, *asked.train]
-    interrupt_after(60 * asked.minutes)
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    folder = args.work / f"{args.game}-{args.algo}-seed{args.seed}"
+    config = Cell(args.game, args.algo, "base", args.seed, round(args.frames * MILLION)).config()
+    options = ["--env", config.env.id, "--algo", args.algo, "--preset", "fast", "--seed", args.seed]
+    options += ["--schedule.updates", args.updates or config.schedule.updates]
+    options += ["--save-replay", "True", "--checkpoint-minutes", NEVER, *args.train]
+    interrupt_after(60 * args.minutes)
     seconds = step("train", *options, out=folder)
     signal.setitimer(signal.ITIMER_REAL, 0)
     run = runs.read(folder)
     every = max(1, len(run.metrics) // POINTS)
     written = {
-        "command": f"python -m benchmarks.long_run {asked.game} --algo {asked.algo} --frames {asked.frames:g}",
-        "machine": machine(asked.commit),
-        "game": asked.game,
-        "algo": asked.algo,
-        "seed": asked.seed,
+        "command": f"python -m benchmarks.long_run {args.game} --algo {args.algo} --frames {args.frames:g}",
+        "machine": machine(args.commit),
+        "game": args.game,
+        "algo": args.algo,
+        "seed": args.seed,
         "frames": FRAME_SKIP * run.result["last"]["states"],
         "seconds": seconds,
         "parts": 1 + run.result.get("resumed", {"times": 0})["times"],
         "result": run.result,
         "curve": rounded(run.metrics[every - 1 :: every]),
     }
-    path = asked.out / f"long-{asked.game.lower()}-{asked.algo}.json"
+    path = args.out / f"long-{args.game.lower()}-{args.algo}.json"
     path.write_text(fileio.to_json(written) + "\n")
     print(f"{path}: {written['frames']:,} frames in {seconds:,.0f} s and {written['parts']} parts", flush=True)
 

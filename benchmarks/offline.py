@@ -144,19 +144,17 @@ def main():
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     prepare_for_many_streams()
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
     torch.set_float32_matmul_precision("high")
-    data = noise(asked.steps)
-    result = {"command": "python -m benchmarks.offline", "machine": machine(), "batch": 32, "steps": asked.steps}
+    data = noise(args.steps)
+    result = {"command": "python -m benchmarks.offline", "machine": machine(), "batch": 32, "steps": args.steps}
     if on_gpu:
-        result["ours"] = ours(data, device, asked.seconds, asked.seeds)
+        result["ours"] = ours(data, device, args.seconds, args.seeds)
     else:  # in turns, so that both see the same machine
-        rounds = [
-            (ours(data, device, asked.seconds, 1), d3rlpy(asked.peer, data, asked.seconds)) for _ in range(ROUNDS)
-        ]
+        rounds = [(ours(data, device, args.seconds, 1), d3rlpy(args.peer, data, args.seconds)) for _ in range(ROUNDS)]
         result |= {"ours": medians([r[0] for r in rounds]), "d3rlpy": medians([r[1] for r in rounds])}
         result["operations_limit"] = products_per_second()
         result["d3rlpy_version"] = rounds[0][1]["version"]
@@ -165,7 +163,7 @@ def main():
             "critic": result["ours"]["cql"] / result["d3rlpy"]["double_dqn"],
             "both": result["ours"]["beta_and_q"] * (1 / result["d3rlpy"]["bc"] + 1 / result["d3rlpy"]["double_dqn"]),
         }
-    (asked.out / f"offline-speed-{device.type}.json").write_text(json.dumps(result, indent=2) + "\n")
+    (args.out / f"offline-speed-{device.type}.json").write_text(json.dumps(result, indent=2) + "\n")
     table = Table(title="updates per second, batch size 32")
     for column in ("", "updates/s"):
         table.add_column(column, justify="right" if column else "left")

@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 
 from rbi.online.config import TrainConfig
 from rbi.report import LINES, LOOK
@@ -490,8 +491,8 @@ def breakout_page(load, measured_on):
 
 
 def draw_learning(path):
-    with plt.rc_context(LOOK):
-        figure = plt.figure(figsize=(8.6, 6.4), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure = Figure(figsize=(8.6, 6.4), layout="constrained")
         panel = figure.subplots()
         for look, r in zip(LINES, learning_results(), strict=False):
             points = [p for p in r["curve"] if p["score"] is not None]
@@ -503,4 +504,3 @@ def draw_learning(path):
         panel.set(xlabel="million frames", ylabel="score during training")
         figure.legend(loc="outside lower center", fontsize=7.5, title="preset fast and its variants", title_fontsize=8)
         figure.savefig(path, dpi=130)
-        plt.close(figure)

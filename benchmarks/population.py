@@ -44,12 +44,12 @@ def step(*words, out):
     """Run or resume a command, unless it is complete; the seconds that it took in total."""
     clock, made_by = (out.with_name(f"{out.name}.{kind}") for kind in ("seconds", "command"))
     before = float(clock.read_text()) if clock.exists() else 0.0
-    asked = shlex.join(map(str, words))
-    if made_by.exists() and made_by.read_text() != asked:
-        raise SystemExit(f"{out}: was made by rbi {made_by.read_text()}, not rbi {asked}; choose another --work")
+    line = shlex.join(map(str, words))
+    if made_by.exists() and made_by.read_text() != line:
+        raise SystemExit(f"{out}: was made by rbi {made_by.read_text()}, not rbi {line}; choose another --work")
     if (out / "result.json").exists():
         return before
-    made_by.write_text(asked)
+    made_by.write_text(line)
     words = [*map(str, words), "--out", str(out), *(["--resume"] if (out / "config.json").exists() else [])]
     print("rbi", *words, flush=True)
     start = time.perf_counter()
@@ -106,38 +106,38 @@ def main():
     parser.add_argument("--work", type=Path, help="folder for runs and data, to resume from")
     parser.add_argument("--commit", help="the commit, on a machine without the repository's history")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    asked = parser.parse_args()
-    if bad := [value for value in asked.fractions if not 0 < value <= 1]:
+    args = parser.parse_args()
+    if bad := [value for value in args.fractions if not 0 < value <= 1]:
         parser.error(f"--fractions {bad[0]:g}: must be greater than 0 and at most 1")
-    env = f"ALE/{asked.game}-v5"
+    env = f"ALE/{args.game}-v5"
     prepare_for_many_streams()  # recording uses the GPU before learning does
-    about = machine(asked.commit)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    with contextlib.nullcontext(asked.work) if asked.work else tempfile.TemporaryDirectory() as work:
-        at, took = Path(work) / asked.game, {}
+    about = machine(args.commit)
+    args.out.mkdir(parents=True, exist_ok=True)
+    with contextlib.nullcontext(args.work) if args.work else tempfile.TemporaryDirectory() as work:
+        at, took = Path(work) / args.game, {}
         at.mkdir(parents=True, exist_ok=True)
-        scripted = SCRIPTED.get(asked.game)
-        if not scripted and not asked.run:
+        scripted = SCRIPTED.get(args.game)
+        if not scripted and not args.run:
             train = [
                 "--schedule.updates",
-                asked.policy_updates,
+                args.policy_updates,
                 "--save-snapshots",
-                asked.snapshots,
+                args.snapshots,
                 "--eval-episodes",
                 0,
             ]
             took["training_policies"] = step(
-                "train", "--env", env, "--preset", "fast", *train, *asked.train, out=at / "policies"
+                "train", "--env", env, "--preset", "fast", *train, *args.train, out=at / "policies"
             )
-        for skill in asked.skills:
-            policies = scripted[skill] if scripted else members(asked.run or at / "policies", skill, asked.stages)
-            took["recording"] = record(asked, env, policies, at / f"data-{skill}")
-            for fraction in asked.fractions:
+        for skill in args.skills:
+            policies = scripted[skill] if scripted else members(args.run or at / "policies", skill, args.stages)
+            took["recording"] = record(args, env, policies, at / f"data-{skill}")
+            for fraction in args.fractions:
                 name = skill + f"-{100 * fraction:g}percent" * (fraction < 1)
-                found = learn(asked, fraction, at / f"data-{skill}", at / f"run-{name}")
+                found = learn(args, fraction, at / f"data-{skill}", at / f"run-{name}")
                 found |= {"command": command(sys.argv[1:]), "machine": about, "skill": skill, "fraction": fraction}
                 found["took"] = took | found["took"]
-                (asked.out / f"offline-{asked.game.lower()}-{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+                (args.out / f"offline-{args.game.lower()}-{name}.json").write_text(json.dumps(found, indent=1) + "\n")
                 print(name, json.dumps(found["took"]), flush=True)
 
 
@@ -155,18 +155,18 @@ def members(run, skill, stages=None):
     }[skill]
 
 
-def record(asked, env, policies, data):
+def record(args, env, policies, data):
     """Record a population; returns the seconds that took."""
-    size = ["--population", asked.population, "--steps", asked.steps, "--num-envs", 3 * asked.population]
-    limits = SCRIPTED_LIMITS if asked.game in SCRIPTED else {}
+    size = ["--population", args.population, "--steps", args.steps, "--num-envs", 3 * args.population]
+    limits = SCRIPTED_LIMITS if args.game in SCRIPTED else {}
     limits = [word for name, value in limits.items() for word in (f"--{name}", value)]
-    return step("data", "record", *policies, "--env", env, *size, *limits, *asked.record, out=data)
+    return step("data", "record", *policies, "--env", env, *size, *limits, *args.record, out=data)
 
 
-def learn(asked, fraction, data, run):
+def learn(args, fraction, data, run):
     """Learn from a fraction of a population; what the results page needs."""
-    options = ["--seeds", asked.seeds, "--episodes", asked.episodes, "--evaluations", asked.evaluations]
-    options += ["--preset", asked.preset, "--updates", asked.updates, "--data-fraction", fraction, *asked.offline]
+    options = ["--seeds", args.seeds, "--episodes", args.episodes, "--evaluations", args.evaluations]
+    options += ["--preset", args.preset, "--updates", args.updates, "--data-fraction", fraction, *args.offline]
     took = {"learning": step("offline", data, *options, out=run)}
     return summary(runs.read(run), took)
 

@@ -4,8 +4,9 @@ import json
 import math
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 
 from rbi.evaluation.comparison import MARGIN, game_name, probability_below_over_seeds
 from rbi.report import LINES, LOOK
@@ -290,8 +291,8 @@ def draw(results, folder):
 
 
 def draw_curves(result, path):
-    with plt.rc_context(LOOK):
-        figure = plt.figure(figsize=(5.6, 3.4), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure = Figure(figsize=(5.6, 3.4), layout="constrained")
         panel = figure.subplots()
         updates = [point["updates"] / 1000 for point in result["curve"]]
         there = [row for row in DRAWN if row in result["curve"][0]["means"]]
@@ -302,7 +303,6 @@ def draw_curves(result, path):
         panel.set(xlabel="thousand updates", ylabel="score")
         panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
         figure.savefig(path, dpi=130)
-        plt.close(figure)
 
 
 def draw_ratios(results, path):
@@ -310,8 +310,8 @@ def draw_ratios(results, path):
     games = list(dict.fromkeys(game_name(result["env"]) for result in results))
     kinds = [*(skill for skill in SKILLS if any(result["skill"] == skill for result in results)), "paper"]
     offsets = dict(zip(kinds, np.linspace(-0.24, 0.24, len(kinds)), strict=True))
-    with plt.rc_context(LOOK):
-        figure = plt.figure(figsize=(1.6 + 2.1 * len(games), 3.6), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure = Figure(figsize=(1.6 + 2.1 * len(games), 3.6), layout="constrained")
         panels = figure.subplots(1, len(games), sharey=True, squeeze=False)[0]
         for panel, game in zip(panels, games, strict=True):
             of_game = {result["skill"]: result for result in results if game_name(result["env"]) == game}
@@ -336,7 +336,6 @@ def draw_ratios(results, path):
         shown = [kind for kind in kinds if kind in handles]
         figure.legend([handles[kind] for kind in shown], shown, loc="outside lower center", ncols=len(shown))
         figure.savefig(path, dpi=130)
-        plt.close(figure)
 
 
 def paper_ratios(game):

@@ -220,7 +220,7 @@ def own_threads(row):
 
 
 def other_threads(row):
-    """CPU ms per 1,000 steps of the workers' other threads; emulators are in processes of their own."""
+    """CPU ms per 1,000 steps of the workers' other threads; emulators have their own processes."""
     threads = row["thread_ms_per_1000_steps"]["rollout workers"]
     return sum(ms for name, ms in threads.items() if name not in ("python", "first thread"))
 

@@ -60,11 +60,6 @@ def endless_config(env):
     )
 
 
-def cpu_seconds(pid):
-    """CPU time of a process."""
-    return cpu_ticks(Path(f"/proc/{pid}/stat"))[0] / CLOCK_TICKS
-
-
 def cpu_ticks(stat):
     """CPU time of a process or thread, in ticks, and its parent."""
     words = stat.read_text().rpartition(")")[2].split()
@@ -274,35 +269,6 @@ def atari_parts():
     }
 
 
-def driver_seconds_per_block():
-    """Driver time per block: two calls and two answers of processes that do nothing."""
-    import ray
-
-    class Echo:
-        def rollout(self):
-            return np.zeros(1), 1
-
-        def add(self, block):
-            return len(block)
-
-    worker, shard = (ray.remote(Echo).options(num_cpus=0).remote() for _ in range(2))
-    count = 300
-
-    def blocks():
-        requested = [worker.rollout.options(num_returns=2).remote() for _ in range(count)]
-        stored = []
-        for block, summary in requested:
-            ray.get(summary)
-            stored.append(shard.add.remote(block))
-        ray.get(stored)
-
-    blocks()
-    before = cpu_seconds(os.getpid())
-    took = seconds_a_call(blocks, budget=2.0)
-    used = cpu_seconds(os.getpid()) - before
-    return {"seconds_per_block": took / count, "driver_cpu_seconds_total": used}
-
-
 LIGHT_STEPS = 16  # of a light worker's block, of one environment in each group
 LIGHT_BLOCKS = 40.0  # per second, of all light workers together
 
@@ -408,7 +374,6 @@ def engines(args):
             tried = [of_local(config, args.seconds, count or os.cpu_count()) for count in threads]
             local.append(max(tried, key=lambda found: found["steps_per_second"]))  # the fastest number of threads
             rows += [of_ray(config, workers, args.seconds, dict(args.cluster)) for workers in args.workers]
-        driver = driver_seconds_per_block()
     return {
         "env": args.env,
         "mps": mps_running(),
@@ -417,7 +382,6 @@ def engines(args):
         "batch": config.learner.batch_size,
         "local": local,
         "ray": rows,
-        "driver": driver,
     }
 
 

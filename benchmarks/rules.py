@@ -93,8 +93,8 @@ def measure(device, quick):
     if quick:
         grid = [(18, 1), (18, 1024)]
     budget = 0.05 if quick else 0.3
-    told = f"max_reroute on {device}"
-    for actions, batch in track(grid, told, console=Console(stderr=True), auto_refresh=False):  # no thread beside us
+    console = Console(stderr=True)
+    for actions, batch in track(grid, f"max_reroute on {device}", console=console, auto_refresh=False):  # no thread
         beta, advantage = states(batch, actions, device)
         torch.compiler.reset()
         for name, (rule, most_pairs) in methods(device, quick).items():
@@ -146,17 +146,17 @@ def main():
     parser.add_argument("--out", type=Path, help="JSON file (default: benchmarks/results/rules-DEVICE.json)")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="only this one (default: all there are)")
     parser.add_argument("--commit", help="the commit measured, where there is no git checkout to ask")
-    arguments = parser.parse_args()
+    args = parser.parse_args()
     present = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    for device in [arguments.device] if arguments.device else present:
+    for device in [args.device] if args.device else present:
         check_agreement(device)
-        rows = list(measure(device, arguments.quick))
+        rows = list(measure(device, args.quick))
         console = Console(width=200)
         console.print(table(rows, device))
-        out = arguments.out or (None if arguments.quick else RESULTS / f"rules-{device}.json")
+        out = args.out or (None if args.quick else RESULTS / f"rules-{device}.json")
         if out is not None:
             command = f"python -m benchmarks.rules --device {device}"
-            result = {"benchmark": "rules", "command": command, "machine": machine(arguments.commit), "rows": rows}
+            result = {"benchmark": "rules", "command": command, "machine": machine(args.commit), "rows": rows}
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(json.dumps(result, indent=1) + "\n")
             console.print(f"wrote {out}")

@@ -65,43 +65,43 @@ def main():
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--blocks", type=Path, default=Path(tempfile.gettempdir()) / "rbi-spi")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    if arguments.speed:
+    args = parser.parse_args()
+    if args.speed:
         speed(RESULTS / "spi-speed.json")
         return
-    for name in arguments.study:
-        study(name, arguments)
+    for name in args.study:
+        study(name, args)
 
 
-def study(name, arguments):
+def study(name, args):
     """Run, resume or extend one study and write its summary."""
     worlds, baseline = STUDIES[name]
-    arguments.blocks.mkdir(parents=True, exist_ok=True)
-    path = arguments.blocks / f"{name}.jsonl"
-    finished = read_blocks(path, arguments.repetitions)
+    args.blocks.mkdir(parents=True, exist_ok=True)
+    path = args.blocks / f"{name}.jsonl"
+    finished = read_blocks(path, args.repetitions)
     with path.open("a") as file:
         result = spi.run(
             worlds,
             baseline=baseline,
-            repetitions=arguments.repetitions,
-            workers=arguments.workers,
+            repetitions=args.repetitions,
+            workers=args.workers,
             seed=SEED,
             finished=finished,
             callback=lambda block: print(fileio.to_json(block), file=file, flush=True),
             progress=False,
         )
     written = {
-        "command": f"python -m benchmarks.spi --study {name} --repetitions {arguments.repetitions}",
+        "command": f"python -m benchmarks.spi --study {name} --repetitions {args.repetitions}",
         "machine": machine(),
         "seed": SEED,
         "baseline": baseline,
         "worlds": result.worlds,
     }
-    (arguments.out / f"{name}.json").write_text(fileio.to_json(rounded(json.loads(fileio.to_json(written)))) + "\n")
+    (args.out / f"{name}.json").write_text(fileio.to_json(rounded(json.loads(fileio.to_json(written)))) + "\n")
 
 
 def read_blocks(path, repetitions):
-    """Finished blocks that a study of so many repetitions has, by (world, first repetition)."""
+    """Finished blocks of a study with this number of repetitions, by (world, first repetition)."""
     lines = path.read_text().splitlines() if path.exists() else []
     finished = {}
     for block in map(json.loads, lines):

@@ -140,35 +140,34 @@ def main():
     parser.add_argument("--ours", action="store_true", help="take the utilities of peers from --out")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "rbi-spi-tuning")
     parser.add_argument("--out", type=Path, default=RESULTS / "spi-tuning.json")
-    arguments = parser.parse_args()
-    known = json.loads(arguments.out.read_text()) if arguments.ours else {"best": None, "repetitions": None}
-    if arguments.ours and known["repetitions"] != arguments.repetitions:
-        parser.error(f"{arguments.out}: has {known['repetitions']} repetitions, not {arguments.repetitions}")
-    scores = measure(arguments.repetitions, arguments.folder, known["best"])
+    args = parser.parse_args()
+    known = json.loads(args.out.read_text()) if args.ours else {"best": None, "repetitions": None}
+    if args.ours and known["repetitions"] != args.repetitions:
+        parser.error(f"{args.out}: has {known['repetitions']} repetitions, not {args.repetitions}")
+    scores = measure(args.repetitions, args.folder, known["best"])
     found = utilities(scores, known["best"])
-    if arguments.ours:
+    if args.ours:
         again = {text: {s: x for s, x in own.items() if s.startswith(OURS)} for text, own in found.items()}
         found = {text: known["utility"][text] | own for text, own in again.items()}
     best, ours = best_settings(found)
     source = {
-        "command": f"python -m benchmarks.spi_tuning --repetitions {arguments.repetitions}"
-        + " --ours" * arguments.ours,
+        "command": f"python -m benchmarks.spi_tuning --repetitions {args.repetitions}" + " --ours" * args.ours,
         "machine": machine(),
         "seed": SEED,
     }
     written = {
         **source,
-        "repetitions": arguments.repetitions,
+        "repetitions": args.repetitions,
         "sizes": {family: spi.FAMILIES[family].sizes for family in FAMILIES},
         "utility": {text: {s: round(x, 5) for s, x in own.items()} for text, own in found.items()},
         "best": best,
         "ours": max(ours, key=ours.__getitem__),
         "ours_utility": {s: round(x, 5) for s, x in ours.items()},
     }
-    arguments.out.write_text(json.dumps(written, indent=1) + "\n")
+    args.out.write_text(json.dumps(written, indent=1) + "\n")
     in_scores = {family: settings(family, known["best"]) for family in FAMILIES}
     worlds = json.loads(fileio.to_json({**source, "worlds": compared(scores, best, written["ours"], in_scores)}))
-    (arguments.out.parent / "spi-tuning-worlds.json").write_text(fileio.to_json(rounded(worlds)) + "\n")
+    (args.out.parent / "spi-tuning-worlds.json").write_text(fileio.to_json(rounded(worlds)) + "\n")
     print(json.dumps({key: written[key] for key in ("best", "ours", "ours_utility")}, indent=1))
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 import rbi
 from rbi.data.episode import Feature
-from rbi.data.formats.table_features import schema_of
+from rbi.data.formats.tables import schema_of
 from rbi.data.visits import VisitCounts
 from rbi.evaluation.batched_policies import sample
 from rbi.networks import NetworkConfig, Networks, make_networks, offline_network

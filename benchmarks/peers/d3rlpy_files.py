@@ -1,4 +1,4 @@
-"""Small data sets written by the real d3rlpy, for tests/data/test_d3rlpy.py; runs in an environment of its own.
+"""Small data sets written by the real d3rlpy, for tests/data/test_d3rlpy.py; runs in its own environment.
 
 pip install d3rlpy     into .venv-peers
 .venv-peers/bin/python benchmarks/peers/d3rlpy_files.py tests/data/files

@@ -1,4 +1,4 @@
-"""d3rlpy's frame-stack sampler, for benchmarks/data.py; runs in an environment of its own.
+"""d3rlpy's frame-stack sampler, for benchmarks/data.py; runs in its own environment.
 
 .venv-peers/bin/python benchmarks/peers/d3rlpy_sampler.py EPISODES.npz BATCH [LARGER]
 

@@ -1,4 +1,4 @@
-"""Small recordings written by the real RLlib, for tests/data/test_rllib.py; runs in an environment of its own.
+"""Small recordings written by the real RLlib, for tests/data/test_rllib.py; runs in its own environment.
 
 pip install 'ray[rllib]' msgpack-numpy lz4     into .venv-peers
 .venv-peers/bin/python benchmarks/peers/rllib_files.py tests/data/files

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's DQN on an Atari game, for benchmarks/engine.py; runs in an environment of its own.
+"""Stable-Baselines3's DQN on an Atari game, for benchmarks/engine.py; runs in its own environment.
 
 pip install stable-baselines3 ale-py opencv-python-headless     into .venv-peers
 .venv-peers/bin/python benchmarks/peers/sb3_dqn.py GAME ENVS STATES_PER_UPDATE BATCH SECONDS

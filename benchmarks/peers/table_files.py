@@ -1,5 +1,5 @@
 """The same episodes written by pandas, fastparquet, polars, DuckDB, Hugging Face datasets and Ray Data, and the sample
-of the Open Bandit Dataset as OBP reads it, for tests/data/test_peers.py; runs in an environment of its own.
+of the Open Bandit Dataset as OBP reads it, for tests/data/test_peers.py; runs in its own environment.
 
 pip install pandas fastparquet polars duckdb datasets 'ray[data]'; pip install --no-deps obp     into .venv-peers
 .venv-peers/bin/python benchmarks/peers/table_files.py FOLDER

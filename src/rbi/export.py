@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from rbi import __version__, fileio
-from rbi.data.episode import Feature
+from rbi.data.episode import Feature, feature_slices
 from rbi.data.visits import VisitCounts
 from rbi.networks import Layer
 
@@ -131,7 +131,8 @@ def example_inputs(policy: "Policy", *, legal: bool) -> dict[str, Tensor]:
         obs = rng.uniform(policy.features.low, policy.features.high, shape).astype(np.float32)
     else:
         obs = rng.normal(size=shape).astype(np.float32)
-    for feature, part in parts_of(obs, policy.columns):
+    for feature, place in feature_slices(policy.columns):
+        part = obs[..., place]
         if feature.categories:
             part[:] = np.eye(feature.size, dtype=np.float32)[rng.integers(feature.size, size=shape[:-1])]
         elif feature.has_missing:
@@ -146,14 +147,6 @@ def example_inputs(policy: "Policy", *, legal: bool) -> dict[str, Tensor]:
         masks[np.arange(CHECKED_STATES), rng.integers(spec.num_actions, size=CHECKED_STATES)] = True
         found["legal"] = torch.from_numpy(masks)
     return found
-
-
-def parts_of(obs: Array, features: Sequence[Feature]) -> Iterator[tuple[Feature, Array]]:
-    """Each column with its numbers, a view `[..., size]` of observations."""
-    first = 0
-    for feature in features:
-        yield feature, obs[..., first : first + feature.size]
-        first += feature.size
 
 
 def graph_outputs(policy: "Policy") -> list[str]:
@@ -338,7 +331,9 @@ def run_session(session: Any, inputs: dict[str, Tensor], features: Sequence[Feat
     """The outputs of an onnxruntime session by name; observations are given as columns if the graph takes those."""
     given = {name: tensor.numpy() for name, tensor in inputs.items()}
     if features:
-        for feature, part in parts_of(given.pop("obs"), features):
+        obs = given.pop("obs")
+        for feature, place in feature_slices(features):
+            part = obs[..., place]
             if feature.categories:
                 given[feature.name] = np.array(feature.categories, dtype=object)[part.argmax(1)][:, None]
             else:

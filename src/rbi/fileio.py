@@ -19,7 +19,7 @@ import secrets
 import shutil
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -98,6 +98,16 @@ def parse(path: Path, text: str | bytes, line: int) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{path}, line {line}: holds {type(found).__name__}, not an object")
     return found
+
+
+def file_stats(files: Iterable[Path]) -> dict[str, int]:
+    """Number, size and newest modification time of files, which show whether data has changed."""
+    stats = [file.stat() for file in files]
+    return {
+        "files": len(stats),
+        "bytes": sum(s.st_size for s in stats),
+        "newest": max((s.st_mtime_ns for s in stats), default=0),
+    }
 
 
 @contextlib.contextmanager

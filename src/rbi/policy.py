@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 
 from rbi import fileio
 from rbi.checkpoint import fingerprint
-from rbi.data.episode import Feature
+from rbi.data.episode import Feature, feature_slices
 from rbi.data.formats.table_features import encode_rows, is_frame
 from rbi.data.visits import PseudoCounts, VisitCounts, visits_from
 from rbi.losses import mask_illegal
@@ -67,15 +67,16 @@ class FeatureRange:
         """
         low, high = np.array(self.low), np.array(self.high)
         found: Array = np.abs(obs - (low + high) / 2) > 1.5 * (high - low) + 1e-6 * np.abs(high)
-        for _, part in text_columns(columns):
-            found[:, part] |= (obs[:, part] == 0).all(1, keepdims=True)
+        for column, part in feature_slices(columns):
+            if column.categories:
+                found[:, part] |= (obs[:, part] == 0).all(1, keepdims=True)
         return found
 
     def describe(self, number: int, value: float, columns: Sequence[Feature] = ()) -> str:
         """What is unusual about a value that is `outside`."""
-        for column, part in text_columns(columns):
-            if part.start <= number < part.stop and value == 0:
-                return f"has none of the texts that {column!r} has in the training data"
+        for column, part in feature_slices(columns):
+            if column.categories and part.start <= number < part.stop and value == 0:
+                return f"has none of the texts that {column.name!r} has in the training data"
         name = self.names[number] if self.names else f"feature {number}"
         return f"has {name!r} = {value:g}, where the training data has {self.low[number]:g} to {self.high[number]:g}"
 
@@ -85,15 +86,6 @@ def check_replaceable(path: Path) -> None:
     is_free = not any(path.iterdir()) or (path / CONFIG).is_file() if path.is_dir() else not path.exists()
     if not is_free:
         raise ValueError(f"{path}: is not empty and not a policy; save the policy to a new folder")
-
-
-def text_columns(columns: Sequence[Feature]) -> Iterator[tuple[str, slice]]:
-    """The columns of texts, and the places of their one-hot vectors in an observation."""
-    start = 0
-    for column in columns:
-        if column.categories:
-            yield column.name, slice(start, start + column.size)
-        start += column.size
 
 
 class Policy:

@@ -102,6 +102,23 @@ def echo(line: str, *, stderr: bool = False) -> None:
     PlainConsole(stderr=stderr).print(printable(line), highlight=False, soft_wrap=True)
 
 
+def text_table(title: str, rows: Sequence[Sequence[str]]) -> str:
+    """A plain-text table: the first column is left-aligned, the others are right-aligned if there are more than two.
+
+    >>> print(text_table("scores", [("policy", "mean"), ("beta", "2")]))
+    scores
+      policy  mean
+      beta    2
+    """
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [title]
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [text.rjust(width) if len(row) > 2 else text for text, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append(("  " + "  ".join(cells)).rstrip())
+    return "\n".join(lines)
+
+
 class ProcessStatus(NamedTuple):
     """A process of a distributed run, for the status that is shown while it trains."""
 

@@ -15,9 +15,9 @@ from rbi import fileio
 from rbi.certification import decision as decisions
 from rbi.certification.estimates import Terms
 from rbi.certification.evidence import Settings, bounded, check_frequencies, check_ratio_to_clone
-from rbi.data.dataset import Dataset, RejectedEpisode
+from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
-from rbi.data.episode import Feature
+from rbi.data.episode import Feature, RejectedEpisode
 from rbi.data.visits import VisitCounts, state_keys
 from rbi.policy import FeatureRange
 from rbi.rules.types import Behavior

@@ -7,7 +7,8 @@ import rbi
 from rbi import runs
 from rbi.certification.monitor import bounds_over_time
 from rbi.cli import main
-from rbi.data.dataset import Dataset, RejectedEpisode
+from rbi.data.dataset import Dataset
+from rbi.data.episode import RejectedEpisode
 
 
 def live(seed, mean, episodes):

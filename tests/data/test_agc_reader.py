@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rbi.data.dataset import RejectedEpisode
+from rbi.data.episode import RejectedEpisode
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
 from rbi.data.formats.agc import ENVS, AgcConfig, EpisodeError, StepGrid, Trajectory, parse
 from rbi.data.formats.agc_repair import resize

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.peers import d3rlpy_files
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import DatasetSpec
+from rbi.data.episode import DatasetSpec, RejectedEpisode
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
 from rbi.data.formats.reader import SpecOverrides, summarize
 

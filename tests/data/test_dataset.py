@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rbi.data import Dataset, Sampler, SamplerConfig
-from rbi.data.dataset import RejectedEpisode, invalid_episodes
-from rbi.data.episode import DatasetSpec, Episode
+from rbi.data.dataset import invalid_episodes
+from rbi.data.episode import DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats import FormatSettings, TableConfig, load_episodes
 from rbi.data.formats.reader import summarize
 from rbi.data.store import Store, StoreWriter

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rbi.data.dataset import RejectedEpisode
+from rbi.data.episode import RejectedEpisode
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
 from rbi.data.formats.dqn_replay import LIMIT, GzippedArray
 from rbi.data.formats.reader import SpecOverrides

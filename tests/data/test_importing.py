@@ -9,8 +9,8 @@ import pytest
 
 import rbi
 from rbi.cli import main
-from rbi.data.dataset import Dataset, RejectedEpisode
-from rbi.data.episode import DatasetSpec, Episode
+from rbi.data.dataset import Dataset
+from rbi.data.episode import DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats import FormatSettings, SpecOverrides, load_episodes, open_reader
 from rbi.data.importing import append_all, export_dataset
 from rbi.data.store import Store, StoreWriter

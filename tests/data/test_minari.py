@@ -20,8 +20,8 @@ from minari.dataset.minari_storage import MinariStorage
 from rbi import envs
 from rbi.cli import main
 from rbi.config import parse_env
-from rbi.data.dataset import Dataset, RejectedEpisode
-from rbi.data.episode import DatasetSpec
+from rbi.data.dataset import Dataset
+from rbi.data.episode import DatasetSpec, RejectedEpisode
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
 from rbi.data.formats.convert import flatten_observations
 from rbi.data.formats.minari import dataset_id, recorded_env, write_minari

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.peers import rllib_files
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import DatasetSpec
+from rbi.data.episode import DatasetSpec, RejectedEpisode
 from rbi.data.formats import load_episodes, open_reader, recognise
 from tests.data.test_d3rlpy import FILES, ROOT, peers_python
 

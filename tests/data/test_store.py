@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from rbi.data import store as stores
 from rbi.data.checksums import checksum, checksums
-from rbi.data.dataset import RECORD, Dataset, RejectedEpisode, columns, infer_spec
-from rbi.data.episode import DatasetSpec, Episode
+from rbi.data.dataset import RECORD, Dataset, columns, infer_spec
+from rbi.data.episode import DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats import FormatSettings, load_episodes
 from rbi.data.store import REPEATED, UNKNOWN, Store, StoreWriter
 

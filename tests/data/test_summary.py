@@ -7,6 +7,7 @@ import pytest
 
 from rbi.data.dataset import RECORD, Dataset, columns, infer_spec
 from rbi.data.formats import FormatSettings, StoreReader, open_reader
+from rbi.data.formats.reader import summaries_of
 from rbi.data.store import StoreWriter
 from rbi.data.summary import DatasetSummary, summarize_data
 from rbi.fileio import to_json
@@ -25,7 +26,7 @@ def by_episode(path):
     if isinstance(reader, StoreReader):
         found.add_lost(reader.store)
     for part in reader.parts():
-        for item in reader.summaries(part):
+        for item in summaries_of(reader, part):
             found.add(item)
     return found
 

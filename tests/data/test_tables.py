@@ -20,10 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rbi.data.dataset import Dataset, RejectedEpisode, infer_spec
-from rbi.data.episode import DatasetSpec, Episode, Feature
+from rbi.data.dataset import Dataset, infer_spec
+from rbi.data.episode import DatasetSpec, Episode, Feature, RejectedEpisode
 from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_files, tables
-from rbi.data.formats.reader import SpecOverrides
+from rbi.data.formats.reader import SpecOverrides, summaries_of
 from rbi.data.formats.table_features import encode_rows
 from rbi.data.formats.tables import TableConfig
 from rbi.data.store import Store, StoreWriter
@@ -596,7 +596,7 @@ def test_files_are_recognised_by_their_names_and_hidden_ones_are_left_alone(tmp_
 
 def test_summaries_tell_the_same_as_episodes_and_a_reader_can_be_sent(file):
     reader = pickle.loads(pickle.dumps(open_reader(table(file, TWO_EPISODES, **changed("reward", 0, None)))))
-    problem, outline = reader.summaries(reader.parts()[0])
+    problem, outline = summaries_of(reader, reader.parts()[0])
     assert problem == read(file)[0]
     assert (outline.actions.tolist(), outline.terminated, outline.line) == ([2, 1, 0], False, read(file)[1].line)
 

@@ -272,33 +272,28 @@ def lower_bound(
     A bound that the given floor or ceiling does not allow is -inf.
     """
     rng = np.random.default_rng(seed)
-    compute: dict[Method, tuple[bool, Callable[[], float], tuple[str, ...]]] = {
+    compute: dict[Method, tuple[bool, Callable[[], float], str]] = {
         "betting": (
             math.isfinite(floor),
             lambda: betting_lower_bound(rng.permutation(values), floor, alpha, spread),
-            ("episodes are independent and identically distributed", f"no episode's difference is below {floor:.4g}"),
+            f"no episode's difference is below {floor:.4g}",
         ),
         "empirical_bernstein": (
             math.isfinite(floor) and math.isfinite(ceiling),
             lambda: empirical_bernstein_lower_bound(values, floor, ceiling, alpha),
-            (
-                "episodes are independent and identically distributed",
-                f"differences lie in [{floor:.4g}, {ceiling:.4g}]",
-            ),
+            f"differences lie in [{floor:.4g}, {ceiling:.4g}]",
         ),
         "student": (
             len(values) > 1,
             lambda: float(student_lower_bound(np.asarray(values, dtype=np.float64), alpha)),
-            (
-                "episodes are independent and identically distributed",
-                "there are enough of them for a nearly normal mean",
-            ),
+            "there are enough of them for a nearly normal mean",
         ),
         "bca": (
             len(values) > 1,
             lambda: bca_lower_bound(values, alpha, rng),
-            ("episodes are independent and identically distributed", "resampled episodes vary as new ones would"),
+            "resampled episodes vary as new ones would",
         ),
     }
-    possible, bound, assumptions = compute[method]
-    return Bound(method, bound() if possible else -math.inf, STATUS[method], assumptions)
+    possible, bound, assumption = compute[method]
+    independent = "episodes are independent and identically distributed"
+    return Bound(method, bound() if possible else -math.inf, STATUS[method], (independent, assumption))

@@ -13,6 +13,7 @@ from rbi.certification.evidence import (
     Evidence,
     Known,
     Settings,
+    check_range,
     check_returns,
     evaluate_candidate,
     gather_evidence,
@@ -23,6 +24,7 @@ from rbi.data.dataset import Dataset
 from rbi.data.formats import Format, FormatSettings, TableConfig, dataset_or_path, open_dataset, recognise
 from rbi.data.formats.tables import is_own_export
 from rbi.policy import Policy, load_policy
+from rbi.progress import text_table
 from rbi.rules.types import Behavior, parse_rule
 
 Verdict = Literal["deploy", "keep", "test live"]
@@ -68,9 +70,7 @@ class CertifyConfig(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.return_range is not None:
-            low, high = self.return_range
-            if not -math.inf < low < high < math.inf:
-                raise ValueError(f"return_range = ({low:g}, {high:g}): must be finite, and the first number smaller")
+            check_range(self.return_range)
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,9 +129,7 @@ class Decision:
 
     def summary(self) -> str:
         """Headline, reasons and a table of all rules."""
-        lines = [self.headline(), *(f"- {reason}" for reason in self.reasons), ""]
-        header = ("rule", "gain per episode", "lower bound", "value", "effective episodes", "")
-        rows = [header]
+        rows = [("rule", "gain per episode", "lower bound", "value", "effective episodes", "")]
         for candidate in self.candidates:
             gain, lower, _ = candidate.interval
             mark = "tested" if candidate.rule in self.tested else ""
@@ -139,14 +137,8 @@ class Decision:
             size = candidate.weights["effective_sample_size"]
             numbers = (f"{gain:+.4g}", f"{lower:+.4g}", f"{self.baseline + gain:.4g}", f"{size:,.0f}", mark)
             rows.append((candidate.rule, *numbers))
-        widths = [max(len(row[n]) for row in rows) for n in range(len(header))]
-        for row in rows:
-            cells = [
-                row[0].ljust(widths[0]),
-                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-            ]
-            lines.append(("  " + "  ".join(cells)).rstrip())
-        return "\n".join(lines)
+        reasons = (f"- {reason}" for reason in self.reasons)
+        return "\n".join([self.headline(), *reasons, text_table("", rows)])
 
     def __repr__(self) -> str:
         return self.summary()

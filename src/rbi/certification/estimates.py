@@ -20,6 +20,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from rbi.data.dataset import concat_ranges
+
 Array = np.ndarray[Any, Any]
 Estimator = Literal["importance_sampling", "per_decision", "doubly_robust"]
 ROUNDING = 1e-5  # relative, of probabilities in float32
@@ -79,8 +81,7 @@ class LoggedSteps:
 
     def discounts(self) -> Array:
         """`[S]`: gamma^t."""
-        t = np.arange(len(self.actions)) - np.repeat(self.first, self.steps)
-        found: Array = self.gamma**t
+        found: Array = self.gamma ** concat_ranges(0, self.steps)
         return found
 
     def per_episode(self, values: Array) -> Array:
@@ -249,8 +250,8 @@ def fitted_q_evaluation(logged: LoggedSteps, pi: Array, features: Array) -> floa
     It needs no weights and is biased where the features cannot express Q; its data are the same episodes, so it is a
     second opinion, never a bound.
     """
-    t = np.arange(len(features)) - np.repeat(logged.first, logged.steps)
-    x = np.concatenate([features, t[:, None], np.ones((len(features), 1))], 1).astype(np.float64)
+    t = concat_ranges(0, logged.steps)[:, None]
+    x = np.concatenate([features, t, np.ones((len(features), 1))], 1).astype(np.float64)
     x[:, :-1] = (x[:, :-1] - x[:, :-1].mean(0)) / np.maximum(x[:, :-1].std(0), 1e-6)
     A, size = pi.shape[1], x.shape[1]
     last = np.zeros(len(x), bool)

@@ -11,8 +11,9 @@ import torch
 from rbi.certification import estimates
 from rbi.certification.bounds import METHODS, Bound, Method, betting_rejects, lower_bound
 from rbi.certification.estimates import MAX_FITTED_SIZE, Estimator, LoggedSteps, Ratios, Terms
-from rbi.data.dataset import Dataset
+from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.digests import shared_episodes
+from rbi.data.episode import feature_slices
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.policy import Policy
 from rbi.rules.types import Behavior, Reroute
@@ -63,6 +64,23 @@ def place(data: Dataset, episode: int) -> str:
     record = data.records[episode]
     source, line = data.texts[record["source"]], int(record["line"])
     return f"{source or 'data'}, {f'line {line}' if line else f'episode {episode + 1}'}"
+
+
+def check_range(return_range: tuple[float, float]) -> None:
+    """Raise ValueError unless these can be the smallest and the largest return."""
+    low, high = return_range
+    if not -math.inf < low < high < math.inf:
+        raise ValueError(f"return_range = ({low:g}, {high:g}): must be finite, and the first number smaller")
+
+
+def check_complete(data: Dataset) -> None:
+    """Raise ValueError if episodes are missing."""
+    if data.rejected:
+        raise ValueError(
+            f"{data.rejected[0]}; episodes that are left out may differ from the others: nothing is decided"
+        )
+    if not len(data):
+        raise ValueError("no episodes")
 
 
 def check_returns(data: Dataset, returns: Array, low: float, high: float) -> None:
@@ -117,32 +135,23 @@ def gather_evidence(policy: Policy, data: Dataset, gamma: float) -> Evidence:
 
 def step_observations(data: Dataset) -> Array:
     """`[S, D]`: the vector observation of every step, without final ones."""
-    shift = np.repeat(data.records["first_observation"] - data.records["first_step"], data.records["steps"])
-    found: Array = data.arrays["observations"][np.arange(len(shift)) + shift]
-    return found
+    return data.arrays["observations"][concat_ranges(data.records["first_observation"], data.records["steps"])]
 
 
 def unknown_texts(policy: Policy, data: Dataset) -> dict[str, int]:
     """By column the number of steps whose text is none of its categories: all of its features are 0."""
-    if not any(column.categories for column in policy.columns):
+    texts = [(column.name, part) for column, part in feature_slices(policy.columns) if column.categories]
+    if not texts:
         return {}
-    observations, found, at = step_observations(data), {}, 0
-    for column in policy.columns:
-        if column.categories:
-            found[column.name] = int((~observations[:, at : at + column.size].any(1)).sum())
-        at += column.size
+    observations = step_observations(data)
+    found = {name: int((~observations[:, part].any(1)).sum()) for name, part in texts}
     return {name: rows for name, rows in found.items() if rows}
 
 
 def check_fits(policy: Policy, data: Dataset) -> None:
     """Raise ValueError if the episodes are not of the kind that the policy takes."""
+    check_complete(data)
     spec, own = data.spec, policy.obs_spec
-    if data.rejected:
-        raise ValueError(
-            f"{data.rejected[0]}; episodes that are left out may differ from the others: nothing is decided"
-        )
-    if not len(data):
-        raise ValueError("no episodes")
     for name, theirs, ours in (
         ("observations", spec.obs_shape, own.shape),
         ("frame_stack", spec.frame_stack, own.stack),

@@ -1,6 +1,5 @@
 """`rbi.monitor`: is a deployed policy better or worse? Valid at any time, however often one looks."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,9 +9,9 @@ import numpy as np
 from rbi import fileio, runs
 from rbi.certification.bounds import lower_confidence_sequence
 from rbi.certification.decision import encoded_as
-from rbi.certification.evidence import check_returns
+from rbi.certification.evidence import check_complete, check_range, check_returns
 from rbi.config import Checked, Interval
-from rbi.data.dataset import Dataset
+from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.formats import Format, FormatSettings, open_dataset
 from rbi.policy import load_policy
 
@@ -36,9 +35,7 @@ class MonitorConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        low, high = self.return_range
-        if not -math.inf < low < high < math.inf:
-            raise ValueError(f"return_range = ({low:g}, {high:g}): must be finite, and the first number smaller")
+        check_range(self.return_range)
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,6 +121,18 @@ def monitor(
         live_returns(open_dataset(one if isinstance(one, Dataset) else Path(one), format, settings), config)
         for one in sources
     ]
+    result = compare(samples, config)
+    if out is not None:
+        places = ["" if isinstance(source, Dataset) else str(source) for source in (episodes, control or "")]
+        about = dict(zip(("data", "control"), places, strict=True))
+        found = vars(config) | about
+        with runs.Writer.create(Path(out), command="monitor", settings=found, overwrite=overwrite) as writer:
+            writer.result(result.to_dict() | about)
+    return result
+
+
+def compare(samples: list[Array], config: MonitorConfig) -> MonitorResult:
+    """The returns of live episodes against those of control episodes, or against the old value if there are none."""
     alpha = (1 - config.confidence) / len(samples)
     sides = [bounds_over_time(values, config.return_range, alpha) for values in samples]
     new = sides[0]
@@ -132,26 +141,19 @@ def monitor(
     else:
         lower, upper, base = new.lower - config.old_value, new.upper - config.old_value, config.old_value
     outcome: Outcome = "better" if lower[-1] > 0 else "worse" if upper[-1] < 0 else "continue"
-    result = MonitorResult(
+    return MonitorResult(
         outcome,
         float(samples[0].mean()) - base,
         float(lower[-1]),
         float(upper[-1]),
         len(samples[0]),
-        0 if control is None else len(samples[1]),
+        len(samples[1]) if len(samples) > 1 else 0,
         config.confidence,
         [
             {"episodes": int(n), "lower": float(a), "upper": float(b)}
             for n, a, b in zip(new.times, lower, upper, strict=True)
         ],
     )
-    if out is not None:
-        places = ["" if isinstance(source, Dataset) else str(source) for source in (episodes, control or "")]
-        about = dict(zip(("data", "control"), places, strict=True))
-        found = vars(config) | about
-        with runs.Writer.create(Path(out), command="monitor", settings=found, overwrite=overwrite) as writer:
-            writer.result(result.to_dict() | about)
-    return result
 
 
 @dataclass(frozen=True)
@@ -175,17 +177,9 @@ def bounds_over_time(values: Array, limits: tuple[float, float], alpha: float) -
 
 def live_returns(data: Dataset, config: MonitorConfig) -> Array:
     """Returns of all episodes in the order of the log. Raises ValueError for one outside the stated range."""
-    if data.rejected:
-        raise ValueError(
-            f"{data.rejected[0]}; episodes that are left out may differ from the others: nothing is decided"
-        )
-    if not len(data):
-        raise ValueError("no episodes")
+    check_complete(data)
     steps = data.records["steps"].astype(np.int64)
-    t = np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
-    at = t + np.repeat(data.records["first_step"], steps)
-    found: Array = np.add.reduceat(
-        config.gamma**t * data.arrays["rewards"][at].astype(np.float64), np.cumsum(steps) - steps
-    )
+    rewards = data.arrays["rewards"][concat_ranges(data.records["first_step"], steps)].astype(np.float64)
+    found: Array = np.add.reduceat(config.gamma ** concat_ranges(0, steps) * rewards, np.cumsum(steps) - steps)
     check_returns(data, found, *config.return_range)
     return found.clip(*config.return_range)

@@ -198,11 +198,7 @@ def is_expected(error: Exception) -> bool:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out, on the machine or on a GPU: PyTorch has no exception of its own for the former."""
+    """Whether memory ran out, on the machine or on a GPU: PyTorch raises a RuntimeError for the former."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in ("allocate memory", "out of memory"))
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,7 +9,7 @@ import tyro
 
 from rbi import fileio, runs
 from rbi.certification.decision import CertifyConfig, certify
-from rbi.cli.data import FromData
+from rbi.cli.data import TABLE_OPTIONS, FromData
 from rbi.progress import echo
 
 NAME = "certify"
@@ -25,16 +25,7 @@ class Certify(FromData):
     --table options name columns.
     """
 
-    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
-        "policy",
-        "confidence",
-        "return-range",
-        "table.action",
-        "table.reward",
-        "table.observations",
-        "table.one-step",
-        "table.action-prob",
-    )
+    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = ("policy", "confidence", "return-range", *TABLE_OPTIONS)
     EXAMPLE: ClassVar[str] = "rbi certify new_logs.csv --policy runs/improved --return-range 0 1"
 
     policy: Path | None = None

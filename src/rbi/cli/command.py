@@ -151,15 +151,15 @@ def canonical_rules(rules: Sequence[str]) -> tuple[str, ...]:
     return tuple(str(parse_rule(text)) for text in rules)
 
 
-class Report(Protocol):
-    """A report module: tables, figures and closing lines of a complete run."""
+class ReportModule(Protocol):
+    """A module that reports runs of one kind: tables, figures and closing lines of a complete run."""
 
     def tables(self, run: runs.Run) -> list["Table"]: ...
     def figures(self, run: runs.Run) -> dict[str, Any]: ...
     def closing(self, run: runs.Run) -> list[str]: ...
 
 
-def show_run(path: Path, report: Report) -> None:
+def show_run(path: Path, report: ReportModule) -> None:
     """Draw the figures of a complete run and print its tables and closing lines."""
     run = runs.read(path)
     for line in run.damaged:

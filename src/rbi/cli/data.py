@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -12,7 +12,6 @@ from annotated_types import Interval
 
 from rbi import fileio, runs
 from rbi.cli.command import Command, show
-from rbi.config import check_fields
 from rbi.data.formats import (
     AgcConfig,
     Format,
@@ -28,15 +27,9 @@ from rbi.data.store import MAX_LOST, REJECTED, Store, is_store
 from rbi.data.summary import sample_observations, summarize_data
 from rbi.progress import echo, track
 
-DATA_OPTIONS = (
-    "format",
-    "table.action",
-    "table.reward",
-    "table.observations",
-    "table.one-step",
-    "table.action-prob",
-)
-"""What the short help of every command that reads data shows."""
+TABLE_OPTIONS = ("table.action", "table.reward", "table.observations", "table.one-step", "table.action-prob")
+DATA_OPTIONS = ("format", *TABLE_OPTIONS)
+"""What the short help of the commands that read data shows."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +46,9 @@ class FromData(Command):
     max_lost: Annotated[float, Interval(ge=0, le=1)] = MAX_LOST
     """Largest share of a store's episodes that may be lost, as after a power failure; more are refused."""
 
-    def reader(self, max_lost: float | None = None) -> Reader:
+    def reader(self) -> Reader:
         """The reader of the data, once its spec is known: bad input is refused before a folder is made."""
-        max_lost = self.max_lost if max_lost is None else max_lost
-        found = open_reader(self.place, self.format, FormatSettings(self.overrides, self.agc, self.table, max_lost))
+        found = open_reader(self.place, self.format, self.format_settings)
         assert found.spec
         return found
 
@@ -93,13 +85,7 @@ class Import(FromData):
     Unusable episodes are rejected with file, line and reason; the rest is imported.
     """
 
-    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
-        *DATA_OPTIONS,
-        "env",
-        "strict",
-        "workers",
-        "resume",
-    )
+    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (*DATA_OPTIONS, "env", "strict", "workers", "resume")
     EXAMPLE: ClassVar[str] = "rbi data import logs.csv --table.action offer --table.reward paid --out runs/store"
 
     strict: bool = False
@@ -111,7 +97,6 @@ class Import(FromData):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fields(self, "--")
         if self.resume and (self.out is None or self.overwrite):
             raise ValueError("--resume: name the interrupted import with --out, without --overwrite")
 
@@ -145,10 +130,7 @@ class Import(FromData):
 class Info(FromData):
     """Summarise a dataset of any format without importing it."""
 
-    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
-        *DATA_OPTIONS,
-        "verify",
-    )
+    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (*DATA_OPTIONS, "verify")
     EXAMPLE: ClassVar[str] = "rbi data info runs/store"
 
     verify: bool = False
@@ -159,7 +141,7 @@ class Info(FromData):
 
         if self.verify:
             self.check_store()
-        reader = self.reader(max_lost=1.0)
+        reader = replace(self, max_lost=1.0).reader()  # whatever is lost is shown
         summary = summarize_data(reader)
         sampled = sample_observations(reader, np.random.default_rng(self.seed))
         facts: dict[str, Any] = {
@@ -191,11 +173,7 @@ class Info(FromData):
 class Export(FromData):
     """Write data in another format into the folder --out."""
 
-    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
-        "to",
-        *DATA_OPTIONS,
-        "strict",
-    )
+    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = ("to", *DATA_OPTIONS, "strict")
     EXAMPLE: ClassVar[str] = "rbi data export runs/store --to parquet --out runs/parquet"
 
     to: ExportFormat = "parquet"

@@ -60,7 +60,6 @@ class Option:
     """Summary of the config that it belongs to; empty for the command's own."""
     choices: tuple[str, ...] = ()
     is_flag: bool = False
-    is_path: bool = False
     repeats: bool = False
 
     @property
@@ -137,10 +136,8 @@ def _option(name: str, hint: Any, value: Any, summary: str, group: str, *, posit
         metavar = plural if repeats else name.upper()
     states_default = "default" in summary.lower() or value in (None, "", ()) or positional
     shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return Option(
-        name, metavar, summary, "" if states_default and not is_flag else shown, group, choices, is_flag,
-        kind is Path, repeats,
-    )  # fmt: skip
+    default = "" if states_default and not is_flag else shown
+    return Option(name, metavar, summary, default, group, choices, is_flag, repeats)
 
 
 def _plain_type(hint: Any) -> Any:

@@ -8,7 +8,7 @@ import tyro
 
 from rbi import runs
 from rbi.cli.command import show_run
-from rbi.cli.data import FromData
+from rbi.cli.data import TABLE_OPTIONS, FromData
 from rbi.config import Device
 from rbi.offline_rl.improve import NAME, ImproveConfig, improve
 from rbi.progress import echo
@@ -26,11 +26,7 @@ class Improve(FromData):
 
     MAIN_OPTIONS: ClassVar[tuple[str, ...]] = (
         "rule",
-        "table.action",
-        "table.reward",
-        "table.observations",
-        "table.one-step",
-        "table.action-prob",
+        *TABLE_OPTIONS,
         "updates",
         "gamma",
         "return-range",

@@ -10,7 +10,7 @@ from annotated_types import Interval
 
 from rbi import envs, fileio, runs
 from rbi.cli.command import Command, show
-from rbi.config import Device, check_fields, choose_device
+from rbi.config import Device, choose_device
 from rbi.evaluation.recording import DatasetRecording, Perturbation, load_policies
 from rbi.evaluation.rollouts import Protocol, ProtocolName
 from rbi.evaluation.scripted import SCRIPTED
@@ -65,7 +65,6 @@ class Record(Command):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fields(self, "--")
         if not self.policies:
             raise ValueError(f"name a run of rbi train, a policy's folder or one of {', '.join(SCRIPTED)}")
         if (self.episodes > 0) == (self.steps > 0):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from rbi.data.episode import (
     Array,
     DatasetSpec,
     Episode,
+    RejectedEpisode,
     bad_behavior_probs,
     differing_probs,
     end_codes,
@@ -37,17 +38,6 @@ RECORD = np.dtype(
 """The index entry of an episode."""
 SEQUENTIAL_SUM = 8
 """NumPy adds fewer values than this one after the other, as `reduceat` does; longer sums are pairwise."""
-
-
-class RejectedEpisode(NamedTuple):
-    """An episode that cannot be used: where it is and why."""
-
-    source: str
-    line: int
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.source}{f', line {self.line}' if self.line else ''}: {self.reason}"
 
 
 def columns(spec: DatasetSpec) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
@@ -138,29 +128,9 @@ class Dataset(Sequence[Episode]):
         >>> Dataset.from_arrays(np.zeros((3, 2)), [0, 1, 1], [0, 0, 1], [False, False, True])
         Dataset(1 episode, 3 steps; observations (2,), 2 actions; mean score 1)
         """
-        observed = np.asarray(observations)
-        if observed.dtype != np.uint8 or observed.ndim < 3:
-            with np.errstate(over="ignore"):
-                observed = np.asarray(observed, dtype=np.float32).reshape(len(observed), -1)
-        steps = len(observed)
-        taken = integer_actions(actions)
-        with np.errstate(over="ignore"):
-            columns_: dict[str, Array] = {
-                "observations": observed,
-                "actions": taken,
-                "rewards": np.asarray(rewards, dtype=np.float32),
-                "terminated": np.asarray(terminations).astype(bool),
-                "truncated": np.zeros(steps, bool) if truncations is None else np.asarray(truncations).astype(bool),
-                "life_lost": np.zeros(steps, bool) if life_losses is None else np.asarray(life_losses).astype(bool),
-            }
-            optional = {"action_probs": action_probs, "action_masks": action_masks, "behavior_probs": behavior_probs}
-            for name, given in optional.items():
-                if given is not None:
-                    columns_[name] = np.asarray(given, dtype=bool if name == "action_masks" else np.float32)
-        dims = {"observations": observed.ndim, "action_masks": 2, "behavior_probs": 2}
-        for name, column in columns_.items():
-            if len(column) != steps or column.ndim != dims.get(name, 1):
-                raise ValueError(f"{name} of shape {column.shape} for {steps} steps")
+        given = {"action_probs": action_probs, "action_masks": action_masks, "behavior_probs": behavior_probs}
+        columns_ = step_columns(observations, actions, rewards, terminations, truncations, life_losses, given)
+        observed, taken, steps = columns_["observations"], columns_["actions"], len(columns_["observations"])
         if not steps:
             raise ValueError("no steps")
         widths = {columns_[name].shape[1] for name in ("action_masks", "behavior_probs") if name in columns_}
@@ -213,7 +183,7 @@ class Dataset(Sequence[Episode]):
         player: str | None = None,
         num_actions: int | None = None,
         env: str = "",
-        like: "DatasetSpec | None" = None,
+        like: DatasetSpec | None = None,
         strict: bool = False,
     ) -> "Dataset":
         """A dataset from a pandas or polars DataFrame, or a pyarrow Table, with one row per step.
@@ -226,7 +196,6 @@ class Dataset(Sequence[Episode]):
         medians, and actions with its names. Rows are validated like those of a CSV file: episodes with
         invalid rows go to `.rejected` (row numbers from 1); with `strict` the first one raises a ValueError.
         """
-        from rbi.data.formats.table_features import TableSchema
         from rbi.data.formats.tables import read_frame
 
         config = {
@@ -235,8 +204,7 @@ class Dataset(Sequence[Episode]):
             "terminated": terminated, "truncated": truncated, "action_prob": action_prob, "action_mask": action_mask,
             "behavior_probs": behavior_probs, "player": player,
         }  # fmt: skip
-        schema = None if like is None else TableSchema(like.features, like.action_names)
-        found = read_frame(frame, config, num_actions, env, schema)
+        found = read_frame(frame, config, num_actions, env, like)
         if strict and found.rejected:
             raise ValueError(str(found.rejected[0]))
         return found
@@ -320,7 +288,7 @@ class Dataset(Sequence[Episode]):
             if contiguous:
                 arrays[name] = array[starts[0] : starts[0] + counts.sum()]
             else:
-                arrays[name] = array[np.arange(counts.sum()) + np.repeat(starts - counts.cumsum() + counts, counts)]
+                arrays[name] = array[concat_ranges(starts, counts)]
         for first, count in (part_fields("observations"), part_fields("actions")):
             records[first] = np.cumsum(records[count], dtype=np.int64) - records[count]
         return Dataset(self.spec, read_only(arrays), records, self.texts)
@@ -347,6 +315,16 @@ class Dataset(Sequence[Episode]):
 def part_fields(name: str) -> tuple[str, str]:
     """The fields of `RECORD` with the start and length of an episode in a column."""
     return ("first_observation", "observations") if name == "observations" else ("first_step", "steps")
+
+
+def concat_ranges(starts: Array | int, counts: Array) -> Array:
+    """Ranges of consecutive numbers, one after the other.
+
+    >>> concat_ranges(np.array([5, 0]), np.array([2, 3]))
+    array([5, 6, 0, 1, 2])
+    """
+    found: Array = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
+    return found
 
 
 def read_only(arrays: dict[str, Array]) -> dict[str, Array]:
@@ -447,6 +425,39 @@ def assemble(
     return cls(spec, read_only(arrays), records, texts), rejected
 
 
+def step_columns(
+    observations: Any,
+    actions: Any,
+    rewards: Any,
+    terminations: Any,
+    truncations: Any,
+    life_losses: Any,
+    optional: dict[str, Any],
+) -> dict[str, Array]:
+    """Columns `[S, ...]` of a dataset from the arrays of a user; raises ValueError where their shapes do not fit."""
+    observed = np.asarray(observations)
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and rejects its episode
+        if observed.dtype != np.uint8 or observed.ndim < 3:
+            observed = np.asarray(observed, dtype=np.float32).reshape(len(observed), -1)
+        steps = len(observed)
+        found: dict[str, Array] = {
+            "observations": observed,
+            "actions": integer_actions(actions),
+            "rewards": np.asarray(rewards, dtype=np.float32),
+            "terminated": np.asarray(terminations).astype(bool),
+            "truncated": np.zeros(steps, bool) if truncations is None else np.asarray(truncations).astype(bool),
+            "life_lost": np.zeros(steps, bool) if life_losses is None else np.asarray(life_losses).astype(bool),
+        }
+        for name, given in optional.items():
+            if given is not None:
+                found[name] = np.asarray(given, dtype=bool if name == "action_masks" else np.float32)
+    dims = {"observations": observed.ndim, "action_masks": 2, "behavior_probs": 2}
+    for name, column in found.items():
+        if len(column) != steps or column.ndim != dims.get(name, 1):
+            raise ValueError(f"{name} of shape {column.shape} for {steps} steps")
+    return found
+
+
 def invalid_episodes(
     spec: DatasetSpec, steps: dict[str, Array], starts: Array, sizes: Array, abandoned: Array
 ) -> Array:
@@ -502,8 +513,7 @@ def number_texts(names: Sequence[str], players: Array, sources: Array) -> tuple[
 def with_finals(observations: Array, final: Array, records: Array) -> Array:
     """Observations with those after the last step put in place."""
     found = np.empty((int(records["observations"].sum()), *observations.shape[1:]), observations.dtype)
-    shift = np.repeat(records["first_observation"] - records["first_step"], records["steps"])
-    found[np.arange(len(observations)) + shift] = observations
+    found[concat_ranges(records["first_observation"], records["steps"])] = observations
     has = records["observations"] > records["steps"]
     found[(records["first_observation"] + records["steps"])[has]] = final[has]
     return found

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rbi.data.dataset import Dataset
+from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.episode import Array
 
 CHUNK = 4096  # observations hashed at a time
@@ -23,14 +23,14 @@ def episode_digests(data: Dataset) -> Array:
     records = data.records
     steps = records["steps"].astype(np.int64)
     first = np.cumsum(steps) - steps
-    position = np.arange(steps.sum()) - np.repeat(first, steps)
+    position = concat_ranges(0, steps)
     if data.spec.is_image:
         observed = np.zeros(len(position), np.uint64)
         observed[first] = row_hashes(data.arrays["observations"][records["first_observation"]])
     else:
-        observed = row_hashes(data.arrays["observations"])[position + np.repeat(records["first_observation"], steps)]
+        observed = row_hashes(data.arrays["observations"])[concat_ranges(records["first_observation"], steps)]
     taken = row_hashes(np.stack([data.arrays["actions"], data.arrays["rewards"].view(np.int32)], 1))
-    own = position + np.repeat(records["first_step"], steps)
+    own = concat_ranges(records["first_step"], steps)
     with np.errstate(over="ignore"):
         each = mix(observed + GOLDEN * taken[own] + mix(position.astype(np.uint64) + np.uint64(1)))
         content = mix(np.add.reduceat(each, first) if len(first) else each)

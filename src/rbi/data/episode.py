@@ -2,8 +2,9 @@
 
 import math
 import numbers
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,6 +54,14 @@ class Feature:
     def from_json(values: Any) -> "tuple[Feature, ...]":
         """Features from what `dataclasses.asdict` made of them."""
         return tuple(value if isinstance(value, Feature) else Feature(**value) for value in values)
+
+
+def feature_slices(features: Sequence[Feature]) -> Iterator[tuple[Feature, slice]]:
+    """Each feature with the part of an observation that holds its numbers."""
+    start = 0
+    for feature in features:
+        yield feature, slice(start, start + feature.size)
+        start += feature.size
 
 
 @dataclass(frozen=True)
@@ -262,6 +271,17 @@ class Episode:
             self.behavior_probs is None or self.behavior_probs.shape[1] != spec.num_actions
         ):
             raise ValueError(f"no behavior_probs of {spec.num_actions} actions, where other episodes have them")
+
+
+class RejectedEpisode(NamedTuple):
+    """An episode that cannot be used: where it is and why."""
+
+    source: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.source}{f', line {self.line}' if self.line else ''}: {self.reason}"
 
 
 def bad_behavior_probs(probs: Array) -> Array:

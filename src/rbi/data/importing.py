@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rbi import fileio
-from rbi.data.dataset import Dataset, RejectedEpisode
-from rbi.data.episode import DatasetSpec, Episode
-from rbi.data.formats import Format, FormatSettings, open_reader
-from rbi.data.formats.reader import ColumnReader, OneEpisodePerPart, Reader
+from rbi.data.dataset import Dataset
+from rbi.data.episode import DatasetSpec, Episode, RejectedEpisode
+from rbi.data.formats import ColumnReader, Format, FormatSettings, open_reader
+from rbi.data.formats.reader import OneEpisodePerPart, Reader
 from rbi.data.store import Store, StoreWriter
 from rbi.parallel import bounded_map
 from rbi.progress import echo, track, track_updates
@@ -44,9 +44,9 @@ class Progress:
         self.rejected += 1
         self.reasons.setdefault(kind_of_reason(item.reason), item)
 
-    def accept(self, episode: Episode) -> None:
-        self.episodes += 1
-        self.steps += len(episode)
+    def accept(self, episodes: int, steps: int) -> None:
+        self.episodes += episodes
+        self.steps += steps
 
     def counts(self) -> dict[str, int]:
         return {name: value for name, value in vars(self).items() if name != "reasons"}
@@ -123,13 +123,8 @@ def resume_store(out: Path, reader: Reader) -> StoreWriter:
 
 def fingerprint(path: Path) -> dict[str, Any]:
     """Number, size and modification time of the data's files, without images."""
-    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.suffix != ".png" and p.is_file()]
-    stats = [file.stat() for file in files]
-    return {
-        "files": len(stats),
-        "bytes": sum(s.st_size for s in stats),
-        "newest": max((s.st_mtime_ns for s in stats), default=0),
-    }
+    inside = (p for p in path.rglob("*") if p.suffix != ".png" and p.is_file())
+    return fileio.file_stats([path] if path.is_file() else inside)
 
 
 def append_all(reader: Reader, writer: StoreWriter, mapped: Map, *, strict: bool = False) -> Iterator[Progress]:
@@ -170,9 +165,7 @@ def append_episodes(
             if done and taken((item.source, item.line), done):
                 state.skipped += 1
             elif rejected := append(item, writer, state):
-                if strict:
-                    raise ValueError(f"{rejected} (without --strict it would be rejected and the rest imported)")
-                state.reject(rejected)
+                leave_out(rejected, state, strict=strict, done="imported")
                 writer.reject(rejected)
             if number % REPORT_EPISODES == 0:
                 yield state
@@ -197,13 +190,11 @@ def append_columns(
         dataset = dataset.select([number for number, key in enumerate(keys) if not taken(key, done)])
         rejected = [item for item in rejected if not taken((item.source, item.line), done)]
         state.skipped += total - len(dataset) - len(rejected)
-    if strict and rejected:
-        raise ValueError(f"{rejected[0]} (without --strict it would be rejected and the rest imported)")
-    writer.extend(dataset)
-    state.episodes += len(dataset)
-    state.steps += dataset.steps
     for item in rejected:
-        state.reject(item)
+        leave_out(item, state, strict=strict, done="imported")
+    writer.extend(dataset)
+    state.accept(len(dataset), dataset.steps)
+    for item in rejected:
         writer.reject(item)
 
 
@@ -223,7 +214,7 @@ def append(item: Episode | RejectedEpisode, writer: StoreWriter, state: Progress
         writer.append(item)
     except ValueError as error:
         return RejectedEpisode(item.source, item.line, str(error))
-    state.accept(item)
+    state.accept(1, len(item))
     return None
 
 
@@ -284,9 +275,8 @@ def valid_datasets(reader: Reader, state: Progress, *, strict: bool = False) -> 
     for part in reader.parts():
         for dataset, rejected in reader.datasets(part):
             for item in rejected:
-                leave_out(item, state, strict=strict)
-            state.episodes += len(dataset)
-            state.steps += dataset.steps
+                leave_out(item, state, strict=strict, done="exported")
+            state.accept(len(dataset), dataset.steps)
             yield dataset
 
 
@@ -304,10 +294,10 @@ def grouped(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
         yield waiting
 
 
-def leave_out(item: RejectedEpisode, state: Progress, *, strict: bool) -> None:
-    """Count an unusable episode; with `strict` it raises ValueError."""
+def leave_out(item: RejectedEpisode, state: Progress, *, strict: bool, done: str) -> None:
+    """Count an unusable episode; with `strict` it raises ValueError. `done`: what happens to the other episodes."""
     if strict:
-        raise ValueError(f"{item} (without --strict it would be rejected and the rest exported)")
+        raise ValueError(f"{item} (without --strict it would be rejected and the rest {done})")
     state.reject(item)
 
 
@@ -322,7 +312,7 @@ def valid_episodes(reader: Reader, state: Progress, *, strict: bool = False) -> 
                 except ValueError as error:
                     rejected = RejectedEpisode(item.source, item.line, str(error))
                 else:
-                    state.accept(item)
+                    state.accept(1, len(item))
                     yield item
             if rejected is not None:
-                leave_out(rejected, state, strict=strict)
+                leave_out(rejected, state, strict=strict, done="exported")

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rbi.data.dataset import Dataset
+from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.episode import Array, Episode
 from rbi.data.store import Store
 from rbi.observations import stack_index, stack_offsets
@@ -128,7 +128,7 @@ class Sampler:
         self.floats = torch.stack([returns.reward, returns.discount], 1).to(at)
         self.frame_index, self.age, self.bootstrap_steps, self.actions = self.integers.unbind(1)
         self.returns, self.discount = self.floats.unbind(1)
-        candidates = chosen_steps(index, chosen)
+        candidates = concat_ranges(index["first_step"][chosen], index["steps"][chosen])
         whole = returns.usable[candidates].numpy()
         self.excluded_fraction = 1 - float(whole.sum()) / max(1, len(candidates))
         self.usable = candidates if config.keep_incomplete else candidates[whole]
@@ -244,10 +244,7 @@ def window(values: Tensor, start: int, rows: int, steps: int) -> Tensor:
 def places(index: Array, stack: int) -> tuple[Array, Array]:
     """For every step: the index of its observation, and the number of older frames of its state."""
     steps = index["steps"]
-    shift = np.repeat(index["first_observation"] - index["first_step"], steps)
-    first = np.repeat(index["first_step"], steps)
-    step = np.arange(len(shift))
-    return step + shift, np.minimum(step - first, stack - 1)
+    return concat_ranges(index["first_observation"], steps), np.minimum(concat_ranges(0, steps), stack - 1)
 
 
 def some_episodes(which: Sequence[int] | Array, count: int) -> Array:
@@ -258,13 +255,6 @@ def some_episodes(which: Sequence[int] | Array, count: int) -> Array:
     if given.min() < 0 or given.max() >= count:
         raise ValueError(f"episodes: indices are 0 to {count - 1}, not {given.min()} to {given.max()}")
     return given
-
-
-def chosen_steps(index: Array, which: Array) -> Array:
-    """The indices of the steps of some episodes."""
-    starts, counts = index["first_step"][which], index["steps"][which]
-    shift = np.repeat(starts - np.concatenate([[0], counts.cumsum()[:-1]]), counts)
-    return np.arange(counts.sum()) + shift
 
 
 def running_sum(weights: Array, usable: Array, steps: int) -> Tensor:

@@ -32,7 +32,6 @@ from rbi.data.checksums import checksum, checksums, record_checksums
 from rbi.data.dataset import (
     RECORD,
     Dataset,
-    RejectedEpisode,
     columns,
     continued,
     episode_sums,
@@ -40,11 +39,11 @@ from rbi.data.dataset import (
     invalid_episodes,
     part_fields,
 )
-from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
 
 FORMAT = 2
 FIRST_FORMAT, FIRST_RECORD = 1, np.dtype([(name, RECORD[name]) for name in RECORD.names[:-1]])  # type: ignore[index]
-"""The earlier format, whose records have no checksum of their own; it is read and appended to."""
+"""The earlier format, without checksums of records; it is read and appended to."""
 UNKNOWN = "(unknown: its record was damaged)"
 """Player and source of an episode whose record was damaged."""
 CONFIG, INDEX, TEXTS, REJECTED = "store.json", "episodes.bin", "texts.jsonl", "rejected.jsonl"
@@ -472,22 +471,22 @@ def restored(path: Path, index: Array, texts: list[str]) -> tuple[Array, list[st
     rewards = np.memmap(path / "rewards.bin", "<f4", "r")
     for first in [number for number in damaged if number == 0 or good[number - 1]]:
         after = first + int(good[first:].argmax())
-        step, seen = (end_of(index[:first], column) for column in ("actions", "observations"))
-        stop, stop_seen = int(index[after]["first_step"]), int(index[after]["first_observation"])
+        step, frame = (end_of(index[:first], column) for column in ("actions", "observations"))
+        stop, stop_frame = int(index[after]["first_step"]), int(index[after]["first_observation"])
         stops = step + np.flatnonzero(ends[step:stop]) + 1
         sizes = np.diff(stops, prepend=step)
-        finals, odd = divmod(stop_seen - seen - (stop - step), after - first)
+        finals, odd = divmod(stop_frame - frame - (stop - step), after - first)
         if len(stops) != after - first or odd or finals not in (0, 1) or stops[-1] != stop:
             raise ValueError(f"{path / INDEX}, record {first + 1}: is damaged, and cannot be restored from the others")
         for number, size in zip(range(first, after), sizes.tolist(), strict=True):
             record = np.zeros(1, RECORD)[0]
-            record["first_step"], record["first_observation"] = step, seen
+            record["first_step"], record["first_observation"] = step, frame
             record["steps"], record["observations"] = size, size + finals
             record["player"] = record["source"] = texts.index(UNKNOWN)
             record["score"] = rewards[step : step + size].sum(dtype=np.float64)
             record["checksum"] = index[number]["checksum"]
             index[number] = record
-            step, seen = step + size, seen + size + finals
+            step, frame = step + size, frame + size + finals
     return index, texts, damaged
 
 

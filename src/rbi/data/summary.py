@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rbi.data.dataset import Dataset, RejectedEpisode
-from rbi.data.episode import Array, Episode
-from rbi.data.formats import StoreReader
-from rbi.data.formats.reader import ColumnReader, EpisodeSummary, Reader
+from rbi.data.dataset import Dataset
+from rbi.data.episode import Array, Episode, RejectedEpisode
+from rbi.data.formats import ColumnReader, StoreReader
+from rbi.data.formats.reader import EpisodeSummary, Reader, summaries_of
 from rbi.data.importing import Progress
 from rbi.progress import track
 
@@ -173,7 +173,7 @@ def summarize_data(reader: Reader) -> DatasetSummary:
                 for item in rejected:
                     found.add(item)
         else:
-            for episode in reader.summaries(part):
+            for episode in summaries_of(reader, part):
                 found.add(episode)
     return found
 

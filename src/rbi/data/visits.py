@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rbi.data.dataset import Dataset
+from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.digests import row_hashes
 from rbi.data.episode import Array
 
@@ -161,10 +161,8 @@ def count_visits(data: Dataset, episodes: Array, gamma: float) -> VisitCounts | 
     if data.spec.is_image or data.spec.frame_stack > 1:
         return None
     records = data.records[episodes]
-    sizes = records["steps"].astype(np.int64)
-    offset = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    steps = offset + np.repeat(records["first_step"], sizes)
-    obs = data.arrays["observations"][offset + np.repeat(records["first_observation"], sizes)]
+    steps = concat_ranges(records["first_step"], records["steps"])
+    obs = data.arrays["observations"][concat_ranges(records["first_observation"], records["steps"])]
     keys, which = np.unique(state_keys(obs), return_inverse=True)
     if len(keys) > MAX_STATES or len(keys) * MIN_MEAN_VISITS > len(steps):
         return None

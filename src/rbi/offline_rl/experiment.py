@@ -38,10 +38,10 @@ from rbi.offline_rl.config import (
 )
 from rbi.offline_rl.learner import Runner, advance, make_runner
 from rbi.offline_rl.ppo import PPOAscent
-from rbi.offline_rl.run_log import Callback, RunLog, fingerprint, text_table
+from rbi.offline_rl.run_log import Callback, RunLog, fingerprint
 from rbi.offline_rl.seed_learners import SeedLearners
 from rbi.policy import Policy, load_policy
-from rbi.progress import graceful_stop, track, track_updates
+from rbi.progress import graceful_stop, text_table, track, track_updates
 from rbi.rules.types import Rule, parse_rule
 from rbi.statistics import describe, score_text
 

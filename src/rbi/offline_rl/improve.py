@@ -24,7 +24,7 @@ from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import BLOCK_ROWS, BehaviorQ, BehaviorQConfig, fit_standardization, standardize
 from rbi.offline_rl.learner import train
 from rbi.offline_rl.policy_diff import PolicyPair, policy_diff
-from rbi.offline_rl.run_log import Callback, RunLog, fingerprint, text_table
+from rbi.offline_rl.run_log import Callback, RunLog, fingerprint
 from rbi.offline_rl.validation import (
     PREDICT_BATCH,
     BestCheckpoint,
@@ -38,7 +38,7 @@ from rbi.offline_rl.validation import (
     taken_log_probs,
 )
 from rbi.policy import FeatureRange, Policy, load_policy
-from rbi.progress import graceful_stop, track_updates
+from rbi.progress import graceful_stop, text_table, track_updates
 from rbi.rules.types import Behavior, Reroute, Rule, parse_rule
 
 NAME = "improve"
@@ -256,12 +256,7 @@ def completed(log: RunLog, trunk: TrunkFactory | None) -> ImproveResult:
     assert log.out is not None
     assert log.numbers is not None
     policy = load_policy(log.out, trunk=trunk)
-    return ImproveResult(policy, behavior_of(policy), log.numbers, log.metrics, log.out)
-
-
-def behavior_of(policy: Policy) -> Policy:
-    """The behaviour policy that a policy improves; shares its networks."""
-    return policy.with_rule(Behavior())
+    return ImproveResult(policy, policy.with_rule(Behavior()), log.numbers, log.metrics, log.out)
 
 
 def check_data(data: Dataset, name: str, log: RunLog) -> None:
@@ -413,7 +408,7 @@ class Improver:
         sampler = Sampler(
             data, self.sampler_config(2), torch.Generator(), device=self.device, episodes=self.holdout.test
         )
-        steps, first = sampler.usable, data.records["first_step"]
+        steps = sampler.usable
         held = predict_steps(networks, sampler, steps)
         found = diagnostics(held, temperature)
         if self.features is not None:
@@ -421,39 +416,13 @@ class Improver:
             blocks = (sampler.frames[part].cpu().numpy() for part in rows)
             outside = [self.features.outside(obs, data.spec.features).any(1) for obs in blocks]
             found["outside_range"] = float(np.concatenate(outside).mean())
-        seen, visits = np.delete(np.arange(len(data)), self.holdout.test), self.count_visits(networks)
-        policy = Policy(
-            networks,
-            self.rule,
-            temperature=temperature,
-            env=data.spec.env,
-            metadata={**self.metadata, "best": learner.best},
-            features=self.features,
-            columns=data.spec.features,
-            action_names=data.spec.action_names,
-            behavior="logged" if data.spec.has_behavior_probs else "cloned",
-            training_digests=episode_digests(data)[seen],
-            visits=None if visits is None else visits._replace(sigma=learner.q_error(networks)),
-        )
+        policy = self.make_policy(networks, temperature)
         decision, decided = self.decide(policy)
         policy.to("cpu")
         action_probs = logged_probs(data, steps)
         if action_probs is not None and not data.spec.has_behavior_probs:
             found["clone"] = clone_error(np.exp(taken_log_probs(held.logits, held.actions, temperature)), action_probs)
-        episode = np.searchsorted(first, steps, side="right") - 1
-        counts = visit_counts(policy, sampler, steps) if self.rule.uses_counts else None
-        changes = policy_diff(
-            PredictedSteps(policy, held, counts, episode, steps - first[episode], action_probs),
-            self.rng("bootstrap"),
-            (self.rule.c_min, self.rule.c_max) if isinstance(self.rule, Reroute) else None,
-            None if data.spec.is_image else sampler.frames[sampler.frame_index[steps]].numpy(),
-        )
-        for row in changes["largest"]:
-            record = data.records[row["episode"]]
-            row |= {"source": data.texts[record["source"]], "line": int(record["line"])}
-        names = feature_names(data)
-        for row in changes["features"]:
-            row["name"] = names[row["feature"]]
+        changes = self.changes(policy, sampler, held, action_probs)
         if self.log.out is not None:
             policy.save(self.log.out / "policies" / "best")
         numbers = self.log.result(
@@ -479,7 +448,45 @@ class Improver:
                 "decision": decided,
             }
         )
-        return ImproveResult(policy, behavior_of(policy), numbers, self.log.metrics, self.log.out, decision)
+        return ImproveResult(policy, policy.with_rule(Behavior()), numbers, self.log.metrics, self.log.out, decision)
+
+    def make_policy(self, networks: Networks, temperature: float) -> Policy:
+        """The policy, with what it keeps of its training data."""
+        data, learner = self.data, self.learner
+        seen, visits = np.delete(np.arange(len(data)), self.holdout.test), self.count_visits(networks)
+        return Policy(
+            networks,
+            self.rule,
+            temperature=temperature,
+            env=data.spec.env,
+            metadata={**self.metadata, "best": learner.best},
+            features=self.features,
+            columns=data.spec.features,
+            action_names=data.spec.action_names,
+            behavior="logged" if data.spec.has_behavior_probs else "cloned",
+            training_digests=episode_digests(data)[seen],
+            visits=None if visits is None else visits._replace(sigma=learner.q_error(networks)),
+        )
+
+    def changes(self, policy: Policy, sampler: Sampler, held: Predictions, action_probs: Any) -> dict[str, Any]:
+        """What the policy changes compared with beta on the steps of the test set."""
+        data, steps = self.data, sampler.usable
+        first = data.records["first_step"]
+        episode = np.searchsorted(first, steps, side="right") - 1
+        counts = visit_counts(policy, sampler, steps) if self.rule.uses_counts else None
+        found = policy_diff(
+            PredictedSteps(policy, held, counts, episode, steps - first[episode], action_probs),
+            self.rng("bootstrap"),
+            (self.rule.c_min, self.rule.c_max) if isinstance(self.rule, Reroute) else None,
+            None if data.spec.is_image else sampler.frames[sampler.frame_index[steps]].numpy(),
+        )
+        for row in found["largest"]:
+            record = data.records[row["episode"]]
+            row |= {"source": data.texts[record["source"]], "line": int(record["line"])}
+        names = feature_names(data)
+        for row in found["features"]:
+            row["name"] = names[row["feature"]]
+        return found
 
     def decide(self, policy: Policy) -> tuple[Decision | None, dict[str, Any]]:
         """The decision on the test set, also ready for JSON; None and the reason if it is refused."""

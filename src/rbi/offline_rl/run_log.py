@@ -147,27 +147,4 @@ def fingerprint(data: Dataset | Path) -> dict[str, Any]:
             checksum = zlib.crc32(data.arrays[name].tobytes(), checksum)
         return {"episodes": len(data), "steps": data.steps, "checksum": checksum}
     inside = [p for p in data.rglob("*") if p.suffix not in NOT_DATA and not p.name.startswith(".")]
-    files = [data] if data.is_file() else [p for p in inside if p.is_file()]
-    stats = [file.stat() for file in files]
-    return {
-        "files": len(stats),
-        "bytes": sum(s.st_size for s in stats),
-        "newest": max((s.st_mtime_ns for s in stats), default=0),
-    }
-
-
-def text_table(title: str, rows: Sequence[Sequence[str]]) -> str:
-    """A plain-text table: the first column is left-aligned, the others are right-aligned if there are more than two.
-
-    >>> print(text_table("scores", [("policy", "mean"), ("beta", "2")]))
-    scores
-      policy  mean
-      beta    2
-    """
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [title]
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [text.rjust(width) if len(row) > 2 else text for text, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append(("  " + "  ".join(cells)).rstrip())
-    return "\n".join(lines)
+    return fileio.file_stats([data] if data.is_file() else filter(Path.is_file, inside))

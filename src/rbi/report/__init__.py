@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")  # files only; needs no display
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 GREY, DARK, ACCENT, WARNING = "#c8ccd2", "#2a2f36", "#0072b2", "#d55e00"
 
@@ -35,6 +34,11 @@ LOOK: Any = {
     "legend.frameon": False,
     "pdf.fonttype": 42,  # embed fonts as TrueType, so that text stays editable
 }
+
+
+def titled_table(title: str, **options: Any) -> Table:
+    """An empty table without side margins, below a title of several lines."""
+    return Table(title=title, title_justify="left", title_style="", box=SIMPLE_HEAD, pad_edge=False, **options)
 
 
 def name_ticks(panel: Any, names: Sequence[str], max_letters: int) -> None:

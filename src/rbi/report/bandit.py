@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
-from rich.box import SIMPLE_HEAD
+import matplotlib as mpl
+from matplotlib.figure import Figure
 from rich.table import Table
 
-from rbi.report import ACCENT, DARK, GREY, LINES, LOOK, WARNING
+from rbi.report import ACCENT, DARK, GREY, LINES, LOOK, WARNING, titled_table
 from rbi.runs import Run
 
 BANDS = 2  # rules with a quartile band: more would overlap unreadably
@@ -23,9 +23,9 @@ def regret_figure(run: Run) -> Any:
     """Gain of one step over beta by beta(better arm); one row per scenario, one column per batch size (Figure 1)."""
     curves = run.finished()["curves"]
     scenarios, batches = distinct(curves, "stds"), distinct(curves, "samples")
-    with plt.rc_context(LOOK):
+    with mpl.rc_context(LOOK):
         size = (2.4 * len(batches), 2.1 * len(scenarios) + 0.7)
-        figure: Any = plt.figure(figsize=size, layout="constrained")
+        figure: Any = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(len(scenarios), len(batches), sharex=True, sharey="row", squeeze=False)
         for row, stds in zip(panels, scenarios, strict=True):
             for panel, n in zip(row, batches, strict=True):
@@ -43,7 +43,7 @@ def regret_figure(run: Run) -> Any:
 
 def regret_table(run: Run) -> Table:
     """Worst and best gain of each rule over all cases, and where the worst occurs."""
-    table = Table(title=regret_caption(run), title_justify="left", title_style="", box=SIMPLE_HEAD, pad_edge=False)
+    table = titled_table(regret_caption(run))
     for name in ("rule", "worst gain", "at (N, sigma, beta)", "best gain"):
         table.add_column(name, justify="left" if name == "rule" else "right", no_wrap=True)
     curves = run.finished()["curves"]
@@ -76,9 +76,9 @@ def learning_figure(run: Run) -> Any:
     """Learning curves, mean and quartiles; one row per scenario, one column per learning rate (Figure 2)."""
     curves = run.finished()["curves"]
     scenarios, rates = distinct(curves, "stds"), distinct(curves, "learning_rate")
-    with plt.rc_context(LOOK):
+    with mpl.rc_context(LOOK):
         size = (3.6 * len(rates), 2.3 * len(scenarios) + 0.7)
-        figure: Any = plt.figure(figsize=size, layout="constrained")
+        figure: Any = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(len(scenarios), len(rates), sharex=True, sharey=True, squeeze=False)
         for row, stds in zip(panels, scenarios, strict=True):
             for panel, rate in zip(row, rates, strict=True):
@@ -100,7 +100,7 @@ def learning_table(run: Run) -> Table:
     curves = run.finished()["curves"]
     times = curves[0]["times"]
     shown = [nearest(times, milestone) for milestone in milestones(times[-1])]
-    table = Table(title=learning_caption(run), title_justify="left", title_style="", box=SIMPLE_HEAD, pad_edge=False)
+    table = titled_table(learning_caption(run))
     for name in ("sigma", "learning rate", "rule", *(f"t={times[i]:,}" for i in shown)):
         table.add_column(name, justify="right" if name.startswith("t=") else "left", no_wrap=True)
     for c in curves:
@@ -133,12 +133,11 @@ def learning_caption(run: Run) -> str:
 
 
 def finish(figure: Any, panels: Any, caption: str, rules: int) -> None:
-    """Add legend and caption, and close the figure."""
+    """Add legend and caption."""
     handles, labels = panels[0][0].get_legend_handles_labels()
     columns = rules if rules <= 5 else math.ceil(rules / 2)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=7.5, handlelength=2.8)
     figure.suptitle(caption, x=0.01, ha="left", fontsize=7.5)
-    plt.close(figure)
 
 
 def distinct(curves: Sequence[dict[str, Any]], key: str) -> list[Any]:
@@ -151,14 +150,7 @@ def distinct(curves: Sequence[dict[str, Any]], key: str) -> list[Any]:
 
 def rules_table(run: Run) -> Table:
     """One row per rule: the policy, its ratios to beta, its distance, improvement step and penalty."""
-    table = Table(
-        title=rules_caption(run),
-        title_justify="left",
-        title_style="",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )
+    table = titled_table(rules_caption(run), collapse_padding=True)
     steps = run.finished()["steps"]
     shows_pi = len(steps[0]["pi"]) <= MAX_SHOWN_ACTIONS
     table.add_column("rule", no_wrap=True)
@@ -177,8 +169,8 @@ def rules_figure(run: Run) -> Any:
     steps, beta = run.finished()["steps"], run.config["settings"]["beta"]
     rows = math.ceil(len(steps) / COLUMNS)
     height = 1.45 * rows + 0.2 * len(steps) + 1.2
-    with plt.rc_context(LOOK):
-        figure: Any = plt.figure(figsize=(7.2, height), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure: Any = Figure(figsize=(7.2, height), layout="constrained")
         top, bottom = figure.subfigures(2, 1, height_ratios=(1.45 * rows, 0.2 * len(steps) + 0.7))
         panels = list(top.subplots(rows, COLUMNS, squeeze=False).flat)
         for panel, step in zip(panels, steps, strict=False):
@@ -191,7 +183,6 @@ def rules_figure(run: Run) -> Any:
         figure.legend(handles, labels, loc="upper right", ncols=2, fontsize=7, handlelength=1.2)
         draw_improvements(bottom.subplots(), steps)
         figure.suptitle(rules_caption(run), x=0.01, ha="left", fontsize=7.5)
-        plt.close(figure)
     return figure
 
 

@@ -32,7 +32,6 @@ def collect(paths: Sequence[Path], *, title: str = "", live: bool = False) -> Re
         made=fileio.utc_now(),
         comparison=comparison(read, names, shown) if len(read) > 1 else [],
         runs=sections,
-        notes=[],
         live=live,
     )
 

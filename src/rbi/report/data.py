@@ -1,8 +1,11 @@
 """Tables and figures of `rbi data`."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
@@ -110,10 +113,10 @@ def shown_actions(found: dict[str, Any]) -> tuple[list[int], Any, str]:
     return most, np.array([taken[action] for action in most]), caption
 
 
-def action_names(spec: dict[str, Any]) -> list[str]:
-    """Names of all actions: the data's, those of an Atari game, or numbers."""
+def action_names(spec: dict[str, Any]) -> Sequence[Any]:
+    """What the data or the Atari game calls each action: its name, or its number."""
     count = spec["num_actions"]
-    return list(spec.get("action_names") or envs.action_names(spec["env"] or "", count)) or list(map(str, range(count)))
+    return spec.get("action_names") or envs.action_names(spec.get("env") or "", count) or range(count)
 
 
 def action_table(found: dict[str, Any]) -> Table:
@@ -126,7 +129,7 @@ def action_table(found: dict[str, Any]) -> Table:
     table.add_column("")
     for action, count in zip(actions, counts, strict=True):
         bar = "█" * round(24 * count / max(1, counts.max()))
-        table.add_row(names[action], f"{count:,}", f"{100 * count / max(1, found['steps']):.1f}%", bar)
+        table.add_row(str(names[action]), f"{count:,}", f"{100 * count / max(1, found['steps']):.1f}%", bar)
     return table
 
 
@@ -156,10 +159,8 @@ def rejected_table(examples: list[dict[str, Any]], count: int) -> Table:
 
 def info_figure(found: dict[str, Any]) -> Any:
     """Histograms of scores and lengths, and how often each action was taken."""
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context(LOOK):
-        figure: Any = plt.figure(figsize=(7.2, 2.3), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure: Any = Figure(figsize=(7.2, 2.3), layout="constrained")
         panels = figure.subplots(1, 3)
         for panel, name, label in zip(panels, ("scores", "lengths"), ("score", "steps"), strict=False):
             edges, counts = np.asarray(found[name]["edges"]), np.asarray(found[name]["counts"])
@@ -170,25 +171,21 @@ def info_figure(found: dict[str, Any]) -> Any:
         actions, counts, caption = shown_actions(found)
         panels[2].bar(np.arange(len(actions)), counts / max(1, found["steps"]), color=GREY)
         names = action_names(found["spec"])
-        name_ticks(panels[2], [names[action] for action in actions], max_letters=18)
+        name_ticks(panels[2], [str(names[action]) for action in actions], max_letters=18)
         panels[2].set(xlabel="action" + (f", {caption}" if caption else ""), ylabel="share of steps")
-    plt.close(figure)  # pyplot would keep it open
     return figure
 
 
 def frame_figure(frames: Any) -> Any:
     """Some observations as images."""
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context(LOOK):
+    with mpl.rc_context(LOOK):
         columns = min(6, len(frames))
         rows = -(-len(frames) // columns)
-        figure: Any = plt.figure(figsize=(1.25 * columns, 1.35 * rows), layout="constrained")
+        figure: Any = Figure(figsize=(1.25 * columns, 1.35 * rows), layout="constrained")
         panels = np.atleast_1d(figure.subplots(rows, columns)).ravel()
         for panel, frame in zip(panels, frames, strict=False):
             shown = frame if frame.ndim == 2 or frame.shape[2] == 3 else frame[..., 0]
             panel.imshow(shown, cmap="grey", vmin=0, vmax=255)
         for panel in panels:
             panel.axis("off")
-    plt.close(figure)  # pyplot would keep it open
     return figure

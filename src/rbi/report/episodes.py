@@ -24,7 +24,7 @@ from rbi.certification.decision import TABLES, encoded_as
 from rbi.config import Device, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import contained, episode_digests
-from rbi.data.episode import Array, Episode, Feature
+from rbi.data.episode import Array, Episode, Feature, feature_slices
 from rbi.data.formats import AgcConfig, FormatSettings, SpecOverrides, TableConfig, load_episodes, recognise
 from rbi.data.formats.reader import FAULTS
 from rbi.data.store import MAX_LOST
@@ -88,7 +88,7 @@ class EpisodeTrace:
 
 
 @dataclass(frozen=True)
-class Decision:
+class LoggedDecision:
     """A logged decision: an episode of one step, or several in equal states with the same action."""
 
     name: str
@@ -117,14 +117,14 @@ class Viewer:
     """c_min and c_max of reroute."""
     features: list[str]
     episodes: list[EpisodeTrace]
-    decisions: list[Decision]
+    decisions: list[LoggedDecision]
     by_value: list[dict[str, Any]]
     """Quarters of the states by V(s): mean V and the mean change of each action's probability."""
     note: str
     """Where the episodes come from, and what was left out."""
 
 
-class Step(NamedTuple):
+class StatePredictions(NamedTuple):
     """beta, pi and Q of N states, `[N, A]` each."""
 
     beta: Array
@@ -223,7 +223,7 @@ def held_out(data: Dataset, policy: Policy) -> Array:
 
 def predict(
     policy: Policy, frames: Array, age: Array, behavior_probs: Array | None = None, action_masks: Array | None = None
-) -> Step:
+) -> StatePredictions:
     """beta, pi and Q of N frames, each with as many earlier frames of its episode before it as `age` says."""
     if policy.behavior == "logged" and behavior_probs is None:
         raise ValueError("the policy changes logged probabilities of all actions, which this data does not have")
@@ -242,10 +242,10 @@ def predict(
             beta, q = policy.beta_and_q(obs, policy.beta_tensor(given, len(states)))
         pi = policy.improve(beta, q, policy.legal_tensor(legal, len(states)), policy.counts(obs))
         found.append([each.double().cpu().numpy() for each in (beta, pi, q)])
-    return Step(*(np.concatenate(each) for each in zip(*found, strict=True)))
+    return StatePredictions(*(np.concatenate(each) for each in zip(*found, strict=True)))
 
 
-def predict_episode(policy: Policy, episode: Episode) -> Step:
+def predict_episode(policy: Policy, episode: Episode) -> StatePredictions:
     """beta, pi and Q in the first steps of an episode."""
     steps = min(len(episode), MAX_STEPS)
     logged, masks = (None if each is None else each[:steps] for each in (episode.behavior_probs, episode.action_masks))
@@ -302,7 +302,7 @@ def make_viewer(
     return episode_viewer(found, loaded, chosen, count, budget, source)
 
 
-def shown_actions(policy: Policy, data: Dataset, of: Step, taken: Array) -> tuple[Array, list[str], str]:
+def shown_actions(policy: Policy, data: Dataset, of: StatePredictions, taken: Array) -> tuple[Array, list[str], str]:
     """Which actions are shown, their names, and a note if some are not: those that change most or are taken often."""
     count = data.spec.num_actions
     names = list(policy.action_names or data.spec.action_names or envs.action_names(data.spec.env or policy.env, count))
@@ -321,7 +321,7 @@ def index_of(taken: Array, shown: Array) -> list[int]:
     return [place.get(int(action), -1) for action in taken]
 
 
-def changes_by_value(of: Step, shown: Array) -> list[dict[str, Any]]:
+def changes_by_value(of: StatePredictions, shown: Array) -> list[dict[str, Any]]:
     """The mean change of each action's probability in quarters of the states, from the lowest V(s) to the highest."""
     parts = [part for part in np.array_split(np.argsort(of.value, kind="stable"), QUARTERS) if len(part)]
     change = (of.pi - of.beta)[:, shown]
@@ -336,7 +336,7 @@ def rounded(array: Array, digits: int = 4) -> Any:
     return np.round(array.astype(np.float64), digits).tolist()
 
 
-def q_digits(of: Step) -> int:
+def q_digits(of: StatePredictions) -> int:
     """Decimal places that leave four significant digits of Q."""
     size = float(np.abs(of.q).max()) if of.q.size else 1.0
     return int(np.clip(4 - np.ceil(np.log10(max(size, 1e-6))), 0, 9))
@@ -360,7 +360,7 @@ def episode_viewer(policy: Policy, data: Dataset, chosen: Array, count: int, bud
     picked = ranked[np.unique(np.linspace(0, len(ranked) - 1, min(count, len(ranked))).round().astype(int))]
     episodes = [data[int(number)] for number in picked]
     found = [predict_episode(policy, each) for each in track(episodes, "predicting", len(episodes))]
-    everything = Step(*(np.concatenate(each) for each in zip(*found, strict=True)))
+    everything = StatePredictions(*(np.concatenate(each) for each in zip(*found, strict=True)))
     taken = np.concatenate([each.actions[:MAX_STEPS] for each in episodes])
     shown, names, note = shown_actions(policy, data, everything, taken)
     features, numbers, feature_note = shown_features(policy, data, episodes)
@@ -378,7 +378,9 @@ def episode_viewer(policy: Policy, data: Dataset, chosen: Array, count: int, bud
     )
 
 
-def trace_of(name: str, episode: Episode, of: Step, shown: Array, features: Sequence[int], budget: int) -> EpisodeTrace:
+def trace_of(
+    name: str, episode: Episode, of: StatePredictions, shown: Array, features: Sequence[int], budget: int
+) -> EpisodeTrace:
     """One episode, cut where the budget of bytes ends."""
     steps = len(of.beta)
     number_bytes = steps * (3 * len(shown) * 8 + 40 + 9 * len(features))
@@ -490,7 +492,7 @@ def decision_viewer(
     top = first[np.lexsort((first, -of.change[first]))[:most]]
     places, digits = index_of(taken, shown), q_digits(of)
     decisions = [
-        Decision(
+        LoggedDecision(
             name=decision_name(data, int(picked[n])),
             count=int(count[group[n]]),
             features=[feature_value(obs[n], *column) for column in columns],
@@ -519,14 +521,14 @@ def decision_viewer(
     )
 
 
-def equal_decisions(obs: Array, taken: Array, of: Step) -> tuple[Array, Array]:
+def equal_decisions(obs: Array, taken: Array, of: StatePredictions) -> tuple[Array, Array]:
     """Groups of decisions with the same observation, action and pi: the first one of each, and the group of all."""
     keys = np.column_stack([obs.reshape(len(obs), -1), taken, of.pi.round(4)])
     _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     return first, group.reshape(-1)
 
 
-def predict_decisions(policy: Policy, data: Dataset, picked: Array) -> Step:
+def predict_decisions(policy: Policy, data: Dataset, picked: Array) -> StatePredictions:
     """beta, pi and Q of episodes of one step."""
     steps = data.records["first_step"][picked]
     frames = data.arrays["observations"][data.records["first_observation"][picked]]
@@ -542,8 +544,7 @@ def feature_columns(policy: Policy, data: Dataset) -> list[tuple[Feature, int]]:
         return []
     features = data.spec.features or policy.columns
     features = features or tuple(Feature(f"observation {number}") for number in range(data.spec.obs_shape[0]))
-    places = np.cumsum([0, *(feature.size for feature in features)]).tolist()
-    return list(zip(features, places, strict=False))[: 3 * MAX_FEATURES]
+    return [(feature, part.start) for feature, part in feature_slices(features)][: 3 * MAX_FEATURES]
 
 
 def feature_value(obs: Array, feature: Feature, place: int) -> Any:

@@ -139,7 +139,7 @@ def embedded_json(report: Report) -> str:
 
 @functools.cache
 def page_script() -> str:
-    """All of the page's JavaScript, in a scope of its own."""
+    """All of the page's JavaScript, in one scope."""
     parts = [page_file(name).replace('"use strict";\n', "", 1) for name in SCRIPTS]
     return '(() => {\n"use strict";\n' + "\n".join(parts) + "\nstart();\n})();\n"
 

@@ -1,6 +1,5 @@
 """Tables and figures of `rbi improve`, from its run folder."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -9,8 +8,9 @@ from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from rbi import envs
+from rbi.certification.estimates import Ratios, reroute_total_variation
 from rbi.report import ACCENT, DARK, GREY, LINES, LOOK, name_ticks
+from rbi.report.data import action_names
 from rbi.rules.types import Behavior, Reroute, TotalVariation, parse_rule
 from rbi.runs import Run
 
@@ -111,19 +111,12 @@ def shown_actions(found: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(most, key=lambda row: -row["change"])
 
 
-def action_names(found: dict[str, Any]) -> Sequence[Any]:
-    """What the log or the Atari game calls each action: its name, or its number."""
-    spec = found["spec"]
-    count = spec["num_actions"]
-    return spec.get("action_names") or envs.action_names(spec.get("env") or "", count) or range(count)
-
-
 def action_table(found: dict[str, Any]) -> Table:
     """Mean probabilities of the actions under beta and pi."""
     table = Table(box=SIMPLE_HEAD, title="actions: mean probabilities, and share of states where they change")
     for name in ("action", "taken", "beta", "pi", "change", "increased", "decreased"):
         table.add_column(name, justify="right")
-    names = action_names(found)
+    names = action_names(found["spec"])
     for row in shown_actions(found):
         shares = [percent(row[name]) for name in ("taken", "beta", "pi")]
         often = [percent(row[name]) for name in ("increased", "decreased")]
@@ -164,7 +157,7 @@ def largest_table(found: dict[str, Any]) -> Table:
     for name in ("step", "taken", "return", *(["steps in this state"] if repeated else []), "gain, by Q"):
         table.add_column(name, justify="right")
     table.add_column("action: beta to pi")
-    names = action_names(found)
+    names = action_names(found["spec"])
     for row, count in zip(found["changes"]["largest"][:SHOWN_STEPS], counts, strict=False):
         line = f", line {row['line']}" if row["line"] else ""
         changes = ", ".join(f"{names[a['action']]}: {percent(a['beta'])} to {percent(a['pi'])}" for a in row["actions"])
@@ -218,7 +211,7 @@ def bound_text(text: str, *, exact: bool) -> str:
     rule = parse_rule(text, counts=True)
     beta = "the logged beta" if exact else "the clone of beta, which may differ from beta itself"
     if isinstance(rule, Reroute):
-        bound = percent(max_total_variation(rule))
+        bound = percent(reroute_total_variation(Ratios(rule.c_min, rule.c_max)))
         ratio = (
             f"no action becomes more than {rule.c_max:g} or less than {rule.c_min:g} times as likely as under {beta}"
         )
@@ -234,18 +227,6 @@ def bound_text(text: str, *, exact: bool) -> str:
     if isinstance(rule, Behavior):
         return f"The policy is {beta}: it does not depend on Q."
     return f"If Q is wrong, {text} does not bound the distance to beta as reroute does."
-
-
-def max_total_variation(rule: Reroute) -> float:
-    """The largest total variation that reroute's bounds allow.
-
-    >>> max_total_variation(Reroute(0.5, 1.5))
-    0.25
-    """
-    decrease, increase = 1 - rule.c_min, rule.c_max - 1
-    if not decrease or not increase:
-        return 0.0
-    return decrease if np.isinf(increase) else decrease * increase / (decrease + increase)
 
 
 def figures(run: Run) -> dict[str, Any]:
@@ -266,7 +247,7 @@ def action_figure(found: dict[str, Any]) -> Any:
         panel = figure.subplots()
         panel.bar(x - 0.2, [row["beta"] for row in rows], 0.4, color=GREY, label="beta (behaviour)")
         panel.bar(x + 0.2, [row["pi"] for row in rows], 0.4, color=ACCENT, label="pi (improved)")
-        names = action_names(found)
+        names = action_names(found["spec"])
         name_ticks(panel, [str(names[row["action"]]) for row in rows], max_letters=48)
         panel.set(xlabel="action, largest increase first", ylabel="mean probability")
         panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)

@@ -3,8 +3,9 @@
 import itertools
 from typing import Any
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
@@ -135,8 +136,8 @@ def curves(run: Run) -> Any:
     found = run.finished()
     evaluated = [line for line in run.metrics if line["kind"] == "evaluated"]
     updates = np.array([line["updates"] for line in evaluated]) / 1000
-    with plt.rc_context(LOOK):
-        figure: Any = plt.figure(figsize=(7.6, 3.2), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure: Any = Figure(figsize=(7.6, 3.2), layout="constrained")
         panels = figure.subplots(1, 2, sharey=True)
         own = [row["name"] for row in found["rows"] if row["learner"] == "behavior_q" and row["name"] != "behavior"]
         others = [row["name"] for row in found["rows"] if row["learner"] != "behavior_q"]
@@ -156,7 +157,6 @@ def curves(run: Run) -> Any:
         panels[0].set_ylabel("score")
         for panel in panels:
             label_lines(panel)
-    plt.close(figure)
     return figure
 
 
@@ -169,8 +169,8 @@ def training_rmse(line: dict[str, Any]) -> float:
 def overfitting(run: Run) -> Any:
     """Training and validation curves of beta and Q."""
     validated = [line for line in run.metrics if line["kind"] == "validated"]
-    with plt.rc_context(LOOK):
-        figure: Any = plt.figure(figsize=(6.4, 2.6), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure: Any = Figure(figsize=(6.4, 2.6), layout="constrained")
         left, right = figure.subplots(1, 2)
         for look, seed in zip(itertools.cycle(LINES), dict.fromkeys(line["seed"] for line in validated), strict=False):
             lines = [line for line in validated if line["seed"] == seed]
@@ -187,15 +187,14 @@ def overfitting(run: Run) -> Any:
         left.set_title("beta: validation", loc="left")
         right.set_title("Q: validation (dotted: training)", loc="left")
         left.legend(loc="best")
-    plt.close(figure)
     return figure
 
 
 def reliability(run: Run) -> Any:
     """Reliability diagram: predicted Q against mean return, in bins of equal size."""
     found = run.finished()
-    with plt.rc_context(LOOK):
-        figure: Any = plt.figure(figsize=(3.4, 3.0), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure: Any = Figure(figsize=(3.4, 3.0), layout="constrained")
         panel = figure.subplots()
         for number_, (look, seed) in enumerate(zip(itertools.cycle(LINES), found["validation"], strict=False)):
             binned = seed["reliability"]
@@ -207,7 +206,6 @@ def reliability(run: Run) -> Any:
         panel.plot([low, high], [low, high], color=DARK, linewidth=0.6, linestyle=(0, (1, 3)))
         panel.set(xlabel="predicted Q(s, a)", ylabel="mean return", xlim=(low, high), ylim=(low, high))
         panel.legend(loc="upper left")
-    plt.close(figure)
     return figure
 
 

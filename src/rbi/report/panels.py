@@ -28,7 +28,7 @@ class Line:
     low: list[float | None] | None = None
     high: list[float | None] | None = None
     thin: bool = False
-    """Drawn dotted and without a label of its own, such as the training curve below a validation curve."""
+    """Drawn dotted and without a label, such as the training curve below a validation curve."""
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,6 @@ class Report:
     comparison: list[Panel]
     """Panels of several runs together."""
     runs: list[RunSection]
-    notes: list[str]
-    """What was left out, and why."""
     live: bool = False
     """Whether the page asks the server for new data."""
     format: int = 1

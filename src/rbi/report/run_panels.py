@@ -240,7 +240,7 @@ def improve_panels(run: Run) -> tuple[Summary, list[Panel]]:
     summary += [["decision", decision.get("verdict", "refused")]]
     summary += [["changed probability per state", f"{overall['total_variation']:.1%}"]]
     panels: list[Panel] = decision_panels(decision)
-    names, rows = improve.action_names(found), improve.shown_actions(found)
+    names, rows = data_tables.action_names(found["spec"]), improve.shown_actions(found)
     pairs = [PairRow(action_label(names[row["action"]]), row["beta"], row["pi"]) for row in rows]
     left_out = len(found["changes"]["actions"]) - len(pairs)
     note = "Mean probabilities over the test states; the largest increase first."

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
-from rich.box import SIMPLE_HEAD
+import matplotlib as mpl
+from matplotlib.figure import Figure
 from rich.table import Table
 
-from rbi.report import DARK, GREY, LINES, LOOK, label_lines
+from rbi.report import DARK, GREY, LINES, LOOK, label_lines, titled_table
 from rbi.runs import Run
 
 CELL_WIDTH, NAME_WIDTH = 18, 28  # terminal columns of a cell and of an algorithm's name
@@ -26,13 +26,7 @@ def score_table(part: dict[str, Any], width: int | None) -> Table:
     """One row per algorithm, one column per data size: mean / CVaR / share below the baseline."""
     shown = fitting(part["sizes"], width)
     omitted = "" if len(shown) == len(part["sizes"]) else "; result.json has all sizes"
-    table = Table(
-        title=f"{heading(part)}\nmean / 1%-CVaR / share below the baseline, by {part['size_unit']}{omitted}",
-        title_justify="left",
-        title_style="",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-    )
+    table = titled_table(f"{heading(part)}\nmean / 1%-CVaR / share below the baseline, by {part['size_unit']}{omitted}")
     table.add_column("algorithm", no_wrap=True)
     for i in shown:
         table.add_column(f"{part['sizes'][i]:,}", justify="right", no_wrap=True)
@@ -43,13 +37,9 @@ def score_table(part: dict[str, Any], width: int | None) -> Table:
 
 def lead_table(part: dict[str, Any], ours: str) -> Table:
     """Sign per data size against each algorithm: + leads in mean and CVaR, - trails in both, . neither."""
-    table = Table(
-        title=f"{ours} against each algorithm, one sign per data size"
-        "\n+ leads in mean and CVaR, - trails in both, . neither, or within the interval",
-        title_justify="left",
-        title_style="",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
+    table = titled_table(
+        f"{ours} against each algorithm, one sign per data size"
+        "\n+ leads in mean and CVaR, - trails in both, . neither, or within the interval"
     )
     for name in ("algorithm", "by paired 95% intervals", "by estimates"):
         table.add_column(name, no_wrap=True)
@@ -87,8 +77,8 @@ def fitting(sizes: Sequence[int], width: int | None) -> list[int]:
 
 def figure(part: dict[str, Any]) -> Any:
     """Mean and CVaR by data size: at most eight algorithms in colour, the others in grey."""
-    with plt.rc_context(LOOK):
-        figure: Any = plt.figure(figsize=(8.4, 3.8), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure: Any = Figure(figsize=(8.4, 3.8), layout="constrained")
         panels = figure.subplots(1, 2, sharex=True, sharey=True)
         styles = {name: line_style(n) for n, name in enumerate(highlighted(part))}
         for panel, key, title in zip(panels, ("mean", "cvar"), ("mean", "1%-CVaR (mean of the worst 1%)"), strict=True):
@@ -107,7 +97,6 @@ def figure(part: dict[str, Any]) -> Any:
         grey = f" Grey: {rest} others (result.json)." if rest else ""
         cut = " Lower values are cut off." if leaves(part) else ""
         figure.suptitle(f"{heading(part)} Thin horizontal line: baseline.{grey}{cut}", x=0.01, ha="left", fontsize=7.5)
-        plt.close(figure)
     return figure
 
 

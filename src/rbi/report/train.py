@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
@@ -29,8 +30,8 @@ ALGORITHMS = {"rbi": "RBI", "apex": "Ape-X"}
 def learning_curves(of: Sequence[Run]) -> Any:
     """Scores in training, one line per algorithm: the median over seeds, or the mean of one run's latest episodes in
     its low-epsilon environments; quartiles shaded."""
-    with plt.rc_context(LOOK):
-        figure: Any = plt.figure(figsize=(5.2, 3.0), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure: Any = Figure(figsize=(5.2, 3.0), layout="constrained")
         panel = figure.subplots()
         atari = of[0].config["settings"]["env"].startswith("ALE/")
         groups: dict[str, list[Run]] = {}
@@ -47,7 +48,6 @@ def learning_curves(of: Sequence[Run]) -> Any:
         panel.set(xlabel="million frames" if atari else "thousand steps", ylabel="score while training")
         panel.set_title(of[0].config["settings"]["env"], loc="left")
         label_lines(panel)
-    plt.close(figure)  # pyplot need not keep it
     return figure
 
 
@@ -200,8 +200,8 @@ def evaluation_figure(run: Run) -> Any:
     """Scores of all episodes in ascending order, with the mean and its 95% interval."""
     found = run.finished()
     scores = np.sort(found["scores"])
-    with plt.rc_context(LOOK):
-        figure: Any = plt.figure(figsize=(4.6, 2.6), layout="constrained")
+    with mpl.rc_context(LOOK):
+        figure: Any = Figure(figsize=(4.6, 2.6), layout="constrained")
         panel = figure.subplots()
         panel.bar(np.arange(1, len(scores) + 1), scores, color=GREY, width=0.9)
         panel.axhline(found["mean"], color=ACCENT, linewidth=1.4)
@@ -211,5 +211,4 @@ def evaluation_figure(run: Run) -> Any:
         panel.xaxis.get_major_locator().set_params(integer=True)
         panel.set(xlabel="episode, sorted by score", ylabel="score")
         panel.set_title(f"{found['env']}: {found['protocol']} protocol", loc="left")
-    plt.close(figure)  # pyplot need not keep it
     return figure

@@ -6,17 +6,17 @@ import functools
 import importlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
 from rbi.config import Interval, check_fields
-from rbi.data.dataset import Dataset, RejectedEpisode
-from rbi.data.episode import Array, Episode
+from rbi.data.dataset import Dataset
+from rbi.data.episode import Array, Episode, RejectedEpisode
 from rbi.data.formats.agc import AgcConfig
-from rbi.data.formats.reader import ColumnReader, EpisodeSummary, Reader, SpecOverrides, summarize_all
+from rbi.data.formats.reader import EpisodeSummary, Reader, SpecOverrides
 from rbi.data.formats.table_layout import TableConfig
 from rbi.data.formats.tables import FILES, TableReader, open_table, table_formats
 from rbi.data.store import MAX_LOST, Store, is_store
@@ -24,6 +24,7 @@ from rbi.progress import echo
 
 __all__ = [
     "AgcConfig",
+    "ColumnReader",
     "EpisodeSummary",
     "Format",
     "FormatSettings",
@@ -61,6 +62,14 @@ IN_PYTHON = (
     "In Python, options are fields of rbi.data.formats.FormatSettings: --table.action NAME is settings=FormatSettings("
     "table=TableConfig(action=NAME)), --env NAME is settings=FormatSettings(overrides=SpecOverrides(env=NAME))."
 )
+
+
+@runtime_checkable
+class ColumnReader(Protocol):
+    """A reader whose episodes come as datasets, many at a time and without a Python object each."""
+
+    def datasets(self, part: Any) -> Iterator[tuple[Dataset, list[RejectedEpisode]]]:
+        """The episodes of a part, in order, and those between them that are unusable."""
 
 
 def functions(name: str) -> tuple[Any, Any]:
@@ -207,12 +216,7 @@ class StoreReader:
         asked, wide = overrides.num_actions or spec.num_actions, spec.has_action_masks or spec.has_behavior_probs
         if asked < spec.num_actions or (wide and asked != spec.num_actions):
             raise ValueError(f"--num-actions {overrides.num_actions}: {path} has {spec.num_actions}")
-        self.spec = replace(
-            spec,
-            num_actions=overrides.num_actions or spec.num_actions,
-            frame_stack=overrides.frame_stack or spec.frame_stack,
-            env=overrides.env or spec.env,
-        )
+        self.spec = overrides.applied_to(spec)
 
     def load(self) -> Store:
         """The store, memory-mapped, with the spec that was asked for."""
@@ -241,6 +245,3 @@ class StoreReader:
         rejected = [RejectedEpisode(str(self.path), n + 1, self.store.reason(n)) for n in numbers]
         found = found.select(np.flatnonzero(~invalid)) if rejected else found
         yield Dataset(self.spec, found.arrays, found.records, found.texts), rejected
-
-    def summaries(self, part: slice) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        return summarize_all(self.read(part))

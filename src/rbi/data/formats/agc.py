@@ -32,8 +32,7 @@ import numpy as np
 from annotated_types import Interval
 
 from rbi.config import check_fields
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats.agc_repair import (
     COUNTERS,
     DEFAULT_OFFSET,
@@ -48,10 +47,24 @@ from rbi.data.formats.agc_repair import (
     movement_onsets,
     resize,
 )
-from rbi.data.formats.reader import EpisodeSummary
+from rbi.data.formats.reader import EpisodeSummary, SpecOverrides
 
 SKIP = 4
 Game = Literal["spaceinvaders", "qbert", "mspacman", "pinball", "revenge"]
+GAMES: tuple[str, ...] = get_args(Game)
+ENVS = {
+    "spaceinvaders": "ALE/SpaceInvaders-v5",
+    "qbert": "ALE/Qbert-v5",
+    "mspacman": "ALE/MsPacman-v5",
+    "pinball": "ALE/VideoPinball-v5",
+    "revenge": "ALE/MontezumaRevenge-v5",
+}
+FIELDS = ("frame", "reward", "score", "terminal", "action")
+FIRST_ROW = 3
+"""Line number of the first frame's row."""
+ACTIONS = 18
+BLOCK = 64
+"""Colour screens in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +91,6 @@ class AgcConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "--agc.")
-
-
-FIELDS = ("frame", "reward", "score", "terminal", "action")
-FIRST_ROW = 3
-"""Line number of the first frame's row."""
-ACTIONS = 18
 
 
 class EpisodeError(Exception):
@@ -168,18 +175,6 @@ def check(bad: Array, values: Array, reason: str) -> None:
         raise EpisodeError(int(where[0]) + FIRST_ROW, reason.format(values[where[0]]))
 
 
-BLOCK = 64
-"""Colour screens in memory at once."""
-GAMES: tuple[str, ...] = get_args(Game)
-ENVS = {
-    "spaceinvaders": "ALE/SpaceInvaders-v5",
-    "qbert": "ALE/Qbert-v5",
-    "mspacman": "ALE/MsPacman-v5",
-    "pinball": "ALE/VideoPinball-v5",
-    "revenge": "ALE/MontezumaRevenge-v5",
-}
-
-
 def recognises(path: Path) -> bool:
     root, game, _ = locate(path)
     return any((root / "trajectories" / name).is_dir() for name in ([game] if game else GAMES))
@@ -206,7 +201,7 @@ class AgcReader:
 
     parallel = True
 
-    def __init__(self, path: Path, config: AgcConfig, overrides: Any) -> None:
+    def __init__(self, path: Path, config: AgcConfig, overrides: SpecOverrides) -> None:
         self.path, self.config = path, config
         self.root, game, only = locate(path)
         if game and config.game not in (None, game):

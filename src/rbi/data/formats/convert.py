@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rbi.data.episode import Array
+from rbi.data.episode import Array, DatasetSpec
+from rbi.data.formats.reader import SpecOverrides
 from rbi.steps import COLOURS, FrameLayout, are_channels_first, overlap
 
 LAYOUT_EPISODES = 8
@@ -39,6 +40,24 @@ def frame_layout(shape: tuple[int, ...], episodes: Iterable[Array], *, channels_
     return FrameLayout(channels_first=True, stacked=stacks)
 
 
+def is_image(observations: Any) -> bool:
+    """Whether observations `[T, ...]` are images: bytes of two or more dimensions. Everything else becomes vectors."""
+    return bool(observations.dtype == np.uint8 and observations.ndim > 2)
+
+
+def spec_of_episode(
+    observations: Array, frames: FrameLayout, num_actions: int, overrides: SpecOverrides
+) -> DatasetSpec:
+    """The spec of a dataset, from the observations `[T, ...]` of an episode."""
+    image, shape = is_image(observations), observations.shape[1:]
+    return DatasetSpec(
+        frames.single_frames(observations[:1]).shape[1:] if image else (int(np.prod(shape)),),
+        num_actions,
+        frame_stack=overrides.frame_stack or (frames.frame_stack(shape) if image else 1),
+        env=overrides.env,
+    )
+
+
 def vectors(values: Any) -> Array:
     """`[T, size]` float32. Values beyond float32 become infinite, which rejects their episode."""
     values = np.asarray(values)
@@ -59,6 +78,14 @@ def one_hot(values: Any, states: int) -> Array:
 
 def is_image_space(space: spaces.Space[Any]) -> bool:
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3, 4)
+
+
+def observed_shape(space: spaces.Space[Any], frames: FrameLayout) -> tuple[tuple[int, ...], int]:
+    """The shape of one observation of a space as we keep it, and how many of them make a state."""
+    if not is_image_space(space):
+        return (spaces.flatdim(space),), 1
+    shape = space.shape or ()
+    return frames.single_frames(np.zeros((1, *shape), np.uint8)).shape[1:], frames.frame_stack(shape)
 
 
 def flatten_observations(space: spaces.Space[Any], values: Any) -> Array:

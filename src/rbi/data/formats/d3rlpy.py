@@ -16,14 +16,14 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
-from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, vectors
+from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, RejectedEpisode
+from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image, vectors
 from rbi.data.formats.hdf5 import SIGNATURE, dataset, has, open_hdf5
 from rbi.data.formats.reader import (
     FAULTS,
     EpisodeSummary,
     SpecOverrides,
+    max_action,
     placeholder_observations,
     require_package,
     summarize,
@@ -102,7 +102,7 @@ class Numbered:
 
     def max_action(self, file: Any) -> int:
         names = (f"actions_{part}" for part in range(self.episodes))
-        return max((largest_action(dataset(file, name)[()]) for name in names if has(file, name)), default=0)
+        return max((max_action(dataset(file, name)[()]) for name in names if has(file, name)), default=0)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Flat:
         return Steps(observed, actions, rewards, bool(terminals.reshape(-1)[-1]))
 
     def max_action(self, file: Any) -> int:
-        return largest_action(dataset(file, "actions")[()])
+        return max_action(dataset(file, "actions")[()])
 
 
 class D3rlpyReader:
@@ -239,10 +239,6 @@ def complete_parts(layout: Layout) -> range:
     return range(min(LAYOUT_EPISODES, layout.count() - unfinished))
 
 
-def is_image(observations: Any) -> bool:
-    return observations.dtype == np.uint8 and observations.ndim > 2
-
-
 def spec_of(file: Any, layout: Layout, frames: FrameLayout, overrides: SpecOverrides) -> DatasetSpec:
     """The spec of the dataset, from its first episode."""
     version_1 = isinstance(layout, Flat)
@@ -290,9 +286,3 @@ def one_line(error: Exception) -> str:
 
 def all_integers(values: Array) -> bool:
     return values.dtype.kind in "iub" or bool(np.all(values == np.floor(values)))
-
-
-def largest_action(actions: Array) -> int:
-    """The largest valid action."""
-    usable = np.isfinite(actions) & (actions >= 0) & (actions < MAX_ACTIONS)
-    return int(np.max(actions, initial=0, where=usable))

@@ -30,23 +30,17 @@ from typing import Any, Self
 
 import numpy as np
 
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
-from rbi.data.formats.reader import EpisodeSummary, SpecOverrides, placeholder_observations, summarize
+from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
+from rbi.data.formats.reader import EpisodeSummary, SpecOverrides, max_action, placeholder_observations, summarize
 
-LIMIT, PADDING = 27_000, 3
+LIMIT, PADDING = 27_000, 3  # steps of an episode at most, rows of zeros before it
 SMALL = ("action", "reward", "terminal")
 OBSERVATION = "observation"
 LOST = "an episode without beginning: the rows before it are missing"
 NAME = re.compile(rf"\$store\$_({'|'.join((*SMALL, OBSERVATION))})_ckpt\.(\d+)\.gz")
-
-
 LOGS = "replay_logs"
 GAME = re.compile(r"[A-Z][A-Za-z0-9]*")
-
-
-CHUNK = 1 << 18
-SKIPPED = 1 << 24
+CHUNK, SKIPPED = 1 << 18, 1 << 24  # bytes that are read from a file, and decompressed to skip rows, at a time
 GZIP = 31  # zlib's code for a 32 KB window and a gzip header
 
 
@@ -446,13 +440,7 @@ class DqnReplayReader:
             np.concatenate([piece.column(name) for piece in pieces]) for name in ("action", "reward", "terminal")
         )
         frames = [piece.frames for piece in pieces if piece.frames is not None]
-        observed = (
-            placeholder_observations(len(actions))
-            if not frames
-            else frames[0]
-            if len(frames) == 1
-            else np.concatenate(frames)
-        )
+        observed = frames[0] if len(frames) == 1 else np.concatenate(frames or [placeholder_observations(len(actions))])
         observed.flags.writeable = False  # not shared, so that the episode need not copy it
         ended = terminal != 0
         try:
@@ -511,7 +499,7 @@ def largest_action(logs: Path, number: int) -> int:
             actions = array.rows(len(array) - 1 if count is None else count % len(array))
     except (OSError, ValueError):
         return 0  # reported when the file is read
-    return int(np.max(actions, initial=0, where=(actions >= 0) & (actions < MAX_ACTIONS)))
+    return max_action(actions)
 
 
 def env_of(logs: Path) -> str:

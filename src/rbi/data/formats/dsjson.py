@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from rbi.data.dataset import RejectedEpisode
+from rbi.data.episode import RejectedEpisode
 from rbi.data.formats.reader import require_package
 from rbi.data.formats.table_columns import Block
 from rbi.data.formats.table_features import TableSchema

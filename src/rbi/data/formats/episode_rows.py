@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
-from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, vectors
-from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, summarize_all
+from rbi.data.episode import Array, Episode, RejectedEpisode
+from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image, spec_of_episode, vectors
+from rbi.data.formats.reader import FAULTS, SpecOverrides, max_action
 from rbi.data.formats.table_columns import Block, is_list
 from rbi.data.formats.table_files import FrameFiles, TableFiles
 from rbi.data.formats.table_layout import TableConfig
@@ -65,16 +64,10 @@ class EpisodeRowsReader:
         if first is None:
             raise ValueError(f"{path}: no row has observations")
         self.frames = FrameLayout()
-        image = first.dtype == np.uint8 and first.ndim > 2
-        if image:
+        if is_image(first):
             some = islice((x for x in self.observed() if x.shape[1:] == first.shape[1:]), LAYOUT_EPISODES)
             self.frames = frame_layout(first.shape[1:], some, channels_first=False)
-        self.spec = DatasetSpec(
-            self.frames.single_frames(first[:1]).shape[1:] if image else (int(np.prod(first.shape[1:])),),
-            overrides.num_actions or self.largest_action() + 1,
-            frame_stack=overrides.frame_stack or (self.frames.frame_stack(first.shape[1:]) if image else 1),
-            env=overrides.env,
-        )
+        self.spec = spec_of_episode(first, self.frames, overrides.num_actions or self.largest_action() + 1, overrides)
 
     def rows(self, paths: list[Path], roles: Sequence[str]) -> Iterator[tuple[str, int, Any]]:
         """Source and line of each row, and its columns; a text in their place if the file is damaged there."""
@@ -104,17 +97,13 @@ class EpisodeRowsReader:
         for _, _, row in self.rows(self.paths, ("action",)):
             if not isinstance(row, str):
                 try:
-                    actions = array_of(row["action"])
-                    found = max(found, int(np.max(actions, initial=0, where=(actions >= 0) & (actions < MAX_ACTIONS))))
+                    found = max(found, max_action(array_of(row["action"])))
                 except FAULTS:
                     continue
         return found
 
     def parts(self) -> Sequence[Path]:
         return self.paths
-
-    def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        return summarize_all(self.read(part))
 
     def read(self, part: Path) -> Iterator[Episode | RejectedEpisode]:
         for source, line, row in self.rows([part], tuple(NAMES)):
@@ -128,13 +117,13 @@ class EpisodeRowsReader:
                 yield RejectedEpisode(source, line, " ".join(str(error).split()))
 
     def episode(self, row: dict[str, Any], source: str, line: int) -> Episode:
-        seen, actions, rewards = (array_of(row[name]) for name in ("observations", "action", "reward"))
+        obs, actions, rewards = (array_of(row[name]) for name in ("observations", "action", "reward"))
         steps = len(actions)
         last = np.arange(steps) == steps - 1
         terminated = is_set(row.get("terminated"), steps)
         truncated = not terminated if "truncated" not in row or "terminated" in row else is_set(row["truncated"], steps)
         return Episode(
-            observations=self.frames.single_frames(seen) if self.spec.is_image else vectors(seen),
+            observations=self.frames.single_frames(obs) if self.spec.is_image else vectors(obs),
             actions=np.ravel(actions),
             rewards=np.ravel(vectors(rewards)),
             terminated=last & (terminated or not truncated),

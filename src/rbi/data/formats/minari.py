@@ -31,14 +31,14 @@ from PIL import Image
 
 from rbi import fileio
 from rbi.config import env_text, parse_env
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats.convert import (
     LAYOUT_EPISODES,
     flatten_observations,
     frame_layout,
     is_image_space,
     observed_part,
+    observed_shape,
     observed_space,
 )
 from rbi.data.formats.hdf5 import check_inside, dataset, has, member, open_hdf5
@@ -137,8 +137,8 @@ class MinariReader:
         try:
             self.check_inside(part)
             [found] = self.storage.get_episodes([part])
-            seen = self.observations(found["observations"])
-            episode = self.episode(part, found, seen)
+            obs = self.observations(found["observations"])
+            episode = self.episode(part, found, obs)
             episode.check_fits(self.spec)
             yield episode
         except MINARI_FAULTS as error:
@@ -173,7 +173,7 @@ class MinariReader:
         except MINARI_FAULTS as error:
             yield RejectedEpisode(self.source(part), part + 1, one_line(error))
 
-    def episode(self, part: int, found: Mapping[str, Any], seen: Array) -> Episode:
+    def episode(self, part: int, found: Mapping[str, Any], obs: Array) -> Episode:
         """An episode from Minari's data."""
         [metadata] = self.storage.get_episode_metadata([part])
         steps = len(found["rewards"])
@@ -190,7 +190,7 @@ class MinariReader:
             rewards = np.asarray(found["rewards"]).astype(np.float32)
         terminated = np.asarray(found["terminations"]).astype(bool)
         return Episode(
-            observations=seen if ours.pop("has_final") else seen[:-1],
+            observations=obs if ours.pop("has_final") else obs[:-1],
             actions=np.asarray(found["actions"]).reshape(steps) - int(self.storage.action_space.start),
             rewards=rewards,
             terminated=terminated,
@@ -219,21 +219,10 @@ def spec_of(
     if OURS in metadata:
         spec = DatasetSpec(**metadata[OURS])
     else:
-        shape = frame_shape(space, frames) if is_image_space(space) else (spaces.flatdim(space),)
+        shape, stack = observed_shape(space, frames)
         env = recorded_env(json.loads(metadata.get("env_spec") or "{}"))
-        stack = frames.frame_stack(space.shape) if is_image_space(space) else 1
         spec = DatasetSpec(shape, int(actions.n), frame_stack=stack, env=env)
-    return replace(
-        spec,
-        env=overrides.env or spec.env,
-        num_actions=overrides.num_actions or spec.num_actions,
-        frame_stack=overrides.frame_stack or spec.frame_stack,
-    )
-
-
-def frame_shape(space: spaces.Space[Any], frames: FrameLayout) -> tuple[int, ...]:
-    """The shape of one of our frames."""
-    return frames.single_frames(np.zeros((1, *(space.shape or ())), np.uint8)).shape[1:]
+    return overrides.applied_to(spec)
 
 
 def one_line(error: Exception) -> str:
@@ -304,10 +293,10 @@ def buffers(episodes: Iterable[Episode], spec: DatasetSpec, metadata: list[dict[
         episode.check_fits(spec)
         extra = {name: getattr(episode, name) for name in ("player", "source", "line", "abandoned", "has_final")}
         metadata.append({OURS: json.dumps(extra)})
-        seen = episode.observations
+        obs = episode.observations
         columns = {key: getattr(episode, name) for name, key in ADDED.items()}
         yield buffer(
-            observations=seen if episode.has_final else np.concatenate([seen, seen[-1:]]),
+            observations=obs if episode.has_final else np.concatenate([obs, obs[-1:]]),
             actions=episode.actions.astype(np.int64),
             rewards=episode.rewards,
             terminations=episode.terminated,

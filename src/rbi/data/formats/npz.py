@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from rbi.data.dataset import Dataset, RejectedEpisode
-from rbi.data.episode import Array, Episode
-from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout
+from rbi.data.dataset import Dataset
+from rbi.data.episode import Array, Episode, RejectedEpisode
+from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image
 from rbi.data.formats.hdf5 import MAX_COMPRESSION, SMALL_BYTES
-from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, summarize
+from rbi.data.formats.reader import FAULTS, SpecOverrides
 from rbi.steps import IMAGE_STACK
 
 NAMES = {
@@ -103,14 +103,10 @@ class NpzReader:
         yield from self.dataset
         yield from self.dataset.rejected
 
-    def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        for item in self.read(part):
-            yield item if isinstance(item, RejectedEpisode) else summarize(item)
-
 
 def single_images(observations: Array, arrays: dict[str, Array]) -> tuple[Array, int | None]:
     """Observations with single images and channels last, and the frames of a state; vectors are unchanged."""
-    if observations.dtype != np.uint8 or observations.ndim < 3:
+    if not is_image(observations):
         return observations, None
     ended = arrays["terminations"].astype(bool) | arrays.get("truncations", np.zeros(1)).astype(bool)
     parts = np.split(observations, np.flatnonzero(ended)[:LAYOUT_EPISODES] + 1)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rbi import fileio
-from rbi.data.dataset import Dataset
+from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.episode import Array, DatasetSpec
 from rbi.data.formats.reader import require_package
 from rbi.data.formats.table_files import SPEC_KEY
@@ -80,13 +80,13 @@ def to_table(dataset: Dataset, first: int, schema: Any) -> Any:
     pa, spec, arrays, records = require_package("pyarrow"), dataset.spec, dataset.arrays, dataset.records
     steps, observed = records["steps"].astype(np.int64), arrays["observations"]
     rows, last = int(steps.sum()), steps.cumsum() - 1
-    episode, t = np.repeat(np.arange(len(records)), steps), np.arange(rows) - np.repeat(steps.cumsum() - steps, steps)
+    episode = np.repeat(np.arange(len(records)), steps)
     kept = records["observations"] > steps  # these have an observation after the last step
     texts = pa.array(dataset.texts, pa.string())
     columns: dict[str, Any] = {
         "episode_id": first + episode,
-        "t": t,
-        "obs": nested(observed[records["first_observation"][episode] + t] if kept.any() else observed),
+        "t": concat_ranges(0, steps),
+        "obs": nested(observed[concat_ranges(records["first_observation"], steps)] if kept.any() else observed),
         "action": arrays["actions"],
         "reward": arrays["rewards"],
         **{name: arrays[name] for name in ("terminated", "truncated", "life_lost")},

@@ -5,7 +5,7 @@ import os
 import re
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -13,8 +13,7 @@ import numpy as np
 from annotated_types import Ge
 
 from rbi.config import check_fields
-from rbi.data.dataset import Dataset, RejectedEpisode
-from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, RejectedEpisode
 
 FAULTS = (
     ValueError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError, RuntimeError, OSError,
@@ -41,6 +40,15 @@ class SpecOverrides:
 
     def __post_init__(self) -> None:
         check_fields(self, "--")
+
+    def applied_to(self, spec: DatasetSpec) -> DatasetSpec:
+        """A spec with these properties in place of what its files state."""
+        return replace(
+            spec,
+            num_actions=self.num_actions or spec.num_actions,
+            frame_stack=self.frame_stack or spec.frame_stack,
+            env=self.env or spec.env,
+        )
 
 
 class EpisodeSummary(NamedTuple):
@@ -76,24 +84,21 @@ class Reader(Protocol):
     def read(self, part: Any) -> Iterator[Episode | RejectedEpisode]:
         """The episodes of a part, in order; unusable ones come as `RejectedEpisode`."""
 
-    def summaries(self, part: Any) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        """The same without observations, which is cheaper in some formats."""
-
 
 @runtime_checkable
 class OneEpisodePerPart(Protocol):
-    """A reader whose parts are single episodes in files of their own."""
+    """A reader whose parts are files with one episode each."""
 
     def file_of(self, part: Any) -> str:
         """The `source` of a part's episode, known without reading it."""
 
 
 @runtime_checkable
-class ColumnReader(Protocol):
-    """A reader whose episodes come as datasets, many at a time and without a Python object each."""
+class SummaryReader(Protocol):
+    """A reader that leaves out observations where only summaries are wanted."""
 
-    def datasets(self, part: Any) -> Iterator[tuple[Dataset, list[RejectedEpisode]]]:
-        """The episodes of a part, in order, and those between them that are unusable."""
+    def summaries(self, part: Any) -> Iterator[EpisodeSummary | RejectedEpisode]:
+        """The episodes of a part without observations, as `Reader.read` gives them."""
 
 
 def summarize(episode: Episode) -> EpisodeSummary:
@@ -115,6 +120,11 @@ def summarize_all(items: Iterator[Episode | RejectedEpisode]) -> Iterator[Episod
     """Summaries from full episodes, for formats in which skipping observations saves nothing."""
     for item in items:
         yield item if isinstance(item, RejectedEpisode) else summarize(item)
+
+
+def summaries_of(reader: Reader, part: Any) -> Iterator[EpisodeSummary | RejectedEpisode]:
+    """The episodes of a part without observations, which are not read where the format allows it."""
+    return reader.summaries(part) if isinstance(reader, SummaryReader) else summarize_all(reader.read(part))
 
 
 def require_package(package: str, extra: str = "data") -> Any:
@@ -152,7 +162,9 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-# Observations of other packages, converted to single images with channels last or flat vectors
+def max_action(actions: Array) -> int:
+    """The largest action that is possible; 0 if there is none."""
+    return int(np.max(actions, initial=0, where=(actions >= 0) & (actions < MAX_ACTIONS)))
 
 
 def placeholder_observations(steps: int) -> Array:

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
-from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, vectors
-from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, natural, summarize_all
+from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
+from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image, spec_of_episode, vectors
+from rbi.data.formats.reader import FAULTS, SpecOverrides, max_action, natural
 from rbi.steps import FrameLayout
 
 PACKAGE = "tensorflow_datasets"
@@ -60,16 +59,11 @@ class RldsReader:
         episodes = list(filter(len, some))
         if not episodes:
             raise ValueError("it holds no episodes")
-        first = self.seen(episodes[0])
-        image, self.frames = first.dtype == np.uint8 and first.ndim > 2, FrameLayout()
-        if image:
-            self.frames = frame_layout(first.shape[1:], map(self.seen, episodes), channels_first=False)
-        return DatasetSpec(
-            self.frames.single_frames(first[:1]).shape[1:] if image else (int(np.prod(first.shape[1:])),),
-            overrides.num_actions or self.largest_action() + 1,
-            frame_stack=overrides.frame_stack or (self.frames.frame_stack(first.shape[1:]) if image else 1),
-            env=overrides.env,
-        )
+        first = self.observations(episodes[0])
+        self.frames = FrameLayout()
+        if is_image(first):
+            self.frames = frame_layout(first.shape[1:], map(self.observations, episodes), channels_first=False)
+        return spec_of_episode(first, self.frames, overrides.num_actions or self.largest_action() + 1, overrides)
 
     def steps(self, split: str) -> Iterator[list[dict[str, Any]]]:
         """The steps of each episode of a split."""
@@ -80,7 +74,7 @@ class RldsReader:
                 raise ValueError(f"its examples are not episodes with steps; they have {', '.join(episode)}")
             yield list(episode["steps"])
 
-    def seen(self, steps: list[dict[str, Any]]) -> Array:
+    def observations(self, steps: list[dict[str, Any]]) -> Array:
         """The observations of an episode; those of several parts become one vector."""
         observed = [step["observation"] for step in steps]
         if not isinstance(observed[0], dict):
@@ -101,13 +95,10 @@ class RldsReader:
         actions = np.array([action for action in found if action.ndim == 0 and action.dtype.kind in "iu"], np.int64)
         if len(actions) < len(found):
             raise ValueError("its actions are not discrete; only integers are supported")
-        return int(np.max(actions, initial=0, where=(actions >= 0) & (actions < MAX_ACTIONS)))
+        return max_action(actions)
 
     def parts(self) -> Sequence[str]:
         return list(self.splits)
-
-    def summaries(self, part: str) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        return summarize_all(self.read(part))
 
     def read(self, part: str) -> Iterator[Episode | RejectedEpisode]:
         line, episodes = 0, self.steps(part)
@@ -132,11 +123,11 @@ class RldsReader:
         last = steps[-1]
         if not last["is_last"]:
             raise ValueError("an episode without end: no step is the last one")
-        seen, taken = self.seen(steps), steps[:-1]
+        obs, taken = self.observations(steps), steps[:-1]
         ended = np.arange(len(taken)) == len(taken) - 1
         terminated = bool(last["is_terminal"])
         return Episode(
-            observations=self.frames.single_frames(seen) if self.spec.is_image else vectors(seen),
+            observations=self.frames.single_frames(obs) if self.spec.is_image else vectors(obs),
             actions=np.array([step["action"] for step in taken]),
             rewards=np.array([step["reward"] for step in taken], np.float32),
             terminated=ended & terminated,

@@ -21,17 +21,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode
+from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats.convert import (
     LAYOUT_EPISODES,
     flatten_observations,
     frame_layout,
     is_image_space,
     observed_part,
+    observed_shape,
     observed_space,
 )
-from rbi.data.formats.reader import FAULTS, EpisodeSummary, SpecOverrides, find_files, require_package, summarize_all
+from rbi.data.formats.reader import (
+    FAULTS,
+    SpecOverrides,
+    find_files,
+    max_action,
+    require_package,
+)
 from rbi.steps import FrameLayout
 
 ITEM = "item"
@@ -153,41 +159,29 @@ class RllibReader:
             return FrameLayout()
         some = (f for f in self.fragments() if isinstance(f, Fragment) and len(f.actions))
         images = (np.asarray(observed_part(f.observations, self.key)) for f in some)
-        usable = (seen for seen in images if seen.shape[1:] == self.space.shape)
+        usable = (obs for obs in images if obs.shape[1:] == self.space.shape)
         return frame_layout(self.space.shape, islice(usable, LAYOUT_EPISODES), channels_first=False)
 
     def find_spec(self, first: Fragment, overrides: SpecOverrides) -> DatasetSpec:
-        image = is_image_space(self.space)
         actions = space_of(first.action_space)
         if actions is not None and not isinstance(actions, spaces.Discrete):
             raise ValueError(f"its actions are {actions}; only Discrete actions are supported")
         self.lowest_action = int(actions.start) if actions is not None else 0
         count = overrides.num_actions or (int(actions.n) if actions is not None else self.largest_action() + 1)
-        shape = (
-            self.frames.single_frames(np.zeros((1, *self.space.shape), np.uint8)).shape[1:]
-            if image
-            else (spaces.flatdim(self.space),)
-        )
+        shape, stack = observed_shape(self.space, self.frames)
         return DatasetSpec(
             shape,
             count,
-            frame_stack=overrides.frame_stack or (self.frames.frame_stack(self.space.shape) if image else 1),
+            frame_stack=overrides.frame_stack or stack,
             env=overrides.env,
             has_action_probs=first.action_probs is not None,
         )
 
     def largest_action(self) -> int:
-        found = 0
-        for item in self.fragments():
-            if isinstance(item, Fragment):
-                found = max(found, int(np.max(item.actions, initial=0, where=item.actions < MAX_ACTIONS)))
-        return found
+        return max(max_action(item.actions) for item in self.fragments() if isinstance(item, Fragment))
 
     def parts(self) -> Sequence[Path]:
         return [self.path]
-
-    def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        return summarize_all(self.read(part))
 
     def read(self, part: Path) -> Iterator[Episode | RejectedEpisode]:
         assert part == self.path  # there is no other
@@ -209,14 +203,14 @@ class RllibReader:
         """An episode from its fragments, or why it is rejected."""
         first, last = pieces[0], pieces[-1]
         try:
-            seen = [self.observations(piece) for piece in pieces]
+            obs = [self.observations(piece) for piece in pieces]
             steps = sum(len(piece.actions) for piece in pieces)
             ended = np.arange(steps) == steps - 1
             probs = [piece.action_probs for piece in pieces if piece.action_probs is not None]
             has_probs = self.spec.has_action_probs and len(probs) == len(pieces)
-            shown = [part[: len(piece.actions)] for part, piece in zip(seen, pieces, strict=True)]
+            shown = [part[: len(piece.actions)] for part, piece in zip(obs, pieces, strict=True)]
             episode = Episode(
-                observations=np.concatenate([*shown, seen[-1][len(last.actions) :]]),
+                observations=np.concatenate([*shown, obs[-1][len(last.actions) :]]),
                 actions=np.concatenate([piece.actions for piece in pieces]) - self.lowest_action,
                 rewards=np.concatenate([piece.rewards for piece in pieces]),
                 terminated=ended & last.terminated,
@@ -280,13 +274,13 @@ def decoded(item: bytes | None, name: str, line: int) -> Fragment | RejectedEpis
         state = msgpack.unpackb(item, object_hook=numpy_array, strict_map_key=False)
         steps = int(state["t"]) - int(state["t_started"])
         logs = (state.get("extra_model_outputs") or {}).get("action_logp")
-        seen = joined(buffer(state["observations"]))
-        if length(seen) != steps + 1:
-            raise ValueError(f"{length(seen)} observations for {steps} steps")
+        obs = joined(buffer(state["observations"]))
+        if length(obs) != steps + 1:
+            raise ValueError(f"{length(obs)} observations for {steps} steps")
         return Fragment(
             str(state["id_"]),
             int(state["t_started"]),
-            seen,
+            obs,
             np.asarray(buffer(state["actions"])).reshape(steps),
             np.asarray(buffer(state["rewards"]), np.float64).reshape(steps),
             None if logs is None else np.exp(np.asarray(buffer(logs), np.float64)).reshape(steps),
@@ -413,12 +407,12 @@ def split_batch(batch: dict[str, Any], name: str, line: int) -> Iterator[Fragmen
     none = np.zeros(count, bool)
     over = np.asarray(batch.get("terminateds", batch.get("dones", none)), bool)
     cut = np.asarray(batch.get("truncateds", none), bool)
-    seen, after = np.asarray(batch["obs"]), batch.get("new_obs")
+    obs, after = np.asarray(batch["obs"]), batch.get("new_obs")
     after = None if after is None else np.asarray(after)
     numbers = np.asarray(batch["t"]) if "t" in batch else None
     logs = batch.get("action_logp")
     probs = batch.get("action_prob") if logs is None else np.exp(np.asarray(logs, np.float64))
-    columns = {"obs": seen, "new_obs": after, "rewards": rewards, "eps_id": ids, "t": numbers, "ends": over | cut}
+    columns = {"obs": obs, "new_obs": after, "rewards": rewards, "eps_id": ids, "t": numbers, "ends": over | cut}
     for column, values in columns.items():
         if values is not None and len(values) != count:
             raise ValueError(f"its column {column!r} has {len(values)} rows for {count} actions")
@@ -430,7 +424,7 @@ def split_batch(batch: dict[str, Any], name: str, line: int) -> Iterator[Fragmen
         yield Fragment(
             str(ids[start]),
             0 if numbers is None else int(numbers[start]),
-            seen[rows] if after is None else np.concatenate([seen[rows], after[stop - 1 : stop]]),
+            obs[rows] if after is None else np.concatenate([obs[rows], after[stop - 1 : stop]]),
             actions[rows],
             rewards[rows],
             None if probs is None else np.asarray(probs)[rows],

@@ -11,13 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rbi import fileio
-from rbi.data.episode import Array, Feature
+from rbi.data.episode import Array, Feature, feature_slices
 from rbi.data.formats.reader import require_package
 from rbi.data.formats.table_columns import Block, encode, plain
-from rbi.data.store import CONFIG, is_store, read_spec
 
-POLICY_CONFIG = "policy.json"
 FRAME = Path("DataFrame")
 
 
@@ -93,23 +90,23 @@ def encode_block(
     Counted where it is given: in `unknown` texts that are no category, in `blanks` missing numbers of columns that the
     training data never misses.
     """
-    found, at = np.zeros((len(block), sum(feature.size for feature in features)), np.float32), 0
-    for feature in features:
+    found = np.zeros((len(block), sum(feature.size for feature in features)), np.float32)
+    for feature, place in feature_slices(features):
+        numbers = found[:, place]
         if feature.categories:
             codes = category_codes(block, feature, unknown, blank_allowed=True)
             known = codes >= 0
-            found[np.flatnonzero(known), at + codes[known]] = 1
+            numbers[np.flatnonzero(known), codes[known]] = 1
         else:
             values = block.days(feature.name) if feature.is_date else block.numbers(feature.name)
             missing = np.isnan(values)
             if feature.fill is not None and missing.any():
                 values = np.where(missing, feature.fill, values)
                 if feature.has_missing:
-                    found[:, at + 1] = missing
+                    numbers[:, 1] = missing
                 elif blanks is not None:
                     blanks[feature.name] += int(missing.sum())
-            found[:, at] = possible(block, feature.name, values)
-        at += feature.size
+            numbers[:, 0] = possible(block, feature.name, values)
     return found
 
 
@@ -165,25 +162,3 @@ class TableSchema(NamedTuple):
 
     features: tuple[Feature, ...] = ()
     action_names: tuple[str, ...] = ()
-
-
-def schema_of(path: Path | str) -> TableSchema:
-    """The columns and categories of a store, or those that a policy was trained with."""
-    path = Path(path)
-    if is_store(path):
-        spec = read_spec(path)
-        found = TableSchema(spec.features, spec.action_names)
-    else:
-        places = (path, path / "policies" / "best", path / "policies" / "last")
-        config = next((place / POLICY_CONFIG for place in places if (place / POLICY_CONFIG).is_file()), None)
-        if config is None:
-            raise ValueError(f"{path}: is neither a store ({CONFIG}) nor a policy ({POLICY_CONFIG})")
-        try:
-            written = fileio.parse(config, fileio.read_text(config), 1)
-            names = tuple(str(name) for name in written.get("action_names", []))
-            found = TableSchema(Feature.from_json(written.get("columns", [])), names)
-        except (TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{config}: {error}") from None
-    if not found.features:
-        raise ValueError(f"{path}: holds no columns of a table")
-    return found

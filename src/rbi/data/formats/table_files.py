@@ -12,12 +12,11 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rbi.data.dataset import RejectedEpisode
-from rbi.data.episode import DatasetSpec
+from rbi.data.episode import DatasetSpec, RejectedEpisode
 from rbi.data.formats.reader import require_package
 from rbi.data.formats.table_columns import (
     Block,
@@ -269,15 +268,8 @@ class ParquetFiles:
             raise ValueError(f"{path}: the spec in its schema cannot be read ({error})") from None
 
     def list_shape(self, path: Path, name: str) -> ListShape | None:
-        """The shape of the first list of a column; None for other columns, and without rows."""
         with open_parquet(path) as file, as_value_error(path):
-            for batch in file.iter_batches(batch_size=16, columns=[name]):
-                column = plain(batch).column(0).drop_null()
-                if not is_list(column.type):
-                    return None
-                if len(column):
-                    return first_list_shape(column, path, name)
-        return None
+            return batches_list_shape(file.iter_batches(batch_size=16, columns=[name]), path, name)
 
     def blocks(self, path: Path, columns: Sequence[str]) -> Iterator[Block | RejectedEpisode]:
         pa, first = require_package("pyarrow"), 1
@@ -302,6 +294,17 @@ class ParquetFiles:
         return max(1, min(PARQUET_BLOCK_NUMBERS // numbers, PARQUET_BLOCK_ROWS))
 
 
+def batches_list_shape(batches: Iterable[Any], path: Path, name: str) -> ListShape | None:
+    """The shape of the first list in record batches of one column; None for other columns, and without rows."""
+    for batch in batches:
+        column = plain(batch).column(0).drop_null()
+        if not is_list(column.type):
+            return None
+        if len(column):
+            return first_list_shape(column, path, name)
+    return None
+
+
 class FrameFiles:
     """A pyarrow Table in memory in place of a file."""
 
@@ -318,13 +321,7 @@ class FrameFiles:
         return None
 
     def list_shape(self, path: Path, name: str) -> ListShape | None:
-        for batch in self.table.select([name]).to_batches(max_chunksize=16):
-            column = plain(batch).column(0).drop_null()
-            if not is_list(column.type):
-                return None
-            if len(column):
-                return first_list_shape(column, path, name)
-        return None
+        return batches_list_shape(self.table.select([name]).to_batches(max_chunksize=16), path, name)
 
     def blocks(self, path: Path, columns: Sequence[str]) -> Iterator[Block | RejectedEpisode]:
         first = 1

@@ -15,16 +15,18 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from rbi.data.dataset import Dataset, DatasetBuilder, RejectedEpisode, assemble
-from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, Feature
+from rbi import fileio
+from rbi.data.dataset import Dataset, DatasetBuilder, assemble, concat_ranges
+from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, Feature, RejectedEpisode
 from rbi.data.formats.episode_rows import EpisodeRowsReader, episode_columns
-from rbi.data.formats.reader import EpisodeSummary, SpecOverrides, find_files, require_package, summarize_all
+from rbi.data.formats.reader import SpecOverrides, find_files, require_package
 from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
 from rbi.data.formats.table_columns import Block, ListShape
-from rbi.data.formats.table_features import TableSchema, schema_of, to_table
+from rbi.data.formats.table_features import FRAME, TableSchema, to_table
 from rbi.data.formats.table_files import CsvFiles, FeatherFiles, FrameFiles, JsonFiles, ParquetFiles, TableFiles
 from rbi.data.formats.table_layout import STEP_COLUMNS, LayoutFinder, TableConfig
 from rbi.data.formats.table_rows import MISSING_ID, Checker, Rows, Scan
+from rbi.data.store import CONFIG, is_store, read_spec
 from rbi.progress import echo
 from rbi.steps import IMAGE_STACK
 
@@ -33,8 +35,8 @@ MAX_RETURNS = 10
 """Episodes that may go on after another one before the table is refused; each of them is rejected."""
 SHOWN_RULES = 5  # columns with dates or missing values whose encoding is said
 SHOWN_ACTIONS = 8  # actions whose names are said
+POLICY_CONFIG = "policy.json"
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-TRIM_BLOCKS = 1
 FILES: dict[str, type[CsvFiles | ParquetFiles | FeatherFiles | JsonFiles]] = {
     "parquet": ParquetFiles,
     "feather": FeatherFiles,
@@ -70,17 +72,39 @@ def open_table(path: Path, settings: Any, name: str) -> "TableReader | EpisodeRo
 
 
 def read_frame(
-    frame: Any, config: dict[str, Any], num_actions: int | None, env: str, schema: TableSchema | None = None
+    frame: Any, config: dict[str, Any], num_actions: int | None, env: str, like: DatasetSpec | None = None
 ) -> Dataset:
-    """The dataset of a pandas or polars DataFrame or a pyarrow Table; `schema`: how earlier rows were encoded."""
+    """The dataset of a pandas or polars DataFrame or a pyarrow Table; `like`: the spec of earlier rows."""
     overrides = SpecOverrides(env, num_actions)
     rows = to_table(frame)
     of_episodes = {name for role in ("episode", "terminated", "truncated") for name in STEP_COLUMNS[role]}
     given = any(config[role] is not None for role in ("episode", "step", "terminated", "truncated"))
     table = TableConfig(**config, one_step=not given and of_episodes.isdisjoint(rows.column_names))
-    files = FrameFiles(rows)
-    found = TableReader(Path("DataFrame"), files, overrides, table, schema).load()
+    schema = None if like is None else TableSchema(like.features, like.action_names)
+    found = TableReader(FRAME, FrameFiles(rows), overrides, table, schema).load()
     found.table_roles = table.roles()
+    return found
+
+
+def schema_of(path: Path | str) -> TableSchema:
+    """The columns and categories of a store, or those that a policy was trained with."""
+    path = Path(path)
+    if is_store(path):
+        spec = read_spec(path)
+        found = TableSchema(spec.features, spec.action_names)
+    else:
+        places = (path, path / "policies" / "best", path / "policies" / "last")
+        config = next((place / POLICY_CONFIG for place in places if (place / POLICY_CONFIG).is_file()), None)
+        if config is None:
+            raise ValueError(f"{path}: is neither a store ({CONFIG}) nor a policy ({POLICY_CONFIG})")
+        try:
+            written = fileio.parse(config, fileio.read_text(config), 1)
+            names = tuple(str(name) for name in written.get("action_names", []))
+            found = TableSchema(Feature.from_json(written.get("columns", [])), names)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"{config}: {error}") from None
+    if not found.features:
+        raise ValueError(f"{path}: holds no columns of a table")
     return found
 
 
@@ -179,32 +203,24 @@ class TableReader:
         return Scan(self.layout, need_actions=need_actions, need_texts=need_texts, need_order=need_order)
 
     def make_checker(self, scan: Scan, blocks: Iterable[tuple[int, Block | RejectedEpisode]]) -> Checker:
+        """What validates the rows, from a scan of these blocks."""
         for file, block in blocks:
             if isinstance(block, Block):
                 scan.add(block, file)
         self.first_step, self.scattered = scan.first_step, self.check_order(scan)
-        path, layout, own = self.paths[0], self.layout, self.own_spec
-        names = self.action_names(scan)
-        numbered = bool(names) and all(name.isdecimal() for name in names)
-        lists = self.observed_lists
-        if lists is None and layout.observations == ("obs",):
+        names, lists = self.action_names(scan), self.observed_lists
+        if lists is None and self.layout.observations == ("obs",):
             self.refuse_pickles("obs")
-        width = 0
-        for wide in (layout.action_mask, layout.behavior_probs):
-            listed = self.list_shape(path, wide[0]) if len(wide) == 1 else None
-            found = listed.shape[0] if listed else len(wide)
-            if wide and width and width != found:
-                raise ValueError(f"{path}: {wide[0]} is of {found} actions, {layout.action_mask[0]} of {width}")
-            width = found or width
-        actions = self.overrides.num_actions or (
-            own.num_actions if own else width or len(names) or min(scan.largest_action + 1, MAX_ACTIONS)
-        )
-        if actions < 1:
-            raise ValueError(f"{path}: no row has a whole number as its {layout.action}: actions are numbered from 0")
-        if width and width != actions:
-            wide = layout.action_mask or layout.behavior_probs
-            raise ValueError(f"{path}: {wide[0]} is of {width} actions, not of {actions}")
-        features = self.features(scan)
+        spec = self.find_spec(scan, names)
+        list_shape = spec.obs_shape if self.own_spec else lists.shape if lists else None
+        numbered = bool(names) and all(name.isdecimal() for name in names)
+        ids = np.array([int(name) for name in names]) if numbered else None
+        return Checker(self.layout, spec, ids, () if numbered else names, list_shape, self.accept_unknown)
+
+    def find_spec(self, scan: Scan, names: tuple[str, ...]) -> DatasetSpec:
+        """The spec: that of our own files, or what columns and rows hold; with what the user overrides."""
+        layout, own, lists = self.layout, self.own_spec, self.observed_lists
+        actions, features = self.num_actions(scan, names), self.features(scan)
         shape: tuple[int, ...] = (sum(feature.size for feature in features),)
         if lists:
             features = ()
@@ -219,18 +235,31 @@ class TableReader:
             features=features,
             action_names=names if len(names) == actions else (),
         )
-        spec = replace(
-            spec,
-            num_actions=actions,
-            frame_stack=self.overrides.frame_stack or spec.frame_stack,
-            env=self.overrides.env or spec.env,
-        )
+        spec = self.overrides.applied_to(spec)
         logged = (layout.action_prob is not None, bool(layout.action_mask), bool(layout.behavior_probs))
         if own and (spec.has_action_probs, spec.has_action_masks, spec.has_behavior_probs) != logged:
-            raise ValueError(f"{path}: the spec in its schema and its columns disagree about probabilities or masks")
-        of_lists = spec.obs_shape if own else lists.shape if lists else None
-        ids = np.array([int(name) for name in names]) if numbered else None
-        return Checker(layout, spec, ids, () if numbered else names, of_lists, self.accept_unknown)
+            raise ValueError(
+                f"{self.paths[0]}: the spec in its schema and its columns disagree about probabilities or masks"
+            )
+        return spec
+
+    def num_actions(self, scan: Scan, names: tuple[str, ...]) -> int:
+        """The number of actions. Raises ValueError where columns of one action each disagree with it."""
+        path, layout, width = self.paths[0], self.layout, 0
+        for wide in (layout.action_mask, layout.behavior_probs):
+            listed = self.list_shape(path, wide[0]) if len(wide) == 1 else None
+            found = listed.shape[0] if listed else len(wide)
+            if wide and width and width != found:
+                raise ValueError(f"{path}: {wide[0]} is of {found} actions, {layout.action_mask[0]} of {width}")
+            width = found or width
+        counted = width or len(names) or min(scan.largest_action + 1, MAX_ACTIONS)
+        actions = self.overrides.num_actions or (self.own_spec.num_actions if self.own_spec else counted)
+        if actions < 1:
+            raise ValueError(f"{path}: no row has a whole number as its {layout.action}: actions are numbered from 0")
+        if width and width != actions:
+            wide = layout.action_mask or layout.behavior_probs
+            raise ValueError(f"{path}: {wide[0]} is of {width} actions, not of {actions}")
+        return actions
 
     def check_order(self, scan: Scan) -> bool:
         """Whether rows have to be sorted; raises ValueError if they must be and cannot."""
@@ -293,9 +322,6 @@ class TableReader:
         assert part == self.path  # there is no other
         for chunk in self.chunks(self.blocks(self.layout.columns)):
             yield chunk.dataset, [item for _, item in chunk.rejected]
-
-    def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        return summarize_all(self.read(part))
 
     def load(self) -> Dataset:
         """All episodes in memory; every file is parsed once."""
@@ -451,7 +477,7 @@ class TableReader:
         """The rows in the order of their step numbers, or None if they are in order. Gaps and repeats are noted."""
         if rows.numbers is None:
             return None
-        wanted = np.arange(len(rows)) - np.repeat(starts, sizes) + self.first_step
+        wanted = concat_ranges(self.first_step, sizes)
         moved = np.flatnonzero(rows.numbers != wanted)
         if not len(moved):
             return None
@@ -510,13 +536,13 @@ def partition(path: Path) -> dict[str, str | None]:
 
 
 def trimming(blocks: Iterable[Any]) -> Iterator[Any]:
-    """The blocks; freed memory goes back to the system now and then, if the C library can do that (glibc).
+    """The blocks; after each, freed memory goes back to the system, if the C library can do that (glibc).
 
     Without it, holes between the compacted columns cost 60 MB for a million rows.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    for number, block in enumerate(blocks):
-        if trim and number % TRIM_BLOCKS == 0:
+    for block in blocks:
+        if trim:
             require_package("pyarrow").default_memory_pool().release_unused()
             trim(0)
         yield block

@@ -108,7 +108,7 @@ function drawPage(report) {
   document.getElementById("title").textContent = report.title;
   const sections = report.runs.map(runSection);
   const links = report.runs.map((run, i) => [`#run-${i}`, run.name]);
-  const parts = [...report.notes.map((text) => element("p", { class: "warning", role: "note" }, text))];
+  const parts = [];
   if (report.comparison.length) {
     parts.push(element("section", { class: "run", id: "comparison" }, element("h2", {}, "Comparison"), panelGrid(report.comparison, "comparison")));
     links.unshift(["#comparison", "Comparison"]);
