@@ -69,8 +69,21 @@ function logTicks(low, high, count) {
   return found;
 }
 
-function textWidth(text) { return text.length * 6.1; }
-function shortened(text, width) { const most = Math.max(3, Math.floor(width / 6.1)); return text.length <= most ? text : `${text.slice(0, most - 1)}…`; }
+const ruler = document.createElement("canvas").getContext("2d");
+ruler.font = `11.5px ${getComputedStyle(document.body).fontFamily}`; // as `svg text`
+
+function textWidth(text) { return ruler.measureText(text).width; }
+
+// A long text without its middle: names that begin alike differ at their ends.
+function shortened(text, width) {
+  if (textWidth(text) <= width) return text;
+  let cut = text;
+  for (let most = Math.min(text.length - 1, Math.ceil(width)); most > 2 && textWidth(cut) > width; most -= 1) {
+    const end = Math.floor(most / 3);
+    cut = `${text.slice(0, most - end)}…${text.slice(text.length - end)}`;
+  }
+  return cut;
+}
 
 const onResize = []; // redraws charts whose width has changed at once: an observer is too late for printing
 
