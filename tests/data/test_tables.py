@@ -953,6 +953,19 @@ def test_impossible_probabilities_of_all_actions_are_rejected_with_their_line(ro
     assert message in rejected.reason
 
 
+def test_actions_that_are_too_large_are_refused_with_the_limit(file):
+    table(file, TWO_EPISODES | {"action": [2**60] * 5})
+    with pytest.raises(ValueError, match=r"actions are names, or numbers from 0 that are below 2\^53"):
+        load_episodes(file)
+
+
+def test_a_list_of_probabilities_with_a_missing_one_is_rejected_for_that(tmp_path):
+    probs = [[0.5, 0.5], [0.5, float("nan")], [0.1, 0.9]]
+    pq.write_table(pa.table(ONE_STEP_LOG | {"behavior_probs": probs}), tmp_path / "log.parquet")
+    data = load_episodes(tmp_path / "log.parquet", settings=asking(observations=("x",), one_step=True))
+    assert data.rejected == [RejectedEpisode("log.parquet", 2, "behavior_probs holds a number that is missing")]
+
+
 @pytest.mark.parametrize("name", ["propensity", "pscore", "propensity_score", "action_probability"])
 def test_usual_names_of_propensities_are_recognised(name, tmp_path):
     (tmp_path / "log.csv").write_text(f"x,action,reward,{name}\n1,0,1,0.5\n2,1,0,0.25\n")

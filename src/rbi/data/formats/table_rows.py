@@ -399,6 +399,7 @@ class Checker:
         else:
             values = np.stack([finite_numbers(block, name) for name in names], 1)
         values = values.astype(np.float32)
+        block.note(np.isnan(values).any(1), names[0], None, "holds a number that is missing")
         bad = bad_behavior_probs(values)
         block.note(bad, names[0], values.sum(1), "is the sum of the probabilities of all actions, which must be 1")
         taken = values[np.arange(len(values)), actions]
