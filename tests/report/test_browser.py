@@ -244,6 +244,15 @@ def test_long_names_stay_inside_their_charts_and_tables_and_are_told_apart(brows
         assert len(set(labels)) == len(labels) == 3
 
 
+@pytest.mark.parametrize("score", [12.0, 1234.0, -500.0, 100_000.0, 5e6])
+def test_ticks_of_an_axis_are_different_numbers(browse, tmp_path, score):
+    run = training_run(tmp_path / "run", score + np.arange(4) / 8)
+    with browse(rbi.write_report(run, tmp_path / "page.html")) as page:
+        chart = page.locator("svg.lines").first
+        ticks = chart.locator('text[text-anchor="end"]').all_text_contents()
+        assert len(set(ticks)) == len(ticks) > 2
+
+
 def test_a_live_page_shows_new_metrics(browse, tmp_path):
     with serving(training_run(tmp_path / "run")) as server, browse(server.url) as page:
         assert "Last values: RBI: 40" in page.locator("svg.lines").first.get_attribute("aria-label")
