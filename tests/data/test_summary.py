@@ -9,7 +9,7 @@ from rbi.data.dataset import RECORD, Dataset, columns, infer_spec
 from rbi.data.formats import FormatSettings, StoreReader, open_reader
 from rbi.data.store import StoreWriter
 from rbi.data.summary import DatasetSummary, summarize_data
-from rbi.runs import to_json
+from rbi.fileio import to_json
 
 from .episodes import episode
 
