@@ -23,6 +23,7 @@ import re
 import secrets
 import shutil
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -156,7 +157,9 @@ class Writer:
         (self.path / "figures").mkdir(exist_ok=True)
         for kind in ("pdf", "png"):  # `check_only_run_files` knows figures of runs by their PDF
             save = functools.partial(figure.savefig, format=kind, dpi=200)
-            fileio.atomic_write(self.path / "figures" / f"{name}.{kind}", save)
+            with warnings.catch_warnings():  # names in data may have letters that no font here has
+                warnings.filterwarnings("ignore", r"Glyph .* missing from font")
+                fileio.atomic_write(self.path / "figures" / f"{name}.{kind}", save)
 
     def close(self) -> None:
         os.close(self._metrics)

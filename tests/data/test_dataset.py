@@ -119,6 +119,18 @@ def test_a_bad_row_of_a_frame_is_rejected_with_its_number_and_column():
         Dataset.from_frame(BANDIT)
 
 
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_a_series_is_no_frame(kind):
+    with pytest.raises(ValueError, match="Series: must be a pandas or polars"):
+        Dataset.from_frame(pytest.importorskip(kind).Series([1, 2]))
+
+
+def test_numbers_of_pandas_that_no_column_can_hold_are_refused():
+    frame = pytest.importorskip("pandas").DataFrame(BANDIT | {"age": [1, 2, 3, 10**30]})
+    with pytest.raises(ValueError, match=r"DataFrame: cannot be converted .*too large"):
+        Dataset.from_frame(frame, **BANDIT_COLUMNS)
+
+
 def test_a_frame_with_an_episode_column_has_episodes_of_several_steps():
     steps = {"who": ["a", "a", "b"], "obs_0": [1.0, 2.0, 3.0], "action": [0, 1, 1], "reward": [0.0, 1.0, 2.0],
              "terminated": [False, True, True]}  # fmt: skip
@@ -144,6 +156,7 @@ def test_a_frame_with_the_usual_columns_of_episodes_is_not_read_as_a_bandit_log(
     [
         (dict(action_prob="prop"), r"no column 'prop' \(action_prob=\)"),
         (dict(observations="age"), "observations = 'age': must be a list or tuple of column names"),
+        (dict(observations=[7]), r"observations = \(7,\): must be a list or tuple of column names"),
     ],
 )
 def test_a_frames_errors_name_the_argument(wrong, message):

@@ -341,6 +341,15 @@ def test_all_files_of_a_folder_must_have_the_columns_of_the_first(file):
         load_episodes(file.parent)
 
 
+def test_a_prefix_of_observed_columns_takes_none_that_means_something_else(tmp_path):
+    columns = {"x_id": [1, 2], "x_age": [30, 40], "x_act": [0, 1], "x_paid": [1.0, 2.0], "x_prob": [0.5, 0.5]}
+    roles = {"action": "x_act", "reward": "x_paid", "action_prob": "x_prob", "one_step": True}
+    path = as_csv(tmp_path / "log.csv", columns)
+    assert open_reader(path, settings=asking(observations=("x_",), **roles)).layout.observations == ("x_age", "x_id")
+    named = open_reader(path, settings=asking(observations=("x_age", "x_act"), **roles))
+    assert named.layout.observations == ("x_age", "x_act")
+
+
 def test_the_user_can_say_which_column_is_what(file):
     names = dict(episode="who", step="when", action="what", reward="pay", terminated="dead", truncated="cut")
     usual = ("episode_id", "t", "action", "reward", "terminated", "truncated")
@@ -944,6 +953,19 @@ def test_impossible_probabilities_of_all_actions_are_rejected_with_their_line(ro
     assert message in rejected.reason
 
 
+def test_actions_that_are_too_large_are_refused_with_the_limit(file):
+    table(file, TWO_EPISODES | {"action": [2**60] * 5})
+    with pytest.raises(ValueError, match=r"actions are names, or numbers from 0 that are below 2\^53"):
+        load_episodes(file)
+
+
+def test_a_list_of_probabilities_with_a_missing_one_is_rejected_for_that(tmp_path):
+    probs = [[0.5, 0.5], [0.5, float("nan")], [0.1, 0.9]]
+    pq.write_table(pa.table(ONE_STEP_LOG | {"behavior_probs": probs}), tmp_path / "log.parquet")
+    data = load_episodes(tmp_path / "log.parquet", settings=asking(observations=("x",), one_step=True))
+    assert data.rejected == [RejectedEpisode("log.parquet", 2, "behavior_probs holds a number that is missing")]
+
+
 @pytest.mark.parametrize("name", ["propensity", "pscore", "propensity_score", "action_probability"])
 def test_usual_names_of_propensities_are_recognised(name, tmp_path):
     (tmp_path / "log.csv").write_text(f"x,action,reward,{name}\n1,0,1,0.5\n2,1,0,0.25\n")
@@ -968,6 +990,37 @@ def test_a_table_in_memory_keeps_names_that_look_like_numbers(tmp_path, name):
     found = load_episodes(tmp_path / "log.csv")
     assert (len(found), found.rejected) == (300, [])
     assert found.players == [name.format(e // 2) for e in range(300)]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_episode_ids_may_be_integers_of_64_bits(tmp_path, kind, missing, monkeypatch):
+    monkeypatch.setattr(table_files, "TEXT_BLOCK_BYTES", 1000)
+    names = [2**64 - 1 - e if e % 3 else e for e in range(200)]  # some blocks have small ones only
+    rows = [{"episode_id": name, "t": t, "action": t, "reward": 1.5, "obs_0": 0.5, "terminated": t == 1}
+            for name in names for t in range(2)]  # fmt: skip
+    if missing:
+        rows[0]["episode_id"] = None
+    path = tmp_path / f"log.{kind}"
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        pq.write_table(pa.table(columns | {"episode_id": pa.array(columns["episode_id"], pa.uint64())}), path)
+    found = load_episodes(path)
+    assert len(found) == 200 - missing
+    reasons = ["episode_id is missing", "step 0 is missing before this"] if missing else []
+    assert [item.reason for item in found.rejected] == reasons
+
+
+def test_numbers_among_the_texts_of_json_lines_leave_the_others_as_they_are(tmp_path):
+    places = ["new", "5", 7, "old", None, True]
+    rows = [{"action": 0, "reward": "1.5" if e else 2, "place": place} for e, place in enumerate(places)]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = load_episodes(tmp_path / "log.jsonl", settings=asking(observations=("place",), one_step=True))
+    assert found.rejected == []
+    assert found.spec.features[0].categories == ("", "5", "7", "new", "old", "true")
+    assert found.arrays["rewards"].tolist() == [2, 1.5, 1.5, 1.5, 1.5, 1.5]
 
 
 def test_a_block_of_json_lines_may_have_no_final_observation(tmp_path, monkeypatch):

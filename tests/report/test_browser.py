@@ -8,7 +8,8 @@ import pytest
 
 import rbi
 from rbi import runs
-from tests.report.pages import image_log, serving, training_line, training_run, write_run
+from rbi.data.formats import FormatSettings, TableConfig
+from tests.report.pages import decisions_log, image_log, serving, training_line, training_run, write_run
 
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 800}
 pytestmark = pytest.mark.slow
@@ -221,6 +222,35 @@ def test_decisions_are_searched_filtered_sorted_and_selected(browse, decided, tm
         page.keyboard.press("ArrowDown")
         assert viewer.locator('tr[aria-selected="true"]').count() == 1
         assert f"{ages[min(1, len(ages) - 1)]}" in viewer.locator(".features").inner_text()
+
+
+def test_long_names_stay_inside_their_charts_and_tables_and_are_told_apart(browse, tmp_path):
+    log, name = (
+        decisions_log(tmp_path / "log.csv"),
+        "the answer to a question of a survey that nobody ever made shorter",
+    )
+    offer = "a discount of twenty percent for everybody who calls back within a week"
+    log.write_text(log.read_text().replace("device", name).replace("discount", offer))
+    table = TableConfig(action="offer", reward="paid", observations=("age", name), one_step=True)
+    run = rbi.improve(log, settings=FormatSettings(table=table), updates=5, out=tmp_path / "run", progress=False)
+    with browse(rbi.write_report(run.out, tmp_path / "page.html")) as page:
+        outside = """nodes => nodes.filter(node => {
+            const of = node.closest(".card").getBoundingClientRect(), own = node.getBoundingClientRect();
+            return own.left < of.left || own.right > of.right;
+        }).map(node => node.textContent)"""
+        assert page.locator("svg.chart text").evaluate_all(outside) == []
+        assert page.locator("table.actions td").evaluate_all(outside) == []
+        labels = page.locator("figure", has_text="by feature").locator("text.strong").all_text_contents()
+        assert len(set(labels)) == len(labels) == 3
+
+
+@pytest.mark.parametrize("score", [12.0, 1234.0, -500.0, 100_000.0, 5e6])
+def test_ticks_of_an_axis_are_different_numbers(browse, tmp_path, score):
+    run = training_run(tmp_path / "run", score + np.arange(4) / 8)
+    with browse(rbi.write_report(run, tmp_path / "page.html")) as page:
+        chart = page.locator("svg.lines").first
+        ticks = chart.locator('text[text-anchor="end"]').all_text_contents()
+        assert len(set(ticks)) == len(ticks) > 2
 
 
 def test_a_live_page_shows_new_metrics(browse, tmp_path):

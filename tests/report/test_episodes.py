@@ -15,7 +15,8 @@ from rbi.data.episode import Feature
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
-from rbi.report.episodes import Frames, encode_frames, feature_value, make_viewer
+from rbi.report.episodes import Frames, StatePredictions, encode_frames, feature_value, make_viewer, trace_of
+from tests.data.episodes import episode
 from tests.report.pages import decisions_log, image_log, page_data, write_run
 
 ROOM = 5_000_000
@@ -54,6 +55,16 @@ def test_episodes_show_every_step_with_the_policys_numbers(improved):
         np.testing.assert_allclose(trace.value, (np.array(trace.beta) * trace.q).sum(1), atol=2e-2)
         assert trace.taken == episode.actions.tolist()
         assert trace.reward == pytest.approx(episode.rewards.tolist())
+
+
+def test_ratios_of_small_probabilities_are_those_of_the_policy():
+    small = 10.0 ** -np.arange(1.0, 10.0)
+    beta = np.stack([small, 1 - small], 1)
+    pi = np.stack([small / 2, 1 - small / 2], 1)
+    of = StatePredictions(beta, pi, np.ones_like(beta))
+    steps = episode(np.random.default_rng(0), len(small), frame=(2,))
+    found = trace_of("Episode 0", steps, of, np.arange(2), [0, 1], ROOM)
+    np.testing.assert_allclose(np.array(found.pi)[:, 0] / np.array(found.beta)[:, 0], 0.5, rtol=2e-3)
 
 
 def test_lost_lives_and_stacked_frames_of_images(tmp_path):

@@ -62,7 +62,7 @@ def test_actions_are_shown_as_the_log_names_them_whatever_letters_they_have():
     figure = improve.action_figure(found)
     figure.savefig(io.BytesIO())  # formulas are parsed when they are drawn
     (panel,) = figure.axes
-    assert [text.get_text() for text in panel.get_xticklabels()] == [*names[:3], "x" * 27 + "..."]
+    assert [text.get_text() for text in panel.get_xticklabels()] == [*names[:3], "x" * 17 + "..." + "x" * 10]
 
 
 @pytest.mark.parametrize(("names", "rotation"), [(["stay", "go"], 0), (["stay where you are", "go"], 90)])
@@ -70,3 +70,32 @@ def test_names_that_do_not_fit_beside_each_other_are_turned(names, rotation):
     panel = Figure().subplots()
     name_ticks(panel, names, max_letters=18)
     assert {text.get_rotation() for text in panel.get_xticklabels()} == {rotation}
+
+
+def test_turned_names_make_the_figure_higher_and_leave_the_bars_their_height():
+    heights = []
+    for names in (["stay", "go"], ["offer a discount on the invoice", "offer a discount on the order"]):
+        figure = Figure(figsize=(3, 2), layout="constrained")
+        name_ticks(figure.subplots(), names, max_letters=18)
+        figure.savefig(io.BytesIO())
+        heights.append(figure.axes[0].get_window_extent().height)
+    assert heights[1] == pytest.approx(heights[0], rel=0.15)
+
+
+def test_long_names_that_begin_alike_are_told_apart():
+    panel = Figure().subplots()
+    name_ticks(panel, [f"{'the same words in front of ' * 3}{letter}" for letter in "ab"], max_letters=18)
+    one, other = (text.get_text() for text in panel.get_xticklabels())
+    assert one != other
+
+
+def test_a_figure_with_letters_that_no_font_has_causes_no_warning(tmp_path, recwarn):
+    rows = [{"action": 0, "beta": 1.0, "pi": 1.0, "change": 0.0}]
+    found = {
+        "rule": "behavior",
+        "spec": {"num_actions": 1, "action_names": ["\u65e5\u672c"]},
+        "changes": {"actions": rows},
+    }
+    with runs.Writer.create(tmp_path / "run", command="improve", settings={}) as run:
+        run.figure("actions", improve.action_figure(found))
+    assert not recwarn.list

@@ -15,7 +15,7 @@ from rbi.report.collect import collect
 from rbi.report.html import MAX_BYTES, render
 from rbi.report.run_panels import offline_curves
 from rbi.report.train import fault_rows
-from tests.report.pages import page_data, panel, training_line, training_run, write_run
+from tests.report.pages import episodes_log, page_data, panel, training_line, training_run, write_run
 
 ATTACK = "</script><script>alert(1)</script>"
 
@@ -191,6 +191,17 @@ def test_every_number_is_json_that_a_browser_reads(tmp_path):
     data = render(found).decode().split('id="data">')[1].split("</script>")[0]
     assert "NaN" not in data
     json.loads(data, parse_constant=lambda name: pytest.fail(name))
+
+
+def test_titles_spell_the_names_of_data_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    episodes_log(tmp_path / "logs", episodes=10)
+    for command, *options in (["data", "info"], ["improve", "--updates", "2"]):
+        assert main([command, *options, "logs", "--format", "csv", "--out", command, "--overwrite"]) == 0
+    page = json.dumps(report(tmp_path / "data", tmp_path / "improve"))
+    assert "Episodes of logs (csv)" in page
+    assert "beta and Q on test episodes of logs" in page
+    assert "Logs" not in page
 
 
 # The command

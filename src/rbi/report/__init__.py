@@ -9,6 +9,7 @@ from rich.table import Table
 GREY, DARK, ACCENT, WARNING = "#c8ccd2", "#2a2f36", "#0072b2", "#d55e00"
 
 MAX_NAME = 30  # letters of a name beside an axis
+TURNED_LETTER = 0.04  # inches of height
 
 LINES: tuple[dict[str, Any], ...] = (  # Okabe and Ito's palette, safe for colour-blind readers; dashes for greyscale
     {"color": "#0072b2", "linestyle": "-", "linewidth": 1.8},
@@ -42,9 +43,14 @@ def titled_table(title: str, **options: Any) -> Table:
 
 
 def name_ticks(panel: Any, names: Sequence[str], max_letters: int) -> None:
-    """Name bars at 0, 1, ... by texts from data: `$` begins no formula, and names of more letters in all are turned."""
-    shown = [name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 3]}..." for name in names]
+    """Name bars at 0, 1, ... by texts from data: `$` begins no formula, and long names lose their middle. Names of more
+    letters in all are turned, below a figure that becomes higher."""
+    head, tail = MAX_NAME - 3 - MAX_NAME // 3, MAX_NAME // 3
+    shown = [name if len(name) <= MAX_NAME else f"{name[:head]}...{name[-tail:]}" for name in names]
     crowded = sum(map(len, shown)) > max_letters
+    if crowded:
+        figure = panel.get_figure()
+        figure.set_figheight(figure.get_figheight() + TURNED_LETTER * max(map(len, shown)))
     panel.set_xticks(range(len(shown)), shown, fontsize=6 if crowded else None, parse_math=False)
     panel.tick_params("x", rotation=90 if crowded else 0)
 

@@ -35,7 +35,7 @@ def info_table(found: dict[str, Any]) -> Table:
         "rejected": f"{found['rejected']:,}",
         "lost": f"{found['lost']:,}",
     }
-    table = Table(box=SIMPLE_HEAD, title=f"{found['path']} ({found['format']})")
+    table = Table(box=SIMPLE_HEAD, title=f"episodes of {found['path']} ({found['format']})")
     table.add_column("")
     table.add_column("")
     for name, text in rows.items():

@@ -331,9 +331,21 @@ def changes_by_value(of: StatePredictions, shown: Array) -> list[dict[str, Any]]
     ]
 
 
-def rounded(array: Array, digits: int = 4) -> Any:
+def rounded(array: Array, decimals: int = 4) -> Any:
     """Lists of numbers with few digits: they are most of the page."""
-    return np.round(array.astype(np.float64), digits).tolist()
+    return np.round(array.astype(np.float64), decimals).tolist()
+
+
+def significant(array: Array, digits: int = 4) -> Any:
+    """Lists of numbers with few significant digits, so that ratios of small ones are right, too.
+
+    >>> significant(np.array([0.123456, -1.23456e-7, 0.0, 123456.0]))
+    [0.1235, -1.235e-07, 0.0, 123500.0]
+    """
+    values = array.astype(np.float64)
+    size = np.floor(np.log10(np.abs(values), out=np.zeros_like(values), where=values != 0))
+    scale = 10.0 ** (digits - 1 - size)
+    return (np.round(values * scale) / scale).tolist()
 
 
 def q_digits(of: StatePredictions) -> int:
@@ -396,16 +408,16 @@ def trace_of(
         score=episode.score,
         steps=len(episode),
         taken=index_of(episode.actions[:steps], shown),
-        beta=rounded(of.beta[:steps, shown]),
-        pi=rounded(of.pi[:steps, shown]),
+        beta=significant(of.beta[:steps, shown]),
+        pi=significant(of.pi[:steps, shown]),
         q=rounded(of.q[:steps, shown], digits),
         value=rounded(of.value[:steps], digits),
         change=rounded(of.change[:steps]),
-        reward=rounded(episode.rewards[:steps], 6),
+        reward=significant(episode.rewards[:steps], 6),
         lives_lost=np.flatnonzero(episode.life_lost[:steps]).tolist(),
         end="terminated" if episode.terminated.any() else "abandoned" if episode.abandoned else "truncated",
         frames=frames,
-        features=[] if is_image else [rounded(episode.observations[:steps, n], 5) for n in features],
+        features=[] if is_image else [significant(episode.observations[:steps, n], 6) for n in features],
     )
 
 
@@ -498,8 +510,8 @@ def decision_viewer(
             features=[feature_value(obs[n], *column) for column in columns],
             taken=places[n],
             reward=float(reward[group[n]]),
-            beta=rounded(of.beta[n, shown]),
-            pi=rounded(of.pi[n, shown]),
+            beta=significant(of.beta[n, shown]),
+            pi=significant(of.pi[n, shown]),
             q=rounded(of.q[n, shown], digits),
             change=float(np.round(of.change[n], 4)),
             gain=float(np.round(of.gain[n], digits + 1)),

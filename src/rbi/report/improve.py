@@ -63,7 +63,7 @@ def diagnostics_table(found: dict[str, Any]) -> Table:
     }
     if found["excluded"]:
         rows["excluded from Q"] = f"{percent(found['excluded'])} of the training steps: their returns are truncated"
-    return two_columns(f"{found['logs']}: beta and Q on test episodes", rows)
+    return two_columns(f"beta and Q on test episodes of {found['logs']}", rows)
 
 
 def temperature_text(found: dict[str, Any]) -> str:

@@ -40,12 +40,13 @@ def to_table(frame: Any) -> Any:
     pa = require_package("pyarrow")
     if isinstance(frame, pa.Table):
         return frame
-    if hasattr(frame, "to_arrow"):
+    has_columns = hasattr(frame, "columns")  # a Series has none
+    if has_columns and hasattr(frame, "to_arrow"):
         return frame.to_arrow()
-    if type(frame).__module__.split(".")[0] == "pandas":
+    if has_columns and type(frame).__module__.split(".")[0] == "pandas":
         try:
             return pa.Table.from_pandas(frame, preserve_index=False)
-        except (pa.ArrowException, TypeError) as error:
+        except (pa.ArrowException, TypeError, OverflowError) as error:
             raise ValueError(f"DataFrame: cannot be converted ({' '.join(str(error).split())[:200]})") from None
     raise ValueError(f"{type(frame).__name__}: must be a pandas or polars DataFrame or a pyarrow Table")
 

@@ -5,6 +5,7 @@ few fields, an open quote, bytes that are not UTF-8, an empty line) is parsed ag
 is noted in `Block.faults` and the others are kept.
 """
 
+import contextlib
 import csv
 import gzip
 import io
@@ -15,6 +16,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rbi.data.episode import DatasetSpec, RejectedEpisode
 from rbi.data.formats.reader import require_package
@@ -428,7 +431,8 @@ def parse_json(path: Path, chunk: bytes, line: int, columns: Sequence[str]) -> B
         count = table.num_rows
         arrays = [table.column(n).combine_chunks() if n in table.schema.names else pa.nulls(count) for n in columns]
         arrays = [a.chunk(0) if isinstance(a, pa.ChunkedArray) else a for a in arrays]
-        return Block(path, pa.RecordBatch.from_arrays(arrays, names=list(columns)), range(line, line + count))
+        if not any(map(may_be_rounded, arrays)):
+            return Block(path, pa.RecordBatch.from_arrays(arrays, names=list(columns)), range(line, line + count))
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     faults: dict[int, str] = {}
@@ -452,13 +456,20 @@ def parse_object(line: bytes) -> dict[str, Any] | str:
     return found if isinstance(found, dict) else f"it is {type(found).__name__}"
 
 
+def may_be_rounded(column: Any) -> bool:
+    """Whether a column of floats holds numbers that pyarrow may have rounded: integers beyond int64, such as hashes."""
+    is_floating = require_package("pyarrow").types.is_floating(column.type)
+    return is_floating and bool((np.abs(column.to_numpy(zero_copy_only=False)) >= 2.0**63).any())
+
+
 def json_column(values: list[Any]) -> Any:
     """Values of a column as one Arrow array; values of several types become texts."""
     pa = require_package("pyarrow")
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array([None if value is None else json.dumps(value) for value in values])
+    whole = all(value is None or type(value) is int for value in values)
+    for kind in (None, pa.uint64()) if whole else (None,):
+        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            return pa.array(values, kind)
+    return pa.array([value if value is None or isinstance(value, str) else json.dumps(value) for value in values])
 
 
 TableFiles = CsvFiles | ParquetFiles | FeatherFiles | JsonFiles | FrameFiles

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -76,8 +76,8 @@ class TableConfig:
     policy.predict_proba. rbi certify does so with the columns of its policy."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.observations, str):
-            raise ValueError(f"observations = {self.observations!r}: must be a list or tuple of column names")
+        if isinstance(self.observations, str) or not all(isinstance(name, str) for name in self.observations):
+            raise ValueError(f"observations = {self.observations!r}: must be a list or tuple of column names (texts)")
         for name, value in vars(self).items():
             if value == "" or (isinstance(value, tuple) and "" in value):
                 raise ValueError(f"--table.{name.replace('_', '-')}: the name of a column cannot be empty")
@@ -170,6 +170,9 @@ class LayoutFinder:
         usual = STEP_COLUMNS | (BANDIT_COLUMNS if bandit else {}) | (OWN_COLUMNS if self.own else {})
         single = {role: self.single(role, usual.get(role, ())) for role in STEP_COLUMNS | OWN_COLUMNS}
         one_step = config.one_step or (bandit and not config.episode)
+        action_mask = self.per_action("action_mask", PER_ACTION[0])
+        behavior_probs = self.per_action("behavior_probs", PER_ACTION[1])
+        others = {*single.values(), *action_mask, *behavior_probs}
         action, reward = (self.required(role, single.pop(role), usual[role]) for role in ("action", "reward"))
         if one_step:
             single |= {"episode": None, "step": None, "terminated": None, "truncated": None}
@@ -183,13 +186,11 @@ class LayoutFinder:
                     f"{self.option('terminated')}, one that is true where the episode was cut off with "
                     f"{self.option('truncated')}, or both{more if single['episode'] else ''}"
                 )
-        observations = self.observations(bandit=bandit)
+        observations = self.observations(others, bandit=bandit)
         if self.missing:
             raise ValueError(f"{self.path}: {'; '.join(self.missing)}; {self.columns()}")
         if observations != ("obs",):
             single["final"] = None  # it belongs to that column
-        action_mask = self.per_action("action_mask", PER_ACTION[0])
-        behavior_probs = self.per_action("behavior_probs", PER_ACTION[1])
         return Layout(
             action=action,
             reward=reward,
@@ -233,9 +234,11 @@ class LayoutFinder:
         fits = re.compile(re.escape(prefix) + ending)
         return tuple(sorted((name for name in self.names if fits.fullmatch(name)), key=natural))
 
-    def observations(self, *, bandit: bool) -> tuple[str, ...]:
+    def observations(self, others: Container[str | None], *, bandit: bool) -> tuple[str, ...]:
+        """The observed columns. A prefix takes no columns with another meaning, such as the reward."""
         if self.config.observations:
-            found = tuple(c for name in self.config.observations for c in self.configured(name, "observations"))
+            named = [(name, c) for name in self.config.observations for c in self.configured(name, "observations")]
+            found = tuple(column for name, column in named if column == name or column not in others)
         elif bandit:
             found = self.with_prefix("user_feature_") + tuple(name for name in self.names if name == "position")
         else:

@@ -274,12 +274,15 @@ class Rows:
 
 
 def number_ids(ids: Array, known: dict[Any, int]) -> Array:
-    """Integers for ids: integers stay, texts are numbered as they appear, None is `MISSING_ID`."""
+    """Integers for ids: integers stay (large ones of uint64 wrap), texts are numbered as they appear, None is
+    `MISSING_ID`."""
 
     def number(value: Any) -> int:
         if value is None:
             return MISSING_ID
-        return value if isinstance(value, int) else known.setdefault(value, FIRST_TEXT_ID + len(known))
+        if isinstance(value, int):
+            return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+        return known.setdefault(value, FIRST_TEXT_ID + len(known))
 
     return np.fromiter(map(number, ids.tolist()), np.int64, len(ids))
 
@@ -396,6 +399,7 @@ class Checker:
         else:
             values = np.stack([finite_numbers(block, name) for name in names], 1)
         values = values.astype(np.float32)
+        block.note(np.isnan(values).any(1), names[0], None, "holds a number that is missing")
         bad = bad_behavior_probs(values)
         block.note(bad, names[0], values.sum(1), "is the sum of the probabilities of all actions, which must be 1")
         taken = values[np.arange(len(values)), actions]

@@ -255,7 +255,8 @@ class TableReader:
         counted = width or len(names) or min(scan.largest_action + 1, MAX_ACTIONS)
         actions = self.overrides.num_actions or (self.own_spec.num_actions if self.own_spec else counted)
         if actions < 1:
-            raise ValueError(f"{path}: no row has a whole number as its {layout.action}: actions are numbered from 0")
+            usual = "actions are names, or numbers from 0 that are below 2^53"
+            raise ValueError(f"{path}: no row has a whole number as its {layout.action}: {usual}")
         if width and width != actions:
             wide = layout.action_mask or layout.behavior_probs
             raise ValueError(f"{path}: {wide[0]} is of {width} actions, not of {actions}")

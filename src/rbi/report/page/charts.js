@@ -29,7 +29,7 @@ function format(value, digits = 4) {
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-4 || size >= 1e9)) return value.toExponential(2).replace("-", "−");
-  const places = size >= 1000 ? 0 : size === 0 ? 0 : Math.max(0, Math.min(8, digits - 1 - Math.floor(Math.log10(size))));
+  const places = size === 0 ? 0 : Math.max(0, Math.min(8, digits - 1 - Math.floor(Math.log10(size))));
   let text = value.toFixed(places);
   if (text.includes(".")) text = text.replace(/0+$/, "").replace(/\.$/, "");
   const [whole, part] = text.split(".");
@@ -39,11 +39,18 @@ function format(value, digits = 4) {
 
 function signed(value, digits = 4) { return value > 0 ? `+${format(value, digits)}` : format(value, digits); }
 
-function tickText(value) {
+function shortNumber(value, digits) {
   const size = Math.abs(value);
-  if (size >= 1e6) return `${format(value / 1e6)}M`;
-  if (size >= 1e4) return `${format(value / 1e3)}k`;
-  return format(value);
+  if (size >= 1e6) return `${format(value / 1e6, digits)}M`;
+  if (size >= 1e4) return `${format(value / 1e3, digits)}k`;
+  return format(value, digits);
+}
+
+// With as many digits as tell the ticks of an axis apart.
+function tickText(value, ticks = []) {
+  let digits = 4;
+  while (digits < 9 && new Set(ticks.map((t) => shortNumber(t, digits))).size < ticks.length) digits += 1;
+  return shortNumber(value, digits);
 }
 
 function niceTicks(low, high, count) {
@@ -69,8 +76,21 @@ function logTicks(low, high, count) {
   return found;
 }
 
-function textWidth(text) { return text.length * 6.1; }
-function shortened(text, width) { const most = Math.max(3, Math.floor(width / 6.1)); return text.length <= most ? text : `${text.slice(0, most - 1)}…`; }
+const ruler = document.createElement("canvas").getContext("2d");
+ruler.font = `11.5px ${getComputedStyle(document.body).fontFamily}`; // as `svg text`
+
+function textWidth(text) { return ruler.measureText(text).width; }
+
+// A long text without its middle: names that begin alike differ at their ends.
+function shortened(text, width) {
+  if (textWidth(text) <= width) return text;
+  let cut = text;
+  for (let most = Math.min(text.length - 1, Math.ceil(width)); most > 2 && textWidth(cut) > width; most -= 1) {
+    const end = Math.floor(most / 3);
+    cut = `${text.slice(0, most - end)}…${text.slice(text.length - end)}`;
+  }
+  return cut;
+}
 
 const onResize = []; // redraws charts whose width has changed at once: an observer is too late for printing
 
@@ -154,7 +174,7 @@ function drawLines(holder, panel, axis, choice, width) {
   const longest = Math.max(...named.map((line) => textWidth(line.label)), 0);
   const direct = named.length > 1 && width >= 470;
   const yTicks = niceTicks(y0, y1, 5);
-  const left = Math.max(...yTicks.map((t) => textWidth(tickText(t))), 10) + 12, right = direct ? Math.min(longest + 14, width * 0.27) : 12, top = 20, bottom = 36;
+  const left = Math.max(...yTicks.map((t) => textWidth(tickText(t, yTicks))), 10) + 12, right = direct ? Math.min(longest + 14, width * 0.27) : 12, top = 20, bottom = 36;
   const X = axis.log ? (v) => left + ((Math.log(v) - Math.log(x0)) / (Math.log(x1) - Math.log(x0))) * (width - left - right) : (v) => left + ((v - x0) / (x1 - x0)) * (width - left - right);
   const Y = (v) => height - bottom - ((v - y0) / (y1 - y0)) * (height - top - bottom);
   const described = named.map((line) => `${line.label}: ${format(line.y.filter((v) => v !== null).at(-1))}`).join("; ");
@@ -165,12 +185,12 @@ function drawLines(holder, panel, axis, choice, width) {
   svg.append(clipping);
   for (const t of yTicks) {
     svg.append(shape("line", { x1: left, x2: width - right, y1: Y(t), y2: Y(t), stroke: "var(--grid)" }));
-    svg.append(shape("text", { x: left - 7, y: Y(t) + 4, "text-anchor": "end" }, tickText(t)));
+    svg.append(shape("text", { x: left - 7, y: Y(t) + 4, "text-anchor": "end" }, tickText(t, yTicks)));
   }
   const xTicks = axis.log ? logTicks(x0, x1, width / 70) : niceTicks(x0, x1, width / 95);
   for (const t of xTicks) {
     svg.append(shape("line", { x1: X(t), x2: X(t), y1: height - bottom, y2: height - bottom + 4, stroke: "var(--muted)" }));
-    svg.append(shape("text", { x: X(t), y: height - bottom + 17, "text-anchor": "middle" }, tickText(t)));
+    svg.append(shape("text", { x: X(t), y: height - bottom + 17, "text-anchor": "middle" }, tickText(t, xTicks)));
   }
   svg.append(shape("line", { x1: left, x2: width - right, y1: height - bottom, y2: height - bottom, stroke: "var(--muted)" }));
   svg.append(shape("text", { x: (left + width - right) / 2, y: height - 3, "text-anchor": "middle" }, axis.label));
@@ -283,14 +303,15 @@ function drawIntervals(holder, panel, width) {
   const right = stacked ? 10 : Math.min(Math.max(...texts.map(textWidth), 40) + 12, width * 0.36);
   const height = top + bottom + rowHeight * panel.rows.length;
   let [x0, x1] = extent([...panel.rows.flatMap((row) => [row.value, row.low, row.high]), panel.reference ?? NaN]);
-  const room = (x1 - x0 || 1) * 0.05;
+  const room = (x1 - x0 || Math.abs(x1) || 1) * 0.05;
   x0 -= room; x1 += room;
   const X = (v) => left + ((Math.min(Math.max(v, x0), x1) - x0) / (x1 - x0)) * (width - left - right);
   const described = panel.rows.map((row, i) => `${row.label}: ${texts[i]}`).join("; ");
   const svg = shape("svg", { class: "chart intervals", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${panel.title}. ${described}` });
-  for (const t of niceTicks(x0, x1, (width - left - right) / 80)) {
+  const ticks = niceTicks(x0, x1, (width - left - right) / 80);
+  for (const t of ticks) {
     svg.append(shape("line", { x1: X(t), x2: X(t), y1: top, y2: height - bottom, stroke: "var(--grid)" }));
-    svg.append(shape("text", { x: X(t), y: height - bottom + 15, "text-anchor": "middle" }, tickText(t)));
+    svg.append(shape("text", { x: X(t), y: height - bottom + 15, "text-anchor": "middle" }, tickText(t, ticks)));
   }
   svg.append(shape("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, panel.x_label));
   if (panel.reference !== null) {
