@@ -10,15 +10,18 @@ import torch
 from safetensors.torch import save_file
 
 import rbi
+from rbi.certification.evidence import predict
 from rbi.data.episode import Feature
 from rbi.data.formats.tables import schema_of
 from rbi.data.visits import VisitCounts
 from rbi.evaluation.batched_policies import sample
 from rbi.networks import NetworkConfig, Networks, make_networks, offline_network
 from rbi.observations import ObservationSpec
-from rbi.policy import FeatureRange, Policy, draw_actions
+from rbi.policy import FeatureRange, Policy, draw_actions, load_policy
+from rbi.report.episodes import predict_episode
 from rbi.rules import types
 
+MASKED = ObservationSpec((3,), 1, 4, has_action_masks=True)
 VECTOR, SCALED = ObservationSpec((3,), 1, 4), ObservationSpec((3,), 1, 4, (1.0, 20.0, 0.5))
 IMAGE = ObservationSpec((40, 44), 4, 3)
 
@@ -215,6 +218,34 @@ def test_the_value_of_a_policy_is_the_mean_of_q_under_its_probabilities():
     assert values == pytest.approx((policy.predict_proba(obs) * q.numpy()).sum(1), abs=1e-6)
     only = np.eye(4, dtype=bool)[np.full(6, 2)]
     assert policy.predict_value(obs, only) == pytest.approx(q.numpy()[:, 2], abs=1e-6)
+
+
+def masked_data(count=30):
+    """Steps with random masks, and the value stream of the Q-network of a policy that learned with masks."""
+    policy, rng = policy_of(MASKED, "behavior", 0.0), np.random.default_rng(1)
+    obs, legal = observations(MASKED, count), rng.random((count, 4)) < 0.5
+    legal[np.arange(count), np.arange(count) % 4] = True
+    with torch.no_grad():
+        value = policy.networks.q.predict_value(torch.from_numpy(obs))
+    return policy, obs, legal, value.numpy()
+
+
+def test_the_value_of_beta_among_legal_actions_is_the_value_stream_if_the_policy_learned_with_masks(tmp_path):
+    policy, obs, legal, value = masked_data()
+    policy.save(tmp_path / "p")
+    for found in (policy, load_policy(tmp_path / "p")):
+        assert found.predict_value(obs, legal) == pytest.approx(value, abs=1e-5)
+
+
+def test_certificates_and_reports_restrict_beta_to_the_logged_masks_before_q_is_centred():
+    policy, obs, legal, value = masked_data()
+    ends = np.arange(len(obs)) % 3 == 2
+    data = rbi.Dataset.from_arrays(obs, legal.argmax(1), ends.astype(float), ends, action_masks=legal)
+    beta, q, _, masks = predict(policy, data)
+    assert np.array_equal(masks, legal)
+    assert (beta * q).sum(1) == pytest.approx(value, abs=1e-5)
+    of_report = predict_episode(policy, data[0])
+    assert (of_report.beta * of_report.q).sum(1) == pytest.approx(value[:3], abs=1e-5)
 
 
 def test_the_value_of_beta_is_the_value_stream_of_the_q_network():

@@ -250,7 +250,8 @@ def predict(policy: Policy, data: Dataset) -> tuple[Array, Array, Array | None, 
     for steps in torch.split(torch.arange(data.steps), IMAGE_BATCH if data.spec.is_image else PREDICT_BATCH):
         batch = sampler.batch(steps)
         given = data.arrays["behavior_probs"][steps[0] : steps[-1] + 1] if policy.behavior == "logged" else None
-        found = policy.beta_and_q(batch.states, None if given is None else torch.tensor(given).to(policy.device))
+        behavior = None if given is None else torch.tensor(given).to(policy.device)
+        found = policy.beta_and_q(batch.states, behavior, batch.action_masks)
         counts = policy.visit_counts(batch.states)
         parts.append([tensor.cpu().numpy() for tensor in (*found, *([] if counts is None else [counts]))])
     beta, q, *visits = (np.concatenate(column) for column in zip(*parts, strict=True))

@@ -238,9 +238,9 @@ def predict(
         legal = None if action_masks is None else action_masks[part]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # states outside the training range
-            obs = policy.obs_tensor(states)
-            beta, q = policy.beta_and_q(obs, policy.beta_tensor(given, len(states)))
-        pi = policy.improve(beta, q, policy.legal_tensor(legal, len(states)), policy.counts(obs))
+            obs, mask = policy.obs_tensor(states), policy.legal_tensor(legal, len(states))
+            beta, q = policy.beta_and_q(obs, policy.beta_tensor(given, len(states)), mask)
+        pi = policy.improve(beta, q, mask, policy.counts(obs))
         found.append([each.double().cpu().numpy() for each in (beta, pi, q)])
     return StatePredictions(*(np.concatenate(each) for each in zip(*found, strict=True)))
 
