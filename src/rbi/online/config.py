@@ -173,7 +173,11 @@ class Schedule(Checked):
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """All settings of a training run. `TrainConfig.preset` starts from a preset."""
+    """All settings of a training run.
+
+    The defaults of its parts are the paper's numbers. `rbi.train` and `TrainConfig.preset` start from a preset, by default
+    `fast` for Atari games and `small` for anything else.
+    """
 
     env: EnvConfig
     algo: Algorithm = "rbi"
