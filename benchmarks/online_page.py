@@ -42,7 +42,7 @@ PEER_HEAD = """
 ### Compared with Stable-Baselines3 on 2 cores
 
 Our Ape-X without double Q-learning against Stable-Baselines3's DQN: same game, batch size, states per update and
-duelling network, in one run. The aim, 3 times its steps/s, is not reached on these cores.
+dueling network, in one run. The aim, 3 times its steps/s, is not reached on these cores.
 """
 
 LEARNING_HEAD = """
@@ -132,7 +132,7 @@ is no run with augmentation but without layer norm.
 
 **DQN elsewhere.** Stable-Baselines3 reports 103 after 2.6 million states and 148 after 10 million (pull request 28,
 with exploration), OpenAI Baselines 131 and RLlib 123 after 10 million (rl-baselines-zoo, issue 49); others report about
-50 with prioritisation and duelling (rlpyt, issue 96).
+50 with prioritisation and dueling (rlpyt, issue 96).
 """
 
 ABLATION_HEAD = """

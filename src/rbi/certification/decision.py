@@ -49,7 +49,7 @@ class CertifyConfig(Checked):
     """Settings of `rbi.certify`. All of them are fixed before any outcome is looked at."""
 
     confidence: Annotated[float, Interval(ge=0.5, lt=1)] = 0.95
-    """Probability with which the lower bound holds."""
+    """Probability with which the lower bound holds. Raise it where a mistake is expensive; it takes more episodes."""
     return_range: tuple[float, float] | None = None
     """Smallest and largest possible return of an episode. By default the observed range is used, and no bound
     is proved."""

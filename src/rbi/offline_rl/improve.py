@@ -69,7 +69,8 @@ class ImproveConfig(Checked):
     """Hyperparameters of `rbi.improve`. Those that are None depend on the data."""
 
     updates: Annotated[int, Interval(ge=1, le=1_000_000_000_000)] | None = None
-    """Training batches (default: 20 epochs, at least 1,000 and at most 20,000 batches)."""
+    """Updates (batches) in total; early stopping keeps the best networks (default: 20 epochs, at least 1,000 and at
+    most 20,000 updates)."""
     batch_size: Annotated[int, Interval(ge=2, le=10_000_000)] | None = None
     """States per batch (default: 256 for vectors, 32 for images)."""
     learning_rate: Annotated[float, Interval(gt=0, lt=1)] | None = None
