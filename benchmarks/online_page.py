@@ -33,7 +33,7 @@ START_UP_HEAD = """
 
 Making and resetting {num_envs} environments: ale-py loads each game twice, the first time one after another. Worker
 processes do it side by side. The kinds took turns on one machine, four seconds each: their differences in steps/s are
-noise. All ratios to the bare emulator are lower than those of 512 environments in the table above; why is not known.
+noise. All ratios to the bare emulator are lower than the first one in the table above; the cause is unknown.
 
 | emulators in | seconds to make and reset | steps/s with updates | bare emulator, steps/s | ratio |
 |---|--:|--:|--:|--:|"""
