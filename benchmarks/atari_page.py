@@ -49,7 +49,7 @@ updates, Rainbow from 200 million frames, Ape-X and R2D2 from billions.
 {there} of {all} runs are done. The first column is the preset, chosen from these runs: reroute(0.1,10), and a learner
 that imitates, and bootstraps with, the rule applied to its current networks. *Stored policies*: the learner uses the
 policies that actors stored, as in the paper (`--actor.improve-in actor --learner.bootstrap-policy stored`); the two
-changes have not been run apart. reroute(0.1,2) is the paper's.
+options have not been measured separately. reroute(0.1,2) is the paper's.
 """,
     "pong": """
 ### Pong, {frames:g} million frames
