@@ -193,9 +193,9 @@ def improve(
 
     Clones the behaviour policy beta, unless it was logged, fits its Monte-Carlo Q-values, keeps the best checkpoint of
     each on a validation set, calibrates beta, and applies the rule. Diagnostics, estimated gains and the decision
-    (`rbi.certify`) come from an untouched test set. Logged probabilities are used wherever they are: of the taken
-    actions as exact weights of the test set; of all actions as beta itself, which is then not cloned: the rule is
-    applied to it, now and when the policy is used.
+    (`rbi.certify`) come from an untouched test set. Logged probabilities of the taken actions are exact weights on the
+    test set. Logged probabilities of all actions are beta itself: it is not cloned, and the rule is applied to them,
+    now and when the policy is used.
 
     data: a dataset, or a path in any supported format (`format` and `settings` say how to read it).
     rule: the improvement step, a rule or its text, such as "tv(0.1)".
