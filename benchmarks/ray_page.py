@@ -45,7 +45,7 @@ all of their CPUs ({before_other:.0f} ms per 1,000 steps in other threads than t
 {after_other:.0f}); and processes spun while they waited for the GPU (first threads {before_own:.0f}, now
 {own_ray:.0f}). CUDA's Multi-Process Service was measured before that, too: ahead with two workers, behind with four.
 
-### Learning
+### Learning curves of the Ray engine
 
 Scores of the low-epsilon environments during training, after the same number of updates:
 
@@ -89,7 +89,7 @@ state and {drawing:.1f} ms to sample a batch of {batch:.1f} MB. Nothing with mor
 BOTTLENECK = """
 With the replay in the learner, what breaks first at {ratio} states per update is {first}; at {many}, as in the paper,
 {then}. Weights are an upper bound, as if the driver's machine sent every copy; in fact, machines that
-have them pass them on. [The cluster guide](cluster.md#how-far-it-goes) says which settings to change.
+have them pass them on. [The cluster guide](cluster.md#scaling-limits) says which settings to change.
 """
 
 WORKERS = 4  # of the run with a GPU

@@ -258,6 +258,6 @@ def world_table(part, title):
 
 
 def speed_table(result, measured_on):
-    lines = ["\n### Speed\n", "| study | aim, seconds | reached | CPU seconds |", "|---|--:|--:|--:|"]
+    lines = ["\n### Speed of the study\n", "| study | aim, seconds | reached | CPU seconds |", "|---|--:|--:|--:|"]
     lines += [f"| {r['study']} | {r['aim']} | {r['seconds']:.0f} | {r['cpu_seconds']:.0f} |" for r in result["rows"]]
     return "\n".join([*lines, f"\nLoad of the machine at the start: {result['load']:.1f}. {measured_on(result)}"])
