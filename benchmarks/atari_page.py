@@ -49,7 +49,7 @@ updates, Rainbow from 200 million frames, Ape-X and R2D2 from billions.
 {there} of {all} runs are done. The first column is the preset, chosen from these runs: reroute(0.1,10), and a learner
 that imitates, and bootstraps with, the rule applied to its current networks. *Stored policies*: the learner uses the
 policies that actors stored, as in the paper (`--actor.improve-in actor --learner.bootstrap-policy stored`); the two
-changes have not been run apart. reroute(0.1,2) is the paper's.
+options have not been measured separately. reroute(0.1,2) is the paper's.
 """,
     "pong": """
 ### Pong, {frames:g} million frames
@@ -348,10 +348,10 @@ def draw_long_runs(results, path):
 def draw_curves(suite, done, path):
     entries = entries_of(suite, done)
     games = [g for g in suite.games if any(scores_of(suite, entry, g, done) for entry in entries)]
-    columns = min(4, len(games))
+    columns = 2 if len(games) <= 4 else 3  # labels stay readable at the width of a page
     rows = math.ceil(len(games) / columns)
     with mpl.rc_context(LOOK):
-        figure = Figure(figsize=(1.2 + 3.7 * columns, 0.9 + 2.7 * rows), layout="constrained")
+        figure = Figure(figsize=(8.6, 0.8 + 2.2 * rows), layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
         for panel, game in zip(panels, games, strict=False):
             for look, entry in zip(LINES, entries, strict=False):

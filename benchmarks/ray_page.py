@@ -45,9 +45,9 @@ all of their CPUs ({before_other:.0f} ms per 1,000 steps in other threads than t
 {after_other:.0f}); and processes spun while they waited for the GPU (first threads {before_own:.0f}, now
 {own_ray:.0f}). CUDA's Multi-Process Service was measured before that, too: ahead with two workers, behind with four.
 
-### Learning
+### Learning curves of the Ray engine
 
-Scores while learning, of environments that explore little, after the same number of updates:
+Scores of the low-epsilon environments during training, after the same number of updates:
 
 | engine | steps per block | seed | after 20,000 | 30,000 | 40,000 | {updates_total:,} | seconds |
 |---|--:|--:|--:|--:|--:|--:|--:|"""
@@ -76,8 +76,8 @@ PROJECTION_HEAD = """
 ### Projection to 100 and 1,000 workers
 
 Rollout workers of {steps:,.0f} steps/s each on an Atari game, {per_node} to a machine: the share of each resource that
-they use, above 1 more than there is, and the number of workers that exhausts it. Measured parts: {block:,.0f} bytes per
-state, in blocks of {states}; a GPU learner does {updates:,.0f} updates/s while it stores blocks, and takes
+they use (above 1 there is not enough of it) and the number of workers that exhausts it. Measured parts: {block:,.0f}
+bytes per state, in blocks of {states}; a GPU learner does {updates:,.0f} updates/s while it stores blocks, and takes
 {store:.1f} us to store a state, {into:,.0f} blocks/s; {weights:.0f} MB of weights, published at most four times while
 all workers make a block, and fetched once per machine; {driver:.1f} ms of the driver per block (light workers) and
 {publication:.1f} ms per publication (the rest in the run with a GPU); a replay shard takes {adding:.0f} us to store a
@@ -88,8 +88,8 @@ state and {drawing:.1f} ms to sample a batch of {batch:.1f} MB. Nothing with mor
 
 BOTTLENECK = """
 With the replay in the learner, what breaks first at {ratio} states per update is {first}; at {many}, as in the paper,
-{then}. Weights are an upper bound, as if the driver's machine sent every copy; machines that have them
-pass them on. [The cluster guide](cluster.md#how-far-it-goes) says which settings to change.
+{then}. Weights are an upper bound, as if the driver's machine sent every copy; in fact, machines that
+have them pass them on. [The cluster guide](cluster.md#scaling-limits) says which settings to change.
 """
 
 WORKERS = 4  # of the run with a GPU
@@ -291,7 +291,7 @@ def ray_part(load, measured_on):
     local = mean_rate(result["local"], "steps_per_second")
     for row in (*result["local"], *result["ray"]):
         spent = ", ".join(f"{name} {ms:.0f}" for name, ms in row["cpu_ms_per_1000_steps"].items())
-        cells = [f"Ray, {row['workers']} workers" if "workers" in row else "local engine"]
+        cells = [f"Ray, {row['workers']} worker{'s' * (row['workers'] > 1)}" if "workers" in row else "local engine"]
         cells += [f"{row['steps_per_second']:,.0f}", f"{row['steps_per_second'] / local:.2f}"]
         cells += [f"{row['updates_per_second']:,.0f}", f"{sum(row['bytes_per_second'].values()) / 1e6:.1f}", spent]
         lines.append("| " + " | ".join([*cells, f"{row['learner_waited']:.0%}"]) + " |")

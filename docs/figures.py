@@ -130,6 +130,7 @@ def policy_sets():
     outside = -pi.min(-1)  # positive outside the triangle
     safe = np.maximum(pi, 1e-9)
     figure = Figure(figsize=(9, 4), layout="constrained")
+    figure.get_layout_engine().set(wspace=0.15)
     betas = {
         "all actions tried often": np.array([0.4, 0.35, 0.25]),
         "one action hardly ever tried": np.array([0.6, 0.37, 0.03]),

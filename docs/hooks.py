@@ -14,6 +14,7 @@ from pathlib import Path
 from mkdocs.structure.files import File
 
 from rbi import cli
+from rbi.cli import command as commands
 from rbi.cli import completion
 from rbi.cli import help as help_pages
 
@@ -154,22 +155,44 @@ def command_page(name):
     """The options of a command as tables, one per config."""
     module, attribute, _ = cli.COMMANDS[name]
     command = getattr(importlib.import_module(module), attribute)
-    options = sorted(help_pages.options(command), key=lambda option: not option.positional)
-    words = [option.metavar for option in options if option.positional]
+    of_presets = presets_of(command)
+    options = sorted(zip(*of_presets.values(), strict=True), key=place)
+    words = [first.metavar for first, *_ in options if first.positional]
     lines = [f"# rbi {name}", "", f"```text\n{' '.join(['rbi', name, *words, '[OPTIONS]'])}\n```", ""]
     lines += [inspect.getdoc(command), ""]
     if command.EXAMPLE:
         lines += ["```bash", command.EXAMPLE, "```", ""]
-    for group in dict.fromkeys(option.group for option in options):
-        rows = [option for option in options if option.group == group]
-        title = rows[0].name.strip("-").partition(".")[0].capitalize() + " options" if group else "Options"
-        lines += [f"## {title}", "", group, "", "| option | default | meaning |", "|---|---|---|", *map(row, rows), ""]
+    for group in dict.fromkeys(first.group for first, *_ in options):
+        rows = [each for each in options if each[0].group == group]
+        title = rows[0][0].name.strip("-").partition(".")[0].capitalize() + " options" if group else "Options"
+        lines += [f"## {title}", "", group, "", "| option | default | meaning |", "|---|---|---|"]
+        lines += [*(row(each, list(of_presets)) for each in rows), ""]
     return "\n".join(lines)
 
 
-def row(option):
-    """One row of a table: `--option TYPE`, its default and what it does."""
-    head, default, text = (each.replace("|", "\\|") for each in (option.head, option.default, option.summary))
-    default = {"True": "on", "False": "off"}.get(default, default) if option.is_flag else default
+def place(row):
+    return not row[0].positional, row[0].name in help_pages.SHARED
+
+
+def presets_of(command):
+    """The options of a command with the defaults of each of its presets; a command without presets has one, unnamed."""
+    options = help_pages.options(command)
+    names = next((option.choices for option in options if option.name == "--preset"), ())
+    given = {name: commands.parse_unchecked(command, ["--preset", name]) for name in names}
+    found = {name: help_pages.options(command, command.defaults(each)) for name, each in given.items()}
+    return found or {"": options}
+
+
+def row(option, presets):
+    """One row of a table: `--option TYPE`, its default, or those of the presets where they differ, and what it does."""
+    defaults = [f"`{default(each)}`" if each.default else "" for each in option]
+    if len(set(defaults)) > 1:
+        defaults = ["<br>".join(f"{preset}&nbsp;{text}" for preset, text in zip(presets, defaults, strict=True))]
+    head = max((each.head for each in option), key=len)  # a flag that is on is shown with its opposite
     head = re.sub(r",(?=\S)", ", ", head)  # choices may be broken into lines
-    return f"| `{head}` | {f'`{default}`' if default else ''} | {text.replace('<', '&lt;')} |"
+    cells = f"`{head}`", defaults[0], option[0].summary.replace("<", "&lt;")
+    return " ".join(f"| {cell}" for cell in (text.replace("|", r"\|") for text in cells)) + " |"
+
+
+def default(option):
+    return {"True": "on", "False": "off"}.get(option.default, option.default) if option.is_flag else option.default

@@ -1,4 +1,4 @@
-"""Networks: a convolutional or dense trunk, one hidden layer, and the heads of the duelling Q- and policy networks.
+"""Networks: a convolutional or dense trunk, one hidden layer, and the heads of the dueling Q- and policy networks.
 
                       image                                    vector
     trunk    3 (or 2) convolutions                     1 dense layer                     or a module of the user's
@@ -47,7 +47,7 @@ class NetworkConfig(Checked):
     batch norm. Layer norm of a vector's first layer discards the vector's length, which "hidden" keeps. Batch norm is
     for learning from a fixed data set: its statistics are not part of the weights that online actors receive."""
     streams: Literal["separate", "shared"] = "separate"
-    """Duelling: "separate" gives value and advantages a hidden layer each, centred by any policy (paper: section 5);
+    """Dueling: "separate" gives value and advantages a hidden layer each, centred by any policy (paper: section 5);
     "shared" computes both from one hidden layer and centres advantages by their mean (section 4)."""
     input_dropout: Annotated[float, Interval(ge=0, le=0.99)] = 0.0
     """Dropout of the network input while learning (in steps of 1/256)."""
@@ -221,7 +221,7 @@ class CustomTrunk(nn.Module):
 
 
 class QNetwork(nn.Module):
-    """The duelling Q-network: Q = V + A, with advantages centred by a policy or by their mean."""
+    """The dueling Q-network: Q = V + A, with advantages centred by a policy or by their mean."""
 
     def __init__(self, obs_spec: ObservationSpec, config: NetworkConfig, trunk: TrunkFactory | None = None) -> None:
         super().__init__()

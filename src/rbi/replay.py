@@ -110,7 +110,7 @@ class ReplayConfig(Checked):
     """Size of the replay, and how it is sampled."""
 
     capacity: Annotated[int, Ge(1)] = 2_000_000
-    """States that the replay holds."""
+    """States that the replay holds: 7 kB each for Atari. Lower it if memory is short."""
     priority_exponent: Annotated[float, Interval(ge=0, le=1)] = 0.6
     """Prioritisation: 0 samples uniformly, 1 in proportion to the TD error."""
     importance_exponent: Annotated[float, Interval(ge=0, le=1)] = 0.4

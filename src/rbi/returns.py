@@ -21,9 +21,9 @@ class ReturnConfig(Checked):
     """n-step returns."""
 
     n_step: Annotated[int, Interval(ge=1, le=MAX_N_STEP)] = 3
-    """Rewards that are summed before the value is bootstrapped."""
+    """Rewards that are summed before the value is bootstrapped. More propagate rewards faster, with more variance."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
-    """Discount factor."""
+    """Discount factor: rewards more than about 1 / (1 - gamma) steps away hardly count."""
 
 
 class NStepReturns(NamedTuple):

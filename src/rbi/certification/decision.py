@@ -46,10 +46,10 @@ LIVE_SHARES = (0.05, 0.5)
 
 @dataclass(frozen=True)
 class CertifyConfig(Checked):
-    """Settings of `rbi.certify`. All of them are fixed before any outcome is looked at."""
+    """Settings of `rbi.certify`. All of them are fixed before the outcomes are used."""
 
     confidence: Annotated[float, Interval(ge=0.5, lt=1)] = 0.95
-    """Probability with which the lower bound holds."""
+    """Probability with which the lower bound holds. Raise it where a mistake is expensive; it takes more episodes."""
     return_range: tuple[float, float] | None = None
     """Smallest and largest possible return of an episode. By default the observed range is used, and no bound
     is proved."""
@@ -96,7 +96,7 @@ class Decision:
     chosen: Candidate
     """The rule that the numbers above belong to."""
     candidates: tuple[Candidate, ...]
-    """All rules on the same networks; only those in `tested` had a say."""
+    """All rules on the same networks; only those in `tested` affect the decision."""
     tested: tuple[str, ...]
     needed: dict[str, Any]
     """What it would take to decide: more logged episodes, or live ones at some shares of traffic."""
@@ -195,7 +195,7 @@ def certify(
     is proved for every number of episodes; deploy means that it is above 0. Episodes that trained or selected the
     policy are refused. Bad input raises a ValueError that names the row and the value; nothing is decided then.
 
-    compare: also show the rules that were not asked about, for comparison. They have no say.
+    compare: also show the rules that were not asked about; they do not affect the decision.
     out: a run folder for the decision and the policy to use, which `rbi.load_policy` and `rbi report` read.
     The other settings are those of `CertifyConfig`; `format` and `settings` say how to read a path. A table is read as
     the one that trained the policy, unless `settings` names columns.

@@ -43,9 +43,10 @@ class Record(Command):
     env: str = ""
     """The environment; by default the one the first policy was trained in."""
     episodes: Annotated[int, Interval(ge=0, le=1_000_000_000)] = 0
-    """Number of episodes to record."""
+    """Number of episodes to record (default: as many as --steps takes)."""
     steps: Annotated[int, Interval(ge=0, le=1_000_000_000_000)] = 0
-    """Alternatively, the minimum number of steps; episodes that are still running then are truncated."""
+    """Record at least this many steps; episodes that are still running then are truncated (default: --episodes
+    decides)."""
     epsilon: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Probability of a random action; ignored with --population."""
     population: Annotated[int, Interval(ge=0, le=100_000)] = 0

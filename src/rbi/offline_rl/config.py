@@ -34,11 +34,11 @@ class OfflineConfig(Checked):
     """Hyperparameters of all learners of the offline experiment."""
 
     updates: Annotated[int, Interval(ge=1, le=1_000_000_000_000)] = 1_562_500
-    """Updates of every learner: beta with Q, DQfD, BCQ, CQL."""
+    """Updates of every learner: beta with Q, DQfD, BCQ, CQL. Raise it while the learning curves still rise."""
     batch_size: Annotated[int, Interval(ge=2, le=10_000_000)] = 32
     """States per batch."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
-    """Discount factor."""
+    """Discount factor: rewards more than about 1 / (1 - gamma) steps away hardly count."""
     validation_fraction: Annotated[float, Interval(gt=0, le=0.5)] = 0.1
     """Fraction of the episodes held out for validation (temperature, diagnostics)."""
     data_fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0

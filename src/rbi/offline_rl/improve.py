@@ -69,7 +69,8 @@ class ImproveConfig(Checked):
     """Hyperparameters of `rbi.improve`. Those that are None depend on the data."""
 
     updates: Annotated[int, Interval(ge=1, le=1_000_000_000_000)] | None = None
-    """Training batches (default: 20 epochs, at least 1,000 and at most 20,000 batches)."""
+    """Updates (batches) in total; early stopping keeps the best networks (default: 20 epochs, at least 1,000 and at
+    most 20,000 updates)."""
     batch_size: Annotated[int, Interval(ge=2, le=10_000_000)] | None = None
     """States per batch (default: 256 for vectors, 32 for images)."""
     learning_rate: Annotated[float, Interval(gt=0, lt=1)] | None = None
@@ -192,9 +193,9 @@ def improve(
 
     Clones the behaviour policy beta, unless it was logged, fits its Monte-Carlo Q-values, keeps the best checkpoint of
     each on a validation set, calibrates beta, and applies the rule. Diagnostics, estimated gains and the decision
-    (`rbi.certify`) come from an untouched test set. Logged probabilities are used wherever they are: of the taken
-    actions as exact weights of the test set; of all actions as beta itself, which is then not cloned: the rule is
-    applied to it, now and when the policy is used.
+    (`rbi.certify`) come from an untouched test set. Logged probabilities of the taken actions are exact weights on the
+    test set. Logged probabilities of all actions are beta itself: it is not cloned, and the rule is applied to them,
+    now and when the policy is used.
 
     data: a dataset, or a path in any supported format (`format` and `settings` say how to read it).
     rule: the improvement step, a rule or its text, such as "tv(0.1)".

@@ -64,7 +64,8 @@ class ActorConfig:
     """Weight of the greedy policy that is mixed in after the rule, so that actions near probability 0 can return."""
     improve_in: Literal["actor", "learner", "both"] = "actor"
     """Where the rule is applied: in the actor, whose policy is stored and imitated (as in the paper); in the learner's
-    targets, while actors follow the pi-net; or in both: actors follow the rule, the learner applies it afresh."""
+    targets, while actors follow the policy network; or in both: actors follow the rule, the learner applies it
+    afresh."""
     epsilon_base: Annotated[float, Interval(ge=0, le=1)] = 0.4
     """Exploration of environment i of N: epsilon = base^(1 + exponent i / (N - 1)), as in Ape-X."""
     epsilon_exponent: Annotated[float, Ge(0)] = 7.0
@@ -80,7 +81,7 @@ class ActorConfig:
     priority_baseline: Literal["q", "v"] = "q"
     """What the n-step return is compared with for initial priorities: Q(s, a), or V(s) as in the paper's Algorithm."""
     clip_rewards: bool = True
-    """Clip rewards to [-1, 1] for learning; scores are never clipped."""
+    """Clip rewards to [-1, 1] for learning; turn it off where their size matters. Scores are never clipped."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -92,19 +93,22 @@ class LearnerConfig:
     """How the networks are trained."""
 
     batch_size: Annotated[int, Interval(ge=1, le=10_000_000)] = 128
-    """States in a batch."""
+    """States in a batch; with several learners, in the batch of all of them."""
     learning_rate: Annotated[float, Interval(gt=0, lt=1)] = 0.00025 / 4
-    """Adam's learning rate, for both networks."""
+    """Adam's learning rate, for both networks. Lower it if q_loss or the score becomes unstable."""
     final_lr_fraction: Annotated[float, Interval(ge=0, le=1)] = 1.0
     """Learning rate at the end of the run as a fraction of the initial one, decayed linearly; 1 keeps it constant."""
     adam_epsilon: Annotated[float, Interval(gt=0, lt=1)] = 1.5e-4
-    """Adam's epsilon."""
+    """Adam's epsilon. The paper's 0.00015 exceeds typical gradients of clipped rewards, which slows learning; 1e-8 is
+    Adam's usual value."""
     target_update_interval: Annotated[int, Ge(1)] = 2500
-    """Updates between copies of the Q-network to the target network."""
+    """Updates between copies of the Q-network to the target network: fewer propagate rewards faster, more keep targets
+    stable."""
     updates_per_sample: Annotated[int, Interval(ge=1, le=1_000_000)] = 1
     """Batches that are sampled at once, from the same priorities; all update intervals must be multiples of it."""
     q_loss: Literal["huber", "squared"] = "huber"
-    """Loss of the Q-network."""
+    """Loss of the Q-network: huber limits the gradients of large errors, for clipped rewards; squared does not, for
+    rewards of any size."""
     policy_weighting: bool = True
     """Weight the policy loss by w^pi, the advantage variance."""
     policy_weight_exponent: Annotated[float, Ge(0)] = 0.5
@@ -115,10 +119,11 @@ class LearnerConfig:
     double_q: bool = True
     """Ape-X: double Q-learning, where the online network chooses the action that the target network evaluates."""
     augmentation: Annotated[int, Interval(ge=0, le=16)] = 0
-    """Random-shift augmentation of images, in pixels (0 disables)."""
+    """Random-shift augmentation of images, in pixels (0 disables). Without it networks memorise the replay; use less
+    where single pixels matter."""
     bootstrap_policy: Literal["stored", "net", "rule"] = "stored"
-    """The policy in V at s_(i+n): the one that the actor stored there, the pi-net's, or the rule applied afresh to the
-    pi-net and the target network."""
+    """The policy in V at s_(i+n): the one that the actor stored there, the policy network's, or the rule applied
+    afresh to the policy network and the target network."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -135,13 +140,14 @@ class Schedule(Checked):
     and states, never in seconds, so a run does not depend on the machine's speed."""
 
     updates: Annotated[int, Interval(ge=1, le=1_000_000_000_000)] = 3_125_000
-    """Updates of the networks in total."""
+    """Updates of the networks in total: the length of the run. Learning rate and exploration decay over it."""
     num_envs: Annotated[int, Interval(ge=2, le=65_536)] = 256
-    """Parallel environments, in two groups that take turns."""
+    """Parallel environments, in two groups that take turns. Fewer start sooner and make fewer steps a second."""
     states_per_update: Annotated[float, Interval(gt=0, le=1_000_000_000)] = 256.0
-    """New states per update."""
+    """New states per update; a state is sampled about batch_size / states_per_update times. Lower it if the simulator
+    is slow, raise it if networks overfit the replay."""
     publish_interval: Annotated[int, Ge(1)] = 100
-    """Updates between two publications of the learner's weights."""
+    """Updates between two publications of the learner's weights. Fewer give actors newer weights and cost time."""
     refresh_interval: Annotated[int, Ge(1)] = 1000
     """Environment steps after which an actor loads the newest published weights."""
     learning_starts: Annotated[int, Ge(1)] = 50_000
@@ -173,7 +179,11 @@ class Schedule(Checked):
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """All settings of a training run. `TrainConfig.preset` starts from a preset."""
+    """All settings of a training run.
+
+    The defaults of its parts are the paper's numbers. `rbi.train` and `TrainConfig.preset` start from a preset, by
+    default `fast` for Atari games and `small` for anything else.
+    """
 
     env: EnvConfig
     algo: Algorithm = "rbi"

@@ -19,7 +19,7 @@ SIGNIFICANT = 3.0  # standard errors
 
 
 def count_bounds(beta: Any, counts: Any, tau: float, c_max: float = 2.0, *, check: bool = True) -> tuple[Any, Any]:
-    """Bounds (c_min, c_max) `[..., A]` that are wide for frequent actions and tight for rare ones.
+    """Bounds (c_min, c_max) `[..., A]` that are wider for actions with more tries, and (1, 1) for those with none.
 
         pi <= max(c_max beta, beta + tau sqrt(n_eff)),    n_eff = n (n - 3)/(n - 1) for n > 3, else 0
         pi = beta  where an action was never tried
