@@ -187,7 +187,7 @@ def test_random_actions_are_uniform_among_the_legal_ones(max_repeat):
     assert (torch.bincount(action, minlength=4) / num_envs).tolist() == approx([1 / 3, 0, 1 / 3, 1 / 3], abs=0.02)
 
 
-def test_a_repeated_action_that_has_become_illegal_gives_way_to_the_policy():
+def test_a_repeated_action_ends_when_it_becomes_illegal():
     actor = make_actor(MASKED, 4, epsilon=torch.zeros(4), max_repeat=1000)
     actor.memory.repeats.fill_(1000)
     actor.memory.repeated.fill_(3)
@@ -196,6 +196,18 @@ def test_a_repeated_action_that_has_become_illegal_gives_way_to_the_policy():
     action = actor.act(*shown, legal).action
     assert action[::2].tolist() == [3, 3]
     assert set(action[1::2].tolist()) <= {0, 2}
+    assert actor.memory.repeats.tolist() == [999, 0, 999, 0]
+
+
+def test_exploration_goes_on_where_a_repeated_action_has_become_illegal():
+    num_envs = 5_000
+    actor = make_actor(MASKED, num_envs, epsilon=torch.ones(num_envs), max_repeat=1000, rule="greedy", c_greedy=1.0)
+    actor.memory.repeats.fill_(1000)
+    actor.memory.repeated.fill_(3)
+    nothing = torch.zeros(num_envs)
+    shown = torch.zeros(num_envs, 2), torch.zeros(num_envs, dtype=torch.bool), nothing, nothing.to(torch.uint8)
+    action = actor.act(*shown, torch.tensor([True, False, True, False]).expand(num_envs, 4)).action
+    assert (torch.bincount(action, minlength=4) / num_envs).tolist() == approx([0.5, 0, 0.5, 0], abs=0.05)
 
 
 def one_step(num_envs, epsilon, **options):
