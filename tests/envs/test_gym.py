@@ -578,6 +578,9 @@ class WrongMask(Doors):
         ([np.ones(5), None, None], "info has 'action_mask' in some steps and not in others; .*"),
         ([np.ones(5), np.ones(5), None], "info has 'action_mask' in some steps and not in others; .*"),
         ([np.ones(5), np.ones(5), np.ones(4)], r"info\['action_mask'\] has shape \(4,\) for 5 actions"),
+        ([np.ones(5), [0, 0, 0, 0, -np.inf], np.ones(5)], ".* must be booleans or zeros and ones"),
+        ([np.ones(5), np.ones(5), [1, 1, 1, 1, 2]], ".* must be booleans or zeros and ones"),
+        ([np.ones(5), np.ones(5), [1, 1, 1, 1, np.nan]], ".* must be booleans or zeros and ones"),
         ([np.ones(5), np.ones(5), np.zeros(5)], r"info\['action_mask'\] has no legal action, .*"),
     ],
 )

@@ -134,9 +134,12 @@ class GymVector:
             raise ValueError(f"info has {MASK!r} in some steps and not in others; only a terminated episode needs none")
         if not self.has_action_masks:
             return
-        legal = np.array(np.ones(self.num_actions) if mask is None else mask, dtype=bool)
+        given = np.ones(self.num_actions) if mask is None else np.asarray(mask)
+        legal = given.astype(bool)
         if legal.shape != (self.num_actions,):
             raise ValueError(f"info[{MASK!r}] has shape {legal.shape} for {self.num_actions} actions")
+        if not np.array_equal(legal, given):
+            raise ValueError(f"info[{MASK!r}] = {given.tolist()}: must be booleans or zeros and ones")
         if not legal.any() and not terminated:
             raise ValueError(f"info[{MASK!r}] has no legal action, and the episode has not terminated")
         self.legal[i] = legal if legal.any() else True
