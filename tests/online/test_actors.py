@@ -12,7 +12,7 @@ from rbi.observations import ObservationSpec
 from rbi.online.apex import ApexActor
 from rbi.online.config import ActorConfig
 from rbi.online.engine import split_epsilons
-from rbi.online.rbi import RBIActor
+from rbi.online.rbi import RBIActor, explore
 from rbi.optim import flatten_parameters
 from rbi.returns import ReturnConfig, exploration_ladder
 from rbi.steps import TERMINATED, TRUNCATED
@@ -179,6 +179,13 @@ def test_illegal_actions_are_never_taken_not_even_to_explore(algo, settings):
         _, histories = act_for(actor, steps=60)
         taken = [history.masks[t][action] for history in histories for t, action in enumerate(history.actions)]
         assert all(taken)
+
+
+def test_a_draw_beyond_the_sum_of_the_probabilities_takes_the_most_probable_action():
+    """Sums may end below 1 by rounding; here they end far below."""
+    pi, legal = torch.tensor([[0.2, 0.3, 0.0]]).expand(9999, 3), torch.tensor([[True, True, False]]).expand(9999, 3)
+    action = explore(pi, torch.zeros(9999, 1), torch.Generator().manual_seed(0), legal)
+    assert (torch.bincount(action, minlength=3) / 9999).tolist() == approx([0.2, 0.8, 0], abs=0.02)
 
 
 @pytest.mark.parametrize("max_repeat", [1, 2])
