@@ -194,6 +194,7 @@ def test_time_steps_have_the_documented_types(make_envs):
     for step in rollout(make_envs("CartPole-v1"), 0, np.zeros((12, NUM_ENVS), dtype=np.int64)):
         assert [array.dtype for array in step] == [np.float32, bool, np.float32, np.uint8, bool]
         assert step.obs.shape == (NUM_ENVS, 4)
+        assert step.legal.shape == (NUM_ENVS, 0)
 
 
 def test_termination_and_truncation_are_told_apart(make_envs):
@@ -576,11 +577,13 @@ class WrongMask(Doors):
     [
         ([None, np.ones(5), np.ones(5)], "info has 'action_mask' in some steps and not in others; .*"),
         ([np.ones(5), None, None], "info has 'action_mask' in some steps and not in others; .*"),
+        ([np.ones(5), None, np.ones(5)], "info has 'action_mask' in some steps and not in others; .*"),
         ([np.ones(5), np.ones(5), None], "info has 'action_mask' in some steps and not in others; .*"),
         ([np.ones(5), np.ones(5), np.ones(4)], r"info\['action_mask'\] has shape \(4,\) for 5 actions"),
         ([np.ones(5), [0, 0, 0, 0, -np.inf], np.ones(5)], ".* must be booleans or zeros and ones"),
         ([np.ones(5), np.ones(5), [1, 1, 1, 1, 2]], ".* must be booleans or zeros and ones"),
         ([np.ones(5), np.ones(5), [1, 1, 1, 1, np.nan]], ".* must be booleans or zeros and ones"),
+        ([np.ones(5), np.zeros(5), np.ones(5)], r"info\['action_mask'\] has no legal action, .*"),
         ([np.ones(5), np.ones(5), np.zeros(5)], r"info\['action_mask'\] has no legal action, .*"),
     ],
 )
