@@ -558,7 +558,7 @@ class WrongMask(Doors):
     """Doors whose masks are `masks`, of the first reset, of later resets and of steps; None leaves them out."""
 
     masks = [np.ones(5)] * 3
-    truncated = False
+    terminated = truncated = False
     resets = 0
 
     def reset(self, **options):
@@ -566,10 +566,29 @@ class WrongMask(Doors):
         return super().reset(**options)[0], self.info(min(self.resets, 2) - 1)
 
     def step(self, _action):
-        return np.zeros(3, np.float32), 0.0, False, self.truncated, self.info(2)
+        return np.zeros(3, np.float32), 0.0, self.terminated, self.truncated, self.info(2)
 
     def info(self, which):
         return {} if self.masks[which] is None else {"action_mask": self.masks[which]}
+
+
+@pytest.mark.parametrize(
+    ("masks", "legal"),
+    [([np.eye(5)[0]] * 2 + [None], [True] * 5), ([np.eye(5)[0]] * 2 + [np.zeros(5)], [True] * 5), ([None] * 3, [])],
+)
+def test_a_terminated_episode_needs_no_mask(masks, legal):
+    vector = GymVector(EnvConfig.of(type("Ends", (WrongMask,), {"masks": masks, "terminated": True})), 1)
+    vector.reset(0)
+    vector.send(np.zeros(1, int))
+    assert vector.recv().legal.tolist() == [legal]
+
+
+def test_a_mask_of_a_terminated_episode_alone_is_ignored():
+    ends = {"masks": [None, None, np.ones(5)], "terminated": True}
+    vector = GymVector(EnvConfig.of(type("Ends", (WrongMask,), ends)), 1)
+    vector.reset(0)
+    vector.send(np.zeros(1, int))
+    assert vector.recv().legal.shape == (1, 0)
 
 
 @pytest.mark.parametrize(
