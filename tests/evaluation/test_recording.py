@@ -318,9 +318,9 @@ def test_a_store_of_another_environment_is_not_continued(tmp_path):
 
 
 def test_with_masks_the_recorded_probability_is_that_among_the_legal_actions():
-    """Of a policy that knows no masks, which prefers action 2, mixed with random actions."""
+    """Of a policy that knows no masks, mixed with random actions. After an abandoned episode they are legal, too."""
     spec = DatasetSpec((3,), 5, 1, "Doors", has_action_probs=True, has_action_masks=True)
-    member = PerturbedPolicy("second", Fixed([0, 0, 0.75, 0.25, 0]), epsilon=0.2)
+    member = PerturbedPolicy("second", Fixed([0, 0, 0.75, 0.25, 0]), epsilon=0.2, abandon_rate=0.2)
     vector = GymVector(EnvConfig.of(Doors), 3)
     recorder = Recorder(vector, [member] * 3, spec, "test", np.random.default_rng(0))
     for episode in recorder.episodes(30, None):
