@@ -171,6 +171,18 @@ def test_every_rule_in_closed_form_is_computed_alike(num_actions, rules):
 
 
 @pytest.mark.slow
+def test_a_policy_that_learned_with_masks_never_lets_illegal_logits_matter(tmp_path):
+    policy = policy_of(ObservationSpec((4,), 1, 3, has_action_masks=True))
+    policy.networks.pi.logits.bias[2] = 1e4  # beta without a mask would be 0 on the other actions
+    policy.export_onnx(tmp_path / "policy.onnx", legal=True)
+    inputs = {name: tensor.numpy() for name, tensor in export.example_inputs(policy, legal=True).items()}
+    probs, q, beta = session_of(tmp_path / "policy.onnx").run(["probs", "q", "behavior_probs"], inputs)
+    assert probs == pytest.approx(policy.predict_proba(inputs["obs"], inputs["legal"]), abs=1e-5)
+    assert (probs * q).sum(1) == pytest.approx(policy.predict_value(inputs["obs"], inputs["legal"]), abs=1e-4)
+    assert beta.sum(1, where=inputs["legal"]) == pytest.approx(1)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("obs_spec", "config"),
     [

@@ -23,7 +23,7 @@ from rbi.rules import types
 
 MASKED = ObservationSpec((3,), 1, 4, has_action_masks=True)
 VECTOR, SCALED = ObservationSpec((3,), 1, 4), ObservationSpec((3,), 1, 4, (1.0, 20.0, 0.5))
-IMAGE = ObservationSpec((40, 44), 4, 3)
+MASKED, IMAGE = ObservationSpec((3,), 1, 4, has_action_masks=True), ObservationSpec((40, 44), 4, 3)
 
 
 def policy_of(obs_spec, rule="reroute(0.5,1.5)", c_greedy=0.1, *, with_policy=True, norm="none"):
@@ -38,13 +38,14 @@ def observations(obs_spec, count=6):
     return rng.normal(size=(count, *obs_spec.shape)).astype(np.float32)
 
 
-@pytest.mark.parametrize("obs_spec", [VECTOR, SCALED, IMAGE], ids=["vector", "scaled", "image"])
+@pytest.mark.parametrize("obs_spec", [VECTOR, SCALED, MASKED, IMAGE], ids=["vector", "scaled", "masks", "image"])
 @pytest.mark.parametrize(("with_policy", "norm"), [(True, "none"), (False, "none"), (True, "layer"), (True, "hidden")])
 def test_a_saved_policy_comes_back_the_same(obs_spec, with_policy, norm, tmp_path):
     policy, obs = policy_of(obs_spec, with_policy=with_policy, norm=norm), observations(obs_spec)
     policy.save(tmp_path / "policy")
     again = rbi.load_policy(tmp_path / "policy")
     assert np.array_equal(again.predict_proba(obs), policy.predict_proba(obs))
+    assert again.obs_spec == policy.obs_spec
     assert (again.rule, again.c_greedy, again.env, again.metadata) == (policy.rule, 0.1, "CartPole-v1", {"updates": 7})
     assert sorted(p.name for p in (tmp_path / "policy").iterdir()) == ["policy.json", "weights.safetensors"]
 

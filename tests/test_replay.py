@@ -347,6 +347,15 @@ def test_a_restored_replay_continues_exactly(config, turns):
         assert all(torch.equal(a, b) for a, b in zip(*draws, strict=True))
 
 
+def test_a_replay_that_was_saved_before_there_were_masks_has_no_illegal_actions():
+    both = Both(10, masks=True).turns(9)
+    saved = both.replay.state()
+    assert not saved.pop("legal").all()
+    restored = Both(10, masks=True).replay
+    restored.restore(saved)
+    assert restored.sample(20, torch.Generator().manual_seed(1)).legal.all()
+
+
 def test_the_saved_state_holds_written_rows_only():
     both = Both(10, rows=50).turns(7)
     assert {len(column) for name, column in both.replay.state().items() if name in ("action", "pi", "priority")} == {7}
@@ -359,8 +368,9 @@ def taken(replay):
 
 @pytest.mark.parametrize("config", [{}, *DELAYS], ids=str)
 @pytest.mark.parametrize("frame", FRAMES, ids=str)
-def test_bytes_needed_are_the_bytes_of_all_tensors(frame, config):
-    small, large = (Both(0, rows=rows, each=5, frame=frame, **config).replay for rows in (20, 120))
+@pytest.mark.parametrize("masks", [False, True])
+def test_bytes_needed_are_the_bytes_of_all_tensors(masks, frame, config):
+    small, large = (Both(0, rows=rows, each=5, frame=frame, masks=masks, **config).replay for rows in (20, 120))
     needed = [bytes_needed(replay.config, replay.obs_spec) for replay in (small, large)]
     assert taken(large) - taken(small) == needed[1] - needed[0] + 100 * 8
 

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.wrappers import FrameStackObservation, TransformObservation
+from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation
 from pytest import approx
 
 from rbi.envs import make
@@ -194,6 +194,7 @@ def test_time_steps_have_the_documented_types(make_envs):
     for step in rollout(make_envs("CartPole-v1"), 0, np.zeros((12, NUM_ENVS), dtype=np.int64)):
         assert [array.dtype for array in step] == [np.float32, bool, np.float32, np.uint8, bool]
         assert step.obs.shape == (NUM_ENVS, 4)
+        assert step.legal.shape == (NUM_ENVS, 0)
 
 
 def test_termination_and_truncation_are_told_apart(make_envs):
@@ -531,6 +532,17 @@ def test_masks_are_those_of_the_environments_and_allow_everything_when_an_episod
         assert step.legal.dtype == bool
 
 
+def test_after_a_time_limit_the_mask_is_that_of_the_last_state():
+    vector = GymVector(EnvConfig.of(lambda: TimeLimit(Doors(), 3)), 20)
+    step, ends = vector.reset(0), 0
+    for _ in range(12):
+        vector.send(step.legal.argmax(1))
+        step = vector.recv()
+        assert np.array_equal(step.legal, [env.unwrapped.open for env in vector.envs])
+        ends += (step.end == TRUNCATED).sum()
+    assert ends == 3 * 20
+
+
 def test_restored_environments_have_the_masks_that_would_have_followed():
     vector, other = (GymVector(EnvConfig.of(Doors), 2) for _ in range(2))
     step = vector.reset(0)
@@ -546,6 +558,7 @@ class WrongMask(Doors):
     """Doors whose masks are `masks`, of the first reset, of later resets and of steps; None leaves them out."""
 
     masks = [np.ones(5)] * 3
+    terminated = truncated = False
     resets = 0
 
     def reset(self, **options):
@@ -553,24 +566,50 @@ class WrongMask(Doors):
         return super().reset(**options)[0], self.info(min(self.resets, 2) - 1)
 
     def step(self, _action):
-        return np.zeros(3, np.float32), 0.0, False, False, self.info(2)
+        return np.zeros(3, np.float32), 0.0, self.terminated, self.truncated, self.info(2)
 
     def info(self, which):
         return {} if self.masks[which] is None else {"action_mask": self.masks[which]}
 
 
 @pytest.mark.parametrize(
+    ("masks", "legal"),
+    [([np.eye(5)[0]] * 2 + [None], [True] * 5), ([np.eye(5)[0]] * 2 + [np.zeros(5)], [True] * 5), ([None] * 3, [])],
+)
+def test_a_terminated_episode_needs_no_mask(masks, legal):
+    vector = GymVector(EnvConfig.of(type("Ends", (WrongMask,), {"masks": masks, "terminated": True})), 1)
+    vector.reset(0)
+    vector.send(np.zeros(1, int))
+    assert vector.recv().legal.tolist() == [legal]
+
+
+def test_a_mask_of_a_terminated_episode_alone_is_ignored():
+    ends = {"masks": [None, None, np.ones(5)], "terminated": True}
+    vector = GymVector(EnvConfig.of(type("Ends", (WrongMask,), ends)), 1)
+    vector.reset(0)
+    vector.send(np.zeros(1, int))
+    assert vector.recv().legal.shape == (1, 0)
+
+
+@pytest.mark.parametrize(
     ("masks", "why"),
     [
-        ([None, np.ones(5), np.ones(5)], "info has 'action_mask' in some steps and not in others"),
-        ([np.ones(5), None, None], "info has 'action_mask' in some steps and not in others"),
-        ([np.ones(5), np.ones(5), None], "info has 'action_mask' in some steps and not in others"),
+        ([None, np.ones(5), np.ones(5)], "info has 'action_mask' in some steps and not in others; .*"),
+        ([np.ones(5), None, None], "info has 'action_mask' in some steps and not in others; .*"),
+        ([np.ones(5), None, np.ones(5)], "info has 'action_mask' in some steps and not in others; .*"),
+        ([np.ones(5), np.ones(5), None], "info has 'action_mask' in some steps and not in others; .*"),
         ([np.ones(5), np.ones(5), np.ones(4)], r"info\['action_mask'\] has shape \(4,\) for 5 actions"),
-        ([np.ones(5), np.ones(5), np.zeros(5)], r"info\['action_mask'\] has no legal action"),
+        ([np.ones(5), [0, 0, 0, 0, -np.inf], np.ones(5)], ".* must be booleans or zeros and ones"),
+        ([np.ones(5), np.ones(5), [1, 1, 1, 1, 2]], ".* must be booleans or zeros and ones"),
+        ([np.ones(5), np.ones(5), [1, 1, 1, 1, np.nan]], ".* must be booleans or zeros and ones"),
+        ([np.ones(5), np.zeros(5), np.ones(5)], r"info\['action_mask'\] has no legal action, .*"),
+        ([np.ones(5), np.ones(5), np.zeros(5)], r"info\['action_mask'\] has no legal action, .*"),
     ],
 )
-def test_a_mask_that_makes_no_sense_stops_with_the_environments_id(masks, why):
-    vector = GymVector(EnvConfig.of(type("Wrong", (WrongMask,), {"masks": masks})), 1)
+@pytest.mark.parametrize("truncated", [False, True])
+def test_a_mask_that_makes_no_sense_stops_with_the_environments_id(masks, why, truncated):
+    """After a time limit, too: the learner bootstraps from the last state."""
+    vector = GymVector(EnvConfig.of(type("Wrong", (WrongMask,), {"masks": masks, "truncated": truncated})), 1)
     with pytest.raises(ValueError, match=f"^--env Wrong: failed with ValueError: {why}$"):  # noqa: PT012
         vector.reset(0)
         vector.send(np.zeros(1, int))

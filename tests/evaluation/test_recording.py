@@ -9,7 +9,9 @@ from rbi import envs
 from rbi.cli import main
 from rbi.data.episode import DatasetSpec
 from rbi.data.store import Store
-from rbi.envs.types import EnvConfig
+from rbi.envs.gym import GymVector
+from rbi.envs.types import EnvConfig, TimeStep
+from rbi.evaluation.batched_policies import random_actions
 from rbi.evaluation.recording import (
     DatasetRecording,
     Perturbation,
@@ -23,6 +25,7 @@ from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
 from rbi.rules.types import Behavior, Greedy
+from tests.streams import Doors
 
 
 class Counting:
@@ -312,3 +315,33 @@ def test_a_store_of_another_environment_is_not_continued(tmp_path):
     other = DatasetRecording([("random", "random")], "CartPole-v1(max_episode_steps=9)", episodes=4)
     with pytest.raises(ValueError, match=r"holds .*CartPole-v1"):
         other.record(tmp_path / "s", progress=False)
+
+
+def test_with_masks_the_recorded_probability_is_that_among_the_legal_actions():
+    """Of a policy that knows no masks, mixed with random actions. After an abandoned episode they are legal, too."""
+    spec = DatasetSpec((3,), 5, 1, "Doors", has_action_probs=True, has_action_masks=True)
+    member = PerturbedPolicy("second", Fixed([0, 0, 0.75, 0.25, 0]), epsilon=0.2, abandon_rate=0.2)
+    vector = GymVector(EnvConfig.of(Doors), 3)
+    recorder = Recorder(vector, [member] * 3, spec, "test", np.random.default_rng(0))
+    for episode in recorder.episodes(30, None):
+        for action, prob, legal in zip(episode.actions, episode.action_probs, episode.action_masks, strict=True):
+            own = np.array([0, 0, 0.75, 0.25, 0]) * legal
+            own = own / own.sum() if own.any() else legal / legal.sum()
+            assert prob == approx(0.8 * own[action] + 0.2 / legal.sum())
+
+
+class Fixed:
+    """The same probabilities in every state."""
+
+    def __init__(self, probs):
+        self.probs = probs
+
+    def predict_proba(self, states):
+        return np.tile(self.probs, (len(states), 1))
+
+
+def test_random_actions_are_uniform_among_the_legal_ones():
+    legal = np.tile([True, False, True, True], (9999, 1))
+    step = TimeStep(np.zeros((9999, 1)), *np.zeros((3, 9999)), legal)
+    share = np.bincount(random_actions(step, 4, np.random.default_rng(0)), minlength=4) / 9999
+    assert share == approx([1 / 3, 0, 1 / 3, 1 / 3], abs=0.02)

@@ -27,6 +27,7 @@ from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
 from rbi.policy import FeatureRange, Policy
 from rbi.rules.types import BCQ, Behavior, Greedy, Reroute, parse_rule
 from rbi.steps import CONTINUES, TERMINATED, TRUNCATED
+from tests.streams import Doors
 
 ACTIONS = 5
 SPEC = ObservationSpec((3,), 1, ACTIONS)
@@ -599,6 +600,20 @@ def count_differences(device, *, masks):
 @pytest.mark.parametrize("masks", [False, True])
 def test_batched_policies_act_as_each_policy_with_its_own_frame_stack(masks):
     assert count_differences("cpu", masks=masks) <= 1  # a sample between two actions may be rounded either way
+
+
+def test_the_logit_and_q_of_an_illegal_action_do_not_matter_however_large():
+    """Networks that learned with masks never learn them; without the mask beta would be 0 on all legal actions."""
+    networks = make_networks(replace(SPEC, has_action_masks=True), NetworkConfig(16), 0)
+    with torch.no_grad():
+        networks.pi.logits.bias[ACTIONS - 1] = 1e4
+        networks.q.advantage.bias[ACTIONS - 1] = 1e4
+    policy = Policy(networks, Reroute(0.5, 1.5), 0.1)
+    assert rbi.evaluate(policy, Doors, episodes=8, progress=False, device="cpu").steps == [8] * 8
+    obs, legal = np.ones((1, 3)), np.array([[True, True, False, False, False]])
+    value, (_, q) = policy.predict_value(obs, legal), policy.beta_and_q(torch.ones(1, 1, 3), legal=torch.tensor(legal))
+    assert value == pytest.approx((policy.predict_proba(obs, legal) * q.numpy()).sum(1))
+    assert q[0, :2].min() < value[0] < q[0, :2].max()
 
 
 def test_policies_that_share_a_rule_but_not_their_greedy_part_are_improved_separately():

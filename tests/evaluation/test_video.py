@@ -10,6 +10,7 @@ from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
 from rbi.rules.types import Behavior
+from tests.streams import Doors
 
 
 def test_a_video_shows_an_episode_in_colour(tmp_path):
@@ -23,6 +24,14 @@ def test_a_video_shows_an_episode_in_colour(tmp_path):
     assert (tmp_path / "video.gif").read_bytes()[:6] == b"GIF89a"
     with pytest.raises(ValueError, match=r"videos are written as .gif or .mp4"):
         video.check_format(tmp_path / "video.avi")
+
+
+@pytest.mark.parametrize("protocol", [Protocol("paper"), Protocol("paper", 1.0), Protocol("paper", deterministic=True)])
+def test_a_video_takes_legal_actions_only(protocol):
+    """A closed door is an error."""
+    policy = Policy(make_networks(ObservationSpec((3,), 1, 5), NetworkConfig(8), 0), Behavior())
+    for seed in range(5):
+        assert len(list(video.render_episode(policy, protocol, Doors, seed))) == 9
 
 
 def test_rendered_images_agree_with_observations():

@@ -12,7 +12,7 @@ from rbi.observations import ObservationSpec
 from rbi.online.apex import ApexActor
 from rbi.online.config import ActorConfig
 from rbi.online.engine import split_epsilons
-from rbi.online.rbi import RBIActor
+from rbi.online.rbi import RBIActor, explore
 from rbi.optim import flatten_parameters
 from rbi.returns import ReturnConfig, exploration_ladder
 from rbi.steps import TERMINATED, TRUNCATED
@@ -55,13 +55,16 @@ def make_actor(
     return RBIActor(*parts, advantage_baseline, **options) if algo == "rbi" else ApexActor(*parts, **options)
 
 
-def ask(networks, state, advantage_baseline="pi"):
-    """beta and Q of one state, arrays `[A]`; without a pi-net Q is centred by the mean."""
+def ask(networks, state, advantage_baseline="pi", legal=()):
+    """beta and Q of one state, arrays `[A]`; without a pi-net Q is centred by the mean. `legal`: its mask, if any."""
     step = networks.obs_spec.preprocess(torch.from_numpy(state)[None], torch.float32)
     with torch.no_grad():
-        pi = None if networks.pi is None else torch.softmax(networks.pi(step), 1)
-        q = networks.q(step, pi if advantage_baseline == "pi" else None)[0]
-    return None if pi is None else pi[0].double().numpy(), q[0].double().numpy()
+        beta = pi = None
+        if networks.pi is not None:
+            beta = iterative.among_legal(legal, iterative.softmax, networks.pi(step)[0].double().numpy())
+            pi = torch.from_numpy(beta[None]).float() if advantage_baseline == "pi" else None
+        q = networks.q(step, pi)[0]
+    return beta, q[0].double().numpy()
 
 
 def act_for(actor, steps=30, seed=0):
@@ -143,29 +146,31 @@ def test_the_policy_is_uniform_while_the_flag_is_set(algo):
     assert transition.pi.max() > 0.3
 
 
-def masked_policy(networks, history, t, algo):
-    """The policy of one state of an environment with masks, computed as if only its legal actions existed."""
-    legal, state = history.masks[t], torch.from_numpy(history.state(t))[None]
-    step = networks.obs_spec.preprocess(state, torch.float32)
-    with torch.no_grad():
-        if algo == "apex":
-            q = networks.q(step)[0][0].double().numpy()
-            return iterative.among_legal(legal, lambda x: np.eye(len(x))[x.argmax()], q)
-        beta = iterative.among_legal(legal, iterative.softmax, networks.pi(step)[0].double().numpy())
-        q = networks.q(step, torch.from_numpy(beta[None]).float())[0][0].double().numpy()
-    return iterative.among_legal(legal, lambda p, x: iterative.actor_policy(p, x, 0.1, 2, 0.1), beta, q)
-
-
-@pytest.mark.parametrize("algo", ["rbi", "apex"])
-def test_with_masks_the_policy_is_that_of_a_state_with_the_legal_actions_alone(algo):
-    _, histories = act_for(make_actor(MASKED, algo=algo))
-    networks = make_large_networks(MASKED, algo)
+@pytest.mark.parametrize(
+    ("options", "twin"),
+    [
+        (dict(), lambda beta, q: iterative.actor_policy(beta, q, 0.1, 2, 0.1)),
+        (dict(improve_in="learner"), lambda beta, _: beta),
+        (dict(algo="apex"), lambda _, q: np.eye(len(q))[q.argmax()]),
+    ],
+)
+def test_with_masks_the_policy_is_that_of_a_state_with_the_legal_actions_alone(options, twin):
+    _, histories = act_for(make_actor(MASKED, **options))
+    networks = make_large_networks(MASKED, options.get("algo", "rbi"))
     for history in histories:
         for t, pi in enumerate(history.policies):
-            assert pi == approx(masked_policy(networks, history, t, algo), abs=1e-5)
+            beta, q = ask(networks, history.state(t), legal=history.masks[t])
+            legal = np.flatnonzero(history.masks[t])
+            assert pi[legal] == approx(twin(q if beta is None else beta[legal], q[legal]), abs=1e-5)
+            assert pi.sum() == approx(1)
 
 
-@pytest.mark.parametrize("settings", [dict(), dict(rule="greedy"), dict(rule="tv(0.5)"), dict(max_repeat=20)], ids=str)
+SETTINGS_WITH_MASKS = [
+    dict(), dict(rule="greedy"), dict(rule="tv(0.5)"), dict(max_repeat=20), dict(improve_in="learner"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", SETTINGS_WITH_MASKS, ids=str)
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
 def test_illegal_actions_are_never_taken_not_even_to_explore(algo, settings):
     for uniform in (False, True):
@@ -174,6 +179,13 @@ def test_illegal_actions_are_never_taken_not_even_to_explore(algo, settings):
         _, histories = act_for(actor, steps=60)
         taken = [history.masks[t][action] for history in histories for t, action in enumerate(history.actions)]
         assert all(taken)
+
+
+def test_a_draw_beyond_the_sum_of_the_probabilities_takes_the_most_probable_action():
+    """Sums may end below 1 by rounding; here they end far below."""
+    pi, legal = torch.tensor([[0.2, 0.3, 0.0]]).expand(9999, 3), torch.tensor([[True, True, False]]).expand(9999, 3)
+    action = explore(pi, torch.zeros(9999, 1), torch.Generator().manual_seed(0), legal)
+    assert (torch.bincount(action, minlength=3) / 9999).tolist() == approx([0.2, 0.8, 0], abs=0.02)
 
 
 @pytest.mark.parametrize("max_repeat", [1, 2])
@@ -187,7 +199,7 @@ def test_random_actions_are_uniform_among_the_legal_ones(max_repeat):
     assert (torch.bincount(action, minlength=4) / num_envs).tolist() == approx([1 / 3, 0, 1 / 3, 1 / 3], abs=0.02)
 
 
-def test_a_repeated_action_that_has_become_illegal_gives_way_to_the_policy():
+def test_a_repeated_action_ends_when_it_becomes_illegal():
     actor = make_actor(MASKED, 4, epsilon=torch.zeros(4), max_repeat=1000)
     actor.memory.repeats.fill_(1000)
     actor.memory.repeated.fill_(3)
@@ -196,6 +208,18 @@ def test_a_repeated_action_that_has_become_illegal_gives_way_to_the_policy():
     action = actor.act(*shown, legal).action
     assert action[::2].tolist() == [3, 3]
     assert set(action[1::2].tolist()) <= {0, 2}
+    assert actor.memory.repeats.tolist() == [999, 0, 999, 0]
+
+
+def test_exploration_goes_on_where_a_repeated_action_has_become_illegal():
+    num_envs = 5_000
+    actor = make_actor(MASKED, num_envs, epsilon=torch.ones(num_envs), max_repeat=1000, rule="greedy", c_greedy=1.0)
+    actor.memory.repeats.fill_(1000)
+    actor.memory.repeated.fill_(3)
+    nothing = torch.zeros(num_envs)
+    shown = torch.zeros(num_envs, 2), torch.zeros(num_envs, dtype=torch.bool), nothing, nothing.to(torch.uint8)
+    action = actor.act(*shown, torch.tensor([True, False, True, False]).expand(num_envs, 4)).action
+    assert (torch.bincount(action, minlength=4) / num_envs).tolist() == approx([0.5, 0, 0.5, 0], abs=0.05)
 
 
 def one_step(num_envs, epsilon, **options):
@@ -238,6 +262,8 @@ TD_ERROR_CASES = [
     dict(), dict(priority_baseline="v"), dict(clip_rewards=False), dict(n_step=1), dict(n_step=5), dict(algo="apex"),
     dict(algo="apex", priority_baseline="v"), dict(improve_in="learner", priority_baseline="v"),
     dict(advantage_baseline="mean"), dict(advantage_baseline="mean", priority_baseline="v"),
+    dict(obs_spec=MASKED), dict(obs_spec=MASKED, algo="apex", priority_baseline="v"),
+    dict(obs_spec=MASKED, improve_in="learner", priority_baseline="v"),
 ]  # fmt: skip
 
 
@@ -245,10 +271,11 @@ TD_ERROR_CASES = [
 def test_the_td_error_n_steps_later_is_that_of_the_n_step_return(options):
     actor = make_actor(**options)
     _, histories = act_for(actor, steps=60)
-    networks = make_large_networks(VECTORS, options.get("algo", "rbi"))
+    networks = make_large_networks(actor.obs_spec, options.get("algo", "rbi"))
+    baseline = options.get("advantage_baseline", "pi")
     clipped = options.get("clip_rewards", True)
     for history in histories:
-        q = [ask(networks, history.state(t), options.get("advantage_baseline", "pi"))[1] for t in range(60)]
+        q = [ask(networks, history.state(t), baseline, history.masks[t])[1] for t in range(60)]
         values = [sum(pi * of_actions) for pi, of_actions in zip(history.policies, q, strict=True)]
         by_v = options.get("priority_baseline") == "v"
         for t in history.drawable():

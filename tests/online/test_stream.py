@@ -26,6 +26,7 @@ from rbi.returns import exploration_ladder
 from rbi.steps import TERMINATED
 from tests.online.small_runs import make_engine, run_to_end, small_config
 from tests.online.test_learners import STATES, VECTORS, batch_of
+from tests.streams import Doors
 
 CPU = torch.device("cpu")
 CARTPOLE = make_observation_spec(small_config())
@@ -33,13 +34,14 @@ VECTOR = flatten_parameters(init_networks(small_config(), CARTPOLE, 0))
 
 
 def make_process(config, seed=3, workers=1, device=CPU):
-    blocks = BlockReplay(config, CARTPOLE, 0, workers, 1, device)
-    return LearnerProcess(config, CARTPOLE, seed, device, blocks)
+    obs_spec = make_observation_spec(config)
+    blocks = BlockReplay(config, obs_spec, 0, workers, 1, device)
+    return LearnerProcess(config, obs_spec, seed, device, blocks)
 
 
 def run_in_lockstep(config, seed=3, device=CPU):
     """A rollout worker, a learner process and their accounting, one after the other in this process."""
-    rollout = Rollout(RolloutSpec(config, CARTPOLE, seed, device=device))
+    rollout = Rollout(RolloutSpec(config, make_observation_spec(config), seed, device=device))
     process, accounting = make_process(config, device=device), Accounting(config)
     envs_per_group, step, weights = config.schedule.num_envs // GROUPS, 0, process.learner.vector.clone()
     while accounting.updates < config.schedule.updates:
@@ -62,14 +64,17 @@ def run_in_lockstep(config, seed=3, device=CPU):
     return process, accounting
 
 
+@pytest.mark.parametrize("env", ["CartPole-v1", Doors], ids=["all legal", "masks"])
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
-def test_a_rollout_worker_and_a_learner_process_do_what_the_local_engine_does_to_the_last_bit(algo):
-    config = small_config(algo, replay={"priority_exponent": 0.6})
+def test_a_rollout_worker_and_a_learner_process_do_what_the_local_engine_does_to_the_last_bit(algo, env):
+    config = small_config(algo, env, replay={"priority_exponent": 0.6})
     process, accounting = run_in_lockstep(config)
     engine = run_to_end(make_engine(config, 3))
     assert (accounting.updates, accounting.states) == (engine.updates, engine.states)
     assert torch.equal(process.learner.vector, engine.learner.vector)
     assert torch.equal(process.blocks.replay.priority, engine.replay.priority)
+    assert torch.equal(process.blocks.replay.legal, engine.replay.legal)
+    assert (~engine.replay.legal).any() == (env is Doors)
 
 
 @pytest.mark.gpu

@@ -520,6 +520,25 @@ def test_illegal_actions_are_never_taken_in_training_and_evaluation(settings):
     assert rbi.evaluate(run.policy, Doors, episodes=8, deterministic=True, progress=False, device="cpu").mean > 0
 
 
+class Unmasked(Doors):
+    """Doors without masks: closed ones are open, too."""
+
+    def reset(self, **options):
+        return super().reset(**options)[0], {}
+
+    def step(self, action):
+        self.open[action] = 1
+        return *super().step(action)[:4], {}
+
+
+def test_a_policy_that_learned_with_masks_is_not_evaluated_without_them():
+    policy = train(Doors, **SHORT, **QUIET).policy
+    with pytest.raises(ValueError, match=r"^--env Unmasked: info has no 'action_mask', and the policy never learned"):
+        rbi.evaluate(policy, Unmasked, episodes=2, progress=False, device="cpu")
+    without = train(Unmasked, **SHORT, **QUIET).policy
+    assert rbi.evaluate(without, Doors, episodes=2, progress=False, device="cpu").steps == [8, 8]
+
+
 def test_a_run_with_masks_learns_to_choose_the_best_legal_action_and_resumes_to_the_last_bit(tmp_path):
     settings = TINY | {"learning_rate": 0.003, "learning_starts": 64, "eval_episodes": 40, "gamma": 0.0}
     whole = train(Doors, out=tmp_path / "whole", seed=1, **settings | {"updates": 400}, **QUIET)

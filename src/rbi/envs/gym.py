@@ -68,7 +68,7 @@ class GymVector:
             env.np_random.bit_generator.state = start
         self.starts[i], self.taken[i] = random if start is None else start, []
         observation, info = self.envs[i].reset(seed=start if isinstance(start, int) else None)
-        self.read_mask(i, info, over=False)
+        self.read_mask(i, info, terminated=False)
         return self.read(observation)
 
     def send(self, actions: Array) -> None:
@@ -90,7 +90,7 @@ class GymVector:
                 reward[i] = np.asarray(r).item()  # some environments return an array of one number
                 end[i] = TERMINATED if terminated else TRUNCATED if truncated else CONTINUES
                 self.obs[i] = self.read(observation)
-                self.read_mask(i, info, over=end[i] != CONTINUES)
+                self.read_mask(i, info, terminated=end[i] == TERMINATED)
                 self.taken[i].append(int(self.actions[i]))
         self.over = end != CONTINUES
         return self.time_step(is_first, reward, end)
@@ -126,18 +126,22 @@ class GymVector:
             raise ValueError(f"returned an observation of shape {obs.shape} where its space says {self.obs_shape}")
         return obs
 
-    def read_mask(self, i: int, info: dict[str, Any], *, over: bool) -> None:
-        """Take the legal actions from an environment's info; when an episode is over, there may be none."""
+    def read_mask(self, i: int, info: dict[str, Any], *, terminated: bool) -> None:
+        """Take the legal actions from an environment's info. A terminated episode needs none; after a time limit the
+        learner bootstraps from the legal actions of the last state."""
         mask = info.get(MASK)
-        if (mask is not None) != self.has_action_masks and not over:
-            raise ValueError(f"info has {MASK!r} in some steps and not in others")
+        if (mask is not None) != self.has_action_masks and not terminated:
+            raise ValueError(f"info has {MASK!r} in some steps and not in others; only a terminated episode needs none")
         if not self.has_action_masks:
             return
-        legal = np.array(np.ones(self.num_actions) if mask is None else mask, dtype=bool)
+        given = np.ones(self.num_actions) if mask is None else np.asarray(mask)
+        legal = given.astype(bool)
         if legal.shape != (self.num_actions,):
             raise ValueError(f"info[{MASK!r}] has shape {legal.shape} for {self.num_actions} actions")
-        if not legal.any() and not over:
-            raise ValueError(f"info[{MASK!r}] has no legal action")
+        if not np.array_equal(legal, given):
+            raise ValueError(f"info[{MASK!r}] = {given.tolist()}: must be booleans or zeros and ones")
+        if not legal.any() and not terminated:
+            raise ValueError(f"info[{MASK!r}] has no legal action, and the episode has not terminated")
         self.legal[i] = legal if legal.any() else True
 
     def snapshot(self) -> "Snapshot":

@@ -23,7 +23,7 @@ from rbi.networks import cpu_threads
 from rbi.policy import Policy, load_policy
 from rbi.progress import track
 from rbi.statistics import describe, score_text
-from rbi.steps import TERMINATED, TRUNCATED
+from rbi.steps import MASK, TERMINATED, TRUNCATED
 
 ProtocolName = Literal["paper", "modern"]
 Env = str | EnvFactory | EnvConfig
@@ -169,6 +169,8 @@ def check_compatible(policy: Policy, vector_env: VectorEnv, env: str) -> None:
             f"--env {env}: has observations {vector_env.obs_shape} and {vector_env.num_actions} actions, but the policy"
             f"{trained_in} takes {policy.obs_spec.shape} and chooses among {policy.obs_spec.num_actions}"
         )
+    if own.has_action_masks and not vector_env.has_action_masks:
+        raise ValueError(f"--env {env}: info has no {MASK!r}, and the policy never learned about illegal actions")
 
 
 # Vectorised evaluation

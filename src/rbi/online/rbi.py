@@ -445,13 +445,12 @@ class ActorMemory:
         length = 1 + (draw[1, :, None] >= chance.cumsum(0)[:-1] / chance.sum()).sum(1)
         length = torch.where(self.terminated < config.repeat_episodes, length, 1)
         repeats = self.repeats * ~is_first
+        if legal is not None:
+            repeats *= legal.gather(1, self.repeated[:, None]).squeeze(1)
         starts = (repeats == 0) & (draw[0] < epsilon[:, 0])
         self.repeats.copy_(torch.where(starts, length, repeats))
         self.repeated.copy_(torch.where(starts, random_actions(draw[2], pi.shape[1], legal), self.repeated))
-        repeating = self.repeats > 0
-        if legal is not None:
-            repeating &= legal.gather(1, self.repeated[:, None]).squeeze(1)
-        action = torch.where(repeating, self.repeated, action)
+        action = torch.where(self.repeats > 0, self.repeated, action)
         self.repeats.sub_(1).clamp_(min=0)
         return action
 
