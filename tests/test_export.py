@@ -343,3 +343,9 @@ def test_a_graph_that_differs_by_more_than_the_tolerance_is_refused(value):
     export.check_difference("q", torch.tensor([0.8e-5]), torch.zeros(1), 1e-5)
     with pytest.raises(ValueError, match="so nothing was written"):
         export.check_difference("q", torch.tensor([value]), torch.zeros(1), 1e-5)
+
+
+def test_a_policy_that_learned_with_masks_has_them_as_an_input():
+    networks = make_networks(ObservationSpec((3,), 1, 4, has_action_masks=True), NetworkConfig(4), 0)
+    with pytest.raises(ValueError, match=r"legal \(--legal\): this policy learned with action masks"):
+        export.onnx_model(Policy(networks, rbi.Reroute(0.5, 1.5)))

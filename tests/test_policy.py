@@ -44,7 +44,8 @@ def test_a_saved_policy_comes_back_the_same(obs_spec, with_policy, norm, tmp_pat
     policy, obs = policy_of(obs_spec, with_policy=with_policy, norm=norm), observations(obs_spec)
     policy.save(tmp_path / "policy")
     again = rbi.load_policy(tmp_path / "policy")
-    assert np.array_equal(again.predict_proba(obs), policy.predict_proba(obs))
+    legal = np.eye(4, dtype=bool)[np.arange(len(obs)) % 4] if obs_spec.has_action_masks else None
+    assert np.array_equal(again.predict_proba(obs, legal), policy.predict_proba(obs, legal))
     assert again.obs_spec == policy.obs_spec
     assert (again.rule, again.c_greedy, again.env, again.metadata) == (policy.rule, 0.1, "CartPole-v1", {"updates": 7})
     assert sorted(p.name for p in (tmp_path / "policy").iterdir()) == ["policy.json", "weights.safetensors"]
@@ -236,6 +237,16 @@ def test_the_value_of_beta_among_legal_actions_is_the_value_stream_if_the_policy
     policy.save(tmp_path / "p")
     for found in (policy, load_policy(tmp_path / "p")):
         assert found.predict_value(obs, legal) == pytest.approx(value, abs=1e-5)
+
+
+def test_a_policy_that_learned_with_masks_insists_on_them():
+    policy, obs, legal, _ = masked_data()
+    for method in (policy.predict_proba, policy.predict_value, policy.mode, lambda obs: policy.act(obs, 0)):
+        with pytest.raises(ValueError, match="legal is missing: this policy learned with action masks"):
+            method(obs)
+    ends = np.ones(len(obs), bool)
+    with pytest.raises(ValueError, match="have no action masks, and the policy learned with masks"):
+        rbi.certify(policy, rbi.Dataset.from_arrays(obs, legal.argmax(1), ends.astype(float), ends))
 
 
 def test_certificates_and_reports_restrict_beta_to_the_logged_masks_before_q_is_centred():

@@ -90,6 +90,8 @@ def onnx_model(policy: "Policy", *, columns: bool = True, legal: bool = False) -
     """The ONNX model of a policy, compared with PyTorch (see `Policy.export_onnx`)."""
     if not getattr(policy.rule, "is_closed_form", True):  # a function may take the place of a rule
         raise ValueError(f"rule {policy.rule}: cannot be exported, because it solves an equation in every state")
+    if policy.obs_spec.has_action_masks and not legal:
+        raise ValueError("legal (--legal): this policy learned with action masks, which are an input of the file then")
     if getattr(policy.rule, "uses_counts", False) and isinstance(policy.visits, VisitCounts):
         raise ValueError(f"rule {policy.rule}: cannot be exported, because it looks up visits of the training states")
     onnx, *_ = [require(package) for package in PACKAGES]

@@ -343,8 +343,11 @@ class Policy:
         self.outside_range += int(rows.sum())
 
     def legal_tensor(self, legal: Any, count: int) -> torch.Tensor | None:
-        """Legal actions as a boolean tensor `[B, A]`. Raises ValueError if a state has no legal action."""
+        """Legal actions as a boolean tensor `[B, A]`. Raises ValueError if a state has no legal action, and if they are
+        missing though the policy learned with action masks."""
         if legal is None:
+            if self.obs_spec.has_action_masks:
+                raise ValueError("legal is missing: this policy learned with action masks, so pass those of the states")
             return None
         given = legal if isinstance(legal, torch.Tensor) else torch.as_tensor(np.require(legal, requirements="W"))
         expected = (count, self.obs_spec.num_actions)

@@ -159,6 +159,8 @@ def check_fits(policy: Policy, data: Dataset) -> None:
     ):
         if theirs != ours:
             raise ValueError(f"{name}: the policy has {ours}, the episodes have {theirs}")
+    if own.has_action_masks and not spec.has_action_masks:
+        raise ValueError("the episodes have no action masks, and the policy learned with masks")
     for action, logged in zip(policy.action_names, spec.action_names, strict=False):
         if action != logged:
             raise ValueError(f"the policy has the action {action!r} where the episodes have {logged!r}")
