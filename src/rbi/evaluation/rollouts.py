@@ -170,7 +170,7 @@ def check_compatible(policy: Policy, vector_env: VectorEnv, env: str) -> None:
             f"{trained_in} takes {policy.obs_spec.shape} and chooses among {policy.obs_spec.num_actions}"
         )
     if own.has_action_masks and not vector_env.has_action_masks:
-        raise ValueError(f"--env {env}: info has no {MASK!r}, and the policy never learned about illegal actions")
+        raise ValueError(f"--env {env}: its info has no {MASK!r}, and the policy learned with action masks")
 
 
 # Vectorised evaluation
