@@ -203,6 +203,17 @@ def games_text(games):
     return f"{count} ({', '.join(games)})" if games else "no game"
 
 
+def aggregate_row(name):
+    """For the summary of the results: RBI beside Ape-X in the games of a suite."""
+    suite, done = SUITES[name], load_cells()
+    games = shared_games(suite, RBI, done)
+    ours, theirs = (normalised_runs(suite, entry, games, done) for entry in (RBI, PEER))
+    iqms = [with_interval(lambda runs: iqm(np.concatenate(runs)), runs) for runs in (ours, theirs)]
+    what = f"{len(games)} Atari games, {suite.frames / MILLION:g} million frames, {sum(map(len, ours + theirs))} runs"
+    chance = with_interval(probability_of_improvement, ours, theirs)
+    return f"{what}: RBI and Ape-X, IQM", f"{iqms[0]} and {iqms[1]} human-normalised; P(improvement) {chance}"
+
+
 def with_interval(statistic, *algorithms):
     """The statistic and, where every game has enough seeds, its interval."""
     text = f"{float(statistic(*algorithms)):.2f}"

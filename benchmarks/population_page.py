@@ -164,6 +164,14 @@ def paper_row(game):
     return f"| {game}, *paper* | {scores['population']:,} | {scores['behavior']:,} | {' | '.join(cells)} |"
 
 
+def below_row(results):
+    """For the summary of the results: in how many populations each policy is below the clone."""
+    found = [below(result) for result in whole(results)]
+    counts = {name: sum(of_one.get(name, 0) >= CERTAIN for of_one in found) for name in POLICIES}
+    text = "; ".join(f"{NAMES.get(name, name)} {count}" for name, count in counts.items() if name != CLONES_MODE)
+    return f"of {len(found)} populations of players, those in which a policy is below the clone", text
+
+
 def answers(results, found):
     """For each policy, in how many populations it falls below the clone, and in how many it is certainly not."""
     lines = [

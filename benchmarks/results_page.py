@@ -179,6 +179,8 @@ def summary(cpu, cuda):
     own, *_ = online_page.learning_results()
     offline_speed = load("offline-speed-cuda.json")["ours"]
     rows = [
+        atari_page.aggregate_row("twelve"),
+        population_page.below_row(population_page.load_results()),
         ("Max-Reroute, 18 actions, one H200", f"{short(states_a_second(cuda)['rbi', 18, 2**20])} states/s"),
         ("Max-Reroute, 18 actions, 2 cores", f"{short(states_a_second(cpu)['rbi', 18, 2**20])} states/s"),
         (
@@ -192,9 +194,6 @@ def summary(cpu, cuda):
     for run in atari_page.long_runs(load):
         what = f"{run['game']}, {run['frames'] / 1e6:.0f} million frames in {run['parts']} parts, one H200"
         rows.append((what, f"{run['seconds'] / 60:.1f} minutes, score {run['result']['evaluation']['mean']:,.0f}"))
-    for result in population_page.whole(population_page.load_results()):
-        ratios = (f"{name} {population_page.ratio(result, name):.2f}" for name in ("reroute(0.5,1.5)", "greedy"))
-        rows.append((f"{population_page.title(result)}, score relative to the cloned behaviour", ", ".join(ratios)))
     return "\n".join(["", "| what | measured |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])
 
 
