@@ -5,6 +5,7 @@ import math
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from scipy.stats import spearmanr
 
 from benchmarks.atari import FRAME_SKIP, MILLION, SUITES, Cell, load_cells
 from benchmarks.online_page import VARIANTS
@@ -12,7 +13,13 @@ from rbi.evaluation.comparison import PUBLISHED
 from rbi.online.config import PAPER_GAMES
 from rbi.report import LINES, LOOK
 from rbi.report.train import ALGORITHMS
-from rbi.statistics import bootstrap_runs, iqm, percentile_interval, performance_profile, probability_of_improvement
+from rbi.statistics import (
+    bootstrap_runs,
+    iqm_of_tasks,
+    percentile_interval,
+    performance_profile,
+    probability_of_improvement,
+)
 
 MIN_SEEDS = 3  # fewer have no interval
 PUBLISHED_COLUMNS = {
@@ -23,6 +30,13 @@ PUBLISHED_COLUMNS = {
     "rainbow": "Rainbow",
     "apex": "Ape-X, its authors",
     "r2d2": "R2D2",
+}
+MIN_GAMES = 8  # for a rank correlation over games
+CAUSES = {  # of a lead, perhaps
+    "pi_net_entropy": "the entropy of the policy network",
+    "pi_entropy": "that of the actors' policy",
+    "moved_mass": "the mass that the rule moves",
+    "q": "the mean Q",
 }
 RBI, PEER = ("rbi", "base"), ("apex", "base")
 
@@ -175,7 +189,7 @@ def aggregate_table(suite, done):
             continue
         ours, theirs = (normalised_runs(suite, e, games, done) for e in (entry, PEER))
         cells = [label(entry), str(len(games)), str(sum(map(len, ours)))]
-        cells += [with_interval(lambda runs: iqm(np.concatenate(runs)), runs) for runs in (ours, theirs)]
+        cells += [with_interval(iqm_of_tasks, runs) for runs in (ours, theirs)]
         cells.append(with_interval(probability_of_improvement, ours, theirs))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -208,7 +222,7 @@ def aggregate_row(name):
     suite, done = SUITES[name], load_cells()
     games = shared_games(suite, RBI, done)
     ours, theirs = (normalised_runs(suite, entry, games, done) for entry in (RBI, PEER))
-    iqms = [with_interval(lambda runs: iqm(np.concatenate(runs)), runs) for runs in (ours, theirs)]
+    iqms = [with_interval(iqm_of_tasks, runs) for runs in (ours, theirs)]
     what = f"{len(games)} Atari games, {suite.frames / MILLION:g} million frames, {sum(map(len, ours + theirs))} runs"
     chance = with_interval(probability_of_improvement, ours, theirs)
     return f"{what}: RBI and Ape-X, IQM", f"{iqms[0]} and {iqms[1]} human-normalised; P(improvement) {chance}"
@@ -248,6 +262,28 @@ def diagnostics_table(suite, done):
     return "\n".join(lines)
 
 
+def reasons_text(suite, done):
+    """What the runs say about the reasons for a lead: its rank correlations over games, and what sampling costs."""
+    games = shared_games(suite, RBI, done)
+    if len(games) < MIN_GAMES:
+        return []
+    results = {game: results_of(suite, RBI, game, done) for game in games}
+    ours, theirs = (normalised_runs(suite, entry, games, done) for entry in (RBI, PEER))
+    leads = [np.mean(a) - np.mean(b) for a, b in zip(ours, theirs, strict=True)]
+    found = []
+    for name, text in CAUSES.items():
+        values = [np.mean([result["curve"][-1][name] for result in of_game]) for of_game in results.values()]
+        found.append(f"{text} ({spearmanr(leads, values).statistic:.2f})")
+    runs = [run for of_game in results.values() for run in of_game if "deterministic" in run]
+    ahead = sum(run["deterministic"]["mean"] > run["evaluation"]["mean"] for run in runs)
+    text = (
+        f"Rank correlation of RBI's lead in human-normalised score, over {len(games)} games, with {', '.join(found)}; "
+        f"chance alone gives about {1.96 / math.sqrt(len(games) - 1):.1f} or more, in size, once in 20 times. The most "
+        f"probable actions score more than samples in {ahead} of the {len(runs)} runs in which both were evaluated."
+    )
+    return [text, ""]
+
+
 def sources(name, suite, done):
     """The command, commits and machine of a suite's cells, and how long they took."""
     results = [done[cell.name] for cell in suite.cells() if cell.name in done]
@@ -257,7 +293,8 @@ def sources(name, suite, done):
     speeds = [result["steps_per_second"] for result in results if not result.get("shared")]
     shared = len(results) - len(speeds)
     speed = f"{min(speeds):,.0f} to {max(speeds):,.0f} steps/s while learning. " if speeds else ""
-    speed += f"{shared} cells shared the machine with other programs: their speed does not count. " if shared else ""
+    if shared:
+        speed += f"Runs that shared the machine with other programs, whose speed does not count: {shared}. "
     return (
         f"{speed}"
         f"`python -m benchmarks.atari --suite {name}`, commits {commits}, one {about['gpu']}, {about['cores']} cores; "
@@ -310,7 +347,8 @@ def atari_part(load, measured_on):
         parts += [aggregate_table(suite, done), "", lead_text(suite, done)]
         if has_profile(suite, done):
             parts += ["", f"![performance profile](figures/atari-{name}-profile.png)"]
-        parts += [DIAGNOSTICS, diagnostics_table(suite, done), "", sources(name, suite, done)]
+        parts += [DIAGNOSTICS, diagnostics_table(suite, done), ""]
+        parts += [*reasons_text(suite, done), sources(name, suite, done)]
     if runs := long_runs(load):
         parts += long_run_rows(runs, measured_on)
         names = [f"snapshots-{run['game'].lower()}-{run['algo']}.json" for run in runs]

@@ -347,6 +347,28 @@ def test_scores_of_seeds_become_means_intervals_and_probabilities():
     assert atari_page.lead_text(SMALL, done) == f"{leads} {atari_page.FEW_SEEDS}"
 
 
+def test_the_reasons_of_a_lead_are_rank_correlations_over_games():
+    """The further the network is behind the rule the smaller the lead, and its entropy is in no order."""
+    suite, done = dataclasses.replace(SMALL, games=atari.PAPER_GAMES[:8], seeds=(0,)), {}
+    for cell in suite.cells():
+        number, published = suite.games.index(cell.game), PUBLISHED[cell.game]
+        ahead = number / 10 if cell.algo == "rbi" else 0
+        done[cell.name] = atari_result(cell, published.random + ahead * (published.human - published.random))
+        entropy = (4, 1, 6, 3, 0, 5, 2, 7)[number]
+        done[cell.name]["curve"][0] |= {
+            "pi_net_entropy": entropy,
+            "pi_entropy": number,
+            "moved_mass": -number,
+            "q": 1 + number,
+        }
+    done[suite.cells()[0].name] |= {"deterministic": {"mean": 1e6}}
+    text, _ = atari_page.reasons_text(suite, done)
+    assert "over 8 games, with the entropy of the policy network (0.24), that of the actors' policy (1.00)," in text
+    assert "the rule moves (-1.00)" in text
+    assert "in 1 of the 1 runs" in text
+    assert atari_page.reasons_text(dataclasses.replace(suite, games=suite.games[:7]), done) == []
+
+
 @pytest.mark.slow
 def test_the_committed_plots_are_drawn_from_the_raw_results(tmp_path, monkeypatch):
     """Pixels of the same size that hardly differ: text and lines may be smoothed differently."""

@@ -17,6 +17,7 @@ from rbi.statistics import (
     cvar,
     describe,
     iqm,
+    iqm_of_tasks,
     paired_lead,
     percentile_interval,
     performance_profile,
@@ -220,12 +221,17 @@ def test_runs_are_resampled_within_their_task_and_their_algorithm():
     assert len({(sample[0][1].sum(), sample[1][1].sum()) for sample in seen}) == 9  # every combination of both
 
 
+def test_a_task_with_more_runs_weighs_no_more_in_the_iqm_over_tasks():
+    few = [np.array([1.0, 3.0]), np.array([5.0, 9.0]), np.array([2.0, 4.0])]
+    more = [np.tile(of_task, times) for of_task, times in zip(few, (1, 3, 2), strict=True)]
+    assert iqm_of_tasks(few) == approx(iqm(np.concatenate(few)))
+    assert iqm_of_tasks(more) == approx(iqm_of_tasks(few))
+
+
 def test_the_interval_of_an_iqm_over_tasks_covers_the_truth():
     rng, covered = generator(3), 0
     for _ in range(60):
         runs = [rng.normal(mean, 1, size=10) for mean in (0.0, 1.0, 2.0, 3.0)]
-        low, high = percentile_interval(
-            bootstrap_runs(lambda tasks: np.mean(np.concatenate(tasks)), rng, runs, resamples=200)
-        )
+        low, high = percentile_interval(bootstrap_runs(iqm_of_tasks, rng, runs, resamples=200))
         covered += low < 1.5 < high
     assert covered >= 48  # of 60; 95% are 57

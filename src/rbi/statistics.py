@@ -6,6 +6,7 @@ All bootstraps draw indices with replacement and differ in what they resample: v
 that many columns share (`bootstrap_weights`).
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -88,6 +89,16 @@ def iqm(values: Any) -> Array:
     weights = np.maximum(np.minimum(i + 1, 0.75 * N) - np.maximum(i, 0.25 * N), 0)
     middle: Array = ordered @ weights / weights.sum()
     return middle
+
+
+def iqm_of_tasks(runs: Sequence[Array]) -> float:
+    """Interquartile mean of the runs of all tasks; every task has the same weight, however many runs it has.
+
+    >>> iqm_of_tasks([np.array([0.0]), np.array([1.0]), np.array([2.0]), np.array([8.0, 8.0, 8.0])])
+    1.5
+    """
+    most = math.lcm(*map(len, runs))
+    return float(iqm(np.concatenate([np.repeat(of_task, most // len(of_task)) for of_task in runs])))
 
 
 def cvar(values: Array, tail: float = 0.01, weights: Array | None = None) -> Array:
