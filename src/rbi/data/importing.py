@@ -12,8 +12,8 @@ from typing import Any, Literal
 from rbi import fileio
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode, RejectedEpisode
-from rbi.data.formats import ColumnReader, Format, FormatSettings, open_reader
-from rbi.data.formats.reader import OneEpisodePerPart, Reader
+from rbi.data.formats import Format, FormatSettings, open_reader
+from rbi.data.formats.reader import ColumnReader, OneEpisodePerPart, Reader
 from rbi.data.store import Store, StoreWriter
 from rbi.parallel import bounded_map
 from rbi.progress import echo, track, track_updates

@@ -7,8 +7,8 @@ import numpy as np
 
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, Episode, RejectedEpisode
-from rbi.data.formats import ColumnReader, StoreReader
-from rbi.data.formats.reader import EpisodeSummary, Reader, summaries_of
+from rbi.data.formats import StoreReader
+from rbi.data.formats.reader import ColumnReader, EpisodeSummary, Reader, summaries_of
 from rbi.data.importing import Progress
 from rbi.progress import track
 
