@@ -22,7 +22,7 @@ from safetensors.numpy import load_file as load_arrays
 from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
 
-from rbi import fileio
+from rbi import export, fileio
 from rbi.checkpoint import fingerprint
 from rbi.data.episode import Feature, feature_slices
 from rbi.data.formats.table_features import encode_rows, is_frame
@@ -32,7 +32,7 @@ from rbi.networks import AdvantageBaseline, Networks, TrunkFactory
 from rbi.observations import ObservationSpec
 from rbi.rules.counts import significant_counts
 from rbi.rules.linear import greedy, mix
-from rbi.rules.types import Rule, parse_rule
+from rbi.rules.types import Rule, parse_rule, uses_counts
 
 FORMAT = 3
 BETA_TOLERANCE = 1e-3  # of the sum of given probabilities
@@ -440,8 +440,6 @@ class Policy:
         Returns the largest difference between its probabilities and those of PyTorch. Raises ValueError for a rule
         without a closed form (`forward_kl(radius=...)`, `backward_kl`). Needs `pip install 'rbi[export]'`.
         """
-        from rbi import export
-
         export.check_file(path)
         model = export.onnx_model(self, columns=columns, legal=legal)
         model.write(path)
@@ -457,11 +455,6 @@ def draw_actions(probs: Array, uniform: Array) -> Array:
     cumulative = probs.cumsum(1, dtype=np.float64)
     found: Array = (uniform * cumulative[:, -1:] >= cumulative).sum(1)
     return found
-
-
-def uses_counts(rule: Any) -> bool:
-    """Whether a rule, or a function in its place, takes visit counts."""
-    return bool(getattr(rule, "uses_counts", False))
 
 
 def check_restorable(rule: Any) -> None:
