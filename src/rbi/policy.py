@@ -491,19 +491,7 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
     `trunk`: the function that made the trunk, for a policy with a custom one (its code is not saved). A custom rule has
     to be registered first, with `rbi.register_rule`.
     """
-    if not isinstance(path, str | os.PathLike):
-        inner = "; give its .policy" if hasattr(path, "policy") else ""
-        raise TypeError(
-            f"the policy is of type {type(path).__name__}: must be a Policy or the path of its folder{inner}"
-        )
-    path = Path(path)
-    if not (path / CONFIG).is_file():
-        inside = [path / "policies" / name for name in ("best", "last")]
-        path = next((p for p in inside if (p / CONFIG).is_file()), path)
-    if not path.exists():
-        raise ValueError(f"{path}: no such folder")
-    if not (path / CONFIG).is_file():
-        raise ValueError(f"{path}: holds no policy (it has no {CONFIG})")
+    path = find_policy(path)
     config = fileio.parse(path / CONFIG, fileio.read_text(path / CONFIG), 1)
     if config.get("format") != FORMAT:
         raise ValueError(f"{path / CONFIG}: is of format {config.get('format')!r}; this version reads {FORMAT}")
@@ -543,6 +531,23 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
             visits=visits_from(training),
             **numbers,
         )
+
+
+def find_policy(path: Path | str) -> Path:
+    """The folder of a policy, or that of the best or last policy in a run folder."""
+    if not isinstance(path, str | os.PathLike):
+        inner = "; give its .policy" if hasattr(path, "policy") else ""
+        raise TypeError(
+            f"the policy is of type {type(path).__name__}: must be a Policy or the path of its folder{inner}"
+        )
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"{path}: no such folder")
+    places = (path, path / "policies" / "best", path / "policies" / "last")
+    found = next((place for place in places if (place / CONFIG).is_file()), None)
+    if found is None:
+        raise ValueError(f"{path}: holds no policy (it has no {CONFIG})")
+    return found
 
 
 def load_training(path: Path, checksum: Any) -> dict[str, Array]:
