@@ -561,6 +561,4 @@ def feature_range(sampler: Sampler) -> FeatureRange | None:
 
 def feature_names(data: Dataset) -> list[str]:
     """Names of the numbers of a vector observation: the table's columns if known, else their index."""
-    count = math.prod(data.spec.obs_shape)
-    names = list(data.feature_names)
-    return names if len(names) == count else [f"observation {number}" for number in range(count)]
+    return data.feature_names or [f"observation {number}" for number in range(math.prod(data.spec.obs_shape))]
