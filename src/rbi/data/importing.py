@@ -14,7 +14,7 @@ from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats import Format, FormatSettings, open_reader
 from rbi.data.formats.reader import ColumnReader, OneEpisodePerPart, Reader
-from rbi.data.store import Store, StoreWriter
+from rbi.data.store import Store, StoreWriter, is_store
 from rbi.parallel import bounded_map
 from rbi.progress import echo, track, track_updates
 
@@ -88,7 +88,7 @@ def import_dataset(
     """
     out, reader = Path(out), open_reader(data, format, settings) if isinstance(data, Path | str) else data
     started, reported, total, state = time.monotonic(), -float(REPORT_SECONDS), len(reader.parts()), Progress()
-    resumes = (out / "store.json").exists()
+    resumes = is_store(out)
     if not resumes:
         out.mkdir(parents=True, exist_ok=True)
         fileio.write_json(out / SOURCE, fingerprint(reader.path))  # first: a store without it could not be resumed
