@@ -43,8 +43,6 @@ TOLERANCE = 1e-5
 CHECKED_STATES = 64
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
-Array = np.ndarray[Any, Any]
-
 
 class PolicyGraph(nn.Module):
     """A policy as a module from tensors to tensors, with batch norm folded into the layers before it."""

@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 
 from rbi import export, fileio
 from rbi.checkpoint import fingerprint
-from rbi.data.episode import Feature, feature_slices
+from rbi.data.episode import Array, Feature, feature_slices
 from rbi.data.formats.table_features import encode_rows, is_frame
 from rbi.data.visits import PseudoCounts, VisitCounts, visits_from
 from rbi.losses import mask_illegal
@@ -38,7 +38,6 @@ FORMAT = 3
 BETA_TOLERANCE = 1e-3  # of the sum of given probabilities
 CONFIG, WEIGHTS, TRAINING = "policy.json", "weights.safetensors", "training.safetensors"
 
-Array = np.ndarray[Any, Any]
 BehaviorSource = Literal["cloned", "logged"]
 
 

@@ -22,9 +22,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rbi.statistics import RESAMPLES, bootstrap_samples, student_lower_bound
+from rbi.statistics import RESAMPLES, Array, bootstrap_samples, student_lower_bound
 
-Array = np.ndarray[Any, Any]
 Method = Literal["betting", "empirical_bernstein", "student", "bca"]
 Status = Literal["proved", "asymptotic", "heuristic"]
 

@@ -13,13 +13,12 @@ from rbi.certification.bounds import METHODS, Bound, Method, betting_rejects, lo
 from rbi.certification.estimates import MAX_FITTED_SIZE, Estimator, LoggedSteps, Ratios, Terms
 from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.digests import shared_episodes
-from rbi.data.episode import feature_slices
+from rbi.data.episode import Array, feature_slices
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.policy import Policy
 from rbi.rules.types import Behavior, Reroute
 from rbi.statistics import student_lower_bound
 
-Array = np.ndarray[Any, Any]
 Known = Literal["all", "taken", "estimated"]
 
 PREDICT_BATCH, IMAGE_BATCH = 8192, 256

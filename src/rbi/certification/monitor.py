@@ -12,10 +12,10 @@ from rbi.certification.decision import encoded_as
 from rbi.certification.evidence import check_complete, check_range, check_returns
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset, concat_ranges
+from rbi.data.episode import Array
 from rbi.data.formats import Format, FormatSettings, open_dataset
 from rbi.policy import load_policy
 
-Array = np.ndarray[Any, Any]
 Outcome = Literal["better", "worse", "continue"]
 LOOKS = 24  # points of the history
 

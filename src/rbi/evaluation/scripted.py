@@ -9,8 +9,8 @@ import numpy as np
 from rbi.envs.atari import emulators
 from rbi.envs.types import EnvConfig
 from rbi.evaluation.comparison import game_name
+from rbi.statistics import Array
 
-Array = np.ndarray[Any, Any]
 MAX_RESETS = 1000  # until four games start after 1 to 4 frames
 NO_OP, FIRE, RIGHT, LEFT = range(4)  # the first actions of both paddle games; in Pong right is up and left is down
 
