@@ -264,13 +264,12 @@ def lower_bound(
     floor: float = -math.inf,
     ceiling: float = math.inf,
     spread: float | None = None,
-    seed: int = 0,
 ) -> Bound:
-    """A bound by name. Values are shuffled by `seed` first, so that the order of a log does not matter.
+    """A bound by name. Betting takes the values in a random order, so that the order of a log does not matter.
 
     A bound that the given floor or ceiling does not allow is -inf.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     compute: dict[Method, tuple[bool, Callable[[], float], str]] = {
         "betting": (
             math.isfinite(floor),

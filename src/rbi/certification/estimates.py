@@ -24,7 +24,6 @@ from rbi.data.dataset import concat_ranges
 from rbi.data.episode import Array
 
 Estimator = Literal["importance_sampling", "per_decision", "doubly_robust"]
-ROUNDING = 1e-5  # relative, of probabilities in float32
 MAX_FITTED_SIZE = 1000  # weights of fitted Q evaluation
 FITTED_NUMBERS = 1 << 24  # of one block of rows
 BLOCK_NUMBERS = 1 << 20  # of one block of rows `[rows, A]`, so that many actions take no more memory than few
