@@ -21,6 +21,7 @@ FAULTS = (
     EOFError, MemoryError, zipfile.BadZipFile,
 )  # fmt: skip
 """What h5py, pyarrow, msgpack, Minari and NumPy raise for damaged episodes."""
+MAX_REASON = 1000  # characters of an error message: it may quote a file
 OF_RUN_FOLDERS = ("metrics.jsonl", "rejected.jsonl")
 """Files beside data that are no data."""
 
@@ -134,6 +135,11 @@ def summarize_all(items: Iterator[Episode | RejectedEpisode]) -> Iterator[Episod
 def summaries_of(reader: Reader, part: Any) -> Iterator[EpisodeSummary | RejectedEpisode]:
     """The episodes of a part without observations, which are not read where the format allows it."""
     return reader.summaries(part) if isinstance(reader, SummaryReader) else summarize_all(reader.read(part))
+
+
+def one_line(error: Exception) -> str:
+    """An error message without line breaks."""
+    return " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
 
 
 def require_package(package: str) -> Any:

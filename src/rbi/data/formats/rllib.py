@@ -31,13 +31,7 @@ from rbi.data.formats.convert import (
     observed_shape,
     observed_space,
 )
-from rbi.data.formats.reader import (
-    FAULTS,
-    SpecOverrides,
-    find_files,
-    max_action,
-    require_package,
-)
+from rbi.data.formats.reader import FAULTS, SpecOverrides, find_files, max_action, one_line, require_package
 from rbi.steps import FrameLayout
 
 ITEM = "item"
@@ -433,8 +427,3 @@ def split_batch(batch: dict[str, Any], name: str, line: int) -> Iterator[Fragmen
             source=name,
             line=line,
         )
-
-
-def one_line(error: Exception) -> str:
-    """An error message without line breaks."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
