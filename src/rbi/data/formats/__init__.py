@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from rbi.config import Interval, check_fields
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, Episode, RejectedEpisode
 from rbi.data.formats.agc import AgcConfig
-from rbi.data.formats.reader import ColumnReader, EpisodeSummary, Reader, SpecOverrides
+from rbi.data.formats.reader import EpisodeSummary, Reader, SpecOverrides
 from rbi.data.formats.table_layout import TableConfig
 from rbi.data.formats.tables import FILES, TableReader, open_table, table_formats
 from rbi.data.store import MAX_LOST, Store, is_store
@@ -62,6 +62,14 @@ IN_PYTHON = (
     "In Python, options are fields of rbi.data.formats.FormatSettings: --table.action NAME is settings=FormatSettings("
     "table=TableConfig(action=NAME)), --env NAME is settings=FormatSettings(overrides=SpecOverrides(env=NAME))."
 )
+
+
+@runtime_checkable
+class ColumnReader(Protocol):
+    """A reader whose episodes come as datasets, many at a time and without a Python object each."""
+
+    def datasets(self, part: Any) -> Iterator[tuple[Dataset, list[RejectedEpisode]]]:
+        """The episodes of a part, in order, and those between them that are unusable."""
 
 
 def module_of(name: str) -> Any:

@@ -13,7 +13,6 @@ import numpy as np
 from annotated_types import Ge
 
 from rbi.config import check_fields
-from rbi.data.dataset import Dataset
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, RejectedEpisode
 
 FAULTS = (
@@ -85,14 +84,6 @@ class Reader(Protocol):
 
     def read(self, part: Any) -> Iterator[Episode | RejectedEpisode]:
         """The episodes of a part, in order; unusable ones come as `RejectedEpisode`."""
-
-
-@runtime_checkable
-class ColumnReader(Protocol):
-    """A reader whose episodes come as datasets, many at a time and without a Python object each."""
-
-    def datasets(self, part: Any) -> Iterator[tuple[Dataset, list[RejectedEpisode]]]:
-        """The episodes of a part, in order, and those between them that are unusable."""
 
 
 @runtime_checkable
