@@ -33,6 +33,7 @@ from rbi import __version__, fileio
 from rbi.data.episode import Feature, feature_slices
 from rbi.data.visits import VisitCounts
 from rbi.networks import Layer
+from rbi.rules.types import uses_counts
 
 if TYPE_CHECKING:
     from rbi.policy import Policy
@@ -41,8 +42,6 @@ OPSET, ML_OPSET = 18, 3  # the lowest that PyTorch's exporter writes; onnxruntim
 TOLERANCE = 1e-5
 CHECKED_STATES = 64
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-
-Array = np.ndarray[Any, Any]
 
 
 class PolicyGraph(nn.Module):
@@ -92,7 +91,7 @@ def onnx_model(policy: "Policy", *, columns: bool = True, legal: bool = False) -
         raise ValueError(f"rule {policy.rule}: cannot be exported, because it solves an equation in every state")
     if policy.obs_spec.has_action_masks and not legal:
         raise ValueError("legal (--legal): this policy learned with action masks, which are an input of the file then")
-    if getattr(policy.rule, "uses_counts", False) and isinstance(policy.visits, VisitCounts):
+    if uses_counts(policy.rule) and isinstance(policy.visits, VisitCounts):
         raise ValueError(f"rule {policy.rule}: cannot be exported, because it looks up visits of the training states")
     onnx, *_ = [require(package) for package in PACKAGES]
     features = policy.columns if columns and policy.obs_spec.stack == 1 else ()

@@ -6,8 +6,8 @@
     heads    Q-network: value and advantages           policy network: logits
 
 Every layer of trunk and hidden is followed by its normalisation (none, layer or batch norm; "hidden": layer norm of the
-hidden layer only) and a ReLU. All networks
-read `ObservationSpec.preprocess(frames)`, which is computed once for all networks that read the same states.
+hidden layer only) and a ReLU. All networks read `ObservationSpec.preprocess(frames)`, which is computed once for all
+networks that read the same states.
 """
 
 import contextlib

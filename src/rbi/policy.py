@@ -22,9 +22,9 @@ from safetensors.numpy import load_file as load_arrays
 from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
 
-from rbi import fileio
+from rbi import export, fileio
 from rbi.checkpoint import fingerprint
-from rbi.data.episode import Feature, feature_slices
+from rbi.data.episode import Array, Feature, feature_slices
 from rbi.data.formats.table_features import encode_rows, is_frame
 from rbi.data.visits import PseudoCounts, VisitCounts, visits_from
 from rbi.losses import mask_illegal
@@ -32,13 +32,12 @@ from rbi.networks import AdvantageBaseline, Networks, TrunkFactory
 from rbi.observations import ObservationSpec
 from rbi.rules.counts import significant_counts
 from rbi.rules.linear import greedy, mix
-from rbi.rules.types import Rule, parse_rule
+from rbi.rules.types import Rule, parse_rule, uses_counts
 
 FORMAT = 3
 BETA_TOLERANCE = 1e-3  # of the sum of given probabilities
 CONFIG, WEIGHTS, TRAINING = "policy.json", "weights.safetensors", "training.safetensors"
 
-Array = np.ndarray[Any, Any]
 BehaviorSource = Literal["cloned", "logged"]
 
 
@@ -440,8 +439,6 @@ class Policy:
         Returns the largest difference between its probabilities and those of PyTorch. Raises ValueError for a rule
         without a closed form (`forward_kl(radius=...)`, `backward_kl`). Needs `pip install 'rbi[export]'`.
         """
-        from rbi import export
-
         export.check_file(path)
         model = export.onnx_model(self, columns=columns, legal=legal)
         model.write(path)
@@ -457,11 +454,6 @@ def draw_actions(probs: Array, uniform: Array) -> Array:
     cumulative = probs.cumsum(1, dtype=np.float64)
     found: Array = (uniform * cumulative[:, -1:] >= cumulative).sum(1)
     return found
-
-
-def uses_counts(rule: Any) -> bool:
-    """Whether a rule, or a function in its place, takes visit counts."""
-    return bool(getattr(rule, "uses_counts", False))
 
 
 def check_restorable(rule: Any) -> None:
@@ -498,19 +490,7 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
     `trunk`: the function that made the trunk, for a policy with a custom one (its code is not saved). A custom rule has
     to be registered first, with `rbi.register_rule`.
     """
-    if not isinstance(path, str | os.PathLike):
-        inner = "; give its .policy" if hasattr(path, "policy") else ""
-        raise TypeError(
-            f"the policy is of type {type(path).__name__}: must be a Policy or the path of its folder{inner}"
-        )
-    path = Path(path)
-    if not (path / CONFIG).is_file():
-        inside = [path / "policies" / name for name in ("best", "last")]
-        path = next((p for p in inside if (p / CONFIG).is_file()), path)
-    if not path.exists():
-        raise ValueError(f"{path}: no such folder")
-    if not (path / CONFIG).is_file():
-        raise ValueError(f"{path}: holds no policy (it has no {CONFIG})")
+    path = find_policy(path)
     config = fileio.parse(path / CONFIG, fileio.read_text(path / CONFIG), 1)
     if config.get("format") != FORMAT:
         raise ValueError(f"{path / CONFIG}: is of format {config.get('format')!r}; this version reads {FORMAT}")
@@ -550,6 +530,23 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
             visits=visits_from(training),
             **numbers,
         )
+
+
+def find_policy(path: Path | str) -> Path:
+    """The folder of a policy, or that of the best or last policy in a run folder."""
+    if not isinstance(path, str | os.PathLike):
+        inner = "; give its .policy" if hasattr(path, "policy") else ""
+        raise TypeError(
+            f"the policy is of type {type(path).__name__}: must be a Policy or the path of its folder{inner}"
+        )
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"{path}: no such folder")
+    places = (path, path / "policies" / "best", path / "policies" / "last")
+    found = next((place for place in places if (place / CONFIG).is_file()), None)
+    if found is None:
+        raise ValueError(f"{path}: holds no policy (it has no {CONFIG})")
+    return found
 
 
 def load_training(path: Path, checksum: Any) -> dict[str, Array]:

@@ -192,3 +192,13 @@ def test_columns_of_a_sample_batch_that_differ_in_length_are_named(tmp_path):
     assert [len(found), [item.line for item in found.rejected]] == [1, [2, 3]]
     assert "column 'obs' has 1 rows for 2 actions" in found.rejected[0].reason
     assert "no logging probabilities" in found.rejected[1].reason
+
+
+def test_parts_to_choose_from_are_named_however_many_an_observation_has(tmp_path):
+    many = {f"sensor_{k}": {"space": "discrete", "n": 2} for k in range(12)}
+    space = {"space": "dict", "spaces": many | {"report": {"space": "text", "max_length": 80}}}
+    pq.write_table(
+        pa.table({"item": pa.array([packed(_observation_space=space)], pa.binary())}), tmp_path / "a.parquet"
+    )
+    with pytest.raises(ValueError, match=r"choose a part with --obs-key: .*sensor_11"):
+        load_episodes(tmp_path / "a.parquet")

@@ -22,9 +22,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rbi.statistics import RESAMPLES, bootstrap_samples, student_lower_bound
+from rbi.statistics import RESAMPLES, Array, bootstrap_samples, student_lower_bound
 
-Array = np.ndarray[Any, Any]
 Method = Literal["betting", "empirical_bernstein", "student", "bca"]
 Status = Literal["proved", "asymptotic", "heuristic"]
 
@@ -265,13 +264,12 @@ def lower_bound(
     floor: float = -math.inf,
     ceiling: float = math.inf,
     spread: float | None = None,
-    seed: int = 0,
 ) -> Bound:
-    """A bound by name. Values are shuffled by `seed` first, so that the order of a log does not matter.
+    """A bound by name. Betting takes the values in a random order, so that the order of a log does not matter.
 
     A bound that the given floor or ceiling does not allow is -inf.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     compute: dict[Method, tuple[bool, Callable[[], float], str]] = {
         "betting": (
             math.isfinite(floor),

@@ -286,23 +286,22 @@ def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True) -
     candidates = [*tested, *(evaluate_candidate(evidence, policy, fixed) for policy in others)]
     candidates.sort(key=lambda found: SEQUENCE.index(found.rule) if found.rule in SEQUENCE else 2.5)
     verdict = give_verdict(evidence, config, chosen, passed=bool(passed), blocked=bool(blocked))
-    status = status_of(evidence, chosen, fixed)
     return Decision(
-        verdict,
-        chosen.policy if verdict == "deploy" else own.with_rule(Behavior()),
-        chosen.interval.lower,
-        chosen.interval.estimate,
-        float(evidence.returns.mean()),
-        status,
-        (*blocked, *explain(evidence, config, fixed, chosen, tested, verdict)),
-        assumptions_of(evidence, chosen, fixed),
-        chosen,
-        tuple(candidates),
-        tuple(candidate.rule for candidate in tested),
-        what_it_takes(evidence, chosen, fixed),
-        config.confidence,
-        len(evidence.returns),
-        {
+        verdict=verdict,
+        policy=chosen.policy if verdict == "deploy" else own.with_rule(Behavior()),
+        lower=chosen.interval.lower,
+        estimate=chosen.interval.estimate,
+        baseline=float(evidence.returns.mean()),
+        status=status_of(evidence, chosen, fixed),
+        reasons=(*blocked, *explain(evidence, config, fixed, chosen, tested, verdict)),
+        assumptions=assumptions_of(evidence, chosen, fixed),
+        chosen=chosen,
+        candidates=tuple(candidates),
+        tested=tuple(candidate.rule for candidate in tested),
+        needed=what_it_takes(evidence, chosen, fixed),
+        confidence=config.confidence,
+        episodes=len(evidence.returns),
+        evidence={
             "known": evidence.known,
             "exploration": evidence.exploration,
             "players": evidence.players,
@@ -431,13 +430,7 @@ def explain(
         error = evidence.clone["mean_absolute_error"]
         lines.append(f"The clone of the behaviour policy is off by {error:.3f} on average; weights use the log.")
     if too_long(evidence, chosen):
-        useful, fitted = chosen.weights["max_useful_horizon"], chosen.estimates.get("fitted_q")
-        lines.append(
-            f"Episodes have up to {evidence.logged.horizon} steps, and the importance weights of {chosen.rule} are too "
-            f"noisy beyond {f'about {useful:.0f} steps' if useful >= 1.5 else 'one step'}: use a smaller step (bounds "
-            "closer to 1), shorter episodes, or a live test."
-            + ("" if fitted is None else f" Fitted Q evaluation, without weights and proofs, estimates {fitted:+.4g}.")
-        )
+        lines.append(horizon_text(evidence, chosen))
     elif verdict != "deploy" and size < 0.1 * episodes:
         lines.append(
             f"The weights leave {size:,.0f} effective episodes of {episodes:,}: a smaller step would leave more."
@@ -445,6 +438,17 @@ def explain(
     if verdict != "deploy":
         lines.append(needed_text(what_it_takes(evidence, chosen, settings), evidence.known))
     return lines
+
+
+def horizon_text(evidence: Evidence, candidate: Candidate) -> str:
+    """What to do about episodes that are `too_long`."""
+    useful, fitted = candidate.weights["max_useful_horizon"], candidate.estimates.get("fitted_q")
+    limit = f"about {useful:.0f} steps" if useful >= 1.5 else "one step"
+    more = "" if fitted is None else f" Fitted Q evaluation, without weights and proofs, estimates {fitted:+.4g}."
+    return (
+        f"Episodes have up to {evidence.logged.horizon} steps, and the importance weights of {candidate.rule} are too "
+        f"noisy beyond {limit}: use a smaller step (bounds closer to 1), shorter episodes, or a live test.{more}"
+    )
 
 
 def assumptions_of(evidence: Evidence, candidate: Candidate, settings: Settings) -> tuple[str, ...]:

@@ -16,15 +16,14 @@ E[W_T] = 1, so it changes nothing but the range. Terms are at least -(high - low
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from rbi.data.dataset import concat_ranges
+from rbi.data.episode import Array
 
-Array = np.ndarray[Any, Any]
 Estimator = Literal["importance_sampling", "per_decision", "doubly_robust"]
-ROUNDING = 1e-5  # relative, of probabilities in float32
 MAX_FITTED_SIZE = 1000  # weights of fitted Q evaluation
 FITTED_NUMBERS = 1 << 24  # of one block of rows
 BLOCK_NUMBERS = 1 << 20  # of one block of rows `[rows, A]`, so that many actions take no more memory than few

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,13 +13,12 @@ from rbi.certification.bounds import METHODS, Bound, Method, betting_rejects, lo
 from rbi.certification.estimates import MAX_FITTED_SIZE, Estimator, LoggedSteps, Ratios, Terms
 from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.digests import shared_episodes
-from rbi.data.episode import feature_slices
+from rbi.data.episode import Array, feature_slices
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.policy import Policy
 from rbi.rules.types import Behavior, Reroute
 from rbi.statistics import student_lower_bound
 
-Array = np.ndarray[Any, Any]
 Known = Literal["all", "taken", "estimated"]
 
 PREDICT_BATCH, IMAGE_BATCH = 8192, 256
@@ -119,17 +118,17 @@ def gather_evidence(policy: Policy, data: Dataset, gamma: float) -> Evidence:
     logged = LoggedSteps(steps, actions, data.arrays["rewards"].astype(np.float64), action_probs, q, all_probs, gamma)
     likeliest = action_probs if all_probs is None else all_probs.max(1).astype(np.float64)
     return Evidence(
-        data,
-        policy,
-        logged,
-        known,
-        all_probs if policy.behavior == "logged" and all_probs is not None else clone,
-        masks,
-        counts,
-        logged.returns(),
-        len(np.unique(data.records["player"])),
-        float((1 - likeliest).mean()),
-        None if known == "estimated" or policy.behavior == "logged" else clone_error(clone[at], action_probs),
+        data=data,
+        policy=policy,
+        logged=logged,
+        known=known,
+        beta=all_probs if policy.behavior == "logged" and all_probs is not None else clone,
+        masks=masks,
+        counts=counts,
+        returns=logged.returns(),
+        players=len(np.unique(data.records["player"])),
+        exploration=float((1 - likeliest).mean()),
+        clone=None if known == "estimated" or policy.behavior == "logged" else clone_error(clone[at], action_probs),
     )
 
 
@@ -387,19 +386,19 @@ def evaluate_candidate(evidence: Evidence, policy: Policy, settings: Settings, *
     bound = bounded(settings.method, terms, settings)
     upper = -float(student_lower_bound(-terms.values, settings.alpha)) if len(terms.values) > 1 else math.inf
     candidate = Candidate(
-        str(policy.rule) + (f" + {policy.c_greedy:g} greedy" if policy.c_greedy else ""),
-        policy,
-        estimator,
-        bound,
-        Interval(float(terms.values.mean()), min(bound.lower, high - low), upper),  # no gain exceeds the range
-        float(terms.values.std()),
-        estimates.weight_diagnostics(logged, rho, weights),
+        rule=str(policy.rule) + (f" + {policy.c_greedy:g} greedy" if policy.c_greedy else ""),
+        policy=policy,
+        estimator=estimator,
+        bound=bound,
+        interval=Interval(float(terms.values.mean()), min(bound.lower, high - low), upper),  # no gain exceeds the range
+        spread=float(terms.values.std()),
+        weights=estimates.weight_diagnostics(logged, rho, weights),
     )
     if not details:
         return candidate
     others = [bounded(method, terms, settings) for method in METHODS if method != settings.method]
     found = all_estimates(evidence, policy, rho, weights)
-    return Candidate(**vars(candidate) | {"estimates": found, "bounds": tuple(others)})
+    return replace(candidate, estimates=found, bounds=tuple(others))
 
 
 def weights_are_too_large(episode: Array) -> bool:

@@ -12,10 +12,10 @@ from rbi.certification.decision import encoded_as
 from rbi.certification.evidence import check_complete, check_range, check_returns
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset, concat_ranges
+from rbi.data.episode import Array
 from rbi.data.formats import Format, FormatSettings, open_dataset
 from rbi.policy import load_policy
 
-Array = np.ndarray[Any, Any]
 Outcome = Literal["better", "worse", "continue"]
 LOOKS = 24  # points of the history
 
@@ -142,14 +142,14 @@ def compare(samples: list[Array], config: MonitorConfig) -> MonitorResult:
         lower, upper, base = new.lower - config.old_value, new.upper - config.old_value, config.old_value
     outcome: Outcome = "better" if lower[-1] > 0 else "worse" if upper[-1] < 0 else "continue"
     return MonitorResult(
-        outcome,
-        float(samples[0].mean()) - base,
-        float(lower[-1]),
-        float(upper[-1]),
-        len(samples[0]),
-        len(samples[1]) if len(samples) > 1 else 0,
-        config.confidence,
-        [
+        outcome=outcome,
+        estimate=float(samples[0].mean()) - base,
+        lower=float(lower[-1]),
+        upper=float(upper[-1]),
+        episodes=len(samples[0]),
+        control_episodes=len(samples[1]) if len(samples) > 1 else 0,
+        confidence=config.confidence,
+        history=[
             {"episodes": int(n), "lower": float(a), "upper": float(b)}
             for n, a, b in zip(new.times, lower, upper, strict=True)
         ],

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import Any, Self, overload
 
 import numpy as np
 
+from rbi.data.dataset_summary import DatasetSummary
 from rbi.data.episode import (
     Array,
     DatasetSpec,
@@ -16,9 +17,6 @@ from rbi.data.episode import (
     end_codes,
     integer_actions,
 )
-
-if TYPE_CHECKING:
-    from rbi.data.summary import DatasetSummary
 
 RECORD = np.dtype(
     [
@@ -240,10 +238,8 @@ class Dataset(Sequence[Episode]):
         lost = self.arrays["life_lost"] if lives else np.zeros(1, bool)
         return end_codes(self.arrays["terminated"], self.arrays["truncated"], lost)
 
-    def summary(self) -> "DatasetSummary":
+    def summary(self) -> DatasetSummary:
         """Counts, scores, lengths, actions and rejected episodes."""
-        from rbi.data.summary import DatasetSummary
-
         return DatasetSummary.of_dataset(self)
 
     def __repr__(self) -> str:

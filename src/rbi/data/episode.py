@@ -3,7 +3,7 @@
 import math
 import numbers
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -282,6 +282,33 @@ class RejectedEpisode(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.source}{f', line {self.line}' if self.line else ''}: {self.reason}"
+
+
+@dataclass
+class Rejections:
+    """How many episodes were rejected, and the first one of each kind."""
+
+    rejected: int = 0
+    reasons: dict[str, RejectedEpisode] = field(default_factory=dict)
+    """The first of each kind, by its reason without numbers."""
+
+    def reject(self, item: RejectedEpisode) -> None:
+        self.rejected += 1
+        self.reasons.setdefault(kind_of_reason(item.reason), item)
+
+    def examples(self) -> list[dict[str, str]]:
+        """The first rejected episode of each kind, as result.json keeps it."""
+        return [{"kind": kind, "first": str(first)} for kind, first in self.reasons.items()]
+
+
+def kind_of_reason(reason: str) -> str:
+    """A reason without its numbers, so that equal ones count together.
+
+    >>> kind_of_reason("step 3: action 19 is not possible")
+    'step #: action # is not possible'
+    """
+    words = ["#" if any(c.isdigit() for c in word) else word for word in reason.replace(":", " :").split()]
+    return " ".join(words).replace(" :", ":")
 
 
 def bad_behavior_probs(probs: Array) -> Array:

@@ -5,16 +5,16 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from rbi import fileio
 from rbi.data.dataset import Dataset
-from rbi.data.episode import DatasetSpec, Episode, RejectedEpisode
+from rbi.data.episode import DatasetSpec, Episode, RejectedEpisode, Rejections
 from rbi.data.formats import ColumnReader, Format, FormatSettings, open_reader
 from rbi.data.formats.reader import OneEpisodePerPart, Reader
-from rbi.data.store import Store, StoreWriter
+from rbi.data.store import Store, StoreWriter, is_store
 from rbi.parallel import bounded_map
 from rbi.progress import echo, track, track_updates
 
@@ -28,46 +28,25 @@ SOURCE = "source.json"
 
 
 @dataclass
-class Progress:
+class Progress(Rejections):
     """What an import or export has done so far."""
 
     parts: int = 0
     episodes: int = 0
     steps: int = 0
-    rejected: int = 0
     skipped: int = 0
     """Episodes that an earlier, interrupted import had processed."""
-    reasons: dict[str, RejectedEpisode] = field(default_factory=dict)
-    """The first rejected episode of each kind."""
-
-    def reject(self, item: RejectedEpisode) -> None:
-        self.rejected += 1
-        self.reasons.setdefault(kind_of_reason(item.reason), item)
 
     def accept(self, episodes: int, steps: int) -> None:
         self.episodes += episodes
         self.steps += steps
 
     def counts(self) -> dict[str, int]:
-        return {name: value for name, value in vars(self).items() if name != "reasons"}
-
-    def examples(self) -> list[dict[str, str]]:
-        """The first rejected episode of each kind, as result.json keeps it."""
-        return [{"kind": kind, "first": str(first)} for kind, first in self.reasons.items()]
+        return {name: getattr(self, name) for name in ("parts", "episodes", "steps", "rejected", "skipped")}
 
     def __str__(self) -> str:
         words = f"{self.episodes:,} episodes, {self.steps:,} steps"
         return words + (f", {self.rejected:,} rejected" if self.rejected else "")
-
-
-def kind_of_reason(reason: str) -> str:
-    """A reason without its numbers, so that equal ones count together.
-
-    >>> kind_of_reason("step 3: action 19 is not possible")
-    'step #: action # is not possible'
-    """
-    words = ["#" if any(c.isdigit() for c in word) else word for word in reason.replace(":", " :").split()]
-    return " ".join(words).replace(" :", ":")
 
 
 def import_dataset(
@@ -88,7 +67,7 @@ def import_dataset(
     """
     out, reader = Path(out), open_reader(data, format, settings) if isinstance(data, Path | str) else data
     started, reported, total, state = time.monotonic(), -float(REPORT_SECONDS), len(reader.parts()), Progress()
-    resumes = (out / "store.json").exists()
+    resumes = is_store(out)
     if not resumes:
         out.mkdir(parents=True, exist_ok=True)
         fileio.write_json(out / SOURCE, fingerprint(reader.path))  # first: a store without it could not be resumed

@@ -258,7 +258,7 @@ def make_by_id(text: str, settings: dict[str, Any]) -> gymnasium.Env[Any, Any]:
 
 
 def as_float32(values: Any) -> Array:
-    with np.errstate(over="ignore"):  # infinite values are refused by `finite`
+    with np.errstate(over="ignore"):  # infinite values are refused by `time_step`
         return np.asarray(values).astype(np.float32)
 
 

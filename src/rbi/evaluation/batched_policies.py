@@ -11,7 +11,8 @@ from rbi.data.visits import VisitCounts
 from rbi.envs.types import TimeStep
 from rbi.gpu import SideStream, capture_graph
 from rbi.observations import roll_stacks
-from rbi.policy import Policy, uses_counts
+from rbi.policy import Policy
+from rbi.rules.types import uses_counts
 from rbi.statistics import Array
 from rbi.steps import legal_or_none
 

@@ -20,7 +20,7 @@ import torch
 from rbi import envs
 from rbi.config import Checked, Interval
 from rbi.data.episode import Array, DatasetSpec, Episode
-from rbi.data.store import Store, StoreWriter
+from rbi.data.store import Store, StoreWriter, is_store
 from rbi.envs.types import TimeStep, VectorEnv
 from rbi.evaluation.batched_policies import BatchedPolicies, group_policies, random_actions
 from rbi.evaluation.rollouts import Protocol, check_compatible
@@ -352,7 +352,7 @@ class DatasetRecording:
     def record(self, out: Path | str, *, progress: bool = True) -> Store:
         """Record into the store `out`; an existing store is continued up to the requested number."""
         out = Path(out)
-        if continues := (out / "store.json").exists():
+        if continues := is_store(out):
             (before := Store(out)).check_values()
             if before.spec != self.spec:
                 raise ValueError(f"{out}: holds {before.spec}, not {self.spec}")

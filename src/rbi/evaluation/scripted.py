@@ -9,8 +9,8 @@ import numpy as np
 from rbi.envs.atari import emulators
 from rbi.envs.types import EnvConfig
 from rbi.evaluation.comparison import game_name
+from rbi.statistics import Array
 
-Array = np.ndarray[Any, Any]
 MAX_RESETS = 1000  # until four games start after 1 to 4 frames
 NO_OP, FIRE, RIGHT, LEFT = range(4)  # the first actions of both paddle games; in Pong right is up and left is down
 
@@ -190,20 +190,20 @@ def breakout(frames: Any) -> Array:
     falls = seen.all(1) & (fall > 0.2)
     ahead = np.where(falls, (37 - y[:, 1]) / np.maximum(fall, 0.2), 0.0) * (x[:, 1] - x[:, 0])
     goal = 74 - np.abs(np.abs(x[:, 1] + ahead) % 148 - 74)  # it bounces off the walls
-    chosen = towards(goal - paddle, 2.0, RIGHT, LEFT)
+    chosen = towards(goal - paddle, RIGHT, LEFT)
     return np.where(seen[:, 1], chosen, FIRE)
 
 
 def pong(frames: Any) -> Array:
     """Actions for Pong: the ball is the brightest spot between the paddles."""
     field, paddle = frames[:, 1, 14:77, 12:73] > 200, frames[:, 1, 14:77, 74] > 120
-    chosen = towards(centre(field.any(2)) - centre(paddle), 2.0, LEFT, RIGHT)
+    chosen = towards(centre(field.any(2)) - centre(paddle), LEFT, RIGHT)
     return np.where(field.any((1, 2)), chosen, NO_OP)
 
 
-def towards(gap: Array, near: float, more: int, less: int) -> Array:
-    """The action that reduces a gap; no-op where it is small."""
-    return np.where(gap > near, more, np.where(gap < -near, less, NO_OP))
+def towards(gap: Array, more: int, less: int) -> Array:
+    """The action that reduces a gap; no-op where it is at most two pixels."""
+    return np.where(gap > 2, more, np.where(gap < -2, less, NO_OP))
 
 
 def centre(seen: Any) -> Array:

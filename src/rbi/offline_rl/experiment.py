@@ -169,9 +169,7 @@ def offline(
     }
     with RunLog(out, callback, progress=progress) as log:
         if log.check_folder(NAME, described, seed, resume=resume, overwrite=overwrite, may_change=MAY_CHANGE_ON_RESUME):
-            assert log.out is not None and log.numbers is not None  # noqa: PT018
-            with fileio.naming(log.out / "result.json"):
-                return OfflineResult(log.numbers["rows"], load_policy(log.out), log.numbers, log.metrics, log.out)
+            return completed(log)
         loaded = data if isinstance(data, Dataset) else open_dataset(data, settings=settings)
         env = check_data(loaded, env, "data" if isinstance(source, Dataset) else str(source), log)
         loaded = with_actions_of(env, loaded)
@@ -186,6 +184,14 @@ def offline(
                 log.restore(experiment.learners())
             log.open(NAME, described, seed, resume=resume, overwrite=overwrite)
             return experiment.run(checkpoint_minutes)
+
+
+def completed(log: RunLog) -> OfflineResult:
+    """The result of a complete run, from its folder."""
+    assert log.out is not None
+    assert log.numbers is not None
+    with fileio.naming(log.out / "result.json"):
+        return OfflineResult(log.numbers["rows"], load_policy(log.out), log.numbers, log.metrics, log.out)
 
 
 def check_data(data: Dataset, env: str | None, name: str, log: RunLog) -> str:

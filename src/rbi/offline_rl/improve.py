@@ -18,7 +18,7 @@ from rbi.data.digests import episode_digests
 from rbi.data.episode import Array
 from rbi.data.formats import Format, FormatSettings, dataset_or_path, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
-from rbi.data.visits import MAX_MOMENTS, PseudoCounts, VisitCounts, count_visits, step_clusters
+from rbi.data.visits import MAX_MOMENTS, PseudoCounts, count_visits, step_clusters
 from rbi.networks import MAX_HIDDEN_SIZE, Networks, TrunkFactory, cpu_threads, make_networks, offline_network
 from rbi.observations import ObservationSpec
 from rbi.offline_rl.behavior_q import BLOCK_ROWS, BehaviorQ, BehaviorQConfig, fit_standardization, standardize
@@ -321,17 +321,16 @@ class Improver:
     def train_episodes(self) -> Any:
         return np.delete(np.arange(len(self.data)), np.concatenate(self.holdout))
 
-    def count_visits(self, networks: Networks) -> VisitCounts | PseudoCounts | None:
-        """Visits of the training states if few of them are different, otherwise pseudo-counts; None for more actions
-        than those are computed for."""
-        data, gamma = self.data, self.config.gamma
-        if self.visits is not None or self.too_many_actions(networks):
-            return self.visits
+    def pseudo_counts(self, networks: Networks) -> PseudoCounts | None:
+        """Pseudo-counts of the training states; None for more actions than they are computed for."""
+        if self.too_many_actions(networks):
+            return None
+        data = self.data
         sampler = Sampler(
             data, self.sampler_config(2), torch.Generator(), device=self.device, episodes=self.train_episodes
         )
         limit = MAX_COUNTED_IMAGES if data.spec.is_image else MAX_COUNTED_STATES
-        clusters = step_clusters(data, sampler.usable, gamma)
+        clusters = step_clusters(data, sampler.usable, self.config.gamma)
         names, which = np.unique(clusters, return_inverse=True)
         counted = max(1, len(names) * limit // max(limit, len(clusters)))
         chosen = (self.rng("counts").permutation(len(names)).argsort() < counted)[which]
@@ -454,7 +453,8 @@ class Improver:
     def make_policy(self, networks: Networks, temperature: float) -> Policy:
         """The policy, with what it keeps of its training data."""
         data, learner = self.data, self.learner
-        seen, visits = np.delete(np.arange(len(data)), self.holdout.test), self.count_visits(networks)
+        seen = np.delete(np.arange(len(data)), self.holdout.test)
+        visits = self.pseudo_counts(networks) if self.visits is None else self.visits
         return Policy(
             networks,
             self.rule,
@@ -561,6 +561,4 @@ def feature_range(sampler: Sampler) -> FeatureRange | None:
 
 def feature_names(data: Dataset) -> list[str]:
     """Names of the numbers of a vector observation: the table's columns if known, else their index."""
-    count = math.prod(data.spec.obs_shape)
-    names = list(data.feature_names)
-    return names if len(names) == count else [f"observation {number}" for number in range(count)]
+    return data.feature_names or [f"observation {number}" for number in range(math.prod(data.spec.obs_shape))]

@@ -449,7 +449,7 @@ class ActorMemory:
             repeats *= legal.gather(1, self.repeated[:, None]).squeeze(1)
         starts = (repeats == 0) & (draw[0] < epsilon[:, 0])
         self.repeats.copy_(torch.where(starts, length, repeats))
-        self.repeated.copy_(torch.where(starts, random_actions(draw[2], pi.shape[1], legal), self.repeated))
+        self.repeated.copy_(torch.where(starts, uniform_actions(draw[2], pi.shape[1], legal), self.repeated))
         action = torch.where(self.repeats > 0, self.repeated, action)
         self.repeats.sub_(1).clamp_(min=0)
         return action
@@ -525,8 +525,8 @@ def explore(pi: Tensor, epsilon: Tensor, generator: torch.Generator, legal: Tens
     return torch.where(is_legal, action, explored.argmax(1))  # sums in float32 may end below the draw
 
 
-def random_actions(draw: Tensor, num_actions: int, legal: Tensor | None) -> Tensor:
-    """Uniformly random (legal) actions `[N]` of draws from [0, 1)."""
+def uniform_actions(draw: Tensor, num_actions: int, legal: Tensor | None) -> Tensor:
+    """The (legal) actions `[N]` that uniform draws from [0, 1) stand for, all equally likely."""
     if legal is None:
         return (draw * num_actions).long()
     rank = (draw * legal.sum(1)).long()

@@ -19,6 +19,7 @@ from rbi.online.train import MAY_CHANGE_ON_RESUME, Env, train
 from rbi.progress import echo
 from rbi.statistics import score_text
 
+ENV_SETTINGS = ("max_frames", "repeat_action_probability")  # that config.json stores
 MapJobs = Callable[..., Iterable[Any]]
 """A `map` over processes or machines that returns results in order."""
 
@@ -94,21 +95,16 @@ def sweep(
         "algos": list(algos),
         "seeds": list(seeds),
         "preset": preset,
-        **{name: getattr(configs[0].env, name) for name in ("max_frames", "repeat_action_probability")},
+        **{name: getattr(configs[0].env, name) for name in ENV_SETTINGS},
         **{part: getattr(configs[0], part) for part in PARTS},
     }
     if resume:
-        saved = runs.read(path).config.get("settings")
-        new = {"max_frames", "repeat_action_probability"}.difference(saved if isinstance(saved, dict) else ())
-        may_change = (*MAY_CHANGE_ON_RESUME, *new)  # earlier sweeps did not store them
-        runs.check_resumable(path, command="train", settings=settings, seed=seeds[0], may_change=may_change)
-        writer = runs.Writer.reopen(path)
-        runs.save_changed_settings(path, settings)
+        opened = resume_sweep(path, settings, seeds[0])
     else:
-        writer = runs.Writer.create(
+        opened = runs.Writer.create(
             path, command="train", settings=settings, seed=seeds[0], argv=argv, overwrite=overwrite
         )
-    with writer:
+    with opened as writer:
         folder = writer.path / "runs"
         jobs = [
             SweepJob(config, seed, folder / f"{config.algo}-{as_file_name(config.env.id)}-seed{seed}")
@@ -120,18 +116,29 @@ def sweep(
         left = [job for job in jobs if not is_finished(job.path, job.config.schedule.updates)]
         if left and map_jobs is not None:
             run_remotely(left, folder, map_jobs, options, progress=progress)
-            left = []
-        for number, job in enumerate(left, len(jobs) - len(left) + 1):
-            if progress:
-                echo(f"== {number} of {len(jobs)}: {job}")
-            try:
-                run_job(job, options, device, progress=progress, argv=argv)
-            except KeyboardInterrupt:
-                echo(f"rbi: the sweep continues with --resume --out {writer.path}", stderr=True)
-                raise
+        else:
+            for number, job in enumerate(left, len(jobs) - len(left) + 1):
+                if progress:
+                    echo(f"== {number} of {len(jobs)}: {job}")
+                try:
+                    run_job(job, options, device, progress=progress, argv=argv)
+                except KeyboardInterrupt:
+                    echo(f"rbi: the sweep continues with --resume --out {writer.path}", stderr=True)
+                    raise
         rows = [row_of(runs.read(job.path)) for job in jobs if is_finished(job.path)]
         writer.result({"rows": rows})
     return SweepResult(writer.path, [job.path for job in jobs], rows)
+
+
+def resume_sweep(path: Path, settings: dict[str, Any], seed: int) -> runs.Writer:
+    """The folder of an earlier sweep with the same settings, opened to continue it."""
+    saved = runs.read(path).config.get("settings")
+    new = set(ENV_SETTINGS).difference(saved if isinstance(saved, dict) else ())
+    may_change = (*MAY_CHANGE_ON_RESUME, *new)  # earlier sweeps did not store them
+    runs.check_resumable(path, command="train", settings=settings, seed=seed, may_change=may_change)
+    writer = runs.Writer.reopen(path)
+    runs.save_changed_settings(path, settings)
+    return writer
 
 
 def used_settings(algo: Algorithm, settings: Mapping[str, Any]) -> dict[str, Any]:

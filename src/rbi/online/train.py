@@ -30,6 +30,7 @@ from rbi.replay import available_memory, bytes_needed
 Env = str | EnvFactory | EnvConfig
 
 MAY_CHANGE_ON_RESUME = ("preset", *runs.CHANGED_ON_RESUME)
+ENV_SETTINGS = ("max_frames", "repeat_action_probability", "noop_max")  # that config.json stores
 
 
 class EngineFactory(Protocol):
@@ -252,7 +253,7 @@ def check_same_preset(path: Path, env: EnvConfig, preset: Preset | None) -> None
 
 def run_settings(config: TrainConfig, preset: Preset | None) -> dict[str, Any]:
     """The settings that config.json stores."""
-    env = {name: getattr(config.env, name) for name in ("max_frames", "repeat_action_probability", "noop_max")}
+    env = {name: getattr(config.env, name) for name in ENV_SETTINGS}
     parts = {name: getattr(config, name) for name in PARTS}
     return {"algo": config.algo, "env": config.env.id, "preset": preset} | env | parts
 
@@ -264,8 +265,7 @@ def load_config(path: Path | str) -> TrainConfig:
         raise ValueError(f"{path}: is a run of {found.get('command')!r}, not of 'train'")
     try:
         settings = found["settings"]
-        names = ("max_frames", "repeat_action_probability", "noop_max")
-        env = EnvConfig(settings["env"], **{name: settings[name] for name in names})
+        env = EnvConfig(settings["env"], **{name: settings[name] for name in ENV_SETTINGS})
         parts = {name: dataclasses.replace(PRESETS["paper"][name], **settings[name]) for name in PARTS}
         return TrainConfig(env, settings["algo"], **parts)
     except (KeyError, TypeError, ValueError) as error:

@@ -386,7 +386,14 @@ def episode_viewer(policy: Policy, data: Dataset, chosen: Array, count: int, bud
     note = f"From {source}." + (f" {left:,} more episodes are left out." if left else "") + note + feature_note
     note += f" Long episodes are cut: {', '.join(cut)}." if cut else ""
     return Viewer(
-        rule_text(policy), names, bounds_of(policy), features, traces, [], changes_by_value(everything, shown), note
+        rule=rule_text(policy),
+        actions=names,
+        bounds=bounds_of(policy),
+        features=features,
+        episodes=traces,
+        decisions=[],
+        by_value=changes_by_value(everything, shown),
+        note=note,
     )
 
 
@@ -426,8 +433,7 @@ def shown_features(policy: Policy, data: Dataset, episodes: Sequence[Episode]) -
     if data.spec.is_image:
         return [], [], ""
     size = data.spec.obs_shape[0]
-    names = list(data.feature_names)
-    names = names if len(names) == size else [f"observation {number}" for number in range(size)]
+    names = data.feature_names or [f"observation {number}" for number in range(size)]
     if size <= MAX_FEATURES:
         return names, list(range(size)), ""
     values = np.concatenate([each.observations for each in episodes])
@@ -481,13 +487,7 @@ def encode_strip(frames: Array) -> str:
 # Logged decisions
 
 
-def decision_viewer(
-    policy: Policy,
-    data: Dataset,
-    chosen: Array,
-    budget: int,
-    source: str,
-) -> Viewer:
+def decision_viewer(policy: Policy, data: Dataset, chosen: Array, budget: int, source: str) -> Viewer:
     """The decisions that change most, of at most `MAX_PREDICTED` of the chosen episodes."""
     picked = chosen[np.unique(np.linspace(0, len(chosen) - 1, min(len(chosen), MAX_PREDICTED)).round().astype(int))]
     of = predict_decisions(policy, data, picked)
@@ -522,14 +522,14 @@ def decision_viewer(
     note = f"From {source}. The {listed:,} decisions that change most, of {len(picked):,}.{note}"
     note += " A row stands for all with the same features and action." if listed > len(top) else ""
     return Viewer(
-        rule_text(policy),
-        names,
-        bounds_of(policy),
-        [feature.name for feature, _ in columns],
-        [],
-        decisions,
-        changes_by_value(of, shown),
-        note,
+        rule=rule_text(policy),
+        actions=names,
+        bounds=bounds_of(policy),
+        features=[feature.name for feature, _ in columns],
+        episodes=[],
+        decisions=decisions,
+        by_value=changes_by_value(of, shown),
+        note=note,
     )
 
 

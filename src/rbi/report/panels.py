@@ -232,9 +232,11 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:] if first.rstrip(":,").isalpha() and first not in ("beta", "pi") else text
 
 
-def thinned(count: int, most: int = MAX_POINTS) -> Array:
-    """Indices of at most `most` of `count` points, evenly spread, with the first and the last."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)) if count else np.zeros(0, int)
+def thinned(count: int) -> Array:
+    """Indices of at most `MAX_POINTS` of `count` points, evenly spread, with the first and the last."""
+    if not count:
+        return np.zeros(0, int)
+    return np.unique(np.linspace(0, count - 1, min(count, MAX_POINTS)).round().astype(int))
 
 
 def finite(value: float | None) -> float | None:

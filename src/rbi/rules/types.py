@@ -274,6 +274,11 @@ def parse_rule(text: str, *, counts: bool = False) -> Rule:
         raise ValueError(f"rule {text!r}: {error}") from None
 
 
+def uses_counts(rule: Any) -> bool:
+    """Whether a rule, or a function in its place, takes visit counts."""
+    return bool(getattr(rule, "uses_counts", False))
+
+
 def usage(rule: type[Rule]) -> str:
     """The text of a rule with the names of its parameters: `reroute(c_min,c_max)`."""
     join = " | ".join if rule is ForwardKL else ",".join

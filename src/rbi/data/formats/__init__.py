@@ -72,19 +72,18 @@ class ColumnReader(Protocol):
         """The episodes of a part, in order, and those between them that are unusable."""
 
 
-def functions(name: str) -> tuple[Any, Any]:
-    """The functions that recognise and open a format; its module is imported on use."""
-    if name == "store":
-        return is_store, StoreReader
-    found = importlib.import_module(f"rbi.data.formats.{name}")
-    return found.recognises, found.open_reader
+def module_of(name: str) -> Any:
+    """The module of a format that is neither a store nor a table, imported on use: `recognises` and `open_reader`."""
+    return importlib.import_module(f"rbi.data.formats.{name}")
 
 
 def recognise(path: Path) -> Format:
     """The format of the data at a path."""
     check_readable(path)
+    if is_store(path):
+        return "store"
     for name in get_args(Format):
-        if name not in FILES and functions(name)[0](path):
+        if name != "store" and name not in FILES and module_of(name).recognises(path):
             found: Format = name
             return found
     tables: list[Any] = table_formats(path)
@@ -117,7 +116,9 @@ def open_reader(path: Path | str, format_: Format | None = None, settings: Forma
         raise ValueError(f"--obs-key: {path} is read as {name}, whose observations have no parts")
     if settings.agc != AgcConfig() and name != "agc":
         raise ValueError(f"--agc: {path} is read as {name}, not as AGC")
-    found: Reader = open_table(path, settings, name) if name in FILES else functions(name)[1](path, settings)
+    if name == "store":
+        return StoreReader(path, settings)
+    found: Reader = open_table(path, settings, name) if name in FILES else module_of(name).open_reader(path, settings)
     return found
 
 

@@ -237,7 +237,15 @@ class AgcReader:
             action, reward = (DEFAULT_OFFSET if offset is None else offset for offset in self.offsets)
             actions, rewards = StepGrid(len(text), self.config.phase).fold(text, action, reward)
             yield EpisodeSummary(
-                actions, rewards, text.terminal, not text.terminal, None, False, "", self.file_of(part), 1
+                actions=actions,
+                rewards=rewards,
+                terminated=text.terminal,
+                abandoned=not text.terminal,
+                lives_lost=None,
+                has_action_probs=False,
+                player="",
+                source=self.file_of(part),
+                line=1,
             )
         except EpisodeError as fault:
             yield RejectedEpisode(self.file_of(part), fault.line, fault.reason)

@@ -14,6 +14,7 @@ from rbi.steps import COLOURS, FrameLayout, are_channels_first, overlap
 LAYOUT_EPISODES = 8
 """Episodes that decide whether leading channels are a stack of frames."""
 MAX_STATES = 10_000
+MAX_SPACE = 300  # characters of a space in a message
 
 
 def frame_layout(shape: tuple[int, ...], episodes: Iterable[Array], *, channels_first: bool) -> FrameLayout:
@@ -124,7 +125,8 @@ def observed_space(space: spaces.Space[Any], key: str) -> Any:
     if not is_flat(space):
         usable = [name for name, part in parts.items() if is_flat(part)]
         more = f"; choose a part with --obs-key: {', '.join(usable)}" if usable else ""
-        raise ValueError(f"its observations are {space}, of which texts and the like cannot be numbers{more}"[:600])
+        shown = text if len(text := str(space)) <= MAX_SPACE else f"{text[:MAX_SPACE]} ..."
+        raise ValueError(f"its observations are {shown}, of which texts and the like cannot be numbers{more}")
     return space
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rbi.data.episode import Array, Episode, RejectedEpisode
 from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image, spec_of_episode, vectors
-from rbi.data.formats.reader import FAULTS, SpecOverrides, max_action
+from rbi.data.formats.reader import FAULTS, SpecOverrides, max_action, one_line
 from rbi.data.formats.table_columns import Block, is_list
 from rbi.data.formats.table_files import FrameFiles, TableFiles
 from rbi.data.formats.table_layout import TableConfig
@@ -114,7 +114,7 @@ class EpisodeRowsReader:
                 episode.check_fits(self.spec)
                 yield episode
             except FAULTS as error:
-                yield RejectedEpisode(source, line, " ".join(str(error).split()))
+                yield RejectedEpisode(source, line, one_line(error))
 
     def episode(self, row: dict[str, Any], source: str, line: int) -> Episode:
         obs, actions, rewards = (array_of(row[name]) for name in ("observations", "action", "reward"))

@@ -46,6 +46,7 @@ from rbi.data.formats.reader import (
     FAULTS,
     EpisodeSummary,
     SpecOverrides,
+    one_line,
     placeholder_observations,
     require_package,
     summarize,
@@ -223,11 +224,6 @@ def spec_of(
         env = recorded_env(json.loads(metadata.get("env_spec") or "{}"))
         spec = DatasetSpec(shape, int(actions.n), frame_stack=stack, env=env)
     return overrides.applied_to(spec)
-
-
-def one_line(error: Exception) -> str:
-    """An error message without line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def write_minari(episodes: Iterable[Episode], spec: DatasetSpec, path: Path | str, data_format: str = "hdf5") -> int:

@@ -15,7 +15,7 @@ from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, Episode, RejectedEpisode
 from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image
 from rbi.data.formats.hdf5 import MAX_COMPRESSION, SMALL_BYTES
-from rbi.data.formats.reader import FAULTS, SpecOverrides
+from rbi.data.formats.reader import FAULTS, SpecOverrides, one_line
 from rbi.steps import IMAGE_STACK
 
 NAMES = {
@@ -63,7 +63,7 @@ class NpzReader:
         try:
             self.dataset = self.load(overrides)
         except FAULTS as error:
-            raise ValueError(f"{path}: {' '.join(str(error).split()) or type(error).__name__}") from None
+            raise ValueError(f"{path}: {one_line(error)}") from None
         self.spec = self.dataset.spec
 
     def load(self, overrides: SpecOverrides) -> Dataset:

@@ -20,6 +20,7 @@ FAULTS = (
     EOFError, MemoryError, zipfile.BadZipFile,
 )  # fmt: skip
 """What h5py, pyarrow, msgpack, Minari and NumPy raise for damaged episodes."""
+MAX_REASON = 1000  # characters of an error message: it may quote a file
 OF_RUN_FOLDERS = ("metrics.jsonl", "rejected.jsonl")
 """Files beside data that are no data."""
 
@@ -104,15 +105,15 @@ class SummaryReader(Protocol):
 def summarize(episode: Episode) -> EpisodeSummary:
     """An episode without its observations."""
     return EpisodeSummary(
-        episode.actions,
-        episode.rewards,
-        bool(episode.terminated[-1]),
-        episode.abandoned,
-        int(np.sum(episode.life_lost)),
-        episode.action_probs is not None,
-        episode.player,
-        episode.source,
-        episode.line,
+        actions=episode.actions,
+        rewards=episode.rewards,
+        terminated=bool(episode.terminated[-1]),
+        abandoned=episode.abandoned,
+        lives_lost=int(np.sum(episode.life_lost)),
+        has_action_probs=episode.action_probs is not None,
+        player=episode.player,
+        source=episode.source,
+        line=episode.line,
     )
 
 
@@ -127,13 +128,18 @@ def summaries_of(reader: Reader, part: Any) -> Iterator[EpisodeSummary | Rejecte
     return reader.summaries(part) if isinstance(reader, SummaryReader) else summarize_all(reader.read(part))
 
 
-def require_package(package: str, extra: str = "data") -> Any:
+def one_line(error: Exception) -> str:
+    """An error message without line breaks."""
+    return " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
+
+
+def require_package(package: str) -> Any:
     """Import an optional package, or raise a ValueError that says how to install it."""
     try:
         return importlib.import_module(package)
     except ImportError:
         name = package.split(".")[0]
-        raise ValueError(f"this format needs {name}: pip install 'rbi[{extra}]'") from None
+        raise ValueError(f"this format needs {name}: pip install 'rbi[data]'") from None
 
 
 # Files

@@ -31,13 +31,7 @@ from rbi.data.formats.convert import (
     observed_shape,
     observed_space,
 )
-from rbi.data.formats.reader import (
-    FAULTS,
-    SpecOverrides,
-    find_files,
-    max_action,
-    require_package,
-)
+from rbi.data.formats.reader import FAULTS, SpecOverrides, find_files, max_action, one_line, require_package
 from rbi.steps import FrameLayout
 
 ITEM = "item"
@@ -278,18 +272,18 @@ def decoded(item: bytes | None, name: str, line: int) -> Fragment | RejectedEpis
         if length(obs) != steps + 1:
             raise ValueError(f"{length(obs)} observations for {steps} steps")
         return Fragment(
-            str(state["id_"]),
-            int(state["t_started"]),
-            obs,
-            np.asarray(buffer(state["actions"])).reshape(steps),
-            np.asarray(buffer(state["rewards"]), np.float64).reshape(steps),
-            None if logs is None else np.exp(np.asarray(buffer(logs), np.float64)).reshape(steps),
-            bool(state["is_terminated"]),
-            bool(state["is_truncated"]),
-            name,
-            line,
-            state.get("_observation_space") or state["observations"].get("space"),
-            state.get("_action_space") or state["actions"].get("space"),
+            id=str(state["id_"]),
+            start=int(state["t_started"]),
+            observations=obs,
+            actions=np.asarray(buffer(state["actions"])).reshape(steps),
+            rewards=np.asarray(buffer(state["rewards"]), np.float64).reshape(steps),
+            action_probs=None if logs is None else np.exp(np.asarray(buffer(logs), np.float64)).reshape(steps),
+            terminated=bool(state["is_terminated"]),
+            truncated=bool(state["is_truncated"]),
+            source=name,
+            line=line,
+            observation_space=state.get("_observation_space") or state["observations"].get("space"),
+            action_space=state.get("_action_space") or state["actions"].get("space"),
         )
     except (*FAULTS, msgpack.exceptions.UnpackException) as error:
         return RejectedEpisode(name, line, f"is not an RLlib episode ({one_line(error)})")
@@ -422,19 +416,14 @@ def split_batch(batch: dict[str, Any], name: str, line: int) -> Iterator[Fragmen
     for start, stop in pairwise([0, *(np.flatnonzero(parts) + 1).tolist(), count]):
         rows = slice(start, stop)
         yield Fragment(
-            str(ids[start]),
-            0 if numbers is None else int(numbers[start]),
-            obs[rows] if after is None else np.concatenate([obs[rows], after[stop - 1 : stop]]),
-            actions[rows],
-            rewards[rows],
-            None if probs is None else np.asarray(probs)[rows],
-            bool(over[stop - 1]),
-            bool(cut[stop - 1]),
-            name,
-            line,
+            id=str(ids[start]),
+            start=0 if numbers is None else int(numbers[start]),
+            observations=obs[rows] if after is None else np.concatenate([obs[rows], after[stop - 1 : stop]]),
+            actions=actions[rows],
+            rewards=rewards[rows],
+            action_probs=None if probs is None else np.asarray(probs)[rows],
+            terminated=bool(over[stop - 1]),
+            truncated=bool(cut[stop - 1]),
+            source=name,
+            line=line,
         )
-
-
-def one_line(error: Exception) -> str:
-    """An error message without line breaks."""
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,5 +1,9 @@
 """Tables with one row per step: CSV, JSON lines, Parquet, Feather and data frames.
 
+From a file to episodes: `table_files` cuts it into blocks of rows, `table_columns.Block`; `table_rows.Checker` turns a
+block into validated arrays, and `TableReader` these into episodes. Before that, `table_layout` finds which column is
+what, and `table_features` how observed columns are encoded.
+
 The rows of an episode must stand together, in any order of their step column, and may continue at the beginning of the
 next file. Columns are validated as arrays; a row that cannot be used rejects its episode, not the file.
 """
@@ -22,10 +26,10 @@ from rbi.data.formats.episode_rows import EpisodeRowsReader, episode_columns
 from rbi.data.formats.reader import SpecOverrides, find_files, require_package
 from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
 from rbi.data.formats.table_columns import Block, ListShape
-from rbi.data.formats.table_features import FRAME, TableSchema, to_table
+from rbi.data.formats.table_features import FRAME, Scan, TableSchema, to_table
 from rbi.data.formats.table_files import CsvFiles, FeatherFiles, FrameFiles, JsonFiles, ParquetFiles, TableFiles
 from rbi.data.formats.table_layout import STEP_COLUMNS, LayoutFinder, TableConfig
-from rbi.data.formats.table_rows import MISSING_ID, Checker, Rows, Scan
+from rbi.data.formats.table_rows import MISSING_ID, Checker, Rows
 from rbi.data.store import CONFIG, is_store, read_spec
 from rbi.progress import echo
 from rbi.steps import IMAGE_STACK

@@ -151,7 +151,17 @@ TUNED_GRID = (
     "hcpi(0.3)",
 )
 FAMILIES = {
-    "random": WorldFamily("Random MDPs", "eta", "trajectories", TRAJECTORIES, 10, 0.05, TUNED, True, 25),
+    "random": WorldFamily(
+        title="Random MDPs",
+        quality_name="eta",
+        size_unit="trajectories",
+        sizes=TRAJECTORIES,
+        n_wedge=10,
+        kappa=0.05,
+        tuned=TUNED,
+        normalised=True,
+        block_size=25,
+    ),
     "chicken": WorldFamily(
         title="Wet Chicken",
         quality_name="epsilon",
@@ -164,7 +174,16 @@ FAMILIES = {
         block_size=50,
     ),
     "grid": WorldFamily(
-        "5x5 gridworld", "eta", "trajectories", TRAJECTORIES, 10, 0.05, TUNED_GRID, True, 25, min_quality=0.5
+        title="5x5 gridworld",
+        quality_name="eta",
+        size_unit="trajectories",
+        sizes=TRAJECTORIES,
+        n_wedge=10,
+        kappa=0.05,
+        tuned=TUNED_GRID,
+        normalised=True,
+        block_size=25,
+        min_quality=0.5,
     ),
     # Worlds that nothing was tuned on; their peers have the settings of Random MDPs
     "gathering": WorldFamily(
@@ -180,10 +199,26 @@ FAMILIES = {
         min_quality=0.3,
     ),
     "large": WorldFamily(
-        "Random MDPs, 100 states, 8 actions", "eta", "trajectories", (50, 200, 500, 2000), 10, 0.05, TUNED, True, 5
+        title="Random MDPs, 100 states, 8 actions",
+        quality_name="eta",
+        size_unit="trajectories",
+        sizes=(50, 200, 500, 2000),
+        n_wedge=10,
+        kappa=0.05,
+        tuned=TUNED,
+        normalised=True,
+        block_size=5,
     ),
     "two_goals": WorldFamily(
-        "Random MDPs, second goal", "eta", "trajectories", TRAJECTORIES, 10, 0.05, TUNED, True, 25
+        title="Random MDPs, second goal",
+        quality_name="eta",
+        size_unit="trajectories",
+        sizes=TRAJECTORIES,
+        n_wedge=10,
+        kappa=0.05,
+        tuned=TUNED,
+        normalised=True,
+        block_size=25,
     ),
 }
 

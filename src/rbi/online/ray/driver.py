@@ -194,9 +194,7 @@ class RayEngine(DistributedRun):
         if not episodes or self.evaluating or version - self.evaluated[0] < interval:
             return
         self.evaluating = True
-        ref = self.launch_evaluation(
-            self.config, self.obs_spec, supervisor.published, version, episodes, self.seed
-        )  # fmt: skip
+        ref = self.launch_evaluation(self.config, self.obs_spec, supervisor.published, version, episodes, self.seed)
         supervisor.pending[ref] = functools.partial(self.evaluation_done, version)
 
     def evaluation_done(self, version: int, ref: Any) -> None:
