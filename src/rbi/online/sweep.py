@@ -15,11 +15,10 @@ from rbi import fileio, runs
 from rbi.config import Device
 from rbi.online.config import PARTS, Algorithm, Preset, TrainConfig, unused_settings
 from rbi.online.run_logger import RunOptions
-from rbi.online.train import MAY_CHANGE_ON_RESUME, Env, train
+from rbi.online.train import ENV_SETTINGS, MAY_CHANGE_ON_RESUME, Env, train
 from rbi.progress import echo
 from rbi.statistics import score_text
 
-ENV_SETTINGS = ("max_frames", "repeat_action_probability")  # that config.json stores
 MapJobs = Callable[..., Iterable[Any]]
 """A `map` over processes or machines that returns results in order."""
 
