@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from rbi.data.dataset import Dataset, infer_spec
 from rbi.data.episode import DatasetSpec, Episode, Feature, RejectedEpisode
-from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_files, tables
+from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_files, table_rows, tables
 from rbi.data.formats.reader import SpecOverrides, summaries_of
 from rbi.data.formats.table_features import encode_rows
 from rbi.data.formats.tables import TableConfig
@@ -1030,3 +1030,36 @@ def test_a_block_of_json_lines_may_have_no_final_observation(tmp_path, monkeypat
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = load_episodes(tmp_path / "log.jsonl")
     assert [e.has_final for e in found] == [e > 150 for e in range(200)]
+
+
+def test_more_different_dates_than_a_column_has_categories_cost_no_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_files, "TEXT_BLOCK_BYTES", 2000)
+    monkeypatch.setattr(table_rows, "MAX_CATEGORIES", 100)
+    day = datetime.datetime(2026, 3, 1)
+    lines = [f"{(day + datetime.timedelta(minutes=37 * e)).isoformat()},{e % 2},1" for e in range(500)]
+    (tmp_path / "log.csv").write_text("\n".join(["when,action,reward", *lines]))
+    found = load_episodes(tmp_path / "log.csv", settings=asking(observations=("when",), one_step=True))
+    assert found.rejected == []
+    days = found.arrays["observations"][:, 0]
+    assert np.diff(days) == pytest.approx(37 / 24 / 60, abs=0.002)  # float32
+
+
+def test_true_and_false_are_numbers_in_text_files_as_in_data_frames(tmp_path):
+    frame = pa.table({
+        "member": [True, None, False, True], "offered": [True, False, False, True], "paid": [False, True, True, False],
+        "answer": ["true", "false", "unsure", "false"],
+    })  # fmt: skip
+    roles = {"observations": ["member", "answer"], "action": "offered", "reward": "paid"}
+    expected = Dataset.from_frame(frame, **roles)
+    rows = frame.to_pylist()
+    for spell in (str, str.lower, str.upper):
+        cells = [["" if cell is None else spell(str(cell)) for cell in row.values()][:3] for row in rows]
+        lines = [",".join([*three, row["answer"]]) for three, row in zip(cells, rows, strict=True)]
+        (tmp_path / "log.csv").write_text("\n".join(["member,offered,paid,answer", *lines]))
+        found = load_episodes(tmp_path / "log.csv", settings=asking(one_step=True, **roles))
+        assert found.spec == expected.spec
+        assert found.arrays["observations"].tolist() == expected.arrays["observations"].tolist()
+        assert found.arrays["actions"].tolist() == [1, 0, 0, 1]
+        assert found.arrays["rewards"].tolist() == [0, 1, 1, 0]
+    answers = [f"answer = {answer}" for answer in ("false", "true", "unsure")]
+    assert found.feature_names == ["member", "member is missing", *answers]

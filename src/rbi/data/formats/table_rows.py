@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rbi.data.episode import Array, DatasetSpec, Feature, bad_behavior_probs, differing_probs
-from rbi.data.formats.table_columns import Block, encode, is_missing, is_number, parse_days
+from rbi.data.formats.table_columns import Block, encode, is_missing, is_number, parse_days, parse_number
 from rbi.data.formats.table_features import category_codes, encode_block, finite_numbers
 from rbi.data.formats.table_layout import Layout
 
@@ -42,6 +42,7 @@ class Scan:
         self.first_step = 1
         self.numbers: Counter[str] = Counter()
         self.words: Counter[str] = Counter()
+        self.booleans: Counter[str] = Counter()
         self.dates: Counter[str] = Counter()
         """How many words are dates."""
         self.missing: Counter[str] = Counter()
@@ -100,9 +101,8 @@ class Scan:
         return sum(count for step, count in self.returning.items() if step > self.first_step)
 
     def add_actions(self, block: Block) -> None:
-        name, faults = self.layout.action, dict(block.faults)
-        actions = block.numbers(name)
-        block.faults = faults  # texts are no fault here: they may be names
+        name = self.layout.action
+        actions = block.numbers(name, noted=False)  # texts may be names
         possible = np.unique(actions[(actions >= 0) & (actions < MAX_ID) & (actions == np.floor(actions))])
         self.largest_action = int(possible.max(initial=self.largest_action))
         if self.action_ids is not None:
@@ -130,8 +130,8 @@ class Scan:
             else:
                 self.numeric_blocks.add(name)
             return
-        many = len(self.texts[name]) > MAX_CATEGORIES
-        if many and not np.isnan(values := block.numbers(name)).any():  # too many to become categories anyway
+        many = len(self.texts[name]) > MAX_CATEGORIES  # too many to become categories anyway
+        if many and not np.isnan(values := block.numbers(name, noted=False)).any():
             self.numbers[name] += len(block)
             self.sample(name, values)
             return
@@ -143,9 +143,11 @@ class Scan:
             if not text:
                 self.blank[name] += count
                 continue
+            found[place] = parse_number(text)
             if is_number(text):
                 self.numbers[name] += count
-                found[place] = float(text)
+            elif found[place] == found[place]:
+                self.booleans[name] += count
             else:
                 self.words[name] += count
                 found[place] = parse_days(text)
@@ -166,7 +168,7 @@ class Scan:
         """How an observed column is encoded: as categories, or as a number with the median for missing ones."""
         if name not in self.observed:
             return Feature(name)
-        is_date = 2 * self.dates[name] > self.words[name] > self.numbers[name]
+        is_date = 2 * self.dates[name] > self.num_words(name) > self.numbers[name]
         categories = () if is_date else self.categories(path, name)
         if categories:
             return Feature(name, ("", *categories) if self.blank[name] else categories)
@@ -188,11 +190,15 @@ class Scan:
     @property
     def lost_texts(self) -> bool:
         """Whether a column of categories has blocks of numbers: compacted ones, whose texts are not known any more."""
-        return any(self.words[name] > self.numbers[name] for name in self.numeric_blocks)
+        return any(self.num_words(name) > self.numbers[name] for name in self.numeric_blocks)
+
+    def num_words(self, name: str) -> int:
+        """Rows of a column with a word. True and false are numbers, unless the column has other words."""
+        return self.words[name] and self.words[name] + self.booleans[name]
 
     def categories(self, path: Path, name: str) -> tuple[str, ...]:
         """The sorted texts of a column with more words than numbers; empty for a column of numbers."""
-        if self.words[name] <= self.numbers[name]:
+        if self.num_words(name) <= self.numbers[name]:
             return ()
         if len(self.texts[name]) > MAX_CATEGORIES:
             raise ValueError(
