@@ -346,8 +346,15 @@ def test_a_prefix_of_observed_columns_takes_none_that_means_something_else(tmp_p
     roles = {"action": "x_act", "reward": "x_paid", "action_prob": "x_prob", "one_step": True}
     path = as_csv(tmp_path / "log.csv", columns)
     assert open_reader(path, settings=asking(observations=("x_",), **roles)).layout.observations == ("x_age", "x_id")
-    named = open_reader(path, settings=asking(observations=("x_age", "x_act"), **roles))
-    assert named.layout.observations == ("x_age", "x_act")
+    named = open_reader(path, settings=asking(observations=("x_age", "x_prob"), **roles))
+    assert named.layout.observations == ("x_age", "x_prob")
+
+
+@pytest.mark.parametrize(("column", "role"), [("action", "action"), ("reward", "reward"), ("terminated", "end")])
+def test_what_is_unknown_when_the_action_is_chosen_cannot_be_observed(column, role):
+    reason = rf"column '{column}' is the {role}, which is unknown .*: leave it out of observations="
+    with pytest.raises(ValueError, match=reason):
+        Dataset.from_frame(pa.table(TWO_EPISODES), observations=["obs_0", column])
 
 
 def test_the_user_can_say_which_column_is_what(file):
