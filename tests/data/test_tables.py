@@ -1070,3 +1070,12 @@ def test_true_and_false_are_numbers_in_text_files_as_in_data_frames(tmp_path):
         assert found.arrays["rewards"].tolist() == [0, 1, 1, 0]
     answers = [f"answer = {answer}" for answer in ("false", "true", "unsure")]
     assert found.feature_names == ["member", "member is missing", *answers]
+
+
+def test_a_column_of_times_is_no_count_of_steps_and_the_message_says_to_sort(tmp_path):
+    times = [datetime.datetime(2026, 3, 1, hour) for hour in (8, 9, 8, 9, 10)]
+    with pytest.raises(ValueError, match=r"column 't' holds times.*: sort the rows by episode_id and t, and read them"):
+        Dataset.from_frame(pa.table(TWO_EPISODES | {"t": times}))
+    path = as_csv(tmp_path / "log.csv", TWO_EPISODES, t=[time.isoformat() for time in times])
+    with pytest.raises(ValueError, match="column 't' holds times"):
+        load_episodes(path)

@@ -222,6 +222,16 @@ def test_a_bandit_log_is_improved_and_text_features_have_names(tmp_path, capsys)
     assert "tv(0.2) limits the damage of a step to 20.0%" in printed
 
 
+def test_actions_that_were_never_taken_are_said(capsys):
+    rng = np.random.default_rng(0)
+    steps, actions, ends = rng.normal(size=(60, 2)), rng.integers(0, 2, 60), np.ones(60)
+    for first in (0, 1):
+        data = Dataset.from_arrays(steps, first + actions, rng.random(60), ends)
+        rbi.improve(data, updates=2, batch_size=8)
+        said = "data: 1 of 3 actions were never taken, the first is 0; the policy may choose them."
+        assert (said in capsys.readouterr().err) == bool(first)
+
+
 def test_actions_are_shown_by_the_names_of_the_log_and_of_many_those_that_change_most(tmp_path, capsys):
     rng = np.random.default_rng(0)
     rows = [{"obs_0": number % 2, "action": f"offer{rng.integers(24)}", "reward": 0} for number in range(400)]

@@ -270,6 +270,12 @@ def check_data(data: Dataset, name: str, log: RunLog) -> None:
     actions = np.unique(data.arrays["actions"])
     if len(actions) == 1:
         raise ValueError(f"{name}: only action {actions[0]} was ever taken: nothing to improve")
+    never = np.setdiff1d(np.arange(data.spec.num_actions), actions)
+    if len(never) and not data.spec.has_action_masks and not data.spec.has_behavior_probs:
+        log.echo(
+            f"{name}: {len(never):,} of {data.spec.num_actions:,} actions were never taken, the first is {never[0]}; "
+            "the policy may choose them. If there are no such actions, number the others from 0, without gaps"
+        )
 
 
 class Improver:

@@ -213,6 +213,12 @@ class Block:
         """Whether the column is of a type of dates or times."""
         return is_date(self.column(name).type)
 
+    def begins_with_date(self, name: str) -> bool:
+        """Whether the first value is a date or time, as a text or by its type."""
+        if self.holds_dates(name):
+            return True
+        return self.holds_text(name) and not math.isnan(parse_days(self.column(name)[0].as_py()))
+
     def holds_lists(self, name: str) -> bool:
         """Whether the column holds lists."""
         return is_list(self.table.column(name).type)

@@ -66,6 +66,11 @@ class Scan:
             self.increasing.clear()
             self.highest = -np.inf
         self.file = file
+        if self.layout.step and block.begins_with_date(self.layout.step):
+            raise ValueError(
+                f"{block.path}: column {self.layout.step!r} holds times, and steps are counted from 0 or 1: sort the "
+                f"rows by {self.layout.episode} and {self.layout.step}, and read them without a column of steps"
+            )
         if self.need_actions:
             self.add_actions(block)
         if self.layout.step and self.first_step and (block.numbers(self.layout.step) == 0).any():
