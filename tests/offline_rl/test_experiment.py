@@ -339,6 +339,22 @@ def test_every_seed_and_every_evaluation_draws_episodes_of_its_own():
     assert len(set(draws.values())) == 4
 
 
+def test_scores_belong_to_the_row_and_the_seed_of_their_policy():
+    rows, seeds = ("behavior", "greedy", "DQfD"), (0, 1)
+    policies = [f"{row} of seed {seed}" for seed in seeds for row in rows]  # as each seed makes them
+
+    def evaluate(policies, episodes, _rng):
+        return [(number, SimpleNamespace(score=policies[number])) for _ in range(episodes) for number in range(6)]
+
+    experiment = SimpleNamespace(
+        evaluation=EvaluationConfig(episodes=2), seeds=[SimpleNamespace(seed=seed) for seed in seeds],
+        rows=[SimpleNamespace(name=row) for row in rows], evaluator=SimpleNamespace(evaluate=evaluate),
+        log=SimpleNamespace(progress=False),
+    )  # fmt: skip
+    scores = Experiment.evaluate(experiment, policies, EvaluationConfig().evaluations)
+    assert scores == {row: [[f"{row} of seed {seed}"] * 2 for seed in seeds] for row in rows}
+
+
 def test_abandoned_episodes_are_no_scores_of_the_data_where_there_are_others():
     def episode(score, abandoned):
         last = np.array([False, True])

@@ -141,6 +141,14 @@ def improver_of(data, **changes):
     return Improver(data, config, rbi.Reroute(0.5, 1.5), 0, torch.device("cpu"), None, "logs", log)
 
 
+def test_the_learning_rate_decays_to_a_twentieth(logs):
+    learner = improver_of(logs, updates=10, learning_rate=0.01).learner
+    adam = learner.behavior_q.trained.adam
+    rates = [float(adam.current_learning_rate()) for _ in train(learner, 10)]
+    assert rates[4] == pytest.approx(0.01 * (1 - 0.95 * 0.5))
+    assert rates[9] == pytest.approx(0.01 / 20)
+
+
 def test_networks_that_got_worse_are_not_kept(logs):
     learner = improver_of(logs, updates=40, learning_rate=0.01, holdout_fraction=0.5).learner
     lines = [learner.validate() for _ in train(learner, 40)]
@@ -151,7 +159,7 @@ def test_networks_that_got_worse_are_not_kept(logs):
     worse = learner.validate()
     assert worse["q_rmse"] > best["q"]["loss"]
     assert worse["log_likelihood_calibrated"] < -best["beta"]["loss"]
-    found = diagnostics(predict_steps(learner.networks(), learner.validation, learner.steps))
+    found = diagnostics(predict_steps(learner.networks(), learner.validation, learner.steps), learner.frequencies)
     assert (found["q_rmse"], -found["log_likelihood_calibrated"]) == (best["q"]["loss"], best["beta"]["loss"])
     assert learner.best == best
     assert learner.temperature(learner.networks()) == found["temperature"]

@@ -417,7 +417,7 @@ class Improver:
         )
         steps = sampler.usable
         held = predict_steps(networks, sampler, steps)
-        found = diagnostics(held, temperature)
+        found = diagnostics(held, learner.frequencies, temperature)
         if self.features is not None:
             rows = sampler.frame_index[steps].split(BLOCK_ROWS)
             blocks = (sampler.frames[part].cpu().numpy() for part in rows)
