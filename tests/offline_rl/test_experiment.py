@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -313,6 +314,17 @@ def test_data_with_fewer_actions_than_the_environment_gets_them_all(tmp_path):
     assert check_data(found, None, "data", RunLog(None, None, progress=False)) == "Acrobot-v1"
     assert with_actions_of("Acrobot-v1", found).spec.num_actions == 3
     assert found.spec.num_actions == 2  # the caller's dataset is not changed
+
+
+def test_actions_with_names_are_not_taken_for_those_of_an_environment(data):
+    """Texts are numbered in their order, which need not be the environment's."""
+    found = rbi.load_episodes(data)
+    found.spec = replace(found.spec, action_names=("hold", "push"))
+    with pytest.raises(ValueError, match=r"CartPole-v1: its actions are numbered, .* called hold, push"):
+        rbi.offline(found, baselines=[], **SETTINGS)
+    policy = rbi.improve(found, updates=2, batch_size=8, hidden_size=8, progress=False).policy
+    with pytest.raises(ValueError, match=r"CartPole-v1: its actions are numbered, .* called hold, push"):
+        rbi.evaluate(policy, ENV, episodes=1)
 
 
 def test_scores_of_the_data_count_up_to_the_same_step_as_those_of_the_policies(tmp_path):
