@@ -1079,3 +1079,11 @@ def test_a_column_of_times_is_no_count_of_steps_and_the_message_says_to_sort(tmp
     path = as_csv(tmp_path / "log.csv", TWO_EPISODES, t=[time.isoformat() for time in times])
     with pytest.raises(ValueError, match="column 't' holds times"):
         load_episodes(path)
+
+
+def test_decimal_commas_are_said_to_be_texts(tmp_path, capsys):
+    (tmp_path / "log.csv").write_text("price;action;reward\n" + "".join(f"{e},5;{e % 2};1\n" for e in range(4)))
+    found = load_episodes(tmp_path / "log.csv", settings=asking(observations=("price",), one_step=True))
+    assert found.feature_names == [f"price = {e},5" for e in range(4)]
+    said = "'price' has 4 texts such as '0,5', a category each: if they are numbers, write them with a point"
+    assert said in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Rows of a table as validated arrays. An invalid row is noted with its reason; no row is dropped."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ MAX_ID = 1 << 53
 SPARSE_FROM, SPARSE_FACTOR = 1000, 10
 """Actions become 0, 1, ... if the largest one is at least this, and this many times their number."""
 SAMPLED = 1000  # numbers of a block, for the median of a column
+DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 MISSING_ID = np.iinfo(np.int64).min
 FIRST_TEXT_ID = 1 << 62
 
@@ -182,8 +184,12 @@ class Scan:
         return Feature(name, fill=fill, has_missing=self.missing[name] > 0, is_date=is_date)
 
     def rule_text(self, feature: Feature) -> str:
-        """What is done about dates and missing values of a column; empty if it has none."""
+        """What is done about dates, decimal commas and missing values of a column; empty if it has none."""
         name = feature.name
+        with_comma = [text for text in feature.categories if DECIMAL_COMMA.fullmatch(text)]
+        if 2 * len(with_comma) > len(feature.categories):
+            some = f"{len(feature.categories):,} texts such as {with_comma[0]!r}"
+            return f"{name!r} has {some}, a category each: if they are numbers, write them with a point"
         dates = [f"dates in {name!r} become days since 1970-01-01"] if feature.is_date else []
         if feature.categories and "" in feature.categories:
             return f"{name!r} is missing in {self.blank[name]:,} rows, which have a category of their own"
