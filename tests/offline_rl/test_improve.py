@@ -16,6 +16,7 @@ from torch import nn
 import rbi
 from rbi import cli, runs
 from rbi.data.dataset import Dataset
+from rbi.data.digests import episode_digests
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats import FormatSettings
 from rbi.data.formats.reader import SpecOverrides
@@ -228,6 +229,17 @@ def test_a_bandit_log_is_improved_and_text_features_have_names(tmp_path, capsys)
     printed = capsys.readouterr().out
     assert "an estimate, not a certificate" in printed
     assert "tv(0.2) limits the damage of a step to 20.0%" in printed
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_short_episodes_that_are_equal_by_chance_do_not_prevent_a_decision(seed):
+    rng = np.random.default_rng(seed)
+    states, actions, rewards = (rng.integers(0, values, 750) for values in (3, 2, 2))
+    ends = np.tile([False, False, True], 250)
+    data = Dataset.from_arrays(np.eye(3)[states], actions, rewards, ends, action_probs=np.full(750, 0.5))
+    assert len(np.unique(episode_digests(data)[:, 0])) < 250
+    found = rbi.improve(data, updates=2, batch_size=8, progress=False, seed=seed)
+    assert found.decision is not None
 
 
 def test_actions_that_were_never_taken_are_said(capsys):
