@@ -25,7 +25,7 @@ def far_off(rng, frame, **more):
     found = episode(rng, 9, frame=frame, **more)
     observations = found.observations
     if len(frame) == 1:
-        observations = (observations * np.array([1e-3, 1, 1e4, 0]) + np.array([5, -300, 2e4, 7.1])).astype(np.float32)
+        observations = (observations * np.array([1e-3, 1, 1e4, 0]) + np.array([5, -300, 2e4, 7])).astype(np.float32)
     return type(found)(observations, found.actions, 1e3 * found.rewards + 400, found.terminated, found.truncated)
 
 
