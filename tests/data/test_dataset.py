@@ -235,3 +235,26 @@ def test_a_summary_counts_ends_actions_rewards_and_players():
         assert found["effective_actions"] == pytest.approx(2)
         assert found["rewards"] == {"min": 0.0, "max": 2.0, "nonzero_share": 2 / 8}
         assert [(row["name"], row["mean"]) for row in found["players"]] == [("ann", 1.5), ("bob", 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"terminations": ["False", "True"]}, "terminations: must be true or false, or 1 or 0"),
+        ({"terminations": [np.nan, 1]}, "terminations: must be true or false, or 1 or 0"),
+        ({"truncations": [2, 0]}, "truncations: must be true or false, or 1 or 0"),
+        ({"action_masks": [[0.5, 1], [1, 1]]}, "action_masks: must be true or false, or 1 or 0"),
+        ({"action_probs": 0.5}, r"action_probs of shape \(\) for 2 steps"),
+        ({"observations": np.zeros((0, 1))}, "no steps"),
+    ],
+)
+def test_arrays_that_are_no_steps_are_refused_with_their_name(changes, reason):
+    steps = {"observations": np.zeros((2, 1)), "actions": [0, 1], "rewards": [0, 1], "terminations": [False, True]}
+    with pytest.raises(ValueError, match=reason):
+        Dataset.from_arrays(**(steps | changes))
+
+
+def test_flags_may_be_numbers_or_objects():
+    steps = np.zeros((4, 1)), [0, 1, 0, 1], [0, 1, 0, 1]
+    for ends in ([0, 1, 0, 1], [0.0, 1.0, 0.0, 1.0], np.array([False, True, False, True], dtype=object)):
+        assert [len(e) for e in Dataset.from_arrays(*steps, ends)] == [2, 2]

@@ -79,6 +79,17 @@ def test_episodes_that_repeat_by_nature_do_not_count_as_shared():
     assert not shared_episodes(data[400:], digests[:400]).any()
 
 
+def test_a_few_later_episodes_are_not_shared_because_some_of_training_repeat():
+    """Forty later episodes of three steps, a few of which are in training by chance, but none is there twice."""
+    refused = 0
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        seen, actions, rewards = rng.integers(0, 3, (720, 1)), rng.integers(0, 2, 720), rng.integers(0, 2, 720)
+        data = Dataset.from_arrays(seen, actions, rewards, np.tile([False, False, True], 240))
+        refused += shared_episodes(data[200:], episode_digests(data)[:200]).any()
+    assert refused == 0
+
+
 def test_a_file_that_is_used_again_is_found_by_its_lines():
     data = discrete(7, 500)
     assert shared_episodes(data, episode_digests(data)[:300])[:300].all()

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from rbi.data.dataset import Dataset, infer_spec
 from rbi.data.episode import DatasetSpec, Episode, Feature, RejectedEpisode
-from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_files, tables
+from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_files, table_rows, tables
 from rbi.data.formats.reader import SpecOverrides, summaries_of
 from rbi.data.formats.table_features import encode_rows
 from rbi.data.formats.tables import TableConfig
@@ -346,8 +346,15 @@ def test_a_prefix_of_observed_columns_takes_none_that_means_something_else(tmp_p
     roles = {"action": "x_act", "reward": "x_paid", "action_prob": "x_prob", "one_step": True}
     path = as_csv(tmp_path / "log.csv", columns)
     assert open_reader(path, settings=asking(observations=("x_",), **roles)).layout.observations == ("x_age", "x_id")
-    named = open_reader(path, settings=asking(observations=("x_age", "x_act"), **roles))
-    assert named.layout.observations == ("x_age", "x_act")
+    named = open_reader(path, settings=asking(observations=("x_age", "x_prob"), **roles))
+    assert named.layout.observations == ("x_age", "x_prob")
+
+
+@pytest.mark.parametrize(("column", "role"), [("action", "action"), ("reward", "reward"), ("terminated", "end")])
+def test_what_is_unknown_when_the_action_is_chosen_cannot_be_observed(column, role):
+    reason = rf"column '{column}' is the {role}, which is unknown .*: leave it out of observations="
+    with pytest.raises(ValueError, match=reason):
+        Dataset.from_frame(pa.table(TWO_EPISODES), observations=["obs_0", column])
 
 
 def test_the_user_can_say_which_column_is_what(file):
@@ -1030,3 +1037,53 @@ def test_a_block_of_json_lines_may_have_no_final_observation(tmp_path, monkeypat
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = load_episodes(tmp_path / "log.jsonl")
     assert [e.has_final for e in found] == [e > 150 for e in range(200)]
+
+
+def test_more_different_dates_than_a_column_has_categories_cost_no_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_files, "TEXT_BLOCK_BYTES", 2000)
+    monkeypatch.setattr(table_rows, "MAX_CATEGORIES", 100)
+    day = datetime.datetime(2026, 3, 1)
+    lines = [f"{(day + datetime.timedelta(minutes=37 * e)).isoformat()},{e % 2},1" for e in range(500)]
+    (tmp_path / "log.csv").write_text("\n".join(["when,action,reward", *lines]))
+    found = load_episodes(tmp_path / "log.csv", settings=asking(observations=("when",), one_step=True))
+    assert found.rejected == []
+    days = found.arrays["observations"][:, 0]
+    assert np.diff(days) == pytest.approx(37 / 24 / 60, abs=0.002)  # float32
+
+
+def test_true_and_false_are_numbers_in_text_files_as_in_data_frames(tmp_path):
+    frame = pa.table({
+        "member": [True, None, False, True], "offered": [True, False, False, True], "paid": [False, True, True, False],
+        "answer": ["true", "false", "unsure", "false"],
+    })  # fmt: skip
+    roles = {"observations": ["member", "answer"], "action": "offered", "reward": "paid"}
+    expected = Dataset.from_frame(frame, **roles)
+    rows = frame.to_pylist()
+    for spell in (str, str.lower, str.upper):
+        cells = [["" if cell is None else spell(str(cell)) for cell in row.values()][:3] for row in rows]
+        lines = [",".join([*three, row["answer"]]) for three, row in zip(cells, rows, strict=True)]
+        (tmp_path / "log.csv").write_text("\n".join(["member,offered,paid,answer", *lines]))
+        found = load_episodes(tmp_path / "log.csv", settings=asking(one_step=True, **roles))
+        assert found.spec == expected.spec
+        assert found.arrays["observations"].tolist() == expected.arrays["observations"].tolist()
+        assert found.arrays["actions"].tolist() == [1, 0, 0, 1]
+        assert found.arrays["rewards"].tolist() == [0, 1, 1, 0]
+    answers = [f"answer = {answer}" for answer in ("false", "true", "unsure")]
+    assert found.feature_names == ["member", "member is missing", *answers]
+
+
+def test_a_column_of_times_is_no_count_of_steps_and_the_message_says_to_sort(tmp_path):
+    times = [datetime.datetime(2026, 3, 1, hour) for hour in (8, 9, 8, 9, 10)]
+    with pytest.raises(ValueError, match=r"column 't' holds times.*: sort the rows by episode_id and t, and read them"):
+        Dataset.from_frame(pa.table(TWO_EPISODES | {"t": times}))
+    path = as_csv(tmp_path / "log.csv", TWO_EPISODES, t=[time.isoformat() for time in times])
+    with pytest.raises(ValueError, match="column 't' holds times"):
+        load_episodes(path)
+
+
+def test_decimal_commas_are_said_to_be_texts(tmp_path, capsys):
+    (tmp_path / "log.csv").write_text("price;action;reward\n" + "".join(f"{e},5;{e % 2};1\n" for e in range(4)))
+    found = load_episodes(tmp_path / "log.csv", settings=asking(observations=("price",), one_step=True))
+    assert found.feature_names == [f"price = {e},5" for e in range(4)]
+    said = "'price' has 4 texts such as '0,5', a category each: if they are numbers, write them with a point"
+    assert said in capsys.readouterr().err

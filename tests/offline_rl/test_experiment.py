@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -315,6 +316,17 @@ def test_data_with_fewer_actions_than_the_environment_gets_them_all(tmp_path):
     assert found.spec.num_actions == 2  # the caller's dataset is not changed
 
 
+def test_actions_with_names_are_not_taken_for_those_of_an_environment(data):
+    """Texts are numbered in their order, which need not be the environment's."""
+    found = rbi.load_episodes(data)
+    found.spec = replace(found.spec, action_names=("hold", "push"))
+    with pytest.raises(ValueError, match=r"CartPole-v1: its actions are numbered, .* called hold, push"):
+        rbi.offline(found, baselines=[], **SETTINGS)
+    policy = rbi.improve(found, updates=2, batch_size=8, hidden_size=8, progress=False).policy
+    with pytest.raises(ValueError, match=r"CartPole-v1: its actions are numbered, .* called hold, push"):
+        rbi.evaluate(policy, ENV, episodes=1)
+
+
 def test_scores_of_the_data_count_up_to_the_same_step_as_those_of_the_policies(tmp_path):
     found = rbi.load_episodes(store(tmp_path / "store"))
     assert describe_population(found)["mean"] == 6
@@ -337,6 +349,22 @@ def test_every_seed_and_every_evaluation_draws_episodes_of_its_own():
         )  # fmt: skip
         Experiment.evaluate(experiment, [], number)
     assert len(set(draws.values())) == 4
+
+
+def test_scores_belong_to_the_row_and_the_seed_of_their_policy():
+    rows, seeds = ("behavior", "greedy", "DQfD"), (0, 1)
+    policies = [f"{row} of seed {seed}" for seed in seeds for row in rows]  # as each seed makes them
+
+    def evaluate(policies, episodes, _rng):
+        return [(number, SimpleNamespace(score=policies[number])) for _ in range(episodes) for number in range(6)]
+
+    experiment = SimpleNamespace(
+        evaluation=EvaluationConfig(episodes=2), seeds=[SimpleNamespace(seed=seed) for seed in seeds],
+        rows=[SimpleNamespace(name=row) for row in rows], evaluator=SimpleNamespace(evaluate=evaluate),
+        log=SimpleNamespace(progress=False),
+    )  # fmt: skip
+    scores = Experiment.evaluate(experiment, policies, EvaluationConfig().evaluations)
+    assert scores == {row: [[f"{row} of seed {seed}"] * 2 for seed in seeds] for row in rows}
 
 
 def test_abandoned_episodes_are_no_scores_of_the_data_where_there_are_others():

@@ -16,6 +16,7 @@ from torch import nn
 import rbi
 from rbi import cli, runs
 from rbi.data.dataset import Dataset
+from rbi.data.digests import episode_digests
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats import FormatSettings
 from rbi.data.formats.reader import SpecOverrides
@@ -141,6 +142,14 @@ def improver_of(data, **changes):
     return Improver(data, config, rbi.Reroute(0.5, 1.5), 0, torch.device("cpu"), None, "logs", log)
 
 
+def test_the_learning_rate_decays_to_a_twentieth(logs):
+    learner = improver_of(logs, updates=10, learning_rate=0.01).learner
+    adam = learner.behavior_q.trained.adam
+    rates = [float(adam.current_learning_rate()) for _ in train(learner, 10)]
+    assert rates[4] == pytest.approx(0.01 * (1 - 0.95 * 0.5))
+    assert rates[9] == pytest.approx(0.01 / 20)
+
+
 def test_networks_that_got_worse_are_not_kept(logs):
     learner = improver_of(logs, updates=40, learning_rate=0.01, holdout_fraction=0.5).learner
     lines = [learner.validate() for _ in train(learner, 40)]
@@ -151,7 +160,7 @@ def test_networks_that_got_worse_are_not_kept(logs):
     worse = learner.validate()
     assert worse["q_rmse"] > best["q"]["loss"]
     assert worse["log_likelihood_calibrated"] < -best["beta"]["loss"]
-    found = diagnostics(predict_steps(learner.networks(), learner.validation, learner.steps))
+    found = diagnostics(predict_steps(learner.networks(), learner.validation, learner.steps), learner.frequencies)
     assert (found["q_rmse"], -found["log_likelihood_calibrated"]) == (best["q"]["loss"], best["beta"]["loss"])
     assert learner.best == best
     assert learner.temperature(learner.networks()) == found["temperature"]
@@ -220,6 +229,27 @@ def test_a_bandit_log_is_improved_and_text_features_have_names(tmp_path, capsys)
     printed = capsys.readouterr().out
     assert "an estimate, not a certificate" in printed
     assert "tv(0.2) limits the damage of a step to 20.0%" in printed
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_short_episodes_that_are_equal_by_chance_do_not_prevent_a_decision(seed):
+    rng = np.random.default_rng(seed)
+    states, actions, rewards = (rng.integers(0, values, 750) for values in (3, 2, 2))
+    ends = np.tile([False, False, True], 250)
+    data = Dataset.from_arrays(np.eye(3)[states], actions, rewards, ends, action_probs=np.full(750, 0.5))
+    assert len(np.unique(episode_digests(data)[:, 0])) < 250
+    found = rbi.improve(data, updates=2, batch_size=8, progress=False, seed=seed)
+    assert found.decision is not None
+
+
+def test_actions_that_were_never_taken_are_said(capsys):
+    rng = np.random.default_rng(0)
+    steps, actions, ends = rng.normal(size=(60, 2)), rng.integers(0, 2, 60), np.ones(60)
+    for first in (0, 1):
+        data = Dataset.from_arrays(steps, first + actions, rng.random(60), ends)
+        rbi.improve(data, updates=2, batch_size=8)
+        said = "data: 1 of 3 actions were never taken, the first is 0; the policy may choose them."
+        assert (said in capsys.readouterr().err) == bool(first)
 
 
 def test_actions_are_shown_by_the_names_of_the_log_and_of_many_those_that_change_most(tmp_path, capsys):

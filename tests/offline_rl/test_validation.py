@@ -20,6 +20,7 @@ from rbi.offline_rl.learner import train
 from rbi.offline_rl.validation import (
     BestCheckpoint,
     Predictions,
+    action_frequencies,
     diagnostics,
     fit_temperature,
     log_likelihood,
@@ -65,7 +66,7 @@ def test_trained_networks_beat_action_frequencies_on_held_out_episodes():
     deque(train(fit, 400), maxlen=0)
     held = predict(fit.networks, samplers[1])
     assert len(held.actions) == len(samplers[1].usable)
-    found = diagnostics(held)
+    found = diagnostics(held, action_frequencies(samplers[0]))
     assert found["log_likelihood_calibrated"] > found["log_likelihood_of_frequencies"] + 0.1
     assert found["log_likelihood_calibrated"] >= found["log_likelihood"] - 1e-9
     assert found["accuracy"] > found["majority_accuracy"] + 0.1
@@ -78,12 +79,12 @@ def test_diagnostics_of_perfect_predictions_are_perfect():
     actions = np.array([rng.choice(3, p=np.exp(row)) for row in log_probs(logits)])
     returns = rng.normal(size=5000)
     q = np.tile(returns[:, None], (1, 3))
-    found = diagnostics(Predictions(logits, q, actions, returns))
+    found = diagnostics(Predictions(logits, q, actions, returns), np.full(3, 1 / 3))
     assert found["temperature"] == approx(1, rel=0.1)
     assert found["q_rmse"] == approx(0, abs=1e-12)
     assert found["q_explained_variance"] == approx(1)
     np.testing.assert_allclose(found["reliability"]["predicted"], found["reliability"]["observed"])
-    assert diagnostics(Predictions(logits, q + 2, actions, returns))["q_bias"] == approx(2)
+    assert diagnostics(Predictions(logits, q + 2, actions, returns), np.full(3, 1 / 3))["q_bias"] == approx(2)
 
 
 def masked_predictions():
@@ -100,8 +101,20 @@ def test_statistics_of_a_rule_are_over_legal_actions():
 
 
 def test_action_frequencies_are_those_of_legal_actions():
-    """The actions 1 and 2 were taken once each; in the second step 2 is illegal, so that 1 is certain."""
-    assert diagnostics(masked_predictions())["log_likelihood_of_frequencies"] == approx(math.log(0.5) / 2)
+    """In the first step action 2 is taken, a half of all; in the second one 2 is illegal, and 1 is three of four."""
+    found = diagnostics(masked_predictions(), np.array([0.125, 0.375, 0.5]))
+    assert found["log_likelihood_of_frequencies"] == approx((math.log(0.5) + math.log(0.75)) / 2)
+
+
+def test_action_frequencies_are_those_of_training_not_of_the_few_held_out_steps():
+    """A hundred held-out steps of 1,000 equally likely actions: their own frequencies would be far too good to beat."""
+    rng = np.random.default_rng(0)
+    data = Dataset.from_arrays(np.zeros((5100, 1)), rng.integers(0, 1000, 5100), rng.random(5100), np.ones(5100))
+    training = Sampler(data, SamplerConfig(), torch.Generator(), episodes=np.arange(5000))
+    actions = data.arrays["actions"][5000:]
+    held = Predictions(np.zeros((100, 1000)), np.zeros((100, 1000)), actions, data.arrays["rewards"][5000:])
+    found = diagnostics(held, action_frequencies(training), 1.0)
+    assert found["log_likelihood_of_frequencies"] < found["log_likelihood"] == approx(-math.log(1000))
 
 
 def test_the_training_error_of_q_is_that_of_complete_returns():
@@ -154,3 +167,9 @@ def test_reliability_bins_are_equal_in_size_ordered_and_consistent_with_the_mean
     assert (np.diff(found.predicted) > 0).all()
     assert (found.predicted * found.steps).sum() / 103 == approx(values.mean())
     assert (found.observed * found.steps).sum() / 103 == approx(returns.mean())
+
+
+def test_the_explained_variance_is_that_of_returns_of_any_size():
+    returns = (1e25 * np.arange(4)).astype(np.float32)  # their squares are no float32
+    held = Predictions(np.zeros((4, 2)), np.zeros((4, 2)), np.zeros(4, int), returns)
+    assert diagnostics(held, np.full(2, 0.5))["q_explained_variance"] == approx(1 - 3.5 / 1.25)

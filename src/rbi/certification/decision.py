@@ -15,6 +15,7 @@ from rbi.certification.evidence import (
     Settings,
     check_range,
     check_returns,
+    check_unseen,
     evaluate_candidate,
     gather_evidence,
     unknown_texts,
@@ -213,7 +214,9 @@ def certify(
         data = open_dataset(source, format, settings)
     else:
         data = read_as_trained(given, policy, source, format, settings)
-    decision = decide(gather_evidence(given, data, config.gamma), config, compare=compare)
+    evidence = gather_evidence(given, data, config.gamma)
+    check_unseen(given, data)
+    decision = decide(evidence, config, compare=compare)
     if out is not None:
         about = {
             "policy": "" if isinstance(policy, Policy) else str(policy),

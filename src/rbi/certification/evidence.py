@@ -96,7 +96,6 @@ def check_returns(data: Dataset, returns: Array, low: float, high: float) -> Non
 def gather_evidence(policy: Policy, data: Dataset, gamma: float) -> Evidence:
     """Check that the episodes can test the policy, and predict beta and Q for all of their steps."""
     check_fits(policy, data)
-    check_unseen(policy, data)
     spec = data.spec
     known: Known = "all" if spec.has_behavior_probs else "taken" if spec.has_action_probs else "estimated"
     if policy.behavior == "logged" and known != "all":

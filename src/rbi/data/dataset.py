@@ -13,6 +13,7 @@ from rbi.data.episode import (
     Episode,
     RejectedEpisode,
     bad_behavior_probs,
+    booleans,
     differing_probs,
     end_codes,
     integer_actions,
@@ -129,8 +130,6 @@ class Dataset(Sequence[Episode]):
         given = {"action_probs": action_probs, "action_masks": action_masks, "behavior_probs": behavior_probs}
         columns_ = step_columns(observations, actions, rewards, terminations, truncations, life_losses, given)
         observed, taken, steps = columns_["observations"], columns_["actions"], len(columns_["observations"])
-        if not steps:
-            raise ValueError("no steps")
         widths = {columns_[name].shape[1] for name in ("action_masks", "behavior_probs") if name in columns_}
         if len(widths | {num_actions} - {None}) > 1:
             raise ValueError(
@@ -432,6 +431,8 @@ def step_columns(
 ) -> dict[str, Array]:
     """Columns `[S, ...]` of a dataset from the arrays of a user; raises ValueError where their shapes do not fit."""
     observed = np.asarray(observations)
+    if not observed.size:
+        raise ValueError("no steps" if not len(observed) else "observations without numbers")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and rejects its episode
         if observed.dtype != np.uint8 or observed.ndim < 3:
             observed = np.asarray(observed, dtype=np.float32).reshape(len(observed), -1)
@@ -440,16 +441,16 @@ def step_columns(
             "observations": observed,
             "actions": integer_actions(actions),
             "rewards": np.asarray(rewards, dtype=np.float32),
-            "terminated": np.asarray(terminations).astype(bool),
-            "truncated": np.zeros(steps, bool) if truncations is None else np.asarray(truncations).astype(bool),
-            "life_lost": np.zeros(steps, bool) if life_losses is None else np.asarray(life_losses).astype(bool),
+            "terminated": booleans("terminations", terminations),
+            "truncated": np.zeros(steps, bool) if truncations is None else booleans("truncations", truncations),
+            "life_lost": np.zeros(steps, bool) if life_losses is None else booleans("life_losses", life_losses),
         }
         for name, given in optional.items():
             if given is not None:
-                found[name] = np.asarray(given, dtype=bool if name == "action_masks" else np.float32)
+                found[name] = booleans(name, given) if name == "action_masks" else np.asarray(given, dtype=np.float32)
     dims = {"observations": observed.ndim, "action_masks": 2, "behavior_probs": 2}
     for name, column in found.items():
-        if len(column) != steps or column.ndim != dims.get(name, 1):
+        if column.ndim != dims.get(name, 1) or len(column) != steps:
             raise ValueError(f"{name} of shape {column.shape} for {steps} steps")
     return found
 

@@ -6,7 +6,7 @@ from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.episode import Array
 
 CHUNK = 4096  # observations hashed at a time
-MARGIN = 3.0  # times as many matches as chance explains
+MARGIN = 3.0  # times as many matches as chance explains, or standard deviations
 MIN_COUNT = 10  # of a kind of episode in both datasets; rarer kinds are one kind
 ALIKE = 1e-6  # probability with which independent datasets are as alike
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -68,17 +68,24 @@ def shared_episodes(data: Dataset, training: Array) -> Array:
     """
     (content, located), (seen, seen_located) = episode_digests(data).T, training.reshape(-1, 2).T
     count = len(content)
-    _, which, counts = np.unique(content, return_inverse=True, return_counts=True)
+    counts = np.unique(content, return_counts=True)[1]
     matching = contained(content, seen)
-    repeated = float((counts[which] > 1).mean()) if count else 0.0
-    # sum_x p_x (1 - (1 - p_x)^n) grows at most in proportion to n
-    if matching.mean() > min(1.0, MARGIN * repeated * max(1.0, len(seen) / max(1, count))):
+    # by chance an episode is among n others with probability sum_x p_x (1 - (1 - p_x)^n), as those of training are
+    # among themselves; it grows at most in proportion to n
+    by_chance = count * max(repeated(seen), repeated(content) * max(1.0, len(seen) / max(1, count)))
+    if matching.sum() > min(count, MARGIN * (by_chance + by_chance**0.5)):  # with the spread of rare events
         return matching
     in_place = (located > 0) & contained(located, seen_located)
     collision = float((counts * (counts - 1)).sum()) / max(1, count * (count - 1))
     files = count / (1 + np.count_nonzero(np.diff(np.sort(data.records["line"]))))
     found: Array = in_place & (in_place.mean() > MARGIN * collision * files + 0.01)
     return matching if not found.any() and too_alike(content, seen) else found
+
+
+def repeated(values: Array) -> float:
+    """The share of the values that are there more than once."""
+    counts = np.unique(values, return_counts=True)[1]
+    return float(counts[counts > 1].sum()) / max(1, len(values))
 
 
 def contained(values: Array, among: Array) -> Array:

@@ -178,15 +178,11 @@ class Episode:
             put(self, "rewards", frozen(np.asarray(self.rewards, dtype=np.float32)))
         for name in ("terminated", "truncated", "life_lost"):
             given = getattr(self, name)
-            put(
-                self,
-                name,
-                frozen(np.zeros(steps, bool) if given is None else np.asarray(given).astype(bool, copy=False)),
-            )
+            put(self, name, frozen(np.zeros(steps, bool) if given is None else booleans(name, given)))
         if self.action_probs is not None:
             put(self, "action_probs", frozen(np.asarray(self.action_probs, dtype=np.float32)))
         if self.action_masks is not None:
-            put(self, "action_masks", frozen(np.asarray(self.action_masks).astype(bool, copy=False)))
+            put(self, "action_masks", frozen(booleans("action_masks", self.action_masks)))
         if self.behavior_probs is not None:
             put(self, "behavior_probs", frozen(np.asarray(self.behavior_probs, dtype=np.float32)))
         self.check_shapes(steps)
@@ -337,6 +333,21 @@ def frozen(array: Array) -> Array:
         array = array.copy()
         array.flags.writeable = False
     return array
+
+
+def booleans(name: str, values: Any) -> Array:
+    """Booleans, also from 1 and 0. Anything else is refused: NumPy takes the text "False" and NaN for true."""
+    given = np.asarray(values)
+    if given.dtype == bool:
+        return given
+    try:
+        numbers = given.astype(np.float64)
+    except (TypeError, ValueError):
+        numbers = np.array(np.nan)
+    if not ((numbers == 0) | (numbers == 1)).all():
+        raise ValueError(f"{name}: must be true or false, or 1 or 0, in every step")
+    found: Array = numbers == 1
+    return found
 
 
 def integer_actions(values: Any) -> Array:

@@ -169,6 +169,11 @@ def check_compatible(policy: Policy, vector_env: VectorEnv, env: str) -> None:
             f"--env {env}: has observations {vector_env.obs_shape} and {vector_env.num_actions} actions, but the policy"
             f"{trained_in} takes {policy.obs_spec.shape} and chooses among {policy.obs_spec.num_actions}"
         )
+    if policy.action_names:
+        raise ValueError(
+            f"--env {env}: its actions are numbered, and the policy's are called {', '.join(policy.action_names[:3])}, "
+            "...: number the actions of its training data as the environment does"
+        )
     if own.has_action_masks and not vector_env.has_action_masks:
         raise ValueError(f"--env {env}: its info has no {MASK!r}, and the policy learned with action masks")
 

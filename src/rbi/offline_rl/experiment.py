@@ -228,6 +228,11 @@ def with_actions_of(env: str, data: Dataset) -> Dataset:
                 f"--env {env}: has observations {one.obs_shape}, {one.frame_stack} stacked; the data "
                 f"has {spec.obs_shape}, {spec.frame_stack} stacked"
             )
+        if spec.action_names:
+            raise ValueError(
+                f"--env {env}: its actions are numbered, and the data's are called {', '.join(spec.action_names[:3])}, "
+                "...: number them as the environment does"
+            )
         if spec.num_actions > one.num_actions:
             raise ValueError(f"--env {env}: has {one.num_actions} actions, and the data {spec.num_actions}")
         if spec.has_action_masks and spec.num_actions < one.num_actions:

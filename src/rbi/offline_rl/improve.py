@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rbi.certification.decision import Decision, certify
-from rbi.certification.evidence import check_returns, clone_error
+from rbi.certification.decision import CertifyConfig, Decision, decide
+from rbi.certification.evidence import check_returns, clone_error, gather_evidence
 from rbi.config import Checked, Device, Interval, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
@@ -270,6 +270,12 @@ def check_data(data: Dataset, name: str, log: RunLog) -> None:
     actions = np.unique(data.arrays["actions"])
     if len(actions) == 1:
         raise ValueError(f"{name}: only action {actions[0]} was ever taken: nothing to improve")
+    never = np.setdiff1d(np.arange(data.spec.num_actions), actions)
+    if len(never) and not data.spec.has_action_masks and not data.spec.has_behavior_probs:
+        log.echo(
+            f"{name}: {len(never):,} of {data.spec.num_actions:,} actions were never taken, the first is {never[0]}; "
+            "the policy may choose them. If there are no such actions, number the others from 0, without gaps"
+        )
 
 
 class Improver:
@@ -410,7 +416,7 @@ class Improver:
         )
         steps = sampler.usable
         held = predict_steps(networks, sampler, steps)
-        found = diagnostics(held, temperature)
+        found = diagnostics(held, learner.frequencies, temperature)
         if self.features is not None:
             rows = sampler.frame_index[steps].split(BLOCK_ROWS)
             blocks = (sampler.frames[part].cpu().numpy() for part in rows)
@@ -494,7 +500,8 @@ class Improver:
         if np.array_equal(*self.holdout):
             return None, {"refused": "the only held-out episode served for validation"}
         try:
-            decision = certify(policy, self.data.select(self.holdout.test), return_range=self.config.return_range)
+            evidence = gather_evidence(policy, self.data.select(self.holdout.test), gamma=1.0)
+            decision = decide(evidence, CertifyConfig(return_range=self.config.return_range))
         except ValueError as error:
             return None, {"refused": str(error)}
         return decision, decision.to_dict()

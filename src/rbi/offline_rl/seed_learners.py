@@ -16,7 +16,14 @@ from rbi.offline_rl.config import Baseline, OfflineConfig, PolicyRow
 from rbi.offline_rl.dqfd import DQfD
 from rbi.offline_rl.learner import OfflineLearner, frozen_copy
 from rbi.offline_rl.ppo import PPOAscent
-from rbi.offline_rl.validation import Predictions, diagnostics, predict, rule_statistics, split_episodes
+from rbi.offline_rl.validation import (
+    Predictions,
+    action_frequencies,
+    diagnostics,
+    predict,
+    rule_statistics,
+    split_episodes,
+)
 from rbi.policy import Policy
 
 RANDOM_STREAMS = ("split", "fit", "dropout", "held", "dqfd", "bcq", "cql", "ppo")
@@ -93,7 +100,7 @@ class SeedLearners:
         """Diagnostics on the validation set; updates the temperature, and BCQ's copy of beta."""
         self.validation.generator.manual_seed(self.seed)  # the same steps each time
         self.predictions = predict(self.behavior_q.networks, self.validation, DIAGNOSTIC_STEPS)
-        self.diagnostics = diagnostics(self.predictions)
+        self.diagnostics = diagnostics(self.predictions, action_frequencies(self.sampler))
         # Departs from the paper: beta is calibrated by a temperature; the rules need its probabilities, not its argmax.
         self.temperature = self.diagnostics["temperature"]
         if "bcq" in self.baselines:

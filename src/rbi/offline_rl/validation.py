@@ -195,25 +195,30 @@ def reliability(values: Array, returns: Array, bins: int = 10) -> Reliability:
     return Reliability(means[:, 0], means[:, 1], means[:, 2].astype(int))
 
 
-def diagnostics(held: Predictions, temperature: float | None = None) -> dict[str, Any]:
-    """How well beta predicts the actions and Q the returns. `temperature`: of beta; by default the best one for these
-    steps."""
+def action_frequencies(sampler: Sampler) -> Array:
+    """The share of each action in the steps of a sampler, `[A]`. One is added to each count, so that none is 0."""
+    counts = np.bincount(sampler.data.arrays["actions"][sampler.usable], minlength=sampler.data.spec.num_actions) + 1
+    found: Array = counts / counts.sum()
+    return found
+
+
+def diagnostics(held: Predictions, frequencies: Array, temperature: float | None = None) -> dict[str, Any]:
+    """How well beta predicts the actions and Q the returns. `frequencies`: `action_frequencies` of the training steps,
+    which beta should beat. `temperature`: of beta; by default the best one for these steps."""
     predicted = held.q[np.arange(len(held.actions)), held.actions].astype(np.float64)
     if temperature is None:
         temperature = fit_temperature(held.logits, held.actions)
-    error, variance = predicted - held.returns, float(np.var(held.returns))
-    counts = np.bincount(held.actions, minlength=held.logits.shape[1])
-    with np.errstate(divide="ignore"):
-        frequencies = np.broadcast_to(np.log(counts / counts.sum()), held.logits.shape)
-    frequencies = frequencies if held.action_masks is None else np.where(held.action_masks, frequencies, -np.inf)
+    error, variance = predicted - held.returns, float(np.var(held.returns, dtype=np.float64))
+    frequent = np.broadcast_to(np.log(frequencies), held.logits.shape)
+    frequent = frequent if held.action_masks is None else np.where(held.action_masks, frequent, -np.inf)
     return {
         "steps": len(held.actions),
         "temperature": temperature,
         "log_likelihood": log_likelihood(held.logits, held.actions),
         "log_likelihood_calibrated": log_likelihood(held.logits, held.actions, temperature),
-        "log_likelihood_of_frequencies": log_likelihood(frequencies, held.actions),
+        "log_likelihood_of_frequencies": log_likelihood(frequent, held.actions),
         "accuracy": float((held.logits.argmax(1) == held.actions).mean()),
-        "majority_accuracy": float(counts.max() / counts.sum()),
+        "majority_accuracy": float((held.actions == frequencies.argmax()).mean()),
         "q_rmse": float(np.sqrt(np.square(error).mean())),
         "q_bias": float(error.mean()),
         "q_explained_variance": 1 - float(np.square(error).mean()) / variance if variance else None,
@@ -250,6 +255,7 @@ class BestCheckpoint:
     ) -> None:
         self.behavior_q, self.total_updates = behavior_q, total_updates
         self.standardization, self.validation = standardization, validation
+        self.frequencies = action_frequencies(behavior_q.sampler)
         adam = behavior_q.trained.adam
         # Departs from the paper, which trains for a fixed number of updates at a constant rate: the best checkpoints on
         # the validation set are used, and the learning rate decays so that the last ones do not fluctuate.
@@ -293,7 +299,8 @@ class BestCheckpoint:
     def validate(self) -> dict[str, Any]:
         """Evaluate on the validation set, keep the networks that improved, and return the metrics."""
         networks = self.behavior_q.networks
-        found = diagnostics(predict_steps(unstandardize(networks, self.standardization), self.validation, self.steps))
+        held = predict_steps(unstandardize(networks, self.standardization), self.validation, self.steps)
+        found = diagnostics(held, self.frequencies)
         likelihood = found["log_likelihood_calibrated" if self.calibrates else "log_likelihood"]
         for name, current, kept, loss in (
             ("beta", networks.pi, self.best_networks.pi, -likelihood),
@@ -315,7 +322,8 @@ class BestCheckpoint:
 
     def q_error(self, networks: Networks) -> float:
         """The root mean squared error of Q on the validation set's returns."""
-        return float(diagnostics(predict_steps(networks, self.validation, self.steps), 1.0)["q_rmse"])
+        held = predict_steps(networks, self.validation, self.steps)
+        return float(diagnostics(held, self.frequencies, 1.0)["q_rmse"])
 
     def temperature(self, networks: Networks) -> float:
         """beta's temperature, fitted on the validation set; 1 if that is too small, or if beta was logged."""

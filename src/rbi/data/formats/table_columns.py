@@ -18,6 +18,7 @@ FEW_TEXTS, FEW_TEXTS_ROWS = 100, 1000
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none"))
 ISO_DATE = re.compile(r"\s*\d{4}-\d{2}-\d{2}([T ]\d.*)?\s*$")
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+BOOLEANS = {"true": 1.0, "false": 0.0}
 FLAGS = {"0": False, "1": True, "False": False, "True": True, "false": False, "true": True}
 
 
@@ -98,24 +99,24 @@ class Block:
                 shown = f" {value!r}" if isinstance(value, str) else f" {value:.10g}"
             self.faults.setdefault(row, f"{name}{shown} {reason}")
 
-    def numbers(self, name: str) -> Array:
-        """`[N]` float64; NaN where a number is missing, or is none, which is noted."""
+    def numbers(self, name: str, *, noted: bool = True) -> Array:
+        """`[N]` float64; NaN where a number is missing, or is none, which is `noted`."""
         pa = require_package("pyarrow")
         column = self.column(name)
         if is_text(column.type):
             numbers = fast_numbers(column)
-            return self.parse_numbers(column, name) if numbers is None else numbers
+            return self.parse_numbers(column, name, noted=noted) if numbers is None else numbers
         with as_value_error(self.path, name):
             if pa.types.is_boolean(column.type):
                 column = column.cast("uint8")
             return column.cast("float64", safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
 
-    def parse_numbers(self, column: Any, name: str) -> Array:
+    def parse_numbers(self, column: Any, name: str, *, noted: bool) -> Array:
         """Numbers written in any way that Python reads; each distinct text is parsed once."""
         texts, codes = encode(column)
         values = np.array([parse_number(text) for text in texts])
-        wrong: Array = np.array([text is not None and not is_missing(text) and not is_number(text) for text in texts])
-        if wrong.any():
+        wrong: Array = np.array([text is not None and is_word(text) for text in texts])
+        if noted and wrong.any():
             for row in np.flatnonzero(wrong[codes]).tolist():
                 self.faults.setdefault(row, f"{name} {(texts[codes[row]] or '')[:40]!r} is not a number")
         return values[codes]
@@ -212,6 +213,12 @@ class Block:
         """Whether the column is of a type of dates or times."""
         return is_date(self.column(name).type)
 
+    def begins_with_date(self, name: str) -> bool:
+        """Whether the first value is a date or time, as a text or by its type."""
+        if self.holds_dates(name):
+            return True
+        return self.holds_text(name) and not math.isnan(parse_days(self.column(name)[0].as_py()))
+
     def holds_lists(self, name: str) -> bool:
         """Whether the column holds lists."""
         return is_list(self.table.column(name).type)
@@ -245,7 +252,15 @@ def fast_numbers(column: Any) -> Array | None:
 
 
 def parse_number(text: str | None) -> float:
-    return float(text) if text is not None and not is_missing(text) and is_number(text) else np.nan
+    """The number that a text is; true and false are 1 and 0, NaN stands for anything else."""
+    if text is None or is_missing(text):
+        return math.nan
+    return float(text) if is_number(text) else BOOLEANS.get(text.strip().lower(), math.nan)
+
+
+def is_word(text: str) -> bool:
+    """Whether a text is neither a number, nor true or false, nor a missing value."""
+    return not is_missing(text) and not is_number(text) and text.strip().lower() not in BOOLEANS
 
 
 def is_missing(text: str | None) -> bool:

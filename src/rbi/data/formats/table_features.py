@@ -4,6 +4,7 @@ A dataset that was read from a table keeps its observed columns in `DatasetSpec.
 training data in `Policy.columns`; later rows are encoded with them, so that every number keeps its place.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 
 from rbi.data.episode import Array, Feature
 from rbi.data.formats.reader import require_package
-from rbi.data.formats.table_columns import Block, encode, is_missing, is_number, parse_days, plain
+from rbi.data.formats.table_columns import Block, encode, is_missing, is_number, parse_days, parse_number, plain
 from rbi.data.formats.table_layout import Layout
 from rbi.data.formats.table_rows import MAX_ID, encode_block
 
@@ -21,6 +22,7 @@ MAX_CATEGORIES = 10_000
 SPARSE_FROM, SPARSE_FACTOR = 1000, 10
 """Actions become 0, 1, ... if the largest one is at least this, and this many times their number."""
 SAMPLED = 1000  # numbers of a block, for the median of a column
+DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 FRAME = Path("DataFrame")
 
 
@@ -51,6 +53,7 @@ class Scan:
         self.first_step = 1
         self.numbers: Counter[str] = Counter()
         self.words: Counter[str] = Counter()
+        self.booleans: Counter[str] = Counter()
         self.dates: Counter[str] = Counter()
         """How many words are dates."""
         self.missing: Counter[str] = Counter()
@@ -74,6 +77,11 @@ class Scan:
             self.increasing.clear()
             self.highest = -np.inf
         self.file = file
+        if self.layout.step and block.begins_with_date(self.layout.step):
+            raise ValueError(
+                f"{block.path}: column {self.layout.step!r} holds times, and steps are counted from 0 or 1: sort the "
+                f"rows by {self.layout.episode} and {self.layout.step}, and read them without a column of steps"
+            )
         if self.need_actions:
             self.add_actions(block)
         if self.layout.step and self.first_step and (block.numbers(self.layout.step) == 0).any():
@@ -109,9 +117,8 @@ class Scan:
         return sum(count for step, count in self.returning.items() if step > self.first_step)
 
     def add_actions(self, block: Block) -> None:
-        name, faults = self.layout.action, dict(block.faults)
-        actions = block.numbers(name)
-        block.faults = faults  # texts are no fault here: they may be names
+        name = self.layout.action
+        actions = block.numbers(name, noted=False)  # texts may be names
         possible = np.unique(actions[(actions >= 0) & (actions < MAX_ID) & (actions == np.floor(actions))])
         self.largest_action = int(possible.max(initial=self.largest_action))
         if self.action_ids is not None:
@@ -139,8 +146,8 @@ class Scan:
             else:
                 self.numeric_blocks.add(name)
             return
-        many = len(self.texts[name]) > MAX_CATEGORIES
-        if many and not np.isnan(values := block.numbers(name)).any():  # too many to become categories anyway
+        many = len(self.texts[name]) > MAX_CATEGORIES  # too many to become categories anyway
+        if many and not np.isnan(values := block.numbers(name, noted=False)).any():
             self.numbers[name] += len(block)
             self.sample(name, values)
             return
@@ -152,9 +159,11 @@ class Scan:
             if not text:
                 self.blank[name] += count
                 continue
+            found[place] = parse_number(text)
             if is_number(text):
                 self.numbers[name] += count
-                found[place] = float(text)
+            elif found[place] == found[place]:
+                self.booleans[name] += count
             else:
                 self.words[name] += count
                 found[place] = parse_days(text)
@@ -175,7 +184,7 @@ class Scan:
         """How an observed column is encoded: as categories, or as a number with the median for missing ones."""
         if name not in self.observed:
             return Feature(name)
-        is_date = 2 * self.dates[name] > self.words[name] > self.numbers[name]
+        is_date = 2 * self.dates[name] > self.num_words(name) > self.numbers[name]
         categories = () if is_date else self.categories(path, name)
         if categories:
             return Feature(name, ("", *categories) if self.blank[name] else categories)
@@ -184,8 +193,12 @@ class Scan:
         return Feature(name, fill=fill, has_missing=self.missing[name] > 0, is_date=is_date)
 
     def rule_text(self, feature: Feature) -> str:
-        """What is done about dates and missing values of a column; empty if it has none."""
+        """What is done about dates, decimal commas and missing values of a column; empty if it has none."""
         name = feature.name
+        with_comma = [text for text in feature.categories if DECIMAL_COMMA.fullmatch(text)]
+        if 2 * len(with_comma) > len(feature.categories):
+            some = f"{len(feature.categories):,} texts such as {with_comma[0]!r}"
+            return f"{name!r} has {some}, a category each: if they are numbers, write them with a point"
         dates = [f"dates in {name!r} become days since 1970-01-01"] if feature.is_date else []
         if feature.categories and "" in feature.categories:
             return f"{name!r} is missing in {self.blank[name]:,} rows, which have a category of their own"
@@ -197,11 +210,15 @@ class Scan:
     @property
     def lost_texts(self) -> bool:
         """Whether a column of categories has blocks of numbers: compacted ones, whose texts are not known any more."""
-        return any(self.words[name] > self.numbers[name] for name in self.numeric_blocks)
+        return any(self.num_words(name) > self.numbers[name] for name in self.numeric_blocks)
+
+    def num_words(self, name: str) -> int:
+        """Rows of a column with a word. True and false are numbers, unless the column has other words."""
+        return self.words[name] and self.words[name] + self.booleans[name]
 
     def categories(self, path: Path, name: str) -> tuple[str, ...]:
         """The sorted texts of a column with more words than numbers; empty for a column of numbers."""
-        if self.words[name] <= self.numbers[name]:
+        if self.num_words(name) <= self.numbers[name]:
             return ()
         if len(self.texts[name]) > MAX_CATEGORIES:
             raise ValueError(

@@ -186,7 +186,8 @@ class LayoutFinder:
                     f"{self.option('terminated')}, one that is true where the episode was cut off with "
                     f"{self.option('truncated')}, or both{more if single['episode'] else ''}"
                 )
-        observations = self.observations(others, bandit=bandit)
+        outcomes = {"action": action, "reward": reward, "end": single["terminated"], "time limit": single["truncated"]}
+        observations = self.observations(others, outcomes, bandit=bandit)
         if self.missing:
             raise ValueError(f"{self.path}: {'; '.join(self.missing)}; {self.columns()}")
         if observations != ("obs",):
@@ -234,11 +235,19 @@ class LayoutFinder:
         fits = re.compile(re.escape(prefix) + ending)
         return tuple(sorted((name for name in self.names if fits.fullmatch(name)), key=natural))
 
-    def observations(self, others: Container[str | None], *, bandit: bool) -> tuple[str, ...]:
-        """The observed columns. A prefix takes no columns with another meaning, such as the reward."""
+    def observations(
+        self, others: Container[str | None], outcomes: dict[str, str | None], *, bandit: bool
+    ) -> tuple[str, ...]:
+        """The observed columns. A prefix takes no columns with another meaning, and no name one of the `outcomes`."""
         if self.config.observations:
             named = [(name, c) for name in self.config.observations for c in self.configured(name, "observations")]
             found = tuple(column for name, column in named if column == name or column not in others)
+            for role, column in outcomes.items():
+                if column in found:
+                    raise ValueError(
+                        f"{self.path}: column {column!r} is the {role}, which is unknown when the action is chosen: "
+                        f"leave it out of {self.option('observations')}"
+                    )
         elif bandit:
             found = self.with_prefix("user_feature_") + tuple(name for name in self.names if name == "position")
         else:
