@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from rbi.data.dataset import Dataset, infer_spec
 from rbi.data.episode import DatasetSpec, Episode, Feature, RejectedEpisode
-from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_files, table_rows, tables
+from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_features, table_files, tables
 from rbi.data.formats.reader import SpecOverrides, summaries_of
 from rbi.data.formats.table_features import encode_rows
 from rbi.data.formats.tables import TableConfig
@@ -1041,7 +1041,7 @@ def test_a_block_of_json_lines_may_have_no_final_observation(tmp_path, monkeypat
 
 def test_more_different_dates_than_a_column_has_categories_cost_no_row(tmp_path, monkeypatch):
     monkeypatch.setattr(table_files, "TEXT_BLOCK_BYTES", 2000)
-    monkeypatch.setattr(table_rows, "MAX_CATEGORIES", 100)
+    monkeypatch.setattr(table_features, "MAX_CATEGORIES", 100)
     day = datetime.datetime(2026, 3, 1)
     lines = [f"{(day + datetime.timedelta(minutes=37 * e)).isoformat()},{e % 2},1" for e in range(500)]
     (tmp_path / "log.csv").write_text("\n".join(["when,action,reward", *lines]))
