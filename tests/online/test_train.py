@@ -142,6 +142,22 @@ def test_a_run_that_crashed_repeats_what_came_after_its_checkpoint_and_counts_it
     assert runs.read(out).result["resumed"] == {"times": 2, "repeated_updates": 20}
 
 
+@pytest.mark.parametrize(("answer", "stops"), [(False, True), (np.False_, True), (None, False), (0, False)])
+def test_a_callback_stops_training_by_false_of_python_or_numpy(answer, stops):
+    assert train("CartPole-v1", callback=lambda _: answer, **SHORT, **QUIET).stopped == stops
+
+
+def test_an_environment_that_a_function_made_has_to_be_passed_again(tmp_path):
+    run = train(Doors, out=tmp_path / "run", **(SHORT | {"eval_episodes": 0}), **QUIET)
+    for again in (
+        lambda **env: train(out=tmp_path / "run", resume=True, updates=60, eval_episodes=0, **env, **QUIET),
+        lambda **env: rbi.evaluate(run.policy, episodes=2, **env, **QUIET),
+    ):
+        with pytest.raises(ValueError, match=r"--env Doors: .* If a function of this name makes it, pass the function"):
+            again()
+        again(env=Doors)
+
+
 def test_ctrl_c_stops_at_a_checkpoint(tmp_path, monkeypatch):
     interrupted = threading.Event()
     monkeypatch.setattr("rbi.online.train.graceful_stop", lambda: contextlib.nullcontext(interrupted))
@@ -504,9 +520,10 @@ def test_a_sweep_of_an_earlier_version_can_be_resumed(tmp_path):
     assert sweep(["CartPole-v1"], out=tmp_path / "s", options=options, resume=True, **SWEEP, **QUIET).rows
 
 
-def test_a_negative_seed_is_refused_by_name():
-    with pytest.raises(ValueError, match="seed = -1: must be at least 0"):
-        train("CartPole-v1", seed=-1)
+@pytest.mark.parametrize("seed", [-1, 1.5, "1"])
+def test_a_seed_that_is_no_natural_number_is_refused_by_name(seed):
+    with pytest.raises(ValueError, match=f"seed = {seed!r}: must be an integer, at least 0"):
+        train("CartPole-v1", seed=seed)
 
 
 @pytest.mark.parametrize("settings", [{}, {"algo": "apex"}, {"max_repeat": 5}, {"improve_in": "both"}], ids=str)

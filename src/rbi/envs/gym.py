@@ -235,7 +235,9 @@ def make_one(config: EnvConfig, *, render: bool = False) -> gymnasium.Env[Any, A
         env = config.factory(**settings) if config.factory else make_by_id(config.id, settings)
     except Exception as error:  # whatever its constructor raises
         message = " ".join(str(error).split())
-        if isinstance(error, gymnasium.error.NameNotFound) and ":" not in config.id:
+        if config.factory is None and (config.id.isidentifier() or config.id == "<lambda>"):
+            message += " If a function of this name makes it, pass the function (Python: env=)"
+        elif isinstance(error, gymnasium.error.NameNotFound) and ":" not in config.id:
             message += f" If a module of yours registers it, name the module, too: my_module:{config.id}"
         raise ValueError(f"--env {config.id}: {message}") from None
     if not isinstance(env, gymnasium.Env):

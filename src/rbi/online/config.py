@@ -12,7 +12,7 @@ from rbi.envs.types import EnvConfig, EnvFactory
 from rbi.networks import MAX_HIDDEN_SIZE, AdvantageBaseline
 from rbi.replay import ReplayConfig
 from rbi.returns import ReturnConfig
-from rbi.rules.types import parse_rule
+from rbi.rules.types import Rule, parse_rule
 
 Algorithm = Literal["rbi", "apex"]
 Preset = Literal["paper", "fast", "small"]
@@ -59,7 +59,8 @@ class ActorConfig:
     """How actors choose actions."""
 
     rule: str = "reroute(0.1,2)"
-    """The policy-improvement rule that is applied in every state; `rbi rules` compares them."""
+    """The policy-improvement rule that is applied in every state; `rbi rules` compares them. In Python a rule such as
+    `rbi.Reroute(0.1, 2)` may stand for its text."""
     c_greedy: Annotated[float, Interval(ge=0, le=1)] = 0.1
     """Weight of the greedy policy that is mixed in after the rule, so that actions near probability 0 can return."""
     improve_in: Literal["actor", "learner", "both"] = "actor"
@@ -84,6 +85,8 @@ class ActorConfig:
     """Clip rewards to [-1, 1] for learning; turn it off where their size matters. Scores are never clipped."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.rule, Rule):
+            object.__setattr__(self, "rule", str(self.rule))
         check_fields(self)
         parse_rule(self.rule)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from rbi import checkpoint, runs
@@ -170,7 +171,8 @@ class RunLogger:
         if score is not None and enough and (best is None or score > best):
             self.info["best"] = score
             self.best_policy = self.save_policy("best")
-        if self.callback is not None and self.callback(dict(metrics)) is False:
+        answer = self.callback(dict(metrics)) if self.callback is not None else None
+        if isinstance(answer, bool | np.bool_) and not answer:
             self.stop = True
 
     def save_policy(self, name: str) -> Policy:

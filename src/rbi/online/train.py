@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import numbers
 import os
 import shlex
 import shutil
@@ -235,8 +236,8 @@ def resolve_config(
 
 def resolve_seed(seed: int | None, resumed: Path | None) -> int:
     """The seed of a run: the given one, that of the run that is resumed, or 0."""
-    if seed is not None and seed < 0:
-        raise ValueError(f"seed = {seed}: must be at least 0")
+    if seed is not None and not (isinstance(seed, numbers.Integral) and seed >= 0):
+        raise ValueError(f"seed = {seed!r}: must be an integer, at least 0")
     if seed is not None or resumed is None:
         return seed or 0
     with fileio.naming(resumed / "config.json"):
