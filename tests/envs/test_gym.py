@@ -307,6 +307,18 @@ def test_tuple_and_dict_observations_become_vectors_as_gymnasium_flattens_them(m
         assert np.array_equal(step.obs, [expected] * NUM_ENVS)
 
 
+def board():
+    return TransformObservation(Odd(), lambda image: np.minimum(image, 2), spaces.Box(0, 2, (6, 5, 3), np.uint8))
+
+
+def test_bytes_that_never_reach_255_are_no_images():
+    env = GymVector(EnvConfig.of(board), NUM_ENVS)
+    assert (env.obs_shape, env.frame_stack) == ((90,), 1)
+    steps = rollout(env, 0, np.ones((3, NUM_ENVS), dtype=np.int64))
+    assert steps[0].obs.dtype == np.float32
+    assert [step.obs.max() for step in steps] == [0, 1, 2, 2]
+
+
 def test_images_stay_uint8_with_a_frame_stack_of_four(make_envs):
     env = make_envs("RbiTests/Odd-v0")
     assert (env.obs_shape, env.frame_stack, env.num_actions) == ((6, 5, 3), 4, 3)

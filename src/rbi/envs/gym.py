@@ -1,6 +1,7 @@
 """Gymnasium environments with discrete actions. Images stay images, with channels last and without stacked frames; all
-other observations become vectors by `gymnasium.spaces.flatten`: discrete ones one-hot, the parts of Tuple and Dict
-observations one after the other. Masks of legal actions come from `info["action_mask"]`."""
+other observations, also bytes that never reach 255, become vectors by `gymnasium.spaces.flatten`: discrete ones
+one-hot, the parts of Tuple and Dict observations one after the other. Masks of legal actions come from
+`info["action_mask"]`."""
 
 import contextlib
 import zlib
@@ -15,7 +16,7 @@ from gymnasium.wrappers import FrameStackObservation
 
 from rbi.config import parse_env
 from rbi.envs.types import EnvConfig, TimeStep
-from rbi.steps import COLOURS, CONTINUES, MASK, TERMINATED, TRUNCATED, FrameLayout, are_channels_first
+from rbi.steps import COLOURS, CONTINUES, MASK, MAX_BYTE, TERMINATED, TRUNCATED, FrameLayout, are_channels_first
 
 Array = np.ndarray[Any, Any]
 
@@ -268,6 +269,8 @@ def image_layout(env: gymnasium.Env[Any, Any]) -> FrameLayout | None:
     """How observations become single images with channels last, as in data sets; None where they are no images."""
     space = env.observation_space
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3, 4):
+        return None
+    if not (space.high == MAX_BYTE).any():  # a board of zeros and ones would be nearly black
         return None
     stacked = any(isinstance(layer, FrameStackObservation) for layer in wrappers_of(env))
     if len(space.shape) == 4:
