@@ -206,6 +206,14 @@ def test_termination_and_truncation_are_told_apart(make_envs):
     assert (late[201].end[0], late[201].reward[0], late[201].is_first[0]) == (CONTINUES, 0, True)
 
 
+def test_an_episode_that_terminates_at_its_time_limit_is_terminated():
+    """Its last state has no value to bootstrap from."""
+    vector = GymVector(EnvConfig.of(lambda: TimeLimit(Odd(), 2)), 1)
+    assert [step.end[0] for step in rollout(vector, 0, np.array([[1], [2], [1], [1], [1]]))] == [
+        CONTINUES, CONTINUES, TERMINATED, CONTINUES, CONTINUES, TRUNCATED,
+    ]  # fmt: skip
+
+
 def test_a_seed_repeats_the_episodes(make_envs):
     env = make_envs("CartPole-v1")
     actions = random_actions(env, 60)
