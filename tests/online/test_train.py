@@ -373,8 +373,9 @@ def test_evaluations_on_a_cluster_take_environments_that_a_function_makes(monkey
 def test_a_resumed_sweep_with_more_updates_continues_all_runs(tmp_path):
     options, more = RunOptions(eval_episodes=1, report_interval=10), {"seeds": range(2), "out": tmp_path / "s"}
     sweep(["CartPole-v1"], options=options, **more, **SWEEP, **QUIET)
-    result = sweep(["CartPole-v1"], options=options, resume=True, **more, **(SWEEP | {"updates": 20}), **QUIET)
-    assert [row["updates"] for row in result.rows] == [20, 20]
+    longer = SWEEP | {"updates": 20, "eval_episodes": 3}  # options of a run among its settings, as in `train`
+    result = sweep(["CartPole-v1"], options=options, resume=True, **more, **longer, **QUIET)
+    assert [(row["updates"], row["episodes"]) for row in result.rows] == [(20, 3), (20, 3)]
     assert runs.read(tmp_path / "s").config["settings"]["schedule"]["updates"] == 20
 
 

@@ -105,6 +105,12 @@ class RunOptions(Checked):
     run whose folder is lost or behind is restored from it."""
 
 
+def take_options(settings: dict[str, Any], options: RunOptions | None) -> RunOptions:
+    """The options that are among the settings, which lose them; others as in `options`."""
+    names = [option.name for option in dataclasses.fields(RunOptions) if option.name in settings]
+    return dataclasses.replace(options or RunOptions(), **{name: settings.pop(name) for name in names})
+
+
 class RunLogger:
     """Reports, saves and finishes a run: metrics, TensorBoard, checkpoints, the best policy, snapshots, the result."""
 

@@ -23,7 +23,7 @@ from rbi.networks import TrunkFactory, cpu_threads
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, PARTS, PRESETS, Algorithm, Preset, TrainConfig, default_preset
 from rbi.online.engine import Engine, LocalEngine, observation_spec
-from rbi.online.run_logger import Callback, RunLogger, RunOptions, TrainProgress, TrainResult
+from rbi.online.run_logger import Callback, RunLogger, RunOptions, TrainProgress, TrainResult, take_options
 from rbi.policy import load_policy
 from rbi.progress import echo, graceful_stop
 from rbi.replay import available_memory, bytes_needed
@@ -128,9 +128,7 @@ def train(
     early if it returns False. The first Ctrl-C stops at a point that can be resumed. `trunk` makes a `torch.nn.Module`
     in place of the networks' own trunk, from the observation spec; `engine` trains elsewhere than on this machine.
     """
-    names = [option.name for option in dataclasses.fields(RunOptions)]
-    own = {name: overrides.pop(name) for name in names if name in overrides}
-    options = dataclasses.replace(options or RunOptions(), **own)
+    options = take_options(overrides, options)
     path = None if out is None else Path(out)
     if resume and path is None:
         raise ValueError("resume: name the run with out")
