@@ -147,6 +147,38 @@ def test_a_callback_stops_training_by_false_of_python_or_numpy(answer, stops):
     assert train("CartPole-v1", callback=lambda _: answer, **SHORT, **QUIET).stopped == stops
 
 
+class Fragile(Doors):
+    """Doors that all break at once; counts the environments that are open."""
+
+    opened, broken = 0, False
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        Fragile.opened += 1
+
+    def step(self, action):
+        if Fragile.broken:
+            raise OSError("broken")
+        return super().step(action)
+
+    def close(self):
+        Fragile.opened -= 1
+
+
+@pytest.mark.parametrize(("raises", "error"), [(False, "failed with OSError: broken"), (True, "mine")])
+def test_an_error_of_environments_or_the_callback_is_raised_once_all_environments_are_closed(
+    raises, error, monkeypatch
+):
+    def callback(_):
+        monkeypatch.setattr(Fragile, "broken", True)
+        if raises:
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match=error):
+        train(Fragile, callback=callback, **SHORT, **QUIET)
+    assert Fragile.opened == 0
+
+
 def test_an_environment_that_a_function_made_has_to_be_passed_again(tmp_path):
     run = train(Doors, out=tmp_path / "run", **(SHORT | {"eval_episodes": 0}), **QUIET)
     for again in (

@@ -16,7 +16,7 @@ import torch
 
 from rbi import checkpoint, envs, fileio, runs
 from rbi.config import Device, choose_device
-from rbi.envs.types import EnvConfig, EnvFactory
+from rbi.envs.types import EnvConfig, EnvFactory, VectorEnv
 from rbi.evaluation.rollouts import EvaluationResult
 from rbi.mirror import Mirror, is_url
 from rbi.networks import TrunkFactory, cpu_threads
@@ -81,17 +81,13 @@ class Local:
             )
         num_envs = config.schedule.num_envs // GROUPS
         processes = config.schedule.env_processes
-        groups = [
-            envs.make(config.env, num_envs, threads, processes=processes, synchronous=on_cpu) for _ in range(GROUPS)
-        ]
-        try:
+        groups: list[VectorEnv] = []
+        with contextlib.ExitStack() as stack:
+            for _ in range(GROUPS):
+                groups.append(envs.make(config.env, num_envs, threads, processes=processes, synchronous=on_cpu))
+                stack.callback(groups[-1].close)
             with cpu_threads(device, groups[0].obs_shape, config.schedule.hidden_size):
                 yield LocalEngine(config, seed, device, groups, trunk)
-        finally:
-            for group in groups:
-                if group.pending:
-                    group.recv()
-                group.close()
 
 
 def train(
