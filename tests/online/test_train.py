@@ -326,6 +326,8 @@ def test_a_run_with_a_custom_trunk_is_resumed_before_and_after_its_end(tmp_path)
 
     options = {"out": tmp_path / "run", "trunk": trunk, "eval_episodes": 0, **QUIET}
     first = train("CartPole-v1", **(SHORT | options))
+    with pytest.raises(ValueError, match=r"run: was started with a custom trunk; pass it as trunk$"):
+        train(resume=True, updates=60, **(options | {"trunk": None}))
     first.policy.save(tmp_path / "run" / "policies" / "best")  # as if no later policy were better
     assert train(resume=True, **options).best_policy.metadata["updates"] == 40
     more = train(resume=True, updates=60, **options)

@@ -245,7 +245,7 @@ class LocalEngine:
         tensors |= {f"random{i}": generator.get_state() for i, generator in enumerate(self.generators())}
         tensors["published"] = self.published
         return Checkpoint(
-            kind={"env": self.config.env.id, "algo": self.config.algo},
+            kind={"env": self.config.env.id, "algo": self.config.algo, "custom_trunk": self.trunk is not None},
             counters={
                 "updates": self.updates,
                 "steps": self.steps,

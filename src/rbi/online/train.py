@@ -150,7 +150,10 @@ def train(
         running = stack.enter_context(make_engine(chosen, seed, trunk, progress=progress))
         info: dict[str, Any] = {"seconds": 0.0, "best": None, "lines": 0}
         if start is not None and path is not None:
-            saved = checkpoint.load(start, {"env": chosen.env.id, "algo": chosen.algo})
+            saved, given = checkpoint.load(start, {"env": chosen.env.id, "algo": chosen.algo}), trunk is not None
+            if saved.kind.get("custom_trunk", given) != given:
+                trunks = "without a custom trunk; leave trunk out" if given else "with a custom trunk; pass it as trunk"
+                raise ValueError(f"{path}: was started {trunks}")
             with fileio.naming(start):
                 running.restore(saved)
                 info = count_resume(path, info | saved.info, running)
