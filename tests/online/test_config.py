@@ -135,7 +135,14 @@ def test_atari_games_have_processes_of_their_own():
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("total_timesteps", "updates"), ("batchsize", "batch_size"), ("buffer_size", "capacity")]
+    ("name", "meant"),
+    [
+        ("total_timesteps", "updates"),
+        ("batchsize", "batch_size"),
+        ("buffer_size", "capacity"),
+        ("gradient_steps", "states_per_update"),
+        ("n_eval_episodes", "eval_episodes"),
+    ],
 )
 def test_an_unknown_setting_gets_a_suggestion(name, meant):
     with pytest.raises(ValueError, match=rf"did you mean {meant}\?$"):
