@@ -264,6 +264,7 @@ def test_episodes_that_are_too_long_to_be_taken_again_are_not_restored(make_envs
     assert env.state() is not None
     rollout(env, 0, actions)
     assert env.state() is None
+    assert max(map(len, env.taken)) == 6  # nor kept: an episode may never end
 
 
 def test_a_reset_begins_new_episodes_whatever_was_before(make_envs):

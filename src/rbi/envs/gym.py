@@ -92,7 +92,8 @@ class GymVector:
                 end[i] = TERMINATED if terminated else TRUNCATED if truncated else CONTINUES
                 self.obs[i] = self.read(observation)
                 self.read_mask(i, info, terminated=end[i] == TERMINATED)
-                self.taken[i].append(int(self.actions[i]))
+                if len(self.taken[i]) <= MAX_REPLAYED:  # episodes may never end
+                    self.taken[i].append(int(self.actions[i]))
         self.over = end != CONTINUES
         return self.time_step(is_first, reward, end)
 
