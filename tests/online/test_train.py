@@ -179,6 +179,23 @@ def test_an_error_of_environments_or_the_callback_is_raised_once_all_environment
     assert Fragile.opened == 0
 
 
+@pytest.mark.parametrize(
+    ("made", "space", "error"),
+    [(100, gymnasium.spaces.MultiDiscrete([2, 2]), "only Discrete is supported"),
+     (5, Fragile.action_space, "no port is left")],
+)  # fmt: skip
+def test_environments_that_are_refused_are_closed(made, space, error, monkeypatch):
+    def make():
+        if Fragile.opened == made:
+            raise OSError("no port is left")
+        return Fragile()
+
+    monkeypatch.setattr(Fragile, "action_space", space)
+    with pytest.raises(ValueError, match=error):
+        train(make, **SHORT, **QUIET)
+    assert Fragile.opened == 0
+
+
 def test_an_environment_that_a_function_made_has_to_be_passed_again(tmp_path):
     run = train(Doors, out=tmp_path / "run", **(SHORT | {"eval_episodes": 0}), **QUIET)
     for again in (

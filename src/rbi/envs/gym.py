@@ -30,22 +30,13 @@ class GymVector:
     def __init__(self, config: EnvConfig, num_envs: int, *, render: bool = False) -> None:
         """`render`: the first environment can be asked for its `screen`."""
         self.config, self.num_envs = config, num_envs
-        self.envs = [make_one(config, render=render)]
-        self.envs += [make_one(config) for _ in range(num_envs - 1)]
-        if len({id(env.unwrapped) for env in self.envs}) < num_envs:
-            raise ValueError(
-                f"--env {config.id}: the function returned one environment twice; make a new one each time"
-            )
-        action_space, obs_space = self.envs[0].action_space, self.envs[0].observation_space
-        if not isinstance(action_space, spaces.Discrete):
-            raise ValueError(f"--env {config.id}: its actions are {action_space}; only Discrete is supported")
-        self.num_actions, self.lowest_action = int(action_space.n), int(action_space.start)
-        self.obs_space: spaces.Space[Any] = obs_space
-        self.layout = image_layout(self.envs[0])
-        self.obs_shape, self.frame_stack = shape_and_stack(config.id, obs_space, self.layout)
-        self.obs_scale = scale_by_bounds(obs_space) if len(self.obs_shape) == 1 else ()
-        with self.errors_named():
-            self.has_action_masks = MASK in self.envs[0].reset(seed=0)[1]
+        self.envs: list[gymnasium.Env[Any, Any]] = []
+        with contextlib.ExitStack() as refused:  # environments may hold processes or ports
+            refused.callback(self.close)
+            for number in range(num_envs):
+                self.envs.append(make_one(config, render=render and number == 0))
+            self.read_spaces()
+            refused.pop_all()
         self.legal = np.ones((num_envs, self.num_actions if self.has_action_masks else 0), dtype=bool)
         self.over, self.stopped = (np.zeros(num_envs, dtype=bool) for _ in range(2))
         self.pending = False
@@ -53,6 +44,22 @@ class GymVector:
         self.starts: list[Any] = [None] * num_envs  # of the running episodes: a seed, or the state of np_random
         self.taken: list[list[int]] = [[] for _ in range(num_envs)]  # their actions
         self.obs: list[Array] = []
+
+    def read_spaces(self) -> None:
+        """Observations, actions and masks of the environments. Raises ValueError for those that are not supported."""
+        name = f"--env {self.config.id}"
+        if len({id(env.unwrapped) for env in self.envs}) < self.num_envs:
+            raise ValueError(f"{name}: the function returned one environment twice; make a new one each time")
+        action_space, obs_space = self.envs[0].action_space, self.envs[0].observation_space
+        if not isinstance(action_space, spaces.Discrete):
+            raise ValueError(f"{name}: its actions are {action_space}; only Discrete is supported")
+        self.num_actions, self.lowest_action = int(action_space.n), int(action_space.start)
+        self.obs_space: spaces.Space[Any] = obs_space
+        self.layout = image_layout(self.envs[0])
+        self.obs_shape, self.frame_stack = shape_and_stack(self.config.id, obs_space, self.layout)
+        self.obs_scale = scale_by_bounds(obs_space) if len(self.obs_shape) == 1 else ()
+        with self.errors_named():
+            self.has_action_masks = MASK in self.envs[0].reset(seed=0)[1]
 
     def reset(self, seed: int | None) -> TimeStep:
         self.over[:], self.stopped[:], self.pending = False, False, False
