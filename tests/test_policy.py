@@ -70,6 +70,12 @@ def test_probabilities_are_the_rule_on_the_networks_estimates_mixed_with_greedy(
     assert policy.predict_proba(obs).sum(1) == pytest.approx(np.ones(6), abs=1e-6)
 
 
+def test_another_rule_on_the_same_networks_has_no_greedy_mix():
+    policy, obs = policy_of(VECTOR, c_greedy=0.5), observations(VECTOR)
+    beta = policy.with_rule(rbi.Behavior()).predict_proba(obs)
+    assert beta == pytest.approx(torch.softmax(policy.networks.pi(torch.from_numpy(obs)), 1).numpy(), abs=1e-6)
+
+
 def test_without_the_mix_the_policy_stays_in_the_reroute_set():
     policy, obs = policy_of(VECTOR, c_greedy=0.0), observations(VECTOR, 50)
     with torch.no_grad():

@@ -9,6 +9,7 @@ from pytest import approx
 from scipy import stats
 
 from rbi.observations import ObservationSpec
+from rbi.online.stream import ExperienceBlock
 from rbi.replay import PrioritySampler, Replay, ReplayConfig, Transition, bytes_needed, draw_by_priority
 from rbi.returns import ReturnConfig
 from tests.reference.histories import History
@@ -216,6 +217,22 @@ def test_any_part_of_a_batch_is_a_fair_sample():
     statistic = ((counts[alive] - expected) ** 2 / expected).sum().item()
     assert counts[~alive].sum() == 0
     assert stats.chi2.sf(statistic, int(alive.sum()) - 1) > 1e-3
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.4])
+def test_a_batch_of_an_empty_replay_has_no_weight(exponent):
+    replay = Both(1, importance_exponent=exponent).turns(1).replay
+    assert not replay.mass.any()
+    assert not replay.sample(5, torch.Generator().manual_seed(0)).weight.any()
+
+
+def test_actions_are_kept_however_many_there_are():
+    replay = Replay(ReplayConfig(capacity=20), ObservationSpec((1,), 1, 40_000), 1, 1, ReturnConfig(1, GAMMA), CPU)
+    for action in (39_999, 0):
+        zero, no = torch.zeros(1), torch.zeros(1, dtype=torch.bool)
+        replay.add(0, Transition(zero[:, None], no, zero, no, torch.tensor([action]), torch.zeros(1, 40_000), zero))
+    assert replay.sample(1, torch.Generator().manual_seed(0)).action.tolist() == [39_999]
+    assert ExperienceBlock.empty(replay.obs_spec, 1, 1).action.dtype == np.int32
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.4, 1.0])

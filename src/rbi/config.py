@@ -66,12 +66,21 @@ def check_fields(config: Any, prefix: str = "") -> None:
 NAMES_ELSEWHERE = {
     "total_timesteps": "updates",
     "timesteps": "updates",
+    "total_steps": "updates",
     "n_steps": "n_step",
     "n_envs": "num_envs",
     "buffer_size": "capacity",
     "replay_size": "capacity",
     "lr": "learning_rate",
     "train_freq": "states_per_update",
+    "gradient_steps": "states_per_update",
+    "discount": "gamma",
+    "exploration_final_eps": "epsilon_base",
+    "net_arch": "hidden_size",
+    "policy_kwargs": "trunk",
+    "n_eval_episodes": "eval_episodes",
+    "tensorboard_log": "out",
+    "verbose": "progress",
     "target_network_update_freq": "target_update_interval",
 }
 """What other libraries call a setting of ours, or one that serves the same end."""

@@ -183,7 +183,7 @@ class Replay:
         cells = (self.rows, num_envs)
         # one frame more than there are cells: it stays zero and stands for frames before an episode
         self.frames = torch.zeros((self.rows * num_envs + 1, *obs_spec.shape), dtype=obs_spec.dtype, device=device)
-        self.action = torch.zeros(cells, dtype=torch.int16, device=device)
+        self.action = torch.zeros(cells, dtype=torch.int32, device=device)
         self.pi = torch.zeros((*cells, obs_spec.num_actions), device=device)
         self.reward = torch.zeros(cells, device=device)
         self.end = torch.zeros(cells, dtype=torch.uint8, device=device)
@@ -351,7 +351,7 @@ def bytes_needed(config: ReplayConfig, obs_spec: ObservationSpec) -> int:
     for size in obs_spec.shape:
         frame *= size
     pending = 4 if config.store_at_episode_end or config.release_interval else 0
-    return config.capacity * (frame + 4 * obs_spec.num_actions + obs_spec.mask_size + 2 + 4 + 1 + 1 + 1 + 4 + pending)
+    return config.capacity * (frame + 4 * obs_spec.num_actions + obs_spec.mask_size + 4 + 4 + 1 + 1 + 1 + 4 + pending)
 
 
 def write_rows(column: Tensor, rows: Tensor, envs: slice, values: Tensor) -> None:

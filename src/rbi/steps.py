@@ -15,7 +15,7 @@ MASK = "action_mask"
 NO_MASKS = np.ones((1, 0), dtype=bool)
 """In place of masks `[N, A]` where environments have none: it broadcasts to `[N, 0]`."""
 CHANNELS = range(1, 5)  # axes of these sizes are channels or stacked frames; images are larger
-COLOURS, IMAGE_STACK = 3, 4
+COLOURS, IMAGE_STACK, MAX_BYTE = 3, 4, 255
 
 
 @dataclass(frozen=True)

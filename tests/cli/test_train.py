@@ -235,6 +235,19 @@ def test_a_sweep_makes_a_table_and_figures_and_resumes_with_its_own_settings(tmp
     assert len(runs.read(out).result["rows"]) == 4
 
 
+def test_the_table_of_a_sweep_names_environments_in_full_and_has_published_scores_of_games_only():
+    from rbi.report import train as report
+
+    row = {"algo": "rbi", "mean": 1.0, "updates": 10, "protocol_description": ""}
+    lakes = [f"FrozenLake-v1(is_slippery={slippery})" for slippery in (True, False)]
+    table = report.score_table({"rows": [row | {"env": env} for env in lakes]}, paper=False)
+    assert [column.header for column in table.columns] == ["environment", "Ape-X, here", "RBI, here"]
+    assert list(table.columns[0].cells) == lakes
+    table = report.score_table({"rows": [row | {"env": env} for env in ("ALE/Pong-v5", *lakes)]}, paper=False)
+    assert list(table.columns[0].cells) == ["Pong", *lakes]
+    assert list(table.columns[2].cells) == ["14.6", "-", "-"]
+
+
 def test_the_papers_table_marks_games_that_were_not_run():
     from rbi.report import train as report
 

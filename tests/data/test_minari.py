@@ -192,6 +192,7 @@ def test_ids_are_those_that_minari_takes(tmp_path, folder, expected):
         spaces.MultiBinary(3),
         spaces.Box(-1, 1, (2, 3), np.float64),
         spaces.Box(0, 255, (6,), np.uint8),
+        spaces.Box(0, 1, (6, 7, 2), np.uint8),
         spaces.Dict({"b": spaces.Box(0, 1, (2,)), "a": spaces.Tuple([spaces.Discrete(3), spaces.Box(0, 1, (1, 2))])}),
         spaces.MultiDiscrete([2, 4], start=[1, 0]),
     ],

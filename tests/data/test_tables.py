@@ -22,7 +22,15 @@ from hypothesis import strategies as st
 
 from rbi.data.dataset import Dataset, infer_spec
 from rbi.data.episode import DatasetSpec, Episode, Feature, RejectedEpisode
-from rbi.data.formats import FormatSettings, load_episodes, open_reader, parquet_writer, table_features, table_files, tables
+from rbi.data.formats import (
+    FormatSettings,
+    load_episodes,
+    open_reader,
+    parquet_writer,
+    table_features,
+    table_files,
+    tables,
+)
 from rbi.data.formats.reader import SpecOverrides, summaries_of
 from rbi.data.formats.table_features import encode_rows
 from rbi.data.formats.tables import TableConfig

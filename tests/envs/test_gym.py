@@ -206,6 +206,14 @@ def test_termination_and_truncation_are_told_apart(make_envs):
     assert (late[201].end[0], late[201].reward[0], late[201].is_first[0]) == (CONTINUES, 0, True)
 
 
+def test_an_episode_that_terminates_at_its_time_limit_is_terminated():
+    """Its last state has no value to bootstrap from."""
+    vector = GymVector(EnvConfig.of(lambda: TimeLimit(Odd(), 2)), 1)
+    assert [step.end[0] for step in rollout(vector, 0, np.array([[1], [2], [1], [1], [1]]))] == [
+        CONTINUES, CONTINUES, TERMINATED, CONTINUES, CONTINUES, TRUNCATED,
+    ]  # fmt: skip
+
+
 def test_a_seed_repeats_the_episodes(make_envs):
     env = make_envs("CartPole-v1")
     actions = random_actions(env, 60)
@@ -256,6 +264,7 @@ def test_episodes_that_are_too_long_to_be_taken_again_are_not_restored(make_envs
     assert env.state() is not None
     rollout(env, 0, actions)
     assert env.state() is None
+    assert max(map(len, env.taken)) == 6  # nor kept: an episode may never end
 
 
 def test_a_reset_begins_new_episodes_whatever_was_before(make_envs):
@@ -305,6 +314,18 @@ def test_tuple_and_dict_observations_become_vectors_as_gymnasium_flattens_them(m
     for step in rollout(env, 0, np.zeros((2, NUM_ENVS), dtype=np.int64)):
         assert step.obs.dtype == np.float32
         assert np.array_equal(step.obs, [expected] * NUM_ENVS)
+
+
+def board():
+    return TransformObservation(Odd(), lambda image: np.minimum(image, 2), spaces.Box(0, 2, (6, 5, 3), np.uint8))
+
+
+def test_bytes_that_never_reach_255_are_no_images():
+    env = GymVector(EnvConfig.of(board), NUM_ENVS)
+    assert (env.obs_shape, env.frame_stack) == ((90,), 1)
+    steps = rollout(env, 0, np.ones((3, NUM_ENVS), dtype=np.int64))
+    assert steps[0].obs.dtype == np.float32
+    assert [step.obs.max() for step in steps] == [0, 1, 2, 2]
 
 
 def test_images_stay_uint8_with_a_frame_stack_of_four(make_envs):

@@ -1,5 +1,6 @@
 """Videos: rendered episodes, written as GIF."""
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -32,6 +33,44 @@ def test_a_video_takes_legal_actions_only(protocol):
     policy = Policy(make_networks(ObservationSpec((3,), 1, 5), NetworkConfig(8), 0), Behavior())
     for seed in range(5):
         assert len(list(video.render_episode(policy, protocol, Doors, seed))) == 9
+
+
+class Lamps(gymnasium.Env):
+    """Shows the last of three actions. It never ends."""
+
+    observation_space, action_space = gymnasium.spaces.Box(0, 1, (2,)), gymnasium.spaces.Discrete(3)
+    last = 0
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        return np.ones(2, np.float32), {}
+
+    def step(self, action):
+        self.last = action
+        return np.ones(2, np.float32), 0.0, False, False, {}
+
+    def render(self):
+        return np.full((2, 2, 3), self.last, np.uint8)
+
+
+def lamps(render_mode=None):
+    return gymnasium.wrappers.TimeLimit(Lamps(render_mode), 200)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "least", "most"),
+    [(Protocol("paper", deterministic=True), 1, 1), (Protocol("paper", 0.3, deterministic=True), 0.7, 0.9),
+     (Protocol("paper"), 0.25, 0.5)],
+)  # fmt: skip
+def test_a_video_shows_the_actions_of_the_protocol_until_the_time_limit(protocol, least, most):
+    policy = Policy(make_networks(ObservationSpec((2,), 1, 3), NetworkConfig(8), 0), Behavior())
+    _, *images = video.render_episode(policy, protocol, lamps, 0)
+    assert len(images) == 200
+    share = np.mean([image[0, 0, 0] == policy.mode([[1.0, 1.0]])[0] for image in images])
+    assert least <= share <= most
 
 
 def test_rendered_images_agree_with_observations():

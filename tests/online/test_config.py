@@ -135,7 +135,14 @@ def test_atari_games_have_processes_of_their_own():
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("total_timesteps", "updates"), ("batchsize", "batch_size"), ("buffer_size", "capacity")]
+    ("name", "meant"),
+    [
+        ("total_timesteps", "updates"),
+        ("batchsize", "batch_size"),
+        ("buffer_size", "capacity"),
+        ("gradient_steps", "states_per_update"),
+        ("n_eval_episodes", "eval_episodes"),
+    ],
 )
 def test_an_unknown_setting_gets_a_suggestion(name, meant):
     with pytest.raises(ValueError, match=rf"did you mean {meant}\?$"):
@@ -191,6 +198,12 @@ def test_settings_that_do_not_fit_the_replay_are_refused(changes, message):
 def test_an_invalid_schedule_is_refused_by_name(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         Schedule(**bad)
+
+
+def test_a_rule_may_be_given_as_an_object_or_as_text():
+    config = TrainConfig.preset("CartPole-v1", rule=rbi.Reroute(0.5, 1.5))
+    assert config == TrainConfig.preset("CartPole-v1", rule="reroute(0.5,1.5)")
+    assert config.changed(actor=ActorConfig(rule=rbi.Greedy())).actor.rule == "greedy"
 
 
 def test_an_unknown_rule_is_refused_before_anything_runs():

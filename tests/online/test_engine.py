@@ -244,8 +244,23 @@ def test_scores_are_of_low_epsilon_by_the_environments_own_epsilon():
         assert len(engine.recent_scores.low_epsilon) == count
 
 
-def test_the_policy_of_a_run_is_what_its_actors_follow():
-    engine = run_to_end(make_engine(small_config()))
+@pytest.mark.parametrize("num_envs", [2, 8])
+def test_where_no_epsilon_is_low_the_scores_are_of_the_lowest(num_envs):
+    engine = run_to_end(make_engine(small_config(num_envs=num_envs, epsilon_base=0.1, epsilon_exponent=0.0)))
+    assert engine.recent_scores.low_epsilon == engine.recent_scores.all_envs
+    assert engine.metrics()["score"] is not None
+
+
+@pytest.mark.parametrize(("num_envs", "episodes"), [(2, 20), (64, 86), (256, 100)])
+def test_recent_scores_are_of_two_episodes_per_low_epsilon_environment(num_envs, episodes):
+    assert make_engine(small_config(num_envs=num_envs)).recent_scores.low_epsilon.maxlen == episodes
+
+
+@pytest.mark.parametrize(
+    "settings", [{"improve_in": "both"}, {"improve_in": "actor"}, {"improve_in": "learner"}, {"algo": "apex"}], ids=str
+)
+def test_the_policy_of_a_run_is_what_its_actors_follow(settings):
+    engine = run_to_end(make_engine(small_config(**settings)))
     actor = engine.actors[0]
     actor.load(engine.learner.vector)
     obs = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)

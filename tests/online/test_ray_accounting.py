@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from rbi.checkpoint import Checkpoint
 from rbi.evaluation.rollouts import EpisodeResult
 from rbi.observations import ObservationSpec
+from rbi.online import ray as online_ray
 from rbi.online.accounting import Accounting
 from rbi.online.config import ClusterConfig, Schedule
 from rbi.online.distributed import DistributedRun, ReplayHandle
@@ -241,7 +243,42 @@ def test_a_single_worker_fills_the_replay_with_the_last_step_included():
     ],
 )
 def test_as_many_workers_as_fit_share_the_environments(config, num_envs, cpus, workers):
-    assert ClusterConfig(**config).num_workers(Schedule(num_envs=num_envs), cpus) == workers
+    assert ClusterConfig(**config).num_workers(Schedule(num_envs=num_envs), cpus, 0) == workers
+
+
+@pytest.mark.parametrize(
+    ("config", "gpus", "workers"),
+    [
+        ({"worker_gpus": 0.25, "learner_gpus": 0.5}, 1, 2),
+        ({"worker_gpus": 0.25}, 2, 4),  # the learner takes one
+        ({"worker_gpus": 0.25}, 1, 0),
+        ({"worker_gpus": 0.25, "learners": 2, "inference_workers": 1, "inference_gpus": 0.5}, 3, 2),
+        ({"learner_gpus": 1.0}, 0, 0),
+        ({"inference_workers": 1, "inference_gpus": 0.3}, 0, 0),
+        ({}, 0, 15),
+    ],
+)
+def test_workers_need_room_on_the_gpus_too(config, gpus, workers):
+    assert ClusterConfig(**config).fitting_workers(16, gpus) == workers
+
+
+def test_a_run_that_cannot_start_says_so(monkeypatch):
+    for module in (online_ray, driver):
+        monkeypatch.setattr(module, "cluster_size", lambda: (2.0, 0.0))
+
+    def start(*, grows, **layout):
+        monkeypatch.setattr(online_ray, "connect", lambda _: nullcontext(grows))
+        with online_ray.Cluster(ClusterConfig(**layout))(small_config(), 0, None, progress=False) as engine:
+            assert engine.num_workers == layout.get("learners", 1)
+
+    start(grows=False)
+    start(grows=False, inference_workers=1, inference_cpus=0.5, learner_cpus=0.5)
+    with pytest.raises(ValueError, match=r"2 CPUs and 0 GPUs are too few .* lower --cluster\.inference-cpus"):
+        start(grows=False, inference_workers=1)
+    with pytest.raises(ValueError, match="too few"):
+        start(grows=False, learners=2, learner_cpus=0.5)
+    with pytest.warns(UserWarning, match="training waits for nodes to join"):
+        start(grows=True, inference_workers=1)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +335,9 @@ def test_a_replay_that_is_being_restored_does_not_die_again_when_all_are_asked(p
     ("workers", "steps", "keeps_replay"), [(2, [40, 48], True), (4, [48, 48, 48, 48], False)], ids=["same", "other"]
 )
 def test_a_run_resumed_with_another_layout_fills_its_replay_again(workers, steps, keeps_replay):
-    saved, resumed = (DistributedRun(small_config(), 0, ClusterConfig(workers=n), CARTPOLE, 4.0) for n in (2, workers))
+    saved, resumed = (
+        DistributedRun(small_config(), 0, ClusterConfig(workers=n), CARTPOLE, 4.0, 0.0) for n in (2, workers)
+    )
     saved.accounting.states, saved.accounting.learning_started = 352, True
     saved.recent_scores.add(EpisodeResult(0, 7.0, 30, False), low_epsilon=True)
     replay = {"replay0.written": torch.ones(4)}
@@ -317,7 +356,7 @@ def test_a_replay_process_that_answers_for_the_first_time_has_not_been_restarted
 
 
 def test_a_batch_that_does_not_divide_among_the_learners_is_refused(monkeypatch):
-    monkeypatch.setattr(driver, "cluster_cpus", lambda: 8.0)
+    monkeypatch.setattr(driver, "cluster_size", lambda: (8.0, 0.0))
     with pytest.raises(ValueError, match="learners = 3: do not divide batch_size = 16"):
         driver.RayEngine(small_config(), 0, ClusterConfig(learners=3), CARTPOLE)
 
@@ -345,7 +384,7 @@ def test_blocks_are_short_where_environments_are_many(given, num_envs, steps):
 
 def test_environments_that_do_not_divide_among_the_workers_are_refused():
     with pytest.raises(ValueError, match="does not divide"):
-        ClusterConfig(workers=3).num_workers(Schedule(num_envs=16), 8)
+        ClusterConfig(workers=3).num_workers(Schedule(num_envs=16), 8, 0)
 
 
 def test_an_evaluation_never_asks_for_a_higher_priority_than_it_has(monkeypatch):
@@ -363,7 +402,7 @@ def test_an_evaluation_that_fails_costs_its_score_and_not_the_run(monkeypatch):
     def fails(_):
         raise OSError("the emulator is gone")
 
-    monkeypatch.setattr(driver, "cluster_cpus", lambda: 2.0)
+    monkeypatch.setattr(driver, "cluster_size", lambda: (2.0, 0.0))
     monkeypatch.setattr(driver, "result_or_none", fails)
     engine = driver.RayEngine(small_config(), 0, ClusterConfig(), CARTPOLE)
     with pytest.warns(UserWarning, match=r"after 40 updates failed: the emulator is gone"):

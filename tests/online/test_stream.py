@@ -141,6 +141,14 @@ def test_a_worker_loads_every_version_of_the_weights_once(monkeypatch):
         assert (len(loads), summary.version) == (expected, version)
 
 
+def test_a_worker_loads_weights_at_the_refresh_interval_of_its_groups_only(monkeypatch):
+    rollout, loads = make_rollout(refresh_interval=4), []
+    rollout.block(0, 2, reset=True, newest=torch.zeros_like(VECTOR), version=0, uniform=False)
+    monkeypatch.setattr(rollout, "load", lambda group, *_: loads.append((rollout.step, group)))
+    rollout.block(2, 8, reset=False, newest=torch.zeros_like(VECTOR), version=1, uniform=False)
+    assert loads == [(8, 0), (9, 1)]
+
+
 def make_rollout(index=0, workers=1, **changes):
     return Rollout(RolloutSpec(small_config(**changes), CARTPOLE, 0, index=index, workers=workers))
 

@@ -142,6 +142,71 @@ def test_a_run_that_crashed_repeats_what_came_after_its_checkpoint_and_counts_it
     assert runs.read(out).result["resumed"] == {"times": 2, "repeated_updates": 20}
 
 
+@pytest.mark.parametrize(("answer", "stops"), [(False, True), (np.False_, True), (None, False), (0, False)])
+def test_a_callback_stops_training_by_false_of_python_or_numpy(answer, stops):
+    assert train("CartPole-v1", callback=lambda _: answer, **SHORT, **QUIET).stopped == stops
+
+
+class Fragile(Doors):
+    """Doors that all break at once; counts the environments that are open."""
+
+    opened, broken = 0, False
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        Fragile.opened += 1
+
+    def step(self, action):
+        if Fragile.broken:
+            raise OSError("broken")
+        return super().step(action)
+
+    def close(self):
+        Fragile.opened -= 1
+
+
+@pytest.mark.parametrize(("raises", "error"), [(False, "failed with OSError: broken"), (True, "mine")])
+def test_an_error_of_environments_or_the_callback_is_raised_once_all_environments_are_closed(
+    raises, error, monkeypatch
+):
+    def callback(_):
+        monkeypatch.setattr(Fragile, "broken", True)
+        if raises:
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match=error):
+        train(Fragile, callback=callback, **SHORT, **QUIET)
+    assert Fragile.opened == 0
+
+
+@pytest.mark.parametrize(
+    ("made", "space", "error"),
+    [(100, gymnasium.spaces.MultiDiscrete([2, 2]), "only Discrete is supported"),
+     (5, Fragile.action_space, "no port is left")],
+)  # fmt: skip
+def test_environments_that_are_refused_are_closed(made, space, error, monkeypatch):
+    def make():
+        if Fragile.opened == made:
+            raise OSError("no port is left")
+        return Fragile()
+
+    monkeypatch.setattr(Fragile, "action_space", space)
+    with pytest.raises(ValueError, match=error):
+        train(make, **SHORT, **QUIET)
+    assert Fragile.opened == 0
+
+
+def test_an_environment_that_a_function_made_has_to_be_passed_again(tmp_path):
+    run = train(Doors, out=tmp_path / "run", **(SHORT | {"eval_episodes": 0}), **QUIET)
+    for again in (
+        lambda **env: train(out=tmp_path / "run", resume=True, updates=60, eval_episodes=0, **env, **QUIET),
+        lambda **env: rbi.evaluate(run.policy, episodes=2, **env, **QUIET),
+    ):
+        with pytest.raises(ValueError, match=r"--env Doors: .* If a function of this name makes it, pass the function"):
+            again()
+        again(env=Doors)
+
+
 def test_ctrl_c_stops_at_a_checkpoint(tmp_path, monkeypatch):
     interrupted = threading.Event()
     monkeypatch.setattr("rbi.online.train.graceful_stop", lambda: contextlib.nullcontext(interrupted))
@@ -278,6 +343,8 @@ def test_a_run_with_a_custom_trunk_is_resumed_before_and_after_its_end(tmp_path)
 
     options = {"out": tmp_path / "run", "trunk": trunk, "eval_episodes": 0, **QUIET}
     first = train("CartPole-v1", **(SHORT | options))
+    with pytest.raises(ValueError, match=r"run: was started with a custom trunk; pass it as trunk$"):
+        train(resume=True, updates=60, **(options | {"trunk": None}))
     first.policy.save(tmp_path / "run" / "policies" / "best")  # as if no later policy were better
     assert train(resume=True, **options).best_policy.metadata["updates"] == 40
     more = train(resume=True, updates=60, **options)
@@ -357,8 +424,9 @@ def test_evaluations_on_a_cluster_take_environments_that_a_function_makes(monkey
 def test_a_resumed_sweep_with_more_updates_continues_all_runs(tmp_path):
     options, more = RunOptions(eval_episodes=1, report_interval=10), {"seeds": range(2), "out": tmp_path / "s"}
     sweep(["CartPole-v1"], options=options, **more, **SWEEP, **QUIET)
-    result = sweep(["CartPole-v1"], options=options, resume=True, **more, **(SWEEP | {"updates": 20}), **QUIET)
-    assert [row["updates"] for row in result.rows] == [20, 20]
+    longer = SWEEP | {"updates": 20, "eval_episodes": 3}  # options of a run among its settings, as in `train`
+    result = sweep(["CartPole-v1"], options=options, resume=True, **more, **longer, **QUIET)
+    assert [(row["updates"], row["episodes"]) for row in result.rows] == [(20, 3), (20, 3)]
     assert runs.read(tmp_path / "s").config["settings"]["schedule"]["updates"] == 20
 
 
@@ -504,9 +572,10 @@ def test_a_sweep_of_an_earlier_version_can_be_resumed(tmp_path):
     assert sweep(["CartPole-v1"], out=tmp_path / "s", options=options, resume=True, **SWEEP, **QUIET).rows
 
 
-def test_a_negative_seed_is_refused_by_name():
-    with pytest.raises(ValueError, match="seed = -1: must be at least 0"):
-        train("CartPole-v1", seed=-1)
+@pytest.mark.parametrize("seed", [-1, 1.5, "1"])
+def test_a_seed_that_is_no_natural_number_is_refused_by_name(seed):
+    with pytest.raises(ValueError, match=f"seed = {seed!r}: must be an integer, at least 0"):
+        train("CartPole-v1", seed=seed)
 
 
 @pytest.mark.parametrize("settings", [{}, {"algo": "apex"}, {"max_repeat": 5}, {"improve_in": "both"}], ids=str)

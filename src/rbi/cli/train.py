@@ -151,8 +151,6 @@ class Train(Command):
                 name = ignored[0].replace("_", "-")
                 raise ValueError(f"--{part}.{name}: has no effect on --algo {algos[0]}")
         if len(environments) * len(algos) * self.seeds > 1:
-            if self.mirror:
-                raise ValueError(f"--mirror {self.mirror}: is for single runs, not for a sweep")
             self.sweep(out, environments, algos, options, argv)
             return
         if self.engine == "ray":

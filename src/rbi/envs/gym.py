@@ -1,6 +1,7 @@
 """Gymnasium environments with discrete actions. Images stay images, with channels last and without stacked frames; all
-other observations become vectors by `gymnasium.spaces.flatten`: discrete ones one-hot, the parts of Tuple and Dict
-observations one after the other. Masks of legal actions come from `info["action_mask"]`."""
+other observations, also bytes that never reach 255, become vectors by `gymnasium.spaces.flatten`: discrete ones
+one-hot, the parts of Tuple and Dict observations one after the other. Masks of legal actions come from
+`info["action_mask"]`."""
 
 import contextlib
 import zlib
@@ -15,7 +16,7 @@ from gymnasium.wrappers import FrameStackObservation
 
 from rbi.config import parse_env
 from rbi.envs.types import EnvConfig, TimeStep
-from rbi.steps import COLOURS, CONTINUES, MASK, TERMINATED, TRUNCATED, FrameLayout, are_channels_first
+from rbi.steps import COLOURS, CONTINUES, MASK, MAX_BYTE, TERMINATED, TRUNCATED, FrameLayout, are_channels_first
 
 Array = np.ndarray[Any, Any]
 
@@ -29,22 +30,13 @@ class GymVector:
     def __init__(self, config: EnvConfig, num_envs: int, *, render: bool = False) -> None:
         """`render`: the first environment can be asked for its `screen`."""
         self.config, self.num_envs = config, num_envs
-        self.envs = [make_one(config, render=render)]
-        self.envs += [make_one(config) for _ in range(num_envs - 1)]
-        if len({id(env.unwrapped) for env in self.envs}) < num_envs:
-            raise ValueError(
-                f"--env {config.id}: the function returned one environment twice; make a new one each time"
-            )
-        action_space, obs_space = self.envs[0].action_space, self.envs[0].observation_space
-        if not isinstance(action_space, spaces.Discrete):
-            raise ValueError(f"--env {config.id}: its actions are {action_space}; only Discrete is supported")
-        self.num_actions, self.lowest_action = int(action_space.n), int(action_space.start)
-        self.obs_space: spaces.Space[Any] = obs_space
-        self.layout = image_layout(self.envs[0])
-        self.obs_shape, self.frame_stack = shape_and_stack(config.id, obs_space, self.layout)
-        self.obs_scale = scale_by_bounds(obs_space) if len(self.obs_shape) == 1 else ()
-        with self.errors_named():
-            self.has_action_masks = MASK in self.envs[0].reset(seed=0)[1]
+        self.envs: list[gymnasium.Env[Any, Any]] = []
+        with contextlib.ExitStack() as refused:  # environments may hold processes or ports
+            refused.callback(self.close)
+            for number in range(num_envs):
+                self.envs.append(make_one(config, render=render and number == 0))
+            self.read_spaces()
+            refused.pop_all()
         self.legal = np.ones((num_envs, self.num_actions if self.has_action_masks else 0), dtype=bool)
         self.over, self.stopped = (np.zeros(num_envs, dtype=bool) for _ in range(2))
         self.pending = False
@@ -52,6 +44,22 @@ class GymVector:
         self.starts: list[Any] = [None] * num_envs  # of the running episodes: a seed, or the state of np_random
         self.taken: list[list[int]] = [[] for _ in range(num_envs)]  # their actions
         self.obs: list[Array] = []
+
+    def read_spaces(self) -> None:
+        """Observations, actions and masks of the environments. Raises ValueError for those that are not supported."""
+        name = f"--env {self.config.id}"
+        if len({id(env.unwrapped) for env in self.envs}) < self.num_envs:
+            raise ValueError(f"{name}: the function returned one environment twice; make a new one each time")
+        action_space, obs_space = self.envs[0].action_space, self.envs[0].observation_space
+        if not isinstance(action_space, spaces.Discrete):
+            raise ValueError(f"{name}: its actions are {action_space}; only Discrete is supported")
+        self.num_actions, self.lowest_action = int(action_space.n), int(action_space.start)
+        self.obs_space: spaces.Space[Any] = obs_space
+        self.layout = image_layout(self.envs[0])
+        self.obs_shape, self.frame_stack = shape_and_stack(self.config.id, obs_space, self.layout)
+        self.obs_scale = scale_by_bounds(obs_space) if len(self.obs_shape) == 1 else ()
+        with self.errors_named():
+            self.has_action_masks = MASK in self.envs[0].reset(seed=0)[1]
 
     def reset(self, seed: int | None) -> TimeStep:
         self.over[:], self.stopped[:], self.pending = False, False, False
@@ -91,7 +99,8 @@ class GymVector:
                 end[i] = TERMINATED if terminated else TRUNCATED if truncated else CONTINUES
                 self.obs[i] = self.read(observation)
                 self.read_mask(i, info, terminated=end[i] == TERMINATED)
-                self.taken[i].append(int(self.actions[i]))
+                if len(self.taken[i]) <= MAX_REPLAYED:  # episodes may never end
+                    self.taken[i].append(int(self.actions[i]))
         self.over = end != CONTINUES
         return self.time_step(is_first, reward, end)
 
@@ -235,7 +244,9 @@ def make_one(config: EnvConfig, *, render: bool = False) -> gymnasium.Env[Any, A
         env = config.factory(**settings) if config.factory else make_by_id(config.id, settings)
     except Exception as error:  # whatever its constructor raises
         message = " ".join(str(error).split())
-        if isinstance(error, gymnasium.error.NameNotFound) and ":" not in config.id:
+        if config.factory is None and (config.id.isidentifier() or config.id == "<lambda>"):
+            message += " If a function of this name makes it, pass the function (Python: env=)"
+        elif isinstance(error, gymnasium.error.NameNotFound) and ":" not in config.id:
             message += f" If a module of yours registers it, name the module, too: my_module:{config.id}"
         raise ValueError(f"--env {config.id}: {message}") from None
     if not isinstance(env, gymnasium.Env):
@@ -266,6 +277,8 @@ def image_layout(env: gymnasium.Env[Any, Any]) -> FrameLayout | None:
     """How observations become single images with channels last, as in data sets; None where they are no images."""
     space = env.observation_space
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3, 4):
+        return None
+    if not (space.high == MAX_BYTE).any():  # a board of zeros and ones would be nearly black
         return None
     stacked = any(isinstance(layer, FrameStackObservation) for layer in wrappers_of(env))
     if len(space.shape) == 4:

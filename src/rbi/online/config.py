@@ -12,7 +12,7 @@ from rbi.envs.types import EnvConfig, EnvFactory
 from rbi.networks import MAX_HIDDEN_SIZE, AdvantageBaseline
 from rbi.replay import ReplayConfig
 from rbi.returns import ReturnConfig
-from rbi.rules.types import parse_rule
+from rbi.rules.types import Rule, parse_rule
 
 Algorithm = Literal["rbi", "apex"]
 Preset = Literal["paper", "fast", "small"]
@@ -59,7 +59,8 @@ class ActorConfig:
     """How actors choose actions."""
 
     rule: str = "reroute(0.1,2)"
-    """The policy-improvement rule that is applied in every state; `rbi rules` compares them."""
+    """The policy-improvement rule that is applied in every state; `rbi rules` compares them. In Python a rule such as
+    `rbi.Reroute(0.1, 2)` may stand for its text."""
     c_greedy: Annotated[float, Interval(ge=0, le=1)] = 0.1
     """Weight of the greedy policy that is mixed in after the rule, so that actions near probability 0 can return."""
     improve_in: Literal["actor", "learner", "both"] = "actor"
@@ -84,6 +85,8 @@ class ActorConfig:
     """Clip rewards to [-1, 1] for learning; turn it off where their size matters. Scores are never clipped."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.rule, Rule):
+            object.__setattr__(self, "rule", str(self.rule))
         check_fields(self)
         parse_rule(self.rule)
 
@@ -343,14 +346,22 @@ class ClusterConfig:
         """Processes that hold a part of the replay."""
         return self.shards if self.replay == "shards" else self.learners
 
-    def fitting_workers(self, cpus: float) -> int:
-        """How many workers fit next to the other processes."""
+    def gpus_per_learner(self, gpus: float) -> float:
+        """GPUs of each learner on a cluster that has `gpus`."""
+        return float(gpus >= self.learners) if self.learner_gpus is None else self.learner_gpus
+
+    def fitting_workers(self, cpus: float, gpus: float) -> int:
+        """How many workers fit next to the other processes on a cluster; 0 if those do not fit either."""
         shards = self.shards * self.shard_cpus if self.replay == "shards" else 0
         inference = self.inference_workers * self.inference_cpus
-        left = cpus - self.learners * self.learner_cpus - shards - inference - self.evaluator_cpus
-        return max(0, int(left / self.worker_cpus + 1e-9)) if self.worker_cpus else max(1, int(cpus))
+        free_cpus = cpus - self.learners * self.learner_cpus - shards - inference - self.evaluator_cpus
+        free_gpus = gpus - self.learners * self.gpus_per_learner(gpus) - self.inference_workers * self.inference_gpus
+        if min(free_cpus, free_gpus) < -1e-9:
+            return 0
+        limits = [(free_cpus, self.worker_cpus), (free_gpus, self.worker_gpus)]
+        return min((int(free / each + 1e-9) for free, each in limits if each), default=max(1, int(cpus)))
 
-    def num_workers(self, schedule: Schedule, cpus: float) -> int:
+    def num_workers(self, schedule: Schedule, cpus: float, gpus: float) -> int:
         """The number of rollout workers of a run; the environments must divide evenly among them."""
         if self.workers or self.lockstep:
             workers = self.workers or 1
@@ -360,7 +371,7 @@ class ClusterConfig:
                     "groups each"
                 )
             return workers
-        most = max(1, self.replays, min(self.fitting_workers(cpus), schedule.num_envs // GROUPS))
+        most = max(1, self.replays, min(self.fitting_workers(cpus, gpus), schedule.num_envs // GROUPS))
         divisors = [workers for workers in range(self.replays, most + 1) if schedule.num_envs % (GROUPS * workers) == 0]
         if not divisors:
             raise ValueError(f"num_envs = {schedule.num_envs}: does not divide among {self.replays} workers or more")

@@ -70,15 +70,15 @@ class DistributedRun:
     """The layout, counts and statistics of a run, and what a checkpoint stores of them."""
 
     def __init__(
-        self, config: TrainConfig, seed: int, layout: ClusterConfig, obs_spec: ObservationSpec, cpus: float
+        self, config: TrainConfig, seed: int, layout: ClusterConfig, obs_spec: ObservationSpec, cpus: float, gpus: float
     ) -> None:
-        """`cpus`: those of the cluster, which decide the number of workers if the layout does not."""
+        """`cpus`, `gpus`: those of the cluster, which decide the number of workers if the layout does not."""
         self.config, self.seed, self.layout, self.obs_spec = config, seed, layout, obs_spec
         self.device = torch.device("cpu")  # of this process; workers and learner have their own
         if config.learner.batch_size % layout.learners:
             raise ValueError(f"learners = {layout.learners}: do not divide batch_size = {config.learner.batch_size}")
         self.batch_bytes, self.waited_seconds = 0, 0.0
-        self.set_workers(layout.num_workers(config.schedule, cpus))
+        self.set_workers(layout.num_workers(config.schedule, cpus, gpus))
         self.saved_replays: list[dict[str, Array]] = [{}] * layout.replays
 
     def set_workers(self, workers: int) -> None:

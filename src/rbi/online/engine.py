@@ -33,7 +33,7 @@ from rbi.returns import exploration_ladder
 from rbi.rules.types import Behavior, Greedy, parse_rule
 
 MAX_ENV_SEED = 2**31 - 2**20  # emulators take 31 bits, and each environment has its own seed
-LOW_EPSILON = 0.05  # the scores of environments that explore no more than this show what the policy can do
+LOW_EPSILON = 0.05
 
 
 class Engine(Protocol):
@@ -112,7 +112,8 @@ class LocalEngine:
         self.published = self.learner.vector.clone()
         self.replay = Replay(config.replay, self.obs_spec, schedule.num_envs, GROUPS, config.returns, device)
         self.episodes = [EpisodeStatistics(schedule.num_envs // GROUPS) for _ in range(GROUPS)]
-        self.recent_scores = RecentScores(int((epsilons <= LOW_EPSILON).sum()))
+        self.low_epsilon = split_epsilons(has_low_epsilon(epsilons), GROUPS)
+        self.recent_scores = RecentScores(int(has_low_epsilon(epsilons).sum()))
         self.steps, self.states, self.updates_due, self.learning_started = 0, 0, 0.0, False
         self.states_before_learning = schedule.learning_starts
         self.backend: CPUBackend | CUDABackend | None = None
@@ -195,8 +196,7 @@ class LocalEngine:
     def record_episodes(self, group: int, step: TimeStep) -> None:
         """Add the scores of finished episodes."""
         for episode in self.episodes[group].update(step):
-            low_epsilon = bool(self.epsilons[group][episode.env_index] <= LOW_EPSILON)
-            self.recent_scores.add(episode, low_epsilon=low_epsilon)
+            self.recent_scores.add(episode, low_epsilon=bool(self.low_epsilon[group][episode.env_index]))
 
     def synchronize(self) -> None:
         """Wait until the device has finished everything."""
@@ -245,7 +245,7 @@ class LocalEngine:
         tensors |= {f"random{i}": generator.get_state() for i, generator in enumerate(self.generators())}
         tensors["published"] = self.published
         return Checkpoint(
-            kind={"env": self.config.env.id, "algo": self.config.algo},
+            kind={"env": self.config.env.id, "algo": self.config.algo, "custom_trunk": self.trunk is not None},
             counters={
                 "updates": self.updates,
                 "steps": self.steps,
@@ -319,8 +319,14 @@ def observation_spec(config: TrainConfig, env: VectorEnv) -> ObservationSpec:
 
 
 def split_epsilons(epsilons: Tensor, groups: int) -> list[Tensor]:
-    """The exploration of each group's environments: every group gets the whole range."""
+    """The exploration (or whether it is low) of each group's environments: every group gets the whole range."""
     return [epsilons[group::groups] for group in range(groups)]
+
+
+def has_low_epsilon(epsilons: Tensor) -> Tensor:
+    """Which of all environments explore so little that their scores show what the policy can do: no more than
+    LOW_EPSILON, or as little as any."""
+    return epsilons <= max(LOW_EPSILON, float(epsilons.min()))
 
 
 def make_actor(

@@ -25,8 +25,8 @@ from rbi.online.apex import ApexActor
 from rbi.online.backend import Actor, CapturedActor
 from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import (
-    LOW_EPSILON,
     MAX_ENV_SEED,
+    has_low_epsilon,
     init_networks,
     make_actor,
     run_seeds,
@@ -92,7 +92,10 @@ class Rollout:
             for _ in range(GROUPS)
         ]
         epsilons = exploration_ladder(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
-        self.epsilons = split_epsilons(epsilons, GROUPS * workers)[GROUPS * spec.index : GROUPS * (spec.index + 1)]
+        own = slice(GROUPS * spec.index, GROUPS * (spec.index + 1))
+        self.epsilons, self.low_epsilon = (
+            split_epsilons(of_all, GROUPS * workers)[own] for of_all in (epsilons, has_low_epsilon(epsilons))
+        )
         self.step, self.version = -1, 0
         self.loaded = [-1] * GROUPS  # the version of each group's weights
         self.stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
@@ -194,7 +197,7 @@ class Rollout:
 
     def finished_episodes(self, group: int, now: TimeStep) -> list[tuple[int, float, bool]]:
         finished = self.episodes[group].update(now)
-        return [(e.env_index, e.score, bool(self.epsilons[group][e.env_index] <= LOW_EPSILON)) for e in finished]
+        return [(e.env_index, e.score, bool(self.low_epsilon[group][e.env_index])) for e in finished]
 
 
 class RolloutStatistics:
@@ -203,7 +206,7 @@ class RolloutStatistics:
     def __init__(self, config: TrainConfig, workers: int) -> None:
         actor = config.actor
         epsilons = exploration_ladder(config.schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
-        self.recent_scores = RecentScores(int((epsilons <= LOW_EPSILON).sum()))
+        self.recent_scores = RecentScores(int(has_low_epsilon(epsilons).sum()))
         self.metric_names = RBIActor.METRICS if config.algo == "rbi" else ApexActor.METRICS
         self.sums, self.means = np.zeros(len(self.metric_names) + 1), dict[str, float]()
         self.bytes, self.weights_behind = 0, 0

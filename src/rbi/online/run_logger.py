@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from rbi import checkpoint, runs
@@ -104,6 +105,12 @@ class RunOptions(Checked):
     run whose folder is lost or behind is restored from it."""
 
 
+def take_options(settings: dict[str, Any], options: RunOptions | None) -> RunOptions:
+    """The options that are among the settings, which lose them; others as in `options`."""
+    names = [option.name for option in dataclasses.fields(RunOptions) if option.name in settings]
+    return dataclasses.replace(options or RunOptions(), **{name: settings.pop(name) for name in names})
+
+
 class RunLogger:
     """Reports, saves and finishes a run: metrics, TensorBoard, checkpoints, the best policy, snapshots, the result."""
 
@@ -170,7 +177,8 @@ class RunLogger:
         if score is not None and enough and (best is None or score > best):
             self.info["best"] = score
             self.best_policy = self.save_policy("best")
-        if self.callback is not None and self.callback(dict(metrics)) is False:
+        answer = self.callback(dict(metrics)) if self.callback is not None else None
+        if isinstance(answer, bool | np.bool_) and not answer:
             self.stop = True
 
     def save_policy(self, name: str) -> Policy:

@@ -59,7 +59,7 @@ class ExperienceBlock(NamedTuple):
             is_first=np.empty(cells, bool),
             reward=np.empty(cells, np.float32),
             end=np.empty(cells, np.uint8),
-            action=np.empty(cells, np.int16),
+            action=np.empty(cells, np.int32),
             pi=np.empty((*cells, obs_spec.num_actions), np.float32),
             td_error=np.empty(cells, np.float32),
             legal=np.empty((*cells, obs_spec.mask_size), bool),

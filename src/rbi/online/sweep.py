@@ -14,7 +14,7 @@ from rbi import envs as environments
 from rbi import fileio, runs
 from rbi.config import Device
 from rbi.online.config import PARTS, Algorithm, Preset, TrainConfig, unused_settings
-from rbi.online.run_logger import RunOptions
+from rbi.online.run_logger import RunOptions, take_options
 from rbi.online.train import ENV_SETTINGS, MAY_CHANGE_ON_RESUME, Env, train
 from rbi.progress import echo
 from rbi.statistics import score_text
@@ -84,7 +84,9 @@ def sweep(
         result = sweep(["CartPole-v1", "Acrobot-v1"], ["rbi", "apex"], range(3), out="runs/sweep")
         print(result.summary())
     """
-    path, options = Path(out), options or RunOptions()
+    path, options = Path(out), take_options(overrides, options)
+    if options.mirror:
+        raise ValueError(f"mirror = {options.mirror}: is for single runs, not for a sweep")
     changes = {algo: used_settings(algo, overrides) if len(algos) > 1 else overrides for algo in algos}
     configs = [TrainConfig.preset(env, algo, preset, **changes[algo]) for env, algo in itertools.product(envs, algos)]
     for config in configs:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import numbers
 import os
 import shlex
 import shutil
@@ -15,14 +16,14 @@ import torch
 
 from rbi import checkpoint, envs, fileio, runs
 from rbi.config import Device, choose_device
-from rbi.envs.types import EnvConfig, EnvFactory
+from rbi.envs.types import EnvConfig, EnvFactory, VectorEnv
 from rbi.evaluation.rollouts import EvaluationResult
 from rbi.mirror import Mirror, is_url
 from rbi.networks import TrunkFactory, cpu_threads
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, PARTS, PRESETS, Algorithm, Preset, TrainConfig, default_preset
 from rbi.online.engine import Engine, LocalEngine, observation_spec
-from rbi.online.run_logger import Callback, RunLogger, RunOptions, TrainProgress, TrainResult
+from rbi.online.run_logger import Callback, RunLogger, RunOptions, TrainProgress, TrainResult, take_options
 from rbi.policy import load_policy
 from rbi.progress import echo, graceful_stop
 from rbi.replay import available_memory, bytes_needed
@@ -81,17 +82,13 @@ class Local:
             )
         num_envs = config.schedule.num_envs // GROUPS
         processes = config.schedule.env_processes
-        groups = [
-            envs.make(config.env, num_envs, threads, processes=processes, synchronous=on_cpu) for _ in range(GROUPS)
-        ]
-        try:
+        groups: list[VectorEnv] = []
+        with contextlib.ExitStack() as stack:
+            for _ in range(GROUPS):
+                groups.append(envs.make(config.env, num_envs, threads, processes=processes, synchronous=on_cpu))
+                stack.callback(groups[-1].close)
             with cpu_threads(device, groups[0].obs_shape, config.schedule.hidden_size):
                 yield LocalEngine(config, seed, device, groups, trunk)
-        finally:
-            for group in groups:
-                if group.pending:
-                    group.recv()
-                group.close()
 
 
 def train(
@@ -128,9 +125,7 @@ def train(
     early if it returns False. The first Ctrl-C stops at a point that can be resumed. `trunk` makes a `torch.nn.Module`
     in place of the networks' own trunk, from the observation spec; `engine` trains elsewhere than on this machine.
     """
-    names = [option.name for option in dataclasses.fields(RunOptions)]
-    own = {name: overrides.pop(name) for name in names if name in overrides}
-    options = dataclasses.replace(options or RunOptions(), **own)
+    options = take_options(overrides, options)
     path = None if out is None else Path(out)
     if resume and path is None:
         raise ValueError("resume: name the run with out")
@@ -156,7 +151,10 @@ def train(
         running = stack.enter_context(make_engine(chosen, seed, trunk, progress=progress))
         info: dict[str, Any] = {"seconds": 0.0, "best": None, "lines": 0}
         if start is not None and path is not None:
-            saved = checkpoint.load(start, {"env": chosen.env.id, "algo": chosen.algo})
+            saved, given = checkpoint.load(start, {"env": chosen.env.id, "algo": chosen.algo}), trunk is not None
+            if saved.kind.get("custom_trunk", given) != given:
+                trunks = "without a custom trunk; leave trunk out" if given else "with a custom trunk; pass it as trunk"
+                raise ValueError(f"{path}: was started {trunks}")
             with fileio.naming(start):
                 running.restore(saved)
                 info = count_resume(path, info | saved.info, running)
@@ -236,8 +234,8 @@ def resolve_config(
 
 def resolve_seed(seed: int | None, resumed: Path | None) -> int:
     """The seed of a run: the given one, that of the run that is resumed, or 0."""
-    if seed is not None and seed < 0:
-        raise ValueError(f"seed = {seed}: must be at least 0")
+    if seed is not None and not (isinstance(seed, numbers.Integral) and seed >= 0):
+        raise ValueError(f"seed = {seed!r}: must be an integer, at least 0")
     if seed is not None or resumed is None:
         return seed or 0
     with fileio.naming(resumed / "config.json"):

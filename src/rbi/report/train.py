@@ -136,22 +136,24 @@ def read_all(folder: Path) -> list[Run]:
 
 
 def score_table(found: dict[str, Any], *, paper: bool) -> Table:
-    """Mean scores of a sweep by environment; with `paper` the paper's twelve games, next to its own columns."""
+    """Mean scores of a sweep by environment, next to published ones of Atari games; with `paper` of the paper's twelve
+    games."""
     rows = found["rows"]
     environments = [f"ALE/{game}-v5" for game in PAPER_GAMES] if paper else list(dict.fromkeys(r["env"] for r in rows))
     protocol = next((row["protocol_description"] for row in rows if row["protocol_description"]), None)
     table = Table(box=SIMPLE_HEAD, caption=protocol)
-    columns = ("environment", "random", "human", "Rainbow", "Ape-X, paper", "RBI, paper", "Ape-X, here", "RBI, here")
-    for name in columns:
-        table.add_column(name, justify="left" if name == "environment" else "right")
+    known = {env: PUBLISHED.get(game_name(env)) for env in environments if env.startswith("ALE/")}
+    published = ("random", "human", "Rainbow", "Ape-X, paper", "RBI, paper") if any(known.values()) else ()
+    table.add_column("environment")
+    for name in (*published, "Ape-X, here", "RBI, here"):
+        table.add_column(name, justify="right")
     for env in environments:
-        known = PUBLISHED.get(game_name(env)) if env.startswith("ALE/") else None
-        published = ["-"] * 5
-        if known is not None:
-            of_paper = (known.random, known.human, known.rainbow, known.paper_apex, known.paper_rbi)
-            published = ["-" if value is None else f"{value:,.1f}" for value in of_paper]
+        scores: list[float | None] = [None] * len(published)
+        if (game := known.get(env)) is not None:
+            scores = [game.random, game.human, game.rainbow, game.paper_apex, game.paper_rbi]
         here = [mean_over_seeds([r for r in rows if r["env"] == env and r["algo"] == algo]) for algo in ("apex", "rbi")]
-        table.add_row(game_name(env), *published, *here)
+        shown = ["-" if score is None else f"{score:,.1f}" for score in scores]
+        table.add_row(game_name(env) if env in known else env, *shown, *here)
     return table
 
 

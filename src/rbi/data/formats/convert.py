@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from rbi.data.episode import Array, DatasetSpec
 from rbi.data.formats.reader import SpecOverrides
-from rbi.steps import COLOURS, FrameLayout, are_channels_first, overlap
+from rbi.steps import COLOURS, MAX_BYTE, FrameLayout, are_channels_first, overlap
 
 LAYOUT_EPISODES = 8
 """Episodes that decide whether leading channels are a stack of frames."""
@@ -78,7 +78,10 @@ def one_hot(values: Any, states: int) -> Array:
 
 
 def is_image_space(space: spaces.Space[Any]) -> bool:
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3, 4)
+    """Whether observations are images, as in environments (`rbi.envs.gym`): bytes that may reach 255."""
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3, 4):
+        return False
+    return bool((space.high == MAX_BYTE).any())
 
 
 def observed_shape(space: spaces.Space[Any], frames: FrameLayout) -> tuple[tuple[int, ...], int]:

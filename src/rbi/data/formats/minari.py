@@ -3,8 +3,8 @@
     PATH/data/metadata.json     spaces, environment, and our `DatasetSpec` under "rbi"
     PATH/data/main_data.hdf5    one group per episode, in Minari's layout (or Arrow, or Parquet files)
 
-uint8 observations of two or three dimensions are images (Minari may have stored them as lossy JPEG), everything else
-becomes a vector in the order of `gymnasium.spaces.flatten`. Actions must be discrete.
+uint8 observations of two or three dimensions are images if their space goes up to 255 (Minari may have stored them as
+lossy JPEG); everything else becomes a vector in the order of `gymnasium.spaces.flatten`. Actions must be discrete.
 
 Minari wants one more observation than steps: if the final one is missing, `write_minari` repeats the last one, and the
 episode's metadata says so (`has_final`). Logged probabilities, action masks and lost lives go to the infos, entry t for

@@ -10,6 +10,7 @@ workers pause the learner. Ray schedules, transports and restarts.
 """
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from rbi.networks import TrunkFactory
 from rbi.online.config import ClusterConfig, TrainConfig
 from rbi.online.engine import Engine
-from rbi.online.ray.cluster import cluster_cpus, connect
+from rbi.online.ray.cluster import cluster_size, connect
 from rbi.online.train import make_observation_spec
 from rbi.progress import echo
 
@@ -47,18 +48,32 @@ class Cluster:
         if trunk is not None:
             raise ValueError("trunk: custom trunks are not supported on a Ray cluster")
         obs_spec = make_observation_spec(config)
-        with connect(self.address):
+        with connect(self.address) as grows:
             from rbi.online.ray.driver import RayEngine  # imports Ray, which reads its switches then
 
             engine = RayEngine(config, seed, self.config, obs_spec)
+            fitting = self.check_room(grows=grows)
             if progress:
                 num_envs = config.schedule.num_envs
                 echo(
                     f"{engine.num_workers} rollout workers with {num_envs} environments of {config.env.id}", stderr=True
                 )
-                if (fitting := self.config.fitting_workers(cluster_cpus())) < engine.num_workers:
-                    echo(f"{fitting} of them fit on the cluster; the others wait for nodes to join", stderr=True)
+                if fitting < engine.num_workers:
+                    others = "wait for nodes to join" if grows else "do not start"
+                    echo(f"{fitting} of them fit on the cluster; the others {others}", stderr=True)
             try:
                 yield engine
             finally:
                 engine.close()
+
+    def check_room(self, *, grows: bool) -> int:
+        """How many rollout workers fit. If there are fewer than learners, training cannot start: it waits for nodes to
+        join, with a warning, or if none can join, ValueError is raised."""
+        cpus, gpus = cluster_size()
+        fitting = self.config.fitting_workers(cpus, gpus)
+        if fitting < self.config.learners:
+            too_few = f"{cpus:g} CPUs and {gpus:g} GPUs are too few for a rollout worker next to the other processes"
+            if not grows:
+                raise ValueError(f"--engine ray: {too_few}; lower --cluster.inference-cpus or other reservations")
+            warnings.warn(f"{too_few}: training waits for nodes to join", stacklevel=2)
+        return fitting

@@ -20,8 +20,9 @@ MAX_RETRIES = 3  # of a task whose machine dies
 
 
 @contextlib.contextmanager
-def connect(address: str) -> Iterator[None]:
-    """A connection to the cluster at `address` ("auto": the one running on this machine), or to a new local one.
+def connect(address: str) -> Iterator[bool]:
+    """A connection to the cluster at `address` ("auto": the one running on this machine), or to a new local one. Gives
+    whether nodes may join it.
 
     A local cluster has no dashboard, listens on this machine only and requires Ray's token. If Ray was imported before,
     it has read its switches, and the cluster is one as Ray itself starts it.
@@ -38,7 +39,7 @@ def connect(address: str) -> Iterator[None]:
         raise ValueError("--engine ray: Ray is not installed; pip install 'rbi[ray]'") from None
     check_reachable(address)
     if ray.is_initialized():
-        yield
+        yield True
         return
     quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     in_main = threading.current_thread() is threading.main_thread()
@@ -61,7 +62,7 @@ def connect(address: str) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)  # Ray installs its own handler
     with cleanup:
         try:
-            yield
+            yield bool(address)
         finally:
             ray.shutdown()
 
@@ -77,19 +78,27 @@ def check_reachable(address: str) -> None:
         raise ValueError(f"--address {address}: nothing answers there; {error}") from None
 
 
-def cluster_cpus() -> float:
-    """The CPUs of the connected cluster."""
+def cluster_size() -> tuple[float, float]:
+    """The CPUs and GPUs of the connected cluster."""
     import ray
 
-    return float(ray.cluster_resources().get("CPU", 0))
+    found = ray.cluster_resources()
+    return float(found.get("CPU", 0)), float(found.get("GPU", 0))
 
 
 @contextlib.contextmanager
 def cluster_map(address: str, cpus: float = 1.0, gpus: float = 0.0) -> Iterator[Callable[..., Iterator[Any]]]:
     """A `map` over a cluster that returns results in order; tasks whose machine dies run again elsewhere."""
-    with connect(address):
+    with connect(address) as grows:
         import ray
         from ray.exceptions import RayTaskError
+
+        size = cluster_size()
+        if not grows and (cpus > size[0] or gpus > size[1]):
+            raise ValueError(
+                f"--engine ray: a run reserves {cpus:g} CPUs and {gpus:g} GPUs, and this machine has {size[0]:g} and "
+                f"{size[1]:g}; lower --cluster.learner-cpus or --cluster.learner-gpus"
+            )
 
         def map_tasks(function: Callable[..., Any], *items: Iterable[Any]) -> Iterator[Any]:
             remote: Any = ray.remote(function)
@@ -97,7 +106,7 @@ def cluster_map(address: str, cpus: float = 1.0, gpus: float = 0.0) -> Iterator[
             waiting: collections.deque[Any] = collections.deque()
             for arguments in zip(*items, strict=True):
                 waiting.append(task.remote(*arguments))
-                if len(waiting) > 4 * max(1, cluster_cpus()):
+                if len(waiting) > 4 * max(1, cluster_size()[0]):
                     yield result(waiting.popleft())
             while waiting:
                 yield result(waiting.popleft())

@@ -17,7 +17,7 @@ from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, ClusterConfig, TrainConfig
 from rbi.online.distributed import DistributedRun, ReplayHandle, WorkerHandle
 from rbi.online.engine import trained_policy
-from rbi.online.ray.cluster import cluster_cpus
+from rbi.online.ray.cluster import cluster_size
 from rbi.online.ray.supervisor import Supervisor, launch, result_or_none
 from rbi.policy import Policy
 from rbi.progress import ProcessStatus
@@ -45,7 +45,7 @@ class RayEngine(DistributedRun):
     """A training run on the cluster that this process is connected to."""
 
     def __init__(self, config: TrainConfig, seed: int, layout: ClusterConfig, obs_spec: ObservationSpec) -> None:
-        super().__init__(config, seed, layout, obs_spec, cluster_cpus())
+        super().__init__(config, seed, layout, obs_spec, *cluster_size())
         self.gauges = Gauges({"env": config.env.id, "algo": config.algo, "seed": str(seed)})
         self.learner_calls = 0
         self.learner_metrics: dict[str, Any] = {}

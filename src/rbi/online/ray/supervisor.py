@@ -21,6 +21,7 @@ from rbi.observations import ObservationSpec
 from rbi.online.accounting import Accounting
 from rbi.online.config import ClusterConfig, TrainConfig
 from rbi.online.distributed import ActorHandle, ReplayHandle, WorkerHandle
+from rbi.online.ray.cluster import cluster_size
 from rbi.online.ray.workers import InferenceWorker, LearnerWorker, ReplayShard, RolloutWorker
 from rbi.online.rollout import RolloutSpec, evaluation_score
 from rbi.online.stream import Array, ReplayStatus
@@ -50,9 +51,7 @@ def launch(
     config: TrainConfig, obs_spec: ObservationSpec, seed: int, layout: ClusterConfig, workers: int
 ) -> RemoteActors:
     """Ask Ray for all processes. Learners take a GPU each, or stay on the driver's node; a single shard joins them."""
-    gpus = layout.learner_gpus
-    if gpus is None:
-        gpus = 1.0 if ray.cluster_resources().get("GPU", 0) >= layout.learners else 0.0
+    gpus = layout.gpus_per_learner(cluster_size()[1])
     here = ray.get_runtime_context().get_node_id()
     placement = {} if gpus else {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True)}
     run, learner_device = (config, obs_spec, seed), device(gpus)
