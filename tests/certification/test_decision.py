@@ -409,6 +409,15 @@ def test_training_episodes_are_refused():
         certify(policy, log)
 
 
+def test_episodes_that_were_logged_twice_are_refused():
+    """Copies would count as evidence of their own."""
+    rng = np.random.default_rng(3)
+    log = Dataset.from_arrays(rng.normal(size=(50, 2)), rng.integers(0, 3, 50), rng.random(50), np.ones(50, bool))
+    assert certify(log=log).episodes == 50
+    with pytest.raises(ValueError, match=r"line 1: is one of 100 episodes \(of 100\) that are there several times"):
+        certify(log=log.select(np.arange(50).repeat(2)))
+
+
 def test_probabilities_that_are_too_large_for_the_actions_are_refused():
     """A mean weight below 1 is possible where actions lack support; the clone shows what is not."""
     log = bandit_log()

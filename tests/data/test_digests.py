@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rbi.data.dataset import Dataset
-from rbi.data.digests import contained, episode_digests, shared_episodes
+from rbi.data.digests import contained, copied_episodes, episode_digests, shared_episodes
 from rbi.data.store import Store, StoreWriter
 
 
@@ -94,6 +94,32 @@ def test_a_file_that_is_used_again_is_found_by_its_lines():
     data = discrete(7, 500)
     assert shared_episodes(data, episode_digests(data)[:300])[:300].all()
     assert shared_episodes(data[250:], episode_digests(data)[:300]).tolist() == [True] * 50 + [False] * 200
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_copies_are_found_in_a_log_that_was_written_several_times(times):
+    data = walks(np.random.default_rng(10), 50)
+    assert not copied_episodes(data).any()
+    assert copied_episodes(data.select(np.random.default_rng(11).permutation(np.arange(50).repeat(times)))).all()
+    kinds = discrete(12, 500)  # of which 120 differ
+    assert not copied_episodes(kinds).any()
+    assert copied_episodes(kinds.select(np.arange(500).repeat(times))).all()
+
+
+def test_copies_are_found_if_a_tenth_of_a_log_was_written_twice():
+    data, again = walks(np.random.default_rng(12), 3000), np.arange(300)
+    found = copied_episodes(data.select(np.concatenate([np.arange(3000), again])))
+    assert np.flatnonzero(found).tolist() == [*again, *range(3000, 3300)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_episodes_that_repeat_by_nature_are_no_copies(seed):
+    """Kinds of all frequencies: most are there once, some twice, a few very often."""
+    rng = np.random.default_rng(seed)
+    seen = (rng.zipf(1.2 + rng.random(), 2000) % 10**6)[:, None]
+    data = Dataset.from_arrays(seen, rng.integers(0, 2, 2000), rng.integers(0, 2, 2000), np.ones(2000, bool))
+    assert np.unique(np.unique(seen, return_counts=True)[1]).size > 5
+    assert not copied_episodes(data).any()
 
 
 def test_a_reordered_copy_of_episodes_that_repeat_by_nature_is_found_by_its_counts():

@@ -438,6 +438,14 @@ def test_the_share_of_test_states_that_are_outside_the_training_data_in_any_feat
     assert result.diagnostics["outside_range"] == 1 / result.numbers["test"]["steps"]
 
 
+def test_a_log_that_was_written_twice_decides_nothing():
+    """Half of the copies of test episodes are for training."""
+    data = logged_bandit("taken")
+    result = rbi.improve(data.select(np.arange(len(data)).repeat(2)), progress=False, **QUICK | {"updates": 5})
+    assert result.decision is None
+    assert "3,000 episodes (of 3,000) that are there several times" in result.numbers["decision"]["refused"]
+
+
 def test_the_only_held_out_episode_decides_nothing(tmp_path):
     path = write(tmp_path / "logs.csv", two_states(4))
     result = rbi.improve(path, progress=False, **QUICK | {"updates": 5})

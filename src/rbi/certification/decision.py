@@ -13,6 +13,7 @@ from rbi.certification.evidence import (
     Evidence,
     Known,
     Settings,
+    check_copies,
     check_range,
     check_returns,
     check_unseen,
@@ -216,6 +217,7 @@ def certify(
         data = read_as_trained(given, policy, source, format, settings)
     evidence = gather_evidence(given, data, config.gamma)
     check_unseen(given, data)
+    check_copies(data)
     decision = decide(evidence, config, compare=compare)
     if out is not None:
         about = {

@@ -12,7 +12,7 @@ from rbi.certification import estimates
 from rbi.certification.bounds import METHODS, Bound, Method, betting_rejects, lower_bound
 from rbi.certification.estimates import MAX_FITTED_SIZE, Estimator, LoggedSteps, Ratios, Terms
 from rbi.data.dataset import Dataset, concat_ranges
-from rbi.data.digests import shared_episodes
+from rbi.data.digests import copied_episodes, shared_episodes
 from rbi.data.episode import Array, feature_slices
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.policy import Policy
@@ -183,6 +183,17 @@ def check_unseen(policy: Policy, data: Dataset) -> None:
         raise ValueError(
             f"{place(data, first)}: is one of {int(shared.sum()):,} episodes (of {len(data):,}) that trained or "
             "selected the policy; test it on others"
+        )
+
+
+def check_copies(data: Dataset) -> None:
+    """Raise ValueError if episodes were logged several times: copies are no evidence."""
+    copied = copied_episodes(data)
+    if copied.any():
+        first = int(copied.argmax())
+        raise ValueError(
+            f"{place(data, first)}: is one of {int(copied.sum()):,} episodes (of {len(data):,}) that are there several "
+            "times, more often than chance explains; remove the copies"
         )
 
 

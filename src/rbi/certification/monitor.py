@@ -9,7 +9,7 @@ import numpy as np
 from rbi import fileio, runs
 from rbi.certification.bounds import lower_confidence_sequence
 from rbi.certification.decision import encoded_as
-from rbi.certification.evidence import check_complete, check_range, check_returns
+from rbi.certification.evidence import check_complete, check_copies, check_range, check_returns
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.episode import Array
@@ -178,6 +178,7 @@ def bounds_over_time(values: Array, limits: tuple[float, float], alpha: float) -
 def live_returns(data: Dataset, config: MonitorConfig) -> Array:
     """Returns of all episodes in the order of the log. Raises ValueError for one outside the stated range."""
     check_complete(data)
+    check_copies(data)
     steps = data.records["steps"].astype(np.int64)
     rewards = data.arrays["rewards"][concat_ranges(data.records["first_step"], steps)].astype(np.float64)
     found: Array = np.add.reduceat(config.gamma ** concat_ranges(0, steps) * rewards, np.cumsum(steps) - steps)

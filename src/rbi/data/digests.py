@@ -8,7 +8,8 @@ from rbi.data.episode import Array
 CHUNK = 4096  # observations hashed at a time
 MARGIN = 3.0  # times as many matches as chance explains, or standard deviations
 MIN_COUNT = 10  # of a kind of episode in both datasets; rarer kinds are one kind
-ALIKE = 1e-6  # probability with which independent datasets are as alike
+ALIKE = 1e-6  # probability with which independent datasets or episodes are as alike
+MOST_COPIES = 10  # of an episode
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -86,6 +87,28 @@ def repeated(values: Array) -> float:
     """The share of the values that are there more than once."""
     counts = np.unique(values, return_counts=True)[1]
     return float(counts[counts > 1].sum()) / max(1, len(values))
+
+
+def copied_episodes(data: Dataset) -> Array:
+    """`[E]` booleans: the episodes that are there several times, if chance does not explain how many there are.
+
+    In independent episodes the expected numbers n_k of kinds that are there k times obey n_k^2 k / (k + 1) <=
+    n_(k-1) n_(k+1), whatever the probabilities of the kinds are (Cauchy-Schwarz for mixtures of Poisson distributions).
+    A log of which a part was written twice has many pairs, and hardly three of a kind. A whole log that was written
+    twice has an even number of every kind.
+    """
+    from scipy.special import pdtr
+
+    _, which, counts = np.unique(episode_digests(data)[:, 0], return_inverse=True, return_counts=True)
+    if np.gcd.reduce(counts) > 1 and 2.0 ** -len(counts) < ALIKE:
+        return np.ones(len(which), bool)
+    kinds = np.bincount(counts, minlength=MOST_COPIES + 2).astype(np.float64)
+    least, most = (np.maximum(kinds + sign * MARGIN * np.sqrt(kinds + 1), 0) for sign in (-1, 1))
+    for k in range(2, MOST_COPIES + 1):
+        if pdtr(kinds[k + 1], least[k] ** 2 * k / (k + 1) / most[k - 1]) < ALIKE:
+            found: Array = (counts == k)[which]
+            return found
+    return np.zeros(len(which), bool)
 
 
 def contained(values: Array, among: Array) -> Array:

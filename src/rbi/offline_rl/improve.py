@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rbi.certification.decision import CertifyConfig, Decision, decide
-from rbi.certification.evidence import check_returns, clone_error, gather_evidence
+from rbi.certification.evidence import check_copies, check_returns, clone_error, gather_evidence
 from rbi.config import Checked, Device, Interval, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
@@ -500,6 +500,7 @@ class Improver:
         if np.array_equal(*self.holdout):
             return None, {"refused": "the only held-out episode served for validation"}
         try:
+            check_copies(self.data)
             evidence = gather_evidence(policy, self.data.select(self.holdout.test), gamma=1.0)
             decision = decide(evidence, CertifyConfig(return_range=self.config.return_range))
         except ValueError as error:
