@@ -104,6 +104,17 @@ def test_reroute_and_kl_lead_in_the_hard_scenario_and_with_1_over_n_the_lead_fad
     assert abs(lead[-1]) < 0.03 < lead[early]
 
 
+@pytest.mark.parametrize("rate", [None, 0.01])
+def test_at_first_reroute_is_best_and_kl_second_best_in_the_hard_scenario(rate):
+    rules = ("reroute(0.5,1.5)", "forward_kl(1)", "tv(0.25)", "ppo(0.5)", "greedy")
+    curves = [
+        learning_curve(rbi.parse_rule(rule), HARD, LearningConfig(learning_rate=rate), 2000, 300, generator)
+        for rule, generator in zip(rules, np.random.default_rng(0).spawn(len(rules)), strict=True)
+    ]
+    best, second, *others = (np.mean(curve.mean) for curve in curves)  # over log time
+    assert best > second > max(others)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [rbi.Reroute(0.5, 1.5), rbi.ForwardKL(1)], ids=str)
 def test_with_a_constant_rate_the_lead_of_reroute_and_kl_stays(rule):
@@ -129,6 +140,13 @@ def test_learning_with_more_than_two_arms():
     assert len(values) == 500
     assert values[-1].shape == (200,)
     assert np.median(values[-1]) > 0.99
+
+
+def test_learning_starts_after_uniform_samples_of_the_arms():
+    """Two arms without noise: a single sample of each ranks them, and no sample of the better one can be missed."""
+    config, rng = LearningConfig(initial_samples=40), np.random.default_rng(0)
+    first = next(simulate_learning(rbi.Greedy(), Arms((1, 2), (0, 0)), config, 500, 1, rng))
+    assert first == approx(np.full(500, 2 - 1e-3))
 
 
 def test_policies_keep_their_floor():
