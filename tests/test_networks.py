@@ -153,6 +153,16 @@ def test_the_papers_networks_have_the_size_of_duelling_dqn():
     assert sum(p.numel() for p in PolicyNetwork(atari, NetworkConfig(512)).parameters()) == pi
 
 
+def test_the_papers_offline_networks_are_dqn_with_batch_norm_1024_units_and_a_value():
+    atari, config = ObservationSpec((84, 84), 4, 18), offline_network()
+    assert (config.input_dropout, config.hidden_dropout) == (0.25, 0.5)
+    convolutions = 32 * (4 * 8 * 8 + 2) + 64 * (32 * 4 * 4 + 2) + 64 * (64 * 3 * 3 + 2)  # batch norm: gain and bias
+    size = convolutions + 1024 * (3136 + 2) + (18 + 1) * (1024 + 1)
+    for network in (QNetwork(atari, config), PolicyNetwork(atari, config)):
+        assert sum(p.numel() for p in network.parameters()) == size
+        assert sum(isinstance(part, torch.nn.BatchNorm1d) for part in network.modules()) == 4
+
+
 def test_networks_without_a_policy_have_no_policy_network():
     assert Networks(OBS_SPECS[0], NetworkConfig(8), with_policy=False).pi is None
 
