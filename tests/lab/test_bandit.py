@@ -53,10 +53,21 @@ def test_simulation_agrees_with_the_closed_form(rule, arms):
 @pytest.mark.parametrize("arms", [HARD, EASY], ids=["hard", "easy"])
 @pytest.mark.parametrize("n", BATCHES)
 def test_greedy_beats_reroute_for_bad_beta_and_loses_for_good_beta(arms, n):
-    bad, good = np.linspace(0.01, 0.45, 20), np.linspace(0.999, 0.9999, 5)
+    bad, good = np.linspace(0.01, 0.49, 20), np.linspace(0.999, 0.9999, 5)
     for rule in (rbi.Reroute(0.5, 1.5), rbi.Reroute(0.25, 1.75), rbi.Reroute(0, 2)):
         assert (expected_gain(rbi.Greedy(), bad, n, arms).mean > expected_gain(rule, bad, n, arms).mean).all()
         assert (expected_gain(rbi.Greedy(), good, n, arms).mean < expected_gain(rule, good, n, arms).mean).all()
+
+
+@pytest.mark.parametrize("arms", [HARD, EASY], ids=["hard", "easy"])
+@pytest.mark.parametrize("n", BATCHES)
+def test_greedy_loses_to_beta_only_where_beta_is_larger_than_the_probability_of_ranking_the_arms_right(arms, n):
+    """The paper claims it for every beta above one half."""
+    b = BETTER[1:-1]
+    spread = np.sqrt(arms.stds[0] ** 2 / (n * (1 - b)) + arms.stds[1] ** 2 / (n * b))
+    clean = stats.norm.cdf(2 / spread)
+    assert expected_gain(rbi.Greedy(), b, n, arms).mean == approx(2 * (clean - b))
+    assert (clean[b <= 0.64] > b[b <= 0.64]).all()
 
 
 @pytest.mark.parametrize("c", [0.25, 0.5, 0.75, 1.0])
