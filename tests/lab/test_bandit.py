@@ -116,14 +116,16 @@ def test_reroute_and_kl_lead_in_the_hard_scenario_and_with_1_over_n_the_lead_fad
 
 
 @pytest.mark.parametrize("rate", [None, 0.01])
-def test_at_first_reroute_is_best_and_kl_second_best_in_the_hard_scenario(rate):
+def test_at_first_reroute_and_kl_are_ahead_of_all_others_in_the_hard_scenario(rate):
+    """The paper has RBI before KL too: with 1/n it leads by .02 at most, at a constant rate they take turns."""
     rules = ("reroute(0.5,1.5)", "forward_kl(1)", "tv(0.25)", "ppo(0.5)", "greedy")
     curves = [
-        learning_curve(rbi.parse_rule(rule), HARD, LearningConfig(learning_rate=rate), 2000, 300, generator)
+        learning_curve(rbi.parse_rule(rule), HARD, LearningConfig(learning_rate=rate), 8000, 300, generator)
         for rule, generator in zip(rules, np.random.default_rng(0).spawn(len(rules)), strict=True)
     ]
-    best, second, *others = (np.mean(curve.mean) for curve in curves)  # over log time
-    assert best > second > max(others)
+    early = np.array(curves[0].times) >= 20
+    reroute, kl, *others = (np.mean(np.array(curve.mean)[early]) for curve in curves)  # over log time
+    assert min(reroute, kl) > max(others) + 0.03
 
 
 @pytest.mark.slow
