@@ -123,6 +123,13 @@ def test_commands_have_valid_options(name):
             cli.parse(words[1:])
 
 
+def test_commands_of_the_paper_map_have_valid_options():
+    commands = re.findall(r"`rbi ([^`]+)`", PAGES["docs/paper-map.md"])
+    assert len(commands) > 20
+    for command in commands:
+        cli.parse([word for word in shlex.split(command) if word != "--help-all"])
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_code_is_in_fences_with_a_language(name):
     """So that no block escapes the tests above; indented blocks have no language."""

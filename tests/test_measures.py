@@ -52,10 +52,22 @@ def test_membership_answers_per_state_and_takes_bounds_per_action():
 
 @given(states(), floats(0, 1), floats(1, 4))
 def test_reroute_bounds_every_penalty_term(state, c_min, c_max):
-    """With reroute each (beta - pi)^2 / beta is at most beta max(1 - c_min, c_max - 1)^2: no term explodes."""
+    """With reroute each (beta - pi)^2 / beta is beta (1 - c)^2, at most beta max(1 - c_min, c_max - 1)^2."""
     beta, advantage = state
     pi = rbi.max_reroute(beta, advantage, c_min, c_max)
-    assert (measures.penalty_term(pi, beta) <= beta * max(1 - c_min, c_max - 1) ** 2 + 1e-9).all()
+    term = measures.penalty_term(pi, beta)
+    assert term == approx(beta * (1 - measures.probability_ratio(pi, beta)) ** 2, abs=1e-12)
+    assert (term <= beta * max(1 - c_min, c_max - 1) ** 2 + 1e-9).all()
+
+
+@given(states(zeros=False), floats(0.1, 10), floats(1, 1e6), floats(0, 20))
+def test_the_variance_of_an_element_of_the_penalty_is_proportional_to_its_term(state, return_std, visits, rho):
+    """Var(rho eps (beta - pi)) = rho^2 sigma_z^2 / N_s (beta - pi)^2 / beta."""
+    beta, advantage = state
+    pi = rbi.max_tv(beta, advantage, 0.25)
+    error = measures.value_standard_error(return_std, visits, beta)
+    found = measures.penalty_variance_bounds(pi[None], beta[None], error[None], np.array([rho])).lower
+    assert found == approx(rho**2 * return_std**2 / visits * measures.penalty_term(pi, beta).sum())
 
 
 @given(floats(0.001, 1), floats(0.01, 10))
@@ -113,6 +125,20 @@ def test_lower_variance_bound_fails_for_correlated_errors():
     total = moved @ np.array([[1.0, 0.5], [0.5, 1.0]]) @ moved
     assert lower == approx(2 * d**2)
     assert total == approx(d**2)
+
+
+@given(states(), states(least=8, most=8, zeros=False), floats(0, 1))
+def test_ppo_objective_is_the_papers_sum_over_actions_of_positive_and_of_negative_advantage(state, other, epsilon):
+    beta, advantage = state
+    weights = other[0][: len(beta)] * (beta > 0)
+    pi = weights / weights.sum()
+    expected = 0.0
+    for b, p, a in zip(beta, pi, advantage, strict=True):
+        if b > 0 and a > 0:
+            expected += b * a * min(p / b, 1 + epsilon)
+        elif b > 0:
+            expected -= b * -a * max(p / b, 1 - epsilon)
+    assert measures.ppo_objective(pi, beta, advantage, epsilon) == approx(expected, abs=1e-9)
 
 
 def test_ppo_objective_has_many_maximisers_some_of_unbounded_ratio():

@@ -10,6 +10,7 @@ from pytest import approx
 from torch import nn
 from torch.nn import functional
 
+from rbi.gpu.layers import convolve
 from rbi.networks import (
     CustomTrunk,
     Layer,
@@ -153,6 +154,16 @@ def test_the_papers_networks_have_the_size_of_duelling_dqn():
     assert sum(p.numel() for p in PolicyNetwork(atari, NetworkConfig(512)).parameters()) == pi
 
 
+def test_the_papers_offline_networks_are_dqn_with_batch_norm_1024_units_and_a_value():
+    atari, config = ObservationSpec((84, 84), 4, 18), offline_network()
+    assert (config.input_dropout, config.hidden_dropout) == (0.25, 0.5)
+    convolutions = 32 * (4 * 8 * 8 + 2) + 64 * (32 * 4 * 4 + 2) + 64 * (64 * 3 * 3 + 2)  # batch norm: gain and bias
+    size = convolutions + 1024 * (3136 + 2) + (18 + 1) * (1024 + 1)
+    for network in (QNetwork(atari, config), PolicyNetwork(atari, config)):
+        assert sum(p.numel() for p in network.parameters()) == size
+        assert sum(isinstance(part, torch.nn.BatchNorm1d) for part in network.modules()) == 4
+
+
 def test_networks_without_a_policy_have_no_policy_network():
     assert Networks(OBS_SPECS[0], NetworkConfig(8), with_policy=False).pi is None
 
@@ -199,13 +210,16 @@ def test_the_gradient_of_mean_centring_is_that_of_finite_differences():
     assert torch.autograd.gradcheck(_MeanCentred.apply, (out,))
 
 
-def test_batch_norm_normalises_every_layer_over_the_batch():
-    obs_spec = ObservationSpec((4,), 1, 3)
+@pytest.mark.parametrize("obs_spec", OBS_SPECS, ids=str)
+def test_batch_norm_normalises_every_layer_over_batch_and_pixels_before_its_relu(obs_spec):
     network = make_networks(obs_spec, offline_network(8), 0).double().q.train()
     x = network_input(obs_spec, 50)
-    for layer in (network.trunk.layers[0], network.hidden):
-        product = x @ layer.weight.T
-        expected = ((product - product.mean(0)) / (product.var(0, unbiased=False) + layer.norm.eps).sqrt()).relu()
+    for layer in (*network.trunk.layers, network.hidden):
+        weight, norm = layer.weight, layer.norm
+        x = x if layer.kernel else x.flatten(1)
+        product = convolve(x, weight, layer.kernel, layer.stride) if layer.kernel else x @ weight.T
+        over = tuple(range(product.dim() - 1))
+        expected = ((product - product.mean(over)) / (product.var(over, unbiased=False) + norm.eps).sqrt()).relu()
         x = layer(x)
         assert x.detach().numpy() == approx(expected.detach().numpy(), abs=1e-6)
 
@@ -219,6 +233,19 @@ def test_dropout_keeps_the_expectation_and_needs_a_generator(p):
     assert dropped.mean().item() == approx(1, abs=0.02)
     assert torch.equal(dropped, dropout(x, p, torch.Generator().manual_seed(0)))
     assert not torch.equal(dropped, dropout(x, p, torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.parametrize("streams", ["shared", "separate"])
+def test_hidden_dropout_changes_the_outputs_of_both_networks_and_keeps_their_expectation(streams):
+    networks = make_networks(ObservationSpec((4,), 1, 3), NetworkConfig(16, streams=streams, hidden_dropout=0.5), 0)
+    x, generator = torch.randn(1, 4, generator=torch.Generator().manual_seed(0)), torch.Generator().manual_seed(1)
+    many = x.expand(20_000, 4)
+    with torch.no_grad():
+        plain, dropped = networks.q(x)[0], networks.q(many, generator=generator)[0]
+        logits, dropped_logits = networks.pi(x), networks.pi(many, generator)
+    for expected, found in ((plain, dropped), (logits, dropped_logits)):
+        assert (found.std(0) > 0.01).all()
+        torch.testing.assert_close(found.mean(0), expected[0], atol=0.01, rtol=0)
 
 
 @pytest.mark.parametrize(

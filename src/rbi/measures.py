@@ -139,6 +139,8 @@ def penalty_variance_bounds(pi: Any, beta: Any, standard_error: Any, visitation:
 def reroute_tv_radius(c_min: Any, c_max: Any) -> Any:
     """The TV ball that contains reroute(c_min, c_max): min(1 - c_min, max((c_max - 1)/2, (1 - c_min)/2)).
 
+    The smallest one has the radius (c_max - 1)(1 - c_min)/(c_max - c_min), which is the same for symmetric bounds.
+
     >>> reroute_tv_radius(0.5, 1.5)
     0.25
     """

@@ -248,9 +248,12 @@ def test_the_table_of_a_sweep_names_environments_in_full_and_has_published_score
     assert list(table.columns[2].cells) == ["14.6", "-", "-"]
 
 
-def test_the_papers_table_marks_games_that_were_not_run():
+def test_the_papers_table_has_its_scores_and_marks_games_that_were_not_run():
     from rbi.report import train as report
 
     table = report.score_table({"rows": []}, paper=True)
     assert table.row_count == 12
     assert list(table.columns[-1].cells) == ["not run"] * 12
+    by_game = {row[0]: row[1:] for row in zip(*(column.cells for column in table.columns), strict=True)}
+    assert [column.header for column in table.columns][3:6] == ["Rainbow", "Ape-X, paper", "RBI, paper"]
+    assert by_game["Breakout"] == ("1.7", "30.5", "417.5", "515.2", "780.4", "not run", "not run")

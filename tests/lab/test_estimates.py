@@ -98,6 +98,12 @@ def unit_world(seed):
     return MDP(world.transitions, rewards, world.start, world.discount), random_policy(rng)
 
 
+def test_td_error_bound_has_the_papers_numbers():
+    assert td_error_bound(0.5, 1, 1, np.exp(-3), 9) == approx(1 + 0.5)  # sqrt(3 * 3 / 9) = 1
+    assert td_error_bound(0.5, 2, 1, 2 * np.exp(-3), 9) == approx(1.5 + 0.25)
+    assert td_error_bound(0.5, 2, 2, 2 * np.exp(-3), 36) == approx(1.875 / 2 + 0.0625)
+
+
 @pytest.mark.parametrize(("n", "phases", "samples"), [(1, 1, 20), (1, 10, 50), (3, 4, 200)])
 def test_td_error_bound_holds_under_its_conditions(n, phases, samples):
     delta, missed = 0.1, 0

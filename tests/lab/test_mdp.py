@@ -74,9 +74,33 @@ def test_performance_difference_identity(seed):
     """J(pi) - J(beta) = sum_s rho^pi(s) sum_a pi A^beta."""
     rng = np.random.default_rng(seed)
     world, beta, pi = random_mdp(rng), random_policy(rng), random_policy(rng)
-    steps = (pi * exact.advantages(world, beta)).sum(-1)
+    steps = measures.improvement_step(pi, exact.advantages(world, beta))
     difference = exact.values(world, pi) - exact.values(world, beta)
     assert exact.visitation(world, pi) @ steps == approx(difference, abs=1e-9)
+
+
+@given(seeds)
+def test_soft_policy_improvement_lemma(seed):
+    """A policy whose improvement step is nowhere negative is nowhere worse, and better by at least that step."""
+    rng = np.random.default_rng(seed)
+    world, beta, pi = random_mdp(rng), random_policy(rng), random_policy(rng)
+    advantage = exact.advantages(world, beta)
+    pi = np.where(measures.improvement_step(pi, advantage)[:, None] >= 0, pi, beta)
+    step = (pi * advantage).sum(-1)
+    assert (exact.values(world, pi) - exact.values(world, beta) >= np.maximum(step, 0) - 1e-9).all()
+
+
+@given(seeds)
+def test_rank_based_improvement_corollary(seed):
+    """A policy is nowhere worse if its ratios to beta do not fall as the advantage rises."""
+    rng = np.random.default_rng(seed)
+    world, beta = random_mdp(rng), random_policy(rng)
+    advantage = exact.advantages(world, beta)
+    ratio = np.sort(rng.exponential(size=beta.shape) ** 2)
+    pi = beta * np.take_along_axis(ratio, advantage.argsort(-1).argsort(-1), -1)
+    pi /= pi.sum(-1, keepdims=True)
+    assert (measures.improvement_step(pi, advantage) >= -1e-12).all()
+    assert (exact.values(world, pi) >= exact.values(world, beta) - 1e-9).all()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -98,6 +122,17 @@ def test_improvement_penalty_lemma(rule, seed, scale):
     pi = rule(beta, exact.q_values(world, beta) - error)
     penalty = exact.improvement_penalty(world, beta, pi, error)
     assert (exact.values(world, pi) - exact.values(world, beta) >= -penalty - 1e-8).all()
+
+
+@given(seeds, floats(0, 10))
+def test_the_gain_of_any_policy_is_what_the_estimate_promises_less_the_improvement_penalty(seed, scale):
+    """Hence the lemma: what the estimate promises, sum_s' rho^pi sum_a pi A_hat, is not negative there."""
+    rng = np.random.default_rng(seed)
+    world, beta, pi = random_mdp(rng), random_policy(rng), random_policy(rng)
+    error = scale * rng.normal(size=beta.shape)
+    promised = measures.improvement_step(pi, exact.q_values(world, beta) - error, beta=beta)
+    gain = exact.visitation(world, pi) @ promised - exact.improvement_penalty(world, beta, pi, error)
+    assert gain == approx(exact.values(world, pi) - exact.values(world, beta), abs=1e-8)
 
 
 @settings(max_examples=40)

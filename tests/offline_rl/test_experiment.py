@@ -18,8 +18,9 @@ from rbi.data.formats.table_files import ParquetFiles
 from rbi.data.store import StoreWriter
 from rbi.evaluation.recording import PerturbedPolicy, Recorder
 from rbi.evaluation.rollouts import Protocol, VectorEvaluator
+from rbi.networks import NetworkConfig
 from rbi.offline_rl import experiment
-from rbi.offline_rl.config import PRESETS, EvaluationConfig, OfflineConfig, policy_rows, small_learners
+from rbi.offline_rl.config import PRESETS, RULES, EvaluationConfig, OfflineConfig, policy_rows, small_learners
 from rbi.offline_rl.experiment import (
     Experiment,
     check_data,
@@ -56,6 +57,20 @@ def data(tmp_path_factory):
             writer.append(episode)
     env.close()
     return path
+
+
+def test_the_paper_preset_has_the_numbers_of_the_papers_tables():
+    paper = PRESETS["paper"]
+    assert (paper.updates, paper.batch_size) == (1_562_500, 32)
+    assert paper.behavior_q.learning_rate == paper.ppo.learning_rate == 0.00025
+    assert paper.behavior_q.network == NetworkConfig(1024, "batch", "shared", 0.25, 0.5)
+    dqfd = paper.dqfd
+    assert (dqfd.learning_rate, dqfd.n_step, dqfd.target_update_interval, dqfd.margin) == (0.0000625, 10, 16_384, 0.8)
+    assert (dqfd.priority_exponent, dqfd.importance_exponent, dqfd.priority_epsilon) == (0.4, 0.6, 0.001)
+    assert (dqfd.n_step_weight, dqfd.margin_weight, dqfd.l2_weight) == (1.0, 1.0, 1e-5)  # of Hester et al.
+    assert dqfd.network == NetworkConfig(1024, "batch", "shared", 0.0, 0.0)
+    assert paper.ppo.epsilon == 0.5
+    assert {"reroute(0.5,1.5)", "reroute(0.25,1.75)", "reroute(0,2)", "tv(0.25)", "greedy"} <= set(RULES)
 
 
 def scores_of(path):

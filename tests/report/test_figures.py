@@ -7,8 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from rbi import runs
-from rbi.report import LINES, improve, name_ticks, spi, spread, train
-from tests.report.pages import SETTINGS, training_run
+from rbi.report import LINES, improve, name_ticks, offline, spi, spread, train
+from tests.report.pages import SETTINGS, training_run, write_run
 
 
 def study(algorithms):
@@ -35,7 +35,7 @@ def test_a_study_shows_ours_and_the_best_of_each_family_in_colour_and_the_rest_i
     assert len(shown) == len(LINES)
 
 
-def test_seeds_of_one_algorithm_are_one_line_of_medians(tmp_path):
+def test_seeds_of_one_algorithm_are_one_line_of_medians_with_quartiles_shaded(tmp_path):
     paths = [
         training_run(tmp_path / f"{algo}{seed}", np.array([1.0, 2.0]) * (seed + 1), settings=SETTINGS | {"algo": algo})
         for algo in ("rbi", "apex")
@@ -44,7 +44,42 @@ def test_seeds_of_one_algorithm_are_one_line_of_medians(tmp_path):
     (panel,) = train.learning_curves([runs.read(path) for path in paths]).axes
     assert [line.get_label() for line in panel.get_lines()] == ["RBI, 5 seeds", "Ape-X, 5 seeds"]
     assert panel.get_lines()[0].get_ydata()[-1] == pytest.approx(6.0)
+    for band in panel.collections:
+        heights = band.get_paths()[0].vertices[:, 1]
+        assert (heights.min(), heights.max()) == pytest.approx((2.0, 8.0))  # 2 to 4 at first, 4 to 8 in the end
     assert panel.get_legend() is None
+
+
+def test_offline_learning_curves_are_means_by_updates_with_the_quartiles_of_the_behaviour(tmp_path):
+    rows = [{"name": "behavior", "learner": "behavior_q"}, {"name": "greedy", "learner": "behavior_q"},
+            {"name": "DQfD", "learner": "dqfd"}]  # fmt: skip
+    lines = [
+        {"kind": "evaluated", "updates": 1000 * n,
+         "scores": {"behavior": [[0.0, 4.0], [8.0, 12.0]], "greedy": [[n, n], [3.0 * n]], "DQfD": [[n], [0.0]]}}
+        for n in (1, 2, 3)
+    ]  # fmt: skip
+    result = {"rows": rows, "population": {"mean": 5.0}}
+    figure = offline.curves(runs.read(write_run(tmp_path / "run", "offline", metrics=lines, result=result)))
+    drawn = [{line.get_label(): line.get_ydata() for line in panel.get_lines()} for panel in figure.axes]
+    assert drawn[0]["greedy"].tolist() == [2, 4, 6]  # each seed weighs the same
+    assert drawn[1]["DQfD"].tolist() == [0.5, 1, 1.5]
+    for panel, lines_by_name in zip(figure.axes, drawn, strict=True):
+        assert lines_by_name["behaviour policy (cloned)"].tolist() == [6, 6, 6]
+        shaded = panel.collections[0].get_paths()[0].vertices
+        assert (shaded[:, 1].min(), shaded[:, 1].max()) == (3, 9)
+        assert (shaded[:, 0].min(), shaded[:, 0].max()) == (1, 3)
+
+
+def test_the_offline_table_has_the_papers_score_of_each_row_beside_ours(tmp_path):
+    scores = {"mean": 1.0, "interval": [0.0, 2.0], "median": 1.0, "quartiles": [0.0, 2.0]}
+    names = ["behavior", "reroute(0.5,1.5)", "greedy", "ppo(0.5) by ascent", "DQfD"]
+    result = {
+        "env": "ALE/Qbert-v5", "updates": 10, "validation": [{}], "protocol": "", "population": scores,
+        "rows": [{"name": name} | scores for name in names],
+    }  # fmt: skip
+    table = offline.score_table(runs.read(write_run(tmp_path / "run", "offline", result=result)))
+    assert table.columns[-1].header == "paper"
+    assert list(table.columns[-1].cells) == ["3,401", "8,562", "12,123", "", "14,089", "1,404"]
 
 
 @pytest.mark.parametrize("places", [[0.0, 0.0, 0.0], [1.0, 1.0], [0.1, 0.5, 0.52, 0.9, 0.99]])

@@ -22,13 +22,14 @@ LINEAR = [
 ]
 
 
-@given(states(), floats(0, 1), floats(1, 4))
-def test_rank_based_corollary_ratios_of_reroute_never_fall_as_the_advantage_rises(state, c_min, c_max):
+@pytest.mark.parametrize("rule", [rule for rule in RULES if not isinstance(rule, rbi.BCQ)], ids=str)
+@given(state=states())
+def test_ratios_never_fall_as_the_advantage_rises_the_condition_of_the_rank_based_corollary(rule, state):
     beta, advantage = state
-    ratio = measures.probability_ratio(rbi.max_reroute(beta, advantage, c_min, c_max), beta)
     on = beta > 0
     ranked = np.lexsort((-np.arange(on.sum()), advantage[on]))  # worst first; of equals the higher index first
-    assert (np.diff(ratio[on][ranked]) >= -1e-9).all()
+    pi, base = rule(beta, advantage)[on][ranked], beta[on][ranked]
+    assert (pi[1:] * base[:-1] >= pi[:-1] * base[1:] - 1e-14).all()
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if not isinstance(rule, rbi.BCQ)], ids=str)
@@ -49,6 +50,19 @@ def test_reroute_lies_in_its_tv_ball(state, c_min, c_max):
     beta, advantage = state
     pi = rbi.max_reroute(beta, advantage, c_min, c_max)
     assert measures.total_variation(pi, beta) <= measures.reroute_tv_radius(c_min, c_max) + 1e-12
+
+
+@given(floats(0, 1), floats(1, 4))
+def test_the_papers_tv_ball_is_the_smallest_for_symmetric_bounds_and_larger_for_others(c_min, c_max):
+    """Reached with two actions, where the worse one may lose just what the better one may gain."""
+    up, down = c_max - 1, 1 - c_min
+    assume(min(up, down) > 0.01 and abs(up - down) > 0.01)
+    for top, smallest in ((c_max, up * down / (up + down)), (2 - c_min, down / 2)):
+        beta = np.array([top - 1, down]) / (top - 1 + down)
+        pi = rbi.max_reroute(beta, np.array([0.0, 1.0]), c_min, top)
+        assert measures.total_variation(pi, beta) == approx(smallest)
+    assert measures.reroute_tv_radius(c_min, 2 - c_min) == approx(down / 2)
+    assert measures.reroute_tv_radius(c_min, c_max) > up * down / (up + down)
 
 
 @given(floats(0.01, 1))

@@ -134,7 +134,7 @@ def expected_gain(rule: Rule, beta_better: Floats, samples: float, arms: Arms, n
     """
     from scipy import special
 
-    # Departs from the paper: arm i has exactly N beta_i samples, fractions included, where the paper draws N from beta.
+    # The paper leaves open how N samples are drawn from beta: here arm i has exactly N beta_i, fractions included.
     beta = np.stack([1 - beta_better, beta_better], axis=-1)
     difference = arms.means[1] - arms.means[0]
     std = np.sqrt((standard_errors(samples * beta, arms) ** 2).sum(-1))
@@ -295,8 +295,8 @@ def simulate_learning(
         rate = 1 / counts[everyone, arm] if config.learning_rate is None else config.learning_rate
         q[everyone, arm] += rate * (reward - q[everyone, arm])
         if step >= 0:
-            # Departs from the paper, which leaves the rule's base open: it is the previous pi, not the mixture with
-            # exploration, which only draws the samples (docs/decisions/005-what-the-paper-leaves-open.md).
+            # The paper leaves the rule's base open: it is the previous pi, not the mixture with exploration, which only
+            # draws the samples (docs/decisions/005-what-the-paper-leaves-open.md).
             pi = (1 - n * config.floor) * rule(pi, q, check=False) + config.floor
             yield pi @ means
 

@@ -105,6 +105,7 @@ def max_ppo(beta: Array, advantage: Array, epsilon: Any, *, legal: Any = None, c
         check_range("epsilon", epsilon, 0, float("inf"))
     s = State.of(beta, advantage, legal)
     # Departs from the paper: the rule depends on signs, so it centres advantages itself; Q-values may stand for them.
+    # Where no advantage is positive, its algorithm is greedy; all are then equal, and beta is as good.
     gap = s.xp.where(s.support, s.gap(), 0.0)
     positive = s.support & (gap < (1.0 - ROUNDING[s.dtype.itemsize]) * s.sum(s.beta * gap))
     pi = s.fill(1.0, s.xp.where(positive, at_most(s.xp, (1.0 + s.parameter(epsilon)) * s.beta, 1.0), 0.0))
