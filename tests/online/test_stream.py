@@ -10,9 +10,9 @@ import torch
 
 from rbi.envs.types import TimeStep
 from rbi.observations import ObservationSpec
-from rbi.online.accounting import Accounting
 from rbi.online.backend import CapturedActor
 from rbi.online.config import GROUPS, ClusterConfig
+from rbi.online.distributed import Accounting
 from rbi.online.engine import init_networks, make_learner
 from rbi.online.learner_host import LearnerHost
 from rbi.online.rbi import ActorNetworks

@@ -18,9 +18,8 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rbi.observations import ObservationSpec
-from rbi.online.accounting import Accounting
 from rbi.online.config import ClusterConfig, TrainConfig
-from rbi.online.distributed import ActorHandle, ReplayHandle, WorkerHandle
+from rbi.online.distributed import Accounting, ActorHandle, ReplayHandle, WorkerHandle
 from rbi.online.ray.cluster import cluster_size
 from rbi.online.ray.workers import InferenceWorker, LearnerWorker, ReplayShard, RolloutWorker
 from rbi.online.rollout import RolloutSpec, evaluation_score
