@@ -10,10 +10,9 @@ import torch
 
 from rbi.envs.types import TimeStep
 from rbi.observations import ObservationSpec
-from rbi.online.backend import CapturedActor
 from rbi.online.config import GROUPS, ClusterConfig
 from rbi.online.distributed import Accounting
-from rbi.online.engine import init_networks, make_learner
+from rbi.online.engine import CapturedActor, init_networks, make_learner
 from rbi.online.rbi import ActorNetworks
 from rbi.online.rollout import BatchedNetworks, Rollout, RolloutSpec
 from rbi.online.stream import (

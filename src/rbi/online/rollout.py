@@ -20,10 +20,11 @@ from rbi import envs
 from rbi.envs.types import TimeStep
 from rbi.evaluation.rollouts import EpisodeStatistics, Protocol, run_episodes
 from rbi.observations import ObservationSpec
-from rbi.online.backend import Actor, CapturedActor
 from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import (
     MAX_ENV_SEED,
+    Actor,
+    CapturedActor,
     has_low_epsilon,
     init_networks,
     make_actor,

@@ -30,9 +30,8 @@ from torch import Tensor
 
 from rbi.checkpoint import restore_generator
 from rbi.observations import ObservationSpec
-from rbi.online.backend import capture_learner
 from rbi.online.config import GROUPS, ClusterConfig, TrainConfig
-from rbi.online.engine import init_networks, make_learner, run_seeds, without_prefix
+from rbi.online.engine import capture_learner, init_networks, make_learner, run_seeds, without_prefix
 from rbi.online.rbi import SampledReplay
 from rbi.optim import PeerLostError, Peers
 from rbi.replay import Replay, ReplayBatch, Transition
