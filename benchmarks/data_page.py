@@ -1,5 +1,7 @@
 """Data tools in docs/results.md, from raw results."""
 
+from benchmarks.tables import load, measured_on, table_row
+
 SAMPLER_HEAD = """
 ## Speed of the sampler
 
@@ -57,7 +59,7 @@ SHARES = (
 NAMES = {"spaceinvaders": "SpaceInvaders", "qbert": "Qbert", "mspacman": "MsPacman", "revenge": "Montezuma's Revenge"}
 
 
-def sampler(result, measured_on):
+def sampler(result):
     version = result["rows"][0]["d3rlpy_version"]
     both = any("larger_before" in row for row in result["rows"])
     lines = [
@@ -67,7 +69,7 @@ def sampler(result, measured_on):
     for row in result["rows"]:
         before = ["yes" if row.get("larger_before") else "no"] if both else []
         cells = [str(row["batch"]), *before, f"{row['ours']:,.0f}", f"{row['d3rlpy']:,.0f}", f"{row['times']:.1f}"]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(table_row(cells))
     lines += [LARGER_NOTE] * both
     m, megabyte = result["memory"], 2**20
     memory = (
@@ -78,14 +80,14 @@ def sampler(result, measured_on):
     return "\n".join([SAMPLER_HEAD, *lines, memory + measured_on(result)])
 
 
-def repairs(result, measured_on):
+def repairs(result):
     games = result["games"]
     lines = ["| | " + " | ".join(NAMES[game] for game in games) + " | aim |", "|---|" + "--:|" * (len(games) + 1)]
     for name, label in FIGURES.items():
         aim = result["aims"].get(name)
         sign = "at most" if name in ("false_alarms", "peak_gigabytes") else "at least"
         cells = [number(name, found[name]) for found in games.values()]
-        lines.append("| " + " | ".join([label, *cells, "" if aim is None else f"{sign} {number(name, aim)}"]) + " |")
+        lines.append(table_row([label, *cells, "" if aim is None else f"{sign} {number(name, aim)}"]))
     return "\n".join([REPAIRS_HEAD, *lines, REPAIRS_NOTES, measured_on(result)])
 
 
@@ -97,11 +99,11 @@ def number(name, value):
     return f"{value:.2f}" if name == "peak_gigabytes" else f"{value:,.0f}"
 
 
-def data_part(load, measured_on):
+def data_part():
     """The sections that were measured."""
     parts = []
     if found := load("data.json"):
-        parts.append(sampler(found, measured_on))
+        parts.append(sampler(found))
     if found := load("agc.json"):
-        parts.append(repairs(found, measured_on))
+        parts.append(repairs(found))
     return parts

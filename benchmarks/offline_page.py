@@ -1,5 +1,7 @@
 """The speed of offline learning in docs/results.md, from raw results."""
 
+from benchmarks.tables import load, measured_on
+
 SPEED_HEAD = """
 ## Speed of offline learning
 
@@ -25,7 +27,7 @@ FORWARD = [2 * m * k * n for m, k, n in ((400, 256, 32), (81, 512, 64), (49, 576
 OPERATIONS = 3 * sum(FORWARD) - FORWARD[0]  # a sample: forward, and backward without the input's own gradient
 
 
-def speed(results, measured_on):
+def speed(results):
     """One table per machine."""
     parts = [SPEED_HEAD]
     for result in results:
@@ -73,7 +75,7 @@ def compare_with_d3rlpy(result):
     )
 
 
-def offline_part(load, measured_on):
+def offline_part():
     """The section, if it was measured."""
     measured = [found for kind in ("cpu", "cuda") if (found := load(f"offline-speed-{kind}.json"))]
-    return speed(measured, measured_on) if measured else []
+    return speed(measured) if measured else []
