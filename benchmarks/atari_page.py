@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from benchmarks.atari import FRAME_SKIP, MILLION, SUITES, Cell, load_cells
-from benchmarks.online_page import VARIANTS
+from benchmarks.online_page import VARIANT_NAMES
 from benchmarks.tables import load, measured_on, table_row
 from rbi.evaluation.comparison import PUBLISHED
 from rbi.online.config import PAPER_GAMES
@@ -127,7 +127,7 @@ def scores_of(suite, entry, game, done):
 
 def label(entry):
     algo, variant = entry
-    return ALGORITHMS[algo] + ("" if variant == "base" else f", {VARIANTS[variant]}")
+    return ALGORITHMS[algo] + ("" if variant == "base" else f", {VARIANT_NAMES[variant]}")
 
 
 def seeds_text(scores):

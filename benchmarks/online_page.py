@@ -179,7 +179,7 @@ BASES = {
     56_000: FAST + ", 8 states per update instead of 16",
     110_000: FAST,
 }
-VARIANTS = {
+VARIANT_NAMES = {
     "base": "base",
     "cmax10": "reroute(0.1,10)",
     "cmax2": "reroute(0.1,2)",
@@ -220,7 +220,7 @@ def ablation(result):
     lines = [ABLATION_HEAD.format(base=BASES[result["updates"]], **result)]
     for name, curve in sorted(result["variants"].items(), key=lambda item: -item[1][-1]["score"]):
         last = curve[-1]
-        cells = [VARIANTS[name], f"{last['score']:.1f}"]
+        cells = [VARIANT_NAMES[name], f"{last['score']:.1f}"]
         cells += [f"{last['score_low']:.1f} to {last['score_high']:.1f}" if "score_low" in last else ""]
         entropy = "" if last.get("pi_entropy") is None else f"{last['pi_entropy']:.2f}"
         lines.append(table_row([*cells, entropy]))
@@ -262,7 +262,7 @@ def engine_speed(results):
     lines += ["|---|--:|--:|--:|--:|--:|--:|"]
     for result in results:
         for r in result["rows"]:
-            change = "" if r["variant"] == "base" else f", {VARIANTS[r['variant']]}"
+            change = "" if r["variant"] == "base" else f", {VARIANT_NAMES[r['variant']]}"
             cells = [ALGORITHMS[r["algo"]] + change, str(r["num_envs"]), f"{r['states_per_update']:g}"]
             cells += [f"{r['steps_per_second']:,.0f}", f"{of_the_bare_emulator(result, r):.2f}"]
             cells += [f"{r['updates_per_second']:,.0f}", f"{r['learner_alone_updates_per_second']:,.0f}"]

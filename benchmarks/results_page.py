@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import (
+    agc,
     atari_page,
     classic,
     count_aware,
     coverage_page,
-    data_page,
-    offline_page,
+    data,
+    offline,
     online_page,
     population_page,
     ray_page,
@@ -190,8 +191,9 @@ def page():
     parts += online_page.online_part()
     parts += ray_page.gpu_part()
     parts += ray_page.ray_part()
-    parts += offline_page.offline_part()
-    parts += data_page.data_part()
+    parts += offline.page_part()
+    parts += data.page_part()
+    parts += agc.page_part()
     return "\n".join(parts) + "\n"
 
 
