@@ -17,12 +17,11 @@ from rbi.evaluation.rollouts import EpisodeResult, RecentScores
 from rbi.observations import ObservationSpec
 from rbi.online.apex import ApexActor
 from rbi.online.config import GROUPS, ClusterConfig, TrainConfig
-from rbi.online.engine import has_low_epsilon, without_prefix
+from rbi.online.engine import exploration_of, without_prefix
 from rbi.online.rbi import RBIActor
 from rbi.online.rollout import BlockSummary
 from rbi.online.stream import Array, ReplayStatus
 from rbi.progress import ProcessStatus
-from rbi.returns import exploration_ladder
 
 RATE_SECONDS = 10.0  # over which the rates of processes are averaged
 SAVED_COUNTERS = (
@@ -167,9 +166,8 @@ class RolloutStatistics:
     """What the rollout workers of a run have reported to its driver: scores, metrics of their actors, bytes, rates."""
 
     def __init__(self, config: TrainConfig, workers: int) -> None:
-        actor = config.actor
-        epsilons = exploration_ladder(config.schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
-        self.recent_scores = RecentScores(int(has_low_epsilon(epsilons).sum()))
+        _, low_epsilon = exploration_of(config)
+        self.recent_scores = RecentScores(int(low_epsilon.sum()))
         self.metric_names = RBIActor.METRICS if config.algo == "rbi" else ApexActor.METRICS
         self.sums, self.means = np.zeros(len(self.metric_names) + 1), dict[str, float]()
         self.bytes, self.weights_behind = 0, 0

@@ -105,8 +105,8 @@ class LocalEngine:
         seeds = run_seeds(seed)
         generators = [torch.Generator(device).manual_seed(s) for s in (*seeds.actors, seeds.learner)]
         self.env_seed = seeds.env
-        schedule, actor = config.schedule, config.actor
-        epsilons = exploration_ladder(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
+        schedule = config.schedule
+        epsilons, low_epsilon = exploration_of(config)
         self.epsilons = split_epsilons(epsilons, GROUPS)
         self.actors = [
             make_actor(config, self.init_networks(seeds.weights), epsilon, generator)
@@ -116,8 +116,8 @@ class LocalEngine:
         self.published = self.learner.vector.clone()
         self.replay = Replay(config.replay, self.obs_spec, schedule.num_envs, GROUPS, config.returns, device)
         self.episodes = [EpisodeStatistics(schedule.num_envs // GROUPS) for _ in range(GROUPS)]
-        self.low_epsilon = split_epsilons(has_low_epsilon(epsilons), GROUPS)
-        self.recent_scores = RecentScores(int(has_low_epsilon(epsilons).sum()))
+        self.low_epsilon = split_epsilons(low_epsilon, GROUPS)
+        self.recent_scores = RecentScores(int(low_epsilon.sum()))
         self.steps, self.states, self.updates_due, self.learning_started = 0, 0, 0.0, False
         self.states_before_learning = schedule.learning_starts
         self.backend: Backend | None = None
@@ -492,15 +492,17 @@ def observation_spec(config: TrainConfig, env: VectorEnv) -> ObservationSpec:
     return ObservationSpec(env.obs_shape, env.frame_stack, env.num_actions, scale, env.has_action_masks)
 
 
+def exploration_of(config: TrainConfig) -> tuple[Tensor, Tensor]:
+    """The exploration of every environment, and whether it is so low that scores show what the policy can do: no more
+    than LOW_EPSILON, or as little as any."""
+    actor = config.actor
+    epsilons = exploration_ladder(config.schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
+    return epsilons, epsilons <= max(LOW_EPSILON, float(epsilons.min()))
+
+
 def split_epsilons(epsilons: Tensor, groups: int) -> list[Tensor]:
     """The exploration (or whether it is low) of each group's environments: every group gets the whole range."""
     return [epsilons[group::groups] for group in range(groups)]
-
-
-def has_low_epsilon(epsilons: Tensor) -> Tensor:
-    """Which of all environments explore so little that their scores show what the policy can do: no more than
-    LOW_EPSILON, or as little as any."""
-    return epsilons <= max(LOW_EPSILON, float(epsilons.min()))
 
 
 def make_actor(

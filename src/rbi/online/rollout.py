@@ -25,7 +25,7 @@ from rbi.online.engine import (
     MAX_ENV_SEED,
     Actor,
     CapturedActor,
-    has_low_epsilon,
+    exploration_of,
     init_networks,
     make_actor,
     run_seeds,
@@ -36,7 +36,6 @@ from rbi.online.rbi import ActorNetworks, Predictor
 from rbi.online.stream import Array, ExperienceBlock, as_tensor
 from rbi.optim import compute_dtype
 from rbi.replay import Transition
-from rbi.returns import exploration_ladder
 
 CPU = torch.device("cpu")
 LOW_PRIORITY = 10  # of evaluations: everything else comes first
@@ -79,7 +78,7 @@ class Rollout:
         self.config, self.obs_spec, self.seed, self.index = spec.config, spec.obs_spec, spec.seed, spec.index
         self.device, self.predictor = spec.device, predictor
         config, workers, device = spec.config, spec.workers, spec.device
-        schedule, actor = config.schedule, config.actor
+        schedule = config.schedule
         self.envs_per_group = schedule.num_envs // workers // GROUPS
         # environments step while the actions of the other group are computed elsewhere
         waits = device.type == "cuda" or predictor is not None
@@ -89,10 +88,9 @@ class Rollout:
             envs.make(config.env, self.envs_per_group, threads, processes=processes, synchronous=not waits)
             for _ in range(GROUPS)
         ]
-        epsilons = exploration_ladder(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
         own = slice(GROUPS * spec.index, GROUPS * (spec.index + 1))
         self.epsilons, self.low_epsilon = (
-            split_epsilons(of_all, GROUPS * workers)[own] for of_all in (epsilons, has_low_epsilon(epsilons))
+            split_epsilons(of_all, GROUPS * workers)[own] for of_all in exploration_of(config)
         )
         self.step, self.version = -1, 0
         self.loaded = [-1] * GROUPS  # the version of each group's weights
