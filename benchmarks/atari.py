@@ -21,9 +21,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.engine import drain
+from benchmarks.engine import VARIANTS, drain
 from benchmarks.timing import machine
-from benchmarks.variants import VARIANTS
 from rbi import envs, fileio
 from rbi.evaluation.comparison import human_normalised
 from rbi.evaluation.rollouts import Protocol, VectorEvaluator

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from benchmarks.atari import FRAME_SKIP, MILLION, SUITES, Cell, load_cells
-from benchmarks.online_page import VARIANTS
+from benchmarks.online_page import VARIANT_NAMES
+from benchmarks.tables import load, measured_on, table_row
 from rbi.evaluation.comparison import PUBLISHED
 from rbi.online.config import PAPER_GAMES
 from rbi.report import LINES, LOOK
@@ -126,7 +127,7 @@ def scores_of(suite, entry, game, done):
 
 def label(entry):
     algo, variant = entry
-    return ALGORITHMS[algo] + ("" if variant == "base" else f", {VARIANTS[variant]}")
+    return ALGORITHMS[algo] + ("" if variant == "base" else f", {VARIANT_NAMES[variant]}")
 
 
 def seeds_text(scores):
@@ -155,14 +156,14 @@ def score_table(suite, done):
     known = [PUBLISHED[game] for game in suite.games]
     columns = [name for name in PUBLISHED_COLUMNS if any(getattr(game, name) is not None for game in known)]
     heads = ["game", *map(label, entries), *(PUBLISHED_COLUMNS[name] for name in columns)]
-    lines = ["| " + " | ".join(heads) + " |", "|---|" + "--:|" * (len(heads) - 1)]
+    lines = [table_row(heads), "|---|" + "--:|" * (len(heads) - 1)]
     for game in suite.games:
         cells = [seeds_text(scores_of(suite, entry, game, done)) for entry in entries]
         if all(cell == "-" for cell in cells):
             continue
         published = [getattr(PUBLISHED[game], name) for name in columns]
         cells += ["" if value is None else number(value) for value in published]
-        lines.append("| " + " | ".join([game, *cells]) + " |")
+        lines.append(table_row([game, *cells]))
     return "\n".join(lines)
 
 
@@ -191,7 +192,7 @@ def aggregate_table(suite, done):
         cells = [label(entry), str(len(games)), str(sum(map(len, ours)))]
         cells += [with_interval(iqm_of_tasks, runs) for runs in (ours, theirs)]
         cells.append(with_interval(probability_of_improvement, ours, theirs))
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(table_row(cells))
     return "\n".join(lines)
 
 
@@ -246,7 +247,7 @@ def diagnostics_table(suite, done):
     others = {"deterministic": "most probable actions", "policy_net": "policy network alone"}
     others = {key: head for key, head in others.items() if any(key in result for result in there)}
     heads += others.values()
-    lines = ["| " + " | ".join(heads) + " |", "|---|---|" + "--:|" * (len(heads) - 2)]
+    lines = [table_row(heads), "|---|---|" + "--:|" * (len(heads) - 2)]
     for game in suite.games:
         for entry in entries_of(suite, done):
             if not (results := results_of(suite, entry, game, done)):
@@ -258,7 +259,7 @@ def diagnostics_table(suite, done):
             for key in others:
                 means = [result[key]["mean"] for result in results if key in result]
                 cells.append(number(np.mean(means)) if means else "")
-            lines.append("| " + " | ".join([game, label(entry), *cells]) + " |")
+            lines.append(table_row([game, label(entry), *cells]))
     return "\n".join(lines)
 
 
@@ -302,7 +303,7 @@ def sources(name, suite, done):
     )
 
 
-def long_run_rows(results, measured_on):
+def long_run_rows(results):
     """One row a run of `benchmarks.long_run`."""
     lines = ["| game | algorithm | million frames | parts | minutes | steps/s | 200 million frames, hours | score |"]
     lines.append("|---|---|--:|--:|--:|--:|--:|--:|")
@@ -317,7 +318,7 @@ def long_run_rows(results, measured_on):
     return [LONG_RUNS, *lines, "", "![learning curve](figures/long-runs.png)", "", *map(measured_on, results)]
 
 
-def snapshot_rows(result, measured_on):
+def snapshot_rows(result):
     """What sampling costs at several stages of a long run."""
     lines = ["| million frames | sampled actions | most probable actions |", "|--:|--:|--:|"]
     for row in result["rows"]:
@@ -329,13 +330,13 @@ def snapshot_rows(result, measured_on):
     return [SNAPSHOTS, *lines, "", measured_on(result)]
 
 
-def long_runs(load):
+def long_runs():
     """The results of `benchmarks.long_run` that are there."""
     found = [load(f"long-{game.lower()}-{algo}.json") for game in PAPER_GAMES for algo in ALGORITHMS]
     return [result for result in found if result]
 
 
-def atari_part(load, measured_on):
+def atari_part():
     """The section of docs/results.md."""
     done, parts = load_cells(), [HEAD.rstrip()]
     for name, suite in SUITES.items():
@@ -349,10 +350,10 @@ def atari_part(load, measured_on):
             parts += ["", f"![performance profile](figures/atari-{name}-profile.png)"]
         parts += [DIAGNOSTICS, diagnostics_table(suite, done), ""]
         parts += [*reasons_text(suite, done), sources(name, suite, done)]
-    if runs := long_runs(load):
-        parts += long_run_rows(runs, measured_on)
+    if runs := long_runs():
+        parts += long_run_rows(runs)
         names = [f"snapshots-{run['game'].lower()}-{run['algo']}.json" for run in runs]
-        parts += [line for name in names if (found := load(name)) for line in snapshot_rows(found, measured_on)]
+        parts += [line for name in names if (found := load(name)) for line in snapshot_rows(found)]
     return parts if len(parts) > 1 else []
 
 
@@ -365,7 +366,7 @@ def has_profile(suite, done):
     return bool(found) and all(min(counts) >= 2 for counts in found)
 
 
-def draw(load, folder):
+def draw(folder):
     """Learning curves of every suite that has cells and of long runs; performance profiles of complete suites."""
     done = load_cells()
     for name, suite in SUITES.items():
@@ -373,7 +374,7 @@ def draw(load, folder):
             draw_curves(suite, done, folder / f"atari-{name}.png")
             if has_profile(suite, done):
                 draw_profile(suite, done, folder / f"atari-{name}-profile.png")
-    if runs := long_runs(load):
+    if runs := long_runs():
         draw_long_runs(runs, folder / "long-runs.png")
 
 

@@ -21,6 +21,7 @@ import torch
 
 import rbi
 from benchmarks.coverage import CARTPOLE_STEPS, PLAYERS, cartpole_step, draw_actions
+from benchmarks.tables import load, measured_on
 from benchmarks.timing import machine
 from rbi import fileio
 from rbi.data.dataset import Dataset
@@ -185,7 +186,7 @@ pseudo-counts with fewer.
 |---|--:|--:|{columns}|"""
 
 
-def page_part(load, measured_on):
+def page_part():
     """The section of docs/results.md, if it was measured."""
     result = load(RESULT.name)
     if not result:

@@ -1,5 +1,7 @@
 """The deploy decision in docs/results.md, from raw results."""
 
+from benchmarks.tables import load, measured_on
+
 HEAD = """
 ## The deploy decision
 
@@ -34,7 +36,7 @@ LEAST_REPETITIONS, USUAL_REPETITIONS = 100, 1000
 PEERS = ("betting, ours", "betting, plug-in", "empirical Bernstein", "Anderson", "Hoeffding")
 
 
-def coverage(result, measured_on):
+def coverage(result):
     """Missed and deploy of every world, number of episodes and bound."""
     found = {(r["world"], r["episodes"], r["bound"]): r for r in result["rows"] if r["confidence"] == 0.95}
     lines = [f"| world | gain | episodes | {' | '.join(BOUNDS.values())} |", "|---|--:|--:|" + "--:|" * len(BOUNDS)]
@@ -59,7 +61,7 @@ def cell(row, repetitions):
     return text if row["holds"] else f"**{text}**"
 
 
-def widths(result, measured_on):
+def widths(result):
     """Widths of proved bounds as multiples of Student's."""
     lines = [f"| world | episodes | {' | '.join(PEERS)} |", "|---|--:|" + "--:|" * len(PEERS)]
     for row in result["rows"]:
@@ -69,7 +71,7 @@ def widths(result, measured_on):
     return [WIDTHS, *lines, "", measured_on(result)]
 
 
-def beside_peers(result, measured_on):
+def beside_peers(result):
     """Widths of ours and of peers' packages as multiples of Student's, with the share of misses."""
     found = {(r["world"], r["episodes"], r["bound"]): r for r in result["rows"]}
     cells = list(dict.fromkeys((world, n) for world, n, _ in found))
@@ -112,7 +114,7 @@ def peer_cell(row, unit):
     return text if row["holds"] else f"**{text}**"
 
 
-def speed(result, measured_on):
+def speed(result):
     """How long a decision about many rows takes."""
     text = (
         f"`rbi.certify` with {result['candidates']} rules on {result['rows']:,} one-step episodes takes "
@@ -121,7 +123,7 @@ def speed(result, measured_on):
     return ["", text, "", measured_on(result)]
 
 
-def coverage_part(load, measured_on):
+def coverage_part():
     """All tables, as far as they were measured."""
     parts = [
         (coverage, load("coverage.json")),
@@ -129,4 +131,4 @@ def coverage_part(load, measured_on):
         (beside_peers, load("coverage-peers.json")),
         (speed, load("coverage-speed.json")),
     ]
-    return ["\n".join(make(result, measured_on)) for make, result in parts if result]
+    return ["\n".join(make(result)) for make, result in parts if result]

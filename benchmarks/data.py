@@ -22,6 +22,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.tables import load, measured_on, table_row
 from benchmarks.timing import machine, seconds_a_call
 from rbi import envs
 from rbi.data.episode import DatasetSpec
@@ -204,6 +205,45 @@ def samplers(args):
     most = max(taken["taken_bytes"]) / 2**20
     print(f"store of {taken['store_bytes'] / 2**20:,.0f} MiB: {most:,.0f} MiB of memory at most")
     return {"command": "python -m benchmarks.data", "machine": machine(), "rows": rows, "memory": taken}
+
+
+# The section of docs/results.md
+
+PAGE_HEAD = """
+## Speed of the sampler
+
+Transitions of four stacked 84 x 84 frames of Breakout and the next state, samples/s; rbi reads the store on disk,
+d3rlpy its buffer in memory, alternating in one run.
+"""
+
+LARGER_NOTE = """
+In a fresh process glibc maps and unmaps the memory of every batch; after one larger batch it keeps freed memory. The
+rows with "no" are programs that draw batches of one size only, those with "yes" have also drawn a larger batch.
+"""
+
+
+def page_part():
+    """The section of docs/results.md, if it was measured."""
+    if not (result := load("data.json")):
+        return []
+    version = result["rows"][0]["d3rlpy_version"]
+    both = any("larger_before" in row for row in result["rows"])
+    lines = [
+        f"| batch |{' after a larger batch |' * both} rbi | d3rlpy {version} | ratio |",
+        "|--:|" + "--:|" * (3 + both),
+    ]
+    for row in result["rows"]:
+        before = ["yes" if row.get("larger_before") else "no"] if both else []
+        cells = [str(row["batch"]), *before, f"{row['ours']:,.0f}", f"{row['d3rlpy']:,.0f}", f"{row['times']:.1f}"]
+        lines.append(table_row(cells))
+    lines += [LARGER_NOTE] * both
+    m, megabyte = result["memory"], 2**20
+    memory = (
+        f"\nMemory: {m['batches']:,} batches of 32 from a store of {m['store_bytes'] / megabyte:,.0f} MiB with a limit "
+        f"of {m['allowed_bytes'] / megabyte:,.0f} MiB; peak use in each tenth of the run "
+        f"{min(m['taken_bytes']) / megabyte:,.0f} to {max(m['taken_bytes']) / megabyte:,.0f} MiB. "
+    )
+    return [PAGE_HEAD, *lines, memory + measured_on(result)]
 
 
 def main():

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from benchmarks.timing import machine, run_peer, seconds_a_call
-from benchmarks.variants import VARIANTS
 from rbi import fileio
 from rbi.envs import make
 from rbi.envs.atari import AtariVector
@@ -29,6 +28,41 @@ PEER = Path(__file__).parent / "peers" / "sb3_dqn.py"
 GAME = "ALE/Breakout-v5"
 NUM_ENVS_ON_CPU = 128
 WORK = ((4, 32), (16, 128), (256, 128))  # states per update and batch size: DQN's, about the preset's, the paper's
+
+FRESH = {  # each state is sampled four times, soon after it was collected
+    "states_per_update": 64.0,
+    "batch_size": 256,
+    "learning_rate": 5e-4,
+    "target_update_interval": 200,
+    "capacity": 250_000,
+}
+STORED = {"improve_in": "actor", "bootstrap_policy": "stored"}  # the policy at the time of acting, as in the paper
+
+VARIANTS = {  # of the preset `fast`: the settings that each one changes
+    "base": {},
+    "cmax2": {"rule": "reroute(0.1,2)"},
+    "stored": STORED,
+    "stored-cmax2": STORED | {"rule": "reroute(0.1,2)"},
+    "bootstrap-stored": {"bootstrap_policy": "stored"},
+    "bootstrap-net": {"bootstrap_policy": "net"},
+    "learner": {"improve_in": "learner"},
+    "greedy.3": {"c_greedy": 0.3},
+    "n5": {"n_step": 5},
+    "n10": {"n_step": 10},
+    "target500": {"target_update_interval": 500},
+    "target200": {"target_update_interval": 200},
+    "target2000": {"target_update_interval": 2000},
+    "replay250k": {"capacity": 250_000},
+    "rate5": {"learning_rate": 5e-4},
+    "nowpi": {"policy_weighting": False},
+    "pi": {"advantage_baseline": "pi"},
+    "uniform": {"priority_exponent": 0.0},
+    "fresh": FRESH,
+    "unshifted": {"augmentation": 0},
+    "without-norm": {"norm": "none"},
+    # the preset before layer norm and augmentation
+    "plain": {"norm": "none", "augmentation": 0, "learning_rate": 1e-4, "final_lr_fraction": 1.0},
+}
 
 
 def bare_emulator(envs, seconds):

@@ -1,17 +1,15 @@
 """Online RL in docs/results.md (engine speed, learning curves), and docs/breakout.md (ablations), from raw results."""
 
 import json
-from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.tables import RESULTS, load, measured_on, table_row
 from rbi.online.config import TrainConfig
 from rbi.report import LINES, LOOK
 from rbi.report.train import ALGORITHMS
-
-RESULTS = Path(__file__).parent / "results"
 
 SPEED_HEAD = """
 ## Speed of the training engine
@@ -181,7 +179,7 @@ BASES = {
     56_000: FAST + ", 8 states per update instead of 16",
     110_000: FAST,
 }
-VARIANTS = {
+VARIANT_NAMES = {
     "base": "base",
     "cmax10": "reroute(0.1,10)",
     "cmax2": "reroute(0.1,2)",
@@ -218,34 +216,34 @@ VARIANTS = {
 }
 
 
-def ablation(result, measured_on):
+def ablation(result):
     lines = [ABLATION_HEAD.format(base=BASES[result["updates"]], **result)]
     for name, curve in sorted(result["variants"].items(), key=lambda item: -item[1][-1]["score"]):
         last = curve[-1]
-        cells = [VARIANTS[name], f"{last['score']:.1f}"]
+        cells = [VARIANT_NAMES[name], f"{last['score']:.1f}"]
         cells += [f"{last['score_low']:.1f} to {last['score_high']:.1f}" if "score_low" in last else ""]
         entropy = "" if last.get("pi_entropy") is None else f"{last['pi_entropy']:.2f}"
-        lines.append("| " + " | ".join([*cells, entropy]) + " |")
+        lines.append(table_row([*cells, entropy]))
     return "\n".join([*lines, "", measured_on(result)])
 
 
-def ram_observations(result, measured_on):
+def ram_observations(result):
     """RBI on observations from RAM, and how fast convolutions learn positions."""
     lines = [RAM_HEAD]
     pairs = list(zip(result["from_ram"]["priorities"], result["from_ram"]["uniform"], strict=True))
     for one, other in pairs[len(pairs) % 4 + 3 :: 4]:
         cells = [f"{one['updates']:,}", f"{one['states'] / 1e6:.2f}", f"{one['score']:.1f}", f"{other['score']:.1f}"]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(table_row(cells))
     lines.append(REGRESSION_HEAD.format(batches=result["regression"][0]["curve"][-1]["batches"]))
     for row in result["regression"]:
         last = row["curve"][-1]
         errors = [f"{last[k]:.1f}" for k in ("ball_x", "ball_y", "paddle")]
-        lines.append("| " + " | ".join([NETWORKS[row["network"]], f"{row['learning_rate']:g}", *errors]) + " |")
+        lines.append(table_row([NETWORKS[row["network"]], f"{row['learning_rate']:g}", *errors]))
     remark = f" ({result['remark']})" if "remark" in result else ""
     return "\n".join([*lines, "", measured_on(result) + remark])
 
 
-def memorisation(result, measured_on):
+def memorisation(result):
     """Explained variance on training and test games."""
     first = result["networks"][0]
     head = {"passes": first["curve"][-1]["passes"], "states": first["states"]}
@@ -258,17 +256,17 @@ def memorisation(result, measured_on):
     return "\n".join([*lines, "", measured_on(result)])
 
 
-def engine_speed(results, measured_on):
+def engine_speed(results):
     lines = ["| algorithm, changes to `fast` | environments | states per update | steps/s | of the bare emulator |"]
     lines[0] += " updates/s | learner alone, updates/s |"
     lines += ["|---|--:|--:|--:|--:|--:|--:|"]
     for result in results:
         for r in result["rows"]:
-            change = "" if r["variant"] == "base" else f", {VARIANTS[r['variant']]}"
+            change = "" if r["variant"] == "base" else f", {VARIANT_NAMES[r['variant']]}"
             cells = [ALGORITHMS[r["algo"]] + change, str(r["num_envs"]), f"{r['states_per_update']:g}"]
             cells += [f"{r['steps_per_second']:,.0f}", f"{of_the_bare_emulator(result, r):.2f}"]
             cells += [f"{r['updates_per_second']:,.0f}", f"{r['learner_alone_updates_per_second']:,.0f}"]
-            lines.append("| " + " | ".join(cells) + " |")
+            lines.append(table_row(cells))
     notes = [
         f"\nBare emulator with {result['num_envs']} environments: {result['bare_emulator_steps_per_second']:,.0f} "
         f"steps/s before, {result['bare_emulator_again']:,.0f} after; ratios are to their mean.{compared(result)} "
@@ -282,7 +280,7 @@ def engine_speed(results, measured_on):
     )
 
 
-def start_up(result, cells, measured_on):
+def start_up(result, cells):
     """Emulators in one process and in worker processes, and how long training takes to start."""
     lines = [START_UP_HEAD.format(**result)]
     for kind, row in result["kinds"].items():
@@ -292,7 +290,7 @@ def start_up(result, cells, measured_on):
         )
         cells_of_row = [kind, f"{seconds:.0f}", *(", ".join(f"{v:,.0f}" for v in values) for values in (steps, bare))]
         cells_of_row.append(", ".join(f"{s / b:.2f}" for s, b in zip(steps, bare, strict=True)))
-        lines.append("| " + " | ".join(cells_of_row) + " |")
+        lines.append(table_row(cells_of_row))
     note = f" ({result['remark']})" if "remark" in result else ""
     timed = [c["seconds"] for c in cells if c["seconds"]["environments"] and not c.get("shared")]
     times = [seconds["environments"] + seconds["start"] for seconds in timed]
@@ -329,14 +327,14 @@ def of_the_bare_emulator(result, row):
     return row["steps_per_second"] / bare
 
 
-def peer_speed(result, measured_on):
+def peer_speed(result):
     lines = ["| states per update, batch size | rbi, steps/s | SB3, 1 environment | SB3, 8 | ratio, 1 | ratio, 8 |"]
     lines += ["|---|--:|--:|--:|--:|--:|"]
     for r in result["rows"]:
         cells = [f"{r['states_per_update']:g}, {r['batch']}", f"{r['steps_per_second']:,.0f}"]
         cells += [f"{r[f'sb3_{n}']['steps_per_second']:,.0f}" for n in (1, 8)]
         cells += [f"{r[f'times_sb3_{n}']:.1f}" for n in (1, 8)]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(table_row(cells))
     peak = result["rows"][0]["multiply_adds_limit"]
     limit = peak / dqn_operations() * result["rows"][0]["states_per_update"] / result["rows"][0]["batch"]
     bound = (
@@ -367,7 +365,7 @@ def learned(results):
             cells += [f"{played['mean']:.1f} ({low:.1f} to {high:.1f})", f"{played['median']:.1f}"]
         else:
             cells += ["not evaluated", ""]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(table_row(cells))
     return "\n".join(lines)
 
 
@@ -454,7 +452,7 @@ def learning_results():
     return sorted(found, key=lambda r: (r["algo"] != "rbi", len(changes(r)), -updates_of(r), r["seed"]))
 
 
-def engine_results(load):
+def engine_results():
     return [
         found
         for kind in ("512", "512-faster-emulator", "256", "256-variants")
@@ -462,16 +460,16 @@ def engine_results(load):
     ]
 
 
-def online_part(load, measured_on):
+def online_part():
     """The sections of docs/results.md."""
     parts = []
-    if cuda := engine_results(load):
-        parts.append(engine_speed(cuda, measured_on))
+    if cuda := engine_results():
+        parts.append(engine_speed(cuda))
     if started := load("engine-start-up.json"):
         cells = [json.loads(path.read_text()) for path in sorted((RESULTS / "atari").glob("*.json"))]
-        parts.append(start_up(started, cells, measured_on))
+        parts.append(start_up(started, cells))
     if cpu := load("engine-cpu.json"):
-        parts.append(peer_speed(cpu, measured_on))
+        parts.append(peer_speed(cpu))
     if results := learning_results():
         commands = "\n".join(f"- {measured_on(r)}" for r in results)
         head = LEARNING_HEAD.format(drawn=min(len(LINES), len(results)))
@@ -479,15 +477,15 @@ def online_part(load, measured_on):
     return parts
 
 
-def breakout_page(load, measured_on):
+def breakout_page():
     """docs/breakout.md."""
     long, unshifted = shifted_and_unshifted(learning_results())
     scores = {"shifted": score_at(long, 108_000), "unshifted": score_at(unshifted, 108_000)}
     findings = ["| suspect | finding |", "|---|---|", *(f"| {suspect} | {finding} |" for suspect, finding in FINDINGS)]
     parts = [BREAKOUT_HEAD.format(**scores, findings="\n".join(findings)).rstrip()]
-    parts.append(memorisation(load("memorisation-breakout.json"), measured_on))
-    parts += [ablation(load(f"ablation-breakout{size}.json"), measured_on) for size in ("", "-40k", "-56k", "-110k")]
-    parts.append(ram_observations(load("ram-observations-breakout.json"), measured_on))
+    parts.append(memorisation(load("memorisation-breakout.json")))
+    parts += [ablation(load(f"ablation-breakout{size}.json")) for size in ("", "-40k", "-56k", "-110k")]
+    parts.append(ram_observations(load("ram-observations-breakout.json")))
     return "\n".join(parts) + "\n"
 
 

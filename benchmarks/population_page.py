@@ -2,17 +2,16 @@
 
 import json
 import math
-from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.tables import RESULTS, measured_on, table_row
 from rbi.evaluation.comparison import MARGIN, game_name, probability_below_over_seeds
 from rbi.report import LINES, LOOK
 from rbi.report.offline import NAMES, PAPER, between, number
 
-RESULTS = Path(__file__).parent / "results"
 SKILLS = ("weak", "mixed", "strong")  # in the order of the tables
 POLICIES = (
     "reroute(0.5,1.5)",
@@ -207,9 +206,9 @@ def times(value):
 # docs/populations.md
 
 
-def page(results, measured_on):
+def page(results):
     """The table of every population."""
-    parts = (population_part(result, measured_on) for result in whole(results))
+    parts = (population_part(result) for result in whole(results))
     return "\n".join([PAGE_HEAD, most_probable_text(whole(results)), *parts]) + "\n"
 
 
@@ -226,7 +225,7 @@ def most_probable_text(results):
     return f"The clone's most probable actions score {'; '.join(said)}." if said else ""
 
 
-def population_part(result, measured_on):
+def population_part(result):
     """The table of one population, with the paper's scores."""
     of_paper = PAPER.get(game_name(result["env"]), {})
     *curve, last = result["curve"]
@@ -251,7 +250,7 @@ def population_part(result, measured_on):
         cells += [number(row["iqm"]) if "iqm" in row else "", number(row["median"]), between(row["quartiles"])]
         cells += [f"{row['below']:.2f}" if compared else "", row["verdict"] if compared else ""]
         cells += [f"{of_paper[row['name']]:,}" if row["name"] in of_paper else ""]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(table_row(cells))
     compared_with = compare_with_paper(result["rows"], of_paper) + compare_clone_with_population(result, of_paper)
     return "\n".join([*lines, *compared_with, f"\n{measured_on(result)}"])
 

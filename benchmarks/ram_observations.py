@@ -19,8 +19,8 @@ from ale_py import ALEInterface, LoggerMode, roms
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.engine import VARIANTS
 from benchmarks.timing import machine
-from benchmarks.variants import VARIANTS
 from rbi.envs.types import TimeStep
 from rbi.evaluation.scripted import breakout
 from rbi.networks import NetworkConfig, Trunk, dense_relu

@@ -27,7 +27,7 @@ class Status(NamedTuple):
 
 
 class Report(NamedTuple):
-    """As `rbi.online.learner_host.LearnerReport`."""
+    """As `rbi.online.stream.LearnerReport`."""
 
     updates: int
     version: int | None

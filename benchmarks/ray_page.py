@@ -2,6 +2,7 @@
 
 import math
 
+from benchmarks.tables import load, measured_on, table_row
 from rbi.online.config import MAX_PUBLICATIONS
 
 HEAD = """
@@ -182,7 +183,7 @@ def projection(result, gpu, per_block, per_publication):
             cells = []
             for gigabits, limit in zip(NETWORKS, full[name], strict=True):
                 cells += [f"{project(parts, n, ratio, gigabits)[name]:.2f}" for n in PROJECTED_WORKERS] + [f"{limit:,}"]
-            lines.append("| " + " | ".join([name, *cells, setting]) + " |")
+            lines.append(table_row([name, *cells, setting]))
         first[ratio] = [
             f"`{name}` with {of_learner[name][at]:,} workers on {gigabits} Gb/s"
             for at, (name, gigabits) in enumerate(zip(first[ratio], NETWORKS, strict=True))
@@ -237,7 +238,7 @@ def mean_rate(rows, rate):
     return sum(row[rate] for row in rows) / len(rows)
 
 
-def gpu_part(load, measured_on):
+def gpu_part():
     """The engine on one machine with a GPU, if it was measured."""
     names = ("after", "before", "learner", "learning")
     after, before, learner, learning = (load(f"ray-gpu/{name}.json") for name in names)
@@ -253,7 +254,7 @@ def gpu_part(load, measured_on):
         cells += ["an inference worker" if inference else "the workers"]
         for local, ray in rates:
             cells += [f"{local:,.0f}", f"{ray:,.0f}", f"{ray / local:.2f}"]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(table_row(cells))
     alone, fed = (learner[f"updates_per_second_{name}"] for name in ("alone", "with_blocks_and_weights"))
     store = learner["seconds_per_stored_state"]
     ratios = [ray / local for _, rates in compared(before) for local, ray in rates]
@@ -282,7 +283,7 @@ def learning_cells(run):
     return [*cells, *(f"{point['score']:.1f}" for point in near), f"{run['seconds']:.0f}"]
 
 
-def ray_part(load, measured_on):
+def ray_part():
     """The section, if it was measured."""
     result = load("ray-scaling.json")
     if not result:
@@ -294,7 +295,7 @@ def ray_part(load, measured_on):
         cells = [f"Ray, {row['workers']} worker{'s' * (row['workers'] > 1)}" if "workers" in row else "local engine"]
         cells += [f"{row['steps_per_second']:,.0f}", f"{row['steps_per_second'] / local:.2f}"]
         cells += [f"{row['updates_per_second']:,.0f}", f"{sum(row['bytes_per_second'].values()) / 1e6:.1f}", spent]
-        lines.append("| " + " | ".join([*cells, f"{row['learner_waited']:.0%}"]) + " |")
+        lines.append(table_row([*cells, f"{row['learner_waited']:.0%}"]))
     gpu, runs, light = (load(f"{name}.json") for name in ("ray-gpu/learner", "ray-gpu/after", "ray-driver"))
     text = [*lines, "", measured_on(result)]
     if gpu and runs and light:

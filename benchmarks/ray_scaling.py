@@ -34,12 +34,11 @@ from rbi.config import choose_device
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.online.config import GROUPS, ClusterConfig, TrainConfig
+from rbi.online.distributed import RolloutStatistics
 from rbi.online.engine import LocalEngine
 from rbi.online.ray import Cluster
 from rbi.online.ray.cluster import connect
-from rbi.online.rollout import RolloutStatistics
-from rbi.online.shards import Shard
-from rbi.online.stream import BlockReplay, ExperienceBlock, LearnerProcess
+from rbi.online.stream import BlockReplay, ExperienceBlock, LearnerProcess, Shard
 from rbi.online.train import Local, make_observation_spec, train
 from rbi.optim import flat_size
 

@@ -1,29 +1,29 @@
 """Draws docs/results.md and the pages beside it from benchmarks/results/: no number is typed by hand."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import (
+    agc,
     atari_page,
     classic,
     count_aware,
     coverage_page,
-    data_page,
-    offline_page,
+    data,
+    offline,
     online_page,
     population_page,
     ray_page,
     spi_page,
 )
+from benchmarks.tables import load, measured_on
 
 ROOT = Path(__file__).parent.parent
 PAGE, BREAKOUT, SAFE, POPULATIONS = (
     ROOT / "docs" / f"{name}.md" for name in ("results", "breakout", "safe-improvement", "populations")
 )
 FIGURES = ROOT / "docs" / "figures"
-RESULTS = Path(__file__).parent / "results"
 
 HEAD = """# Results
 
@@ -69,29 +69,6 @@ also checks its input; *compiled* is `torch.compile` of the same networks and ru
 `policy.export_onnx` in onnxruntime, called from Python. The aim is 100 microseconds in ONNX for a vector policy of
 `rbi improve`.
 """
-
-RENAMED = {  # or replaced, since some results were measured
-    "ablation": "atari",
-    "by_heart": "memorisation",
-    "crowd": "population",
-    "learning": "atari",
-    "sight": "ram_observations",
-}
-
-
-def load(name):
-    path = RESULTS / name
-    return json.loads(path.read_text()) if path.exists() else None
-
-
-def measured_on(result):
-    """The command, commit and machine of a result, and today's script where it was renamed or replaced."""
-    m, command = result["machine"], result["command"]
-    now = next((new for old, new in RENAMED.items() if f"benchmarks.{old} " in f"{command} "), None)
-    renamed = f" (`benchmarks.{now}` today)" if now else ""
-    versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items())
-    place = f"one {m['gpu']}, {m['cores']} cores" if m["gpu"] else f"{m['cores']} cores ({m['cpu']})"
-    return f"`{command}`{renamed}, commit {m['commit']}, {place}; {versions}."
 
 
 def states_a_second(result):
@@ -175,7 +152,7 @@ def small_environments():
 
 def summary(cpu, cuda):
     """The main numbers of the page, one line each."""
-    engine = online_page.speed_of_preset(online_page.engine_results(load))
+    engine = online_page.speed_of_preset(online_page.engine_results())
     own, *_ = online_page.learning_results()
     offline_speed = load("offline-speed-cuda.json")["ours"]
     rows = [
@@ -191,7 +168,7 @@ def summary(cpu, cuda):
         ("Breakout, 100 points during training", f"{online_page.reached(own, 100):.0f} s (one seed)"),
         ("offline learning, one H200", f"beta {offline_speed['beta']:,.0f}, Q {offline_speed['q']:,.0f} updates/s"),
     ]
-    for run in atari_page.long_runs(load):
+    for run in atari_page.long_runs():
         what = f"{run['game']}, {run['frames'] / 1e6:.0f} million frames in {run['parts']} parts, one H200"
         rows.append((what, f"{run['seconds'] / 60:.1f} minutes, score {run['result']['evaluation']['mean']:,.0f}"))
     return "\n".join(["", "| what | measured |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])
@@ -200,29 +177,30 @@ def summary(cpu, cuda):
 def page():
     cpu, cuda = load("rules-cpu.json"), load("rules-cuda.json")
     parts = [HEAD.rstrip(), summary(cpu, cuda)]
-    parts += atari_page.atari_part(load, measured_on)
+    parts += atari_page.atari_part()
     parts += population_page.summary_part(population_page.load_results())
     parts += [RULES_HEAD, rules_highlights(cpu, cuda)]
     for result in (cpu, cuda):
         if result:
             parts += [f"\n{measured_on(result)}\n", rules_table(result)]
-    parts += spi_page.spi_part(load, measured_on)
-    parts += count_aware.page_part(load, measured_on)
-    parts += coverage_page.coverage_part(load, measured_on)
+    parts += spi_page.spi_part()
+    parts += count_aware.page_part()
+    parts += coverage_page.coverage_part()
     parts += latency(load("latency.json"))
     parts += small_environments()
-    parts += online_page.online_part(load, measured_on)
-    parts += ray_page.gpu_part(load, measured_on)
-    parts += ray_page.ray_part(load, measured_on)
-    parts += offline_page.offline_part(load, measured_on)
-    parts += data_page.data_part(load, measured_on)
+    parts += online_page.online_part()
+    parts += ray_page.gpu_part()
+    parts += ray_page.ray_part()
+    parts += offline.page_part()
+    parts += data.page_part()
+    parts += agc.page_part()
     return "\n".join(parts) + "\n"
 
 
 def draw_figures():
     FIGURES.mkdir(exist_ok=True)
     spi_page.draw(load("spi.json"), FIGURES)
-    atari_page.draw(load, FIGURES)
+    atari_page.draw(FIGURES)
     online_page.draw_learning(FIGURES / "learning-breakout.png")
     population_page.draw(population_page.load_results(), FIGURES)
 
@@ -231,9 +209,9 @@ def pages():
     """The text of every page."""
     return {
         PAGE: page(),
-        BREAKOUT: online_page.breakout_page(load, measured_on),
-        SAFE: spi_page.summary_page(load, measured_on),
-        POPULATIONS: population_page.page(population_page.load_results(), measured_on),
+        BREAKOUT: online_page.breakout_page(),
+        SAFE: spi_page.summary_page(),
+        POPULATIONS: population_page.page(population_page.load_results()),
     }
 
 

@@ -2,6 +2,7 @@
 
 from statistics import fmean
 
+from benchmarks.tables import load, measured_on
 from rbi.lab.spi import study as spi
 from rbi.report import spi as report
 
@@ -84,7 +85,7 @@ Every table is in the [results](results.md#safe-policy-improvement); decisions 0
 """
 
 
-def spi_part(load, measured_on):
+def spi_part():
     """The section of docs/results.md."""
     studies = {name: load(name) for name in STUDIES if load(name)}
     parts, speed = [], load("spi-speed.json")
@@ -94,7 +95,7 @@ def spi_part(load, measured_on):
         parts += [SIGNS, *(measured_on(result) + "\n" for result in studies.values())]
         shown = [name for name in ("spi.json", "spi-held-out.json") if name in studies]
         parts += [world_table(part, STUDIES[name]) for name in shown for part in studies[name]["worlds"]]
-    return [*parts, speed_table(speed, measured_on)] if speed else parts
+    return [*parts, speed_table(speed)] if speed else parts
 
 
 def draw(result, folder):
@@ -104,7 +105,7 @@ def draw(result, folder):
             report.figure(part).savefig(folder / f"spi-{part['name']}.png", dpi=130)
 
 
-def summary_page(load, measured_on):
+def summary_page():
     """docs/safe-improvement.md."""
     studies = {name: load(name) for name in STUDIES if name != "spi-tuning-worlds.json"}
     found = {name: [sum(x) for x in zip(*map(count_ahead, of["worlds"]), strict=True)] for name, of in studies.items()}
@@ -257,7 +258,7 @@ def world_table(part, title):
     return "\n".join(lines)
 
 
-def speed_table(result, measured_on):
+def speed_table(result):
     lines = ["\n### Speed of the study\n", "| study | aim, seconds | reached | CPU seconds |", "|---|--:|--:|--:|"]
     lines += [f"| {r['study']} | {r['aim']} | {r['seconds']:.0f} | {r['cpu_seconds']:.0f} |" for r in result["rows"]]
     return "\n".join([*lines, f"\nLoad of the machine at the start: {result['load']:.1f}. {measured_on(result)}"])

@@ -13,9 +13,10 @@ from pytest import approx
 
 import benchmarks.spi
 from benchmarks import atari, atari_page, certificate, online_page, population_page, results_page, spi_page
+from benchmarks.engine import VARIANTS
 from benchmarks.population import step as record_population
-from benchmarks.results_page import ROOT, load, short, states_a_second
-from benchmarks.variants import VARIANTS
+from benchmarks.results_page import ROOT, short, states_a_second
+from benchmarks.tables import load
 from rbi.evaluation.comparison import PUBLISHED
 from rbi.lab.spi import study as spi
 from rbi.networks import NetworkConfig, make_networks
@@ -99,7 +100,7 @@ def test_the_front_pages_study_takes_the_measured_time():
 
 
 def test_the_front_pages_training_speed_is_the_measured_one():
-    row = online_page.speed_of_preset(online_page.engine_results(load))
+    row = online_page.speed_of_preset(online_page.engine_results())
     text = " ".join((ROOT / "docs/index.md").read_text().split())
     assert f"at {row['of']:.2f} of the bare emulator's speed" in text
     assert f"{round(row['steps_per_second'], -2):,.0f} steps a second" in text
@@ -398,10 +399,12 @@ def test_a_long_run_shows_the_time_of_all_its_parts():
         "seconds": 600.0,
         "parts": 2,
         "result": {"evaluation": {"mean": 412.4}},
+        "command": "python -m benchmarks.long_run Breakout",
+        "machine": {"gpu": "GPU", "cores": 16, "commit": "c", "versions": {"rbi": "1"}},
     }
-    *_, row, _, _, _, source = atari_page.long_run_rows([result], lambda _: "measured here")
+    *_, row, _, _, _, source = atari_page.long_run_rows([result])
     assert row == "| Breakout | RBI | 20.0 | 2 | 10.0 | 8,333 | 1.67 | 412 |"
-    assert source == "measured here"
+    assert source == "`python -m benchmarks.long_run Breakout`, commit c, one GPU, 16 cores; rbi 1."
 
 
 def test_a_populations_folder_is_reused_only_for_the_same_command(tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from rbi.data.formats.agc import ENVS
-from rbi.envs.atari import FrameByFrame
+from tests.fixtures.agc_console import FrameByFrame
 
 SCORES = {"qbert": (91, 90, 89), "mspacman": (120, 121, 122), "revenge": (21, 20, 19), "spaceinvaders": (104, 102)}
 """Where each game's memory has its score: two decimal digits a byte, the lowest first."""

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from rbi.data.formats.agc import ENVS, parse
-from rbi.envs.atari import FrameByFrame
+from tests.fixtures.agc_console import FrameByFrame
 from tests.fixtures.agc_defects import DRIFT_FRAMES, Defects
 from tests.fixtures.agc_palette import TABLE
 from tests.fixtures.agc_simulator import Recording, play, read_truth, record

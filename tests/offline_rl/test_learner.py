@@ -157,7 +157,7 @@ def test_a_burst_with_prefetched_batches_equals_single_updates():
     assert torch.equal(ahead.trained.vector, plain.trained.vector)
     for drawn_from, other in zip(ahead.generators(), plain.generators(), strict=True):
         assert torch.equal(drawn_from.get_state(), other.get_state())
-    assert not ahead.batches.queue
+    assert not ahead.prefetcher.queue
 
 
 @pytest.mark.gpu

@@ -67,7 +67,7 @@ def test_the_loss_clips_ratios_at_the_configured_epsilon(epsilon):
 
 def test_where_actions_are_masked_the_objective_is_that_of_the_legal_ones():
     ascent, _ = ascent_of(legal=True)
-    batch, obs = ascent.batches.draw()
+    batch, obs = ascent.prefetcher.draw()
     assert not batch.action_masks.all()
     with torch.no_grad():
         ascent.trained.vector.mul_(1.5)  # away from beta
@@ -78,7 +78,7 @@ def test_where_actions_are_masked_the_objective_is_that_of_the_legal_ones():
         expected = rbi.measures.ppo_objective(pi, beta, advantage, 0.5)
         torch.testing.assert_close(-ascent.loss(obs, batch.action_masks), expected)
     before = ascent.trained.vector.clone()
-    ascent.batches.queue.append((batch, obs))
+    ascent.prefetcher.queue.append((batch, obs))
     ascent.update()
     assert ascent.metrics()["ppo_objective"] == pytest.approx(float(expected.mean()), rel=1e-5)
     assert torch.isfinite(ascent.trained.vector).all()

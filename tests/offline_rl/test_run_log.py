@@ -32,8 +32,9 @@ class Learner:
 def started(path, *, lines_before_checkpoint, lines_after=0, data="same"):
     """A run that was stopped: some lines of metrics, a checkpoint if there are any before it, and more lines."""
     with RunLog(path, None, progress=False) as log:
+        assert not log.check_folder("improve", SETTINGS, 0, resume=False, overwrite=False)
         log.state = {"lines": 0, "data": data}
-        log.open("improve", SETTINGS, 0, resume=False, overwrite=False)
+        log.open({"learner": Learner()})
         for number in range(lines_before_checkpoint):
             log.metric(number=number)
         if lines_before_checkpoint:
@@ -47,8 +48,7 @@ def resumed(path, state, learner):
     with RunLog(path, None, progress=False) as log:
         assert not log.check_folder("improve", SETTINGS, 0, resume=True, overwrite=False)
         log.state = state
-        log.restore({"learner": learner})
-        log.open("improve", SETTINGS, 0, resume=True, overwrite=False)
+        log.open({"learner": learner})
     return log
 
 

@@ -9,9 +9,8 @@ from torch import nn
 
 from rbi import checkpoint
 from rbi.envs.types import TimeStep
-from rbi.online.backend import CapturedActor
 from rbi.online.config import GROUPS
-from rbi.online.engine import init_networks
+from rbi.online.engine import CapturedActor, init_networks
 from rbi.policy import load_policy
 from rbi.steps import TERMINATED
 from tests.checkpoints import use_gpu_random_states

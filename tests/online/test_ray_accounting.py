@@ -23,12 +23,11 @@ from rbi.checkpoint import Checkpoint
 from rbi.evaluation.rollouts import EpisodeResult
 from rbi.observations import ObservationSpec
 from rbi.online import ray as online_ray
-from rbi.online.accounting import Accounting
 from rbi.online.config import ClusterConfig, Schedule
-from rbi.online.distributed import DistributedRun, ReplayHandle
+from rbi.online.distributed import RATE_SECONDS, Accounting, DistributedRun, ReplayHandle, RolloutStatistics
 from rbi.online.engine import init_networks
 from rbi.online.ray import driver, supervisor, workers
-from rbi.online.rollout import RATE_SECONDS, BlockSummary, RolloutStatistics, evaluation_score
+from rbi.online.rollout import BlockSummary, evaluation_score
 from rbi.online.stream import ReplayStatus
 from rbi.optim import flatten_parameters
 from tests.online.small_runs import small_config

@@ -133,7 +133,7 @@ def test_lockstep_waits_for_a_slow_learner(engines):
     config = small_config("rbi", replay={"priority_exponent": 0.6})
     local = run_to_end(make_engine(config, seed=3))
     other = engines(config, 3, lockstep=True)
-    supervisor = other.start()
+    supervisor = other.supervisor
     while not (supervisor.learner.alive and supervisor.learner.pid):
         supervisor.poll()
     os.kill(supervisor.learner.pid, signal.SIGSTOP)

@@ -10,15 +10,20 @@ import torch
 
 from rbi.envs.types import TimeStep
 from rbi.observations import ObservationSpec
-from rbi.online.accounting import Accounting
-from rbi.online.backend import CapturedActor
 from rbi.online.config import GROUPS, ClusterConfig
-from rbi.online.engine import init_networks, make_learner
-from rbi.online.learner_host import LearnerHost
+from rbi.online.distributed import Accounting
+from rbi.online.engine import CapturedActor, init_networks, make_learner
 from rbi.online.rbi import ActorNetworks
 from rbi.online.rollout import BatchedNetworks, Rollout, RolloutSpec
-from rbi.online.shards import Shard, ShardedReplay
-from rbi.online.stream import BlockReplay, EmptyReplayError, ExperienceBlock, LearnerProcess
+from rbi.online.stream import (
+    BlockReplay,
+    EmptyReplayError,
+    ExperienceBlock,
+    LearnerHost,
+    LearnerProcess,
+    Shard,
+    ShardedReplay,
+)
 from rbi.online.train import make_observation_spec
 from rbi.optim import Peers, flatten_parameters
 from rbi.replay import ReplayBatch

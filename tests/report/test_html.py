@@ -9,7 +9,7 @@ import pytest
 import rbi
 from rbi import runs
 from rbi.cli import main
-from rbi.online.accounting import Faults
+from rbi.online.distributed import Faults
 from rbi.report import train
 from rbi.report.collect import collect
 from rbi.report.html import MAX_BYTES, render

@@ -145,19 +145,15 @@ class Recorder:
         self.states = zero_stacks(ObservationSpec(spec.obs_shape, spec.frame_stack, spec.num_actions), len(policies))
         self.steps = self.recorded = 0
 
-    def episodes(
-        self, episodes: int | None, steps: int | None, per_env: Sequence[int] | None = None
-    ) -> Iterator[Episode]:
+    def episodes(self, episodes: int | None, steps: int | None) -> Iterator[Episode]:
         """Record a number of episodes, or at least a number of steps.
 
-        Each environment records a fixed number of episodes (`per_env`), so that long episodes are not underrepresented,
-        and then stops. With `steps`, the episodes that are running at the end are truncated.
+        Each environment records a fixed number of episodes, so that long episodes are not underrepresented, and then
+        stops. With `steps`, the episodes that are running at the end are truncated.
         """
         count = len(self.buffers)
-        if episodes is None:
-            left = np.full(count, np.iinfo(np.int64).max)
-        else:
-            left = np.array(per_env or split_evenly(episodes, count))
+        endless = [np.iinfo(np.int64).max] * count
+        left = np.array(endless if episodes is None else split_evenly(episodes, count))
         step = self.vector_env.reset(int(self.rng.integers(2**30)))
         for buffer, frame in zip(self.buffers, step.obs, strict=True):
             buffer.start(frame.copy())

@@ -24,7 +24,6 @@ from rbi.losses import action_values, bcq_filter, cql_penalty, huber, mask_illeg
 from rbi.networks import NetworkConfig, Networks
 from rbi.offline_rl.learner import (
     MetricMeans,
-    Prefetcher,
     TargetNetwork,
     check_td_inputs,
     eval_mode,
@@ -66,7 +65,7 @@ class OfflineDQN:
     `beta` is the behaviour policy's network: BCQ needs it, nothing else does.
     """
 
-    prefetcher: Prefetcher | None = None
+    prefetcher = None
 
     def __init__(self, config: OfflineDQNConfig, networks: Networks, sampler: Sampler, beta: nn.Module | None) -> None:
         if config.bcq_threshold and beta is None:

@@ -51,8 +51,7 @@ class BehaviorQ:
         self.networks, self.obs_spec = networks, networks.obs_spec
         # input dropout has its own generator, so that batches can be prefetched
         self.dropout_generator = torch.Generator(generator.device).manual_seed(generator.initial_seed() + 1)
-        self.batches = Prefetcher(sampler, self.obs_spec, config.network.input_dropout, self.dropout_generator)
-        self.prefetcher: Prefetcher | None = self.batches
+        self.prefetcher = Prefetcher(sampler, self.obs_spec, config.network.input_dropout, self.dropout_generator)
         self.trained = ModuleOptimizer(networks.train(), sampler.device, config.learning_rate, config.adam_epsilon)
         self.sums = MetricMeans(Q_METRICS if networks.pi is None else METRICS, sampler.device)
         self.side_stream = SideStream(sampler.device)
@@ -64,7 +63,7 @@ class BehaviorQ:
         dL_beta / dlogits = (beta - [a]) / B,        dL_q / dQ(s, a) = 2 (Q(s, a) - R) / B
         """
         self.networks.train()
-        batch, obs = self.batches.next()
+        batch, obs = self.prefetcher.next()
         outputs: list[Tensor] = []  # of beta, if it is learned
         if self.networks.pi is not None:
             with self.side_stream.overlapping():

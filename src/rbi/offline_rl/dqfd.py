@@ -23,7 +23,6 @@ from rbi.losses import action_values, dqfd_loss, dqfd_loss_grad, huber, l2_loss,
 from rbi.networks import NetworkConfig, Networks
 from rbi.offline_rl.learner import (
     MetricMeans,
-    Prefetcher,
     TargetNetwork,
     check_td_inputs,
     next_action_masks,
@@ -122,7 +121,7 @@ class JointSampler:
 class DQfD:
     """Trains a Q-network on two samplers of the same episodes, of 1-step and of n-step returns, on their device."""
 
-    prefetcher: Prefetcher | None = None
+    prefetcher = None
 
     def __init__(self, config: DQfDConfig, networks: Networks, one_step: Sampler, n_step: Sampler) -> None:
         check_samplers(config, one_step, n_step)

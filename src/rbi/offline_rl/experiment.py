@@ -180,9 +180,7 @@ def offline(
             Experiment(loaded, env, names, chosen, config, evaluation, every_seed, torch_device, log) as experiment,
         ):
             log.state = {"lines": 0, "seconds": 0.0, "evaluation": 0, "validated": 0, "data": fingerprint(source)}
-            if resume:
-                log.restore(experiment.learners())
-            log.open(NAME, described, seed, resume=resume, overwrite=overwrite)
+            log.open(experiment.learners())
             return experiment.run(checkpoint_minutes)
 
 

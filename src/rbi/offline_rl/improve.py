@@ -244,10 +244,8 @@ def improve(
             roles = settings.table.roles() if settings else loaded.table_roles
             improver.metadata |= {"table": roles} if roles else {}
             log.state = {"lines": 0, "best": {}, "data": fingerprint(source)}
-            if resume:
-                log.restore({NAME: improver.learner})
-                improver.learner.best = log.state["best"]
-            log.open(NAME, described, seed, resume=resume, overwrite=overwrite)
+            log.open({NAME: improver.learner})
+            improver.learner.best = log.state["best"]
             improver.fit()
             return improver.result()
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rbi.checkpoint import Checkpointable
 from rbi.data.sampler import Batch, Sampler
 from rbi.gpu import SideStream, capture_graph
 from rbi.losses import double_q_value
@@ -21,27 +22,23 @@ MAX_QUEUED = 20  # graphs in a stream before the host waits for it
 BURST = 8  # updates in one graph, for learners with a prefetcher
 
 
-class OfflineLearner(Protocol):
+class OfflineLearner(Checkpointable, Protocol):
     """A learner that trains on a fixed dataset.
 
     `update` is a fixed sequence of device work that never waits for the device, so that it can be captured as a CUDA
     graph. Whatever does not happen in every update (counting, target updates) belongs to `after_update`.
     """
 
-    updates: int
-    prefetcher: "Prefetcher | None"
-    """The source of all batches, if `after_update` does nothing but count: several updates can then be captured as one
-    graph, with batches prefetched on a second stream. None for other learners."""
+    @property
+    def prefetcher(self) -> "Prefetcher | None":
+        """The source of all batches, if `after_update` does nothing but count: several updates can then be captured as
+        one graph, with batches prefetched on a second stream. None for other learners."""
 
     def update(self) -> None: ...
 
     def after_update(self) -> None: ...
 
     def metrics(self) -> dict[str, float]: ...
-
-    def generators(self) -> list[torch.Generator]: ...
-
-    def state(self) -> dict[str, Tensor]: ...
 
 
 def train(learner: OfflineLearner, updates: int) -> Iterator[int]:

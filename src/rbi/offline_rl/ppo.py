@@ -50,13 +50,12 @@ class PPOAscent:
         self.beta, self.pi = behavior_q.pi, copy.deepcopy(behavior_q.pi).eval()
         self.trained = ModuleOptimizer(self.pi, sampler.device, config.learning_rate)
         self.sums = MetricMeans(METRICS, sampler.device)
-        self.batches = Prefetcher(sampler, self.obs_spec)
-        self.prefetcher: Prefetcher | None = self.batches
+        self.prefetcher = Prefetcher(sampler, self.obs_spec)
         self.updates = 0
 
     def update(self) -> None:
         """One step of gradient ascent."""
-        batch, obs = self.batches.next()
+        batch, obs = self.prefetcher.next()
         loss = self.loss(obs, batch.action_masks).mean()
         self.sums.add(-loss.detach())
         self.trained.step([loss])

@@ -31,6 +31,8 @@ class RunLog:
         self.numbers: dict[str, Any] | None = None
         self.writer: runs.Writer | None = None
         self.lock: fileio.RunLock | None = None
+        self.created: dict[str, Any] = {}
+        self.resumes = False
 
     def check_folder(
         self,
@@ -46,6 +48,8 @@ class RunLog:
 
         A run that is resumed is locked until `RunLog` is left.
         """
+        self.created = {"command": command, "settings": settings, "seed": seed, "overwrite": overwrite}
+        self.resumes = resume
         if resume and (self.out is None or overwrite):
             raise ValueError("--resume: name the stopped run with --out, without --overwrite")
         if self.out is None:
@@ -59,6 +63,16 @@ class RunLog:
         self.report_damage(found)
         self.metrics, self.numbers = found.metrics, found.result
         return found.result is not None
+
+    def open(self, learners: Mapping[str, checkpoint.Checkpointable]) -> None:
+        """Create the run folder that was checked, or reopen it and continue from its last checkpoint."""
+        if self.out is None:
+            return
+        if self.resumes:
+            self.restore(learners)
+            self.writer = runs.Writer.reopen(self.out, lines=self.state["lines"], lock=self.lock)
+        else:
+            self.writer = runs.Writer.create(self.out, argv=sys.argv[1:], **self.created)
 
     def restore(self, learners: Mapping[str, checkpoint.Checkpointable]) -> None:
         """Restore learners, `state` and metrics from the last checkpoint, if there is one for the same data."""
@@ -82,15 +96,6 @@ class RunLog:
         """Say which metrics could not be read."""
         for line in run.damaged:
             self.echo(f"rbi: {line}; the run goes on without them")
-
-    def open(self, command: str, settings: Mapping[str, Any], seed: int, *, resume: bool, overwrite: bool) -> None:
-        """Create or reopen the run folder."""
-        if self.out is not None and resume:
-            self.writer = runs.Writer.reopen(self.out, lines=self.state["lines"], lock=self.lock)
-        elif self.out is not None:
-            self.writer = runs.Writer.create(
-                self.out, command=command, settings=settings, seed=seed, argv=sys.argv[1:], overwrite=overwrite
-            )
 
     def __enter__(self) -> Self:
         return self

@@ -16,7 +16,7 @@ from rbi.data.sampler import Batch, Sampler, SamplerConfig, returns_of
 from rbi.losses import mask_illegal
 from rbi.networks import Networks
 from rbi.offline_rl.behavior_q import BehaviorQ, Standardization, unstandardize
-from rbi.offline_rl.learner import Prefetcher, frozen_copy
+from rbi.offline_rl.learner import frozen_copy
 from rbi.rules.types import Reroute, Rule
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
@@ -248,7 +248,7 @@ class BestCheckpoint:
     of the whole run set the decay of the learning rate.
     """
 
-    prefetcher: Prefetcher | None = None
+    prefetcher = None
 
     def __init__(
         self, behavior_q: BehaviorQ, total_updates: int, standardization: Standardization, validation: Sampler

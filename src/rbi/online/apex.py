@@ -140,12 +140,8 @@ class ApexLearner:
     ) -> None:
         """`peers`: the learners of a data-parallel run; each takes an equal part of every batch."""
         self.config, self.generator = config, generator
-        self.device, self.dtype, self.obs_spec, self.peers = (
-            generator.device,
-            dtype,
-            networks.obs_spec,
-            peers or Peers(),
-        )
+        self.device, self.dtype, self.obs_spec = generator.device, dtype, networks.obs_spec
+        self.peers = peers or Peers()
         self.weights = LearnerWeights(config, networks, self.device, dtype, total_updates, self.peers)
         self.networks, self.target, self.vector = self.weights.networks, self.weights.target, self.weights.vector
         self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)

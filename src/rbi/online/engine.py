@@ -3,8 +3,9 @@
     recv(A)  act(A)  send(A)  store, learn | recv(B)  act(B)  send(B)  store, learn | recv(A) ...
              group B steps                            group A steps
 
-`LocalEngine.run` is the loop. Actors, learner and replay are called through a backend: plain calls on a CPU, CUDA
-graphs on a GPU. `Engine` is the interface of every engine; `rbi.online.ray` has another with the same parts.
+`LocalEngine.run` is the loop. It calls actors, learner and replay through a backend: `CPUBackend` makes plain calls in
+order, so that a run repeats to the last bit; `CUDABackend` replays the same calls as CUDA graphs on two streams.
+`Engine` is the interface of every engine; `rbi.online.ray` has another with the same parts.
 """
 
 import contextlib
@@ -19,18 +20,21 @@ from torch import Tensor
 from rbi.checkpoint import Checkpoint, restore_generator
 from rbi.envs.types import TimeStep, VectorEnv
 from rbi.evaluation.rollouts import EpisodeStatistics, RecentScores
+from rbi.gpu import capture, capture_graph
 from rbi.networks import NetworkConfig, Networks, TrunkFactory, make_networks
 from rbi.observations import ObservationSpec
-from rbi.online.apex import ApexActor, ApexLearner
-from rbi.online.backend import Actor, CPUBackend, CUDABackend, Learner
+from rbi.online.apex import ApexActor, ApexLearner, GreedyChoice
 from rbi.online.config import GROUPS, TrainConfig
-from rbi.online.rbi import Predictor, RBIActor, RBILearner
+from rbi.online.rbi import Choice, Predictor, RBIActor, RBILearner
 from rbi.optim import Peers, bind_parameters, compute_dtype
 from rbi.policy import Policy
 from rbi.progress import ProcessStatus
-from rbi.replay import Replay
+from rbi.replay import Replay, Transition
 from rbi.returns import exploration_ladder
 from rbi.rules.types import Behavior, Greedy, parse_rule
+
+Actor = RBIActor | ApexActor
+Learner = RBILearner | ApexLearner
 
 MAX_ENV_SEED = 2**31 - 2**20  # emulators take 31 bits, and each environment has its own seed
 LOW_EPSILON = 0.05
@@ -101,8 +105,8 @@ class LocalEngine:
         seeds = run_seeds(seed)
         generators = [torch.Generator(device).manual_seed(s) for s in (*seeds.actors, seeds.learner)]
         self.env_seed = seeds.env
-        schedule, actor = config.schedule, config.actor
-        epsilons = exploration_ladder(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
+        schedule = config.schedule
+        epsilons, low_epsilon = exploration_of(config)
         self.epsilons = split_epsilons(epsilons, GROUPS)
         self.actors = [
             make_actor(config, self.init_networks(seeds.weights), epsilon, generator)
@@ -112,11 +116,11 @@ class LocalEngine:
         self.published = self.learner.vector.clone()
         self.replay = Replay(config.replay, self.obs_spec, schedule.num_envs, GROUPS, config.returns, device)
         self.episodes = [EpisodeStatistics(schedule.num_envs // GROUPS) for _ in range(GROUPS)]
-        self.low_epsilon = split_epsilons(has_low_epsilon(epsilons), GROUPS)
-        self.recent_scores = RecentScores(int(has_low_epsilon(epsilons).sum()))
+        self.low_epsilon = split_epsilons(low_epsilon, GROUPS)
+        self.recent_scores = RecentScores(int(low_epsilon.sum()))
         self.steps, self.states, self.updates_due, self.learning_started = 0, 0, 0.0, False
         self.states_before_learning = schedule.learning_starts
-        self.backend: CPUBackend | CUDABackend | None = None
+        self.backend: Backend | None = None
 
     def init_networks(self, seed: int) -> Networks:
         return init_networks(self.config, self.obs_spec, seed, self.trunk)
@@ -143,7 +147,7 @@ class LocalEngine:
             if not first_steps:  # a checkpoint is taken here, and `restore` expects all environments in a step
                 yield
 
-    def learn(self, backend: CPUBackend | CUDABackend) -> None:
+    def learn(self, backend: "Backend") -> None:
         """The updates that are due for the new states, with everything that is scheduled by their number."""
         schedule, replay = self.config.schedule, self.config.replay
         per_sample = self.config.learner.updates_per_sample
@@ -163,13 +167,13 @@ class LocalEngine:
         if replay.store_at_episode_end and not replay.release_interval:
             self.learning_started = self.release(backend)
 
-    def release(self, backend: CPUBackend | CUDABackend) -> bool:
+    def release(self, backend: "Backend") -> bool:
         """Release held-back transitions to the learner; whether there is anything to sample now."""
         backend.release()
         backend.synchronize()
         return bool(self.replay.mass.sum() > 0)
 
-    def start(self) -> tuple[CPUBackend | CUDABackend, dict[int, TimeStep]]:
+    def start(self) -> "tuple[Backend, dict[int, TimeStep]]":
         """The backend, and the first step of every group; none where restored environments are in the middle of a step.
 
         Atari games are made and reset in the background, while the backend captures its graphs.
@@ -185,7 +189,7 @@ class LocalEngine:
             backend = self.start_backend()
             return backend, {group: reset.result() for group, reset in enumerate(resets)}
 
-    def start_backend(self) -> CPUBackend | CUDABackend:
+    def start_backend(self) -> "Backend":
         """The backend of this device; on a GPU the first call captures the CUDA graphs."""
         if self.backend is None:
             backend = CUDABackend if self.device.type == "cuda" else CPUBackend
@@ -292,6 +296,176 @@ class LocalEngine:
                 self.replay.truncate(group)
 
 
+# Backends: how actors, learner and replay are called
+
+
+class CPUBackend:
+    """Plain calls of actors, learner and replay, in order: a run repeats to the last bit."""
+
+    def __init__(self, actors: list[Actor], learner: Learner, replay: Replay, published: Tensor) -> None:
+        self.actors, self.learner, self.replay, self.published = actors, learner, replay, published
+        self.transitions: list[Transition | None] = [None] * len(actors)
+
+    def act(self, group: int, step: TimeStep) -> np.ndarray[Any, Any]:
+        """Actions for a group's newest observations."""
+        transition = self.actors[group].act(*(torch.from_numpy(np.ascontiguousarray(array)) for array in step))
+        self.transitions[group] = transition
+        return transition.action.numpy()
+
+    def store(self, group: int) -> None:
+        """Add the transitions of the group's last `act` to the replay."""
+        transition = self.transitions[group]
+        assert transition is not None
+        self.replay.add(group, transition)
+
+    def learn(self) -> None:
+        """Sample once and do the updates."""
+        self.learner.learn(self.replay)
+        self.learner.advance()
+
+    def publish(self) -> None:
+        """Publish the learner's weights."""
+        self.published.copy_(self.learner.vector)
+
+    def refresh(self, group: int) -> None:
+        """Load the published weights into a group's actor."""
+        self.actors[group].load(self.published)
+
+    def set_uniform_policy(self, uniform: bool) -> None:
+        """Let all actors follow the uniform policy, or their own."""
+        for actor in self.actors:
+            actor.uniform.fill_(uniform)
+
+    def release(self) -> None:
+        """Release held-back transitions to the learner."""
+        self.replay.release()
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+
+class CUDABackend:
+    """The same calls as CUDA graphs, captured once and replayed, on two streams:
+
+        actor's stream     upload frames, choose, download actions, record    high priority: never queues behind updates
+        learner's stream   store, learn, learn, ..., publish                  all access to the replay: nothing races
+
+    The host waits for nothing but the actions. An actor's buffers are overwritten only after the learner's stream has
+    stored their contents, which also keeps actors from running ahead of the learner by more than one step each.
+    """
+
+    def __init__(self, actors: list[Actor], learner: Learner, replay: Replay, published: Tensor) -> None:
+        self.actors, self.learner, self.replay, self.published = actors, learner, replay, published
+        self.device = learner.device
+        self.actor_stream = torch.cuda.Stream(self.device, priority=-1)
+        self.learner_stream = torch.cuda.Stream(self.device)
+        self.publishing = torch.cuda.Event()
+        self.captured = [CapturedActor(actor, self.actor_stream) for actor in actors]
+        self.stores = [
+            capture(lambda g=g, actor=actor: replay.add(g, actor.transition), self.learner_stream, [])  # type: ignore[misc]
+            for g, actor in enumerate(self.captured)
+        ]
+        self.update = capture_learner(learner, replay, self.learner_stream)
+
+    def act(self, group: int, step: TimeStep) -> np.ndarray[Any, Any]:
+        return self.captured[group].act(step)
+
+    def store(self, group: int) -> None:
+        actor = self.captured[group]
+        self.learner_stream.wait_event(actor.recorded)
+        with torch.cuda.stream(self.learner_stream):
+            self.stores[group].replay()
+            actor.stored.record()
+
+    def learn(self) -> None:
+        with torch.cuda.stream(self.learner_stream):
+            self.update.replay()
+            self.learner.advance()
+
+    def publish(self) -> None:
+        with torch.cuda.stream(self.learner_stream):
+            self.learner_stream.wait_stream(self.actor_stream)  # a refresh may still be reading
+            self.published.copy_(self.learner.vector)
+            self.publishing.record()
+
+    def refresh(self, group: int) -> None:
+        self.actor_stream.wait_event(self.publishing)
+        with torch.cuda.stream(self.actor_stream):
+            self.actors[group].load(self.published)
+
+    def set_uniform_policy(self, uniform: bool) -> None:
+        with torch.cuda.stream(self.actor_stream):
+            for actor in self.actors:
+                actor.uniform.fill_(uniform)
+
+    def release(self) -> None:
+        with torch.cuda.stream(self.learner_stream):
+            self.replay.release()
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+
+def capture_learner(learner: Learner, replay: Replay, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+    """`learner.learn(replay)` as a CUDA graph, for a learner and a replay on the same GPU."""
+    keep = [*learner.state().values(), learner.weights.compute_vector, replay.priority, replay.mass]
+    return capture_graph(lambda: learner.learn(replay), stream, [learner.generator], keep)
+
+
+class CapturedActor:
+    """An actor's step as two CUDA graphs between pinned buffers: the actions, which environments wait for, and the
+    transition for the replay."""
+
+    def __init__(self, actor: Actor, stream: torch.cuda.Stream, *, blocking: bool = False) -> None:
+        """`blocking`: waiting for the actions leaves the core to others; it takes a little longer to wake up."""
+        self.actor, self.stream = actor, stream  # the graphs write to the actor's memory, so it must stay alive
+        num_envs = len(actor.epsilon)
+        buffers = (
+            torch.zeros((num_envs, *actor.obs_spec.shape), dtype=actor.obs_spec.dtype),
+            torch.zeros(num_envs, dtype=torch.bool),
+            torch.zeros(num_envs, dtype=torch.float32),
+            torch.zeros(num_envs, dtype=torch.uint8),
+            torch.ones((num_envs, actor.obs_spec.mask_size), dtype=torch.bool),
+        )
+        self.host = [buffer.pin_memory() for buffer in buffers]
+        self.inputs = [buffer.to(actor.device) for buffer in buffers]
+        self.actions = torch.zeros(num_envs, dtype=torch.int64).pin_memory()
+        self.chosen, self.recorded, self.stored = (torch.cuda.Event(blocking=blocking) for _ in range(3))
+        self.choice: Choice | GreedyChoice
+        self.transition: Transition
+
+        def choose() -> None:
+            obs, is_first, *_, legal = self.inputs
+            self.choice = actor.choose(obs, is_first, legal)
+
+        def record() -> None:
+            self.transition = actor.record(self.choice, *self.inputs)  # type: ignore[arg-type] # of the same actor
+
+        keep = list(actor.state().values())
+        self.choosing = capture_graph(choose, stream, [actor.generator], keep)
+        for part in self.choice:
+            part.zero_()  # nothing has been computed into it yet, and warm-up runs read it
+        self.recording = capture_graph(record, stream, [], keep)
+
+    def act(self, step: TimeStep) -> np.ndarray[Any, Any]:
+        for buffer, array in zip(self.host, step, strict=True):
+            np.copyto(buffer.numpy(), array)
+        self.stream.wait_event(self.stored)
+        with torch.cuda.stream(self.stream):
+            for buffer, given in zip(self.host, self.inputs, strict=True):
+                given.copy_(buffer, non_blocking=True)
+            self.choosing.replay()
+            self.actions.copy_(self.choice.action, non_blocking=True)
+            self.chosen.record()
+            self.recording.replay()
+            self.recorded.record()
+        self.chosen.synchronize()
+        return self.actions.numpy()
+
+
+Backend = CPUBackend | CUDABackend
+
+
 # What engines share
 
 
@@ -318,15 +492,17 @@ def observation_spec(config: TrainConfig, env: VectorEnv) -> ObservationSpec:
     return ObservationSpec(env.obs_shape, env.frame_stack, env.num_actions, scale, env.has_action_masks)
 
 
+def exploration_of(config: TrainConfig) -> tuple[Tensor, Tensor]:
+    """The exploration of every environment, and whether it is so low that scores show what the policy can do: no more
+    than LOW_EPSILON, or as little as any."""
+    actor = config.actor
+    epsilons = exploration_ladder(config.schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
+    return epsilons, epsilons <= max(LOW_EPSILON, float(epsilons.min()))
+
+
 def split_epsilons(epsilons: Tensor, groups: int) -> list[Tensor]:
     """The exploration (or whether it is low) of each group's environments: every group gets the whole range."""
     return [epsilons[group::groups] for group in range(groups)]
-
-
-def has_low_epsilon(epsilons: Tensor) -> Tensor:
-    """Which of all environments explore so little that their scores show what the policy can do: no more than
-    LOW_EPSILON, or as little as any."""
-    return epsilons <= max(LOW_EPSILON, float(epsilons.min()))
 
 
 def make_actor(

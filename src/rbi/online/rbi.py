@@ -184,12 +184,8 @@ class RBILearner:
     ) -> None:
         """`peers`: the learners of a data-parallel run; each takes an equal part of every batch."""
         self.config, self.actor, self.generator = config, actor, generator
-        self.device, self.dtype, self.obs_spec, self.peers = (
-            generator.device,
-            dtype,
-            networks.obs_spec,
-            peers or Peers(),
-        )
+        self.device, self.dtype, self.obs_spec = generator.device, dtype, networks.obs_spec
+        self.peers = peers or Peers()
         self.rule, self.policy_noise = parse_rule(actor.rule), c_mix(self.obs_spec.num_actions)
         self.weights = LearnerWeights(config, networks, self.device, dtype, total_updates, self.peers)
         self.networks, self.target, self.vector = self.weights.networks, self.weights.target, self.weights.vector

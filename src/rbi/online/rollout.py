@@ -8,7 +8,6 @@ one computation.
 import contextlib
 import os
 import threading
-import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,29 +18,27 @@ from torch import Tensor
 
 from rbi import envs
 from rbi.envs.types import TimeStep
-from rbi.evaluation.rollouts import EpisodeResult, EpisodeStatistics, Protocol, RecentScores, run_episodes
+from rbi.evaluation.rollouts import EpisodeStatistics, Protocol, run_episodes
 from rbi.observations import ObservationSpec
-from rbi.online.apex import ApexActor
-from rbi.online.backend import Actor, CapturedActor
 from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.engine import (
     MAX_ENV_SEED,
-    has_low_epsilon,
+    Actor,
+    CapturedActor,
+    exploration_of,
     init_networks,
     make_actor,
     run_seeds,
     split_epsilons,
     trained_policy,
 )
-from rbi.online.rbi import ActorNetworks, Predictor, RBIActor
+from rbi.online.rbi import ActorNetworks, Predictor
 from rbi.online.stream import Array, ExperienceBlock, as_tensor
 from rbi.optim import compute_dtype
 from rbi.replay import Transition
-from rbi.returns import exploration_ladder
 
 CPU = torch.device("cpu")
 LOW_PRIORITY = 10  # of evaluations: everything else comes first
-RATE_SECONDS = 10.0  # over which the rates of processes are averaged
 
 
 class BlockSummary(NamedTuple):
@@ -81,7 +78,7 @@ class Rollout:
         self.config, self.obs_spec, self.seed, self.index = spec.config, spec.obs_spec, spec.seed, spec.index
         self.device, self.predictor = spec.device, predictor
         config, workers, device = spec.config, spec.workers, spec.device
-        schedule, actor = config.schedule, config.actor
+        schedule = config.schedule
         self.envs_per_group = schedule.num_envs // workers // GROUPS
         # environments step while the actions of the other group are computed elsewhere
         waits = device.type == "cuda" or predictor is not None
@@ -91,10 +88,9 @@ class Rollout:
             envs.make(config.env, self.envs_per_group, threads, processes=processes, synchronous=not waits)
             for _ in range(GROUPS)
         ]
-        epsilons = exploration_ladder(schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
         own = slice(GROUPS * spec.index, GROUPS * (spec.index + 1))
         self.epsilons, self.low_epsilon = (
-            split_epsilons(of_all, GROUPS * workers)[own] for of_all in (epsilons, has_low_epsilon(epsilons))
+            split_epsilons(of_all, GROUPS * workers)[own] for of_all in exploration_of(config)
         )
         self.step, self.version = -1, 0
         self.loaded = [-1] * GROUPS  # the version of each group's weights
@@ -198,48 +194,6 @@ class Rollout:
     def finished_episodes(self, group: int, now: TimeStep) -> list[tuple[int, float, bool]]:
         finished = self.episodes[group].update(now)
         return [(e.env_index, e.score, bool(self.low_epsilon[group][e.env_index])) for e in finished]
-
-
-class RolloutStatistics:
-    """What the rollout workers of a run have reported to its driver: scores, metrics of their actors, bytes, rates."""
-
-    def __init__(self, config: TrainConfig, workers: int) -> None:
-        actor = config.actor
-        epsilons = exploration_ladder(config.schedule.num_envs, actor.epsilon_base, actor.epsilon_exponent)
-        self.recent_scores = RecentScores(int(has_low_epsilon(epsilons).sum()))
-        self.metric_names = RBIActor.METRICS if config.algo == "rbi" else ApexActor.METRICS
-        self.sums, self.means = np.zeros(len(self.metric_names) + 1), dict[str, float]()
-        self.bytes, self.weights_behind = 0, 0
-        self.counts = np.zeros(workers + 1)  # states of each worker, and updates
-        self.rates: list[float | None] = [None] * (workers + 1)
-        self.measured = (time.monotonic(), self.counts.copy())
-
-    def add(self, worker: int, summary: BlockSummary, updates: int) -> None:
-        """Count a worker's block, which arrived after `updates`."""
-        self.bytes += summary.bytes
-        self.counts[worker] += summary.states
-        self.weights_behind = updates - summary.version
-        self.sums += np.sum(summary.sums, 0)
-        for env_index, score, low_epsilon in summary.episodes:
-            self.recent_scores.add(EpisodeResult(env_index, score, 0, False), low_epsilon=low_epsilon)
-
-    def actor_metrics(self) -> dict[str, float]:
-        """Means since the last call; if no block has arrived since, the last ones stand."""
-        *sums, count = self.sums.tolist()
-        if count:
-            self.sums[:] = 0
-            self.means = dict(zip(self.metric_names, (total / count for total in sums), strict=True))
-        return self.means
-
-    def measure(self, updates: int) -> bool:
-        """Every ten seconds, compute the rates of the time since: steps/s of each worker, and updates/s at the end."""
-        (since, before), now = self.measured, time.monotonic()
-        if now - since < RATE_SECONDS:
-            return False
-        self.counts[-1] = updates
-        self.rates = ((self.counts - before) / (now - since)).tolist()
-        self.measured = (now, self.counts.copy())
-        return True
 
 
 class BatchedNetworks:

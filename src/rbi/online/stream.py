@@ -1,20 +1,27 @@
-"""A learner and its replay in a process of their own, fed by a stream of experience blocks from rollout workers.
+"""A learner and its replay in processes of their own, fed by a stream of experience blocks from rollout workers.
 
     rollout workers --- ExperienceBlock ---> BlockReplay --- samples ---> LearnerProcess --- weights --->
 
-Engines that spread a run over processes (`rbi.online.ray`) call these classes in their learner and replay processes. On
-a GPU they are the local engine's fast path: the replay lives in GPU memory, `learn` is a CUDA graph, and all access to
-the replay is on the learner's stream. Blocks are uploaded from pinned memory on a second stream, and weights are read
-one call after they were computed, so that the GPU never waits for the host. Waiting for the GPU leaves the core to the
-other processes of the machine (`blocking`): by default CUDA spins.
+The replay is in the learner's process, which is faster, or in shards, each in a process of its own, where it does not
+fit the learner's machine. The driver of a run calls `LearnerHost` and `Shard`; engines (`rbi.online.ray`) carry the
+calls.
+
+On a GPU this is the local engine's fast path: the replay lives in GPU memory, `learn` is a CUDA graph, and all access
+to the replay is on the learner's stream. Blocks are uploaded from pinned memory on a second stream, and weights are
+read one call after they were computed, so that the GPU never waits for the host. Waiting for the GPU leaves the core to
+the other processes of the machine (`blocking`): by default CUDA spins.
 """
 
 import contextlib
+import datetime
+import os
+import time
 import uuid
 import warnings
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -23,15 +30,16 @@ from torch import Tensor
 
 from rbi.checkpoint import restore_generator
 from rbi.observations import ObservationSpec
-from rbi.online.backend import capture_learner
-from rbi.online.config import GROUPS, TrainConfig
-from rbi.online.engine import init_networks, make_learner, run_seeds, without_prefix
+from rbi.online.config import GROUPS, ClusterConfig, TrainConfig
+from rbi.online.engine import capture_learner, init_networks, make_learner, run_seeds, without_prefix
 from rbi.online.rbi import SampledReplay
-from rbi.optim import Peers
-from rbi.replay import Replay, Transition
+from rbi.optim import PeerLostError, Peers
+from rbi.replay import Replay, ReplayBatch, Transition
 from rbi.steps import NO_MASKS
 
 Array = np.ndarray[Any, Any]
+
+PEER_TIMEOUT = 120.0  # seconds after which a learner that does not answer the others counts as dead
 
 
 class EmptyReplayError(Exception):
@@ -201,6 +209,147 @@ class ReplayHost:
         return self.blocks.load(dict(state))
 
 
+# The replay in shards
+
+
+class ShardBatch(NamedTuple):
+    """States sampled from one shard: `ReplayBatch` as arrays, with what makes weights of several shards comparable."""
+
+    batch: tuple[Array, ...]
+    incarnation: str
+    mass: float
+    """The sum of the shard's priorities, which the importance weights are relative to."""
+
+
+class Shard(ReplayHost):
+    """One shard: the replay of every `parts`-th rollout worker, which samples by itself."""
+
+    def __init__(
+        self, config: TrainConfig, obs_spec: ObservationSpec, seed: int, number: int, workers: int, parts: int
+    ) -> None:
+        self.blocks = BlockReplay(config, obs_spec, number, workers, parts)
+        sampling_seed = run_seeds(seed).learner if number == 0 else run_seeds(seed, number).learner
+        self.generator = torch.Generator().manual_seed(sampling_seed)
+
+    def sample(self, size: int) -> ShardBatch | None:
+        """Sample states by priority; None if there are none."""
+        replay = self.blocks.replay
+        mass = float(replay.mass.sum())
+        if not mass > 0:
+            return None
+        batch = replay.sample(size, self.generator)
+        return ShardBatch(tuple(column.numpy() for column in batch), self.blocks.incarnation, mass)
+
+    def update_priorities(self, incarnation: str, row: Array, env: Array, td_error: Array) -> None:
+        """New priorities of sampled states; ignored if they were sampled before a restart."""
+        if incarnation == self.blocks.incarnation:
+            self.blocks.replay.update_priorities(*(as_tensor(column) for column in (row, env, td_error)))
+
+    def replay_state(self) -> dict[str, Array]:
+        return self.blocks.state() | {"random": self.generator.get_state().numpy()}
+
+    def load_replay(self, state: dict[str, Array]) -> ReplayStatus:
+        self.generator.set_state(as_tensor(state["random"]))
+        return self.blocks.load({name: column for name, column in state.items() if name != "random"})
+
+
+class ShardClient(Protocol):
+    """A shard as the learner's process reaches it."""
+
+    def request(self, size: int) -> Any:
+        """Ask for a sample, without waiting."""
+
+    def receive(self, request: Any) -> ShardBatch | None:
+        """The sample; None from a shard that is empty or does not answer."""
+
+    def update_priorities(self, incarnation: str, row: Array, env: Array, td_error: Array) -> Any:
+        """Send new priorities, without waiting."""
+
+    def wait(self, sent: Any) -> None:
+        """Wait until sent priorities have arrived."""
+
+
+class ShardedReplay:
+    """All shards as one replay: states are sampled in proportion to the shards' priority mass, some batches ahead."""
+
+    def __init__(
+        self, shards: Sequence[ShardClient], prefetch: int, importance_exponent: float, device: torch.device
+    ) -> None:
+        """`prefetch`: samples that are requested ahead."""
+        self.shards, self.prefetch, self.device = shards, prefetch, device
+        self.importance_exponent = importance_exponent
+        self.mass: list[float] = []
+        self.requests: deque[list[tuple[int, int, Any]]] = deque()
+        self.origin: list[tuple[int, str, Tensor]] = []
+        self.sent: list[Any] = []
+        self.bytes, self.waited_seconds = 0, 0.0
+
+    def sample(self, size: int, generator: torch.Generator) -> ReplayBatch:
+        """States of all shards in random order. The share of a dead or empty shard goes to the others."""
+        while True:
+            while len(self.requests) <= self.prefetch:
+                self.requests.append(self.request(size, generator))
+            parts = [(number, self.receive(number, ref)) for number, _, ref in self.requests.popleft()]
+            received = [(number, part) for number, part in parts if part is not None]
+            if len(received) == len(parts):
+                return self.merge(received, generator)
+            self.requests.clear()
+
+    def request(self, size: int, generator: torch.Generator) -> list[tuple[int, int, Any]]:
+        """Request each shard's share, as a stratified draw over the total mass would allocate it."""
+        if not sum(self.mass) > 0:
+            raise EmptyReplayError
+        counts = [size]
+        if len(self.shards) > 1:
+            edges = np.cumsum(self.mass) / sum(self.mass) * size
+            start = float(torch.rand((), generator=generator, device=self.device, dtype=torch.float64))
+            counts = np.diff(np.floor(np.array([0.0, *edges[:-1], size]) + start)).astype(int).tolist()
+        shares = [(number, count) for number, count in enumerate(counts) if count]
+        return [(number, count, self.shards[number].request(count)) for number, count in shares]
+
+    def receive(self, number: int, request: Any) -> ShardBatch | None:
+        started = time.monotonic()
+        part = self.shards[number].receive(request)
+        self.waited_seconds += time.monotonic() - started
+        self.mass[number] = part.mass if part is not None else 0.0
+        if part is not None:
+            self.bytes += sum(column.nbytes for column in part.batch)
+        return part
+
+    def merge(self, parts: list[tuple[int, ShardBatch]], generator: torch.Generator) -> ReplayBatch:
+        """One batch. Importance weights are relative to a common probability, that of the states' shard included."""
+        batches = [ReplayBatch(*(as_tensor(column).to(self.device) for column in part.batch)) for _, part in parts]
+        if len(parts) == 1:
+            (number, part), (whole,) = parts[0], batches
+            self.origin = [(number, part.incarnation, torch.arange(len(whole.row), device=self.device))]
+            return whole
+        for at, batch in enumerate(batches):  # a state is sampled with probability count * priority / mass
+            batches[at] = batch._replace(weight=batch.weight * len(batch.row) ** -self.importance_exponent)
+        size = sum(len(batch.row) for batch in batches)
+        order = torch.rand(size, generator=generator, device=self.device).argsort()
+        place = torch.empty_like(order)
+        place[order] = torch.arange(size, device=self.device)
+        spans = place.split([len(batch.row) for batch in batches])
+        self.origin = [(number, part.incarnation, span) for (number, part), span in zip(parts, spans, strict=True)]
+        return ReplayBatch(*(torch.cat(columns)[order] for columns in zip(*batches, strict=True)))
+
+    def update_priorities(self, row: Tensor, env: Tensor, td_error: Tensor) -> None:
+        """Send new priorities to the shards that the states came from, without waiting."""
+        columns = (row, env, td_error.float())
+        self.sent = [
+            self.shards[number].update_priorities(incarnation, *(c[span].cpu().numpy() for c in columns))
+            for number, incarnation, span in self.origin
+        ]
+
+    def synchronize(self) -> None:
+        """Wait until the new priorities of the last batch have arrived."""
+        for (number, *_), sent in zip(self.origin, self.sent, strict=True):
+            self.shards[number].wait(sent)
+
+
+# The learner
+
+
 class Weights(NamedTuple):
     """The learner's weights on their way to the host."""
 
@@ -329,6 +478,118 @@ class LearnerProcess:
                 self.learner.generator.manual_seed(run_seeds(self.seed, self.rank, updates).learner)
         self.learner.updates = updates
         self.published.clear()
+
+
+class LearnerReport(NamedTuple):
+    """What the driver needs to know about a call of `LearnerHost.learn`."""
+
+    updates: int
+    version: int | None
+    """Number of updates of the weights that are returned with it, if any."""
+    bytes: int
+    """Bytes of batches received from the shards."""
+    waited_seconds: float
+    """Time that the learner waited for them."""
+
+
+class LearnerHost(ReplayHost):
+    """A learner in its own process. After a restart it does nothing until `restore` is called."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        obs_spec: ObservationSpec,
+        seed: int,
+        rank: int,
+        workers: int,
+        layout: ClusterConfig,
+        device: torch.device,
+    ) -> None:
+        self.config, self.obs_spec, self.seed, self.rank, self.layout = config, obs_spec, seed, rank, layout
+        self.device = device
+        self.sampled: ShardedReplay | None = None
+        if layout.replay == "shards":
+            ahead = 0 if layout.lockstep else layout.prefetch
+            self.sampled = ShardedReplay([], ahead, config.replay.importance_exponent, device)
+        else:
+            self.blocks = BlockReplay(config, obs_spec, rank, workers, layout.learners, device)
+        self.process: LearnerProcess | None = None
+        self.measured = -1  # updates at the last call of `metrics`
+
+    def restore(
+        self, updates: int, tensors: dict[str, Array] | None, shards: Sequence[ShardClient], *addresses: str
+    ) -> Array | None:
+        """Continue from saved tensors and the driver's number of updates; returns the weights, or None if the other
+        learners do not come. `shards`: the shards to sample from; `addresses`: all learners', in order."""
+        if self.sampled is not None:
+            self.sampled.shards = shards
+        if self.process is None:
+            try:
+                self.join(addresses)
+            except RuntimeError:  # torch.distributed's timeout
+                return None
+            replay, learners = self.sampled or self.blocks, self.layout.learners
+            parts = self.config, self.obs_spec, self.seed, self.device, replay, self.rank, learners
+            self.process = LearnerProcess(*parts)
+        self.process.restore(updates, tensors)
+        return self.process.weights()
+
+    def join(self, addresses: Sequence[str]) -> None:
+        """Join the other learners, if there are any."""
+        if len(addresses) > 1:
+            if addresses[0].startswith("127."):
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+            torch.distributed.init_process_group(
+                "nccl" if self.device.type == "cuda" else "gloo",
+                init_method=f"tcp://{addresses[0]}",
+                rank=self.rank,
+                world_size=len(addresses),
+                timeout=datetime.timedelta(seconds=PEER_TIMEOUT),
+            )
+
+    def add(self, worker: int, start: int, reset: bool, block: ExperienceBlock) -> ReplayStatus | None:
+        if self.process is None:
+            return None
+        status = super().add(worker, start, reset, block)
+        return self.status() if self.layout.lockstep else status
+
+    def learn(
+        self, expected: int, samples: int, publish: bool, mass: Sequence[float]
+    ) -> tuple[LearnerReport | None, Array | None]:
+        """Learn from some samples of the replay, starting at `expected` updates; returns the weights if they are to be
+        published, and (None, None) from a process that was restarted and not yet restored, or has lost its peers."""
+        process, sampled = self.process, self.sampled
+        if process is None:
+            return None, None
+        if sampled is not None:
+            sampled.mass, sampled.bytes, sampled.waited_seconds = list(mass), 0, 0.0
+        try:
+            process.learn(samples if process.updates == expected else 0)  # an earlier call may have found nothing
+        except PeerLostError:
+            return None, None
+        if publish and process.updates == expected + samples * self.config.learner.updates_per_sample:
+            process.publish()
+        if sampled is not None and self.layout.lockstep:
+            sampled.synchronize()
+        newest = process.newest_weights(wait=self.layout.lockstep)
+        moved = (sampled.bytes, sampled.waited_seconds) if sampled is not None else (0, 0.0)
+        report = LearnerReport(process.updates, newest.updates if newest else None, *moved)
+        return report, newest.vector.numpy() if newest else None
+
+    def policy(self) -> tuple[int, Array] | None:
+        """The number of updates and the weights."""
+        return None if self.process is None else (self.process.updates, self.process.weights())
+
+    def metrics(self) -> dict[str, float] | None:
+        """Means since the last call; None if there was no update since."""
+        if self.process is None or self.process.updates == self.measured:
+            return None
+        self.measured = self.process.updates
+        return self.process.metrics()
+
+    def state(self) -> dict[str, Array] | None:
+        """Everything that learning changes, for a checkpoint."""
+        return None if self.process is None else self.process.state()
 
 
 def as_tensor(array: Array) -> Tensor:

@@ -52,13 +52,12 @@ def lower_soft_spibb(data: LogStatistics, epsilon: float) -> Floats:
     return soft_policy_iteration(data, lambda q, beta, errors, _: soft_step(q, beta, errors, epsilon, lower=True))
 
 
-def soft_policy_iteration(
-    data: LogStatistics, step: Callable[[Floats, Floats, Floats, np.ndarray], Floats], delta: float = 1.0
-) -> Floats:
-    """Policy iteration with a soft SPIBB step; errors e = sqrt(2 ln(2 S A / delta) / n), infinite for n = 0."""
+def soft_policy_iteration(data: LogStatistics, step: Callable[[Floats, Floats, Floats, np.ndarray], Floats]) -> Floats:
+    """Policy iteration with a soft SPIBB step; errors e = sqrt(2 ln(2 S A / delta) / n) with delta = 1, infinite for
+    n = 0."""
     _, _, S, A = data.pair_counts.shape
     n = data.pair_counts.reshape(-1, S, A)
-    errors = np.where(n > 0, np.sqrt(2 * np.log(2 * S * A / delta) / np.maximum(n, 1)), np.inf)
+    errors = np.where(n > 0, np.sqrt(2 * np.log(2 * S * A) / np.maximum(n, 1)), np.inf)
     beta = data.beta.reshape(-1, S, A)
 
     def improve(q: Floats, pi: Floats, at: np.ndarray) -> Floats:

@@ -68,44 +68,6 @@ ALGORITHMS: dict[str, tuple[Callable[..., Floats], int]] = {  # name -> function
 # Worlds and algorithms by name
 
 
-@dataclass(frozen=True)
-class WorldFamily:
-    """Settings that worlds of one family share: data sizes, the algorithms' usual parameters, units of scores."""
-
-    title: str
-    quality_name: str
-    size_unit: str
-    sizes: tuple[int, ...]
-    n_wedge: float
-    kappa: float
-    tuned: tuple[str, ...]
-    """Algorithms with the best parameters on the tuning worlds, where they differ from the published ones."""
-    normalised: bool
-    """Scores are 0 for the baseline and 1 for the optimal policy; otherwise they are values of the start state."""
-    block_size: int
-    """Worlds or datasets that are computed together: as many as fit a CPU's cache."""
-    min_quality: float = 0.001
-
-    @property
-    def algorithms(self) -> tuple[str, ...]:
-        """Published algorithms with their usual and their tuned parameters, then RBI and count-aware reroute."""
-        names = (
-            "basic_rl",
-            f"pi_b_spibb({self.n_wedge:g})",
-            f"pi_le_b_spibb({self.n_wedge:g})",
-            f"ramdp({self.kappa:g})",
-            "duipi_bayes(0.5)",
-            *self.tuned,
-            "rbi_monte_carlo(0,2)",
-            "rbi_model(0,2)",
-            "rbi_iterated(0,2)",
-            COUNT_AWARE_PINNED,
-            COUNT_AWARE_DRAINING,
-            COUNT_AWARE,
-        )
-        return tuple(dict.fromkeys(names))
-
-
 TRAJECTORIES = (10, 20, 50, 100, 200, 500, 1000)
 # The best of eight settings on the tuning worlds (benchmarks/spi_tuning.py)
 TUNED = (
@@ -150,20 +112,51 @@ TUNED_GRID = (
     "duipi_bayes(0.5)",
     "hcpi(0.3)",
 )
+
+
+@dataclass(frozen=True)
+class WorldFamily:
+    """Settings that worlds of one family share: data sizes, the algorithms' usual parameters, units of scores. The
+    defaults are those of Random MDPs."""
+
+    title: str
+    quality_name: str = "eta"
+    size_unit: str = "trajectories"
+    sizes: tuple[int, ...] = TRAJECTORIES
+    n_wedge: float = 10
+    kappa: float = 0.05
+    tuned: tuple[str, ...] = TUNED
+    """Algorithms with the best parameters on the tuning worlds, where they differ from the published ones."""
+    normalised: bool = True
+    """Scores are 0 for the baseline and 1 for the optimal policy; otherwise they are values of the start state."""
+    block_size: int = 25
+    """Worlds or datasets that are computed together: as many as fit a CPU's cache."""
+    min_quality: float = 0.001
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """Published algorithms with their usual and their tuned parameters, then RBI and count-aware reroute."""
+        names = (
+            "basic_rl",
+            f"pi_b_spibb({self.n_wedge:g})",
+            f"pi_le_b_spibb({self.n_wedge:g})",
+            f"ramdp({self.kappa:g})",
+            "duipi_bayes(0.5)",
+            *self.tuned,
+            "rbi_monte_carlo(0,2)",
+            "rbi_model(0,2)",
+            "rbi_iterated(0,2)",
+            COUNT_AWARE_PINNED,
+            COUNT_AWARE_DRAINING,
+            COUNT_AWARE,
+        )
+        return tuple(dict.fromkeys(names))
+
+
 FAMILIES = {
-    "random": WorldFamily(
-        title="Random MDPs",
-        quality_name="eta",
-        size_unit="trajectories",
-        sizes=TRAJECTORIES,
-        n_wedge=10,
-        kappa=0.05,
-        tuned=TUNED,
-        normalised=True,
-        block_size=25,
-    ),
+    "random": WorldFamily("Random MDPs"),
     "chicken": WorldFamily(
-        title="Wet Chicken",
+        "Wet Chicken",
         quality_name="epsilon",
         size_unit="steps",
         sizes=(100, 200, 500, 1000, 2000, 5000, 10000),
@@ -173,53 +166,13 @@ FAMILIES = {
         normalised=False,
         block_size=50,
     ),
-    "grid": WorldFamily(
-        title="5x5 gridworld",
-        quality_name="eta",
-        size_unit="trajectories",
-        sizes=TRAJECTORIES,
-        n_wedge=10,
-        kappa=0.05,
-        tuned=TUNED_GRID,
-        normalised=True,
-        block_size=25,
-        min_quality=0.5,
-    ),
+    "grid": WorldFamily("5x5 gridworld", tuned=TUNED_GRID, min_quality=0.5),
     # Worlds that nothing was tuned on; their peers have the settings of Random MDPs
     "gathering": WorldFamily(
-        title="Resource Gathering",
-        quality_name="eta",
-        size_unit="steps",
-        sizes=(500, 1000, 2000, 5000, 10000),
-        n_wedge=10,
-        kappa=0.05,
-        tuned=TUNED,
-        normalised=True,
-        block_size=10,
-        min_quality=0.3,
+        "Resource Gathering", size_unit="steps", sizes=(500, 1000, 2000, 5000, 10000), block_size=10, min_quality=0.3
     ),
-    "large": WorldFamily(
-        title="Random MDPs, 100 states, 8 actions",
-        quality_name="eta",
-        size_unit="trajectories",
-        sizes=(50, 200, 500, 2000),
-        n_wedge=10,
-        kappa=0.05,
-        tuned=TUNED,
-        normalised=True,
-        block_size=5,
-    ),
-    "two_goals": WorldFamily(
-        title="Random MDPs, second goal",
-        quality_name="eta",
-        size_unit="trajectories",
-        sizes=TRAJECTORIES,
-        n_wedge=10,
-        kappa=0.05,
-        tuned=TUNED,
-        normalised=True,
-        block_size=25,
-    ),
+    "large": WorldFamily("Random MDPs, 100 states, 8 actions", sizes=(50, 200, 500, 2000), block_size=5),
+    "two_goals": WorldFamily("Random MDPs, second goal"),
 }
 
 

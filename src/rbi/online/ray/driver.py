@@ -53,149 +53,151 @@ class RayEngine(DistributedRun):
         self.evaluating = False
         self.evaluated: tuple[int, float | None] = (0, None)
         self.saved: tuple[int, Any] = (0, None)  # updates, and the learner's state to continue from
-        self.supervisor: Supervisor | None = None
+        self.launched: Supervisor | None = None
 
     def run(self) -> Iterator[None]:
         """Train to the end; yields after every poll."""
-        supervisor = self.start()
         while self.updates < self.accounting.total_updates:
-            if not self.blocked(supervisor):
-                self.request_updates(supervisor)
-            if not self.blocked(supervisor):
-                self.request_blocks(supervisor)
-            self.start_evaluation(supervisor)
-            supervisor.poll()
+            if not self.blocked():
+                self.request_updates()
+            if not self.blocked():
+                self.request_blocks()
+            self.start_evaluation()
+            self.supervisor.poll()
             self.publish_rates()
             yield
 
-    def start(self) -> Supervisor:
-        """The supervisor; the first call launches all processes."""
-        if self.supervisor is None:
+    @property
+    def supervisor(self) -> Supervisor:
+        """The supervisor of the run's processes; its first use launches them."""
+        if self.launched is None:
             actors = launch(self.config, self.obs_spec, self.seed, self.layout, self.num_workers)
             self.launch_evaluation = actors.evaluate
-            self.supervisor = Supervisor(actors, self.accounting, self.saved)
-            self.supervisor.start(self.saved_steps, self.saved_replays)
+            self.launched = Supervisor(actors, self.accounting, self.saved)
+            self.launched.start(self.saved_steps, self.saved_replays)
             self.saved_replays = []
-        return self.supervisor
+        return self.launched
 
-    def blocked(self, supervisor: Supervisor) -> bool:
+    def blocked(self) -> bool:
         """In lockstep there is one request at a time, and no rollout while the learner is down."""
-        return self.layout.lockstep and (supervisor.open_calls > 0 or not supervisor.learner.alive)
+        return self.layout.lockstep and (self.supervisor.open_calls > 0 or not self.supervisor.learner.alive)
 
-    def request_blocks(self, supervisor: Supervisor) -> None:
+    def request_blocks(self) -> None:
         """Request blocks from the workers that are furthest behind, as far as rollouts may run ahead."""
-        if supervisor.published is None:  # one of several learners may be ready before the first has weights
+        if self.supervisor.published is None:  # one of several learners may be ready before the first has weights
             return
         most = self.layout.steps_per_block(self.config.schedule) * GROUPS
         queued = 1 if self.layout.lockstep else MAX_QUEUED_CALLS
-        able = [worker for worker in supervisor.workers if worker.alive and worker.replay.alive]
+        able = [worker for worker in self.supervisor.workers if worker.alive and worker.replay.alive]
         ahead = MAX_QUEUED_CALLS * most * self.envs_per_group * len(able)
         for worker in sorted(able, key=lambda worker: worker.step):
             while worker.requests < queued and self.accounting.may_request(most * self.envs_per_group, ahead):
                 due = self.accounting.steps_until_due(self.envs_per_group, most) if self.layout.lockstep else most
-                self.request_block(supervisor, worker, due)
+                self.request_block(worker, due)
 
-    def request_block(self, supervisor: Supervisor, worker: WorkerHandle, steps: int) -> None:
+    def request_block(self, worker: WorkerHandle, steps: int) -> None:
         """Request a block; weights are passed only if the worker will load them."""
         refresh = self.config.schedule.refresh_interval * GROUPS
         refreshes = worker.reset or -worker.step % refresh < steps or worker.step % refresh < GROUPS
         uniform = self.updates < self.config.schedule.random_policy_updates
         block, summary = worker.handle.rollout.options(num_returns=2).remote(
-            worker.step, steps, worker.reset, [supervisor.published] * refreshes, supervisor.version, uniform
+            worker.step, steps, worker.reset, [self.supervisor.published] * refreshes, self.supervisor.version, uniform
         )
-        supervisor.version_used |= refreshes
+        self.supervisor.version_used |= refreshes
         self.accounting.request_states(steps * self.envs_per_group)
         worker.requests += 1
         request = (worker, worker.restarts, worker.step, worker.reset, steps)
-        supervisor.on_answer(summary, functools.partial(self.block_ready, supervisor, request, block))
+        self.supervisor.on_answer(summary, functools.partial(self.block_ready, request, block))
         worker.step, worker.reset = worker.step + steps, False
 
-    def block_ready(
-        self, supervisor: Supervisor, request: tuple[WorkerHandle, int, int, bool, int], block: Any, ref: Any
-    ) -> None:
+    def block_ready(self, request: tuple[WorkerHandle, int, int, bool, int], block: Any, ref: Any) -> None:
         """A worker has finished a block, which now goes to its replay."""
         worker, restarts, start, reset, steps = request
         worker.requests -= 1 if restarts == worker.restarts else 0
         summary = result_or_none(ref)
         if summary is None:
             self.accounting.lose_states(steps * self.envs_per_group)
-            supervisor.worker_died(worker, restarts)
+            self.supervisor.worker_died(worker, restarts)
             return
         self.statistics.add(worker.index, summary, self.updates)
         replay = worker.replay
         stored = replay.handle.add.remote(worker.index, start, reset, block)
-        supervisor.on_answer(stored, functools.partial(self.block_stored, supervisor, replay, replay.restarts, steps))
+        self.supervisor.on_answer(stored, functools.partial(self.block_stored, replay, replay.restarts, steps))
 
-    def block_stored(self, supervisor: Supervisor, replay: ReplayHandle, restarts: int, steps: int, ref: Any) -> None:
+    def block_stored(self, replay: ReplayHandle, restarts: int, steps: int, ref: Any) -> None:
         """A replay has stored a block, or its process died, or the block was lost with its node. A process that died
         between two calls was restarted empty, and is restored now."""
         status = result_or_none(ref)
         if status is None or (replay.alive and replay.restarted(status)):
             self.accounting.lose_states(steps * self.envs_per_group)
-            supervisor.replay_died(replay, restarts)
+            self.supervisor.replay_died(replay, restarts)
             return
         self.accounting.receive_states(steps, self.envs_per_group)
-        supervisor.update_replay(replay, status)
+        self.supervisor.update_replay(replay, status)
         if self.accounting.can_start:
             if self.config.replay.release_interval:
-                supervisor.ask_replays("release")
-            self.accounting.learning_started = supervisor.has_states()
+                self.supervisor.ask_replays("release")
+            self.accounting.learning_started = self.supervisor.has_states()
 
-    def request_updates(self, supervisor: Supervisor) -> None:
+    def request_updates(self) -> None:
         """Request the updates that are due."""
         queued = 1 if self.layout.lockstep else MAX_QUEUED_CALLS
-        able = all(learner.alive for learner in supervisor.learners) and supervisor.has_states()
+        able = all(learner.alive for learner in self.supervisor.learners) and self.supervisor.has_states()
         while able and self.learner_calls < queued and (samples := self.accounting.samples_due()):
             expected = self.accounting.request_updates(samples)
             end = expected + samples * self.accounting.updates_per_sample
-            publish = end % self.accounting.publish_interval == 0 and (supervisor.version_used or self.layout.lockstep)
-            mass, restarts = [replay.mass for replay in supervisor.replays], supervisor.learner.restarts
+            publish = end % self.accounting.publish_interval == 0 and (
+                self.supervisor.version_used or self.layout.lockstep
+            )
+            mass, restarts = [replay.mass for replay in self.supervisor.replays], self.supervisor.learner.restarts
             (report, weights), *others = (
                 learner.handle.learn.options(num_returns=2).remote(expected, samples, publish, mass)
-                for learner in supervisor.learners
+                for learner in self.supervisor.learners
             )
             self.learner_calls += 1
-            supervisor.on_answer(report, functools.partial(self.updates_done, supervisor, restarts, samples, weights))
+            self.supervisor.on_answer(report, functools.partial(self.updates_done, restarts, samples, weights))
             for other, _ in others:  # all do the same; the first one reports
-                supervisor.on_answer(other, functools.partial(self.other_done, supervisor, restarts))
+                self.supervisor.on_answer(other, functools.partial(self.other_done, restarts))
 
-    def updates_done(self, supervisor: Supervisor, restarts: int, samples: int, weights: Any, ref: Any) -> None:
+    def updates_done(self, restarts: int, samples: int, weights: Any, ref: Any) -> None:
         """The learner has finished a request, or it died, or found the replay empty."""
         self.learner_calls -= 1
         report = result_or_none(ref)
         if report is None:
             self.accounting.fail_updates(samples)
-            supervisor.learner_died(restarts)
+            self.supervisor.learner_died(restarts)
             return
         before = self.updates
         self.accounting.complete_updates(samples, report.updates)
         self.batch_bytes += report.bytes
         self.waited_seconds += report.waited_seconds
         if report.version is not None:
-            supervisor.publish(result_or_none(weights), report.version)
+            self.supervisor.publish(result_or_none(weights), report.version)
         release_interval = self.config.replay.release_interval
         if self.updates == before:  # the replay was empty
-            supervisor.ask_replays("status")
+            self.supervisor.ask_replays("status")
         elif release_interval and self.updates % release_interval == 0:
-            supervisor.ask_replays("release")
+            self.supervisor.ask_replays("release")
         else:
             return
-        supervisor.check_replays()
+        self.supervisor.check_replays()
 
-    def other_done(self, supervisor: Supervisor, restarts: int, ref: Any) -> None:
+    def other_done(self, restarts: int, ref: Any) -> None:
         """One of several learners has finished a request, or died."""
         if result_or_none(ref) is None:
-            supervisor.learner_died(restarts)
+            self.supervisor.learner_died(restarts)
 
-    def start_evaluation(self, supervisor: Supervisor) -> None:
+    def start_evaluation(self) -> None:
         """Evaluate the newest policy in the background, at intervals."""
         interval = self.layout.evaluation_interval or max(1, self.config.schedule.updates // 20)
-        episodes, version = self.layout.evaluation_episodes, supervisor.version
+        episodes, version = self.layout.evaluation_episodes, self.supervisor.version
         if not episodes or self.evaluating or version - self.evaluated[0] < interval:
             return
         self.evaluating = True
-        ref = self.launch_evaluation(self.config, self.obs_spec, supervisor.published, version, episodes, self.seed)
-        supervisor.pending[ref] = functools.partial(self.evaluation_done, version)
+        ref = self.launch_evaluation(
+            self.config, self.obs_spec, self.supervisor.published, version, episodes, self.seed
+        )
+        self.supervisor.pending[ref] = functools.partial(self.evaluation_done, version)
 
     def evaluation_done(self, version: int, ref: Any) -> None:
         """Keep the score. An evaluation that fails costs its score, not the run."""
@@ -208,21 +210,20 @@ class RayEngine(DistributedRun):
     def metrics(self) -> dict[str, Any]:
         """Metrics since the last call. While the learner has queued updates, its own are as of the call before: the
         driver does not wait for it."""
-        supervisor = self.start()
-        if supervisor.learner.alive:
-            asked = supervisor.learner.handle.metrics.remote()
+        if self.supervisor.learner.alive:
+            asked = self.supervisor.learner.handle.metrics.remote()
             if self.learner_calls and self.learner_metrics:
-                supervisor.pending[asked] = self.metrics_ready
+                self.supervisor.pending[asked] = self.metrics_ready
             else:
                 self.metrics_ready(asked)
         updates, score = self.evaluated
         metrics = self.counted_metrics() | self.learner_metrics
         metrics |= {
-            "priority_mean": supervisor.mass() / max(1, min(self.states, self.config.replay.capacity)),
+            "priority_mean": self.supervisor.mass() / max(1, min(self.states, self.config.replay.capacity)),
             "evaluated_score": score,
             "evaluated_updates": updates,
-            "workers": sum(worker.alive for worker in supervisor.workers),
-            "weight_bytes": supervisor.weight_bytes,
+            "workers": sum(worker.alive for worker in self.supervisor.workers),
+            "weight_bytes": self.supervisor.weight_bytes,
         }
         self.gauges.set(metrics)
         return metrics
@@ -233,15 +234,15 @@ class RayEngine(DistributedRun):
 
     def processes(self) -> list[ProcessStatus]:
         """All processes of the run, with their rates over the last ten seconds."""
-        supervisor, rates = self.start(), self.statistics.rates
-        units = {supervisor.learner.name: (rates[-1], "updates/s")}
-        units |= {worker.name: (rates[worker.index], "steps/s") for worker in supervisor.workers}
-        return [actor.status(*units.get(actor.name, ())) for actor in supervisor.actors]
+        rates = self.statistics.rates
+        units = {self.supervisor.learner.name: (rates[-1], "updates/s")}
+        units |= {worker.name: (rates[worker.index], "steps/s") for worker in self.supervisor.workers}
+        return [actor.status(*units.get(actor.name, ())) for actor in self.supervisor.actors]
 
     def publish_rates(self) -> None:
         """Every ten seconds, set the gauges of all processes in Ray's dashboard."""
         if self.statistics.measure(self.updates):
-            self.start().check_inference()
+            self.supervisor.check_inference()
             self.gauges.set({"updates": self.updates, "states": self.states})
             for one in self.processes():
                 tags = {"process": one.name, "host": one.host}
@@ -251,30 +252,27 @@ class RayEngine(DistributedRun):
 
     def policy(self) -> Policy:
         """The current policy, as an independent copy; while updates are outstanding, the newest that was published."""
-        supervisor = self.start()
-        if self.learner_calls and supervisor.published is not None:
-            updates, weights = supervisor.version, ray.get(supervisor.published)
+        if self.learner_calls and self.supervisor.published is not None:
+            updates, weights = self.supervisor.version, ray.get(self.supervisor.published)
         else:
-            updates, weights = supervisor.ask_learner("policy")
+            updates, weights = self.supervisor.ask_learner("policy")
         return trained_policy(self.config, self.obs_spec, torch.from_numpy(weights.copy()), updates, self.states)
 
     def summary(self) -> dict[str, Any]:
         """The layout on the cluster, and what failures have cost."""
-        supervisor = self.start()
-        nodes = {actor.node for actor in supervisor.actors if actor.node}
+        nodes = {actor.node for actor in self.supervisor.actors if actor.node}
         return {
-            "cluster": self.replay_layout() | {"max_workers": supervisor.max_workers, "nodes": len(nodes)},
+            "cluster": self.replay_layout() | {"max_workers": self.supervisor.max_workers, "nodes": len(nodes)},
             **self.losses(),
         }
 
     def checkpoint(self, *, with_replay: bool) -> Checkpoint:
         """Everything that training changes; outstanding requests are completed first."""
-        supervisor = self.start()
-        learner = {name: torch.from_numpy(tensor.copy()) for name, tensor in supervisor.save_learner().items()}
+        learner = {name: torch.from_numpy(tensor.copy()) for name, tensor in self.supervisor.save_learner().items()}
         return Checkpoint(
             kind={"env": self.config.env.id, "algo": self.config.algo},
-            counters=self.counters([worker.step for worker in supervisor.workers]),
-            tensors={"tensors": learner} | ({"replay": supervisor.replay_state()} if with_replay else {}),
+            counters=self.counters([worker.step for worker in self.supervisor.workers]),
+            tensors={"tensors": learner} | ({"replay": self.supervisor.replay_state()} if with_replay else {}),
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -286,6 +284,6 @@ class RayEngine(DistributedRun):
 
     def close(self) -> None:
         """End all processes of the run."""
-        if self.supervisor is not None:
-            self.supervisor.shutdown()
-            self.supervisor = None
+        if self.launched is not None:
+            self.launched.shutdown()
+            self.launched = None

@@ -18,9 +18,8 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rbi.observations import ObservationSpec
-from rbi.online.accounting import Accounting
 from rbi.online.config import ClusterConfig, TrainConfig
-from rbi.online.distributed import ActorHandle, ReplayHandle, WorkerHandle
+from rbi.online.distributed import Accounting, ActorHandle, ReplayHandle, WorkerHandle
 from rbi.online.ray.cluster import cluster_size
 from rbi.online.ray.workers import InferenceWorker, LearnerWorker, ReplayShard, RolloutWorker
 from rbi.online.rollout import RolloutSpec, evaluation_score
@@ -142,9 +141,9 @@ class Supervisor:
 
         self.pending[ref] = handle
 
-    def poll(self, seconds: float = POLL_SECONDS) -> None:
+    def poll(self) -> None:
         """Wait for answers and handle all that have arrived."""
-        ready, _ = ray.wait(list(self.pending), num_returns=1, timeout=seconds, fetch_local=False)
+        ready, _ = ray.wait(list(self.pending), num_returns=1, timeout=POLL_SECONDS, fetch_local=False)
         if ready:
             ready, _ = ray.wait(list(self.pending), num_returns=len(self.pending), timeout=0, fetch_local=False)
         for ref in ready:
@@ -160,7 +159,7 @@ class Supervisor:
         self.pending[retry(worker, "identity").remote()] = functools.partial(self.worker_ready, worker, worker.restarts)
 
     def worker_ready(self, worker: WorkerHandle, restarts: int, ref: Any) -> None:
-        worker.pid, worker.node, worker.host = result_when_ready(ref)
+        self.identified(worker, ref)
         worker.alive = restarts == worker.restarts
         self.max_workers = max(self.max_workers, sum(worker.alive for worker in self.workers))
 

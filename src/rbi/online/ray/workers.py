@@ -9,7 +9,7 @@ With `replay: shards` the replay is in processes of its own, and the learner wor
     RolloutWorker --- experience blocks ---> ReplayShard --- batches, prefetched ---> LearnerWorker
                                                   ^------- new priorities -----------------'
 
-What they do is in `rbi.online.rollout`, `learner_host` and `shards`; this module only carries the calls. Ray restarts a
+What they do is in `rbi.online.rollout` and `rbi.online.stream`; this module only carries the calls. Ray restarts a
 process that dies by calling its constructor again; what it knew is restored by the supervisor.
 """
 
@@ -25,11 +25,9 @@ import torch
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from torch import Tensor
 
-from rbi.online.learner_host import LearnerHost
 from rbi.online.rbi import Prediction
 from rbi.online.rollout import BatchedNetworks, BlockSummary, Rollout, RolloutSpec
-from rbi.online.shards import Shard, ShardBatch
-from rbi.online.stream import Array, ExperienceBlock, as_tensor
+from rbi.online.stream import Array, ExperienceBlock, LearnerHost, Shard, ShardBatch, as_tensor
 from rbi.parallel import exit_with_parent
 
 SHARD_TIMEOUT = 60.0  # seconds after which a shard that does not answer counts as dead
@@ -130,7 +128,7 @@ class ReplayShard(RemoteActor, Shard):
 
 
 class RemoteShard:
-    """A replay shard as the learner reaches it (`rbi.online.shards.ShardClient`)."""
+    """A replay shard as the learner reaches it (`rbi.online.stream.ShardClient`)."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
