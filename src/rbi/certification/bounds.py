@@ -113,8 +113,7 @@ def log_capital_peak(values: Array, m: Array, floor: float, alpha: float, spread
 def sums_before(x: Array, starts: Array) -> Array:
     """Sums of the values before each start, `[..., n]` to `[..., J]`; starts rise from 0."""
     blocks = np.add.reduceat(x, starts, axis=-1)
-    found: Array = np.concatenate([np.zeros_like(x[..., :1]), blocks.cumsum(-1)[..., :-1]], -1)
-    return found
+    return np.concatenate([np.zeros_like(x[..., :1]), blocks.cumsum(-1)[..., :-1]], -1)
 
 
 def predictable_std(values: Array, starts: Array, spread: float) -> Array:
@@ -132,8 +131,7 @@ def all_equal_before(values: Array, starts: Array) -> Array:
     """Whether the values before each start are all equal, `[..., J]`: then nothing is known of their spread."""
     differs = values != values[..., :1]
     first = np.where(differs.any(-1), differs.argmax(-1), values.shape[-1])
-    found: Array = first[..., None] >= starts
-    return found
+    return first[..., None] >= starts
 
 
 def betting_rejects(values: Any, m: Any, floor: float, alpha: float, spread: float | None = None) -> Array:
@@ -182,8 +180,7 @@ def plug_in_bets(values: Array, alpha: float, spread: float) -> Array:
     lambda_t = sqrt(2 log(1 / alpha) / (sigma^2_{t-1} t log(1 + t)))
     """
     t = np.arange(1, len(values) + 1)
-    found: Array = np.sqrt(2 * math.log(1 / alpha) / (t * np.log1p(t))) / predictable_std(values, t - 1, spread)
-    return found
+    return np.sqrt(2 * math.log(1 / alpha) / (t * np.log1p(t))) / predictable_std(values, t - 1, spread)
 
 
 def log_capital_sequence(values: Array, bets: Array, m: float, floor: float) -> Array:

@@ -224,8 +224,7 @@ class Dataset(Sequence[Episode]):
     @property
     def scores(self) -> Array:
         """The sum of each episode's rewards."""
-        found: Array = self.records["score"]
-        return found
+        return self.records["score"]
 
     @property
     def players(self) -> list[str]:
@@ -318,8 +317,7 @@ def concat_ranges(starts: Array | int, counts: Array) -> Array:
     >>> concat_ranges(np.array([5, 0]), np.array([2, 3]))
     array([5, 6, 0, 1, 2])
     """
-    found: Array = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
-    return found
+    return np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
 
 
 def read_only(arrays: dict[str, Array]) -> dict[str, Array]:

@@ -56,8 +56,7 @@ def mix(x: Array) -> Array:
     """SplitMix64's finaliser: every bit of the result depends on every bit of x."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    found: Array = x ^ (x >> np.uint64(31))
-    return found
+    return x ^ (x >> np.uint64(31))
 
 
 def shared_episodes(data: Dataset, training: Array) -> Array:
@@ -106,8 +105,7 @@ def copied_episodes(data: Dataset) -> Array:
     least, most = (np.maximum(kinds + sign * MARGIN * np.sqrt(kinds + 1), 0) for sign in (-1, 1))
     for k in range(2, MOST_COPIES + 1):
         if pdtr(kinds[k + 1], least[k] ** 2 * k / (k + 1) / most[k - 1]) < ALIKE:
-            found: Array = (counts == k)[which]
-            return found
+            return (counts == k)[which]
     return np.zeros(len(which), bool)
 
 
@@ -116,8 +114,7 @@ def contained(values: Array, among: Array) -> Array:
     if not len(among):
         return np.zeros(len(values), bool)
     ordered = np.sort(among)
-    found: Array = ordered.take(np.searchsorted(ordered, values), mode="clip") == values
-    return found
+    return ordered.take(np.searchsorted(ordered, values), mode="clip") == values
 
 
 def too_alike(content: Array, seen: Array) -> bool:
