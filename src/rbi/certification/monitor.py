@@ -179,8 +179,7 @@ def live_returns(data: Dataset, config: MonitorConfig) -> Array:
     """Returns of all episodes in the order of the log. Raises ValueError for one outside the stated range."""
     check_complete(data)
     check_copies(data)
-    steps = data.records["steps"].astype(np.int64)
-    rewards = data.arrays["rewards"][concat_ranges(data.records["first_step"], steps)].astype(np.float64)
-    found: Array = np.add.reduceat(config.gamma ** concat_ranges(0, steps) * rewards, np.cumsum(steps) - steps)
+    discounts = config.gamma ** concat_ranges(0, data.records["steps"])
+    found: Array = np.add.reduceat(discounts * data.arrays["rewards"], data.records["first_step"])
     check_returns(data, found, *config.return_range)
     return found.clip(*config.return_range)

@@ -61,7 +61,8 @@ def columns(spec: DatasetSpec) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]
 class Dataset(Sequence[Episode]):
     """Episodes with a common spec. `dataset[i]` is an `Episode` of views, `dataset[i:j]` a `Dataset`.
 
-    `arrays["observations"]` is `[F, *obs_shape]`, every other column `[S, ...]`; `records` `[E]` holds `RECORD`s.
+    `arrays["observations"]` is `[F, *obs_shape]`, every other column `[S, ...]`; `records` `[E]` holds `RECORD`s, whose
+    episodes lie one after the other and fill the columns.
     `rejected` lists the episodes of the source that could not be used, with file, line and reason. `num_lost` counts
     those that a store has lost.
     """

@@ -28,7 +28,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from rbi import fileio
-from rbi.data.checksums import checksum, checksums, record_checksums
 from rbi.data.dataset import (
     RECORD,
     Dataset,
@@ -39,6 +38,7 @@ from rbi.data.dataset import (
     invalid_episodes,
     part_fields,
 )
+from rbi.data.digests import checksum, checksums, record_checksums
 from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
 
 FORMAT = 2
