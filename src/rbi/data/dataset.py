@@ -6,7 +6,6 @@ from typing import Any, Self, overload
 
 import numpy as np
 
-from rbi.data.dataset_summary import DatasetSummary
 from rbi.data.episode import (
     Array,
     DatasetSpec,
@@ -18,6 +17,7 @@ from rbi.data.episode import (
     end_codes,
     integer_actions,
 )
+from rbi.data.summary import DatasetSummary
 
 RECORD = np.dtype(
     [

@@ -1,4 +1,7 @@
-"""Import data of any format into a store, and export it; unusable episodes are listed with their reasons."""
+"""Import data of any format into a store, export it, and summarise it without importing it.
+
+Unusable episodes are left out and listed with their reasons.
+"""
 
 import itertools
 import os
@@ -7,14 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from rbi import fileio
 from rbi.data.dataset import Dataset
-from rbi.data.episode import DatasetSpec, Episode, RejectedEpisode, Rejections
-from rbi.data.formats import ColumnReader, Format, FormatSettings, open_reader
-from rbi.data.formats.reader import OneEpisodePerPart, Reader
+from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode, Rejections
+from rbi.data.formats import ColumnReader, Format, FormatSettings, StoreReader, open_reader
+from rbi.data.formats.reader import OneEpisodePerPart, Reader, summaries_of
 from rbi.data.store import Store, StoreWriter, is_store
+from rbi.data.summary import DatasetSummary
 from rbi.parallel import bounded_map
 from rbi.progress import echo, track, track_updates
 
@@ -23,8 +29,13 @@ Done = Counter[tuple[str, int]]  # how often a store has each source and line
 ExportFormat = Literal["parquet", "minari", "store"]
 REPORT_EPISODES, REPORT_SECONDS = 200, 10
 GROUP_BYTES, ROW_BYTES = 1 << 25, 64  # exported together
+SAMPLED_EPISODES, SAMPLED_FRAMES = 4, 12  # about as many, of data that is summarised
+MAX_SAMPLED = 64  # episodes whose observations are read for that, if there are many parts
 SOURCE = "source.json"
 """In the folder of an import: what identifies the data it was made from."""
+
+
+# Import
 
 
 @dataclass
@@ -215,6 +226,9 @@ class PartReader:
         return list(self.reader.read(part))
 
 
+# Export
+
+
 def export_dataset(
     data: Path | str | Reader,
     out: Path | str,
@@ -284,14 +298,67 @@ def valid_episodes(reader: Reader, state: Progress, *, strict: bool = False) -> 
     """The usable episodes of a reader; the others are counted."""
     for part in reader.parts():
         for item in reader.read(part):
-            rejected = item if isinstance(item, RejectedEpisode) else None
-            if isinstance(item, Episode):
-                try:
-                    item.check_fits(reader.spec)
-                except ValueError as error:
-                    rejected = RejectedEpisode(item.source, item.line, str(error))
-                else:
-                    state.accept(1, len(item))
-                    yield item
-            if rejected is not None:
-                leave_out(rejected, state, strict=strict, done="exported")
+            found = checked(item, reader.spec)
+            if isinstance(found, RejectedEpisode):
+                leave_out(found, state, strict=strict, done="exported")
+            else:
+                state.accept(1, len(found))
+                yield found
+
+
+def checked(item: Episode | RejectedEpisode, spec: DatasetSpec) -> Episode | RejectedEpisode:
+    """An episode that fits the spec, or why there is none."""
+    if isinstance(item, Episode):
+        try:
+            item.check_fits(spec)
+        except ValueError as error:
+            return RejectedEpisode(item.source, item.line, str(error))
+    return item
+
+
+# Summary
+
+
+def summarize_data(reader: Reader) -> DatasetSummary:
+    """The summary of data in any format, without importing it: columns where the format has them, else episodes."""
+    found = DatasetSummary(reader.spec.num_actions)
+    if isinstance(reader, StoreReader):
+        found.add_lost(reader.store)
+    for part in track(reader.parts(), "reading"):
+        if isinstance(reader, ColumnReader):
+            for dataset, rejected in reader.datasets(part):
+                found.add_dataset(dataset)
+                for item in rejected:
+                    found.add(item)
+        else:
+            for episode in summaries_of(reader, part):
+                found.add(episode)
+    return found
+
+
+class SampledObservations(NamedTuple):
+    """Observations of a few episodes."""
+
+    frames: Array
+    """`[N, *obs_shape]`"""
+    distinct: int
+    """Distinct observations among all of these episodes."""
+    total: int
+
+
+def sample_observations(reader: Reader, rng: np.random.Generator) -> SampledObservations | None:
+    """Observations of some valid episodes; None if there are none."""
+    parts = reader.parts()
+    found: list[Episode] = []
+    each = max(1, MAX_SAMPLED // max(1, len(parts)))
+    for number in rng.permutation(len(parts))[: 4 * SAMPLED_EPISODES].tolist():
+        found += [item for item in itertools.islice(reader.read(parts[number]), each) if isinstance(item, Episode)]
+        if len(found) >= SAMPLED_EPISODES:
+            break
+    if not found:
+        return None
+    observed = np.concatenate([episode.observations for episode in found])
+    rows = np.ascontiguousarray(observed).reshape(len(observed), -1).view(np.uint8)
+    distinct = len({row.tobytes() for row in rows})
+    chosen = np.linspace(0, len(observed) - 1, min(SAMPLED_FRAMES, len(observed))).astype(int)
+    return SampledObservations(observed[chosen], distinct, len(observed))
