@@ -33,7 +33,7 @@ class Certify(FromData):
     config: Annotated[CertifyConfig, tyro.conf.arg(name="")] = field(default_factory=CertifyConfig)
 
     def run(self, argv: Sequence[str]) -> int:
-        from rbi.report import certify as report
+        from rbi.report import improve as report
 
         if self.policy is None:
             raise ValueError("--policy: name the policy to test")

@@ -50,7 +50,7 @@ class Monitor(FromData):
     """Discount factor of the returns."""
 
     def run(self, argv: Sequence[str]) -> int:
-        from rbi.report import certify as report
+        from rbi.report import improve as report
 
         if self.return_range is None:
             raise ValueError("--return-range: state the smallest and the largest possible return of an episode")

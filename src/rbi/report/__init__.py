@@ -1,8 +1,11 @@
 """Figures and tables of finished runs, and the style of all figures: readable in greyscale and at print size."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import matplotlib as mpl
+from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
@@ -35,6 +38,21 @@ LOOK: Any = {
     "legend.frameon": False,
     "pdf.fonttype": 42,  # embed fonts as TrueType, so that text stays editable
 }
+
+
+@contextlib.contextmanager
+def styled_figure(width: float, height: float) -> Iterator[Any]:
+    """A new figure of this size in inches, to be drawn in our style."""
+    with mpl.rc_context(LOOK):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def facts_table(title: str, rows: Mapping[str, str], **options: Any) -> Table:
+    """A table of names and texts, one of each in a row."""
+    table = Table("", "", title=title, box=SIMPLE_HEAD, **options)
+    for name, text in rows.items():
+        table.add_row(name, text)
+    return table
 
 
 def titled_table(title: str, **options: Any) -> Table:
