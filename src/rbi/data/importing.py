@@ -42,6 +42,10 @@ SOURCE = "source.json"
 class Progress(Rejections):
     """What an import or export has done so far."""
 
+    strict: bool = False
+    """Whether an unusable episode raises ValueError."""
+    verb: str = "imported"
+    """What happens to the usable ones."""
     parts: int = 0
     episodes: int = 0
     steps: int = 0
@@ -51,6 +55,12 @@ class Progress(Rejections):
     def accept(self, episodes: int, steps: int) -> None:
         self.episodes += episodes
         self.steps += steps
+
+    def leave_out(self, item: RejectedEpisode) -> None:
+        """Count an unusable episode; raises ValueError where every episode must be usable."""
+        if self.strict:
+            raise ValueError(f"{item} (without --strict it would be rejected and the rest {self.verb})")
+        self.reject(item)
 
     def counts(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in ("parts", "episodes", "steps", "rejected", "skipped")}
@@ -77,7 +87,12 @@ def import_dataset(
     With `strict` the first unusable episode raises a ValueError. `callback` gets counts every ten seconds.
     """
     out, reader = Path(out), open_reader(data, format, settings) if isinstance(data, Path | str) else data
-    started, reported, total, state = time.monotonic(), -float(REPORT_SECONDS), len(reader.parts()), Progress()
+    started, reported, total, state = (
+        time.monotonic(),
+        -float(REPORT_SECONDS),
+        len(reader.parts()),
+        Progress(strict=strict),
+    )
     resumes = is_store(out)
     if not resumes:
         out.mkdir(parents=True, exist_ok=True)
@@ -85,10 +100,10 @@ def import_dataset(
     opened = resume_store(out, reader) if resumes else StoreWriter.create(out, reader.spec)
     count = min(workers or os.cpu_count() or 1, max(1, total)) if reader.parallel else 1
     with opened as writer, bounded_map(count) as mapped:
-        states: Iterable[Progress] = append_all(reader, writer, mapped, strict=strict)
+        states: Iterable[Progress] = append_all(reader, writer, mapped, state)
         if progress:
             states = track_updates(states, "importing", total, lambda s: s.parts + s.skipped * reader.parallel, str)
-        for state in states:
+        for _ in states:
             seconds = time.monotonic() - started
             if callback and (seconds - reported > REPORT_SECONDS or state.parts == total):
                 reported = seconds
@@ -117,28 +132,28 @@ def fingerprint(path: Path) -> dict[str, Any]:
     return fileio.file_stats([path] if path.is_file() else inside)
 
 
-def append_all(reader: Reader, writer: StoreWriter, mapped: Map, *, strict: bool = False) -> Iterator[Progress]:
+def append_all(reader: Reader, writer: StoreWriter, mapped: Map, state: Progress) -> Iterator[Progress]:
     """Append every episode of the reader; yields the progress now and then, and after each part.
 
     Sources and lines that the store already has are skipped. `mapped` maps over parts that can be read in parallel.
     """
-    state, done = Progress(), processed(writer)
+    done = processed(writer)
     if isinstance(reader, ColumnReader):
         for part in reader.parts():
             for dataset, rejected in reader.datasets(part):
-                append_columns(dataset, rejected, writer, state, done, strict=strict)
+                append_columns(dataset, rejected, writer, state, done)
                 yield state
             state.parts += 1
             yield state
     else:
-        yield from append_episodes(reader, writer, mapped, state, done, strict=strict)
+        yield from append_episodes(reader, writer, mapped, state, done)
     if unknown := sorted(place for place, count in done.items() if count):
         where = ", line ".join(map(str, unknown[0]))
         raise ValueError(f"{writer.path}: holds an episode of {where}, which {reader.path} does not; import it again")
 
 
 def append_episodes(
-    reader: Reader, writer: StoreWriter, mapped: Map, state: Progress, done: Done, *, strict: bool
+    reader: Reader, writer: StoreWriter, mapped: Map, state: Progress, done: Done
 ) -> Iterator[Progress]:
     """`append_all` for episodes that come one at a time."""
     parts = reader.parts()
@@ -149,14 +164,18 @@ def append_episodes(
         state.skipped = len(reader.parts()) - len(parts)
         for place in [place for place in done if place[0] in skipped]:
             del done[place]
-    found = mapped(PartReader(reader), parts) if reader.parallel else (reader.read(part) for part in parts)
-    for items in found:
+    read = mapped(read_part, itertools.repeat(reader), parts) if reader.parallel else map(reader.read, parts)
+    for items in read:
         for number, item in enumerate(items, 1):
+            found = checked(item, writer.spec)
             if done and taken((item.source, item.line), done):
                 state.skipped += 1
-            elif rejected := append(item, writer, state):
-                leave_out(rejected, state, strict=strict, done="imported")
-                writer.reject(rejected)
+            elif isinstance(found, RejectedEpisode):
+                state.leave_out(found)
+                writer.reject(found)
+            else:
+                writer.append(found)
+                state.accept(1, len(found))
             if number % REPORT_EPISODES == 0:
                 yield state
         state.parts += 1
@@ -164,13 +183,7 @@ def append_episodes(
 
 
 def append_columns(
-    dataset: Dataset,
-    rejected: list[RejectedEpisode],
-    writer: StoreWriter,
-    state: Progress,
-    done: Done,
-    *,
-    strict: bool,
+    dataset: Dataset, rejected: list[RejectedEpisode], writer: StoreWriter, state: Progress, done: Done
 ) -> None:
     """Append the episodes of a dataset that the store does not have."""
     if done:
@@ -181,7 +194,7 @@ def append_columns(
         rejected = [item for item in rejected if not taken((item.source, item.line), done)]
         state.skipped += total - len(dataset) - len(rejected)
     for item in rejected:
-        leave_out(item, state, strict=strict, done="imported")
+        state.leave_out(item)
     writer.extend(dataset)
     state.accept(len(dataset), dataset.steps)
     for item in rejected:
@@ -196,16 +209,14 @@ def taken(key: tuple[str, int], done: Done) -> bool:
     return True
 
 
-def append(item: Episode | RejectedEpisode, writer: StoreWriter, state: Progress) -> RejectedEpisode | None:
-    """Append an episode, or return why it is rejected."""
-    if isinstance(item, RejectedEpisode):
-        return item
-    try:
-        writer.append(item)
-    except ValueError as error:
-        return RejectedEpisode(item.source, item.line, str(error))
-    state.accept(1, len(item))
-    return None
+def checked(item: Episode | RejectedEpisode, spec: DatasetSpec) -> Episode | RejectedEpisode:
+    """An episode that fits the spec, or why there is none."""
+    if isinstance(item, Episode):
+        try:
+            item.check_fits(spec)
+        except ValueError as error:
+            return RejectedEpisode(item.source, item.line, str(error))
+    return item
 
 
 def processed(writer: StoreWriter) -> Done:
@@ -216,14 +227,9 @@ def processed(writer: StoreWriter) -> Done:
     return Counter([*sources, *((item.source, item.line) for item in store.rejected)])
 
 
-class PartReader:
-    """Reads a whole part; can be sent to another process."""
-
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-
-    def __call__(self, part: Any) -> list[Episode | RejectedEpisode]:
-        return list(self.reader.read(part))
+def read_part(reader: Reader, part: Any) -> list[Episode | RejectedEpisode]:
+    """A whole part, in another process."""
+    return list(reader.read(part))
 
 
 # Export
@@ -242,9 +248,9 @@ def export_dataset(
     """Write data of any format into the folder `out`: `episodes.parquet`, a Minari dataset, or a store."""
     from rbi.data.formats import minari, parquet_writer
 
-    out, state = Path(out), Progress()
+    out, state = Path(out), Progress(strict=strict, verb="exported")
     reader = open_reader(data, format, settings) if isinstance(data, Path | str) else data
-    datasets: Iterable[Dataset] = valid_datasets(reader, state, strict=strict)
+    datasets: Iterable[Dataset] = valid_datasets(reader, state)
     if progress:
         datasets = track(datasets, "exporting")
     if to == "parquet":
@@ -259,16 +265,16 @@ def export_dataset(
     return reader.spec, state
 
 
-def valid_datasets(reader: Reader, state: Progress, *, strict: bool = False) -> Iterator[Dataset]:
+def valid_datasets(reader: Reader, state: Progress) -> Iterator[Dataset]:
     """The usable episodes of a reader, many at a time; the others are counted."""
     if not isinstance(reader, ColumnReader):
-        for group in grouped(valid_episodes(reader, state, strict=strict)):
+        for group in grouped(valid_episodes(reader, state)):
             yield Dataset.from_episodes(group, reader.spec)
         return
     for part in reader.parts():
         for dataset, rejected in reader.datasets(part):
             for item in rejected:
-                leave_out(item, state, strict=strict, done="exported")
+                state.leave_out(item)
             state.accept(len(dataset), dataset.steps)
             yield dataset
 
@@ -287,33 +293,16 @@ def grouped(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
         yield waiting
 
 
-def leave_out(item: RejectedEpisode, state: Progress, *, strict: bool, done: str) -> None:
-    """Count an unusable episode; with `strict` it raises ValueError. `done`: what happens to the other episodes."""
-    if strict:
-        raise ValueError(f"{item} (without --strict it would be rejected and the rest {done})")
-    state.reject(item)
-
-
-def valid_episodes(reader: Reader, state: Progress, *, strict: bool = False) -> Iterator[Episode]:
+def valid_episodes(reader: Reader, state: Progress) -> Iterator[Episode]:
     """The usable episodes of a reader; the others are counted."""
     for part in reader.parts():
         for item in reader.read(part):
             found = checked(item, reader.spec)
             if isinstance(found, RejectedEpisode):
-                leave_out(found, state, strict=strict, done="exported")
+                state.leave_out(found)
             else:
                 state.accept(1, len(found))
                 yield found
-
-
-def checked(item: Episode | RejectedEpisode, spec: DatasetSpec) -> Episode | RejectedEpisode:
-    """An episode that fits the spec, or why there is none."""
-    if isinstance(item, Episode):
-        try:
-            item.check_fits(spec)
-        except ValueError as error:
-            return RejectedEpisode(item.source, item.line, str(error))
-    return item
 
 
 # Summary
