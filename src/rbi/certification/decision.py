@@ -378,10 +378,8 @@ def give_verdict(
         return "keep"
     if passed:
         return "deploy" if evidence.known != "estimated" or config.accept_estimated else "test live"
-    enough = len(evidence.returns) >= MIN_EPISODES
-    return (
-        "test live" if enough and too_long(evidence, chosen) and chosen.estimates.get("fitted_q", -1.0) > 0 else "keep"
-    )
+    promising = too_long(evidence, chosen) and chosen.estimates.get("fitted_q", -1.0) > 0
+    return "test live" if promising and len(evidence.returns) >= MIN_EPISODES else "keep"
 
 
 def too_long(evidence: Evidence, candidate: Candidate) -> bool:

@@ -196,9 +196,8 @@ def too_alike(content: Array, seen: Array) -> bool:
     from scipy.special import chdtr
 
     _, which = np.unique(np.concatenate([content, seen]), return_inverse=True)
-    own, theirs = (
-        np.bincount(part, minlength=which.max() + 1) for part in (which[: len(content)], which[len(content) :])
-    )
+    kinds = which.max() + 1
+    own, theirs = (np.bincount(part, minlength=kinds) for part in np.split(which, [len(content)]))
     rare = own + theirs < MIN_COUNT
     a, b = (np.append(part[~rare], part[rare].sum()).astype(np.float64) for part in (own, theirs))
     a, b = a[a + b > 0], b[a + b > 0]

@@ -67,12 +67,10 @@ def bars(counts: Any) -> str:
 
 
 def rewards_text(found: dict[str, Any]) -> str:
-    rewards = found["rewards"]
     if not found["steps"]:
         return "none"
-    return (
-        f"{rewards['min']:,.4g} to {rewards['max']:,.4g}, nonzero in {100 * rewards['nonzero_share']:.3g}% of the steps"
-    )
+    least, most, share = (found["rewards"][key] for key in ("min", "max", "nonzero_share"))
+    return f"{least:,.4g} to {most:,.4g}, nonzero in {100 * share:.3g}% of the steps"
 
 
 def players_text(found: dict[str, Any]) -> str:
