@@ -288,7 +288,7 @@ class TableReader:
         path, layout = self.paths[0], self.layout
         given = self.schema.action_names or layout.action_labels
         sparse = () if layout.action_mask or layout.behavior_probs else scan.sparse_actions()
-        names = given or tuple(map(str, sparse)) or scan.categories(path, layout.action)
+        names = given or tuple(map(str, sparse)) or scan.action_names(path)
         if layout.action_labels and names != layout.action_labels:
             raise ValueError(f"{path}: its columns are of the actions {layout.action_labels}, earlier data has {names}")
         if names and not given:
@@ -300,8 +300,8 @@ class TableReader:
     def features(self, scan: Scan) -> tuple[Feature, ...]:
         """The observed columns with their categories: those of earlier data, or what the table holds."""
         path, names = self.paths[0], self.layout.observations
-        features = self.schema.features or tuple(scan.feature(path, name) for name in names)
-        if not self.schema.features and (said := [text for f in features if (text := scan.rule_text(f))]):
+        features = self.schema.features or scan.features(path)
+        if not self.schema.features and (said := scan.rule_texts(features)):
             echo(f"{path}: {'; '.join(said[:SHOWN_RULES])}", stderr=True)
         if tuple(feature.name for feature in features) != names:
             known = [feature.name for feature in features]
