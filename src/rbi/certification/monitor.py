@@ -13,7 +13,7 @@ from rbi.certification.evidence import check_complete, check_copies, check_range
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.episode import Array
-from rbi.data.formats import Format, FormatSettings, open_dataset
+from rbi.data.formats import Format, FormatSettings, dataset_or_path, open_dataset
 from rbi.policy import load_policy
 
 Outcome = Literal["better", "worse", "continue"]
@@ -114,13 +114,10 @@ def monitor(
     low, high = config.return_range
     if old_value is not None and not low <= old_value <= high:
         raise ValueError(f"old_value = {old_value:g}: must be in the range of returns, {low:g} to {high:g}")
-    sources = [episodes] if control is None else [episodes, control]
-    if policy is not None and not isinstance(episodes, Dataset):
-        settings = encoded_as(load_policy(policy), Path(policy), Path(episodes), format, settings)
-    samples = [
-        live_returns(open_dataset(one if isinstance(one, Dataset) else Path(one), format, settings), config)
-        for one in sources
-    ]
+    sources = [dataset_or_path(source) for source in ([episodes] if control is None else [episodes, control])]
+    if policy is not None and isinstance(sources[0], Path):
+        settings = encoded_as(load_policy(policy), Path(policy), sources[0], format, settings)
+    samples = [live_returns(open_dataset(source, format, settings), config) for source in sources]
     result = compare(samples, config)
     if out is not None:
         places = ["" if isinstance(source, Dataset) else str(source) for source in (episodes, control or "")]

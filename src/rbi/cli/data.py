@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import tyro
-from annotated_types import Interval
 
 from rbi import fileio, runs
 from rbi.cli.command import Command, show
+from rbi.config import Interval
 from rbi.data.formats import (
     AgcConfig,
     Format,

@@ -29,9 +29,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
-from annotated_types import Interval
 
-from rbi.config import check_fields
+from rbi.config import Interval, check_fields
 from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats.agc_repair import (
     COUNTERS,

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from annotated_types import Ge
 
-from rbi.config import check_fields
+from rbi.config import Ge, check_fields
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, RejectedEpisode
 
 FAULTS = (
