@@ -232,6 +232,13 @@ class Dataset(Sequence[Episode]):
         """Who played each episode."""
         return [self.texts[number] for number in self.records["player"]]
 
+    def step_observations(self) -> Array:
+        """`[S, *obs_shape]`: the observation of every step, without final ones; not copied if there are none."""
+        observations = self.arrays["observations"]
+        if len(observations) == len(self.arrays["actions"]):
+            return observations
+        return observations[concat_ranges(self.records["first_observation"], self.records["steps"])]
+
     def ends(self, *, lives: bool = True) -> Array:
         """`[S]` uint8: end codes of `rbi.steps`; without `lives`, lost lives are ignored."""
         lost = self.arrays["life_lost"] if lives else np.zeros(1, bool)

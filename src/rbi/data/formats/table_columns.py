@@ -59,7 +59,7 @@ class Block:
         given = self.line_numbers
         return np.arange(given.start, given.stop) if isinstance(given, range) else np.array(given, np.int64)
 
-    def compact(self, names: Sequence[str | None] = ()) -> "Block":
+    def compact(self, names: Sequence[str | None]) -> "Block":
         """The same block with less memory: few distinct texts become dictionaries, plain numbers become numbers, except
         in columns of names: 007 is another name than 7."""
         pa = require_package("pyarrow")

@@ -256,7 +256,7 @@ class Checker:
 def encode_block(
     block: Block,
     features: Sequence[Feature],
-    unknown: dict[str, Counter[str]] | None = None,
+    unknown: dict[str, Counter[str]] | None,
     blanks: Counter[str] | None = None,
 ) -> Array:
     """Observations of a block. What is wrong is noted in the block.

@@ -76,7 +76,7 @@ def open_table(path: Path, settings: Any, name: str) -> "TableReader | EpisodeRo
 
 
 def read_frame(
-    frame: Any, config: dict[str, Any], num_actions: int | None, env: str, like: DatasetSpec | None = None
+    frame: Any, config: dict[str, Any], num_actions: int | None, env: str, like: DatasetSpec | None
 ) -> Dataset:
     """The dataset of a pandas or polars DataFrame or a pyarrow Table; `like`: the spec of earlier rows."""
     overrides = SpecOverrides(env, num_actions)
