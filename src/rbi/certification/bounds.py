@@ -16,7 +16,7 @@ ever reaches 1 / alpha with probability at most alpha (Ville). The lower bound i
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -189,24 +189,21 @@ def log_capital_sequence(values: Array, bets: Array, m: float, floor: float) -> 
     return np.log1p(np.minimum(bets, most) * (values - m)).cumsum()
 
 
-def lower_confidence_sequence(
-    values: Any, floor: float, alpha: float, spread: float, times: Any = None
-) -> tuple[Array, Array]:
-    """Lower bounds after some of the values, `(times, bounds)`: together they hold at all times with level 1 - alpha.
+def lower_confidence_sequence(values: Any, floor: float, alpha: float, spread: float, times: Sequence[int]) -> Array:
+    """Lower bounds after these numbers of values, in ascending order: they hold at all times together at 1 - alpha.
 
     K_t(m) falls with m at every t, since these bets do not depend on the capital, so bisection finds each bound.
     """
     x = check_values(values, floor, alpha)
-    when = np.unique(np.geomspace(1, len(x), 24).round().astype(int)) if times is None else np.asarray(times)
-    bets, bounds, low, target = plug_in_bets(x, alpha, spread), np.empty(len(when)), floor, -math.log(alpha)
-    for number, t in enumerate(when.tolist()):
+    bets, bounds, low, target = plug_in_bets(x, alpha, spread), np.empty(len(times)), floor, -math.log(alpha)
+    for number, t in enumerate(times):
         high = max(low, float(x[:t].mean()))
         for _ in range(30):
             middle = (low + high) / 2
             rejected = log_capital_sequence(x[:t], bets[:t], middle, floor).max() >= target
             low, high = (middle, high) if rejected else (low, middle)
         bounds[number] = low  # later bounds are never lower: what was rejected once stays rejected
-    return when, bounds
+    return bounds
 
 
 # Other bounds

@@ -167,8 +167,8 @@ def bounds_over_time(values: Array, limits: tuple[float, float], alpha: float) -
     low, high = limits
     times = np.maximum(1, np.geomspace(min(10, len(values)) / len(values), 1, LOOKS) * len(values)).round().astype(int)
     spread = (high - low) / 4
-    _, lower = lower_confidence_sequence(values, low, alpha, spread, times)
-    _, negated = lower_confidence_sequence(-values, -high, alpha, spread, times)
+    lower = lower_confidence_sequence(values, low, alpha, spread, times.tolist())
+    negated = lower_confidence_sequence(-values, -high, alpha, spread, times.tolist())
     return Side(times, lower, -negated)
 
 
