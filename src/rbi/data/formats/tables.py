@@ -23,7 +23,7 @@ from rbi import fileio
 from rbi.data.dataset import Dataset, DatasetBuilder, assemble, concat_ranges
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, Feature, RejectedEpisode
 from rbi.data.formats.episode_rows import EpisodeRowsReader, episode_columns
-from rbi.data.formats.reader import SpecOverrides, find_files, require_package
+from rbi.data.formats.reader import SpecOverrides, find_files, name_in, require_package
 from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
 from rbi.data.formats.table_columns import Block, ListShape
 from rbi.data.formats.table_features import FRAME, Scan, TableSchema, to_table
@@ -141,7 +141,7 @@ class TableReader:
         if not self.paths:
             raise ValueError(f"{path}: holds no {' or '.join(files.suffixes)} files")
         self.partitions = [partition(file.relative_to(path)) if file != path else {} for file in self.paths]
-        self.sources = [file.relative_to(path).as_posix() if file != path else path.name for file in self.paths]
+        self.sources = [name_in(path, file) for file in self.paths]
         self.own_spec = files.spec(self.paths[0]) if isinstance(files, ParquetFiles) and not config.roles() else None
         if self.own_spec:  # its observations and actions are encoded already
             self.check_encoding(self.own_spec, config.features_of)
