@@ -25,7 +25,7 @@ from rbi import fileio
 from rbi.data.formats import FormatSettings, open_reader
 from rbi.data.formats.agc import AgcConfig
 from rbi.data.formats.agc_repair import find_life_losses
-from rbi.data.importing import append_all
+from rbi.data.importing import Progress, append_all
 from rbi.data.store import Store, StoreWriter
 from rbi.parallel import bounded_map
 from tests.fixtures.agc_defects import Defects
@@ -125,7 +125,7 @@ def imported(root, game, folder, cores):
         memory.start()
         start = time.perf_counter()
         with StoreWriter.create(folder, reader.spec) as writer:
-            for _ in append_all(reader, writer, each):
+            for _ in append_all(reader, writer, each, Progress()):
                 pass
         seconds = time.perf_counter() - start
     memory.done.set()

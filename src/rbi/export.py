@@ -96,7 +96,8 @@ def onnx_model(policy: "Policy", *, columns: bool = True, legal: bool = False) -
     onnx, *_ = [require(package) for package in PACKAGES]
     features = policy.columns if columns and policy.obs_spec.stack == 1 else ()
     inputs = example_inputs(policy, legal=legal)
-    model = trace(PolicyGraph(policy).eval(), inputs, graph_outputs(policy), str(policy.rule))
+    outputs = ["probs", "q"] + ["behavior_probs"] * (policy.behavior == "cloned")
+    model = trace(PolicyGraph(policy).eval(), inputs, outputs, str(policy.rule))
     if features:
         add_columns(onnx, model, features)
     metadata = describe(policy, features)
@@ -148,10 +149,6 @@ def example_inputs(policy: "Policy", *, legal: bool) -> dict[str, Tensor]:
         masks[np.arange(CHECKED_STATES), rng.integers(spec.num_actions, size=CHECKED_STATES)] = True
         found["legal"] = torch.from_numpy(masks)
     return found
-
-
-def graph_outputs(policy: "Policy") -> list[str]:
-    return ["probs", "q"] + ["behavior_probs"] * (policy.behavior == "cloned")
 
 
 def trace(graph: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str], rule: str) -> Any:

@@ -90,8 +90,7 @@ def double_q_value(q_next: Tensor, target_next: Tensor, allowed: Tensor | None =
 
 def policy_loss(pi_net: Tensor, pi: Tensor) -> Tensor:
     """L_pi `[B]` before its weight: KL(pi || pi-net).      (paper: Algorithm RBI learner)"""
-    loss: Tensor = measures.kl(pi, pi_net)
-    return loss
+    return measures.kl(pi, pi_net)
 
 
 def policy_loss_grad(pi_net: Tensor, pi: Tensor, weight: Tensor) -> Tensor:

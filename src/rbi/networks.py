@@ -216,8 +216,7 @@ class CustomTrunk(nn.Module):
         self.out_features = features.shape[1]
 
     def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.module(self.obs_spec.as_images(x) if self.obs_spec.is_image else x)
-        return features
+        return self.module(self.obs_spec.as_images(x) if self.obs_spec.is_image else x)
 
 
 class QNetwork(nn.Module):
@@ -267,8 +266,7 @@ class QNetwork(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """The last hidden layer `[B, H]`: values and advantages are linear in it."""
-        features: Tensor = self.hidden(self.trunk(x))
-        return features
+        return self.hidden(self.trunk(x))
 
     def predict_value(self, x: Tensor) -> Tensor:
         """V(s) `[B]` alone; with separate streams that is half the work of the hidden layer."""

@@ -197,8 +197,7 @@ class Policy:
         mask = self.legal_tensor(legal, len(obs))
         beta, q = self.beta_and_q(states, self.beta_tensor(beta, len(obs)), mask)
         pi = self.improve(beta, q, mask, self.counts(states))
-        values: Array = (pi * q).sum(1).cpu().numpy()
-        return values
+        return (pi * q).sum(1).cpu().numpy()
 
     def act(self, obs: Any, rng: np.random.Generator | int, legal: Any = None, beta: Any = None) -> Array:
         """Actions `[B]` drawn from the policy: their names if the training data has names, else their numbers.
@@ -452,8 +451,7 @@ def draw_actions(probs: Array, uniform: Array) -> Array:
     0 is never drawn.
     """
     cumulative = probs.cumsum(1, dtype=np.float64)
-    found: Array = (uniform * cumulative[:, -1:] >= cumulative).sum(1)
-    return found
+    return (uniform * cumulative[:, -1:] >= cumulative).sum(1)
 
 
 def check_restorable(rule: Any) -> None:
@@ -553,8 +551,7 @@ def load_training(path: Path, checksum: Any) -> dict[str, Array]:
     """What a policy keeps of its training episodes. Raises ValueError unless the file is the one that was saved."""
     if not path.is_file() or fingerprint(path) != checksum:
         raise ValueError(f"{path}: is missing or damaged (size or checksum is not the one in {CONFIG})")
-    found: dict[str, Array] = load_arrays(path)
-    return found
+    return load_arrays(path)
 
 
 @contextlib.contextmanager

@@ -71,8 +71,7 @@ def bootstrap_ratio(
 
 def percentile_interval(samples: Array, quantiles: Sequence[float] = QUANTILES_95) -> Array:
     """The percentile interval of bootstrap statistics `[resamples, ...]`: lower and upper bound, `[2, ...]`."""
-    bounds: Array = np.quantile(samples, quantiles, axis=0)
-    return bounds
+    return np.quantile(samples, quantiles, axis=0)
 
 
 def iqm(values: Any) -> Array:
@@ -87,8 +86,7 @@ def iqm(values: Any) -> Array:
     N = ordered.shape[-1]
     i = np.arange(N)
     weights = np.maximum(np.minimum(i + 1, 0.75 * N) - np.maximum(i, 0.25 * N), 0)
-    middle: Array = ordered @ weights / weights.sum()
-    return middle
+    return ordered @ weights / weights.sum()
 
 
 def iqm_of_tasks(runs: Sequence[Array]) -> float:
@@ -156,8 +154,7 @@ def performance_profile(runs: Sequence[Array], thresholds: Array) -> Array:
     >>> performance_profile([np.array([0.5, 2.0]), np.array([3.0])], np.array([0.0, 1.0, 2.0]))
     array([1.  , 0.75, 0.5 ])
     """
-    shares: Array = np.mean([(of_task[None, :] > thresholds[:, None]).mean(1) for of_task in runs], 0)
-    return shares
+    return np.mean([(of_task[None, :] > thresholds[:, None]).mean(1) for of_task in runs], 0)
 
 
 def bootstrap_runs(
@@ -190,8 +187,7 @@ def student_lower_bound(samples: Array, delta: float, size: int | None = None) -
     if n < 2:
         return mean
     size = n if size is None else size
-    bound: Array = mean - stats.t.isf(delta, size - 1) * samples.std(-1, ddof=1) / np.sqrt(size)
-    return bound
+    return mean - stats.t.isf(delta, size - 1) * samples.std(-1, ddof=1) / np.sqrt(size)
 
 
 def describe(scores: Sequence[float], seed: int = 0) -> dict[str, Any]:

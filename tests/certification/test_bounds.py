@@ -115,10 +115,9 @@ def test_confidence_sequence_covers_at_all_times_together():
 
 
 def test_confidence_sequence_never_falls_and_finds_a_gain():
-    times, bounds = lower_confidence_sequence(
+    bounds = lower_confidence_sequence(
         weighted_returns(np.random.default_rng(8), 4000, 0.2), -0.5, 0.05, 0.25, times=[100, 1000, 4000]
     )
-    assert times.tolist() == [100, 1000, 4000]
     assert (np.diff(bounds) >= 0).all()
     assert 0 < bounds[-1] < 0.1
 
@@ -127,7 +126,7 @@ def test_what_a_confidence_sequence_rejects_between_two_looks_stays_rejected():
     """A high mean for a while, then an ordinary one: a single late look knows what an earlier one would have found."""
     rng = np.random.default_rng(3)
     x = np.concatenate([rng.normal(mean, 0.7, n) for mean, n in ((0.0, 100), (0.5, 200), (0.0, 1200))]).clip(-3, 3)
-    (early,), (late,) = (lower_confidence_sequence(x, -3.0, 0.05, 0.3, times=[t])[1] for t in (300, 1500))
+    (early,), (late,) = (lower_confidence_sequence(x, -3.0, 0.05, 0.3, times=[t]) for t in (300, 1500))
     assert late >= min(early, x.mean()) - 1e-6
 
 

@@ -12,7 +12,7 @@ from rbi.cli import main
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats import FormatSettings, SpecOverrides, load_episodes, open_reader
-from rbi.data.importing import append_all, export_dataset
+from rbi.data.importing import Progress, append_all, export_dataset
 from rbi.data.store import Store, StoreWriter
 from rbi.runs import read
 
@@ -50,7 +50,7 @@ def test_what_does_not_fit_is_rejected_and_the_rest_is_taken(tmp_path):
     other = episode(np.random.default_rng(1), 4, frame=(7,))
     items = [good[0], RejectedEpisode("list", 9, "torn"), good[1], other, good[2]]
     with StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)) as writer:
-        *_, tally = append_all(Listed(items, writer.spec), writer, map)
+        *_, tally = append_all(Listed(items, writer.spec), writer, map, Progress())
     assert (tally.episodes, tally.steps, tally.rejected) == (3, 12, 2)
     store = Store(tmp_path / "s")
     assert [e.line for e in store] == [1, 2, 3]
@@ -58,16 +58,13 @@ def test_what_does_not_fit_is_rejected_and_the_rest_is_taken(tmp_path):
 
 
 def test_strict_stops_at_the_first_problem_and_keeps_what_came_before(tmp_path):
-    good = numbered(2)
+    good, spec = numbered(2), DatasetSpec((3,), 4)
+    listed = Listed([good[0], RejectedEpisode("list", 9, "torn"), good[1]], spec)
     with (
         pytest.raises(ValueError, match="list, line 9: torn"),
-        StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)) as writer,
+        StoreWriter.create(tmp_path / "s", spec) as writer,
     ):
-        list(
-            append_all(
-                Listed([good[0], RejectedEpisode("list", 9, "torn"), good[1]], writer.spec), writer, map, strict=True
-            )
-        )
+        list(append_all(listed, writer, map, Progress(strict=True)))
     assert len(Store(tmp_path / "s")) == 1
 
 
@@ -75,9 +72,9 @@ def test_an_import_that_was_stopped_goes_on_without_doing_anything_twice(tmp_pat
     good = numbered(6)
     broken = [*good[:3], RejectedEpisode("list", 99, "torn"), OSError("the disk is gone")]
     with pytest.raises(OSError, match="disk"), StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)) as writer:
-        list(append_all(Listed(broken, writer.spec), writer, map))
+        list(append_all(Listed(broken, writer.spec), writer, map, Progress()))
     with StoreWriter.append_to(tmp_path / "s") as writer:
-        *_, tally = append_all(Listed([*broken[:4], *good[3:]], writer.spec), writer, map)
+        *_, tally = append_all(Listed([*broken[:4], *good[3:]], writer.spec), writer, map, Progress())
     assert (tally.skipped, tally.episodes, tally.rejected) == (4, 3, 0)
     for one, other in zip(Store(tmp_path / "s"), good, strict=True):
         assert_same(one, other)
@@ -88,9 +85,9 @@ def test_episodes_that_cannot_be_told_apart_are_counted_when_an_import_goes_on(t
     alike = [episode(rng, 4) for _ in range(5)]
     alike = [Episode(e.observations, e.actions, e.rewards, e.terminated, e.truncated) for e in alike]
     with StoreWriter.create(tmp_path / "s", DatasetSpec((3,), 4)) as writer:
-        list(append_all(Listed(alike[:2], writer.spec), writer, map))
+        list(append_all(Listed(alike[:2], writer.spec), writer, map, Progress()))
     with StoreWriter.append_to(tmp_path / "s") as writer:
-        list(append_all(Listed(alike, writer.spec), writer, map))
+        list(append_all(Listed(alike, writer.spec), writer, map, Progress()))
     for one, other in zip(Store(tmp_path / "s"), alike, strict=True):
         assert_same(one, other)
 

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rbi.data import store as stores
-from rbi.data.checksums import checksum, checksums
 from rbi.data.dataset import RECORD, Dataset, columns, infer_spec
+from rbi.data.digests import checksum, checksums
 from rbi.data.episode import DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats import FormatSettings, load_episodes
 from rbi.data.store import REPEATED, UNKNOWN, Store, StoreWriter

@@ -8,8 +8,9 @@ import pytest
 from rbi.data.dataset import RECORD, Dataset, columns, infer_spec
 from rbi.data.formats import FormatSettings, StoreReader, open_reader
 from rbi.data.formats.reader import summaries_of
+from rbi.data.importing import summarize_data
 from rbi.data.store import StoreWriter
-from rbi.data.summary import DatasetSummary, summarize_data
+from rbi.data.summary import DatasetSummary
 from rbi.fileio import to_json
 
 from .episodes import episode

@@ -39,7 +39,7 @@ def test_the_faults_of_a_run_on_a_cluster_are_rows_of_its_table():
     faults = {"steps_in_flight": 1200, "replay_states": 0, "updates": 30, "workers": 2, "shards": 0, "learners": 1}
     assert set(faults) == set(asdict(Faults()))
     found = {"faults": faults, "resumed": {"times": 1, "repeated_updates": 5}}
-    assert fault_rows(found) == [
+    assert list(fault_rows(found).items()) == [
         ("restarted", "2 workers, 1 learner"),
         ("lost", "1,200 steps in flight"),
         ("repeated", "35 updates"),

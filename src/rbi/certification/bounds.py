@@ -16,7 +16,7 @@ ever reaches 1 / alpha with probability at most alpha (Ville). The lower bound i
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -113,8 +113,7 @@ def log_capital_peak(values: Array, m: Array, floor: float, alpha: float, spread
 def sums_before(x: Array, starts: Array) -> Array:
     """Sums of the values before each start, `[..., n]` to `[..., J]`; starts rise from 0."""
     blocks = np.add.reduceat(x, starts, axis=-1)
-    found: Array = np.concatenate([np.zeros_like(x[..., :1]), blocks.cumsum(-1)[..., :-1]], -1)
-    return found
+    return np.concatenate([np.zeros_like(x[..., :1]), blocks.cumsum(-1)[..., :-1]], -1)
 
 
 def predictable_std(values: Array, starts: Array, spread: float) -> Array:
@@ -132,8 +131,7 @@ def all_equal_before(values: Array, starts: Array) -> Array:
     """Whether the values before each start are all equal, `[..., J]`: then nothing is known of their spread."""
     differs = values != values[..., :1]
     first = np.where(differs.any(-1), differs.argmax(-1), values.shape[-1])
-    found: Array = first[..., None] >= starts
-    return found
+    return first[..., None] >= starts
 
 
 def betting_rejects(values: Any, m: Any, floor: float, alpha: float, spread: float | None = None) -> Array:
@@ -182,8 +180,7 @@ def plug_in_bets(values: Array, alpha: float, spread: float) -> Array:
     lambda_t = sqrt(2 log(1 / alpha) / (sigma^2_{t-1} t log(1 + t)))
     """
     t = np.arange(1, len(values) + 1)
-    found: Array = np.sqrt(2 * math.log(1 / alpha) / (t * np.log1p(t))) / predictable_std(values, t - 1, spread)
-    return found
+    return np.sqrt(2 * math.log(1 / alpha) / (t * np.log1p(t))) / predictable_std(values, t - 1, spread)
 
 
 def log_capital_sequence(values: Array, bets: Array, m: float, floor: float) -> Array:
@@ -192,24 +189,21 @@ def log_capital_sequence(values: Array, bets: Array, m: float, floor: float) -> 
     return np.log1p(np.minimum(bets, most) * (values - m)).cumsum()
 
 
-def lower_confidence_sequence(
-    values: Any, floor: float, alpha: float, spread: float, times: Any = None
-) -> tuple[Array, Array]:
-    """Lower bounds after some of the values, `(times, bounds)`: together they hold at all times with level 1 - alpha.
+def lower_confidence_sequence(values: Any, floor: float, alpha: float, spread: float, times: Sequence[int]) -> Array:
+    """Lower bounds after these numbers of values, in ascending order: they hold at all times together at 1 - alpha.
 
     K_t(m) falls with m at every t, since these bets do not depend on the capital, so bisection finds each bound.
     """
     x = check_values(values, floor, alpha)
-    when = np.unique(np.geomspace(1, len(x), 24).round().astype(int)) if times is None else np.asarray(times)
-    bets, bounds, low, target = plug_in_bets(x, alpha, spread), np.empty(len(when)), floor, -math.log(alpha)
-    for number, t in enumerate(when.tolist()):
+    bets, bounds, low, target = plug_in_bets(x, alpha, spread), np.empty(len(times)), floor, -math.log(alpha)
+    for number, t in enumerate(times):
         high = max(low, float(x[:t].mean()))
         for _ in range(30):
             middle = (low + high) / 2
             rejected = log_capital_sequence(x[:t], bets[:t], middle, floor).max() >= target
             low, high = (middle, high) if rejected else (low, middle)
         bounds[number] = low  # later bounds are never lower: what was rejected once stays rejected
-    return when, bounds
+    return bounds
 
 
 # Other bounds

@@ -378,10 +378,8 @@ def give_verdict(
         return "keep"
     if passed:
         return "deploy" if evidence.known != "estimated" or config.accept_estimated else "test live"
-    enough = len(evidence.returns) >= MIN_EPISODES
-    return (
-        "test live" if enough and too_long(evidence, chosen) and chosen.estimates.get("fitted_q", -1.0) > 0 else "keep"
-    )
+    promising = too_long(evidence, chosen) and chosen.estimates.get("fitted_q", -1.0) > 0
+    return "test live" if promising and len(evidence.returns) >= MIN_EPISODES else "keep"
 
 
 def too_long(evidence: Evidence, candidate: Candidate) -> bool:
@@ -397,23 +395,49 @@ def explain(
     tested: list[Candidate],
     verdict: Verdict,
 ) -> list[str]:
-    """The reasons beside what blocks a decision."""
-    gain, lower, _ = chosen.interval
+    """The reasons beside what blocks a decision: what was found, what limits it, and what would help."""
     episodes, size = len(evidence.returns), chosen.weights["effective_sample_size"]
-    terms = chosen.estimator.replace("_", "-")
-    lines = [
-        f"{episodes:,} episodes; the estimated gain of {chosen.rule} is {gain:+.4g}, its "
-        f"{100 * settings.confidence:g}% lower bound {lower:+.4g} ({chosen.bound.method} on {terms} terms, "
-        f"{status_of(evidence, chosen, settings)})."
-    ]
-    method = chosen.bound.method
-    lines += [f"There is no bound of these terms by {method}: it takes {NEEDS[method]}."] if math.isinf(lower) else []
+    lines = [result_text(evidence, settings, chosen)]
+    if math.isinf(chosen.interval.lower):
+        method = chosen.bound.method
+        lines.append(f"There is no bound of these terms by {method}: it takes {NEEDS[method]}.")
     if config.auto and len(tested) > 1:
         lines.append(
             f"Tested from cautious to bold: {', '.join(found.rule for found in tested)}; the first failure ends it."
         )
     if config.auto and evidence.policy.visits is None:
         lines.append("count_aware was left out: the policy has no visit counts. A policy of rbi improve has them.")
+    lines += limits_of_data(evidence, settings)
+    if not trusted(evidence, chosen, settings):
+        lines.append(f"{episodes:,} episodes of effective size {size:,.0f} are too few for a bound that is not proved.")
+    if evidence.clone is not None and verdict == "deploy":
+        error = evidence.clone["mean_absolute_error"]
+        lines.append(f"The clone of the behaviour policy is off by {error:.3f} on average; weights use the log.")
+    if too_long(evidence, chosen):
+        lines.append(horizon_text(evidence, chosen))
+    elif verdict != "deploy" and size < 0.1 * episodes:
+        lines.append(
+            f"The weights leave {size:,.0f} effective episodes of {episodes:,}: a smaller step would leave more."
+        )
+    if verdict != "deploy":
+        lines.append(needed_text(what_it_takes(evidence, chosen, settings), evidence.known))
+    return lines
+
+
+def result_text(evidence: Evidence, settings: Settings, chosen: Candidate) -> str:
+    """Estimate and lower bound of the gain, and what they rest on."""
+    gain, lower, _ = chosen.interval
+    terms = chosen.estimator.replace("_", "-")
+    return (
+        f"{len(evidence.returns):,} episodes; the estimated gain of {chosen.rule} is {gain:+.4g}, its "
+        f"{100 * settings.confidence:g}% lower bound {lower:+.4g} ({chosen.bound.method} on {terms} terms, "
+        f"{status_of(evidence, chosen, settings)})."
+    )
+
+
+def limits_of_data(evidence: Evidence, settings: Settings) -> list[str]:
+    """What the log and its description lack, for every rule on these networks."""
+    lines = []
     if evidence.known == "estimated":
         lines.append(
             "No probabilities were logged, so weights come from a clone of the behaviour policy. A cause of actions "
@@ -429,19 +453,6 @@ def explain(
         lines.append(
             f"The range of returns, {low:g} to {high:g}, is the observed one; state it (--return-range) for a proof."
         )
-    if not trusted(evidence, chosen, settings):
-        lines.append(f"{episodes:,} episodes of effective size {size:,.0f} are too few for a bound that is not proved.")
-    if evidence.clone is not None and verdict == "deploy":
-        error = evidence.clone["mean_absolute_error"]
-        lines.append(f"The clone of the behaviour policy is off by {error:.3f} on average; weights use the log.")
-    if too_long(evidence, chosen):
-        lines.append(horizon_text(evidence, chosen))
-    elif verdict != "deploy" and size < 0.1 * episodes:
-        lines.append(
-            f"The weights leave {size:,.0f} effective episodes of {episodes:,}: a smaller step would leave more."
-        )
-    if verdict != "deploy":
-        lines.append(needed_text(what_it_takes(evidence, chosen, settings), evidence.known))
     return lines
 
 

@@ -53,8 +53,7 @@ class LoggedSteps:
     @property
     def first(self) -> Array:
         """`[E]`: the first step of each episode."""
-        found: Array = np.cumsum(self.steps) - self.steps
-        return found
+        return np.cumsum(self.steps) - self.steps
 
     @property
     def horizon(self) -> int:
@@ -63,8 +62,7 @@ class LoggedSteps:
 
     def taken(self, values: Array) -> Array:
         """`[S]`: the entries of the taken actions in `[S, A]`."""
-        found: Array = values[np.arange(len(self.actions)), self.actions].astype(np.float64)
-        return found
+        return values[np.arange(len(self.actions)), self.actions].astype(np.float64)
 
     def over_time(self) -> Iterator[tuple[Array, Array]]:
         """For t = 0, 1, ...: the episodes that have a step t, longest episodes first, and the indices of that step.
@@ -80,13 +78,11 @@ class LoggedSteps:
 
     def discounts(self) -> Array:
         """`[S]`: gamma^t."""
-        found: Array = self.gamma ** concat_ranges(0, self.steps)
-        return found
+        return self.gamma ** concat_ranges(0, self.steps)
 
     def per_episode(self, values: Array) -> Array:
         """`[E]`: sums of `[S]` values over the steps of each episode."""
-        found: Array = np.add.reduceat(values, self.first)
-        return found
+        return np.add.reduceat(values, self.first)
 
     def returns(self) -> Array:
         """`[E]`: G_i."""
@@ -130,8 +126,7 @@ def expected_q(probs: Array, q: Array, low: float, high: float) -> Array:
 
 def ratios(logged: LoggedSteps, pi_taken: Array) -> Array:
     """rho `[S]`: pi(a) / p(a) of the taken actions."""
-    found: Array = pi_taken / logged.action_probs
-    return found
+    return pi_taken / logged.action_probs
 
 
 def cumulative_weights(logged: LoggedSteps, rho: Array) -> Array:
@@ -151,8 +146,7 @@ def cumulative_weights(logged: LoggedSteps, rho: Array) -> Array:
 
 def episode_weights(logged: LoggedSteps, weights: Array) -> Array:
     """W_T `[E]`: the weight of each whole episode."""
-    found: Array = weights[logged.first + logged.steps - 1]
-    return found
+    return weights[logged.first + logged.steps - 1]
 
 
 def importance_sampling(logged: LoggedSteps, weights: Array, low: float, high: float) -> Terms:

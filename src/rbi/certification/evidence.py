@@ -11,7 +11,7 @@ import torch
 from rbi.certification import estimates
 from rbi.certification.bounds import METHODS, Bound, Method, betting_rejects, lower_bound
 from rbi.certification.estimates import MAX_FITTED_SIZE, Estimator, LoggedSteps, Ratios, Terms
-from rbi.data.dataset import Dataset, concat_ranges
+from rbi.data.dataset import Dataset
 from rbi.data.digests import copied_episodes, shared_episodes
 from rbi.data.episode import Array, feature_slices
 from rbi.data.sampler import Sampler, SamplerConfig
@@ -131,17 +131,12 @@ def gather_evidence(policy: Policy, data: Dataset, gamma: float) -> Evidence:
     )
 
 
-def step_observations(data: Dataset) -> Array:
-    """`[S, D]`: the vector observation of every step, without final ones."""
-    return data.arrays["observations"][concat_ranges(data.records["first_observation"], data.records["steps"])]
-
-
 def unknown_texts(policy: Policy, data: Dataset) -> dict[str, int]:
     """By column the number of steps whose text is none of its categories: all of its features are 0."""
     texts = [(column.name, part) for column, part in feature_slices(policy.columns) if column.categories]
     if not texts:
         return {}
-    observations = step_observations(data)
+    observations = data.step_observations()
     found = {name: int((~observations[:, part].any(1)).sum()) for name, part in texts}
     return {name: rows for name, rows in found.items() if rows}
 
@@ -481,6 +476,6 @@ def all_estimates(evidence: Evidence, policy: Policy, rho: Array, weights: Array
         "direct": float(logged.per_episode(logged.discounts() * gain).mean()),
     }
     if fitted:
-        observations = step_observations(evidence.data)
+        observations = evidence.data.step_observations()
         found["fitted_q"] = estimates.fitted_q_evaluation(logged, np.concatenate(every), observations)
     return found

@@ -13,7 +13,7 @@ from rbi.certification.evidence import check_complete, check_copies, check_range
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.episode import Array
-from rbi.data.formats import Format, FormatSettings, open_dataset
+from rbi.data.formats import Format, FormatSettings, dataset_or_path, open_dataset
 from rbi.policy import load_policy
 
 Outcome = Literal["better", "worse", "continue"]
@@ -114,13 +114,10 @@ def monitor(
     low, high = config.return_range
     if old_value is not None and not low <= old_value <= high:
         raise ValueError(f"old_value = {old_value:g}: must be in the range of returns, {low:g} to {high:g}")
-    sources = [episodes] if control is None else [episodes, control]
-    if policy is not None and not isinstance(episodes, Dataset):
-        settings = encoded_as(load_policy(policy), Path(policy), Path(episodes), format, settings)
-    samples = [
-        live_returns(open_dataset(one if isinstance(one, Dataset) else Path(one), format, settings), config)
-        for one in sources
-    ]
+    sources = [dataset_or_path(source) for source in ([episodes] if control is None else [episodes, control])]
+    if policy is not None and isinstance(sources[0], Path):
+        settings = encoded_as(load_policy(policy), Path(policy), sources[0], format, settings)
+    samples = [live_returns(open_dataset(source, format, settings), config) for source in sources]
     result = compare(samples, config)
     if out is not None:
         places = ["" if isinstance(source, Dataset) else str(source) for source in (episodes, control or "")]
@@ -170,8 +167,8 @@ def bounds_over_time(values: Array, limits: tuple[float, float], alpha: float) -
     low, high = limits
     times = np.maximum(1, np.geomspace(min(10, len(values)) / len(values), 1, LOOKS) * len(values)).round().astype(int)
     spread = (high - low) / 4
-    _, lower = lower_confidence_sequence(values, low, alpha, spread, times)
-    _, negated = lower_confidence_sequence(-values, -high, alpha, spread, times)
+    lower = lower_confidence_sequence(values, low, alpha, spread, times.tolist())
+    negated = lower_confidence_sequence(-values, -high, alpha, spread, times.tolist())
     return Side(times, lower, -negated)
 
 
@@ -179,8 +176,7 @@ def live_returns(data: Dataset, config: MonitorConfig) -> Array:
     """Returns of all episodes in the order of the log. Raises ValueError for one outside the stated range."""
     check_complete(data)
     check_copies(data)
-    steps = data.records["steps"].astype(np.int64)
-    rewards = data.arrays["rewards"][concat_ranges(data.records["first_step"], steps)].astype(np.float64)
-    found: Array = np.add.reduceat(config.gamma ** concat_ranges(0, steps) * rewards, np.cumsum(steps) - steps)
+    discounts = config.gamma ** concat_ranges(0, data.records["steps"])
+    found: Array = np.add.reduceat(discounts * data.arrays["rewards"], data.records["first_step"])
     check_returns(data, found, *config.return_range)
     return found.clip(*config.return_range)

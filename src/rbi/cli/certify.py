@@ -12,7 +12,6 @@ from rbi.certification.decision import CertifyConfig, certify
 from rbi.cli.data import TABLE_OPTIONS, FromData
 from rbi.progress import echo
 
-NAME = "certify"
 KEEP = 3  # exit status
 
 
@@ -33,7 +32,7 @@ class Certify(FromData):
     config: Annotated[CertifyConfig, tyro.conf.arg(name="")] = field(default_factory=CertifyConfig)
 
     def run(self, argv: Sequence[str]) -> int:
-        from rbi.report import certify as report
+        from rbi.report import improve as report
 
         if self.policy is None:
             raise ValueError("--policy: name the policy to test")
@@ -45,7 +44,7 @@ class Certify(FromData):
             settings=self.settings_as_trained(self.policy),
             **vars(self.config),
         )
-        with self.create_run(NAME, argv) as writer:
+        with self.create_run("certify", argv) as writer:
             decision.write(writer, policy=str(self.policy), data=str(self.path))
             writer.figure("gains", report.gain_figure(runs.read(writer.path).finished()))
         for line in decision.summary().splitlines():

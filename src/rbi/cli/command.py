@@ -110,20 +110,20 @@ def parse(command: type[C], argv: Sequence[str], prog: str) -> C:
 def check_names(command: type[Command], argv: Sequence[str], prog: str) -> None:
     """Raise ValueError for an option or a choice that does not exist, with the nearest that does."""
     found = {name: option for option in pages.options(command) for name in option.names}
-    previous = ""
+    name, option = "", None  # of the word, or the option before it, whose value it may be
     for word in argv:
-        name, has_value, value = word.partition("=")
-        if word.startswith("--"):
+        is_option, value = word.startswith("--"), word
+        if is_option:
+            name, _, value = word.partition("=")
             name = name.replace("_", "-")
             if name not in found:
                 raise ValueError(f"{name}: no such option{suggestion(name, found)} (see {prog} {pages.HELP_ALL})")
-            previous = name
-        choices = found[previous].choices if previous else ()
-        chosen = value if has_value and word.startswith("--") else "" if word.startswith("--") else word
-        if choices and chosen and chosen not in (*choices, "None"):
-            raise ValueError(f"{previous} {chosen}: must be one of {', '.join(choices)}{nearest(chosen, choices)}")
-        if not (previous and found[previous].repeats) and not word.startswith("--"):
-            previous = ""
+            option = found[name]
+        choices = option.choices if option else ()
+        if choices and value and value not in (*choices, "None"):
+            raise ValueError(f"{name} {value}: must be one of {', '.join(choices)}{nearest(value, choices)}")
+        if not is_option and not (option and option.repeats):
+            option = None
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import tyro
-from annotated_types import Interval
 
 from rbi import fileio, runs
 from rbi.cli.command import Command, show
+from rbi.config import Interval
 from rbi.data.formats import (
     AgcConfig,
     Format,
@@ -22,9 +22,8 @@ from rbi.data.formats import (
     open_reader,
     recognise,
 )
-from rbi.data.importing import ExportFormat, export_dataset, import_dataset
+from rbi.data.importing import ExportFormat, export_dataset, import_dataset, sample_observations, summarize_data
 from rbi.data.store import MAX_LOST, REJECTED, Store, is_store
-from rbi.data.summary import sample_observations, summarize_data
 from rbi.progress import echo, track
 
 TABLE_OPTIONS = ("table.action", "table.reward", "table.observations", "table.one-step", "table.action-prob")

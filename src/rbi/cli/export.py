@@ -13,9 +13,6 @@ from rbi.export import onnx_model
 from rbi.policy import load_policy
 from rbi.progress import echo, track
 
-NAME = "export"
-FILES = {"onnx": "policy.onnx"}
-
 
 @dataclass(frozen=True)
 class Export(Command):
@@ -45,8 +42,8 @@ class Export(Command):
         policy = load_policy(self.path)
         for _ in track(range(1), "tracing the policy and comparing"):
             model = onnx_model(policy, columns=self.columns, legal=self.legal)
-        with self.create_run(NAME, argv) as writer:
-            file, size = writer.path / FILES[self.to], len(model.content)
+        with self.create_run("export", argv) as writer:
+            file, size = writer.path / f"policy.{self.to}", len(model.content)
             model.write(file)
             found = {"policy": str(self.path), "rule": str(policy.rule), "bytes": size, "difference": model.difference}
             writer.result(found)

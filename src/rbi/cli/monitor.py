@@ -11,7 +11,6 @@ from rbi.cli.data import FromData
 from rbi.config import Interval
 from rbi.progress import echo
 
-NAME = "monitor"
 ALARM = 3  # exit status
 
 
@@ -50,7 +49,7 @@ class Monitor(FromData):
     """Discount factor of the returns."""
 
     def run(self, argv: Sequence[str]) -> int:
-        from rbi.report import certify as report
+        from rbi.report import improve as report
 
         if self.return_range is None:
             raise ValueError("--return-range: state the smallest and the largest possible return of an episode")
@@ -65,7 +64,7 @@ class Monitor(FromData):
             format=self.format,
             settings=self.format_settings if self.policy is None else self.settings_as_trained(self.policy),
         )
-        with self.create_run(NAME, argv) as writer:
+        with self.create_run("monitor", argv) as writer:
             writer.result(found.to_dict() | {"data": str(self.path), "control": str(self.control or "")})
             writer.figure("gain", report.monitor_figure(runs.read(writer.path).finished()))
         echo(found.summary())

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import tyro
-from annotated_types import Interval
 
 from rbi import envs, fileio, runs
 from rbi.cli.command import Command, show
-from rbi.config import Device, choose_device
+from rbi.config import Device, Interval, choose_device
 from rbi.evaluation.recording import DatasetRecording, Perturbation, load_policies
 from rbi.evaluation.rollouts import Protocol, ProtocolName
 from rbi.evaluation.scripted import SCRIPTED

@@ -6,7 +6,6 @@ from typing import Any, Self, overload
 
 import numpy as np
 
-from rbi.data.dataset_summary import DatasetSummary
 from rbi.data.episode import (
     Array,
     DatasetSpec,
@@ -18,6 +17,7 @@ from rbi.data.episode import (
     end_codes,
     integer_actions,
 )
+from rbi.data.summary import DatasetSummary
 
 RECORD = np.dtype(
     [
@@ -61,7 +61,8 @@ def columns(spec: DatasetSpec) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]
 class Dataset(Sequence[Episode]):
     """Episodes with a common spec. `dataset[i]` is an `Episode` of views, `dataset[i:j]` a `Dataset`.
 
-    `arrays["observations"]` is `[F, *obs_shape]`, every other column `[S, ...]`; `records` `[E]` holds `RECORD`s.
+    `arrays["observations"]` is `[F, *obs_shape]`, every other column `[S, ...]`; `records` `[E]` holds `RECORD`s, whose
+    episodes lie one after the other and fill the columns.
     `rejected` lists the episodes of the source that could not be used, with file, line and reason. `num_lost` counts
     those that a store has lost.
     """
@@ -224,13 +225,19 @@ class Dataset(Sequence[Episode]):
     @property
     def scores(self) -> Array:
         """The sum of each episode's rewards."""
-        found: Array = self.records["score"]
-        return found
+        return self.records["score"]
 
     @property
     def players(self) -> list[str]:
         """Who played each episode."""
         return [self.texts[number] for number in self.records["player"]]
+
+    def step_observations(self) -> Array:
+        """`[S, *obs_shape]`: the observation of every step, without final ones; not copied if there are none."""
+        observations = self.arrays["observations"]
+        if len(observations) == len(self.arrays["actions"]):
+            return observations
+        return observations[concat_ranges(self.records["first_observation"], self.records["steps"])]
 
     def ends(self, *, lives: bool = True) -> Array:
         """`[S]` uint8: end codes of `rbi.steps`; without `lives`, lost lives are ignored."""
@@ -284,8 +291,7 @@ class Dataset(Sequence[Episode]):
                 arrays[name] = array[starts[0] : starts[0] + counts.sum()]
             else:
                 arrays[name] = array[concat_ranges(starts, counts)]
-        for first, count in (part_fields("observations"), part_fields("actions")):
-            records[first] = np.cumsum(records[count], dtype=np.int64) - records[count]
+        place_episodes(records)
         return Dataset(self.spec, read_only(arrays), records, self.texts)
 
     def ranges(self, max_bytes: int) -> list[slice]:
@@ -318,8 +324,7 @@ def concat_ranges(starts: Array | int, counts: Array) -> Array:
     >>> concat_ranges(np.array([5, 0]), np.array([2, 3]))
     array([5, 6, 0, 1, 2])
     """
-    found: Array = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
-    return found
+    return np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
 
 
 def read_only(arrays: dict[str, Array]) -> dict[str, Array]:
@@ -384,40 +389,51 @@ def assemble(
     `players` and `sources` `[E]` index `names`. `final` `[E, *obs_shape]` are the observations after the last step,
     used where `has_final` `[E]`. `where(e)` gives source and line of an invalid episode. Types are those of `columns`.
     """
-    count = len(starts)
     sizes = np.diff(np.append(starts, len(steps["actions"])))
-    quits = np.zeros(count, bool) if abandoned is None else abandoned
-    rejected: list[tuple[int, RejectedEpisode]] = []
-    invalid = invalid_episodes(spec, steps, starts, sizes, quits)
-    for e in np.flatnonzero(invalid).tolist():  # the rules and their messages are those of Episode
+    quits = np.zeros(len(starts), bool) if abandoned is None else abandoned
+    records = np.zeros(len(starts), RECORD)
+    records["steps"], records["observations"] = sizes, sizes if has_final is None else sizes + has_final
+    records["line"], records["abandoned"] = lines, quits
+    records["player"], records["source"] = players, sources
+    rejected = rejected_episodes(spec, steps, starts, sizes, quits, where)
+    if rejected:
+        good = np.ones(len(starts), bool)
+        good[[e for e, _ in rejected]] = False
+        rows = np.repeat(good, sizes)
+        steps = {name: column[rows] for name, column in steps.items()}
+        records, final = records[good], None if final is None else final[good]
+    place_episodes(records)
+    records["score"] = episode_sums(steps["rewards"], records["first_step"], records["steps"])
+    texts, records["player"], records["source"] = number_texts(names, records["player"], records["source"])
+    arrays = {name: owned(steps[name]) for name in columns(spec)}
+    if final is not None and (records["observations"] > records["steps"]).any():
+        arrays["observations"] = with_finals(steps["observations"], final, records)
+    return cls(spec, read_only(arrays), records, texts), rejected
+
+
+def rejected_episodes(
+    spec: DatasetSpec,
+    steps: dict[str, Array],
+    starts: Array,
+    sizes: Array,
+    abandoned: Array,
+    where: Callable[[int], tuple[str, int]],
+) -> list[tuple[int, RejectedEpisode]]:
+    """The numbers of the episodes that are invalid, and why: the messages are those of `Episode`."""
+    found = []
+    for e in np.flatnonzero(invalid_episodes(spec, steps, starts, sizes, abandoned)).tolist():
         part: dict[str, Any] = {name: column[starts[e] : starts[e] + sizes[e]] for name, column in steps.items()}
         try:
-            Episode(**part, abandoned=bool(quits[e])).check_fits(spec)
-            invalid[e] = False
+            Episode(**part, abandoned=bool(abandoned[e])).check_fits(spec)
         except ValueError as error:
-            rejected.append((e, RejectedEpisode(*where(e), str(error))))
-    each: dict[str, Any] = {
-        "sizes": sizes, "abandoned": quits, "lines": lines, "final": final, "has_final": has_final,
-        "players": np.broadcast_to(players, count), "sources": np.broadcast_to(sources, count),
-    }  # fmt: skip
-    if invalid.any():
-        rows = np.repeat(~invalid, sizes)
-        steps = {name: column[rows] for name, column in steps.items()}
-        each = {name: value if value is None else value[~invalid] for name, value in each.items()}
-    sizes = each["sizes"]
-    records = np.zeros(len(sizes), RECORD)
-    records["steps"] = sizes
-    records["first_step"] = np.cumsum(sizes) - sizes
-    finals = np.zeros(len(sizes), np.int64) if each["final"] is None else each["has_final"].astype(np.int64)
-    records["observations"] = sizes + finals
-    records["first_observation"] = np.cumsum(sizes + finals) - sizes - finals
-    records["line"], records["abandoned"] = each["lines"], each["abandoned"]
-    records["score"] = episode_sums(steps["rewards"], records["first_step"], sizes)
-    texts, records["player"], records["source"] = number_texts(names, each["players"], each["sources"])
-    arrays = {name: owned(steps[name]) for name in columns(spec)}
-    if finals.any():
-        arrays["observations"] = with_finals(steps["observations"], each["final"], records)
-    return cls(spec, read_only(arrays), records, texts), rejected
+            found.append((e, RejectedEpisode(*where(e), str(error))))
+    return found
+
+
+def place_episodes(records: Array) -> None:
+    """Set where episodes begin: they lie one after the other."""
+    for first, count in (part_fields("observations"), part_fields("actions")):
+        records[first] = np.cumsum(records[count], dtype=np.int64) - records[count]
 
 
 def step_columns(

@@ -1,9 +1,20 @@
-"""Digests of episodes, which show whether two datasets share any: policies keep those of their training episodes."""
+"""What tells episodes apart: CRC-32 checksums, which find damage in a store, and digests, which show whether two
+datasets share episodes. Policies keep the digests of their training episodes."""
+
+import zlib
+from collections.abc import Iterable
 
 import numpy as np
 
-from rbi.data.dataset import Dataset, concat_ranges
+from rbi.data.dataset import RECORD, Dataset, concat_ranges, part_fields
 from rbi.data.episode import Array
+
+SHORT_BYTES = 512
+"""Episodes up to this size are checksummed together, if many have the same length."""
+FEW_RECORDS = 64
+CRC_TABLE = np.arange(256, dtype=np.uint32)
+for _ in range(8):
+    CRC_TABLE = np.where(CRC_TABLE & 1, np.uint32(0xEDB88320), np.uint32(0)) ^ (CRC_TABLE >> 1)
 
 CHUNK = 4096  # observations hashed at a time
 MARGIN = 3.0  # times as many matches as chance explains, or standard deviations
@@ -11,6 +22,66 @@ MIN_COUNT = 10  # of a kind of episode in both datasets; rarer kinds are one kin
 ALIKE = 1e-6  # probability with which independent datasets or episodes are as alike
 MOST_COPIES = 10  # of an episode
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+# Checksums
+
+
+def checksum(parts: Iterable[Array]) -> int:
+    """CRC-32 of the bytes of arrays, one after the other."""
+    value = 0
+    for part in parts:
+        value = zlib.crc32(np.ascontiguousarray(part).data.cast("B"), value)
+    return value
+
+
+def checksums(data: Dataset) -> Array:
+    """`checksum` of each episode. Short episodes of equal length are computed together, byte by byte."""
+    records, found = data.records, np.zeros(len(data), np.uint32)
+    size = sum(array.dtype.itemsize * int(np.prod(array.shape[1:])) for array in data.arrays.values())
+    lengths, groups = np.unique(2 * records["steps"] + records["observations"], return_inverse=True)
+    for group in range(len(lengths)):
+        episodes = np.flatnonzero(groups == group)
+        if len(episodes) > 1 and size * int(records["observations"][episodes[0]]) <= SHORT_BYTES:
+            found[episodes] = checksums_of_equal_length(data, records[episodes])
+        else:
+            for number in episodes.tolist():
+                found[number] = checksum(data.part(name, records[number]) for name in data.arrays)
+    return found
+
+
+def checksums_of_equal_length(data: Dataset, records: Array) -> Array:
+    """`checksum` of episodes that have as many steps and observations each."""
+    crc = np.full(len(records), 0xFFFFFFFF, np.uint32)
+    for name, array in data.arrays.items():
+        first, count = part_fields(name)
+        entries = row_bytes(array)
+        for at in range(int(records[count][0])):
+            crc = extended(crc, entries[records[first] + at])
+    return ~crc
+
+
+def record_checksums(records: Array) -> Array:
+    """CRC-32 of the fields of each record before its `record_checksum`."""
+    fields = row_bytes(records)[:, : -RECORD["record_checksum"].itemsize]
+    if len(records) < FEW_RECORDS:
+        return np.array([zlib.crc32(row.tobytes()) for row in fields], np.uint32)
+    return ~extended(np.full(len(records), 0xFFFFFFFF, np.uint32), fields)
+
+
+def extended(crc: Array, rows: Array) -> Array:
+    """The inverted CRC-32s `[N]` after one more row of bytes each, `[N, B]`."""
+    for byte in rows.T:
+        crc = CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc
+
+
+def row_bytes(array: Array) -> Array:
+    """`[N, B]`: the bytes of each row."""
+    return np.ascontiguousarray(array).view(np.uint8).reshape(len(array), -1)
+
+
+# Digests
 
 
 def episode_digests(data: Dataset) -> Array:
@@ -22,8 +93,7 @@ def episode_digests(data: Dataset) -> Array:
     differ but for a chance of about 2^-64.
     """
     records = data.records
-    steps = records["steps"].astype(np.int64)
-    first = np.cumsum(steps) - steps
+    steps, first = records["steps"].astype(np.int64), records["first_step"]
     position = concat_ranges(0, steps)
     if data.spec.is_image:
         observed = np.zeros(len(position), np.uint64)
@@ -31,9 +101,8 @@ def episode_digests(data: Dataset) -> Array:
     else:
         observed = row_hashes(data.arrays["observations"])[concat_ranges(records["first_observation"], steps)]
     taken = row_hashes(np.stack([data.arrays["actions"], data.arrays["rewards"].view(np.int32)], 1))
-    own = concat_ranges(records["first_step"], steps)
     with np.errstate(over="ignore"):
-        each = mix(observed + GOLDEN * taken[own] + mix(position.astype(np.uint64) + np.uint64(1)))
+        each = mix(observed + GOLDEN * taken + mix(position.astype(np.uint64) + np.uint64(1)))
         content = mix(np.add.reduceat(each, first) if len(first) else each)
         lines = records["line"].astype(np.uint64)
         located = np.where(lines > 0, mix(content + GOLDEN * lines), np.uint64(0))
@@ -56,8 +125,7 @@ def mix(x: Array) -> Array:
     """SplitMix64's finaliser: every bit of the result depends on every bit of x."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    found: Array = x ^ (x >> np.uint64(31))
-    return found
+    return x ^ (x >> np.uint64(31))
 
 
 def shared_episodes(data: Dataset, training: Array) -> Array:
@@ -106,8 +174,7 @@ def copied_episodes(data: Dataset) -> Array:
     least, most = (np.maximum(kinds + sign * MARGIN * np.sqrt(kinds + 1), 0) for sign in (-1, 1))
     for k in range(2, MOST_COPIES + 1):
         if pdtr(kinds[k + 1], least[k] ** 2 * k / (k + 1) / most[k - 1]) < ALIKE:
-            found: Array = (counts == k)[which]
-            return found
+            return (counts == k)[which]
     return np.zeros(len(which), bool)
 
 
@@ -116,8 +183,7 @@ def contained(values: Array, among: Array) -> Array:
     if not len(among):
         return np.zeros(len(values), bool)
     ordered = np.sort(among)
-    found: Array = ordered.take(np.searchsorted(ordered, values), mode="clip") == values
-    return found
+    return ordered.take(np.searchsorted(ordered, values), mode="clip") == values
 
 
 def too_alike(content: Array, seen: Array) -> bool:
@@ -130,9 +196,8 @@ def too_alike(content: Array, seen: Array) -> bool:
     from scipy.special import chdtr
 
     _, which = np.unique(np.concatenate([content, seen]), return_inverse=True)
-    own, theirs = (
-        np.bincount(part, minlength=which.max() + 1) for part in (which[: len(content)], which[len(content) :])
-    )
+    kinds = which.max() + 1
+    own, theirs = (np.bincount(part, minlength=kinds) for part in np.split(which, [len(content)]))
     rare = own + theirs < MIN_COUNT
     a, b = (np.append(part[~rare], part[rare].sum()).astype(np.float64) for part in (own, theirs))
     a, b = a[a + b > 0], b[a + b > 0]

@@ -309,14 +309,12 @@ def kind_of_reason(reason: str) -> str:
 
 def bad_behavior_probs(probs: Array) -> Array:
     """`[T]` booleans: probabilities `[T, A]` that are negative, not finite or do not sum to 1."""
-    found: Array = ~(probs >= 0).all(1) | ~(np.abs(probs.sum(1, dtype=np.float64) - 1) <= PROBS_TOLERANCE)
-    return found
+    return ~(probs >= 0).all(1) | ~(np.abs(probs.sum(1, dtype=np.float64) - 1) <= PROBS_TOLERANCE)
 
 
 def differing_probs(one: Array, other: Array) -> Array:
     """`[T]` booleans: two probabilities of the same action that differ by more than rounding."""
-    found: Array = np.abs(one - other) > PROBS_TOLERANCE * np.maximum(one, other)
-    return found
+    return np.abs(one - other) > PROBS_TOLERANCE * np.maximum(one, other)
 
 
 def end_codes(terminated: Any, truncated: Any, life_lost: Any) -> Array:
@@ -346,8 +344,7 @@ def booleans(name: str, values: Any) -> Array:
         numbers = np.array(np.nan)
     if not ((numbers == 0) | (numbers == 1)).all():
         raise ValueError(f"{name}: must be true or false, or 1 or 0, in every step")
-    found: Array = numbers == 1
-    return found
+    return numbers == 1
 
 
 def integer_actions(values: Any) -> Array:

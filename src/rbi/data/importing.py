@@ -1,4 +1,7 @@
-"""Import data of any format into a store, and export it; unusable episodes are listed with their reasons."""
+"""Import data of any format into a store, export it, and summarise it without importing it.
+
+Unusable episodes are left out and listed with their reasons.
+"""
 
 import itertools
 import os
@@ -7,14 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from rbi import fileio
 from rbi.data.dataset import Dataset
-from rbi.data.episode import DatasetSpec, Episode, RejectedEpisode, Rejections
-from rbi.data.formats import ColumnReader, Format, FormatSettings, open_reader
-from rbi.data.formats.reader import OneEpisodePerPart, Reader
+from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode, Rejections
+from rbi.data.formats import ColumnReader, Format, FormatSettings, StoreReader, open_reader
+from rbi.data.formats.reader import OneEpisodePerPart, Reader, summaries_of
 from rbi.data.store import Store, StoreWriter, is_store
+from rbi.data.summary import DatasetSummary
 from rbi.parallel import bounded_map
 from rbi.progress import echo, track, track_updates
 
@@ -23,14 +29,23 @@ Done = Counter[tuple[str, int]]  # how often a store has each source and line
 ExportFormat = Literal["parquet", "minari", "store"]
 REPORT_EPISODES, REPORT_SECONDS = 200, 10
 GROUP_BYTES, ROW_BYTES = 1 << 25, 64  # exported together
+SAMPLED_EPISODES, SAMPLED_FRAMES = 4, 12  # about as many, of data that is summarised
+MAX_SAMPLED = 64  # episodes whose observations are read for that, if there are many parts
 SOURCE = "source.json"
 """In the folder of an import: what identifies the data it was made from."""
+
+
+# Import
 
 
 @dataclass
 class Progress(Rejections):
     """What an import or export has done so far."""
 
+    strict: bool = False
+    """Whether an unusable episode raises ValueError."""
+    verb: str = "imported"
+    """What happens to the usable ones."""
     parts: int = 0
     episodes: int = 0
     steps: int = 0
@@ -40,6 +55,12 @@ class Progress(Rejections):
     def accept(self, episodes: int, steps: int) -> None:
         self.episodes += episodes
         self.steps += steps
+
+    def leave_out(self, item: RejectedEpisode) -> None:
+        """Count an unusable episode; raises ValueError where every episode must be usable."""
+        if self.strict:
+            raise ValueError(f"{item} (without --strict it would be rejected and the rest {self.verb})")
+        self.reject(item)
 
     def counts(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in ("parts", "episodes", "steps", "rejected", "skipped")}
@@ -66,7 +87,12 @@ def import_dataset(
     With `strict` the first unusable episode raises a ValueError. `callback` gets counts every ten seconds.
     """
     out, reader = Path(out), open_reader(data, format, settings) if isinstance(data, Path | str) else data
-    started, reported, total, state = time.monotonic(), -float(REPORT_SECONDS), len(reader.parts()), Progress()
+    started, reported, total, state = (
+        time.monotonic(),
+        -float(REPORT_SECONDS),
+        len(reader.parts()),
+        Progress(strict=strict),
+    )
     resumes = is_store(out)
     if not resumes:
         out.mkdir(parents=True, exist_ok=True)
@@ -74,10 +100,10 @@ def import_dataset(
     opened = resume_store(out, reader) if resumes else StoreWriter.create(out, reader.spec)
     count = min(workers or os.cpu_count() or 1, max(1, total)) if reader.parallel else 1
     with opened as writer, bounded_map(count) as mapped:
-        states: Iterable[Progress] = append_all(reader, writer, mapped, strict=strict)
+        states: Iterable[Progress] = append_all(reader, writer, mapped, state)
         if progress:
             states = track_updates(states, "importing", total, lambda s: s.parts + s.skipped * reader.parallel, str)
-        for state in states:
+        for _ in states:
             seconds = time.monotonic() - started
             if callback and (seconds - reported > REPORT_SECONDS or state.parts == total):
                 reported = seconds
@@ -106,28 +132,28 @@ def fingerprint(path: Path) -> dict[str, Any]:
     return fileio.file_stats([path] if path.is_file() else inside)
 
 
-def append_all(reader: Reader, writer: StoreWriter, mapped: Map, *, strict: bool = False) -> Iterator[Progress]:
+def append_all(reader: Reader, writer: StoreWriter, mapped: Map, state: Progress) -> Iterator[Progress]:
     """Append every episode of the reader; yields the progress now and then, and after each part.
 
     Sources and lines that the store already has are skipped. `mapped` maps over parts that can be read in parallel.
     """
-    state, done = Progress(), processed(writer)
+    done = processed(writer)
     if isinstance(reader, ColumnReader):
         for part in reader.parts():
             for dataset, rejected in reader.datasets(part):
-                append_columns(dataset, rejected, writer, state, done, strict=strict)
+                append_columns(dataset, rejected, writer, state, done)
                 yield state
             state.parts += 1
             yield state
     else:
-        yield from append_episodes(reader, writer, mapped, state, done, strict=strict)
+        yield from append_episodes(reader, writer, mapped, state, done)
     if unknown := sorted(place for place, count in done.items() if count):
         where = ", line ".join(map(str, unknown[0]))
         raise ValueError(f"{writer.path}: holds an episode of {where}, which {reader.path} does not; import it again")
 
 
 def append_episodes(
-    reader: Reader, writer: StoreWriter, mapped: Map, state: Progress, done: Done, *, strict: bool
+    reader: Reader, writer: StoreWriter, mapped: Map, state: Progress, done: Done
 ) -> Iterator[Progress]:
     """`append_all` for episodes that come one at a time."""
     parts = reader.parts()
@@ -138,14 +164,18 @@ def append_episodes(
         state.skipped = len(reader.parts()) - len(parts)
         for place in [place for place in done if place[0] in skipped]:
             del done[place]
-    found = mapped(PartReader(reader), parts) if reader.parallel else (reader.read(part) for part in parts)
-    for items in found:
+    read = mapped(read_part, itertools.repeat(reader), parts) if reader.parallel else map(reader.read, parts)
+    for items in read:
         for number, item in enumerate(items, 1):
+            found = checked(item, writer.spec)
             if done and taken((item.source, item.line), done):
                 state.skipped += 1
-            elif rejected := append(item, writer, state):
-                leave_out(rejected, state, strict=strict, done="imported")
-                writer.reject(rejected)
+            elif isinstance(found, RejectedEpisode):
+                state.leave_out(found)
+                writer.reject(found)
+            else:
+                writer.append(found)
+                state.accept(1, len(found))
             if number % REPORT_EPISODES == 0:
                 yield state
         state.parts += 1
@@ -153,13 +183,7 @@ def append_episodes(
 
 
 def append_columns(
-    dataset: Dataset,
-    rejected: list[RejectedEpisode],
-    writer: StoreWriter,
-    state: Progress,
-    done: Done,
-    *,
-    strict: bool,
+    dataset: Dataset, rejected: list[RejectedEpisode], writer: StoreWriter, state: Progress, done: Done
 ) -> None:
     """Append the episodes of a dataset that the store does not have."""
     if done:
@@ -170,7 +194,7 @@ def append_columns(
         rejected = [item for item in rejected if not taken((item.source, item.line), done)]
         state.skipped += total - len(dataset) - len(rejected)
     for item in rejected:
-        leave_out(item, state, strict=strict, done="imported")
+        state.leave_out(item)
     writer.extend(dataset)
     state.accept(len(dataset), dataset.steps)
     for item in rejected:
@@ -185,16 +209,14 @@ def taken(key: tuple[str, int], done: Done) -> bool:
     return True
 
 
-def append(item: Episode | RejectedEpisode, writer: StoreWriter, state: Progress) -> RejectedEpisode | None:
-    """Append an episode, or return why it is rejected."""
-    if isinstance(item, RejectedEpisode):
-        return item
-    try:
-        writer.append(item)
-    except ValueError as error:
-        return RejectedEpisode(item.source, item.line, str(error))
-    state.accept(1, len(item))
-    return None
+def checked(item: Episode | RejectedEpisode, spec: DatasetSpec) -> Episode | RejectedEpisode:
+    """An episode that fits the spec, or why there is none."""
+    if isinstance(item, Episode):
+        try:
+            item.check_fits(spec)
+        except ValueError as error:
+            return RejectedEpisode(item.source, item.line, str(error))
+    return item
 
 
 def processed(writer: StoreWriter) -> Done:
@@ -205,14 +227,12 @@ def processed(writer: StoreWriter) -> Done:
     return Counter([*sources, *((item.source, item.line) for item in store.rejected)])
 
 
-class PartReader:
-    """Reads a whole part; can be sent to another process."""
+def read_part(reader: Reader, part: Any) -> list[Episode | RejectedEpisode]:
+    """A whole part, in another process."""
+    return list(reader.read(part))
 
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
 
-    def __call__(self, part: Any) -> list[Episode | RejectedEpisode]:
-        return list(self.reader.read(part))
+# Export
 
 
 def export_dataset(
@@ -228,9 +248,9 @@ def export_dataset(
     """Write data of any format into the folder `out`: `episodes.parquet`, a Minari dataset, or a store."""
     from rbi.data.formats import minari, parquet_writer
 
-    out, state = Path(out), Progress()
+    out, state = Path(out), Progress(strict=strict, verb="exported")
     reader = open_reader(data, format, settings) if isinstance(data, Path | str) else data
-    datasets: Iterable[Dataset] = valid_datasets(reader, state, strict=strict)
+    datasets: Iterable[Dataset] = valid_datasets(reader, state)
     if progress:
         datasets = track(datasets, "exporting")
     if to == "parquet":
@@ -245,16 +265,16 @@ def export_dataset(
     return reader.spec, state
 
 
-def valid_datasets(reader: Reader, state: Progress, *, strict: bool = False) -> Iterator[Dataset]:
+def valid_datasets(reader: Reader, state: Progress) -> Iterator[Dataset]:
     """The usable episodes of a reader, many at a time; the others are counted."""
     if not isinstance(reader, ColumnReader):
-        for group in grouped(valid_episodes(reader, state, strict=strict)):
+        for group in grouped(valid_episodes(reader, state)):
             yield Dataset.from_episodes(group, reader.spec)
         return
     for part in reader.parts():
         for dataset, rejected in reader.datasets(part):
             for item in rejected:
-                leave_out(item, state, strict=strict, done="exported")
+                state.leave_out(item)
             state.accept(len(dataset), dataset.steps)
             yield dataset
 
@@ -273,25 +293,61 @@ def grouped(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
         yield waiting
 
 
-def leave_out(item: RejectedEpisode, state: Progress, *, strict: bool, done: str) -> None:
-    """Count an unusable episode; with `strict` it raises ValueError. `done`: what happens to the other episodes."""
-    if strict:
-        raise ValueError(f"{item} (without --strict it would be rejected and the rest {done})")
-    state.reject(item)
-
-
-def valid_episodes(reader: Reader, state: Progress, *, strict: bool = False) -> Iterator[Episode]:
+def valid_episodes(reader: Reader, state: Progress) -> Iterator[Episode]:
     """The usable episodes of a reader; the others are counted."""
     for part in reader.parts():
         for item in reader.read(part):
-            rejected = item if isinstance(item, RejectedEpisode) else None
-            if isinstance(item, Episode):
-                try:
-                    item.check_fits(reader.spec)
-                except ValueError as error:
-                    rejected = RejectedEpisode(item.source, item.line, str(error))
-                else:
-                    state.accept(1, len(item))
-                    yield item
-            if rejected is not None:
-                leave_out(rejected, state, strict=strict, done="exported")
+            found = checked(item, reader.spec)
+            if isinstance(found, RejectedEpisode):
+                state.leave_out(found)
+            else:
+                state.accept(1, len(found))
+                yield found
+
+
+# Summary
+
+
+def summarize_data(reader: Reader) -> DatasetSummary:
+    """The summary of data in any format, without importing it: columns where the format has them, else episodes."""
+    found = DatasetSummary(reader.spec.num_actions)
+    if isinstance(reader, StoreReader):
+        found.add_lost(reader.store)
+    for part in track(reader.parts(), "reading"):
+        if isinstance(reader, ColumnReader):
+            for dataset, rejected in reader.datasets(part):
+                found.add_dataset(dataset)
+                for item in rejected:
+                    found.add(item)
+        else:
+            for episode in summaries_of(reader, part):
+                found.add(episode)
+    return found
+
+
+class SampledObservations(NamedTuple):
+    """Observations of a few episodes."""
+
+    frames: Array
+    """`[N, *obs_shape]`"""
+    distinct: int
+    """Distinct observations among all of these episodes."""
+    total: int
+
+
+def sample_observations(reader: Reader, rng: np.random.Generator) -> SampledObservations | None:
+    """Observations of some valid episodes; None if there are none."""
+    parts = reader.parts()
+    found: list[Episode] = []
+    each = max(1, MAX_SAMPLED // max(1, len(parts)))
+    for number in rng.permutation(len(parts))[: 4 * SAMPLED_EPISODES].tolist():
+        found += [item for item in itertools.islice(reader.read(parts[number]), each) if isinstance(item, Episode)]
+        if len(found) >= SAMPLED_EPISODES:
+            break
+    if not found:
+        return None
+    observed = np.concatenate([episode.observations for episode in found])
+    rows = np.ascontiguousarray(observed).reshape(len(observed), -1).view(np.uint8)
+    distinct = len({row.tobytes() for row in rows})
+    chosen = np.linspace(0, len(observed) - 1, min(SAMPLED_FRAMES, len(observed))).astype(int)
+    return SampledObservations(observed[chosen], distinct, len(observed))

@@ -109,10 +109,10 @@ class Sampler:
         self.data, self.config, self.generator, self.device = data, config, generator, torch.device(device)
         self.stack, self.frame = data.spec.frame_stack, data.spec.obs_shape
         at = self.device if frames_on_device else torch.device("cpu")
-        shared = share_frames_with is not None and share_frames_with.data is data
-        self.frames: Tensor = (
-            share_frames_with.frames if share_frames_with is not None and shared else flat_frames(data).to(at)
-        )
+        if share_frames_with is not None and share_frames_with.data is data:
+            self.frames: Tensor = share_frames_with.frames
+        else:
+            self.frames = flat_frames(data).to(at)
         self.pinned = at.type == "cpu" and self.device.type == "cuda"
         self.back = stack_offsets(self.stack, at)
         index = data.records

@@ -28,7 +28,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from rbi import fileio
-from rbi.data.checksums import checksum, checksums, record_checksums
 from rbi.data.dataset import (
     RECORD,
     Dataset,
@@ -39,6 +38,7 @@ from rbi.data.dataset import (
     invalid_episodes,
     part_fields,
 )
+from rbi.data.digests import checksum, checksums, record_checksums
 from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
 
 FORMAT = 2
@@ -84,10 +84,9 @@ class Store(Dataset):
         count = self.frames if name == "observations" else self.steps
         if not count:
             return np.zeros((0, *shape), dtype)
-        with (self.path / f"{name}.bin").open(
-            "rb"
-        ) as file:  # private, so that PyTorch accepts it; it is never written to
-            size = count * dtype.itemsize * math.prod(shape)
+        size = count * dtype.itemsize * math.prod(shape)
+        with (self.path / f"{name}.bin").open("rb") as file:
+            # private, so that PyTorch accepts it; it is never written to
             self.maps[name] = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
         array = np.frombuffer(self.maps[name], dtype).reshape(count, *shape)
         array.flags.writeable = False
@@ -123,11 +122,8 @@ class Store(Dataset):
             steps = f"{self.unindexed_steps:,} of {self.steps + self.unindexed_steps:,} steps"
             return f"{steps} belong to no episode: their writer was killed, or {self.path / INDEX} was cut"
         if self.damaged:
-            count, first = (
-                len(self.damaged),
-                RejectedEpisode(str(self.path / INDEX), self.damaged[0] + 1, DAMAGED_RECORD),
-            )
-            return f"{count:,} records are damaged ({first})"
+            first = RejectedEpisode(str(self.path / INDEX), self.damaged[0] + 1, DAMAGED_RECORD)
+            return f"{len(self.damaged):,} records are damaged ({first})"
         return ""
 
     def check_lost(self, max_lost: float = MAX_LOST) -> None:
@@ -539,9 +535,8 @@ def read_rejected(path: Path) -> list[RejectedEpisode]:
     if damaged:
         raise ValueError(damaged[0])
     for number, line in enumerate(lines, 1):
-        if [type(line.get(name)) for name in RejectedEpisode._fields] != [str, int, str] or len(line) != len(
-            RejectedEpisode._fields
-        ):
+        kinds = {name: type(value) for name, value in line.items()}
+        if kinds != {"source": str, "line": int, "reason": str}:
             raise ValueError(f"{path / REJECTED}, line {number}: is not a source, line and reason")
         found.append(RejectedEpisode(**line))
     return found

@@ -179,5 +179,4 @@ def step_clusters(data: Dataset, steps: Array, gamma: float) -> Array:
     episode = np.searchsorted(first, steps, side="right") - 1
     longest = int(data.records["steps"].max())
     span = longest if gamma >= 1 else min(longest, int(np.ceil(1 / (1 - gamma) - 1e-9)))
-    found: Array = episode * (longest + 1) + (steps - first[episode]) // span
-    return found
+    return episode * (longest + 1) + (steps - first[episode]) // span

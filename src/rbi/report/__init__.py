@@ -1,8 +1,11 @@
 """Figures and tables of finished runs, and the style of all figures: readable in greyscale and at print size."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import matplotlib as mpl
+from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
@@ -10,6 +13,7 @@ GREY, DARK, ACCENT, WARNING = "#c8ccd2", "#2a2f36", "#0072b2", "#d55e00"
 
 MAX_NAME = 30  # letters of a name beside an axis
 TURNED_LETTER = 0.04  # inches of height
+LABEL_SIZE = 6.5  # points, of the names of lines
 
 LINES: tuple[dict[str, Any], ...] = (  # Okabe and Ito's palette, safe for colour-blind readers; dashes for greyscale
     {"color": "#0072b2", "linestyle": "-", "linewidth": 1.8},
@@ -37,6 +41,21 @@ LOOK: Any = {
 }
 
 
+@contextlib.contextmanager
+def styled_figure(width: float, height: float) -> Iterator[Any]:
+    """A new figure of this size in inches, to be drawn in our style."""
+    with mpl.rc_context(LOOK):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def facts_table(title: str, rows: Mapping[str, str], **options: Any) -> Table:
+    """A table of names and texts, one of each in a row."""
+    table = Table("", "", title=title, box=SIMPLE_HEAD, **options)
+    for name, text in rows.items():
+        table.add_row(name, text)
+    return table
+
+
 def titled_table(title: str, **options: Any) -> Table:
     """An empty table without side margins, below a title of several lines."""
     return Table(title=title, title_justify="left", title_style="", box=SIMPLE_HEAD, pad_edge=False, **options)
@@ -55,7 +74,7 @@ def name_ticks(panel: Any, names: Sequence[str], max_letters: int) -> None:
     panel.tick_params("x", rotation=90 if crowded else 0)
 
 
-def label_lines(panel: Any, fontsize: float = 6.5) -> None:
+def label_lines(panel: Any) -> None:
     """Name each labelled line of a panel at its right end, in its colour, instead of in a legend.
 
     Call it when the limits of the axes are final: labels are moved apart where lines end close together.
@@ -63,14 +82,14 @@ def label_lines(panel: Any, fontsize: float = 6.5) -> None:
     low, high = panel.get_ylim()
     lines = [line for line in panel.get_lines() if not line.get_label().startswith("_") and len(line.get_ydata())]
     height = panel.get_position().height * panel.get_figure().get_figheight() * 72  # points
-    gap = 1.25 * fontsize / max(height, 1.0)
+    gap = 1.25 * LABEL_SIZE / max(height, 1.0)
     ends = sorted((min(1.0, max(0.0, (line.get_ydata()[-1] - low) / (high - low))), n) for n, line in enumerate(lines))
     places = spread([at for at, _ in ends], gap)
     for (at, n), place in zip(ends, places, strict=True):
         line = lines[n]
         panel.annotate(
             line.get_label(), (1.0, at), (1.025, place), "axes fraction", "axes fraction", va="center",
-            fontsize=fontsize, color=line.get_color(), annotation_clip=False,
+            fontsize=LABEL_SIZE, color=line.get_color(), annotation_clip=False,
         )  # fmt: skip
 
 

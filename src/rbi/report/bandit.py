@@ -4,11 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
 from rich.table import Table
 
-from rbi.report import ACCENT, DARK, GREY, LINES, LOOK, WARNING, titled_table
+from rbi.report import ACCENT, DARK, GREY, LINES, WARNING, styled_figure, titled_table
 from rbi.runs import Run
 
 BANDS = 2  # rules with a quartile band: more would overlap unreadably
@@ -23,9 +21,7 @@ def regret_figure(run: Run) -> Any:
     """Gain of one step over beta by beta(better arm); one row per scenario, one column per batch size (Figure 1)."""
     curves = run.finished()["curves"]
     scenarios, batches = distinct(curves, "stds"), distinct(curves, "samples")
-    with mpl.rc_context(LOOK):
-        size = (2.4 * len(batches), 2.1 * len(scenarios) + 0.7)
-        figure: Any = Figure(figsize=size, layout="constrained")
+    with styled_figure(2.4 * len(batches), 2.1 * len(scenarios) + 0.7) as figure:
         panels = figure.subplots(len(scenarios), len(batches), sharex=True, sharey="row", squeeze=False)
         for row, stds in zip(panels, scenarios, strict=True):
             for panel, n in zip(row, batches, strict=True):
@@ -76,9 +72,7 @@ def learning_figure(run: Run) -> Any:
     """Learning curves, mean and quartiles; one row per scenario, one column per learning rate (Figure 2)."""
     curves = run.finished()["curves"]
     scenarios, rates = distinct(curves, "stds"), distinct(curves, "learning_rate")
-    with mpl.rc_context(LOOK):
-        size = (3.6 * len(rates), 2.3 * len(scenarios) + 0.7)
-        figure: Any = Figure(figsize=size, layout="constrained")
+    with styled_figure(3.6 * len(rates), 2.3 * len(scenarios) + 0.7) as figure:
         panels = figure.subplots(len(scenarios), len(rates), sharex=True, sharey=True, squeeze=False)
         for row, stds in zip(panels, scenarios, strict=True):
             for panel, rate in zip(row, rates, strict=True):
@@ -169,8 +163,7 @@ def rules_figure(run: Run) -> Any:
     steps, beta = run.finished()["steps"], run.config["settings"]["beta"]
     rows = math.ceil(len(steps) / COLUMNS)
     height = 1.45 * rows + 0.2 * len(steps) + 1.2
-    with mpl.rc_context(LOOK):
-        figure: Any = Figure(figsize=(7.2, height), layout="constrained")
+    with styled_figure(7.2, height) as figure:
         top, bottom = figure.subfigures(2, 1, height_ratios=(1.45 * rows, 0.2 * len(steps) + 0.7))
         panels = list(top.subplots(rows, COLUMNS, squeeze=False).flat)
         for panel, step in zip(panels, steps, strict=False):

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from rbi import envs
-from rbi.report import ACCENT, GREY, LOOK, name_ticks
+from rbi.report import ACCENT, GREY, facts_table, name_ticks, styled_figure
 
 SHOWN_ACTIONS = 20
 
@@ -35,12 +33,7 @@ def info_table(found: dict[str, Any]) -> Table:
         "rejected": f"{found['rejected']:,}",
         "lost": f"{found['lost']:,}",
     }
-    table = Table(box=SIMPLE_HEAD, title=f"episodes of {found['path']} ({found['format']})")
-    table.add_column("")
-    table.add_column("")
-    for name, text in rows.items():
-        table.add_row(name, text)
-    return table
+    return facts_table(f"episodes of {found['path']} ({found['format']})", rows)
 
 
 def info_tables(found: dict[str, Any]) -> list[Table]:
@@ -74,12 +67,10 @@ def bars(counts: Any) -> str:
 
 
 def rewards_text(found: dict[str, Any]) -> str:
-    rewards = found["rewards"]
     if not found["steps"]:
         return "none"
-    return (
-        f"{rewards['min']:,.4g} to {rewards['max']:,.4g}, nonzero in {100 * rewards['nonzero_share']:.3g}% of the steps"
-    )
+    least, most, share = (found["rewards"][key] for key in ("min", "max", "nonzero_share"))
+    return f"{least:,.4g} to {most:,.4g}, nonzero in {100 * share:.3g}% of the steps"
 
 
 def players_text(found: dict[str, Any]) -> str:
@@ -159,8 +150,7 @@ def rejected_table(examples: list[dict[str, Any]], count: int) -> Table:
 
 def info_figure(found: dict[str, Any]) -> Any:
     """Histograms of scores and lengths, and how often each action was taken."""
-    with mpl.rc_context(LOOK):
-        figure: Any = Figure(figsize=(7.2, 2.3), layout="constrained")
+    with styled_figure(7.2, 2.3) as figure:
         panels = figure.subplots(1, 3)
         for panel, name, label in zip(panels, ("scores", "lengths"), ("score", "steps"), strict=False):
             edges, counts = np.asarray(found[name]["edges"]), np.asarray(found[name]["counts"])
@@ -178,10 +168,9 @@ def info_figure(found: dict[str, Any]) -> Any:
 
 def frame_figure(frames: Any) -> Any:
     """Some observations as images."""
-    with mpl.rc_context(LOOK):
-        columns = min(6, len(frames))
-        rows = -(-len(frames) // columns)
-        figure: Any = Figure(figsize=(1.25 * columns, 1.35 * rows), layout="constrained")
+    columns = min(6, len(frames))
+    rows = -(-len(frames) // columns)
+    with styled_figure(1.25 * columns, 1.35 * rows) as figure:
         panels = np.atleast_1d(figure.subplots(rows, columns)).ravel()
         for panel, frame in zip(panels, frames, strict=False):
             shown = frame if frame.ndim == 2 or frame.shape[2] == 3 else frame[..., 0]

@@ -133,18 +133,15 @@ class StatePredictions(NamedTuple):
 
     @property
     def value(self) -> Array:
-        found: Array = (self.beta * self.q).sum(1)
-        return found
+        return (self.beta * self.q).sum(1)
 
     @property
     def change(self) -> Array:
-        found: Array = measures.total_variation(self.pi, self.beta)
-        return found
+        return measures.total_variation(self.pi, self.beta)
 
     @property
     def gain(self) -> Array:
-        found: Array = ((self.pi - self.beta) * self.q).sum(1)
-        return found
+        return ((self.pi - self.beta) * self.q).sum(1)
 
 
 # Where episodes come from

@@ -1,15 +1,14 @@
-"""Tables and figures of `rbi improve`, from its run folder."""
+"""Tables and figures of `rbi improve`, `rbi certify` and `rbi monitor`, from their run folders."""
 
+import math
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from rbi.certification.estimates import Ratios, reroute_total_variation
-from rbi.report import ACCENT, DARK, GREY, LINES, LOOK, name_ticks
+from rbi.report import ACCENT, DARK, GREY, LINES, WARNING, facts_table, name_ticks, styled_figure
 from rbi.report.data import action_names
 from rbi.rules.types import Behavior, Reroute, TotalVariation, parse_rule
 from rbi.runs import Run
@@ -30,15 +29,6 @@ def tables(run: Run) -> list[Table]:
         *features,
         largest_table(found),
     ]
-
-
-def two_columns(title: str, rows: dict[str, str]) -> Table:
-    table = Table(box=SIMPLE_HEAD, title=title, show_header=False)
-    table.add_column("")
-    table.add_column("")
-    for name, text in rows.items():
-        table.add_row(name, text)
-    return table
 
 
 def diagnostics_table(found: dict[str, Any]) -> Table:
@@ -63,7 +53,7 @@ def diagnostics_table(found: dict[str, Any]) -> Table:
     }
     if found["excluded"]:
         rows["excluded from Q"] = f"{percent(found['excluded'])} of the training steps: their returns are truncated"
-    return two_columns(f"beta and Q on test episodes of {found['logs']}", rows)
+    return facts_table(f"beta and Q on test episodes of {found['logs']}", rows, show_header=False)
 
 
 def temperature_text(found: dict[str, Any]) -> str:
@@ -88,9 +78,8 @@ def change_table(found: dict[str, Any]) -> Table:
     }
     if "at_c_min" in overall:
         rows["share of beta at c_min, at c_max"] = f"{percent(overall['at_c_min'])}, {percent(overall['at_c_max'])}"
-    table = two_columns(f"changes by {found['rule']}", rows)
-    table.caption = "interval: 95%, over test episodes, with beta as given"
-    return table
+    caption = "interval: 95%, over test episodes, with beta as given"
+    return facts_table(f"changes by {found['rule']}", rows, caption=caption, show_header=False)
 
 
 def interval_text(gain: dict[str, Any]) -> str:
@@ -242,8 +231,7 @@ def action_figure(found: dict[str, Any]) -> Any:
     """Mean probabilities of actions under beta and pi."""
     rows = shown_actions(found)
     x = np.arange(len(rows))
-    with mpl.rc_context(LOOK):
-        figure: Any = Figure(figsize=(5.2, 2.6), layout="constrained")
+    with styled_figure(5.2, 2.6) as figure:
         panel = figure.subplots()
         panel.bar(x - 0.2, [row["beta"] for row in rows], 0.4, color=GREY, label="beta (behaviour)")
         panel.bar(x + 0.2, [row["pi"] for row in rows], 0.4, color=ACCENT, label="pi (improved)")
@@ -258,8 +246,7 @@ def action_figure(found: dict[str, Any]) -> Any:
 def reliability_figure(found: dict[str, Any]) -> Any:
     """Reliability diagram: predicted Q against mean return, in bins of equal size."""
     bins = found["diagnostics"]["reliability"]
-    with mpl.rc_context(LOOK):
-        figure: Any = Figure(figsize=(3.2, 3.0), layout="constrained")
+    with styled_figure(3.2, 3.0) as figure:
         panel = figure.subplots()
         low = min(*bins["predicted"], *bins["observed"])
         high = max(*bins["predicted"], *bins["observed"])
@@ -274,8 +261,7 @@ def overfitting_figure(run: Run) -> Any:
     """Training and validation curves of beta and Q."""
     best, lines = run.finished()["best"], run.metrics
     x = [line["updates"] for line in lines]
-    with mpl.rc_context(LOOK):
-        figure: Any = Figure(figsize=(7.2, 2.6), layout="constrained")
+    with styled_figure(7.2, 2.6) as figure:
         curves = [("beta", "log_likelihood", "log-likelihood"), ("q", "q_rmse", "RMSE")]
         shown = [curve for curve in curves if curve[0] in best]  # a logged beta is not learned
         for panel, (net, name, label) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
@@ -286,4 +272,42 @@ def overfitting_figure(run: Run) -> Any:
             panel.annotate(" best", (best[net]["updates"], 0), xycoords=("data", "axes fraction"), va="bottom")
             panel.set(xlabel="updates", ylabel=f"{label} of {'Q' if net == 'q' else net}")
         panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
+    return figure
+
+
+# Decisions
+
+
+def gain_figure(found: dict[str, Any]) -> Any:
+    """Interval of the gain of every candidate against zero; the one that decides is dark."""
+    rows = found["candidates"]
+    with styled_figure(5.6, 0.7 + 0.32 * len(rows)) as figure:
+        panel = figure.subplots()
+        panel.axvline(0, color=DARK, linewidth=0.8)
+        for y, row in enumerate(reversed(rows)):
+            decides = row["rule"] == found["rule"]
+            color = (ACCENT if row["lower"] > 0 else WARNING) if decides else GREY
+            low = row["lower"] if math.isfinite(row["lower"]) else row["estimate"]
+            panel.plot([low, row["upper"]], [y, y], color=color, linewidth=2.6 if decides else 1.6)
+            panel.plot([low], [y], marker="|", markersize=9, color=color)
+            panel.plot([row["estimate"]], [y], marker="o", markersize=5 if decides else 4, color=color)
+        names = [row["rule"] + (" *" if row["rule"] in found["tested"] else "") for row in reversed(rows)]
+        panel.set_yticks(range(len(rows)), names)
+        panel.set(xlabel="gain per episode over the behaviour policy (line: 0)", ylim=(-0.6, len(rows) - 0.4))
+        panel.set_title(f"{found['verdict']}: {100 * found['confidence']:g}% bounds, * tested", loc="left")
+    return figure
+
+
+def monitor_figure(found: dict[str, Any]) -> Any:
+    """The confidence sequence of the gain over the number of live episodes."""
+    rows = found["history"]
+    x = [row["episodes"] for row in rows]
+    with styled_figure(5.2, 2.6) as figure:
+        panel = figure.subplots()
+        color = {"better": ACCENT, "worse": WARNING, "continue": DARK}[found["outcome"]]
+        panel.fill_between(x, [row["lower"] for row in rows], [row["upper"] for row in rows], color=GREY, alpha=0.6)
+        panel.axhline(0, color=DARK, linewidth=0.8)
+        panel.plot([x[-1]], [found["estimate"]], marker="o", markersize=5, color=color)
+        panel.set(xlabel="live episodes", ylabel="gain per episode", xscale="log" if len(set(x)) > 1 else "linear")
+        panel.set_title(f"{found['outcome']}: {100 * found['confidence']:g}% at all times", loc="left")
     return figure

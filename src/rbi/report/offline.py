@@ -3,15 +3,13 @@
 import itertools
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from rbi.evaluation import comparison
 from rbi.evaluation.comparison import game_name
-from rbi.report import DARK, LINES, LOOK, label_lines
+from rbi.report import DARK, LINES, label_lines, styled_figure
 from rbi.runs import Run
 
 PAPER = {  # final scores of the paper's appendix
@@ -136,8 +134,7 @@ def curves(run: Run) -> Any:
     found = run.finished()
     evaluated = [line for line in run.metrics if line["kind"] == "evaluated"]
     updates = np.array([line["updates"] for line in evaluated]) / 1000
-    with mpl.rc_context(LOOK):
-        figure: Any = Figure(figsize=(7.6, 3.2), layout="constrained")
+    with styled_figure(7.6, 3.2) as figure:
         panels = figure.subplots(1, 2, sharey=True)
         own = [row["name"] for row in found["rows"] if row["learner"] == "behavior_q" and row["name"] != "behavior"]
         others = [row["name"] for row in found["rows"] if row["learner"] != "behavior_q"]
@@ -169,8 +166,7 @@ def training_rmse(line: dict[str, Any]) -> float:
 def overfitting(run: Run) -> Any:
     """Training and validation curves of beta and Q."""
     validated = [line for line in run.metrics if line["kind"] == "validated"]
-    with mpl.rc_context(LOOK):
-        figure: Any = Figure(figsize=(6.4, 2.6), layout="constrained")
+    with styled_figure(6.4, 2.6) as figure:
         left, right = figure.subplots(1, 2)
         for look, seed in zip(itertools.cycle(LINES), dict.fromkeys(line["seed"] for line in validated), strict=False):
             lines = [line for line in validated if line["seed"] == seed]
@@ -193,8 +189,7 @@ def overfitting(run: Run) -> Any:
 def reliability(run: Run) -> Any:
     """Reliability diagram: predicted Q against mean return, in bins of equal size."""
     found = run.finished()
-    with mpl.rc_context(LOOK):
-        figure: Any = Figure(figsize=(3.4, 3.0), layout="constrained")
+    with styled_figure(3.4, 3.0) as figure:
         panel = figure.subplots()
         for number_, (look, seed) in enumerate(zip(itertools.cycle(LINES), found["validation"], strict=False)):
             binned = seed["reliability"]

@@ -203,8 +203,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types; a panel has its `kind`."""
-        found: dict[str, Any] = page_values(self)
-        return found
+        return page_values(self)
 
 
 def page_values(value: Any) -> Any:

@@ -38,13 +38,12 @@ Summary = list[list[str]]
 
 def training_axes(env: str) -> dict[str, tuple[str, Callable[[dict[str, Any]], float]]]:
     """The x-axes of training curves: label, and value of a metric line."""
-    atari = env.startswith("ALE/")
-    states = (
-        ("frames", ("emulator frames", lambda line: line["states"] * FRAMES_PER_STATE))
-        if atari
-        else ("steps", ("environment steps", lambda line: line["states"]))
-    )
-    return dict([states]) | {
+    if env.startswith("ALE/"):
+        name, label, per_state = "frames", "emulator frames", FRAMES_PER_STATE
+    else:
+        name, label, per_state = "steps", "environment steps", 1
+    return {
+        name: (label, lambda line: line["states"] * per_state),
         "updates": ("updates", lambda line: line["updates"]),
         "hours": ("hours of training", lambda line: line["seconds"] / 3600),
     }
@@ -60,10 +59,13 @@ def learning_curves(env: str, groups: Mapping[str, Sequence[Run]]) -> Lines:
     sizes = sorted({len(train.with_scores(of)) or 1 for of in groups.values()})
     single = "mean of the latest episodes of the environments that explore least, with quartiles of these episodes"
     several = f"median over {sizes[-1]} seeds, with their quartiles"
-    note = (
-        f"Lines: {several if sizes[0] > 1 else single if sizes[-1] == 1 else f'{several}; or, of one seed, {single}'}."
-    )
-    return Lines(f"Learning curve: {env}", "score while training", axes, note)
+    if sizes == [1]:
+        shown = single
+    elif 1 not in sizes:
+        shown = several
+    else:
+        shown = f"{several}; or, of one seed, {single}"
+    return Lines(f"Learning curve: {env}", "score while training", axes, f"Lines: {shown}.")
 
 
 def curve(label: str, of: Sequence[Run], value: Callable[[dict[str, Any]], float]) -> Line | None:
@@ -123,9 +125,8 @@ def scores_chart(found: dict[str, Any]) -> Lines:
     scores = sorted(found["scores"])
     line = line_of("episodes", list(range(1, len(scores) + 1)), scores)
     low, high = found["interval"]
-    note = (
-        f"Mean {number(found['mean'])}, 95% interval {number(low)} to {number(high)}; {found['protocol_description']}."
-    )
+    interval = f"95% interval {number(low)} to {number(high)}"
+    note = f"Mean {number(found['mean'])}, {interval}; {found['protocol_description']}."
     axes = [Axis("episode", "episode, sorted by score", [line])]
     return Lines("Scores of the evaluated policy", "score", axes, note, [Reference(found["mean"], "mean")])
 

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
 from rich.table import Table
 
-from rbi.report import DARK, GREY, LINES, LOOK, label_lines, titled_table
+from rbi.report import DARK, GREY, LINES, label_lines, styled_figure, titled_table
 from rbi.runs import Run
 
 CELL_WIDTH, NAME_WIDTH = 18, 28  # terminal columns of a cell and of an algorithm's name
@@ -77,8 +75,7 @@ def fitting(sizes: Sequence[int], width: int | None) -> list[int]:
 
 def figure(part: dict[str, Any]) -> Any:
     """Mean and CVaR by data size: at most eight algorithms in colour, the others in grey."""
-    with mpl.rc_context(LOOK):
-        figure: Any = Figure(figsize=(8.4, 3.8), layout="constrained")
+    with styled_figure(8.4, 3.8) as figure:
         panels = figure.subplots(1, 2, sharex=True, sharey=True)
         styles = {name: line_style(n) for n, name in enumerate(highlighted(part))}
         for panel, key, title in zip(panels, ("mean", "cvar"), ("mean", "1%-CVaR (mean of the worst 1%)"), strict=True):

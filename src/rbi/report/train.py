@@ -4,9 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
@@ -14,7 +12,7 @@ from rbi import runs
 from rbi.evaluation.comparison import PUBLISHED, game_name
 from rbi.online.config import PAPER_GAMES
 from rbi.online.sweep import as_file_name
-from rbi.report import ACCENT, DARK, GREY, LINES, LOOK, label_lines
+from rbi.report import ACCENT, DARK, GREY, LINES, facts_table, label_lines, styled_figure
 from rbi.runs import Run
 from rbi.statistics import score_text
 
@@ -30,8 +28,7 @@ ALGORITHMS = {"rbi": "RBI", "apex": "Ape-X"}
 def learning_curves(of: Sequence[Run]) -> Any:
     """Scores in training, one line per algorithm: the median over seeds, or the mean of one run's latest episodes in
     its low-epsilon environments; quartiles shaded."""
-    with mpl.rc_context(LOOK):
-        figure: Any = Figure(figsize=(5.2, 3.0), layout="constrained")
+    with styled_figure(5.2, 3.0) as figure:
         panel = figure.subplots()
         atari = of[0].config["settings"]["env"].startswith("ALE/")
         groups: dict[str, list[Run]] = {}
@@ -86,46 +83,41 @@ def sweep_figures(of: Sequence[Run]) -> dict[str, Any]:
 def result_table(run: Run) -> Table:
     """The result of one run."""
     found, last = run.finished(), run.finished()["last"]
-    table = Table(box=SIMPLE_HEAD, title=f"{ALGORITHMS[found['algo']]} on {found['env']}")
-    table.add_column("")
-    table.add_column("")
-    table.add_row("updates, states", f"{last['updates']:,}, {last['states']:,}")
-    table.add_row("time", f"{found['seconds']:,.0f} s on {found['device']}")
-    speed = f"{found['steps_per_second']:,.0f} steps/s, {found['updates_per_second']:,.0f} updates/s"
-    table.add_row("speed, everything included", speed)
+    rows = {
+        "updates, states": f"{last['updates']:,}, {last['states']:,}",
+        "time": f"{found['seconds']:,.0f} s on {found['device']}",
+        "speed, everything included": f"{found['steps_per_second']:,.0f} steps/s, "
+        f"{found['updates_per_second']:,.0f} updates/s",
+    }
     if last["score"] is not None:
-        table.add_row(
-            "score while training", f"{score_text(last['score'])} (low-epsilon environments, latest episodes)"
-        )
-    for name, text in fault_rows(found):
-        table.add_row(name, text)
-    evaluation = found.get("evaluation")
+        rows["score while training"] = f"{score_text(last['score'])} (low-epsilon environments, latest episodes)"
+    rows |= fault_rows(found)
+    evaluation = found.get("evaluation") or {}
     if evaluation:
         mean, median = score_text(evaluation["mean"]), score_text(evaluation["median"])
         low, high = map(score_text, evaluation["interval"])
-        text = f"{mean} ({low} to {high}), median {median}"
-        table.add_row(f"score of the policy, {evaluation['episodes']} episodes", text)
+        rows[f"score of the policy, {evaluation['episodes']} episodes"] = f"{mean} ({low} to {high}), median {median}"
         if evaluation["human_normalised"] is not None:
-            table.add_row("human-normalised", human_text(evaluation["human_normalised"]))
-        table.caption = evaluation["protocol_description"]
-    return table
+            rows["human-normalised"] = human_text(evaluation["human_normalised"])
+    title = f"{ALGORITHMS[found['algo']]} on {found['env']}"
+    return facts_table(title, rows, caption=evaluation.get("protocol_description"))
 
 
-def fault_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+def fault_rows(found: dict[str, Any]) -> dict[str, str]:
     """What failures and restarts cost a run, where there were any."""
-    rows, faults, resumed = [], found.get("faults", {}), found.get("resumed")
+    rows, faults, resumed = dict[str, str](), found.get("faults", {}), found.get("resumed")
     restarted = [f"{faults[name]} {name if faults[name] > 1 else name[:-1]}" for name in RESTARTED if faults.get(name)]
     if restarted:
-        rows.append(("restarted", ", ".join(restarted)))
+        rows["restarted"] = ", ".join(restarted)
     parts = {"steps in flight": "steps_in_flight", "states of the replay": "replay_states"}
     costs = [f"{faults[key]:,} {name}" for name, key in parts.items() if faults.get(key)]
     if costs:
-        rows.append(("lost", ", ".join(costs)))
+        rows["lost"] = ", ".join(costs)
     repeated = faults.get("updates", 0) + (resumed["repeated_updates"] if resumed else 0)
     if repeated:
-        rows.append(("repeated", f"{repeated:,} updates"))
+        rows["repeated"] = f"{repeated:,} updates"
     if resumed:
-        rows.append(("resumed", f"{resumed['times']} times" if resumed["times"] > 1 else "once"))
+        rows["resumed"] = f"{resumed['times']} times" if resumed["times"] > 1 else "once"
     return rows
 
 
@@ -202,8 +194,7 @@ def evaluation_figure(run: Run) -> Any:
     """Scores of all episodes in ascending order, with the mean and its 95% interval."""
     found = run.finished()
     scores = np.sort(found["scores"])
-    with mpl.rc_context(LOOK):
-        figure: Any = Figure(figsize=(4.6, 2.6), layout="constrained")
+    with styled_figure(4.6, 2.6) as figure:
         panel = figure.subplots()
         panel.bar(np.arange(1, len(scores) + 1), scores, color=GREY, width=0.9)
         panel.axhline(found["mean"], color=ACCENT, linewidth=1.4)

@@ -84,8 +84,7 @@ def recognise(path: Path) -> Format:
         return "store"
     for name in get_args(Format):
         if name != "store" and name not in FILES and module_of(name).recognises(path):
-            found: Format = name
-            return found
+            return name
     tables: list[Any] = table_formats(path)
     if len(tables) > 1:
         raise ValueError(f"{path}: holds tables of several formats ({', '.join(tables)}); name one with --format")
@@ -118,8 +117,7 @@ def open_reader(path: Path | str, format_: Format | None = None, settings: Forma
         raise ValueError(f"--agc: {path} is read as {name}, not as AGC")
     if name == "store":
         return StoreReader(path, settings)
-    found: Reader = open_table(path, settings, name) if name in FILES else module_of(name).open_reader(path, settings)
-    return found
+    return open_table(path, settings, name) if name in FILES else module_of(name).open_reader(path, settings)
 
 
 @contextlib.contextmanager

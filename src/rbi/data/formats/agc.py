@@ -29,9 +29,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
-from annotated_types import Interval
 
-from rbi.config import check_fields
+from rbi.config import Interval, check_fields
 from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats.agc_repair import (
     COUNTERS,
@@ -47,7 +46,7 @@ from rbi.data.formats.agc_repair import (
     movement_onsets,
     resize,
 )
-from rbi.data.formats.reader import EpisodeSummary, SpecOverrides
+from rbi.data.formats.reader import EpisodeSummary, SpecOverrides, end_flags
 
 SKIP = 4
 Game = Literal["spaceinvaders", "qbert", "mspacman", "pinball", "revenge"]
@@ -270,19 +269,18 @@ class AgcReader:
         text, frames, readings = self.load(number)
         steps = StepGrid(len(text), self.config.phase)
         actions, rewards = steps.fold(text, *self.resolve_offsets(text, readings))
-        last = np.arange(len(actions)) == len(actions) - 1
         lost = (
             find_life_losses(self.game, readings.lives)
             if readings and self.config.find_lives
             else np.zeros(0, np.int64)
         )
+        ends = end_flags(len(actions), terminated=text.terminal)
         return Episode(
             observations=frames[: len(actions) + 1],
             actions=actions,
             rewards=rewards,
-            terminated=last & text.terminal,
-            truncated=last & (not text.terminal),
-            life_lost=steps.contain(lost, len(actions)) & ~(last & text.terminal),
+            **ends,
+            life_lost=steps.contain(lost, len(actions)) & ~ends["terminated"],
             abandoned=not text.terminal,
             source=self.file_of(number),
             line=1,

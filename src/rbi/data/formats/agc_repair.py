@@ -80,8 +80,7 @@ class ShapeSlots:
     @cached_property
     def signs(self) -> Array:
         """`[height * width, K]`: 1 for foreground, -1 for background."""
-        found: Array = np.where(self.shapes.reshape(len(self.shapes), -1).T, 1, -1).astype(np.float32)
-        return found
+        return np.where(self.shapes.reshape(len(self.shapes), -1).T, 1, -1).astype(np.float32)
 
     def read(self, grey: Array) -> Array:
         """`[B, slots]`: the shape in each slot of screens `[B, 210, 160]`; all -1 if any slot matches no shape."""
@@ -331,8 +330,7 @@ def find_drops(counts: Array, known: Array) -> list[tuple[int, int]]:
 def remove_flashes(counts: Array) -> Array:
     """The maximum over the next `FLASH` frames: a drop that is soon undone is a flash."""
     ahead = np.append(counts, np.full(FLASH - 1, UNREADABLE))
-    found: Array = np.lib.stride_tricks.sliding_window_view(ahead, FLASH).max(1)
-    return found
+    return np.lib.stride_tricks.sliding_window_view(ahead, FLASH).max(1)
 
 
 def digit_start(back: int, known: Array) -> int:

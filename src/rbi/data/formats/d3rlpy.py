@@ -23,6 +23,7 @@ from rbi.data.formats.reader import (
     FAULTS,
     EpisodeSummary,
     SpecOverrides,
+    end_flags,
     max_action,
     placeholder_observations,
     require_package,
@@ -169,15 +170,13 @@ class D3rlpyReader:
             with open_hdf5(self.path) as file:
                 found = self.layout.steps(file, part, with_observations=with_observations)
             steps = len(found.actions)
-            ended = np.arange(steps) == steps - 1
             episode = Episode(
                 observations=placeholder_observations(steps)
                 if found.observations is None
                 else to_observations(found.observations, self.frames),
                 actions=found.actions.reshape(steps),
                 rewards=vectors(found.rewards).reshape(steps),
-                terminated=ended & found.terminated,
-                truncated=ended & (not found.terminated),
+                **end_flags(steps, terminated=found.terminated),
                 source=self.path.name,
                 line=line,
             )

@@ -88,6 +88,10 @@ class GzippedArray:
         found = bytearray(size)
         return bytes(found[: self._fill(memoryview(found))])
 
+    def fault_text(self) -> str:
+        """Why no more rows can be read, and what to do."""
+        return f"{self.fault} after row {self.taken:,}: download it again"
+
     def close(self) -> None:
         self._file.close()
 
@@ -202,9 +206,7 @@ def read_log(logs: Path, number: int, *, last: bool, with_frames: bool) -> Log:
                 if name in SMALL:
                     columns[name] = array.rows(len(array)).reshape(-1)
                 if array.fault:
-                    faults.append(
-                        Fault(file, array.taken, f"{array.fault} after row {array.taken:,}: download it again")
-                    )
+                    faults.append(Fault(file, array.taken, array.fault_text()))
         except FileNotFoundError:
             faults.append(Fault(file, 0, "is missing"))
         except (OSError, ValueError) as error:
@@ -216,9 +218,7 @@ def read_log(logs: Path, number: int, *, last: bool, with_frames: bool) -> Log:
             faults.append(Fault(file_of(logs, name, number), len(columns[name]), short))
     count = add_count(logs, number, size, last=last)
     valid = size - 1 if count is None else count % size
-    fault = (
-        min(faults, key=lambda fault: fault.row) if faults else None
-    )  # of two at the same row, the first is the cause
+    fault = min(faults, key=lambda fault: fault.row, default=None)  # of two at the same row, the first is the cause
     if fault:
         valid, count = min(valid, fault.row), None
     return Log(logs, number, size, valid, count, columns, fault)
@@ -349,7 +349,7 @@ class LogWalker:
             frames.skip(between.first - frames.taken)
             between.frames = frames.rows(1)
         if frames is not None and frames.fault:
-            return Fault(frames.path, frames.taken, f"{frames.fault} after row {frames.taken:,}: download it again")
+            return Fault(frames.path, frames.taken, frames.fault_text())
         return None
 
     def is_a_start(self, piece: Piece) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from rbi.data.episode import Array, Episode, RejectedEpisode
 from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image, spec_of_episode, vectors
-from rbi.data.formats.reader import FAULTS, SpecOverrides, max_action, one_line
+from rbi.data.formats.reader import FAULTS, SpecOverrides, end_flags, max_action, name_in, one_line
 from rbi.data.formats.table_columns import Block, is_list
 from rbi.data.formats.table_files import FrameFiles, TableFiles
 from rbi.data.formats.table_layout import TableConfig
@@ -73,7 +73,7 @@ class EpisodeRowsReader:
         """Source and line of each row, and its columns; a text in their place if the file is damaged there."""
         wanted = [self.columns[role] for role in roles if role in self.columns]
         for path in paths:
-            source = path.name if path == self.path else path.relative_to(self.path).as_posix()
+            source = name_in(self.path, path)
             for block in self.files.blocks(path, wanted):
                 if not isinstance(block, Block):
                     yield source, block.line, block.reason
@@ -119,15 +119,12 @@ class EpisodeRowsReader:
     def episode(self, row: dict[str, Any], source: str, line: int) -> Episode:
         obs, actions, rewards = (array_of(row[name]) for name in ("observations", "action", "reward"))
         steps = len(actions)
-        last = np.arange(steps) == steps - 1
-        terminated = is_set(row.get("terminated"), steps)
-        truncated = not terminated if "truncated" not in row or "terminated" in row else is_set(row["truncated"], steps)
+        terminated = is_set(row["terminated"], steps) if "terminated" in row else not is_set(row["truncated"], steps)
         return Episode(
             observations=self.frames.single_frames(obs) if self.spec.is_image else vectors(obs),
             actions=np.ravel(actions),
             rewards=np.ravel(vectors(rewards)),
-            terminated=last & (terminated or not truncated),
-            truncated=last & truncated & (not terminated),
+            **end_flags(steps, terminated=terminated),
             source=source,
             line=line,
         )
@@ -152,7 +149,7 @@ def array_of(value: Any) -> Array:
 
 def is_set(value: Any, steps: int) -> bool:
     """Whether a flag of an episode, or that of its last step, is set; no earlier one may be."""
-    if value is None or not value.is_valid:
+    if not value.is_valid:
         return False
     if not is_list(value.type):
         return bool(value.as_py())

@@ -187,13 +187,11 @@ class MinariReader:
             for name, key in ADDED.items()
             if key in infos
         }
-        with np.errstate(over="ignore"):
-            rewards = np.asarray(found["rewards"]).astype(np.float32)
         terminated = np.asarray(found["terminations"]).astype(bool)
         return Episode(
             observations=obs if ours.pop("has_final") else obs[:-1],
             actions=np.asarray(found["actions"]).reshape(steps) - int(self.storage.action_space.start),
-            rewards=rewards,
+            rewards=found["rewards"],
             terminated=terminated,
             truncated=np.asarray(found["truncations"]).astype(bool) & ~terminated,  # both may be true in Gymnasium
             **added,

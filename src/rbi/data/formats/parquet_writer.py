@@ -27,6 +27,8 @@ from rbi.data.formats.reader import require_package
 from rbi.data.formats.table_files import SPEC_KEY
 
 GROUP_BYTES = 1 << 25  # of rows that are written together
+LOGGED = {"action_prob": "action_probs", "action_mask": "action_masks", "behavior_probs": "behavior_probs"}
+"""Columns that a dataset may have, and their names in it."""
 
 
 def write_parquet(datasets: Iterable[Dataset], spec: DatasetSpec, path: Path) -> None:
@@ -77,7 +79,7 @@ def schema_of(spec: DatasetSpec) -> Any:
 
 def to_table(dataset: Dataset, first: int, schema: Any) -> Any:
     """The rows of a dataset; `first` is the number of its first episode."""
-    pa, spec, arrays, records = require_package("pyarrow"), dataset.spec, dataset.arrays, dataset.records
+    pa, arrays, records = require_package("pyarrow"), dataset.arrays, dataset.records
     steps, observed = records["steps"].astype(np.int64), arrays["observations"]
     rows, last = int(steps.sum()), steps.cumsum() - 1
     episode = np.repeat(np.arange(len(records)), steps)
@@ -86,7 +88,7 @@ def to_table(dataset: Dataset, first: int, schema: Any) -> Any:
     columns: dict[str, Any] = {
         "episode_id": first + episode,
         "t": concat_ranges(0, steps),
-        "obs": nested(observed[concat_ranges(records["first_observation"], steps)] if kept.any() else observed),
+        "obs": nested(dataset.step_observations()),
         "action": arrays["actions"],
         "reward": arrays["rewards"],
         **{name: arrays[name] for name in ("terminated", "truncated", "life_lost")},
@@ -102,12 +104,7 @@ def to_table(dataset: Dataset, first: int, schema: Any) -> Any:
         none[last] = ~kept
         finals = nested(observed[(records["first_observation"] + steps)[kept]])
         columns["final_obs"] = finals.take(pa.array(number, mask=none))
-    if spec.has_action_probs:
-        columns["action_prob"] = arrays["action_probs"]
-    if spec.has_action_masks:
-        columns["action_mask"] = nested(arrays["action_masks"])
-    if spec.has_behavior_probs:
-        columns["behavior_probs"] = nested(arrays["behavior_probs"])
+    columns |= {name: nested(arrays[column]) for name, column in LOGGED.items() if column in arrays}
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 

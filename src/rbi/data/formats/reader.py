@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from annotated_types import Ge
 
-from rbi.config import check_fields
+from rbi.config import Ge, check_fields
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, RejectedEpisode
 
 FAULTS = (
@@ -128,6 +127,16 @@ def summaries_of(reader: Reader, part: Any) -> Iterator[EpisodeSummary | Rejecte
     return reader.summaries(part) if isinstance(reader, SummaryReader) else summarize_all(reader.read(part))
 
 
+def end_flags(steps: int, *, terminated: bool) -> dict[str, Array]:
+    """`terminated` and `truncated` of an episode, of which one is set in the last step.
+
+    >>> end_flags(2, terminated=True)
+    {'terminated': array([False,  True]), 'truncated': array([False, False])}
+    """
+    last = np.arange(steps) == steps - 1
+    return {"terminated": last & terminated, "truncated": last & (not terminated)}
+
+
 def one_line(error: Exception) -> str:
     """An error message without line breaks."""
     return " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
@@ -157,6 +166,11 @@ def find_files(path: Path, *suffixes: str) -> list[Path]:
         named = [name for name in names if name.lower().endswith(suffixes)]
         found += [Path(folder, name) for name in named if name[0] not in "._" and name not in OF_RUN_FOLDERS]
     return sorted(filter(Path.is_file, found), key=lambda file: [natural(part) for part in file.parts])
+
+
+def name_in(data: Path, file: Path) -> str:
+    """What messages call a file of the data: its path within the data, or its name if it is all of the data."""
+    return file.name if file == data else file.relative_to(data).as_posix()
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image, spec_of_episode, vectors
-from rbi.data.formats.reader import FAULTS, SpecOverrides, max_action, natural
+from rbi.data.formats.reader import FAULTS, SpecOverrides, end_flags, max_action, natural
 from rbi.steps import FrameLayout
 
 PACKAGE = "tensorflow_datasets"
@@ -124,14 +124,11 @@ class RldsReader:
         if not last["is_last"]:
             raise ValueError("an episode without end: no step is the last one")
         obs, taken = self.observations(steps), steps[:-1]
-        ended = np.arange(len(taken)) == len(taken) - 1
-        terminated = bool(last["is_terminal"])
         return Episode(
             observations=self.frames.single_frames(obs) if self.spec.is_image else vectors(obs),
             actions=np.array([step["action"] for step in taken]),
             rewards=np.array([step["reward"] for step in taken], np.float32),
-            terminated=ended & terminated,
-            truncated=ended & (not terminated),
+            **end_flags(len(taken), terminated=bool(last["is_terminal"])),
             source=source,
             line=line,
         )

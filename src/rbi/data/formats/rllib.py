@@ -31,7 +31,16 @@ from rbi.data.formats.convert import (
     observed_shape,
     observed_space,
 )
-from rbi.data.formats.reader import FAULTS, SpecOverrides, find_files, max_action, one_line, require_package
+from rbi.data.formats.reader import (
+    FAULTS,
+    SpecOverrides,
+    end_flags,
+    find_files,
+    max_action,
+    name_in,
+    one_line,
+    require_package,
+)
 from rbi.steps import FrameLayout
 
 ITEM = "item"
@@ -199,7 +208,6 @@ class RllibReader:
         try:
             obs = [self.observations(piece) for piece in pieces]
             steps = sum(len(piece.actions) for piece in pieces)
-            ended = np.arange(steps) == steps - 1
             probs = [piece.action_probs for piece in pieces if piece.action_probs is not None]
             has_probs = self.spec.has_action_probs and len(probs) == len(pieces)
             shown = [part[: len(piece.actions)] for part, piece in zip(obs, pieces, strict=True)]
@@ -207,8 +215,7 @@ class RllibReader:
                 observations=np.concatenate([*shown, obs[-1][len(last.actions) :]]),
                 actions=np.concatenate([piece.actions for piece in pieces]) - self.lowest_action,
                 rewards=np.concatenate([piece.rewards for piece in pieces]),
-                terminated=ended & last.terminated,
-                truncated=ended & (last.truncated and not last.terminated),
+                **end_flags(steps, terminated=last.terminated),  # else it is truncated: see `gap`
                 action_probs=np.concatenate(probs) if has_probs else None,
                 source=first.source,
                 line=first.line,
@@ -227,8 +234,7 @@ class RllibReader:
     def fragments(self) -> Iterator[Fragment | RejectedEpisode]:
         """Everything that was recorded, file by file."""
         for path in self.files:
-            name = path.name if path == self.path else path.relative_to(self.path).as_posix()
-            yield from (batch_fragments if path.suffix == ".json" else item_fragments)(path, name)
+            yield from (batch_fragments if path.suffix == ".json" else item_fragments)(path, name_in(self.path, path))
 
 
 def gap(pieces: list[Fragment]) -> str | None:

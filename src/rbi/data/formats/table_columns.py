@@ -59,7 +59,7 @@ class Block:
         given = self.line_numbers
         return np.arange(given.start, given.stop) if isinstance(given, range) else np.array(given, np.int64)
 
-    def compact(self, names: Sequence[str | None] = ()) -> "Block":
+    def compact(self, names: Sequence[str | None]) -> "Block":
         """The same block with less memory: few distinct texts become dictionaries, plain numbers become numbers, except
         in columns of names: 007 is another name than 7."""
         pa = require_package("pyarrow")
@@ -99,6 +99,14 @@ class Block:
                 shown = f" {value!r}" if isinstance(value, str) else f" {value:.10g}"
             self.faults.setdefault(row, f"{name}{shown} {reason}")
 
+    def note_texts(
+        self, wrong: Sequence[bool], texts: Sequence[str | None], codes: Array, name: str, reason: str
+    ) -> None:
+        """Note a reason for every row with a wrong one of the distinct texts (see `encode`), unless it has one."""
+        if any(wrong):
+            for row in np.flatnonzero(np.array(wrong)[codes]).tolist():
+                self.faults.setdefault(row, f"{name} {(texts[codes[row]] or '')[:40]!r} {reason}")
+
     def numbers(self, name: str, *, noted: bool = True) -> Array:
         """`[N]` float64; NaN where a number is missing, or is none, which is `noted`."""
         pa = require_package("pyarrow")
@@ -115,10 +123,9 @@ class Block:
         """Numbers written in any way that Python reads; each distinct text is parsed once."""
         texts, codes = encode(column)
         values = np.array([parse_number(text) for text in texts])
-        wrong: Array = np.array([text is not None and is_word(text) for text in texts])
-        if noted and wrong.any():
-            for row in np.flatnonzero(wrong[codes]).tolist():
-                self.faults.setdefault(row, f"{name} {(texts[codes[row]] or '')[:40]!r} is not a number")
+        if noted:
+            wrong = [text is not None and is_word(text) for text in texts]
+            self.note_texts(wrong, texts, codes, name, "is not a number")
         return values[codes]
 
     def days(self, name: str) -> Array:
@@ -128,9 +135,8 @@ class Block:
             return arrow_days(column, self.path, name) if is_date(column.type) else self.numbers(name)
         texts, codes = encode(column)
         values = np.array([parse_days(text) for text in texts])
-        wrong = np.array([not is_missing(text) for text in texts]) & np.isnan(values)
-        for row in np.flatnonzero(wrong[codes]).tolist() if wrong.any() else []:
-            self.faults.setdefault(row, f"{name} {(texts[codes[row]] or '')[:40]!r} is not a date such as 2026-05-31")
+        wrong = [not is_missing(text) and math.isnan(value) for text, value in zip(texts, values, strict=True)]
+        self.note_texts(wrong, texts, codes, name, "is not a date such as 2026-05-31")
         return values[codes]
 
     def flags(self, name: str) -> Array:
@@ -141,14 +147,12 @@ class Block:
             self.note(np.isnan(values), name, values, "is missing")
             self.note((values != 0) & (values != 1), name, values, "is neither true nor false")
             return values == 1
-        texts, codes = encode(column)
+        given, codes = encode(column)
+        texts = [(text or "").strip() for text in given]
         flags = [parse_flag(text) for text in texts]
-        wrong = np.array([flag is None for flag in flags], bool)
-        if wrong.any():
-            for row in np.flatnonzero(wrong[codes]).tolist():
-                text = (texts[codes[row]] or "").strip()
-                reason = f"{text[:40]!r} is neither true nor false" if text else "is missing"
-                self.faults.setdefault(row, f"{name} {reason}")
+        self.note(np.array([not text for text in texts], bool)[codes], name, None, "is missing")
+        wrong = [flag is None for flag in flags]
+        self.note_texts(wrong, texts, codes, name, "is neither true nor false")
         return np.array([bool(flag) for flag in flags], bool)[codes]
 
     def texts(self, name: str) -> Array:
@@ -296,11 +300,10 @@ def parse_days(text: str | None) -> float:
     return (zoned - EPOCH) / datetime.timedelta(days=1)
 
 
-def parse_flag(text: str | None) -> bool | None:
+def parse_flag(text: str) -> bool | None:
     """True or False in one of the usual spellings, else None."""
-    stripped = (text or "").strip()
-    found = FLAGS.get(stripped)
-    return FLAGS.get(stripped.capitalize(), FLAGS.get(stripped.removesuffix(".0"))) if found is None else found
+    found = FLAGS.get(text)
+    return FLAGS.get(text.capitalize(), FLAGS.get(text.removesuffix(".0"))) if found is None else found
 
 
 # Types and shapes

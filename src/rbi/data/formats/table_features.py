@@ -36,73 +36,153 @@ class TableSchema(NamedTuple):
 # Found by a scan: what must be known of the whole table before its rows can be converted
 
 
-class Scan:
-    """Actions, first step and texts of observed columns, collected block by block."""
+class ColumnScan:
+    """What a column holds, counted block by block: rows with numbers, words or dates, and the different texts."""
 
-    def __init__(self, layout: Layout, *, need_actions: bool, need_texts: bool, need_order: bool) -> None:
-        self.layout, self.need_actions = layout, need_actions
-        self.episode = layout.episode if need_order else None
-        self.observed = layout.observations if layout.texts and need_texts else ()
-        self.columns = tuple(dict.fromkeys([
-            *([layout.action] if need_actions else []), *([layout.step] if layout.step else []),
-            *([self.episode] if self.episode else []), *self.observed,
-        ]))  # fmt: skip
-        self.largest_action = -1
-        self.action_ids: set[int] | None = set()
-        """The different actions; None if there are very many."""
-        self.first_step = 1
-        self.numbers: Counter[str] = Counter()
-        self.words: Counter[str] = Counter()
-        self.booleans: Counter[str] = Counter()
-        self.dates: Counter[str] = Counter()
-        """How many words are dates."""
-        self.missing: Counter[str] = Counter()
-        """Rows without a number; `blank`: without a text. Texts such as NA are missing numbers, but texts."""
-        self.blank: Counter[str] = Counter()
-        self.samples: dict[str, list[Array]] = {name: [] for name in self.observed}
+    def __init__(self, name: str, *, is_observed: bool) -> None:
+        self.name, self.is_observed = name, is_observed
+        self.numbers = self.booleans = self.words = self.dates = 0
+        """Rows; those with dates have words, too."""
+        self.missing = self.blank = 0
+        """Rows without a number; without a text. Texts such as NA are missing numbers, but texts."""
+        self.texts: set[str] = set()
+        self.samples: list[Array] = []
         """Some numbers, or dates as days, of each block, for the median."""
-        self.texts: dict[str, set[str]] = {name: set() for name in (*self.observed, layout.action)}
-        self.numeric_blocks: set[str] = set()
+        self.has_number_blocks = False
+
+    def add(self, block: Block) -> None:
+        if self.is_observed and block.holds_lists(self.name):
+            raise ValueError(
+                f"{block.path}: column {self.name!r} holds lists, which must be the only observed column; give each "
+                "number a column"
+            )
+        if block.holds_text(self.name):
+            self.add_texts(block)
+            return
+        values = block.days(self.name)
+        self.missing += int(np.isnan(values).sum())
+        self.sample(values)
+        if block.holds_dates(self.name):
+            self.words += len(block)
+            self.dates += len(block)
+        else:
+            self.numbers += len(block)
+            self.has_number_blocks = True
+
+    def add_texts(self, block: Block) -> None:
+        many = len(self.texts) > MAX_CATEGORIES  # too many to become categories anyway
+        if many and not np.isnan(values := block.numbers(self.name, noted=False)).any():
+            self.numbers += len(block)
+            self.sample(values)
+            return
+        texts, codes = encode(block.column(self.name))
+        counts = np.bincount(codes, minlength=len(texts)).tolist()
+        found = np.full(len(texts), np.nan)
+        for place, (text, count) in enumerate(zip(texts, counts, strict=True)):
+            self.missing += count * is_missing(text)
+            if not text:
+                self.blank += count
+                continue
+            found[place] = parse_number(text)
+            if is_number(text):
+                self.numbers += count
+            elif found[place] == found[place]:
+                self.booleans += count
+            else:
+                self.words += count
+                found[place] = parse_days(text)
+                self.dates += count * bool(found[place] == found[place])
+            if len(self.texts) <= MAX_CATEGORIES:
+                self.texts.add(text)
+        self.sample(found[codes])
+
+    def sample(self, values: Array) -> None:
+        """Keep some of the numbers of an observed column that are not missing."""
+        if self.is_observed:
+            there = values[np.isfinite(values)]
+            self.samples.append(there[:: max(1, len(there) // SAMPLED)])
+
+    @property
+    def num_words(self) -> int:
+        """Rows with a word. True and false are numbers, unless the column has other words."""
+        return self.words and self.words + self.booleans
+
+    @property
+    def is_text(self) -> bool:
+        """Whether more rows have words than numbers."""
+        return self.num_words > self.numbers
+
+    def categories(self, path: Path) -> tuple[str, ...]:
+        """The sorted texts of a column of texts; empty for a column of numbers."""
+        if not self.is_text:
+            return ()
+        if len(self.texts) > MAX_CATEGORIES:
+            raise ValueError(
+                f"{path}: column {self.name!r} holds more than {MAX_CATEGORIES:,} different texts; name the "
+                "columns to observe with --table.observations"
+            )
+        return tuple(sorted(self.texts))
+
+    def feature(self, path: Path) -> Feature:
+        """How the column is encoded: as categories, or as a number with the median for missing ones."""
+        is_date = self.is_text and 2 * self.dates > self.num_words
+        categories = () if is_date else self.categories(path)
+        if categories:
+            return Feature(self.name, ("", *categories) if self.blank else categories)
+        values = np.concatenate(self.samples) if self.samples else np.zeros(0)
+        fill = float(np.float32(np.median(values))) if len(values) else 0.0
+        return Feature(self.name, fill=fill, has_missing=self.missing > 0, is_date=is_date)
+
+    def rule_text(self, feature: Feature) -> str:
+        """What is done about dates, decimal commas and missing values; empty if there are none."""
+        name = self.name
+        with_comma = [text for text in feature.categories if DECIMAL_COMMA.fullmatch(text)]
+        if 2 * len(with_comma) > len(feature.categories):
+            some = f"{len(feature.categories):,} texts such as {with_comma[0]!r}"
+            return f"{name!r} has {some}, a category each: if they are numbers, write them with a point"
+        if "" in feature.categories:
+            return f"{name!r} is missing in {self.blank:,} rows, which have a category of their own"
+        rules = [f"dates in {name!r} become days since 1970-01-01"] if feature.is_date else []
+        if feature.has_missing:
+            rule = f"the median {feature.fill:g} takes their place, and {name + ' is missing'!r} is a further feature"
+            rules.append(f"{name!r} is missing in {self.missing:,} rows: {rule}")
+        return ", ".join(rules)
+
+
+class OrderScan:
+    """Whether the rows of each episode stand together, from the ids and step numbers of the rows."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.episode, self.step = layout.episode, layout.step
         self.seen: set[Any] = set()
         self.increasing: list[Array] = []
+        """Ids that rise from block to block, which are the usual case, until one does not."""
         self.highest = -np.inf
         self.last: Any = None
-        self.file = 0
         self.returning: Counter[int] = Counter()
         """How often an episode's rows go on after those of another, by the step number there (at most 2)."""
 
-    def add(self, block: Block, file: int = 0) -> None:
-        if file != self.file and not self.layout.step:  # ids belong to their file
+    def begin_file(self) -> None:
+        """Ids belong to their file where no steps are counted."""
+        if not self.step:
             self.seen.clear()
             self.increasing.clear()
             self.highest = -np.inf
-        self.file = file
-        if self.layout.step and block.begins_with_date(self.layout.step):
-            raise ValueError(
-                f"{block.path}: column {self.layout.step!r} holds times, and steps are counted from 0 or 1: sort the "
-                f"rows by {self.layout.episode} and {self.layout.step}, and read them without a column of steps"
-            )
-        if self.need_actions:
-            self.add_actions(block)
-        if self.layout.step and self.first_step and (block.numbers(self.layout.step) == 0).any():
-            self.first_step = 0
-        for name in self.observed:
-            self.count(block, name)
-        if self.episode:
-            self.add_order(block, self.episode)
 
-    def add_order(self, block: Block, name: str) -> None:
-        ids = block.identities(name)
+    def add(self, block: Block) -> None:
+        if not self.episode:
+            return
+        ids = block.identities(self.episode)
         starts = np.append(0, np.flatnonzero(ids[1:] != ids[:-1]) + 1)
         named = ids[starts]
-        if ids.dtype != object and named[0] >= self.highest and (named[1:] > named[:-1]).all():  # the usual case
+        if ids.dtype != object and named[0] >= self.highest and (named[1:] > named[:-1]).all():
             self.highest, self.last = named[-1], named[-1]
             self.increasing.append(named)
             return
         while self.increasing:
             self.seen.update(self.increasing.pop().tolist())
         self.highest = np.inf
-        steps = None if self.layout.step is None else block.numbers(self.layout.step)
+        steps = None if self.step is None else block.numbers(self.step)
         for row, id_ in zip(starts.tolist(), named.tolist(), strict=True):
             if id_ is None or id_ == self.last:
                 continue
@@ -111,121 +191,80 @@ class Scan:
             self.seen.add(id_)
             self.last = id_
 
-    @property
-    def scattered(self) -> int:
+    def scattered(self, first_step: int) -> int:
         """How often an episode goes on after another one; a second episode with the same id begins anew instead."""
-        return sum(count for step, count in self.returning.items() if step > self.first_step)
+        return sum(count for step, count in self.returning.items() if step > first_step)
+
+
+class Scan:
+    """Actions, first step, texts of observed columns and order of the rows, collected block by block."""
+
+    def __init__(self, layout: Layout, *, need_actions: bool, need_texts: bool, need_order: bool) -> None:
+        self.layout, self.need_actions = layout, need_actions
+        observed = layout.observations if layout.texts and need_texts else ()
+        self.counted = {layout.action: ColumnScan(layout.action, is_observed=False)} if need_actions else {}
+        self.counted |= {name: ColumnScan(name, is_observed=True) for name in observed}
+        self.order = OrderScan(layout) if need_order else None
+        needed = (layout.step, layout.episode if need_order else None, *self.counted)
+        self.columns = tuple(dict.fromkeys(name for name in needed if name))
+        self.largest_action = -1
+        self.action_ids: set[int] | None = set()
+        """The different actions; None if there are very many."""
+        self.first_step = 1
+        self.file = 0
+
+    def add(self, block: Block, file: int = 0) -> None:
+        step = self.layout.step
+        if step and block.begins_with_date(step):
+            raise ValueError(
+                f"{block.path}: column {step!r} holds times, and steps are counted from 0 or 1: sort the rows by "
+                f"{self.layout.episode} and {step}, and read them without a column of steps"
+            )
+        if self.need_actions:
+            self.add_actions(block)
+        for column in self.counted.values():
+            column.add(block)
+        if step and self.first_step and (block.numbers(step) == 0).any():
+            self.first_step = 0
+        if self.order:
+            if file != self.file:
+                self.order.begin_file()
+            self.order.add(block)
+        self.file = file
 
     def add_actions(self, block: Block) -> None:
-        name = self.layout.action
-        actions = block.numbers(name, noted=False)  # texts may be names
+        actions = block.numbers(self.layout.action, noted=False)  # texts may be names
         possible = np.unique(actions[(actions >= 0) & (actions < MAX_ID) & (actions == np.floor(actions))])
         self.largest_action = int(possible.max(initial=self.largest_action))
         if self.action_ids is not None:
             self.action_ids.update(possible.astype(np.int64).tolist())
             if len(self.action_ids) > MAX_CATEGORIES:
                 self.action_ids = None
-        if name not in self.observed:
-            self.count(block, name)
 
-    def count(self, block: Block, name: str) -> None:
-        """Count the numbers, words and dates of an observed column."""
-        if name in self.observed and block.holds_lists(name):
-            raise ValueError(
-                f"{block.path}: column {name!r} holds lists, which must be the only observed column; give each number "
-                "a column"
-            )
-        if not block.holds_text(name):
-            values = block.days(name)
-            self.sample(name, values)
-            self.numbers[name] += len(block)
-            if block.holds_dates(name):
-                self.words[name] += len(block)
-                self.dates[name] += len(block)
-                self.numbers[name] -= len(block)
-            else:
-                self.numeric_blocks.add(name)
-            return
-        many = len(self.texts[name]) > MAX_CATEGORIES  # too many to become categories anyway
-        if many and not np.isnan(values := block.numbers(name, noted=False)).any():
-            self.numbers[name] += len(block)
-            self.sample(name, values)
-            return
-        texts, codes = encode(block.column(name))
-        counts = np.bincount(codes, minlength=len(texts)).tolist()
-        found = np.full(len(texts), np.nan)
-        for place, (text, count) in enumerate(zip(texts, counts, strict=True)):
-            self.missing[name] += count * is_missing(text)
-            if not text:
-                self.blank[name] += count
-                continue
-            found[place] = parse_number(text)
-            if is_number(text):
-                self.numbers[name] += count
-            elif found[place] == found[place]:
-                self.booleans[name] += count
-            else:
-                self.words[name] += count
-                found[place] = parse_days(text)
-                self.dates[name] += count * bool(found[place] == found[place])
-            if len(self.texts[name]) <= MAX_CATEGORIES:
-                self.texts[name].add(text)
-        self.sample(name, found[codes], counted=True)
-
-    def sample(self, name: str, values: Array, *, counted: bool = False) -> None:
-        """Keep some of the numbers that are not missing; `counted`: missing ones were counted before."""
-        if name not in self.samples:
-            return
-        there = values[np.isfinite(values)]
-        self.missing[name] += 0 if counted else int(np.isnan(values).sum())
-        self.samples[name].append(there[:: max(1, len(there) // SAMPLED)])
-
-    def feature(self, path: Path, name: str) -> Feature:
-        """How an observed column is encoded: as categories, or as a number with the median for missing ones."""
-        if name not in self.observed:
-            return Feature(name)
-        is_date = 2 * self.dates[name] > self.num_words(name) > self.numbers[name]
-        categories = () if is_date else self.categories(path, name)
-        if categories:
-            return Feature(name, ("", *categories) if self.blank[name] else categories)
-        values = np.concatenate(self.samples[name]) if self.samples[name] else np.zeros(0)
-        fill = float(np.float32(np.median(values))) if len(values) else 0.0
-        return Feature(name, fill=fill, has_missing=self.missing[name] > 0, is_date=is_date)
-
-    def rule_text(self, feature: Feature) -> str:
-        """What is done about dates, decimal commas and missing values of a column; empty if it has none."""
-        name = feature.name
-        with_comma = [text for text in feature.categories if DECIMAL_COMMA.fullmatch(text)]
-        if 2 * len(with_comma) > len(feature.categories):
-            some = f"{len(feature.categories):,} texts such as {with_comma[0]!r}"
-            return f"{name!r} has {some}, a category each: if they are numbers, write them with a point"
-        dates = [f"dates in {name!r} become days since 1970-01-01"] if feature.is_date else []
-        if feature.categories and "" in feature.categories:
-            return f"{name!r} is missing in {self.blank[name]:,} rows, which have a category of their own"
-        if feature.has_missing:
-            rule = f"the median {feature.fill:g} takes their place, and {name + ' is missing'!r} is a further feature"
-            dates.append(f"{name!r} is missing in {self.missing[name]:,} rows: {rule}")
-        return ", ".join(dates)
+    @property
+    def scattered(self) -> int:
+        """How often an episode goes on after another one."""
+        return self.order.scattered(self.first_step) if self.order else 0
 
     @property
     def lost_texts(self) -> bool:
-        """Whether a column of categories has blocks of numbers: compacted ones, whose texts are not known any more."""
-        return any(self.num_words(name) > self.numbers[name] for name in self.numeric_blocks)
+        """Whether a column of texts has blocks of numbers: compacted ones, whose texts are not known any more."""
+        return any(column.has_number_blocks and column.is_text for column in self.counted.values())
 
-    def num_words(self, name: str) -> int:
-        """Rows of a column with a word. True and false are numbers, unless the column has other words."""
-        return self.words[name] and self.words[name] + self.booleans[name]
+    def action_names(self, path: Path) -> tuple[str, ...]:
+        """The sorted names of actions that are texts; empty if they are numbers."""
+        column = self.counted.get(self.layout.action)
+        return column.categories(path) if column else ()
 
-    def categories(self, path: Path, name: str) -> tuple[str, ...]:
-        """The sorted texts of a column with more words than numbers; empty for a column of numbers."""
-        if self.num_words(name) <= self.numbers[name]:
-            return ()
-        if len(self.texts[name]) > MAX_CATEGORIES:
-            raise ValueError(
-                f"{path}: column {name!r} holds more than {MAX_CATEGORIES:,} different texts; name the "
-                "columns to observe with --table.observations"
-            )
-        return tuple(sorted(self.texts[name]))
+    def features(self, path: Path) -> tuple[Feature, ...]:
+        """How the observed columns are encoded."""
+        names = self.layout.observations
+        return tuple(self.counted[name].feature(path) if name in self.counted else Feature(name) for name in names)
+
+    def rule_texts(self, features: Sequence[Feature]) -> list[str]:
+        """What is done about odd values of features, for those that have any."""
+        texts = (self.counted[feature.name].rule_text(feature) for feature in features if feature.name in self.counted)
+        return [text for text in texts if text]
 
     def sparse_actions(self) -> tuple[int, ...]:
         """The different actions if they are few, with large numbers, such as those of articles; else empty."""

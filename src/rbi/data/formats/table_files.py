@@ -80,9 +80,6 @@ class CsvFiles:
     def names(self, path: Path) -> list[str]:
         return self.header(path)[0]
 
-    def spec(self, _path: Path) -> DatasetSpec | None:
-        return None
-
     def list_shape(self, _path: Path, _name: str) -> ListShape | None:
         return None
 
@@ -320,9 +317,6 @@ class FrameFiles:
     def names(self, _path: Path) -> list[str]:
         return list(self.table.schema.names)
 
-    def spec(self, _path: Path) -> DatasetSpec | None:
-        return None
-
     def list_shape(self, path: Path, name: str) -> ListShape | None:
         return batches_list_shape(self.table.select([name]).to_batches(max_chunksize=16), path, name)
 
@@ -365,9 +359,6 @@ class FeatherFiles:
     def names(self, path: Path) -> list[str]:
         return self.table(path).names(path)
 
-    def spec(self, _path: Path) -> DatasetSpec | None:
-        return None
-
     def list_shape(self, path: Path, name: str) -> ListShape | None:
         return self.table(path).list_shape(path, name)
 
@@ -394,9 +385,6 @@ class JsonFiles:
         if not names:
             raise ValueError(f"{path}, line 1: is not a JSON object ({rows[0] if rows else 'the file is empty'})")
         return list(names)
-
-    def spec(self, _path: Path) -> DatasetSpec | None:
-        return None
 
     def list_shape(self, path: Path, name: str) -> ListShape | None:
         for block in self.blocks(path, [name]):

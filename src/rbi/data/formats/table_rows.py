@@ -104,8 +104,12 @@ class Checker:
     """The actions' names in the table, where they are texts."""
     list_shape: tuple[int, ...] | None
     """The shape of lists if observations are one column of lists."""
-    accept_unknown: bool = False
+    accept_unknown: bool
     """Whether texts that are no category of their column are encoded as zeros, and not rejected."""
+    first_step: int
+    """The number of the first step of an episode: 0 or 1."""
+    scattered: bool
+    """Whether rows of an episode do not stand together, so that all rows have to be sorted."""
 
     def rows(self, block: Block, file: int, ids: dict[Any, int]) -> Rows:
         """The order of the checks decides which of several faults of a row is reported."""
@@ -252,7 +256,7 @@ class Checker:
 def encode_block(
     block: Block,
     features: Sequence[Feature],
-    unknown: dict[str, Counter[str]] | None = None,
+    unknown: dict[str, Counter[str]] | None,
     blanks: Counter[str] | None = None,
 ) -> Array:
     """Observations of a block. What is wrong is noted in the block.

@@ -23,7 +23,7 @@ from rbi import fileio
 from rbi.data.dataset import Dataset, DatasetBuilder, assemble, concat_ranges
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, Feature, RejectedEpisode
 from rbi.data.formats.episode_rows import EpisodeRowsReader, episode_columns
-from rbi.data.formats.reader import SpecOverrides, find_files, require_package
+from rbi.data.formats.reader import SpecOverrides, find_files, name_in, require_package
 from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
 from rbi.data.formats.table_columns import Block, ListShape
 from rbi.data.formats.table_features import FRAME, Scan, TableSchema, to_table
@@ -76,7 +76,7 @@ def open_table(path: Path, settings: Any, name: str) -> "TableReader | EpisodeRo
 
 
 def read_frame(
-    frame: Any, config: dict[str, Any], num_actions: int | None, env: str, like: DatasetSpec | None = None
+    frame: Any, config: dict[str, Any], num_actions: int | None, env: str, like: DatasetSpec | None
 ) -> Dataset:
     """The dataset of a pandas or polars DataFrame or a pyarrow Table; `like`: the spec of earlier rows."""
     overrides = SpecOverrides(env, num_actions)
@@ -141,8 +141,8 @@ class TableReader:
         if not self.paths:
             raise ValueError(f"{path}: holds no {' or '.join(files.suffixes)} files")
         self.partitions = [partition(file.relative_to(path)) if file != path else {} for file in self.paths]
-        self.sources = [file.relative_to(path).as_posix() if file != path else path.name for file in self.paths]
-        self.own_spec = None if config.roles() else files.spec(self.paths[0])
+        self.sources = [name_in(path, file) for file in self.paths]
+        self.own_spec = files.spec(self.paths[0]) if isinstance(files, ParquetFiles) and not config.roles() else None
         if self.own_spec:  # its observations and actions are encoded already
             self.check_encoding(self.own_spec, config.features_of)
             self.schema = TableSchema()
@@ -211,7 +211,7 @@ class TableReader:
         for file, block in blocks:
             if isinstance(block, Block):
                 scan.add(block, file)
-        self.first_step, self.scattered = scan.first_step, self.check_order(scan)
+        self.check_order(scan)
         names, lists = self.action_names(scan), self.observed_lists
         if lists is None and self.layout.observations == ("obs",):
             self.refuse_pickles("obs")
@@ -219,7 +219,16 @@ class TableReader:
         list_shape = spec.obs_shape if self.own_spec else lists.shape if lists else None
         numbered = bool(names) and all(name.isdecimal() for name in names)
         ids = np.array([int(name) for name in names]) if numbered else None
-        return Checker(self.layout, spec, ids, () if numbered else names, list_shape, self.accept_unknown)
+        return Checker(
+            layout=self.layout,
+            spec=spec,
+            action_ids=ids,
+            action_texts=() if numbered else names,
+            list_shape=list_shape,
+            accept_unknown=self.accept_unknown,
+            first_step=scan.first_step,
+            scattered=bool(scan.scattered and self.layout.step),
+        )
 
     def find_spec(self, scan: Scan, names: tuple[str, ...]) -> DatasetSpec:
         """The spec: that of our own files, or what columns and rows hold; with what the user overrides."""
@@ -266,21 +275,20 @@ class TableReader:
             raise ValueError(f"{path}: {wide[0]} is of {width} actions, not of {actions}")
         return actions
 
-    def check_order(self, scan: Scan) -> bool:
-        """Whether rows have to be sorted; raises ValueError if they must be and cannot."""
+    def check_order(self, scan: Scan) -> None:
+        """Raise ValueError if rows would have to be sorted and cannot be."""
         if not self.layout.step and scan.scattered > MAX_RETURNS:
             raise ValueError(
                 f"{self.paths[0]}: the rows of its episodes do not stand together ({scan.scattered:,} times one goes "
                 f"on after another): sort it by {self.layout.episode} and time, or name the column of steps"
             )
-        return bool(scan.scattered and self.layout.step)
 
     def action_names(self, scan: Scan) -> tuple[str, ...]:
         """Names of actions that are texts or sparse numbers, which is said; else empty."""
         path, layout = self.paths[0], self.layout
         given = self.schema.action_names or layout.action_labels
         sparse = () if layout.action_mask or layout.behavior_probs else scan.sparse_actions()
-        names = given or tuple(map(str, sparse)) or scan.categories(path, layout.action)
+        names = given or tuple(map(str, sparse)) or scan.action_names(path)
         if layout.action_labels and names != layout.action_labels:
             raise ValueError(f"{path}: its columns are of the actions {layout.action_labels}, earlier data has {names}")
         if names and not given:
@@ -292,8 +300,8 @@ class TableReader:
     def features(self, scan: Scan) -> tuple[Feature, ...]:
         """The observed columns with their categories: those of earlier data, or what the table holds."""
         path, names = self.paths[0], self.layout.observations
-        features = self.schema.features or tuple(scan.feature(path, name) for name in names)
-        if not self.schema.features and (said := [text for f in features if (text := scan.rule_text(f))]):
+        features = self.schema.features or scan.features(path)
+        if not self.schema.features and (said := scan.rule_texts(features)):
             echo(f"{path}: {'; '.join(said[:SHOWN_RULES])}", stderr=True)
         if tuple(feature.name for feature in features) != names:
             known = [feature.name for feature in features]
@@ -353,7 +361,7 @@ class TableReader:
         seen: set[int] = set()
         held: list[Rows] = []  # the episode that may continue in the next block
         last, earlier = MISSING_ID, -1
-        if self.checker and self.scattered:
+        if self.checker.scattered:
             yield from self.sorted_chunks(blocks, ids)
             return
         for file, block in blocks:
@@ -414,7 +422,7 @@ class TableReader:
         if rows.numbers is None:
             return bool(over[-1])
         last = int(rows.numbers.argmax())
-        return bool(over[last]) and int(rows.numbers[last]) - self.first_step + 1 == len(rows)
+        return bool(over[last]) and int(rows.numbers[last]) - self.checker.first_step + 1 == len(rows)
 
     def episodes(self, rows: Rows, seen: set[int], ids: dict[Any, int]) -> "Chunk":
         """Rows with the same id, one after the other, are an episode; an id that returns later is rejected."""
@@ -482,7 +490,7 @@ class TableReader:
         """The rows in the order of their step numbers, or None if they are in order. Gaps and repeats are noted."""
         if rows.numbers is None:
             return None
-        wanted = concat_ranges(self.first_step, sizes)
+        wanted = concat_ranges(self.checker.first_step, sizes)
         moved = np.flatnonzero(rows.numbers != wanted)
         if not len(moved):
             return None
