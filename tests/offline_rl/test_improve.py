@@ -447,7 +447,7 @@ def test_a_log_that_was_written_twice_decides_nothing():
 
 
 def survivals(episodes, seed=0, limit=4):
-    """Action 0 survives until the time limit in 90% of the episodes, else it fails at once; action 1 fails at step 3."""
+    """Action 0 survives until the time limit in 90% of episodes, else it fails at once; action 1 fails at step 3."""
     rng = np.random.default_rng(seed)
     risky, lucky = rng.random(episodes) < 0.5, rng.random(episodes) < 0.9
     steps = np.where(risky, 3, np.where(lucky, limit, 1))
@@ -457,7 +457,9 @@ def survivals(episodes, seed=0, limit=4):
     truncated = ends & np.repeat(steps == limit, steps)
     t = np.arange(len(ends)) - np.repeat(first, steps)
     probs = np.full(len(ends), 0.5)
-    return Dataset.from_arrays(t[:, None], actions, np.ones(len(ends)), ends & ~truncated, truncated, action_probs=probs)
+    return Dataset.from_arrays(
+        t[:, None], actions, np.ones(len(ends)), ends & ~truncated, truncated, action_probs=probs
+    )
 
 
 def test_episodes_that_reach_a_time_limit_are_part_of_the_test_set():

@@ -500,7 +500,9 @@ class Improver:
         if not self.holdout.separate:
             return None, {"refused": "the only held-out episode served for validation"}
         if not self.holdout.representative:
-            return None, {"refused": "too few episodes have known returns; a test set of those alone is not like the log"}
+            return None, {
+                "refused": "too few episodes have known returns, and a test set of those alone differs from the log"
+            }
         try:
             check_complete(self.data)
             check_copies(self.data)
