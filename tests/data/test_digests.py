@@ -60,8 +60,11 @@ def test_steps_in_another_order_are_another_episode():
 def test_shared_episodes_are_found_among_distinct_ones():
     data = walks(np.random.default_rng(4), 60)
     digests = episode_digests(data)
-    assert shared_episodes(data[40:], digests[:41]).tolist() == [True] + [False] * 19
+    assert shared_episodes(data[40:], digests[:44]).tolist() == [True] * 4 + [False] * 16
     assert not shared_episodes(data[40:], digests[:40]).any()
+    mixed = np.random.default_rng(0).permutation(60)
+    digests[:, 1] = 0  # without lines
+    assert shared_episodes(data.select(mixed), digests[:50])[mixed.argsort()].tolist() == [True] * 50 + [False] * 10
 
 
 def discrete(seed, rows):
@@ -77,6 +80,45 @@ def test_episodes_that_repeat_by_nature_do_not_count_as_shared():
     assert np.isin(episode_digests(other)[:, 0], digests[:, 0]).mean() > 0.9
     assert not shared_episodes(other, digests).any()
     assert not shared_episodes(data[400:], digests[:400]).any()
+
+
+@pytest.mark.parametrize(("training", "later"), [(1000, 1000), (5000, 300), (60, 60)])
+def test_logs_that_have_an_episode_in_common_by_chance_are_not_shared(training, later):
+    """There are so many kinds that no episode, or hardly any, is there twice in one of the logs."""
+    kinds, met = training * later, 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        data, digests = (
+            Dataset.from_arrays(rng.integers(0, kinds, (n, 1)), np.arange(n) % 2, np.zeros(n), np.ones(n, bool))
+            for n in (later, training)
+        )
+        seen = episode_digests(digests)
+        met += contained(episode_digests(data)[:, 0], seen[:, 0]).any()
+        assert not shared_episodes(data, seen).any()
+    assert met >= 10
+
+
+def in_order(seed, rows, order):
+    """Independent one-step episodes of 24 hours, in the order of a file that was sorted, or of time."""
+    rng = np.random.default_rng(seed)
+    hour, actions = np.arange(rows) % 24, (rng.random(rows) < 0.2).astype(int)
+    rewards = (rng.random(rows) < 0.1).astype(float)
+    if order == "sorted":
+        hour = rng.integers(0, 24, rows)
+        by = np.lexsort((rewards, actions, hour))
+        hour, actions, rewards = hour[by], actions[by], rewards[by]
+    return Dataset.from_arrays(hour[:, None], actions, rewards, np.ones(rows, bool))
+
+
+@pytest.mark.parametrize("order", ["sorted", "time"])
+def test_independent_files_in_the_same_order_are_not_shared(order):
+    """Most of their lines are equal: copies are if they are equal where others nearby are not."""
+    for seed in range(10):
+        data, other = in_order(seed, 480, order), in_order(seed + 100, 480, order)
+        digests, found = episode_digests(other), episode_digests(data)
+        assert (digests[:, 1] == found[:, 1]).mean() > 0.1  # in another order 0.03 or 0
+        assert not shared_episodes(data, digests).any()
+        assert shared_episodes(other, digests).all()
 
 
 def test_a_few_later_episodes_are_not_shared_because_some_of_training_repeat():

@@ -421,11 +421,11 @@ def test_beta_uses_steps_with_incomplete_returns_and_q_does_not(tmp_path):
     for row in rows[: len(rows) // 2]:
         row |= {"action": 1, "terminated": 0, "truncated": row["t"]}
     improver = improver_of(write(tmp_path / "logs.csv", rows))
-    validation, test = improver.holdout
-    assert min(validation.min(), test.min()) >= 100
-    assert not set(validation) & set(test)
+    assert not set(improver.holdout.validation) & set(improver.holdout.test)
     sampler = improver.learner.behavior_q.sampler
-    assert sampler.excluded_fraction == pytest.approx(200 / len(sampler.usable))
+    truncated = (improver.train_episodes < 100).sum()
+    assert 60 < truncated < 100
+    assert sampler.excluded_fraction == pytest.approx(2 * truncated / len(sampler.usable))
     result = rbi.improve(tmp_path / "logs.csv", progress=False, **QUICK | {"updates": 5})
     assert result.numbers["excluded"] == sampler.excluded_fraction
 
@@ -444,6 +444,57 @@ def test_a_log_that_was_written_twice_decides_nothing():
     result = rbi.improve(data.select(np.arange(len(data)).repeat(2)), progress=False, **QUICK | {"updates": 5})
     assert result.decision is None
     assert "3,000 episodes (of 3,000) that are there several times" in result.numbers["decision"]["refused"]
+
+
+def survivals(episodes, seed=0, limit=4):
+    """Action 0 survives until the time limit in 90% of episodes, else it fails at once; action 1 fails at step 3."""
+    rng = np.random.default_rng(seed)
+    risky, lucky = rng.random(episodes) < 0.5, rng.random(episodes) < 0.9
+    steps = np.where(risky, 3, np.where(lucky, limit, 1))
+    first = steps.cumsum() - steps
+    actions, ends = rng.integers(0, 2, steps.sum()), np.zeros(steps.sum(), bool)
+    actions[first], ends[first + steps - 1] = risky, True
+    truncated = ends & np.repeat(steps == limit, steps)
+    t = np.arange(len(ends)) - np.repeat(first, steps)
+    probs = np.full(len(ends), 0.5)
+    return Dataset.from_arrays(
+        t[:, None], actions, np.ones(len(ends)), ends & ~truncated, truncated, action_probs=probs
+    )
+
+
+def test_episodes_that_reach_a_time_limit_are_part_of_the_test_set():
+    """Q does not know their returns and prefers action 1: without them the decision would be to deploy it."""
+    data = survivals(1500)
+    improver = improver_of(data)
+    assert improver.holdout.representative
+    reached = data.records["steps"] == 4
+    for part in (improver.train_episodes, improver.holdout.validation, improver.holdout.test):
+        assert reached[part].mean() == pytest.approx(0.45, abs=0.07)
+    result = rbi.improve(data, return_range=(0, 4), progress=False, **QUICK | {"gamma": 0.99})
+    assert result.policy.predict_proba([[0.0]])[0, 1] > 0.6  # a loss: 3 steps in place of 3.7
+    assert not result.decision.deploy
+    assert result.decision.baseline == pytest.approx(0.5 * 3 + 0.5 * 3.7, abs=0.15)
+
+
+def test_a_test_set_without_the_episodes_whose_returns_are_not_known_decides_nothing():
+    data = survivals(400)
+    few = data.select(np.concatenate([np.flatnonzero(data.records["steps"] == 4), [0, 1, 2, 3, 4, 5]]))
+    known = np.flatnonzero(few.records["steps"] < 4)
+    improver = improver_of(few)
+    assert not improver.holdout.representative
+    assert set(improver.holdout.validation) | set(improver.holdout.test) <= set(known)
+    result = rbi.improve(few, progress=False, **QUICK | {"updates": 5, "gamma": 0.99})
+    assert result.decision is None
+    assert "too few episodes have known returns" in result.numbers["decision"]["refused"]
+
+
+def test_a_log_with_rejected_rows_decides_nothing(tmp_path):
+    """Purchases whose outcome is missing are no random part of the log."""
+    rows = [row | {"reward": "" if n < 5 else row["reward"]} for n, row in enumerate(two_states(100))]
+    result = rbi.improve(write(tmp_path / "logs.csv", rows), progress=False, **QUICK | {"updates": 5})
+    assert result.numbers["rejected"] > 0
+    assert result.decision is None
+    assert "left out may differ from the others" in result.numbers["decision"]["refused"]
 
 
 def test_the_only_held_out_episode_decides_nothing(tmp_path):

@@ -188,7 +188,7 @@ def check_copies(data: Dataset) -> None:
         first = int(copied.argmax())
         raise ValueError(
             f"{place(data, first)}: is one of {int(copied.sum()):,} episodes (of {len(data):,}) that are there several "
-            "times, more often than chance explains; remove the copies"
+            "times, more often than chance explains; remove the copies, by an identifier: not all equal rows are copies"
         )
 
 

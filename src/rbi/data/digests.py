@@ -21,6 +21,8 @@ MARGIN = 3.0  # times as many matches as chance explains, or standard deviations
 MIN_COUNT = 10  # of a kind of episode in both datasets; rarer kinds are one kind
 ALIKE = 1e-6  # probability with which independent datasets or episodes are as alike
 MOST_COPIES = 10  # of an episode
+MOST_COMPARED = 5_000  # episodes whose places are compared with those of their neighbours
+SHIFTS = 200  # episodes up and down: more than the hours of a week
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -104,9 +106,14 @@ def episode_digests(data: Dataset) -> Array:
     with np.errstate(over="ignore"):
         each = mix(observed + GOLDEN * taken + mix(position.astype(np.uint64) + np.uint64(1)))
         content = mix(np.add.reduceat(each, first) if len(first) else each)
-        lines = records["line"].astype(np.uint64)
-        located = np.where(lines > 0, mix(content + GOLDEN * lines), np.uint64(0))
-    return np.stack([content, located], 1)
+    return np.stack([content, located_at(content, records["line"])], 1)
+
+
+def located_at(content: Array, lines: Array) -> Array:
+    """Digests of contents with their lines, 0 where there is none."""
+    numbers = lines.astype(np.uint64)
+    with np.errstate(over="ignore"):
+        return np.where(numbers > 0, mix(content + GOLDEN * numbers), np.uint64(0))
 
 
 def row_hashes(array: Array) -> Array:
@@ -134,21 +141,58 @@ def shared_episodes(data: Dataset, training: Array) -> Array:
     Episodes that equal one another (a few features, a reward of 0 or 1) may also equal a training episode by chance.
     What counts is therefore whether more of them match than chance explains: by their content, or else by content and
     line, since a copied file keeps its lines, or else by how often each kind occurs, since a reordered copy keeps that.
+    A few matches explain nothing: independent logs of 1,000 episodes of a million kinds have one in common.
     """
     (content, located), (seen, seen_located) = episode_digests(data).T, training.reshape(-1, 2).T
     count = len(content)
-    counts = np.unique(content, return_counts=True)[1]
     matching = contained(content, seen)
     # by chance an episode is among n others with probability sum_x p_x (1 - (1 - p_x)^n), as those of training are
     # among themselves; it grows at most in proportion to n
     by_chance = count * max(repeated(seen), repeated(content) * max(1.0, len(seen) / max(1, count)))
-    if matching.sum() > min(count, MARGIN * (by_chance + by_chance**0.5)):  # with the spread of rare events
+    if matching.sum() > min(count, beyond(by_chance)) and not rare_enough(int(matching.sum()), content, seen):
         return matching
     in_place = (located > 0) & contained(located, seen_located)
-    collision = float((counts * (counts - 1)).sum()) / max(1, count * (count - 1))
-    files = count / (1 + np.count_nonzero(np.diff(np.sort(data.records["line"]))))
-    found: Array = in_place & (in_place.mean() > MARGIN * collision * files + 0.01)
-    return matching if not found.any() and too_alike(content, seen) else found
+    if in_place.any() and more_in_place(content, data.records["line"], in_place, seen_located):
+        return in_place
+    return matching if too_alike(content, seen) else np.zeros(count, bool)
+
+
+def beyond(by_chance: float) -> float:
+    """More matches than this are not explained by an expected number, with the spread of rare events."""
+    return MARGIN * (by_chance + by_chance**0.5)
+
+
+def rare_enough(matches: int, content: Array, seen: Array) -> bool:
+    """Whether equal episodes are so rare that a few matches may be chance, though hardly any of either set repeat.
+
+    Every pair of independent episodes is equal with the same probability, whether it is one within a set or between
+    them; so of all equal pairs those between them are a share that is known.
+    """
+    from scipy.special import bdtrc
+
+    n, m = len(seen), len(content)
+    between, within = n * m, (n * (n - 1) + m * (m - 1)) / 2
+    equal = sum(len(part) - len(np.unique(part)) for part in (content, seen))
+    return float(bdtrc(matches - 1, matches + equal, between / (between + within))) >= ALIKE
+
+
+def more_in_place(content: Array, lines: Array, in_place: Array, seen_located: Array) -> bool:
+    """Whether more episodes are where training has them than would be in the places of other episodes near them.
+
+    In sorted files neighbours are alike, and where time is a feature so are the hours of all days: then many episodes
+    of two independent logs are equal line by line.
+    """
+    from scipy.special import bdtrc
+
+    count, ordered = len(content), np.sort(seen_located)
+    rows = np.arange(0, count, -(-count // MOST_COMPARED))
+    rows = rows[lines[rows] > 0]
+    shifts = [shift for shift in range(-SHIFTS, SHIFTS + 1) if shift and abs(shift) < count]
+    near = [contained(located_at(content[(rows + s) % count], lines[rows]), ordered).sum() for s in shifts]
+    found = int(in_place[rows].sum())
+    if not near or found <= beyond(max(near)):
+        return False
+    return float(bdtrc(found - 1, found + sum(near), 1 / (1 + len(near)))) < ALIKE
 
 
 def repeated(values: Array) -> float:

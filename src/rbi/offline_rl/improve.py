@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rbi.certification.decision import CertifyConfig, Decision, decide
-from rbi.certification.evidence import check_copies, check_returns, clone_error, gather_evidence
+from rbi.certification.evidence import check_complete, check_copies, check_returns, clone_error, gather_evidence
 from rbi.config import Checked, Device, Interval, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
@@ -323,7 +323,7 @@ class Improver:
 
     @property
     def train_episodes(self) -> Any:
-        return np.delete(np.arange(len(self.data)), np.concatenate(self.holdout))
+        return np.delete(np.arange(len(self.data)), np.concatenate([self.holdout.validation, self.holdout.test]))
 
     def pseudo_counts(self, networks: Networks) -> PseudoCounts | None:
         """Pseudo-counts of the training states; None for more actions than they are computed for."""
@@ -441,7 +441,7 @@ class Improver:
                 "excluded": learner.behavior_q.sampler.excluded_fraction,
                 "validation": {"episodes": len(self.holdout.validation), "steps": len(learner.validation.usable)},
                 "test": {"episodes": len(self.holdout.test), "steps": len(steps)},
-                "separate_test_set": not np.array_equal(*self.holdout),
+                "separate_test_set": self.holdout.separate,
                 "updates": learner.updates,
                 "batch_size": learner.behavior_q.sampler.config.batch_size,
                 "best": learner.best,
@@ -495,9 +495,14 @@ class Improver:
 
     def decide(self, policy: Policy) -> tuple[Decision | None, dict[str, Any]]:
         """The decision on the test set, also ready for JSON; None and the reason if it is refused."""
-        if np.array_equal(*self.holdout):
+        if not self.holdout.separate:
             return None, {"refused": "the only held-out episode served for validation"}
+        if not self.holdout.representative:
+            return None, {
+                "refused": "too few episodes have known returns, and a test set of those alone differs from the log"
+            }
         try:
+            check_complete(self.data)
             check_copies(self.data)
             evidence = gather_evidence(policy, self.data.select(self.holdout.test), gamma=1.0)
             decision = decide(evidence, CertifyConfig(return_range=self.config.return_range))

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,18 +46,30 @@ def split_episodes(episodes: int, fraction: float, rng: np.random.Generator) -> 
     return np.sort(order[count:]), np.sort(order[:count])
 
 
-class Holdout(NamedTuple):
+@dataclass(frozen=True)
+class Holdout:
     """Indices of held-out episodes: the validation set (early stopping, temperature) and an untouched test set."""
 
     validation: Array
     test: Array
+    representative: bool
+    """Whether the test set is a random part of all episodes. If not, those whose returns are not known are left out."""
+
+    @property
+    def separate(self) -> bool:
+        """Whether validation and test set are not the same single episode."""
+        return not np.array_equal(self.validation, self.test)
 
 
 def split_holdout(data: Dataset, config: SamplerConfig, fraction: float, rng: np.random.Generator) -> Holdout:
-    """Hold out a fraction of the episodes with known returns: half of it for validation, the rest for testing.
+    """Hold out a fraction of the episodes: half of it for validation, the rest for testing.
 
     Validation takes at most a tenth of all episodes, or 100. If only one episode is held out, it serves for both. Data
     without any signal in its returns is refused.
+
+    Truncated episodes are held out as others are, though Q may have no use for their returns: where failures run into a
+    time limit, a test set without them would be one of successes. Only if a part would have no known return at all is
+    it taken from episodes with known returns.
     """
     found = returns_of(data, config)
     known = found.usable.numpy()
@@ -70,15 +83,26 @@ def split_holdout(data: Dataset, config: SamplerConfig, fraction: float, rng: np
         raise ValueError("rewards so large that their sums are not finite")
     if returns.min() == returns.max():
         raise ValueError(f"all returns are {returns[0]:g}, so no action can be better than another")
-    episodes = np.flatnonzero(np.bincount(np.repeat(np.arange(len(data)), data.records["steps"])[known]))
-    if len(episodes) < 2:
+    has_known = np.bincount(np.repeat(np.arange(len(data)), data.records["steps"])[known], minlength=len(data)) > 0
+    if has_known.sum() < 2:
         raise ValueError("only 1 episode has known returns: a held-out set takes at least 2")
-    _, out = split_episodes(len(episodes), fraction, rng)
+    validation, test = split_in_three(len(data), fraction, rng)
+    train = np.delete(np.arange(len(data)), np.concatenate([validation, test]))
+    if all(has_known[part].any() for part in (train, validation, test)):
+        return Holdout(validation, test, representative=True)
+    episodes = np.flatnonzero(has_known)
+    validation, test = (episodes[part] for part in split_in_three(len(episodes), fraction, rng))
+    return Holdout(validation, test, representative=False)
+
+
+def split_in_three(episodes: int, fraction: float, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Indices of validation and test episodes; the rest is for training."""
+    _, out = split_episodes(episodes, fraction, rng)
     if len(out) == 1:
-        return Holdout(episodes[out], episodes[out])
+        return out, out
     shuffled = rng.permutation(out)
-    validation = min(-(-len(out) // 2), max(MAX_VALIDATION, -(-len(episodes) // 10)))
-    return Holdout(np.sort(episodes[shuffled[:validation]]), np.sort(episodes[shuffled[validation:]]))
+    validation = min(-(-len(out) // 2), max(MAX_VALIDATION, -(-episodes // 10)))
+    return np.sort(shuffled[:validation]), np.sort(shuffled[validation:])
 
 
 class Predictions(NamedTuple):
