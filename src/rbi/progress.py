@@ -6,7 +6,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -20,12 +20,52 @@ SECONDS_PER_LINE = 30  # between progress lines where there is neither a termina
 UNPRINTABLE = (*range(32), *range(127, 160), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """Control characters (ESC starts terminal commands), line separators, and marks that reverse the order of text."""
 ESCAPES = {code: chr(code).encode("unicode_escape").decode() for code in UNPRINTABLE}
-MAX_LINE = 2000
+MAX_LINE, DEFAULT_WIDTH = 2000, 80
 MAX_PROCESSES = 16  # that a status shows one by one
 
 
+class LossyStream:
+    """A stream whose writes may fail without a word: its terminal is closed, its reader gone, its disk full."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
 class PlainConsole(Console):
-    """A console that shows text as it is: names from files contain no markup, emoji or terminal commands for us."""
+    """A console that shows text as it is: names from files contain no markup, emoji or terminal commands for us.
+
+    No run ends because its messages cannot be written (standard error), or because the reader of a pipe is gone, as in
+    `rbi rules | head -1`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if self.width < 1:  # COLUMNS=0, which some tools set where there is no terminal: nothing would be printed
+            self.width = DEFAULT_WIDTH
+
+    @property
+    def file(self) -> IO[str]:
+        found = super().file
+        return cast("IO[str]", LossyStream(found)) if self.stderr else found
+
+    @file.setter
+    def file(self, new_file: IO[str]) -> None:
+        self._file = new_file
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
 
     def render_str(self, text: str, **options: Any) -> Text:
         lines = (printable(line) for line in text.split("\n"))
@@ -73,9 +113,19 @@ def track_updates(
             yield item
 
 
+def stop_signals() -> list[signal.Signals]:
+    """Ctrl-C, SIGTERM as schedulers send it, and SIGHUP as a closed terminal does, unless `nohup` ignores that.
+
+    A signal whose handler is not Python's, as in a program that embeds it, is left alone: it could not be restored.
+    """
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    numbers += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
+    return [number for number in numbers if signal.getsignal(number) is not None]
+
+
 @contextlib.contextmanager
 def graceful_stop() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets, so that a run can save itself; a second one interrupts at once.
+    """An event that the first of `stop_signals` sets, so that a run can save itself; a second one interrupts at once.
 
     Outside the main thread, where Python allows no signal handlers, the event is never set.
     """
@@ -89,7 +139,7 @@ def graceful_stop() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield stopped
         return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in stop_signals()}
     try:
         yield stopped
     finally:
