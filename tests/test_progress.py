@@ -81,9 +81,10 @@ def test_messages_and_bars_that_cannot_be_written_stop_nothing(number, monkeypat
     assert list(track_updates(range(3), "counting", 3, lambda n: n, str)) == [0, 1, 2]
 
 
-def test_output_that_cannot_be_written_is_an_error_unless_its_reader_is_gone(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", BrokenStream(errno.EPIPE))
-    echo("a line")
+def test_output_that_cannot_be_written_is_an_error_unless_nobody_reads_it(monkeypatch):
+    for number in (errno.EPIPE, errno.EIO):
+        monkeypatch.setattr(sys, "stdout", BrokenStream(number))
+        echo("a line")
     monkeypatch.setattr(sys, "stdout", BrokenStream(errno.ENOSPC))
     with pytest.raises(OSError, match="No space left"):
         echo("a line")

@@ -1,6 +1,7 @@
 """Progress bars and messages: on a terminal, in a notebook, and as plain lines in a log."""
 
 import contextlib
+import errno
 import signal
 import statistics
 import threading
@@ -25,29 +26,34 @@ MAX_PROCESSES = 16  # that a status shows one by one
 
 
 class LossyStream:
-    """A stream whose writes may fail without a word: its terminal is closed, its reader gone, its disk full."""
+    """A stream whose writes may fail without a word: as its reader is gone, as in `rbi rules | head -1`, or its
+    terminal is closed; with `always`, for any reason, such as a full disk."""
 
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
+    def __init__(self, stream: IO[str], *, always: bool = False) -> None:
+        self._stream, self._always = stream, always
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError):
-            self._stream.write(text)
+        self._attempt(self._stream.write, text)
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            self._stream.flush()
+        self._attempt(self._stream.flush)
+
+    def _attempt(self, act: Callable[..., object], *arguments: str) -> None:
+        try:
+            act(*arguments)
+        except OSError as error:
+            if not self._always and error.errno not in (errno.EPIPE, errno.EIO):
+                raise
 
 
 class PlainConsole(Console):
     """A console that shows text as it is: names from files contain no markup, emoji or terminal commands for us.
 
-    No run ends because its messages cannot be written (standard error), or because the reader of a pipe is gone, as in
-    `rbi rules | head -1`.
+    No run ends because its messages (standard error) cannot be written, or because nobody reads its output.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -58,14 +64,11 @@ class PlainConsole(Console):
     @property
     def file(self) -> IO[str]:
         found = super().file
-        return cast("IO[str]", LossyStream(found)) if self.stderr else found
+        return cast("IO[str]", LossyStream(found, always=self.stderr))
 
     @file.setter
     def file(self, new_file: IO[str]) -> None:
         self._file = new_file
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
 
     def render_str(self, text: str, **options: Any) -> Text:
         lines = (printable(line) for line in text.split("\n"))

@@ -169,11 +169,10 @@ def open_closed_streams() -> None:
 
 
 def write_output(text: str = "") -> None:
-    """Write a text, and what is left of earlier ones. A reader that is gone, as in `rbi rules | head -1`, is no error:
-    the run is complete."""
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(text)
-        sys.stdout.flush()
+    """Write a text, and what is left of earlier ones. That nobody reads it is no error: the run is complete."""
+    output = LossyStream(sys.stdout)
+    output.write(text)
+    output.flush()
 
 
 def discard_unwritten() -> None:
@@ -200,7 +199,7 @@ def print_json(command: "Command", argv: Sequence[str]) -> int:
 
     if command.out is None and command.writes_folder and not getattr(command, "resume", False):
         command = dataclasses.replace(command, out=runs.default_folder(argv[0]))
-    with contextlib.redirect_stdout(LossyStream(sys.stderr)):
+    with contextlib.redirect_stdout(LossyStream(sys.stderr, always=True)):
         status = command.run(argv) or 0
     write_output(fileio.to_json({"status": status, **command.outcome()}) + "\n")  # json.dumps writes Infinity
     return status
