@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -341,14 +343,15 @@ def test_workers_exit_with_their_parent_and_the_study_resumes(tmp_path):
     assert len(runs.read(out).metrics) == 8
 
 
-def test_sigterm_interrupts_a_run(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_and_a_closed_terminal_interrupt_a_run(number, tmp_path):
     arguments = ["spi", "--worlds", "chicken(0.1)", "--sizes", "2000", "--repetitions", "2000", "--workers", "1"]
     command = [sys.executable, "-m", "rbi", *arguments, "--out", str(tmp_path / "run")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "run" / "metrics.jsonl").exists():
         assert process.poll() is None
         time.sleep(0.1)
-    process.terminate()
+    process.send_signal(number)
     assert process.communicate(timeout=60)[1] == "rbi: interrupted; continue with the same command and --resume\n"
     assert process.returncode == cli.INTERRUPTED
 
@@ -390,6 +393,34 @@ sys.exit(getattr(importlib.import_module(module), function)())
     stopped = subprocess.run(command, capture_output=True, text=True)
     assert (stopped.returncode, stopped.stderr) == (cli.INTERRUPTED, "rbi: interrupted\n")
     assert not (tmp_path / "run").exists()
+
+
+RBI = shlex.join([sys.executable, "-m", "rbi"])
+
+
+def bash(command, folder):
+    return subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True)
+
+
+def test_a_reader_that_leaves_changes_no_exit_status_and_ends_no_run(tmp_path):
+    done = bash(f"{RBI} rules --out run 2>&1 | true; echo ${{PIPESTATUS[0]}}; {RBI} --help | true; echo $?", tmp_path)
+    assert (done.stdout, done.stderr) == ("0\n0\n", "")
+    assert runs.read(tmp_path / "run").result
+
+
+def test_closed_standard_streams_are_no_error_and_their_numbers_go_to_no_file(tmp_path):
+    done = bash(f"{RBI} rules --out run <&- >&- 2>&-; echo $?", tmp_path)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+    assert runs.read(tmp_path / "run").result
+    code = "import os; from rbi import cli; cli.main(['--version']); exit(os.open('file', os.O_CREAT))"
+    assert bash(f"{shlex.join([sys.executable, '-c', code])} <&- >&- 2>&-", tmp_path).returncode > 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_for_which_there_is_no_space_is_an_error_of_one_line_and_messages_are_none(tmp_path):
+    done = bash(f"{RBI} --version > /dev/full", tmp_path)
+    assert (done.returncode, done.stderr) == (2, "rbi: [Errno 28] No space left on device\n")
+    assert bash(f"{RBI} rules --out run --json 2> /dev/full | wc -l", tmp_path).stdout.strip() == "1"
 
 
 def test_names_from_files_reach_the_terminal_escaped_and_without_markup(tmp_path, capsys, monkeypatch):

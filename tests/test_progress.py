@@ -1,15 +1,28 @@
 """Messages and signals: a run can save itself at the first signal, and the second one interrupts it."""
 
+import errno
 import io
+import os
 import signal
+import sys
 import threading
 
 import pytest
 
-from rbi.progress import MAX_PROCESSES, PlainConsole, ProcessStatus, graceful_stop, status_line, status_table
+from rbi.progress import (
+    MAX_PROCESSES,
+    PlainConsole,
+    ProcessStatus,
+    echo,
+    graceful_stop,
+    status_line,
+    status_table,
+    track,
+    track_updates,
+)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_asks_a_run_to_stop_and_the_second_interrupts_it(number):
     before = signal.getsignal(number)
     with graceful_stop() as stopped:
@@ -18,6 +31,17 @@ def test_the_first_signal_asks_a_run_to_stop_and_the_second_interrupts_it(number
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert signal.getsignal(number) is before
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with graceful_stop() as stopped:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stopped.is_set()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_outside_the_main_thread_no_signal_is_handled():
@@ -31,6 +55,45 @@ def test_outside_the_main_thread_no_signal_is_handled():
     thread.start()
     thread.join()
     assert handlers == [(False, signal.getsignal(signal.SIGINT))]
+
+
+class BrokenStream(io.StringIO):
+    """A stream whose writes fail, as those to a closed terminal (EIO), a full disk or a pipe without a reader."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def isatty(self):
+        return True
+
+    def write(self, *_):
+        raise OSError(self.number, os.strerror(self.number))
+
+    flush = write
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EPIPE])
+def test_messages_and_bars_that_cannot_be_written_stop_nothing(number, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", BrokenStream(number))
+    echo("a message", stderr=True)
+    assert list(track(range(3), "counting")) == [0, 1, 2]
+    assert list(track_updates(range(3), "counting", 3, lambda n: n, str)) == [0, 1, 2]
+
+
+def test_output_that_cannot_be_written_is_an_error_unless_nobody_reads_it(monkeypatch):
+    for number in (errno.EPIPE, errno.EIO):
+        monkeypatch.setattr(sys, "stdout", BrokenStream(number))
+        echo("a line")
+    monkeypatch.setattr(sys, "stdout", BrokenStream(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left"):
+        echo("a line")
+
+
+def test_messages_appear_where_no_column_is_said_to_fit(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "0")
+    echo("a message")
+    assert capsys.readouterr().out == "a message\n"
 
 
 def processes(count):

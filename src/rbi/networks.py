@@ -13,6 +13,7 @@ networks that read the same states.
 import contextlib
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
@@ -30,6 +31,7 @@ Norm = Literal["none", "layer", "hidden", "batch"]
 AdvantageBaseline = Literal["pi", "mean"]
 MAX_HIDDEN_SIZE = 65_536  # larger values are almost certainly a mistake
 SMALL_LAYER = 2**18  # weights; in smaller layers threads wait for each other longer than they compute
+GLOBAL_GENERATOR = threading.RLock()  # PyTorch's, which initialises layers; other threads may make networks as well
 
 TrunkFactory = Callable[[ObservationSpec], nn.Module]
 """Makes a trunk of one's own: a module from `[B, stack * channels, H, W]` (images, values in [0, 1)) or
@@ -387,7 +389,7 @@ def make_networks(
     trunk: TrunkFactory | None = None,
 ) -> Networks:
     """Networks initialised from a seed, on the CPU; PyTorch's global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
+    with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Networks(obs_spec, config, with_policy=with_policy, trunk=trunk)
 

@@ -16,6 +16,8 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any
 
+from rbi.progress import stop_signals
+
 
 @contextlib.contextmanager
 def parallel_map(workers: int, *, max_results: float = math.inf) -> Iterator[Callable[..., Iterable[Any]]]:
@@ -69,7 +71,7 @@ def before_interrupt(act: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    replaced = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is raises]
+    replaced = [number for number in stop_signals() if signal.getsignal(number) is raises]
     for number in replaced:
         signal.signal(number, handler)
     try:

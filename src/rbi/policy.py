@@ -33,6 +33,7 @@ from rbi.observations import ObservationSpec
 from rbi.rules.counts import significant_counts
 from rbi.rules.linear import greedy, mix
 from rbi.rules.types import Rule, parse_rule, uses_counts
+from rbi.torch_settings import with_own_settings
 
 FORMAT = 3
 BETA_TOLERANCE = 1e-3  # of the sum of given probabilities
@@ -177,6 +178,7 @@ class Policy:
         """The device of the networks."""
         return self._example.device
 
+    @with_own_settings
     def predict_proba(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
         """Action probabilities `[B, A]`. `legal`, booleans `[B, A]`, restricts the policy to some actions.
 
@@ -191,6 +193,7 @@ class Policy:
             )
         return probs
 
+    @with_own_settings
     def predict_value(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
         """The estimated value of the policy `[B]`: V(s) = sum_a pi(a|s) Q(s, a), in units of discounted return."""
         states = self.obs_tensor(obs)
@@ -427,6 +430,7 @@ class Policy:
                 checksums["training"] = fingerprint(folder / TRAINING)
             fileio.write_json(folder / CONFIG, config | checksums)
 
+    @with_own_settings
     def export_onnx(self, path: Path | str, *, columns: bool = True, legal: bool = False) -> float:
         """Write the policy to one ONNX file: preprocessing, both networks and the rule, for any number of states.
 
@@ -480,6 +484,7 @@ def check_finite(weights: Mapping[str, torch.Tensor], where: str) -> None:
             raise ValueError(f"{where}: {name} holds values that are not finite")
 
 
+@with_own_settings
 def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Policy:
     """Load a policy from a folder that `Policy.save` wrote, or the best policy of a training run.
 

@@ -1,12 +1,13 @@
 """Progress bars and messages: on a terminal, in a notebook, and as plain lines in a log."""
 
 import contextlib
+import errno
 import signal
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -20,12 +21,54 @@ SECONDS_PER_LINE = 30  # between progress lines where there is neither a termina
 UNPRINTABLE = (*range(32), *range(127, 160), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """Control characters (ESC starts terminal commands), line separators, and marks that reverse the order of text."""
 ESCAPES = {code: chr(code).encode("unicode_escape").decode() for code in UNPRINTABLE}
-MAX_LINE = 2000
+MAX_LINE, DEFAULT_WIDTH = 2000, 80
 MAX_PROCESSES = 16  # that a status shows one by one
 
 
+class LossyStream:
+    """A stream whose writes may fail without a word: as its reader is gone, as in `rbi rules | head -1`, or its
+    terminal is closed; with `always`, for any reason, such as a full disk."""
+
+    def __init__(self, stream: IO[str], *, always: bool = False) -> None:
+        self._stream, self._always = stream, always
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._attempt(self._stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._attempt(self._stream.flush)
+
+    def _attempt(self, act: Callable[..., object], *arguments: str) -> None:
+        try:
+            act(*arguments)
+        except OSError as error:
+            if not self._always and error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+
+
 class PlainConsole(Console):
-    """A console that shows text as it is: names from files contain no markup, emoji or terminal commands for us."""
+    """A console that shows text as it is: names from files contain no markup, emoji or terminal commands for us.
+
+    No run ends because its messages (standard error) cannot be written, or because nobody reads its output.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if self.width < 1:  # COLUMNS=0, which some tools set where there is no terminal: nothing would be printed
+            self.width = DEFAULT_WIDTH
+
+    @property
+    def file(self) -> IO[str]:
+        found = super().file
+        return cast("IO[str]", LossyStream(found, always=self.stderr))
+
+    @file.setter
+    def file(self, new_file: IO[str]) -> None:
+        self._file = new_file
 
     def render_str(self, text: str, **options: Any) -> Text:
         lines = (printable(line) for line in text.split("\n"))
@@ -73,9 +116,19 @@ def track_updates(
             yield item
 
 
+def stop_signals() -> list[signal.Signals]:
+    """Ctrl-C, SIGTERM as schedulers send it, and SIGHUP as a closed terminal does, unless `nohup` ignores that.
+
+    A signal whose handler is not Python's, as in a program that embeds it, is left alone: it could not be restored.
+    """
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    numbers += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
+    return [number for number in numbers if signal.getsignal(number) is not None]
+
+
 @contextlib.contextmanager
 def graceful_stop() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets, so that a run can save itself; a second one interrupts at once.
+    """An event that the first of `stop_signals` sets, so that a run can save itself; a second one interrupts at once.
 
     Outside the main thread, where Python allows no signal handlers, the event is never set.
     """
@@ -89,7 +142,7 @@ def graceful_stop() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield stopped
         return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in stop_signals()}
     try:
         yield stopped
     finally:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from rbi import __version__
 from rbi.config import nearest
-from rbi.progress import echo, one_line
+from rbi.progress import LossyStream, echo, one_line, stop_signals
 
 if TYPE_CHECKING:
     from rbi.cli.command import Command
@@ -90,7 +90,7 @@ def show_commands(argv: Sequence[str]) -> None:
         if len(rest) != 1 or rest[0] not in completion.INSTALL:
             pages.show_page(completion.USAGE)
             raise SystemExit(0 if rest and rest[0] in pages.HELP else USAGE_ERROR)
-        sys.stdout.write(completion.script(rest[0], COMMANDS, GROUPS))
+        write_output(completion.script(rest[0], COMMANDS, GROUPS))
     else:
         names = [name.split() for name in COMMANDS]
         known = [last for group, last in (n for n in names if len(n) == 2) if group == first]
@@ -122,20 +122,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Returns 0 on success, the command's own status (3: keep), 2 after a bad argument or file (one line
     on stderr), 130 if interrupted."""
     argv = sys.argv[1:] if argv is None else argv
+    open_closed_streams()
     status: int | None = None
     command: Command | None = None
-    if list(argv) in (["--version"], ["-V"]):
-        echo(f"rbi {__version__}")
-        return 0
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops a run as Ctrl-C does
+        for number in set(stop_signals()) - {signal.SIGINT}:  # they stop a run as Ctrl-C does
+            signal.signal(number, signal.default_int_handler)
     as_json = "--json" in argv
     try:
+        if list(argv) in (["--version"], ["-V"]):
+            echo(f"rbi {__version__}")
+            return 0
         command = parse(argv)
         status = print_json(command, argv) if command.json else command.run(argv)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader of the pipe has closed it; the run itself is complete
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        write_output()
     except Exception as error:
         if not is_expected(error) or os.environ.get("RBI_TRACEBACK"):
             raise
@@ -144,6 +144,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(USAGE_ERROR, message, as_json=as_json)
     except KeyboardInterrupt:
         return fail(INTERRUPTED, f"interrupted{how_to_resume(command)}", as_json=as_json)
+    finally:
+        discard_unwritten()
     return status or 0
 
 
@@ -151,8 +153,35 @@ def fail(status: int, message: str, *, as_json: bool) -> int:
     """Say on standard error, and with --json on standard output, why a command failed; returns its status."""
     echo(f"rbi: {message}", stderr=True)
     if as_json:
-        sys.stdout.write(json.dumps({"status": status, "error": message}) + "\n")
+        with contextlib.suppress(OSError):  # it may be standard output that has failed
+            write_output(json.dumps({"status": status, "error": message}) + "\n")
     return status
+
+
+def open_closed_streams() -> None:
+    """Open standard streams that are closed (`rbi ... >&-`) as /dev/null: the next file to be opened would get their
+    number, and then what libraries print."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            os.set_inheritable(opened, True)  # worker processes need them, too
+            setattr(sys, name, os.fdopen(opened, "w" if number else "r"))
+
+
+def write_output(text: str = "") -> None:
+    """Write a text, and what is left of earlier ones. That nobody reads it is no error: the run is complete."""
+    output = LossyStream(sys.stdout)
+    output.write(text)
+    output.flush()
+
+
+def discard_unwritten() -> None:
+    """Discard what cannot be written, which Python would try again at its end, with an exit status of its own."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def how_to_resume(command: "Command | None") -> str:
@@ -170,9 +199,9 @@ def print_json(command: "Command", argv: Sequence[str]) -> int:
 
     if command.out is None and command.writes_folder and not getattr(command, "resume", False):
         command = dataclasses.replace(command, out=runs.default_folder(argv[0]))
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(LossyStream(sys.stderr, always=True)):
         status = command.run(argv) or 0
-    sys.stdout.write(fileio.to_json({"status": status, **command.outcome()}) + "\n")  # json.dumps writes Infinity
+    write_output(fileio.to_json({"status": status, **command.outcome()}) + "\n")  # json.dumps writes Infinity
     return status
 
 

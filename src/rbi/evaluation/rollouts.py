@@ -24,6 +24,7 @@ from rbi.policy import Policy, load_policy
 from rbi.progress import track
 from rbi.statistics import describe, score_text
 from rbi.steps import MASK, TERMINATED, TRUNCATED
+from rbi.torch_settings import with_own_settings
 
 ProtocolName = Literal["paper", "modern"]
 Env = str | EnvFactory | EnvConfig
@@ -401,6 +402,7 @@ class EvaluationResult:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+@with_own_settings
 def evaluate(
     policy: Policy | Path | str,
     env: Env | None = None,

@@ -3,11 +3,10 @@
 Fits beta and Q, trains the baselines, applies every rule, and evaluates all policies side by side.
 """
 
-import contextlib
 import copy
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,6 +43,7 @@ from rbi.policy import Policy, load_policy
 from rbi.progress import graceful_stop, text_table, track, track_updates
 from rbi.rules.types import Rule, parse_rule
 from rbi.statistics import describe, score_text
+from rbi.torch_settings import matmul_precision, with_own_settings
 
 NAME = "offline"
 VALIDATIONS = 5  # between two evaluations
@@ -92,6 +92,7 @@ def interval_text(interval: Sequence[float]) -> str:
     return f"{score_text(interval[0])} to {score_text(interval[1])}"
 
 
+@with_own_settings
 def offline(
     data: Dataset | Path | str,
     env: str | None = None,
@@ -513,15 +514,3 @@ def fits_on_gpu(device: torch.device, data: Dataset, log: RunLog) -> bool:
     if not fits:
         log.echo("the data does not fit into GPU memory: batches are copied one by one, which is slower")
     return fits
-
-
-@contextlib.contextmanager
-def matmul_precision(device: torch.device) -> Iterator[None]:
-    """TF32 on a GPU; PyTorch's global setting is restored afterwards."""
-    precision = torch.get_float32_matmul_precision()
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(precision)

@@ -40,6 +40,7 @@ from rbi.offline_rl.validation import (
 from rbi.policy import FeatureRange, Policy, load_policy
 from rbi.progress import graceful_stop, text_table, track_updates
 from rbi.rules.types import Behavior, Reroute, Rule, parse_rule
+from rbi.torch_settings import with_own_settings
 
 NAME = "improve"
 DEFAULT_RULE = Reroute(0.5, 1.5)
@@ -165,6 +166,7 @@ def gain_text(gain: dict[str, Any]) -> str:
     return f"{gain['mean']:+.4g}" + (f" (95%: {interval[0]:+.4g} to {interval[1]:+.4g})" if interval else "")
 
 
+@with_own_settings
 def improve(
     data: Dataset | Path | str,
     rule: Rule | str = DEFAULT_RULE,

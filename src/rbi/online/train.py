@@ -27,6 +27,7 @@ from rbi.online.run_logger import Callback, RunLogger, RunOptions, TrainProgress
 from rbi.policy import load_policy
 from rbi.progress import echo, graceful_stop
 from rbi.replay import available_memory, bytes_needed
+from rbi.torch_settings import matmul_precision, with_own_settings
 
 Env = str | EnvFactory | EnvConfig
 
@@ -87,10 +88,12 @@ class Local:
             for _ in range(GROUPS):
                 groups.append(envs.make(config.env, num_envs, threads, processes=processes, synchronous=on_cpu))
                 stack.callback(groups[-1].close)
+            stack.enter_context(matmul_precision(device))
             with cpu_threads(device, groups[0].obs_shape, config.schedule.hidden_size):
                 yield LocalEngine(config, seed, device, groups, trunk)
 
 
+@with_own_settings
 def train(
     env: Env | None = None,
     algo: Algorithm | None = None,
