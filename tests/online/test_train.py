@@ -572,6 +572,22 @@ def test_a_sweep_of_an_earlier_version_can_be_resumed(tmp_path):
     assert sweep(["CartPole-v1"], out=tmp_path / "s", options=options, resume=True, **SWEEP, **QUIET).rows
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("callbacks", "callback"),
+        ("eval_episode", "eval_episodes"),
+        ("overwrites", "overwrite"),
+        ("log_dir", "out"),
+        ("batchsize", "batch_size"),
+        ("max_episode_steps", r"env, as in CartPole-v1\(max_episode_steps=100\)"),
+    ],
+)
+def test_a_mistyped_argument_is_refused_with_the_nearest_of_settings_options_and_arguments(name, meant):
+    with pytest.raises(ValueError, match=rf"^{name}: is not a setting of training; did you mean {meant}\?$"):
+        rbi.train("CartPole-v1", progress=False, **{name: 7})
+
+
 @pytest.mark.parametrize("seed", [-1, 1.5, "1"])
 def test_a_seed_that_is_no_natural_number_is_refused_by_name(seed):
     with pytest.raises(ValueError, match=f"seed = {seed!r}: must be an integer, at least 0"):
