@@ -308,6 +308,20 @@ def test_the_callback_sees_every_report_and_stops_the_run_by_returning_false():
     assert len(result.scores) == 3
 
 
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_a_run_that_diverges_stops_at_its_next_report(algo):
+    reports = []
+
+    def huge():
+        env = gymnasium.make("CartPole-v1")
+        space = gymnasium.spaces.Box(-np.inf, np.inf, (4,))
+        return gymnasium.wrappers.TransformObservation(env, lambda obs: obs * 1e30, space)
+
+    with pytest.raises(ValueError, match=r"^training diverged within 20 updates: .*; lower learning_rate, or divide"):
+        train(huge, algo, **(TINY | {"updates": 2000}), report_interval=20, progress=False, callback=reports.append)
+    assert not reports
+
+
 def cart_pole(**settings):
     return gymnasium.make("CartPole-v1", **settings)
 
