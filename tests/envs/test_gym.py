@@ -515,6 +515,34 @@ def test_observations_and_rewards_that_are_not_finite_stop_with_the_environments
         env.recv()
 
 
+class Painted(Odd):
+    """Images of the bytes 0, 1, 2, ... as another type."""
+
+    def __init__(self, dtype, scale=1):
+        super().__init__()
+        self.dtype, self.scale = dtype, scale
+
+    def step(self, action):
+        image, *rest = super().step(action)
+        return (image * float(self.scale)).astype(self.dtype), *rest
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_images_of_another_type_are_bytes_if_they_have_their_values(dtype):
+    _, step = rollout(GymVector(EnvConfig.of(lambda: Painted(dtype)), 2), 0, np.ones((1, 2), int))
+    assert step.obs.dtype == np.uint8
+    assert step.obs.max() == step.obs.min() == 1
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(np.float32, 1 / 255), (np.int64, 256), (np.int16, -1), (float, np.nan)])
+def test_images_whose_values_are_no_bytes_are_refused_and_not_cut(dtype, scale):
+    env = GymVector(EnvConfig.of(lambda: Painted(dtype, scale)), 2)
+    env.reset(0)
+    env.send(np.ones(2, int))
+    with pytest.raises(ValueError, match=f"returned an image of {np.dtype(dtype)} whose values are not those of uint8"):
+        env.recv()
+
+
 @pytest.mark.parametrize(
     ("env", "told"),
     [

@@ -308,6 +308,20 @@ def test_the_callback_sees_every_report_and_stops_the_run_by_returning_false():
     assert len(result.scores) == 3
 
 
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_a_run_that_diverges_stops_at_its_next_report(algo):
+    reports = []
+
+    def huge():
+        env = gymnasium.make("CartPole-v1")
+        space = gymnasium.spaces.Box(-np.inf, np.inf, (4,))
+        return gymnasium.wrappers.TransformObservation(env, lambda obs: obs * 1e30, space)
+
+    with pytest.raises(ValueError, match=r"^training diverged within 20 updates: .*; lower learning_rate, or divide"):
+        train(huge, algo, **(TINY | {"updates": 2000}), report_interval=20, progress=False, callback=reports.append)
+    assert not reports
+
+
 def cart_pole(**settings):
     return gymnasium.make("CartPole-v1", **settings)
 
@@ -570,6 +584,22 @@ def test_a_sweep_of_an_earlier_version_can_be_resumed(tmp_path):
     del config["settings"]["max_frames"], config["settings"]["repeat_action_probability"]
     (tmp_path / "s" / "config.json").write_text(json.dumps(config))
     assert sweep(["CartPole-v1"], out=tmp_path / "s", options=options, resume=True, **SWEEP, **QUIET).rows
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("callbacks", "callback"),
+        ("eval_episode", "eval_episodes"),
+        ("overwrites", "overwrite"),
+        ("log_dir", "out"),
+        ("batchsize", "batch_size"),
+        ("max_episode_steps", r"env, as in CartPole-v1\(max_episode_steps=100\)"),
+    ],
+)
+def test_a_mistyped_argument_is_refused_with_the_nearest_of_settings_options_and_arguments(name, meant):
+    with pytest.raises(ValueError, match=rf"^{name}: is not a setting of training; did you mean {meant}\?$"):
+        rbi.train("CartPole-v1", progress=False, **{name: 7})
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "1"])

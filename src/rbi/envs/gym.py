@@ -126,7 +126,7 @@ class GymVector:
     def read(self, observation: Any) -> Array:
         """One frame: an image with channels last, anything else as a flat float32 vector."""
         if self.layout is not None:
-            obs = self.layout.single_frames(np.array(observation)[None])[0]  # a copy: it may be drawn over
+            obs = self.layout.single_frames(as_bytes(observation)[None])[0]
         elif isinstance(self.obs_space, spaces.Box):  # as `flatten`, which would also cast to the space's own dtype
             obs = as_float32(observation).reshape(-1)
         else:
@@ -266,6 +266,16 @@ def make_by_id(text: str, settings: dict[str, Any]) -> gymnasium.Env[Any, Any]:
         wrapper: Any = load_env_creator(name) if ":" in name else getattr(gymnasium.wrappers, name)
         env = wrapper(env, **keywords)
     return env
+
+
+def as_bytes(image: Any) -> Array:
+    """A copy of an image as uint8, since the environment may draw over it. Raises ValueError for other values."""
+    given = np.asarray(image)
+    with np.errstate(invalid="ignore"):  # NaN
+        found = given.astype(np.uint8)
+    if given.dtype != np.uint8 and not np.array_equal(found, given):
+        raise ValueError(f"returned an image of {given.dtype} whose values are not those of uint8, as its space says")
+    return found
 
 
 def as_float32(values: Any) -> Array:

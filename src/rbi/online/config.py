@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -264,9 +264,7 @@ class TrainConfig:
             elif name in homes:
                 within.setdefault(homes[name], {})[name] = value
             else:
-                known = NAMES_ELSEWHERE.get(name)
-                meant = f"; did you mean {known}?" if known else nearest(name, (*parts, *homes))
-                raise ValueError(f"{name}: is not a setting of training{meant or '; rbi.TrainConfig has them all'}")
+                raise unknown_setting(name, (*parts, *homes))
         unused = unused_settings(parts["algo"])
         for part, settings in within.items():
             names = [setting.name for setting in dataclasses.fields(parts[part])]
@@ -276,6 +274,20 @@ class TrainConfig:
                 raise ValueError(f"{ignored[0]}: has no effect on the algorithm {parts['algo']}")
             parts[part] = dataclasses.replace(parts[part], **settings)
         return TrainConfig(**parts)
+
+
+def setting_names() -> list[str]:
+    """The names that `TrainConfig.changed` takes: parts, and single settings."""
+    parts = (TrainConfig, EnvConfig, *(type(part) for part in PRESETS["paper"].values()))
+    return [setting.name for part in parts for setting in dataclasses.fields(part)]
+
+
+def unknown_setting(name: str, known: Iterable[str]) -> ValueError:
+    """The error for a setting that does not exist, with the one that is meant, by another library's name or the nearest
+    of those `known`."""
+    elsewhere = NAMES_ELSEWHERE.get(name)
+    meant = f"; did you mean {elsewhere}?" if elsewhere else nearest(name, known)
+    return ValueError(f"{name}: is not a setting of training{meant or '; rbi.TrainConfig has them all'}")
 
 
 def unused_settings(algo: Algorithm) -> set[str]:

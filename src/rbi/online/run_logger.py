@@ -1,6 +1,7 @@
 """The logger of a run: reports, TensorBoard, checkpoints, policies, the final evaluation, and a progress bar."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -172,6 +173,7 @@ class RunLogger:
             for name, value in metrics.items():
                 if value is not None and name not in ("updates", "seconds"):
                     self.tensorboard.add_scalar(name, value, metrics["updates"])
+        check_learning(metrics)
         best, score = self.info["best"], metrics["score"]
         enough = len(self.engine.recent_scores.low_epsilon) >= MIN_BEST_EPISODES
         if score is not None and enough and (best is None or score > best):
@@ -260,6 +262,15 @@ class RunLogger:
             device=str(self.engine.device),
             stopped=stopped,
             out=None if self.writer is None else self.writer.path,
+        )
+
+
+def check_learning(metrics: dict[str, Any]) -> None:
+    """Raise ValueError if the outputs of the networks are no numbers: nothing that follows would make them numbers."""
+    if any(math.isnan(metrics.get(name, 0.0)) for name in ("q", "pi_loss")):
+        raise ValueError(
+            f"training diverged within {metrics['updates']:,} updates: the networks' outputs are no numbers; lower "
+            "learning_rate, or divide observations or rewards that are far larger than 1 (gymnasium.wrappers)"
         )
 
 

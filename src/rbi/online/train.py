@@ -2,11 +2,12 @@
 
 import contextlib
 import dataclasses
+import inspect
 import numbers
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,17 @@ from rbi.evaluation.rollouts import EvaluationResult
 from rbi.mirror import Mirror, is_url
 from rbi.networks import TrunkFactory, cpu_threads
 from rbi.observations import ObservationSpec
-from rbi.online.config import GROUPS, PARTS, PRESETS, Algorithm, Preset, TrainConfig, default_preset
+from rbi.online.config import (
+    GROUPS,
+    PARTS,
+    PRESETS,
+    Algorithm,
+    Preset,
+    TrainConfig,
+    default_preset,
+    setting_names,
+    unknown_setting,
+)
 from rbi.online.engine import Engine, LocalEngine, observation_spec
 from rbi.online.run_logger import Callback, RunLogger, RunOptions, TrainProgress, TrainResult, take_options
 from rbi.policy import load_policy
@@ -129,6 +140,7 @@ def train(
     in place of the networks' own trunk, from the observation spec; `engine` trains elsewhere than on this machine.
     """
     options = take_options(overrides, options)
+    check_names(overrides)
     path = None if out is None else Path(out)
     if resume and path is None:
         raise ValueError("resume: name the run with out")
@@ -175,6 +187,14 @@ def train(
             echo(f"rbi: stopped after {running.updates:,} updates; continue with {how}", stderr=True)
             raise KeyboardInterrupt
         return logger.finish(stopped=stopped, progress=progress)
+
+
+def check_names(overrides: Iterable[str]) -> None:
+    """Raise ValueError for a setting that does not exist, with the nearest of all that `train` takes."""
+    known = setting_names()
+    if unknown := [name for name in overrides if name not in known]:
+        of_call = [*inspect.signature(train).parameters, *(option.name for option in dataclasses.fields(RunOptions))]
+        raise unknown_setting(unknown[0], [*known, *of_call])
 
 
 def run_to_end(engine: Engine, logger: RunLogger, *, progress: bool) -> bool:
