@@ -22,7 +22,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.atari import load_cells, rounded, save_cell
+from benchmarks.tables import load, measured_on
 from benchmarks.timing import machine
 from rbi.online.config import PARTS, TrainConfig
 from rbi.online.train import train
@@ -154,6 +157,51 @@ def show_status(done):
             " ".join("-" if r is None else f"{r['evaluation']['mean']:.2f}" for r in row) for row in cells.values()
         ]
         print(f"{env:16} {steps_of(env):9,} {aim:7}  " + "".join(f"{text:>24}" for text in texts))
+
+
+# The section of docs/results.md
+
+PAGE_HEAD = """
+## Small environments with the preset for a CPU
+
+`rbi train ENV` untouched ([decision 016](decisions/016-the-small-preset.md)) beside Stable-Baselines3's DQN with
+rl-baselines3-zoo's settings at equal environment steps (the zoo has no settings for FrozenLake and Taxi: those of
+LunarLander). Mean scores of 100 episodes (FrozenLake: 1,000) for seeds 0, 1 and 2, and the training time of the slowest
+seed in one thread, with other runs on all other cores. An optimal policy reaches 0.74 in FrozenLake.
+"""
+
+PAGE_END = """
+Stable-Baselines3's cells were made in parts, on several machines. The zoo's settings for CartPole are for 50,000 steps,
+after which it scores {zoo} (seeds 0, 1 and 2); with more steps it gets worse. On Acrobot it is ahead of both
+of ours. Taxi says which actions are legal: ours take no others, and the DQN takes no masks. RBI and Ape-X have the same
+scores there, episode by episode: a seed gives both the same starts, and both take shortest ways. Their runs on Taxi
+shared two cores with other programs, so their times are too long.
+"""
+
+
+def page_part():
+    """The section, if it was measured: one row per environment, one column per algorithm, with all seeds' mean scores
+    and the time of the slowest."""
+    done = current_cells(RESULTS)
+    if not done:
+        return []
+    names = {"rbi": "RBI", "apex": "Ape-X", "sb3": "Stable-Baselines3"}
+    lines = [f"| environment | steps | aim | {' | '.join(names.values())} |", "|---|--:|--:|" + "--:|" * len(names)]
+    for env, aim in AIMS.items():
+        cells = []
+        for algo in names:
+            found = [result for result in done.values() if (result["env"], result["algo"]) == (env, algo)]
+            scores = ", ".join(f"{result['evaluation']['mean']:.{0 if abs(aim) > 10 else 2}f}" for result in found)
+            slowest = max((result["seconds"]["training"] for result in found), default=0)
+            cells.append(f"{scores} ({slowest:.0f} s)" if found else "-")
+        lines.append(f"| {env} | {steps_of(env):,} | {aim} | {' | '.join(cells)} |")
+    machines = {}  # cells of one machine were made at several commits
+    for about in (result["machine"] for result in done.values()):
+        place = measured_on({"command": "python -m benchmarks.classic", "machine": about | {"commit": "{}"}})
+        machines.setdefault(place, {})[about["commit"]] = None
+    zoo = ", ".join(f"{np.mean(run['scores']):.0f}" for run in load("classic-zoo.json")["runs"])
+    end = PAGE_END.format(zoo=zoo)
+    return [PAGE_HEAD, *lines, end, *(f"{text.format(', '.join(c))}\n" for text, c in machines.items())]
 
 
 def main():

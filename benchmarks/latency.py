@@ -1,6 +1,7 @@
 """How long does a policy take for one state: PyTorch eager, torch.compile, ONNX? python -m benchmarks.latency"""
 
 import argparse
+import importlib.metadata
 import json
 import os
 import tempfile
@@ -8,10 +9,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import torch
 
 import rbi
+from benchmarks.tables import load, measured_on
 from benchmarks.timing import machine
 from rbi.data.episode import Feature
 from rbi.export import PolicyGraph, example_inputs, run_session
@@ -48,6 +49,8 @@ def microseconds(call, seconds):
 
 def onnx_call(policy, inputs, threads):
     """A call of onnxruntime with one state, on numbers that lie ready."""
+    import onnxruntime
+
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy.onnx"
         difference = policy.export_onnx(path)
@@ -88,6 +91,34 @@ def measure(name, seconds):
         yield {"policy": name, "method": method, **found, "difference": difference}
 
 
+# The section of docs/results.md
+
+PAGE_HEAD = """
+## Latency of one decision
+
+Microseconds for the action probabilities of a single state with reroute(0.5,1.5) on one thread: median / 99th
+percentile in the quietest of ten rounds, since other programs ran beside it. *Eager* is `policy.predict_proba`, which
+also checks its input; *compiled* is `torch.compile` of the same networks and rule on tensors; *ONNX* is the file of
+`policy.export_onnx` in onnxruntime, called from Python. The aim is 100 microseconds in ONNX for a vector policy of
+`rbi improve`.
+"""
+
+
+def page_part():
+    """The section, if it was measured: one row per policy, one column per method."""
+    if not (result := load("latency.json")):
+        return []
+    methods = list(dict.fromkeys(row["method"] for row in result["rows"]))
+    lines = ["| policy | " + " | ".join(methods) + " |", "|---|" + "--:|" * len(methods)]
+    for policy in dict.fromkeys(row["policy"] for row in result["rows"]):
+        rows = {row["method"]: row for row in result["rows"] if row["policy"] == policy}
+        cells = [f"{rows[method]['median']:,.0f} / {rows[method]['p99']:,.0f}" for method in methods]
+        lines.append(f"| {policy} | " + " | ".join(cells) + " |")
+    largest = max(row["difference"] for row in result["rows"])
+    note = f"Probabilities differ from PyTorch's by {largest:.1g} at most. Load of the machine at the start:"
+    return [PAGE_HEAD, *lines, "", f"{note} {result['load']:g}.", "", measured_on(result)]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=4)
@@ -95,12 +126,18 @@ def main():
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "latency.json")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    load = os.getloadavg()[0]
+    busy = os.getloadavg()[0]
     rows = [row for name in POLICIES for row in measure(name, args.seconds)]
     found = machine()
-    found["versions"]["onnxruntime"] = onnxruntime.__version__
+    found["versions"]["onnxruntime"] = importlib.metadata.version("onnxruntime")
     command = f"python -m benchmarks.latency --threads {args.threads}"
-    result = {"command": command, "machine": found, "threads": args.threads, "load": round(load, 1), "rows": rows}
+    result = {
+        "command": command,
+        "machine": found,
+        "threads": args.threads,
+        "load": round(busy, 1),
+        "rows": rows,
+    }
     args.out.write_text(json.dumps(result, indent=1) + "\n")
 
 

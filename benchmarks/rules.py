@@ -18,6 +18,7 @@ from rich.progress import track
 from rich.table import Table
 
 import rbi
+from benchmarks.tables import load, measured_on
 from benchmarks.timing import machine, seconds_a_call
 from rbi.rules import arrays
 from rbi.rules.arrays import State
@@ -138,6 +139,69 @@ def check_agreement(device):
     for rule in (unchecked, *(plain(fill) for fill in ways)):
         found = rule(beta, advantage)
         torch.testing.assert_close(found.cpu().double(), expected, atol=2e-6, rtol=0)
+
+
+# The section of docs/results.md
+
+PAGE_HEAD = """
+## Speed of Max-Reroute
+
+States/s, float32, c = (0.5, 1.5). *rbi*: `rbi.max_reroute(..., check=False)` in PyTorch; *checked*: with validation of
+values; *compiled*: under `torch.compile`. *Sorting*, *columns* and *pairs* are three implementations of the fill step
+([decision 002](decisions/002-fill.md)). *Paper's loop* is Algorithm Max-Reroute in Python, *LP solver* is HiGHS, both
+one state at a time. *Copy* moves the bytes that the rule must read and write: the physical limit. A dash: too large to
+run.
+"""
+
+
+def states_a_second(result):
+    return {(r["method"], r["actions"], r["batch"]): r["batch"] / r["seconds"] for r in result["rows"]}
+
+
+def short(number):
+    """Three digits and a unit: 2.87 M."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.3g}"
+
+
+def page_table(result):
+    found = states_a_second(result)
+    methods = list(dict.fromkeys(r["method"] for r in result["rows"]))
+    sizes = sorted({(r["actions"], r["batch"]) for r in result["rows"]})
+    lines = ["| actions | batch | " + " | ".join(methods) + " |", "|" + "--:|" * (len(methods) + 2)]
+    for actions, batch in sizes:
+        cells = [short(found[m, actions, batch]) if (m, actions, batch) in found else "-" for m in methods]
+        lines.append(f"| {actions} | {batch:,} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def highlights(cpu, cuda):
+    """What the rules should reach, and what they do."""
+    lines = ["| aim | reached |", "|---|---|"]
+    if cpu:
+        found = states_a_second(cpu)
+        eager, lp = found["rbi", 18, 2**20], found["LP solver", 18, 2**20]
+        lines.append(f"| 2 cores, 18 actions, PyTorch eager: 1 M states a second | {short(eager)} |")
+        lines.append(f"| 2 cores, 18 actions: 2,000 times the LP solver | {eager / lp:,.0f} times |")
+        single = 1e6 / found["rbi, NumPy", 18, 1]
+        lines.append(f"| one state of 18 actions in NumPy: 50 microseconds | {single:.0f} microseconds |")
+    if cuda:
+        found = states_a_second(cuda)
+        ratio = found["copy", 18, 2**20] / found["rbi", 18, 2**20]
+        lines.append(f"| {cuda['machine']['gpu']}, 18 actions, 2^20 states: 2 times a copy | {ratio:.2f} times |")
+    return "\n".join(lines)
+
+
+def page_part():
+    """The section, with what was measured."""
+    cpu, cuda = load("rules-cpu.json"), load("rules-cuda.json")
+    parts = [PAGE_HEAD, highlights(cpu, cuda)]
+    for result in (cpu, cuda):
+        if result:
+            parts += [f"\n{measured_on(result)}\n", page_table(result)]
+    return parts
 
 
 def main():

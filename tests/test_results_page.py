@@ -15,7 +15,8 @@ import benchmarks.spi
 from benchmarks import atari, atari_page, certificate, online_page, population_page, results_page, spi_page
 from benchmarks.engine import VARIANTS
 from benchmarks.population import step as record_population
-from benchmarks.results_page import ROOT, short, states_a_second
+from benchmarks.results_page import ROOT
+from benchmarks.rules import short, states_a_second
 from benchmarks.tables import load
 from rbi.evaluation.comparison import PUBLISHED
 from rbi.lab.spi import study as spi

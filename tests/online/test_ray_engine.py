@@ -287,10 +287,12 @@ def test_a_learner_the_replay_and_all_workers_killed_at_once_are_replaced(replay
     run.until(lambda: engine.accounting.faults.learners and engine.accounting.faults.workers == 2)
     run.until(lambda: all(actor.alive for actor in killed) and engine.learning_started)
     run.more(20)
+    shards = 2 if replay == "shards" else 0
+    run.until(lambda: engine.accounting.faults.shards >= shards)  # the death of a shard shows when it is called
     faults = engine.summary()["faults"]
     if replay == "learner":
         assert faults["learners"] == 1
-    assert faults["shards"] == (2 if replay == "shards" else 0)
+    assert faults["shards"] == shards
     assert faults["updates"] >= engine.accounting.repeated_updates >= 10
     assert faults["steps_in_flight"] > 0
     assert engine.updates > at

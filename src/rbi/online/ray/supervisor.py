@@ -41,10 +41,6 @@ class RemoteActors:
     workers: list[WorkerHandle]
     evaluate: Callable[..., Any]
 
-    def all(self) -> list[ActorHandle]:
-        shards = [] if self.replays is self.learners else self.replays
-        return [*self.learners, *shards, *self.inference, *self.workers]
-
 
 def launch(
     config: TrainConfig, obs_spec: ObservationSpec, seed: int, layout: ClusterConfig, workers: int
@@ -111,7 +107,9 @@ class Supervisor:
         """`saved`: the number of updates and the learner's state to continue from."""
         self.learners, self.replays, self.workers = actors.learners, actors.replays, actors.workers
         self.learner, self.inference = self.learners[0], actors.inference
-        self.actors, self.accounting, self.saved = actors.all(), accounting, saved
+        self.shards = [] if self.replays is self.learners else self.replays
+        self.actors: list[ActorHandle] = [*self.learners, *self.shards, *self.inference, *self.workers]
+        self.accounting, self.saved = accounting, saved
         self.pending: dict[Any, Callable[[Any], None]] = {}
         self.open_calls = 0  # blocks and updates that were requested
         self.asked: set[str] = set()  # inference workers that have not answered yet
@@ -127,7 +125,7 @@ class Supervisor:
         for replay, state in zip(self.replays, replays, strict=True):
             replay.saved = ray.put(state) if state else None
         self.restore_learners()
-        for shard in self.replays if self.replays is not self.learners else []:
+        for shard in self.shards:
             self.restore_replay(shard)
         self.check_inference()
 
@@ -201,12 +199,12 @@ class Supervisor:
     def update_replay(self, replay: ReplayHandle, status: ReplayStatus) -> None:
         """Take the status of a replay; if its process was restarted, what was not saved of it is lost."""
         if replay.restarted(status):
-            self.accounting.faults.shards += self.replays is not self.learners
+            self.accounting.faults.shards += bool(self.shards)
             self.accounting.faults.replay_states += max(0, replay.states - status.states)
         replay.incarnation, replay.mass, replay.states = status
 
     def replay_died(self, replay: ReplayHandle, restarts: int) -> None:
-        if self.replays is self.learners:
+        if not self.shards:
             self.learner_died(restarts)
         elif replay.alive and restarts == replay.restarts:  # a replay that is being restored has died already
             self.report_death(replay)
@@ -251,7 +249,7 @@ class Supervisor:
 
     def restore_learners(self) -> None:
         """Give restarted learners their state, and then their replay if that is in their process."""
-        shards = [] if self.replays is self.learners else [replay.handle for replay in self.replays]
+        shards = [shard.handle for shard in self.shards]
         addresses = [retry(learner, "address").remote() for learner in self.learners]  # known when all have started
         for learner in self.learners:
             learner.alive, learner.mass = False, 0.0
@@ -268,15 +266,15 @@ class Supervisor:
             return
         if learner is self.learner:
             self.publish(weights, self.accounting.updates)
-        if self.replays is self.learners:
-            self.restore_replay(learner)
-        else:
+        if self.shards:
             learner.alive = True
+        else:
+            self.restore_replay(learner)
 
     def has_states(self) -> bool:
         """Whether there is something to sample: in any shard, or in the replay of every learner."""
         found = [replay.mass > 0 for replay in self.replays]
-        return all(found) if self.replays is self.learners else any(found)
+        return any(found) if self.shards else all(found)
 
     def ask_replays(self, method: str) -> None:
         """Call `status` or `release` of all replays that are alive, and wait for their status."""
