@@ -127,7 +127,7 @@ def summaries_of(reader: Reader, part: Any) -> Iterator[EpisodeSummary | Rejecte
     return reader.summaries(part) if isinstance(reader, SummaryReader) else summarize_all(reader.read(part))
 
 
-def end_flags(steps: int, *, terminated: bool) -> dict[str, Array]:
+def end_flags(steps: int, *, terminated: bool) -> dict[str, Any]:
     """`terminated` and `truncated` of an episode, of which one is set in the last step.
 
     >>> end_flags(2, terminated=True)
