@@ -87,12 +87,8 @@ def import_dataset(
     With `strict` the first unusable episode raises a ValueError. `callback` gets counts every ten seconds.
     """
     out, reader = Path(out), open_reader(data, format, settings) if isinstance(data, Path | str) else data
-    started, reported, total, state = (
-        time.monotonic(),
-        -float(REPORT_SECONDS),
-        len(reader.parts()),
-        Progress(strict=strict),
-    )
+    state, total = Progress(strict=strict), len(reader.parts())
+    started, reported = time.monotonic(), -float(REPORT_SECONDS)
     resumes = is_store(out)
     if not resumes:
         out.mkdir(parents=True, exist_ok=True)
