@@ -18,7 +18,7 @@ from rbi import fileio
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode, Rejections
 from rbi.data.formats import ColumnReader, Format, FormatSettings, StoreReader, open_reader
-from rbi.data.formats.reader import OneEpisodePerPart, Reader, summaries_of
+from rbi.data.formats.reader import OneEpisodePerPart, Reader, SummaryReader, summaries_of
 from rbi.data.store import Store, StoreWriter, is_store
 from rbi.data.summary import DatasetSummary
 from rbi.parallel import bounded_map
@@ -309,6 +309,8 @@ def summarize_data(reader: Reader) -> DatasetSummary:
     found = DatasetSummary(reader.spec.num_actions)
     if isinstance(reader, StoreReader):
         found.add_lost(reader.store)
+    if isinstance(reader, SummaryReader) and not reader.knows_lives:
+        found.lives_lost = None
     for part in track(reader.parts(), "reading"):
         if isinstance(reader, ColumnReader):
             for dataset, rejected in reader.datasets(part):

@@ -16,7 +16,7 @@ from rbi.config import Interval, check_fields
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, Episode, RejectedEpisode
 from rbi.data.formats.agc import AgcConfig
-from rbi.data.formats.reader import EpisodeSummary, Reader, SpecOverrides
+from rbi.data.formats.reader import Reader, SpecOverrides
 from rbi.data.formats.table_layout import TableConfig
 from rbi.data.formats.tables import FILES, TableReader, open_table, table_formats
 from rbi.data.store import MAX_LOST, Store, is_store
@@ -25,7 +25,6 @@ from rbi.progress import echo
 __all__ = [
     "AgcConfig",
     "ColumnReader",
-    "EpisodeSummary",
     "Format",
     "FormatSettings",
     "Reader",

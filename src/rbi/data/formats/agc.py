@@ -46,7 +46,7 @@ from rbi.data.formats.agc_repair import (
     movement_onsets,
     resize,
 )
-from rbi.data.formats.reader import EpisodeSummary, SpecOverrides, end_flags
+from rbi.data.formats.reader import SpecOverrides, end_flags, placeholder_observations
 
 SKIP = 4
 Game = Literal["spaceinvaders", "qbert", "mspacman", "pinball", "revenge"]
@@ -199,6 +199,7 @@ class AgcReader:
     """Episodes of one game; a part is an episode's number."""
 
     parallel = True
+    knows_lives = False
 
     def __init__(self, path: Path, config: AgcConfig, overrides: SpecOverrides) -> None:
         self.path, self.config = path, config
@@ -229,20 +230,18 @@ class AgcReader:
         except EpisodeError as fault:
             yield RejectedEpisode(self.file_of(part), fault.line, fault.reason)
 
-    def summaries(self, part: int) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        """Summary from the text alone: without lost lives, and with default offsets where they would be estimated."""
+    def summaries(self, part: int) -> Iterator[Episode | RejectedEpisode]:
+        """From the text alone: without lost lives, and with default offsets where they would be estimated."""
         try:
             text = self.text(part)
             action, reward = (DEFAULT_OFFSET if offset is None else offset for offset in self.offsets)
             actions, rewards = StepGrid(len(text), self.config.phase).fold(text, action, reward)
-            yield EpisodeSummary(
+            yield Episode(
+                observations=placeholder_observations(len(actions)),
                 actions=actions,
                 rewards=rewards,
-                terminated=text.terminal,
+                **end_flags(len(actions), terminated=text.terminal),
                 abandoned=not text.terminal,
-                lives_lost=None,
-                has_action_probs=False,
-                player="",
                 source=self.file_of(part),
                 line=1,
             )
