@@ -155,21 +155,17 @@ def load_episodes(
         if strict and found.rejected:
             raise ValueError(str(found.rejected[0]))
         return found
+    episodes: list[Episode] = []
     rejected: list[RejectedEpisode] = []
-
-    def valid() -> Iterator[Episode]:
-        for part in reader.parts():
-            for item in reader.read(part):
-                if isinstance(item, RejectedEpisode):
-                    if strict:
-                        raise ValueError(str(item))
-                    rejected.append(item)
-                else:
-                    yield item
-
-    found = Dataset.from_episodes(valid(), reader.spec)
-    found.rejected = rejected
-    return found
+    for part in reader.parts():
+        for item in reader.read(part):
+            if isinstance(item, Episode):
+                episodes.append(item)
+            elif strict:
+                raise ValueError(str(item))
+            else:
+                rejected.append(item)
+    return Dataset.from_episodes(episodes, reader.spec, rejected)
 
 
 def dataset_or_path(data: Any) -> Dataset | Path:
