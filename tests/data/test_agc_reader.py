@@ -122,7 +122,7 @@ def test_an_outline_is_the_episode_without_its_screens(qbert, damaged):
     episode = only(load_episodes(qbert[0]))
     assert outline.actions.tolist() == episode.actions.tolist()
     assert outline.rewards.tolist() == episode.rewards.tolist()
-    assert (outline.terminated, outline.abandoned, outline.source) == (False, True, episode.source)
+    assert (outline.terminated[-1], outline.abandoned, outline.source) == (False, True, episode.source)
 
 
 def test_screens_numbered_from_one_are_those_numbered_from_zero(qbert, damaged):

@@ -9,7 +9,6 @@ from rbi.data import Dataset, Sampler, SamplerConfig
 from rbi.data.dataset import invalid_episodes
 from rbi.data.episode import DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats import FormatSettings, TableConfig, load_episodes
-from rbi.data.formats.reader import summarize
 from rbi.data.store import Store, StoreWriter
 from rbi.data.summary import DatasetSummary
 
@@ -228,7 +227,7 @@ def test_a_summary_counts_ends_actions_rewards_and_players():
     dataset = Dataset.from_episodes(episodes, DatasetSpec((1,), 3))
     one_by_one = DatasetSummary(3)
     for each in episodes:
-        one_by_one.add(summarize(each))
+        one_by_one.add(each)
     for summary in (DatasetSummary.of_dataset(dataset), one_by_one):
         found = summary.to_dict()
         assert found["ends"] == {"terminated": 1, "time limit": 1, "abandoned": 1}

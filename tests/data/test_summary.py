@@ -83,3 +83,13 @@ def test_scores_that_differ_by_rounding_only_are_one_bin():
     tiny = [[1, 1e-16, 1e-16], [1e-16, 1e-16, 1]]
     data = Dataset.from_arrays(np.zeros((6, 1)), np.arange(6) % 2, np.ravel(tiny), np.arange(6) % 3 == 2)
     assert data.summary().to_dict()["scores"]["counts"].tolist() == [2]
+
+
+def test_lives_that_only_screens_show_are_unknown_in_a_summary_not_none_lost(tmp_path):
+    folder = tmp_path / "trajectories" / "qbert"
+    folder.mkdir(parents=True)
+    rows = "".join(f"{frame},{5 * (frame == 8)},0,{int(frame == 39)},{frame % 6}\n" for frame in range(40))
+    (folder / "1.txt").write_text(f"db traj id : 7\nframe,reward,score,terminal,action\n{rows}")
+    found = summarize_data(open_reader(tmp_path)).to_dict()
+    assert (found["episodes"], found["scores"]["mean"], found["ends"]["terminated"]) == (1, 5, 1)
+    assert found["lives_lost"] is None

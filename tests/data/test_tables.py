@@ -622,7 +622,7 @@ def test_summaries_tell_the_same_as_episodes_and_a_reader_can_be_sent(file):
     reader = pickle.loads(pickle.dumps(open_reader(table(file, TWO_EPISODES, **changed("reward", 0, None)))))
     problem, outline = summaries_of(reader, reader.parts()[0])
     assert problem == read(file)[0]
-    assert (outline.actions.tolist(), outline.terminated, outline.line) == ([2, 1, 0], False, read(file)[1].line)
+    assert (outline.actions.tolist(), outline.terminated[-1], outline.line) == ([2, 1, 0], False, read(file)[1].line)
 
 
 def test_a_table_without_rows_or_names_is_refused(file):

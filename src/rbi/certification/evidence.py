@@ -381,13 +381,14 @@ def evaluate_candidate(evidence: Evidence, policy: Policy, settings: Settings, *
     check_ratios(evidence, rho, limits)
     weights = estimates.cumulative_weights(logged, rho)
     estimator = choose_estimator(evidence, limits, settings)
-    terms = compute_terms(estimator, logged, v_pi, rho, weights, low, high, limits)
-    episode = estimates.episode_weights(logged, weights)
-    if evidence.known == "taken" and weights_are_too_large(episode):
-        raise ValueError(
-            f"logged probabilities do not match the actions: the mean weight is {episode.mean():.3g} where 1 is "
-            f"expected (true ones are that far above with a probability of {BY_CHANCE:g} at most)"
-        )
+    if estimator == "per_decision":
+        terms = estimates.per_decision(logged, weights, high)
+    elif estimator == "importance_sampling":
+        terms = estimates.importance_sampling(logged, weights, low, high)
+    else:
+        terms = estimates.doubly_robust(logged, v_pi, rho, low, high, limits)
+    if evidence.known == "taken":
+        check_mean_weight(estimates.episode_weights(logged, weights))
     bound = bounded(settings.method, terms, settings)
     upper = -float(student_lower_bound(-terms.values, settings.alpha)) if len(terms.values) > 1 else math.inf
     candidate = Candidate(
@@ -406,11 +407,16 @@ def evaluate_candidate(evidence: Evidence, policy: Policy, settings: Settings, *
     return replace(candidate, estimates=found, bounds=tuple(others))
 
 
-def weights_are_too_large(episode: Array) -> bool:
-    """Whether the weights `[E]` of whole episodes have a mean above 1, their expectation if the probabilities match the
-    actions. Their own spread is no yardstick: it is nearly 0 until the first rare action, which has the weight 0."""
-    shuffled = np.random.default_rng(0).permutation(episode)
-    return bool(betting_rejects(shuffled, 1.0, 0.0, BY_CHANCE, spread=1.0))
+def check_mean_weight(weights: Array) -> None:
+    """Raise ValueError if the weights `[E]` of whole episodes have a mean above 1, their expectation if probabilities
+    match the actions. Their spread is no yardstick: it is nearly 0 until the first rare action, which has the weight 0.
+    """
+    shuffled = np.random.default_rng(0).permutation(weights)
+    if betting_rejects(shuffled, 1.0, 0.0, BY_CHANCE, spread=1.0):
+        raise ValueError(
+            f"logged probabilities do not match the actions: the mean weight is {weights.mean():.3g} where 1 is "
+            f"expected (true ones are that far above with a probability of {BY_CHANCE:g} at most)"
+        )
 
 
 def check_ratios(evidence: Evidence, rho: Array, limits: Ratios) -> None:
@@ -423,23 +429,6 @@ def check_ratios(evidence: Evidence, rho: Array, limits: Ratios) -> None:
             f"{place(evidence.data, episode)}: weight {rho[step]:.4g} of action {evidence.logged.actions[step]} is "
             f"outside the stated limits {limits.low:g} to {limits.high:g}"
         )
-
-
-def compute_terms(
-    estimator: Estimator,
-    logged: LoggedSteps,
-    v_pi: Array,
-    rho: Array,
-    weights: Array,
-    low: float,
-    high: float,
-    limits: Ratios,
-) -> Terms:
-    if estimator == "per_decision":
-        return estimates.per_decision(logged, weights, high)
-    if estimator == "importance_sampling":
-        return estimates.importance_sampling(logged, weights, low, high)
-    return estimates.doubly_robust(logged, v_pi, rho, low, high, limits)
 
 
 def bounded(method: Method, terms: Terms, settings: Settings) -> Bound:

@@ -344,13 +344,16 @@ def infer_spec(episodes: Sequence[Episode]) -> DatasetSpec:
     """What the episodes share."""
     if not episodes:
         raise ValueError("no episodes, and no spec given")
-    masks = [episode.action_masks for episode in episodes]
-    has_masks = all(mask is not None for mask in masks)
-    has_beta = all(episode.behavior_probs is not None for episode in episodes)
-    wide = masks if has_masks else [episode.behavior_probs for episode in episodes]
+    masks = [episode.action_masks for episode in episodes if episode.action_masks is not None]
+    betas = [episode.behavior_probs for episode in episodes if episode.behavior_probs is not None]
+    has_masks, has_beta = len(masks) == len(episodes), len(betas) == len(episodes)
+    if has_masks or has_beta:
+        num_actions = (masks if has_masks else betas)[0].shape[1]
+    else:
+        num_actions = max(int(episode.actions.max()) for episode in episodes) + 1
     return DatasetSpec(
         obs_shape=episodes[0].observations.shape[1:],
-        num_actions=wide[0].shape[1] if has_masks or has_beta else max(int(e.actions.max()) for e in episodes) + 1,  # type: ignore[union-attr]
+        num_actions=num_actions,
         has_action_probs=all(episode.action_probs is not None for episode in episodes),
         has_action_masks=has_masks,
         has_behavior_probs=has_beta,

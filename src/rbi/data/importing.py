@@ -18,7 +18,7 @@ from rbi import fileio
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode, Rejections
 from rbi.data.formats import ColumnReader, Format, FormatSettings, StoreReader, open_reader
-from rbi.data.formats.reader import OneEpisodePerPart, Reader, summaries_of
+from rbi.data.formats.reader import OneEpisodePerPart, Reader, SummaryReader, summaries_of
 from rbi.data.store import Store, StoreWriter, is_store
 from rbi.data.summary import DatasetSummary
 from rbi.parallel import bounded_map
@@ -87,12 +87,8 @@ def import_dataset(
     With `strict` the first unusable episode raises a ValueError. `callback` gets counts every ten seconds.
     """
     out, reader = Path(out), open_reader(data, format, settings) if isinstance(data, Path | str) else data
-    started, reported, total, state = (
-        time.monotonic(),
-        -float(REPORT_SECONDS),
-        len(reader.parts()),
-        Progress(strict=strict),
-    )
+    state, total = Progress(strict=strict), len(reader.parts())
+    started, reported = time.monotonic(), -float(REPORT_SECONDS)
     resumes = is_store(out)
     if not resumes:
         out.mkdir(parents=True, exist_ok=True)
@@ -313,6 +309,8 @@ def summarize_data(reader: Reader) -> DatasetSummary:
     found = DatasetSummary(reader.spec.num_actions)
     if isinstance(reader, StoreReader):
         found.add_lost(reader.store)
+    if isinstance(reader, SummaryReader) and not reader.knows_lives:
+        found.lives_lost = None
     for part in track(reader.parts(), "reading"):
         if isinstance(reader, ColumnReader):
             for dataset, rejected in reader.datasets(part):

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rbi.data.episode import Array, RejectedEpisode, Rejections
+from rbi.data.episode import Array, Episode, RejectedEpisode, Rejections
 
 if TYPE_CHECKING:
     from rbi.data.dataset import Dataset
-    from rbi.data.formats.reader import EpisodeSummary
 
 BINS = 30
 SHOWN_PLAYERS = 20
@@ -25,6 +24,7 @@ class DatasetSummary:
         self.ends = {"terminated": 0, "time limit": 0, "abandoned": 0}
         self.nonzero_rewards = 0
         self.lives_lost: int | None = 0
+        """None if only an import can find them."""
         self.reward_range = (np.inf, -np.inf)
         self.has_action_probs = True
         self.players: dict[str, tuple[int, float]] = {}
@@ -69,7 +69,7 @@ class DatasetSummary:
         for player, count, total in zip(players.tolist(), counts.tolist(), totals.tolist(), strict=True):
             self.add_player(dataset.texts[player], count, total)
 
-    def add(self, item: "EpisodeSummary | RejectedEpisode") -> None:
+    def add(self, item: Episode | RejectedEpisode) -> None:
         """Add one episode, or count it as rejected."""
         if isinstance(item, RejectedEpisode):
             self.rejections.reject(item)
@@ -80,15 +80,15 @@ class DatasetSummary:
             self.rejections.reject(RejectedEpisode(item.source, item.line, reason))
             return
         self.action_counts += np.bincount(item.actions, minlength=len(self.action_counts))
-        score = float(item.rewards.sum(dtype=np.float64))
+        score = item.score
         self.scores.append(score)
-        self.lengths.append(len(item.actions))
-        self.ends["terminated" if item.terminated else "abandoned" if item.abandoned else "time limit"] += 1
+        self.lengths.append(len(item))
+        self.ends["terminated" if item.terminated[-1] else "abandoned" if item.abandoned else "time limit"] += 1
         if self.lives_lost is not None:
-            self.lives_lost = None if item.lives_lost is None else self.lives_lost + item.lives_lost
+            self.lives_lost += int(item.life_lost.sum())
         self.nonzero_rewards += int(np.count_nonzero(item.rewards))
         self.add_rewards(item.rewards)
-        self.has_action_probs &= item.has_action_probs
+        self.has_action_probs &= item.action_probs is not None
         self.add_player(item.player, 1, score)
 
     def add_rewards(self, rewards: Array) -> None:

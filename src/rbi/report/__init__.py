@@ -56,6 +56,14 @@ def facts_table(title: str, rows: Mapping[str, str], **options: Any) -> Table:
     return table
 
 
+def numbers_table(title: str | None, columns: Sequence[str], texts: Sequence[str] = (), **options: Any) -> Table:
+    """An empty table with columns of numbers, which are aligned to the right, except for those that are `texts`."""
+    table = Table(title=title, box=SIMPLE_HEAD, **options)
+    for name in columns:
+        table.add_column(name, justify="left" if name in texts else "right")
+    return table
+
+
 def titled_table(title: str, **options: Any) -> Table:
     """An empty table without side margins, below a title of several lines."""
     return Table(title=title, title_justify="left", title_style="", box=SIMPLE_HEAD, pad_edge=False, **options)

@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from rbi import envs
-from rbi.report import ACCENT, GREY, facts_table, name_ticks, styled_figure
+from rbi.report import ACCENT, GREY, facts_table, name_ticks, numbers_table, styled_figure
 
 SHOWN_ACTIONS = 20
 
@@ -114,10 +114,7 @@ def action_table(found: dict[str, Any]) -> Table:
     """How often each action was taken."""
     actions, counts, caption = shown_actions(found)
     names = action_names(found["spec"])
-    table = Table(box=SIMPLE_HEAD, title="actions", caption=caption or None)
-    for name in ("action", "steps", "share"):
-        table.add_column(name, justify="right")
-    table.add_column("")
+    table = numbers_table("actions", ("action", "steps", "share", ""), texts=("",), caption=caption or None)
     for action, count in zip(actions, counts, strict=True):
         bar = "█" * round(24 * count / max(1, counts.max()))
         table.add_row(str(names[action]), f"{count:,}", f"{100 * count / max(1, found['steps']):.1f}%", bar)
@@ -128,10 +125,7 @@ def player_table(found: dict[str, Any]) -> Table | None:
     """Episodes and mean score of each player; None if no player is named."""
     if players_text(found) == "unknown":
         return None
-    table = Table(box=SIMPLE_HEAD, title="players")
-    table.add_column("player")
-    for name in ("episodes", "mean score"):
-        table.add_column(name, justify="right")
+    table = numbers_table("players", ("player", "episodes", "mean score"), texts=("player",))
     for player in found["players"]:
         table.add_row(player["name"] or "(no name)", f"{player['episodes']:,}", f"{player['mean']:,.4g}")
     if found["num_players"] > len(found["players"]):

@@ -4,11 +4,10 @@ import math
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from rbi.certification.estimates import Ratios, reroute_total_variation
-from rbi.report import ACCENT, DARK, GREY, LINES, WARNING, facts_table, name_ticks, styled_figure
+from rbi.report import ACCENT, DARK, GREY, LINES, WARNING, facts_table, name_ticks, numbers_table, styled_figure
 from rbi.report.data import action_names
 from rbi.rules.types import Behavior, Reroute, TotalVariation, parse_rule
 from rbi.runs import Run
@@ -102,9 +101,8 @@ def shown_actions(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 def action_table(found: dict[str, Any]) -> Table:
     """Mean probabilities of the actions under beta and pi."""
-    table = Table(box=SIMPLE_HEAD, title="actions: mean probabilities, and share of states where they change")
-    for name in ("action", "taken", "beta", "pi", "change", "increased", "decreased"):
-        table.add_column(name, justify="right")
+    title = "actions: mean probabilities, and share of states where they change"
+    table = numbers_table(title, ("action", "taken", "beta", "pi", "change", "increased", "decreased"))
     names = action_names(found["spec"])
     for row in shown_actions(found):
         shares = [percent(row[name]) for name in ("taken", "beta", "pi")]
@@ -117,9 +115,8 @@ def action_table(found: dict[str, Any]) -> Table:
 
 def value_table(found: dict[str, Any]) -> Table:
     """Changes by the value of states."""
-    table = Table(box=SIMPLE_HEAD, title="changes by V(s), quarters of the states")
-    for name in ("mean V(s)", "total variation", "expected gain, by Q"):
-        table.add_column(name, justify="right")
+    columns = ("mean V(s)", "total variation", "expected gain, by Q")
+    table = numbers_table("changes by V(s), quarters of the states", columns)
     for row in found["changes"]["values"]:
         table.add_row(f"{row['value']:.4g}", percent(row["total_variation"]), f"{row['expected_gain']:+.4g}")
     return table
@@ -127,10 +124,8 @@ def value_table(found: dict[str, Any]) -> Table:
 
 def feature_table(found: dict[str, Any]) -> Table:
     """Changes by the values of features."""
-    table = Table(box=SIMPLE_HEAD, title="changes by feature: total variation for low and high values")
-    table.add_column("feature")
-    for name in ("low: up to", "changes", "high: from", "changes"):
-        table.add_column(name, justify="right")
+    columns = ("feature", "low: up to", "changes", "high: from", "changes")
+    table = numbers_table("changes by feature: total variation for low and high values", columns, texts=("feature",))
     for row in found["changes"]["features"]:
         low, high = percent(row["total_variation_low"]), percent(row["total_variation_high"])
         table.add_row(row["name"], f"{row['low']:.4g}", low, f"{row['high']:.4g}", high)
@@ -139,21 +134,20 @@ def feature_table(found: dict[str, Any]) -> Table:
 
 def largest_table(found: dict[str, Any]) -> Table:
     """The test steps with the largest expected gain; of several in the same state the first one."""
-    table = Table(box=SIMPLE_HEAD, title="test steps with the largest expected gain")
-    table.add_column("source", overflow="fold")
     counts = [row.get("count", 1) for row in found["changes"]["largest"]]
     repeated = any(count > 1 for count in counts)
-    for name in ("step", "taken", "return", *(["steps in this state"] if repeated else []), "gain, by Q"):
-        table.add_column(name, justify="right")
-    table.add_column("action: beta to pi")
+    numbers = ("step", "taken", "return", *(["steps in this state"] if repeated else []), "gain, by Q")
+    columns = ("source", *numbers, "action: beta to pi")
+    table = numbers_table("test steps with the largest expected gain", columns, texts=(columns[0], columns[-1]))
+    table.columns[0].overflow = "fold"
     names = action_names(found["spec"])
     for row, count in zip(found["changes"]["largest"][:SHOWN_STEPS], counts, strict=False):
         line = f", line {row['line']}" if row["line"] else ""
         changes = ", ".join(f"{names[a['action']]}: {percent(a['beta'])} to {percent(a['pi'])}" for a in row["actions"])
         source = f"{row['source'] or 'episode ' + str(row['episode'])}{line}"
-        numbers = [str(row["step"]), str(names[row["taken"]]), f"{row['return']:.4g}"]
-        numbers += [f"{count:,}"] if repeated else []
-        table.add_row(source, *numbers, f"{row['gain']:+.4g}", changes)
+        cells = [source, str(row["step"]), str(names[row["taken"]]), f"{row['return']:.4g}"]
+        cells += [f"{count:,}"] if repeated else []
+        table.add_row(*cells, f"{row['gain']:+.4g}", changes)
     return table
 
 

@@ -4,12 +4,11 @@ import itertools
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from rbi.evaluation import comparison
 from rbi.evaluation.comparison import game_name
-from rbi.report import DARK, LINES, label_lines, styled_figure
+from rbi.report import DARK, LINES, label_lines, numbers_table, styled_figure
 from rbi.runs import Run
 
 PAPER = {  # final scores of the paper's appendix
@@ -42,10 +41,9 @@ def score_table(run: Run) -> Table:
     of_paper = PAPER.get(game_name(found["env"]), {})
     seeds = len(found["validation"])
     title = f"{found['env']}, {found['updates']:,} updates, {seeds} seed{'s' if seeds > 1 else ''}"
-    table = Table(box=SIMPLE_HEAD, title=title, caption=found["protocol"])
     columns = ["policy", "mean", "95% interval", "IQM", "median", "quartiles", "P(below)", "verdict"]
-    for name in columns + ["paper"] * bool(of_paper):
-        table.add_column(name, justify="left" if name in ("policy", "verdict") else "right")
+    columns += ["paper"] * bool(of_paper)
+    table = numbers_table(title, columns, texts=("policy", "verdict"), caption=found["protocol"])
     max_steps = found["population"].get("max_steps")
     if max_steps:
         table.caption = f"{found['protocol']}; scores of the data also count up to {max_steps:,} steps"
@@ -63,9 +61,8 @@ def score_table(run: Run) -> Table:
 def rule_table(run: Run) -> Table:
     """What each rule changes on the validation set: means over seeds."""
     found = run.finished()["rule_statistics"]
-    table = Table(box=SIMPLE_HEAD, title="changes by each rule, validation set")
-    for name in ("rule", "total variation", "beta at c_min", "beta at c_max", "expected gain, by Q"):
-        table.add_column(name, justify="left" if name == "rule" else "right")
+    columns = ("rule", "total variation", "beta at c_min", "beta at c_max", "expected gain, by Q")
+    table = numbers_table("changes by each rule, validation set", columns, texts=("rule",))
     for rule in found[0]:
         mean = {key: float(np.mean([seed[rule][key] for seed in found])) for key in found[0][rule]}
         bounds = [f"{mean[key]:.0%}" if key in mean else "" for key in ("at_c_min", "at_c_max")]
@@ -76,10 +73,8 @@ def rule_table(run: Run) -> Table:
 def diagnostics_table(run: Run) -> Table:
     """How well beta and Q predict the validation set."""
     found = run.finished()
-    table = Table(box=SIMPLE_HEAD, title="beta and Q, validation set")
-    table.add_column("")
-    for number_ in range(len(found["validation"])):
-        table.add_column(f"seed {run.config['seed'] + number_}", justify="right")
+    seeds = [f"seed {seed}" for seed, _ in enumerate(found["validation"], run.config["seed"])]
+    table = numbers_table("beta and Q, validation set", ["", *seeds], texts=("",))
     for name, key, form in (
         ("steps", "steps", "{:,}"),
         ("beta: log-likelihood", "log_likelihood", "{:.3f}"),

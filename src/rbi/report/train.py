@@ -12,7 +12,7 @@ from rbi import runs
 from rbi.evaluation.comparison import PUBLISHED, game_name
 from rbi.online.config import PAPER_GAMES
 from rbi.online.sweep import as_file_name
-from rbi.report import ACCENT, DARK, GREY, LINES, facts_table, label_lines, styled_figure
+from rbi.report import ACCENT, DARK, GREY, LINES, facts_table, label_lines, numbers_table, styled_figure
 from rbi.runs import Run
 from rbi.statistics import score_text
 
@@ -133,12 +133,10 @@ def score_table(found: dict[str, Any], *, paper: bool) -> Table:
     rows = found["rows"]
     environments = [f"ALE/{game}-v5" for game in PAPER_GAMES] if paper else list(dict.fromkeys(r["env"] for r in rows))
     protocol = next((row["protocol_description"] for row in rows if row["protocol_description"]), None)
-    table = Table(box=SIMPLE_HEAD, caption=protocol)
     known = {env: PUBLISHED.get(game_name(env)) for env in environments if env.startswith("ALE/")}
     published = ("random", "human", "Rainbow", "Ape-X, paper", "RBI, paper") if any(known.values()) else ()
-    table.add_column("environment")
-    for name in (*published, "Ape-X, here", "RBI, here"):
-        table.add_column(name, justify="right")
+    columns = ("environment", *published, "Ape-X, here", "RBI, here")
+    table = numbers_table(None, columns, texts=("environment",), caption=protocol)
     for env in environments:
         scores: list[float | None] = [None] * len(published)
         if (game := known.get(env)) is not None:

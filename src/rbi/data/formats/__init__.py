@@ -16,7 +16,7 @@ from rbi.config import Interval, check_fields
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, Episode, RejectedEpisode
 from rbi.data.formats.agc import AgcConfig
-from rbi.data.formats.reader import EpisodeSummary, Reader, SpecOverrides
+from rbi.data.formats.reader import Reader, SpecOverrides
 from rbi.data.formats.table_layout import TableConfig
 from rbi.data.formats.tables import FILES, TableReader, open_table, table_formats
 from rbi.data.store import MAX_LOST, Store, is_store
@@ -25,7 +25,6 @@ from rbi.progress import echo
 __all__ = [
     "AgcConfig",
     "ColumnReader",
-    "EpisodeSummary",
     "Format",
     "FormatSettings",
     "Reader",
@@ -156,21 +155,17 @@ def load_episodes(
         if strict and found.rejected:
             raise ValueError(str(found.rejected[0]))
         return found
+    episodes: list[Episode] = []
     rejected: list[RejectedEpisode] = []
-
-    def valid() -> Iterator[Episode]:
-        for part in reader.parts():
-            for item in reader.read(part):
-                if isinstance(item, RejectedEpisode):
-                    if strict:
-                        raise ValueError(str(item))
-                    rejected.append(item)
-                else:
-                    yield item
-
-    found = Dataset.from_episodes(valid(), reader.spec)
-    found.rejected = rejected
-    return found
+    for part in reader.parts():
+        for item in reader.read(part):
+            if isinstance(item, Episode):
+                episodes.append(item)
+            elif strict:
+                raise ValueError(str(item))
+            else:
+                rejected.append(item)
+    return Dataset.from_episodes(episodes, reader.spec, rejected)
 
 
 def dataset_or_path(data: Any) -> Dataset | Path:

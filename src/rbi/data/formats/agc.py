@@ -46,7 +46,7 @@ from rbi.data.formats.agc_repair import (
     movement_onsets,
     resize,
 )
-from rbi.data.formats.reader import EpisodeSummary, SpecOverrides, end_flags
+from rbi.data.formats.reader import SpecOverrides, end_flags, placeholder_observations
 
 SKIP = 4
 Game = Literal["spaceinvaders", "qbert", "mspacman", "pinball", "revenge"]
@@ -199,6 +199,7 @@ class AgcReader:
     """Episodes of one game; a part is an episode's number."""
 
     parallel = True
+    knows_lives = False
 
     def __init__(self, path: Path, config: AgcConfig, overrides: SpecOverrides) -> None:
         self.path, self.config = path, config
@@ -210,9 +211,8 @@ class AgcReader:
         self.numbers = episode_numbers([folder / only] if only else folder.glob("*.txt"))
         if not self.numbers:
             raise ValueError(f"{path if only else folder}: is not an episode, and holds none (files such as 12.txt)")
-        self.duplicates = (
-            {} if config.duplicates else find_duplicates(self.root, [self.file_of(n) for n in self.numbers])
-        )
+        sources = [] if config.duplicates else [self.file_of(number) for number in self.numbers]
+        self.duplicates = find_duplicates(self.root, sources)
         if overrides.num_actions not in (None, ACTIONS):
             raise ValueError(f"--num-actions = {overrides.num_actions}: AGC has {ACTIONS}")
         self.spec = DatasetSpec((SIZE, SIZE), ACTIONS, overrides.frame_stack or 4, overrides.env or ENVS[self.game])
@@ -229,20 +229,18 @@ class AgcReader:
         except EpisodeError as fault:
             yield RejectedEpisode(self.file_of(part), fault.line, fault.reason)
 
-    def summaries(self, part: int) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        """Summary from the text alone: without lost lives, and with default offsets where they would be estimated."""
+    def summaries(self, part: int) -> Iterator[Episode | RejectedEpisode]:
+        """From the text alone: without lost lives, and with default offsets where they would be estimated."""
         try:
             text = self.text(part)
             action, reward = (DEFAULT_OFFSET if offset is None else offset for offset in self.offsets)
             actions, rewards = StepGrid(len(text), self.config.phase).fold(text, action, reward)
-            yield EpisodeSummary(
+            yield Episode(
+                observations=placeholder_observations(len(actions)),
                 actions=actions,
                 rewards=rewards,
-                terminated=text.terminal,
+                **end_flags(len(actions), terminated=text.terminal),
                 abandoned=not text.terminal,
-                lives_lost=None,
-                has_action_probs=False,
-                player="",
                 source=self.file_of(part),
                 line=1,
             )
@@ -269,11 +267,9 @@ class AgcReader:
         text, frames, readings = self.load(number)
         steps = StepGrid(len(text), self.config.phase)
         actions, rewards = steps.fold(text, *self.resolve_offsets(text, readings))
-        lost = (
-            find_life_losses(self.game, readings.lives)
-            if readings and self.config.find_lives
-            else np.zeros(0, np.int64)
-        )
+        lost = np.zeros(0, np.int64)
+        if readings and self.config.find_lives:
+            lost = find_life_losses(self.game, readings.lives)
         ends = end_flags(len(actions), terminated=text.terminal)
         return Episode(
             observations=frames[: len(actions) + 1],
@@ -293,9 +289,8 @@ class AgcReader:
         frames = np.empty((len(steps.observed), SIZE, SIZE), np.uint8)
         readings = ScreenReadings(self.game) if self.game in COUNTERS and self.repairs else None
         folder = self.root / "screens" / self.game / str(number)
-        for start, grey, colour in blocks(
-            folder, len(text), colour=bool(readings) and self.config.action_offset is None
-        ):
+        needs_colour = bool(readings) and self.config.action_offset is None
+        for start, grey, colour in blocks(folder, len(text), colour=needs_colour):
             which = steps.within(start, len(grey) - 1)
             at = steps.observed[which] - start + 1
             frames[which] = resize(np.maximum(grey[at - 1], grey[at]))
@@ -314,16 +309,14 @@ class AgcReader:
         if readings and reward is None:
             reward = estimate_reward_offset(self.game, readings.scores, text.scores)
         if readings and action is None:
-            action = estimate_action_offset(
-                self.game, movement_onsets(self.game, np.concatenate(readings.places)), text.actions
-            )
+            onsets = movement_onsets(self.game, np.concatenate(readings.places))
+            action = estimate_action_offset(self.game, onsets, text.actions)
         action, reward = (DEFAULT_OFFSET if offset is None else offset for offset in (action, reward))
         if readings and self.config.check_scores:
             mismatch = COUNTERS[self.game].contradiction(readings.scores, text.scores, reward)
             if mismatch:
-                raise EpisodeError(
-                    len(text) + FIRST_ROW - 1, f"the score is {mismatch[0]} in the text and {mismatch[1]} on the screen"
-                )
+                reason = f"the score is {mismatch[0]} in the text and {mismatch[1]} on the screen"
+                raise EpisodeError(len(text) + FIRST_ROW - 1, reason)
         return action, reward
 
 
@@ -382,9 +375,8 @@ def screen(folder: Path, frame: int, first: int = 0) -> Any:
     try:
         with Image.open(folder / f"{number}.png", formats=("PNG",)) as image:
             if image.size != (WIDTH, HEIGHT):
-                raise EpisodeError(
-                    frame + FIRST_ROW, f"{name}: is {image.size[0]} x {image.size[1]}, not {WIDTH} x {HEIGHT}"
-                )
+                wrong = f"{name}: is {image.size[0]} x {image.size[1]}, not {WIDTH} x {HEIGHT}"
+                raise EpisodeError(frame + FIRST_ROW, wrong)
             image.load()
             return image if image.mode == "RGB" else image.convert("RGB")
     except FileNotFoundError:

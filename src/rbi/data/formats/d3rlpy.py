@@ -21,13 +21,11 @@ from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image, ve
 from rbi.data.formats.hdf5 import SIGNATURE, dataset, has, open_hdf5
 from rbi.data.formats.reader import (
     FAULTS,
-    EpisodeSummary,
     SpecOverrides,
     end_flags,
     max_action,
     placeholder_observations,
     require_package,
-    summarize,
 )
 from rbi.steps import FrameLayout
 
@@ -142,6 +140,7 @@ class D3rlpyReader:
     """Episodes of a d3rlpy file; a part is an episode's number."""
 
     parallel = False
+    knows_lives = True
 
     def __init__(self, path: Path, overrides: SpecOverrides) -> None:
         self.path = path
@@ -159,9 +158,8 @@ class D3rlpyReader:
     def read(self, part: int) -> Iterator[Episode | RejectedEpisode]:
         yield self.episode(part, with_observations=True)
 
-    def summaries(self, part: int) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        found = self.episode(part, with_observations=False)
-        yield found if isinstance(found, RejectedEpisode) else summarize(found)
+    def summaries(self, part: int) -> Iterator[Episode | RejectedEpisode]:
+        yield self.episode(part, with_observations=False)
 
     def episode(self, part: int, *, with_observations: bool) -> Episode | RejectedEpisode:
         """An episode, or why it is rejected; optionally without observations."""

@@ -31,7 +31,7 @@ from typing import Any, Self
 import numpy as np
 
 from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
-from rbi.data.formats.reader import EpisodeSummary, SpecOverrides, max_action, placeholder_observations, summarize
+from rbi.data.formats.reader import SpecOverrides, max_action, placeholder_observations
 
 LIMIT, PADDING = 27_000, 3  # steps of an episode at most, rows of zeros before it
 SMALL = ("action", "reward", "terminal")
@@ -406,6 +406,7 @@ class DqnReplayReader:
     """Episodes of one or more runs; a part is a run's folder of logs."""
 
     parallel = False  # a run is too large to be sent between processes
+    knows_lives = True
 
     def __init__(self, path: Path, overrides: SpecOverrides) -> None:
         self.path = path
@@ -427,11 +428,10 @@ class DqnReplayReader:
         for item in LogWalker(part, with_frames=True).items():
             yield self.rejected(item) if isinstance(item, Fault) else self.episode(part, item, self.spec)
 
-    def summaries(self, part: Path) -> Iterator[EpisodeSummary | RejectedEpisode]:
+    def summaries(self, part: Path) -> Iterator[Episode | RejectedEpisode]:
         without_frames = replace(self.spec, obs_shape=(1,))
         for item in LogWalker(part, with_frames=False).items():
-            found = self.rejected(item) if isinstance(item, Fault) else self.episode(part, item, without_frames)
-            yield found if isinstance(found, RejectedEpisode) else summarize(found)
+            yield self.rejected(item) if isinstance(item, Fault) else self.episode(part, item, without_frames)
 
     def episode(self, logs: Path, pieces: list[Piece], spec: DatasetSpec) -> Episode | RejectedEpisode:
         """The episode of some pieces, without the padding before it."""

@@ -44,13 +44,10 @@ from rbi.data.formats.convert import (
 from rbi.data.formats.hdf5 import check_inside, dataset, has, member, open_hdf5
 from rbi.data.formats.reader import (
     FAULTS,
-    EpisodeSummary,
     SpecOverrides,
     one_line,
     placeholder_observations,
     require_package,
-    summarize,
-    summarize_all,
 )
 from rbi.steps import FrameLayout
 
@@ -83,6 +80,8 @@ def folder(path: Path) -> Path:
 
 class MinariReader:
     """Episodes of a Minari dataset; a part is an episode's number."""
+
+    knows_lives = True
 
     def __init__(self, path: Path, overrides: SpecOverrides) -> None:
         self.path, self.folder = path, folder(path)
@@ -158,9 +157,9 @@ class MinariReader:
             with open_hdf5(self.folder / HDF5_FILE) as file:
                 check_inside(file, f"episode_{part}")
 
-    def summaries(self, part: int) -> Iterator[EpisodeSummary | RejectedEpisode]:
+    def summaries(self, part: int) -> Iterator[Episode | RejectedEpisode]:
         if self.storage.FORMAT != "hdf5":
-            yield from summarize_all(self.read(part))
+            yield from self.read(part)
             return
         try:
             with open_hdf5(self.folder / HDF5_FILE) as file:
@@ -170,7 +169,7 @@ class MinariReader:
                 found["infos"] = {name: dataset(infos, name)[()] for name in ADDED.values() if name in infos}
             episode = self.episode(part, found, placeholder_observations(len(found["actions"]) + 1))
             episode.check_fits(replace(self.spec, obs_shape=(1,)))
-            yield summarize(episode)
+            yield episode
         except MINARI_FAULTS as error:
             yield RejectedEpisode(self.source(part), part + 1, one_line(error))
 

@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -51,21 +51,6 @@ class SpecOverrides:
         )
 
 
-class EpisodeSummary(NamedTuple):
-    """An episode without its observations."""
-
-    actions: Array
-    rewards: Array
-    terminated: bool
-    abandoned: bool
-    lives_lost: int | None
-    """None if only an import can find them."""
-    has_action_probs: bool
-    player: str
-    source: str
-    line: int
-
-
 class Reader(Protocol):
     """Reads a dataset in some format. It can be pickled, so it holds no open files.
 
@@ -95,39 +80,23 @@ class OneEpisodePerPart(Protocol):
 
 @runtime_checkable
 class SummaryReader(Protocol):
-    """A reader that leaves out observations where only summaries are wanted."""
+    """A reader that leaves out observations where only summaries are wanted.
 
-    def summaries(self, part: Any) -> Iterator[EpisodeSummary | RejectedEpisode]:
-        """The episodes of a part without observations, as `Reader.read` gives them."""
+    `knows_lives`: lost lives are known without observations.
+    """
 
+    knows_lives: bool
 
-def summarize(episode: Episode) -> EpisodeSummary:
-    """An episode without its observations."""
-    return EpisodeSummary(
-        actions=episode.actions,
-        rewards=episode.rewards,
-        terminated=bool(episode.terminated[-1]),
-        abandoned=episode.abandoned,
-        lives_lost=int(np.sum(episode.life_lost)),
-        has_action_probs=episode.action_probs is not None,
-        player=episode.player,
-        source=episode.source,
-        line=episode.line,
-    )
+    def summaries(self, part: Any) -> Iterator[Episode | RejectedEpisode]:
+        """The episodes of a part as `Reader.read` gives them, with placeholders in place of observations."""
 
 
-def summarize_all(items: Iterator[Episode | RejectedEpisode]) -> Iterator[EpisodeSummary | RejectedEpisode]:
-    """Summaries from full episodes, for formats in which skipping observations saves nothing."""
-    for item in items:
-        yield item if isinstance(item, RejectedEpisode) else summarize(item)
+def summaries_of(reader: Reader, part: Any) -> Iterator[Episode | RejectedEpisode]:
+    """The episodes of a part, whose observations are not read where the format allows it."""
+    return reader.summaries(part) if isinstance(reader, SummaryReader) else reader.read(part)
 
 
-def summaries_of(reader: Reader, part: Any) -> Iterator[EpisodeSummary | RejectedEpisode]:
-    """The episodes of a part without observations, which are not read where the format allows it."""
-    return reader.summaries(part) if isinstance(reader, SummaryReader) else summarize_all(reader.read(part))
-
-
-def end_flags(steps: int, *, terminated: bool) -> dict[str, Array]:
+def end_flags(steps: int, *, terminated: bool) -> dict[str, Any]:
     """`terminated` and `truncated` of an episode, of which one is set in the last step.
 
     >>> end_flags(2, terminated=True)
