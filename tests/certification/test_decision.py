@@ -150,7 +150,7 @@ def test_q_is_not_believed_about_actions_that_the_log_never_shows(untried):
     beta, clone = np.array([[0.6, 0.4, 0.0]] * 2), np.array([[0.58, 0.4, 0.02]] * 2)
     q = np.array([[0.5, 0.5, 0.9], [0.5, 0.6, 0.9 if untried == 1 else 0.0]])
     log = bandit_log(means=np.array([[0.5, 0.5, 0.0]] * 2), beta=beta)
-    with pytest.raises(ValueError, match="mean of .* where 1 is expected.*above the stated limit 4"):
+    with pytest.raises(ValueError, match=r"mean of .* where 1 is expected.*above the stated limit 4"):
         certify(TablePolicy(clone, q, "greedy"), log=log, max_weight=4, compare=False)
     assert not certify(TablePolicy(clone, q, "greedy"), log=log, compare=False).deploy
 
