@@ -138,6 +138,23 @@ def test_a_stated_largest_weight_allows_doubly_robust_terms():
         certify(TablePolicy(BETA, MEANS, "greedy"), max_weight=4)
 
 
+def test_a_stated_largest_weight_need_not_hold_for_rules_that_are_only_compared():
+    found = certify(TablePolicy(BETA, MEANS, "reroute(0.5,1.5)"), max_weight=1.5)
+    assert found.chosen.estimator == "doubly_robust"
+    assert {one.estimator for one in found.candidates if one.rule != found.chosen.rule} == {"importance_sampling"}
+
+
+@pytest.mark.parametrize("untried", [1.0, 0.5])
+def test_q_is_not_believed_about_actions_that_the_log_never_shows(untried):
+    """Action 2 was never taken, pays nothing, and has a high Q; the new policy takes it in some states."""
+    beta, clone = np.array([[0.6, 0.4, 0.0]] * 2), np.array([[0.58, 0.4, 0.02]] * 2)
+    q = np.array([[0.5, 0.5, 0.9], [0.5, 0.6, 0.9 if untried == 1 else 0.0]])
+    log = bandit_log(means=np.array([[0.5, 0.5, 0.0]] * 2), beta=beta)
+    with pytest.raises(ValueError, match=r"mean of .* where 1 is expected.*above the stated limit 4"):
+        certify(TablePolicy(clone, q, "greedy"), log=log, max_weight=4, compare=False)
+    assert not certify(TablePolicy(clone, q, "greedy"), log=log, compare=False).deploy
+
+
 def test_a_stated_largest_weight_is_of_one_step():
     found = certify(log=bandit_log(episodes=300, steps=2), return_range=(0, 2), max_weight=1.9, compare=False)
     assert found.chosen.estimator == "per_decision"
@@ -249,6 +266,7 @@ def test_auto_deploys_the_last_rule_before_the_first_failure():
     assert list(found.tested) == without_counts[: len(found.tested)]
     assert any("count_aware was left out" in reason for reason in found.reasons)
     assert found.policy.rule == rbi.parse_rule(found.tested[-2])
+    assert found.headline().startswith(f"Deploy {found.chosen.rule}: it gains over the logged")  # not how much at least
     assert true_gain(found.chosen.rule, means, beta, q) > 0
 
 
@@ -437,6 +455,27 @@ def test_true_probabilities_of_more_actions_than_the_log_shows_are_accepted(seed
     for wrong in (0.4, 3.0):
         with pytest.raises(ValueError, match="do not match the actions"):
             check_ratio_to_clone(noisy, actions, wrong * logged)
+
+
+def test_true_probabilities_are_accepted_if_the_clone_is_that_of_an_earlier_policy():
+    """The log has two rare actions or none; a clone that takes them half of the time has a mean ratio of 0.5 then."""
+    logged, uniform = np.array([[0.98, 0.02], [0.02, 0.98]]), np.full((60, 2), 0.5)
+    for seed in range(20):
+        log = bandit_log(seed, 60, beta=logged, means=uniform[:2])
+        check_ratio_to_clone(uniform, log.arrays["actions"], log.arrays["action_probs"])
+
+
+def test_true_probabilities_of_many_rare_actions_are_accepted():
+    """One of 2,000 actions is six standard errors too frequent in 1% of the logs, since counts of 1 are skewed."""
+    p = np.random.default_rng(0).dirichlet(np.full(2000, 0.5))
+    beta = np.broadcast_to(p, (1000, 2000))
+    actions = np.random.default_rng(1).choice(2000, 1000, p=p)
+    one = int(np.abs(p * 1000 - 1).argmin())  # expected once
+    actions[:9] = one
+    check_frequencies(beta, actions)
+    actions[:25] = one
+    with pytest.raises(ValueError, match=f"action {one} was taken"):
+        check_frequencies(beta, actions)
 
 
 def test_other_observations_actions_columns_and_rejected_rows_are_refused():

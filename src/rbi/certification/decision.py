@@ -85,7 +85,8 @@ class Decision:
     policy: Policy
     """The policy to deploy; if the verdict is another one, the behaviour policy."""
     lower: float
-    """Lower confidence bound of the gain."""
+    """Lower confidence bound of the gain. After `auto` it is that of the chosen rule alone: the stated confidence is
+    in a gain above 0, since the rule was chosen by its own bound."""
     estimate: float
     """Estimated gain."""
     baseline: float
@@ -120,6 +121,11 @@ class Decision:
     def headline(self) -> str:
         """The decision in one sentence."""
         rule, percent = self.chosen.rule, f"{100 * self.confidence:g}%"
+        if self.deploy and len(self.tested) > 1:  # the search is right about this with the stated confidence, no more
+            return (
+                f"Deploy {rule}: it gains over the logged {self.baseline:.4g} per episode ({percent} confidence, "
+                f"{self.status}; estimate {self.estimate:+.4g})."
+            )
         if self.deploy:
             return (
                 f"Deploy {rule}: it gains at least {self.lower:.4g} per episode over the logged {self.baseline:.4g} "
@@ -290,7 +296,8 @@ def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True) -
     chosen = (passed or tested)[-1]
     names = {candidate.rule for candidate in tested}
     others = [policy for text, policy in steps.items() if text not in names] if compare else []
-    candidates = [*tested, *(evaluate_candidate(evidence, policy, fixed) for policy in others)]
+    unlimited = replace(fixed, max_weight=None)  # what is stated about the tested rules need not hold for the others
+    candidates = [*tested, *(evaluate_candidate(evidence, policy, unlimited) for policy in others)]
     candidates.sort(key=lambda found: SEQUENCE.index(found.rule) if found.rule in SEQUENCE else 2.5)
     verdict = give_verdict(evidence, config, chosen, passed=bool(passed), blocked=bool(blocked))
     return Decision(
@@ -405,7 +412,8 @@ def explain(
         lines.append(f"There is no bound of these terms by {method}: it takes {NEEDS[method]}.")
     if config.auto and len(tested) > 1:
         lines.append(
-            f"Tested from cautious to bold: {', '.join(found.rule for found in tested)}; the first failure ends it."
+            f"Tested from cautious to bold: {', '.join(found.rule for found in tested)}; the first failure ends it. "
+            "The confidence is that of a gain above 0; the bound is that of one rule, as if it had not been chosen."
         )
     if config.auto and evidence.policy.visits is None:
         lines.append("count_aware was left out: the policy has no visit counts. A policy of rbi improve has them.")

@@ -25,6 +25,7 @@ PREDICT_BATCH, IMAGE_BATCH = 8192, 256
 MAX_GROWTH = 4.0  # c_max^T up to which doubly robust terms have useful limits
 MIN_EXPLORATION = {"all": 0.01, "taken": 0.01, "estimated": 0.05}  # mean probability of not taking the likeliest action
 MISMATCH = 6.0  # standard errors
+MANY = 100.0  # expected actions, of which the count is nearly normal
 BY_CHANCE = 1e-9  # probability with which true logged probabilities are refused because of their weights
 MAX_RATIO_ERROR = 0.2  # of the mean of clone / logged probability; some actions may be impossible in a state
 RANGE_SLACK = 1e-6  # of a range of returns: rewards are stored as float32
@@ -197,10 +198,14 @@ def check_frequencies(beta: Array, actions: Array) -> None:
 
     Compared are the counts of each action, and the mean probability of the taken actions: E[beta(a)] = sum_a beta(a)^2.
     """
+    from scipy.special import pdtr, pdtrc
+
     counts, expected = np.bincount(actions, minlength=beta.shape[1]), beta.sum(0)
     error = (counts - expected) / np.sqrt(np.maximum((beta * (1 - beta)).sum(0), 1.0))
-    if np.abs(error).max() > MISMATCH:
-        action = int(np.abs(error).argmax())
+    rare = np.where(error > 0, pdtrc(counts - 1, expected), pdtr(counts, expected)) < BY_CHANCE / len(expected)
+    wrong = (np.abs(error) > MISMATCH) & (rare | (expected >= MANY))
+    if wrong.any():
+        action = int(np.where(wrong, np.abs(error), 0).argmax())
         raise ValueError(
             f"logged probabilities do not match the actions: action {action} was taken {counts[action]:,} times where "
             f"{expected[action]:,.0f} are expected ({error[action]:+.0f} standard errors)"
@@ -221,12 +226,14 @@ def check_ratio_to_clone(clone: Array, actions: Array, logged: Array) -> None:
 
     Which those are is not known. A clone that takes others, too, has a mean below 1, and one that is limited to actions
     of the log a mean above 1, since rare ones may be missing there: the former has to be far above, or the latter far
-    below.
+    below. Below, what is missing may be in rare actions of large ratios, if so few are expected that there may be none.
     """
     occurs = np.bincount(actions, minlength=clone.shape[1]) > 0
     usual = np.maximum(clone[:, occurs].sum(1, dtype=np.float64), 1e-12)
     ratio = clone[np.arange(len(actions)), actions].astype(np.float64) / logged
-    for side, values in ((1, ratio), (-1, ratio / usual)):
+    rare_actions = float((1 - logged).sum())
+    sides = [(1, ratio)] + [(-1, ratio / usual)] * (math.exp(-rare_actions) < BY_CHANCE)
+    for side, values in sides:
         above = float(values.mean()) - 1
         off = above * math.sqrt(len(values)) / max(float(values.std()), abs(above), 1e-12)  # few equal ones say little
         if side * off > MISMATCH and side * above > MAX_RATIO_ERROR:
@@ -387,8 +394,14 @@ def evaluate_candidate(evidence: Evidence, policy: Policy, settings: Settings, *
         terms = estimates.importance_sampling(logged, weights, low, high)
     else:
         terms = estimates.doubly_robust(logged, v_pi, rho, low, high, limits)
+    episode = estimates.episode_weights(logged, weights)
     if evidence.known == "taken":
-        check_mean_weight(estimates.episode_weights(logged, weights))
+        check_mean_weight(episode)
+    if limits.high == settings.max_weight and weights_are_too_small(episode, limits):
+        raise ValueError(
+            f"weights of {policy.rule} have a mean of {episode.mean():.3g} where 1 is expected, so that some are above "
+            f"the stated limit {limits.high:g}: those of actions which the log does not show"
+        )
     bound = bounded(settings.method, terms, settings)
     upper = -float(student_lower_bound(-terms.values, settings.alpha)) if len(terms.values) > 1 else math.inf
     candidate = Candidate(
@@ -417,6 +430,13 @@ def check_mean_weight(weights: Array) -> None:
             f"logged probabilities do not match the actions: the mean weight is {weights.mean():.3g} where 1 is "
             f"expected (true ones are that far above with a probability of {BY_CHANCE:g} at most)"
         )
+
+
+def weights_are_too_small(episode: Array, limits: Ratios) -> bool:
+    """Whether weights `[E]` below a limit have a mean below 1, as where the new policy takes actions that the logging
+    one never took: their weight is infinite, and in no log. Doubly robust terms would believe Q about them."""
+    shuffled = np.random.default_rng(0).permutation(np.minimum(episode, limits.high))
+    return bool(betting_rejects(limits.high - shuffled, limits.high - 1, 0.0, BY_CHANCE, spread=1.0))
 
 
 def check_ratios(evidence: Evidence, rho: Array, limits: Ratios) -> None:

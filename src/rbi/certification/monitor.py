@@ -27,7 +27,8 @@ class MonitorConfig(Checked):
     return_range: tuple[float, float]
     """Smallest and largest possible return of an episode."""
     old_value: float | None = None
-    """Value of the old policy, per episode, if there are no control episodes."""
+    """Value of the old policy, per episode, if there are no control episodes. It counts as exact; a mean of logged
+    episodes is not: give these as control instead."""
     confidence: Annotated[float, Interval(ge=0.5, lt=1)] = 0.95
     """Probability with which each statement holds, at all times together."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
@@ -95,8 +96,9 @@ def monitor(
     """Compare live episodes of a new policy with those of a control group, or with the value of the old policy.
 
     Both are confidence sequences by betting, proved for every number of episodes in the stated range: look as often as
-    you like, and stop when you like. Episodes are taken in the order of the log. With a control group, each side has
-    half of the error.
+    you like, and stop when you like. Episodes are taken in the order of the log: add later ones at its end. With a
+    control group, each side has half of the error. An old value counts as exact; if it is the mean of a log, give the
+    log as `control`, which allows for its error.
 
     policy: folder of the new policy; a table is then read like the one that trained it, unless `settings`
         names columns.

@@ -39,7 +39,8 @@ class Monitor(FromData):
     control: Path | None = None
     """Episodes of the control group, in the same format (default: none; compare with --old-value)."""
     old_value: float | None = None
-    """Value of the old policy, per episode, if there is no control group (default: none)."""
+    """Value of the old policy, per episode, if there is no control group. It counts as exact: give an old log as
+    --control, not its mean here (default: none)."""
     policy: Path | None = None
     """The deployed policy: tables are read like the one that trained it, unless --table options name columns (default:
     none)."""
