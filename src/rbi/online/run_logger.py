@@ -1,5 +1,6 @@
 """The logger of a run: reports, TensorBoard, checkpoints, policies, the final evaluation, and a progress bar."""
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
@@ -210,6 +211,12 @@ class RunLogger:
             self.mirror.upload(self.writer.path)
         except ValueError as error:
             echo(f"rbi: the run folder was not copied, and the run continues; {error}", stderr=True)
+
+    def close(self) -> None:
+        """Write what TensorBoard has buffered, and end its thread, however the run has ended."""
+        if self.tensorboard is not None:
+            with contextlib.suppress(OSError):  # a full disk, which has ended the run
+                self.tensorboard.close()
 
     def finish(self, *, stopped: bool, progress: bool) -> TrainResult:
         """The last report and checkpoint, the evaluation, and the result."""
