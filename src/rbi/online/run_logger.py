@@ -292,7 +292,7 @@ class TrainProgress:
     def __init__(self, engine: Engine) -> None:
         self.engine, config = engine, engine.config
         console = PlainConsole(stderr=True)
-        self.live = console.is_terminal or console.is_jupyter
+        self.live = console.is_live
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
