@@ -96,6 +96,11 @@ def test_messages_appear_where_no_column_is_said_to_fit(monkeypatch, capsys):
     assert capsys.readouterr().out == "a message\n"
 
 
+def test_a_notebook_shows_progress_bars():
+    assert PlainConsole(stderr=True, force_jupyter=True).is_live
+    assert not PlainConsole(file=io.StringIO(), force_jupyter=False).is_live
+
+
 def processes(count):
     learner = ProcessStatus("learner 0", "10.0.0.1", True, 1, 80.0, "updates/s")
     waiting = ProcessStatus("rollout worker 0", "", False, 0)

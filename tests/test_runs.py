@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import resource
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from rbi import __version__, fileio, runs
 
@@ -309,3 +311,18 @@ def test_a_setting_that_the_earlier_run_did_not_have_stops_a_resume(tmp_path):
     with pytest.raises(ValueError, match=r"was started with learner\.clip = None, not 5\.0"):
         runs.check_resumable(tmp_path / "run", command="rules", settings=now, seed=7)
     runs.check_resumable(tmp_path / "run", command="rules", settings=now, seed=7, may_change=["learner.clip"])
+
+
+def test_a_figure_that_cannot_be_written_is_an_os_error_and_leaves_no_file(tmp_path):
+    """Matplotlib's writer of PDFs raises an AttributeError in its place."""
+    figure = Figure()
+    figure.subplots().set_title("".join(map(chr, range(ord("A"), ord("z")))))  # its font is larger than a buffer
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with create(tmp_path / "run") as writer:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                writer.figure("lines", figure)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list((tmp_path / "run" / "figures").iterdir()) == []

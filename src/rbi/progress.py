@@ -62,6 +62,11 @@ class PlainConsole(Console):
             self.width = DEFAULT_WIDTH
 
     @property
+    def is_live(self) -> bool:
+        """Whether it can show a progress bar: on a terminal or in a notebook, which is none for rich."""
+        return self.is_terminal or self.is_jupyter
+
+    @property
     def file(self) -> IO[str]:
         found = super().file
         return cast("IO[str]", LossyStream(found, always=self.stderr))
@@ -94,7 +99,7 @@ def one_line(text: str) -> str:
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
     """Iterate over items with a progress bar on stderr, if that is a terminal or a notebook."""
     console = PlainConsole(stderr=True)
-    hidden = not console.is_terminal
+    hidden = not console.is_live
     return iter(rich_track(items, description, total=total, console=console, disable=hidden, transient=True))
 
 
@@ -106,11 +111,11 @@ def track_updates(
     named, measured = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[text]}"))
     columns = (named, BarColumn(), measured, TimeRemainingColumn())
     last_line = time.monotonic()
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+    with Progress(*columns, console=console, disable=not console.is_live, transient=True) as bar:
         task = bar.add_task(description, total=total, text="")
         for item in items:
             bar.update(task, completed=completed(item), text=text(item))
-            if not console.is_terminal and time.monotonic() - last_line > SECONDS_PER_LINE:
+            if not console.is_live and time.monotonic() - last_line > SECONDS_PER_LINE:
                 last_line = time.monotonic()
                 echo(f"{description}: {text(item)}", stderr=True)
             yield item

@@ -16,6 +16,7 @@ import datetime
 import fcntl
 import functools
 import importlib.metadata
+import io
 import json
 import os
 import platform
@@ -156,10 +157,12 @@ class Writer:
         """Write a matplotlib figure as figures/NAME.png and figures/NAME.pdf."""
         (self.path / "figures").mkdir(exist_ok=True)
         for kind in ("pdf", "png"):  # `check_only_run_files` knows figures of runs by their PDF
-            save = functools.partial(figure.savefig, format=kind, dpi=200)
+            drawn = io.BytesIO()  # matplotlib hides an error of writing, such as a full disk, behind one of its own
             with warnings.catch_warnings():  # names in data may have letters that no font here has
                 warnings.filterwarnings("ignore", r"Glyph .* missing from font")
-                fileio.atomic_write(self.path / "figures" / f"{name}.{kind}", save)
+                figure.savefig(drawn, format=kind, dpi=200)
+            write = functools.partial(Path.write_bytes, data=drawn.getvalue())
+            fileio.atomic_write(self.path / "figures" / f"{name}.{kind}", write)
 
     def close(self) -> None:
         os.close(self._metrics)

@@ -1,9 +1,11 @@
 """The store gives back what was put in, while it grows, after a kill, and for plain NumPy."""
 
 import contextlib
+import copy
 import dataclasses
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -58,6 +60,20 @@ def test_episodes_in_memory_are_the_same(episodes):
     assert [len(e) for e in together] == [len(e) for e in episodes]
     for one, other in zip(together[:], episodes, strict=True):
         assert_same(one, other)
+
+
+def test_a_pickled_store_maps_the_same_files_from_any_folder_and_keeps_its_spec(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    store = write(Path("store"), [episode(rng, 3), episode(rng, 2)])
+    store.spec = dataclasses.replace(store.spec, num_actions=store.spec.num_actions + 1)
+    pickled = pickle.dumps(store)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    for found in (pickle.loads(pickled), copy.deepcopy(pickle.loads(pickled))):
+        assert found.spec == store.spec
+        for one, other in zip(found, store, strict=True):
+            assert_same(one, other)
 
 
 def test_plain_numpy_reads_it_by_the_documented_layout(tmp_path):

@@ -1,5 +1,6 @@
 """Vectorised evaluation: protocol, episode statistics, batched policies, many policies in one set of environments."""
 
+import os
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
@@ -498,6 +499,16 @@ def test_an_incompatible_policy_is_rejected():
                 any_policy(ObservationSpec((4,), 1, 2)), Protocol("paper"), "Countdown-v0", 3, 0, make=Countdown
             )
         )
+
+
+def test_the_folder_of_an_evaluation_is_where_it_was_asked_for_though_a_callback_changes_the_current_one(
+    tmp_path, monkeypatch
+):
+    policy = Policy(nets(0, obs_spec=ObservationSpec((4,), 1, 2)), Behavior(), env="CartPole-v1")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    rbi.evaluate(policy, episodes=1, out="run", progress=False, callback=lambda _: os.chdir("elsewhere"))
+    assert runs.read(tmp_path / "run").result
 
 
 def test_evaluate_returns_scores_with_their_interval(tmp_path):

@@ -144,7 +144,7 @@ def run_child(argv: Sequence[str], operations: FileOperations, said: Path, count
             os.dup2(output, stream)
         store.BUFFERED_BYTES = 1  # every episode is one flush
         fileio.LEFTOVER_SECONDS = 0  # no other process is about to lock what it has just made
-        Figure.savefig = lambda _, path, **__: Path(path).write_bytes(b"figure")  # drawing takes most of the time
+        Figure.savefig = lambda _, file, **__: file.write(b"figure")  # drawing takes most of the time
         operations.install()
         code = main(list(argv))
     except BaseException:

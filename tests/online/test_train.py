@@ -207,6 +207,13 @@ def test_an_environment_that_a_function_made_has_to_be_passed_again(tmp_path):
         again(env=Doors)
 
 
+def test_a_run_that_fails_leaves_no_thread_of_tensorboard_behind(tmp_path):
+    before = set(threading.enumerate())
+    with pytest.raises(ZeroDivisionError):
+        train("CartPole-v1", out=tmp_path / "run", callback=lambda _: 1 / 0, **SHORT, **QUIET)
+    assert set(threading.enumerate()) <= before
+
+
 def test_ctrl_c_stops_at_a_checkpoint(tmp_path, monkeypatch):
     interrupted = threading.Event()
     monkeypatch.setattr("rbi.online.train.graceful_stop", lambda: contextlib.nullcontext(interrupted))

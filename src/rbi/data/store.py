@@ -71,6 +71,10 @@ class Store(Dataset):
         super().__init__(read_spec(self.path), {}, np.zeros(0, RECORD), [])
         self.refresh()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied as its path and spec, which may be a changed one: another process maps the same files."""
+        return type(self), (self.path.absolute(),), {"spec": self.spec}
+
     def refresh(self) -> None:
         """Include the episodes that were appended since."""
         index = read_index(self.path, self.spec)

@@ -439,9 +439,10 @@ def evaluate(
     if not (env or loaded.env):
         raise ValueError("env: the policy does not say in which environment it was trained; name one")
     config = protocol.env_config(env or envs.id_from_file(loaded.env, "the policy"))
-    if out is not None:
+    folder = None if out is None else fileio.resolve(Path(out))  # before a callback or environment changes the place
+    if folder is not None:
         runs.check_apart(out, policy)
-        runs.check_available(fileio.resolve(Path(out)), overwrite=overwrite)
+        runs.check_available(folder, overwrite=overwrite)
     before = loaded.device
     loaded.states = loaded.outside_range = 0
     results = []
@@ -468,9 +469,9 @@ def evaluate(
         steps=[episode.steps for episode in results],
         outside_range=loaded.outside_range / loaded.states if loaded.states else None,
     )
-    if out is not None:
+    if folder is not None:
         settings = {"env": config.id, "episodes": episodes, "protocol": protocol, "policy": loaded.metadata}
-        made = runs.Writer.create(Path(out), command="evaluate", settings=settings, seed=seed, overwrite=overwrite)
+        made = runs.Writer.create(folder, command="evaluate", settings=settings, seed=seed, overwrite=overwrite)
         with made as writer:
             writer.result(result.to_dict() | {"policy": loaded.metadata})
     return result

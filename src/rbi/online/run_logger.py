@@ -1,5 +1,6 @@
 """The logger of a run: reports, TensorBoard, checkpoints, policies, the final evaluation, and a progress bar."""
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -213,6 +214,12 @@ class RunLogger:
         except ValueError as error:
             echo(f"rbi: the run folder was not copied, and the run continues; {error}", stderr=True)
 
+    def close(self) -> None:
+        """Write what TensorBoard has buffered, and end its thread, however the run has ended."""
+        if self.tensorboard is not None:
+            with contextlib.suppress(OSError):  # a full disk, which has ended the run
+                self.tensorboard.close()
+
     def finish(self, *, stopped: bool, progress: bool) -> TrainResult:
         """The last report and checkpoint, the evaluation, and the result."""
         if not self.metrics or self.metrics[-1]["updates"] != self.engine.updates:
@@ -296,7 +303,7 @@ class TrainProgress:
     def __init__(self, engine: Engine) -> None:
         self.engine, config = engine, engine.config
         console = PlainConsole(stderr=True)
-        self.live = console.is_terminal or console.is_jupyter
+        self.live = console.is_live
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),

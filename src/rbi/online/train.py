@@ -179,6 +179,7 @@ def train(
         if mirror is not None and writer is not None and not resume:
             mirror.upload(writer.path, keep=1)  # shows at once whether the URL can be written to
         logger = RunLogger(running, writer, options, seed, info, callback, trunk)
+        stack.callback(logger.close)
         stopped = run_to_end(running, logger, progress=progress)
         if stopped and not logger.stop and writer is not None:
             logger.save()
