@@ -367,7 +367,7 @@ def init_networks(
     if buffers := [name for name, _ in networks.named_buffers()]:
         raise ValueError(f"trunk: has a buffer, {buffers[0]}; online training publishes parameters only")
     if any(isinstance(module, DROPOUT) for module in networks.modules()):
-        raise ValueError("trunk: has dropout, which would disturb actors and targets too, with numbers that no seed sets")
+        raise ValueError("trunk: has dropout, which would disturb actors and targets, too, and which no seed repeats")
     return networks
 
 
