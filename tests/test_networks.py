@@ -299,6 +299,35 @@ def test_networks_with_a_custom_trunk_are_restored_only_with_its_function():
         Networks.from_description(obs_spec, plain, dense_trunk)
 
 
+class Unused(nn.Linear):
+    """A layer that does not use its bias."""
+
+    def forward(self, x):
+        return x @ self.weight.T
+
+
+OUTSIDE = nn.Linear(3, 5)
+
+
+@pytest.mark.parametrize(
+    ("trunk", "why"),
+    [
+        (lambda _: OUTSIDE, "returned the same parameters twice; make new ones each time"),
+        (lambda _: nn.Sequential(OUTSIDE, nn.Linear(5, 2)), "returned the same parameters twice"),
+        (OUTSIDE, "is a module; must be a function"),
+        (lambda _: torch.relu, "returned builtin_function_or_method; must be a function"),
+        (lambda _: nn.Linear(3, 5).requires_grad_(False), "its parameter weight is frozen, and training changes all"),
+        (lambda _: Unused(3, 5), "the features do not depend on its parameter bias"),
+        (lambda _: nn.Linear(4, 5), r"failed on an input of shape \(2, 3\): mat1 and mat2 shapes cannot be multiplied"),
+        (lambda _: nn.Linear(3, 5).double(), r"failed on an input of shape \(2, 3\): mat1 and mat2 must have the same"),
+    ],
+    ids=["one module", "one part", "module", "no module", "frozen", "unused", "shape", "type"],
+)
+def test_a_trunk_that_cannot_be_trained_as_it_is_is_refused(trunk, why):
+    with pytest.raises(ValueError, match=f"^trunk: .*{why}"):
+        make_networks(ObservationSpec((3,), 1, 2), NetworkConfig(8), 0, trunk=trunk)
+
+
 def test_a_trunk_that_returns_no_feature_vectors_is_refused():
     with pytest.raises(ValueError, match=r"^trunk: must return features \[B, F\]"):
         make_networks(OBS_SPECS[0], NetworkConfig(8), 0, trunk=lambda _: nn.Unflatten(1, (2, 2)))

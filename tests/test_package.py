@@ -32,9 +32,18 @@ def test_type_checkers_see_the_names_that_exist_at_run_time():
     assert {name for _, name in imported} | {"__version__"} == set(rbi.__all__)
 
 
-def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'reroute'"):
-        _ = rbi.reroute
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("reroute", "; did you mean Reroute?"),
+        ("evaluate_policy", "; did you mean evaluate?"),
+        ("load", "; did you mean load_policy?"),
+        ("zzz", ""),
+    ],
+)
+def test_an_unknown_name_is_an_attribute_error_with_the_name_that_is_meant(name, meant):
+    with pytest.raises(AttributeError, match=rf"^module 'rbi' has no attribute '{name}'{re.escape(meant)}$"):
+        getattr(rbi, name)
 
 
 def python(code, **environment):

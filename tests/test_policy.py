@@ -101,6 +101,8 @@ def test_observations_another_shape_are_refused():
         ValueError, match=r"shape \[3\]: .* of shape \[B, 3\]; for a single observation give obs\[None\]"
     ):
         policy_of(VECTOR).predict_proba(np.zeros(3))
+    with pytest.raises(ValueError, match=r"^obs has shape \[\]: this policy takes batches of shape \[B, 3\]$"):
+        policy_of(VECTOR).act(3, 0)  # the number of a state
 
 
 def test_what_is_neither_a_policy_nor_data_is_named_with_what_to_give():

@@ -92,6 +92,13 @@ _MODULES = {
     ),
 }
 _SUBMODULES = ("measures", "runs")
+_NAMES_ELSEWHERE = {
+    "DQN": "train with algo='apex'",
+    "fit": "improve, for logs, or train, for an environment",
+    "learn": "train",
+    "load": "load_policy",
+    "predict": "Policy.act",
+}
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
@@ -157,10 +164,18 @@ def __getattr__(name: str) -> object:
     if name in _SUBMODULES:
         return importlib.import_module(f"rbi.{name}")
     if name not in _MODULE_OF:
-        raise AttributeError(f"module 'rbi' has no attribute {name!r}")
+        raise AttributeError(f"module 'rbi' has no attribute {name!r}{_meant(name)}")
     value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value  # found directly from now on
     return value
+
+
+def _meant(name: str) -> str:
+    """A suggestion for the end of an error message, by another library's name or the nearest of ours."""
+    from rbi.config import nearest
+
+    known = _NAMES_ELSEWHERE.get(name)
+    return f"; did you mean {known}?" if known else nearest(name, __all__)
 
 
 def __dir__() -> list[str]:

@@ -204,21 +204,51 @@ class CustomTrunk(nn.Module):
 
     def __init__(self, obs_spec: ObservationSpec, make: TrunkFactory) -> None:
         super().__init__()
-        self.obs_spec, self.module = obs_spec, make(obs_spec)
+        self.obs_spec, self.module = obs_spec, make_module(obs_spec, make)
         example = obs_spec.preprocess(
             torch.zeros((2, obs_spec.stack, *obs_spec.shape), dtype=obs_spec.dtype), torch.float32
         )
         was_training = self.module.training
-        with torch.no_grad():
-            features = self.eval()(example)
+        try:
+            with torch.enable_grad():
+                features = self.eval()(example)
+        except RuntimeError as error:
+            shape = tuple(self.obs_spec.as_images(example).shape if obs_spec.is_image else example.shape)
+            raise ValueError(f"trunk: failed on an input of shape {shape}: {' '.join(str(error).split())}") from error
         self.train(was_training)
         if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2:
             found = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise ValueError(f"trunk: must return features [B, F], and gave {found} for B = 2")
+        if unused := unused_parameters(self.module, features):
+            raise ValueError(f"trunk: the features do not depend on its parameter {unused[0]}; remove it")
         self.out_features = features.shape[1]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.module(self.obs_spec.as_images(x) if self.obs_spec.is_image else x)
+
+
+def make_module(obs_spec: ObservationSpec, make: TrunkFactory) -> nn.Module:
+    """The user's module. Raises ValueError if the function gives the same parameters again: each network has its own,
+    and each actor a copy of both."""
+    module = None if isinstance(make, nn.Module) else make(obs_spec)
+    if not isinstance(module, nn.Module):
+        found = "is a module" if module is None else f"returned {type(module).__name__}"
+        raise ValueError(f"trunk: {found}; must be a function that makes a torch.nn.Module from an ObservationSpec")
+    with torch.random.fork_rng(devices=[]):
+        again = make(obs_spec)
+    own = {id(parameter) for parameter in module.parameters()}
+    if any(id(parameter) in own for parameter in again.parameters()):  # as of a module from outside the function
+        raise ValueError("trunk: the function returned the same parameters twice; make new ones each time")
+    return module
+
+
+def unused_parameters(module: nn.Module, features: Tensor) -> list[str]:
+    """The names of trainable parameters that the features do not depend on: they have no gradient."""
+    named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    if not named or not features.requires_grad:
+        return list(named)
+    gradients = torch.autograd.grad(features.sum(), list(named.values()), allow_unused=True)
+    return [name for name, gradient in zip(named, gradients, strict=True) if gradient is None]
 
 
 class QNetwork(nn.Module):
@@ -391,7 +421,13 @@ def make_networks(
     """Networks initialised from a seed, on the CPU; PyTorch's global generator is left as it was."""
     with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Networks(obs_spec, config, with_policy=with_policy, trunk=trunk)
+        networks = Networks(obs_spec, config, with_policy=with_policy, trunk=trunk)
+    if frozen := [name for name, parameter in networks.named_parameters() if not parameter.requires_grad]:
+        raise ValueError(
+            f"trunk: its parameter {frozen[0].partition('module.')[2]} is frozen, and training changes all of them; "
+            "compute fixed features before, such as in a wrapper of the environment"
+        )
+    return networks
 
 
 # Threads

@@ -184,8 +184,9 @@ class Policy:
 
         `beta`: the running system's probabilities `[B, A]`, which a policy with `behavior="logged"` takes.
         """
-        given = self.beta_tensor(beta, len(obs))
-        probs: Array = self.probs(self.obs_tensor(obs), self.legal_tensor(legal, len(obs)), given).cpu().numpy()
+        states = self.obs_tensor(obs)
+        given = self.beta_tensor(beta, len(states))
+        probs: Array = self.probs(states, self.legal_tensor(legal, len(states)), given).cpu().numpy()
         if np.isnan(probs).any():
             row = int(np.isnan(probs).any(1).argmax())
             raise ValueError(

@@ -14,6 +14,7 @@ import rbi
 from rbi import cli, envs, runs
 from rbi.data.visits import PseudoCounts, VisitCounts, state_keys
 from rbi.envs.types import EnvConfig, TimeStep
+from rbi.evaluation import rollouts
 from rbi.evaluation.batched_policies import BatchedPolicies, group_policies
 from rbi.evaluation.rollouts import (
     EpisodeResult,
@@ -218,6 +219,15 @@ def test_policies_in_two_groups_on_a_gpu_act_as_they_would_alone():
 def test_every_started_episode_is_counted_however_long_it_is():
     played = list(evaluator(20).evaluate([Policy(nets(0), Greedy())], 21, generator()))
     assert sorted(outcome.env_index for _, outcome in played) == [0, *range(20)]
+
+
+def test_an_episode_that_may_never_end_is_reported_once(capsys, monkeypatch):
+    for limit, expected in ((5, 1), (8, 0)):  # the longest of these corridors ends with step 8
+        monkeypatch.setattr(rollouts, "LONG_EPISODE", limit)
+        list(evaluator(8).evaluate([Policy(nets(0), Greedy())], 8, generator()))
+        told = capsys.readouterr().err
+        assert told.count("an episode of Corridors-v0 has taken 5 steps so far; if it may never end") == expected
+        assert bool(told) == bool(expected)
 
 
 class Stuck(Corridors):

@@ -329,6 +329,14 @@ def test_a_trunk_with_buffers_is_refused():
         init_networks(small_config(), make_engine(small_config()).obs_spec, 0, with_batch_norm)
 
 
+def test_a_trunk_with_dropout_is_refused():
+    def with_dropout(obs_spec):
+        return nn.Sequential(two_layers(obs_spec), nn.Dropout(0.1))
+
+    with pytest.raises(ValueError, match="trunk: has dropout"):
+        init_networks(small_config(), make_engine(small_config()).obs_spec, 0, with_dropout)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("obs_spec", [VECTORS, MASKED], ids=["all legal", "masks"])
 @pytest.mark.parametrize("algo", ["rbi", "apex"])

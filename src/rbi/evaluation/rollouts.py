@@ -21,7 +21,7 @@ from rbi.evaluation.batched_policies import BatchedPolicies, PolicyGroups, group
 from rbi.evaluation.comparison import human_normalised
 from rbi.networks import cpu_threads
 from rbi.policy import Policy, load_policy
-from rbi.progress import track
+from rbi.progress import echo, track
 from rbi.statistics import describe, score_text
 from rbi.steps import MASK, TERMINATED, TRUNCATED
 from rbi.torch_settings import with_own_settings
@@ -37,6 +37,8 @@ ATARI_FRAME_SKIP = 4
 MAX_ENVS = 64
 MIN_EPISODES_PER_ENV = 2  # environments with a single episode wait for the longest of all
 MAX_EPISODES = 1_000_000
+LONG_EPISODE = 100_000
+"""Steps after which an episode may be one that never ends; those of Atari games are shorter."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,7 @@ class VectorEvaluator:
         self.group_size = at_least_one("num_envs", num_envs) // at_least_one("num_groups", num_groups)
         self.vector_envs = [make(self.env, at_least_one("num_envs", self.group_size)) for _ in range(num_groups)]
         self.seeded = [False] * num_groups
+        self.reported_long_episode = False
 
     def evaluate(
         self, policies: Sequence[Policy], episodes: int, rng: np.random.Generator
@@ -245,7 +248,18 @@ class VectorEvaluator:
                     if not to_start[policy]:
                         yield policy, replace(episode, env_index=episode.env_index + number * self.group_size)
                         group.deactivate(episode.env_index)
+                self.report_long_episode(group)
                 group.send()
+
+    def report_long_episode(self, group: "EnvGroup") -> None:
+        """Say once that an episode may never end: an evaluation waits for it."""
+        if not self.reported_long_episode and group.statistics.steps.max(where=group.active, initial=0) >= LONG_EPISODE:
+            self.reported_long_episode = True
+            echo(
+                f"rbi: an episode of {self.env.id} has taken {LONG_EPISODE:,} steps so far; if it may never end, stop "
+                "the evaluation and give the environment a time limit (gymnasium.wrappers.TimeLimit)",
+                stderr=True,
+            )
 
     def groups_to_use(self, episodes: int, each: int) -> int:
         """As many groups, with `each` environments per policy, as have MIN_EPISODES_PER_ENV episodes per environment,

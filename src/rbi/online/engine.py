@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rbi.checkpoint import Checkpoint, restore_generator
 from rbi.envs.types import TimeStep, VectorEnv
@@ -38,6 +38,7 @@ Learner = RBILearner | ApexLearner
 
 MAX_ENV_SEED = 2**31 - 2**20  # emulators take 31 bits, and each environment has its own seed
 LOW_EPSILON = 0.05
+DROPOUT = nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d | nn.AlphaDropout | nn.FeatureAlphaDropout
 
 
 class Engine(Protocol):
@@ -541,6 +542,8 @@ def init_networks(
     networks = make_networks(obs_spec, network, seed, with_policy=config.algo == "rbi", trunk=trunk)
     if buffers := [name for name, _ in networks.named_buffers()]:
         raise ValueError(f"trunk: has a buffer, {buffers[0]}; online training publishes parameters only")
+    if any(isinstance(module, DROPOUT) for module in networks.modules()):
+        raise ValueError("trunk: has dropout, which would disturb actors and targets, too, and which no seed repeats")
     return networks
 
 
