@@ -56,6 +56,20 @@ def test_importing_the_package_imports_no_heavy_library():
     assert python(f"import sys, rbi; print({heavy} & set(sys.modules))", **os.environ) == "set()"
 
 
+READING = """
+import sys
+import rbi, rbi.cli.data, rbi.data
+rbi.load_episodes(sys.argv[1])
+print("torch" in sys.modules, all(getattr(rbi.data, name) for name in rbi.data.__all__))
+"""
+
+
+def test_reading_a_table_imports_no_pytorch(tmp_path):
+    (tmp_path / "logs.csv").write_text("episode_id,obs_0,action,reward,terminated\n1,0.5,0,1,1\n2,0.25,1,0,1\n")
+    ran = subprocess.run([sys.executable, "-c", READING, tmp_path / "logs.csv"], capture_output=True, text=True)
+    assert ran.stdout.split() == ["False", "True"], ran.stderr
+
+
 IMPORT_HOOK = """
 import os, sys
 

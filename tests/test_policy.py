@@ -284,6 +284,21 @@ def test_tensors_and_arrays_give_the_same_results(obs_spec):
     assert np.array_equal(policy.act(tensors[0], 0), policy.act(obs, 0))
 
 
+@pytest.mark.parametrize("obs_spec", [MASKED, IMAGE], ids=["masks", "image"])
+def test_many_states_are_computed_in_blocks_with_the_same_results(obs_spec, monkeypatch):
+    policy, obs = policy_of(obs_spec), observations(obs_spec, 10)
+    legal = np.random.default_rng(1).random((10, obs_spec.num_actions)) < 0.5
+    legal[:, 0] = True
+    at_once = policy.predict_proba(obs, legal), policy.predict_value(obs, legal)
+    sizes = []
+    policy.networks.q.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    for name in ("VECTORS_AT_ONCE", "IMAGES_AT_ONCE"):
+        monkeypatch.setattr(f"rbi.policy.{name}", 4)
+    np.testing.assert_allclose(policy.predict_proba(obs, legal), at_once[0], atol=1e-6)
+    np.testing.assert_allclose(policy.predict_value(obs, legal), at_once[1], atol=1e-6)
+    assert sizes == 2 * [4, 4, 2]
+
+
 def test_a_seed_draws_what_a_generator_of_that_seed_draws():
     policy, obs = policy_of(VECTOR), observations(VECTOR, 100)
     assert np.array_equal(policy.act(obs, 5), policy.act(obs, np.random.default_rng(5)))

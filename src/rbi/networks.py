@@ -32,6 +32,7 @@ AdvantageBaseline = Literal["pi", "mean"]
 MAX_HIDDEN_SIZE = 65_536  # larger values are almost certainly a mistake
 SMALL_LAYER = 2**18  # weights; in smaller layers threads wait for each other longer than they compute
 GLOBAL_GENERATOR = threading.RLock()  # PyTorch's, which initialises layers; other threads may make networks as well
+LONG_ROW = 1024  # inputs of a dense layer, from which on a CPU computes W x^T faster than x W^T (measured on a Xeon)
 
 TrunkFactory = Callable[[ObservationSpec], nn.Module]
 """Makes a trunk of one's own: a module from `[B, stack * channels, H, W]` (images, values in [0, 1)) or
@@ -128,8 +129,9 @@ class Layer(nn.Module):
         norm = self.norm
         assert norm is not None
         if not self.kernel:
-            # a CPU multiplies faster with the larger matrix on the left
-            product = dense(x, self.weight) if x.is_cuda else (self.weight @ x.T).T.contiguous()
+            # a CPU multiplies long rows faster with the weights on the left, and short ones 1.2 to 5 times slower
+            transposed = not x.is_cuda and x.shape[1] >= LONG_ROW
+            product = (self.weight @ x.T).T.contiguous() if transposed else dense(x, self.weight)
             return functional.relu_(norm(product))
         product = convolve(x, self.weight, self.kernel, self.stride)
         if not product.is_cuda:

@@ -7,10 +7,11 @@ training.safetensors  digests of the training episodes: `rbi.certify` refuses to
 
 import contextlib
 import copy
+import itertools
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +37,7 @@ from rbi.rules.types import Rule, parse_rule, uses_counts
 from rbi.torch_settings import with_own_settings
 
 FORMAT = 3
+VECTORS_AT_ONCE, IMAGES_AT_ONCE = 1 << 14, 1 << 10
 BETA_TOLERANCE = 1e-3  # of the sum of given probabilities
 CONFIG, WEIGHTS, TRAINING = "policy.json", "weights.safetensors", "training.safetensors"
 
@@ -186,7 +188,7 @@ class Policy:
         """
         states = self.obs_tensor(obs)
         given = self.beta_tensor(beta, len(states))
-        probs: Array = self.probs(states, self.legal_tensor(legal, len(states)), given).cpu().numpy()
+        probs = self.in_blocks(self.probs, states, self.legal_tensor(legal, len(states)), given)
         if np.isnan(probs).any():
             row = int(np.isnan(probs).any(1).argmax())
             raise ValueError(
@@ -198,10 +200,8 @@ class Policy:
     def predict_value(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
         """The estimated value of the policy `[B]`: V(s) = sum_a pi(a|s) Q(s, a), in units of discounted return."""
         states = self.obs_tensor(obs)
-        mask = self.legal_tensor(legal, len(obs))
-        beta, q = self.beta_and_q(states, self.beta_tensor(beta, len(obs)), mask)
-        pi = self.improve(beta, q, mask, self.counts(states))
-        return (pi * q).sum(1).cpu().numpy()
+        given = self.beta_tensor(beta, len(states))
+        return self.in_blocks(self.values, states, self.legal_tensor(legal, len(states)), given)
 
     def act(self, obs: Any, rng: np.random.Generator | int, legal: Any = None, beta: Any = None) -> Array:
         """Actions `[B]` drawn from the policy: their names if the training data has names, else their numbers.
@@ -228,6 +228,21 @@ class Policy:
     ) -> torch.Tensor:
         """`predict_proba` without conversions: tensors `[B, stack, *shape]` and `[B, A]` on the policy's device."""
         return self.improve(*self.beta_and_q(obs, beta, legal), legal, self.counts(obs))
+
+    def values(
+        self, obs: torch.Tensor, legal: torch.Tensor | None = None, beta: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`predict_value` without conversions."""
+        beta, q = self.beta_and_q(obs, beta, legal)
+        return (self.improve(beta, q, legal, self.counts(obs)) * q).sum(1)
+
+    def in_blocks(self, compute: Callable[..., torch.Tensor], *given: torch.Tensor | None) -> Array:
+        """The result for tensors of states, computed in blocks of them: the hidden layers of a million states take
+        gigabytes, and more time, since they do not fit into a CPU's caches."""
+        size = IMAGES_AT_ONCE if self.obs_spec.is_image else VECTORS_AT_ONCE
+        columns = (itertools.repeat(None) if part is None else part.split(size) for part in given)
+        blocks = zip(*columns, strict=False)  # what is missing is missing in every block
+        return np.concatenate([compute(*block).cpu().numpy() for block in blocks])
 
     def counts(self, obs: torch.Tensor) -> torch.Tensor | None:
         """Visits `[B, A]` of the states `[B, stack, *shape]`, if the rule takes them."""

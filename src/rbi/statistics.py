@@ -180,14 +180,14 @@ def student_lower_bound(samples: Array, delta: float, size: int | None = None) -
     With `size` it is the bound to expect from another `size` samples with the same mean and standard deviation. A
     single sample has no standard deviation: its value comes back as it is.
     """
-    from scipy import stats
+    from scipy.special import stdtrit
 
     n = samples.shape[-1]
     mean: Array = samples.mean(-1)
     if n < 2:
         return mean
     size = n if size is None else size
-    return mean - stats.t.isf(delta, size - 1) * samples.std(-1, ddof=1) / np.sqrt(size)
+    return mean + stdtrit(size - 1, delta) * samples.std(-1, ddof=1) / np.sqrt(size)
 
 
 def describe(scores: Sequence[float], seed: int = 0) -> dict[str, Any]:
