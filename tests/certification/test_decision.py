@@ -160,6 +160,13 @@ def test_a_stated_largest_weight_is_of_one_step():
     assert found.chosen.estimator == "per_decision"
 
 
+def test_weights_of_several_steps_may_exceed_a_stated_largest_weight_of_one():
+    """Their mean is 1, but that of weights cut at the limit of one step is far below."""
+    log, policy = bandit_log(steps=6, logged="all"), TablePolicy(BETA, MEANS, behavior="logged")
+    found = certify(policy, log, return_range=(0, 6), max_weight=1.5, compare=False)
+    assert found.chosen.weights["max_weight"] > 1.5**3
+
+
 def test_a_policy_with_a_greedy_part_does_not_have_the_limits_of_its_rule():
     policy = TablePolicy(BETA, MEANS, behavior="logged", c_greedy=0.2)
     found = certify(policy, bandit_log(logged="all"), compare=False)
