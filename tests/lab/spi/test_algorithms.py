@@ -126,12 +126,13 @@ def grid_data(trajectories=30):
     return LogStatistics(task, collect_logs(task, rngs[0].random((50, 1, 1, trajectories), dtype=np.float32)))
 
 
-def test_r_min_and_mbie_choose_the_best_actions_of_their_papers_value_iteration():
-    data = grid_data()
+@pytest.mark.parametrize("trajectories", [30, 100])  # with 30 the worst case is the same for every delta
+def test_r_min_and_mbie_choose_the_best_actions_of_their_papers_value_iteration(trajectories):
+    data = grid_data(trajectories)
     counts, arrival, discount = data.counts[0, 0], data.task.arrival, data.task.mdp.discount
     for pi, q in (
         (peers.r_min(data, 3), spibb_loops.r_min(counts, arrival, discount, 3)),
-        (peers.mbie(data, 0.5), spibb_loops.mbie(counts, arrival, discount, 0.5)),
+        *((peers.mbie(data, delta), spibb_loops.mbie(counts, arrival, discount, delta)) for delta in (0.5, 1e-3)),
     ):
         assert (pi[0, 0] * q).sum(-1) == approx(q.max(-1), abs=1e-4)
 
