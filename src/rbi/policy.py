@@ -235,7 +235,7 @@ class Policy:
         """The result for tensors of states, computed in blocks of them: the hidden layers of a million states take
         gigabytes, and more time, since they do not fit into a CPU's caches."""
         size = IMAGES_AT_ONCE if self.obs_spec.is_image else VECTORS_AT_ONCE
-        columns = (itertools.repeat(None) if part is None else part.split(size) for part in given)
+        columns = (itertools.repeat(None) if part is None else torch.split(part, size) for part in given)
         blocks = zip(*columns, strict=False)  # what is missing is missing in every block
         return np.concatenate([compute(*block).cpu().numpy() for block in blocks])
 
