@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from rbi import fileio
 
@@ -25,6 +27,19 @@ def disk_events(monkeypatch):
     monkeypatch.setattr(os, "fsync", watched_fsync)
     monkeypatch.setattr(Path, "replace", watched_replace)
     return events
+
+
+def test_files_of_an_atomic_folder_have_the_permissions_that_the_umask_asks_for(tmp_path):
+    """A policy that one user saves is loaded by another."""
+    before = os.umask(0o027)
+    try:
+        with fileio.atomic_folder(tmp_path / "policy") as folder:
+            save_file({"weights": torch.zeros(1)}, folder / "weights.safetensors")
+            (folder / "policy.json").write_text("{}")
+    finally:
+        os.umask(before)
+    modes = {p.name: oct(p.stat().st_mode & 0o777) for p in (tmp_path / "policy").iterdir()}
+    assert modes == {"weights.safetensors": "0o640", "policy.json": "0o640"}
 
 
 def test_a_file_is_on_disk_before_it_gets_its_name(tmp_path, disk_events):

@@ -326,3 +326,16 @@ def test_a_figure_that_cannot_be_written_is_an_os_error_and_leaves_no_file(tmp_p
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list((tmp_path / "run" / "figures").iterdir()) == []
+
+
+def test_files_of_a_run_have_the_permissions_that_the_umask_asks_for(tmp_path):
+    """In a folder of a group, its other members resume the run."""
+    before = os.umask(0o002)
+    try:
+        with create(tmp_path / "run") as run:
+            run.log(step=1)
+            run.result({})
+            modes = {p.name: oct(p.stat().st_mode & 0o777) for p in run.path.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys([".lock", "config.json", "metrics.jsonl", "result.json"], "0o664")

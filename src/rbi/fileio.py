@@ -158,15 +158,21 @@ def atomic_write(path: Path, write: Callable[[Path], Any]) -> None:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder to fill, which is renamed to `path` at the end; an earlier one stays until then."""
+    """A temporary folder to fill, which is renamed to `path` at the end; an earlier one stays until then.
+
+    Its files get the permissions that the umask gives to new files: safetensors lets nobody else read them.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     restore_interrupted(path.parent, path.name)
     temporary = temporary_name(path)
     temporary.mkdir()
     try:
         yield temporary
+        permissions = temporary.stat().st_mode & 0o666
         for file in temporary.rglob("*"):
             if file.is_file():
+                with contextlib.suppress(OSError):  # a file system without permissions
+                    file.chmod(permissions)
                 with file.open("rb") as written:
                     os.fsync(written.fileno())
         old = replace_folder(temporary, path, aside=path.exists())
@@ -281,7 +287,7 @@ os.register_at_fork(after_in_child=forget_locks)
 def open_locked(folder: Path) -> int:
     """Open and lock the lock file of a folder; raises ValueError if another process has it."""
     while True:
-        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             locked = True

@@ -81,7 +81,7 @@ class Writer:
 
     def __init__(self, path: Path, lock: fileio.RunLock) -> None:
         self.path, self._lock = path, lock
-        self._metrics = os.open(path / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._metrics = os.open(path / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
 
     @classmethod
     def create(

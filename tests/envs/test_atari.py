@@ -1,5 +1,6 @@
 """Atari environments against ale-py itself, with the same seeds and actions."""
 
+import signal
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -203,6 +204,16 @@ def test_worker_processes_play_the_same_games_and_one_that_ends_is_an_error(sepa
     with pytest.raises(ChildProcessError, match="ended unexpectedly"):
         ours.reset(None)
     ours.close()
+
+
+def test_worker_processes_leave_the_signals_of_a_terminal_or_scheduler_to_the_caller():
+    games = AtariVector(EnvConfig("ALE/Breakout-v5"), 2, threads=1, workers=2)
+    games.reset(SEED)
+    for process in games.envs.processes:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            process.send_signal(number)
+    games.reset(None)
+    games.close()
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -17,6 +19,7 @@ from rbi.envs.types import EnvConfig
 from tests.streams import Doors
 
 NUM_ENVS, WORKERS = 5, 2
+PRINTS_IGNORED = "from signal import *; print([n for n in (SIGTERM, SIGHUP) if getsignal(n) == SIG_IGN])"
 
 
 class Dice(gymnasium.Env):
@@ -191,3 +194,23 @@ def test_workers_in_the_middle_of_long_steps_are_killed_together(monkeypatch):
     processes = envs.processes
     envs.close()
     assert [process.returncode for process in processes] == [-signal.SIGKILL] * WORKERS
+
+
+def test_worker_processes_leave_the_signals_of_a_terminal_or_scheduler_to_the_caller(tmp_path):
+    """But what their environments start is not deaf to them."""
+
+    class Simulator(Dice):
+        def reset(self, *, seed=None, options=None):
+            ignored = subprocess.run([sys.executable, "-c", PRINTS_IGNORED], capture_output=True, text=True).stdout
+            (tmp_path / "ignored").write_text(ignored)
+            return super().reset(seed=seed, options=options)
+
+    vector = envs.make(EnvConfig.of(lambda: Simulator()), 1, processes=1)
+    try:
+        vector.reset(0)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            vector.processes[0].send_signal(number)
+        step(vector, np.zeros(1, int))
+        assert (tmp_path / "ignored").read_text().strip() == "[]"
+    finally:
+        vector.close()

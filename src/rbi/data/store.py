@@ -214,7 +214,7 @@ class StoreWriter:
             count = self.frames if name == "observations" else self.steps
             sizes[f"{name}.bin"] = count * dtype.itemsize * math.prod(shape)
         for name, size in sizes.items():
-            self._files[name] = os.open(self.path / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            self._files[name] = os.open(self.path / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             os.ftruncate(self._files[name], size)
 
     @classmethod

@@ -155,7 +155,7 @@ class EmulatorProcesses:
     def close(self) -> None:
         """End the processes; they have nothing to save."""
         for process, connection in zip(self.processes, self.sockets, strict=True):
-            process.terminate()
+            process.kill()
             connection.close()
         for process in self.processes:
             process.wait()
@@ -242,6 +242,7 @@ def serve(share: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which stops at a step
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # Ctrl-C, schedulers and closed terminals signal
+        signal.signal(number, signal.SIG_IGN)  # all processes; the caller stops at a step, for which it needs these
     with contextlib.suppress(ConnectionError):  # the caller has ended
         serve(json.loads(sys.argv[1]))

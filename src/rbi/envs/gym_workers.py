@@ -29,7 +29,10 @@ from rbi.envs.gym import GymVector, Snapshot
 from rbi.envs.types import EnvConfig, TimeStep
 
 SCRIPT = """import json, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which stops at a step
+# Ctrl-C, schedulers and closed terminals signal all processes; the caller stops at a step, for which it needs these
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, lambda *_: None)  # what environments start would inherit SIG_IGN
 sys.path[:] = json.loads(sys.argv[2])
 from rbi.envs.gym_workers import serve
 serve(int(sys.argv[1]))"""
