@@ -138,6 +138,15 @@ def test_a_stated_largest_weight_allows_doubly_robust_terms():
         certify(TablePolicy(BETA, MEANS, "greedy"), max_weight=4)
 
 
+@pytest.mark.parametrize("bound", ["betting", "student", "bca"])
+def test_the_rounding_of_probabilities_is_no_gain(bound):
+    """The policy is beta itself, whose float32 probabilities are 0.00000003 too large or too small."""
+    beta = np.array([[0.7, 0.2, 0.1], [0.15, 0.15, 0.7]])
+    found = certify(TablePolicy(beta, MEANS, "behavior"), bandit_log(1, 3000, beta=beta), bound=bound, compare=False)
+    assert not found.deploy
+    assert found.lower <= 0
+
+
 def test_a_stated_largest_weight_need_not_hold_for_rules_that_are_only_compared():
     found = certify(TablePolicy(BETA, MEANS, "reroute(0.5,1.5)"), max_weight=1.5)
     assert found.chosen.estimator == "doubly_robust"
