@@ -164,6 +164,17 @@ def test_q_is_not_believed_about_actions_that_the_log_never_shows(untried):
     assert not certify(TablePolicy(clone, q, "greedy"), log=log, compare=False).deploy
 
 
+def test_accepted_estimates_do_not_deploy_actions_that_the_log_never_shows():
+    """Half of the states: the clone gives action 2 a little, the log never has it, Q is wrong, and the rest is real."""
+    beta, clone = np.array([[0.6, 0.4, 0.0]] * 2), np.array([[0.58, 0.4, 0.02]] * 2)
+    q = np.array([[0.5, 0.6, 0.0], [0.5, 0.5, 0.9]])
+    log = bandit_log(means=np.array([[0.5, 0.5, 0.0]] * 2), beta=beta, logged="estimated")
+    found = certify(TablePolicy(clone, q, "greedy"), log=log, accept_estimated=True, compare=False)
+    assert found.lower > 0
+    assert not found.deploy
+    assert any("where 1 is expected" in reason for reason in found.reasons)
+
+
 def test_a_stated_largest_weight_is_of_one_step():
     found = certify(log=bandit_log(episodes=300, steps=2), return_range=(0, 2), max_weight=1.9, compare=False)
     assert found.chosen.estimator == "per_decision"
