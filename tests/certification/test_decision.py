@@ -138,6 +138,15 @@ def test_a_stated_largest_weight_allows_doubly_robust_terms():
         certify(TablePolicy(BETA, MEANS, "greedy"), max_weight=4)
 
 
+@pytest.mark.parametrize("bound", ["betting", "student", "bca"])
+def test_the_rounding_of_probabilities_is_no_gain(bound):
+    """The policy is beta itself, whose float32 probabilities are 0.00000003 too large or too small."""
+    beta = np.array([[0.7, 0.2, 0.1], [0.15, 0.15, 0.7]])
+    found = certify(TablePolicy(beta, MEANS, "behavior"), bandit_log(1, 3000, beta=beta), bound=bound, compare=False)
+    assert not found.deploy
+    assert found.lower <= 0
+
+
 def test_a_stated_largest_weight_need_not_hold_for_rules_that_are_only_compared():
     found = certify(TablePolicy(BETA, MEANS, "reroute(0.5,1.5)"), max_weight=1.5)
     assert found.chosen.estimator == "doubly_robust"
@@ -153,6 +162,17 @@ def test_q_is_not_believed_about_actions_that_the_log_never_shows(untried):
     with pytest.raises(ValueError, match=r"mean of .* where 1 is expected.*above the stated limit 4"):
         certify(TablePolicy(clone, q, "greedy"), log=log, max_weight=4, compare=False)
     assert not certify(TablePolicy(clone, q, "greedy"), log=log, compare=False).deploy
+
+
+def test_accepted_estimates_do_not_deploy_actions_that_the_log_never_shows():
+    """Half of the states: the clone gives action 2 a little, the log never has it, Q is wrong, and the rest is real."""
+    beta, clone = np.array([[0.6, 0.4, 0.0]] * 2), np.array([[0.58, 0.4, 0.02]] * 2)
+    q = np.array([[0.5, 0.6, 0.0], [0.5, 0.5, 0.9]])
+    log = bandit_log(means=np.array([[0.5, 0.5, 0.0]] * 2), beta=beta, logged="estimated")
+    found = certify(TablePolicy(clone, q, "greedy"), log=log, accept_estimated=True, compare=False)
+    assert found.lower > 0
+    assert not found.deploy
+    assert any("where 1 is expected" in reason for reason in found.reasons)
 
 
 def test_a_stated_largest_weight_is_of_one_step():

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from rbi import fileio, runs
 from rbi.certification.bounds import STATUS, Method, Status
 from rbi.certification.evidence import (
+    MAX_RATIO_ERROR,
     Candidate,
     Evidence,
     Known,
@@ -359,8 +360,17 @@ def trusted(evidence: Evidence, candidate: Candidate, settings: Settings) -> boo
     ones itself; without a stated range it still needs some returns to know theirs."""
     if status_of(evidence, candidate, settings) == "proved":
         return True
+    if lacks_support(evidence, candidate):
+        return False
     effective = candidate.weights["effective_sample_size"] >= MIN_EFFECTIVE
     return len(evidence.returns) >= MIN_EPISODES and (effective or candidate.bound.method == "betting")
+
+
+def lacks_support(evidence: Evidence, candidate: Candidate) -> bool:
+    """Whether estimated weights of single steps are far below 1 on average: the rule takes actions that the log hardly
+    shows, and its doubly robust terms believe Q about them."""
+    single = evidence.known == "estimated" and evidence.logged.horizon == 1
+    return single and candidate.weights["mean_weight"] < 1 - MAX_RATIO_ERROR
 
 
 def blocking_reasons(evidence: Evidence) -> list[str]:
@@ -419,7 +429,7 @@ def explain(
         lines.append("count_aware was left out: the policy has no visit counts. A policy of rbi improve has them.")
     lines += limits_of_data(evidence, settings)
     if not trusted(evidence, chosen, settings):
-        lines.append(f"{episodes:,} episodes of effective size {size:,.0f} are too few for a bound that is not proved.")
+        lines.append(distrust_text(evidence, chosen))
     if evidence.clone is not None and verdict == "deploy":
         error = evidence.clone["mean_absolute_error"]
         lines.append(f"The clone of the behaviour policy is off by {error:.3f} on average; weights use the log.")
@@ -464,6 +474,15 @@ def limits_of_data(evidence: Evidence, settings: Settings) -> list[str]:
             f"The range of returns, {low:g} to {high:g}, is the observed one; state it (--return-range) for a proof."
         )
     return lines
+
+
+def distrust_text(evidence: Evidence, candidate: Candidate) -> str:
+    """Why a bound that is not proved is not trusted."""
+    mean, size = candidate.weights["mean_weight"], candidate.weights["effective_sample_size"]
+    if lacks_support(evidence, candidate):
+        return f"Weights have a mean of {mean:.2g} where 1 is expected: the log hardly shows the rule's actions."
+    episodes = len(evidence.returns)
+    return f"{episodes:,} episodes of effective size {size:,.0f} are too few for a bound that is not proved."
 
 
 def horizon_text(evidence: Evidence, candidate: Candidate) -> str:

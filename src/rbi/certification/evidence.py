@@ -29,6 +29,7 @@ MANY = 100.0  # expected actions, of which the count is nearly normal
 BY_CHANCE = 1e-9  # probability with which true logged probabilities are refused because of their weights
 MAX_RATIO_ERROR = 0.2  # of the mean of clone / logged probability; some actions may be impossible in a state
 RANGE_SLACK = 1e-6  # of a range of returns: rewards are stored as float32
+ROUNDING = 1e-6  # of the mean size of returns: a gain that the rounding of float32 probabilities alone can make
 MAX_FITTED_ROWS = 200_000  # of fitted Q evaluation
 
 
@@ -404,12 +405,15 @@ def evaluate_candidate(evidence: Evidence, policy: Policy, settings: Settings, *
         )
     bound = bounded(settings.method, terms, settings)
     upper = -float(student_lower_bound(-terms.values, settings.alpha)) if len(terms.values) > 1 else math.inf
+    lower = min(bound.lower, high - low)  # no gain exceeds the range
+    if 0 < lower <= ROUNDING * float(np.abs(evidence.returns).mean()):
+        lower = 0.0
     candidate = Candidate(
         rule=str(policy.rule) + (f" + {policy.c_greedy:g} greedy" if policy.c_greedy else ""),
         policy=policy,
         estimator=estimator,
         bound=bound,
-        interval=Interval(float(terms.values.mean()), min(bound.lower, high - low), upper),  # no gain exceeds the range
+        interval=Interval(float(terms.values.mean()), lower, upper),
         spread=float(terms.values.std()),
         weights=estimates.weight_diagnostics(logged, rho, weights),
     )
