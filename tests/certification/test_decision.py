@@ -463,6 +463,29 @@ def test_episodes_that_were_logged_twice_are_refused():
         certify(log=log.select(np.arange(50).repeat(2)))
 
 
+def test_equal_episodes_of_a_schedule_are_accepted_as_a_stated_assumption():
+    """The same 60 contexts in turn, with one action that is nearly always taken; training had the same schedule."""
+    rng = np.random.default_rng(4)
+    beta = np.tile([0.98, 0.02], (60, 1))
+
+    def days(count):
+        context = np.tile(np.arange(60), count)
+        actions = (rng.random(len(context)) < 0.02).astype(int)
+        rewards, ends = (context % 3 == 0) + 0.5 * actions, np.ones(len(context), bool)
+        return Dataset.from_arrays(
+            np.eye(60)[context], actions, rewards, ends, action_probs=beta[context, actions], num_actions=2
+        )
+
+    policy = TablePolicy(beta, np.tile([0.0, 1.0], (60, 1)), training_digests=episode_digests(days(20)))
+    log = days(20)
+    with pytest.raises(ValueError, match=r"where a schedule repeats the same contexts, --accept-equal"):
+        certify(policy, log, return_range=(0, 1.5))
+    found = certify(policy, log, return_range=(0, 1.5), accept_equal=True, compare=False)
+    assert found.estimate == approx(0.01 * 0.5, abs=0.004)
+    assert "equal episodes are no copies, and none of them trained or selected the policy" in found.assumptions
+    assert not any("copies" in text for text in certify(compare=False).assumptions)
+
+
 def test_probabilities_that_are_too_large_for_the_actions_are_refused():
     """A mean weight below 1 is possible where actions lack support; the clone shows what is not."""
     log = bandit_log()

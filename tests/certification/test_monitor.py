@@ -76,6 +76,7 @@ def test_bad_input_is_refused_in_one_line():
     twice = Dataset.from_arrays(np.zeros((200, 1)), np.zeros(200, int), np.tile(rewards, 2), np.ones(200, bool))
     with pytest.raises(ValueError, match=r"200 episodes \(of 200\) that are there several times"):
         rbi.monitor(twice, return_range=(0, 1), old_value=0.3)
+    assert rbi.monitor(twice, return_range=(0, 1), old_value=0.3, accept_equal=True).episodes == 200
 
 
 def test_the_command_line_ends_with_3_on_alarm(tmp_path, capsys):

@@ -45,6 +45,7 @@ NEEDS: dict[Method, str] = {
     "bca": "two episodes",
 }
 """What it takes for a bound to be finite."""
+EQUAL_ARE_INDEPENDENT = "equal episodes are no copies, and none of them trained or selected the policy"
 LIVE_SHARES = (0.05, 0.5)
 
 
@@ -70,6 +71,9 @@ class CertifyConfig(Checked):
     policy's own rule. count_aware is left out for a policy without visit counts, which `rbi.improve` adds."""
     accept_estimated: bool = False
     """Allow "deploy" without logged probabilities. The clone may be wrong where a hidden cause drove the actions."""
+    accept_equal: bool = False
+    """Accept more equal episodes, among each other or with those of training, than chance explains, as where a schedule
+    repeats the same contexts. Copies would count as evidence."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -194,6 +198,7 @@ def certify(
     max_weight: float | None = None,
     auto: bool = False,
     accept_estimated: bool = False,
+    accept_equal: bool = False,
     compare: bool = True,
     format: Format | None = None,  # noqa: A002 - the word that users look for
     settings: FormatSettings | None = None,
@@ -214,7 +219,7 @@ def certify(
     >>> decision = certify("runs/improve", "logs-of-may.csv", return_range=(0, 1))      # doctest: +SKIP
     >>> decision.deploy, decision.lower, decision.reasons                               # doctest: +SKIP
     """
-    config = CertifyConfig(confidence, return_range, gamma, bound, max_weight, auto, accept_estimated)
+    config = CertifyConfig(confidence, return_range, gamma, bound, max_weight, auto, accept_estimated, accept_equal)
     if out is not None:
         runs.check_apart(out, policy)
         runs.check_available(fileio.resolve(Path(out)), overwrite=overwrite)
@@ -225,8 +230,9 @@ def certify(
     else:
         data = read_as_trained(given, policy, source, format, settings)
     evidence = gather_evidence(given, data, config.gamma)
-    check_unseen(given, data)
-    check_copies(data)
+    if not config.accept_equal:
+        check_unseen(given, data)
+        check_copies(data)
     decision = decide(evidence, config, compare=compare)
     if out is not None:
         about = {
@@ -309,7 +315,7 @@ def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True) -
         baseline=float(evidence.returns.mean()),
         status=status_of(evidence, chosen, fixed),
         reasons=(*blocked, *explain(evidence, config, fixed, chosen, tested, verdict)),
-        assumptions=assumptions_of(evidence, chosen, fixed),
+        assumptions=assumptions_of(evidence, chosen, fixed) + (EQUAL_ARE_INDEPENDENT,) * config.accept_equal,
         chosen=chosen,
         candidates=tuple(candidates),
         tested=tuple(candidate.rule for candidate in tested),

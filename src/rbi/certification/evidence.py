@@ -28,6 +28,7 @@ MISMATCH = 6.0  # standard errors
 MANY = 100.0  # expected actions, of which the count is nearly normal
 BY_CHANCE = 1e-9  # probability with which true logged probabilities are refused because of their weights
 MAX_RATIO_ERROR = 0.2  # of the mean of clone / logged probability; some actions may be impossible in a state
+UNLESS_SCHEDULED = " (or, where a schedule repeats the same contexts, --accept-equal of certify and monitor)"
 RANGE_SLACK = 1e-6  # of a range of returns: rewards are stored as float32
 ROUNDING = 1e-6  # of the mean size of returns: a gain that the rounding of float32 probabilities alone can make
 MAX_FITTED_ROWS = 200_000  # of fitted Q evaluation
@@ -179,7 +180,7 @@ def check_unseen(policy: Policy, data: Dataset) -> None:
         first = int(shared.argmax())
         raise ValueError(
             f"{place(data, first)}: is one of {int(shared.sum()):,} episodes (of {len(data):,}) that trained or "
-            "selected the policy; test it on others"
+            f"selected the policy; test it on others{UNLESS_SCHEDULED}"
         )
 
 
@@ -191,6 +192,7 @@ def check_copies(data: Dataset) -> None:
         raise ValueError(
             f"{place(data, first)}: is one of {int(copied.sum()):,} episodes (of {len(data):,}) that are there several "
             "times, more often than chance explains; remove the copies, by an identifier: not all equal rows are copies"
+            f"{UNLESS_SCHEDULED}"
         )
 
 

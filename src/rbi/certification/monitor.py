@@ -33,6 +33,9 @@ class MonitorConfig(Checked):
     """Probability with which each statement holds, at all times together."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
     """Discount factor of the returns."""
+    accept_equal: bool = False
+    """Accept more equal episodes than chance explains, as where a schedule repeats the same contexts. Copies would count
+    as evidence."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,6 +90,7 @@ def monitor(
     old_value: float | None = None,
     confidence: float = 0.95,
     gamma: float = 1.0,
+    accept_equal: bool = False,
     policy: Path | str | None = None,
     format: Format | None = None,  # noqa: A002 - the word that users look for
     settings: FormatSettings | None = None,
@@ -98,7 +102,7 @@ def monitor(
     Both are confidence sequences by betting, proved for every number of episodes in the stated range: look as often as
     you like, and stop when you like. Episodes are taken in the order of the log: add later ones at its end. With a
     control group, each side has half of the error. An old value counts as exact; if it is the mean of a log, give the
-    log as `control`, which allows for its error.
+    log as `control`, which allows for its error. `accept_equal` is that of `MonitorConfig`.
 
     policy: folder of the new policy; a table is then read like the one that trained it, unless `settings`
         names columns.
@@ -107,7 +111,7 @@ def monitor(
     >>> monitor("new.csv", "control.csv", return_range=(0, 1)).outcome      # doctest: +SKIP
     'continue'
     """
-    config = MonitorConfig(return_range, old_value, confidence, gamma)
+    config = MonitorConfig(return_range, old_value, confidence, gamma, accept_equal)
     if (control is None) == (old_value is None):
         raise ValueError("give either control episodes or old_value, to compare with")
     if out is not None:
@@ -177,7 +181,8 @@ def bounds_over_time(values: Array, limits: tuple[float, float], alpha: float) -
 def live_returns(data: Dataset, config: MonitorConfig) -> Array:
     """Returns of all episodes in the order of the log. Raises ValueError for one outside the stated range."""
     check_complete(data)
-    check_copies(data)
+    if not config.accept_equal:
+        check_copies(data)
     discounts = config.gamma ** concat_ranges(0, data.records["steps"])
     found: Array = np.add.reduceat(discounts * data.arrays["rewards"], data.records["first_step"])
     check_returns(data, found, *config.return_range)

@@ -48,6 +48,9 @@ class Monitor(FromData):
     """Probability with which each statement holds, at all times together."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
     """Discount factor of the returns."""
+    accept_equal: bool = False
+    """Accept more equal episodes than chance explains, as where a schedule repeats the same contexts. Copies would count
+    as evidence."""
 
     def run(self, argv: Sequence[str]) -> int:
         from rbi.report import improve as report
@@ -62,6 +65,7 @@ class Monitor(FromData):
             old_value=self.old_value,
             confidence=self.confidence,
             gamma=self.gamma,
+            accept_equal=self.accept_equal,
             format=self.format,
             settings=self.format_settings if self.policy is None else self.settings_as_trained(self.policy),
         )
