@@ -34,8 +34,8 @@ class MonitorConfig(Checked):
     gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
     """Discount factor of the returns."""
     accept_equal: bool = False
-    """Accept more equal episodes than chance explains, as where a schedule repeats the same contexts. Copies would count
-    as evidence."""
+    """Accept more equal episodes than chance explains, as where a schedule repeats the same contexts. Copies would
+    count as evidence."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -49,8 +49,8 @@ class Monitor(FromData):
     gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
     """Discount factor of the returns."""
     accept_equal: bool = False
-    """Accept more equal episodes than chance explains, as where a schedule repeats the same contexts. Copies would count
-    as evidence."""
+    """Accept more equal episodes than chance explains, as where a schedule repeats the same contexts. Copies would
+    count as evidence."""
 
     def run(self, argv: Sequence[str]) -> int:
         from rbi.report import improve as report
