@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from rbi import fileio
@@ -67,6 +68,18 @@ def test_a_file_whose_writing_fails_keeps_its_earlier_content(tmp_path):
     with pytest.raises(OSError, match="No space"):
         fileio.atomic_write(tmp_path / "a", fail)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "earlier"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_what_cannot_be_written_is_named(tmp_path):
+    def write(path):
+        path.symlink_to("/dev/full")
+        path.write_text("more than there is space for")
+
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/a'"):
+        fileio.atomic_write(tmp_path / "a", write)
+    with pytest.raises(OSError, match=f"{tmp_path}/b: no space"), fileio.atomic_folder(tmp_path / "b"):
+        raise SafetensorError("no space")
 
 
 def test_an_interrupted_folder_is_restored(tmp_path):

@@ -122,6 +122,23 @@ def naming(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: is damaged, or of another version ({what})") from error
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Errors of writing, such as a full disk, name the file or folder; those of open files and of safetensors do not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+    except Exception as error:
+        from safetensors import SafetensorError
+
+        if isinstance(error, SafetensorError):
+            raise OSError(f"{path}: {error}") from error
+        raise
+
+
 def write_whole(file: int, data: bytes | memoryview) -> None:
     """Write all of the data: one call of `os.write` may write only a part."""
     left = memoryview(data).cast("B")
@@ -148,10 +165,11 @@ def atomic_write(path: Path, write: Callable[[Path], Any]) -> None:
     """Write a file atomically: `write` fills a temporary file, which is flushed to disk and renamed."""
     temporary = temporary_name(path)
     try:
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with writing(path):
+            write(temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -167,7 +185,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     temporary = temporary_name(path)
     temporary.mkdir()
     try:
-        yield temporary
+        with writing(path):
+            yield temporary
         permissions = temporary.stat().st_mode & 0o666
         for file in temporary.rglob("*"):
             if file.is_file():
@@ -245,7 +264,8 @@ class RunLock:
         self._file = open_locked(folder)
         os.ftruncate(self._file, 0)
         holder = {"process": self._process, "host": platform.node(), "since": utc_now()}
-        write_whole(self._file, to_json(holder).encode())
+        with writing(folder / LOCK):
+            write_whole(self._file, to_json(holder).encode())
         HELD_LOCKS.add(self)
 
     def release(self) -> None:

@@ -147,7 +147,8 @@ class Writer:
 
     def log(self, **values: Any) -> None:
         """Append one line to metrics.jsonl."""
-        fileio.append_whole(self._metrics, (fileio.to_json(values) + "\n").encode())
+        with fileio.writing(self.path / "metrics.jsonl"):
+            fileio.append_whole(self._metrics, (fileio.to_json(values) + "\n").encode())
 
     def result(self, values: Mapping[str, Any]) -> None:
         """Write result.json: the run is complete."""

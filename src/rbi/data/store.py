@@ -270,7 +270,8 @@ class StoreWriter:
         self.flush()
         source, line, reason = item
         kept = RejectedEpisode(str(source), line if type(line) is int and 0 <= line < 2**63 else 0, str(reason))
-        fileio.append_whole(self._files[REJECTED], (fileio.to_json(kept._asdict()) + "\n").encode())
+        with fileio.writing(self.path):
+            fileio.append_whole(self._files[REJECTED], (fileio.to_json(kept._asdict()) + "\n").encode())
 
     def flush(self) -> None:
         """Write everything to the operating system, the index last. If that fails, nothing is written."""
@@ -283,17 +284,18 @@ class StoreWriter:
         before = {file: os.fstat(file).st_size for file in self._files.values()}
         self._incomplete = True
         try:
-            if texts:  # on disk first: without its names a store cannot be opened, without its last steps it can
-                fileio.write_whole(self._files[TEXTS], texts.encode())
-                os.fsync(self._files[TEXTS])
-            for name in columns(self.spec):
-                parts = [arrays[name] for arrays, _ in self._waiting]
-                array = np.ascontiguousarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)
-                fileio.write_whole(self._files[f"{name}.bin"], array.data)
-            self._since_sync += self._bytes
-            if self._since_sync >= SYNCED_BYTES:
-                self.sync()
-            fileio.write_whole(self._files[INDEX], records)
+            with fileio.writing(self.path):
+                if texts:  # on disk first: without its names a store cannot be opened, without its last steps it can
+                    fileio.write_whole(self._files[TEXTS], texts.encode())
+                    os.fsync(self._files[TEXTS])
+                for name in columns(self.spec):
+                    parts = [arrays[name] for arrays, _ in self._waiting]
+                    array = np.ascontiguousarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)
+                    fileio.write_whole(self._files[f"{name}.bin"], array.data)
+                self._since_sync += self._bytes
+                if self._since_sync >= SYNCED_BYTES:
+                    self.sync()
+                fileio.write_whole(self._files[INDEX], records)
         except BaseException:
             index = self._files[INDEX]
             if os.fstat(index).st_size == before[index] + len(records):
