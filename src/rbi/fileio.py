@@ -124,7 +124,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Errors of writing, such as a full disk, name the file or folder; those of open files and of safetensors do not."""
+    """Errors of writing, such as a full disk, name the file or folder; those of open files do not by themselves."""
     try:
         yield
     except OSError as error:
