@@ -733,6 +733,13 @@ def test_probabilities_of_all_actions_may_go_with_actions_that_have_names(file, 
     assert len(read(file, **ASKED)) == 4
 
 
+def test_actions_that_are_texts_are_not_those_of_an_environment(file):
+    """They are numbered in their order, and a store that names the environment would pass as recorded there."""
+    table(file, OFFERS, offer=["mail", "call", "mail", "mail"])
+    with pytest.raises(ValueError, match=r"actions are called call, mail, and those of --env CartPole-v1 are numbers"):
+        load_episodes(file, settings=asking(env="CartPole-v1", **ASKED))
+
+
 def test_missing_values_and_dates_have_a_rule_and_drop_no_episode(file, capsys):
     columns = OFFERS | {"age": [20, None, 40, 60], "segment": ["old", None, "new", "old"]}
     columns |= {"since": ["1970-01-03", "1970-01-02T12:00", None, "1970-01-11"]}

@@ -334,12 +334,20 @@ def test_data_with_fewer_actions_than_the_environment_gets_them_all(tmp_path):
 def test_actions_with_names_are_not_taken_for_those_of_an_environment(data):
     """Texts are numbered in their order, which need not be the environment's."""
     found = rbi.load_episodes(data)
-    found.spec = replace(found.spec, action_names=("hold", "push"))
+    found.spec = replace(found.spec, action_names=("hold", "push"), env="")
     with pytest.raises(ValueError, match=r"CartPole-v1: its actions are numbered, .* called hold, push"):
-        rbi.offline(found, baselines=[], **SETTINGS)
+        rbi.offline(found, ENV, baselines=[], **SETTINGS)
     policy = rbi.improve(found, updates=2, batch_size=8, hidden_size=8, progress=False).policy
     with pytest.raises(ValueError, match=r"CartPole-v1: its actions are numbered, .* called hold, push"):
         rbi.evaluate(policy, ENV, episodes=1)
+
+
+def test_names_of_the_actions_of_an_environment_are_kept_where_data_was_recorded_in_it(data):
+    found = rbi.load_episodes(data)
+    found.spec = replace(found.spec, action_names=("left", "right"))
+    policy = rbi.improve(found, updates=2, batch_size=8, hidden_size=8, progress=False).policy
+    assert policy.action_names == with_actions_of(ENV, found).spec.action_names == ("left", "right")
+    assert rbi.evaluate(policy, ENV, episodes=1, progress=False).scores
 
 
 def test_scores_of_the_data_count_up_to_the_same_step_as_those_of_the_policies(tmp_path):

@@ -172,7 +172,7 @@ def check_compatible(policy: Policy, vector_env: VectorEnv, env: str) -> None:
             f"--env {env}: has observations {vector_env.obs_shape} and {vector_env.num_actions} actions, but the policy"
             f"{trained_in} takes {policy.obs_spec.shape} and chooses among {policy.obs_spec.num_actions}"
         )
-    if policy.action_names:
+    if policy.action_names and policy.env != env:  # recorded there, they are names of the environment's numbers
         raise ValueError(
             f"--env {env}: its actions are numbered, and the policy's are called {', '.join(policy.action_names[:3])}, "
             "...: number the actions of its training data as the environment does"

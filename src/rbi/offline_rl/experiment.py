@@ -227,7 +227,7 @@ def with_actions_of(env: str, data: Dataset) -> Dataset:
                 f"--env {env}: has observations {one.obs_shape}, {one.frame_stack} stacked; the data "
                 f"has {spec.obs_shape}, {spec.frame_stack} stacked"
             )
-        if spec.action_names:
+        if spec.action_names and not spec.env:  # recorded there, they are names of the environment's numbers
             raise ValueError(
                 f"--env {env}: its actions are numbered, and the data's are called {', '.join(spec.action_names[:3])}, "
                 "...: number them as the environment does"
@@ -240,7 +240,7 @@ def with_actions_of(env: str, data: Dataset) -> Dataset:
             )
         if spec.num_actions < one.num_actions:
             data = copy.copy(data)
-            data.spec = dataclasses.replace(spec, num_actions=one.num_actions)
+            data.spec = dataclasses.replace(spec, num_actions=one.num_actions, action_names=())
     finally:
         one.close()
     return data

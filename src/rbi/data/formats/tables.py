@@ -291,6 +291,11 @@ class TableReader:
         names = given or tuple(map(str, sparse)) or scan.action_names(path)
         if layout.action_labels and names != layout.action_labels:
             raise ValueError(f"{path}: its columns are of the actions {layout.action_labels}, earlier data has {names}")
+        if names and not given and self.overrides.env:
+            raise ValueError(
+                f"{path}: its actions are called {', '.join(names[:SHOWN_ACTIONS])}, and those of --env "
+                f"{self.overrides.env} are numbers; number them as the environment does"
+            )
         if names and not given:
             some = names if len(names) <= SHOWN_ACTIONS else (*names[: SHOWN_ACTIONS - 1], "...", names[-1])
             numbers = f"numbered from 0 to {len(names) - 1:,}"
