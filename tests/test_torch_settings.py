@@ -11,6 +11,7 @@ import rbi
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
+from rbi.rules.types import parse_rule
 from rbi.torch_settings import FLOAT32
 
 SPEC = ObservationSpec((2,), 1, 3)
@@ -80,6 +81,18 @@ def expected(saved):
 def test_settings_of_the_calling_program_change_no_result(name, expected, saved):
     with SETTINGS[name]():
         found = list(results(saved))
+    for a, b in zip(found, expected, strict=True):
+        assert (a.dtype, a.tolist()) == (b.dtype, b.tolist())
+
+
+@pytest.mark.parametrize("rule", ["reroute(0.5,1.5)", "tv(0.25)", "forward_kl(1.0)", "backward_kl(0.1)", "ppo(0.2)"])
+def test_predictions_neither_need_nor_change_the_default_dtype_which_all_threads_share(rule):
+    policy, seen = Policy(make_networks(SPEC, NetworkConfig(8), 0), parse_rule(rule), c_greedy=0.1), []
+    expected = policy.predict_proba(OBS), policy.predict_value(OBS)
+    policy.networks.q.register_forward_pre_hook(lambda *_: seen.append(torch.get_default_dtype()))
+    with default_dtype(torch.float64):
+        found = policy.predict_proba(OBS), policy.predict_value(OBS)
+    assert seen == [torch.float64] * 2
     for a, b in zip(found, expected, strict=True):
         assert (a.dtype, a.tolist()) == (b.dtype, b.tolist())
 
