@@ -228,6 +228,15 @@ class CustomTrunk(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.module(self.obs_spec.as_images(x) if self.obs_spec.is_image else x)
 
+    def is_random(self) -> bool:
+        """Whether the same states have other features in each call, as with dropout in training mode."""
+        rows = 4 if self.obs_spec.is_image else 256
+        with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.default_generator.manual_seed(0)
+            frames = torch.randint(2, (rows, self.obs_spec.stack, *self.obs_spec.shape)).to(self.obs_spec.dtype)
+            x = self.obs_spec.preprocess(frames, torch.float32)
+            return not torch.allclose(self(x), self(x), equal_nan=True)
+
 
 def make_module(obs_spec: ObservationSpec, make: TrunkFactory) -> nn.Module:
     """The user's module. Raises ValueError if the function gives the same parameters again: each network has its own,
@@ -236,7 +245,7 @@ def make_module(obs_spec: ObservationSpec, make: TrunkFactory) -> nn.Module:
     if not isinstance(module, nn.Module):
         found = "is a module" if module is None else f"returned {type(module).__name__}"
         raise ValueError(f"trunk: {found}; must be a function that makes a torch.nn.Module from an ObservationSpec")
-    with torch.random.fork_rng(devices=[]):
+    with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
         again = make(obs_spec)
     own = {id(parameter) for parameter in module.parameters()}
     if any(id(parameter) in own for parameter in again.parameters()):  # as of a module from outside the function
