@@ -12,7 +12,7 @@ from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
 from rbi.rules.types import parse_rule
-from rbi.torch_settings import FLOAT32
+from rbi.torch_settings import FLOAT32, TF32
 
 SPEC = ObservationSpec((2,), 1, 3)
 OBS = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
@@ -105,6 +105,18 @@ def test_the_last_of_several_threads_restores_the_default_dtype():
             first.join()
         assert torch.get_default_dtype() == torch.float32
         FLOAT32.__exit__()
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="PyTorch before 2.9")
+def test_tf32_that_a_program_has_turned_on_by_another_interface_is_no_error_and_stays_on():
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        with TF32:
+            assert torch.get_float32_matmul_precision() == "high"
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 def test_networks_made_in_several_threads_are_those_of_their_seeds():

@@ -74,8 +74,16 @@ class Shared(Generic[T]):
                 self._put(self._before)
 
 
+def float32_matmul_precision() -> str:
+    """PyTorch's setting. It cannot be read where a program has turned TF32 on by `torch.backends` (PyTorch 2.9)."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return "high"
+
+
 FLOAT32 = Shared(torch.get_default_dtype, torch.set_default_dtype, torch.float32)
-TF32 = Shared(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high")
+TF32 = Shared(float32_matmul_precision, torch.set_float32_matmul_precision, "high")
 
 
 def matmul_precision(device: torch.device) -> contextlib.AbstractContextManager[None]:
