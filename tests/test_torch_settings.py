@@ -119,6 +119,13 @@ def test_tf32_that_a_program_has_turned_on_by_another_interface_is_no_error_and_
         torch.set_float32_matmul_precision("highest")
 
 
+@pytest.mark.gpu
+def test_networks_leave_a_gpus_generator_as_it_was():
+    before = torch.cuda.get_rng_state()
+    make_networks(SPEC, NetworkConfig(8), 0)
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
 def test_networks_made_in_several_threads_are_those_of_their_seeds():
     expected = [make_networks(SPEC, NetworkConfig(64), seed).state_dict() for seed in range(4)]
     found = {}

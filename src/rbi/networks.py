@@ -429,9 +429,9 @@ def make_networks(
     with_policy: bool = True,
     trunk: TrunkFactory | None = None,
 ) -> Networks:
-    """Networks initialised from a seed, on the CPU; PyTorch's global generator is left as it was."""
+    """Networks initialised from a seed, on the CPU; PyTorch's global generators are left as they were."""
     with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would also seed those of GPUs
         networks = Networks(obs_spec, config, with_policy=with_policy, trunk=trunk)
     if frozen := [name for name, parameter in networks.named_parameters() if not parameter.requires_grad]:
         raise ValueError(
