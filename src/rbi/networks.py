@@ -222,7 +222,7 @@ class CustomTrunk(nn.Module):
             found = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise ValueError(f"trunk: must return features [B, F], and gave {found} for B = 2")
         if unused := unused_parameters(self.module, features):
-            raise ValueError(f"trunk: the features do not depend on its parameter {unused[0]}; remove it")
+            raise ValueError(f"trunk: the features have no gradient for its parameter {unused[0]}; remove it")
         self.out_features = features.shape[1]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -254,7 +254,8 @@ def make_module(obs_spec: ObservationSpec, make: TrunkFactory) -> nn.Module:
 
 
 def unused_parameters(module: nn.Module, features: Tensor) -> list[str]:
-    """The names of trainable parameters that the features do not depend on: they have no gradient."""
+    """The names of trainable parameters that the features have no gradient for: they do not depend on them, or `no_grad`
+    hides it."""
     named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     if not named or not features.requires_grad:
         return list(named)
