@@ -254,8 +254,8 @@ def make_module(obs_spec: ObservationSpec, make: TrunkFactory) -> nn.Module:
 
 
 def unused_parameters(module: nn.Module, features: Tensor) -> list[str]:
-    """The names of trainable parameters that the features have no gradient for: they do not depend on them, or `no_grad`
-    hides it."""
+    """The names of trainable parameters that the features have no gradient for: they do not depend on them, or only
+    under `no_grad`."""
     named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     if not named or not features.requires_grad:
         return list(named)
