@@ -3,6 +3,7 @@
 import contextlib
 import threading
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -95,6 +96,18 @@ def test_predictions_neither_need_nor_change_the_default_dtype_which_all_threads
     assert seen == [torch.float64] * 2
     for a, b in zip(found, expected, strict=True):
         assert (a.dtype, a.tolist()) == (b.dtype, b.tolist())
+
+
+def test_environments_of_an_evaluation_have_the_default_dtype_of_their_program():
+    policy, seen = Policy(make_networks(ObservationSpec((4,), 1, 2), NetworkConfig(8), 0), rbi.Reroute(0.5, 1.5)), []
+
+    def cart_pole():
+        seen.append(torch.get_default_dtype())
+        return gymnasium.make("CartPole-v1")
+
+    with default_dtype(torch.float64):
+        rbi.evaluate(policy, cart_pole, episodes=1, **RUN)
+    assert set(seen) == {torch.float64}
 
 
 def test_the_last_of_several_threads_restores_the_default_dtype():
