@@ -3,6 +3,7 @@
 import contextlib
 import threading
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -11,7 +12,8 @@ import rbi
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
-from rbi.torch_settings import FLOAT32
+from rbi.rules.types import parse_rule
+from rbi.torch_settings import FLOAT32, TF32
 
 SPEC = ObservationSpec((2,), 1, 3)
 OBS = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
@@ -84,6 +86,30 @@ def test_settings_of_the_calling_program_change_no_result(name, expected, saved)
         assert (a.dtype, a.tolist()) == (b.dtype, b.tolist())
 
 
+@pytest.mark.parametrize("rule", ["reroute(0.5,1.5)", "tv(0.25)", "forward_kl(1.0)", "backward_kl(0.1)", "ppo(0.2)"])
+def test_predictions_neither_need_nor_change_the_default_dtype_which_all_threads_share(rule):
+    policy, seen = Policy(make_networks(SPEC, NetworkConfig(8), 0), parse_rule(rule), c_greedy=0.1), []
+    expected = policy.predict_proba(OBS), policy.predict_value(OBS)
+    policy.networks.q.register_forward_pre_hook(lambda *_: seen.append(torch.get_default_dtype()))
+    with default_dtype(torch.float64):
+        found = policy.predict_proba(OBS), policy.predict_value(OBS)
+    assert seen == [torch.float64] * 2
+    for a, b in zip(found, expected, strict=True):
+        assert (a.dtype, a.tolist()) == (b.dtype, b.tolist())
+
+
+def test_environments_of_an_evaluation_have_the_default_dtype_of_their_program():
+    policy, seen = Policy(make_networks(ObservationSpec((4,), 1, 2), NetworkConfig(8), 0), rbi.Reroute(0.5, 1.5)), []
+
+    def cart_pole():
+        seen.append(torch.get_default_dtype())
+        return gymnasium.make("CartPole-v1")
+
+    with default_dtype(torch.float64):
+        rbi.evaluate(policy, cart_pole, episodes=1, **RUN)
+    assert set(seen) == {torch.float64}
+
+
 def test_the_last_of_several_threads_restores_the_default_dtype():
     with default_dtype(torch.float64):
         with FLOAT32:
@@ -92,6 +118,25 @@ def test_the_last_of_several_threads_restores_the_default_dtype():
             first.join()
         assert torch.get_default_dtype() == torch.float32
         FLOAT32.__exit__()
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="PyTorch before 2.9")
+def test_tf32_that_a_program_has_turned_on_by_another_interface_is_no_error_and_stays_on():
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        with TF32:
+            assert torch.get_float32_matmul_precision() == "high"
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.gpu
+def test_networks_leave_a_gpus_generator_as_it_was():
+    before = torch.cuda.get_rng_state()
+    make_networks(SPEC, NetworkConfig(8), 0)
+    assert torch.equal(torch.cuda.get_rng_state(), before)
 
 
 def test_networks_made_in_several_threads_are_those_of_their_seeds():

@@ -222,11 +222,20 @@ class CustomTrunk(nn.Module):
             found = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise ValueError(f"trunk: must return features [B, F], and gave {found} for B = 2")
         if unused := unused_parameters(self.module, features):
-            raise ValueError(f"trunk: the features do not depend on its parameter {unused[0]}; remove it")
+            raise ValueError(f"trunk: the features have no gradient for its parameter {unused[0]}; remove it")
         self.out_features = features.shape[1]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.module(self.obs_spec.as_images(x) if self.obs_spec.is_image else x)
+
+    def is_random(self) -> bool:
+        """Whether the same states have other features in each call, as with dropout in training mode."""
+        rows = 4 if self.obs_spec.is_image else 256
+        with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.default_generator.manual_seed(0)
+            frames = torch.randint(2, (rows, self.obs_spec.stack, *self.obs_spec.shape)).to(self.obs_spec.dtype)
+            x = self.obs_spec.preprocess(frames, torch.float32)
+            return not torch.allclose(self(x), self(x), equal_nan=True)
 
 
 def make_module(obs_spec: ObservationSpec, make: TrunkFactory) -> nn.Module:
@@ -236,7 +245,7 @@ def make_module(obs_spec: ObservationSpec, make: TrunkFactory) -> nn.Module:
     if not isinstance(module, nn.Module):
         found = "is a module" if module is None else f"returned {type(module).__name__}"
         raise ValueError(f"trunk: {found}; must be a function that makes a torch.nn.Module from an ObservationSpec")
-    with torch.random.fork_rng(devices=[]):
+    with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
         again = make(obs_spec)
     own = {id(parameter) for parameter in module.parameters()}
     if any(id(parameter) in own for parameter in again.parameters()):  # as of a module from outside the function
@@ -245,7 +254,8 @@ def make_module(obs_spec: ObservationSpec, make: TrunkFactory) -> nn.Module:
 
 
 def unused_parameters(module: nn.Module, features: Tensor) -> list[str]:
-    """The names of trainable parameters that the features do not depend on: they have no gradient."""
+    """The names of trainable parameters that the features have no gradient for: they do not depend on them, or only
+    under `no_grad`."""
     named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     if not named or not features.requires_grad:
         return list(named)
@@ -420,9 +430,9 @@ def make_networks(
     with_policy: bool = True,
     trunk: TrunkFactory | None = None,
 ) -> Networks:
-    """Networks initialised from a seed, on the CPU; PyTorch's global generator is left as it was."""
+    """Networks initialised from a seed, on the CPU; PyTorch's global generators are left as they were."""
     with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would also seed those of GPUs
         networks = Networks(obs_spec, config, with_policy=with_policy, trunk=trunk)
     if frozen := [name for name, parameter in networks.named_parameters() if not parameter.requires_grad]:
         raise ValueError(

@@ -34,7 +34,7 @@ from rbi.observations import ObservationSpec
 from rbi.rules.counts import significant_counts
 from rbi.rules.linear import greedy, mix
 from rbi.rules.types import Rule, parse_rule, uses_counts
-from rbi.torch_settings import with_own_settings
+from rbi.torch_settings import with_own_settings, with_own_thread
 
 FORMAT = 3
 VECTORS_AT_ONCE, IMAGES_AT_ONCE = 1 << 14, 1 << 10
@@ -180,7 +180,7 @@ class Policy:
         """The device of the networks."""
         return self._example.device
 
-    @with_own_settings
+    @with_own_thread
     def predict_proba(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
         """Action probabilities `[B, A]`. `legal`, booleans `[B, A]`, restricts the policy to some actions.
 
@@ -196,7 +196,7 @@ class Policy:
             )
         return probs
 
-    @with_own_settings
+    @with_own_thread
     def predict_value(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
         """The estimated value of the policy `[B]`: V(s) = sum_a pi(a|s) Q(s, a), in units of discounted return."""
         states = self.obs_tensor(obs)

@@ -15,7 +15,22 @@ T = TypeVar("T")
 
 
 def with_own_settings(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, with PyTorch's defaults while it runs: float32, gradients, no autocast, no default device.
+    """The function, with PyTorch's defaults while it runs: those of `with_own_thread`, and float32.
+
+    The default dtype is that of all threads, so what a program calls while it computes something else must not need it.
+    """
+    run_in_thread = with_own_thread(function)
+
+    @functools.wraps(function)
+    def run(*args: P.args, **options: P.kwargs) -> R:
+        with FLOAT32:
+            return run_in_thread(*args, **options)
+
+    return run
+
+
+def with_own_thread(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, with PyTorch's defaults in its thread while it runs: gradients, no autocast, no default device.
 
     A program may have changed them for its own models. Some would stop rbi, and others, such as autocast to bfloat16,
     would change its results.
@@ -24,7 +39,6 @@ def with_own_settings(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def run(*args: P.args, **options: P.kwargs) -> R:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(FLOAT32)
             if torch.is_inference_mode_enabled():
                 stack.enter_context(torch.inference_mode(False))
             if not torch.is_grad_enabled():
@@ -60,8 +74,16 @@ class Shared(Generic[T]):
                 self._put(self._before)
 
 
+def float32_matmul_precision() -> str:
+    """PyTorch's setting. It cannot be read where a program has turned TF32 on by `torch.backends` (PyTorch 2.9)."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return "high"
+
+
 FLOAT32 = Shared(torch.get_default_dtype, torch.set_default_dtype, torch.float32)
-TF32 = Shared(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high")
+TF32 = Shared(float32_matmul_precision, torch.set_float32_matmul_precision, "high")
 
 
 def matmul_precision(device: torch.device) -> contextlib.AbstractContextManager[None]:

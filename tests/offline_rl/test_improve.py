@@ -329,7 +329,7 @@ def test_resuming_a_complete_run_returns_its_result(images):
     np.testing.assert_allclose(result.policy.predict_proba(states), rbi.load_policy(whole).predict_proba(states))
 
 
-def test_a_run_resumes_only_with_its_data_and_settings(logs, improved, tmp_path, capsys):
+def test_a_run_resumes_only_with_its_data_test_set_and_settings(logs, improved, tmp_path, capsys, monkeypatch):
     out = Path(shutil.copytree(improved, tmp_path / "run"))
     (out / "result.json").unlink()
     arguments = ["improve", str(logs), *WORDS, "--out", str(out), "--resume"]
@@ -340,6 +340,10 @@ def test_a_run_resumes_only_with_its_data_and_settings(logs, improved, tmp_path,
     assert cli.main(arguments) == 2
     assert "has changed since the run" in capsys.readouterr().err
     os.utime(logs, ns=(written, written))
+    with monkeypatch.context() as patch:
+        patch.setattr(Improver, "rng", lambda *_: np.random.default_rng(1))
+        assert cli.main(arguments) == 2
+    assert "other episodes are held out than when the run" in capsys.readouterr().err
     assert cli.main(arguments) == 0
     assert_same_run(out, improved)
 

@@ -329,12 +329,44 @@ def test_a_trunk_with_buffers_is_refused():
         init_networks(small_config(), make_engine(small_config()).obs_spec, 0, with_batch_norm)
 
 
-def test_a_trunk_with_dropout_is_refused():
-    def with_dropout(obs_spec):
-        return nn.Sequential(two_layers(obs_spec), nn.Dropout(0.1))
+class Attention(nn.Module):
+    """One layer of a transformer over the numbers of an observation."""
 
-    with pytest.raises(ValueError, match="trunk: has dropout"):
-        init_networks(small_config(), make_engine(small_config()).obs_spec, 0, with_dropout)
+    def __init__(self, p):
+        super().__init__()
+        self.embed, self.layer = nn.Linear(1, 4), nn.TransformerEncoderLayer(4, 2, 8, dropout=p, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(self.embed(x[:, :, None])).mean(1)
+
+
+class Recurrent(nn.Module):
+    """Two layers of a recurrent network, with dropout in between."""
+
+    def __init__(self, p):
+        super().__init__()
+        self.gru = nn.GRU(4, 4, 2, batch_first=True, dropout=p)
+
+    def forward(self, x):
+        return self.gru(x)[0][:, -1]
+
+
+RANDOM_TRUNKS = {  # by the probability of dropout
+    "a layer": lambda p: lambda obs_spec: nn.Sequential(two_layers(obs_spec), nn.Dropout(p)),
+    "between layers": lambda p: lambda _: nn.Sequential(nn.Unflatten(1, (1, 4)), Recurrent(p)),
+    "attention": lambda p: lambda _: Attention(p),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM_TRUNKS)
+def test_a_trunk_is_refused_if_and_only_if_it_gives_random_features(name):
+    obs_spec, make = make_engine(small_config()).obs_spec, RANDOM_TRUNKS[name]
+    state = torch.get_rng_state()
+    init_networks(small_config(), obs_spec, 0, make(0.0))
+    init_networks(small_config(), obs_spec, 0, lambda spec: make(0.1)(spec).eval())  # and so without dropout
+    with pytest.raises(ValueError, match="trunk: the same states have other features in each call, as with dropout"):
+        init_networks(small_config(), obs_spec, 0, make(0.1))
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.gpu

@@ -29,7 +29,7 @@ from rbi.data.formats.tables import is_own_export
 from rbi.policy import Policy, load_policy
 from rbi.progress import text_table
 from rbi.rules.types import Behavior, parse_rule
-from rbi.torch_settings import with_own_settings
+from rbi.torch_settings import with_own_thread
 
 Verdict = Literal["deploy", "keep", "test live"]
 SEQUENCE = ("reroute(0.9,1.1)", "reroute(0.75,1.25)", "reroute(0.5,1.5)", "reroute(0,2)", "count_aware(0.1)", "greedy")
@@ -186,7 +186,7 @@ class Decision:
         }
 
 
-@with_own_settings
+@with_own_thread
 def certify(
     policy: Policy | Path | str,
     episodes: Dataset | Path | str,

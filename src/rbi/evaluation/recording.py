@@ -29,7 +29,7 @@ from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
 from rbi.policy import Policy, draw_actions, load_policy
 from rbi.progress import echo, track
 from rbi.steps import LIFE_LOST, TERMINATED, TRUNCATED
-from rbi.torch_settings import with_own_settings
+from rbi.torch_settings import with_own_thread
 
 MAX_DELAY = 60
 MAX_NUM_ENVS = 64
@@ -346,7 +346,7 @@ class DatasetRecording:
             return perturbation.population(population, models, np.random.default_rng([self.seed, 1]))
         return [PerturbedPolicy(name, model, epsilon) for name, model in models]
 
-    @with_own_settings
+    @with_own_thread
     def record(self, out: Path | str, *, progress: bool = True) -> Store:
         """Record into the store `out`; an existing store is continued up to the requested number."""
         out = Path(out)

@@ -24,7 +24,7 @@ from rbi.policy import Policy, load_policy
 from rbi.progress import echo, track
 from rbi.statistics import describe, score_text
 from rbi.steps import MASK, TERMINATED, TRUNCATED
-from rbi.torch_settings import with_own_settings
+from rbi.torch_settings import with_own_thread
 
 ProtocolName = Literal["paper", "modern"]
 Env = str | EnvFactory | EnvConfig
@@ -416,7 +416,7 @@ class EvaluationResult:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-@with_own_settings
+@with_own_thread
 def evaluate(
     policy: Policy | Path | str,
     env: Env | None = None,

@@ -245,7 +245,7 @@ def improve(
             improver = Improver(loaded, config, rule, seed, torch_device, trunk, name, log)
             roles = settings.table.roles() if settings else loaded.table_roles
             improver.metadata |= {"table": roles} if roles else {}
-            log.state = {"lines": 0, "best": {}, "data": fingerprint(source)}
+            log.state = {"lines": 0, "best": {}, "data": fingerprint(source), "holdout": improver.holdout.checksum}
             log.open({NAME: improver.learner})
             improver.learner.best = log.state["best"]
             improver.fit()

@@ -20,7 +20,7 @@ class RunLog:
     """Collects the metrics and the result of a run. Nothing is written to disk unless a folder is given.
 
     `state` holds the counters that a checkpoint needs besides the learners; it always has "lines" (of metrics) and
-    "data" (a fingerprint of the dataset).
+    "data" (a fingerprint of the dataset), and "holdout" where episodes are held out.
     """
 
     def __init__(self, out: Path | str | None, callback: Callback | None, *, progress: bool = True) -> None:
@@ -87,6 +87,8 @@ class RunLog:
             raise ValueError(f"{self.out}: its checkpoint lacks {min(missing)!r}; it is damaged, or of another version")
         if before["data"] != self.state["data"]:
             raise ValueError(f"the data has changed since the run in {self.out} began; begin a new one")
+        if before.get("holdout") != self.state.get("holdout"):  # the test set would be of training episodes
+            raise ValueError(f"other episodes are held out than when the run in {self.out} began; begin a new one")
         self.state = before
         found = runs.read(self.out, lines=before["lines"])
         self.report_damage(found)

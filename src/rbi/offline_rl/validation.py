@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -54,6 +55,11 @@ class Holdout:
     test: Array
     representative: bool
     """Whether the test set is a random part of all episodes. If not, those whose returns are not known are left out."""
+
+    @property
+    def checksum(self) -> int:
+        """What shows that other episodes are held out."""
+        return zlib.crc32(self.test.tobytes(), zlib.crc32(self.validation.tobytes()))
 
     @property
     def separate(self) -> bool:

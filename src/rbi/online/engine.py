@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rbi.checkpoint import Checkpoint, restore_generator
 from rbi.envs.types import TimeStep, VectorEnv
 from rbi.evaluation.rollouts import EpisodeStatistics, RecentScores
 from rbi.gpu import capture, capture_graph
-from rbi.networks import NetworkConfig, Networks, TrunkFactory, make_networks
+from rbi.networks import CustomTrunk, NetworkConfig, Networks, TrunkFactory, make_networks
 from rbi.observations import ObservationSpec
 from rbi.online.apex import ApexActor, ApexLearner, GreedyChoice
 from rbi.online.config import GROUPS, TrainConfig
@@ -38,7 +38,6 @@ Learner = RBILearner | ApexLearner
 
 MAX_ENV_SEED = 2**31 - 2**20  # emulators take 31 bits, and each environment has its own seed
 LOW_EPSILON = 0.05
-DROPOUT = nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d | nn.AlphaDropout | nn.FeatureAlphaDropout
 
 
 class Engine(Protocol):
@@ -542,8 +541,11 @@ def init_networks(
     networks = make_networks(obs_spec, network, seed, with_policy=config.algo == "rbi", trunk=trunk)
     if buffers := [name for name, _ in networks.named_buffers()]:
         raise ValueError(f"trunk: has a buffer, {buffers[0]}; online training publishes parameters only")
-    if any(isinstance(module, DROPOUT) for module in networks.modules()):
-        raise ValueError("trunk: has dropout, which would disturb actors and targets, too, and which no seed repeats")
+    if isinstance(networks.q.trunk, CustomTrunk) and networks.q.trunk.is_random():
+        raise ValueError(
+            "trunk: the same states have other features in each call, as with dropout, which would disturb actors and "
+            "targets, too, and which no seed repeats"
+        )
     return networks
 
 
