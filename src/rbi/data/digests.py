@@ -184,15 +184,17 @@ def more_in_place(content: Array, lines: Array, in_place: Array, seen_located: A
     """
     from scipy.special import bdtrc
 
-    count, ordered = len(content), np.sort(seen_located)
+    count = len(content)
     rows = np.arange(0, count, -(-count // MOST_COMPARED))
     rows = rows[lines[rows] > 0]
-    shifts = [shift for shift in range(-SHIFTS, SHIFTS + 1) if shift and abs(shift) < count]
-    near = [contained(located_at(content[(rows + s) % count], lines[rows]), ordered).sum() for s in shifts]
+    shifts = np.arange(-SHIFTS, SHIFTS + 1)
+    shifts = shifts[(shifts != 0) & (np.abs(shifts) < count)]
+    moved = located_at(content[(rows[:, None] + shifts) % count], lines[rows, None])
+    near = contained(moved, seen_located).sum(0)
     found = int(in_place[rows].sum())
-    if not near or found <= beyond(max(near)):
+    if not len(near) or found <= beyond(int(near.max())):
         return False
-    return float(bdtrc(found - 1, found + sum(near), 1 / (1 + len(near)))) < ALIKE
+    return float(bdtrc(found - 1, found + int(near.sum()), 1 / (1 + len(near)))) < ALIKE
 
 
 def repeated(values: Array) -> float:
