@@ -175,6 +175,15 @@ def test_accepted_estimates_do_not_deploy_actions_that_the_log_never_shows():
     assert any("where 1 is expected" in reason for reason in found.reasons)
 
 
+def test_weights_of_an_estimated_policy_may_have_another_mean_than_1():
+    """A clone that takes an action 5% too often divides by 5% too much; what it claims is heuristic anyway."""
+    log = bandit_log(episodes=20_000, means=np.array([[0.6, 0.5]]), beta=np.array([[0.7, 0.3]]), logged="estimated")
+    policy = TablePolicy(np.array([[0.735, 0.265]]), np.array([[0.6, 0.5]]), "greedy")
+    found = certify(policy, log, max_weight=2, compare=False)
+    assert found.chosen.weights["mean_weight"] < 0.97
+    assert found.status == "heuristic"
+
+
 def test_a_stated_largest_weight_is_of_one_step():
     found = certify(log=bandit_log(episodes=300, steps=2), return_range=(0, 2), max_weight=1.9, compare=False)
     assert found.chosen.estimator == "per_decision"

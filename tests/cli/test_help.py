@@ -86,6 +86,7 @@ def test_the_commands_to_start_from_are_accepted(line):
         ("train --schedule.update 3", "--schedule.updates"),
         ("train --total-timesteps 3", "--schedule.updates"),
         ("train --n-envs 3", "--schedule.num-envs"),
+        ("train --max-episode-steps 9", "--env, as in CartPole-v1(max_episode_steps=100)"),
         ("improve logs.csv --lr 0.1", "--learning-rate"),
         ("train --algo=apx", "apex"),
         ("train --preset smal", "small"),

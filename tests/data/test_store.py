@@ -76,6 +76,18 @@ def test_a_pickled_store_maps_the_same_files_from_any_folder_and_keeps_its_spec(
             assert_same(one, other)
 
 
+def test_a_loaded_store_has_the_path_that_was_given_and_what_was_there_when_it_was_checked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one = episode(np.random.default_rng(0), 3)
+    store = write(Path("store"), [one])
+    with StoreWriter.append_to(store.path) as writer:
+        writer.append(one)
+    copied = copy.copy(store)
+    assert len(copied) == len(store) == 1
+    assert all(copied.arrays[name] is array for name, array in store.arrays.items())
+    assert load_episodes("store").path == Path("store")
+
+
 def test_plain_numpy_reads_it_by_the_documented_layout(tmp_path):
     rng = np.random.default_rng(1)
     episodes = [episode(rng, 5, frame=(6, 4)), episode(rng, 3, frame=(6, 4), final=False)]

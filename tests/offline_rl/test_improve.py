@@ -478,6 +478,9 @@ def test_episodes_that_reach_a_time_limit_are_part_of_the_test_set():
     assert result.policy.predict_proba([[0.0]])[0, 1] > 0.6  # a loss: 3 steps in place of 3.7
     assert not result.decision.deploy
     assert result.decision.baseline == pytest.approx(0.5 * 3 + 0.5 * 3.7, abs=0.15)
+    test = improver.holdout.test
+    assert result.decision.episodes == len(test)
+    assert result.numbers["test"]["episodes"] == (~reached[test]).sum()  # those on which Q is tested
 
 
 def test_a_test_set_without_the_episodes_whose_returns_are_not_known_decides_nothing():

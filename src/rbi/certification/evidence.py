@@ -400,10 +400,12 @@ def evaluate_candidate(evidence: Evidence, policy: Policy, settings: Settings, *
     episode = estimates.episode_weights(logged, weights)
     if evidence.known == "taken":
         check_mean_weight(episode)
-    if logged.horizon == 1 and limits.high == settings.max_weight and weights_are_too_small(episode, limits):
+    stated = logged.horizon == 1 and limits.high == settings.max_weight
+    if evidence.known != "estimated" and stated and weights_are_too_small(episode, limits):
         raise ValueError(
             f"weights of {policy.rule} have a mean of {episode.mean():.3g} where 1 is expected, so that some are above "
-            f"the stated limit {limits.high:g}: those of actions which the log does not show"
+            f"the stated limit {limits.high:g}: those of actions which the log does not show, or shows less often than "
+            "it says"
         )
     bound = bounded(settings.method, terms, settings)
     upper = -float(student_lower_bound(-terms.values, settings.alpha)) if len(terms.values) > 1 else math.inf

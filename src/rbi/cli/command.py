@@ -128,9 +128,10 @@ def check_names(command: type[Command], argv: Sequence[str], prog: str) -> None:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """The option that is meant by one that does not exist; empty if none resembles it."""
-    meant = NAMES_ELSEWHERE.get(name.lstrip("-").replace("-", "_"), "").replace("_", "-")
-    same = next((option for option in known if meant and re.split(r"\.|--", option)[-1] == meant), "")
-    return f"; did you mean {same}?" if same else nearest(name, known)
+    meant, *example = NAMES_ELSEWHERE.get(name.lstrip("-").replace("-", "_"), "").partition(",")
+    setting = meant.replace("_", "-")
+    same = next((option for option in known if setting and re.split(r"\.|--", option)[-1] == setting), "")
+    return f"; did you mean {same}{''.join(example)}?" if same else nearest(name, known)
 
 
 def parse_unchecked(command: type[C], argv: Sequence[str]) -> C | None:

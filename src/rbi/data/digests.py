@@ -187,13 +187,12 @@ def more_in_place(content: Array, lines: Array, in_place: Array, seen_located: A
     count = len(content)
     rows = np.arange(0, count, -(-count // MOST_COMPARED))
     rows = rows[lines[rows] > 0]
-    shifts = [shift for shift in range(-SHIFTS, SHIFTS + 1) if shift and abs(shift) < count]
-    if not shifts:
-        return False
-    moved = content[(rows + np.array(shifts)[:, None]) % count]  # [shifts, rows]
-    near = contained(located_at(moved, lines[rows]).reshape(-1), seen_located).reshape(moved.shape).sum(1)
+    shifts = np.arange(-SHIFTS, SHIFTS + 1)
+    shifts = shifts[(shifts != 0) & (np.abs(shifts) < count)]
+    moved = located_at(content[(rows[:, None] + shifts) % count], lines[rows, None])
+    near = contained(moved, seen_located).sum(0)
     found = int(in_place[rows].sum())
-    if found <= beyond(int(near.max())):
+    if not len(near) or found <= beyond(int(near.max())):
         return False
     return float(bdtrc(found - 1, found + int(near.sum()), 1 / (1 + len(near)))) < ALIKE
 

@@ -72,8 +72,14 @@ class Store(Dataset):
         self.refresh()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled and copied as its path and spec, which may be a changed one: another process maps the same files."""
+        """Pickled as its path and spec, which may be a changed one: another process maps the same files."""
         return type(self), (self.path.absolute(),), {"spec": self.spec}
+
+    def __copy__(self) -> Self:
+        """Shares the maps: to read a large index again takes seconds, and may find more than was checked."""
+        found = object.__new__(type(self))
+        vars(found).update(vars(self))
+        return found
 
     def refresh(self) -> None:
         """Include the episodes that were appended since."""

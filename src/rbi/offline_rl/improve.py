@@ -441,8 +441,8 @@ class Improver:
                 "rejected": len(data.rejected),
                 "lost": data.num_lost,
                 "excluded": learner.behavior_q.sampler.excluded_fraction,
-                "validation": {"episodes": len(self.holdout.validation), "steps": len(learner.validation.usable)},
-                "test": {"episodes": len(self.holdout.test), "steps": len(steps)},
+                "validation": part_size(data, learner.validation.usable),
+                "test": part_size(data, steps),
                 "separate_test_set": self.holdout.separate,
                 "updates": learner.updates,
                 "batch_size": learner.behavior_q.sampler.config.batch_size,
@@ -553,6 +553,12 @@ def visit_counts(policy: Policy, sampler: Sampler, steps: Any) -> Tensor:
     parts = torch.split(torch.as_tensor(steps), PREDICT_BATCH)
     found = [policy.counts(sampler.batch(part).states.cpu()) for part in parts]
     return torch.cat([counts for counts in found if counts is not None])
+
+
+def part_size(data: Dataset, steps: Any) -> dict[str, int]:
+    """The number of episodes that have any of these steps, and of the steps."""
+    episodes = np.searchsorted(data.records["first_step"], steps, side="right")
+    return {"episodes": len(np.unique(episodes)), "steps": len(steps)}
 
 
 def logged_probs(data: Dataset, steps: Any) -> Any:
