@@ -172,10 +172,9 @@ def __getattr__(name: str) -> object:
 
 def _meant(name: str) -> str:
     """A suggestion for the end of an error message, by another library's name or the nearest of ours."""
-    from rbi.config import nearest
-
-    known = _NAMES_ELSEWHERE.get(name)
-    return f"; did you mean {known}?" if known else nearest(name, __all__)
+    if known := _NAMES_ELSEWHERE.get(name):
+        return f"; did you mean {known}?"
+    return str(importlib.import_module("rbi.config").nearest(name, __all__))
 
 
 def __dir__() -> list[str]:
