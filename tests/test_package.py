@@ -35,7 +35,6 @@ def test_type_checkers_see_the_names_that_exist_at_run_time():
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("reroute", "; did you mean Reroute?"),
         ("evaluate_policy", "; did you mean evaluate?"),
         ("load", "; did you mean load_policy?"),
         ("zzz", ""),

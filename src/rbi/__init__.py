@@ -94,6 +94,7 @@ _MODULES = {
 _SUBMODULES = ("measures", "runs")
 _NAMES_ELSEWHERE = {
     "DQN": "train with algo='apex'",
+    "evaluate_policy": "evaluate",
     "fit": "improve, for logs, or train, for an environment",
     "learn": "train",
     "load": "load_policy",
@@ -164,17 +165,11 @@ def __getattr__(name: str) -> object:
     if name in _SUBMODULES:
         return importlib.import_module(f"rbi.{name}")
     if name not in _MODULE_OF:
-        raise AttributeError(f"module 'rbi' has no attribute {name!r}{_meant(name)}")
+        meant = f"; did you mean {_NAMES_ELSEWHERE[name]}?" if name in _NAMES_ELSEWHERE else ""
+        raise AttributeError(f"module 'rbi' has no attribute {name!r}{meant}")  # Python adds the nearest of our names
     value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value  # found directly from now on
     return value
-
-
-def _meant(name: str) -> str:
-    """A suggestion for the end of an error message, by another library's name or the nearest of ours."""
-    if known := _NAMES_ELSEWHERE.get(name):
-        return f"; did you mean {known}?"
-    return str(importlib.import_module("rbi.config").nearest(name, __all__))
 
 
 def __dir__() -> list[str]:
