@@ -315,15 +315,15 @@ def test_the_callback_sees_every_report_and_stops_the_run_by_returning_false():
     assert len(result.scores) == 3
 
 
+def huge():
+    """Observations that no network can take."""
+    space = gymnasium.spaces.Box(-np.inf, np.inf, (4,))
+    return gymnasium.wrappers.TransformObservation(gymnasium.make("CartPole-v1"), lambda obs: obs * 1e30, space)
+
+
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
 def test_a_run_that_diverges_stops_at_its_next_report(algo):
     reports = []
-
-    def huge():
-        env = gymnasium.make("CartPole-v1")
-        space = gymnasium.spaces.Box(-np.inf, np.inf, (4,))
-        return gymnasium.wrappers.TransformObservation(env, lambda obs: obs * 1e30, space)
-
     with pytest.raises(ValueError, match=r"^training diverged within 20 updates: .*; lower learning_rate, or divide"):
         train(huge, algo, **(TINY | {"updates": 2000}), report_interval=20, progress=False, callback=reports.append)
     assert not reports
@@ -431,6 +431,17 @@ def test_a_sweep_trains_every_algorithm_and_seed_and_resumes_what_is_missing(tmp
     )
     assert len(again.rows) == 4
     assert times == {path: (path / "result.json").stat().st_mtime for path in result.runs[:3]}
+
+
+def test_a_run_that_diverges_ends_no_other_of_its_sweep(tmp_path, capsys):
+    options = RunOptions(eval_episodes=1, report_interval=20)
+    more = SWEEP | {"updates": 200} | QUIET
+    result = sweep([huge, "CartPole-v1"], out=tmp_path / "s", options=options, **more)
+    assert [row["env"] for row in result.rows] == ["CartPole-v1"]
+    assert repr(result).startswith("SweepResult(1 of 2 runs finished")
+    assert re.search(
+        r"rbi: .*huge.*: training diverged within .*; the sweep goes on without it", capsys.readouterr().err
+    )
 
 
 def test_evaluations_on_a_cluster_take_environments_that_a_function_makes(monkeypatch):

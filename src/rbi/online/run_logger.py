@@ -272,10 +272,14 @@ class RunLogger:
         )
 
 
+class DivergenceError(ValueError):
+    """The outputs of the networks are no numbers: nothing that follows would make them numbers."""
+
+
 def check_learning(metrics: dict[str, Any]) -> None:
-    """Raise ValueError if the outputs of the networks are no numbers: nothing that follows would make them numbers."""
+    """Raise DivergenceError if the outputs of the networks are no numbers."""
     if any(math.isnan(metrics.get(name, 0.0)) for name in ("q", "pi_loss")):
-        raise ValueError(
+        raise DivergenceError(
             f"training diverged within {metrics['updates']:,} updates: the networks' outputs are no numbers; lower "
             "learning_rate, or divide observations or rewards that are far larger than 1 (gymnasium.wrappers)"
         )

@@ -14,7 +14,7 @@ from rbi import envs as environments
 from rbi import fileio, runs
 from rbi.config import Device
 from rbi.online.config import PARTS, Algorithm, Preset, TrainConfig, unused_settings
-from rbi.online.run_logger import RunOptions, take_options
+from rbi.online.run_logger import DivergenceError, RunOptions, take_options
 from rbi.online.train import ENV_SETTINGS, MAY_CHANGE_ON_RESUME, Env, train
 from rbi.progress import echo
 from rbi.statistics import score_text
@@ -172,18 +172,21 @@ def row_of(run: runs.Run) -> dict[str, Any]:
 def run_job(
     job: SweepJob, options: RunOptions, device: Device, *, progress: bool = True, argv: Sequence[str] = ()
 ) -> None:
-    """Run or resume one job of a sweep."""
+    """Run or resume one job of a sweep. One that diverges has no result, and ends no other."""
     resume = (job.path / "config.json").is_file()
-    train(
-        config=job.config,
-        seed=job.seed,
-        out=job.path,
-        device=device,
-        resume=resume,
-        options=options,
-        progress=progress,
-        argv=argv,
-    )
+    try:
+        train(
+            config=job.config,
+            seed=job.seed,
+            out=job.path,
+            device=device,
+            resume=resume,
+            options=options,
+            progress=progress,
+            argv=argv,
+        )
+    except DivergenceError as error:
+        echo(f"rbi: {job}: {error}; the sweep goes on without it", stderr=True)
 
 
 def run_remotely(
