@@ -127,6 +127,8 @@ def sweep(
                     echo(f"rbi: the sweep continues with --resume --out {writer.path}", stderr=True)
                     raise
         rows = [row_of(runs.read(job.path)) for job in jobs if is_finished(job.path)]
+        if not rows:
+            raise ValueError(f"{writer.path}: no run of the sweep has a result")
         writer.result({"rows": rows})
     return SweepResult(writer.path, [job.path for job in jobs], rows)
 
