@@ -461,6 +461,12 @@ def result_text(evidence: Evidence, settings: Settings, chosen: Candidate) -> st
     )
 
 
+def repeated_players(evidence: Evidence) -> bool:
+    """Whether the log names players, some of them with several episodes: if gains differ by player, such episodes are
+    independent only given the players."""
+    return 1 < evidence.players < len(evidence.returns)
+
+
 def limits_of_data(evidence: Evidence, settings: Settings) -> list[str]:
     """What the log and its description lack, for every rule on these networks."""
     lines = []
@@ -474,6 +480,11 @@ def limits_of_data(evidence: Evidence, settings: Settings) -> list[str]:
         "policy sees none of its categories."
         for name, rows in unknown_texts(evidence.policy, evidence.data).items()
     ]
+    if repeated_players(evidence):
+        lines.append(
+            f"Several episodes are of the same player ({evidence.players:,} players): the bound is for these players. If "
+            "the policy is for others, too, test it on one random episode of each."
+        )
     if not settings.stated_range:
         low, high = settings.return_range
         lines.append(
@@ -516,7 +527,10 @@ def assumptions_of(evidence: Evidence, candidate: Candidate, settings: Settings)
         ranges.append("no reward is ever negative")
         if candidate.estimator == "doubly_robust":
             ranges.append(f"no episode has more than {evidence.logged.horizon} steps")
-    return (source, *ranges, *candidate.bound.assumptions, "future episodes are like the logged ones")
+    future = "future episodes are like the logged ones"
+    if repeated_players(evidence):
+        future += f", of the same {evidence.players:,} players or of others with the same mean gain"
+    return (source, *ranges, *candidate.bound.assumptions, future)
 
 
 def what_it_takes(evidence: Evidence, candidate: Candidate, settings: Settings) -> dict[str, Any]:
