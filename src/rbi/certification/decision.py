@@ -59,7 +59,7 @@ class CertifyConfig(Checked):
     """Smallest and largest possible return of an episode. By default the observed range is used, and no bound
     is proved."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
-    """Discount factor of the returns that are compared."""
+    """Discount factor of the returns that are compared. `return_range` is that of discounted returns then."""
     bound: Method | None = None
     """The bound that decides (default: betting where probabilities were logged, else Student's t)."""
     max_weight: Annotated[float, Interval(ge=1)] | None = None
