@@ -336,6 +336,7 @@ def test_a_crowd_without_probabilities_is_not_judged_over_several_steps(logged, 
     assert found.evidence["players"] == 2
     assert (found.verdict != "keep") == judged
     assert any("2 players without logged probabilities" in reason for reason in found.reasons) != judged
+    assert any("is the mixture of 2 players" in reason for reason in found.reasons) == (logged == "estimated")
 
 
 @pytest.mark.parametrize(("players", "said"), [(1, False), (20, True), (600, False)])

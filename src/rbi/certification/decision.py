@@ -475,6 +475,11 @@ def limits_of_data(evidence: Evidence, settings: Settings) -> list[str]:
             "No probabilities were logged, so weights come from a clone of the behaviour policy. A cause of actions "
             "and rewards that the log does not show makes them wrong, unnoticed: test live, or log probabilities."
         )
+        if evidence.players > 1:
+            lines.append(
+                f"The clone is the mixture of {evidence.players:,} players: if better players choose other actions, "
+                "their skill is such a cause, and the gain of these actions is too large here."
+            )
     lines += [
         f"{rows:,} of {len(evidence.logged.actions):,} steps have no text in {name!r} that the training data has: the "
         "policy sees none of its categories."
@@ -482,8 +487,8 @@ def limits_of_data(evidence: Evidence, settings: Settings) -> list[str]:
     ]
     if repeated_players(evidence):
         lines.append(
-            f"Several episodes are of the same player ({evidence.players:,} players): the bound is for these players. If "
-            "the policy is for others, too, test it on one random episode of each."
+            f"Several episodes are of the same player ({evidence.players:,} players): the bound is for these players. "
+            "If the policy is for others, too, test it on one random episode of each."
         )
     if not settings.stated_range:
         low, high = settings.return_range

@@ -306,7 +306,8 @@ def decision_panels(decision: dict[str, Any]) -> list[Panel]:
         rows.append(IntervalRow(row["rule"], row["estimate"], row["lower"], row["upper"], tone, said))
     note = (
         f"{100 * decision['confidence']:g}% lower bounds from {decision['episodes']:,} episodes, {decision['status']}; "
-        "upper ends are approximate, at the same level. Deploy means that the lower bound of the deciding rule is above zero."
+        "upper ends are approximate, at the same level. Deploy means that the lower bound of the deciding rule is "
+        "above zero."
     )
     title = "Gain over the behaviour policy"
     return [
