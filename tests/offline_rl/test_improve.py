@@ -193,6 +193,8 @@ def test_action_masks_limit_beta_and_pi(tmp_path):
     result = rbi.improve(data, holdout_fraction=0.4, progress=False, **QUICK)
     pi = result.policy.predict_proba(np.array([[0.0], [1.0]], np.float32), legal)
     assert (pi[~legal] == 0).all()
+    with pytest.raises(ValueError, match="legal is missing"):  # without masks it is not the policy of the decision
+        result.policy.predict_proba(np.array([[0.0], [1.0]], np.float32))
     np.testing.assert_allclose(pi, rbi.max_reroute(beta, np.array([[0.0, 1.0, 3.0]] * 2), 0.5, 1.5), atol=0.06)
     assert result.numbers["calibrated"]
     assert result.diagnostics["log_likelihood_calibrated"] == pytest.approx(np.mean([-0.673, -0.693]), abs=0.05)

@@ -59,7 +59,7 @@ class CertifyConfig(Checked):
     """Smallest and largest possible return of an episode. By default the observed range is used, and no bound
     is proved."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
-    """Discount factor of the returns that are compared."""
+    """Discount factor of the returns that are compared. `return_range` is that of discounted returns then."""
     bound: Method | None = None
     """The bound that decides (default: betting where probabilities were logged, else Student's t)."""
     max_weight: Annotated[float, Interval(ge=1)] | None = None
@@ -461,6 +461,12 @@ def result_text(evidence: Evidence, settings: Settings, chosen: Candidate) -> st
     )
 
 
+def repeated_players(evidence: Evidence) -> bool:
+    """Whether the log names players, some of them with several episodes: if gains differ by player, such episodes are
+    independent only given the players."""
+    return 1 < evidence.players < len(evidence.returns)
+
+
 def limits_of_data(evidence: Evidence, settings: Settings) -> list[str]:
     """What the log and its description lack, for every rule on these networks."""
     lines = []
@@ -469,11 +475,21 @@ def limits_of_data(evidence: Evidence, settings: Settings) -> list[str]:
             "No probabilities were logged, so weights come from a clone of the behaviour policy. A cause of actions "
             "and rewards that the log does not show makes them wrong, unnoticed: test live, or log probabilities."
         )
+        if evidence.players > 1:
+            lines.append(
+                f"The clone is the mixture of {evidence.players:,} players: if better players choose other actions, "
+                "their skill is such a cause, and the gain of these actions is too large here."
+            )
     lines += [
         f"{rows:,} of {len(evidence.logged.actions):,} steps have no text in {name!r} that the training data has: the "
         "policy sees none of its categories."
         for name, rows in unknown_texts(evidence.policy, evidence.data).items()
     ]
+    if repeated_players(evidence):
+        lines.append(
+            f"Several episodes are of the same player ({evidence.players:,} players): the bound is for these players. "
+            "If the policy is for others, too, test it on one random episode of each."
+        )
     if not settings.stated_range:
         low, high = settings.return_range
         lines.append(
@@ -516,7 +532,10 @@ def assumptions_of(evidence: Evidence, candidate: Candidate, settings: Settings)
         ranges.append("no reward is ever negative")
         if candidate.estimator == "doubly_robust":
             ranges.append(f"no episode has more than {evidence.logged.horizon} steps")
-    return (source, *ranges, *candidate.bound.assumptions, "future episodes are like the logged ones")
+    future = "future episodes are like the logged ones"
+    if repeated_players(evidence):
+        future += f", of the same {evidence.players:,} players or of others with the same mean gain"
+    return (source, *ranges, *candidate.bound.assumptions, future)
 
 
 def what_it_takes(evidence: Evidence, candidate: Candidate, settings: Settings) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rbi.data.dataset import Dataset
 from rbi.data.digests import copied_episodes, shared_episodes
 from rbi.data.episode import Array, feature_slices
 from rbi.data.sampler import Sampler, SamplerConfig
+from rbi.data.store import Store
 from rbi.policy import Policy
 from rbi.rules.types import Behavior, Reroute
 from rbi.statistics import student_lower_bound
@@ -81,6 +82,8 @@ def check_complete(data: Dataset) -> None:
         raise ValueError(
             f"{data.rejected[0]}; episodes that are left out may differ from the others: nothing is decided"
         )
+    if isinstance(data, Store) and data.num_lost:
+        raise ValueError(f"{data.path}: {data.lost_text()}; those may differ from the others: nothing is decided")
     if not len(data):
         raise ValueError("no episodes")
 

@@ -32,7 +32,7 @@ class MonitorConfig(Checked):
     confidence: Annotated[float, Interval(ge=0.5, lt=1)] = 0.95
     """Probability with which each statement holds, at all times together."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
-    """Discount factor of the returns."""
+    """Discount factor of the returns. `return_range` and `old_value` are of discounted returns then."""
     accept_equal: bool = False
     """Accept more equal episodes than chance explains, as where a schedule repeats the same contexts. Copies would
     count as evidence."""

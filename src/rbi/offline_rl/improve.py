@@ -378,7 +378,12 @@ class Improver:
                 config.hidden_size or default.hidden_size, default.input_dropout, default.hidden_dropout
             ),
         )
-        obs_spec = ObservationSpec(data.spec.obs_shape, data.spec.frame_stack, data.spec.num_actions)
+        obs_spec = ObservationSpec(
+            data.spec.obs_shape,
+            data.spec.frame_stack,
+            data.spec.num_actions,
+            has_action_masks=data.spec.has_action_masks,
+        )
         cloned = not data.spec.has_behavior_probs
         networks = make_networks(obs_spec, behavior_q.network, self.seed, with_policy=cloned, trunk=self.trunk)
         self.visits = count_visits(data, train_episodes, config.gamma)

@@ -305,8 +305,9 @@ def decision_panels(decision: dict[str, Any]) -> list[Panel]:
         said = "decides" if decides else "tested" if row["rule"] in decision["tested"] else ""
         rows.append(IntervalRow(row["rule"], row["estimate"], row["lower"], row["upper"], tone, said))
     note = (
-        f"{100 * decision['confidence']:g}% bounds from {decision['episodes']:,} episodes, {decision['status']}. "
-        "Deploy means that the lower bound of the deciding rule is above zero."
+        f"{100 * decision['confidence']:g}% lower bounds from {decision['episodes']:,} episodes, {decision['status']}; "
+        "upper ends are approximate, at the same level. Deploy means that the lower bound of the deciding rule is "
+        "above zero."
     )
     title = "Gain over the behaviour policy"
     return [
