@@ -236,6 +236,9 @@ def predict(
             warnings.simplefilter("ignore")  # states outside the training range
             obs, mask = policy.obs_tensor(states), policy.legal_tensor(legal, len(states))
             beta, q = policy.beta_and_q(obs, policy.beta_tensor(given, len(states)), mask)
+        if mask is not None:  # as the rule sees it
+            beta = torch.where(mask, beta, 0)
+            beta = beta / beta.sum(1, keepdim=True)
         pi = policy.improve(beta, q, mask, policy.counts(obs))
         found.append([each.double().cpu().numpy() for each in (beta, pi, q)])
     return StatePredictions(*(np.concatenate(each) for each in zip(*found, strict=True)))
