@@ -79,7 +79,8 @@ def check_complete(data: Dataset) -> None:
     """Raise ValueError if episodes are missing."""
     if data.rejected:
         raise ValueError(
-            f"{data.rejected[0]}; episodes that are left out may differ from the others: nothing is decided"
+            f"{data.rejected[0]}; {len(data.rejected):,} rejected episodes may differ from the others: nothing is "
+            "decided until their rows are repaired, or removed if they are no decisions"
         )
     if not len(data):
         raise ValueError("no episodes")
