@@ -94,6 +94,12 @@ def test_actions_are_drawn_with_the_policys_probabilities_and_mode_takes_the_mos
     assert policy.mode(obs[:1]) == [wanted.argmax()]
 
 
+@pytest.mark.parametrize("obs", [{"place": 0, "speed": np.zeros(3)}, (0, np.zeros(3))])
+def test_dict_and_tuple_observations_are_refused_with_what_flattens_them(obs):
+    with pytest.raises(ValueError, match=rf"obs is a {type(obs).__name__}: .* gymnasium\.spaces\.flatten"):
+        policy_of(VECTOR).predict_proba(obs)
+
+
 def test_observations_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"shape \[2, 5\]"):
         policy_of(VECTOR).predict_proba(np.zeros((2, 5)))

@@ -322,6 +322,11 @@ class Policy:
         try:
             given = obs if isinstance(obs, torch.Tensor) else torch.as_tensor(np.require(obs, requirements="W"))
         except (TypeError, ValueError) as error:
+            if isinstance(obs, (dict, tuple)):
+                raise ValueError(
+                    f"obs is a {type(obs).__name__}: flatten Dict and Tuple observations as in training, by "
+                    "gymnasium.spaces.flatten, to [B, D]"
+                ) from None
             raise ValueError(f"obs cannot be read as numbers ({str(error).splitlines()[0]})") from None
         if given.is_complex():
             raise ValueError(f"obs holds {given.dtype}: must be real numbers")

@@ -72,7 +72,7 @@ def test_a_worse_policy_is_not_deployed_and_the_behaviour_policy_comes_back():
     assert found.verdict == "keep"
     assert found.policy.rule == Behavior()
     assert found.estimate < 0
-    assert "more episodes of this kind would not change" in found.reasons[-1]
+    assert "if it is right, more episodes would not change" in found.reasons[-1]
 
 
 def test_too_few_episodes_say_what_it_would_take():
@@ -373,6 +373,7 @@ def test_where_weights_decide_nothing_the_live_test_is_for_the_gain_of_fitted_q(
     live = (stats.norm.ppf(0.95) + stats.norm.ppf(0.8)) ** 2 * log.scores.var() * 4 / gain**2
     assert live < 60
     assert found.needed["live_episodes"] == {"0.05": 600, "0.5": 60}  # 30 of either policy at least
+    assert "if the estimate of fitted Q evaluation is right" in found.reasons[-1]
     assert "live episodes with 50% of traffic" in found.reasons[-1]
     assert "logged" not in found.reasons[-1]
 
@@ -382,6 +383,7 @@ def test_long_episodes_of_a_worse_policy_are_not_tested_live():
     assert found.chosen.weights["max_useful_horizon"] < 60
     assert found.chosen.estimates["fitted_q"] < 0
     assert found.verdict == "keep"
+    assert found.reasons[-1].startswith("The estimate of fitted Q evaluation is not positive: if it is right, ")
 
 
 def test_everything_is_json_and_readable():

@@ -64,7 +64,7 @@ def test_returns_sum_over_the_steps_of_an_episode_with_discount():
 def test_bad_input_is_refused_in_one_line():
     with pytest.raises(ValueError, match=r"old_value = 1e\+308: must be in the range of returns, 0 to 1"):
         rbi.monitor(live(0, 0.3, 10), return_range=(0, 1), old_value=1e308)
-    with pytest.raises(ValueError, match="either control episodes or old_value"):
+    with pytest.raises(ValueError, match=r"either control episodes \(--control\) or old_value \(--old-value\)"):
         rbi.monitor(live(0, 0.3, 10), return_range=(0, 1))
     with pytest.raises(ValueError, match=r"arrays, line \d+: return 1 is outside the stated range 0 to 0.5"):
         rbi.monitor(live(0, 0.3, 10), return_range=(0, 0.5), old_value=0.1)

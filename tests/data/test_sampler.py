@@ -146,7 +146,7 @@ def test_a_life_lost_in_the_step_of_a_cut_ends_its_return_where_lives_do():
         sampler = Sampler([lost], SamplerConfig(n_step=1, terminal_on_life_loss=split), seeded())
         assert sampler.batch(torch.arange(3)).discount.tolist() == pytest.approx(discounts)
     assert list(Sampler([lost], SamplerConfig(max_missing_return=0.0), seeded()).usable) == [0, 1, 2]
-    with pytest.raises(ValueError, match="no usable steps"):
+    with pytest.raises(ValueError, match=r"no usable steps: .* gamma = 0\.99; lower gamma"):
         Sampler([lost], SamplerConfig(max_missing_return=0.0, terminal_on_life_loss=False), seeded())
 
 

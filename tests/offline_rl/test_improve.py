@@ -503,7 +503,7 @@ def test_a_log_with_rejected_rows_decides_nothing(tmp_path):
     result = rbi.improve(write(tmp_path / "logs.csv", rows), progress=False, **QUICK | {"updates": 5})
     assert result.numbers["rejected"] > 0
     assert result.decision is None
-    assert "left out may differ from the others" in result.numbers["decision"]["refused"]
+    assert "3 rejected episodes may differ from the others" in result.numbers["decision"]["refused"]
 
 
 def test_the_only_held_out_episode_decides_nothing(tmp_path):

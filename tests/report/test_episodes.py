@@ -15,7 +15,7 @@ from rbi.data.episode import Feature
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
-from rbi.report.episodes import Frames, StatePredictions, encode_frames, feature_value, make_viewer, trace_of
+from rbi.report.episodes import Frames, StatePredictions, encode_frames, feature_value, make_viewer, predict, trace_of
 from tests.data.episodes import episode
 from tests.report.pages import decisions_log, image_log, page_data, write_run
 
@@ -65,6 +65,21 @@ def test_ratios_of_small_probabilities_are_those_of_the_policy():
     steps = episode(np.random.default_rng(0), len(small), frame=(2,))
     found = trace_of("Episode 0", steps, of, np.arange(2), [0, 1], ROOM)
     np.testing.assert_allclose(np.array(found.pi)[:, 0] / np.array(found.beta)[:, 0], 0.5, rtol=2e-3)
+
+
+def test_beta_of_illegal_actions_is_0_and_ratios_to_the_others_keep_their_bounds():
+    rng = np.random.default_rng(0)
+    policy = Policy(make_networks(ObservationSpec((3,), 1, 4), NetworkConfig(8), 0), rbi.Reroute(0.5, 1.5))
+    frames = rng.normal(size=(20, 3)).astype(np.float32)
+    masks = rng.random((20, 4)) < 0.6
+    masks[:, 1] = True
+    found = predict(policy, frames, np.zeros(20, np.int64), action_masks=masks)
+    np.testing.assert_allclose(found.pi, policy.predict_proba(frames, legal=masks), atol=1e-6)
+    assert not found.beta[~masks].any()
+    np.testing.assert_allclose(found.beta.sum(1), 1, atol=1e-6)
+    ratio = found.pi[masks] / found.beta[masks]
+    assert ratio.min() > 0.5 - 1e-5
+    assert ratio.max() < 1.5 + 1e-5
 
 
 def test_lost_lives_and_stacked_frames_of_images(tmp_path):

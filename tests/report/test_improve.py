@@ -67,6 +67,21 @@ def test_intervals_are_shown_from_low_to_high(run):
     assert cells(improve.change_table(run.result))["gain per step, by test returns"] == "+0.5 (-0.25 to +1.25)"
 
 
+def test_features_are_low_up_to_a_number_or_a_date_and_high_from_another(run):
+    run.result["spec"] |= {
+        "obs_shape": [4],
+        "features": [{"name": "country", "categories": ["", "DE"]}, {"name": "when", "is_date": True}, {"name": "age"}],
+    }
+    changes = {"total_variation_low": 0.1, "total_variation_high": 0.2}
+    when = {"feature": 2, "name": "when", "low": 20_000.25, "high": 20_100.5}
+    age = {"feature": 3, "name": "age", "low": 34.0, "high": 63.5}
+    run.result["changes"]["features"] = [when | changes, age | changes]
+    shown = Table.of(improve.feature_table(run.result)).rows
+    assert [(row[1], row[3]) for row in shown] == [("2024-10-04", "2025-01-12"), ("34", "63.5")]
+    panel = next(panel for panel in improve_panels(run)[1] if getattr(panel, "title", "") == "What changes, by feature")
+    assert [row.text for row in panel.rows] == ["≤ 2024-10-04 to ≥ 2025-01-12", "≤ 34 to ≥ 63.5"]
+
+
 def many_actions(found, count=24):
     """`count` actions: the probability of the last one falls most, and of the others the higher rise more."""
     rows = [{"action": a, "taken": 0.1, "beta": 0.2, "pi": 0.2 + a / 1000, "change": a / 1000} for a in range(count)]

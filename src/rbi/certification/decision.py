@@ -446,7 +446,8 @@ def explain(
             f"The weights leave {size:,.0f} effective episodes of {episodes:,}: a smaller step would leave more."
         )
     if verdict != "deploy":
-        lines.append(needed_text(what_it_takes(evidence, chosen, settings), evidence.known))
+        _, source = assumed_gain(evidence, chosen)
+        lines.append(needed_text(what_it_takes(evidence, chosen, settings), source, evidence.known))
     return lines
 
 
@@ -538,6 +539,13 @@ def assumptions_of(evidence: Evidence, candidate: Candidate, settings: Settings)
     return (source, *ranges, *candidate.bound.assumptions, future)
 
 
+def assumed_gain(evidence: Evidence, candidate: Candidate) -> tuple[float, str]:
+    """The gain that further episodes would have to show, and which estimate it is."""
+    if too_long(evidence, candidate) and not candidate.passes and "fitted_q" in candidate.estimates:
+        return candidate.estimates["fitted_q"], "estimate of fitted Q evaluation"
+    return candidate.interval.estimate, "estimate"
+
+
 def what_it_takes(evidence: Evidence, candidate: Candidate, settings: Settings) -> dict[str, Any]:
     """Logged and live episodes with which a gain of the estimated size would be found in 80% of the cases.
 
@@ -546,9 +554,7 @@ def what_it_takes(evidence: Evidence, candidate: Candidate, settings: Settings) 
     """
     from scipy.special import ndtri
 
-    gain, n = candidate.interval.estimate, len(evidence.returns)
-    if too_long(evidence, candidate) and not candidate.passes:
-        gain = candidate.estimates.get("fitted_q", gain)
+    (gain, _), n = assumed_gain(evidence, candidate), len(evidence.returns)
     if not gain > 0:
         return {"logged_episodes": None, "live_episodes": {}}
     power, error = float(ndtri(POWER)), candidate.spread / math.sqrt(n)
@@ -567,13 +573,13 @@ def what_it_takes(evidence: Evidence, candidate: Candidate, settings: Settings) 
     }
 
 
-def needed_text(needed: dict[str, Any], known: Known) -> str:
+def needed_text(needed: dict[str, Any], source: str, known: Known) -> str:
     if not needed["live_episodes"]:
-        return "The estimate is not positive: more episodes of this kind would not change the decision."
+        return f"The {source} is not positive: if it is right, more episodes would not change the decision."
     live = " or ".join(
         f"{count:,} live episodes with {float(s):.0%} of traffic" for s, count in needed["live_episodes"].items()
     )
     logged = needed["logged_episodes"]
     more = f"about {logged:,} logged episodes, or " if logged is not None else ""
     more = "logged probabilities, or " if known == "estimated" else more
-    return f"What it would take if the estimate is right: {more}{live}."
+    return f"What it would take if the {source} is right: {more}{live}."

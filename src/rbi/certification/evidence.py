@@ -80,7 +80,8 @@ def check_complete(data: Dataset) -> None:
     """Raise ValueError if episodes are missing."""
     if data.rejected:
         raise ValueError(
-            f"{data.rejected[0]}; episodes that are left out may differ from the others: nothing is decided"
+            f"{data.rejected[0]}; {len(data.rejected):,} rejected episodes may differ from the others: nothing is "
+            "decided until their rows are repaired, or removed if they are no decisions"
         )
     if isinstance(data, Store) and data.num_lost:
         raise ValueError(f"{data.path}: {data.lost_text()}; those may differ from the others: nothing is decided")

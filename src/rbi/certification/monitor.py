@@ -113,7 +113,7 @@ def monitor(
     """
     config = MonitorConfig(return_range, old_value, confidence, gamma, accept_equal)
     if (control is None) == (old_value is None):
-        raise ValueError("give either control episodes or old_value, to compare with")
+        raise ValueError("give either control episodes (--control) or old_value (--old-value), to compare with")
     if out is not None:
         runs.check_apart(out, policy)
         runs.check_available(fileio.resolve(Path(out)), overwrite=overwrite)

@@ -134,7 +134,12 @@ class Sampler:
         self.usable = candidates if config.keep_incomplete else candidates[whole]
         self.complete = returns.usable.to(at) if config.keep_incomplete else None
         if not len(self.usable):
-            raise ValueError("no usable steps: every return is truncated too early")
+            raise ValueError(
+                "no usable steps: no final observation follows the truncated returns"
+                if config.n_step
+                else "no usable steps: episodes were truncated too early for their returns to be known with gamma = "
+                f"{config.gamma:g}; lower gamma"
+            )
         self.candidates = torch.from_numpy(self.usable).to(at)
         self.mass = None if weights is None else running_sum(weights, self.usable, data.steps).to(at)
         self.mapped_limit = mapped_bytes() + (config.memory_bytes or 0)

@@ -1,5 +1,7 @@
 """Tables and figures of `rbi data`."""
 
+import datetime
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -108,6 +110,16 @@ def action_names(spec: dict[str, Any]) -> Sequence[Any]:
     """What the data or the Atari game calls each action: its name, or its number."""
     count = spec["num_actions"]
     return spec.get("action_names") or envs.action_names(spec.get("env") or "", count) or range(count)
+
+
+def date_text(days: float) -> str:
+    """The date that lies `days` after 1970-01-01; the nearest one of the calendar.
+
+    >>> date_text(20_000.5)
+    '2024-10-04'
+    """
+    number = math.floor(days) + datetime.date(1970, 1, 1).toordinal()
+    return datetime.date.fromordinal(min(max(number, 1), datetime.date.max.toordinal())).isoformat()
 
 
 def action_table(found: dict[str, Any]) -> Table:

@@ -6,9 +6,7 @@ that change most.
 """
 
 import base64
-import datetime
 import io
-import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +31,7 @@ from rbi.evaluation.recording import DatasetRecording, Recorder
 from rbi.observations import stack_index, stack_offsets
 from rbi.policy import Policy, load_policy
 from rbi.progress import track
+from rbi.report.data import date_text
 from rbi.rules.types import Reroute
 from rbi.runs import Run
 
@@ -237,6 +236,9 @@ def predict(
             warnings.simplefilter("ignore")  # states outside the training range
             obs, mask = policy.obs_tensor(states), policy.legal_tensor(legal, len(states))
             beta, q = policy.beta_and_q(obs, policy.beta_tensor(given, len(states)), mask)
+        if mask is not None:  # as the rule sees it
+            beta = torch.where(mask, beta, 0)
+            beta = beta / beta.sum(1, keepdim=True)
         pi = policy.improve(beta, q, mask, policy.counts(obs))
         found.append([each.double().cpu().numpy() for each in (beta, pi, q)])
     return StatePredictions(*(np.concatenate(each) for each in zip(*found, strict=True)))
@@ -565,8 +567,7 @@ def feature_value(obs: Array, feature: Feature, place: int) -> Any:
         return MISSING
     if not feature.is_date:
         return float(f"{float(obs[place]):.6g}")
-    days = math.floor(obs[place]) + datetime.date(1970, 1, 1).toordinal()
-    return datetime.date.fromordinal(min(max(days, 1), datetime.date.max.toordinal())).isoformat()
+    return date_text(obs[place])
 
 
 def decision_name(data: Dataset, number: int) -> str:

@@ -1,14 +1,15 @@
 """Tables and figures of `rbi improve`, `rbi certify` and `rbi monitor`, from their run folders."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from rich.table import Table
 
 from rbi.certification.estimates import Ratios, reroute_total_variation
+from rbi.data.episode import Feature, feature_slices
 from rbi.report import ACCENT, DARK, GREY, LINES, WARNING, facts_table, name_ticks, numbers_table, styled_figure
-from rbi.report.data import action_names
+from rbi.report.data import action_names, date_text
 from rbi.rules.types import Behavior, Reroute, TotalVariation, parse_rule
 from rbi.runs import Run
 
@@ -128,8 +129,15 @@ def feature_table(found: dict[str, Any]) -> Table:
     table = numbers_table("changes by feature: total variation for low and high values", columns, texts=("feature",))
     for row in found["changes"]["features"]:
         low, high = percent(row["total_variation_low"]), percent(row["total_variation_high"])
-        table.add_row(row["name"], f"{row['low']:.4g}", low, f"{row['high']:.4g}", high)
+        table.add_row(row["name"], feature_text(found, row, "low"), low, feature_text(found, row, "high"), high)
     return table
+
+
+def feature_text(found: dict[str, Any], row: dict[str, Any], end: Literal["low", "high"]) -> str:
+    """The value of a feature up to which it counts as low, or from which it counts as high: a number or a date."""
+    features = feature_slices(Feature.from_json(found["spec"].get("features", ())))
+    is_date = any(feature.is_date and part.start == row["feature"] for feature, part in features)
+    return date_text(row[end]) if is_date else f"{row[end]:.4g}"
 
 
 def largest_table(found: dict[str, Any]) -> Table:

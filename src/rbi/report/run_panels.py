@@ -285,7 +285,7 @@ def changes_by_feature(found: dict[str, Any]) -> Intervals:
             row["total_variation_high"],
             min(row["total_variation_low"], row["total_variation_high"]),
             max(row["total_variation_low"], row["total_variation_high"]),
-            text=f"below {row['low']:.3g} to above {row['high']:.3g}",
+            text=f"≤ {improve.feature_text(found, row, 'low')} to ≥ {improve.feature_text(found, row, 'high')}",
         )
         for row in found["changes"]["features"]
     ]

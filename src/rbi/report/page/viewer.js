@@ -14,7 +14,7 @@ function viewerCard(viewer, number) {
 }
 
 function percent(value) { return `${(100 * value).toFixed(1)}%`; }
-function ratioText(ratio) { return Number.isFinite(ratio) ? `×${format(ratio, 3)}` : "new"; }
+function ratioText(ratio) { return Number.isNaN(ratio) ? "–" : Number.isFinite(ratio) ? `×${format(ratio, 3)}` : "new"; }
 
 // beta, pi, their ratio with its bounds, Q and advantage of every action in one state.
 function actionTable(viewer) {
@@ -32,7 +32,7 @@ function actionTable(viewer) {
     return { row, cells, beta, pi, low, high, label, name };
   });
   const show = (state) => rows.forEach((row, a) => {
-    const beta = state.beta[a], pi = state.pi[a], ratio = beta > 0 ? pi / beta : Infinity;
+    const beta = state.beta[a], pi = state.pi[a], ratio = beta > 0 ? pi / beta : pi > 0 ? Infinity : NaN;
     row.row.classList.toggle("taken", a === state.taken);
     row.label.textContent = a === state.taken ? `▸ ${row.name}` : row.name;
     row.beta.style.width = `${100 * beta}%`; row.pi.style.width = `${100 * pi}%`;
