@@ -1,4 +1,4 @@
-"""PyTorch's settings for the whole process or thread: rbi computes in float32, on the device that it is told, and puts
+"""PyTorch's settings for the whole process or thread: rbi computes in float32, on the device of its arguments, and puts
 the settings of the calling program back."""
 
 import contextlib

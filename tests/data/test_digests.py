@@ -84,7 +84,7 @@ def test_episodes_that_repeat_by_nature_do_not_count_as_shared():
 
 @pytest.mark.parametrize(("training", "later"), [(1000, 1000), (5000, 300), (60, 60)])
 def test_logs_that_have_an_episode_in_common_by_chance_are_not_shared(training, later):
-    """There are so many kinds that no episode, or hardly any, is there twice in one of the logs."""
+    """With as many kinds as pairs of episodes, hardly any episode occurs twice in one of the logs."""
     kinds, met = training * later, 0
     for seed in range(40):
         rng = np.random.default_rng(seed)
