@@ -12,7 +12,16 @@ from PIL import Image
 from pytest import approx
 
 import benchmarks.spi
-from benchmarks import atari, atari_page, certificate, online_page, population_page, results_page, spi_page
+from benchmarks import (
+    assumptions,
+    atari,
+    atari_page,
+    certificate,
+    online_page,
+    population_page,
+    results_page,
+    spi_page,
+)
 from benchmarks.engine import VARIANTS
 from benchmarks.population import step as record_population
 from benchmarks.results_page import ROOT
@@ -203,6 +212,26 @@ def test_the_certified_gains_of_the_concept_page_are_the_measured_ones():
     assert f"{np.mean([bounds > found['true_gain'] for bounds in lower.values()]):.1%} of the bounds are above" in text
     assert np.mean(lower[250] > 0) < 0.3
     assert np.mean(lower[2500] > 0) > 0.9
+
+
+def test_the_shares_of_wrong_decisions_where_assumptions_fail_are_the_measured_ones():
+    found = load("assumptions.json")
+    text = " ".join((ROOT / "docs/concepts/certificates.md").read_text().split())
+    _, unlike, few, many = (row["deployed"] / found["logs"] for row in found["customers"][:4])
+    assert unlike < 0.07  # 5%, but for chance
+    assert f"{few:.0%} of the logs of 20 customers with 100 rows each said *deploy* ({many:.0%} with 200" in text
+    _, ordered, shuffled = (f"{row['decided'] / found['logs']:.0%}" for row in found["groups"])
+    assert f"in {ordered} of the comparisons of equal policies ({shuffled} with the rows in random order)" in text
+    shares = {(row["known"], row["stated_range"]): row["deployed"] / found["logs"] for row in found["rare_losses"]}
+    assert f"on {shares['taken', False]:.0%} of the logs of 1,000 decisions without" in text
+    assert f"({shares['all', False]:.0%} with the probabilities of all actions)" in text
+    assert f"and on {shares['taken', True]:.0%} and {shares['all', True]:.0%} with it" in text
+    assert f"{found['command']}`, commit {found['machine']['commit'][:7]}" in text
+
+
+def test_rare_losses_are_those_that_were_measured():
+    assert assumptions.rare_losses("all", stated=True, logs=3) == 0
+    assert assumptions.rare_losses("all", stated=False, logs=3) > 0
 
 
 @pytest.mark.slow
