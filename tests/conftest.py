@@ -6,6 +6,7 @@ examples, and many more of them; a failure prints how to reproduce it.
 
 import os
 import shutil
+import signal
 
 import jax
 import pytest
@@ -24,6 +25,14 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture
+def default_sighup():
+    """SIGHUP as in a terminal: tests that run under `nohup` ignore it, and so would their processes."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session")

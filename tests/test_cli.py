@@ -343,6 +343,7 @@ def test_workers_exit_with_their_parent_and_the_study_resumes(tmp_path):
     assert len(runs.read(out).metrics) == 8
 
 
+@pytest.mark.usefixtures("default_sighup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_sigterm_and_a_closed_terminal_interrupt_a_run(number, tmp_path):
     arguments = ["spi", "--worlds", "chicken(0.1)", "--sizes", "2000", "--repetitions", "2000", "--workers", "1"]

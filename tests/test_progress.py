@@ -22,6 +22,7 @@ from rbi.progress import (
 )
 
 
+@pytest.mark.usefixtures("default_sighup")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_asks_a_run_to_stop_and_the_second_interrupts_it(number):
     before = signal.getsignal(number)
