@@ -166,6 +166,13 @@ def test_the_readmes_populations_are_the_measured_ones():
     assert f"Greedy falls below the clone in {NUMBERS[of['greedy']]} of them, and DQfD" in text
     assert f"has no bound, in {NUMBERS[of['DQfD']]}. " in text
     assert f"DQfD scores more than reroute(0.5,1.5) in {NUMBERS[ahead]}: " in text
+    modes = [
+        (population_page.ratio(result, population_page.CLONES_MODE), own)
+        for result, own in zip(results, ratios, strict=True)
+        if population_page.CLONES_MODE in population_page.rows_by_name(result)
+    ]
+    more, evaluated = sum(mode > own for mode, own in modes), len(modes)
+    assert f"score more in {NUMBERS[more]} of the {NUMBERS[evaluated]} populations where they were evaluated" in text
     paths = runpy.run_path(str(ROOT / "docs/figures.py"))["shown_populations"]()
     shown = [json.loads(path.read_text()) for path in paths]
     assert [result["skill"] for result in shown] == ["mixed", "strong", "strong", "strong"]
