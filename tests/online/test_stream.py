@@ -29,9 +29,9 @@ from rbi.optim import Peers, flatten_parameters
 from rbi.replay import ReplayBatch
 from rbi.returns import exploration_ladder
 from rbi.steps import TERMINATED
+from tests.games import Doors
 from tests.online.small_runs import make_engine, run_to_end, small_config
 from tests.online.test_learners import STATES, VECTORS, batch_of
-from tests.streams import Doors
 
 CPU = torch.device("cpu")
 CARTPOLE = make_observation_spec(small_config())
