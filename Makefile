@@ -8,6 +8,7 @@ PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constrai
 PYTEST := $(BIN)/python -m pytest --quiet --numprocesses auto --dist worksteal
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict # stops at any warning: broken links, pages without a place in the navigation
 TORCH := 2.13.0
+unexport PYTHONDONTWRITEBYTECODE # container images set it: each of the tests' many processes would compile rbi anew
 
 .PHONY: help demo tour docs test test-slow test-all fuzz check wheel format constraints bench results clean
 

@@ -68,9 +68,19 @@ def bernoulli(rng, means):
     return (rng.random(means.shape) < means).astype(float)
 
 
+HEAVY_SIGMA, HEAVY_LIMIT = 1.5, 25.0
+
+
 def heavy(rng, means):
     """Lognormal with these means, cut off at 50 times 0.5 (rewards up to 25; the means lie below)."""
-    return np.minimum(means * np.exp(1.5 * rng.normal(size=means.shape) - 1.125), 25.0)
+    drift = HEAVY_SIGMA**2 / 2
+    return np.minimum(means * np.exp(HEAVY_SIGMA * rng.normal(size=means.shape) - drift), HEAVY_LIMIT)
+
+
+def heavy_means(means):
+    """The means of `heavy`: E[min(Y, c)] for the lognormal Y of each mean."""
+    z = (np.log(HEAVY_LIMIT / means) + HEAVY_SIGMA**2 / 2) / HEAVY_SIGMA
+    return means * stats.norm.cdf(z - HEAVY_SIGMA) + HEAVY_LIMIT * stats.norm.sf(z)
 
 
 def bandit(name, means, beta, rule=GAIN, *, robust=False, q=None, reward=bernoulli, high=1.0):
@@ -81,11 +91,7 @@ def bandit(name, means, beta, rule=GAIN, *, robust=False, q=None, reward=bernoul
     means, beta = np.array(means, float), np.array(beta, float)
     q = means if q is None else np.array(q, float)
     pi = rule(beta, q)
-    true_means = means
-    if reward is heavy:  # the cut changes the means: measured once, to four digits
-        true_means = np.stack(
-            [[heavy(np.random.default_rng(0), np.full(4_000_000, m)).mean() for m in row] for row in means]
-        )
+    true_means = heavy_means(means) if reward is heavy else means
 
     def draw(rng, shape):
         x = rng.integers(0, len(beta), shape)

@@ -8,12 +8,14 @@ import os
 import shutil
 import signal
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # pytest-xdist already uses every core; waiting threads of BLAS spin
+
 import jax
 import pytest
 import torch
 from hypothesis import settings
 
-torch.set_num_threads(1)  # pytest-xdist already uses every core
+torch.set_num_threads(1)
 jax.config.update("jax_enable_x64", True)  # so that float64 arrays stay float64 in JAX too
 settings.register_profile("derandomized", deadline=None, max_examples=60, derandomize=True)
 settings.register_profile("fuzz", deadline=None, max_examples=1000, print_blob=True)

@@ -1,4 +1,9 @@
-"""Small games with image observations: `gymnasium.make("tests.games:Catch-v0")`."""
+"""Small environments; those with images are also ids: `gymnasium.make("tests.games:Catch-v0")`.
+
+Worker processes import this module to unpickle them: it imports no PyTorch.
+"""
+
+import time
 
 import gymnasium
 import numpy as np
@@ -59,6 +64,63 @@ class Nan(Catch):
     def step(self, action):
         image, _, *rest = super().step(action)
         return (image, float("nan"), *rest)
+
+
+class Doors(gymnasium.Env):
+    """Some of five doors are open, at random; a closed one is an error, an open one pays its number. 8 steps."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(5)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        self.time = 0
+        return self.observe(over=False)
+
+    def step(self, action):
+        assert self.open[action], "a closed door"
+        self.time += 1
+        over = self.time == 8
+        return *self.observe(over=over)[:1], float(action), over, False, {"action_mask": self.open}
+
+    def observe(self, *, over):
+        self.open = (self.np_random.random(5) < 0.4).astype(np.int8)
+        self.open[self.np_random.integers(5)] = 1
+        self.open *= not over  # as in some games: no action is legal when all is over
+        return self.np_random.random(3).astype(np.float32), {"action_mask": self.open}
+
+    def render(self):
+        return np.full((8, 8, 3), self.time, np.uint8)
+
+
+class Dice(gymnasium.Env):
+    """Pays the action plus a random number; ends at random, and fails if asked to."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(4, start=-1)
+
+    def reset(self, *, seed=None, options=None):  # noqa: ARG002 - as Gymnasium calls it
+        super().reset(seed=seed)
+        return self.observe(), {}
+
+    def step(self, action):
+        if action == 2:
+            raise RuntimeError("a broken\nwire")
+        return self.observe(), action + self.np_random.random(), self.np_random.random() < 0.2, False, {}
+
+    def observe(self):
+        return self.np_random.random(3).astype(np.float32)
+
+
+class Stuck(Dice):
+    """Takes minutes for a step."""
+
+    def step(self, action):
+        time.sleep(600)
+        return super().step(action)
 
 
 for game in (Catch, Broken, Nan):

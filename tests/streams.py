@@ -1,8 +1,7 @@
-"""Random time steps of environments, to feed actors and the replay with; an environment with action masks."""
+"""Random time steps of environments, to feed actors and the replay with."""
 
 from typing import NamedTuple
 
-import gymnasium
 import numpy as np
 import torch
 
@@ -44,33 +43,3 @@ class RandomEnvs:
 
     def reset(self):
         self.over = np.ones(self.num_envs, dtype=bool)
-
-
-class Doors(gymnasium.Env):
-    """Some of five doors are open, at random; a closed one is an error, an open one pays its number. 8 steps."""
-
-    observation_space = gymnasium.spaces.Box(0, 1, (3,), np.float32)
-    action_space = gymnasium.spaces.Discrete(5)
-
-    def __init__(self, render_mode=None):
-        self.render_mode = render_mode
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed, options=options)
-        self.time = 0
-        return self.observe(over=False)
-
-    def step(self, action):
-        assert self.open[action], "a closed door"
-        self.time += 1
-        over = self.time == 8
-        return *self.observe(over=over)[:1], float(action), over, False, {"action_mask": self.open}
-
-    def observe(self, *, over):
-        self.open = (self.np_random.random(5) < 0.4).astype(np.int8)
-        self.open[self.np_random.integers(5)] = 1
-        self.open *= not over  # as in some games: no action is legal when all is over
-        return self.np_random.random(3).astype(np.float32), {"action_mask": self.open}
-
-    def render(self):
-        return np.full((8, 8, 3), self.time, np.uint8)

@@ -46,7 +46,7 @@ def with_own_thread(function: Callable[P, R]) -> Callable[P, R]:
             for kind in ("cpu", "cuda"):
                 if torch.is_autocast_enabled(kind):
                     stack.enter_context(torch.autocast(kind, enabled=False))
-            if torch.get_default_device().type != "cpu":
+            if torch.empty(0).device.type != "cpu":  # PyTorch 2.6's get_default_device misses `with torch.device(...)`
                 stack.enter_context(torch.device("cpu"))
             return function(*args, **options)
 

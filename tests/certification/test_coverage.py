@@ -48,3 +48,11 @@ def test_the_stated_truth_is_the_mean_of_the_terms(name):
     x = world.draw(np.random.default_rng(0), (1, 200_000))
     assert world.floor <= x.min()
     assert abs(x.mean() - world.truth) < 5 * x.std() / np.sqrt(x.size)
+
+
+@pytest.mark.parametrize("name", ["binary rewards", "heavy-tailed rewards, nothing to gain"])
+def test_the_stated_value_is_the_weighted_mean_of_the_logged_rewards(name):
+    world = WORLDS[name]
+    weights, rewards = world.logs(np.random.default_rng(0), 1_000_000)
+    x = weights * rewards
+    assert abs(x.mean() - world.value) < 4 * x.std() / np.sqrt(x.size)

@@ -14,7 +14,7 @@ from rbi.envs import make
 from rbi.envs.gym import GymVector
 from rbi.envs.types import EnvConfig
 from rbi.steps import CONTINUES, TERMINATED, TRUNCATED
-from tests.streams import Doors
+from tests.games import Doors
 
 NUM_ENVS = 3
 

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import gymnasium
 import numpy as np
@@ -16,29 +15,10 @@ from rbi import envs
 from rbi.envs.gym import GymVector
 from rbi.envs.gym_workers import GymWorkers
 from rbi.envs.types import EnvConfig
-from tests.streams import Doors
+from tests.games import Dice, Doors, Stuck
 
 NUM_ENVS, WORKERS = 5, 2
 PRINTS_IGNORED = "from signal import *; print([n for n in (SIGTERM, SIGHUP) if getsignal(n) == SIG_IGN])"
-
-
-class Dice(gymnasium.Env):
-    """Pays the action plus a random number; ends at random, and fails if asked to."""
-
-    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
-    action_space = gymnasium.spaces.Discrete(4, start=-1)
-
-    def reset(self, *, seed=None, options=None):  # noqa: ARG002 - as Gymnasium calls it
-        super().reset(seed=seed)
-        return self.observe(), {}
-
-    def step(self, action):
-        if action == 2:
-            raise RuntimeError("a broken\nwire")
-        return self.observe(), action + self.np_random.random(), self.np_random.random() < 0.2, False, {}
-
-    def observe(self):
-        return self.np_random.random(3).astype(np.float32)
 
 
 @pytest.fixture(params=[lambda: Dice(), "CartPole-v1"], ids=["function", "id"])
@@ -176,14 +156,6 @@ def test_environments_that_a_script_registered_are_known_to_workers():
         there.close()
     finally:
         del gymnasium.registry["Dice-v0"]
-
-
-class Stuck(Dice):
-    """Takes minutes for a step."""
-
-    def step(self, action):
-        time.sleep(600)
-        return super().step(action)
 
 
 def test_workers_in_the_middle_of_long_steps_are_killed_together(monkeypatch):

@@ -25,7 +25,7 @@ from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
 from rbi.rules.types import Behavior, Greedy
-from tests.streams import Doors
+from tests.games import Doors
 
 
 class Counting:

@@ -29,7 +29,7 @@ from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
 from rbi.policy import FeatureRange, Policy
 from rbi.rules.types import BCQ, Behavior, Greedy, Reroute, parse_rule
 from rbi.steps import CONTINUES, TERMINATED, TRUNCATED
-from tests.streams import Doors
+from tests.games import Doors
 
 ACTIONS = 5
 SPEC = ObservationSpec((3,), 1, ACTIONS)

@@ -11,7 +11,7 @@ from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec
 from rbi.policy import Policy
 from rbi.rules.types import Behavior
-from tests.streams import Doors
+from tests.games import Doors
 
 
 def test_a_video_shows_an_episode_in_colour(tmp_path):

@@ -14,9 +14,10 @@ from rbi.online.engine import CapturedActor, init_networks
 from rbi.policy import load_policy
 from rbi.steps import TERMINATED
 from tests.checkpoints import use_gpu_random_states
+from tests.games import Doors
 from tests.online.small_runs import make_engine, run_steps, run_to_end, small_config
 from tests.online.test_actors import MASKED, VECTORS, make_actor
-from tests.streams import Doors, RandomEnvs
+from tests.streams import RandomEnvs
 
 
 def save(path, engine, *, with_replay=True, **info):

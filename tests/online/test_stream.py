@@ -29,9 +29,9 @@ from rbi.optim import Peers, flatten_parameters
 from rbi.replay import ReplayBatch
 from rbi.returns import exploration_ladder
 from rbi.steps import TERMINATED
+from tests.games import Doors
 from tests.online.small_runs import make_engine, run_to_end, small_config
 from tests.online.test_learners import STATES, VECTORS, batch_of
-from tests.streams import Doors
 
 CPU = torch.device("cpu")
 CARTPOLE = make_observation_spec(small_config())
@@ -533,11 +533,12 @@ def test_an_update_of_two_learners_is_one_on_the_batch_of_the_sum(algo, tmp_path
     weighting = {"policy_weighting": True} if algo == "rbi" else {}
     config = small_config(algo, **weighting, schedule={"precision": "float32"})
     batch = batch_of()
-    fork = multiprocessing.get_context("fork")
-    with fork.Manager() as manager:
+    server = multiprocessing.get_context("forkserver")  # forks of this process may have lost autograd's threads
+    server.set_forkserver_preload([__name__])
+    with server.Manager() as manager:
         vectors = manager.dict()
         learners = [
-            fork.Process(target=learn_in_parallel, args=(rank, 2, tmp_path / "group", batch, config, vectors))
+            server.Process(target=learn_in_parallel, args=(rank, 2, tmp_path / "group", batch, config, vectors))
             for rank in range(2)
         ]
         for learner in learners:

@@ -27,8 +27,8 @@ from rbi.online.sweep import as_file_name, run_remotely, sweep, used_settings
 from rbi.online.train import Local, check_memory, find_checkpoint, load_config, run_settings, train
 from rbi.optim import flatten_parameters
 from rbi.replay import bytes_needed
+from tests.games import Doors
 from tests.online.small_runs import TINY, small_config
-from tests.streams import Doors
 
 QUIET = {"progress": False, "device": "cpu"}
 SHORT = TINY | {"updates": 40, "eval_episodes": 3, "report_interval": 10}
