@@ -410,7 +410,7 @@ def plug_in_bound(x, floor, alpha, spread):
     low, high = floor, float(x.mean())
     for _ in range(40):
         middle = (low + high) / 2
-        stakes = np.minimum(bets, bounds.MAX_STAKE / (middle - floor))
+        stakes = np.minimum(bets, bounds.MAX_STAKE / max(middle - floor, np.finfo(float).tiny))
         rejected = np.log1p(stakes * (x - middle)).cumsum().max() >= -math.log(alpha)
         low, high = (middle, high) if rejected else (low, middle)
     return low
