@@ -100,9 +100,10 @@ def monitor(
     """Compare live episodes of a new policy with those of a control group, or with the value of the old policy.
 
     Both are confidence sequences by betting, proved for every number of episodes in the stated range: look as often as
-    you like, and stop when you like. Episodes are taken in the order of the log: add later ones at its end. With a
-    control group, each side has half of the error. An old value counts as exact; if it is the mean of a log, give the
-    log as `control`, which allows for its error. `accept_equal` is that of `MonitorConfig`.
+    you like, and stop when you like. Episodes are taken in the order of the log: add later ones at its end. Two groups
+    are compared in pairs, the i-th live with the i-th control episode, and as a whole, with half of the error each. An
+    old value counts as exact; if it is the mean of a log, give the log as `control`, which allows for its error.
+    `accept_equal` is that of `MonitorConfig`.
 
     policy: folder of the new policy; a table is then read like the one that trained it, unless `settings`
         names columns.
