@@ -89,36 +89,47 @@ def rare_losses(known, stated, logs):
     return count
 
 
-def measure(logs):
+def all_customers(logs):
+    return [
+        {"known": known, "customers": n, "rows": rows, "averages": averages, "gains": gains}
+        | {"deployed": customers_that_differ(known, (n, rows, averages, gains), logs)}
+        for known in KNOWN
+        for n, rows, averages, gains in CUSTOMERS
+    ]
+
+
+def all_groups(logs):
     few = CUSTOMERS[1]
-    return {
-        "logs": logs,
-        "customers": [
-            {"known": known, "customers": n, "rows": rows, "averages": averages, "gains": gains}
-            | {"deployed": customers_that_differ(known, (n, rows, averages, gains), logs)}
-            for known in KNOWN
-            for n, rows, averages, gains in CUSTOMERS
-        ],
-        "groups": [
-            {"shuffled": shuffled, "averages": setting[2], "decided": groups_of_customers(shuffled, setting, logs)}
-            for shuffled, setting in ((False, CUSTOMERS[0]), (False, few), (True, few))
-        ],
-        "rare_losses": [
-            {"known": known, "stated_range": stated, "deployed": rare_losses(known, stated, logs)}
-            for known in KNOWN
-            for stated in (True, False)
-        ],
-    }
+    return [
+        {"shuffled": shuffled, "averages": setting[2], "decided": groups_of_customers(shuffled, setting, logs)}
+        for shuffled, setting in ((False, CUSTOMERS[0]), (False, few), (True, few))
+    ]
+
+
+def all_rare_losses(logs):
+    return [
+        {"known": known, "stated_range": stated, "deployed": rare_losses(known, stated, logs)}
+        for known in KNOWN
+        for stated in (True, False)
+    ]
+
+
+PARTS = {"customers": all_customers, "groups": all_groups, "rare_losses": all_rare_losses}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--logs", type=int, default=300, help="of each setting")
+    parser.add_argument("--only", choices=tuple(PARTS), help="one part; the others stay as they were measured before")
     parser.add_argument("--out", type=Path, default=RESULT)
     args = parser.parse_args()
-    found = {"command": "python -m benchmarks.assumptions", "machine": machine()} | measure(args.logs)
+    found = json.loads(args.out.read_text()) if args.only else {}
+    parts = (args.only,) if args.only else tuple(PARTS)
+    found |= {"command": "python -m benchmarks.assumptions", "logs": args.logs}
+    found["machines"] = found.get("machines", {}) | dict.fromkeys(parts, machine())
+    found |= {part: PARTS[part](args.logs) for part in parts}
     args.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps({name: found[name] for name in ("customers", "groups", "rare_losses")}, indent=1))
+    print(json.dumps({part: found[part] for part in parts}, indent=1))
 
 
 if __name__ == "__main__":

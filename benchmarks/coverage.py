@@ -416,7 +416,8 @@ def plug_in_bound(x, floor, alpha, spread):
     low, high = floor, float(x.mean())
     for _ in range(40):
         middle = (low + high) / 2
-        rejected = bounds.log_capital_sequence(x, bets, middle, floor).max() >= -math.log(alpha)
+        stakes = np.minimum(bets, bounds.MAX_STAKE / max(middle - floor, np.finfo(float).tiny))
+        rejected = np.log1p(stakes * (x - middle)).cumsum().max() >= -math.log(alpha)
         low, high = (middle, high) if rejected else (low, middle)
     return low
 

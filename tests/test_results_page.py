@@ -17,6 +17,7 @@ from benchmarks import (
     atari,
     atari_page,
     certificate,
+    monitor,
     online_page,
     population_page,
     results_page,
@@ -233,7 +234,44 @@ def test_the_shares_of_wrong_decisions_where_assumptions_fail_are_the_measured_o
     assert f"on {shares['taken', False]:.0%} of the logs of 1,000 decisions without" in text
     assert f"({shares['all', False]:.0%} with the probabilities of all actions)" in text
     assert f"and on {shares['taken', True]:.0%} and {shares['all', True]:.0%} with it" in text
-    assert f"{found['command']}`, commit {found['machine']['commit'][:7]}" in text
+    commits = [machine["commit"][:7] for machine in found["machines"].values()]
+    assert f"{found['command']}`, commit {commits[0]}" in text
+    assert f"the comparisons of groups: `--only groups`, commit {commits[1]}" in text
+
+
+def test_the_episodes_that_monitor_needs_are_the_measured_ones():
+    found = load("monitor.json")
+    rows = {(row["bound"], row["against"], row["drop"]): row for row in found["detection"]}
+    guide, note = (
+        (ROOT / "docs" / name).read_text() for name in ("howto/certify.md", "decisions/028-confidence-sequences.md")
+    )
+    for drop in monitor.DROPS:
+        ours, before = (
+            [rows[name, s, drop] for s in monitor.SETTINGS] for name in ("upper_bound", "plug_in_upper_bound")
+        )
+        cells = " | ".join(f"{row['median']:,} ({row['90%']:,})" for row in ours)
+        assert f"| {monitor.RATE - drop:.0%} | {cells} |" in guide
+        cells = " | ".join(f"{a['median']:,} ({b['median']:,})" for a, b in zip(ours, before, strict=True))
+        assert f"| {monitor.RATE - drop:.0%} | {cells} |" in note
+    equal = found["false_alarms"]
+    alarms, count = (sum(row[key] for row in equal) for key in ("alarms", "comparisons"))
+    assert f"Of {count} comparisons of equal policies over 3,000 live episodes {alarms} gave an alarm" in " ".join(
+        guide.split()
+    )
+    for text in (guide, note):
+        assert f"`{found['command']}`, commit {found['machine']['commit'][:7]}" in text
+
+
+def test_the_widths_of_confidence_sequences_are_the_measured_ones():
+    found = load("monitor.json")
+    width = {(row["shape"], row["episodes"], row["method"]): row["width"] for row in found["widths"]}
+    note = (ROOT / "docs/decisions/028-confidence-sequences.md").read_text()
+    for shape in monitor.SHAPES:
+        cells = [f"{width[shape, n, 'ours'] / width[shape, n, 'plug_in']:.2f}" for n in monitor.REPETITIONS]
+        assert f"| {shape} | {' | '.join(cells)} |" in note
+    shares = [row[side] / row["samples"] for row in found["coverage"] for side in ("lower_misses", "upper_misses")]
+    assert max(shares) < monitor.ALPHA
+    assert f"{min(filter(None, shares)):.1%} to {max(shares):.1%} excluded the true mean" in note
 
 
 def test_rare_losses_are_those_that_were_measured():

@@ -11,18 +11,19 @@ from rbi.certification.bounds import (
     MAX_STAKE,
     METHODS,
     REBETS,
+    SHARES,
     all_equal_before,
     bca_lower_bound,
     betting_lower_bound,
     betting_rejects,
     empirical_bernstein_lower_bound,
     log_capital_peak,
-    log_capital_sequence,
     lower_bound,
     lower_confidence_sequence,
-    plug_in_bets,
+    mixture_capital,
+    predictable_std,
 )
-from tests.reference.betting_loops import plug_in_log_capitals, star_log_capital
+from tests.reference.betting_loops import mixture_capitals, plug_in_log_capitals, star_log_capital
 
 
 def weighted_returns(rng, shape, gain=0.0):
@@ -44,10 +45,11 @@ def test_capital_of_recalculated_bets_is_that_of_the_loop(m):
     assert float(found) == approx(star_log_capital(values.tolist(), m, -0.5, 0.05, 0.25, MAX_STAKE), abs=1e-9)
 
 
-def test_capital_of_plug_in_bets_is_that_of_the_loop():
+@pytest.mark.parametrize("m", [0.01, -0.45])
+def test_capital_of_bets_of_all_sizes_is_that_of_the_loop(m):
     values = weighted_returns(np.random.default_rng(2), 50, 0.2)
-    found = log_capital_sequence(values, plug_in_bets(values, 0.1, 0.3), 0.01, -0.5)
-    assert found == approx(plug_in_log_capitals(values.tolist(), 0.01, -0.5, 0.1, 0.3, MAX_STAKE))
+    found = mixture_capital(values, predictable_std(values, np.arange(50), 0.3), m, -0.5)
+    assert found == approx(mixture_capitals(values.tolist(), m, -0.5, 0.3, SHARES.tolist(), MAX_STAKE))
 
 
 def test_the_largest_capital_may_lie_between_two_recalculations_of_the_bet():
@@ -106,12 +108,58 @@ def test_few_or_constant_values_have_a_bound():
     assert 0 < betting_lower_bound([1.0] * 50, -1.0, 0.05) < 1
 
 
-def test_confidence_sequence_covers_at_all_times_together():
+SHAPES = {  # of values in [0, 1], and their mean
+    "half ones": (lambda rng, n: (rng.random(n) < 0.5).astype(float), 0.5),
+    "few ones": (lambda rng, n: (rng.random(n) < 0.05).astype(float), 0.05),
+    "nearly all ones": (lambda rng, n: (rng.random(n) < 0.95).astype(float), 0.95),
+    "skewed": (lambda rng, n: rng.beta(0.2, 1.8, n), 0.1),
+    "narrow": (lambda rng, n: rng.uniform(0.45, 0.55, n), 0.5),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_confidence_sequence_covers_at_all_times_together(shape):
+    draw, mean = SHAPES[shape]
     rng, missed = np.random.default_rng(7), 0
-    for _ in range(300):
-        values = weighted_returns(rng, 500)
-        missed += log_capital_sequence(values, plug_in_bets(values, 0.1, 0.25), 0.0, -0.5).max() >= math.log(10)
-    assert stats.binomtest(missed, 300, 0.1, "greater").pvalue > 1e-3
+    for _ in range(1000):
+        values = draw(rng, 500)
+        missed += mixture_capital(values, predictable_std(values, np.arange(500), 0.25), mean, 0.0).max() >= 10
+    assert stats.binomtest(missed, 1000, 0.1, "greater").pvalue > 1e-3
+    assert missed > 10  # it promises 100: a bound that never misses would be far too low
+
+
+@pytest.mark.parametrize(("shape", "factor"), [("half ones", 1.3), ("few ones", 1.1), ("skewed", 1.1)])
+def test_confidence_sequence_is_mostly_narrower_than_with_plug_in_bets(shape, factor):
+    rng, wider = np.random.default_rng(8), 0
+    for _ in range(15):
+        x = SHAPES[shape][0](rng, 500)
+        (bound,) = lower_confidence_sequence(x, 0.0, 0.05, 0.25, [len(x)])
+        m = x.mean() - factor * (x.mean() - bound)
+        wider += max(plug_in_log_capitals(x.tolist(), m, 0.0, 0.05, 0.25, MAX_STAKE)) < math.log(20)
+    assert wider > 7
+
+
+def test_how_often_one_looks_changes_no_bound():
+    x = SHAPES["skewed"][0](np.random.default_rng(9), 900)
+    times = [1, 7, 40, 200, 333, 900]
+    often = lower_confidence_sequence(x, 0.0, 0.05, 0.25, times)
+    once = [lower_confidence_sequence(x[:t], 0.0, 0.05, 0.25, [t])[0] for t in times]
+    assert often == approx(once, abs=0.01 * x.std() / 30)
+
+
+def test_confidence_sequence_moves_with_the_unit_and_the_origin_of_the_values():
+    x = SHAPES["skewed"][0](np.random.default_rng(10), 400)
+    unit, other = (
+        lower_confidence_sequence(scale * x + shift, shift, 0.05, scale * 0.25, [20, 400])
+        for scale, shift in ((1.0, 0.0), (300.0, -7.0))
+    )
+    assert other == approx(300 * unit - 7, abs=1e-6)
+
+
+def test_confidence_sequence_is_lower_with_more_confidence():
+    x = SHAPES["skewed"][0](np.random.default_rng(11), 300)
+    bounds = [lower_confidence_sequence(x, 0.0, alpha, 0.25, [50, 300]) for alpha in (0.001, 0.05, 0.3)]
+    assert (np.diff(bounds, axis=0) > 0).all()
 
 
 def test_confidence_sequence_never_falls_and_finds_a_gain():
@@ -127,7 +175,7 @@ def test_what_a_confidence_sequence_rejects_between_two_looks_stays_rejected():
     rng = np.random.default_rng(3)
     x = np.concatenate([rng.normal(mean, 0.7, n) for mean, n in ((0.0, 100), (0.5, 200), (0.0, 1200))]).clip(-3, 3)
     (early,), (late,) = (lower_confidence_sequence(x, -3.0, 0.05, 0.3, times=[t]) for t in (300, 1500))
-    assert late >= min(early, x.mean()) - 1e-6
+    assert late >= min(early, x.mean()) - 1e-4  # the resolution of the search
 
 
 def test_empirical_bernstein_is_its_formula():

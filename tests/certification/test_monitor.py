@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import rbi
 from rbi import runs
-from rbi.certification.monitor import bounds_over_time
+from rbi.certification.monitor import LOOKS, bounds_over_time, difference_over_time
 from rbi.cli import main
 from rbi.data.dataset import Dataset
 from rbi.data.episode import RejectedEpisode
@@ -29,14 +30,32 @@ def test_a_policy_is_compared_with_control_and_with_an_old_value(mean, outcome):
         assert found.estimate == pytest.approx(mean - 0.3, abs=0.05)
 
 
-def test_both_sides_of_a_comparison_share_the_error():
-    new, control = live(0, 0.5, 500), live(1, 0.3, 800)
-    ours, theirs = (bounds_over_time(data.scores, (0.0, 1.0), 0.05) for data in (new, control))
-    found = rbi.monitor(new, control, return_range=(0, 1), confidence=0.9)
-    assert found.lower == pytest.approx(ours.lower[-1] - theirs.upper[-1])
-    assert found.upper == pytest.approx(ours.upper[-1] - theirs.lower[-1])
-    alone = rbi.monitor(new, return_range=(0, 1), old_value=0.0, confidence=0.95)
-    assert alone.lower == pytest.approx(ours.lower[-1])
+def last(values, limits, alpha):
+    return np.array(bounds_over_time(values, limits, alpha, np.array([len(values)])))[:, 0]
+
+
+@pytest.mark.parametrize(("low", "controls", "in_pairs"), [(0.0, 300, True), (0.45, 3000, False)])
+def test_half_of_the_error_is_for_pairs_and_a_quarter_for_each_group_and_the_better_bound_counts(
+    low, controls, in_pairs
+):
+    rng = np.random.default_rng(0)
+    new, control = rng.uniform(low, 1 - low, 300), rng.uniform(low, 1 - low, controls)
+    found = difference_over_time([new, control], (0.0, 1.0), 0.2, [np.array([300]), np.array([controls])])
+    pairs = last(new - control[:300], (-1.0, 1.0), 0.1)
+    groups = last(new, (0.0, 1.0), 0.05) - last(control, (0.0, 1.0), 0.05)[::-1]
+    assert np.ravel(found) == pytest.approx(pairs if in_pairs else groups)
+
+
+def test_an_old_value_leaves_the_whole_error_to_the_live_episodes():
+    new = live(0, 0.5, 500)
+    found = rbi.monitor(new, return_range=(0, 1), old_value=0.25)
+    assert [found.lower, found.upper] == pytest.approx(last(new.scores, (0.0, 1.0), 0.05) - 0.25, abs=2e-4)
+
+
+def test_better_and_worse_are_mirror_images():
+    new, control = live(0, 0.4, 700), live(1, 0.3, 300)
+    one, other = (rbi.monitor(*sides, return_range=(0, 1)) for sides in ((new, control), (control, new)))
+    assert [one.lower, one.upper] == pytest.approx([-other.upper, -other.lower])
 
 
 def test_an_alarm_comes_long_before_the_end():
@@ -47,12 +66,30 @@ def test_an_alarm_comes_long_before_the_end():
 
 
 def test_looking_all_the_time_is_rarely_wrong():
-    wrong = 0
-    for seed in range(40):
-        values = np.random.default_rng(seed).random(300)
-        side = bounds_over_time(values, (0.0, 1.0), 0.1)
-        wrong += bool((side.lower > 0.5).any())
-    assert wrong <= 11  # of 40 at 10%: more has probability 0.0006
+    """What was rejected at any time stays rejected, so that the last bound knows of all looks."""
+    wrong, times = np.zeros(2, int), np.array([200])
+    for seed in range(100):
+        new, control = np.random.default_rng(seed).random((2, 200))
+        alone = bounds_over_time(new, (0.0, 1.0), 0.1, times)[0] > 0.5
+        compared = difference_over_time([new, control], (0.0, 1.0), 0.1, [times, times])[0] > 0
+        wrong += np.concatenate([alone, compared])
+    assert all(stats.binomtest(int(count), 100, 0.1, "greater").pvalue > 1e-3 for count in wrong)
+
+
+def test_episodes_that_come_later_change_no_bound_of_before():
+    samples, times = [live(0, 0.4, 900).scores, live(1, 0.3, 600).scores], [np.array([30, 300, 900])]
+    times.append(times[0] * 2 // 3)
+    full = np.array(difference_over_time(samples, (0.0, 1.0), 0.1, times))
+    for looks in (1, 2):
+        seen, until = [x[: at[looks - 1]] for x, at in zip(samples, times, strict=True)], [at[:looks] for at in times]
+        assert np.array(difference_over_time(seen, (0.0, 1.0), 0.1, until)) == pytest.approx(full[:, :looks], abs=1e-12)
+
+
+def test_bounds_never_widen_in_the_history():
+    found = rbi.monitor(live(0, 0.4, 500), live(1, 0.3, 2000), return_range=(0, 1))
+    assert len(found.history) == LOOKS
+    assert (np.diff([look["lower"] for look in found.history]) >= 0).all()
+    assert (np.diff([look["upper"] for look in found.history]) <= 0).all()
 
 
 def test_returns_sum_over_the_steps_of_an_episode_with_discount():

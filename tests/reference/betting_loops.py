@@ -22,8 +22,21 @@ def star_log_capital(values, m, floor, alpha, spread, max_stake):
     return math.log(best)
 
 
+def mixture_capitals(values, m, floor, spread, sizes, max_stake):
+    """K_t(m) for every t, of bets of several sizes, each with its share of the capital."""
+    capitals, found = list(sizes), []
+    for t, x in enumerate(values):
+        before = values[:t]
+        mean = sum(before) / max(1, t)
+        sigma = math.sqrt((spread**2 + sum((y - mean) ** 2 for y in before)) / (t + 1))
+        bets = [min(size / sigma, max_stake / (m - floor)) for size in sizes]
+        capitals = [capital * (1 + bet * (x - m)) for capital, bet in zip(capitals, bets, strict=True)]
+        found.append(sum(capitals))
+    return found
+
+
 def plug_in_log_capitals(values, m, floor, alpha, spread, max_stake):
-    """log K_t(m) for every t, with predictable plug-in bets."""
+    """log K_t(m) for every t, with the predictable plug-in bets of Waudby-Smith and Ramdas."""
     found, log_capital = [], 0.0
     for t, x in enumerate(values, 1):
         before = values[: t - 1]

@@ -100,9 +100,10 @@ def monitor(
     """Compare live episodes of a new policy with those of a control group, or with the value of the old policy.
 
     Both are confidence sequences by betting, proved for every number of episodes in the stated range: look as often as
-    you like, and stop when you like. Episodes are taken in the order of the log: add later ones at its end. With a
-    control group, each side has half of the error. An old value counts as exact; if it is the mean of a log, give the
-    log as `control`, which allows for its error. `accept_equal` is that of `MonitorConfig`.
+    you like, and stop when you like. Episodes are taken in the order of the log: add later ones at its end. Two groups
+    are compared in pairs, the i-th live with the i-th control episode, and as a whole, with half of the error each. An
+    old value counts as exact; if it is the mean of a log, give the log as `control`, which allows for its error.
+    `accept_equal` is that of `MonitorConfig`.
 
     policy: folder of the new policy; a table is then read like the one that trained it, unless `settings`
         names columns.
@@ -136,13 +137,12 @@ def monitor(
 
 def compare(samples: list[Array], config: MonitorConfig) -> MonitorResult:
     """The returns of live episodes against those of control episodes, or against the old value if there are none."""
-    alpha = (1 - config.confidence) / len(samples)
-    sides = [bounds_over_time(values, config.return_range, alpha) for values in samples]
-    new = sides[0]
+    limits, alpha, times = config.return_range, 1 - config.confidence, [look_times(len(values)) for values in samples]
     if config.old_value is None:
-        lower, upper, base = new.lower - sides[1].upper, new.upper - sides[1].lower, float(samples[1].mean())
+        base, (lower, upper) = float(samples[1].mean()), difference_over_time(samples, limits, alpha, times)
     else:
-        lower, upper, base = new.lower - config.old_value, new.upper - config.old_value, config.old_value
+        base = config.old_value
+        lower, upper = (bound - base for bound in bounds_over_time(samples[0], limits, alpha, times[0]))
     outcome: Outcome = "better" if lower[-1] > 0 else "worse" if upper[-1] < 0 else "continue"
     return MonitorResult(
         outcome=outcome,
@@ -154,28 +154,40 @@ def compare(samples: list[Array], config: MonitorConfig) -> MonitorResult:
         confidence=config.confidence,
         history=[
             {"episodes": int(n), "lower": float(a), "upper": float(b)}
-            for n, a, b in zip(new.times, lower, upper, strict=True)
+            for n, a, b in zip(times[0], lower, upper, strict=True)
         ],
     )
 
 
-@dataclass(frozen=True)
-class Side:
-    """Bounds of one mean over time, `[LOOKS]` each."""
-
-    times: Array
-    lower: Array
-    upper: Array
+def look_times(episodes: int) -> Array:
+    """Growing numbers of episodes, `[LOOKS]`."""
+    first = min(10, episodes) / episodes
+    return np.maximum(1, np.geomspace(first, 1, LOOKS) * episodes).round().astype(int)
 
 
-def bounds_over_time(values: Array, limits: tuple[float, float], alpha: float) -> Side:
-    """Lower and upper confidence sequence after growing shares of the values."""
+def bounds_over_time(values: Array, limits: tuple[float, float], alpha: float, times: Array) -> tuple[Array, Array]:
+    """Lower and upper confidence sequence of the mean, after these numbers of values."""
     low, high = limits
-    times = np.maximum(1, np.geomspace(min(10, len(values)) / len(values), 1, LOOKS) * len(values)).round().astype(int)
     spread = (high - low) / 4
     lower = lower_confidence_sequence(values, low, alpha, spread, times.tolist())
     negated = lower_confidence_sequence(-values, -high, alpha, spread, times.tolist())
-    return Side(times, lower, -negated)
+    return lower, -negated
+
+
+def difference_over_time(
+    samples: list[Array], limits: tuple[float, float], alpha: float, times: list[Array]
+) -> tuple[Array, Array]:
+    """Lower and upper confidence sequence of the difference of two means, new minus control.
+
+    Half of the error is for the mean difference of pairs, the i-th live and the i-th control episode. Its bounds are
+    the narrower ones where groups have similar sizes: the variances of a pair add, where otherwise the widths of two
+    bounds do. The other half is for the bounds of each group, which use all episodes. The better bound counts.
+    """
+    low, high = limits
+    new, control = (values[: min(map(len, samples))] for values in samples)
+    paired = bounds_over_time(new - control, (low - high, high - low), alpha / 2, np.minimum(*times))
+    ours, theirs = (bounds_over_time(x, limits, alpha / 4, at) for x, at in zip(samples, times, strict=True))
+    return np.maximum(paired[0], ours[0] - theirs[1]), np.minimum(paired[1], ours[1] - theirs[0])
 
 
 def live_returns(data: Dataset, config: MonitorConfig) -> Array:
