@@ -31,6 +31,7 @@ from rbi.offline_rl.experiment import (
 )
 from rbi.offline_rl.run_log import RunLog
 from rbi.offline_rl.seed_learners import SeedLearners
+from rbi.report import offline as report
 
 ENV = "CartPole-v1"
 CONFIG = OfflineConfig(updates=40, batch_size=16, **small_learners(16, 200, 0.001, 10))
@@ -102,6 +103,19 @@ def test_the_table_has_all_rows_of_the_paper_with_scores_and_comparisons(whole):
     changes = found["rule_statistics"][0]
     assert 0 <= changes["reroute(0.5,1.5)"]["at_c_max"] <= 1
     assert changes["greedy"]["expected_gain"] >= changes["reroute(0.5,1.5)"]["expected_gain"] >= 0
+
+
+def test_overfitting_is_part_of_the_result_its_summary_and_the_closing_lines(data, tmp_path):
+    """A network that has two short episodes by heart."""
+    few = rbi.load_episodes(data).select(range(3))
+    config = OfflineConfig(updates=400, batch_size=32, **small_learners(64, 200, 0.01, 10))
+    settings = dict(SETTINGS, seeds=1, episodes=1, evaluations=1, num_envs=2, config=config)
+    result = rbi.offline(few, rules=["greedy"], baselines=[], out=tmp_path / "run", **settings)
+    (of_beta, *_) = result.numbers["overfitting"]
+    assert (of_beta["network"], of_beta["updates"]) == ("beta", 400)
+    assert of_beta["best_updates"] < 400
+    assert of_beta["advice"] in result.summary()
+    assert of_beta["advice"] in report.closing(runs.read(tmp_path / "run"))
 
 
 def test_the_saved_policy_is_reroute_and_acts(whole):

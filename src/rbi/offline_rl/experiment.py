@@ -39,6 +39,7 @@ from rbi.offline_rl.learner import Runner, advance, make_runner
 from rbi.offline_rl.ppo import PPOAscent
 from rbi.offline_rl.run_log import Callback, RunLog, fingerprint
 from rbi.offline_rl.seed_learners import SeedLearners
+from rbi.offline_rl.validation import overfitting
 from rbi.policy import Policy, load_policy
 from rbi.progress import graceful_stop, text_table, track, track_updates
 from rbi.rules.types import Rule, parse_rule
@@ -74,7 +75,7 @@ class OfflineResult:
     """The run folder, if one was given."""
 
     def summary(self) -> str:
-        """The table of scores."""
+        """The table of scores, and advice where beta or Q overfits."""
         population = self.numbers["population"]
         rows = [("policy", "mean", "95% interval", "median", "P(below)", "verdict")]
         rows.append(("(the data)", score_text(population["mean"]), interval_text(population["interval"]), "", "", ""))
@@ -82,7 +83,8 @@ class OfflineResult:
             below = "" if row["below"] is None else f"{row['below']:.2f}"
             cells = (row["name"], score_text(row["mean"]), interval_text(row["interval"]), score_text(row["median"]))
             rows.append((*cells, below, row["verdict"] or ""))
-        return text_table(f"{self.numbers['env']}, {self.numbers['updates']:,} updates", rows)
+        table = text_table(f"{self.numbers['env']}, {self.numbers['updates']:,} updates", rows)
+        return "\n".join([table, *(one["advice"] for one in self.numbers.get("overfitting", []))])
 
     def __repr__(self) -> str:
         return self.summary()
@@ -460,6 +462,7 @@ class Experiment:
             for row in self.rows
         ]
         population = describe_population(self.data, self.max_steps())
+        validated = [line for line in self.log.metrics if line["kind"] == "validated"]
         numbers = self.log.result(
             {
                 "env": self.env,
@@ -474,6 +477,7 @@ class Experiment:
                 "population": population | {"excluded": self.seeds[0].sampler.excluded_fraction},
                 "rows": rows,
                 "validation": [seed.diagnostics for seed in self.seeds],
+                "overfitting": [one._asdict() | {"advice": one.advice} for one in overfitting(validated)],
                 "rule_statistics": [seed.rule_statistics(self.rows) for seed in self.seeds],
             }
         )

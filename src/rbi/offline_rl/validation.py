@@ -3,7 +3,7 @@
 import itertools
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,6 +31,8 @@ VALIDATION_METRICS = (
     "log_likelihood", "log_likelihood_calibrated", "accuracy", "temperature", "q_rmse", "q_bias",
     "q_explained_variance",
 )  # fmt: skip
+OVERFITTED = 0.25  # share of what a network has learned that it loses; seeds' means lost 0.21 at most in healthy runs
+MIN_LOST = {"beta": 0.01, "Q": 0.02}  # nats; share of the variance: less than that is noise
 
 
 def split_episodes(episodes: int, fraction: float, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -267,6 +269,63 @@ def rule_statistics(held: Predictions, rule: Rule, temperature: float) -> dict[s
     if isinstance(rule, Reroute):
         shares = measures.bound_shares(pi, beta, rule.c_min, rule.c_max)
         found |= {name: float(share.mean()) for name, share in shares._asdict().items()}
+    return found
+
+
+class Overfitting(NamedTuple):
+    """A network that was clearly better on the validation set at an earlier time, in means over seeds."""
+
+    network: str
+    """beta, judged by its calibrated log-likelihood, or Q, by the explained variance of returns."""
+    best_updates: int
+    best: float
+    updates: int
+    last: float
+    baseline: float
+    """What predicts without the state: the log-likelihood of action frequencies, or an explained variance of 0."""
+    seeds: int
+
+    @property
+    def advice(self) -> str:
+        """What happened and what helps, in one line."""
+        form = "{:.3f}" if self.network == "beta" else "{:.1%}"
+        best, last, baseline = (form.format(value) for value in (self.best, self.last, self.baseline))
+        measure = "calibrated log-likelihood" if self.network == "beta" else "explained variance"
+        without = f" (action frequencies alone: {baseline})" if self.network == "beta" else ""
+        seeds = f" (mean of {self.seeds} seeds)" if self.seeds > 1 else ""
+        return (
+            f"{self.network} overfits: its {measure} on held-out episodes{seeds} was {best} after "
+            f"{self.best_updates:,} updates and is {last} after {self.updates:,}{without}; use fewer updates "
+            f"(--updates {self.best_updates}), more data, or rbi improve, which keeps the best networks"
+        )
+
+
+def overfitting(validated: Sequence[Mapping[str, Any]]) -> list[Overfitting]:
+    """Which of beta and Q have lost much of what they had learned.
+
+    validated: lines with `seed`, `updates` and the metrics in `validation`, all seeds at the same numbers of updates.
+    """
+    at: dict[int, list[Any]] = {}
+    for line in validated:
+        at.setdefault(line["updates"], []).append(line["validation"])
+    if not at:
+        return []
+
+    def curve(key: str) -> Array:
+        """Means over seeds; NaN where a network diverged, or where returns do not vary."""
+        return np.array([np.mean(np.array([one[key] for one in seeds], dtype=np.float64)) for seeds in at.values()])
+
+    updates, seeds, found = list(at), len({line["seed"] for line in validated}), []
+    beta, frequencies = curve("log_likelihood_calibrated"), curve("log_likelihood_of_frequencies")
+    q = curve("q_explained_variance")
+    for network, values, baseline in (("beta", beta, frequencies), ("Q", q, np.zeros_like(q))):
+        if not np.isfinite(values[-1]):
+            continue
+        best = int(np.nanargmax(values))
+        learned = max(0.0, values[best] - baseline[best])
+        if values[best] - values[-1] > max(MIN_LOST[network], OVERFITTED * learned):
+            then, now, without = float(values[best]), float(values[-1]), float(baseline[-1])
+            found.append(Overfitting(network, updates[best], then, updates[-1], now, without, seeds))
     return found
 
 
