@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -16,7 +17,7 @@ from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats.table_files import ParquetFiles
 from rbi.data.store import StoreWriter
-from rbi.evaluation.recording import PerturbedPolicy, Recorder
+from rbi.evaluation.recording import DatasetRecording, Perturbation, PerturbedPolicy, Recorder
 from rbi.evaluation.rollouts import Protocol, VectorEvaluator
 from rbi.networks import NetworkConfig
 from rbi.offline_rl import experiment
@@ -32,6 +33,7 @@ from rbi.offline_rl.experiment import (
 from rbi.offline_rl.run_log import RunLog
 from rbi.offline_rl.seed_learners import SeedLearners
 from rbi.report import offline as report
+from tests.streams import Doors
 
 ENV = "CartPole-v1"
 CONFIG = OfflineConfig(updates=40, batch_size=16, **small_learners(16, 200, 0.001, 10))
@@ -273,6 +275,7 @@ def store(path, *, actions=2, frame=(4,), taken=(0, 1), reward=1.0, env=ENV, epi
         (dict(reward=0.0), {}, "all rewards are 0"),
         (dict(reward=1e30), {}, r"as large as 1e\+30"),
         (dict(frame=(6,), env="Acrobot-v1", masks=True), {}, "masks have 2"),
+        (dict(masks=True), {}, "CartPole-v1: its info has no 'action_mask', and the data has action masks"),
         (dict(env=""), {}, r"does not say in which environment it was recorded; name it with --env \(Python: env=\)"),
         (dict(), dict(rules="greedy"), "rules = 'greedy': must be a list of rules"),
         (dict(), dict(baselines="cql"), "baselines = 'cql': must be a list of baselines"),
@@ -336,6 +339,19 @@ def test_the_preset_of_a_parquet_table_is_found_without_reading_its_rows(tmp_pat
     monkeypatch.setattr(ParquetFiles, "blocks", refuse)
     for name, (_, preset) in observed.items():
         assert cli.parse(["offline", str(tmp_path / f"{name}.parquet")]).config == PRESETS[preset]
+
+
+def test_policies_of_data_with_masks_insist_on_them_and_take_legal_actions_only(monkeypatch, tmp_path):
+    """An illegal action is an error of the environment."""
+    monkeypatch.setitem(gymnasium.registry, "Doors-v0", gymnasium.envs.registration.EnvSpec("Doors-v0", Doors))
+    recording = DatasetRecording([("random", "random")], "Doors-v0", episodes=6, perturbation=Perturbation(0, 0, 0))
+    data = recording.record(tmp_path / "data", progress=False)
+    settings = SETTINGS | dict(seeds=1, evaluations=1, episodes=3, num_envs=6, out=tmp_path / "run")
+    rbi.offline(data, rules=["reroute(0.5,1.5)"], baselines=["bcq"], **settings)
+    policy, states = rbi.load_policy(tmp_path / "run"), np.zeros((5, 3), np.float32)
+    with pytest.raises(ValueError, match="legal is missing: this policy learned with action masks"):
+        policy.predict_proba(states)
+    assert policy.predict_proba(states, np.eye(5, dtype=bool)) == pytest.approx(np.eye(5))
 
 
 def test_data_with_fewer_actions_than_the_environment_gets_them_all(tmp_path):

@@ -44,6 +44,7 @@ from rbi.policy import Policy, load_policy
 from rbi.progress import graceful_stop, text_table, track, track_updates
 from rbi.rules.types import Rule, parse_rule
 from rbi.statistics import describe, score_text
+from rbi.steps import MASK
 from rbi.torch_settings import matmul_precision, with_own_settings
 
 NAME = "offline"
@@ -240,6 +241,8 @@ def with_actions_of(env: str, data: Dataset) -> Dataset:
             raise ValueError(
                 f"--env {env}: has {one.num_actions} actions, and the data's masks have {spec.num_actions}"
             )
+        if spec.has_action_masks and not one.has_action_masks:
+            raise ValueError(f"--env {env}: its info has no {MASK!r}, and the data has action masks")
         if spec.num_actions < one.num_actions:
             data = copy.copy(data)
             data.spec = dataclasses.replace(spec, num_actions=one.num_actions, action_names=())
