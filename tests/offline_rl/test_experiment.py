@@ -128,6 +128,12 @@ def test_the_saved_policy_is_reroute_and_acts(whole):
     assert (whole / "policies" / "seed1" / "policy.json").is_file()
 
 
+def test_the_saved_policies_are_not_certified_on_the_episodes_that_trained_or_validated_them(whole, data):
+    for name in ("best", "seed1"):
+        with pytest.raises(ValueError, match=r"is one of 40 episodes \(of 40\) that trained or selected the policy"):
+            rbi.certify(whole / "policies" / name, data)
+
+
 def test_metrics_have_evenly_spaced_evaluations_and_validations(whole):
     lines = runs.read(whole).metrics
     evaluated = [line for line in lines if line["kind"] == "evaluated"]

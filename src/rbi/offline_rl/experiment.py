@@ -17,6 +17,7 @@ import torch
 from rbi import envs, fileio
 from rbi.config import Device, Gt, choose_device
 from rbi.data.dataset import Dataset
+from rbi.data.digests import episode_digests
 from rbi.data.formats import FormatSettings, dataset_or_path, open_dataset
 from rbi.evaluation import comparison
 from rbi.evaluation.rollouts import Protocol, ProtocolName, VectorEvaluator
@@ -439,7 +440,12 @@ class Experiment:
         """The row that is saved, reroute(0.5,1.5) or the first rule, and its policy of every seed."""
         row = next((row for row in self.rows if row.name == SAVED_POLICY), self.rows[min(1, len(self.rows) - 1)])
         row = row if row.learner == "behavior_q" else self.rows[0]
-        return row.name, [seed.policies([row], None, self.env)[0] for seed in self.seeds]
+        digests, found = episode_digests(self.data), []
+        for seed in self.seeds:
+            (policy,) = seed.policies([row], None, self.env)
+            policy.training_digests = digests[np.union1d(seed.train_episodes, seed.validation_episodes)]
+            found.append(policy)
+        return row.name, found
 
     def max_steps(self) -> int | None:
         """Steps after which episodes are truncated, if that is earlier than usual: the data is then truncated too."""
