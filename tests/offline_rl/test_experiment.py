@@ -17,6 +17,7 @@ from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats.table_files import ParquetFiles
 from rbi.data.store import StoreWriter
+from rbi.envs import EnvConfig
 from rbi.evaluation.recording import DatasetRecording, Perturbation, PerturbedPolicy, Recorder
 from rbi.evaluation.rollouts import Protocol, VectorEvaluator
 from rbi.networks import NetworkConfig
@@ -24,9 +25,9 @@ from rbi.offline_rl import experiment
 from rbi.offline_rl.config import PRESETS, RULES, EvaluationConfig, OfflineConfig, policy_rows, small_learners
 from rbi.offline_rl.experiment import (
     Experiment,
-    check_data,
     checkpoint_due,
     describe_population,
+    env_of,
     num_groups,
     with_actions_of,
 )
@@ -362,9 +363,43 @@ def test_policies_of_data_with_masks_insist_on_them_and_take_legal_actions_only(
 
 def test_data_with_fewer_actions_than_the_environment_gets_them_all(tmp_path):
     found = rbi.load_episodes(store(tmp_path / "store", frame=(6,), env="Acrobot-v1"))
-    assert check_data(found, None, "data", RunLog(None, None, progress=False)) == "Acrobot-v1"
-    assert with_actions_of("Acrobot-v1", found).spec.num_actions == 3
+    env = env_of(found, None, "data", RunLog(None, None, progress=False))
+    assert env == EnvConfig("Acrobot-v1")
+    assert with_actions_of(env, found).spec.num_actions == 3
     assert found.spec.num_actions == 2  # the caller's dataset is not changed
+
+
+@pytest.mark.parametrize(
+    ("recorded", "given", "differs"),
+    [
+        ("Mine-v0(max_episode_steps=200)", "games:Mine-v0", True),
+        ("Mine-v0(max_episode_steps=200)", "games:Mine-v0(max_episode_steps=200)", True),
+        (ENV, f"{ENV}(max_episode_steps=9)", True),
+        (ENV, ENV, False),
+        ("", "games:Mine-v0", False),
+    ],
+)
+def test_the_environment_may_be_named_with_a_module_and_other_arguments_than_the_data_names(
+    capsys, recorded, given, differs
+):
+    """A dataset of Minari names no module, and without it Gymnasium does not find an environment of the user's."""
+    data = SimpleNamespace(spec=DatasetSpec((4,), 2, env=recorded))
+    assert env_of(data, given, "data", RunLog(None, None)).id == given
+    assert (f"recorded in {recorded}; policies are evaluated in {given}" in capsys.readouterr().err) == differs
+
+
+def test_policies_are_evaluated_in_the_environment_that_a_function_makes(data):
+    made = []
+
+    def cart(**settings):
+        made.append(gymnasium.make(ENV, max_episode_steps=7, **settings))
+        return made[-1]
+
+    settings = SETTINGS | dict(seeds=1, evaluations=1, episodes=3, num_envs=3)
+    table = rbi.offline(data, cart, rules=["greedy"], baselines=[], **settings)
+    assert len(made) > 3
+    assert table.numbers["env"] == table.policy.env == "cart"
+    assert max(max(seed) for row in table.rows for seed in row["scores"]) <= 7
 
 
 def test_actions_with_names_are_not_taken_for_those_of_an_environment(data):
@@ -382,7 +417,7 @@ def test_names_of_the_actions_of_an_environment_are_kept_where_data_was_recorded
     found = rbi.load_episodes(data)
     found.spec = replace(found.spec, action_names=("left", "right"))
     policy = rbi.improve(found, updates=2, batch_size=8, hidden_size=8, progress=False).policy
-    assert policy.action_names == with_actions_of(ENV, found).spec.action_names == ("left", "right")
+    assert policy.action_names == with_actions_of(EnvConfig(ENV), found).spec.action_names == ("left", "right")
     assert rbi.evaluate(policy, ENV, episodes=1, progress=False).scores
 
 
@@ -444,7 +479,7 @@ def test_abandoned_episodes_are_no_scores_of_the_data_where_there_are_others():
 )
 def test_scores_of_the_data_are_cut_after_the_steps_of_a_shorter_atari_episode(env, max_frames, steps):
     protocol = Protocol("paper", max_frames=max_frames)
-    assert Experiment.max_steps(SimpleNamespace(env=env, protocol=protocol)) == steps
+    assert Experiment.max_steps(SimpleNamespace(env=EnvConfig(env), protocol=protocol)) == steps
 
 
 def test_the_behaviour_policy_has_one_row_even_if_it_is_asked_for():
