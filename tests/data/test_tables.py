@@ -224,8 +224,10 @@ BROKEN = [
     ({"action_prob": [0.5, None, 1, 1, 1]}, 1, "action_prob is missing"),
     ({"action_logp": [-0.5, 0.5, 0, 0, 0]}, 1, "action_logp 0.5 is not the probability"),
     ({"player": ["x", "y", "z", "z", "z"]}, 0, "more than one player"),
-    ({"action_mask_0": [True, True, True, True, True], "action_mask_1": [True, False, True, True, True],
-      "action_mask_2": [True, True, True, True, True]}, 1, "action 1 is not one of the possible ones"),
+    ({"action_mask_0": [True] * 5, "action_mask_1": [True, False, True, True, True], "action_mask_2": [True] * 5},
+      1, r"action 1 is not one of the possible ones \(action_mask_1\)"),
+    ({"action": [*"abcab"], "action_mask_a": [True] * 5, "action_mask_b": [True, False, True, True, True],
+      "action_mask_c": [True] * 5}, 1, r"action 'b' is not one of the possible ones \(action_mask_b\)"),
 ]  # fmt: skip
 
 
@@ -534,7 +536,7 @@ def test_masks_may_be_lists(tmp_path):
     masks = [[True, True, False], [True, False, False], [True, False, True]]
     good, problem = read(as_parquet(tmp_path / "log.parquet", RLLIB, action_mask=masks))
     assert good.action_masks.tolist() == [masks[1], masks[0]]
-    assert problem.reason == "action 1 is not one of the possible ones (action_mask)"
+    assert problem.reason == "actions 1 is not one of the possible ones (action_mask)"
 
 
 def test_columns_of_other_types_mean_the_same(tmp_path):
