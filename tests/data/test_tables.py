@@ -724,6 +724,23 @@ def test_columns_and_categories_are_stored_with_the_data_and_later_files_are_enc
     np.testing.assert_array_equal(accepted[1].observations, [[26, 0, 0, 0]])
 
 
+def test_later_rows_without_the_masks_of_the_earlier_data_are_read_with_a_message(tmp_path, capsys):
+    first, masks = tmp_path / "first.csv", {f"may_{action}": [1, 1, 1, 1] for action in range(3)}
+    table(first, OFFERS | masks)
+    data = load_episodes(first, settings=asking(**ASKED, action_mask="may_"))
+    with StoreWriter.create(tmp_path / "store", data.spec) as writer:
+        writer.extend(data)
+    asked = ASKED | {"observations": (), "features_of": str(tmp_path / "store")}
+    said = "no column of action masks (--table.action-mask), which the earlier data has"
+    capsys.readouterr()
+    for more, count in ({"action_mask": "may_"}, 0), ({}, 1):
+        found = load_episodes(first, settings=asking(**asked, **more))
+        assert (found.spec.has_action_masks, capsys.readouterr().err.count(said)) == (not count, count)
+    rows = pa.table({name: OFFERS[name] for name in ("age", "segment", "offer", "paid")})
+    Dataset.from_frame(rows, action="offer", reward="paid", like=data.spec)
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("ends", [("0", "1"), ("call", "mail")])
 def test_probabilities_of_all_actions_may_go_with_actions_that_have_names(file, ends):
     probs = {f"behavior_prob_{ends[0]}": [0.25] * 4, f"behavior_prob_{ends[1]}": [0.75] * 4}
