@@ -109,7 +109,7 @@ def test_the_table_has_all_rows_of_the_paper_with_scores_and_comparisons(whole):
 
 
 def test_overfitting_is_part_of_the_result_its_summary_and_the_closing_lines(data, tmp_path):
-    """A network that has two short episodes by heart."""
+    """A network that memorises two short episodes."""
     few = rbi.load_episodes(data).select(range(3))
     config = OfflineConfig(updates=400, batch_size=32, **small_learners(64, 200, 0.01, 10))
     settings = dict(SETTINGS, seeds=1, episodes=1, evaluations=1, num_envs=2, config=config)

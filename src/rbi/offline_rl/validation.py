@@ -33,6 +33,7 @@ VALIDATION_METRICS = (
 )  # fmt: skip
 OVERFITTED = 0.25  # share of what a network has learned that it loses; seeds' means lost 0.21 at most in healthy runs
 MIN_LOST = {"beta": 0.01, "Q": 0.02}  # nats; share of the variance: less than that is noise
+OVERCONFIDENT = 0.1  # nats below action frequencies without calibration; random actions cost 0.03
 
 
 def split_episodes(episodes: int, fraction: float, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -283,19 +284,23 @@ class Overfitting(NamedTuple):
     last: float
     baseline: float
     """What predicts without the state: the log-likelihood of action frequencies, or an explained variance of 0."""
+    uncalibrated: float
+    """The last log-likelihood at a temperature of 1; of Q, `last`."""
     seeds: int
 
     @property
     def advice(self) -> str:
         """What happened and what helps, in one line."""
         form = "{:.3f}" if self.network == "beta" else "{:.1%}"
-        best, last, baseline = (form.format(value) for value in (self.best, self.last, self.baseline))
-        measure = "calibrated log-likelihood" if self.network == "beta" else "explained variance"
-        without = f" (action frequencies alone: {baseline})" if self.network == "beta" else ""
+        best, last = form.format(self.best), form.format(self.last)
+        measure, beside = "explained variance", ""
+        if self.network == "beta":
+            measure = "calibrated log-likelihood"
+            beside = f" ({self.uncalibrated:.3f} without calibration; action frequencies alone: {self.baseline:.3f})"
         seeds = f" (mean of {self.seeds} seeds)" if self.seeds > 1 else ""
         return (
             f"{self.network} overfits: its {measure} on held-out episodes{seeds} was {best} after "
-            f"{self.best_updates:,} updates and is {last} after {self.updates:,}{without}; use fewer updates "
+            f"{self.best_updates:,} updates and is {last} after {self.updates:,}{beside}; use fewer updates "
             f"(--updates {self.best_updates}), more data, or rbi improve, which keeps the best networks"
         )
 
@@ -317,15 +322,17 @@ def overfitting(validated: Sequence[Mapping[str, Any]]) -> list[Overfitting]:
 
     updates, seeds, found = list(at), len({line["seed"] for line in validated}), []
     beta, frequencies = curve("log_likelihood_calibrated"), curve("log_likelihood_of_frequencies")
-    q = curve("q_explained_variance")
-    for network, values, baseline in (("beta", beta, frequencies), ("Q", q, np.zeros_like(q))):
+    uncalibrated, q = curve("log_likelihood"), curve("q_explained_variance")
+    for network, values, raw, baseline in (("beta", beta, uncalibrated, frequencies), ("Q", q, q, np.zeros_like(q))):
         if not np.isfinite(values[-1]):
             continue
         best = int(np.nanargmax(values))
         learned = max(0.0, values[best] - baseline[best])
-        if values[best] - values[-1] > max(MIN_LOST[network], OVERFITTED * learned):
-            then, now, without = float(values[best]), float(values[-1]), float(baseline[-1])
-            found.append(Overfitting(network, updates[best], then, updates[-1], now, without, seeds))
+        # a beta that was past its best at the first validation has lost little since: only its temperature rises
+        overconfident = network == "beta" and best < len(values) - 1 and raw[-1] < baseline[-1] - OVERCONFIDENT
+        if overconfident or values[best] - values[-1] > max(MIN_LOST[network], OVERFITTED * learned):
+            then, now, without, hot = map(float, (values[best], values[-1], baseline[-1], raw[-1]))
+            found.append(Overfitting(network, updates[best], then, updates[-1], now, without, hot, seeds))
     return found
 
 
