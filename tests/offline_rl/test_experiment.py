@@ -33,6 +33,7 @@ from rbi.offline_rl.experiment import (
 )
 from rbi.offline_rl.run_log import RunLog
 from rbi.offline_rl.seed_learners import SeedLearners
+from rbi.offline_rl.validation import Overfitting
 from rbi.report import offline as report
 from tests.streams import Doors
 
@@ -108,15 +109,20 @@ def test_the_table_has_all_rows_of_the_paper_with_scores_and_comparisons(whole):
     assert changes["greedy"]["expected_gain"] >= changes["reroute(0.5,1.5)"]["expected_gain"] >= 0
 
 
-def test_overfitting_is_part_of_the_result_its_summary_and_the_closing_lines(data, tmp_path):
-    """A network that memorises two short episodes."""
-    few = rbi.load_episodes(data).select(range(3))
-    config = OfflineConfig(updates=400, batch_size=32, **small_learners(64, 200, 0.01, 10))
-    settings = dict(SETTINGS, seeds=1, episodes=1, evaluations=1, num_envs=2, config=config)
-    result = rbi.offline(few, rules=["greedy"], baselines=[], out=tmp_path / "run", **settings)
-    (of_beta, *_) = result.numbers["overfitting"]
-    assert (of_beta["network"], of_beta["updates"]) == ("beta", 400)
-    assert of_beta["best_updates"] < 400
+def test_overfitting_is_part_of_the_result_its_summary_and_the_closing_lines(data, tmp_path, monkeypatch):
+    judged = []
+
+    def overfitting(validated):
+        judged.extend((line["seed"], line["updates"]) for line in validated)
+        return [Overfitting("beta", 20, -0.5, 40, -0.7, -0.6, -0.8, 2)]
+
+    monkeypatch.setattr(experiment, "overfitting", overfitting)
+    settings = SETTINGS | dict(episodes=1, evaluations=1, num_envs=2)
+    result = rbi.offline(data, rules=["greedy"], baselines=[], out=tmp_path / "run", **settings)
+    assert judged == [(seed, updates) for updates in (8, 16, 24, 32, 40) for seed in (0, 1)]
+    [of_beta] = result.numbers["overfitting"]
+    assert (of_beta["network"], of_beta["best_updates"], of_beta["updates"]) == ("beta", 20, 40)
+    assert of_beta["advice"].startswith("beta overfits")
     assert of_beta["advice"] in result.summary()
     assert of_beta["advice"] in report.closing(runs.read(tmp_path / "run"))
 

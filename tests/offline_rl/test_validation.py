@@ -198,7 +198,8 @@ def test_networks_overfit_if_they_end_well_below_their_best_on_held_out_episodes
     assert (of_beta.best, of_beta.last, of_beta.baseline) == approx((-0.8, -0.86, -1.0))
     (of_q,) = overfitting(validations([-0.9, -0.8, -0.84], [0.5, 0.4, 0.3], seeds=1))
     assert (of_q.network, of_q.best_updates, of_q.best, of_q.last) == ("Q", 10, 0.5, approx(0.3))
-    assert [one.network for one in overfitting(validations([-0.9, -1.1], [-0.1, -0.2]))] == ["beta", "Q"]
+    assert [one.network for one in overfitting(validations([-0.9, -1.1], [0.1, -0.2]))] == ["beta", "Q"]
+    assert overfitting(validations([-1.01, -1.05], [-0.1, -0.2])) == []  # they have never learned anything
     assert overfitting(validations([-0.999, -1.004], [0.01, -0.005])) == []  # noise where there is nothing to learn
     assert overfitting(validations([-0.9, -0.8], [0.4, 0.5])) == []
     assert overfitting([]) == []

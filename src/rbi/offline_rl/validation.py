@@ -327,10 +327,11 @@ def overfitting(validated: Sequence[Mapping[str, Any]]) -> list[Overfitting]:
         if not np.isfinite(values[-1]):
             continue
         best = int(np.nanargmax(values))
-        learned = max(0.0, values[best] - baseline[best])
+        learned = values[best] - baseline[best]
+        has_lost = learned > 0 and values[best] - values[-1] > max(MIN_LOST[network], OVERFITTED * learned)
         # a beta that was past its best at the first validation has lost little since: only its temperature rises
         overconfident = network == "beta" and best < len(values) - 1 and raw[-1] < baseline[-1] - OVERCONFIDENT
-        if overconfident or values[best] - values[-1] > max(MIN_LOST[network], OVERFITTED * learned):
+        if has_lost or overconfident:
             then, now, without, hot = map(float, (values[best], values[-1], baseline[-1], raw[-1]))
             found.append(Overfitting(network, updates[best], then, updates[-1], now, without, hot, seeds))
     return found
