@@ -2,6 +2,7 @@
 
 import json
 import math
+import textwrap
 
 import matplotlib as mpl
 import numpy as np
@@ -9,6 +10,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.tables import RESULTS, measured_on, table_row
 from rbi.evaluation.comparison import MARGIN, game_name, probability_below_over_seeds
+from rbi.offline_rl.validation import overfitting
 from rbi.report import LINES, LOOK
 from rbi.report.offline import NAMES, PAPER, between, number
 
@@ -46,6 +48,13 @@ FRACTION_HEAD = """
 
 The same with a part of the training episodes, drawn anew for each seed.
 """
+
+CLONES_HEAD = """
+How good these clones are: the log-likelihood of beta, calibrated, on held-out episodes, next to that of action
+frequencies; its temperature (1: none was needed); and the clone's score relative to the population's. Means over seeds.
+
+| population | data | log-likelihood | of action frequencies | temperature | clone / population |
+|---|--:|--:|--:|--:|--:|"""
 
 PAGE_HEAD = f"""# Populations of players
 
@@ -150,11 +159,33 @@ def fraction_part(results):
     parts = [(r["env"], r["skill"]) for r in results if r["fraction"] < 1]
     if not parts:
         return []
+    compared = [result for result in results if (result["env"], result["skill"]) in parts]
     lines = ratio_head("population | data")
-    for result in results:
-        if (result["env"], result["skill"]) in parts:
-            lines.append(ratio_row(f"{title(result)} | {result['fraction']:.0%}", result, below(result)))
-    return [FRACTION_HEAD, *lines]
+    lines += [ratio_row(part_cells(result), result, below(result)) for result in compared]
+    said = [line for result in compared for line in overfitting_lines(result)]
+    return [FRACTION_HEAD, *lines, CLONES_HEAD, *map(clone_row, compared), *said]
+
+
+def part_cells(result):
+    return f"{title(result)} | {result['fraction']:.0%}"
+
+
+def clone_row(result):
+    """How well beta predicts held-out episodes, and how the clone plays: means over seeds."""
+    names = ("log_likelihood_calibrated", "log_likelihood_of_frequencies", "temperature")
+    likelihood, frequencies, temperature = (np.mean([seed[name] for seed in result["validation"]]) for name in names)
+    relative = rows_by_name(result)["behavior"]["mean"] / result["population"]["mean"]
+    return table_row(
+        [part_cells(result), f"{likelihood:.3f}", f"{frequencies:.3f}", f"{temperature:.1f}", times(relative)]
+    )
+
+
+def overfitting_lines(result):
+    """What `rbi offline` says of beta and Q that overfit."""
+    said = (
+        f"With {result['fraction']:.0%} of {title(result)}, {one.advice}." for one in overfitting(result["validated"])
+    )
+    return ["\n" + textwrap.fill(line, 120, break_on_hyphens=False) for line in said]
 
 
 def paper_row(game):

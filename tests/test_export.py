@@ -322,6 +322,29 @@ def test_a_server_answers_with_the_policys_probabilities_and_its_log_is_data(tab
     assert not data.rejected
 
 
+def test_a_server_takes_dates_and_the_names_of_possible_actions_and_logs_masks(tmp_path):
+    columns = (Feature("joined", is_date=True), Feature("age"))
+    spec = ObservationSpec((2,), 1, 3, has_action_masks=True)
+    policy = policy_of(spec, columns=columns, action_names=ACTIONS)
+    policy.save(tmp_path / "policy")
+    policy.export_onnx(tmp_path / "policy.onnx", legal=True)
+    customer = {"joined": "2026-05-01", "age": 30}
+    possible = [["none"], ["bundle", "none"], [*ACTIONS]]
+    with serving(tmp_path / "policy.onnx", tmp_path / "live.jsonl") as url:
+        decisions = [post(f"{url}/decide", customer | {"legal": legal})[1] for legal in possible]
+        for decision in decisions:
+            assert post(f"{url}/outcome", {"id": decision["id"], "reward": 1}) == (200, {"logged": True})
+        for wrong in (customer, customer | {"legal": ["mail"]}, customer | {"legal": []}, customer | {"joined": "May"}):
+            assert post(f"{url}/decide", wrong)[0] == 400
+    assert decisions[0]["action_prob"] == pytest.approx(1)
+    table = TableConfig(one_step=True, features_of=str(tmp_path / "policy"))
+    data = rbi.load_episodes(tmp_path / "live.jsonl", settings=FormatSettings(table=table))
+    assert data.arrays["action_masks"].tolist() == [[name in legal for name in ACTIONS] for legal in possible]
+    taken = [ACTIONS.index(decision["action"]) for decision in decisions]
+    probs = policy.predict_proba(pa.Table.from_pylist([customer] * 3), data.arrays["action_masks"])
+    assert data.arrays["action_probs"] == pytest.approx(probs[np.arange(3), taken], abs=1e-5)
+
+
 def test_the_digest_of_the_training_episodes_does_not_depend_on_their_order():
     policy = policy_of(ObservationSpec((4,), 1, 3))
     digests = []

@@ -216,7 +216,9 @@ def test_legal_actions_get_all_probability_within_the_bounds_around_renormalised
     ("legal", "message"),
     [
         (np.ones((6, 3), bool), "must be booleans"),
-        (np.ones((6, 4)), "must be booleans"),
+        (np.full((6, 4), 2), r"must be booleans, or zeros and ones, \(6, 4\)"),
+        (np.full((6, 4), np.nan), "must be booleans"),
+        (pa.table({name: [1] * 6 for name in "abcd"}), "legal is a table: pass an array"),
         (np.zeros((6, 4), bool), r"legal\[0\]: no action is legal"),
     ],
 )
@@ -224,6 +226,13 @@ def test_invalid_legal_masks_are_errors(legal, message):
     obs_spec = ObservationSpec((3,), 1, 4)
     with pytest.raises(ValueError, match=message):
         policy_of(obs_spec).predict_proba(observations(obs_spec), legal)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int64, np.float32])
+def test_masks_of_zeros_and_ones_as_environments_give_them_are_those_of_booleans(kind):
+    policy, obs = policy_of(VECTOR), observations(VECTOR)
+    legal = np.tile([True, False, True, False], (6, 1))
+    np.testing.assert_array_equal(policy.predict_proba(obs, legal.astype(kind)), policy.predict_proba(obs, legal))
 
 
 def test_the_value_of_a_policy_is_the_mean_of_q_under_its_probabilities():
@@ -521,6 +530,9 @@ def test_a_policy_keeps_the_columns_of_its_training_data_and_encodes_later_rows_
     with pytest.warns(UserWarning, match="'age': is missing in 1 rows, and never in the training data"):
         blank = loaded.predict_proba(pa.table({"segment": ["new"], "age": pa.array([None], pa.int64())}))
     np.testing.assert_array_equal(blank, policy.predict_proba(np.array([[35, 1, 0.0]])))
+    for rows in ([[30, "old"]], [{"age": 30, "segment": "old"}]):
+        with pytest.raises(ValueError, match=r"a DataFrame or pyarrow Table with the columns age, segment; of dicts, "):
+            loaded.predict_proba(rows)
 
 
 def test_actions_come_back_by_name():

@@ -308,7 +308,16 @@ def population(game, skill, ratios, fraction=1.0, seeds=3):
     noise = rng.normal(0, 1, (seeds, 20))
     rows = [{"name": name, "scores": (100 * by + noise).tolist()} for name, by in {"behavior": 1.0, **ratios}.items()]
     rows = [row | {"mean": float(np.mean(row["scores"]))} for row in rows]
-    return {"env": f"ALE/{game}-v5", "skill": skill, "fraction": fraction, "rows": rows, "population": {"mean": 120.0}}
+    names = ("log_likelihood_calibrated", "log_likelihood_of_frequencies", "temperature", "q_explained_variance")
+    after = {1000: (-1.25, -1.75, 1.5, 0.5), 2000: (-1.75, -1.75, 15.0, 0.5)}  # beta overfits
+    found = {n: dict(zip(names, values, strict=True)) | {"log_likelihood": -2.0} for n, values in after.items()}
+    validated = [
+        {"updates": updates, "seed": seed, "validation": found[updates]} for updates in after for seed in range(seeds)
+    ]
+    return {
+        "env": f"ALE/{game}-v5", "skill": skill, "fraction": fraction, "rows": rows, "population": {"mean": 120.0},
+        "validation": [found[2000]] * seeds, "validated": validated,
+    }  # fmt: skip
 
 
 def test_the_summary_of_populations_counts_where_each_policy_is_below():
@@ -325,9 +334,14 @@ def test_the_summary_of_populations_counts_where_each_policy_is_below():
     assert paper.startswith("| Qbert, *paper* | 3,401 | 8,562 | 1.42 |")
     assert "| reroute(0.5,1.5) | 0 of 2 | 2 | 0 | 1.10 (Qbert, strong) |" in text
     assert "| greedy | 1 of 2 | 1 | 0 | 0.50 (Qbert, weak) |" in text
-    part, whole = (line for line in text.splitlines() if "%" in line and line.startswith("| Qbert"))
+    part, whole, *clones = (line for line in text.splitlines() if "%" in line and line.startswith("| Qbert"))
     assert (part.split(" | ")[1], whole.split(" | ")[1]) == ("5%", "100%")
     assert "0.90 (1.00)" in part
+    likelihoods = "| -1.750 | -1.750 | 15.0 | 0.83 |"
+    assert clones == [f"| Qbert, strong | {of} {likelihoods}" for of in ("5%", "100%")]
+    said = " ".join(text.split())
+    assert "With 5% of Qbert, strong, beta overfits: its calibrated log-likelihood" in said
+    assert "was -1.250 after 1,000 updates and is -1.750 after 2,000 (-2.000 without calibration; action" in said
 
 
 def test_numbers_are_shortened_to_three_digits():

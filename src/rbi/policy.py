@@ -182,7 +182,8 @@ class Policy:
 
     @with_own_thread
     def predict_proba(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
-        """Action probabilities `[B, A]`. `legal`, booleans `[B, A]`, restricts the policy to some actions.
+        """Action probabilities `[B, A]`. `legal`, booleans or zeros and ones `[B, A]`, restricts the policy to some
+        actions, which are in the order of `action_names`.
 
         `beta`: the running system's probabilities `[B, A]`, which a policy with `behavior="logged"` takes.
         """
@@ -322,12 +323,7 @@ class Policy:
         try:
             given = obs if isinstance(obs, torch.Tensor) else torch.as_tensor(np.require(obs, requirements="W"))
         except (TypeError, ValueError) as error:
-            if isinstance(obs, (dict, tuple)):
-                raise ValueError(
-                    f"obs is a {type(obs).__name__}: flatten Dict and Tuple observations as in training, by "
-                    "gymnasium.spaces.flatten, to [B, D]"
-                ) from None
-            raise ValueError(f"obs cannot be read as numbers ({str(error).splitlines()[0]})") from None
+            raise ValueError(self.unreadable(obs, error)) from None
         if given.is_complex():
             raise ValueError(f"obs holds {given.dtype}: must be real numbers")
         expected = (self.obs_spec.stack, *self.obs_spec.shape)
@@ -350,6 +346,21 @@ class Policy:
             self.check_range(given[:, -1].cpu().numpy())
         return given.to(self._example.device, self.obs_spec.dtype)
 
+    def unreadable(self, obs: Any, error: Exception) -> str:
+        """Why observations are no numbers, and what to pass."""
+        if self.columns:
+            names = ", ".join(column.name for column in self.columns)
+            return (
+                f"obs cannot be read as numbers: pass rows as a DataFrame or pyarrow Table with the columns {names}; "
+                "of dicts, pyarrow.Table.from_pylist(rows)"
+            )
+        if isinstance(obs, (dict, tuple)):
+            return (
+                f"obs is a {type(obs).__name__}: flatten Dict and Tuple observations as in training, by "
+                "gymnasium.spaces.flatten, to [B, D]"
+            )
+        return f"obs cannot be read as numbers ({str(error).splitlines()[0]})"
+
     def check_range(self, obs: Array) -> None:
         """Count the observations `[B, D]` that are far outside the training range; the first one causes a warning."""
         if self.features is None:
@@ -365,16 +376,26 @@ class Policy:
         self.outside_range += int(rows.sum())
 
     def legal_tensor(self, legal: Any, count: int) -> torch.Tensor | None:
-        """Legal actions as a boolean tensor `[B, A]`. Raises ValueError if a state has no legal action, and if they are
-        missing though the policy learned with action masks."""
+        """Legal actions, booleans or zeros and ones, as a boolean tensor `[B, A]`.
+
+        Raises ValueError if a state has no legal action, and if they are missing though the policy learned with action
+        masks.
+        """
         if legal is None:
             if self.obs_spec.has_action_masks:
                 raise ValueError("legal is missing: this policy learned with action masks, so pass those of the states")
             return None
+        if is_frame(legal):  # its columns may be in any order
+            names = ", ".join(map(str, self.action_names)) or "their numbers"
+            raise ValueError(f"legal is a table: pass an array [B, A], with actions in the policy's order ({names})")
         given = legal if isinstance(legal, torch.Tensor) else torch.as_tensor(np.require(legal, requirements="W"))
         expected = (count, self.obs_spec.num_actions)
+        if given.dtype != torch.bool and bool(((given == 0) | (given == 1)).all()):  # as Gymnasium's masks are
+            given = given.bool()
         if given.shape != expected or given.dtype != torch.bool:
-            raise ValueError(f"legal has shape {tuple(given.shape)}, {given.dtype}: must be booleans {expected}")
+            raise ValueError(
+                f"legal has shape {tuple(given.shape)}, {given.dtype}: must be booleans, or zeros and ones, {expected}"
+            )
         if not bool(given.any(1).all()):
             raise ValueError(f"legal[{int(given.any(1).byte().argmin())}]: no action is legal")
         return given.to(self._example.device)

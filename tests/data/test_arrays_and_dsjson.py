@@ -44,6 +44,15 @@ def test_an_archive_with_d4rls_names_has_the_episodes_that_its_ends_make(tmp_pat
     assert (len(store), state.rejected) == (2, 1)
 
 
+def test_what_an_archive_has_of_the_behaviour_policy_is_read(tmp_path):
+    probs, masks = np.tile([0.25, 0.0, 0.75], (3, 1)), np.tile([True, False, True], (3, 1))
+    more = {"actions": [0, 2, 0], "action_probs": [0.25, 0.75, 0.25], "action_masks": masks, "behavior_probs": probs}
+    d4rl(tmp_path / "a.npz", np.zeros((3, 2)), "-tt", **more)
+    found = load_episodes(tmp_path / "a.npz")
+    for name, values in more.items():
+        np.testing.assert_array_equal(found.arrays[name], values)
+
+
 def test_stacked_images_of_an_archive_keep_the_newest_frame_and_planes_are_kept(tmp_path):
     rng = np.random.default_rng(0)
     frames = [rng.integers(0, 256, (steps + 3, 6, 7), np.uint8) for steps in (3, 2)]

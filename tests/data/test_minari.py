@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import pickle
+import re
 import shutil
 import warnings
 
@@ -96,6 +97,24 @@ def test_what_minari_records_is_read_with_equal_numbers(here, data_format):
         for name in ("observations", "actions", "rewards"):
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
     assert [e.line for e in episodes] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_masks_that_the_environment_reported_are_those_of_the_steps(tmp_path, capsys, data_format):
+    """Minari records infos of the reset and of every step: one more than steps."""
+    seen, space = np.zeros((4, 2), np.float32), spaces.Box(-np.inf, np.inf, (2,))
+    masks = np.array([[1, 1], [0, 1], [1, 0], [0, 0]], np.int8)
+    episodes = [buffer(seen, actions, infos={"action_mask": masks}) for actions in ([0, 1, 0], [1, 0, 0], [1, 1, 0])]
+    folder = store(tmp_path / "a", space, spaces.Discrete(2), data_format, episodes)
+    found = load_episodes(folder)
+    assert found.spec.has_action_masks
+    assert [one.action_masks.tolist() for one in found] == [masks[:3].astype(bool).tolist()] * 2
+    assert ["illegal action" in item.reason for item in found.rejected] == [True]
+    reader = open_reader(folder)
+    told = [item for part in reader.parts() for item in reader.summaries(part)]
+    assert [isinstance(item, RejectedEpisode) for item in told] == [False, True, False]
+    assert main(["data", "info", str(folder), "--out", str(tmp_path / "info")]) == 0
+    assert re.search(r"action masks +yes", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("data_format", FORMATS)

@@ -224,8 +224,10 @@ BROKEN = [
     ({"action_prob": [0.5, None, 1, 1, 1]}, 1, "action_prob is missing"),
     ({"action_logp": [-0.5, 0.5, 0, 0, 0]}, 1, "action_logp 0.5 is not the probability"),
     ({"player": ["x", "y", "z", "z", "z"]}, 0, "more than one player"),
-    ({"action_mask_0": [True, True, True, True, True], "action_mask_1": [True, False, True, True, True],
-      "action_mask_2": [True, True, True, True, True]}, 1, "action 1 is not one of the possible ones"),
+    ({"action_mask_0": [True] * 5, "action_mask_1": [True, False, True, True, True], "action_mask_2": [True] * 5},
+      1, r"action 1 is not one of the possible ones \(action_mask_1\)"),
+    ({"action": [*"abcab"], "action_mask_a": [True] * 5, "action_mask_b": [True, False, True, True, True],
+      "action_mask_c": [True] * 5}, 1, r"action 'b' is not one of the possible ones \(action_mask_b\)"),
 ]  # fmt: skip
 
 
@@ -534,7 +536,7 @@ def test_masks_may_be_lists(tmp_path):
     masks = [[True, True, False], [True, False, False], [True, False, True]]
     good, problem = read(as_parquet(tmp_path / "log.parquet", RLLIB, action_mask=masks))
     assert good.action_masks.tolist() == [masks[1], masks[0]]
-    assert problem.reason == "action 1 is not one of the possible ones (action_mask)"
+    assert problem.reason == "actions 1 is not one of the possible ones (action_mask)"
 
 
 def test_columns_of_other_types_mean_the_same(tmp_path):
@@ -720,6 +722,23 @@ def test_columns_and_categories_are_stored_with_the_data_and_later_files_are_enc
     accepted = load_episodes(second, settings=asking(**asked, accept_unknown=True))
     assert not accepted.rejected
     np.testing.assert_array_equal(accepted[1].observations, [[26, 0, 0, 0]])
+
+
+def test_later_rows_without_the_masks_of_the_earlier_data_are_read_with_a_message(tmp_path, capsys):
+    first, masks = tmp_path / "first.csv", {f"may_{action}": [1, 1, 1, 1] for action in range(3)}
+    table(first, OFFERS | masks)
+    data = load_episodes(first, settings=asking(**ASKED, action_mask="may_"))
+    with StoreWriter.create(tmp_path / "store", data.spec) as writer:
+        writer.extend(data)
+    asked = ASKED | {"observations": (), "features_of": str(tmp_path / "store")}
+    said = "no column of action masks (--table.action-mask), which the earlier data has"
+    capsys.readouterr()
+    for more, count in ({"action_mask": "may_"}, 0), ({}, 1):
+        found = load_episodes(first, settings=asking(**asked, **more))
+        assert (found.spec.has_action_masks, capsys.readouterr().err.count(said)) == (not count, count)
+    rows = pa.table({name: OFFERS[name] for name in ("age", "segment", "offer", "paid")})
+    Dataset.from_frame(rows, action="offer", reward="paid", like=data.spec)
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("ends", [("0", "1"), ("call", "mail")])

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -16,21 +17,25 @@ from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, Episode
 from rbi.data.formats.table_files import ParquetFiles
 from rbi.data.store import StoreWriter
-from rbi.evaluation.recording import PerturbedPolicy, Recorder
+from rbi.envs import EnvConfig
+from rbi.evaluation.recording import DatasetRecording, Perturbation, PerturbedPolicy, Recorder
 from rbi.evaluation.rollouts import Protocol, VectorEvaluator
 from rbi.networks import NetworkConfig
 from rbi.offline_rl import experiment
 from rbi.offline_rl.config import PRESETS, RULES, EvaluationConfig, OfflineConfig, policy_rows, small_learners
 from rbi.offline_rl.experiment import (
     Experiment,
-    check_data,
     checkpoint_due,
     describe_population,
+    env_of,
     num_groups,
     with_actions_of,
 )
 from rbi.offline_rl.run_log import RunLog
 from rbi.offline_rl.seed_learners import SeedLearners
+from rbi.offline_rl.validation import Overfitting
+from rbi.report import offline as report
+from tests.streams import Doors
 
 ENV = "CartPole-v1"
 CONFIG = OfflineConfig(updates=40, batch_size=16, **small_learners(16, 200, 0.001, 10))
@@ -104,12 +109,36 @@ def test_the_table_has_all_rows_of_the_paper_with_scores_and_comparisons(whole):
     assert changes["greedy"]["expected_gain"] >= changes["reroute(0.5,1.5)"]["expected_gain"] >= 0
 
 
+def test_overfitting_is_part_of_the_result_its_summary_and_the_closing_lines(data, tmp_path, monkeypatch):
+    judged = []
+
+    def overfitting(validated):
+        judged.extend((line["seed"], line["updates"]) for line in validated)
+        return [Overfitting("beta", 20, -0.5, 40, -0.7, -0.6, -0.8, 2)]
+
+    monkeypatch.setattr(experiment, "overfitting", overfitting)
+    settings = SETTINGS | dict(episodes=1, evaluations=1, num_envs=2)
+    result = rbi.offline(data, rules=["greedy"], baselines=[], out=tmp_path / "run", **settings)
+    assert judged == [(seed, updates) for updates in (8, 16, 24, 32, 40) for seed in (0, 1)]
+    [of_beta] = result.numbers["overfitting"]
+    assert (of_beta["network"], of_beta["best_updates"], of_beta["updates"]) == ("beta", 20, 40)
+    assert of_beta["advice"].startswith("beta overfits")
+    assert of_beta["advice"] in result.summary()
+    assert of_beta["advice"] in report.closing(runs.read(tmp_path / "run"))
+
+
 def test_the_saved_policy_is_reroute_and_acts(whole):
     policy = rbi.load_policy(whole)
     assert str(policy.rule) == "reroute(0.5,1.5)"
     assert policy.env == ENV
     assert policy.predict_proba(np.zeros((3, 4), np.float32)).sum(1) == pytest.approx(1)
     assert (whole / "policies" / "seed1" / "policy.json").is_file()
+
+
+def test_the_saved_policies_are_not_certified_on_the_episodes_that_trained_or_validated_them(whole, data):
+    for name in ("best", "seed1"):
+        with pytest.raises(ValueError, match=r"is one of 40 episodes \(of 40\) that trained or selected the policy"):
+            rbi.certify(whole / "policies" / name, data)
 
 
 def test_metrics_have_evenly_spaced_evaluations_and_validations(whole):
@@ -259,6 +288,7 @@ def store(path, *, actions=2, frame=(4,), taken=(0, 1), reward=1.0, env=ENV, epi
         (dict(reward=0.0), {}, "all rewards are 0"),
         (dict(reward=1e30), {}, r"as large as 1e\+30"),
         (dict(frame=(6,), env="Acrobot-v1", masks=True), {}, "masks have 2"),
+        (dict(masks=True), {}, "CartPole-v1: its info has no 'action_mask', and the data has action masks"),
         (dict(env=""), {}, r"does not say in which environment it was recorded; name it with --env \(Python: env=\)"),
         (dict(), dict(rules="greedy"), "rules = 'greedy': must be a list of rules"),
         (dict(), dict(baselines="cql"), "baselines = 'cql': must be a list of baselines"),
@@ -324,11 +354,58 @@ def test_the_preset_of_a_parquet_table_is_found_without_reading_its_rows(tmp_pat
         assert cli.parse(["offline", str(tmp_path / f"{name}.parquet")]).config == PRESETS[preset]
 
 
+def test_policies_of_data_with_masks_insist_on_them_and_take_legal_actions_only(monkeypatch, tmp_path):
+    """An illegal action is an error of the environment."""
+    monkeypatch.setitem(gymnasium.registry, "Doors-v0", gymnasium.envs.registration.EnvSpec("Doors-v0", Doors))
+    recording = DatasetRecording([("random", "random")], "Doors-v0", episodes=6, perturbation=Perturbation(0, 0, 0))
+    data = recording.record(tmp_path / "data", progress=False)
+    settings = SETTINGS | dict(seeds=1, evaluations=1, episodes=3, num_envs=6, out=tmp_path / "run")
+    rbi.offline(data, rules=["reroute(0.5,1.5)"], baselines=["bcq"], **settings)
+    policy, states = rbi.load_policy(tmp_path / "run"), np.zeros((5, 3), np.float32)
+    with pytest.raises(ValueError, match="legal is missing: this policy learned with action masks"):
+        policy.predict_proba(states)
+    assert policy.predict_proba(states, np.eye(5, dtype=bool)) == pytest.approx(np.eye(5))
+
+
 def test_data_with_fewer_actions_than_the_environment_gets_them_all(tmp_path):
     found = rbi.load_episodes(store(tmp_path / "store", frame=(6,), env="Acrobot-v1"))
-    assert check_data(found, None, "data", RunLog(None, None, progress=False)) == "Acrobot-v1"
-    assert with_actions_of("Acrobot-v1", found).spec.num_actions == 3
+    env = env_of(found, None, "data", RunLog(None, None, progress=False))
+    assert env == EnvConfig("Acrobot-v1")
+    assert with_actions_of(env, found).spec.num_actions == 3
     assert found.spec.num_actions == 2  # the caller's dataset is not changed
+
+
+@pytest.mark.parametrize(
+    ("recorded", "given", "differs"),
+    [
+        ("Mine-v0(max_episode_steps=200)", "games:Mine-v0", True),
+        ("Mine-v0(max_episode_steps=200)", "games:Mine-v0(max_episode_steps=200)", True),
+        (ENV, f"{ENV}(max_episode_steps=9)", True),
+        (ENV, ENV, False),
+        ("", "games:Mine-v0", False),
+    ],
+)
+def test_the_environment_may_be_named_with_a_module_and_other_arguments_than_the_data_names(
+    capsys, recorded, given, differs
+):
+    """A dataset of Minari names no module, and without it Gymnasium does not find an environment of the user's."""
+    data = SimpleNamespace(spec=DatasetSpec((4,), 2, env=recorded))
+    assert env_of(data, given, "data", RunLog(None, None)).id == given
+    assert (f"recorded in {recorded}; policies are evaluated in {given}" in capsys.readouterr().err) == differs
+
+
+def test_policies_are_evaluated_in_the_environment_that_a_function_makes(data):
+    made = []
+
+    def cart(**settings):
+        made.append(gymnasium.make(ENV, max_episode_steps=7, **settings))
+        return made[-1]
+
+    settings = SETTINGS | dict(seeds=1, evaluations=1, episodes=3, num_envs=3)
+    table = rbi.offline(data, cart, rules=["greedy"], baselines=[], **settings)
+    assert len(made) > 3
+    assert table.numbers["env"] == table.policy.env == "cart"
+    assert max(max(seed) for row in table.rows for seed in row["scores"]) <= 7
 
 
 def test_actions_with_names_are_not_taken_for_those_of_an_environment(data):
@@ -346,7 +423,7 @@ def test_names_of_the_actions_of_an_environment_are_kept_where_data_was_recorded
     found = rbi.load_episodes(data)
     found.spec = replace(found.spec, action_names=("left", "right"))
     policy = rbi.improve(found, updates=2, batch_size=8, hidden_size=8, progress=False).policy
-    assert policy.action_names == with_actions_of(ENV, found).spec.action_names == ("left", "right")
+    assert policy.action_names == with_actions_of(EnvConfig(ENV), found).spec.action_names == ("left", "right")
     assert rbi.evaluate(policy, ENV, episodes=1, progress=False).scores
 
 
@@ -408,7 +485,7 @@ def test_abandoned_episodes_are_no_scores_of_the_data_where_there_are_others():
 )
 def test_scores_of_the_data_are_cut_after_the_steps_of_a_shorter_atari_episode(env, max_frames, steps):
     protocol = Protocol("paper", max_frames=max_frames)
-    assert Experiment.max_steps(SimpleNamespace(env=env, protocol=protocol)) == steps
+    assert Experiment.max_steps(SimpleNamespace(env=EnvConfig(env), protocol=protocol)) == steps
 
 
 def test_the_behaviour_policy_has_one_row_even_if_it_is_asked_for():

@@ -25,6 +25,7 @@ from rbi.offline_rl.validation import (
     fit_temperature,
     log_likelihood,
     log_probs,
+    overfitting,
     predict,
     reliability,
     rule_statistics,
@@ -173,3 +174,61 @@ def test_the_explained_variance_is_that_of_returns_of_any_size():
     returns = (1e25 * np.arange(4)).astype(np.float32)  # their squares are no float32
     held = Predictions(np.zeros((4, 2)), np.zeros((4, 2)), np.zeros(4, int), returns)
     assert diagnostics(held, np.full(2, 0.5))["q_explained_variance"] == approx(1 - 3.5 / 1.25)
+
+
+def validations(beta, q, frequencies=-1.0, seeds=2, calibrated=0.0):
+    """Lines of validations after 10, 20, ... updates; seeds lie evenly around these means. `calibrated`: the difference
+    that calibration makes."""
+    names = ("log_likelihood_calibrated", "log_likelihood", "q_explained_variance", "log_likelihood_of_frequencies")
+    spread = np.linspace(-0.1, 0.1, seeds) if seeds > 1 else [0.0]
+    return [
+        {
+            "seed": seed,
+            "updates": 10 * n,
+            "validation": dict(zip(names, (b + by, b + by - calibrated, v + by, frequencies), strict=True)),
+        }
+        for n, (b, v) in enumerate(zip(beta, q, strict=True), 1)
+        for seed, by in enumerate(spread)
+    ]
+
+
+def test_networks_overfit_if_they_end_well_below_their_best_on_held_out_episodes():
+    (of_beta,) = overfitting(validations([-0.9, -0.8, -0.86], [0.3, 0.5, 0.4]))
+    assert (of_beta.network, of_beta.best_updates, of_beta.updates, of_beta.seeds) == ("beta", 20, 30, 2)
+    assert (of_beta.best, of_beta.last, of_beta.baseline) == approx((-0.8, -0.86, -1.0))
+    (of_q,) = overfitting(validations([-0.9, -0.8, -0.84], [0.5, 0.4, 0.3], seeds=1))
+    assert (of_q.network, of_q.best_updates, of_q.best, of_q.last) == ("Q", 10, 0.5, approx(0.3))
+    assert [one.network for one in overfitting(validations([-0.9, -1.1], [0.1, -0.2]))] == ["beta", "Q"]
+    assert overfitting(validations([-1.01, -1.05], [-0.1, -0.2])) == []  # they have never learned anything
+    assert overfitting(validations([-0.999, -1.004], [0.01, -0.005])) == []  # noise where there is nothing to learn
+    assert overfitting(validations([-0.9, -0.8], [0.4, 0.5])) == []
+    assert overfitting([]) == []
+
+
+def test_a_beta_that_only_calibration_saves_overfits_even_if_it_did_so_before_the_first_validation():
+    (hot,) = overfitting(validations([-0.8, -0.805], [0.5, 0.5], calibrated=2.0))
+    assert (hot.network, hot.best_updates, hot.uncalibrated) == ("beta", 10, approx(-2.805))
+    assert "is -0.805 after 20 (-2.805 without calibration; action" in hot.advice
+    assert overfitting(validations([-0.8, -0.805], [0.5, 0.5], calibrated=0.25)) == []
+    assert overfitting(validations([-0.8, -0.79], [0.5, 0.5], calibrated=2.0)) == []  # fewer updates would not help
+
+
+def test_advice_on_overfitting_names_the_numbers_and_the_option():
+    of_beta, of_q = overfitting(validations([-0.9, -1.1], [0.4, 0.1]))
+    assert of_beta.advice == (
+        "beta overfits: its calibrated log-likelihood on held-out episodes (mean of 2 seeds) was -0.900 after 10 "
+        "updates and is -1.100 after 20 (-1.100 without calibration; action frequencies alone: -1.000); use fewer "
+        "updates (--updates 10), more data, or rbi improve, which keeps the best networks"
+    )
+    assert "Q overfits: its explained variance on held-out episodes" in of_q.advice
+    assert "was 40.0% after 10 updates and is 10.0% after 20; use fewer" in of_q.advice
+    assert "seeds" not in overfitting(validations([-0.9, -1.1], [0.4, 0.4], seeds=1))[0].advice
+
+
+def test_a_network_that_diverged_or_returns_that_never_vary_give_no_advice_on_overfitting():
+    assert overfitting(validations([-0.9, math.nan], [0.4, 0.4])) == []
+    lines = validations([-0.9, -0.8], [0.4, 0.4])
+    for line in lines:
+        line["validation"]["q_explained_variance"] = None
+    assert overfitting(lines) == []
+    assert overfitting(validations([math.nan, -0.9, -1.1], [0.4, 0.4, 0.4]))[0].best_updates == 20

@@ -3,16 +3,17 @@
 import pytest
 
 from rbi import runs
+from rbi.report import offline
 from rbi.report.run_panels import (
     decision_panels,
     duration,
+    fits_by_seed,
     histogram,
     learning_curves,
     monitor_panels,
     offline_curve,
     offline_panels,
     offline_scores,
-    overfitting_by_seed,
     reliability,
     spread_around,
 )
@@ -44,9 +45,12 @@ def offline_run(path, seed=7):
     scores = {name: [[0.0, 1.0], [2.0, 3.0, 4.0]] for name in ("behavior", "greedy", "tv(0.1)")}
     evaluated = [{"kind": "evaluated", "updates": n, "seconds": 3600 * n, "scores": scores} for n in (1, 2)]
     validated = [
-        {"kind": "validated", "seed": s, "updates": 1, "train": {"q_rmse": 0.5 + s}, "validation": {"q_rmse": 1.5 + s}}
+        {
+            "kind": "validated", "seed": s, "updates": 1, "train": {"q_rmse": 0.5 + s, "beta_loss": 0.25 * s},
+            "validation": {"q_rmse": 1.5 + s, "log_likelihood_calibrated": -0.5 * s},
+        }
         for s in (seed, seed + 1)
-    ]
+    ]  # fmt: skip
     compared = {"below": 0.5, "difference": 1.0, "difference_bounds": [-1.0, 2.0]}
     rows = [
         score_row("behavior"), score_row("greedy", "below", scores=[[1.0]] * 2, **compared),
@@ -83,13 +87,23 @@ def test_policies_below_are_bad_those_not_below_are_good_and_the_saved_one_is_st
 
 def test_curves_of_seeds_have_their_names_and_training_is_thin(tmp_path):
     run = offline_run(tmp_path / "run")
-    (axis,) = overfitting_by_seed(run).axes
-    assert [(line.label, line.y, line.thin) for line in axis.lines[2:]] == [
-        ("seed 8", [9.5], False),
-        ("seed 8, training", [8.5], True),
-    ]
+    for panel, held, training in zip(fits_by_seed(run), (-4.0, 9.5), (-2.0, 8.5), strict=True):
+        (axis,) = panel.axes
+        assert [(line.label, line.y, line.thin) for line in axis.lines[2:]] == [
+            ("seed 8", [held], False),
+            ("seed 8, training", [training], True),
+        ]
     (of_q,) = [panel for panel in offline_panels(run)[1] if panel.title == "Reliability of Q"]
     assert [line.label for line in of_q.axes[0].lines] == ["seed 7", "seed 8", "perfect"]
+
+
+def test_advice_on_overfitting_follows_the_scores_and_is_said_once(tmp_path):
+    run = offline_run(tmp_path / "run")
+    run.finished()["overfitting"] = [{"network": "beta", "advice": "beta overfits"}]
+    panels = offline_panels(run)[1]
+    assert panels[1].lines == ["beta overfits"]
+    assert "beta overfits" not in panels[-1].lines
+    assert offline.closing(run)[0] == "beta overfits"
 
 
 def test_a_perfect_q_is_the_diagonal_over_all_predictions_and_returns():

@@ -248,6 +248,8 @@ def make_one(config: EnvConfig, *, render: bool = False) -> gymnasium.Env[Any, A
             message += " If a function of this name makes it, pass the function (Python: env=)"
         elif isinstance(error, gymnasium.error.NameNotFound) and ":" not in config.id:
             message += f" If a module of yours registers it, name the module, too: my_module:{config.id}"
+        elif isinstance(error, ModuleNotFoundError) and ":" in config.id:  # the command does not look into its folder
+            message += " Its folder has to be in PYTHONPATH, as in PYTHONPATH=. rbi ..."
         raise ValueError(f"--env {config.id}: {message}") from None
     if not isinstance(env, gymnasium.Env):
         raise ValueError(f"--env {config.id}: the function made {type(env).__name__}, not a gymnasium.Env")

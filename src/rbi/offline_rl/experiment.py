@@ -17,9 +17,11 @@ import torch
 from rbi import envs, fileio
 from rbi.config import Device, Gt, choose_device
 from rbi.data.dataset import Dataset
+from rbi.data.digests import episode_digests
 from rbi.data.formats import FormatSettings, dataset_or_path, open_dataset
+from rbi.envs.types import EnvConfig
 from rbi.evaluation import comparison
-from rbi.evaluation.rollouts import Protocol, ProtocolName, VectorEvaluator
+from rbi.evaluation.rollouts import Env, Protocol, ProtocolName, VectorEvaluator
 from rbi.gpu import prepare_for_many_streams
 from rbi.networks import cpu_threads
 from rbi.offline_rl.config import (
@@ -39,10 +41,12 @@ from rbi.offline_rl.learner import Runner, advance, make_runner
 from rbi.offline_rl.ppo import PPOAscent
 from rbi.offline_rl.run_log import Callback, RunLog, fingerprint
 from rbi.offline_rl.seed_learners import SeedLearners
+from rbi.offline_rl.validation import overfitting
 from rbi.policy import Policy, load_policy
 from rbi.progress import graceful_stop, text_table, track, track_updates
 from rbi.rules.types import Rule, parse_rule
 from rbi.statistics import describe, score_text
+from rbi.steps import MASK
 from rbi.torch_settings import matmul_precision, with_own_settings
 
 NAME = "offline"
@@ -74,7 +78,7 @@ class OfflineResult:
     """The run folder, if one was given."""
 
     def summary(self) -> str:
-        """The table of scores."""
+        """The table of scores, and advice where beta or Q overfits."""
         population = self.numbers["population"]
         rows = [("policy", "mean", "95% interval", "median", "P(below)", "verdict")]
         rows.append(("(the data)", score_text(population["mean"]), interval_text(population["interval"]), "", "", ""))
@@ -82,7 +86,8 @@ class OfflineResult:
             below = "" if row["below"] is None else f"{row['below']:.2f}"
             cells = (row["name"], score_text(row["mean"]), interval_text(row["interval"]), score_text(row["median"]))
             rows.append((*cells, below, row["verdict"] or ""))
-        return text_table(f"{self.numbers['env']}, {self.numbers['updates']:,} updates", rows)
+        table = text_table(f"{self.numbers['env']}, {self.numbers['updates']:,} updates", rows)
+        return "\n".join([table, *(one["advice"] for one in self.numbers.get("overfitting", []))])
 
     def __repr__(self) -> str:
         return self.summary()
@@ -95,7 +100,7 @@ def interval_text(interval: Sequence[float]) -> str:
 @with_own_settings
 def offline(
     data: Dataset | Path | str,
-    env: str | None = None,
+    env: Env | None = None,
     rules: Sequence[Rule | str] = RULES,
     baselines: Sequence[Baseline] = BASELINES,
     *,
@@ -124,7 +129,8 @@ def offline(
     """Fit beta and Q to a dataset, train baselines, and compare all policies in the environment.
 
     data: a dataset, or a path in any supported format (`settings` say how to read it).
-    env: the environment id for evaluation (default: the one that the data was recorded in).
+    env: the environment for evaluation, an id or a function that makes it (default: the one that the data was recorded
+        in).
     rules: improvement steps on top of beta and Q; baselines: "ppo" (by gradient ascent), "dqfd", "bcq", "cql".
     preset: "paper", "fast", "quick" or "small" (default: fast for images, small for vectors); `config` replaces it, and
         `updates` changes its number of updates.
@@ -161,7 +167,7 @@ def offline(
     described = {
         "data": None if isinstance(source, Dataset) else str(source),
         "format_settings": settings or FormatSettings(),
-        "env": env,
+        "env": EnvConfig.of(env).id if env else None,
         "rules": names,
         "baselines": chosen,
         "seeds": seeds,
@@ -172,13 +178,15 @@ def offline(
         if log.check_folder(NAME, described, seed, resume=resume, overwrite=overwrite, may_change=MAY_CHANGE_ON_RESUME):
             return completed(log)
         loaded = data if isinstance(data, Dataset) else open_dataset(data, settings=settings)
-        env = check_data(loaded, env, "data" if isinstance(source, Dataset) else str(source), log)
-        loaded = with_actions_of(env, loaded)
+        name = "data" if isinstance(source, Dataset) else str(source)
+        check_data(loaded, name, log)
+        used = env_of(loaded, env, name, log)
+        loaded = with_actions_of(used, loaded)
         every_seed = range(seed, seed + seeds)
         with (
             matmul_precision(torch_device),
             cpu_threads(torch_device, loaded.spec.obs_shape, config.behavior_q.network.hidden_size),
-            Experiment(loaded, env, names, chosen, config, evaluation, every_seed, torch_device, log) as experiment,
+            Experiment(loaded, used, names, chosen, config, evaluation, every_seed, torch_device, log) as experiment,
         ):
             log.state = {"lines": 0, "seconds": 0.0, "evaluation": 0, "validated": 0, "data": fingerprint(source)}
             log.open(experiment.learners())
@@ -193,8 +201,8 @@ def completed(log: RunLog) -> OfflineResult:
         return OfflineResult(log.numbers["rows"], load_policy(log.out), log.numbers, log.metrics, log.out)
 
 
-def check_data(data: Dataset, env: str | None, name: str, log: RunLog) -> str:
-    """The environment for evaluation; refuses data that nothing can be learned from or that does not fit it."""
+def check_data(data: Dataset, name: str, log: RunLog) -> None:
+    """Refuse data that nothing can be learned from."""
     if not len(data):
         why = f" that can be used; the first: {data.rejected[0]}" if data.rejected else ""
         raise ValueError(f"{name}: holds no episodes{why}")
@@ -208,36 +216,49 @@ def check_data(data: Dataset, env: str | None, name: str, log: RunLog) -> str:
         raise ValueError(f"{name}: all rewards are 0, so no action can be better than another")
     if largest > MAX_REWARD:
         raise ValueError(f"{name}: rewards as large as {largest:g}; scale them to {MAX_REWARD:g} at most")
-    found = env or envs.id_from_file(data.spec.env, name)
-    if not found:
-        advice = "name it with --env (Python: env=), or use rbi improve, which needs none"
-        raise ValueError(f"{name}: does not say in which environment it was recorded; {advice}")
-    if data.spec.env and data.spec.env != found:
-        raise ValueError(f"--env {found}: the data is of {data.spec.env}")
-    return found
 
 
-def with_actions_of(env: str, data: Dataset) -> Dataset:
+def env_of(data: Dataset, env: Env | None, name: str, log: RunLog) -> EnvConfig:
+    """The environment for evaluation; refuses an id other than that of the data, whatever its module and arguments."""
+    recorded = data.spec.env
+    if not env:
+        found = envs.id_from_file(recorded, name)
+        if not found:
+            advice = "name it with --env (Python: env=), or use rbi improve, which needs none"
+            raise ValueError(f"{name}: does not say in which environment it was recorded; {advice}")
+        return EnvConfig(found)
+    given = EnvConfig.of(env)
+    if recorded and given.factory is None and given.id != recorded:
+        bare, own = (text.partition("(")[0].rpartition(":")[2] for text in (given.id, recorded))
+        if bare != own:
+            raise ValueError(f"--env {given.id}: the data is of {recorded}")
+        log.echo(f"{name}: was recorded in {recorded}; policies are evaluated in {given.id}")
+    return given
+
+
+def with_actions_of(env: EnvConfig, data: Dataset) -> Dataset:
     """The data with all actions of the environment, even those never taken; refuses one that does not fit."""
-    envs.check(envs.EnvConfig(env))
-    one, spec = envs.make(envs.EnvConfig(env), 1), data.spec
+    envs.check(env)
+    one, spec, name = envs.make(env, 1), data.spec, env.id
     try:
         if (one.obs_shape, one.frame_stack) != (spec.obs_shape, spec.frame_stack):
             raise ValueError(
-                f"--env {env}: has observations {one.obs_shape}, {one.frame_stack} stacked; the data "
+                f"--env {name}: has observations {one.obs_shape}, {one.frame_stack} stacked; the data "
                 f"has {spec.obs_shape}, {spec.frame_stack} stacked"
             )
         if spec.action_names and not spec.env:  # recorded there, they are names of the environment's numbers
             raise ValueError(
-                f"--env {env}: its actions are numbered, and the data's are called {', '.join(spec.action_names[:3])}, "
-                "...: number them as the environment does"
+                f"--env {name}: its actions are numbered, and the data's are called "
+                f"{', '.join(spec.action_names[:3])}, ...: number them as the environment does"
             )
         if spec.num_actions > one.num_actions:
-            raise ValueError(f"--env {env}: has {one.num_actions} actions, and the data {spec.num_actions}")
+            raise ValueError(f"--env {name}: has {one.num_actions} actions, and the data {spec.num_actions}")
         if spec.has_action_masks and spec.num_actions < one.num_actions:
             raise ValueError(
-                f"--env {env}: has {one.num_actions} actions, and the data's masks have {spec.num_actions}"
+                f"--env {name}: has {one.num_actions} actions, and the data's masks have {spec.num_actions}"
             )
+        if spec.has_action_masks and not one.has_action_masks:
+            raise ValueError(f"--env {name}: its info has no {MASK!r}, and the data has action masks")
         if spec.num_actions < one.num_actions:
             data = copy.copy(data)
             data.spec = dataclasses.replace(spec, num_actions=one.num_actions, action_names=())
@@ -252,7 +273,7 @@ class Experiment:
     def __init__(
         self,
         data: Dataset,
-        env: str,
+        env: EnvConfig,
         rules: Sequence[str],
         baselines: Sequence[Baseline],
         config: OfflineConfig,
@@ -280,7 +301,7 @@ class Experiment:
         each = min(evaluation.episodes, max(1, NUM_ENVS[device.type] // policies))
         num_envs = evaluation.num_envs or policies * each
         groups = num_groups(num_envs, policies) if device.type == "cuda" else 1
-        log.echo(f"making {num_envs} environments of {env}")
+        log.echo(f"making {num_envs} environments of {env.id}")
         self.evaluator = VectorEvaluator(self.protocol, env, num_envs, num_groups=groups)
 
     def __enter__(self) -> "Experiment":
@@ -312,7 +333,7 @@ class Experiment:
             policies = [
                 policy
                 for seed, ppo in zip(self.seeds, ascents, strict=True)
-                for policy in seed.policies(self.rows, ppo, self.env)
+                for policy in seed.policies(self.rows, ppo, self.env.id)
             ]
             scores = self.evaluate(policies, evaluation)
             self.metric("evaluated", evaluation, scores=scores)
@@ -434,7 +455,12 @@ class Experiment:
         """The row that is saved, reroute(0.5,1.5) or the first rule, and its policy of every seed."""
         row = next((row for row in self.rows if row.name == SAVED_POLICY), self.rows[min(1, len(self.rows) - 1)])
         row = row if row.learner == "behavior_q" else self.rows[0]
-        return row.name, [seed.policies([row], None, self.env)[0] for seed in self.seeds]
+        digests, found = episode_digests(self.data), []
+        for seed in self.seeds:
+            (policy,) = seed.policies([row], None, self.env.id)
+            policy.training_digests = digests[np.union1d(seed.train_episodes, seed.validation_episodes)]
+            found.append(policy)
+        return row.name, found
 
     def max_steps(self) -> int | None:
         """Steps after which episodes are truncated, if that is earlier than usual: the data is then truncated too."""
@@ -460,9 +486,10 @@ class Experiment:
             for row in self.rows
         ]
         population = describe_population(self.data, self.max_steps())
+        validated = [line for line in self.log.metrics if line["kind"] == "validated"]
         numbers = self.log.result(
             {
-                "env": self.env,
+                "env": self.env.id,
                 "protocol": self.protocol.describe(self.env),
                 "device": str(self.device),
                 "seconds": self.seconds,
@@ -474,6 +501,7 @@ class Experiment:
                 "population": population | {"excluded": self.seeds[0].sampler.excluded_fraction},
                 "rows": rows,
                 "validation": [seed.diagnostics for seed in self.seeds],
+                "overfitting": [one._asdict() | {"advice": one.advice} for one in overfitting(validated)],
                 "rule_statistics": [seed.rule_statistics(self.rows) for seed in self.seeds],
             }
         )

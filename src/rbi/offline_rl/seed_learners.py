@@ -45,7 +45,10 @@ class SeedLearners:
         first: "SeedLearners | None" = None,
     ) -> None:
         self.config, self.seed, self.device, self.data, self.resident = config, seed, device, data, resident
-        self.obs_spec = ObservationSpec(data.spec.obs_shape, data.spec.frame_stack, data.spec.num_actions)
+        spec = data.spec
+        self.obs_spec = ObservationSpec(
+            spec.obs_shape, spec.frame_stack, spec.num_actions, has_action_masks=spec.has_action_masks
+        )
         self.shared: Sampler | None = None if first is None else first.sampler
         rng = np.random.default_rng([seed, RANDOM_STREAMS.index("split")])
         train_episodes, self.validation_episodes = split_episodes(len(data), config.validation_fraction, rng)

@@ -3,7 +3,7 @@
 import itertools
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,6 +31,9 @@ VALIDATION_METRICS = (
     "log_likelihood", "log_likelihood_calibrated", "accuracy", "temperature", "q_rmse", "q_bias",
     "q_explained_variance",
 )  # fmt: skip
+OVERFITTED = 0.25  # share of what a network has learned that it loses; seeds' means lost 0.21 at most in healthy runs
+MIN_LOST = {"beta": 0.01, "Q": 0.02}  # nats; share of the variance: less than that is noise
+OVERCONFIDENT = 0.1  # nats below action frequencies without calibration; random actions cost 0.03
 
 
 def split_episodes(episodes: int, fraction: float, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -267,6 +270,70 @@ def rule_statistics(held: Predictions, rule: Rule, temperature: float) -> dict[s
     if isinstance(rule, Reroute):
         shares = measures.bound_shares(pi, beta, rule.c_min, rule.c_max)
         found |= {name: float(share.mean()) for name, share in shares._asdict().items()}
+    return found
+
+
+class Overfitting(NamedTuple):
+    """A network that was clearly better on the validation set at an earlier time, in means over seeds."""
+
+    network: str
+    """beta, judged by its calibrated log-likelihood, or Q, by the explained variance of returns."""
+    best_updates: int
+    best: float
+    updates: int
+    last: float
+    baseline: float
+    """What predicts without the state: the log-likelihood of action frequencies, or an explained variance of 0."""
+    uncalibrated: float
+    """The last log-likelihood at a temperature of 1; of Q, `last`."""
+    seeds: int
+
+    @property
+    def advice(self) -> str:
+        """What happened and what helps, in one line."""
+        form = "{:.3f}" if self.network == "beta" else "{:.1%}"
+        best, last = form.format(self.best), form.format(self.last)
+        measure, beside = "explained variance", ""
+        if self.network == "beta":
+            measure = "calibrated log-likelihood"
+            beside = f" ({self.uncalibrated:.3f} without calibration; action frequencies alone: {self.baseline:.3f})"
+        seeds = f" (mean of {self.seeds} seeds)" if self.seeds > 1 else ""
+        return (
+            f"{self.network} overfits: its {measure} on held-out episodes{seeds} was {best} after "
+            f"{self.best_updates:,} updates and is {last} after {self.updates:,}{beside}; use fewer updates "
+            f"(--updates {self.best_updates}), more data, or rbi improve, which keeps the best networks"
+        )
+
+
+def overfitting(validated: Sequence[Mapping[str, Any]]) -> list[Overfitting]:
+    """Which of beta and Q have lost much of what they had learned.
+
+    validated: lines with `seed`, `updates` and the metrics in `validation`, all seeds at the same numbers of updates.
+    """
+    at: dict[int, list[Any]] = {}
+    for line in validated:
+        at.setdefault(line["updates"], []).append(line["validation"])
+    if not at:
+        return []
+
+    def curve(key: str) -> Array:
+        """Means over seeds; NaN where a network diverged, or where returns do not vary."""
+        return np.array([np.mean(np.array([one[key] for one in seeds], dtype=np.float64)) for seeds in at.values()])
+
+    updates, seeds, found = list(at), len({line["seed"] for line in validated}), []
+    beta, frequencies = curve("log_likelihood_calibrated"), curve("log_likelihood_of_frequencies")
+    uncalibrated, q = curve("log_likelihood"), curve("q_explained_variance")
+    for network, values, raw, baseline in (("beta", beta, uncalibrated, frequencies), ("Q", q, q, np.zeros_like(q))):
+        if not np.isfinite(values[-1]):
+            continue
+        best = int(np.nanargmax(values))
+        learned = values[best] - baseline[best]
+        has_lost = learned > 0 and values[best] - values[-1] > max(MIN_LOST[network], OVERFITTED * learned)
+        # a beta that was past its best at the first validation has lost little since: only its temperature rises
+        overconfident = network == "beta" and best < len(values) - 1 and raw[-1] < baseline[-1] - OVERCONFIDENT
+        if has_lost or overconfident:
+            then, now, without, hot = map(float, (values[best], values[-1], baseline[-1], raw[-1]))
+            found.append(Overfitting(network, updates[best], then, updates[-1], now, without, hot, seeds))
     return found
 
 

@@ -31,6 +31,7 @@ def info_table(found: dict[str, Any]) -> Table:
         "lives lost": "only found by an import" if found["lives_lost"] is None else f"{found['lives_lost']:,}",
         "players": players_text(found),
         "logged probabilities": "of all actions" if all_probs else "yes" if found["has_action_probs"] else "no",
+        "action masks": "yes" if found["spec"].get("has_action_masks") else "no",
         "coverage": coverage_text(found),
         "rejected": f"{found['rejected']:,}",
         "lost": f"{found['lost']:,}",

@@ -99,7 +99,7 @@ def closing(run: Run) -> list[str]:
     found = run.finished()
     compared = [row for row in found["rows"] if row.get("below") is not None]
     reroute = next((row for row in compared if row["name"] == "reroute(0.5,1.5)"), None)
-    lines = []
+    lines = overfitting_advice(run)
     if reroute is not None:
         low, high = reroute["difference_bounds"]
         verdict = {"open": "neither shown to be below nor not below"}.get(reroute["verdict"], reroute["verdict"])
@@ -108,12 +108,18 @@ def closing(run: Run) -> list[str]:
             f"({low:+,.1f} to {high:+,.1f}; margin {found['margin']:.0%})"
         )
     if compared and min(len(seed) for row in compared for seed in row["scores"]) < comparison.MIN_EPISODES:
-        return [f"fewer than {comparison.MIN_EPISODES} episodes of each policy and seed: no verdicts"]
+        few = f"fewer than {comparison.MIN_EPISODES} episodes of each policy and seed: no verdicts"
+        return [*overfitting_advice(run), few]
     for verdict, words in (("below", "below the behaviour policy"), ("open", "undecided with this many episodes")):
         names = [NAMES.get(row["name"], row["name"]) for row in compared if row["verdict"] == verdict]
         if names:
             lines.append(f"{words}: {', '.join(names)}")
     return lines
+
+
+def overfitting_advice(run: Run) -> list[str]:
+    """Which of beta and Q overfits, and what helps; earlier versions did not look."""
+    return [one["advice"] for one in run.finished().get("overfitting", [])]
 
 
 def figures(run: Run) -> dict[str, Any]:

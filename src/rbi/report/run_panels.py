@@ -138,7 +138,8 @@ def offline_panels(run: Run) -> tuple[Summary, list[Panel]]:
     found = run.finished()
     summary = [["environment", found["env"]], ["data", f"{found['population']['all_episodes']:,} episodes"]]
     summary += [["updates", f"{found['updates']:,}"], ["time", duration(found["seconds"])]]
-    panels: list[Panel] = [offline_scores(run)]
+    advice = offline.overfitting_advice(run)
+    panels: list[Panel] = [offline_scores(run), *([Notes("", advice)] if advice else [])]
     differences = [row for row in found["rows"] if row.get("difference_bounds") is not None]
     if differences:
         rows = [
@@ -158,8 +159,9 @@ def offline_panels(run: Run) -> tuple[Summary, list[Panel]]:
     panels += offline_curves(run)
     bins = [each["reliability"] for each in found["validation"]]
     by_seed = {f"seed {seed}": each for seed, each in enumerate(bins, run.config["seed"])}
-    panels += [overfitting_by_seed(run), reliability(by_seed if len(bins) > 1 else {"Q": bins[0]})]
-    return summary, [*panels, *(Table.of(table) for table in offline.tables(run)), Notes("", offline.closing(run))]
+    panels += [*fits_by_seed(run), reliability(by_seed if len(bins) > 1 else {"Q": bins[0]})]
+    said = [line for line in offline.closing(run) if line not in advice]
+    return summary, [*panels, *(Table.of(table) for table in offline.tables(run)), Notes("", said)]
 
 
 def offline_scores(run: Run) -> Intervals:
@@ -207,18 +209,37 @@ def offline_curve(run: Run, title: str, names: Sequence[str], evaluated: Sequenc
     return Lines(title, "score", axes, "Median over the episodes of all seeds, with quartiles.", [population])
 
 
-def overfitting_by_seed(run: Run) -> Lines:
-    """Validation and training error of Q."""
+def fits_by_seed(run: Run) -> list[Lines]:
+    """Validation and training curves of beta and Q: where they part, a network overfits."""
     validated = [line for line in run.metrics if line.get("kind") == "validated"]
-    lines = []
-    for seed in dict.fromkeys(line["seed"] for line in validated):
-        of = [line for line in validated if line["seed"] == seed]
-        x = [line["updates"] for line in of]
-        lines.append(line_of(f"seed {seed}", x, [line["validation"]["q_rmse"] for line in of]))
-        training = [offline.training_rmse(line) for line in of]
-        lines.append(line_of(f"seed {seed}, training", x, training, thin=True))
-    note = "Root mean square error of Q on the validation set; dotted: on training batches."
-    return Lines("Fit of Q", "RMSE", [Axis("updates", "updates", lines)], note)
+    seeds = dict.fromkeys(line["seed"] for line in validated)
+    by_seed = {seed: [line for line in validated if line["seed"] == seed] for seed in seeds}
+
+    def panel(title: str, unit: str, held: Callable[[Any], float], trained: Callable[[Any], float], note: str) -> Lines:
+        lines = []
+        for seed, of in by_seed.items():
+            x = [line["updates"] for line in of]
+            lines.append(line_of(f"seed {seed}", x, [held(line["validation"]) for line in of]))
+            lines.append(line_of(f"seed {seed}, training", x, [trained(line) for line in of], thin=True))
+        return Lines(title, unit, [Axis("updates", "updates", lines)], note)
+
+    note = "{} on the validation set; dotted: on training batches{}."
+    return [
+        panel(
+            "Fit of beta",
+            "log-likelihood",
+            lambda found: found["log_likelihood_calibrated"],
+            lambda line: -line["train"]["beta_loss"],
+            note.format("Log-likelihood of calibrated beta", ", without calibration"),
+        ),
+        panel(
+            "Fit of Q",
+            "RMSE",
+            lambda found: found["q_rmse"],
+            offline.training_rmse,
+            note.format("Root mean square error of Q", ""),
+        ),
+    ]
 
 
 def reliability(bins: dict[str, dict[str, list[float]]]) -> Lines:

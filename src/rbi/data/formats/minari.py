@@ -12,6 +12,7 @@ step t with one more at the end; player, source, line and abandoned go to the ep
 The reader restores all of this. Images are written as plain bytes, not as JPEG.
 """
 
+import contextlib
 import copy
 import inspect
 import json
@@ -49,13 +50,13 @@ from rbi.data.formats.reader import (
     placeholder_observations,
     require_package,
 )
-from rbi.steps import FrameLayout
+from rbi.steps import MASK, FrameLayout
 
 METADATA, HDF5_FILE = "metadata.json", "main_data.hdf5"
 OURS = "rbi"
 """Key of our additions to the metadata of a dataset (its `DatasetSpec`) and of an episode (JSON)."""
 ADDED = {name: f"{OURS}_{name}" for name in ("life_lost", "action_probs", "action_masks", "behavior_probs")}
-"""Our columns, and their names in an episode's infos."""
+"""Our columns, and their names in an episode's infos. Masks may also be those of the environment, `MASK`."""
 MINARI_FAULTS = (*FAULTS, Image.DecompressionBombError)
 MISSING = object()
 PARALLEL_BYTES = 64 * 2**20  # below it, starting processes takes longer than reading
@@ -103,7 +104,9 @@ class MinariReader:
             self.key = overrides.obs_key
             self.space = observed_space(self.storage.observation_space, self.key)
             self.frames = self.frame_layout()
-            self.spec = spec_of(self.metadata, self.storage, self.space, self.frames, overrides)
+            self.spec = spec_of(
+                self.metadata, self.storage, self.space, self.frames, overrides, has_masks=self.recorded_masks()
+            )
         except MINARI_FAULTS as error:
             raise ValueError(f"{path}: cannot be read as a Minari dataset: {one_line(error)}") from None
 
@@ -122,6 +125,16 @@ class MinariReader:
             return np.asarray(observed_part(found["observations"], self.key))
         except MINARI_FAULTS:
             return np.zeros(0)
+
+    def recorded_masks(self) -> bool:
+        """Whether the environment's masks of legal actions were recorded (`DataCollector(record_infos=True)`), as in
+        the first episode that can be read."""
+        for part in range(0 if OURS in self.metadata else min(LAYOUT_EPISODES, self.episodes)):
+            with contextlib.suppress(*MINARI_FAULTS):  # this episode will be rejected
+                self.check_inside(part)
+                [found] = self.storage.get_episodes([part])
+                return MASK in (found["infos"] or {})
+        return False
 
     def count_held(self) -> int:
         """Number of episodes at most: groups of the HDF5 file, or folders."""
@@ -166,7 +179,7 @@ class MinariReader:
                 group = member(file, f"episode_{part}")
                 found = {n: dataset(group, n)[()] for n in ("actions", "rewards", "terminations", "truncations")}
                 infos = member(group, "infos") if has(group, "infos") else {}
-                found["infos"] = {name: dataset(infos, name)[()] for name in ADDED.values() if name in infos}
+                found["infos"] = {name: dataset(infos, name)[()] for name in (*ADDED.values(), MASK) if name in infos}
             episode = self.episode(part, found, placeholder_observations(len(found["actions"]) + 1))
             episode.check_fits(replace(self.spec, obs_shape=(1,)))
             yield episode
@@ -183,7 +196,7 @@ class MinariReader:
         infos, shape = found["infos"] or {}, {"action_masks": (steps, -1), "behavior_probs": (steps, -1)}
         added: dict[str, Any] = {
             name: np.asarray(infos[key])[:steps].reshape(shape.get(name, steps))
-            for name, key in ADDED.items()
+            for name, key in (("action_masks", MASK), *ADDED.items())
             if key in infos
         }
         terminated = np.asarray(found["terminations"]).astype(bool)
@@ -209,6 +222,8 @@ def spec_of(
     space: Any,
     frames: FrameLayout,
     overrides: SpecOverrides,
+    *,
+    has_masks: bool,
 ) -> DatasetSpec:
     """The spec of the dataset, from its metadata."""
     actions = storage.action_space
@@ -219,7 +234,7 @@ def spec_of(
     else:
         shape, stack = observed_shape(space, frames)
         env = recorded_env(json.loads(metadata.get("env_spec") or "{}"))
-        spec = DatasetSpec(shape, int(actions.n), frame_stack=stack, env=env)
+        spec = DatasetSpec(shape, int(actions.n), frame_stack=stack, env=env, has_action_masks=has_masks)
     return overrides.applied_to(spec)
 
 

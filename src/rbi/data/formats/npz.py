@@ -26,7 +26,9 @@ NAMES = {
     "truncations": ("timeouts", "truncations", "truncated", "truncateds"),
     "action_probs": ("action_probs", "action_prob", "propensities"),
     "action_masks": ("action_masks", "action_mask"),
+    "behavior_probs": ("behavior_probs",),
 }
+PER_ACTION = ("action_masks", "behavior_probs")
 
 
 def recognises(path: Path) -> bool:
@@ -77,7 +79,7 @@ class NpzReader:
             arrays = {role: np.asarray(file[name]) for role, name in names.items()}
         steps = len(arrays["actions"])
         for role, array in arrays.items():
-            if role not in ("observations", "action_masks"):
+            if role not in ("observations", *PER_ACTION):
                 arrays[role] = array.reshape(len(array), -1).squeeze(1) if array.ndim > 1 else array
         arrays.setdefault("terminations", np.zeros(steps, bool))
         observations, stack = single_images(arrays.pop("observations"), arrays)

@@ -31,6 +31,7 @@ class TableSchema(NamedTuple):
 
     features: tuple[Feature, ...] = ()
     action_names: tuple[str, ...] = ()
+    has_action_masks: bool = False
 
 
 # Found by a scan: what must be known of the whole table before its rows can be converted

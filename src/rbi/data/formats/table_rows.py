@@ -139,8 +139,7 @@ class Checker:
         found["source"] = block.texts(layout.source) if layout.source else None
         found["line"] = block.numbers(layout.line) if layout.line else None
         if layout.action_mask:
-            legal = steps["action_masks"][np.arange(size), steps["actions"]]
-            block.note(~legal, "action", steps["actions"], "is not one of the possible ones (action_mask)")
+            self.note_illegal(block, steps["actions"], steps["action_masks"])
         return Rows(
             files=np.full(size, file, np.int32),
             lines=block.lines,
@@ -198,6 +197,15 @@ class Checker:
         wrong = ((values != 0) & (values != 1)).any(1)
         block.note(present & wrong, names[0], None, "holds more than true and false")
         return values.astype(bool)
+
+    def note_illegal(self, block: Block, actions: Array, masks: Array) -> None:
+        """Note actions that are not legal, by their names and with the column that says so."""
+        names, legal = self.layout.action_mask, masks[np.arange(len(actions)), actions]
+        for action in np.unique(actions[~legal]).tolist():
+            name = self.action_texts[action] if self.action_texts else action
+            shown = np.full(len(actions), name, object)
+            reason = f"is not one of the possible ones ({names[action if len(names) > 1 else 0]})"
+            block.note(~legal & (actions == action), self.layout.action, shown, reason)
 
     def behavior_probs(self, block: Block, steps: dict[str, Array]) -> Array:
         """Probabilities of all actions. Noted: those that do not sum to 1 or contradict the taken action."""

@@ -84,7 +84,7 @@ def read_frame(
     of_episodes = {name for role in ("episode", "terminated", "truncated") for name in STEP_COLUMNS[role]}
     given = any(config[role] is not None for role in ("episode", "step", "terminated", "truncated"))
     table = TableConfig(**config, one_step=not given and of_episodes.isdisjoint(rows.column_names))
-    schema = None if like is None else TableSchema(like.features, like.action_names)
+    schema = None if like is None else TableSchema(like.features, like.action_names, like.has_action_masks)
     found = TableReader(FRAME, FrameFiles(rows), overrides, table, schema).load()
     found.table_roles = table.roles()
     return found
@@ -95,7 +95,7 @@ def schema_of(path: Path | str) -> TableSchema:
     path = Path(path)
     if is_store(path):
         spec = read_spec(path)
-        found = TableSchema(spec.features, spec.action_names)
+        found = TableSchema(spec.features, spec.action_names, spec.has_action_masks)
     else:
         places = (path, path / "policies" / "best", path / "policies" / "last")
         config = next((place / POLICY_CONFIG for place in places if (place / POLICY_CONFIG).is_file()), None)
@@ -104,7 +104,8 @@ def schema_of(path: Path | str) -> TableSchema:
         try:
             written = fileio.parse(config, fileio.read_text(config), 1)
             names = tuple(str(name) for name in written.get("action_names", []))
-            found = TableSchema(Feature.from_json(written.get("columns", [])), names)
+            has_masks = bool(written.get("obs_spec", {}).get("has_action_masks"))
+            found = TableSchema(Feature.from_json(written.get("columns", [])), names, has_masks)
         except (TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{config}: {error}") from None
     if not found.features:
@@ -151,6 +152,10 @@ class TableReader:
         names = self.column_names(self.paths[0])
         finder = LayoutFinder(self.paths[0], names, config, own=self.own_spec is not None, frame=in_memory)
         self.layout = finder.layout()
+        if (
+            self.schema.has_action_masks and not self.layout.action_mask
+        ):  # a policy may then choose what is not possible
+            echo(f"{path}: no column of action masks (--table.action-mask), which the earlier data has", stderr=True)
         for other in self.paths[1:]:
             present = set(self.column_names(other))
             missing = [name for name in self.layout.columns if name not in present]
