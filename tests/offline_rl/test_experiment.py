@@ -35,7 +35,7 @@ from rbi.offline_rl.run_log import RunLog
 from rbi.offline_rl.seed_learners import SeedLearners
 from rbi.offline_rl.validation import Overfitting
 from rbi.report import offline as report
-from tests.streams import Doors
+from tests.games import Doors
 
 ENV = "CartPole-v1"
 CONFIG = OfflineConfig(updates=40, batch_size=16, **small_learners(16, 200, 0.001, 10))
