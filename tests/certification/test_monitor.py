@@ -138,3 +138,19 @@ def test_returns_at_the_ends_of_the_stated_range_are_inside_whatever_float32_mak
     assert rbi.monitor(data, return_range=(0, 0.1), old_value=0.05).outcome
     with pytest.raises(ValueError, match=r"is outside the stated range 0 to 0\.09"):
         rbi.monitor(data, return_range=(0, 0.09), old_value=0.05)
+
+
+def test_monitor_warns_of_several_episodes_of_one_player():
+    def log(players, seed):
+        data = live(seed, 0.3, 300)
+        data.records["player"] = np.arange(300) % players
+        return data
+
+    def outcome(*players):
+        return rbi.monitor(*(log(count, seed) for seed, count in enumerate(players)), return_range=(0, 1))
+
+    assert outcome(300, 300).warning == outcome(1, 1).warning == ""  # without names all are of one
+    found = outcome(300, 20)
+    assert "(300 episodes of 300 and 300 episodes of 20 players)" in found.warning
+    assert found.summary().endswith("Give one random episode of each player.")
+    assert found.to_dict()["warning"] == found.warning

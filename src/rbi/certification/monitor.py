@@ -1,6 +1,7 @@
 """`rbi.monitor`: is a deployed policy better or worse? Valid at any time, however often one looks."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -58,21 +59,24 @@ class MonitorResult:
     confidence: float
     history: list[dict[str, float]]
     """Episodes, lower and upper bound at earlier times."""
+    warning: str = ""
+    """Why the bounds may be wrong, if the logs show a reason."""
 
     @property
     def alarm(self) -> bool:
         return self.outcome == "worse"
 
     def summary(self) -> str:
-        """The outcome in one sentence."""
+        """The outcome in one sentence, and the warning if there is one."""
         against = f"{self.control_episodes:,} control episodes" if self.control_episodes else "the old value"
         numbers = f"{self.estimate:+.4g} per episode ({self.lower:+.4g} to {self.upper:+.4g})"
         seen = f"{self.episodes:,} live episodes against {against}: {numbers}, {100 * self.confidence:g}% at any time"
-        return {
+        outcome = {
             "better": f"Better: the new policy is proved to gain; the test can stop. {seen}.",
             "worse": f"ALARM: the new policy is worse; go back to the old one. {seen}.",
             "continue": f"Continue: neither better nor worse is proved yet. {seen}.",
         }[self.outcome]
+        return f"{outcome} {self.warning}".rstrip()
 
     def __repr__(self) -> str:
         return self.summary()
@@ -124,8 +128,8 @@ def monitor(
     sources = [dataset_or_path(source) for source in ([episodes] if control is None else [episodes, control])]
     if policy is not None and isinstance(sources[0], Path):
         settings = encoded_as(load_policy(policy), Path(policy), sources[0], format, settings)
-    samples = [live_returns(open_dataset(source, format, settings), config) for source in sources]
-    result = compare(samples, config)
+    logs = [open_dataset(source, format, settings) for source in sources]
+    result = replace(compare([live_returns(log, config) for log in logs], config), warning=repeated_players(logs))
     if out is not None:
         places = ["" if isinstance(source, Dataset) else str(source) for source in (episodes, control or "")]
         about = dict(zip(("data", "control"), places, strict=True))
@@ -188,6 +192,18 @@ def difference_over_time(
     paired = bounds_over_time(new - control, (low - high, high - low), alpha / 2, np.minimum(*times))
     ours, theirs = (bounds_over_time(x, limits, alpha / 4, at) for x, at in zip(samples, times, strict=True))
     return np.maximum(paired[0], ours[0] - theirs[1]), np.minimum(paired[1], ours[1] - theirs[0])
+
+
+def repeated_players(logs: Sequence[Dataset]) -> str:
+    """What is wrong with several episodes of one player, if a log has them; empty otherwise."""
+    players = [len(np.unique(log.records["player"])) for log in logs]
+    if not any(1 < count < len(log) for count, log in zip(players, logs, strict=True)):
+        return ""
+    counts = " and ".join(f"{len(log):,} episodes of {count:,}" for count, log in zip(players, logs, strict=True))
+    return (
+        f"But several episodes are of the same player ({counts} players): they are not independent, and a difference "
+        "may be one of the players, not of the policy. Give one random episode of each player."
+    )
 
 
 def live_returns(data: Dataset, config: MonitorConfig) -> Array:
