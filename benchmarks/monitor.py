@@ -30,6 +30,7 @@ SHAPES = {  # of returns in [0, 1]
 }
 MEANS = (0.5, 0.05, 0.5, 0.1 * (1 - math.exp(-10)), 0.025, 0.5, 0.03)
 REPETITIONS = {30: 100, 100: 100, 300: 50, 1000: 25, 10_000: 6}
+GROUPS, PAIRS = ((100, 100), (300, 300), (1000, 1000), (300, 1200), (300, 6000)), 20
 COVERED, HORIZON = 4000, 3000  # samples and values of each for the coverage
 RATE, DROPS = 0.3, (0.05, 0.1, 0.2)  # of success
 SETTINGS = {"old value": 0, "control of the same size": 1, "5% of traffic": 19}  # control episodes per live episode
@@ -126,6 +127,26 @@ def widths(shape):
     return found
 
 
+def plug_in_difference(new, control, alpha):
+    """Bounds of the difference as monitor had them before: half of the error for each group."""
+    lower = lambda x: plug_in(x[None], alpha / 2)[0]  # noqa: E731
+    return lower(new) - 1 + lower(1 - control), 1 - lower(1 - new) - lower(control)
+
+
+def group_widths(shape):
+    """The mean distance of lower and upper bounds of the difference of two groups of these sizes."""
+    found = []
+    for sizes in GROUPS:
+        rng, total = np.random.default_rng(sum(sizes)), np.zeros(2)
+        for _ in range(PAIRS):
+            samples = [SHAPES[shape](rng, n) for n in sizes]
+            ours = difference_over_time(samples, (0.0, 1.0), ALPHA, [np.array([n]) for n in sizes])
+            before = plug_in_difference(*samples, ALPHA)
+            total += [ours[1][-1] - ours[0][-1], before[1] - before[0]]
+        found.append({"shape": shape, "groups": sizes, "width": total[0] / PAIRS, "plug_in": total[1] / PAIRS})
+    return found
+
+
 def coverage(shape):
     """Of many samples, those whose bounds exclude the true mean at some time."""
     rng, mean, misses = np.random.default_rng(1), MEANS[list(SHAPES).index(shape)], [0, 0]
@@ -153,9 +174,7 @@ def upper_bound(live, control, alpha=ALPHA):
 
 def plug_in_upper_bound(live, control, alpha=ALPHA):
     """The one that monitor had before: half of the error for each group."""
-    if not len(control):
-        return 1 - plug_in(1 - live[None], alpha)[0] - RATE
-    return 1 - plug_in(1 - live[None], alpha / 2)[0] - plug_in(control[None], alpha / 2)[0]
+    return plug_in_difference(live, control, alpha)[1] if len(control) else 1 - plug_in(1 - live[None], alpha)[0] - RATE
 
 
 def episodes_until_alarm(bound, setting, drop, seed):
@@ -192,7 +211,9 @@ def false_alarms(setting):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=("widths", "coverage", "detection", "false_alarms"), help="one part")
+    parser.add_argument(
+        "--only", choices=("widths", "groups", "coverage", "detection", "false_alarms"), help="one part"
+    )
     parser.add_argument("--out", type=Path, default=RESULT)
     args = parser.parse_args()
     found = json.loads(args.out.read_text()) if args.only and args.out.exists() else {}
@@ -201,6 +222,8 @@ def main():
     with ProcessPoolExecutor() as pool:
         if args.only in (None, "widths"):
             found["widths"] = [row for rows in pool.map(widths, SHAPES) for row in rows]
+        if args.only in (None, "groups"):
+            found["groups"] = [row for rows in pool.map(group_widths, SHAPES) for row in rows]
         if args.only in (None, "coverage"):
             found["coverage"] = list(pool.map(coverage, SHAPES))
         if args.only in (None, "detection"):
