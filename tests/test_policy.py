@@ -525,8 +525,10 @@ def test_a_policy_keeps_the_columns_of_its_training_data_and_encodes_later_rows_
     np.testing.assert_array_equal(
         loaded.predict_proba(rows), policy.predict_proba(np.array([[30, 0, 1], [40, 1, 0.0]]))
     )
-    with pytest.warns(UserWarning, match="'segment': 1 rows have unknown texts"):
-        loaded.predict_proba(pa.table({"segment": ["other"], "age": [30]}))
+    for call in (loaded.predict_proba, loaded.predict_value, lambda rows: loaded.act(rows, 0)):
+        with pytest.warns(UserWarning, match="'segment': 1 rows have unknown texts") as warned:
+            call(pa.table({"segment": ["other"], "age": [30]}))
+        assert warned[0].filename == __file__  # not a line of the package
     with pytest.warns(UserWarning, match="'age': is missing in 1 rows, and never in the training data"):
         blank = loaded.predict_proba(pa.table({"segment": ["new"], "age": pa.array([None], pa.int64())}))
     np.testing.assert_array_equal(blank, policy.predict_proba(np.array([[35, 1, 0.0]])))

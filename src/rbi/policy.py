@@ -7,6 +7,7 @@ training.safetensors  digests of the training episodes: `rbi.certify` refuses to
 
 import contextlib
 import copy
+import inspect
 import itertools
 import math
 import os
@@ -36,6 +37,7 @@ from rbi.rules.linear import greedy, mix
 from rbi.rules.types import Rule, parse_rule, uses_counts
 from rbi.torch_settings import with_own_settings, with_own_thread
 
+PACKAGE = str(Path(__file__).parent) + os.sep
 FORMAT = 3
 VECTORS_AT_ONCE, IMAGES_AT_ONCE = 1 << 14, 1 << 10
 BETA_TOLERANCE = 1e-3  # of the sum of given probabilities
@@ -307,9 +309,9 @@ class Policy:
         for name, texts in found.unknown.items():
             shown = ", ".join(repr(text[:40]) for text in list(texts)[:3])
             rows = sum(texts.values())
-            warnings.warn(f"column {name!r}: {rows:,} rows have unknown texts ({shown}, ...)", stacklevel=3)
+            warn(f"column {name!r}: {rows:,} rows have unknown texts ({shown}, ...)")
         for name, rows in found.blanks.items():
-            warnings.warn(f"column {name!r}: is missing in {rows:,} rows, and never in the training data", stacklevel=3)
+            warn(f"column {name!r}: is missing in {rows:,} rows, and never in the training data")
         return found.observations
 
     def obs_tensor(self, obs: Any) -> torch.Tensor:
@@ -371,7 +373,7 @@ class Policy:
             row = int(rows.argmax())
             number = int(outside[row].argmax())
             reason = self.features.describe(number, float(obs[row, number]), self.columns)
-            warnings.warn(f"obs[{row}] {reason}; networks extrapolate there (warned once)", stacklevel=4)
+            warn(f"obs[{row}] {reason}; networks extrapolate there (warned once)")
         self.states += len(obs)
         self.outside_range += int(rows.sum())
 
@@ -488,6 +490,14 @@ class Policy:
         model = export.onnx_model(self, columns=columns, legal=legal)
         model.write(path)
         return model.difference
+
+
+def warn(message: str) -> None:
+    """A warning that points at the line of the program that called this package."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 def draw_actions(probs: Array, uniform: Array) -> Array:
