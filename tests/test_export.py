@@ -18,13 +18,13 @@ from torch import nn
 
 import rbi
 from rbi import cli, export, runs
-from rbi.data.episode import Feature
+from rbi.data.episode import Feature, FeatureRange
 from rbi.data.formats import FormatSettings, TableConfig
 from rbi.data.visits import PseudoCounts, VisitCounts
 from rbi.gpu import layers
 from rbi.networks import NetworkConfig, make_networks, offline_network
 from rbi.observations import ObservationSpec
-from rbi.policy import FeatureRange, Policy
+from rbi.policy import Policy
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

@@ -11,13 +11,13 @@ from safetensors.torch import save_file
 
 import rbi
 from rbi.certification.evidence import predict
-from rbi.data.episode import Feature
+from rbi.data.episode import Feature, FeatureRange
 from rbi.data.formats.tables import schema_of
 from rbi.data.visits import VisitCounts
 from rbi.evaluation.batched_policies import sample
 from rbi.networks import NetworkConfig, Networks, make_networks, offline_network
 from rbi.observations import ObservationSpec
-from rbi.policy import FeatureRange, Policy, draw_actions, load_policy
+from rbi.policy import Policy, draw_actions, load_policy
 from rbi.report.episodes import predict_episode
 from rbi.rules import types
 

@@ -18,10 +18,9 @@ from rbi.certification.estimates import Terms
 from rbi.certification.evidence import Settings, bounded, check_frequencies, check_ratio_to_clone
 from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
-from rbi.data.episode import Feature, RejectedEpisode
+from rbi.data.episode import Feature, FeatureRange, RejectedEpisode
 from rbi.data.store import Store, StoreWriter
 from rbi.data.visits import VisitCounts, state_keys
-from rbi.policy import FeatureRange
 from rbi.rules.types import Behavior
 
 from .logs import BETA, MEANS, TablePolicy, bandit_log, true_gain

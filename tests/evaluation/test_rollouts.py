@@ -12,6 +12,7 @@ import torch
 
 import rbi
 from rbi import cli, envs, runs
+from rbi.data.episode import FeatureRange
 from rbi.data.visits import PseudoCounts, VisitCounts, state_keys
 from rbi.envs.types import EnvConfig, TimeStep
 from rbi.evaluation import rollouts
@@ -26,7 +27,7 @@ from rbi.evaluation.rollouts import (
 )
 from rbi.networks import NetworkConfig, make_networks, offline_network
 from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
-from rbi.policy import FeatureRange, Policy
+from rbi.policy import Policy
 from rbi.rules.types import BCQ, Behavior, Greedy, Reroute, parse_rule
 from rbi.steps import CONTINUES, TERMINATED, TRUNCATED
 from tests.games import Doors

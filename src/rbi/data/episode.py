@@ -65,6 +65,45 @@ def feature_slices(features: Sequence[Feature]) -> Iterator[tuple[Feature, slice
 
 
 @dataclass(frozen=True)
+class FeatureRange:
+    """Smallest and largest value of each feature of vector observations in the training data, and their names."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    names: tuple[str, ...] = ()
+    """Of the numbers of an observation (`Feature.number_names`)."""
+
+    def __post_init__(self) -> None:
+        if len(self.low) != len(self.high) or len(self.names) not in (0, len(self.low)):
+            raise ValueError("features: low, high and names must have the same length")
+        if not all(-math.inf < low <= high < math.inf for low, high in zip(self.low, self.high, strict=True)):
+            raise ValueError("features: low and high must be finite, and low at most high")
+
+    def outside(self, obs: Array, columns: Sequence[Feature] = ()) -> Array:
+        """`[B, D]` booleans: values further outside the range than it is wide, and columns in which no text is set.
+
+        `columns`: those that the observations were made of, if they come from a table.
+
+        >>> FeatureRange((0.0, 0.0), (1.0, 10.0)).outside(np.array([[2.0, -5.0], [2.1, 30.0]])).tolist()
+        [[False, False], [True, True]]
+        """
+        low, high = np.array(self.low), np.array(self.high)
+        found: Array = np.abs(obs - (low + high) / 2) > 1.5 * (high - low) + 1e-6 * np.abs(high)
+        for column, part in feature_slices(columns):
+            if column.categories:
+                found[:, part] |= (obs[:, part] == 0).all(1, keepdims=True)
+        return found
+
+    def describe(self, number: int, value: float, columns: Sequence[Feature] = ()) -> str:
+        """What is unusual about a value that is `outside`."""
+        for column, part in feature_slices(columns):
+            if column.categories and part.start <= number < part.stop and value == 0:
+                return f"has none of the texts that {column.name!r} has in the training data"
+        name = self.names[number] if self.names else f"feature {number}"
+        return f"has {name!r} = {value:g}, where the training data has {self.low[number]:g} to {self.high[number]:g}"
+
+
+@dataclass(frozen=True)
 class DatasetSpec:
     """What all episodes of a dataset share."""
 

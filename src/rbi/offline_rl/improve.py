@@ -15,7 +15,7 @@ from rbi.certification.evidence import check_complete, check_copies, check_retur
 from rbi.config import Checked, Device, Interval, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
-from rbi.data.episode import Array
+from rbi.data.episode import Array, FeatureRange
 from rbi.data.formats import Format, FormatSettings, dataset_or_path, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.data.visits import MAX_MOMENTS, PseudoCounts, count_visits, step_clusters
@@ -37,7 +37,7 @@ from rbi.offline_rl.validation import (
     split_holdout,
     taken_log_probs,
 )
-from rbi.policy import FeatureRange, Policy, load_policy
+from rbi.policy import Policy, load_policy
 from rbi.progress import graceful_stop, text_table, track_updates
 from rbi.rules.types import Behavior, Reroute, Rule, parse_rule
 from rbi.torch_settings import with_own_settings
