@@ -68,8 +68,8 @@ def test_only_the_first_visit_of_an_episode_counts():
 @pytest.mark.parametrize("n", [1, 3])
 def test_n_step_td_converges_to_q(n):
     world, pi = world_and_policy()
-    episodes = rollout(world, pi, 30_000, 80, np.random.default_rng(2))
-    found = n_step_td(episodes, pi, world.discount, n, sweeps=80)
+    episodes = rollout(world, pi, 10_000, 60, np.random.default_rng(2))
+    found = n_step_td(episodes, pi, world.discount, n, sweeps=50)
     assert found.q == approx(exact.q_values(world, pi), abs=0.08)
     assert found.counts.sum() == episodes.lengths.sum()
 
