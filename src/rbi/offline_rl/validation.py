@@ -21,7 +21,7 @@ from rbi.offline_rl.behavior_q import BehaviorQ, Standardization, unstandardize
 from rbi.offline_rl.learner import frozen_copy
 from rbi.rules.types import Reroute, Rule
 
-MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 1000.0  # logits of a clone that has memorised its data are in the hundreds
 PREDICT_BATCH = 1024
 VALIDATION_STEPS = 10_000  # at most, evenly spaced
 MIN_CALIBRATION_STEPS = 100
@@ -199,7 +199,7 @@ def taken_log_probs(logits: Array, actions: Array, temperature: float = 1.0) -> 
 
 
 def fit_temperature(logits: Array, actions: Array) -> float:
-    """Temperature scaling: the temperature in [0.05, 20] with the largest likelihood of the actions.
+    """Temperature scaling: the temperature in [0.05, 1000] with the largest likelihood of the actions.
 
     The likelihood is concave in 1 / temperature, so there is one maximum.
     """

@@ -152,9 +152,8 @@ class TableReader:
         names = self.column_names(self.paths[0])
         finder = LayoutFinder(self.paths[0], names, config, own=self.own_spec is not None, frame=in_memory)
         self.layout = finder.layout()
-        if (
-            self.schema.has_action_masks and not self.layout.action_mask
-        ):  # a policy may then choose what is not possible
+        # without masks a policy may choose what is not possible
+        if self.schema.has_action_masks and not self.layout.action_mask:
             echo(f"{path}: no column of action masks (--table.action-mask), which the earlier data has", stderr=True)
         for other in self.paths[1:]:
             present = set(self.column_names(other))
