@@ -68,7 +68,8 @@ thirds or all of them follow a route (`rbi data record climb`), and the others a
 the [long run](results.md#a-long-run-stopped-and-resumed), whose snapshots after 2.5, 5, 50 and 60 million frames are
 the players, with weights rounded to half precision; in Qbert and SpaceInvaders six snapshots, evenly spaced, of one of
 the runs of 10 million frames (`python -m benchmarks.atari --games Qbert --algos rbi --seeds 1 --snapshots 6 --policies
-FOLDER`).
+FOLDER`). In SpaceInvaders the mixed population is of another run (seed 2, repeated for its snapshots) than the weak and
+the strong one (seed 1): they differ by more than skill.
 
 Populations that are not listed below have not been measured.
 

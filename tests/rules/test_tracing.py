@@ -10,7 +10,7 @@ from pytest import approx
 import rbi
 from tests.rules.cases import RULES, numbers, random_states
 
-AS_BY_DEFAULT = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
+AS_BY_DEFAULT = {"xla_backend_optimization_level": 3}
 """XLA's optimisations, which tests/conftest.py turns off: rules are traced to be compiled whole."""
 SMOOTH = [rbi.ForwardKL(1.0), rbi.ForwardKL(radius=0.1), rbi.BackwardKL(0.1)]
 

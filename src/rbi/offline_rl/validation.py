@@ -21,7 +21,7 @@ from rbi.offline_rl.behavior_q import BehaviorQ, Standardization, unstandardize
 from rbi.offline_rl.learner import frozen_copy
 from rbi.rules.types import Reroute, Rule
 
-MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 1000.0  # logits of a clone that has memorised its data are in the hundreds
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 1000.0  # enough to make a clone that has memorised its data uniform
 PREDICT_BATCH = 1024
 VALIDATION_STEPS = 10_000  # at most, evenly spaced
 MIN_CALIBRATION_STEPS = 100
