@@ -157,7 +157,8 @@ class Games:
         on_cpu = self.device.type == "cpu"
         threads = max(1, (os.cpu_count() or 1) // (1 if on_cpu else GROUPS))
         num_envs = config.schedule.num_envs // GROUPS
-        self.training = [envs.make(config.env, num_envs, threads, synchronous=on_cpu) for _ in range(GROUPS)]
+        kind = {"synchronous": on_cpu, "for_gpu": not on_cpu}
+        self.training = [envs.make(config.env, num_envs, threads, **kind) for _ in range(GROUPS)]
         for group in self.training:
             group.reset = seeded_once(group.reset)
         self.evaluator = VectorEvaluator(protocol, config.env, self.episodes * (3 if self.policy_net else 2))

@@ -2,7 +2,8 @@
 
 python -m benchmarks.engine                     on the GPU, or on the CPU where there is none
 python -m benchmarks.engine --peer PYTHON       compared with Stable-Baselines3, which that interpreter can import
-python -m benchmarks.engine --start-up          emulators in this process and in worker processes, taking turns
+python -m benchmarks.engine --compare start-up  emulators in this process and in worker processes, taking turns
+python -m benchmarks.engine --compare frames    screens shrunk by the emulators' cores and by the GPU, taking turns
 """
 
 import argparse
@@ -149,7 +150,7 @@ def measured(config, device, envs, bare, seconds, change="base"):
 
 def on_gpu(seconds, out, num_envs, threads, algos, ratios, changes):
     device = torch.device("cuda")
-    envs = [make(EnvConfig(GAME), num_envs // GROUPS, threads) for _ in range(GROUPS)]
+    envs = [make(EnvConfig(GAME), num_envs // GROUPS, threads, for_gpu=True) for _ in range(GROUPS)]
     bare = bare_emulator(envs, seconds)
     print(f"bare emulator: {bare:,.0f} steps/s", flush=True)
     rows = []
@@ -171,14 +172,19 @@ def on_gpu(seconds, out, num_envs, threads, algos, ratios, changes):
     out.write_text(fileio.to_json(result, indent=1) + "\n")
 
 
-def start_up(seconds, out, num_envs, threads, turns=3):
-    """Seconds to make and reset environments in this process and in worker processes, and the steps/s of both."""
-    kinds, rows = {"this process": 0, f"{threads} worker processes per group": threads}, {}
-    config = TrainConfig.preset(GAME, "rbi", "fast", num_envs=num_envs)
-    vectors = {}
-    for kind, workers in kinds.items():
+def kinds_of_environments(comparison, threads):
+    """The options of `AtariVector` that are compared, by name."""
+    if comparison == "start-up":
+        return {"this process": {"workers": 0}, f"{threads} worker processes per group": {"workers": threads}}
+    return {"emulators' cores": {}, "GPU": {"for_gpu": True}}
+
+
+def taking_turns(comparison, seconds, out, num_envs, threads, turns):
+    """Seconds to make and reset environments of two kinds, and the steps/s of both."""
+    config, vectors, rows = TrainConfig.preset(GAME, "rbi", "fast", num_envs=num_envs), {}, {}
+    for kind, options in kinds_of_environments(comparison, threads).items():
         start = time.perf_counter()
-        vectors[kind] = [AtariVector(config.env, num_envs // GROUPS, threads, workers=workers) for _ in range(GROUPS)]
+        vectors[kind] = [AtariVector(config.env, num_envs // GROUPS, threads, **options) for _ in range(GROUPS)]
         made = time.perf_counter()
         for group, env in enumerate(vectors[kind]):
             env.reset(group * env.num_envs)
@@ -196,8 +202,9 @@ def start_up(seconds, out, num_envs, threads, turns=3):
                 torch.cuda.empty_cache()
             rows[kind]["turns"].append(row)
             print(kind, rows[kind], flush=True)
-    result = {"command": "python -m benchmarks.engine --start-up", "machine": machine(), "game": GAME}
-    out.write_text(fileio.to_json(result | {"num_envs": num_envs, "kinds": rows}, indent=1) + "\n")
+            result = {"command": f"python -m benchmarks.engine --compare {comparison} --seconds {seconds:g}"}
+            result |= {"machine": machine(), "game": GAME, "num_envs": num_envs, "kinds": rows}
+            out.write_text(fileio.to_json(result, indent=1) + "\n")
 
 
 def on_cpu(seconds, out, peer):
@@ -251,11 +258,13 @@ def main():
     )
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["base"], help="variants of the preset")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--start-up", action="store_true", help="compare emulators in this process and in workers")
+    parser.add_argument("--compare", choices=("start-up", "frames"), help="environments of two kinds, taking turns")
+    parser.add_argument("--turns", type=int, default=3, help="of each kind")
     parser.add_argument("--peer", default=".venv-peers/bin/python")
     args = parser.parse_args()
-    if args.start_up:
-        start_up(args.seconds, args.out or RESULTS / "engine-start-up.json", args.num_envs, args.threads)
+    if args.compare:
+        out = args.out or RESULTS / f"engine-{args.compare}.json"
+        taking_turns(args.compare, args.seconds, out, args.num_envs, args.threads, args.turns)
     elif torch.cuda.is_available():
         on_gpu(
             args.seconds,

@@ -15,6 +15,7 @@ from rbi.observations import (
     random_shifts,
     roll_stacks,
     shift_images,
+    shrink,
     stack_index,
     stack_offsets,
     zero_stacks,
@@ -47,6 +48,28 @@ def ordinary_weights(obs_spec, weight):
         for j in range(layer.kernel):
             filters[:, :, i, j] = blocks[:, i // s, j // s, i % s, j % s]
     return filters
+
+
+@pytest.mark.parametrize("sizes", [((210, 160), (84, 84)), ((7, 9), (3, 4)), ((6, 6), (2, 3)), ((5, 8), (5, 8))])
+def test_shrunk_images_are_means_of_areas(sizes):
+    (height, width), (high, wide) = sizes
+    images = np.random.default_rng(0).integers(256, size=(2, height, width), dtype=np.uint8)
+    fine = images.repeat(high, 1).repeat(wide, 2).reshape(2, high, height, wide, width)  # each area in whole pixels
+    expected = np.rint(fine.mean((2, 4)))  # rint: halves become even
+    assert np.array_equal(shrink(torch.from_numpy(images), (high, wide)), expected)
+
+
+def test_halves_become_even():
+    halves = torch.tensor([[[0, 1], [1, 2], [2, 3], [254, 255]]], dtype=torch.uint8)
+    assert shrink(halves, (4, 1)).flatten().tolist() == [0, 2, 2, 254]
+
+
+@pytest.mark.gpu
+def test_screens_are_shrunk_exactly_in_tf32(monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    screens = torch.randint(256, (64, 210, 160), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    screens[0], screens[1] = 255, 0
+    assert torch.equal(shrink(screens.cuda(), (84, 84)).cpu(), shrink(screens, (84, 84)))
 
 
 @pytest.mark.parametrize("frame", IMAGES, ids=str)

@@ -1,5 +1,6 @@
 """The local engine: counted schedules, runs that repeat to the last bit, and checkpoints to continue from."""
 
+import mmap
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,8 @@ from torch import nn
 
 from rbi import checkpoint
 from rbi.envs.types import TimeStep
+from rbi.gpu import lock_pages
+from rbi.observations import ObservationSpec, shrink
 from rbi.online.config import GROUPS
 from rbi.online.engine import CapturedActor, init_networks
 from rbi.policy import load_policy
@@ -390,6 +393,28 @@ def test_a_captured_actor_returns_what_a_plain_one_does(algo, obs_spec):
         for name in ("obs", "is_first", "reward", "end", "pi", "td_error", "legal"):
             ours, theirs = (getattr(transition, name) for transition in (captured.transition, expected))
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_a_captured_actor_shrinks_screens_which_it_reads_where_they_lie():
+    options = {"obs_spec": ObservationSpec((84, 84), 4, 3), "num_envs": 8, "priority_baseline": "v", "device": "cuda"}
+    memory = mmap.mmap(-1, 8 * 210 * 160)
+    screens = np.frombuffer(memory, np.uint8).reshape(8, 210, 160)
+    plain, captured = make_actor(**options), CapturedActor(make_actor(**options), torch.cuda.Stream(), (210, 160))
+    unlock = lock_pages(captured, memory)
+    random_envs = RandomEnvs(8, (2,), np.random.default_rng(0))
+    for turn in range(20):
+        if turn == 10:
+            unlock()  # from here on by way of the buffer
+        assert torch.from_numpy(screens).is_pinned() == (turn < 10)
+        screens[:] = np.random.default_rng(turn).integers(256, size=screens.shape)
+        _, *others = random_envs.step()
+        obs = shrink(torch.from_numpy(screens), (84, 84))
+        expected = plain.act(obs.cuda(), *(given.cuda() for given in others))
+        captured.act(TimeStep(screens, *(given.numpy() for given in others)))
+        screens[:] = 0  # by the next step
+        torch.cuda.synchronize()
+        assert torch.equal(captured.transition.obs, expected.obs)
 
 
 @pytest.mark.gpu

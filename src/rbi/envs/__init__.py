@@ -23,18 +23,20 @@ def make(
     processes: int = 0,
     synchronous: bool = False,
     separate: bool = False,
+    for_gpu: bool = False,
 ) -> VectorEnv:
     """Make `num_envs` environments.
 
     `threads`: emulator threads of Atari games (0: one per core). `synchronous`: Atari games step inside `send` instead
     of in the background; faster where agent and games share the cores. `separate`: Atari games that are stopped take no
-    time, as in other environments; others are stepped all the same. `processes`: that step other environments in the
-    background (0: they step in `recv`).
+    time, as in other environments; others are stepped all the same. `for_gpu`: Atari games give whole screens
+    (`VectorEnv.frame_shape`), which a GPU shrinks in less time than the emulators' cores. `processes`: that step other
+    environments in the background (0: they step in `recv`).
     """
     if config.is_atari:
         from rbi.envs.atari import AtariVector
 
-        return AtariVector(config, num_envs, threads, synchronous=synchronous, separate=separate)
+        return AtariVector(config, num_envs, threads, synchronous=synchronous, separate=separate, for_gpu=for_gpu)
     if processes:
         from rbi.envs.gym_workers import GymWorkers
 

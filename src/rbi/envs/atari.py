@@ -2,15 +2,18 @@
 
 import difflib
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from rbi import gpu
 from rbi.envs.atari_workers import SKIP, EmulatorProcesses, SeparateEmulators, num_workers
 from rbi.envs.types import EnvConfig, TimeStep
 from rbi.steps import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 STACK = 4
+FRAME, SCREEN = (84, 84), (210, 160)
 INSTALL = "Atari games need ale-py: pip install 'rbi[atari]'"
 
 
@@ -67,6 +70,17 @@ def count_actions(config: EnvConfig) -> int:
 @functools.cache
 def action_names(id_: str) -> tuple[str, ...]:
     """Names of a game's actions, in order: NOOP, FIRE, RIGHT, LEFT for Breakout."""
+    return tuple(action.name for action in console(id_).getMinimalActionSet())
+
+
+@functools.cache
+def screen_shape(id_: str) -> tuple[int, ...]:
+    """Height and width of a game's screen: 210 x 160 pixels but for a few games."""
+    return tuple(console(id_).getScreenDims())
+
+
+def console(id_: str) -> Any:
+    """An emulator with a game."""
     game = check(id_)
     import ale_py
     from ale_py import roms
@@ -76,13 +90,13 @@ def action_names(id_: str) -> tuple[str, ...]:
     rom = roms.get_rom_path(game)
     assert rom is not None
     emulator.loadROM(rom)
-    return tuple(action.name for action in emulator.getMinimalActionSet())
+    return emulator
 
 
 class AtariVector:
     """Atari games: greyscale 84 x 84 frames, frame skip 4 with the maximum of the last two, raw rewards."""
 
-    obs_shape: tuple[int, ...] = (84, 84)
+    obs_shape: tuple[int, ...] = FRAME
     frame_stack = STACK
     obs_scale: tuple[float, ...] = ()
     has_action_masks = False
@@ -95,26 +109,36 @@ class AtariVector:
         *,
         synchronous: bool = False,
         separate: bool = False,
+        for_gpu: bool = False,
         workers: int | None = None,
     ) -> None:
         """`synchronous`: games step inside `send`; faster where they share cores with the agent.
 
-        `separate`: games that are stopped are not stepped. `workers`: processes that run the emulators; 0 runs them in
-        this process. By default there are as many as threads where games are many and threads are more than one. Frames
-        then last until the second next step.
+        `separate`: games that are stopped are not stepped. `for_gpu`: frames are whole screens, which a GPU shrinks
+        (`rbi.observations.shrink`) in less time than the emulators' cores, and lie in page-locked memory. `workers`:
+        processes that run the emulators; 0 runs them in this process. By default there are as many as threads where
+        games are many and threads are more than one. Frames then last until the second next step.
         """
         self.config, self.num_envs, self.synchronous, self.separate = config, num_envs, synchronous, separate
         if workers is None:
             workers = 0 if synchronous else num_workers(num_envs, threads)
         game, settings = check(config.id), settings_of(config)
+        self.frame_shape = self.obs_shape
+        self.unlock: Callable[[], Any] = lambda: None
+        if for_gpu and screen_shape(config.id) == SCREEN:
+            self.frame_shape = SCREEN
+            settings |= {"img_height": SCREEN[0], "img_width": SCREEN[1]}
         if workers:
-            self.envs: Any = EmulatorProcesses(game, num_envs, workers, settings, separate=separate)
+            shape = self.frame_shape
+            self.envs: Any = EmulatorProcesses(game, num_envs, workers, settings, shape, separate=separate)
+            if for_gpu:
+                self.unlock = gpu.lock_pages(self, self.envs.shared.memory)
             self.num_actions = count_actions(config)
         elif separate:
             self.envs = SeparateEmulators(game, num_envs, settings)
             self.num_actions = count_actions(config)
         else:
-            self.envs = emulators(config, num_envs, threads)
+            self.envs = emulators(config, num_envs, threads, **settings)
             self.num_actions = int(self.envs.single_action_space.n)
         self.no_masks = np.ones((num_envs, 0), dtype=bool)
         self.received: Any = None
@@ -159,6 +183,7 @@ class AtariVector:
         return False
 
     def close(self) -> None:
+        self.unlock()
         self.envs.close()
 
 

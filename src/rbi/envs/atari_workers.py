@@ -22,14 +22,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-FRAME = (84, 84)
 COMMAND = struct.Struct("<cBq")  # reset or step, where the results go, the seed of a reset
 RESET, STEP, DONE = b"r", b"s", b"."
 NO_SEED = -1
@@ -51,31 +49,33 @@ class Results(NamedTuple):
     lives: Array
 
 
-COLUMNS: tuple[tuple[tuple[int, ...], type], ...] = (  # shape and type of a row of `Results`
-    (FRAME, np.uint8),
-    ((), np.float32),
-    ((), np.bool_),
-    ((), np.bool_),
-    ((), np.int64),
-)
+SCALARS: tuple[type, ...] = (np.float32, np.bool_, np.bool_, np.int64)  # of the rows of `Results` after the frames
 
 
 class SharedArrays:
     """Actions `[N]` and the slots of results as arrays in memory that processes share through a file descriptor."""
 
-    def __init__(self, descriptor: int, num_envs: int) -> None:
-        rows = [((), np.int64), *COLUMNS * SLOTS]
+    def __init__(self, descriptor: int, num_envs: int, frame_shape: Sequence[int]) -> None:
+        results: list[tuple[Sequence[int], type]] = [(frame_shape, np.uint8), *(((), dtype) for dtype in SCALARS)]
+        rows = [((), np.int64), *results * SLOTS]
         parts = [((num_envs, *shape), np.dtype(dtype)) for shape, dtype in rows]
         sizes = [-(-int(np.prod(shape)) * dtype.itemsize // 64) * 64 for shape, dtype in parts]
         if os.fstat(descriptor).st_size < sum(sizes):
             os.ftruncate(descriptor, sum(sizes))
-        memory = mmap.mmap(descriptor, sum(sizes))
+        self.memory = memory = mmap.mmap(descriptor, sum(sizes))
         starts = np.cumsum([0, *sizes]).tolist()
         self.actions, *columns = (
             np.ndarray(shape, dtype, memory, start) for (shape, dtype), start in zip(parts, starts, strict=False)
         )
-        width = len(COLUMNS)
+        width = len(results)
         self.slots = [Results(*columns[slot * width : (slot + 1) * width]) for slot in range(SLOTS)]
+
+
+def anonymous_file() -> BinaryIO:
+    """A file in memory; on Linux it is not limited by /dev/shm, which has 64 MB in a Docker container."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("rbi-emulators"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 class EmulatorProcesses:
@@ -86,23 +86,30 @@ class EmulatorProcesses:
     """
 
     def __init__(
-        self, game: str, num_envs: int, workers: int, settings: dict[str, Any], *, separate: bool = False
+        self,
+        game: str,
+        num_envs: int,
+        workers: int,
+        settings: dict[str, Any],
+        frame_shape: Sequence[int],
+        *,
+        separate: bool = False,
     ) -> None:
         """`settings`: the arguments of `AtariVectorEnv` but for the number of emulators and threads.
 
-        `separate`: workers have `SeparateEmulators`.
+        `frame_shape`: height and width of the frames that these give. `separate`: workers have `SeparateEmulators`.
         """
         self.processes: list[subprocess.Popen[bytes]] = []
         self.sockets: list[socket.socket] = []
-        self.memory = tempfile.TemporaryFile(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)  # noqa: SIM115 # close
+        self.memory = anonymous_file()
         descriptor = self.memory.fileno()
-        self.shared, self.slot = SharedArrays(descriptor, num_envs), 0
+        self.shared, self.slot = SharedArrays(descriptor, num_envs, frame_shape), 0
         bounds = [num_envs * i // workers for i in range(workers + 1)]
         self.firsts = bounds[:-1]
         for first, end in itertools.pairwise(bounds):
             ours, theirs = socket.socketpair()
             share = {"game": game, "num_envs": num_envs, "first": first, "end": end}
-            share |= {"settings": settings, "separate": separate, "niceness": NICENESS}
+            share |= {"settings": settings, "frame_shape": frame_shape, "separate": separate, "niceness": NICENESS}
             places = {"memory": descriptor, "socket": theirs.fileno()}
             command = [sys.executable, "-P", __file__, json.dumps(share | places)]  # -P: rbi/envs has a types.py
             with theirs:
@@ -224,7 +231,8 @@ def serve(share: dict[str, Any]) -> None:
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     own, count = slice(share["first"], share["end"]), share["end"] - share["first"]
-    shared, connection = SharedArrays(share["memory"], share["num_envs"]), socket.socket(fileno=share["socket"])
+    shared = SharedArrays(share["memory"], share["num_envs"], share["frame_shape"])
+    connection = socket.socket(fileno=share["socket"])
     if share["separate"]:
         envs: Any = SeparateEmulators(share["game"], count, share["settings"])
     else:

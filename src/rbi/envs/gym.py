@@ -57,6 +57,7 @@ class GymVector:
         self.obs_space: spaces.Space[Any] = obs_space
         self.layout = image_layout(self.envs[0])
         self.obs_shape, self.frame_stack = shape_and_stack(self.config.id, obs_space, self.layout)
+        self.frame_shape = self.obs_shape
         self.obs_scale = scale_by_bounds(obs_space) if len(self.obs_shape) == 1 else ()
         with self.errors_named():
             self.has_action_masks = MASK in self.envs[0].reset(seed=0)[1]

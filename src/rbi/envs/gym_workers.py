@@ -61,6 +61,7 @@ class GymWorkers:
         about, *_ = self.answers()
         self.num_actions: int = about["num_actions"]
         self.obs_shape: tuple[int, ...] = about["obs_shape"]
+        self.frame_shape = self.obs_shape
         self.frame_stack: int = about["frame_stack"]
         self.obs_scale: tuple[float, ...] = about["obs_scale"]
         self.has_action_masks: bool = about["has_action_masks"]

@@ -21,7 +21,7 @@ class TimeStep(NamedTuple):
     """What `[N]` environments return: the newest frame only. `reward` and `end` belong to the step that led to it."""
 
     obs: np.ndarray[Any, Any]
-    """`[N, *obs_shape]`: uint8 images or float32 vectors, without frame stacking."""
+    """`[N, *frame_shape]`: uint8 images or float32 vectors, without frame stacking."""
     is_first: np.ndarray[Any, Any]
     """bool `[N]`: whether `obs` is the first of an episode."""
     reward: np.ndarray[Any, Any]
@@ -110,6 +110,8 @@ class VectorEnv(Protocol):
     num_actions: int
     obs_shape: tuple[int, ...]
     """Shape of one frame: `(H, W)` or `(H, W, C)` of an image, `(D,)` of a vector."""
+    frame_shape: tuple[int, ...]
+    """Shape of one frame as `TimeStep` has it: `obs_shape`, or that of a larger image to be shrunk."""
     frame_stack: int
     """Frames that make up one observation of a policy: 4 for images, 1 for vectors."""
     obs_scale: tuple[float, ...]

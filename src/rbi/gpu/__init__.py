@@ -9,9 +9,11 @@ import contextlib
 import functools
 import importlib.util
 import os
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,6 +68,19 @@ class SideStream:
         """Make the current stream wait for the side stream; the host does not wait."""
         if self.stream is not None:
             torch.cuda.current_stream(self.device).wait_stream(self.stream)
+
+
+def lock_pages(owner: object, memory: Any) -> Callable[[], Any]:
+    """Lock the pages of a buffer, so that copies from it to a GPU need no copy on the host first, until the function
+    that is returned is called or `owner` is gone. Nothing happens without a GPU."""
+    if not torch.cuda.is_available():
+        return lambda: None
+    pages, runtime = np.frombuffer(memory, np.uint8), torch.cuda.cudart()
+    if int(runtime.cudaHostRegister(pages.ctypes.data, pages.nbytes, 0)):  # the system allows no more locked pages
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device="cuda")  # the next kernel would raise the error
+        return lambda: None
+    return weakref.finalize(owner, runtime.cudaHostUnregister, pages.ctypes.data)
 
 
 def capture_graph(

@@ -22,7 +22,7 @@ from rbi.envs.types import TimeStep, VectorEnv
 from rbi.evaluation.rollouts import EpisodeStatistics, RecentScores
 from rbi.gpu import capture, capture_graph
 from rbi.networks import CustomTrunk, NetworkConfig, Networks, TrunkFactory, make_networks
-from rbi.observations import ObservationSpec
+from rbi.observations import ObservationSpec, shrink
 from rbi.online.apex import ApexActor, ApexLearner, GreedyChoice
 from rbi.online.config import GROUPS, TrainConfig
 from rbi.online.rbi import Choice, Predictor, RBIActor, RBILearner
@@ -38,6 +38,7 @@ Learner = RBILearner | ApexLearner
 
 MAX_ENV_SEED = 2**31 - 2**20  # emulators take 31 bits, and each environment has its own seed
 LOW_EPSILON = 0.05
+LARGE = 2**18  # bytes of an array that take longer to copy than to be asked for their memory
 
 
 class Engine(Protocol):
@@ -192,8 +193,9 @@ class LocalEngine:
     def start_backend(self) -> "Backend":
         """The backend of this device; on a GPU the first call captures the CUDA graphs."""
         if self.backend is None:
-            backend = CUDABackend if self.device.type == "cuda" else CPUBackend
-            self.backend = backend(self.actors, self.learner, self.replay, self.published)
+            parts = self.actors, self.learner, self.replay, self.published
+            on_gpu = self.device.type == "cuda"
+            self.backend = CUDABackend(*parts, self.envs[0].frame_shape) if on_gpu else CPUBackend(*parts)
         self.backend.set_uniform_policy(self.updates < self.config.schedule.random_policy_updates)
         return self.backend
 
@@ -354,13 +356,21 @@ class CUDABackend:
     stored their contents, which also keeps actors from running ahead of the learner by more than one step each.
     """
 
-    def __init__(self, actors: list[Actor], learner: Learner, replay: Replay, published: Tensor) -> None:
+    def __init__(
+        self,
+        actors: list[Actor],
+        learner: Learner,
+        replay: Replay,
+        published: Tensor,
+        frame_shape: tuple[int, ...],
+    ) -> None:
+        """`frame_shape`: of the frames that the environments give (`VectorEnv.frame_shape`)."""
         self.actors, self.learner, self.replay, self.published = actors, learner, replay, published
         self.device = learner.device
         self.actor_stream = torch.cuda.Stream(self.device, priority=-1)
         self.learner_stream = torch.cuda.Stream(self.device)
         self.publishing = torch.cuda.Event()
-        self.captured = [CapturedActor(actor, self.actor_stream) for actor in actors]
+        self.captured = [CapturedActor(actor, self.actor_stream, frame_shape) for actor in actors]
         self.stores = [
             capture(lambda g=g, actor=actor: replay.add(g, actor.transition), self.learner_stream, [])  # type: ignore[misc]
             for g, actor in enumerate(self.captured)
@@ -416,12 +426,22 @@ class CapturedActor:
     """An actor's step as two CUDA graphs between pinned buffers: the actions, which environments wait for, and the
     transition for the replay."""
 
-    def __init__(self, actor: Actor, stream: torch.cuda.Stream, *, blocking: bool = False) -> None:
-        """`blocking`: waiting for the actions leaves the core to others; it takes a little longer to wake up."""
+    def __init__(
+        self,
+        actor: Actor,
+        stream: torch.cuda.Stream,
+        frame_shape: tuple[int, ...] | None = None,
+        *,
+        blocking: bool = False,
+    ) -> None:
+        """`frame_shape`: of the given frames, if they are to be shrunk to the actor's observations.
+
+        `blocking`: waiting for the actions leaves the core to others; it takes a little longer to wake up.
+        """
         self.actor, self.stream = actor, stream  # the graphs write to the actor's memory, so it must stay alive
-        num_envs = len(actor.epsilon)
+        num_envs, shape = len(actor.epsilon), actor.obs_spec.shape
         buffers = (
-            torch.zeros((num_envs, *actor.obs_spec.shape), dtype=actor.obs_spec.dtype),
+            torch.zeros((num_envs, *(frame_shape or shape)), dtype=actor.obs_spec.dtype),
             torch.zeros(num_envs, dtype=torch.bool),
             torch.zeros(num_envs, dtype=torch.float32),
             torch.zeros(num_envs, dtype=torch.uint8),
@@ -429,17 +449,19 @@ class CapturedActor:
         )
         self.host = [buffer.pin_memory() for buffer in buffers]
         self.inputs = [buffer.to(actor.device) for buffer in buffers]
+        self.obs = self.inputs[0]
         self.actions = torch.zeros(num_envs, dtype=torch.int64).pin_memory()
         self.chosen, self.recorded, self.stored = (torch.cuda.Event(blocking=blocking) for _ in range(3))
         self.choice: Choice | GreedyChoice
         self.transition: Transition
 
         def choose() -> None:
-            obs, is_first, *_, legal = self.inputs
-            self.choice = actor.choose(obs, is_first, legal)
+            frames, is_first, *_, legal = self.inputs
+            self.obs = frames if frames.shape[1:] == shape else shrink(frames, shape)
+            self.choice = actor.choose(self.obs, is_first, legal)
 
         def record() -> None:
-            self.transition = actor.record(self.choice, *self.inputs)  # type: ignore[arg-type] # of the same actor
+            self.transition = actor.record(self.choice, self.obs, *self.inputs[1:])  # type: ignore[arg-type] # of the same actor
 
         keep = list(actor.state().values())
         self.choosing = capture_graph(choose, stream, [actor.generator], keep)
@@ -448,12 +470,11 @@ class CapturedActor:
         self.recording = capture_graph(record, stream, [], keep)
 
     def act(self, step: TimeStep) -> np.ndarray[Any, Any]:
-        for buffer, array in zip(self.host, step, strict=True):
-            np.copyto(buffer.numpy(), array)
+        given = [in_locked_pages(array, buffer) for array, buffer in zip(step, self.host, strict=True)]
         self.stream.wait_event(self.stored)
         with torch.cuda.stream(self.stream):
-            for buffer, given in zip(self.host, self.inputs, strict=True):
-                given.copy_(buffer, non_blocking=True)
+            for array, buffer in zip(given, self.inputs, strict=True):
+                buffer.copy_(array, non_blocking=True)
             self.choosing.replay()
             self.actions.copy_(self.choice.action, non_blocking=True)
             self.chosen.record()
@@ -461,6 +482,14 @@ class CapturedActor:
             self.recorded.record()
         self.chosen.synchronize()
         return self.actions.numpy()
+
+
+def in_locked_pages(array: np.ndarray[Any, Any], buffer: Tensor) -> Tensor:
+    """An array in page-locked memory: as it is if it lies there, else copied to a buffer."""
+    if array.nbytes >= LARGE and (locked := torch.from_numpy(array)).is_pinned():
+        return locked
+    np.copyto(buffer.numpy(), array)
+    return buffer
 
 
 Backend = CPUBackend | CUDABackend

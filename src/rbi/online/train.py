@@ -97,7 +97,11 @@ class Local:
         groups: list[VectorEnv] = []
         with contextlib.ExitStack() as stack:
             for _ in range(GROUPS):
-                groups.append(envs.make(config.env, num_envs, threads, processes=processes, synchronous=on_cpu))
+                groups.append(
+                    envs.make(
+                        config.env, num_envs, threads, processes=processes, synchronous=on_cpu, for_gpu=not on_cpu
+                    )
+                )
                 stack.callback(groups[-1].close)
             stack.enter_context(matmul_precision(device))
             with cpu_threads(device, groups[0].obs_shape, config.schedule.hidden_size):
