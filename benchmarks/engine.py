@@ -202,8 +202,8 @@ def taking_turns(comparison, seconds, out, num_envs, threads, turns):
                 torch.cuda.empty_cache()
             rows[kind]["turns"].append(row)
             print(kind, rows[kind], flush=True)
-            result = {"command": f"python -m benchmarks.engine --compare {comparison} --seconds {seconds:g}"}
-            result |= {"machine": machine(), "game": GAME, "num_envs": num_envs, "kinds": rows}
+            command = f"python -m benchmarks.engine --compare {comparison} --seconds {seconds:g} --turns {turns}"
+            result = {"command": command, "machine": machine(), "game": GAME, "num_envs": num_envs, "kinds": rows}
             out.write_text(fileio.to_json(result, indent=1) + "\n")
 
 

@@ -37,6 +37,18 @@ unknown.
 | emulators in | seconds to make and reset | steps/s with updates | bare emulator, steps/s | ratio |
 |---|--:|--:|--:|--:|"""
 
+SCREENS_HEAD = """
+### Screens that the GPU shrinks
+
+Shrinking a screen of 210 x 160 pixels to 84 x 84 is a seventh of the emulators' work. Training on a GPU leaves it to
+the GPU, which reads the screens where the worker processes put them: {gain} times the steps/s. Both kinds took turns
+on one machine with {num_envs} environments; its speed changed between turns, so compare within a turn
+([why, and what it changes](decisions/029-whole-screens.md)). All other figures of this page were measured without
+it, except for the two newest cells of the Atari games (commit 52237e6).
+
+| screens are shrunk by | seconds to make and reset | steps/s with updates | bare emulator, steps/s | ratio |
+|---|--:|--:|--:|--:|"""
+
 PEER_HEAD = """
 ### Compared with Stable-Baselines3 on 2 cores
 
@@ -280,9 +292,9 @@ def engine_speed(results):
     )
 
 
-def start_up(result, cells):
-    """Emulators in one process and in worker processes, and how long training takes to start."""
-    lines = [START_UP_HEAD.format(**result)]
+def rows_of_turns(result):
+    """A row for each kind of environments, of which two took turns."""
+    lines = []
     for kind, row in result["kinds"].items():
         seconds = row.get("make_and_reset_seconds") or row["make_seconds"] + row["reset_seconds"]
         bare, steps = (
@@ -291,6 +303,20 @@ def start_up(result, cells):
         cells_of_row = [kind, f"{seconds:.0f}", *(", ".join(f"{v:,.0f}" for v in values) for values in (steps, bare))]
         cells_of_row.append(", ".join(f"{s / b:.2f}" for s, b in zip(steps, bare, strict=True)))
         lines.append(table_row(cells_of_row))
+    return lines
+
+
+def screens(result):
+    """Screens shrunk by the emulators' cores and by the GPU."""
+    before, after = ([turn["steps_per_second"] for turn in kind["turns"]] for kind in result["kinds"].values())
+    gains = [f"{new / old:.2f}" for old, new in zip(before, after, strict=True)]
+    head = SCREENS_HEAD.format(gain=f"{min(gains)} to {max(gains)}", num_envs=result["num_envs"])
+    return "\n".join([head, *rows_of_turns(result), "", measured_on(result)])
+
+
+def start_up(result, cells):
+    """Emulators in one process and in worker processes, and how long training takes to start."""
+    lines = [START_UP_HEAD.format(**result), *rows_of_turns(result)]
     note = f" ({result['remark']})" if "remark" in result else ""
     timed = [c["seconds"] for c in cells if c["seconds"]["environments"] and not c.get("shared")]
     times = [seconds["environments"] + seconds["start"] for seconds in timed]
@@ -468,6 +494,8 @@ def online_part():
     if started := load("engine-start-up.json"):
         cells = [json.loads(path.read_text()) for path in sorted((RESULTS / "atari").glob("*.json"))]
         parts.append(start_up(started, cells))
+    if turns := load("engine-frames.json"):
+        parts.append(screens(turns))
     if cpu := load("engine-cpu.json"):
         parts.append(peer_speed(cpu))
     if results := learning_results():
