@@ -92,16 +92,12 @@ class Local:
                 "no GPU: training on images is slow on a CPU; fewer --schedule.num-envs and --schedule.updates help",
                 stderr=True,
             )
-        num_envs = config.schedule.num_envs // GROUPS
-        processes = config.schedule.env_processes
+        num_envs, processes = config.schedule.num_envs // GROUPS, config.schedule.env_processes
+        kind: dict[str, Any] = {"synchronous": on_cpu, "for_gpu": device.type == "cuda"}
         groups: list[VectorEnv] = []
         with contextlib.ExitStack() as stack:
             for _ in range(GROUPS):
-                groups.append(
-                    envs.make(
-                        config.env, num_envs, threads, processes=processes, synchronous=on_cpu, for_gpu=not on_cpu
-                    )
-                )
+                groups.append(envs.make(config.env, num_envs, threads, processes=processes, **kind))
                 stack.callback(groups[-1].close)
             stack.enter_context(matmul_precision(device))
             with cpu_threads(device, groups[0].obs_shape, config.schedule.hidden_size):
