@@ -28,7 +28,7 @@ from rbi.evaluation.comparison import human_normalised
 from rbi.evaluation.rollouts import Protocol, VectorEvaluator
 from rbi.online.config import GROUPS, PAPER_GAMES, PARTS, TrainConfig
 from rbi.online.engine import LocalEngine
-from rbi.rules.types import Behavior
+from rbi.rules.types import Behavior, Reroute
 from rbi.statistics import describe
 
 RESULTS = Path(__file__).parent / "results" / "atari"
@@ -161,7 +161,7 @@ class Games:
         self.training = [envs.make(config.env, num_envs, threads, **kind) for _ in range(GROUPS)]
         for group in self.training:
             group.reset = seeded_once(group.reset)
-        self.evaluator = VectorEvaluator(protocol, config.env, self.episodes * (3 if self.policy_net else 2))
+        self.evaluator = VectorEvaluator(protocol, config.env, self.episodes * (4 if self.policy_net else 3))
         self.key = key
         return time.monotonic() - start
 
@@ -244,11 +244,13 @@ def frames_of(config):
 
 
 def evaluate(policy, config, seed, games):
-    """Scores of the final policy; for RBI, whose policy is stochastic, also of its most probable actions and, if asked
-    for, of its policy network without the rule. All are evaluated side by side."""
+    """Scores of the final policy; for RBI, whose policy is stochastic, also of its most probable actions, of the rule
+    with c_min = 0 and, if asked for, of its policy network without the rule. All are evaluated side by side."""
     policies = {"evaluation": policy}
     if config.algo == "rbi":
         policies["deterministic"] = most_probable(policy)
+        if isinstance(policy.rule, Reroute) and policy.rule.c_min > 0:
+            policies["c_min_0"] = without_c_min(policy)
         if games.policy_net and config.actor.improve_in != "learner":
             policies["policy_net"] = policy.with_rule(Behavior())
     for each in policies.values():
@@ -268,6 +270,13 @@ def most_probable(policy):
         return torch.zeros_like(probs).scatter_(1, probs.argmax(1, keepdim=True), 1)
 
     return policy.with_rule(rule)
+
+
+def without_c_min(policy):
+    """The policy whose rule may avoid an action altogether: what c_min costs a policy that no longer has to explore."""
+    found = policy.with_rule(dataclasses.replace(policy.rule, c_min=0.0))
+    found.c_greedy = policy.c_greedy
+    return found
 
 
 def summary(env, played, seed):
@@ -322,7 +331,7 @@ def run_cells(cells, args, device, about):
 
 
 def report(cell, result):
-    names = {"deterministic": "most probable actions", "policy_net": "policy net alone"}
+    names = {"deterministic": "most probable actions", "c_min_0": "c_min = 0", "policy_net": "policy net alone"}
     more = "".join(f", {name} {result[key]['mean']:,.1f}" for key, name in names.items() if key in result)
     times = ", ".join(f"{name} {value:.1f}" for name, value in result["seconds"].items())
     print(

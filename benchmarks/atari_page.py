@@ -82,9 +82,9 @@ DIAGNOSTICS = """
 The same runs at the end of training: entropy of the policy network and of the actors' policy, the probability mass that
 the rule moves (how far the network is behind the rule), the mean Q of a batch, the score of the latest episodes during
 training (environments that explore least), and the share of evaluation episodes that were truncated; where they were
-evaluated, the scores of the policy's most probable actions in place of samples, and of the policy network without the
-rule. Each of the 512 environments plays some 500 steps per million frames; an episode that is longer does not finish
-during training, so the two scores can disagree where policies survive for long.
+evaluated, the scores of the policy's most probable actions in place of samples, of samples with c_min = 0, and of the
+policy network without the rule. Each of the 512 environments plays some 500 steps per million frames; an episode that
+is longer does not finish during training, so the two scores can disagree where policies survive for long.
 """
 
 LONG_RUNS = """
@@ -244,7 +244,7 @@ def diagnostics_table(suite, done):
     heads = ["game", "algorithm", "entropy, network", "entropy, actors", "mass moved", "Q", "training score"]
     heads += ["truncated"]
     there = [done[cell.name] for cell in suite.cells() if cell.name in done]
-    others = {"deterministic": "most probable actions", "policy_net": "policy network alone"}
+    others = {"deterministic": "most probable actions", "c_min_0": "c_min = 0", "policy_net": "policy network alone"}
     others = {key: head for key, head in others.items() if any(key in result for result in there)}
     heads += others.values()
     lines = [table_row(heads), "|---|---|" + "--:|" * (len(heads) - 2)]
