@@ -301,20 +301,21 @@ def rounded(value):
 
 
 def run_cells(cells, args, device, about):
-    """Run missing cells as long as the next one can end in time."""
+    """Run missing cells that can end in time; the first ones show how fast this machine is."""
     deadline = STARTED + 60 * args.minutes
     games = Games(device, args.episodes, policy_net=args.policy_net)
     changes = {name: getattr(args, name) for name in ("num_envs",) if getattr(args, name)}
     if args.updates:
         changes |= {"learning_starts": 1000, "capacity": 10_000}
-    done = load_cells(args.out)
+    done, needed = load_cells(args.out), []
     for cell in in_order([cell for cell in cells if cell.name not in done], done):
         opened = games.key is not None and games.key[0].id == f"ALE/{cell.game}-v5"
-        expected = args.slowdown * expected_seconds(cell, load_cells(args.out), about, opened=opened)
+        estimate = args.slowdown * expected_seconds(cell, load_cells(args.out), about, opened=opened)
+        expected = estimate * min(1, MARGIN * max(needed, default=1))
         left = deadline - time.monotonic()
         if expected > left:
             print(f"{cell.name}: needs about {expected:.0f} s, {max(0, left):.0f} s are left", flush=True)
-            break
+            continue  # another may need less
         config = cell.config(**changes)
         config = config.changed(updates=args.updates) if args.updates else config
         result = run_cell(cell, config, games, deadline, args.snapshots, args.policies)
@@ -326,6 +327,7 @@ def run_cells(cells, args, device, about):
             break
         shared = {"shared": True} if args.slowdown != 1 else {}
         save_cell(args.out, cell, {"command": cell.command, "machine": about} | shared | result)
+        needed.append(sum(result["seconds"].values()) / estimate)
         report(cell, result)
     games.close()
 

@@ -8,6 +8,7 @@ import runpy
 import matplotlib
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from pytest import approx
 
@@ -385,6 +386,35 @@ def test_a_cell_takes_as_long_as_the_slowest_alike_and_environments_count_once()
     shared = {"other": {**next(iter(done.values())), "shared": True, "seconds": {}}}
     assert atari.expected_seconds(cell, done | shared, about) == atari.expected_seconds(cell, done, about)
     assert atari.expected_seconds(cell, done, other) == atari.expected_seconds(cell, {}, about)  # nothing is known
+
+
+def test_cells_that_do_not_fit_are_passed_over_and_a_fast_machine_runs_more(tmp_path, monkeypatch):
+    """100 s for each of the first game's cells as measured so far, 30 s for the second's; a fast machine takes half."""
+    clock, ran = [0.0], []
+
+    def run(cell, *_):
+        took = pace * (100 if cell.game == "Assault" else 30)
+        clock[0] += took
+        ran.append(cell.game)
+        return {"seconds": {"training": took}} | {"game": cell.game}
+
+    def expected(cell, *_, **__):
+        return 100 if cell.game == "Assault" else 30
+
+    monkeypatch.setattr(atari, "run_cell", run)
+    monkeypatch.setattr(atari, "expected_seconds", expected)
+    monkeypatch.setattr(atari, "report", lambda *_: None)
+    monkeypatch.setattr(atari, "STARTED", 0.0)
+    monkeypatch.setattr(atari.time, "monotonic", lambda: clock[0])
+    for pace, games in ((1, ["Assault", "Assault", "Phoenix"]), (0.5, ["Assault"] * 4 + ["Phoenix"] * 2)):
+        clock[0] = 0.0
+        ran.clear()
+        args = atari.argparse.Namespace(
+            out=tmp_path / str(pace), minutes=4, episodes=1, policy_net=False, num_envs=None, updates=None, slowdown=1,
+            snapshots=0, policies=None,
+        )  # fmt: skip
+        atari.run_cells([cell for cell in SMALL.cells() if cell.seed < 2], args, torch.device("cpu"), {})
+        assert ran == games
 
 
 def test_cells_run_game_by_game_those_with_the_fewest_results_first():
