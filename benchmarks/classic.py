@@ -76,10 +76,11 @@ def episodes_of(env):
 
 
 def settings_of(cell):
-    """The preset's settings of a cell, but for the processes, which do not change a run."""
+    """The preset's settings of a cell, but for those that do not change a run: processes, and the size of rewards,
+    which is measured as 1 in all these environments."""
     config = TrainConfig.preset(cell.env, cell.algo)
     found = {part: dataclasses.asdict(getattr(config, part)) for part in PARTS}
-    del found["schedule"]["env_processes"]
+    del found["schedule"]["env_processes"], found["actor"]["reward_scale"]
     return found
 
 

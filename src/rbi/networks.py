@@ -312,6 +312,13 @@ class QNetwork(nn.Module):
         """The last hidden layer `[B, H]`: values and advantages are linear in it."""
         return self.hidden(self.trunk(x))
 
+    @torch.no_grad()
+    def scale_outputs(self, factor: float) -> None:
+        """Change the heads so that values and advantages are `factor` times what they were."""
+        for head in (self.heads,) if self.shared else (self.value, self.advantage):
+            head.weight.mul_(factor)
+            head.bias.mul_(factor)
+
     def predict_value(self, x: Tensor) -> Tensor:
         """V(s) `[B]` alone; with separate streams that is half the work of the hidden layer."""
         if self.shared or self.hidden.bias is None:

@@ -296,6 +296,25 @@ def test_rewards_are_clipped_for_learning_and_nothing_else_is_changed():
 
 
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_rewards_are_divided_by_their_scale_before_they_are_clipped(algo):
+    shown = RandomEnvs(4, (2,), np.random.default_rng(3))
+    shown.step()
+    step = shown.step()._replace(reward=torch.tensor([-700.0, -50, 25, 0]))
+    assert make_actor(algo=algo, reward_scale=100).act(*step).reward.tolist() == [-1, -0.5, 0.25, 0]
+    unclipped = make_actor(algo=algo, reward_scale=100, clip_rewards=False).act(*step)
+    assert unclipped.reward.tolist() == [-7, -0.5, 0.25, 0]
+    assert make_actor(algo=algo, reward_scale=0, clip_rewards=False).act(*step).reward.tolist() == [-700, -50, 25, 0]
+
+
+def test_rules_see_q_of_the_environments_own_rewards():
+    """A temperature of 100 for rewards in the hundreds moves as much as one of 1 for rewards of 1."""
+    scaled = act_for(make_actor(rule="forward_kl(100)", reward_scale=100, clip_rewards=False), steps=1)[0]
+    plain, cold = (act_for(make_actor(rule=f"forward_kl({t})", clip_rewards=False), steps=1)[0] for t in (1, 100))
+    assert torch.allclose(scaled[0].pi, plain[0].pi, atol=1e-6)
+    assert not torch.allclose(plain[0].pi, cold[0].pi, atol=1e-2)
+
+
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
 def test_an_actor_that_loads_weights_acts_as_one_that_had_them(algo):
     newer = make_actor(algo=algo, seed=5)
     loaded = make_actor(algo=algo)

@@ -24,7 +24,15 @@ from rbi.online.engine import init_networks, trained_policy
 from rbi.online.rollout import evaluation_score
 from rbi.online.run_logger import RunLogger, RunOptions
 from rbi.online.sweep import as_file_name, run_remotely, sweep, used_settings
-from rbi.online.train import Local, check_memory, find_checkpoint, load_config, run_settings, train
+from rbi.online.train import (
+    Local,
+    check_memory,
+    find_checkpoint,
+    load_config,
+    measure_reward_scale,
+    run_settings,
+    train,
+)
 from rbi.optim import flatten_parameters
 from rbi.replay import bytes_needed
 from tests.games import Doors
@@ -105,6 +113,67 @@ def test_100_frames_end_to_end(algo, env):
     assert result.states >= 100
     assert result.updates == 4
     assert len(result.scores) == 1
+
+
+def paying(unit):
+    """CartPole that pays `unit` for each step, in place of 1."""
+    return lambda: gymnasium.wrappers.TransformReward(gymnasium.make("CartPole-v1"), lambda reward: reward * unit)
+
+
+@pytest.mark.parametrize("algo", ["rbi", "apex"])
+def test_rewards_of_any_size_are_learned_alike_and_values_are_in_their_unit(algo, tmp_path):
+    """Powers of 2, which change no rounding: the same run but for its scores and values."""
+    large, small = (
+        train(
+            paying(unit),
+            algo,
+            reward_scale=unit,
+            **({"rule": f"forward_kl({unit / 2})"} if algo == "rbi" else {}),
+            **SHORT,
+            **QUIET,
+        )
+        for unit in (1024, 1)
+    )
+    assert large.scores == [1024 * score for score in small.scores]
+    names = [name for name in small.metrics[-1] if not name.startswith("score") and name != "seconds"]
+    assert all(line[n] == other[n] for line, other in zip(large.metrics, small.metrics, strict=True) for n in names)
+    obs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    large.policy.save(tmp_path / "policy")
+    for policy in (large.policy, rbi.load_policy(tmp_path / "policy")):
+        assert np.array_equal(policy.predict_value(obs), 1024 * small.policy.predict_value(obs))
+        assert np.allclose(policy.predict_proba(obs), small.policy.predict_proba(obs), atol=1e-6)
+
+
+class Costs(Doors):
+    """Doors that cost thousands, in an environment that the run resumes with other prices."""
+
+    price = -2000.0
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return (obs, Costs.price, *rest)
+
+
+def test_the_size_of_rewards_is_measured_once_and_kept_in_the_run(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "run"
+    run = {"out": out, "device": "cpu"}
+    assert train(Costs, callback=lambda _: False, **(SHORT | run)).stopped
+    assert load_config(out).actor.reward_scale == 1000
+    assert "rewards are about 1000: " in capsys.readouterr().err
+    monkeypatch.setattr(Costs, "price", -1.0)
+    same = small_config(env=Costs, updates=40)
+    for given in ({"env": Costs}, {"config": same}):
+        options = {"resume": True, "eval_episodes": 3, "report_interval": 10}
+        assert train(**given, callback=lambda _: False, **options, **run).stopped
+        assert load_config(out).actor.reward_scale == 1000
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [("CartPole-v1", 1), (paying(0.002), 0.001), (paying(0.0), 1), (paying(-5e6), 1e7), (Doors, 1)],
+)
+def test_the_size_of_rewards_is_a_power_of_ten(env, expected):
+    assert measure_reward_scale(EnvConfig.of(env)) == expected
 
 
 def test_an_interrupted_run_resumes_to_the_last_bit(trained, tmp_path):

@@ -170,11 +170,9 @@ def unstandardize(networks: Networks, by: Standardization) -> Networks:
     for net in (found.pi, found.q):
         if net is not None:
             unstandardize_input(net, by, networks.obs_spec.stack)
-    heads = found.q.heads
+    found.q.scale_outputs(by.std)
     with torch.no_grad():
-        heads.weight.mul_(by.std)
-        heads.bias.mul_(by.std)
-        heads.bias[-1] += by.mean
+        found.q.heads.bias[-1] += by.mean
     return found
 
 

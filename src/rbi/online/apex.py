@@ -29,6 +29,7 @@ from rbi.online.rbi import (
     SampledReplay,
     States,
     copy_state,
+    learning_reward,
     preprocess,
     read_means,
 )
@@ -102,8 +103,7 @@ class ApexActor:
         self.memory.terminated += (end == TERMINATED).sum()
         value = (pi * q).sum(1)
         self.sums += torch.stack([value.mean(), torch.ones((), device=self.device)])
-        if self.config.clip_rewards:
-            reward = reward.clamp(-1, 1)
+        reward = learning_reward(reward, self.config)
         baseline = value if self.config.priority_baseline == "v" else q.gather(1, action[:, None]).squeeze(1)
         td_error = self.memory.n_step_td_error(reward, end, value, baseline) if self.priorities else value
         return Transition(obs, is_first, reward, end, action, pi, td_error, legal)

@@ -83,12 +83,21 @@ class ActorConfig:
     """What the n-step return is compared with for initial priorities: Q(s, a), or V(s) as in the paper's Algorithm."""
     clip_rewards: bool = True
     """Clip rewards to [-1, 1] for learning; turn it off where their size matters. Scores are never clipped."""
+    reward_scale: Annotated[float, Interval(ge=0, le=1e30)] = 1.0
+    """Size of typical rewards: networks learn them divided by it, since values far from 1 are learned slowly or not at
+    all. Scores, rules and saved policies have the environment's own rewards. 0: the power of ten nearest to the median
+    size of rewards other than 0, in 256 random steps before training."""
 
     def __post_init__(self) -> None:
         if isinstance(self.rule, Rule):
             object.__setattr__(self, "rule", str(self.rule))
         check_fields(self)
         parse_rule(self.rule)
+
+    @property
+    def reward_unit(self) -> float:
+        """What rewards are divided by; 1 as long as `reward_scale` has not been measured."""
+        return self.reward_scale or 1.0
 
 
 @dataclass(frozen=True)
@@ -443,7 +452,9 @@ PRESETS: dict[Preset, dict[str, Any]] = {
     },
     # a CPU and minutes: light environments and small networks (docs/decisions/016)
     "small": {
-        "actor": ActorConfig(improve_in="both", exploration_fraction=0.25, max_repeat=100, clip_rewards=False),
+        "actor": ActorConfig(
+            improve_in="both", exploration_fraction=0.25, max_repeat=100, clip_rewards=False, reward_scale=0.0
+        ),
         "learner": LearnerConfig(
             batch_size=256,
             learning_rate=0.001,

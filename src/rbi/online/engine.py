@@ -593,6 +593,8 @@ def trained_policy(
     if trunk is None:
         networks = networks.to_empty(device="cpu")
     bind_parameters(networks, vector)
+    if config.actor.reward_unit != 1:
+        networks.q.scale_outputs(config.actor.reward_unit)
     about = {"algo": config.algo, "updates": updates, "states": states}
     rule, c_greedy = parse_rule(config.actor.rule), config.actor.c_greedy
     if config.algo == "apex" or config.actor.improve_in == "learner":

@@ -115,7 +115,7 @@ class RBIActor:
             q = dueling_q(value, advantage, beta if self.advantage_baseline == "pi" else None)
             improved = pi = beta
             if self.config.improve_in != "learner":
-                improved = self.rule(beta, q, legal=allowed, check=False)
+                improved = self.rule(beta, in_reward_units(q, self.config), legal=allowed, check=False)
                 # Departs from the paper: the policy that is stored and imitated includes the greedy mix.
                 pi = greedy_mix(improved, q, self.config.c_greedy, allowed)
             pi = torch.where(self.uniform, spread(1, self.num_actions, allowed), pi)
@@ -129,8 +129,7 @@ class RBIActor:
         action, pi, q, beta, improved = choice
         self.memory.terminated += (end == TERMINATED).sum()
         self.add_metrics(pi, q, beta, improved)
-        if self.config.clip_rewards:
-            reward = reward.clamp(-1, 1)
+        reward = learning_reward(reward, self.config)
         value = (pi * q).sum(1)
         # Departs from the paper: priorities compare the return with Q(s, a) by default, its Algorithm with V(s).
         baseline = value if self.config.priority_baseline == "v" else q.gather(1, action[:, None]).squeeze(1)
@@ -269,7 +268,8 @@ class RBILearner:
 
     def improve(self, beta: Tensor, q: Tensor, legal: Tensor | None) -> Tensor:
         """The improved policy `[B, A]`, as actors compute it."""
-        return greedy_mix(self.rule(beta, q, legal=legal, check=False), q, self.actor.c_greedy, legal)
+        improved = self.rule(beta, in_reward_units(q, self.actor), legal=legal, check=False)
+        return greedy_mix(improved, q, self.actor.c_greedy, legal)
 
     def add_metrics(
         self, batch: ReplayBatch, q: Tensor, error: Tensor, pi: Tensor, beta: Tensor, weight: Tensor
@@ -532,6 +532,18 @@ def uniform_actions(draw: Tensor, num_actions: int, legal: Tensor | None) -> Ten
 def greedy_mix(pi: Tensor, q: Tensor, c_greedy: float, legal: Tensor | None = None) -> Tensor:
     """(1 - c_greedy) pi + c_greedy greedy(Q).      (paper: section 5)"""
     return mix(pi, greedy(pi, q, legal=legal, check=False), c_greedy, check=False) if c_greedy else pi
+
+
+def learning_reward(reward: Tensor, config: ActorConfig) -> Tensor:
+    """Rewards as the networks learn them: divided by `reward_scale`, then clipped."""
+    if config.reward_unit != 1:
+        reward = reward / config.reward_unit
+    return reward.clamp(-1, 1) if config.clip_rewards else reward
+
+
+def in_reward_units(q: Tensor, config: ActorConfig) -> Tensor:
+    """Q of the environment's own rewards, for rules that depend on its size."""
+    return q if config.reward_unit == 1 else q * config.reward_unit
 
 
 def preprocess(

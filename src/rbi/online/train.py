@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import inspect
+import math
 import numbers
 import os
 import shlex
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from rbi import checkpoint, envs, fileio, runs
@@ -43,6 +45,7 @@ from rbi.torch_settings import matmul_precision, with_own_settings
 Env = str | EnvFactory | EnvConfig
 
 MAY_CHANGE_ON_RESUME = ("preset", *runs.CHANGED_ON_RESUME)
+PILOT_STEPS = 256  # that show how large rewards are
 ENV_SETTINGS = ("max_frames", "repeat_action_probability", "noop_max")  # that config.json stores
 
 
@@ -149,6 +152,7 @@ def train(
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(runs.lock_run(path)) if resume and path is not None else None
         chosen = resolve_config(env, algo, preset, config, path if resume else None, overrides)
+        chosen = resolve_reward_scale(chosen, path if resume else None, progress=progress)
         seed = resolve_seed(seed, path if resume else None)
         make_engine = engine or Local(device)
         settings = run_settings(chosen, preset) | make_engine.settings
@@ -264,6 +268,32 @@ def resolve_seed(seed: int | None, resumed: Path | None) -> int:
         return seed or 0
     with fileio.naming(resumed / "config.json"):
         return int(runs.read(resumed, 0).config["seed"])
+
+
+def resolve_reward_scale(config: TrainConfig, resumed: Path | None, *, progress: bool) -> TrainConfig:
+    """The settings with `reward_scale` measured, if it is 0; that of the run that is resumed."""
+    if config.actor.reward_scale:
+        return config
+    found = measure_reward_scale(config.env) if resumed is None else load_config(resumed).actor.reward_scale
+    if progress and found != 1:
+        echo(f"rewards are about {found:g}: networks learn them in units of it (--actor.reward-scale)", stderr=True)
+    return config.changed(reward_scale=found)
+
+
+def measure_reward_scale(env: EnvConfig) -> float:
+    """The power of ten nearest to the median size of rewards other than 0 in a few steps of random legal actions; 1 if
+    there are none."""
+    rng, sizes = np.random.default_rng(0), []
+    with contextlib.closing(envs.make(env, 4, 1, synchronous=True)) as vector:
+        step = vector.reset(0)
+        for _ in range(PILOT_STEPS // vector.num_envs):
+            preference = rng.random((vector.num_envs, vector.num_actions))
+            vector.send((preference * step.legal if vector.has_action_masks else preference).argmax(1))
+            step = vector.recv()
+            sizes.append(np.abs(step.reward))
+    rewards = np.concatenate(sizes)
+    rewards = rewards[rewards > 0]
+    return float(10.0 ** round(math.log10(np.median(rewards)))) if len(rewards) else 1.0
 
 
 def check_same_preset(path: Path, env: EnvConfig, preset: Preset | None) -> None:
