@@ -531,7 +531,8 @@ def test_evaluate_returns_scores_with_their_interval(tmp_path):
     assert result.interval[0] <= result.mean <= result.interval[1]
     assert rbi.evaluate(policy, episodes=5, seed=4, progress=False).scores != result.scores
     assert "CartPole-v1, 5 episodes: mean" in repr(result)
-    assert "paper protocol" in result.summary()
+    assert "CartPole-v1, 5 episodes (actions sampled" in result.summary()  # both protocols are one but for Atari
+    assert "5 episodes (paper protocol: actions" in replace(result, env="ALE/Pong-v5").summary()
     assert runs.read(tmp_path / "run").finished()["scores"] == result.scores
     with pytest.raises(ValueError, match="run: "):
         rbi.evaluate(policy, episodes=1, out=tmp_path / "run", progress=False)

@@ -397,8 +397,9 @@ class EvaluationResult:
 
     def summary(self) -> str:
         """Several lines of text about the scores, with the protocol."""
+        protocol = f"{self.protocol} protocol: " if self.env.startswith("ALE/") else ""  # elsewhere there is only one
         lines = [
-            f"{self.env}, {self.episodes:,} episodes ({self.protocol} protocol: {self.protocol_description})",
+            f"{self.env}, {self.episodes:,} episodes ({protocol}{self.protocol_description})",
             f"mean {score_text(self.mean)}, 95% interval {' to '.join(map(score_text, self.interval))}",
             f"median {score_text(self.median)}, quartiles {' to '.join(map(score_text, self.quartiles))}, "
             f"range {score_text(self.min)} to {score_text(self.max)}",
