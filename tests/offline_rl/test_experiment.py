@@ -141,6 +141,18 @@ def test_the_saved_policies_are_not_certified_on_the_episodes_that_trained_or_va
             rbi.certify(whole / "policies" / name, data)
 
 
+def test_the_saved_policies_keep_the_range_of_their_training_data(whole, data):
+    observations = rbi.load_episodes(data).step_observations()
+    for name in ("best", "seed1"):
+        policy = rbi.load_policy(whole / "policies" / name)
+        policy.predict_proba(observations)
+        assert policy.outside_range == 0
+        assert (np.array(policy.features.low) >= observations.min(0)).all()
+        assert (np.array(policy.features.high) <= observations.max(0)).all()
+        with pytest.warns(UserWarning, match="has 'observation 0' = 1000, where the training data has"):
+            assert policy.predict_proba(np.full((1, 4), 1000.0)).sum() == pytest.approx(1)
+
+
 def test_metrics_have_evenly_spaced_evaluations_and_validations(whole):
     lines = runs.read(whole).metrics
     evaluated = [line for line in lines if line["kind"] == "evaluated"]

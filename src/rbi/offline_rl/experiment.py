@@ -24,6 +24,7 @@ from rbi.evaluation import comparison
 from rbi.evaluation.rollouts import Env, Protocol, ProtocolName, VectorEvaluator
 from rbi.gpu import prepare_for_many_streams
 from rbi.networks import cpu_threads
+from rbi.offline_rl.behavior_q import feature_range
 from rbi.offline_rl.config import (
     BASELINES,
     BEHAVIOR,
@@ -459,6 +460,7 @@ class Experiment:
         for seed in self.seeds:
             (policy,) = seed.policies([row], None, self.env.id)
             policy.training_digests = digests[np.union1d(seed.train_episodes, seed.validation_episodes)]
+            policy.features = feature_range(seed.sampler)
             found.append(policy)
         return row.name, found
 
