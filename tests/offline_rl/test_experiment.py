@@ -252,7 +252,7 @@ def test_a_run_stopped_after_its_last_evaluation_resumes_to_its_result(data, who
     rbi.offline(data, out=path, resume=True, **SETTINGS)
     assert scores_of(path) == scores_of(whole)
     assert runs.read(path).finished()["rule_statistics"] == runs.read(whole).finished()["rule_statistics"]
-    states = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    states = rbi.load_episodes(data).step_observations()[:5]
     np.testing.assert_array_equal(
         rbi.load_policy(path).predict_proba(states), rbi.load_policy(whole).predict_proba(states)
     )
@@ -377,6 +377,23 @@ def test_policies_of_data_with_masks_insist_on_them_and_take_legal_actions_only(
     with pytest.raises(ValueError, match="legal is missing: this policy learned with action masks"):
         policy.predict_proba(states)
     assert policy.predict_proba(states, np.eye(5, dtype=bool)) == pytest.approx(np.eye(5))
+
+
+def test_masks_of_the_data_may_be_ignored_where_the_environment_needs_none(tmp_path, capfd):
+    data, settings = store(tmp_path / "store", masks=True, episodes=40), ["--preset", "small", "--updates", "5"]
+    words = ["offline", str(data), "--rules", "greedy", "--baselines", "dqfd", "--evaluations", "1", "--episodes", "2"]
+    words += [*settings, "--behavior-q.network.hidden-size", "8", "--out", str(tmp_path / "run")]
+    assert cli.main(words) == 2
+    assert "learns without the data's masks" in capfd.readouterr().err
+    assert cli.main([*words, "--ignore-action-masks"]) == 0
+    assert "its action masks are ignored" in "".join(capfd.readouterr())
+    policy = rbi.load_policy(tmp_path / "run")
+    assert not policy.obs_spec.has_action_masks
+    states, legal = rbi.load_episodes(data).step_observations()[:3], np.eye(2, dtype=bool)[[0, 1, 1]]
+    assert policy.predict_proba(states).sum(1) == pytest.approx(1)
+    assert policy.predict_proba(states, legal) == pytest.approx(legal.astype(float))
+    with pytest.raises(ValueError, match="that trained or selected the policy"):
+        rbi.certify(policy, data)
 
 
 def test_data_with_fewer_actions_than_the_environment_gets_them_all(tmp_path):

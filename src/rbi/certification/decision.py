@@ -481,6 +481,11 @@ def limits_of_data(evidence: Evidence, settings: Settings) -> list[str]:
                 f"The clone is the mixture of {evidence.players:,} players: if better players choose other actions, "
                 "their skill is such a cause, and the gain of these actions is too large here."
             )
+    if evidence.data.spec.has_action_masks and not evidence.policy.obs_spec.has_action_masks:
+        lines.append(
+            "The log has action masks, and the policy learned without them: the decision is about its legal actions "
+            "alone, so pass them (legal=) when it is used."
+        )
     lines += [
         f"{rows:,} of {len(evidence.logged.actions):,} steps have no text in {name!r} that the training data has: the "
         "policy sees none of its categories."
