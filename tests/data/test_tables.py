@@ -34,6 +34,7 @@ from rbi.data.formats import (
 from rbi.data.formats.reader import SpecOverrides, summaries_of
 from rbi.data.formats.table_features import encode_rows
 from rbi.data.formats.tables import TableConfig
+from rbi.data.importing import import_dataset
 from rbi.data.store import Store, StoreWriter
 
 from .episodes import assert_same, episode, some_episodes
@@ -722,6 +723,46 @@ def test_columns_and_categories_are_stored_with_the_data_and_later_files_are_enc
     accepted = load_episodes(second, settings=asking(**asked, accept_unknown=True))
     assert not accepted.rejected
     np.testing.assert_array_equal(accepted[1].observations, [[26, 0, 0, 0]])
+
+
+def test_columns_that_no_option_names_are_those_of_the_earlier_data_where_the_table_has_them(file, tmp_path, capsys):
+    named = ASKED | {"player": "customer"}
+    first = load_episodes(table(file, OFFERS | {"customer": ["a", "b", "c", "d"]}), settings=asking(**named))
+    assert first.table_roles == asking(**named).table.roles()
+    store = import_dataset(file, tmp_path / "store", settings=asking(**named), progress=False)[0]
+    assert store[:2].table_roles == store.table_roles == first.table_roles
+    like = {"features_of": str(tmp_path / "store")}
+    capsys.readouterr()
+    assert len(read(file, **like)) == 4
+    assert (
+        "--table.action offer --table.reward paid --table.player customer --table.one-step" in capsys.readouterr().err
+    )
+    found = load_episodes(file, settings=asking(**like))
+    assert found.players == first.players
+    assert found.table_roles == {name: role for name, role in first.table_roles.items() if name != "observations"}
+    rows = pa.table(OFFERS | {"gain": [1.0, 2, 3, 4], "visit": ["u", "u", "v", "v"], "truncated": [0, 1, 0, 1]})
+    later = Dataset.from_frame(rows.drop(["paid"]), reward="gain", episode="visit", like=first)
+    assert later.scores.tolist() == [3.0, 7.0]  # a given role wins, and the rows of an episode are no episodes
+    assert later.arrays["actions"].tolist() == OFFERS["offer"]
+
+
+def test_errors_about_columns_that_no_option_names_say_which_earlier_data_has_them(file, tmp_path, capsys):
+    first = load_episodes(table(file, OFFERS | {"customer": list("abcd")}), settings=asking(**ASKED, player="customer"))
+    StoreWriter.create(tmp_path / "store", first.spec, first.table_roles).close()
+    store, other = tmp_path / "store", file.with_stem("other")
+    for change, more, message in (
+        (("paid", "gain"), {}, f"no column of rewards (usually reward or rewards; 'paid' in {store})"),
+        (("age", "years"), {}, f"no column is or begins with 'age' (observed in {store})"),
+        (("", ""), {"action": "age"}, f"column 'age' is the action (--table.action), and {store} observes it"),
+        (("", ""), {"observations": ("offer",)}, f"'offer' is the action as in {store}, which is unknown"),
+        (("", ""), {"reward": "gain"}, "no column 'gain' (--table.reward); its columns"),
+    ):
+        table(other, {name.replace(*change) if change[0] else name: column for name, column in OFFERS.items()})
+        with pytest.raises(ValueError, match=re.escape(message)):
+            load_episodes(other, settings=asking(features_of=str(store), **more))
+    capsys.readouterr()
+    load_episodes(table(other, OFFERS), settings=asking(features_of=str(store)))
+    assert f"and lacks 'customer' (--table.player), which {store} has" in capsys.readouterr().err
 
 
 def test_later_rows_without_the_masks_of_the_earlier_data_are_read_with_a_message(tmp_path, capsys):

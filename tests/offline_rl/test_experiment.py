@@ -57,7 +57,7 @@ def data(tmp_path_factory):
     env = envs.make(envs.EnvConfig(ENV), 8)
     policies = [PerturbedPolicy(f"player {i}", Balances(), epsilon=0.3 + 0.08 * i) for i in range(8)]
     spec = DatasetSpec(env.obs_shape, env.num_actions, env.frame_stack, ENV)
-    with StoreWriter.create(path, spec) as writer:
+    with StoreWriter.create(path, spec, {"action": "push"}) as writer:
         for episode in Recorder(env, policies, spec, "test", np.random.default_rng(0)).episodes(40, None):
             writer.append(episode)
     env.close()
@@ -141,12 +141,13 @@ def test_the_saved_policies_are_not_certified_on_the_episodes_that_trained_or_va
             rbi.certify(whole / "policies" / name, data)
 
 
-def test_the_saved_policies_keep_the_range_of_their_training_data(whole, data):
+def test_the_saved_policies_keep_the_range_and_the_columns_of_their_training_data(whole, data):
     observations = rbi.load_episodes(data).step_observations()
     for name in ("best", "seed1"):
         policy = rbi.load_policy(whole / "policies" / name)
         policy.predict_proba(observations)
         assert policy.outside_range == 0
+        assert policy.metadata["table"] == {"action": "push"}
         assert (np.array(policy.features.low) >= observations.min(0)).all()
         assert (np.array(policy.features.high) <= observations.max(0)).all()
         with pytest.warns(UserWarning, match="has 'observation 0' = 1000, where the training data has"):

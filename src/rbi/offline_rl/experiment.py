@@ -481,6 +481,7 @@ class Experiment:
             (policy,) = seed.policies([row], None, self.env.id)
             policy.training_digests = digests[np.union1d(seed.train_episodes, seed.validation_episodes)]
             policy.features = feature_range(seed.sampler)
+            policy.metadata |= {"table": self.data.table_roles} if self.data.table_roles else {}
             found.append(policy)
         return row.name, found
 

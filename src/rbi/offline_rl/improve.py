@@ -251,8 +251,7 @@ def improve(
         default = IMAGES if loaded.spec.is_image else VECTORS
         with cpu_threads(torch_device, loaded.spec.obs_shape, config.hidden_size or default.hidden_size):
             improver = Improver(loaded, config, rule, seed, torch_device, trunk, name, log)
-            roles = settings.table.roles() if settings else loaded.table_roles
-            improver.metadata |= {"table": roles} if roles else {}
+            improver.metadata |= {"table": loaded.table_roles} if loaded.table_roles else {}
             log.state = {"lines": 0, "best": {}, "data": fingerprint(source), "holdout": improver.holdout.checksum}
             log.open({NAME: improver.learner})
             improver.learner.best = log.state["best"]

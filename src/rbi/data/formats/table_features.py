@@ -7,6 +7,7 @@ training data in `Policy.columns`; later rows are encoded with them, so that eve
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 from rbi.data.episode import Array, Feature
 from rbi.data.formats.reader import require_package
 from rbi.data.formats.table_columns import Block, encode, is_missing, is_number, parse_days, parse_number, plain
-from rbi.data.formats.table_layout import Layout
+from rbi.data.formats.table_layout import EarlierTable, Layout, TableConfig
 from rbi.data.formats.table_rows import MAX_ID, encode_block
 
 MAX_CATEGORIES = 10_000
@@ -27,11 +28,21 @@ FRAME = Path("DataFrame")
 
 
 class TableSchema(NamedTuple):
-    """How the rows of a table were encoded: observed columns, and names of actions that are not their numbers."""
+    """How the rows of a table were encoded: observed columns, names of actions that are not their numbers, roles of its
+    other columns, and what messages call the table."""
 
     features: tuple[Feature, ...] = ()
     action_names: tuple[str, ...] = ()
     has_action_masks: bool = False
+    config: TableConfig = TableConfig()
+    name: str = "the earlier data"
+
+    @property
+    def earlier(self) -> EarlierTable:
+        """The table, like which another one is read."""
+        observed = tuple(feature.name for feature in self.features)
+        config = replace(self.config, observations=()) if observed else self.config  # which may be prefixes
+        return EarlierTable(self.name, config, observed)
 
 
 # Found by a scan: what must be known of the whole table before its rows can be converted

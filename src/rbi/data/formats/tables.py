@@ -28,9 +28,9 @@ from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
 from rbi.data.formats.table_columns import Block, ListShape
 from rbi.data.formats.table_features import FRAME, Scan, TableSchema, to_table
 from rbi.data.formats.table_files import CsvFiles, FeatherFiles, FrameFiles, JsonFiles, ParquetFiles, TableFiles
-from rbi.data.formats.table_layout import STEP_COLUMNS, LayoutFinder, TableConfig
+from rbi.data.formats.table_layout import ROW_ROLES, STEP_COLUMNS, LayoutFinder, TableConfig
 from rbi.data.formats.table_rows import MISSING_ID, Checker, Rows
-from rbi.data.store import CONFIG, is_store, read_spec
+from rbi.data.store import CONFIG, is_store, read_config
 from rbi.progress import echo
 from rbi.steps import IMAGE_STACK
 
@@ -71,31 +71,39 @@ def open_table(path: Path, settings: Any, name: str) -> "TableReader | EpisodeRo
     files = FILES[name]()
     paths = [path] if path.is_file() else find_files(path, *files.suffixes)
     if paths and (columns := episode_columns(paths[0], files, settings.table)):
-        return EpisodeRowsReader(path, paths, files, columns, settings.overrides)
+        return EpisodeRowsReader(path, paths, files, columns, settings.table.roles(), settings.overrides)
     return TableReader(path, files, settings.overrides, settings.table)
 
 
 def read_frame(
-    frame: Any, config: dict[str, Any], num_actions: int | None, env: str, like: DatasetSpec | None
+    frame: Any, config: dict[str, Any], num_actions: int | None, env: str, like: DatasetSpec | Dataset | None
 ) -> Dataset:
-    """The dataset of a pandas or polars DataFrame or a pyarrow Table; `like`: the spec of earlier rows."""
+    """The dataset of a pandas or polars DataFrame or a pyarrow Table; `like`: earlier rows, or their spec."""
     overrides = SpecOverrides(env, num_actions)
     rows = to_table(frame)
+    schema = None if like is None else schema_of_data(like)
+    table = TableConfig(**config)
+    completed = table if schema is None else table.completed(schema.earlier.config, rows.column_names)
     of_episodes = {name for role in ("episode", "terminated", "truncated") for name in STEP_COLUMNS[role]}
-    given = any(config[role] is not None for role in ("episode", "step", "terminated", "truncated"))
-    table = TableConfig(**config, one_step=not given and of_episodes.isdisjoint(rows.column_names))
-    schema = None if like is None else TableSchema(like.features, like.action_names, like.has_action_masks)
-    found = TableReader(FRAME, FrameFiles(rows), overrides, table, schema).load()
-    found.table_roles = table.roles()
-    return found
+    if not completed.roles().keys() & ROW_ROLES and of_episodes.isdisjoint(rows.column_names):
+        table = replace(table, one_step=True)
+    return TableReader(FRAME, FrameFiles(rows), overrides, table, schema).load()
+
+
+def schema_of_data(data: DatasetSpec | Dataset) -> TableSchema:
+    """The columns and categories of a dataset in memory, or of its spec, which does not know the roles of others."""
+    spec, roles = (data.spec, data.table_roles) if isinstance(data, Dataset) else (data, {})
+    return TableSchema(spec.features, spec.action_names, spec.has_action_masks, TableConfig.from_roles(roles))
 
 
 def schema_of(path: Path | str) -> TableSchema:
     """The columns and categories of a store, or those that a policy was trained with."""
-    path = Path(path)
+    path, name = Path(path), str(path)
     if is_store(path):
-        spec = read_spec(path)
-        found = TableSchema(spec.features, spec.action_names, spec.has_action_masks)
+        spec, roles = read_config(path)
+        with fileio.naming(path / CONFIG):
+            table = TableConfig.from_roles(roles)
+        found = TableSchema(spec.features, spec.action_names, spec.has_action_masks, table, name)
     else:
         places = (path, path / "policies" / "best", path / "policies" / "last")
         config = next((place / POLICY_CONFIG for place in places if (place / POLICY_CONFIG).is_file()), None)
@@ -105,7 +113,8 @@ def schema_of(path: Path | str) -> TableSchema:
             written = fileio.parse(config, fileio.read_text(config), 1)
             names = tuple(str(name) for name in written.get("action_names", []))
             has_masks = bool(written.get("obs_spec", {}).get("has_action_masks"))
-            found = TableSchema(Feature.from_json(written.get("columns", [])), names, has_masks)
+            table = TableConfig.from_roles(written.get("metadata", {}).get("table", {}))
+            found = TableSchema(Feature.from_json(written.get("columns", [])), names, has_masks, table, name)
         except (TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{config}: {error}") from None
     if not found.features:
@@ -147,11 +156,11 @@ class TableReader:
         if self.own_spec:  # its observations and actions are encoded already
             self.check_encoding(self.own_spec, config.features_of)
             self.schema = TableSchema()
-        elif self.schema.features and not config.observations:
-            config = replace(config, observations=tuple(feature.name for feature in self.schema.features))
-        names = self.column_names(self.paths[0])
-        finder = LayoutFinder(self.paths[0], names, config, own=self.own_spec is not None, frame=in_memory)
-        self.layout = finder.layout()
+        own, names = self.own_spec is not None, self.column_names(self.paths[0])
+        finder = LayoutFinder(self.paths[0], names, config, self.schema.earlier, own=own, frame=in_memory)
+        self.layout, self.table_roles = finder.layout(), finder.roles
+        if said := finder.said():
+            echo(f"{path}: {said}", stderr=True)
         # without masks a policy may choose what is not possible
         if self.schema.has_action_masks and not self.layout.action_mask:
             echo(f"{path}: no column of action masks (--table.action-mask), which the earlier data has", stderr=True)
@@ -362,7 +371,9 @@ class TableReader:
         for chunk in self.chunks(trimming(blocks.pop() for _ in range(len(blocks)))):
             builder.append(chunk.dataset)
             builder.rejected += [item for _, item in chunk.rejected]
-        return builder.finish()
+        found = builder.finish()
+        found.table_roles = self.table_roles
+        return found
 
     def chunks(self, blocks: Iterable[tuple[int, Block | RejectedEpisode]]) -> Iterator["Chunk"]:
         """The episodes of blocks, in order, as datasets."""
