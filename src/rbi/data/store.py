@@ -365,6 +365,7 @@ def read_spec(path: Path) -> DatasetSpec:
 
 def read_config(path: Path) -> tuple[DatasetSpec, dict[str, Any]]:
     """The spec of a store, and how the columns of its table were named (`TableConfig.roles`)."""
+    fileio.check_exists(path)
     if not is_store(path):
         raise ValueError(f"{path}: is not a store (it has no {CONFIG})")
     config = fileio.parse(path / CONFIG, fileio.read_text(path / CONFIG), 1)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Protocol, get_args, runtime_checkabl
 
 import numpy as np
 
+from rbi import fileio
 from rbi.config import Interval, check_fields
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, Episode, RejectedEpisode
@@ -94,8 +95,7 @@ def recognise(path: Path) -> Format:
 
 def check_readable(path: Path) -> None:
     """Raise ValueError unless there is a file or a folder; reading a pipe or a device might never end."""
-    if not path.exists():
-        raise ValueError(f"{path}: no such file or folder")
+    fileio.check_exists(path, "file or folder")
     if not (path.is_file() or path.is_dir()):
         raise ValueError(f"{path}: is neither a file nor a folder")
 

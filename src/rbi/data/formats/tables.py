@@ -99,6 +99,7 @@ def schema_of_data(data: DatasetSpec | Dataset) -> TableSchema:
 def schema_of(path: Path | str) -> TableSchema:
     """The columns and categories of a store, or those that a policy was trained with."""
     path, name = Path(path), str(path)
+    fileio.check_exists(path)
     if is_store(path):
         spec, roles = read_config(path)
         with fileio.naming(path / CONFIG):
