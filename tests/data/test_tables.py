@@ -1156,9 +1156,67 @@ def test_a_column_of_times_is_no_count_of_steps_and_the_message_says_to_sort(tmp
         load_episodes(path)
 
 
-def test_decimal_commas_are_said_to_be_texts(tmp_path, capsys):
-    (tmp_path / "log.csv").write_text("price;action;reward\n" + "".join(f"{e},5;{e % 2};1\n" for e in range(4)))
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("0,5", "1,5", "2,5", "-3,25"),
+        ("$20", "$1,200.50", "5 €", "15%"),
+        ("05/31/2026", "6/1/2026", "1.6.26", "2026/06/01 10:00"),
+    ],
+)
+def test_numbers_and_dates_in_other_notations_are_said_to_be_texts(tmp_path, capsys, texts):
+    rows = [f"{text};{e % 2};1\n" for e, text in enumerate(texts)]
+    (tmp_path / "log.csv").write_text("".join(["price;action;reward\n", *rows]))
     found = load_episodes(tmp_path / "log.csv", settings=asking(observations=("price",), one_step=True))
-    assert found.feature_names == [f"price = {e},5" for e in range(4)]
-    said = "'price' has 4 texts such as '0,5', a category each: if they are numbers, write them with a point"
+    assert found.feature_names == [f"price = {text}" for text in sorted(texts)]
+    said = f"'price' has 4 texts such as {min(texts)!r}, a category each: if they are numbers or dates, write them like"
     assert said in capsys.readouterr().err
+
+
+def test_texts_that_identify_rows_are_said_and_classes_of_ages_are_not(file, capsys):
+    columns = {"who": [f"c{n}" for n in range(40)], "age": ["18-25", "60+"] * 20}
+    table(file, columns | {"action": [0, 1] * 20, "reward": [1] * 40})
+    load_episodes(file, settings=asking(observations=("who", "age"), one_step=True))
+    said = capsys.readouterr().err
+    assert "'who' has 40 different texts, most of them once, a category each" in said
+    assert "'age'" not in said
+
+
+def test_a_number_that_is_mostly_missing_is_no_category(file, capsys):
+    """NA, as R writes it, is no word, and 40 numbers are no 40 categories."""
+    incomes = ["NA", "null", "None"] * 20 + [str(1000 + n) for n in range(40)]
+    table(file, {"income": incomes, "contact": ["none", "mail"] * 50, "action": [0, 1] * 50, "reward": [1] * 100})
+    found = load_episodes(file, settings=asking(observations=("income", "contact"), one_step=True))
+    assert found.feature_names == ["income", "income is missing", "contact = mail", "contact = none"]
+    assert found.arrays["observations"][60].tolist() == [1000, 0, 0, 1]
+    assert "'income' is missing in 60 rows: the median" in capsys.readouterr().err
+
+
+def test_numbers_that_are_equal_in_32_bits_are_said(file, capsys):
+    times = [1_700_000_000 + n for n in range(60)]
+    table(file, {"at": times, "of_day": list(range(60)), "action": [0, 1] * 30, "reward": [1] * 60})
+    load_episodes(file, settings=asking(observations=("at", "of_day"), one_step=True))
+    said = capsys.readouterr().err
+    assert (
+        "'at' has numbers that are equal in 32 bits, such as 1700000000 and 1700000001: subtract the smallest" in said
+    )
+    assert "of_day" not in said
+
+
+def test_names_of_actions_that_differ_in_case_or_spaces_only_are_said(file, capsys):
+    table(file, OFFERS, offer=["mail", "call", "Mail ", "mail"])
+    assert load_episodes(file, settings=asking(**ASKED)).spec.num_actions == 3
+    assert "the actions 'Mail ' and 'mail' differ only in upper case or spaces" in capsys.readouterr().err
+
+
+def test_rows_without_values_at_the_end_of_a_spreadsheet_are_no_rows(tmp_path):
+    path, settings = tmp_path / "log.csv", asking(**ASKED | {"observations": ("age",)})
+    path.write_bytes(b"age,offer,paid\r\n20,0,1\r\n,1,0\r\n40,1,0\r\n,,\r\n , ,\r\n")
+    found = load_episodes(path, settings=settings)
+    assert (len(found), found.rejected) == (3, [])
+    path.write_text("age,offer,paid\n")
+    with pytest.raises(ValueError, match=r"log.csv: holds no rows$"):
+        load_episodes(path, settings=settings)
+    path.write_bytes(gzip.compress(b"age,offer,paid\n20,0,1\n"))
+    with pytest.raises(ValueError, match=r"log.csv: is compressed by gzip, so that its name must end with \.gz"):
+        load_episodes(path, settings=settings)

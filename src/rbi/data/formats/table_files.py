@@ -34,6 +34,7 @@ from rbi.data.formats.table_columns import (
 TEXT_BLOCK_BYTES = 1 << 20
 PARQUET_BLOCK_NUMBERS, PARQUET_BLOCK_ROWS = 1 << 22, 1 << 16
 MAX_HEADER_BYTES = 1 << 26
+GZIP = b"\x1f\x8b"
 DELIMITERS = ",;\t|"
 NEWLINE = re.compile(rb"\r\n|\r|\n")
 HEAD_LINES = 100
@@ -63,11 +64,13 @@ class CsvFiles:
                     raise ValueError(f"{path}: the first line is longer than {MAX_HEADER_BYTES:,} bytes")
         end = NEWLINE.search(start)
         size = end.end() if end and (end.group() != b"\r" or end.end() < len(start)) else len(start)
+        if start.startswith(GZIP):
+            raise ValueError(f"{path}: is compressed by gzip, so that its name must end with .gz")
         line = start[:size].removeprefix(b"\xef\xbb\xbf")
         try:
             text = line.decode()
         except UnicodeDecodeError:
-            raise ValueError(f"{path}, line 1: is not UTF-8 text") from None
+            raise ValueError(f"{path}, line 1: is not UTF-8 text; save the file as UTF-8") from None
         delimiter = max(DELIMITERS, key=text.count)  # a comma unless another one is more frequent
         try:
             names = next(csv.reader([text], delimiter=delimiter), [])
@@ -145,7 +148,7 @@ def parse_csv(path: Path, chunk: bytes, line: int, positions: dict[str, int], wi
     body = chunk.rstrip(b"\r\n")  # empty lines at the end are no rows
     table = (
         fast_csv(body, positions, width, delimiter)
-        if body and is_utf8(body) and plain_quotes(body, delimiter)
+        if body and is_utf8(body) and plain_quotes(body, delimiter) and not has_blank_rows(body, delimiter)
         else None
     )
     if table is not None and table.num_rows == count_lines(body):
@@ -197,6 +200,13 @@ def plain_quotes(data: bytes, delimiter: str) -> bool:
     return re.search(odd, data) is None
 
 
+def has_blank_rows(data: bytes, delimiter: str) -> bool:
+    """Whether a line has no values, but delimiters."""
+    edge = delimiter.encode()
+    blank = rb"\n[\s%s]+[\r\n]" % re.escape(edge)
+    return edge * 2 in data and re.search(blank, b"\n%s\n" % data) is not None
+
+
 def parse_csv_lines(
     path: Path, chunk: bytes, line: int, positions: dict[str, int], width: int, delimiter: str
 ) -> Block:
@@ -217,7 +227,7 @@ def parse_csv_lines(
         except csv.Error as error:
             fault = f"the line cannot be read ({error}); a row must be on one line"
             row = written.rstrip("\r\n").replace('"', "").split(delimiter)  # mostly enough to find its episode
-        if not row or (len(row) == 1 and not row[0].strip()):
+        if not "".join(row).strip():  # of a spreadsheet
             continue
         if len(row) != width:
             fault = fault or f"the line has {len(row)} fields, where the header has {width}"

@@ -282,6 +282,8 @@ class TableReader:
         counted = width or len(names) or min(scan.largest_action + 1, MAX_ACTIONS)
         actions = self.overrides.num_actions or (self.own_spec.num_actions if self.own_spec else counted)
         if actions < 1:
+            if not scan.rows:
+                raise ValueError(f"{path}: holds no rows")
             usual = "actions are names, or numbers from 0 that are below 2^53"
             raise ValueError(f"{path}: no row has a whole number as its {layout.action}: {usual}")
         if width and width != actions:
@@ -314,6 +316,12 @@ class TableReader:
             some = names if len(names) <= SHOWN_ACTIONS else (*names[: SHOWN_ACTIONS - 1], "...", names[-1])
             numbers = f"numbered from 0 to {len(names) - 1:,}"
             echo(f"{path}: its actions ({', '.join(some)}) are {numbers}; spec.action_names has them", stderr=True)
+            alike: dict[str, str] = {}
+            for name in names:
+                if (other := alike.setdefault(name.strip().casefold(), name)) != name:
+                    differ = "differ only in upper case or spaces, and are two actions"
+                    echo(f"{path}: the actions {other!r} and {name!r} {differ}", stderr=True)
+                    break
         return names
 
     def features(self, scan: Scan) -> tuple[Feature, ...]:
