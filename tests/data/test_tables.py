@@ -630,7 +630,7 @@ def test_summaries_tell_the_same_as_episodes_and_a_reader_can_be_sent(file):
 
 def test_a_table_without_rows_or_names_is_refused(file):
     table(file, {name: [] for name in TWO_EPISODES})
-    with pytest.raises(ValueError, match="no row has a whole number as its action"):
+    with pytest.raises(ValueError, match="holds no rows"):
         load_episodes(file)
     assert read(file, actions=3) == []
     as_csv(file.with_suffix(".csv"), {"": []})
@@ -1147,13 +1147,27 @@ def test_true_and_false_are_numbers_in_text_files_as_in_data_frames(tmp_path):
     assert found.feature_names == ["member", "member is missing", *answers]
 
 
-def test_a_column_of_times_is_no_count_of_steps_and_the_message_says_to_sort(tmp_path):
-    times = [datetime.datetime(2026, 3, 1, hour) for hour in (8, 9, 8, 9, 10)]
-    with pytest.raises(ValueError, match=r"column 't' holds times.*: sort the rows by episode_id and t, and read them"):
-        Dataset.from_frame(pa.table(TWO_EPISODES | {"t": times}))
-    path = as_csv(tmp_path / "log.csv", TWO_EPISODES, t=[time.isoformat() for time in times])
-    with pytest.raises(ValueError, match="column 't' holds times"):
-        load_episodes(path)
+TIMES = [datetime.datetime(2026, 3, 1, hour) for hour in (8, 9, 6, 7, 10)]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (1, 0, 4, 2, 3), (4, 1, 2, 0, 3)])
+@pytest.mark.parametrize("kind", ["times", "texts", "seconds", "fractions"])
+def test_times_are_the_order_of_the_steps_of_an_episode(file, order, kind, capsys):
+    """Whether the rows of an episode stand together or not; rows at the same time keep their order."""
+    kinds = {"texts": lambda time: time.isoformat(), "seconds": lambda time: int(time.timestamp())}
+    kinds |= {"times": lambda time: time, "fractions": lambda time: time.timestamp() + 0.25}
+    wanted = load_episodes(table(file, TWO_EPISODES))
+    columns = TWO_EPISODES | {"t": [kinds[kind](time) for time in TIMES]}
+    items = read(table(file, {name: [column[row] for row in order] for name, column in columns.items()}))
+    for one in wanted:
+        assert any(np.array_equal(one.observations, other.observations) for other in items)
+    assert "'t' holds times, which are the order of the steps of an episode" in capsys.readouterr().err
+    same = read(table(file, TWO_EPISODES, t=[TIMES[0]] * 5))
+    assert [len(episode) for episode in same] == [2, 3]
+    [item] = [
+        item for item in read(table(file, columns, t=[*columns["t"][:4], None])) if isinstance(item, RejectedEpisode)
+    ]
+    assert item.reason == "t is missing"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from rbi.data.episode import Array, Feature
 from rbi.data.formats.reader import require_package
 from rbi.data.formats.table_columns import Block, encode, is_missing, is_number, parse_days, parse_number, plain
 from rbi.data.formats.table_layout import EarlierTable, Layout, TableConfig
-from rbi.data.formats.table_rows import MAX_ID, encode_block
+from rbi.data.formats.table_rows import MAX_ID, StepKind, encode_block
 
 MAX_CATEGORIES = 10_000
 SPARSE_FROM, SPARSE_FACTOR = 1000, 10
@@ -27,6 +27,8 @@ NUMBER_OR_DATE = re.compile(
     r"[-+]?[$€£¥]?\s?\d[\d.,' ]*\s?[$€£¥%]?"  # 1.200,5 or $20 or 15%
     r"|(\d{1,2}([./-])\d{1,2}\2\d{2,4}|\d{4}([./-])\d{1,2}\3\d{1,2})(\D.*)?"  # 31.5.2026 or 5/31/26 10:00
 )
+UNIX_TIME = 1e8
+"""Steps are not counted up to this: it is a day in 1973, in seconds."""
 MANY_TEXTS = 20
 """More texts than this, of which most occur once, identify rows."""
 FRAME = Path("DataFrame")
@@ -219,7 +221,8 @@ class OrderScan:
         while self.increasing:
             self.seen.update(self.increasing.pop().tolist())
         self.highest = np.inf
-        steps = None if self.step is None else block.numbers(self.step)
+        is_time = self.step is None or block.begins_with_date(self.step)
+        steps = None if self.step is None or is_time else block.numbers(self.step, noted=False)
         for row, id_ in zip(starts.tolist(), named.tolist(), strict=True):
             if id_ is None or id_ == self.last:
                 continue
@@ -247,23 +250,22 @@ class Scan:
         self.largest_action = -1
         self.action_ids: set[int] | None = set()
         """The different actions; None if there are very many."""
-        self.first_step = 1
+        self.first_step, self.lowest_step, self.has_dates = 1, np.inf, False
         self.rows = self.file = 0
 
     def add(self, block: Block, file: int = 0) -> None:
         self.rows += len(block)
         step = self.layout.step
-        if step and block.begins_with_date(step):
-            raise ValueError(
-                f"{block.path}: column {step!r} holds times, and steps are counted from 0 or 1: sort the rows by "
-                f"{self.layout.episode} and {step}, and read them without a column of steps"
-            )
         if self.need_actions:
             self.add_actions(block)
         for column in self.counted.values():
             column.add(block)
-        if step and self.first_step and (block.numbers(step) == 0).any():
-            self.first_step = 0
+        if step and (self.has_dates or block.begins_with_date(step)):
+            self.has_dates = True
+        elif step and self.first_step:
+            numbers = block.numbers(step, noted=False)
+            self.first_step = int(not (numbers == 0).any())
+            self.lowest_step = float(np.fmin.reduce(numbers, initial=self.lowest_step))
         if self.order:
             if file != self.file:
                 self.order.begin_file()
@@ -278,6 +280,11 @@ class Scan:
             self.action_ids.update(possible.astype(np.int64).tolist())
             if len(self.action_ids) > MAX_CATEGORIES:
                 self.action_ids = None
+
+    @property
+    def steps_are(self) -> StepKind:
+        """What the column of steps holds: counts from 0 or 1, or times that order the rows of an episode."""
+        return "dates" if self.has_dates else "times" if UNIX_TIME <= self.lowest_step < np.inf else "counts"
 
     @property
     def scattered(self) -> int:

@@ -42,7 +42,8 @@ class TableConfig:
     episode: str | None = None
     """Column that identifies the episode (default: episode_id, eps_id or episode)."""
     step: str | None = None
-    """Column that counts the steps of an episode, from 0 or 1 (default: t, or the order of the rows)."""
+    """Column that counts the steps of an episode, from 0 or 1, or holds their times (default: t, or the order of the
+    rows)."""
     action: str | None = None
     """Column of actions: integers from 0, or texts or large numbers, which are sorted and mapped to 0, 1, ...
     (default: action or actions)."""

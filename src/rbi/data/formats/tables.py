@@ -226,6 +226,9 @@ class TableReader:
             if isinstance(block, Block):
                 scan.add(block, file)
         self.check_order(scan)
+        if scan.steps_are != "counts":
+            order = "which are the order of the steps of an episode"
+            echo(f"{self.path}: column {self.layout.step!r} holds times, {order}", stderr=True)
         names, lists = self.action_names(scan), self.observed_lists
         if lists is None and self.layout.observations == ("obs",):
             self.refuse_pickles("obs")
@@ -241,6 +244,7 @@ class TableReader:
             list_shape=list_shape,
             accept_unknown=self.accept_unknown,
             first_step=scan.first_step,
+            steps_are=scan.steps_are,
             scattered=bool(scan.scattered and self.layout.step),
         )
 
@@ -451,6 +455,8 @@ class TableReader:
         if rows.numbers is None:
             return bool(over[-1])
         last = int(rows.numbers.argmax())
+        if self.checker.steps_are != "counts":
+            return bool(over[last])
         return bool(over[last]) and int(rows.numbers[last]) - self.checker.first_step + 1 == len(rows)
 
     def episodes(self, rows: Rows, seen: set[int], ids: dict[Any, int]) -> "Chunk":
@@ -519,6 +525,8 @@ class TableReader:
         """The rows in the order of their step numbers, or None if they are in order. Gaps and repeats are noted."""
         if rows.numbers is None:
             return None
+        if self.checker.steps_are != "counts":  # rows at the same time keep their order
+            return np.lexsort((rows.numbers, np.repeat(np.arange(len(sizes)), sizes)))
         wanted = concat_ranges(self.checker.first_step, sizes)
         moved = np.flatnonzero(rows.numbers != wanted)
         if not len(moved):
