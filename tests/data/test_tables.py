@@ -1204,6 +1204,9 @@ def test_a_number_that_is_mostly_missing_is_no_category(file, capsys):
     assert found.feature_names == ["income", "income is missing", "contact = mail", "contact = none"]
     assert found.arrays["observations"][60].tolist() == [1000, 0, 0, 1]
     assert "'income' is missing in 60 rows: the median" in capsys.readouterr().err
+    table(file, {"income": ["NA"] * 4, "action": [0, 1] * 2, "reward": [1] * 4})
+    load_episodes(file, settings=asking(observations=("income",), one_step=True))
+    assert "'income' is missing in all rows: leave it out" in capsys.readouterr().err
 
 
 def test_numbers_that_are_equal_in_32_bits_are_said(file, capsys):

@@ -172,7 +172,9 @@ class ColumnScan:
         rules = [f"dates in {name!r} become days since 1970-01-01"] if feature.is_date else []
         if not (feature.categories or feature.is_date) and (alike := self.alike()):
             rules.append(f"{name!r} has numbers that are equal in 32 bits, such as {alike}: subtract the smallest one")
-        if feature.has_missing:
+        if feature.has_missing and not any(map(len, self.samples)):
+            rules.append(f"{name!r} is missing in all rows: leave it out")
+        elif feature.has_missing:
             rule = f"the median {feature.fill:g} takes their place, and {name + ' is missing'!r} is a further feature"
             rules.append(f"{name!r} is missing in {self.missing:,} rows: {rule}")
         return ", ".join(rules)
