@@ -226,7 +226,7 @@ class TableReader:
             if isinstance(block, Block):
                 scan.add(block, file)
         self.check_order(scan)
-        if scan.steps_are != "counts":
+        if scan.steps_are != "counts" and not scan.scattered:
             order = "which are the order of the steps of an episode"
             echo(f"{self.path}: column {self.layout.step!r} holds times, {order}", stderr=True)
         names, lists = self.action_names(scan), self.observed_lists
@@ -300,7 +300,7 @@ class TableReader:
         if not self.layout.step and scan.scattered > MAX_RETURNS:
             raise ValueError(
                 f"{self.paths[0]}: the rows of its episodes do not stand together ({scan.scattered:,} times one goes "
-                f"on after another): sort it by {self.layout.episode} and time, or name the column of steps"
+                f"on after another): sort it by {self.layout.episode} and time, or name the column of steps, or of times"
             )
 
     def action_names(self, scan: Scan) -> tuple[str, ...]:
