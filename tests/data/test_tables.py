@@ -1197,6 +1197,23 @@ def test_texts_that_identify_rows_are_said_and_classes_of_ages_are_not(file, cap
     assert "'age'" not in said
 
 
+@pytest.mark.parametrize("block", [1 << 20, 40])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_line_breaks_in_quotes_belong_to_their_field(tmp_path, monkeypatch, block, end):
+    monkeypatch.setattr(table_files, "TEXT_BLOCK_BYTES", block)
+    path, notes = tmp_path / "log.csv", ["a\nb", 'he said "no",\n\nthen yes', "c", "\n", "d"]
+    fields = ['"' + note.replace('"', '""').replace("\n", end) + '"' for note in notes]
+    rows = [f"{e},{note},{e % 2},1" for e, note in enumerate(fields)]
+    path.write_bytes(end.join(["age,note,action,reward", *rows, ""]).encode())
+    found = load_episodes(path, settings=asking(observations=("age", "note"), one_step=True))
+    assert (found.step_observations()[:, 0].tolist(), found.rejected) == ([0, 1, 2, 3, 4], [])
+    assert found.spec.features[1].categories == tuple(sorted(note.replace("\n", end) for note in notes))
+    assert found.records["line"].tolist() == [2, 4, 7, 8, 10]
+    path.write_text('age,note,action,reward\n1,"open,0,1\n2,x,1,1\n3,"y",0,1\n')
+    found = load_episodes(path, settings=asking(observations=("age",), one_step=True))
+    assert (len(found), found.rejected[0].line) == (2, 2)  # a quote that is never closed takes its line only
+
+
 def test_a_number_that_is_mostly_missing_is_no_category(file, capsys):
     """NA, as R writes it, is no word, and 40 numbers are no 40 categories."""
     incomes = ["NA", "null", "None"] * 20 + [str(1000 + n) for n in range(40)]

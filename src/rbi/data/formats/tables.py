@@ -300,7 +300,7 @@ class TableReader:
         if not self.layout.step and scan.scattered > MAX_RETURNS:
             raise ValueError(
                 f"{self.paths[0]}: the rows of its episodes do not stand together ({scan.scattered:,} times one goes "
-                f"on after another): sort it by {self.layout.episode} and time, or name the column of steps, or of times"
+                f"on after another): sort it by {self.layout.episode} and time, or name the column of steps or times"
             )
 
     def action_names(self, scan: Scan) -> tuple[str, ...]:
