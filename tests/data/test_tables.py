@@ -746,6 +746,15 @@ def test_columns_that_no_option_names_are_those_of_the_earlier_data_where_the_ta
     assert later.arrays["actions"].tolist() == OFFERS["offer"]
 
 
+def test_columns_of_earlier_data_whose_observations_are_lists_are_known_as_well(tmp_path):
+    steps = pa.table({"state": [[1.0, 2], [3, 4]], "move": [0, 1], "gain": [0.5, 1]})
+    pq.write_table(steps, tmp_path / "log.parquet")
+    asked = asking(observations=("state",), action="move", reward="gain", one_step=True)
+    first, _ = import_dataset(tmp_path / "log.parquet", tmp_path / "store", settings=asked, progress=False)
+    later = load_episodes(tmp_path / "log.parquet", settings=asking(features_of=str(tmp_path / "store")))
+    assert later.step_observations().tolist() == first.step_observations().tolist() == [[1, 2], [3, 4]]
+
+
 def test_errors_about_columns_that_no_option_names_say_which_earlier_data_has_them(file, tmp_path, capsys):
     first = load_episodes(table(file, OFFERS | {"customer": list("abcd")}), settings=asking(**ASKED, player="customer"))
     StoreWriter.create(tmp_path / "store", first.spec, first.table_roles).close()
@@ -1165,6 +1174,8 @@ def test_times_are_the_order_of_the_steps_of_an_episode(file, order, kind, capsy
     assert "'t' holds times, which are the order of" in said or "are sorted by episode_id and t" in said
     same = read(table(file, TWO_EPISODES, t=[TIMES[0]] * 5))
     assert [len(episode) for episode in same] == [2, 3]
+    [item] = read(table(file, {name: column[:1] * 2 for name, column in columns.items()}, terminated=[False, True]))
+    assert "a row comes twice: with the time, action, reward and observation of another one" in item.reason
     [item] = [
         item for item in read(table(file, columns, t=[*columns["t"][:4], None])) if isinstance(item, RejectedEpisode)
     ]

@@ -250,7 +250,7 @@ def read_as_trained(
 ) -> Dataset:
     """The episodes of a path; a table is read like the one that trained the policy, from memory or from a folder."""
     with tempfile.TemporaryDirectory() as folder:
-        saved = Path(folder if isinstance(place, Policy) else place)
+        saved = Path(folder, "policy") if isinstance(place, Policy) else Path(place)
         if isinstance(place, Policy) and policy.columns:
             policy.save(saved)
         return open_dataset(path, format_, encoded_as(policy, saved, path, format_, settings))

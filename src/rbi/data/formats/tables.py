@@ -118,7 +118,7 @@ def schema_of(path: Path | str) -> TableSchema:
             found = TableSchema(Feature.from_json(written.get("columns", [])), names, has_masks, table, name)
         except (TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{config}: {error}") from None
-    if not found.features:
+    if not found.features and found.config == TableConfig():
         raise ValueError(f"{path}: holds no columns of a table")
     return found
 
@@ -525,8 +525,8 @@ class TableReader:
         """The rows in the order of their step numbers, or None if they are in order. Gaps and repeats are noted."""
         if rows.numbers is None:
             return None
-        if self.checker.steps_are != "counts":  # rows at the same time keep their order
-            return np.lexsort((rows.numbers, np.repeat(np.arange(len(sizes)), sizes)))
+        if self.checker.steps_are != "counts":
+            return self.ordered_by_time(rows, rows.numbers, sizes, reasons)
         wanted = concat_ranges(self.checker.first_step, sizes)
         moved = np.flatnonzero(rows.numbers != wanted)
         if not len(moved):
@@ -542,6 +542,23 @@ class TableReader:
                 twice = at > 0 and steps[at] == steps[at - 1]
                 reason = f"step {steps[at]} comes twice" if twice else f"step {expected[at]} is missing before this"
                 reasons.setdefault(e, (int(order[start + at]), reason))
+        return order
+
+    def ordered_by_time(self, rows: Rows, times: Array, sizes: Array, reasons: dict[int, tuple[int, str]]) -> Array:
+        """The rows in the order of their times; those at the same time keep their order. Noted: rows that are there
+        twice, as systems write them that deliver at least once."""
+        episode = np.repeat(np.arange(len(sizes)), sizes)
+        order = np.lexsort((times, episode))
+        one, next_ = order[:-1], order[1:]
+        twice = (times[one] == times[next_]) & (episode[one] == episode[next_])
+        one, next_ = one[twice], next_[twice]
+        for name in ("actions", "rewards", "observations"):
+            column = rows.steps[name].reshape(len(rows), -1)
+            same = (column[one] == column[next_]).all(1)
+            one, next_ = one[same], next_[same]
+        for row in next_.tolist():
+            reason = "a row comes twice: with the time, action, reward and observation of another one"
+            reasons.setdefault(int(episode[row]), (row, reason))
         return order
 
     def at(self, rows: Rows, row: int, reason: str) -> RejectedEpisode:
