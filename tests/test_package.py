@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import rbi
+from rbi.data.formats.tables import schema_of
+from rbi.data.store import Store
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -112,3 +114,26 @@ def test_paper_map_names_code_and_tests_that_exist():
     for path, name in rows:
         text = (ROOT / path).read_text()
         assert not name or re.search(rf"^\s*(?:def|class) {name}\b", text, re.MULTILINE), f"{path} has no {name}"
+
+
+NOWHERE = Path("nowhere")
+MISSING = {
+    "load_episodes": lambda: rbi.load_episodes(NOWHERE),
+    "format": lambda: rbi.load_episodes(NOWHERE, "csv"),
+    "load_policy": lambda: rbi.load_policy(NOWHERE),
+    "improve": lambda: rbi.improve(NOWHERE),
+    "resume": lambda: rbi.improve(NOWHERE, out=NOWHERE, resume=True, progress=False),
+    "monitor": lambda: rbi.monitor(NOWHERE, old_value=0.5, return_range=(0, 1)),
+    "runs.read": lambda: rbi.runs.read(NOWHERE),
+    "Store": lambda: Store(NOWHERE),
+    "features_of": lambda: schema_of(NOWHERE),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_a_path_that_does_not_exist_is_not_found_for_python_as_well(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for kind in (FileNotFoundError, ValueError):
+        with pytest.raises(kind, match=r"nowhere: no such (file or )?folder$"):
+            MISSING[name]()
+    assert not NOWHERE.exists()

@@ -29,6 +29,16 @@ LOCK = ".lock"
 INFINITY = "\0infinity"  # placeholder in a document until it is text; no other string contains \0
 
 
+class PathNotFoundError(FileNotFoundError, ValueError):
+    """A path that does not exist. It is a ValueError, too, as all errors about arguments are."""
+
+
+def check_exists(path: Path, what: str = "folder") -> None:
+    """Raise `PathNotFoundError` unless there is something at a path."""
+    if not path.exists():
+        raise PathNotFoundError(f"{path}: no such {what}")
+
+
 def to_json(value: Any, indent: int | None = None) -> str:
     """JSON text of anything: see `jsonable`."""
     text = json.dumps(jsonable(value), indent=indent, allow_nan=False)

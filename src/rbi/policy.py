@@ -556,8 +556,7 @@ def find_policy(path: Path | str) -> Path:
             f"the policy is of type {type(path).__name__}: must be a Policy or the path of its folder{inner}"
         )
     path = Path(path)
-    if not path.exists():
-        raise ValueError(f"{path}: no such folder")
+    fileio.check_exists(path)
     places = (path, path / "policies" / "best", path / "policies" / "last")
     found = next((place for place in places if (place / CONFIG).is_file()), None)
     if found is None:

@@ -178,8 +178,7 @@ class Writer:
 
 def check_run_folder(path: Path) -> None:
     """Raise ValueError unless there is a run folder."""
-    if not path.exists():
-        raise ValueError(f"{path}: no such folder")
+    fileio.check_exists(path)
     if not (path / "config.json").is_file():
         raise ValueError(f"{path}: is not a run folder (it has no config.json)")
 

@@ -252,6 +252,7 @@ def test_illegal_actions_have_no_probability_in_the_clone_and_in_the_new_policy(
     assert (old["max_ratio"], old["mean_weight"]) == approx((1, 1))
     greedy = certify(TablePolicy(BETA, np.tile([0.1, 0.2, 0.9], (2, 1)), "greedy"), log, compare=False)
     assert greedy.chosen.weights["zero_weights"] == approx((np.where(legal[:, 2], 2, 1) != actions).mean())
+    assert any("the policy learned without them" in reason for reason in greedy.reasons)
 
 
 def test_estimated_probabilities_never_prove_and_only_deploy_on_request():

@@ -146,8 +146,12 @@ def test_the_table_is_read_as_the_one_that_trained_the_policy_unless_columns_are
     live = ["monitor", *command[1:], "--old-value", "0.5", "--out", str(tmp_path / "live")]
     assert main(live) == 0
     assert said + roles in capsys.readouterr().out.splitlines()
-    assert main([*command, "--table.action", "offer"]) == 2
-    assert "later.csv: no column of rewards" in capsys.readouterr().err
+    (tmp_path / "other.csv").write_text((tmp_path / "later.csv").read_text().replace("offer,paid", "mailed,paid", 1))
+    command[1] = str(tmp_path / "other.csv")
+    assert main(command) == 2
+    assert f"no column 'offer' (--table.action, as in {tmp_path / 'run'})" in capsys.readouterr().err
+    assert main([*command, "--table.action", "mailed", "--out", str(tmp_path / "other")]) in (0, 3)
+    assert f"is read like {tmp_path / 'run'}: --table.reward paid" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("roles", [{"action": 3}, {"colour": "red"}, {"observations": "age"}, ["offer"]])

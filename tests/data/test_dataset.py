@@ -124,6 +124,19 @@ def test_a_series_is_no_frame(kind):
         Dataset.from_frame(pytest.importorskip(kind).Series([1, 2]))
 
 
+def test_a_named_index_of_pandas_is_a_column():
+    """Without it, every step of these episodes would be an episode."""
+    frame = pytest.importorskip("pandas").DataFrame(
+        {"episode_id": [7, 7, 8], "t": [0, 1, 0], "obs_0": [1.0, 2, 3], "action": [0, 1, 1], "reward": [0.0, 1, 1]}
+    )
+    ended = frame.assign(terminated=[False, True, True])
+    assert len(Dataset.from_frame(ended.set_index(["episode_id", "t"]))) == 2
+    with pytest.raises(ValueError, match="nothing says where episodes end"):
+        Dataset.from_frame(frame.set_index("episode_id"))
+    with pytest.raises(ValueError, match="DataFrame: cannot be converted"):
+        Dataset.from_frame(frame.set_axis([*frame.columns[:-1], "action"], axis=1))
+
+
 def test_numbers_of_pandas_that_no_column_can_hold_are_refused():
     frame = pytest.importorskip("pandas").DataFrame(BANDIT | {"age": [1, 2, 3, 10**30]})
     with pytest.raises(ValueError, match=r"DataFrame: cannot be converted .*too large"):

@@ -34,6 +34,7 @@ from rbi.data.formats import (
 from rbi.data.formats.reader import SpecOverrides, summaries_of
 from rbi.data.formats.table_features import encode_rows
 from rbi.data.formats.tables import TableConfig
+from rbi.data.importing import import_dataset
 from rbi.data.store import Store, StoreWriter
 
 from .episodes import assert_same, episode, some_episodes
@@ -629,7 +630,7 @@ def test_summaries_tell_the_same_as_episodes_and_a_reader_can_be_sent(file):
 
 def test_a_table_without_rows_or_names_is_refused(file):
     table(file, {name: [] for name in TWO_EPISODES})
-    with pytest.raises(ValueError, match="no row has a whole number as its action"):
+    with pytest.raises(ValueError, match="holds no rows"):
         load_episodes(file)
     assert read(file, actions=3) == []
     as_csv(file.with_suffix(".csv"), {"": []})
@@ -722,6 +723,55 @@ def test_columns_and_categories_are_stored_with_the_data_and_later_files_are_enc
     accepted = load_episodes(second, settings=asking(**asked, accept_unknown=True))
     assert not accepted.rejected
     np.testing.assert_array_equal(accepted[1].observations, [[26, 0, 0, 0]])
+
+
+def test_columns_that_no_option_names_are_those_of_the_earlier_data_where_the_table_has_them(file, tmp_path, capsys):
+    named = ASKED | {"player": "customer"}
+    first = load_episodes(table(file, OFFERS | {"customer": ["a", "b", "c", "d"]}), settings=asking(**named))
+    assert first.table_roles == asking(**named).table.roles()
+    store = import_dataset(file, tmp_path / "store", settings=asking(**named), progress=False)[0]
+    assert store[:2].table_roles == store.table_roles == first.table_roles
+    like = {"features_of": str(tmp_path / "store")}
+    capsys.readouterr()
+    assert len(read(file, **like)) == 4
+    assert (
+        "--table.action offer --table.reward paid --table.player customer --table.one-step" in capsys.readouterr().err
+    )
+    found = load_episodes(file, settings=asking(**like))
+    assert found.players == first.players
+    assert found.table_roles == {name: role for name, role in first.table_roles.items() if name != "observations"}
+    rows = pa.table(OFFERS | {"gain": [1.0, 2, 3, 4], "visit": ["u", "u", "v", "v"], "truncated": [0, 1, 0, 1]})
+    later = Dataset.from_frame(rows.drop(["paid"]), reward="gain", episode="visit", like=first)
+    assert later.scores.tolist() == [3.0, 7.0]  # a given role wins, and the rows of an episode are no episodes
+    assert later.arrays["actions"].tolist() == OFFERS["offer"]
+
+
+def test_columns_of_earlier_data_whose_observations_are_lists_are_known_as_well(tmp_path):
+    steps = pa.table({"state": [[1.0, 2], [3, 4]], "move": [0, 1], "gain": [0.5, 1]})
+    pq.write_table(steps, tmp_path / "log.parquet")
+    asked = asking(observations=("state",), action="move", reward="gain", one_step=True)
+    first, _ = import_dataset(tmp_path / "log.parquet", tmp_path / "store", settings=asked, progress=False)
+    later = load_episodes(tmp_path / "log.parquet", settings=asking(features_of=str(tmp_path / "store")))
+    assert later.step_observations().tolist() == first.step_observations().tolist() == [[1, 2], [3, 4]]
+
+
+def test_errors_about_columns_that_no_option_names_say_which_earlier_data_has_them(file, tmp_path, capsys):
+    first = load_episodes(table(file, OFFERS | {"customer": list("abcd")}), settings=asking(**ASKED, player="customer"))
+    StoreWriter.create(tmp_path / "store", first.spec, first.table_roles).close()
+    store, other = tmp_path / "store", file.with_stem("other")
+    for change, more, message in (
+        (("paid", "gain"), {}, f"no column of rewards (usually reward or rewards; 'paid' in {store})"),
+        (("age", "years"), {}, f"no column is or begins with 'age' (observed in {store})"),
+        (("", ""), {"action": "age"}, f"column 'age' is the action (--table.action), and {store} observes it"),
+        (("", ""), {"observations": ("offer",)}, f"'offer' is the action as in {store}, which is unknown"),
+        (("", ""), {"reward": "gain"}, "no column 'gain' (--table.reward); its columns"),
+    ):
+        table(other, {name.replace(*change) if change[0] else name: column for name, column in OFFERS.items()})
+        with pytest.raises(ValueError, match=re.escape(message)):
+            load_episodes(other, settings=asking(features_of=str(store), **more))
+    capsys.readouterr()
+    load_episodes(table(other, OFFERS), settings=asking(features_of=str(store)))
+    assert f"and lacks 'customer' (--table.player), which {store} has" in capsys.readouterr().err
 
 
 def test_later_rows_without_the_masks_of_the_earlier_data_are_read_with_a_message(tmp_path, capsys):
@@ -1106,18 +1156,113 @@ def test_true_and_false_are_numbers_in_text_files_as_in_data_frames(tmp_path):
     assert found.feature_names == ["member", "member is missing", *answers]
 
 
-def test_a_column_of_times_is_no_count_of_steps_and_the_message_says_to_sort(tmp_path):
-    times = [datetime.datetime(2026, 3, 1, hour) for hour in (8, 9, 8, 9, 10)]
-    with pytest.raises(ValueError, match=r"column 't' holds times.*: sort the rows by episode_id and t, and read them"):
-        Dataset.from_frame(pa.table(TWO_EPISODES | {"t": times}))
-    path = as_csv(tmp_path / "log.csv", TWO_EPISODES, t=[time.isoformat() for time in times])
-    with pytest.raises(ValueError, match="column 't' holds times"):
-        load_episodes(path)
+TIMES = [datetime.datetime(2026, 3, 1, hour) for hour in (8, 9, 6, 7, 10)]
 
 
-def test_decimal_commas_are_said_to_be_texts(tmp_path, capsys):
-    (tmp_path / "log.csv").write_text("price;action;reward\n" + "".join(f"{e},5;{e % 2};1\n" for e in range(4)))
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (1, 0, 4, 2, 3), (4, 1, 2, 0, 3)])
+@pytest.mark.parametrize("kind", ["times", "texts", "seconds", "fractions"])
+def test_times_are_the_order_of_the_steps_of_an_episode(file, order, kind, capsys):
+    """Whether the rows of an episode stand together or not; rows at the same time keep their order."""
+    kinds = {"texts": lambda time: time.isoformat(), "seconds": lambda time: int(time.timestamp())}
+    kinds |= {"times": lambda time: time, "fractions": lambda time: time.timestamp() + 0.25}
+    wanted = load_episodes(table(file, TWO_EPISODES))
+    columns = TWO_EPISODES | {"t": [kinds[kind](time) for time in TIMES]}
+    items = read(table(file, {name: [column[row] for row in order] for name, column in columns.items()}))
+    for one in wanted:
+        assert any(np.array_equal(one.observations, other.observations) for other in items)
+    said = capsys.readouterr().err
+    assert "'t' holds times, which are the order of" in said or "are sorted by episode_id and t" in said
+    same = read(table(file, TWO_EPISODES, t=[TIMES[0]] * 5))
+    assert [len(episode) for episode in same] == [2, 3]
+    [item] = read(table(file, {name: column[:1] * 2 for name, column in columns.items()}, terminated=[False, True]))
+    assert "a row comes twice: with the time, action, reward and observation of another one" in item.reason
+    [item] = [
+        item for item in read(table(file, columns, t=[*columns["t"][:4], None])) if isinstance(item, RejectedEpisode)
+    ]
+    assert item.reason == "t is missing"
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("0,5", "1,5", "2,5", "-3,25"),
+        ("$20", "$1,200.50", "5 €", "15%"),
+        ("05/31/2026", "6/1/2026", "1.6.26", "2026/06/01 10:00"),
+    ],
+)
+def test_numbers_and_dates_in_other_notations_are_said_to_be_texts(tmp_path, capsys, texts):
+    rows = [f"{text};{e % 2};1\n" for e, text in enumerate(texts)]
+    (tmp_path / "log.csv").write_text("".join(["price;action;reward\n", *rows]))
     found = load_episodes(tmp_path / "log.csv", settings=asking(observations=("price",), one_step=True))
-    assert found.feature_names == [f"price = {e},5" for e in range(4)]
-    said = "'price' has 4 texts such as '0,5', a category each: if they are numbers, write them with a point"
+    assert found.feature_names == [f"price = {text}" for text in sorted(texts)]
+    said = f"'price' has 4 texts such as {min(texts)!r}, a category each: if they are numbers or dates, write them like"
     assert said in capsys.readouterr().err
+
+
+def test_texts_that_identify_rows_are_said_and_classes_of_ages_are_not(file, capsys):
+    columns = {"who": [f"c{n}" for n in range(40)], "age": ["18-25", "60+"] * 20}
+    table(file, columns | {"action": [0, 1] * 20, "reward": [1] * 40})
+    load_episodes(file, settings=asking(observations=("who", "age"), one_step=True))
+    said = capsys.readouterr().err
+    assert "'who' has 40 different texts, most of them once, a category each" in said
+    assert "'age'" not in said
+
+
+@pytest.mark.parametrize("block", [1 << 20, 40])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_line_breaks_in_quotes_belong_to_their_field(tmp_path, monkeypatch, block, end):
+    monkeypatch.setattr(table_files, "TEXT_BLOCK_BYTES", block)
+    path, notes = tmp_path / "log.csv", ["a\nb", 'he said "no",\n\nthen yes', "c", "\n", "d"]
+    fields = ['"' + note.replace('"', '""').replace("\n", end) + '"' for note in notes]
+    rows = [f"{e},{note},{e % 2},1" for e, note in enumerate(fields)]
+    path.write_bytes(end.join(["age,note,action,reward", *rows, ""]).encode())
+    found = load_episodes(path, settings=asking(observations=("age", "note"), one_step=True))
+    assert (found.step_observations()[:, 0].tolist(), found.rejected) == ([0, 1, 2, 3, 4], [])
+    assert found.spec.features[1].categories == tuple(sorted(note.replace("\n", end) for note in notes))
+    assert found.records["line"].tolist() == [2, 4, 7, 8, 10]
+    path.write_text('age,note,action,reward\n1,"open,0,1\n2,x,1,1\n3,"y",0,1\n')
+    found = load_episodes(path, settings=asking(observations=("age",), one_step=True))
+    assert (len(found), found.rejected[0].line) == (2, 2)  # a quote that is never closed takes its line only
+
+
+def test_a_number_that_is_mostly_missing_is_no_category(file, capsys):
+    """NA, as R writes it, is no word, and 40 numbers are no 40 categories."""
+    incomes = ["NA", "null", "None"] * 20 + [str(1000 + n) for n in range(40)]
+    table(file, {"income": incomes, "contact": ["none", "mail"] * 50, "action": [0, 1] * 50, "reward": [1] * 100})
+    found = load_episodes(file, settings=asking(observations=("income", "contact"), one_step=True))
+    assert found.feature_names == ["income", "income is missing", "contact = mail", "contact = none"]
+    assert found.arrays["observations"][60].tolist() == [1000, 0, 0, 1]
+    assert "'income' is missing in 60 rows: the median" in capsys.readouterr().err
+    table(file, {"income": ["NA"] * 4, "action": [0, 1] * 2, "reward": [1] * 4})
+    load_episodes(file, settings=asking(observations=("income",), one_step=True))
+    assert "'income' is missing in all rows: leave it out" in capsys.readouterr().err
+
+
+def test_numbers_that_are_equal_in_32_bits_are_said(file, capsys):
+    times = [1_700_000_000 + n for n in range(60)]
+    table(file, {"at": times, "of_day": list(range(60)), "action": [0, 1] * 30, "reward": [1] * 60})
+    load_episodes(file, settings=asking(observations=("at", "of_day"), one_step=True))
+    said = capsys.readouterr().err
+    assert (
+        "'at' has numbers that are equal in 32 bits, such as 1700000000 and 1700000001: subtract the smallest" in said
+    )
+    assert "of_day" not in said
+
+
+def test_names_of_actions_that_differ_in_case_or_spaces_only_are_said(file, capsys):
+    table(file, OFFERS, offer=["mail", "call", "Mail ", "mail"])
+    assert load_episodes(file, settings=asking(**ASKED)).spec.num_actions == 3
+    assert "the actions 'Mail ' and 'mail' differ only in upper case or spaces" in capsys.readouterr().err
+
+
+def test_rows_without_values_at_the_end_of_a_spreadsheet_are_no_rows(tmp_path):
+    path, settings = tmp_path / "log.csv", asking(**ASKED | {"observations": ("age",)})
+    path.write_bytes(b"age,offer,paid\r\n20,0,1\r\n,1,0\r\n40,1,0\r\n,,\r\n , ,\r\n")
+    found = load_episodes(path, settings=settings)
+    assert (len(found), found.rejected) == (3, [])
+    path.write_text("age,offer,paid\n")
+    with pytest.raises(ValueError, match=r"log.csv: holds no rows$"):
+        load_episodes(path, settings=settings)
+    path.write_bytes(gzip.compress(b"age,offer,paid\n20,0,1\n"))
+    with pytest.raises(ValueError, match=r"log.csv: is compressed by gzip, so that its name must end with \.gz"):
+        load_episodes(path, settings=settings)

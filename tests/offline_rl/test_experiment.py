@@ -57,7 +57,7 @@ def data(tmp_path_factory):
     env = envs.make(envs.EnvConfig(ENV), 8)
     policies = [PerturbedPolicy(f"player {i}", Balances(), epsilon=0.3 + 0.08 * i) for i in range(8)]
     spec = DatasetSpec(env.obs_shape, env.num_actions, env.frame_stack, ENV)
-    with StoreWriter.create(path, spec) as writer:
+    with StoreWriter.create(path, spec, {"action": "push"}) as writer:
         for episode in Recorder(env, policies, spec, "test", np.random.default_rng(0)).episodes(40, None):
             writer.append(episode)
     env.close()
@@ -139,6 +139,19 @@ def test_the_saved_policies_are_not_certified_on_the_episodes_that_trained_or_va
     for name in ("best", "seed1"):
         with pytest.raises(ValueError, match=r"is one of 40 episodes \(of 40\) that trained or selected the policy"):
             rbi.certify(whole / "policies" / name, data)
+
+
+def test_the_saved_policies_keep_the_range_and_the_columns_of_their_training_data(whole, data):
+    observations = rbi.load_episodes(data).step_observations()
+    for name in ("best", "seed1"):
+        policy = rbi.load_policy(whole / "policies" / name)
+        policy.predict_proba(observations)
+        assert policy.outside_range == 0
+        assert policy.metadata["table"] == {"action": "push"}
+        assert (np.array(policy.features.low) >= observations.min(0)).all()
+        assert (np.array(policy.features.high) <= observations.max(0)).all()
+        with pytest.warns(UserWarning, match="has 'observation 0' = 1000, where the training data has"):
+            assert policy.predict_proba(np.full((1, 4), 1000.0)).sum() == pytest.approx(1)
 
 
 def test_metrics_have_evenly_spaced_evaluations_and_validations(whole):
@@ -240,7 +253,7 @@ def test_a_run_stopped_after_its_last_evaluation_resumes_to_its_result(data, who
     rbi.offline(data, out=path, resume=True, **SETTINGS)
     assert scores_of(path) == scores_of(whole)
     assert runs.read(path).finished()["rule_statistics"] == runs.read(whole).finished()["rule_statistics"]
-    states = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    states = rbi.load_episodes(data).step_observations()[:5]
     np.testing.assert_array_equal(
         rbi.load_policy(path).predict_proba(states), rbi.load_policy(whole).predict_proba(states)
     )
@@ -365,6 +378,23 @@ def test_policies_of_data_with_masks_insist_on_them_and_take_legal_actions_only(
     with pytest.raises(ValueError, match="legal is missing: this policy learned with action masks"):
         policy.predict_proba(states)
     assert policy.predict_proba(states, np.eye(5, dtype=bool)) == pytest.approx(np.eye(5))
+
+
+def test_masks_of_the_data_may_be_ignored_where_the_environment_needs_none(tmp_path, capfd):
+    data, settings = store(tmp_path / "store", masks=True, episodes=40), ["--preset", "small", "--updates", "5"]
+    words = ["offline", str(data), "--rules", "greedy", "--baselines", "dqfd", "--evaluations", "1", "--episodes", "2"]
+    words += [*settings, "--behavior-q.network.hidden-size", "8", "--out", str(tmp_path / "run")]
+    assert cli.main(words) == 2
+    assert "learns without the data's masks" in capfd.readouterr().err
+    assert cli.main([*words, "--ignore-action-masks"]) == 0
+    assert "its action masks are ignored" in "".join(capfd.readouterr())
+    policy = rbi.load_policy(tmp_path / "run")
+    assert not policy.obs_spec.has_action_masks
+    states, legal = rbi.load_episodes(data).step_observations()[:3], np.eye(2, dtype=bool)[[0, 1, 1]]
+    assert policy.predict_proba(states).sum(1) == pytest.approx(1)
+    assert policy.predict_proba(states, legal) == pytest.approx(legal.astype(float))
+    with pytest.raises(ValueError, match="that trained or selected the policy"):
+        rbi.certify(policy, data)
 
 
 def test_data_with_fewer_actions_than_the_environment_gets_them_all(tmp_path):

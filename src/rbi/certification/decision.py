@@ -250,7 +250,7 @@ def read_as_trained(
 ) -> Dataset:
     """The episodes of a path; a table is read like the one that trained the policy, from memory or from a folder."""
     with tempfile.TemporaryDirectory() as folder:
-        saved = Path(folder if isinstance(place, Policy) else place)
+        saved = Path(folder, "policy") if isinstance(place, Policy) else Path(place)
         if isinstance(place, Policy) and policy.columns:
             policy.save(saved)
         return open_dataset(path, format_, encoded_as(policy, saved, path, format_, settings))
@@ -481,6 +481,11 @@ def limits_of_data(evidence: Evidence, settings: Settings) -> list[str]:
                 f"The clone is the mixture of {evidence.players:,} players: if better players choose other actions, "
                 "their skill is such a cause, and the gain of these actions is too large here."
             )
+    if evidence.data.spec.has_action_masks and not evidence.policy.obs_spec.has_action_masks:
+        lines.append(
+            "The log has action masks, and the policy learned without them: the decision is about its legal actions "
+            "alone, so pass them (legal=) when it is used."
+        )
     lines += [
         f"{rows:,} of {len(evidence.logged.actions):,} steps have no text in {name!r} that the training data has: the "
         "policy sees none of its categories."

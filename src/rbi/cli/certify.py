@@ -21,7 +21,7 @@ class Certify(FromData):
 
     Exit status 0: deploy; 3: keep the behaviour policy, or test live. The folder holds decision, figure, and the policy
     to use (the certified one, or the behaviour policy). A table is read like the one that trained the policy, unless
-    --table options name columns.
+    --table options name other columns.
     """
 
     MAIN_OPTIONS: ClassVar[tuple[str, ...]] = ("policy", "confidence", "return-range", *TABLE_OPTIONS)

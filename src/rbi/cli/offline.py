@@ -64,6 +64,9 @@ class Offline(Command):
     """Baselines: PPO by gradient ascent, DQfD, discrete BCQ and CQL; none after a bare --baselines."""
     seeds: Annotated[int, Interval(ge=1, le=1000)] = 1
     """Repetitions, trained in parallel, with seeds from --seed on."""
+    ignore_action_masks: bool = False
+    """Learn as if all actions were legal in every state: for data with action masks and an environment that gives none,
+    since its illegal actions are harmless. Policies then may choose them, and take no masks."""
     device: Device = "auto"
     """Training device; auto uses the GPU if there is one."""
     resume: bool = False
@@ -100,6 +103,7 @@ class Offline(Command):
             self.baselines,
             config=self.config,
             seeds=self.seeds,
+            ignore_action_masks=self.ignore_action_masks,
             settings=FormatSettings(max_lost=self.max_lost),
             out=out,
             seed=self.seed,

@@ -78,7 +78,7 @@ class Dataset(Sequence[Episode]):
         rejected: Sequence[RejectedEpisode] = (),
     ) -> None:
         self.spec, self.arrays, self.records, self.texts, self.rejected = spec, arrays, records, texts, list(rejected)
-        self.table_roles: dict[str, Any] = {}  # of a DataFrame: how its columns were named (`TableConfig.roles`)
+        self.table_roles: dict[str, Any] = {}  # how the columns of its table were named (`TableConfig.roles`)
 
     @classmethod
     def from_episodes(
@@ -181,7 +181,7 @@ class Dataset(Sequence[Episode]):
         player: str | None = None,
         num_actions: int | None = None,
         env: str = "",
-        like: DatasetSpec | None = None,
+        like: "DatasetSpec | Dataset | None" = None,
         strict: bool = False,
     ) -> "Dataset":
         """A dataset from a pandas or polars DataFrame, or a pyarrow Table, with one row per step.
@@ -190,9 +190,10 @@ class Dataset(Sequence[Episode]):
         them. Without a column of episodes or of their ends, every row is an episode of one step, as in the log of a
         bandit.
         Observed columns of text become one-hot vectors, dates days since 1970-01-01, missing numbers the median with a
-        further feature that says so; `like`, the spec of an earlier dataset, encodes them with its categories and
-        medians, and actions with its names. Rows are validated like those of a CSV file: episodes with
-        invalid rows go to `.rejected` (row numbers from 1); with `strict` the first one raises a ValueError.
+        further feature that says so; `like`, an earlier dataset or its spec, encodes them with its categories and
+        medians, and actions with its names. The other columns of an earlier dataset are found without arguments, too.
+        Rows are validated like those of a CSV file: episodes with invalid rows go to `.rejected` (row numbers from 1);
+        with `strict` the first one raises a ValueError.
         """
         from rbi.data.formats.tables import read_frame
 
@@ -292,7 +293,9 @@ class Dataset(Sequence[Episode]):
             else:
                 arrays[name] = array[concat_ranges(starts, counts)]
         place_episodes(records)
-        return Dataset(self.spec, read_only(arrays), records, self.texts)
+        found = Dataset(self.spec, read_only(arrays), records, self.texts)
+        found.table_roles = self.table_roles
+        return found
 
     def ranges(self, max_bytes: int) -> list[slice]:
         """Ranges of consecutive episodes of at most this size, or of one episode."""

@@ -4,6 +4,7 @@ import math
 import numbers
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,12 +88,18 @@ class FeatureRange:
         >>> FeatureRange((0.0, 0.0), (1.0, 10.0)).outside(np.array([[2.0, -5.0], [2.1, 30.0]])).tolist()
         [[False, False], [True, True]]
         """
-        low, high = np.array(self.low), np.array(self.high)
-        found: Array = np.abs(obs - (low + high) / 2) > 1.5 * (high - low) + 1e-6 * np.abs(high)
+        middle, distance = self._bounds
+        found: Array = np.abs(obs - middle) > distance
         for column, part in feature_slices(columns):
             if column.categories:
                 found[:, part] |= (obs[:, part] == 0).all(1, keepdims=True)
         return found
+
+    @cached_property
+    def _bounds(self) -> tuple[Array, Array]:
+        """The middle of each range, and how far from it values may be; made once, not at each step of an evaluation."""
+        low, high = np.array(self.low), np.array(self.high)
+        return (low + high) / 2, 1.5 * (high - low) + 1e-6 * np.abs(high)
 
     def describe(self, number: int, value: float, columns: Sequence[Feature] = ()) -> str:
         """What is unusual about a value that is `outside`."""

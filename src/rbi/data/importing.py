@@ -18,7 +18,7 @@ from rbi import fileio
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode, Rejections
 from rbi.data.formats import ColumnReader, Format, FormatSettings, StoreReader, open_reader
-from rbi.data.formats.reader import OneEpisodePerPart, Reader, SummaryReader, summaries_of
+from rbi.data.formats.reader import OneEpisodePerPart, Reader, SummaryReader, summaries_of, table_roles
 from rbi.data.store import Store, StoreWriter, is_store
 from rbi.data.summary import DatasetSummary
 from rbi.parallel import bounded_map
@@ -93,7 +93,7 @@ def import_dataset(
     if not resumes:
         out.mkdir(parents=True, exist_ok=True)
         fileio.write_json(out / SOURCE, fingerprint(reader.path))  # first: a store without it could not be resumed
-    opened = resume_store(out, reader) if resumes else StoreWriter.create(out, reader.spec)
+    opened = resume_store(out, reader) if resumes else StoreWriter.create(out, reader.spec, table_roles(reader))
     count = min(workers or os.cpu_count() or 1, max(1, total)) if reader.parallel else 1
     with opened as writer, bounded_map(count) as mapped:
         states: Iterable[Progress] = append_all(reader, writer, mapped, state)
@@ -255,7 +255,7 @@ def export_dataset(
     elif to == "minari":
         minari.write_minari(itertools.chain.from_iterable(datasets), reader.spec, out)
     else:
-        with StoreWriter.create(out, reader.spec) as writer:
+        with StoreWriter.create(out, reader.spec, table_roles(reader)) as writer:
             for dataset in datasets:
                 writer.extend(dataset)
     return reader.spec, state

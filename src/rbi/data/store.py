@@ -1,6 +1,6 @@
 """The store: a folder of append-only arrays, and an index of the episodes in them.
 
-    store.json         format version and `DatasetSpec`
+    store.json         format version, `DatasetSpec`, and how the columns of a table were named
     observations.bin   all observations, `[F, *obs_shape]`
     actions.bin ...    one file per column, `[S]`: actions, rewards, terminated, truncated, life_lost, and if logged
                        action_probs, and action_masks and behavior_probs `[S, A]`
@@ -68,7 +68,9 @@ class Store(Dataset):
         self.path = Path(path)
         self.maps: dict[str, mmap.mmap] = {}
         self.lost: list[RejectedEpisode] = []
-        super().__init__(read_spec(self.path), {}, np.zeros(0, RECORD), [])
+        spec, roles = read_config(self.path)
+        super().__init__(spec, {}, np.zeros(0, RECORD), [])
+        self.table_roles = roles
         self.refresh()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -224,14 +226,14 @@ class StoreWriter:
             os.ftruncate(self._files[name], size)
 
     @classmethod
-    def create(cls, path: Path | str, spec: DatasetSpec) -> Self:
-        """A new store in a new or empty folder, or in that of a new run."""
+    def create(cls, path: Path | str, spec: DatasetSpec, table_roles: dict[str, Any] | None = None) -> Self:
+        """A new store in a new or empty folder, or in that of a new run; `table_roles` are those of its `Dataset`."""
         path = Path(path)
         names = [file.name for file in path.iterdir()] if path.is_dir() else [path.name] if path.exists() else []
         if any(name not in FILES_OF_A_NEW_RUN and not fileio.TEMPORARY.fullmatch(name) for name in names):
             raise ValueError(f"{path}: is not empty; a new store needs a new folder")
         path.mkdir(parents=True, exist_ok=True)
-        fileio.write_json(path / CONFIG, {"format": FORMAT, **asdict(spec)})
+        fileio.write_json(path / CONFIG, {"format": FORMAT, **asdict(spec), "table": table_roles or {}})
         return cls(path)
 
     @classmethod
@@ -358,6 +360,12 @@ def is_store(path: Path) -> bool:
 
 def read_spec(path: Path) -> DatasetSpec:
     """The spec of a store."""
+    return read_config(path)[0]
+
+
+def read_config(path: Path) -> tuple[DatasetSpec, dict[str, Any]]:
+    """The spec of a store, and how the columns of its table were named (`TableConfig.roles`)."""
+    fileio.check_exists(path)
     if not is_store(path):
         raise ValueError(f"{path}: is not a store (it has no {CONFIG})")
     config = fileio.parse(path / CONFIG, fileio.read_text(path / CONFIG), 1)
@@ -366,14 +374,15 @@ def read_spec(path: Path) -> DatasetSpec:
     kinds: dict[str, Any] = {
         "obs_shape": list, "num_actions": int, "frame_stack": int, "env": str,
         "has_action_probs": bool, "has_action_masks": bool, "has_behavior_probs": bool,
-        "features": list, "action_names": list,
+        "features": list, "action_names": list, "table": dict,
     }  # fmt: skip
-    later: dict[str, Any] = {"has_behavior_probs": False, "features": [], "action_names": []}
+    later: dict[str, Any] = {"has_behavior_probs": False, "features": [], "action_names": [], "table": {}}
     config = later | config  # stores of earlier versions
     if set(config) != set(kinds) or any(type(config[name]) is not kind for name, kind in kinds.items()):
         raise ValueError(f"{path / CONFIG}: must hold format, {', '.join(kinds)} with valid types")
+    roles = config.pop("table")
     try:
-        return DatasetSpec(**config)
+        return DatasetSpec(**config), roles
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path / CONFIG}: {error}") from None
 

@@ -295,6 +295,7 @@ class EnvGroup:
         num_envs = vector_env.num_envs
         self.policy_of, place = np.divmod(np.arange(num_envs), num_envs // len(policies))
         self.active = (place < episodes) & (self.policy_of < len(policies))  # spare environments have a larger index
+        self.with_range = [number for number, policy in enumerate(policies) if policy.features is not None]
         if self.active.any():
             self.batched = BatchedPolicies(
                 self.groups(),
@@ -323,8 +324,8 @@ class EnvGroup:
         if not self.active.any():
             return
         num_envs = self.vector_env.num_envs
-        for number, policy in enumerate(self.policies):
-            policy.check_range(self.step.obs[self.active & (self.policy_of == number)])
+        for number in self.with_range:
+            self.policies[number].check_range(self.step.obs[self.active & (self.policy_of == number)])
         actions = self.batched.act(self.step, self.rng.random((num_envs, 1)))
         on_policy = self.active & (self.rng.random(num_envs) >= self.epsilon)
         others = random_actions(self.step, self.vector_env.num_actions, self.rng)

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from rbi.config import Checked, Interval
-from rbi.data.episode import Array
+from rbi.data.dataset import Dataset
+from rbi.data.episode import Array, FeatureRange
 from rbi.data.sampler import Sampler
 from rbi.gpu import SideStream
 from rbi.losses import action_values, behavior_loss_grad, mask_illegal, monte_carlo_q_loss_grad
@@ -107,6 +108,21 @@ class BehaviorQ:
     def state(self) -> dict[str, Tensor]:
         """All tensors that training changes, not copied. Generators are saved separately."""
         return self.trained.state() | {"sums": self.sums.sums}
+
+
+def feature_range(sampler: Sampler) -> FeatureRange | None:
+    """The range of every feature in a sampler's steps, which policies keep; None for images."""
+    if sampler.data.spec.is_image:
+        return None
+    rows = sampler.frame_index[sampler.candidates].split(BLOCK_ROWS)
+    low = torch.stack([sampler.frames[part].amin(0) for part in rows]).amin(0)
+    high = torch.stack([sampler.frames[part].amax(0) for part in rows]).amax(0)
+    return FeatureRange(tuple(low.tolist()), tuple(high.tolist()), tuple(feature_names(sampler.data)))
+
+
+def feature_names(data: Dataset) -> list[str]:
+    """Names of the numbers of a vector observation: the table's columns if known, else their index."""
+    return data.feature_names or [f"observation {number}" for number in range(math.prod(data.spec.obs_shape))]
 
 
 class Standardization(NamedTuple):

@@ -24,6 +24,7 @@ from rbi.evaluation import comparison
 from rbi.evaluation.rollouts import Env, Protocol, ProtocolName, VectorEvaluator
 from rbi.gpu import prepare_for_many_streams
 from rbi.networks import cpu_threads
+from rbi.offline_rl.behavior_q import feature_range
 from rbi.offline_rl.config import (
     BASELINES,
     BEHAVIOR,
@@ -60,6 +61,10 @@ FRAME_SKIP = 4
 MAY_CHANGE_ON_RESUME = ("num_envs", "format_settings.max_lost")  # settings that do not affect the results
 MAX_REWARD = 1e9  # sums of squares stay finite
 SAVED_POLICY = "reroute(0.5,1.5)"
+WITHOUT_MASKS = (
+    "; if illegal actions are harmless there, --ignore-action-masks (Python: ignore_action_masks=True) learns without "
+    "the data's masks"
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,6 +121,7 @@ def offline(
     max_frames: int = DEFAULT_MAX_FRAMES,
     max_idle_frames: int = 0,
     num_envs: int = 0,
+    ignore_action_masks: bool = False,
     settings: FormatSettings | None = None,
     out: Path | str | None = None,
     seed: int = 0,
@@ -135,6 +141,8 @@ def offline(
     preset: "paper", "fast", "quick" or "small" (default: fast for images, small for vectors); `config` replaces it, and
         `updates` changes its number of updates.
     seeds: independent repetitions, with seeds from `seed` on.
+    ignore_action_masks: learn as if all actions were legal in every state. For data with action masks and an
+        environment that gives none, since its illegal actions are harmless: policies then may choose them.
     out: run folder for metrics, checkpoints, policies and result.json; without it nothing is written to disk.
     callback: called with a dict of metrics after each validation, training phase and evaluation; what it returns has no
         effect.
@@ -171,6 +179,7 @@ def offline(
         "rules": names,
         "baselines": chosen,
         "seeds": seeds,
+        "ignore_action_masks": ignore_action_masks,
         **dataclasses.asdict(evaluation),
         **dataclasses.asdict(config),
     }
@@ -180,6 +189,9 @@ def offline(
         loaded = data if isinstance(data, Dataset) else open_dataset(data, settings=settings)
         name = "data" if isinstance(source, Dataset) else str(source)
         check_data(loaded, name, log)
+        if ignore_action_masks and loaded.spec.has_action_masks:
+            log.echo(f"{name}: its action masks are ignored, so that policies may choose any action in every state")
+            loaded = without_masks(loaded)
         used = env_of(loaded, env, name, log)
         loaded = with_actions_of(used, loaded)
         every_seed = range(seed, seed + seeds)
@@ -236,6 +248,14 @@ def env_of(data: Dataset, env: Env | None, name: str, log: RunLog) -> EnvConfig:
     return given
 
 
+def without_masks(data: Dataset) -> Dataset:
+    """The data as if all actions were legal in every state; nothing is copied."""
+    found = copy.copy(data)
+    found.spec = dataclasses.replace(data.spec, has_action_masks=False)
+    found.arrays = {name: array for name, array in data.arrays.items() if name != "action_masks"}
+    return found
+
+
 def with_actions_of(env: EnvConfig, data: Dataset) -> Dataset:
     """The data with all actions of the environment, even those never taken; refuses one that does not fit."""
     envs.check(env)
@@ -256,9 +276,10 @@ def with_actions_of(env: EnvConfig, data: Dataset) -> Dataset:
         if spec.has_action_masks and spec.num_actions < one.num_actions:
             raise ValueError(
                 f"--env {name}: has {one.num_actions} actions, and the data's masks have {spec.num_actions}"
+                f"{WITHOUT_MASKS}"
             )
         if spec.has_action_masks and not one.has_action_masks:
-            raise ValueError(f"--env {name}: its info has no {MASK!r}, and the data has action masks")
+            raise ValueError(f"--env {name}: its info has no {MASK!r}, and the data has action masks{WITHOUT_MASKS}")
         if spec.num_actions < one.num_actions:
             data = copy.copy(data)
             data.spec = dataclasses.replace(spec, num_actions=one.num_actions, action_names=())
@@ -459,6 +480,8 @@ class Experiment:
         for seed in self.seeds:
             (policy,) = seed.policies([row], None, self.env.id)
             policy.training_digests = digests[np.union1d(seed.train_episodes, seed.validation_episodes)]
+            policy.features = feature_range(seed.sampler)
+            policy.metadata |= {"table": self.data.table_roles} if self.data.table_roles else {}
             found.append(policy)
         return row.name, found
 

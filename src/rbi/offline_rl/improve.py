@@ -15,13 +15,21 @@ from rbi.certification.evidence import check_complete, check_copies, check_retur
 from rbi.config import Checked, Device, Interval, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
-from rbi.data.episode import Array, FeatureRange
+from rbi.data.episode import Array
 from rbi.data.formats import Format, FormatSettings, dataset_or_path, open_dataset
 from rbi.data.sampler import Sampler, SamplerConfig
 from rbi.data.visits import MAX_MOMENTS, PseudoCounts, count_visits, step_clusters
 from rbi.networks import MAX_HIDDEN_SIZE, Networks, TrunkFactory, cpu_threads, make_networks, offline_network
 from rbi.observations import ObservationSpec
-from rbi.offline_rl.behavior_q import BLOCK_ROWS, BehaviorQ, BehaviorQConfig, fit_standardization, standardize
+from rbi.offline_rl.behavior_q import (
+    BLOCK_ROWS,
+    BehaviorQ,
+    BehaviorQConfig,
+    feature_names,
+    feature_range,
+    fit_standardization,
+    standardize,
+)
 from rbi.offline_rl.learner import train
 from rbi.offline_rl.policy_diff import PolicyPair, policy_diff
 from rbi.offline_rl.run_log import Callback, RunLog, fingerprint
@@ -243,8 +251,7 @@ def improve(
         default = IMAGES if loaded.spec.is_image else VECTORS
         with cpu_threads(torch_device, loaded.spec.obs_shape, config.hidden_size or default.hidden_size):
             improver = Improver(loaded, config, rule, seed, torch_device, trunk, name, log)
-            roles = settings.table.roles() if settings else loaded.table_roles
-            improver.metadata |= {"table": roles} if roles else {}
+            improver.metadata |= {"table": loaded.table_roles} if loaded.table_roles else {}
             log.state = {"lines": 0, "best": {}, "data": fingerprint(source), "holdout": improver.holdout.checksum}
             log.open({NAME: improver.learner})
             improver.learner.best = log.state["best"]
@@ -572,17 +579,3 @@ def logged_probs(data: Dataset, steps: Any) -> Any:
         probs = data.arrays["behavior_probs"][steps].astype(np.float64)
         return probs[np.arange(len(steps)), data.arrays["actions"][steps]] / probs.sum(1)
     return data.arrays["action_probs"][steps].astype(np.float64) if data.spec.has_action_probs else None
-
-
-def feature_range(sampler: Sampler) -> FeatureRange | None:
-    """The range of every feature in the training steps; None for images."""
-    if sampler.data.spec.is_image:
-        return None
-    obs = sampler.frames[sampler.frame_index[sampler.candidates]]
-    low, high = (tuple(part.tolist()) for part in (obs.amin(0), obs.amax(0)))
-    return FeatureRange(low, high, tuple(feature_names(sampler.data)))
-
-
-def feature_names(data: Dataset) -> list[str]:
-    """Names of the numbers of a vector observation: the table's columns if known, else their index."""
-    return data.feature_names or [f"observation {number}" for number in range(math.prod(data.spec.obs_shape))]

@@ -12,11 +12,12 @@ from typing import Annotated, Any, Literal, Protocol, get_args, runtime_checkabl
 
 import numpy as np
 
+from rbi import fileio
 from rbi.config import Interval, check_fields
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, Episode, RejectedEpisode
 from rbi.data.formats.agc import AgcConfig
-from rbi.data.formats.reader import Reader, SpecOverrides
+from rbi.data.formats.reader import Reader, SpecOverrides, table_roles
 from rbi.data.formats.table_layout import TableConfig
 from rbi.data.formats.tables import FILES, TableReader, open_table, table_formats
 from rbi.data.store import MAX_LOST, Store, is_store
@@ -94,8 +95,7 @@ def recognise(path: Path) -> Format:
 
 def check_readable(path: Path) -> None:
     """Raise ValueError unless there is a file or a folder; reading a pipe or a device might never end."""
-    if not path.exists():
-        raise ValueError(f"{path}: no such file or folder")
+    fileio.check_exists(path, "file or folder")
     if not (path.is_file() or path.is_dir()):
         raise ValueError(f"{path}: is neither a file nor a folder")
 
@@ -165,7 +165,9 @@ def load_episodes(
                 raise ValueError(str(item))
             else:
                 rejected.append(item)
-    return Dataset.from_episodes(episodes, reader.spec, rejected)
+    loaded = Dataset.from_episodes(episodes, reader.spec, rejected)
+    loaded.table_roles = table_roles(reader)
+    return loaded
 
 
 def dataset_or_path(data: Any) -> Dataset | Path:
@@ -210,7 +212,7 @@ class StoreReader:
         asked, wide = overrides.num_actions or spec.num_actions, spec.has_action_masks or spec.has_behavior_probs
         if asked < spec.num_actions or (wide and asked != spec.num_actions):
             raise ValueError(f"--num-actions {overrides.num_actions}: {path} has {spec.num_actions}")
-        self.spec = overrides.applied_to(spec)
+        self.spec, self.table_roles = overrides.applied_to(spec), self.store.table_roles
 
     def load(self) -> Store:
         """The store, memory-mapped, with the spec that was asked for."""

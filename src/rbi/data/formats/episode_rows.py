@@ -52,9 +52,15 @@ class EpisodeRowsReader:
     parallel = False
 
     def __init__(
-        self, path: Path, paths: list[Path], files: TableFiles, columns: dict[str, str], overrides: SpecOverrides
+        self,
+        path: Path,
+        paths: list[Path],
+        files: TableFiles,
+        columns: dict[str, str],
+        table_roles: dict[str, Any],
+        overrides: SpecOverrides,
     ) -> None:
-        self.path, self.paths, self.files, self.columns = path, paths, files, columns
+        self.path, self.paths, self.files, self.columns, self.table_roles = path, paths, files, columns, table_roles
         if not {"terminated", "truncated"} & columns.keys():
             raise ValueError(
                 f"{paths[0]}: nothing says how episodes end: it needs a column terminated or truncated; its columns "

@@ -91,6 +91,21 @@ class SummaryReader(Protocol):
         """The episodes of a part as `Reader.read` gives them, with placeholders in place of observations."""
 
 
+@runtime_checkable
+class TableLikeReader(Protocol):
+    """A reader of a table, or of a store that was made of one.
+
+    `table_roles`: how its columns were named (`TableConfig.roles`).
+    """
+
+    table_roles: dict[str, Any]
+
+
+def table_roles(reader: Reader) -> dict[str, Any]:
+    """How the columns of a table were named; empty for other data."""
+    return reader.table_roles if isinstance(reader, TableLikeReader) else {}
+
+
 def summaries_of(reader: Reader, part: Any) -> Iterator[Episode | RejectedEpisode]:
     """The episodes of a part, whose observations are not read where the format allows it."""
     return reader.summaries(part) if isinstance(reader, SummaryReader) else reader.read(part)

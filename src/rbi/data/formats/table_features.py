@@ -7,6 +7,7 @@ training data in `Policy.columns`; later rows are encoded with them, so that eve
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,23 +16,40 @@ import numpy as np
 from rbi.data.episode import Array, Feature
 from rbi.data.formats.reader import require_package
 from rbi.data.formats.table_columns import Block, encode, is_missing, is_number, parse_days, parse_number, plain
-from rbi.data.formats.table_layout import Layout
-from rbi.data.formats.table_rows import MAX_ID, encode_block
+from rbi.data.formats.table_layout import EarlierTable, Layout, TableConfig
+from rbi.data.formats.table_rows import MAX_ID, StepKind, encode_block
 
 MAX_CATEGORIES = 10_000
 SPARSE_FROM, SPARSE_FACTOR = 1000, 10
 """Actions become 0, 1, ... if the largest one is at least this, and this many times their number."""
 SAMPLED = 1000  # numbers of a block, for the median of a column
-DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
+NUMBER_OR_DATE = re.compile(
+    r"[-+]?[$€£¥]?\s?\d[\d.,' ]*\s?[$€£¥%]?"  # 1.200,5 or $20 or 15%
+    r"|(\d{1,2}([./-])\d{1,2}\2\d{2,4}|\d{4}([./-])\d{1,2}\3\d{1,2})(\D.*)?"  # 31.5.2026 or 5/31/26 10:00
+)
+UNIX_TIME = 1e8
+"""Steps are not counted up to this: it is a day in 1973, in seconds."""
+MANY_TEXTS = 20
+"""More texts than this, of which most occur once, identify rows."""
 FRAME = Path("DataFrame")
 
 
 class TableSchema(NamedTuple):
-    """How the rows of a table were encoded: observed columns, and names of actions that are not their numbers."""
+    """How the rows of a table were encoded: observed columns, names of actions that are not their numbers, roles of its
+    other columns, and what messages call the table."""
 
     features: tuple[Feature, ...] = ()
     action_names: tuple[str, ...] = ()
     has_action_masks: bool = False
+    config: TableConfig = TableConfig()
+    name: str = "the earlier data"
+
+    @property
+    def earlier(self) -> EarlierTable:
+        """The table, like which another one is read."""
+        observed = tuple(feature.name for feature in self.features)
+        config = replace(self.config, observations=()) if observed else self.config  # which may be prefixes
+        return EarlierTable(self.name, config, observed)
 
 
 # Found by a scan: what must be known of the whole table before its rows can be converted
@@ -43,7 +61,7 @@ class ColumnScan:
     def __init__(self, name: str, *, is_observed: bool) -> None:
         self.name, self.is_observed = name, is_observed
         self.numbers = self.booleans = self.words = self.dates = 0
-        """Rows; those with dates have words, too."""
+        """Rows; those with dates have words, too. Where texts are observed, those such as NA are no words."""
         self.missing = self.blank = 0
         """Rows without a number; without a text. Texts such as NA are missing numbers, but texts."""
         self.texts: set[str] = set()
@@ -89,7 +107,7 @@ class ColumnScan:
                 self.numbers += count
             elif found[place] == found[place]:
                 self.booleans += count
-            else:
+            elif not (self.is_observed and is_missing(text)):
                 self.words += count
                 found[place] = parse_days(text)
                 self.dates += count * bool(found[place] == found[place])
@@ -135,19 +153,41 @@ class ColumnScan:
         return Feature(self.name, fill=fill, has_missing=self.missing > 0, is_date=is_date)
 
     def rule_text(self, feature: Feature) -> str:
-        """What is done about dates, decimal commas and missing values; empty if there are none."""
-        name = self.name
-        with_comma = [text for text in feature.categories if DECIMAL_COMMA.fullmatch(text)]
-        if 2 * len(with_comma) > len(feature.categories):
-            some = f"{len(feature.categories):,} texts such as {with_comma[0]!r}"
-            return f"{name!r} has {some}, a category each: if they are numbers, write them with a point"
+        """What is done about odd values, such as dates, prices and missing numbers; empty if there are none."""
+        name, texts = self.name, [text for text in feature.categories if text]
+        odd = [text for text in texts if NUMBER_OR_DATE.fullmatch(text)]
+        if 2 * len(odd) > len(texts):
+            some = next((text for text in odd if not is_number(text)), odd[0])
+            return (
+                f"{name!r} has {len(texts):,} texts such as {some!r}, a category each: if they are numbers or dates, "
+                "write them like 1200.5 and 2026-05-31, and leave missing ones empty"
+            )
+        if len(texts) > MANY_TEXTS and 2 * len(texts) > self.num_words + self.numbers:
+            return (
+                f"{name!r} has {len(texts):,} different texts, most of them once, a category each: leave out a column "
+                "that identifies rows"
+            )
         if "" in feature.categories:
             return f"{name!r} is missing in {self.blank:,} rows, which have a category of their own"
         rules = [f"dates in {name!r} become days since 1970-01-01"] if feature.is_date else []
-        if feature.has_missing:
+        if not (feature.categories or feature.is_date) and (alike := self.alike()):
+            rules.append(f"{name!r} has numbers that are equal in 32 bits, such as {alike}: subtract the smallest one")
+        if feature.has_missing and not any(map(len, self.samples)):
+            rules.append(f"{name!r} is missing in all rows: leave it out")
+        elif feature.has_missing:
             rule = f"the median {feature.fill:g} takes their place, and {name + ' is missing'!r} is a further feature"
             rules.append(f"{name!r} is missing in {self.missing:,} rows: {rule}")
         return ", ".join(rules)
+
+    def alike(self) -> str:
+        """Two different numbers that float32 cannot tell apart, if that is so of most; else empty."""
+        values = np.unique(np.concatenate(self.samples)) if self.samples else np.zeros(0)
+        with np.errstate(over="ignore"):
+            kept, first = np.unique(values.astype(np.float32), return_index=True)
+        if 2 * len(kept) > len(values):
+            return ""
+        at = int(np.setdiff1d(np.arange(len(values)), first)[0]) if len(values) else 0
+        return f"{values[at - 1]:.17g} and {values[at]:.17g}" if at else ""
 
 
 class OrderScan:
@@ -183,7 +223,8 @@ class OrderScan:
         while self.increasing:
             self.seen.update(self.increasing.pop().tolist())
         self.highest = np.inf
-        steps = None if self.step is None else block.numbers(self.step)
+        is_time = self.step is None or block.begins_with_date(self.step)
+        steps = None if self.step is None or is_time else block.numbers(self.step, noted=False)
         for row, id_ in zip(starts.tolist(), named.tolist(), strict=True):
             if id_ is None or id_ == self.last:
                 continue
@@ -211,22 +252,22 @@ class Scan:
         self.largest_action = -1
         self.action_ids: set[int] | None = set()
         """The different actions; None if there are very many."""
-        self.first_step = 1
-        self.file = 0
+        self.first_step, self.lowest_step, self.has_dates = 1, np.inf, False
+        self.rows = self.file = 0
 
     def add(self, block: Block, file: int = 0) -> None:
+        self.rows += len(block)
         step = self.layout.step
-        if step and block.begins_with_date(step):
-            raise ValueError(
-                f"{block.path}: column {step!r} holds times, and steps are counted from 0 or 1: sort the rows by "
-                f"{self.layout.episode} and {step}, and read them without a column of steps"
-            )
         if self.need_actions:
             self.add_actions(block)
         for column in self.counted.values():
             column.add(block)
-        if step and self.first_step and (block.numbers(step) == 0).any():
-            self.first_step = 0
+        if step and (self.has_dates or block.begins_with_date(step)):
+            self.has_dates = True
+        elif step and self.first_step:
+            numbers = block.numbers(step, noted=False)
+            self.first_step = int(not (numbers == 0).any())
+            self.lowest_step = float(np.fmin.reduce(numbers, initial=self.lowest_step))
         if self.order:
             if file != self.file:
                 self.order.begin_file()
@@ -241,6 +282,11 @@ class Scan:
             self.action_ids.update(possible.astype(np.int64).tolist())
             if len(self.action_ids) > MAX_CATEGORIES:
                 self.action_ids = None
+
+    @property
+    def steps_are(self) -> StepKind:
+        """What the column of steps holds: counts from 0 or 1, or times that order the rows of an episode."""
+        return "dates" if self.has_dates else "times" if UNIX_TIME <= self.lowest_step < np.inf else "counts"
 
     @property
     def scattered(self) -> int:
@@ -295,7 +341,7 @@ def is_frame(value: Any) -> bool:
 
 
 def to_table(frame: Any) -> Any:
-    """A pandas or polars DataFrame or a pyarrow Table as a pyarrow Table."""
+    """A pandas or polars DataFrame or a pyarrow Table as a pyarrow Table; a named index of pandas is a column."""
     pa = require_package("pyarrow")
     if isinstance(frame, pa.Table):
         return frame
@@ -304,8 +350,9 @@ def to_table(frame: Any) -> Any:
         return frame.to_arrow()
     if has_columns and type(frame).__module__.split(".")[0] == "pandas":
         try:
-            return pa.Table.from_pandas(frame, preserve_index=False)
-        except (pa.ArrowException, TypeError, OverflowError) as error:
+            index = [name for name in frame.index.names if name is not None and name not in frame.columns]
+            return pa.Table.from_pandas(frame.reset_index(index) if index else frame, preserve_index=False)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise ValueError(f"DataFrame: cannot be converted ({' '.join(str(error).split())[:200]})") from None
     raise ValueError(f"{type(frame).__name__}: must be a pandas or polars DataFrame or a pyarrow Table")
 

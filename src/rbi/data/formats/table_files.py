@@ -1,8 +1,8 @@
 """Files of tables as blocks of rows: CSV and TSV (also gzipped), JSON lines, Parquet and Feather.
 
-A CSV file is cut into blocks of whole lines. pyarrow parses a block; a block in which anything is odd (a line with too
-few fields, an open quote, bytes that are not UTF-8, an empty line) is parsed again line by line, so that each bad line
-is noted in `Block.faults` and the others are kept.
+A CSV file is cut into blocks of whole rows. pyarrow parses a block; a block in which anything is odd (a line with too
+few fields, a line break in quotes, bytes that are not UTF-8, an empty line) is parsed again row by row, so that each
+bad line is noted in `Block.faults` and the others are kept.
 """
 
 import contextlib
@@ -34,6 +34,8 @@ from rbi.data.formats.table_columns import (
 TEXT_BLOCK_BYTES = 1 << 20
 PARQUET_BLOCK_NUMBERS, PARQUET_BLOCK_ROWS = 1 << 22, 1 << 16
 MAX_HEADER_BYTES = 1 << 26
+MAX_ROW_LINES = 100  # of a row with line breaks in quotes
+GZIP = b"\x1f\x8b"
 DELIMITERS = ",;\t|"
 NEWLINE = re.compile(rb"\r\n|\r|\n")
 HEAD_LINES = 100
@@ -48,7 +50,8 @@ SPEC_KEY = b"rbi"
 
 
 class CsvFiles:
-    """CSV files: the first line names the columns and determines the delimiter; a row is a line."""
+    """CSV files: the first line names the columns and determines the delimiter; a row is a line, or several if it has
+    line breaks in quotes."""
 
     suffixes = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
     is_text = True
@@ -63,11 +66,13 @@ class CsvFiles:
                     raise ValueError(f"{path}: the first line is longer than {MAX_HEADER_BYTES:,} bytes")
         end = NEWLINE.search(start)
         size = end.end() if end and (end.group() != b"\r" or end.end() < len(start)) else len(start)
+        if start.startswith(GZIP):
+            raise ValueError(f"{path}: is compressed by gzip, so that its name must end with .gz")
         line = start[:size].removeprefix(b"\xef\xbb\xbf")
         try:
             text = line.decode()
         except UnicodeDecodeError:
-            raise ValueError(f"{path}, line 1: is not UTF-8 text") from None
+            raise ValueError(f"{path}, line 1: is not UTF-8 text; save the file as UTF-8") from None
         delimiter = max(DELIMITERS, key=text.count)  # a comma unless another one is more frequent
         try:
             names = next(csv.reader([text], delimiter=delimiter), [])
@@ -89,7 +94,7 @@ class CsvFiles:
         line = 2
         with open_binary(path) as file:
             file.seek(header)
-            for chunk in line_chunks(file):
+            for chunk in row_chunks(line_chunks(file)):
                 if isinstance(chunk, str):
                     yield RejectedEpisode(path.name, line, chunk)
                     return
@@ -128,6 +133,33 @@ def line_chunks(file: Any) -> Iterator[bytes | str]:
         yield rest
 
 
+def row_chunks(chunks: Iterable[bytes | str]) -> Iterator[bytes | str]:
+    """Chunks of whole lines, cut where no quote is open."""
+    rest = b""
+    for chunk in chunks:
+        if isinstance(chunk, str):
+            yield from (rest, chunk) if rest else (chunk,)
+            return
+        data = rest + chunk
+        end = end_of_row(data)
+        rest = data[end:]
+        yield data[:end]
+    if rest:
+        yield rest
+
+
+def end_of_row(data: bytes) -> int:
+    """Where the last whole row of lines ends: before the last line with an open quote, if there is one."""
+    end = len(data)
+    if data.count(b'"') % 2:
+        for _ in range(MAX_ROW_LINES):
+            start = data.rfind(b"\n", 0, max(0, end - 1)) + 1
+            if start and data.count(b'"', start, end) % 2:
+                return start
+            end = start
+    return len(data)
+
+
 def count_lines(data: bytes) -> int:
     """The number of lines, which may end with any of the usual line ends; the last one may have none.
 
@@ -145,7 +177,7 @@ def parse_csv(path: Path, chunk: bytes, line: int, positions: dict[str, int], wi
     body = chunk.rstrip(b"\r\n")  # empty lines at the end are no rows
     table = (
         fast_csv(body, positions, width, delimiter)
-        if body and is_utf8(body) and plain_quotes(body, delimiter)
+        if body and is_utf8(body) and plain_quotes(body, delimiter) and not has_blank_rows(body, delimiter)
         else None
     )
     if table is not None and table.num_rows == count_lines(body):
@@ -197,6 +229,13 @@ def plain_quotes(data: bytes, delimiter: str) -> bool:
     return re.search(odd, data) is None
 
 
+def has_blank_rows(data: bytes, delimiter: str) -> bool:
+    """Whether a line has no values, but delimiters."""
+    edge = delimiter.encode()
+    blank = rb"\n[\s%s]+[\r\n]" % re.escape(edge)
+    return edge * 2 in data and re.search(blank, b"\n%s\n" % data) is not None
+
+
 def parse_csv_lines(
     path: Path, chunk: bytes, line: int, positions: dict[str, int], width: int, delimiter: str
 ) -> Block:
@@ -205,8 +244,8 @@ def parse_csv_lines(
     faults: dict[int, str] = {}
     rows: list[list[str]] = []
     lines: list[int] = []
-    text = io.StringIO(chunk.decode(errors="surrogateescape"), newline="")
-    for number, written in enumerate(text, line):
+    texts = list(io.StringIO(chunk.decode(errors="surrogateescape"), newline=""))
+    for number, written in whole_rows(texts, line, width, delimiter):
         fault = (
             ""
             if written.isascii() or is_utf8(written.encode(errors="surrogateescape"))
@@ -215,9 +254,9 @@ def parse_csv_lines(
         try:
             row = next(csv.reader([written], delimiter=delimiter, strict=True), [])
         except csv.Error as error:
-            fault = f"the line cannot be read ({error}); a row must be on one line"
+            fault = f"the line cannot be read ({error})"
             row = written.rstrip("\r\n").replace('"', "").split(delimiter)  # mostly enough to find its episode
-        if not row or (len(row) == 1 and not row[0].strip()):
+        if not "".join(row).strip():  # of a spreadsheet
             continue
         if len(row) != width:
             fault = fault or f"the line has {len(row)} fields, where the header has {width}"
@@ -228,6 +267,30 @@ def parse_csv_lines(
         lines.append(number)
     arrays = [pa.array([clean(row[place]) for row in rows], pa.string()) for place in positions.values()]
     return Block(path, pa.RecordBatch.from_arrays(arrays, names=list(positions)), lines, faults, is_text_file=True)
+
+
+def whole_rows(texts: list[str], line: int, width: int, delimiter: str) -> Iterator[tuple[int, str]]:
+    """Rows with the number of their first line. A quoted field may go on in the next lines; lines that are no row
+    together come one by one."""
+    at = 0
+    while at < len(texts):
+        odd, end = texts[at].count('"') % 2, at + 1
+        while odd and end < min(at + MAX_ROW_LINES, len(texts)):
+            odd, end = (odd + texts[end].count('"')) % 2, end + 1
+        whole = "".join(texts[at:end])
+        if end > at + 1 and (odd or not is_row(whole, width, delimiter)):
+            whole, end = texts[at], at + 1
+        yield line + at, whole
+        at = end
+
+
+def is_row(text: str, width: int, delimiter: str) -> bool:
+    """Whether lines are one row of this width."""
+    try:
+        rows = list(csv.reader([text], delimiter=delimiter, strict=True))
+    except csv.Error:
+        return False
+    return len(rows) == 1 and len(rows[0]) == width
 
 
 def clean(text: str) -> str:

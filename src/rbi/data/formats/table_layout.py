@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,7 +42,8 @@ class TableConfig:
     episode: str | None = None
     """Column that identifies the episode (default: episode_id, eps_id or episode)."""
     step: str | None = None
-    """Column that counts the steps of an episode, from 0 or 1 (default: t, or the order of the rows)."""
+    """Column that counts the steps of an episode, from 0 or 1, or holds their times (default: t, or the order of the
+    rows)."""
     action: str | None = None
     """Column of actions: integers from 0, or texts or large numbers, which are sorted and mapped to 0, 1, ...
     (default: action or actions)."""
@@ -70,7 +71,8 @@ class TableConfig:
     """Every row is an episode of one step, as in the log of a bandit."""
     features_of: str | None = None
     """A store or a policy's folder: observe its columns with its categories and its names of actions, so that later
-    data is encoded in the same way. Episodes with other texts are rejected (default: the table's own categories)."""
+    data is encoded in the same way. Its other columns are taken, too, where the table has them and no option names
+    another. Episodes with other texts are rejected (default: the table's own categories)."""
     accept_unknown: bool = False
     """Keep episodes with other texts than those of `features_of`: a row's features of such a column are all 0, as in
     policy.predict_proba. rbi certify does so with the columns of its policy."""
@@ -109,6 +111,18 @@ class TableConfig:
         }
         return cls(**found)
 
+    def completed(self, earlier: Self, names: Sequence[str]) -> Self:
+        """The config with the roles of `earlier` data that it does not name itself, where a table with these `names` of
+        columns has them."""
+        own = self.roles().keys()
+        given = own | ROW_ROLES if self.one_step else own | {"one_step"} if own & ROW_ROLES else own
+        taken = {
+            role: getattr(earlier, role)
+            for role, value in earlier.roles().items()
+            if role not in given and not lacking(role, value, names)
+        }
+        return replace(self, **taken)
+
     def options(self) -> str:
         """The roles as on the command line."""
         words = []
@@ -116,6 +130,25 @@ class TableConfig:
             texts = value if isinstance(value, list) else [] if value is True else [value]
             words += [f"--table.{name.replace('_', '-')}", *map(shlex.quote, texts)]
         return " ".join(words)
+
+
+OUTCOMES = {"action": "action", "reward": "reward", "terminated": "end", "truncated": "time limit"}
+"""What a step leads to, which no policy can observe."""
+ROW_ROLES = {"episode", "step", "terminated", "truncated"}
+"""Roles without a meaning where every row is an episode."""
+
+
+def lacking(role: str, value: Any, names: Sequence[str]) -> list[str]:
+    """The columns, or prefixes of columns, of a role that a table with these `names` does not have."""
+    if role == "one_step":
+        return []
+    prefixes = role in ("observations", "action_mask", "behavior_probs")
+    columns = value if isinstance(value, list) else [value]
+    return [
+        column
+        for column in columns
+        if column not in names and not (prefixes and any(name.startswith(column) for name in names))
+    ]
 
 
 @dataclass(frozen=True)
@@ -157,12 +190,53 @@ class Layout:
         return tuple(dict.fromkeys((*named, *self.observations, *self.action_mask, *self.behavior_probs)))
 
 
-class LayoutFinder:
-    """Finds columns by the configured or usual names."""
+@dataclass(frozen=True)
+class EarlierTable:
+    """The table of earlier data, like which another one is read."""
 
-    def __init__(self, path: Path, names: Sequence[str], config: TableConfig, *, own: bool, frame: bool) -> None:
-        self.path, self.names, self.config, self.own, self.frame = path, list(names), config, own, frame
+    name: str = ""
+    """What messages call it; empty if there is none."""
+    config: TableConfig = field(default_factory=TableConfig)
+    """How it was read."""
+    observed: tuple[str, ...] = ()
+    """Its observed columns."""
+
+
+class LayoutFinder:
+    """Finds columns by the names that the user gives, those of an earlier table, or the usual ones."""
+
+    def __init__(
+        self,
+        path: Path,
+        names: Sequence[str],
+        config: TableConfig,
+        earlier: EarlierTable,
+        *,
+        own: bool,
+        frame: bool,
+    ) -> None:
+        self.path, self.names, self.earlier, self.own, self.frame = path, list(names), earlier, own, frame
+        completed = config.completed(earlier.config, names)
+        self.roles = completed.roles()
+        """The names of columns that are not the usual ones, without those that only features name."""
+        self.taken = self.roles.keys() - config.roles().keys()
+        """The roles among them that are of the earlier table."""
+        self.observes_earlier = bool(earlier.observed) and not completed.observations
+        self.config = replace(completed, observations=earlier.observed) if self.observes_earlier else completed
         self.missing: list[str] = []
+
+    def said(self) -> str:
+        """Which columns have the names of the earlier table, and which it lacks; empty if there is none of either."""
+        taken = {role: value for role, value in self.roles.items() if role in self.taken}
+        if self.frame:
+            found = ", ".join(f"{role}={value!r}" for role, value in taken.items())
+        else:
+            found = TableConfig.from_roles(taken).options()
+        roles = {role: value for role, value in self.earlier.config.roles().items() if role not in self.roles}
+        lost = [f"{name!r} ({self.option(role)})" for role in roles for name in lacking(role, roles[role], self.names)]
+        parts = [f"is read like {self.earlier.name}: {found}"] if found else []
+        parts += [f"lacks {', '.join(lost)}, which {self.earlier.name} has"] if lost else []
+        return ", and ".join(parts)
 
     def layout(self) -> Layout:
         names, config = set(self.names), self.config
@@ -186,7 +260,8 @@ class LayoutFinder:
                     f"{self.option('terminated')}, one that is true where the episode was cut off with "
                     f"{self.option('truncated')}, or both{more if single['episode'] else ''}"
                 )
-        outcomes = {"action": action, "reward": reward, "end": single["terminated"], "time limit": single["truncated"]}
+        ends = {role: single[role] for role in ("terminated", "truncated")}
+        outcomes = {"action": action, "reward": reward} | ends
         observations = self.observations(others, outcomes, bandit=bandit)
         if self.missing:
             raise ValueError(f"{self.path}: {'; '.join(self.missing)}; {self.columns()}")
@@ -219,15 +294,18 @@ class LayoutFinder:
         named: str | None = getattr(self.config, role, None)
         if named is not None and named not in self.names:
             near = nearest(named, self.names)
-            raise ValueError(f"{self.path}: no column {named!r} ({self.option(role)}); {self.columns()}{near}")
+            same = getattr(self.earlier.config, role) == named
+            source = f"{self.option(role)}, as in {self.earlier.name}" if same else self.option(role)
+            raise ValueError(f"{self.path}: no column {named!r} ({source}); {self.columns()}{near}")
         return named or next((name for name in usual if name in self.names), None)
 
     def required(self, role: str, name: str | None, usual: Sequence[str], more: str = "") -> str:
         """The name; one that was not found joins the others that are missing."""
         if name is None:
-            self.missing.append(
-                f"no column of {role}s (usually {' or '.join(usual)}): name it with {self.option(role)}{more}"
-            )
+            earlier = getattr(self.earlier.config, role)
+            of_earlier = f"; {earlier!r} in {self.earlier.name}" if earlier else ""
+            names = f"usually {' or '.join(usual)}{of_earlier}"
+            self.missing.append(f"no column of {role}s ({names}): name it with {self.option(role)}{more}")
         return name or ""
 
     def with_prefix(self, prefix: str, ending: str = ".*") -> tuple[str, ...]:
@@ -244,9 +322,12 @@ class LayoutFinder:
             found = tuple(column for name, column in named if column == name or column not in others)
             for role, column in outcomes.items():
                 if column in found:
+                    said = f"{self.path}: column {column!r} is the {OUTCOMES[role]}"
+                    if self.observes_earlier:
+                        raise ValueError(f"{said} ({self.option(role)}), and {self.earlier.name} observes it")
                     raise ValueError(
-                        f"{self.path}: column {column!r} is the {role}, which is unknown when the action is chosen: "
-                        f"leave it out of {self.option('observations')}"
+                        f"{said}{f' as in {self.earlier.name}' if role in self.taken else ''}, which is unknown when "
+                        f"the action is chosen: leave it out of {self.option('observations')}"
                     )
         elif bandit:
             found = self.with_prefix("user_feature_") + tuple(name for name in self.names if name == "position")
@@ -282,7 +363,7 @@ class LayoutFinder:
         """A column, or all columns with this prefix."""
         found = (name,) if name in self.names else self.with_prefix(name)
         if not found:
-            raise ValueError(
-                f"{self.path}: no column is or begins with {name!r} ({self.option(role)}); {self.columns()}"
-            )
+            of_earlier = role == "observations" and self.observes_earlier
+            named = f"observed in {self.earlier.name}" if of_earlier else self.option(role)
+            raise ValueError(f"{self.path}: no column is or begins with {name!r} ({named}); {self.columns()}")
         return found

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from rbi.data.formats.table_layout import Layout
 MAX_ID = 1 << 53
 MISSING_ID = np.iinfo(np.int64).min
 FIRST_TEXT_ID = 1 << 62
+StepKind = Literal["counts", "dates", "times"]
+"""What a column of steps holds. Times are numbers: seconds since 1970, or another unit."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Rows:
     """The columns of a dataset, `[N, ...]`."""
     ids: Array | None = None
     numbers: Array | None = None
-    """The step number within the episode."""
+    """The step number within the episode, or its time."""
     final: Array | None = None
     has_final: Array | None = None
     player: Array | None = None
@@ -108,6 +110,7 @@ class Checker:
     """Whether texts that are no category of their column are encoded as zeros, and not rejected."""
     first_step: int
     """The number of the first step of an episode: 0 or 1."""
+    steps_are: StepKind
     scattered: bool
     """Whether rows of an episode do not stand together, so that all rows have to be sorted."""
 
@@ -117,7 +120,7 @@ class Checker:
         final, has_final = self.final(block, layout.final) if layout.final else (None, None)
         found: dict[str, Any] = {
             "ids": self.ids(block, layout.episode, ids) if layout.episode else None,
-            "numbers": self.integers(block, layout.step, 1 << 53) if layout.step else None,
+            "numbers": self.order(block, layout.step) if layout.step else None,
         }
         over = np.ones(size, bool) if layout.one_step else np.zeros(size, bool)
         steps = {
@@ -149,6 +152,12 @@ class Checker:
             has_final=has_final,
             **found,
         )
+
+    def order(self, block: Block, name: str) -> Array:
+        """The numbers of steps, or their times."""
+        if self.steps_are == "counts":
+            return self.integers(block, name, 1 << 53)
+        return possible(block, name, block.days(name) if self.steps_are == "dates" else block.numbers(name))
 
     def actions(self, block: Block) -> Array:
         """Actions 0, 1, ...; 0 where there is none."""

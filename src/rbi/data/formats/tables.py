@@ -28,9 +28,9 @@ from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
 from rbi.data.formats.table_columns import Block, ListShape
 from rbi.data.formats.table_features import FRAME, Scan, TableSchema, to_table
 from rbi.data.formats.table_files import CsvFiles, FeatherFiles, FrameFiles, JsonFiles, ParquetFiles, TableFiles
-from rbi.data.formats.table_layout import STEP_COLUMNS, LayoutFinder, TableConfig
+from rbi.data.formats.table_layout import ROW_ROLES, STEP_COLUMNS, LayoutFinder, TableConfig
 from rbi.data.formats.table_rows import MISSING_ID, Checker, Rows
-from rbi.data.store import CONFIG, is_store, read_spec
+from rbi.data.store import CONFIG, is_store, read_config
 from rbi.progress import echo
 from rbi.steps import IMAGE_STACK
 
@@ -71,31 +71,40 @@ def open_table(path: Path, settings: Any, name: str) -> "TableReader | EpisodeRo
     files = FILES[name]()
     paths = [path] if path.is_file() else find_files(path, *files.suffixes)
     if paths and (columns := episode_columns(paths[0], files, settings.table)):
-        return EpisodeRowsReader(path, paths, files, columns, settings.overrides)
+        return EpisodeRowsReader(path, paths, files, columns, settings.table.roles(), settings.overrides)
     return TableReader(path, files, settings.overrides, settings.table)
 
 
 def read_frame(
-    frame: Any, config: dict[str, Any], num_actions: int | None, env: str, like: DatasetSpec | None
+    frame: Any, config: dict[str, Any], num_actions: int | None, env: str, like: DatasetSpec | Dataset | None
 ) -> Dataset:
-    """The dataset of a pandas or polars DataFrame or a pyarrow Table; `like`: the spec of earlier rows."""
+    """The dataset of a pandas or polars DataFrame or a pyarrow Table; `like`: earlier rows, or their spec."""
     overrides = SpecOverrides(env, num_actions)
     rows = to_table(frame)
+    schema = None if like is None else schema_of_data(like)
+    table = TableConfig(**config)
+    completed = table if schema is None else table.completed(schema.earlier.config, rows.column_names)
     of_episodes = {name for role in ("episode", "terminated", "truncated") for name in STEP_COLUMNS[role]}
-    given = any(config[role] is not None for role in ("episode", "step", "terminated", "truncated"))
-    table = TableConfig(**config, one_step=not given and of_episodes.isdisjoint(rows.column_names))
-    schema = None if like is None else TableSchema(like.features, like.action_names, like.has_action_masks)
-    found = TableReader(FRAME, FrameFiles(rows), overrides, table, schema).load()
-    found.table_roles = table.roles()
-    return found
+    if not completed.roles().keys() & ROW_ROLES and of_episodes.isdisjoint(rows.column_names):
+        table = replace(table, one_step=True)
+    return TableReader(FRAME, FrameFiles(rows), overrides, table, schema).load()
+
+
+def schema_of_data(data: DatasetSpec | Dataset) -> TableSchema:
+    """The columns and categories of a dataset in memory, or of its spec, which does not know the roles of others."""
+    spec, roles = (data.spec, data.table_roles) if isinstance(data, Dataset) else (data, {})
+    return TableSchema(spec.features, spec.action_names, spec.has_action_masks, TableConfig.from_roles(roles))
 
 
 def schema_of(path: Path | str) -> TableSchema:
     """The columns and categories of a store, or those that a policy was trained with."""
-    path = Path(path)
+    path, name = Path(path), str(path)
+    fileio.check_exists(path)
     if is_store(path):
-        spec = read_spec(path)
-        found = TableSchema(spec.features, spec.action_names, spec.has_action_masks)
+        spec, roles = read_config(path)
+        with fileio.naming(path / CONFIG):
+            table = TableConfig.from_roles(roles)
+        found = TableSchema(spec.features, spec.action_names, spec.has_action_masks, table, name)
     else:
         places = (path, path / "policies" / "best", path / "policies" / "last")
         config = next((place / POLICY_CONFIG for place in places if (place / POLICY_CONFIG).is_file()), None)
@@ -105,10 +114,11 @@ def schema_of(path: Path | str) -> TableSchema:
             written = fileio.parse(config, fileio.read_text(config), 1)
             names = tuple(str(name) for name in written.get("action_names", []))
             has_masks = bool(written.get("obs_spec", {}).get("has_action_masks"))
-            found = TableSchema(Feature.from_json(written.get("columns", [])), names, has_masks)
+            table = TableConfig.from_roles(written.get("metadata", {}).get("table", {}))
+            found = TableSchema(Feature.from_json(written.get("columns", [])), names, has_masks, table, name)
         except (TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{config}: {error}") from None
-    if not found.features:
+    if not found.features and found.config == TableConfig():
         raise ValueError(f"{path}: holds no columns of a table")
     return found
 
@@ -147,11 +157,11 @@ class TableReader:
         if self.own_spec:  # its observations and actions are encoded already
             self.check_encoding(self.own_spec, config.features_of)
             self.schema = TableSchema()
-        elif self.schema.features and not config.observations:
-            config = replace(config, observations=tuple(feature.name for feature in self.schema.features))
-        names = self.column_names(self.paths[0])
-        finder = LayoutFinder(self.paths[0], names, config, own=self.own_spec is not None, frame=in_memory)
-        self.layout = finder.layout()
+        own, names = self.own_spec is not None, self.column_names(self.paths[0])
+        finder = LayoutFinder(self.paths[0], names, config, self.schema.earlier, own=own, frame=in_memory)
+        self.layout, self.table_roles = finder.layout(), finder.roles
+        if said := finder.said():
+            echo(f"{path}: {said}", stderr=True)
         # without masks a policy may choose what is not possible
         if self.schema.has_action_masks and not self.layout.action_mask:
             echo(f"{path}: no column of action masks (--table.action-mask), which the earlier data has", stderr=True)
@@ -216,6 +226,9 @@ class TableReader:
             if isinstance(block, Block):
                 scan.add(block, file)
         self.check_order(scan)
+        if scan.steps_are != "counts" and not scan.scattered:
+            order = "which are the order of the steps of an episode"
+            echo(f"{self.path}: column {self.layout.step!r} holds times, {order}", stderr=True)
         names, lists = self.action_names(scan), self.observed_lists
         if lists is None and self.layout.observations == ("obs",):
             self.refuse_pickles("obs")
@@ -231,6 +244,7 @@ class TableReader:
             list_shape=list_shape,
             accept_unknown=self.accept_unknown,
             first_step=scan.first_step,
+            steps_are=scan.steps_are,
             scattered=bool(scan.scattered and self.layout.step),
         )
 
@@ -272,6 +286,8 @@ class TableReader:
         counted = width or len(names) or min(scan.largest_action + 1, MAX_ACTIONS)
         actions = self.overrides.num_actions or (self.own_spec.num_actions if self.own_spec else counted)
         if actions < 1:
+            if not scan.rows:
+                raise ValueError(f"{path}: holds no rows")
             usual = "actions are names, or numbers from 0 that are below 2^53"
             raise ValueError(f"{path}: no row has a whole number as its {layout.action}: {usual}")
         if width and width != actions:
@@ -284,7 +300,7 @@ class TableReader:
         if not self.layout.step and scan.scattered > MAX_RETURNS:
             raise ValueError(
                 f"{self.paths[0]}: the rows of its episodes do not stand together ({scan.scattered:,} times one goes "
-                f"on after another): sort it by {self.layout.episode} and time, or name the column of steps"
+                f"on after another): sort it by {self.layout.episode} and time, or name the column of steps or times"
             )
 
     def action_names(self, scan: Scan) -> tuple[str, ...]:
@@ -304,6 +320,12 @@ class TableReader:
             some = names if len(names) <= SHOWN_ACTIONS else (*names[: SHOWN_ACTIONS - 1], "...", names[-1])
             numbers = f"numbered from 0 to {len(names) - 1:,}"
             echo(f"{path}: its actions ({', '.join(some)}) are {numbers}; spec.action_names has them", stderr=True)
+            alike: dict[str, str] = {}
+            for name in names:
+                if (other := alike.setdefault(name.strip().casefold(), name)) != name:
+                    differ = "differ only in upper case or spaces, and are two actions"
+                    echo(f"{path}: the actions {other!r} and {name!r} {differ}", stderr=True)
+                    break
         return names
 
     def features(self, scan: Scan) -> tuple[Feature, ...]:
@@ -362,7 +384,9 @@ class TableReader:
         for chunk in self.chunks(trimming(blocks.pop() for _ in range(len(blocks)))):
             builder.append(chunk.dataset)
             builder.rejected += [item for _, item in chunk.rejected]
-        return builder.finish()
+        found = builder.finish()
+        found.table_roles = self.table_roles
+        return found
 
     def chunks(self, blocks: Iterable[tuple[int, Block | RejectedEpisode]]) -> Iterator["Chunk"]:
         """The episodes of blocks, in order, as datasets."""
@@ -431,6 +455,8 @@ class TableReader:
         if rows.numbers is None:
             return bool(over[-1])
         last = int(rows.numbers.argmax())
+        if self.checker.steps_are != "counts":
+            return bool(over[last])
         return bool(over[last]) and int(rows.numbers[last]) - self.checker.first_step + 1 == len(rows)
 
     def episodes(self, rows: Rows, seen: set[int], ids: dict[Any, int]) -> "Chunk":
@@ -499,6 +525,8 @@ class TableReader:
         """The rows in the order of their step numbers, or None if they are in order. Gaps and repeats are noted."""
         if rows.numbers is None:
             return None
+        if self.checker.steps_are != "counts":
+            return self.ordered_by_time(rows, rows.numbers, sizes, reasons)
         wanted = concat_ranges(self.checker.first_step, sizes)
         moved = np.flatnonzero(rows.numbers != wanted)
         if not len(moved):
@@ -514,6 +542,23 @@ class TableReader:
                 twice = at > 0 and steps[at] == steps[at - 1]
                 reason = f"step {steps[at]} comes twice" if twice else f"step {expected[at]} is missing before this"
                 reasons.setdefault(e, (int(order[start + at]), reason))
+        return order
+
+    def ordered_by_time(self, rows: Rows, times: Array, sizes: Array, reasons: dict[int, tuple[int, str]]) -> Array:
+        """The rows in the order of their times; those at the same time keep their order. Noted: rows that are there
+        twice, as systems write them that deliver at least once."""
+        episode = np.repeat(np.arange(len(sizes)), sizes)
+        order = np.lexsort((times, episode))
+        one, next_ = order[:-1], order[1:]
+        twice = (times[one] == times[next_]) & (episode[one] == episode[next_])
+        one, next_ = one[twice], next_[twice]
+        for name in ("actions", "rewards", "observations"):
+            column = rows.steps[name].reshape(len(rows), -1)
+            same = (column[one] == column[next_]).all(1)
+            one, next_ = one[same], next_[same]
+        for row in next_.tolist():
+            reason = "a row comes twice: with the time, action, reward and observation of another one"
+            reasons.setdefault(int(episode[row]), (row, reason))
         return order
 
     def at(self, rows: Rows, row: int, reason: str) -> RejectedEpisode:
