@@ -167,16 +167,21 @@ class Policy:
         given = self.beta_tensor(beta, len(states))
         return self.in_blocks(self.values, states, self.legal_tensor(legal, len(states)), given)
 
-    def act(self, obs: Any, rng: np.random.Generator | int, legal: Any = None, beta: Any = None) -> Array:
+    def act(self, obs: Any, rng: np.random.Generator | int | None = None, legal: Any = None, beta: Any = None) -> Array:
         """Actions `[B]` drawn from the policy: their names if the training data has names, else their numbers.
 
-        `rng` is a generator or a seed. In a loop pass a generator: the same seed gives the same draws in every call.
+        `rng` is a NumPy generator or a seed; without it, draws cannot be repeated. In a loop pass a generator: the same
+        seed gives the same draws in every call.
         """
         return self.named(self.draw(self.predict_proba(obs, legal, beta), rng))
 
-    def draw(self, probs: Array, rng: np.random.Generator | int) -> Array:
+    def draw(self, probs: Array, rng: np.random.Generator | int | None) -> Array:
         """The numbers `[B]` of actions drawn from probabilities `[B, A]`."""
-        return draw_actions(probs, np.random.default_rng(rng).random((len(probs), 1)))
+        try:
+            generator = np.random.default_rng(rng)
+        except TypeError:
+            raise TypeError(f"rng is of type {type(rng).__name__}: must be a NumPy generator or a seed") from None
+        return draw_actions(probs, generator.random((len(probs), 1)))
 
     def named(self, actions: Array) -> Array:
         """Actions by name where there are names."""
