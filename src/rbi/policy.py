@@ -35,6 +35,7 @@ from rbi.observations import ObservationSpec
 from rbi.rules.counts import significant_counts
 from rbi.rules.linear import greedy, mix
 from rbi.rules.types import Rule, parse_rule, uses_counts
+from rbi.suggestions import Suggesting, with_suggestions
 from rbi.torch_settings import with_own_settings, with_own_thread
 
 PACKAGE = str(Path(__file__).parent) + os.sep
@@ -53,7 +54,7 @@ def check_replaceable(path: Path) -> None:
         raise ValueError(f"{path}: is not empty and not a policy; save the policy to a new folder")
 
 
-class Policy:
+class Policy(Suggesting):
     """A stochastic policy: the improvement rule applied to the networks' beta and Q in every state.
 
         pi = (1 - c_greedy) rule(beta, Q) + c_greedy greedy(Q)
@@ -143,6 +144,7 @@ class Policy:
         """The device of the networks."""
         return self._example.device
 
+    @with_suggestions
     @with_own_thread
     def predict_proba(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
         """Action probabilities `[B, A]`. `legal`, booleans or zeros and ones `[B, A]`, restricts the policy to some
@@ -160,6 +162,7 @@ class Policy:
             )
         return probs
 
+    @with_suggestions
     @with_own_thread
     def predict_value(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
         """The estimated value of the policy `[B]`: V(s) = sum_a pi(a|s) Q(s, a), in units of discounted return."""
@@ -167,6 +170,7 @@ class Policy:
         given = self.beta_tensor(beta, len(states))
         return self.in_blocks(self.values, states, self.legal_tensor(legal, len(states)), given)
 
+    @with_suggestions
     def act(self, obs: Any, rng: np.random.Generator | int | None = None, legal: Any = None, beta: Any = None) -> Array:
         """Actions `[B]` drawn from the policy: their names if the training data has names, else their numbers.
 
@@ -187,6 +191,7 @@ class Policy:
         """Actions by name where there are names."""
         return np.array(self.action_names)[actions] if self.action_names else actions
 
+    @with_suggestions
     def mode(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
         """The most probable actions `[B]`, by name where there are names. This argmax leaves the reroute set: its ratio
         to beta is unbounded."""

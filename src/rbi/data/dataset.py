@@ -19,6 +19,7 @@ from rbi.data.episode import (
     integer_actions,
 )
 from rbi.data.summary import DatasetSummary
+from rbi.suggestions import Suggesting, with_suggestions
 
 RECORD = np.dtype(
     [
@@ -59,7 +60,7 @@ def columns(spec: DatasetSpec) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]
     return found
 
 
-class Dataset(Sequence[Episode]):
+class Dataset(Suggesting, Sequence[Episode]):
     """Episodes with a common spec. `dataset[i]` is an `Episode` of views, `dataset[i:j]` a `Dataset`.
 
     `arrays["observations"]` is `[F, *obs_shape]`, every other column `[S, ...]`; `records` `[E]` holds `RECORD`s, whose
@@ -70,6 +71,7 @@ class Dataset(Sequence[Episode]):
 
     num_lost = 0
 
+    @with_suggestions
     def __init__(
         self,
         spec: DatasetSpec,
@@ -104,6 +106,7 @@ class Dataset(Sequence[Episode]):
         return cls(spec, read_only(arrays), records, list(texts), rejected)
 
     @classmethod
+    @with_suggestions
     def from_arrays(
         cls,
         observations: Any,
@@ -167,6 +170,7 @@ class Dataset(Sequence[Episode]):
         return found
 
     @classmethod
+    @with_suggestions
     def from_frame(
         cls,
         frame: Any,

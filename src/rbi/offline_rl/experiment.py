@@ -47,6 +47,7 @@ from rbi.progress import graceful_stop, text_table, track, track_updates
 from rbi.rules.types import Rule, parse_rule
 from rbi.statistics import describe, score_text
 from rbi.steps import MASK
+from rbi.suggestions import nearest, with_suggestions
 from rbi.torch_settings import matmul_precision, with_own_settings
 
 NAME = "offline"
@@ -97,6 +98,7 @@ def interval_text(interval: Sequence[float]) -> str:
     return f"{score_text(interval[0])} to {score_text(interval[1])}"
 
 
+@with_suggestions
 @with_own_settings
 def offline(
     data: Dataset | Path | str,
@@ -152,6 +154,9 @@ def offline(
     for name, value in (("rules", rules), ("baselines", baselines)):
         if isinstance(value, str | Rule):
             raise ValueError(f"{name} = {str(value)!r}: must be a list of {name}")
+    for name in baselines:
+        if name not in BASELINES:
+            raise ValueError(f"baselines: {name!r} is not one of {', '.join(BASELINES)}{nearest(name, BASELINES)}")
     names = tuple(dict.fromkeys(str(parse_rule(str(rule))) for rule in rules))
     chosen: tuple[Baseline, ...] = tuple(dict.fromkeys(baselines))
     prepare_for_many_streams()
