@@ -97,7 +97,7 @@ def test_the_device_is_the_gpu_if_there_is_one():
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="no GPU"):
             choose_device("cuda")
-    with pytest.raises(ValueError, match="device = 'gpu': must be one of auto, cpu, cuda"):
+    with pytest.raises(ValueError, match=r"device = 'gpu': must be one of auto, cpu, cuda; did you mean cuda\?"):
         choose_device("gpu")
 
 

@@ -39,6 +39,8 @@ def test_type_checkers_see_the_names_that_exist_at_run_time():
     [
         ("evaluate_policy", "; did you mean evaluate?"),
         ("load", "; did you mean load_policy?"),
+        ("MDPDataset", "; did you mean Dataset.from_arrays?"),
+        ("CQL", "; did you mean offline, with baselines=['cql']?"),
         ("zzz", ""),
     ],
 )

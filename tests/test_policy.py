@@ -320,6 +320,19 @@ def test_a_seed_draws_what_a_generator_of_that_seed_draws():
     assert not np.array_equal(policy.act(obs, 5), policy.act(obs, 6))
 
 
+def test_without_a_generator_draws_differ_from_call_to_call():
+    policy = policy_of(VECTOR)
+    obs = np.repeat(observations(VECTOR, 1), 20_000, axis=0)
+    drawn, again = policy.act(obs), policy.act(obs)
+    assert np.bincount(drawn, minlength=4) / 20_000 == pytest.approx(policy.predict_proba(obs[:1])[0], abs=0.02)
+    assert not np.array_equal(drawn, again)
+
+
+def test_what_is_no_generator_is_named():
+    with pytest.raises(TypeError, match=r"^rng is of type module: must be a NumPy generator or a seed$"):
+        policy_of(VECTOR).act(observations(VECTOR), np.random)
+
+
 def test_a_policy_shows_its_rule_shapes_and_environment():
     assert repr(policy_of(IMAGE)) == (
         "Policy(reroute(0.5,1.5), obs_shape=(4, 40, 44), num_actions=3, c_greedy=0.1, env='CartPole-v1', device='cpu')"

@@ -92,14 +92,6 @@ _MODULES = {
     ),
 }
 _SUBMODULES = ("measures", "runs")
-_NAMES_ELSEWHERE = {
-    "DQN": "train with algo='apex'",
-    "evaluate_policy": "evaluate",
-    "fit": "improve, for logs, or train, for an environment",
-    "learn": "train",
-    "load": "load_policy",
-    "predict": "Policy.act",
-}
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
@@ -165,8 +157,9 @@ def __getattr__(name: str) -> object:
     if name in _SUBMODULES:
         return importlib.import_module(f"rbi.{name}")
     if name not in _MODULE_OF:
-        meant = f"; did you mean {_NAMES_ELSEWHERE[name]}?" if name in _NAMES_ELSEWHERE else ""
-        raise AttributeError(f"module 'rbi' has no attribute {name!r}{meant}")  # Python adds the nearest of our names
+        suggestions = importlib.import_module("rbi.suggestions")
+        meant = suggestions.name_here(name, __all__)  # Python adds the nearest of our names
+        raise AttributeError(f"module 'rbi' has no attribute {name!r}{meant}")
     value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value  # found directly from now on
     return value

@@ -11,25 +11,25 @@ whether numbers are integers or NaN, also inside `X | None` and tuples; nested c
 """
 
 import ast
-import difflib
 import functools
 import math
 import numbers
 import operator
 import types
 import typing
-from collections.abc import Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 from annotated_types import Ge, Gt, Interval, Le, Lt, MultipleOf
+
+from rbi.suggestions import nearest
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
     "Checked", "Device", "Ge", "Gt", "Interval", "Le", "Lt", "MultipleOf", "check_fields", "choose_device",
-    "env_text", "nearest", "parse_env",
+    "env_text", "parse_env",
 ]  # fmt: skip
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -63,55 +63,6 @@ def check_fields(config: Any, prefix: str = "") -> None:
         _check(name, getattr(config, field.name), hints[field.name])
 
 
-NAMES_ELSEWHERE = {
-    "total_timesteps": "updates",
-    "timesteps": "updates",
-    "total_steps": "updates",
-    "num_timesteps": "updates",
-    "max_steps": "updates",
-    "num_steps": "updates",
-    "steps": "updates",
-    "n_steps": "n_step",
-    "n_envs": "num_envs",
-    "buffer_size": "capacity",
-    "replay_size": "capacity",
-    "lr": "learning_rate",
-    "train_freq": "states_per_update",
-    "gradient_steps": "states_per_update",
-    "discount": "gamma",
-    "exploration_final_eps": "epsilon_base",
-    "net_arch": "hidden_size",
-    "policy_kwargs": "trunk",
-    "n_eval_episodes": "eval_episodes",
-    "episodes": "eval_episodes",
-    "tensorboard_log": "out",
-    "log_dir": "out",
-    "logdir": "out",
-    "save_path": "out",
-    "log_interval": "report_interval",
-    "reward_threshold": "callback",
-    "early_stopping": "callback",
-    "verbose": "progress",
-    "target_network_update_freq": "target_update_interval",
-    "tau": "target_update_interval",
-    "num_workers": "env_processes",
-    "network": "trunk",
-    "env_kwargs": "env, as in CartPole-v1(max_episode_steps=100)",
-    "max_episode_steps": "env, as in CartPole-v1(max_episode_steps=100)",
-}
-"""What other libraries call a setting of ours, or one that serves the same end."""
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A suggestion for the end of an error message; empty if nothing known resembles the name.
-
-    >>> nearest("rerout", ["reroute", "greedy"])
-    '; did you mean reroute?'
-    """
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
-
-
 def choose_device(device: "Device | torch.device" = "auto") -> "torch.device":
     """The device to compute on: "auto" is the GPU if there is one. Raises ValueError if there is no GPU for "cuda"."""
     import torch
@@ -121,7 +72,9 @@ def choose_device(device: "Device | torch.device" = "auto") -> "torch.device":
     try:
         found = torch.device(device)
     except RuntimeError:
-        raise ValueError(f"device = {device!r}: must be one of {', '.join(typing.get_args(Device))}") from None
+        known = typing.get_args(Device)
+        meant = nearest(str(device), known)
+        raise ValueError(f"device = {device!r}: must be one of {', '.join(known)}{meant}") from None
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device = {device}: PyTorch finds no GPU")
     return found

@@ -35,6 +35,7 @@ from rbi.observations import ObservationSpec
 from rbi.rules.counts import significant_counts
 from rbi.rules.linear import greedy, mix
 from rbi.rules.types import Rule, parse_rule, uses_counts
+from rbi.suggestions import Suggesting, with_suggestions
 from rbi.torch_settings import with_own_settings, with_own_thread
 
 PACKAGE = str(Path(__file__).parent) + os.sep
@@ -53,7 +54,7 @@ def check_replaceable(path: Path) -> None:
         raise ValueError(f"{path}: is not empty and not a policy; save the policy to a new folder")
 
 
-class Policy:
+class Policy(Suggesting):
     """A stochastic policy: the improvement rule applied to the networks' beta and Q in every state.
 
         pi = (1 - c_greedy) rule(beta, Q) + c_greedy greedy(Q)
@@ -143,6 +144,7 @@ class Policy:
         """The device of the networks."""
         return self._example.device
 
+    @with_suggestions
     @with_own_thread
     def predict_proba(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
         """Action probabilities `[B, A]`. `legal`, booleans or zeros and ones `[B, A]`, restricts the policy to some
@@ -160,6 +162,7 @@ class Policy:
             )
         return probs
 
+    @with_suggestions
     @with_own_thread
     def predict_value(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
         """The estimated value of the policy `[B]`: V(s) = sum_a pi(a|s) Q(s, a), in units of discounted return."""
@@ -167,21 +170,28 @@ class Policy:
         given = self.beta_tensor(beta, len(states))
         return self.in_blocks(self.values, states, self.legal_tensor(legal, len(states)), given)
 
-    def act(self, obs: Any, rng: np.random.Generator | int, legal: Any = None, beta: Any = None) -> Array:
+    @with_suggestions
+    def act(self, obs: Any, rng: np.random.Generator | int | None = None, legal: Any = None, beta: Any = None) -> Array:
         """Actions `[B]` drawn from the policy: their names if the training data has names, else their numbers.
 
-        `rng` is a generator or a seed. In a loop pass a generator: the same seed gives the same draws in every call.
+        `rng` is a NumPy generator or a seed; without it, draws cannot be repeated. In a loop pass a generator: the same
+        seed gives the same draws in every call.
         """
         return self.named(self.draw(self.predict_proba(obs, legal, beta), rng))
 
-    def draw(self, probs: Array, rng: np.random.Generator | int) -> Array:
+    def draw(self, probs: Array, rng: np.random.Generator | int | None) -> Array:
         """The numbers `[B]` of actions drawn from probabilities `[B, A]`."""
-        return draw_actions(probs, np.random.default_rng(rng).random((len(probs), 1)))
+        try:
+            generator = np.random.default_rng(rng)
+        except TypeError:
+            raise TypeError(f"rng is of type {type(rng).__name__}: must be a NumPy generator or a seed") from None
+        return draw_actions(probs, generator.random((len(probs), 1)))
 
     def named(self, actions: Array) -> Array:
         """Actions by name where there are names."""
         return np.array(self.action_names)[actions] if self.action_names else actions
 
+    @with_suggestions
     def mode(self, obs: Any, legal: Any = None, beta: Any = None) -> Array:
         """The most probable actions `[B]`, by name where there are names. This argmax leaves the reroute set: its ratio
         to beta is unbounded."""

@@ -84,8 +84,18 @@ def test_the_commands_to_start_from_are_accepted(line):
         ("trian", "train"),
         ("data imprt", "import"),
         ("train --schedule.update 3", "--schedule.updates"),
-        ("train --total-timesteps 3", "--schedule.updates"),
+        ("train --total-timesteps 3", "--schedule.updates, which counts batches, not environment steps"),
         ("train --n-envs 3", "--schedule.num-envs"),
+        ("train --num-envs 3", "--schedule.num-envs"),
+        ("train -o runs/cart", "--out"),
+        ("train --device gpu", "cuda"),
+        ("train --track", "--out, whose tensorboard folder has the curves"),
+        ("evaluate --model runs/cart", "PATH, without --model"),
+        ("offline --dataset runs/store", "DATA, without --dataset"),
+        ("improve logs.csv --action offer", "--table.action"),
+        ("certify logs.csv --alpha 0.05", "--confidence, which is 1 - alpha"),
+        ("fit logs.csv", "improve, for logs, or train, for an environment"),
+        ("data convert runs/store", "export"),
         ("train --max-episode-steps 9", "--env, as in CartPole-v1(max_episode_steps=100)"),
         ("improve logs.csv --lr 0.1", "--learning-rate"),
         ("train --algo=apx", "apex"),
@@ -116,6 +126,19 @@ def test_a_mistake_suggests_the_nearest_name(line, meant, tmp_path, monkeypatch,
 def test_a_value_of_the_wrong_type_is_named_in_plain_words(line, message, capsys):
     assert cli.main(line.split()) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["train --verbose", "train --gamble 3", "evaluate runs/cart --num-envs 3"])
+def test_an_option_like_none_of_ours_gets_no_suggestion(line, capsys):
+    """`--` and what stands before a dot do not make options alike."""
+    assert cli.main(line.split()) == 2
+    assert re.search(r"--[\w-]+: no such option \(see rbi", capsys.readouterr().err)
+
+
+def test_a_first_word_is_refused_beside_the_option_that_it_stands_for(capsys):
+    for given in (["--env", "CartPole-v1"], ["--env=CartPole-v1"]):
+        assert cli.main(["train", "dqn", *given]) == 2
+        assert capsys.readouterr().err == "rbi: dqn: stands for --env dqn, but --env is given\n"
 
 
 @pytest.mark.parametrize("argv", [["report"], ["rules", "--rules", "rerout(0.5,1.5)"]])

@@ -189,6 +189,44 @@ def test_a_slice_is_a_dataset_that_samplers_accept():
     assert sampler.draw().states.shape == (4, 1, 3)
 
 
+def test_episodes_are_selected_by_index_or_by_booleans():
+    rng = np.random.default_rng(0)
+    data = Dataset.from_episodes([episode(rng, 3 + i) for i in range(5)])
+    for chosen, which in (([3, 0, 0], [3, 0, 0]), (data.scores > np.median(data.scores), None), ([], [])):
+        wanted = np.flatnonzero(chosen) if which is None else which
+        for got, number in zip(data.select(chosen), wanted, strict=True):
+            assert_same(got, data[int(number)])
+    with pytest.raises(ValueError, match=r"^booleans of shape \(2,\) for 5 episodes$"):
+        data.select([True, False])
+    for several in ([0, 2], data.scores > 0):
+        with pytest.raises(TypeError, match=r"of type (list|ndarray): must be an integer or a slice; select takes"):
+            data[several]
+
+
+def test_a_saved_dataset_is_a_store_with_the_same_episodes(tmp_path):
+    frame = pa.table({**BANDIT, "paid": [0.0, 1.5, None, 3.0]})
+    data = Dataset.from_frame(frame, **BANDIT_COLUMNS)
+    data.save(tmp_path / "logs")
+    found = load_episodes(tmp_path / "logs")
+    assert isinstance(found, Store)
+    assert (found.spec, len(found)) == (data.spec, 3)
+    for got, wanted in zip(found, data, strict=True):
+        assert_same(got, wanted)
+    assert found.rejected == data.rejected
+    assert len(data.rejected) == 1
+    assert found.table_roles == data.table_roles
+    assert found.table_roles["action"] == "offer"
+    found[1:].save(tmp_path / "later")
+    assert_same(load_episodes(tmp_path / "later")[0], data[1])
+    with pytest.raises(ValueError, match="logs: is not empty"):
+        data.save(tmp_path / "logs")
+
+
+def test_a_dataset_is_not_made_of_arrays_directly():
+    with pytest.raises(TypeError, match=r"^spec is of type ndarray; rbi\.Dataset\.from_arrays makes a dataset"):
+        Dataset(np.zeros((3, 2)), [0, 1, 1], [0, 0, 1], [False, False, True])
+
+
 def test_a_dataset_shows_and_summarises_itself():
     found = Dataset.from_arrays(np.zeros((3, 2)), [0, 1, 1], [0, 0, 1], [False, True, True])
     assert repr(found) == "Dataset(2 episodes, 3 steps; observations (2,), 2 actions; mean score 0.5)"

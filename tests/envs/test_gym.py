@@ -1,7 +1,10 @@
 """Vectors of Gymnasium environments against the same environments stepped by hand."""
 
 import copy
+import importlib.util
 import json
+import subprocess
+import sys
 
 import gymnasium
 import numpy as np
@@ -415,6 +418,19 @@ def test_unsupported_environments_are_refused_by_their_id(id_, why):
         GymVector(EnvConfig(id_), 1)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("ale_py") is None, reason="needs ale-py")
+@pytest.mark.parametrize("name", ["PongNoFrameskip-v4", "Pong-v5", "pong"])
+def test_another_name_of_an_atari_game_is_refused_with_its_id(name):
+    code = f"import sys; from rbi import envs; envs.check(envs.EnvConfig({name!r}))"  # ale_py would register the names
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.stderr.splitlines()[-1].endswith("doesn't exist. Did you mean ALE/Pong-v5?")
+
+
+def test_an_environment_that_is_made_already_is_refused_with_what_to_give():
+    with pytest.raises(ValueError, match=r"env is of type TimeLimit: several are made, so give a Gymnasium id or"):
+        EnvConfig.of(gymnasium.make("CartPole-v1"))
+
+
 def test_environments_other_than_atari_come_from_gymnasium():
     env = make(EnvConfig("CartPole-v1"), 2)
     assert isinstance(env, GymVector)
@@ -445,7 +461,9 @@ def test_a_function_makes_the_environments():
     env.close()
 
 
-@pytest.mark.parametrize(("env", "why"), [(3, "env = 3"), (lambda: 3, "not a gymnasium.Env"), (lambda: 1 / 0, "zero")])
+@pytest.mark.parametrize(
+    ("env", "why"), [(3, "env is of type int"), (lambda: 3, "not a gymnasium.Env"), (lambda: 1 / 0, "zero")]
+)
 def test_what_makes_no_environment_is_refused(env, why):
     with pytest.raises(ValueError, match=why):
         make(EnvConfig.of(env), 1)

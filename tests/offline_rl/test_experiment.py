@@ -305,6 +305,7 @@ def store(path, *, actions=2, frame=(4,), taken=(0, 1), reward=1.0, env=ENV, epi
         (dict(env=""), {}, r"does not say in which environment it was recorded; name it with --env \(Python: env=\)"),
         (dict(), dict(rules="greedy"), "rules = 'greedy': must be a list of rules"),
         (dict(), dict(baselines="cql"), "baselines = 'cql': must be a list of baselines"),
+        (dict(), dict(baselines=["cql", "bqc"]), r"baselines: 'bqc' is not one of ppo, .*; did you mean bcq\?"),
         (dict(), dict(env="Acrobot-v1"), "the data is of CartPole-v1"),
         (dict(frame=(5,)), {}, r"has observations \(4,\)"),
         (dict(actions=3, taken=(0, 2)), {}, "has 2 actions, and the data 3"),

@@ -137,11 +137,11 @@ def test_atari_games_have_processes_of_their_own():
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("total_timesteps", "updates"),
+        ("total_timesteps", "updates, which counts batches, not environment steps"),
+        ("num_iterations", "updates"),
         ("batchsize", "batch_size"),
         ("buffer_size", "capacity"),
         ("gradient_steps", "states_per_update"),
-        ("n_eval_episodes", "eval_episodes"),
     ],
 )
 def test_an_unknown_setting_gets_a_suggestion(name, meant):

@@ -683,6 +683,7 @@ def test_a_sweep_of_an_earlier_version_can_be_resumed(tmp_path):
     [
         ("callbacks", "callback"),
         ("eval_episode", "eval_episodes"),
+        ("n_eval_episodes", "eval_episodes"),
         ("overwrites", "overwrite"),
         ("log_dir", "out"),
         ("batchsize", "batch_size"),

@@ -29,6 +29,7 @@ from rbi.data.formats.tables import is_own_export
 from rbi.policy import Policy, load_policy
 from rbi.progress import text_table
 from rbi.rules.types import Behavior, parse_rule
+from rbi.suggestions import Suggesting, with_suggestions
 from rbi.torch_settings import with_own_thread
 
 Verdict = Literal["deploy", "keep", "test live"]
@@ -82,7 +83,7 @@ class CertifyConfig(Checked):
 
 
 @dataclass(frozen=True, repr=False)
-class Decision:
+class Decision(Suggesting):
     """Whether to deploy a policy, and why. Gains are differences of return per episode to the behaviour policy."""
 
     verdict: Verdict
@@ -186,6 +187,7 @@ class Decision:
         }
 
 
+@with_suggestions
 @with_own_thread
 def certify(
     policy: Policy | Path | str,

@@ -16,6 +16,7 @@ from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.episode import Array
 from rbi.data.formats import Format, FormatSettings, dataset_or_path, open_dataset
 from rbi.policy import load_policy
+from rbi.suggestions import with_suggestions
 
 Outcome = Literal["better", "worse", "continue"]
 LOOKS = 24  # points of the history
@@ -86,6 +87,7 @@ class MonitorResult:
         return {**vars(self), "alarm": self.alarm, "summary": self.summary()}
 
 
+@with_suggestions
 def monitor(
     episodes: Dataset | Path | str,
     control: Dataset | Path | str | None = None,

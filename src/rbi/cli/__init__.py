@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rbi import __version__
-from rbi.config import nearest
 from rbi.progress import LossyStream, echo, one_line, stop_signals
+from rbi.suggestions import nearest
 
 if TYPE_CHECKING:
     from rbi.cli.command import Command
@@ -214,7 +214,7 @@ def nearest_path(message: str, argv: Sequence[str]) -> str:
         path = Path(word)
         with contextlib.suppress(OSError, ValueError):  # a name that is too long, a folder that may not be read
             if word in message and path.parent.is_dir() and not path.exists():
-                return nearest(path.name, (each.name for each in path.parent.iterdir()))
+                return nearest(path.name, [each.name for each in path.parent.iterdir()])
     return ""
 
 

@@ -4,7 +4,7 @@ import contextlib
 import io
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, TypeVar
@@ -13,8 +13,9 @@ import tyro
 
 from rbi import fileio, runs
 from rbi.cli import help as pages
-from rbi.config import NAMES_ELSEWHERE, Interval, check_fields, nearest
+from rbi.config import Interval, check_fields
 from rbi.progress import PlainConsole, echo
+from rbi.suggestions import nearest
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -97,6 +98,8 @@ class Command(ABC):
 def parse(command: type[C], argv: Sequence[str], prog: str) -> C:
     """Parse the options of a command; `Command.defaults` sees a first reading of them."""
     if command.FIRST_WORD and argv and not argv[0].startswith("-"):
+        if any(word.partition("=")[0] == command.FIRST_WORD for word in argv):
+            raise ValueError(f"{argv[0]}: stands for {command.FIRST_WORD} {argv[0]}, but {command.FIRST_WORD} is given")
         argv = [command.FIRST_WORD, *argv]
     given = parse_unchecked(command, argv) if "defaults" in vars(command) else None
     default = command.defaults(given) if given is not None else None
@@ -112,12 +115,12 @@ def check_names(command: type[Command], argv: Sequence[str], prog: str) -> None:
     found = {name: option for option in pages.options(command) for name in option.names}
     name, option = "", None  # of the word, or the option before it, whose value it may be
     for word in argv:
-        is_option, value = word.startswith("--"), word
+        is_option, value = bool(re.match(r"--|-[a-zA-Z]$", word)), word
         if is_option:
             name, _, value = word.partition("=")
             name = name.replace("_", "-")
             if name not in found:
-                raise ValueError(f"{name}: no such option{suggestion(name, found)} (see {prog} {pages.HELP_ALL})")
+                raise ValueError(f"{name}: no such option{suggestion(name, command)} (see {prog} {pages.HELP_ALL})")
             option = found[name]
         choices = option.choices if option else ()
         if choices and value and value not in (*choices, "None"):
@@ -126,12 +129,14 @@ def check_names(command: type[Command], argv: Sequence[str], prog: str) -> None:
             option = None
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """The option that is meant by one that does not exist; empty if none resembles it."""
-    meant, *example = NAMES_ELSEWHERE.get(name.lstrip("-").replace("-", "_"), "").partition(",")
-    setting = meant.replace("_", "-")
-    same = next((option for option in known if setting and re.split(r"\.|--", option)[-1] == setting), "")
-    return f"; did you mean {same}{''.join(example)}?" if same else nearest(name, known)
+def suggestion(name: str, command: type[Command]) -> str:
+    """The option that is meant by one that does not exist, also without the part before the dot; empty if none is."""
+    shown: dict[str, str] = {}
+    for option in pages.options(command):
+        for text in (option.name, option.name.rpartition(".")[2]):
+            meant = f"{option.metavar}, without {name}" if option.positional else option.name
+            shown.setdefault(text.lstrip("-").replace("-", "_"), meant)
+    return nearest(name.lstrip("-").replace("-", "_"), shown, shown)
 
 
 def parse_unchecked(command: type[C], argv: Sequence[str]) -> C | None:

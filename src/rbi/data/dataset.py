@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Self, overload
 
 import numpy as np
@@ -18,6 +19,7 @@ from rbi.data.episode import (
     integer_actions,
 )
 from rbi.data.summary import DatasetSummary
+from rbi.suggestions import Suggesting, with_suggestions
 
 RECORD = np.dtype(
     [
@@ -58,7 +60,7 @@ def columns(spec: DatasetSpec) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]
     return found
 
 
-class Dataset(Sequence[Episode]):
+class Dataset(Suggesting, Sequence[Episode]):
     """Episodes with a common spec. `dataset[i]` is an `Episode` of views, `dataset[i:j]` a `Dataset`.
 
     `arrays["observations"]` is `[F, *obs_shape]`, every other column `[S, ...]`; `records` `[E]` holds `RECORD`s, whose
@@ -69,6 +71,7 @@ class Dataset(Sequence[Episode]):
 
     num_lost = 0
 
+    @with_suggestions
     def __init__(
         self,
         spec: DatasetSpec,
@@ -77,6 +80,8 @@ class Dataset(Sequence[Episode]):
         texts: Sequence[str],
         rejected: Sequence[RejectedEpisode] = (),
     ) -> None:
+        if not isinstance(spec, DatasetSpec):
+            raise TypeError(f"spec is of type {type(spec).__name__}; rbi.Dataset.from_arrays makes a dataset of arrays")
         self.spec, self.arrays, self.records, self.texts, self.rejected = spec, arrays, records, texts, list(rejected)
         self.table_roles: dict[str, Any] = {}  # how the columns of its table were named (`TableConfig.roles`)
 
@@ -101,6 +106,7 @@ class Dataset(Sequence[Episode]):
         return cls(spec, read_only(arrays), records, list(texts), rejected)
 
     @classmethod
+    @with_suggestions
     def from_arrays(
         cls,
         observations: Any,
@@ -164,6 +170,7 @@ class Dataset(Sequence[Episode]):
         return found
 
     @classmethod
+    @with_suggestions
     def from_frame(
         cls,
         frame: Any,
@@ -245,6 +252,18 @@ class Dataset(Sequence[Episode]):
         lost = self.arrays["life_lost"] if lives else np.zeros(1, bool)
         return end_codes(self.arrays["terminated"], self.arrays["truncated"], lost)
 
+    def save(self, path: Path | str) -> None:
+        """Write the episodes into a new folder, a store, which `rbi.load_episodes` and the command line read.
+
+        `rejected` is written, too. Raises ValueError if the folder is not empty.
+        """
+        from rbi.data.store import StoreWriter
+
+        with StoreWriter.create(path, self.spec, self.table_roles) as writer:
+            writer.extend(self)
+            for item in self.rejected:
+                writer.reject(item)
+
     def summary(self) -> DatasetSummary:
         """Counts, scores, lengths, actions and rejected episodes."""
         return DatasetSummary.of_dataset(self)
@@ -270,6 +289,8 @@ class Dataset(Sequence[Episode]):
     def __getitem__(self, i: int | slice) -> "Episode | Dataset":
         if isinstance(i, slice):
             return self.select(np.arange(len(self))[i])
+        if not isinstance(i, int | np.integer):
+            raise TypeError(f"an index of type {type(i).__name__}: must be an integer or a slice; select takes several")
         record = self.records[i]
         return Episode(
             **{name: self.part(name, record) for name in self.arrays},
@@ -280,8 +301,14 @@ class Dataset(Sequence[Episode]):
         )
 
     def select(self, indices: Sequence[int] | Array) -> "Dataset":
-        """Some episodes, in this order. A contiguous range is not copied."""
-        chosen = np.asarray(indices, dtype=np.int64)
+        """Some episodes: those of these indices, in this order, or where booleans `[E]` are true, as in
+        `dataset.select(dataset.scores > 0)`. A contiguous range is not copied."""
+        chosen = np.asarray(indices)
+        if chosen.dtype == bool:
+            if chosen.shape != (len(self),):
+                raise ValueError(f"booleans of shape {chosen.shape} for {len(self):,} episodes")
+            chosen = np.flatnonzero(chosen)
+        chosen = chosen.astype(np.int64)
         records = self.records[chosen].copy()
         contiguous = len(chosen) and bool((np.diff(chosen) == 1).all())
         arrays = {}

@@ -2,7 +2,10 @@
 
 import difflib
 import functools
+import importlib.util
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +41,16 @@ def check(id_: str) -> str:
         near = difflib.get_close_matches(game, known, n=3, cutoff=0.4)
         raise ValueError(f"--env {id_}: no such Atari game" + (f"; did you mean {', '.join(near)}?" if near else ""))
     return game
+
+
+def id_like(name: str) -> str:
+    """The id of the game that has this name elsewhere, such as PongNoFrameskip-v4; empty for no game, or without
+    ale-py. It is not imported: its own environments would be registered, with names like this one."""
+    found = importlib.util.find_spec("ale_py")
+    places = [Path(place) for place in found.submodule_search_locations or ()] if found else []
+    games = [file.stem.title().replace("_", "") for place in places for file in place.glob("roms/*.bin")]
+    asked = re.sub(r"(NoFrameskip|Deterministic)?(-v\d+)?$", "", name).lower()
+    return next((f"ALE/{game}-v5" for game in games if game.lower() == asked), "")
 
 
 def settings_of(config: EnvConfig) -> dict[str, Any]:

@@ -245,9 +245,14 @@ def make_one(config: EnvConfig, *, render: bool = False) -> gymnasium.Env[Any, A
         env = config.factory(**settings) if config.factory else make_by_id(config.id, settings)
     except Exception as error:  # whatever its constructor raises
         message = " ".join(str(error).split())
-        if config.factory is None and (config.id.isidentifier() or config.id == "<lambda>"):
+        from rbi.envs import atari
+
+        missing = isinstance(error, gymnasium.error.NameNotFound)
+        if missing and (game := atari.id_like(config.id)):
+            message += f" Did you mean {game}?"
+        elif config.factory is None and (config.id.isidentifier() or config.id == "<lambda>"):
             message += " If a function of this name makes it, pass the function (Python: env=)"
-        elif isinstance(error, gymnasium.error.NameNotFound) and ":" not in config.id:
+        elif missing and ":" not in config.id:
             message += f" If a module of yours registers it, name the module, too: my_module:{config.id}"
         elif isinstance(error, ModuleNotFoundError) and ":" in config.id:  # the command does not look into its folder
             message += " Its folder has to be in PYTHONPATH, as in PYTHONPATH=. rbi ..."

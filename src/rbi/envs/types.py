@@ -72,7 +72,10 @@ class EnvConfig:
         if isinstance(env, str):
             return cls(env, **settings)
         if not callable(env):
-            raise ValueError(f"env = {env!r}: give a Gymnasium id or a function that makes an environment")
+            raise ValueError(
+                f"env is of type {type(env).__name__}: several are made, so give a Gymnasium id or a function that "
+                'makes an environment, such as lambda: gymnasium.make("CartPole-v1")'
+            )
         return cls(getattr(env, "__name__", type(env).__name__), factory=env, **settings)
 
 

@@ -24,6 +24,7 @@ from rbi.policy import Policy, load_policy
 from rbi.progress import echo, track
 from rbi.statistics import describe, score_text
 from rbi.steps import MASK, TERMINATED, TRUNCATED
+from rbi.suggestions import Suggesting, with_suggestions
 from rbi.torch_settings import with_own_thread
 
 ProtocolName = Literal["paper", "modern"]
@@ -366,7 +367,7 @@ def run_episodes(
 
 
 @dataclass(frozen=True, repr=False)
-class EvaluationResult:
+class EvaluationResult(Suggesting):
     """Scores of a policy's episodes and their statistics."""
 
     env: str
@@ -418,6 +419,7 @@ class EvaluationResult:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+@with_suggestions
 @with_own_thread
 def evaluate(
     policy: Policy | Path | str,

@@ -48,6 +48,7 @@ from rbi.progress import graceful_stop, text_table, track, track_updates
 from rbi.rules.types import Rule, parse_rule
 from rbi.statistics import describe, score_text
 from rbi.steps import MASK
+from rbi.suggestions import nearest, with_suggestions
 from rbi.torch_settings import matmul_precision, with_own_settings
 
 NAME = "offline"
@@ -102,6 +103,7 @@ def interval_text(interval: Sequence[float]) -> str:
     return f"{score_text(interval[0])} to {score_text(interval[1])}"
 
 
+@with_suggestions
 @with_own_settings
 def offline(
     data: Dataset | Path | str,
@@ -157,11 +159,7 @@ def offline(
     evaluation = EvaluationConfig(
         episodes, evaluations, curve_episodes, margin, protocol, max_frames, max_idle_frames, num_envs
     )
-    for name, value in (("rules", rules), ("baselines", baselines)):
-        if isinstance(value, str | Rule):
-            raise ValueError(f"{name} = {str(value)!r}: must be a list of {name}")
-    names = tuple(dict.fromkeys(str(parse_rule(str(rule))) for rule in rules))
-    chosen: tuple[Baseline, ...] = tuple(dict.fromkeys(baselines))
+    names, chosen = rows_of(rules, baselines)
     prepare_for_many_streams()
     torch_device = choose_device(device)
     source = dataset_or_path(data)
@@ -203,6 +201,18 @@ def offline(
             log.state = {"lines": 0, "seconds": 0.0, "evaluation": 0, "validated": 0, "data": fingerprint(source)}
             log.open(experiment.learners())
             return experiment.run(checkpoint_minutes)
+
+
+def rows_of(rules: Sequence[Rule | str], baselines: Sequence[Baseline]) -> tuple[tuple[str, ...], tuple[Baseline, ...]]:
+    """The texts of the rules and the names of the baselines, each once."""
+    for name, value in (("rules", rules), ("baselines", baselines)):
+        if isinstance(value, str | Rule):
+            raise ValueError(f"{name} = {str(value)!r}: must be a list of {name}")
+    for baseline in baselines:
+        if baseline not in BASELINES:
+            known = f"{', '.join(BASELINES)}{nearest(baseline, BASELINES)}"
+            raise ValueError(f"baselines: {baseline!r} is not one of {known}")
+    return tuple(dict.fromkeys(str(parse_rule(str(rule))) for rule in rules)), tuple(dict.fromkeys(baselines))
 
 
 def completed(log: RunLog) -> OfflineResult:

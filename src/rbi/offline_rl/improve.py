@@ -48,6 +48,7 @@ from rbi.offline_rl.validation import (
 from rbi.policy import Policy, load_policy
 from rbi.progress import graceful_stop, text_table, track_updates
 from rbi.rules.types import Behavior, Reroute, Rule, parse_rule
+from rbi.suggestions import Suggesting, with_suggestions
 from rbi.torch_settings import with_own_settings
 
 NAME = "improve"
@@ -103,7 +104,7 @@ class ImproveConfig(Checked):
 
 
 @dataclass(frozen=True, repr=False)
-class ImproveResult:
+class ImproveResult(Suggesting):
     """An improved policy and how far it can be trusted. All estimates are from the untouched test set."""
 
     policy: Policy
@@ -174,6 +175,7 @@ def gain_text(gain: dict[str, Any]) -> str:
     return f"{gain['mean']:+.4g}" + (f" (95%: {interval[0]:+.4g} to {interval[1]:+.4g})" if interval else "")
 
 
+@with_suggestions
 @with_own_settings
 def improve(
     data: Dataset | Path | str,

@@ -2,17 +2,18 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from rbi.config import NAMES_ELSEWHERE, Checked, Ge, Interval, check_fields, nearest
+from rbi.config import Checked, Ge, Interval, check_fields
 from rbi.envs import has_numbered_states
 from rbi.envs.types import EnvConfig, EnvFactory
 from rbi.networks import MAX_HIDDEN_SIZE, AdvantageBaseline
 from rbi.replay import ReplayConfig
 from rbi.returns import ReturnConfig
 from rbi.rules.types import Rule, parse_rule
+from rbi.suggestions import nearest
 
 Algorithm = Literal["rbi", "apex"]
 Preset = Literal["paper", "fast", "small"]
@@ -291,12 +292,10 @@ def setting_names() -> list[str]:
     return [setting.name for part in parts for setting in dataclasses.fields(part)]
 
 
-def unknown_setting(name: str, known: Iterable[str]) -> ValueError:
-    """The error for a setting that does not exist, with the one that is meant, by another library's name or the nearest
-    of those `known`."""
-    elsewhere = NAMES_ELSEWHERE.get(name)
-    meant = f"; did you mean {elsewhere}?" if elsewhere else nearest(name, known)
-    return ValueError(f"{name}: is not a setting of training{meant or '; rbi.TrainConfig has them all'}")
+def unknown_setting(name: str, known: Collection[str]) -> ValueError:
+    """The error for a setting that does not exist, with the one that is meant of those `known`."""
+    meant = nearest(name, known) or "; rbi.TrainConfig has them all"
+    return ValueError(f"{name}: is not a setting of training{meant}")
 
 
 def unused_settings(algo: Algorithm) -> set[str]:

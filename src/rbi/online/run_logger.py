@@ -23,6 +23,7 @@ from rbi.policy import Policy, load_policy
 from rbi.progress import PlainConsole, echo, printable, status_line, status_table
 from rbi.replay import bytes_needed
 from rbi.statistics import score_text
+from rbi.suggestions import Suggesting
 
 Callback = Callable[[dict[str, Any]], Any]
 
@@ -31,7 +32,7 @@ MIN_BEST_EPISODES = 20  # finished episodes before a policy can be the best
 
 
 @dataclass(frozen=True, repr=False)
-class TrainResult:
+class TrainResult(Suggesting):
     """What a training run produced."""
 
     env: str

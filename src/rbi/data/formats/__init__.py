@@ -22,6 +22,7 @@ from rbi.data.formats.table_layout import TableConfig
 from rbi.data.formats.tables import FILES, TableReader, open_table, table_formats
 from rbi.data.store import MAX_LOST, Store, is_store
 from rbi.progress import echo
+from rbi.suggestions import with_suggestions
 
 __all__ = [
     "AgcConfig",
@@ -130,6 +131,7 @@ def note_for_python() -> Iterator[None]:
         raise
 
 
+@with_suggestions
 @note_for_python()
 def load_episodes(
     path: Path | str,

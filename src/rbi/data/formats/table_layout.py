@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from rbi.config import nearest
 from rbi.data.formats.reader import natural
+from rbi.suggestions import nearest
 
 SHOWN_COLUMNS = 30
 STEP_COLUMNS = {

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from rbi.config import nearest
 from rbi.lab.mdp import Floats, optimal_policy, performance
 from rbi.lab.spi import algorithms, peers, worlds
 from rbi.lab.spi.algorithms import LogStatistics, with_estimated_baseline
@@ -25,6 +24,7 @@ from rbi.parallel import parallel_map
 from rbi.progress import track
 from rbi.rules.types import as_text
 from rbi.statistics import bootstrap_weights, cvar, paired_lead, percentile_interval
+from rbi.suggestions import nearest
 
 COUNT_AWARE = "count_aware(0.25,1)"  # tuned on other worlds than the reported ones (docs/count-aware.md)
 COUNT_AWARE_DRAINING = "count_aware_draining(0.25)"  # ablation: without prior, gate and lower bound
