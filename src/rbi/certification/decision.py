@@ -143,7 +143,7 @@ class Decision:
 
     def summary(self) -> str:
         """Headline, reasons and a table of all rules."""
-        rows = [("rule", "gain per episode", "lower bound", "value", "effective episodes", "")]
+        rows = [("rule", "gain", "lower bound", "value", "effective size", "")]
         for candidate in self.candidates:
             gain, lower, _ = candidate.interval
             mark = "tested" if candidate.rule in self.tested else ""

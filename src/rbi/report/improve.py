@@ -145,13 +145,15 @@ def largest_table(found: dict[str, Any]) -> Table:
     counts = [row.get("count", 1) for row in found["changes"]["largest"]]
     repeated = any(count > 1 for count in counts)
     numbers = ("step", "taken", "return", *(["steps in this state"] if repeated else []), "gain, by Q")
-    columns = ("source", *numbers, "action: beta to pi")
-    table = numbers_table("test steps with the largest expected gain", columns, texts=(columns[0], columns[-1]))
-    table.columns[0].overflow = "fold"
+    columns, optional = ("source", *numbers, "action: beta to pi"), ("steps in this state", "return", "step")
+    title = "test steps with the largest expected gain"
+    table = numbers_table(title, columns, texts=(columns[0], columns[-1]), optional=optional)
     names = action_names(found["spec"])
     for row, count in zip(found["changes"]["largest"][:SHOWN_STEPS], counts, strict=False):
         line = f", line {row['line']}" if row["line"] else ""
-        changes = ", ".join(f"{names[a['action']]}: {percent(a['beta'])} to {percent(a['pi'])}" for a in row["actions"])
+        changes = ",\n".join(
+            f"{names[a['action']]}: {percent(a['beta'])} to {percent(a['pi'])}" for a in row["actions"]
+        )
         source = f"{row['source'] or 'episode ' + str(row['episode'])}{line}"
         cells = [source, str(row["step"]), str(names[row["taken"]]), f"{row['return']:.4g}"]
         cells += [f"{count:,}"] if repeated else []
