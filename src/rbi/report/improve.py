@@ -298,7 +298,8 @@ def gain_figure(found: dict[str, Any]) -> Any:
         names = [row["rule"] + (" *" if row["rule"] in found["tested"] else "") for row in reversed(rows)]
         panel.set_yticks(range(len(rows)), names)
         panel.set(xlabel="gain per episode over the behaviour policy (line: 0)", ylim=(-0.6, len(rows) - 0.4))
-        panel.set_title(f"{found['verdict']}: {100 * found['confidence']:g}% bounds, * tested", loc="left")
+        bounds = f"ticks are {100 * found['confidence']:g}% lower bounds"
+        panel.set_title(f"{found['verdict']}: {bounds}, * tested", loc="left")
     return figure
 
 

@@ -201,5 +201,6 @@ def evaluation_figure(run: Run) -> Any:
         panel.annotate(label, at, xycoords=("axes fraction", "data"), va="bottom", color=DARK)
         panel.xaxis.get_major_locator().set_params(integer=True)
         panel.set(xlabel="episode, sorted by score", ylabel="score")
-        panel.set_title(f"{found['env']}: {found['protocol']} protocol", loc="left")
+        of_atari = found["env"].startswith("ALE/")  # in other environments protocols change nothing
+        panel.set_title(found["env"] + (f": {found['protocol']} protocol" if of_atari else ""), loc="left")
     return figure
