@@ -30,7 +30,7 @@ MAX_WIDTH, INDENT, COMMAND_INDENT = 100, 26, 14
 START = (
     ("rbi improve logs.csv", "a better policy from logs, and whether to deploy it"),
     ("rbi train CartPole-v1", "RBI (or Ape-X) in a simulator, here or on Ray"),
-    ("rbi bandit regret", "Figure 1 of the paper; the others are commands too"),
+    ("rbi bandit regret", "Figure 1 of the paper; the others have commands, too"),
 )
 SECTIONS = {
     "Learn from logs": ("improve", "offline", "certify", "monitor", "data"),
