@@ -133,6 +133,17 @@ def test_the_front_pages_breakout_is_the_measured_one():
     )
 
 
+def test_the_front_pages_ratios_to_the_bare_emulator_are_the_measured_ones():
+    once = load("engine-cuda-512-faster-emulator.json")
+    bare = (once["bare_emulator_steps_per_second"] + once["bare_emulator_again"]) / 2
+    ratios = [once["rows"][0]["steps_per_second"] / bare]
+    for name in ("engine-start-up.json", "engine-frames.json"):
+        turns = [turn for kind in load(name)["kinds"].values() for turn in kind["turns"]]
+        ratios += [turn["steps_per_second"] / turn["bare_emulator_steps_per_second"] for turn in turns]
+    text = " ".join((ROOT / "docs/index.md").read_text().split())
+    assert f"(later measurements: {min(ratios):.2f} to {max(ratios):.2f})" in text
+
+
 def test_the_front_pages_speed_from_logs_is_the_measured_one():
     beta, q, both = (round(load("offline-speed-cuda.json")["ours"][name], -1) for name in ("beta", "q", "beta_and_q"))
     text = " ".join((ROOT / "docs/index.md").read_text().split())
