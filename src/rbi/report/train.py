@@ -136,7 +136,8 @@ def score_table(found: dict[str, Any], *, paper: bool) -> Table:
     known = {env: PUBLISHED.get(game_name(env)) for env in environments if env.startswith("ALE/")}
     published = ("random", "human", "Rainbow", "Ape-X, paper", "RBI, paper") if any(known.values()) else ()
     columns = ("environment", *published, "Ape-X, here", "RBI, here")
-    table = numbers_table(None, columns, texts=("environment",), caption=protocol)
+    caption = "; ".join(filter(None, ["here: mean score at number of updates", protocol]))
+    table = numbers_table(None, columns, texts=("environment",), caption=caption)
     for env in environments:
         scores: list[float | None] = [None] * len(published)
         if (game := known.get(env)) is not None:
