@@ -1,6 +1,5 @@
 """Tables in a terminal of 80 columns: names and numbers are whole, and what does not fit is left out or wrapped."""
 
-import dataclasses
 import io
 
 import pytest
@@ -65,14 +64,15 @@ def test_no_more_columns_are_left_out_than_necessary():
 
 
 def test_changes_of_probabilities_stay_on_one_line_each(improved):
-    run = runs.read(improved)
-    found = dataclasses.replace(run, result={**run.result}).finished()
+    found = runs.read(improved).finished()
     actions = [{"action": n, "beta": 0.25, "pi": 0.5} for n in range(2)]
     row = found["changes"]["largest"][0] | {"source": "decisions.csv", "line": 1234, "count": 7, "actions": actions}
     found["changes"] = found["changes"] | {"largest": [row]}
-    lines = shown(improve.largest_table(found))
-    assert any("decisions.csv, line 1234" in line for line in lines)
-    assert sum("25.0% to 50.0%" in line for line in lines) == len(actions)
+    for episodes, has_steps in ((found["steps"], False), (1, True)):
+        lines = shown(improve.largest_table(found | {"episodes": episodes}))
+        assert ("step" in words(lines[:5])) == has_steps
+        assert any("decisions.csv, line 1234" in line for line in lines)
+        assert sum("25.0% to 50.0%" in line for line in lines) == len(actions)
 
 
 @pytest.mark.parametrize("command", ["train", "offline", "certify"])
