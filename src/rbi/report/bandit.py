@@ -119,7 +119,8 @@ def learning_caption(run: Run) -> str:
     caption = (
         f"Means ({means}), {s['repetitions']:,} repetitions, exploration {s['exploration']:g}, floor {s['floor']:g},"
         f" {s['initial_samples']} initial uniform samples.\n"
-        f"Lines: means over repetitions; bands: quartiles of {' and '.join(s['rules'][:BANDS])}."
+        "Expected reward of pi after t samples: mean over repetitions; bands in the figure: quartiles of "
+        f"{' and '.join(s['rules'][:BANDS])}."
     )
     if any(rule.startswith("ppo") for rule in s["rules"]) and len(s["means"]) == 2:
         caption += "\nWith two arms Max-PPO is the greedy step: the two curves differ by chance only."

@@ -43,7 +43,7 @@ def learning_curves(of: Sequence[Run]) -> Any:
                 panel.plot(x, middle, label=label, **style)
                 panel.fill_between(x, low, high, color=style["color"], alpha=0.13, linewidth=0)
         panel.set(xlabel="million frames" if atari else "thousand steps", ylabel="score while training")
-        panel.set_title(of[0].config["settings"]["env"], loc="left")
+        panel.set_title(f"{of[0].config['settings']['env']}, quartiles shaded", loc="left")
         label_lines(panel)
     return figure
 
