@@ -68,8 +68,10 @@ class FittingTable(Table):
         for name in self.optional:
             if Measurement.get(console, unlimited, self).maximum > options.max_width:
                 self.columns = [column for column in self.columns if column.header != name]
-        yield from super().__rich_console__(console, options)
-        self.columns = every
+        try:
+            yield from super().__rich_console__(console, options)
+        finally:
+            self.columns = every
 
 
 def numbers_table(
