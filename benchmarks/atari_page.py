@@ -279,7 +279,7 @@ def reasons_text(suite, done):
     ahead = sum(run["deterministic"]["mean"] > run["evaluation"]["mean"] for run in runs)
     text = (
         f"Rank correlation of RBI's lead in human-normalised score, over {len(games)} games, with {', '.join(found)}; "
-        f"chance alone gives about {1.96 / math.sqrt(len(games) - 1):.1f} or more, in size, once in 20 times. The most "
+        f"by chance alone, one in 20 is beyond about +-{1.96 / math.sqrt(len(games) - 1):.1f}. The most "
         f"probable actions score more than samples in {ahead} of the {len(runs)} runs in which both were evaluated."
     )
     return [text, ""]
@@ -295,7 +295,7 @@ def sources(name, suite, done):
     shared = len(results) - len(speeds)
     speed = f"{min(speeds):,.0f} to {max(speeds):,.0f} steps/s while learning. " if speeds else ""
     if shared:
-        speed += f"Runs that shared the machine with other programs, whose speed does not count: {shared}. "
+        speed += f"This leaves out {shared} run{'s' * (shared > 1)} that shared the machine with other programs. "
     return (
         f"{speed}"
         f"`python -m benchmarks.atari --suite {name}`, commits {commits}, one {about['gpu']}, {about['cores']} cores; "

@@ -22,14 +22,15 @@ Dvoretzky, Kiefer and Wolfowitz.
 """
 BESIDE = """
 Peers on the same logs: 95% lower bounds of the value V(pi) of one-step episodes whose taken actions have logged
-probabilities ([script](../benchmarks/coverage_peers.py)). They bound the value because peers have no bound of the
-gain. Cells are *width* / *missed*: the mean distance below the estimate as a multiple of Student's, and the share of
-repetitions in which the bound exceeds the truth; in brackets the width at equal measured coverage: all widths of a
-bound times the number with which it misses in exactly 5%. *Limited weights*: ours with the largest possible weight
-stated, as `rbi.certify` has it where all probabilities were logged; its terms are W (r - 1/2) + 1/2. Proved: the first
-six. HCOPE is the bound of Thomas et al. (2015), Theorem 1, the threshold chosen on a twentieth of the values.
-SCOPE-RL's empirical Bernstein takes the largest observed value for the largest possible one, so it is not proved; its
-Hoeffding interval multiplies by the number of episodes where the inequality divides.
+probabilities ([script](../benchmarks/coverage_peers.py)). The value is bounded, and not the gain, because peers have
+no bound of the gain. Cells are *width* / *missed*: the mean distance below the estimate as a multiple of Student's, and
+the share of repetitions in which the bound exceeds the truth; in brackets, the width at equal measured coverage, which
+is the width after all widths of a bound are scaled by one factor, so that it misses in exactly 5%. *Limited weights*:
+ours with the largest possible weight stated, as in `rbi.certify` where all probabilities were logged; its terms are
+W (r - 1/2) + 1/2. Proved: the rows of betting, empirical Bernstein (without a name in brackets), HCOPE and Anderson.
+HCOPE is the bound of Thomas et al. (2015), Theorem 1, the threshold chosen on a twentieth of the values. SCOPE-RL's
+empirical Bernstein takes the largest observed value for the largest possible one, so it is not proved; its Hoeffding
+interval multiplies by the number of episodes where the inequality divides.
 """
 BOUNDS = {"betting": "betting", "empirical_bernstein": "empirical Bernstein", "student": "Student", "bca": "BCa"}
 LEAST_REPETITIONS, USUAL_REPETITIONS = 100, 1000

@@ -73,9 +73,10 @@ the strong one (seed 1): they differ by more than skill.
 
 Populations that are not listed below have not been measured.
 
-Intervals and verdicts of these tables are about the seeds that were run: *not below* means a loss of less than
-{100 * MARGIN:.0f}%, *above* no loss, each with 95% confidence. The paper's players are people, its datasets are larger
-and it trains for 1,562,500 updates, so only the ratios to the clone compare.
+Intervals, P(below) and verdicts of these tables are about the seeds that were run (those in the results resample the
+seeds, too): *not below* means a loss of less than {100 * MARGIN:.0f}%, *above* no loss, each with 95% confidence. The
+paper's players are people, its datasets are larger and it trains for 1,562,500 updates, so only the ratios to the clone
+compare: *as in the paper* means that both keep the clone's score up to a loss of {100 * MARGIN:.0f}%, or neither does.
 
 DQfD ends below the clone in all four games of the paper. Here it does so with the strong players of SpaceInvaders, who
 score as much as the paper's people, and is above the clone in most other populations. Its policy is deterministic, so

@@ -35,16 +35,17 @@ The learner process alone, with its replay in GPU memory, does {alone:,.0f} upda
 {states:,} states and publishes its weights after every {updates} updates, {fed:,.0f}, **{share:.3f}** of it (aim 0.95).
 Storing takes {store:.1f} us per state: {mb:.1f} GB/s of frames.
 
-Where CPU time goes, in ms per 1,000 steps, with blocks of {blocks} steps: emulators {env_ray:.0f}, {env_local:.0f} in
-the local engine; first threads of workers and learner {own_ray:.0f}, {own_local:.0f} there; the driver {driver:.0f} and
-Ray itself {itself:.0f}. {idle:.1f} of 16 cores were idle, {idle_local:.1f} with the local engine. Both engines are
-limited by the emulators.
+CPU time in ms per 1,000 steps, with blocks of {blocks} steps: emulators {env_ray:.0f} (local engine: {env_local:.0f});
+main threads of workers and learner {own_ray:.0f} (local engine: {own_local:.0f}); the driver {driver:.0f}; Ray itself
+{itself:.0f}. Of 16 cores {idle:.1f} were idle, with the local engine {idle_local:.1f}. Both engines are limited by the
+emulators.
 
-Before, {before_rows} measurements of layouts with one to four workers gave {before_low:.2f} to {before_high:.2f}. Two
-causes were found by CPU time per thread: workers loaded the newest weights again at every step, and converted them on
-all of their CPUs ({before_other:.0f} ms per 1,000 steps in other threads than the first, emulators apart, now
-{after_other:.0f}); and processes spun while they waited for the GPU (first threads {before_own:.0f}, now
-{own_ray:.0f}). CUDA's Multi-Process Service was measured before that, too: ahead with two workers, behind with four.
+Before, {before_rows} measurements of layouts with one to four workers gave {before_low:.2f} to {before_high:.2f}. CPU
+time per thread showed two causes. Workers loaded the newest weights again at every step and converted them on all of
+their CPUs: threads other than main threads and emulators took {before_other:.0f} ms per 1,000 steps, now
+{after_other:.0f}. And processes waited for the GPU in a busy loop: main threads took {before_own:.0f} ms, now
+{own_ray:.0f}. CUDA's Multi-Process Service, measured before these fixes, was ahead with two workers and behind with
+four.
 
 ### Learning curves of the Ray engine
 

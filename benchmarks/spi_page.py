@@ -11,8 +11,8 @@ HEAD = """
 
 `rbi spi`: policies learned from logs of a baseline, evaluated exactly. `count_aware` is
 [count-aware reroute](count-aware.md), with one setting for all worlds; peers have their published settings and the best
-of eight for each family of worlds, found with the same budget on other worlds and seeds. The form of ours was chosen
-on those tuning worlds too, a budget that no peer had. [One page](safe-improvement.md) says what was compared and
+of eight for each family of worlds, found with the same budget on other worlds and seeds. The form of ours was
+chosen on those tuning worlds too; no peer had such a budget. [One page](safe-improvement.md) says what was compared and
 what won where.
 """
 
@@ -62,7 +62,7 @@ beta.
 
 **Tuned.** Every algorithm had eight settings on other worlds, with another seed, {tuning:,} repetitions and the study's
 data sizes. A peer has its published setting and its best one in each family of worlds; ours has one setting for all.
-The form of ours was chosen on the tuning worlds by hand, a budget that no peer had. The reported seed and the quality
+The form of ours was chosen by hand on the tuning worlds; no peer had such a budget. The reported seed and the quality
 of the held-out baselines are new. The families of worlds are not: earlier forms of ours were reported on them with
 other seeds, and one was rejected for what it lost there ([decision 024](decisions/024-a-variance-for-each-state.md)).
 

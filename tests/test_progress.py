@@ -91,6 +91,23 @@ def test_output_that_cannot_be_written_is_an_error_unless_nobody_reads_it(monkey
         echo("a line")
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_only_a_terminal_wraps_a_message_and_only_between_words(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "24")
+    line = "- continue with --resume in a/folder/with/a/long/name"
+    for stream, shown in (
+        (Terminal(), "- continue with --resume\n  in\n  a/folder/with/a/long/name\n"),
+        (io.StringIO(), f"{line}\n"),
+    ):
+        monkeypatch.setattr(sys, "stdout", stream)
+        echo(line)
+        assert stream.getvalue() == shown
+
+
 def test_messages_appear_where_no_column_is_said_to_fit(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "0")
     echo("a message")

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import signal
 import statistics
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -156,8 +157,24 @@ def graceful_stop() -> Iterator[threading.Event]:
 
 
 def echo(line: str, *, stderr: bool = False) -> None:
-    """Print one line without wrapping, highlighting or markup; control characters are escaped."""
-    PlainConsole(stderr=stderr).print(printable(line), highlight=False, soft_wrap=True)
+    """Print one line without highlighting or markup; control characters are escaped. Only a terminal wraps it, between
+    words."""
+    console, text = PlainConsole(stderr=stderr), printable(line)
+    if console.is_terminal and len(text) > console.width:
+        text = wrapped(text, console.width)
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+def wrapped(line: str, width: int) -> str:
+    """A line wrapped between words, aligned with the text of an item; longer words, such as paths, stay whole.
+
+    >>> print(wrapped("- results and figures: runs/cart", 24))
+    - results and figures:
+      runs/cart
+    """
+    indent = " " * (len(line) - len(line.lstrip(" -")))
+    lines = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
 def text_table(title: str, rows: Sequence[Sequence[str]]) -> str:

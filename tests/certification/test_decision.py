@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import io
 import json
 import math
 import re
@@ -54,6 +55,17 @@ def test_a_better_policy_is_deployed_with_a_proved_bound():
     assert found.value == approx(found.baseline + found.estimate)
     assert str(found.policy.rule) == "reroute(0.5,1.5)"
     assert found.headline().startswith("Deploy reroute(0.5,1.5): it gains at least")
+
+
+def test_a_terminal_shows_progress(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr("sys.stderr", shown := Terminal())
+    assert certify().deploy
+    assert "evaluating the gain" in shown.getvalue()
+    assert "comparing with other rules" in shown.getvalue()
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.99])

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from rbi import runs
-from rbi.report import LINES, improve, name_ticks, offline, spi, spread, train
+from rbi.report import LINES, data, improve, name_ticks, offline, spi, spread, train
 from tests.report.pages import SETTINGS, training_run, write_run
 
 
@@ -80,6 +80,22 @@ def test_the_offline_table_has_the_papers_score_of_each_row_beside_ours(tmp_path
     table = offline.score_table(runs.read(write_run(tmp_path / "run", "offline", result=result)))
     assert table.columns[-1].header == "paper"
     assert list(table.columns[-1].cells) == ["3,401", "8,562", "12,123", "", "14,089", "1,404"]
+
+
+@pytest.mark.parametrize(
+    ("env", "title"), [("CartPole-v1", "CartPole-v1"), ("ALE/Pong-v5", "ALE/Pong-v5: paper protocol")]
+)
+def test_scores_name_the_protocol_only_of_games_that_have_one(env, title, tmp_path):
+    result = {"env": env, "protocol": "paper", "scores": [1.0, 2.0], "mean": 1.5, "interval": [1.0, 2.0]}
+    figure = train.evaluation_figure(runs.read(write_run(tmp_path / "run", "evaluate", result=result)))
+    assert figure.axes[0].get_title(loc="left") == title
+
+
+def test_numbers_of_episodes_are_whole():
+    histogram = {"edges": [0.0, 1.0, 2.0], "counts": [5, 12], "mean": 1.0}
+    found = {"scores": histogram, "lengths": histogram, "actions": {"0": 3}, "steps": 3, "spec": {"num_actions": 1}}
+    for panel in data.info_figure(found).axes[:2]:
+        assert all(tick == round(tick) for tick in panel.get_yticks())
 
 
 @pytest.mark.parametrize("places", [[0.0, 0.0, 0.0], [1.0, 1.0], [0.1, 0.5, 0.52, 0.9, 0.99]])

@@ -79,7 +79,7 @@ def test_features_are_low_up_to_a_number_or_a_date_and_high_from_another(run):
     shown = Table.of(improve.feature_table(run.result)).rows
     assert [(row[1], row[3]) for row in shown] == [("2024-10-04", "2025-01-12"), ("34", "63.5")]
     panel = next(panel for panel in improve_panels(run)[1] if getattr(panel, "title", "") == "What changes, by feature")
-    assert [row.text for row in panel.rows] == ["≤ 2024-10-04 to ≥ 2025-01-12", "≤ 34 to ≥ 63.5"]
+    assert [row.text for row in panel.rows] == ["low ≤ 2024-10-04, high ≥ 2025-01-12", "low ≤ 34, high ≥ 63.5"]
 
 
 def many_actions(found, count=24):

@@ -27,7 +27,7 @@ from rbi.data.dataset import Dataset
 from rbi.data.formats import Format, FormatSettings, TableConfig, dataset_or_path, open_dataset, recognise
 from rbi.data.formats.tables import is_own_export
 from rbi.policy import Policy, load_policy
-from rbi.progress import text_table
+from rbi.progress import text_table, track
 from rbi.rules.types import Behavior, parse_rule
 from rbi.suggestions import Suggesting, with_suggestions
 from rbi.torch_settings import with_own_thread
@@ -144,7 +144,7 @@ class Decision(Suggesting):
 
     def summary(self) -> str:
         """Headline, reasons and a table of all rules."""
-        rows = [("rule", "gain per episode", "lower bound", "value", "effective episodes", "")]
+        rows = [("rule", "gain", "lower bound", "value", "effective size", "")]
         for candidate in self.candidates:
             gain, lower, _ = candidate.interval
             mark = "tested" if candidate.rule in self.tested else ""
@@ -296,7 +296,7 @@ def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True) -
     blocked = blocking_reasons(evidence)
     tested: list[Candidate] = []
     passed: list[Candidate] = []
-    for policy in sequence:
+    for policy in track(sequence, "evaluating the gain"):
         candidate = evaluate_candidate(evidence, policy, fixed, details=True)
         tested.append(candidate)
         if blocked or not (candidate.passes and trusted(evidence, candidate, fixed)):
@@ -306,7 +306,10 @@ def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True) -
     names = {candidate.rule for candidate in tested}
     others = [policy for text, policy in steps.items() if text not in names] if compare else []
     unlimited = replace(fixed, max_weight=None)  # what is stated about the tested rules need not hold for the others
-    candidates = [*tested, *(evaluate_candidate(evidence, policy, unlimited) for policy in others)]
+    compared = [
+        evaluate_candidate(evidence, policy, unlimited) for policy in track(others, "comparing with other rules")
+    ]
+    candidates = [*tested, *compared]
     candidates.sort(key=lambda found: SEQUENCE.index(found.rule) if found.rule in SEQUENCE else 2.5)
     verdict = give_verdict(evidence, config, chosen, passed=bool(passed), blocked=bool(blocked))
     return Decision(

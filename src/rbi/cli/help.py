@@ -30,7 +30,7 @@ MAX_WIDTH, INDENT, COMMAND_INDENT = 100, 26, 14
 START = (
     ("rbi improve logs.csv", "a better policy from logs, and whether to deploy it"),
     ("rbi train CartPole-v1", "RBI (or Ape-X) in a simulator, here or on Ray"),
-    ("rbi bandit regret", "Figure 1 of the paper; the others are commands too"),
+    ("rbi bandit regret", "Figure 1 of the paper; the others have commands, too"),
 )
 SECTIONS = {
     "Learn from logs": ("improve", "offline", "certify", "monitor", "data"),
@@ -195,7 +195,7 @@ def command_page(command: "type[Command]", name: str, default: "Command | None",
     if command.EXAMPLE:
         lines += ["", f"example: {command.EXAMPLE}"]
     for group in dict.fromkeys(each.group for each in main) if everything else [None]:
-        lines += ["", f"{group or ('Options:' if everything else 'Main options:')}"]
+        lines += ["", *wrap(group or ("Options:" if everything else "Main options:"))]
         for each in main:
             if group is None or each.group == group:
                 lines += entry(each.head, each.text)
@@ -261,5 +261,5 @@ def show_page(page: str) -> None:
     """Print a page; on a terminal, options, commands and headings are bold."""
     text = Text(page)
     text.highlight_regex(r"(?m)^  (-\S+(, -\S+)?|rbi( [\w.-]+)+|[a-z]+)(?=\s)", "bold")
-    text.highlight_regex(r"(?m)^[A-Z][^\n]*$(?=\n  \S)", "bold")
+    text.highlight_regex(r"(?m)^[A-Z][^\n]*(\n\S[^\n]*)*$(?=\n  \S)", "bold")
     PlainConsole().print(text, highlight=False, soft_wrap=True)

@@ -60,7 +60,7 @@ class Train(Command):
     """rbi: Rerouted Behavior Improvement (--preset paper has the paper's settings); apex: its baseline, greedy with
     double Q-learning, all else equal; both: a sweep."""
     env: str = "ALE/Breakout-v5"
-    """A Gymnasium id with discrete actions."""
+    """A Gymnasium id with discrete actions, which may also be the first word, without --env."""
     envs: str = ""
     """A sweep over several environments, separated by commas; paper12: the paper's twelve games, with its table
     (default: --env only)."""

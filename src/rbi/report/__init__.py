@@ -7,6 +7,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 
 GREY, DARK, ACCENT, WARNING = "#c8ccd2", "#2a2f36", "#0072b2", "#d55e00"
@@ -56,17 +58,45 @@ def facts_table(title: str, rows: Mapping[str, str], **options: Any) -> Table:
     return table
 
 
-def numbers_table(title: str | None, columns: Sequence[str], texts: Sequence[str] = (), **options: Any) -> Table:
-    """An empty table with columns of numbers, which are aligned to the right, except for those that are `texts`."""
-    table = Table(title=title, box=SIMPLE_HEAD, **options)
+class FittingTable(Table):
+    """A table that leaves out its `optional` columns, in this order, until the others fit the terminal."""
+
+    optional: tuple[str, ...] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        every, unlimited = self.columns, options.update(max_width=10**6)
+        for name in self.optional:
+            if Measurement.get(console, unlimited, self).maximum > options.max_width:
+                self.columns = [column for column in self.columns if column.header != name]
+        try:
+            yield from super().__rich_console__(console, options)
+        finally:
+            self.columns = every
+
+
+def numbers_table(
+    title: str | None, columns: Sequence[str], texts: Sequence[str] = (), optional: Sequence[str] = (), **options: Any
+) -> Table:
+    """An empty table with columns of numbers, which are aligned to the right, except for those that are `texts`.
+    Narrow terminals leave out the `optional` columns and wrap cells, but cut nothing off."""
+    table = FittingTable(title=title, box=SIMPLE_HEAD, collapse_padding=True, **options)
+    table.optional = tuple(optional)
     for name in columns:
-        table.add_column(name, justify="left" if name in texts else "right")
+        table.add_column(name, justify="left" if name in texts else "right", overflow="fold")
     return table
 
 
 def titled_table(title: str, **options: Any) -> Table:
     """An empty table without side margins, below a title of several lines."""
-    return Table(title=title, title_justify="left", title_style="", box=SIMPLE_HEAD, pad_edge=False, **options)
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        **options,
+    )
 
 
 def name_ticks(panel: Any, names: Sequence[str], max_letters: int) -> None:

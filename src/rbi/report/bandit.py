@@ -119,7 +119,8 @@ def learning_caption(run: Run) -> str:
     caption = (
         f"Means ({means}), {s['repetitions']:,} repetitions, exploration {s['exploration']:g}, floor {s['floor']:g},"
         f" {s['initial_samples']} initial uniform samples.\n"
-        f"Lines: means over repetitions; bands: quartiles of {' and '.join(s['rules'][:BANDS])}."
+        "Expected reward of pi after t samples: mean over repetitions; bands in the figure: quartiles of "
+        f"{' and '.join(s['rules'][:BANDS])}."
     )
     if any(rule.startswith("ppo") for rule in s["rules"]) and len(s["means"]) == 2:
         caption += "\nWith two arms Max-PPO is the greedy step: the two curves differ by chance only."
@@ -144,12 +145,12 @@ def distinct(curves: Sequence[dict[str, Any]], key: str) -> list[Any]:
 
 def rules_table(run: Run) -> Table:
     """One row per rule: the policy, its ratios to beta, its distance, improvement step and penalty."""
-    table = titled_table(rules_caption(run), collapse_padding=True)
+    table = titled_table(rules_caption(run))
     steps = run.finished()["steps"]
     shows_pi = len(steps[0]["pi"]) <= MAX_SHOWN_ACTIONS
     table.add_column("rule", no_wrap=True)
     for name in (*(["pi"] if shows_pi else []), "pi/beta", "TV", "improvement", "penalty std"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=name != "pi")  # in a narrow terminal pi takes two lines
     for step in steps:
         policy = [" ".join(f"{p:.2f}" for p in step["pi"])] if shows_pi else []
         ratios = f"{step['c_min']:.2f}..{step['c_max']:.2f}"
@@ -184,7 +185,7 @@ def draw_policy(panel: Any, step: dict[str, Any], beta: list[float]) -> None:
     actions = range(len(beta))
     panel.bar(actions, beta, width=0.86, color=GREY, label="beta")
     panel.bar(actions, step["pi"], width=0.42, color=ACCENT, label="pi")
-    panel.set(ylim=(0, 1.04), xticks=list(actions), yticks=(0, 0.5, 1))
+    panel.set(ylim=(0, 1.04), xticks=list(actions), yticks=(0, 0.5, 1), xlabel="action")
     panel.set_title(f"{step['rule']}\nmax pi/beta {step['c_max']:.3g}", fontsize=7.5)
 
 

@@ -159,12 +159,13 @@ def info_figure(found: dict[str, Any]) -> Any:
     """Histograms of scores and lengths, and how often each action was taken."""
     with styled_figure(7.2, 2.3) as figure:
         panels = figure.subplots(1, 3)
-        for panel, name, label in zip(panels, ("scores", "lengths"), ("score", "steps"), strict=False):
+        for panel, name, label in zip(panels, ("scores", "lengths"), ("score", "length, steps"), strict=False):
             edges, counts = np.asarray(found[name]["edges"]), np.asarray(found[name]["counts"])
             panel.bar(edges[:-1], counts, np.diff(edges), align="edge", color=GREY, edgecolor="white", linewidth=0.4)
             panel.axvline(found[name]["mean"], color=ACCENT, linewidth=1.4)
             panel.annotate(" mean", (found[name]["mean"], 1), xycoords=("data", "axes fraction"), va="top")
             panel.set(xlabel=label, ylabel="episodes")
+            panel.yaxis.get_major_locator().set_params(integer=True)
         actions, counts, caption = shown_actions(found)
         panels[2].bar(np.arange(len(actions)), counts / max(1, found["steps"]), color=GREY)
         names = action_names(found["spec"])

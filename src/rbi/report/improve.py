@@ -143,17 +143,19 @@ def feature_text(found: dict[str, Any], row: dict[str, Any], end: Literal["low",
 def largest_table(found: dict[str, Any]) -> Table:
     """The test steps with the largest expected gain; of several in the same state the first one."""
     counts = [row.get("count", 1) for row in found["changes"]["largest"]]
-    repeated = any(count > 1 for count in counts)
-    numbers = ("step", "taken", "return", *(["steps in this state"] if repeated else []), "gain, by Q")
-    columns = ("source", *numbers, "action: beta to pi")
-    table = numbers_table("test steps with the largest expected gain", columns, texts=(columns[0], columns[-1]))
-    table.columns[0].overflow = "fold"
+    repeated, several = any(count > 1 for count in counts), found["steps"] > found["episodes"]
+    numbers = ("taken", "return", *(["steps in this state"] if repeated else []), "gain, by Q")
+    columns = ("source", *(["step"] if several else []), *numbers, "action: beta to pi")
+    title = "test steps with the largest expected gain"
+    table = numbers_table(title, columns, texts=(columns[0], columns[-1]), optional=("steps in this state", "return"))
     names = action_names(found["spec"])
     for row, count in zip(found["changes"]["largest"][:SHOWN_STEPS], counts, strict=False):
         line = f", line {row['line']}" if row["line"] else ""
-        changes = ", ".join(f"{names[a['action']]}: {percent(a['beta'])} to {percent(a['pi'])}" for a in row["actions"])
+        changes = ",\n".join(
+            f"{names[a['action']]}: {percent(a['beta'])} to {percent(a['pi'])}" for a in row["actions"]
+        )
         source = f"{row['source'] or 'episode ' + str(row['episode'])}{line}"
-        cells = [source, str(row["step"]), str(names[row["taken"]]), f"{row['return']:.4g}"]
+        cells = [source, *([str(row["step"])] if several else []), str(names[row["taken"]]), f"{row['return']:.4g}"]
         cells += [f"{count:,}"] if repeated else []
         table.add_row(*cells, f"{row['gain']:+.4g}", changes)
     return table
@@ -296,7 +298,8 @@ def gain_figure(found: dict[str, Any]) -> Any:
         names = [row["rule"] + (" *" if row["rule"] in found["tested"] else "") for row in reversed(rows)]
         panel.set_yticks(range(len(rows)), names)
         panel.set(xlabel="gain per episode over the behaviour policy (line: 0)", ylim=(-0.6, len(rows) - 0.4))
-        panel.set_title(f"{found['verdict']}: {100 * found['confidence']:g}% bounds, * tested", loc="left")
+        bounds = f"ticks are {100 * found['confidence']:g}% lower bounds"
+        panel.set_title(f"{found['verdict']}: {bounds}, * tested", loc="left")
     return figure
 
 

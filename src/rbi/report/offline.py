@@ -43,7 +43,8 @@ def score_table(run: Run) -> Table:
     title = f"{found['env']}, {found['updates']:,} updates, {seeds} seed{'s' if seeds > 1 else ''}"
     columns = ["policy", "mean", "95% interval", "IQM", "median", "quartiles", "P(below)", "verdict"]
     columns += ["paper"] * bool(of_paper)
-    table = numbers_table(title, columns, texts=("policy", "verdict"), caption=found["protocol"])
+    optional = ("quartiles", "median", "IQM")
+    table = numbers_table(title, columns, texts=("policy", "verdict"), optional=optional, caption=found["protocol"])
     max_steps = found["population"].get("max_steps")
     if max_steps:
         table.caption = f"{found['protocol']}; scores of the data also count up to {max_steps:,} steps"
@@ -63,6 +64,7 @@ def rule_table(run: Run) -> Table:
     found = run.finished()["rule_statistics"]
     columns = ("rule", "total variation", "beta at c_min", "beta at c_max", "expected gain, by Q")
     table = numbers_table("changes by each rule, validation set", columns, texts=("rule",))
+    table.columns[0].no_wrap = True
     for rule in found[0]:
         mean = {key: float(np.mean([seed[rule][key] for seed in found])) for key in found[0][rule]}
         bounds = [f"{mean[key]:.0%}" if key in mean else "" for key in ("at_c_min", "at_c_max")]

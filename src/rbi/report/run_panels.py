@@ -306,11 +306,11 @@ def changes_by_feature(found: dict[str, Any]) -> Intervals:
             row["total_variation_high"],
             min(row["total_variation_low"], row["total_variation_high"]),
             max(row["total_variation_low"], row["total_variation_high"]),
-            text=f"≤ {improve.feature_text(found, row, 'low')} to ≥ {improve.feature_text(found, row, 'high')}",
+            text=f"low ≤ {improve.feature_text(found, row, 'low')}, high ≥ {improve.feature_text(found, row, 'high')}",
         )
         for row in found["changes"]["features"]
     ]
-    note = "Bars lead from states with low to states with high values of the feature (dot)."
+    note = "Dot: states with high values of the feature; other end of the bar: states with low values."
     overall = found["changes"]["overall"]["total_variation"]
     return Intervals("What changes, by feature", "changed probability per state", rows, overall, "all states", note)
 

@@ -43,7 +43,7 @@ def learning_curves(of: Sequence[Run]) -> Any:
                 panel.plot(x, middle, label=label, **style)
                 panel.fill_between(x, low, high, color=style["color"], alpha=0.13, linewidth=0)
         panel.set(xlabel="million frames" if atari else "thousand steps", ylabel="score while training")
-        panel.set_title(of[0].config["settings"]["env"], loc="left")
+        panel.set_title(f"{of[0].config['settings']['env']}, quartiles shaded", loc="left")
         label_lines(panel)
     return figure
 
@@ -136,7 +136,8 @@ def score_table(found: dict[str, Any], *, paper: bool) -> Table:
     known = {env: PUBLISHED.get(game_name(env)) for env in environments if env.startswith("ALE/")}
     published = ("random", "human", "Rainbow", "Ape-X, paper", "RBI, paper") if any(known.values()) else ()
     columns = ("environment", *published, "Ape-X, here", "RBI, here")
-    table = numbers_table(None, columns, texts=("environment",), caption=protocol)
+    caption = "; ".join(filter(None, ["here: mean score at number of updates", protocol]))
+    table = numbers_table(None, columns, texts=("environment",), caption=caption)
     for env in environments:
         scores: list[float | None] = [None] * len(published)
         if (game := known.get(env)) is not None:
@@ -201,5 +202,6 @@ def evaluation_figure(run: Run) -> Any:
         panel.annotate(label, at, xycoords=("axes fraction", "data"), va="bottom", color=DARK)
         panel.xaxis.get_major_locator().set_params(integer=True)
         panel.set(xlabel="episode, sorted by score", ylabel="score")
-        panel.set_title(f"{found['env']}: {found['protocol']} protocol", loc="left")
+        of_atari = found["env"].startswith("ALE/")  # in other environments protocols change nothing
+        panel.set_title(found["env"] + (f": {found['protocol']} protocol" if of_atari else ""), loc="left")
     return figure
