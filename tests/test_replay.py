@@ -210,7 +210,7 @@ def test_any_part_of_a_batch_is_a_fair_sample():
     both, generator = Both(1, rows=10).turns(30), torch.Generator().manual_seed(0)
     counts = torch.zeros_like(both.replay.priority)
     for _ in range(2000):
-        part = both.replay.sample(12, generator).part(4, 4)
+        part = both.replay.sample(12, generator).parts(4)[1]
         counts.index_put_((part.row, part.env), torch.ones(4), accumulate=True)
     alive = both.replay.priority > 0
     expected = both.replay.priority[alive].double() / both.replay.priority.double().sum() * counts.sum()
@@ -243,12 +243,12 @@ def test_importance_weights_are_inverse_probabilities_to_the_exponent(exponent):
     priority = both.replay.priority[drawn.row, drawn.env].double()
     weight = (priority / both.replay.mass.sum()) ** -exponent
     assert drawn.weight.numpy() == approx(weight.numpy(), rel=1e-4)
-    assert drawn.part(50, 20).weight.numpy() == approx((weight[50:70] / weight[50:70].max()).numpy(), rel=1e-4)
+    assert drawn.parts(50)[1].weight.numpy() == approx((weight[50:100] / weight[50:100].max()).numpy(), rel=1e-4)
 
 
 def test_a_part_of_a_batch_is_a_view():
     drawn = Both(3).turns(20).replay.sample(12, torch.Generator().manual_seed(0))
-    part = drawn.part(4, 4)
+    part = drawn.parts(4)[1]
     assert part.obs.data_ptr() == drawn.obs[4:].data_ptr()
     assert torch.equal(part.row, drawn.row[4:8])
 

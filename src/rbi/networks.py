@@ -167,7 +167,7 @@ def dense_relu(x: Tensor, weight: Tensor, bias: Tensor, norm: Norm, groups: int 
     """A dense layer and ReLU, with layer norm of each group of outputs if `norm` is "layer"."""
     if norm == "layer":
         return normalise_relu(dense(x, weight), bias, groups)
-    return functional.relu(dense(x, weight, bias))
+    return functional.relu_(dense(x, weight, bias))
 
 
 class Trunk(nn.Module):

@@ -55,18 +55,21 @@ def bind_parameters(module: nn.Module, vector: Tensor) -> None:
 
 
 def parameter_slots(module: nn.Module, vector: Tensor) -> list[Tensor]:
-    """The parts of a flat vector that belong to a module's parameters."""
-    return [vector[start : start + parameter.numel()] for parameter, start in parameter_offsets(module)]
+    """The parts of a flat vector that belong to a module's parameters, in their shapes."""
+    offsets = parameter_offsets(module)
+    return [vector[start : start + parameter.numel()].view(parameter.shape) for parameter, start in offsets]
 
 
 def write_gradients(gradients: Sequence[Tensor], slots: Sequence[Tensor]) -> None:
     """Copy the gradients of a module's parameters into the `parameter_slots` of a flat vector."""
-    flat = [gradient.reshape(-1) for gradient in gradients]
-    large = [i for i, slot in enumerate(slots) if slot.is_cuda and slot.numel() >= LARGE_PARAMETER]
-    for i in large:  # one kernel for all tensors would give each of its few blocks too much of them
-        slots[i].copy_(flat[i])
-    small = [i for i in range(len(slots)) if i not in large]
-    torch._foreach_copy_([slots[i] for i in small], [flat[i] for i in small])
+    small: list[tuple[Tensor, Tensor]] = []
+    for slot, gradient in zip(slots, gradients, strict=True):
+        if slot.is_cuda and slot.numel() < LARGE_PARAMETER:
+            small.append((slot.view(-1), gradient.reshape(-1)))
+        else:  # one kernel for all tensors would give each of its few blocks too much of a large one
+            slot.copy_(gradient)
+    if small:
+        torch._foreach_copy_([slot for slot, _ in small], [gradient for _, gradient in small])
 
 
 def compute_dtype(device: torch.device, precision: Literal["auto", "float32"] = "auto") -> torch.dtype:
@@ -152,12 +155,13 @@ class Adam:
                 KERNEL_ELEMENTS,
             )  # fmt: skip
             return
+        rate = self.current_learning_rate()
+        self.count += 1
         torch._fused_adam_(
-            [self.vector], [self.gradient], [self.mean], [self.square], [], [self.count + 1],
-            lr=self.current_learning_rate(), beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], weight_decay=0.0,
+            [self.vector], [self.gradient], [self.mean], [self.square], [], [self.count],
+            lr=rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], weight_decay=0.0,
             eps=self.epsilon, amsgrad=False, maximize=False,
         )  # fmt: skip
-        self.count += 1
         if self.compute_vector is not self.vector:
             self.compute_vector.copy_(self.vector)
 

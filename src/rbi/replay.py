@@ -154,10 +154,11 @@ class ReplayBatch(NamedTuple):
     legal: Tensor = NO_MASKS
     next_legal: Tensor = NO_MASKS
 
-    def part(self, start: int, size: int, largest: Callable[[Tensor], Tensor] = torch.max) -> "ReplayBatch":
-        """Some of the states, without copies; importance weights are relative to the largest among them, if any."""
-        cut = ReplayBatch(*(column[start : start + size] for column in self))
-        return cut._replace(weight=cut.weight / largest(cut.weight).clamp(min=torch.finfo(torch.float32).tiny))
+    def parts(self, size: int, largest: Callable[[Tensor], Tensor] = torch.max) -> "list[ReplayBatch]":
+        """Parts of `size` states, without copies, with importance weights relative to their largest, if any."""
+        parts = map(ReplayBatch._make, zip(*(torch.split(column, size) for column in self), strict=True))
+        least = torch.finfo(torch.float32).tiny
+        return [part._replace(weight=part.weight / largest(part.weight).clamp(min=least)) for part in parts]
 
 
 class Replay:
@@ -181,6 +182,11 @@ class Replay:
                 f"capacity = {config.capacity}: too small for {num_envs} environments, which need {num_envs * least}"
             )
         cells = (self.rows, num_envs)
+        self.stack_offsets = stack_offsets(obs_spec.stack, device)
+        self.ahead = torch.arange(returns.n_step, device=device)
+        # rows that a new one changes: its own, the one before, that of the completed states, and that of the oldest
+        # states which need the frames overwritten now
+        self.changed = torch.tensor([[0], [-1], [-returns.n_step], [obs_spec.stack - 1]], device=device)
         # one frame more than there are cells: it stays zero and stands for frames before an episode
         self.frames = torch.zeros((self.rows * num_envs + 1, *obs_spec.shape), dtype=obs_spec.dtype, device=device)
         self.action = torch.zeros(cells, dtype=torch.int32, device=device)
@@ -214,11 +220,10 @@ class Replay:
 
     def write(self, group: int, transitions: Transition) -> None:
         """Write rows that do not meet each other around the ring."""
-        envs, stack, steps = self.env_slice(group), self.obs_spec.stack, len(transitions.obs)
+        envs, steps = self.env_slice(group), len(transitions.obs)
         time = torch.arange(steps, device=self.device)
         row = self.written[group] + time
-        here, before, complete = row % self.rows, (row - 1) % self.rows, (row - self.returns.n_step) % self.rows
-        stale = (row + stack - 1) % self.rows  # the oldest states that need the frames overwritten now
+        here, before, complete, stale = (row + self.changed) % self.rows
         table = self.frames[:-1].view(self.rows, self.num_envs, *self.obs_spec.shape)
         write_rows(table, here, envs, transitions.obs)
         age = self.ages(self.age[:, envs].index_select(0, before[:1]), transitions.is_first, time[:, None])
@@ -243,7 +248,7 @@ class Replay:
         write_rows(self.priority, complete, envs, zero if self.delays_release else priority)
         changed = torch.cat([stale, complete])
         self.mass.index_copy_(0, changed, self.priority.index_select(0, changed).sum(1, dtype=torch.float64))
-        self.written[group] += steps
+        self.written[group].add_(steps)
 
     def ages(self, before: Tensor, is_first: Tensor, time: Tensor) -> Tensor:
         """Frames of the stack that belong to the episode, `[T, N]`; `before` `[1, N]`: those one row earlier."""
@@ -280,7 +285,7 @@ class Replay:
         row, env = draw_by_priority(self.priority, self.mass, size, generator)
         order = torch.rand(size, device=self.device, dtype=torch.float64, generator=generator).argsort()
         row, env = row[order], env[order]
-        drawn = self.priority[row, env].clamp(min=1e-30)
+        drawn = self.priority.take(row * self.num_envs + env).clamp(min=1e-30)
         # up to a factor that all replays with an equal part of a batch have in common
         mass = self.mass.sum()
         weight = (mass / drawn.double()) ** self.config.importance_exponent  # in double precision as in priority_of
@@ -289,40 +294,46 @@ class Replay:
 
     def read(self, row: Tensor, env: Tensor, weight: Tensor) -> ReplayBatch:
         """The states at these cells, with their n-step returns and next states."""
-        ahead = torch.arange(self.returns.n_step, device=self.device)
-        following = (row[:, None] + ahead) % self.rows
-        rewards, ends = self.reward[following, env[:, None]], self.end[following, env[:, None]]
-        n_step = n_step_returns(rewards, ends, self.returns.gamma)
+        following = (row[:, None] + self.ahead) % self.rows * self.num_envs + env[:, None]
+        n_step = n_step_returns(self.reward.take(following), self.end.take(following), self.returns.gamma)
         then = (row + n_step.steps) % self.rows
+        cell, next_cell = row * self.num_envs + env, then * self.num_envs + env
+        pi, legal = self.pi.flatten(0, 1), self.legal.flatten(0, 1)
         return ReplayBatch(
             obs=self.stacks(row, env),
-            action=self.action[row, env].long(),
-            pi=self.pi[row, env],
+            action=self.action.take(cell).long(),
+            pi=pi.index_select(0, cell),
             reward=n_step.reward,
             discount=n_step.discount,
             next_obs=self.stacks(then, env),
-            next_pi=self.pi[then, env],
+            next_pi=pi.index_select(0, next_cell),
             weight=weight,
             row=row,
             env=env,
-            legal=self.legal[row, env],
-            next_legal=self.legal[then, env],
+            legal=legal.index_select(0, cell),
+            next_legal=legal.index_select(0, next_cell),
         )
 
     def stacks(self, row: Tensor, env: Tensor) -> Tensor:
         """Frame stacks `[B, stack, *shape]`, oldest first; zeros before the episode's start."""
-        at, before = stack_index(row, self.age[row, env], stack_offsets(self.obs_spec.stack, self.device))
-        cell = torch.where(before, self.rows * self.num_envs, at % self.rows * self.num_envs + env[:, None])
+        cell = row * self.num_envs + env
+        if self.obs_spec.stack > 1:
+            at, before = stack_index(row, self.age.take(cell), self.stack_offsets)
+            cell = torch.where(before, self.rows * self.num_envs, at % self.rows * self.num_envs + env[:, None])
         frames = as_words(self.frames.flatten(1)).index_select(0, cell.flatten()).view(self.frames.dtype)
         return frames.view(len(row), self.obs_spec.stack, *self.obs_spec.shape)
 
     def update_priorities(self, row: Tensor, env: Tensor, td_error: Tensor) -> None:
         """Give states the priorities of their new TD errors; those overwritten since they were drawn stay at 0."""
+        if not self.config.priority_exponent:  # all priorities are 1, or 0 where nothing can be drawn
+            return
         alive = self.priority[row, env] > 0
         self.priority[row, env] = torch.where(alive, self.priority_of(td_error), 0.0)
         self.mass.index_copy_(0, row, self.priority.index_select(0, row).sum(1, dtype=torch.float64))
 
     def priority_of(self, td_error: Tensor) -> Tensor:
+        if not self.config.priority_exponent:
+            return torch.ones_like(td_error)
         # float32 powers of CPUs depend on a number's place in the tensor, in the last bit
         return ((td_error.double().abs() + MIN_TD_ERROR) ** self.config.priority_exponent).float()
 

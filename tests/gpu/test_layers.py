@@ -18,6 +18,7 @@ from rbi.gpu.layers import (
     convolve,
     convolve_relu,
     dense,
+    identity_affine,
     normalise_relu,
 )
 
@@ -215,6 +216,16 @@ def test_layer_norm_is_invariant_to_scale_and_shift(factor, shift):
 def test_layer_norm_of_equal_numbers_is_the_bias():
     bias = torch.tensor([0.5, -1.0, 0.0, 2.0])
     assert normalise_relu(torch.full((1, 4), 7.0), bias).tolist() == [[0.5, 0.0, 0.0, 2.0]]
+
+
+def test_layer_norm_has_gradients_after_a_first_call_in_inference_mode():
+    x, bias = norm_inputs((2, 5))
+    identity_affine.cache_clear()
+    with torch.inference_mode():
+        inferred = normalise_relu(x, bias)
+    learned = normalise_relu(x, bias)
+    assert learned.tolist() == inferred.tolist()
+    assert torch.autograd.grad(learned.sum(), bias)[0].tolist() == (learned > 0).sum(0).tolist()
 
 
 @pytest.mark.gpu

@@ -257,7 +257,7 @@ def test_sampled_states_get_the_priority_of_their_new_error(algo):
     networks, target = copy.deepcopy(learner.networks), copy.deepcopy(learner.target)
     before = replay.priority.clone()
     learner.learn(replay)
-    _, _, errors = losses(networks, target, sampled.part(0, 20), learner)
+    _, _, errors = losses(networks, target, sampled.parts(20)[0], learner)
     assert replay.priority[sampled.row, sampled.env].tolist() == approx(np.abs(errors).tolist(), abs=1e-4)
     untouched = torch.ones_like(before, dtype=torch.bool)
     untouched[sampled.row, sampled.env] = False
@@ -272,8 +272,7 @@ def test_several_updates_per_sample_use_the_parts_of_one_sample_in_turn():
     apart, sampled = make_learner(batch_size=8), next_sample(together, replay)
     together.learn(replay)
     errors = []
-    for start in (0, 8, 16):
-        part = sampled.part(start, 8)
+    for part in sampled.parts(8):
         errors += apart.update(part, apart.states(part)).abs().tolist()
     assert torch.equal(together.vector, apart.vector)
     expected = {}
@@ -317,7 +316,7 @@ def test_augmentation_shifts_images_of_both_states():
     sampled = replay.sample(8, generator)
     frames, after = (shift_images(inputs, random_shifts(8, 2, generator)) for inputs in (sampled.obs, sampled.next_obs))
     assert not torch.equal(frames, sampled.obs)
-    part = sampled._replace(obs=frames, next_obs=after).part(0, 8)
+    part = sampled._replace(obs=frames, next_obs=after).parts(8)[0]
     plain.update(part, plain.states(part))
     learner.learn(replay)
     assert torch.equal(learner.vector, plain.vector)

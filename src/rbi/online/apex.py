@@ -76,7 +76,7 @@ class ApexActor:
         self.predictor = predictor or ActorNetworks(networks, self.device, dtype)
         self.vector = self.predictor.vector
         self.epsilon = epsilon.to(self.device)[:, None]
-        self.memory = ActorMemory(self.obs_spec, returns, len(epsilon), self.device, exploration_steps)
+        self.memory = ActorMemory(config, self.obs_spec, returns, len(epsilon), self.device, exploration_steps)
         self.uniform = torch.zeros((), dtype=torch.bool, device=self.device)
         self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)
 
@@ -92,7 +92,7 @@ class ApexActor:
             q = dueling_q(value, advantage, None)
             pi = greedy(torch.full_like(q, 1 / self.num_actions), q, legal=allowed, check=False)
             pi = torch.where(self.uniform, spread(1, self.num_actions, allowed), pi)
-        action = self.memory.explore(pi, self.epsilon, is_first, self.config, self.generator, allowed)
+        action = self.memory.explore(pi, self.epsilon, is_first, self.generator, allowed)
         return GreedyChoice(action, pi, q)
 
     def record(
@@ -153,11 +153,8 @@ class ApexLearner:
         size = config.batch_size // self.peers.size
         batch = replay.sample(size * config.updates_per_sample, self.generator)
         states = self.states(batch)  # one call for all: the target network does not change in between
-        errors = []
-        for start in range(0, len(batch.row), size):
-            last = start + size == len(batch.row)
-            part, of_part = batch.part(start, size, self.peers.max), states.part(start, size)
-            errors.append(self.update(part, of_part, log=last))
+        parts = list(zip(batch.parts(size, self.peers.max), states.parts(size), strict=True))
+        errors = [self.update(*part, log=part is parts[-1]) for part in parts]
         replay.update_priorities(batch.row, batch.env, torch.cat(errors))
 
     def states(self, batch: ReplayBatch) -> States:

@@ -47,7 +47,6 @@ from rbi.online.config import ActorConfig, LearnerConfig
 from rbi.optim import ModuleOptimizer, Peers, bind_parameters, flat_size, flatten_parameters
 from rbi.replay import NO_MASKS, ReplayBatch, Transition
 from rbi.returns import ReturnConfig, n_step_returns
-from rbi.rules.linear import greedy, mix
 from rbi.rules.types import parse_rule
 from rbi.steps import TERMINATED, legal_or_none
 
@@ -97,7 +96,7 @@ class RBIActor:
         self.predictor = predictor or ActorNetworks(networks, self.device, dtype)
         self.vector = self.predictor.vector
         self.epsilon = epsilon.to(self.device)[:, None]
-        self.memory = ActorMemory(self.obs_spec, returns, len(epsilon), self.device, exploration_steps)
+        self.memory = ActorMemory(config, self.obs_spec, returns, len(epsilon), self.device, exploration_steps)
         self.uniform = torch.zeros((), dtype=torch.bool, device=self.device)
         self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)
 
@@ -119,7 +118,7 @@ class RBIActor:
                 # Departs from the paper: the policy that is stored and imitated includes the greedy mix.
                 pi = greedy_mix(improved, q, self.config.c_greedy, allowed)
             pi = torch.where(self.uniform, spread(1, self.num_actions, allowed), pi)
-        action = self.memory.explore(pi, self.epsilon, is_first, self.config, self.generator, allowed)
+        action = self.memory.explore(pi, self.epsilon, is_first, self.generator, allowed)
         return Choice(action, pi, q, beta, improved)
 
     def record(
@@ -200,11 +199,8 @@ class RBILearner:
         size = config.batch_size // self.peers.size
         batch = replay.sample(size * config.updates_per_sample, self.generator)
         states = self.states(batch)  # one call for all: the target network does not change in between
-        errors = []
-        for start in range(0, len(batch.row), size):
-            last = start + size == len(batch.row)
-            part, of_part = batch.part(start, size, self.peers.max), states.part(start, size)
-            errors.append(self.update(part, of_part, log=last))
+        parts = list(zip(batch.parts(size, self.peers.max), states.parts(size), strict=True))
+        errors = [self.update(*part, log=part is parts[-1]) for part in parts]
         replay.update_priorities(batch.row, batch.env, torch.cat(errors))
 
     def states(self, batch: ReplayBatch) -> "States":
@@ -231,45 +227,52 @@ class RBILearner:
             logits = self.pi_net(states.obs)
         q, _ = self.q_net(states.obs, batch.pi if self.config.advantage_baseline == "pi" else None)
         with torch.no_grad():
-            # Departs from the paper: its R_i sums gamma^t r_(i+t) from t = 1 to n; this is the usual n-step return.
-            error = td_error(q, batch.action, batch.reward, batch.discount, self.next_value(batch, states))
-            # Departs from the paper: the Huber loss by default, where the paper writes a squared error.
-            q_grad = q_loss_grad(error, batch.action, q, batch.weight, self.config.q_loss)
+            next_pi = self.next_policy(batch, states)
             self.overlap.join()
             beta = torch.softmax(mask_illegal(logits, legal_or_none(batch.legal)), 1)
-            pi, weight = self.policy_target(batch, beta, q)
+            pi, next_pi = self.improve(batch, states, beta, q, next_pi)
+            # the dueling head's V is the value of the stored policy
+            next_value = states.predicted if states.predicted.dim() == 1 else (next_pi * states.predicted).sum(1)
+            # Departs from the paper: its R_i sums gamma^t r_(i+t) from t = 1 to n; this is the usual n-step return.
+            error = td_error(q, batch.action, batch.reward, batch.discount, next_value)
+            # Departs from the paper: the Huber loss by default, where the paper writes a squared error.
+            q_grad = q_loss_grad(error, batch.action, q, batch.weight, self.config.q_loss)
+            weight = self.target_weight(batch, beta, q)
             logits_grad = policy_loss_grad(beta, pi, batch.weight * weight)
             if log:
                 self.add_metrics(batch, q, error, pi, beta, weight)
         self.weights.optimizer.step([q, logits], [q_grad, logits_grad], side_stream=self.overlap)
         return error
 
-    def next_value(self, batch: ReplayBatch, states: "States") -> Tensor:
-        """V_target(s_(i+n)), `[B]`."""
-        if states.predicted.dim() == 1:
-            return states.predicted  # the dueling head's V is the value of the stored policy
+    def next_policy(self, batch: ReplayBatch, states: "States") -> Tensor:
+        """The policy at s_(i+n), `[B, A]`, before the rule."""
         # Departs from the paper: V^pi is that of the policy which the actor stored at i+n, or of the pi-net there.
         # After a time limit the final state is bootstrapped from as well, with the policy that the actor stored there.
-        pi, legal = batch.next_pi, legal_or_none(batch.next_legal)
-        if self.config.bootstrap_policy != "stored":
-            pi = torch.softmax(mask_illegal(self.pi_net(states.next_obs), legal), 1)
-        if self.config.bootstrap_policy == "rule":
-            pi = self.improve(pi, states.predicted, legal)
-        return (pi * states.predicted).sum(1)
+        if self.config.bootstrap_policy == "stored":
+            return batch.next_pi
+        return torch.softmax(mask_illegal(self.pi_net(states.next_obs), legal_or_none(batch.next_legal)), 1)
 
-    def policy_target(self, batch: ReplayBatch, beta: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-        """The policy to imitate `[B, A]`, and its weight w^pi `[B]`."""
-        pi, legal = batch.pi, legal_or_none(batch.legal)
-        if self.actor.improve_in != "actor":
-            pi = self.improve(beta, q, legal)
+    def improve(
+        self, batch: ReplayBatch, states: "States", beta: Tensor, q: Tensor, next_pi: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The policy to imitate and the one to bootstrap with, `[B, A]` each: after the rule, as actors apply it, where
+        the settings say so."""
+        here, ahead = self.actor.improve_in != "actor", self.config.bootstrap_policy == "rule"
+        steps = [(beta, q, batch.legal)] * here + [(next_pi, states.predicted, batch.next_legal)] * ahead
+        pi = batch.pi
+        if steps:  # in one call, which costs as much for few states as for many
+            beta, q, legal = map(torch.cat, zip(*steps, strict=True))
+            improved = self.rule(beta, in_reward_units(q, self.actor), legal=legal_or_none(legal), check=False)
+            improved = greedy_mix(improved, q, self.actor.c_greedy, legal_or_none(legal)).split(len(pi))
+            pi, next_pi = improved[0] if here else pi, improved[-1] if ahead else next_pi
+        return pi, next_pi
+
+    def target_weight(self, batch: ReplayBatch, beta: Tensor, q: Tensor) -> Tensor:
+        """The weight w^pi `[B]` of the policy to imitate."""
         if not self.config.policy_weighting:
-            return pi, torch.ones_like(batch.weight)
-        return pi, policy_weight(beta, q, self.config.policy_weight_exponent, self.policy_noise, self.peers.mean, legal)
-
-    def improve(self, beta: Tensor, q: Tensor, legal: Tensor | None) -> Tensor:
-        """The improved policy `[B, A]`, as actors compute it."""
-        improved = self.rule(beta, in_reward_units(q, self.actor), legal=legal, check=False)
-        return greedy_mix(improved, q, self.actor.c_greedy, legal)
+            return torch.ones_like(batch.weight)
+        exponent, legal = self.config.policy_weight_exponent, legal_or_none(batch.legal)
+        return policy_weight(beta, q, exponent, self.policy_noise, self.peers.mean, legal)
 
     def add_metrics(
         self, batch: ReplayBatch, q: Tensor, error: Tensor, pi: Tensor, beta: Tensor, weight: Tensor
@@ -325,8 +328,8 @@ class States(NamedTuple):
     next_obs: Tensor
     predicted: Tensor
 
-    def part(self, start: int, count: int) -> "States":
-        return States(*(tensor[start : start + count] for tensor in self))
+    def parts(self, size: int) -> "list[States]":
+        return [States(*part) for part in zip(*(torch.split(tensor, size) for tensor in self), strict=True)]
 
 
 class Prediction(NamedTuple):
@@ -382,6 +385,7 @@ class ActorMemory:
 
     def __init__(
         self,
+        config: ActorConfig,
         obs_spec: ObservationSpec,
         returns: ReturnConfig,
         num_envs: int,
@@ -389,6 +393,9 @@ class ActorMemory:
         exploration_steps: int = 0,
     ) -> None:
         n, self.gamma, self.exploration_steps = returns.n_step, returns.gamma, exploration_steps
+        self.max_repeat, self.repeat_episodes = config.max_repeat, config.repeat_episodes
+        chance = 1 / torch.arange(1, config.max_repeat + 1, device=device)
+        self.repeat_edges = chance.cumsum(0)[:-1] / chance.sum()
         self.stack = torch.zeros((num_envs, obs_spec.stack, *obs_spec.shape), dtype=obs_spec.dtype, device=device)
         # newest last: reward and end of each step, Q or V where it began; and the value of each observation
         self.rewards = torch.zeros((num_envs, n), device=device)
@@ -423,7 +430,6 @@ class ActorMemory:
         pi: Tensor,
         epsilon: Tensor,
         is_first: Tensor,
-        config: ActorConfig,
         generator: torch.Generator,
         legal: Tensor | None,
     ) -> Tensor:
@@ -433,13 +439,12 @@ class ActorMemory:
         if self.exploration_steps:
             epsilon = epsilon + (1 - epsilon) * (1 - self.steps / self.exploration_steps).clamp(min=0)
             self.steps += 1
-        if config.max_repeat == 1:
+        if self.max_repeat == 1:
             return explore(pi, epsilon, generator, legal)
         action = explore(pi, torch.zeros_like(epsilon), generator, legal)
         draw = torch.rand((3, len(pi)), device=pi.device, generator=generator)
-        chance = 1 / torch.arange(1, config.max_repeat + 1, device=pi.device)
-        length = 1 + (draw[1, :, None] >= chance.cumsum(0)[:-1] / chance.sum()).sum(1)
-        length = torch.where(self.terminated < config.repeat_episodes, length, 1)
+        length = 1 + (draw[1, :, None] >= self.repeat_edges).sum(1)
+        length = torch.where(self.terminated < self.repeat_episodes, length, 1)
         repeats = self.repeats * ~is_first
         if legal is not None:
             repeats *= legal.gather(1, self.repeated[:, None]).squeeze(1)
@@ -531,7 +536,10 @@ def uniform_actions(draw: Tensor, num_actions: int, legal: Tensor | None) -> Ten
 
 def greedy_mix(pi: Tensor, q: Tensor, c_greedy: float, legal: Tensor | None = None) -> Tensor:
     """(1 - c_greedy) pi + c_greedy greedy(Q).      (paper: section 5)"""
-    return mix(pi, greedy(pi, q, legal=legal, check=False), c_greedy, check=False) if c_greedy else pi
+    if not c_greedy:
+        return pi
+    best = mask_illegal(q, legal).argmax(1, keepdim=True)
+    return ((1 - c_greedy) * (pi / pi.sum(1, keepdim=True))).scatter_(1, best, c_greedy, reduce="add")
 
 
 def learning_reward(reward: Tensor, config: ActorConfig) -> Tensor:
