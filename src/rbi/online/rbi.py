@@ -47,6 +47,7 @@ from rbi.online.config import ActorConfig, LearnerConfig
 from rbi.optim import ModuleOptimizer, Peers, bind_parameters, flat_size, flatten_parameters
 from rbi.replay import NO_MASKS, ReplayBatch, Transition
 from rbi.returns import ReturnConfig, n_step_returns
+from rbi.rules.linear import greedy, mix
 from rbi.rules.types import parse_rule
 from rbi.steps import TERMINATED, legal_or_none
 
@@ -227,52 +228,45 @@ class RBILearner:
             logits = self.pi_net(states.obs)
         q, _ = self.q_net(states.obs, batch.pi if self.config.advantage_baseline == "pi" else None)
         with torch.no_grad():
-            next_pi = self.next_policy(batch, states)
-            self.overlap.join()
-            beta = torch.softmax(mask_illegal(logits, legal_or_none(batch.legal)), 1)
-            pi, next_pi = self.improve(batch, states, beta, q, next_pi)
-            # the dueling head's V is the value of the stored policy
-            next_value = states.predicted if states.predicted.dim() == 1 else (next_pi * states.predicted).sum(1)
             # Departs from the paper: its R_i sums gamma^t r_(i+t) from t = 1 to n; this is the usual n-step return.
-            error = td_error(q, batch.action, batch.reward, batch.discount, next_value)
+            error = td_error(q, batch.action, batch.reward, batch.discount, self.next_value(batch, states))
             # Departs from the paper: the Huber loss by default, where the paper writes a squared error.
             q_grad = q_loss_grad(error, batch.action, q, batch.weight, self.config.q_loss)
-            weight = self.target_weight(batch, beta, q)
+            self.overlap.join()
+            beta = torch.softmax(mask_illegal(logits, legal_or_none(batch.legal)), 1)
+            pi, weight = self.policy_target(batch, beta, q)
             logits_grad = policy_loss_grad(beta, pi, batch.weight * weight)
             if log:
                 self.add_metrics(batch, q, error, pi, beta, weight)
         self.weights.optimizer.step([q, logits], [q_grad, logits_grad], side_stream=self.overlap)
         return error
 
-    def next_policy(self, batch: ReplayBatch, states: "States") -> Tensor:
-        """The policy at s_(i+n), `[B, A]`, before the rule."""
+    def next_value(self, batch: ReplayBatch, states: "States") -> Tensor:
+        """V_target(s_(i+n)), `[B]`."""
+        if states.predicted.dim() == 1:
+            return states.predicted  # the dueling head's V is the value of the stored policy
         # Departs from the paper: V^pi is that of the policy which the actor stored at i+n, or of the pi-net there.
         # After a time limit the final state is bootstrapped from as well, with the policy that the actor stored there.
-        if self.config.bootstrap_policy == "stored":
-            return batch.next_pi
-        return torch.softmax(mask_illegal(self.pi_net(states.next_obs), legal_or_none(batch.next_legal)), 1)
+        pi, legal = batch.next_pi, legal_or_none(batch.next_legal)
+        if self.config.bootstrap_policy != "stored":
+            pi = torch.softmax(mask_illegal(self.pi_net(states.next_obs), legal), 1)
+        if self.config.bootstrap_policy == "rule":
+            pi = self.improve(pi, states.predicted, legal)
+        return (pi * states.predicted).sum(1)
 
-    def improve(
-        self, batch: ReplayBatch, states: "States", beta: Tensor, q: Tensor, next_pi: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The policy to imitate and the one to bootstrap with, `[B, A]` each: after the rule, as actors apply it, where
-        the settings say so."""
-        here, ahead = self.actor.improve_in != "actor", self.config.bootstrap_policy == "rule"
-        steps = [(beta, q, batch.legal)] * here + [(next_pi, states.predicted, batch.next_legal)] * ahead
-        pi = batch.pi
-        if steps:  # in one call, which costs as much for few states as for many
-            beta, q, legal = map(torch.cat, zip(*steps, strict=True))
-            improved = self.rule(beta, in_reward_units(q, self.actor), legal=legal_or_none(legal), check=False)
-            improved = greedy_mix(improved, q, self.actor.c_greedy, legal_or_none(legal)).split(len(pi))
-            pi, next_pi = improved[0] if here else pi, improved[-1] if ahead else next_pi
-        return pi, next_pi
-
-    def target_weight(self, batch: ReplayBatch, beta: Tensor, q: Tensor) -> Tensor:
-        """The weight w^pi `[B]` of the policy to imitate."""
+    def policy_target(self, batch: ReplayBatch, beta: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+        """The policy to imitate `[B, A]`, and its weight w^pi `[B]`."""
+        pi, legal = batch.pi, legal_or_none(batch.legal)
+        if self.actor.improve_in != "actor":
+            pi = self.improve(beta, q, legal)
         if not self.config.policy_weighting:
-            return torch.ones_like(batch.weight)
-        exponent, legal = self.config.policy_weight_exponent, legal_or_none(batch.legal)
-        return policy_weight(beta, q, exponent, self.policy_noise, self.peers.mean, legal)
+            return pi, torch.ones_like(batch.weight)
+        return pi, policy_weight(beta, q, self.config.policy_weight_exponent, self.policy_noise, self.peers.mean, legal)
+
+    def improve(self, beta: Tensor, q: Tensor, legal: Tensor | None) -> Tensor:
+        """The improved policy `[B, A]`, as actors compute it."""
+        improved = self.rule(beta, in_reward_units(q, self.actor), legal=legal, check=False)
+        return greedy_mix(improved, q, self.actor.c_greedy, legal)
 
     def add_metrics(
         self, batch: ReplayBatch, q: Tensor, error: Tensor, pi: Tensor, beta: Tensor, weight: Tensor
@@ -536,10 +530,7 @@ def uniform_actions(draw: Tensor, num_actions: int, legal: Tensor | None) -> Ten
 
 def greedy_mix(pi: Tensor, q: Tensor, c_greedy: float, legal: Tensor | None = None) -> Tensor:
     """(1 - c_greedy) pi + c_greedy greedy(Q).      (paper: section 5)"""
-    if not c_greedy:
-        return pi
-    best = mask_illegal(q, legal).argmax(1, keepdim=True)
-    return ((1 - c_greedy) * (pi / pi.sum(1, keepdim=True))).scatter_(1, best, c_greedy, reduce="add")
+    return mix(pi, greedy(pi, q, legal=legal, check=False), c_greedy, check=False) if c_greedy else pi
 
 
 def learning_reward(reward: Tensor, config: ActorConfig) -> Tensor:
