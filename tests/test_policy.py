@@ -533,7 +533,7 @@ def test_a_policy_keeps_the_columns_of_its_training_data_and_encodes_later_rows_
     policy.save(tmp_path / "p")
     loaded = rbi.load_policy(tmp_path / "p")
     assert (loaded.columns, loaded.action_names) == (columns, ("mail", "call"))
-    assert schema_of(tmp_path / "p") == (columns, ("mail", "call"), False)
+    assert schema_of(tmp_path / "p")[:3] == (columns, ("mail", "call"), False)
     rows = pa.table({"segment": ["old", "new"], "age": [30, 40]})
     np.testing.assert_array_equal(
         loaded.predict_proba(rows), policy.predict_proba(np.array([[30, 0, 1], [40, 1, 0.0]]))
