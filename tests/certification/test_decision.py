@@ -57,7 +57,7 @@ def test_a_better_policy_is_deployed_with_a_proved_bound():
     assert found.headline().startswith("Deploy reroute(0.5,1.5): it gains at least")
 
 
-def test_a_terminal_shows_progress(monkeypatch):
+def test_a_terminal_shows_progress_unless_it_is_off(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -66,6 +66,9 @@ def test_a_terminal_shows_progress(monkeypatch):
     assert certify().deploy
     assert "evaluating the gain" in shown.getvalue()
     assert "comparing with other rules" in shown.getvalue()
+    monkeypatch.setattr("sys.stderr", quiet := Terminal())
+    assert certify(progress=False).deploy
+    assert not quiet.getvalue()
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.99])

@@ -168,6 +168,12 @@ def test_the_size_of_rewards_is_measured_once_and_kept_in_the_run(tmp_path, caps
         assert load_config(out).actor.reward_scale == 1000
 
 
+def test_a_folder_that_is_taken_is_refused_before_an_environment_is_stepped(trained, monkeypatch):
+    monkeypatch.setattr(Doors, "step", lambda *_: pytest.fail("an environment was stepped"))
+    with pytest.raises(ValueError, match="overwrite"):
+        train(Doors, out=trained.out, **QUIET)
+
+
 @pytest.mark.parametrize(
     ("env", "expected"),
     [("CartPole-v1", 1), (paying(0.002), 0.001), (paying(0.0), 1), (paying(-5e6), 1e7), (Doors, 1)],

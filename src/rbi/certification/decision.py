@@ -206,6 +206,7 @@ def certify(
     settings: FormatSettings | None = None,
     out: Path | str | None = None,
     overwrite: bool = False,
+    progress: bool = True,
 ) -> Decision:
     """Decide from held-out episodes whether a policy is better than the one that logged them.
 
@@ -235,7 +236,7 @@ def certify(
     if not config.accept_equal:
         check_unseen(given, data)
         check_copies(data)
-    decision = decide(evidence, config, compare=compare)
+    decision = decide(evidence, config, compare=compare, progress=progress)
     if out is not None:
         about = {
             "policy": "" if isinstance(policy, Policy) else str(policy),
@@ -287,7 +288,7 @@ def trained_table(policy: Policy) -> TableConfig:
     return replace(found, observations=()) if policy.columns else found
 
 
-def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True) -> Decision:
+def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True, progress: bool = False) -> Decision:
     """The decision from checked evidence."""
     fixed = fix_settings(evidence, config)
     own = evidence.policy
@@ -296,7 +297,7 @@ def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True) -
     blocked = blocking_reasons(evidence)
     tested: list[Candidate] = []
     passed: list[Candidate] = []
-    for policy in track(sequence, "evaluating the gain"):
+    for policy in track(sequence, "evaluating the gain") if progress else sequence:
         candidate = evaluate_candidate(evidence, policy, fixed, details=True)
         tested.append(candidate)
         if blocked or not (candidate.passes and trusted(evidence, candidate, fixed)):
@@ -306,9 +307,8 @@ def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True) -
     names = {candidate.rule for candidate in tested}
     others = [policy for text, policy in steps.items() if text not in names] if compare else []
     unlimited = replace(fixed, max_weight=None)  # what is stated about the tested rules need not hold for the others
-    compared = [
-        evaluate_candidate(evidence, policy, unlimited) for policy in track(others, "comparing with other rules")
-    ]
+    more = track(others, "comparing with other rules") if progress else others
+    compared = [evaluate_candidate(evidence, policy, unlimited) for policy in more]
     candidates = [*tested, *compared]
     candidates.sort(key=lambda found: SEQUENCE.index(found.rule) if found.rule in SEQUENCE else 2.5)
     verdict = give_verdict(evidence, config, chosen, passed=bool(passed), blocked=bool(blocked))

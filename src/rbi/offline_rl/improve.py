@@ -521,7 +521,9 @@ class Improver:
             check_complete(self.data)
             check_copies(self.data)
             evidence = gather_evidence(policy, self.data.select(self.holdout.test), gamma=1.0)
-            decision = decide(evidence, CertifyConfig(return_range=self.config.return_range))
+            decision = decide(
+                evidence, CertifyConfig(return_range=self.config.return_range), progress=self.log.progress
+            )
         except ValueError as error:
             return None, {"refused": str(error)}
         return decision, decision.to_dict()

@@ -152,8 +152,10 @@ def train(
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(runs.lock_run(path)) if resume and path is not None else None
         chosen = resolve_config(env, algo, preset, config, path if resume else None, overrides)
-        chosen = resolve_reward_scale(chosen, path if resume else None, progress=progress)
         seed = resolve_seed(seed, path if resume else None)
+        if path is not None and not resume:
+            runs.check_available(fileio.resolve(path), overwrite=overwrite)
+        chosen = resolve_reward_scale(chosen, path if resume else None, progress=progress)
         make_engine = engine or Local(device)
         settings = run_settings(chosen, preset) | make_engine.settings
         if resume and path is not None:
@@ -165,8 +167,6 @@ def train(
                     echo(f"nothing left to do: {path} is complete; more updates continue it")
                 return complete
             start = find_checkpoint(path, chosen, progress=progress)
-        elif path is not None:
-            runs.check_available(fileio.resolve(path), overwrite=overwrite)
         running = stack.enter_context(make_engine(chosen, seed, trunk, progress=progress))
         info: dict[str, Any] = {"seconds": 0.0, "best": None, "lines": 0}
         if start is not None and path is not None:
