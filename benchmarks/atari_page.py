@@ -275,14 +275,23 @@ def reasons_text(suite, done):
     for name, text in CAUSES.items():
         values = [np.mean([result["curve"][-1][name] for result in of_game]) for of_game in results.values()]
         found.append(f"{text} ({spearmanr(leads, values).statistic:.2f})")
-    runs = [run for of_game in results.values() for run in of_game if "deterministic" in run]
-    ahead = sum(run["deterministic"]["mean"] > run["evaluation"]["mean"] for run in runs)
+    runs = [run for of_game in results.values() for run in of_game]
     text = (
         f"Rank correlation of RBI's lead in human-normalised score, over {len(games)} games, with {', '.join(found)}; "
-        f"by chance alone, one in 20 is beyond about +-{1.96 / math.sqrt(len(games) - 1):.1f}. The most "
-        f"probable actions score more than samples in {ahead} of the {len(runs)} runs in which both were evaluated."
+        f"by chance alone, one in 20 is beyond about +-{1.96 / math.sqrt(len(games) - 1):.1f}. {ahead_of_samples(runs)}"
     )
     return [text, ""]
+
+
+def ahead_of_samples(runs):
+    """In how many runs the most probable actions, and samples with c_min = 0, score more than samples of the policy."""
+    found = []
+    for key, what in {"deterministic": "the most probable actions", "c_min_0": "samples with c_min = 0"}.items():
+        both = [run for run in runs if key in run]
+        ahead = sum(run[key]["mean"] > run["evaluation"]["mean"] for run in both)
+        if both:
+            found.append(f"{what} in {ahead} of {len(both)} runs")
+    return f"Where both were evaluated, higher scores than samples of the policy have {', '.join(found)}."
 
 
 def sources(name, suite, done):

@@ -41,9 +41,9 @@ SCREENS_HEAD = """
 ### Screens that the GPU shrinks
 
 Shrinking a screen of 210 x 160 pixels to 84 x 84 is a seventh of the emulators' work. Training on a GPU leaves it to
-the GPU, which reads the screens where the worker processes put them: {gain} times the steps/s. Both kinds took turns
-on one machine with {num_envs} environments; its speed changed between turns, so compare within a turn
-([why, and what it changes](decisions/029-whole-screens.md)). All other figures on this page were measured without
+the GPU, which reads the screens where the worker processes put them: {gain}.
+Both kinds took turns on one machine with {num_envs} environments; its speed changed between turns, so compare within a
+turn ([why, what it changes, and an earlier measurement](decisions/029-whole-screens.md)). All other figures on this page were measured without
 it, except for the cells of the Atari games from commit 52237e6 on.
 
 | screens are shrunk by | seconds to make and reset | steps/s with updates | bare emulator, steps/s | ratio |
@@ -310,7 +310,8 @@ def screens(result):
     """Screens shrunk by the emulators' cores and by the GPU."""
     before, after = ([turn["steps_per_second"] for turn in kind["turns"]] for kind in result["kinds"].values())
     gains = [f"{new / old:.2f}" for old, new in zip(before, after, strict=True)]
-    head = SCREENS_HEAD.format(gain=f"{min(gains)} to {max(gains)}", num_envs=result["num_envs"])
+    gain = f"{sum(after) / sum(before):.2f} times the steps/s ({min(gains)} to {max(gains)} in single turns)"
+    head = SCREENS_HEAD.format(gain=gain, num_envs=result["num_envs"])
     return "\n".join([head, *rows_of_turns(result), "", measured_on(result)])
 
 
