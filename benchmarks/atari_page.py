@@ -290,8 +290,8 @@ def ahead_of_samples(runs):
         both = [run for run in runs if key in run]
         ahead = sum(run[key]["mean"] > run["evaluation"]["mean"] for run in both)
         if both:
-            found.append(f"{what} in {ahead} of {len(both)} runs")
-    return f"Where both were evaluated, higher scores than samples of the policy have {', '.join(found)}."
+            found.append(f"{what} in {ahead} of {len(both)}")
+    return f"Compared with samples of the policy in the same runs, scores are higher for {' and for '.join(found)}."
 
 
 def sources(name, suite, done):

@@ -43,8 +43,8 @@ SCREENS_HEAD = """
 Shrinking a screen of 210 x 160 pixels to 84 x 84 is a seventh of the emulators' work. Training on a GPU leaves it to
 the GPU, which reads the screens where the worker processes put them: {gain}.
 Both kinds took turns on one machine with {num_envs} environments; its speed changed between turns, so compare within a
-turn ([why, what it changes, and an earlier measurement](decisions/029-whole-screens.md)). All other figures on this page were measured without
-it, except for the cells of the Atari games from commit 52237e6 on.
+turn ([why, what it changes, and an earlier measurement](decisions/029-whole-screens.md)). All other figures on this
+page were measured without it, except for the cells of the Atari games from commit 52237e6 on.
 
 | screens are shrunk by | seconds to make and reset | steps/s with updates | bare emulator, steps/s | ratio |
 |---|--:|--:|--:|--:|"""
