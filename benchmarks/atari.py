@@ -120,21 +120,34 @@ def in_order(missing, done):
     return sorted(missing, key=lambda cell: (count[cell.game], games.index(cell.game)))
 
 
-def expected_seconds(cell, done, about, *, opened=False):
+def measured_alike(done, about):
+    """Results of such a machine, which was not shared."""
+    kind = about["gpu"], about["cores"]
+    return [r for r in done.values() if not r.get("shared") and (r["machine"]["gpu"], r["machine"]["cores"]) == kind]
+
+
+def expected_seconds(cell, done, about, *, opened=False, training_time=1.0):
     """How long a cell takes: as the slowest measured on such a machine in this game, or nearly the slowest in others.
 
-    `opened`: whether the environments of the game are there already.
+    `opened`: whether the environments of the game are there already; `training_time`: that of this machine, relative to
+    the slowest that was measured.
     """
-    timed = [r for r in done.values() if not r.get("shared")]
-    alike = [r for r in timed if (r["machine"]["gpu"], r["machine"]["cores"]) == (about["gpu"], about["cores"])]
+    alike = measured_alike(done, about)
     alike = [r for r in alike if r["game"] == cell.game] or alike
     if not alike:
         return START_SECONDS + SECONDS_PER_MILLION * cell.frames / MILLION
     choose = min if opened else max
     starts = choose(r["seconds"]["environments"] + r["seconds"]["start"] for r in alike)
-    paces = sorted((r["seconds"]["training"] + r["seconds"]["evaluation"]) / r["frames"] for r in alike)
+    paces = sorted((training_time * r["seconds"]["training"] + r["seconds"]["evaluation"]) / r["frames"] for r in alike)
     pace = paces[-1 if alike[0]["game"] == cell.game else math.ceil(0.9 * (len(paces) - 1))]
     return MARGIN * (starts + pace * cell.frames)
+
+
+def relative_training_time(result, done, about):
+    """Of a run: its training time relative to that of the slowest run of its game on such a machine; 1 if none is."""
+    same = [r for r in measured_alike(done, about) if r["game"] == result["game"]]
+    paces = [r["seconds"]["training"] / r["frames"] for r in (result, *same)]
+    return paces[0] / max(paces[1:], default=paces[0])
 
 
 # Running
@@ -307,11 +320,13 @@ def run_cells(cells, args, device, about):
     changes = {name: getattr(args, name) for name in ("num_envs",) if getattr(args, name)}
     if args.updates:
         changes |= {"learning_starts": 1000, "capacity": 10_000}
-    done, needed = load_cells(args.out), []
+    done, times = load_cells(args.out), []
     for cell in in_order([cell for cell in cells if cell.name not in done], done):
         opened = games.key is not None and games.key[0].id == f"ALE/{cell.game}-v5"
-        estimate = args.slowdown * expected_seconds(cell, load_cells(args.out), about, opened=opened)
-        expected = estimate * min(1, MARGIN * max(needed, default=1))
+        training_time = min(1, MARGIN * max(times, default=1))
+        expected = args.slowdown * expected_seconds(
+            cell, load_cells(args.out), about, opened=opened, training_time=training_time
+        )
         left = deadline - time.monotonic()
         if expected > left:
             print(f"{cell.name}: needs about {expected:.0f} s, {max(0, left):.0f} s are left", flush=True)
@@ -327,7 +342,7 @@ def run_cells(cells, args, device, about):
             break
         shared = {"shared": True} if args.slowdown != 1 else {}
         save_cell(args.out, cell, {"command": cell.command, "machine": about} | shared | result)
-        needed.append(sum(result["seconds"].values()) / estimate)
+        times.append(relative_training_time(result, done, about) / args.slowdown)
         report(cell, result)
     games.close()
 

@@ -406,32 +406,44 @@ def test_a_cell_takes_as_long_as_the_slowest_alike_and_environments_count_once()
 
 
 def test_cells_that_do_not_fit_are_passed_over_and_a_fast_machine_runs_more(tmp_path, monkeypatch):
-    """100 s for each of the first game's cells as measured so far, 30 s for the second's; a fast machine takes half."""
-    clock, ran = [0.0], []
+    """100 s of training for each of the first game's cells as measured so far, 30 s for the second's, and 10 s of
+    evaluation: a machine that trains in half the time runs more of them, and an evaluation takes as long as before."""
+    clock, ran, about = [0.0], [], {"gpu": "GPU", "cores": 16}
+    training = {"Assault": 100.0, "Phoenix": 30.0}
 
     def run(cell, *_):
-        took = pace * (100 if cell.game == "Assault" else 30)
-        clock[0] += took
+        result = atari_result(cell, 1.0, start=0.0, training=pace * training[cell.game])
+        clock[0] += sum(result["seconds"].values())
         ran.append(cell.game)
-        return {"seconds": {"training": took}} | {"game": cell.game}
-
-    def expected(cell, *_, **__):
-        return 100 if cell.game == "Assault" else 30
+        return result
 
     monkeypatch.setattr(atari, "run_cell", run)
-    monkeypatch.setattr(atari, "expected_seconds", expected)
     monkeypatch.setattr(atari, "report", lambda *_: None)
     monkeypatch.setattr(atari, "STARTED", 0.0)
     monkeypatch.setattr(atari.time, "monotonic", lambda: clock[0])
+    cells = SMALL.cells()
     for pace, games in ((1, ["Assault", "Assault", "Phoenix"]), (0.5, ["Assault"] * 4 + ["Phoenix"] * 2)):
         clock[0] = 0.0
         ran.clear()
+        out = tmp_path / str(pace)
+        for cell in cells[4:6] + cells[10:]:  # of the third seed
+            atari.save_cell(out, cell, atari_result(cell, 1.0, start=0.0, training=training[cell.game]))
         args = atari.argparse.Namespace(
-            out=tmp_path / str(pace), minutes=4, episodes=1, policy_net=False, num_envs=None, updates=None, slowdown=1,
+            out=out, minutes=300 / 60, episodes=1, policy_net=False, num_envs=None, updates=None, slowdown=1,
             snapshots=0, policies=None,
         )  # fmt: skip
-        atari.run_cells([cell for cell in SMALL.cells() if cell.seed < 2], args, torch.device("cpu"), {})
+        atari.run_cells([cell for cell in cells if cell.seed < 2], args, torch.device("cpu"), about)
         assert ran == games
+
+
+def test_a_short_evaluation_is_no_sign_of_a_fast_machine():
+    """As with Breakout: its first policies were evaluated for longer than they were trained."""
+    cell = SMALL.cells()[0]
+    about = {"gpu": "GPU", "cores": 16}
+    done = {"before": atari_result(cell, 1.0, training=100.0, evaluation=150.0)}
+    now = atari_result(cell, 1.0, training=90.0, evaluation=10.0)
+    assert atari.relative_training_time(now, done, about) == approx(0.9)
+    assert atari.relative_training_time(now, {}, about) == 1
 
 
 def test_cells_run_game_by_game_those_with_the_fewest_results_first():
