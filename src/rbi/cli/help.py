@@ -101,7 +101,7 @@ def _options(config: type, default: Any, prefix: str, group: str) -> Iterator[Op
         hint, extras = hints[field.name], list[Any]()
         if typing.get_origin(hint) is typing.Annotated:
             hint, *extras = typing.get_args(hint)
-        value = getattr(default, field.name) if default is not None else _default(field)
+        value = getattr(default, field.name) if default is not None else default_of(field)
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             hidden = any(getattr(extra, "name", None) == "" for extra in extras)
             inner = prefix if hidden else f"{prefix}{field.name.replace('_', '-')}."
@@ -114,7 +114,7 @@ def _options(config: type, default: Any, prefix: str, group: str) -> Iterator[Op
         yield from _options(*part)
 
 
-def _default(field: "dataclasses.Field[Any]") -> Any:
+def default_of(field: "dataclasses.Field[Any]") -> Any:
     return field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
 
 

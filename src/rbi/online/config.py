@@ -504,6 +504,16 @@ def preset_parts(env: EnvConfig, preset: Preset | None = None) -> dict[str, Any]
     return parts
 
 
+def saved_parts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts in the settings of a run folder, perhaps of another version: a setting that they lack has the default
+    of its class, and one that there is no more is left out, for `rbi.runs.check_resumable` to name it."""
+    parts: dict[str, Any] = {}
+    for name, part in PRESETS["paper"].items():
+        names, saved = {setting.name for setting in dataclasses.fields(part)}, settings.get(name, {})
+        parts[name] = type(part)(**{key: value for key, value in saved.items() if key in names})
+    return parts
+
+
 def default_preset(env: EnvConfig) -> Preset:
     """`fast` for Atari games, `small` for anything else; never the paper's 3,125,000 updates."""
     return "fast" if env.is_atari else "small"
