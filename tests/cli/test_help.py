@@ -62,6 +62,28 @@ def test_help_is_short_and_help_all_is_complete(capsys):
     assert len(short.splitlines()) < 50
 
 
+def test_options_of_several_learners_are_listed_once_with_their_defaults(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        cli.main(["offline", "--preset", "fast", "--help-all"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("Dropout of the hidden layer") == shown.count("Weight of CQL's penalty") == 1
+    heads = re.findall(r"--(?:\{([\w,-]+)\}\.)?([\w.-]+)", shown)
+    named = {f"--{part}.{name}" if part else f"--{name}" for parts, name in heads for part in parts.split(",")}
+    assert {each.name for each in pages.options(command_class("offline")) if not each.positional} <= named
+    assert "--{behavior-q,dqfd,bcq,cql}.network.norm {none,layer,hidden,batch} Normalisation" in shown
+    assert "(default: behavior-q: 0.5, dqfd: 0.0, bcq: 0.0, cql: 0.0)" in shown
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_examples_fit_into_80_columns_as_a_shell_reads_them(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    line = command_class(name).EXAMPLE
+    shown = pages.example(line)
+    assert all(len(part) <= 80 for part in shown)
+    assert shlex.split("\n".join(shown).replace("\\\n", "")) == ["example:", *shlex.split(line)]
+
+
 def test_rbi_alone_shows_where_to_start(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([])
