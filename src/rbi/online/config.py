@@ -56,7 +56,7 @@ PAPER_GAMES = (
 
 
 @dataclass(frozen=True)
-class ActorConfig:
+class ActorConfig(Checked):
     """How actors choose actions."""
 
     rule: str = "reroute(0.1,2)"
@@ -102,7 +102,7 @@ class ActorConfig:
 
 
 @dataclass(frozen=True)
-class LearnerConfig:
+class LearnerConfig(Checked):
     """How the networks are trained."""
 
     batch_size: Annotated[int, Interval(ge=1, le=10_000_000)] = 128
@@ -191,7 +191,7 @@ class Schedule(Checked):
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Checked):
     """All settings of a training run.
 
     The defaults of its parts are the paper's numbers. `rbi.train` and `TrainConfig.preset` start from a preset, by
@@ -304,7 +304,7 @@ def unused_settings(algo: Algorithm) -> set[str]:
 
 
 @dataclass(frozen=True)
-class ClusterConfig:
+class ClusterConfig(Checked):
     """The layout of a run on a Ray cluster (--engine ray)."""
 
     workers: Annotated[int, Interval(ge=0, le=65_536)] = 0
