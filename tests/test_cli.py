@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import shlex
 import shutil
@@ -348,6 +349,15 @@ def test_workers_exit_with_their_parent_and_the_study_resumes(tmp_path):
     process.communicate(timeout=60)  # ends only once no worker holds the pipe any more
     assert cli.main([*arguments, "--out", str(out), "--resume"]) == 0
     assert len(runs.read(out).metrics) == 8
+
+
+def test_an_interrupt_while_a_dataclass_is_made_has_the_status_of_any_other(tmp_path):
+    """Python then ends itself by the signal, also if the interrupt was caught."""
+    (tmp_path / "tyro.py").write_text('exec("import signal\\nsignal.raise_signal(signal.SIGINT)")')
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-m", "rbi", "rules"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "rbi: interrupted\n")
 
 
 @pytest.mark.usefixtures("default_sighup")

@@ -288,7 +288,7 @@ class TrainConfig(Checked):
 
 def setting_names() -> list[str]:
     """The names that `TrainConfig.changed` takes: parts, and single settings."""
-    parts = (TrainConfig, EnvConfig, *(type(part) for part in PRESETS["paper"].values()))
+    parts: tuple[Any, ...] = (TrainConfig, EnvConfig, *(type(part) for part in PRESETS["paper"].values()))
     return [setting.name for part in parts for setting in dataclasses.fields(part)]
 
 
