@@ -217,13 +217,16 @@ def test_json_has_no_constants_that_parsers_refuse(tmp_path, monkeypatch, capsys
     assert found["result"]["steps"][0]["c_max"] == math.inf
 
 
-def test_json_says_that_a_command_was_interrupted(monkeypatch, capsys):
+@pytest.mark.parametrize("how", ["", "stopped; continue with --resume"])
+def test_an_interrupted_command_says_how_to_continue_in_one_line_and_as_json(how, monkeypatch, capsys):
     def interrupt(_command, _argv):
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(how)
 
     monkeypatch.setattr("rbi.cli.rules.Rules.run", interrupt)
     assert cli.main(["rules", "--json"]) == 130
-    assert json.loads(capsys.readouterr().out) == {"status": 130, "error": "interrupted"}
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"status": 130, "error": how or "interrupted"}
+    assert shown.err == f"rbi: {how or 'interrupted'}\n"
 
 
 def test_json_names_no_folder_for_a_run_to_resume(capsys):

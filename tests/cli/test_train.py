@@ -86,6 +86,7 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_metrics(how, uninterrupte
     else:
         assert status == cli.INTERRUPTED
         assert b"continue with --resume --out" in err
+        assert err.count(b"rbi: ") == 1
         (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
         assert int(saved.name) >= 10 * 12
     assert cli.main([*LONGER, "--out", str(tmp_path / "run"), "--resume"]) == 0

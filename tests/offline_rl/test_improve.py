@@ -308,8 +308,9 @@ def test_a_stopped_run_resumes_to_the_same_end(how, images, tmp_path, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(BestCheckpoint, "update", update_until_stopped)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as stop:
             rbi.improve(path, out=out, **settings)
+    assert how == "kill" or "stopped; continue with the same options and --resume --out" in str(stop.value)
     assert runs.read(out).result is None
     (saved,) = (out / "checkpoints").iterdir()
     assert json.loads((saved / "state.json").read_text())["counters"]["updates"] == {

@@ -1,6 +1,7 @@
 """The output of an offline run: metrics in memory, to a callback, and in a run folder with checkpoints."""
 
 import json
+import shlex
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -131,10 +132,11 @@ class RunLog:
             checkpoint.save_learners(self.writer.path, learners, self.state)
 
     def stop(self) -> None:
-        """Raise KeyboardInterrupt after a checkpoint was saved."""
-        if self.writer is not None:
-            self.echo(f"rbi: stopped; continue with --resume --out {self.out}")
-        raise KeyboardInterrupt
+        """Raise KeyboardInterrupt after a checkpoint was saved; its message says how to continue."""
+        if self.out is None:
+            raise KeyboardInterrupt
+        how = shlex.join(["--resume", "--out", str(self.out)])
+        raise KeyboardInterrupt(f"stopped; continue with the same options and {how} (Python: resume=True)")
 
     def result(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Record the result: the run is complete."""

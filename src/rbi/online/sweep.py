@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import itertools
+import shlex
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -124,8 +125,8 @@ def sweep(
                 try:
                     run_job(job, options, device, progress=progress, argv=argv)
                 except KeyboardInterrupt:
-                    echo(f"rbi: the sweep continues with --resume --out {writer.path}", stderr=True)
-                    raise
+                    how = shlex.join(["--resume", "--out", str(writer.path)])
+                    raise KeyboardInterrupt(f"stopped; the sweep continues with {how}") from None
         rows = [row_of(runs.read(job.path)) for job in jobs if is_finished(job.path)]
         if not rows:
             raise ValueError(f"{writer.path}: no run of the sweep has a result")

@@ -189,8 +189,7 @@ def train(
             logger.save()
             named = ["--env", chosen.env.id] if ":" in chosen.env.id else []  # which a run folder may not name
             how = f"{shlex.join([*named, '--resume', '--out', str(writer.path)])} (Python: resume=True)"
-            echo(f"rbi: stopped after {running.updates:,} updates; continue with {how}", stderr=True)
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(f"stopped after {running.updates:,} updates; continue with {how}")
         return logger.finish(stopped=stopped, progress=progress)
 
 
