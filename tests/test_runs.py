@@ -304,6 +304,21 @@ for step in itertools.count():
         assert abs(read.result["step"] - read.metrics[-1]["step"]) <= 1
 
 
+def test_an_error_of_writing_names_what_is_written_and_not_its_temporary_name(tmp_path, monkeypatch):
+    def fill(path, *_):
+        raise OSError(28, "No space left on device", str(path))
+
+    named = f"No space left on device: {str(tmp_path / 'run')!r}$"
+    with pytest.raises(OSError, match=named):
+        fileio.atomic_write(tmp_path / "run", fill)
+    with pytest.raises(OSError, match=named), fileio.atomic_folder(tmp_path / "run") as growing:
+        fill(growing / "weights")
+    monkeypatch.setattr(fileio, "write_json", fill)
+    with pytest.raises(OSError, match=named):
+        create(tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
 def check_resumable(run, settings, **options):
     defaults = {"learner": {"clip": 5.0, "batch_size": 9}}
     return runs.check_resumable(run, command="rules", settings=settings, seed=7, defaults=defaults, **options)

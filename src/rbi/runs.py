@@ -117,10 +117,11 @@ class Writer:
         temporary = fileio.temporary_name(path)
         with fileio.RunLock(path) if occupied else contextlib.nullcontext() as replaced:
             try:
-                temporary.mkdir()
-                lock = fileio.RunLock(temporary)
-                fileio.write_json(temporary / "config.json", config)
-                old = fileio.replace_folder(temporary, path, aside=occupied)
+                with fileio.writing(path):
+                    temporary.mkdir()
+                    lock = fileio.RunLock(temporary)
+                    fileio.write_json(temporary / "config.json", config)
+                    old = fileio.replace_folder(temporary, path, aside=occupied)
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
