@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import shlex
 import shutil
@@ -318,6 +319,13 @@ def test_spi_resumes_only_a_study_with_the_same_settings(tmp_path, capsys):
     assert cli.main([*SMALL, *FEW, "--out", out]) == 0
     assert cli.main([*SMALL, *FEW, "--out", out, "--resume", "--seed", "4"]) == 2
     assert "was started with seed = 0, not 4" in capsys.readouterr().err
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    del config["settings"]["baseline"]  # as before there was this setting
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    for line in ("it has baseline = known\n", ""):
+        assert cli.main([*SMALL, *FEW, "--out", out, "--resume"]) == 0
+        assert line in capsys.readouterr().err
+    assert runs.read(tmp_path / "run").config["settings"]["baseline"] == "known"
     (tmp_path / "run" / "metrics.jsonl").write_text('{"a": 1}\n')
     assert cli.main([*SMALL, *FEW, "--out", out, "--resume"]) == 2
     assert "metrics.jsonl, line 1: is not a block of scores" in capsys.readouterr().err
@@ -341,6 +349,15 @@ def test_workers_exit_with_their_parent_and_the_study_resumes(tmp_path):
     process.communicate(timeout=60)  # ends only once no worker holds the pipe any more
     assert cli.main([*arguments, "--out", str(out), "--resume"]) == 0
     assert len(runs.read(out).metrics) == 8
+
+
+def test_an_interrupt_while_a_dataclass_is_made_has_the_status_of_any_other(tmp_path):
+    """Python then ends itself by the signal, also if the interrupt was caught."""
+    (tmp_path / "tyro.py").write_text('exec("import signal\\nsignal.raise_signal(signal.SIGINT)")')
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-m", "rbi", "rules"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "rbi: interrupted\n")
 
 
 @pytest.mark.usefixtures("default_sighup")

@@ -304,13 +304,57 @@ for step in itertools.count():
         assert abs(read.result["step"] - read.metrics[-1]["step"]) <= 1
 
 
-def test_a_setting_that_the_earlier_run_did_not_have_stops_a_resume(tmp_path):
-    before, now = {"learner": {"batch_size": 32}}, {"learner": {"batch_size": 32, "clip": 5.0}}
-    create(tmp_path / "run", settings=before).close()
-    runs.check_resumable(tmp_path / "run", command="rules", settings=before, seed=7)
-    with pytest.raises(ValueError, match=r"was started with learner\.clip = None, not 5\.0"):
-        runs.check_resumable(tmp_path / "run", command="rules", settings=now, seed=7)
-    runs.check_resumable(tmp_path / "run", command="rules", settings=now, seed=7, may_change=["learner.clip"])
+def test_an_error_of_writing_names_what_is_written_and_not_its_temporary_name(tmp_path, monkeypatch):
+    def fill(path, *_):
+        raise OSError(28, "No space left on device", str(path))
+
+    named = f"No space left on device: {str(tmp_path / 'run')!r}$"
+    with pytest.raises(OSError, match=named):
+        fileio.atomic_write(tmp_path / "run", fill)
+    with pytest.raises(OSError, match=named), fileio.atomic_folder(tmp_path / "run") as growing:
+        fill(growing / "weights")
+    monkeypatch.setattr(fileio, "write_json", fill)
+    with pytest.raises(OSError, match=named):
+        create(tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def check_resumable(run, settings, **options):
+    defaults = {"learner": {"clip": 5.0, "batch_size": 9}}
+    return runs.check_resumable(run, command="rules", settings=settings, seed=7, defaults=defaults, **options)
+
+
+def test_a_run_that_was_started_before_there_was_a_setting_resumes_with_its_default(tmp_path):
+    before, now = {"learner": {"batch_size": 32}}, {"learner": {"batch_size": 32, "clip": 5.0}, "notes": None}
+    run = tmp_path / "run"
+    create(run, settings=before).close()
+    assert check_resumable(run, before) == ""
+    assert check_resumable(run, now).endswith("all of today's settings; it has learner.clip = 5.0, notes = None")
+    other = {"learner": {"batch_size": 32, "clip": 6.0}}
+    with pytest.raises(ValueError, match=r"was started before there was learner\.clip, that is, with 5\.0, not 6\.0"):
+        check_resumable(run, other)
+    assert check_resumable(run, other, may_change=["learner.clip"]) == ""
+    runs.save_changed_settings(run, now)
+    assert runs.read(run).config["settings"] == now
+    assert check_resumable(run, now) == ""
+
+
+def test_a_setting_that_there_is_no_more_is_named_with_what_to_do(tmp_path):
+    create(tmp_path / "run", settings={"learner": {"batch_sise": 32}}).close()
+    with pytest.raises(
+        ValueError,
+        match=r"config\.json: learner\.batch_sise = 32 is not a setting of rbi .*; rename or remove it there to "
+        r"resume, or use the version of the start; did you mean learner\.batch_size\?$",
+    ):
+        check_resumable(tmp_path / "run", {"learner": {"batch_size": 9}})
+
+
+def test_a_run_is_the_same_after_a_version_with_more_settings_has_resumed_it():
+    old, new = ({"started": 1, "settings": {"learner": learner}} for learner in ({"clip": 5}, {"clip": 5, "size": 9}))
+    assert runs.is_same_run(old, new)
+    assert not runs.is_same_run(old | {"started": 2}, new)
+    assert not runs.is_same_run({"settings": old["settings"]}, new)
+    assert not runs.is_same_run(old | {"settings": {"learner": {"clip": 6}}}, new)
 
 
 def test_a_figure_that_cannot_be_written_is_an_os_error_and_leaves_no_file(tmp_path):

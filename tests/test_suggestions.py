@@ -1,8 +1,10 @@
 """Names of other libraries, and what errors suggest in their place."""
 
+import copy
 import dataclasses
 import importlib
 import inspect
+import pickle
 import re
 
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 import rbi
 from rbi import cli
 from rbi.cli import help as pages
+from rbi.data.formats import FormatSettings
+from rbi.data.formats.tables import TableConfig
 from rbi.networks import NetworkConfig, Networks
 from rbi.observations import ObservationSpec
 from rbi.online.config import setting_names
@@ -75,6 +79,15 @@ def arrays(**others):
         (lambda: arrays(terminations=[0, 0, 1], timeouts=[0, 0, 0]), "Dataset.from_arrays", "truncations"),
         (lambda: arrays(terminations=[0, 0, 1], action_size=2), "Dataset.from_arrays", "num_actions"),
         (lambda: rbi.Dataset(observations=[], actions=[]), "Dataset.__init__", "rbi.Dataset.from_arrays"),
+        (lambda: rbi.ActorConfig(epsilon=0.1), "ActorConfig.__init__", "epsilon_base"),
+        (lambda: rbi.LearnerConfig(lr=0.1), "LearnerConfig.__init__", "learning_rate"),
+        (lambda: rbi.ReplayConfig(buffer_size=9), "ReplayConfig.__init__", "capacity"),
+        (lambda: rbi.TrainConfig(environment="CartPole-v1"), "TrainConfig.__init__", "env"),
+        (lambda: rbi.TrainConfig("CartPole-v1", lerner=None), "TrainConfig.__init__", "learner"),
+        (lambda: rbi.EnvConfig("CartPole-v1", max_frame=9), "EnvConfig.__init__", "max_frames"),
+        (lambda: rbi.CertifyConfig(alpha=0.05), "CertifyConfig.__init__", "confidence, which is 1 - alpha"),
+        (lambda: FormatSettings(tables=None), "FormatSettings.__init__", "table"),
+        (lambda: TableConfig(actions="offer"), "TableConfig.__init__", "action"),
         (lambda: rbi.Dataset.from_frame({}, pscore="p"), "Dataset.from_frame", "action_prob"),
         (lambda: rbi.evaluate(POLICY, n_eval_episodes=5), "evaluate", "episodes"),
         (lambda: rbi.improve(DATA, n_steps=5), "improve", "updates"),
@@ -105,6 +118,7 @@ def test_an_argument_of_another_library_is_a_type_error_with_ours(call, function
         (POLICY, "predict", "act, or mode for the most probable action"),
         (POLICY, "load", "rbi.load_policy"),
         (POLICY, "action_space", "obs_spec.num_actions"),
+        (DATA, "load", "from_arrays, or rbi.load_episodes"),
         (DATA, "episodes", "__iter__, as in: for episode in dataset"),
         (DATA, "size", "__len__, as in len(dataset)"),
         (DATA, "actions", "arrays['actions']"),
@@ -118,6 +132,30 @@ def test_an_attribute_of_another_library_is_an_attribute_error_with_ours(value, 
     message = f"'{type(value).__name__}' object has no attribute '{name}'; did you mean {meant}?"
     with pytest.raises(AttributeError, match=f"^{re.escape(message)}$"):
         getattr(value, name)
+
+
+@pytest.mark.parametrize(
+    ("cls", "name", "meant"),
+    [
+        (rbi.Policy, "load", "; did you mean rbi.load_policy?"),
+        (rbi.Policy, "sample", "; did you mean act?"),
+        (rbi.Dataset, "load", "; did you mean from_arrays, or rbi.load_episodes?"),
+        (rbi.LearnerConfig, "lr", "; did you mean learning_rate?"),
+        (rbi.Policy, "nothing", ""),
+        (rbi.Policy, "__array__", ""),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_a_class_has_suggestions_like_its_objects(cls, name, meant):
+    message = f"type object '{cls.__name__}' has no attribute '{name}'{meant}"
+    with pytest.raises(AttributeError, match=f"^{re.escape(message)}$"):
+        getattr(cls, name)
+
+
+def test_a_config_has_its_own_signature_and_can_be_copied():
+    config = rbi.ActorConfig(c_greedy=0.2)
+    assert next(iter(inspect.signature(rbi.ActorConfig).parameters)) == "rule"
+    assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == dataclasses.replace(config)
 
 
 def test_other_missing_attributes_and_failing_properties_raise_pythons_own_error():

@@ -20,6 +20,7 @@ def main() -> int:
         import signal  # not before `try`: it takes 14 ms unless something else has imported it
 
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while the interpreter exits
+        exec("")  # else python -m dies by the signal, with another status, if it came in an exec, as of dataclasses
 
 
 def is_interrupt(error: BaseException | None) -> bool:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 
 from annotated_types import Ge, Gt, Interval, Le, Lt, MultipleOf
 
-from rbi.suggestions import nearest
+from rbi.suggestions import Suggesting, nearest
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ __all__ = [
 Device = Literal["auto", "cpu", "cuda"]
 
 
-class Checked:
+class Checked(Suggesting):
     """Base class of dataclasses whose fields are checked against their annotations."""
 
     def __post_init__(self) -> None:

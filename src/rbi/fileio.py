@@ -134,11 +134,14 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Errors of writing, such as a full disk, name the file or folder; those of open files do not by themselves."""
+    """Errors of writing, such as a full disk, name the file or folder. By themselves, those of open files name none,
+    and others the temporary one."""
     try:
         yield
     except OSError as error:
-        if error.errno is not None and error.filename is None:
+        named = Path(str(error.filename or path)).parts
+        temporary = error.filename2 is None and any(TEMPORARY.fullmatch(part) for part in named)
+        if error.errno is not None and (error.filename is None or temporary):
             error.filename = str(path)
         raise
     except Exception as error:
@@ -193,7 +196,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     restore_interrupted(path.parent, path.name)
     temporary = temporary_name(path)
-    temporary.mkdir()
+    with writing(path):
+        temporary.mkdir()
     try:
         with writing(path):
             yield temporary

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rbi import __version__, fileio
+from rbi.suggestions import nearest
 
 VERSIONED_PACKAGES = ("numpy", "torch", "scipy", "array-api-compat", "matplotlib")
 RUN_FILES = re.compile(
@@ -116,10 +117,11 @@ class Writer:
         temporary = fileio.temporary_name(path)
         with fileio.RunLock(path) if occupied else contextlib.nullcontext() as replaced:
             try:
-                temporary.mkdir()
-                lock = fileio.RunLock(temporary)
-                fileio.write_json(temporary / "config.json", config)
-                old = fileio.replace_folder(temporary, path, aside=occupied)
+                with fileio.writing(path):
+                    temporary.mkdir()
+                    lock = fileio.RunLock(temporary)
+                    fileio.write_json(temporary / "config.json", config)
+                    old = fileio.replace_folder(temporary, path, aside=occupied)
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
@@ -208,47 +210,75 @@ def default_folder(command: str) -> Path:
 
 
 def check_resumable(
-    path: Path, *, command: str, settings: Mapping[str, Any], seed: int, may_change: Sequence[str] = ()
-) -> None:
+    path: Path,
+    *,
+    command: str,
+    settings: Mapping[str, Any],
+    seed: int,
+    defaults: Mapping[str, Any],
+    may_change: Sequence[str] = (),
+) -> str:
     """Raise ValueError unless the folder holds a run of this command with the same settings and seed.
 
     `may_change` names settings, such as `learner.batch_size`, that may differ because they do not affect the results.
+    A run that was started before there was a setting has its value in `defaults`. Returns a line that names these
+    settings, or an empty one; `save_changed_settings` records them.
     """
     found = read(path).config
     if found.get("command") != command:
         raise ValueError(f"{path}: is a run of {found.get('command')!r}, not of {command!r}")
-    wanted = flat_settings(json.loads(fileio.to_json(dict(settings) | {"seed": seed})))
+    wanted, default = (
+        flat_settings(json.loads(fileio.to_json(dict(each)))) for each in (dict(settings) | {"seed": seed}, defaults)
+    )
     with fileio.naming(path / "config.json"):
         before = flat_settings(found["settings"] | {"seed": found["seed"]})
     for key, value in wanted.items():
-        if key not in may_change and before.get(key) != value:
-            raise ValueError(
-                f"{path}: was started with {key} = {before.get(key)}, not {value}; resume with the options of the start"
-            )
+        started = before.get(key, default.get(key))
+        if key not in may_change and started != value:
+            was = f"with {key} =" if key in before else f"before there was {key}, that is, with"
+            raise ValueError(f"{path}: was started {was} {started}, not {value}; resume with the options of the start")
+    if removed := sorted(before.keys() - wanted.keys()):
+        raise ValueError(
+            f"{path / 'config.json'}: {removed[0]} = {before[removed[0]]} is not a setting of rbi {__version__}; "
+            f"rename or remove it there to resume, or use the version of the start{nearest(removed[0], wanted)}"
+        )
+    new = [f"{key} = {value}" for key, value in wanted.items() if key not in before and key not in may_change]
+    return f"{path}: was started before there were all of today's settings; it has {', '.join(new)}" if new else ""
 
 
 def save_changed_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Write the settings that a resumed run may change, `CHANGED_ON_RESUME`, into its config.json."""
+    """Write into config.json of a resumed run the settings that it may change, `CHANGED_ON_RESUME`, and those that it
+    was started without."""
     file = path / "config.json"
-    found, wanted = fileio.parse(file, fileio.read_text(file), 1), json.loads(fileio.to_json(settings))
-    before = fileio.to_json(found)
+    found = fileio.parse(file, fileio.read_text(file), 1)
     with fileio.naming(file):
-        for part, name in (key.split(".") for key in CHANGED_ON_RESUME):
-            if name in wanted[part]:
-                found["settings"][part][name] = wanted[part][name]
-    if fileio.to_json(found) != before:
-        fileio.write_json(file, found)
+        updated = _updated(found["settings"], json.loads(fileio.to_json(settings)))
+    if updated != found["settings"]:
+        fileio.write_json(file, found | {"settings": updated})
+
+
+def _updated(saved: dict[str, Any], now: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings of config.json with those of now that they lack or may change."""
+    updated = dict(saved)
+    for key, value in now.items():
+        if isinstance(value, dict) and isinstance(saved.get(key), dict):
+            updated[key] = _updated(saved[key], value, f"{prefix}{key}.")
+        elif key not in saved or prefix + key in CHANGED_ON_RESUME:
+            updated[key] = value
+    return updated
 
 
 def is_same_run(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two contents of config.json are of one run, which may have been resumed with other settings in between.
+    """Whether two contents of config.json are of one run, which may have been resumed in between with other settings,
+    or by a version with more settings.
 
     >>> is_same_run({"settings": {"schedule": {"updates": 40}}}, {"settings": {"schedule": {"updates": 60}}})
     True
     """
-    changed = {f"settings.{name}" for name in CHANGED_ON_RESUME}
-    kept = ({key: value for key, value in flat_settings(c).items() if key not in changed} for c in (a, b))
-    return next(kept) == next(kept)
+    one, other = flat_settings(a), flat_settings(b)
+    may_differ = {f"settings.{name}" for name in CHANGED_ON_RESUME}
+    may_differ |= {key for key in one.keys() ^ other.keys() if key.startswith("settings.")}
+    return all(one.get(key) == other.get(key) for key in (one.keys() | other.keys()) - may_differ)
 
 
 def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

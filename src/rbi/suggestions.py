@@ -1,10 +1,12 @@
 """Suggestions at the end of error messages: ours for the name that another library gives to a thing, or the nearest."""
 
+import dataclasses
 import difflib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from abc import ABCMeta
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -94,6 +96,7 @@ NAMES_ELSEWHERE = {
     "__len__, as in len(dataset)": "n_episodes num_episodes total_episodes size length",
     "select, as in dataset.select(dataset.scores > 0)": "filter filter_episodes",
     "save": "dump",
+    "from_arrays, or rbi.load_episodes": "load",
     # policies
     "best_policy": "best_model",
     "policy.save": "save",
@@ -163,25 +166,57 @@ def nearest(name: str, known: Collection[str], shown: Mapping[str, str] | None =
 
 def with_suggestions(function: Callable[P, R]) -> Callable[P, R]:
     """The function; its TypeError for a keyword argument that it does not take says which one is meant."""
-    parameters = inspect.signature(function).parameters
 
     @functools.wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> R:
-        if unknown := next((name for name in options if name not in parameters), ""):
-            advice = nearest(unknown, [*parameters, "rbi"])
-            raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {unknown!r}{advice}")
+        check_names(function, options, [*_parameters(function), "rbi"])
         return function(*args, **options)
 
     return call
 
 
-class Suggesting:
-    """Base class; an AttributeError for what another library calls an attribute says what it is called here."""
+def check_names(function: Callable[..., Any], options: Collection[str], known: Collection[str]) -> None:
+    """Raise TypeError for a keyword argument that a function does not take, with the one of `known` that is meant."""
+    parameters = _parameters(function)
+    if unknown := next((name for name in options if name not in parameters), ""):
+        advice = nearest(unknown, known)
+        raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {unknown!r}{advice}")
+
+
+@functools.cache
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
+
+
+def _with_package(names: Sequence[str], cls: type) -> list[str]:
+    """Names that a class knows, and the package's, except for dataclasses: they have nothing but their fields."""
+    return [*names] if dataclasses.is_dataclass(cls) else [*names, "rbi"]
+
+
+class SuggestingClass(ABCMeta):
+    """Metaclass of `Suggesting`: class attributes, such as constructors, get suggestions like those of objects."""
 
     if not TYPE_CHECKING:  # type checkers would accept any name
 
+        def __getattr__(cls, name: str) -> Any:
+            advice = "" if name.startswith("_") else name_here(name, _with_package(dir(cls), cls))
+            message = f"type object {cls.__name__!r} has no attribute {name!r}{advice}"
+            raise AttributeError(message, name=name, obj=None if advice else cls)  # with obj, Python suggests another
+
+
+class Suggesting(metaclass=SuggestingClass):
+    """Base class; the error for what another library calls an attribute or an argument of the constructor says what it
+    is called here."""
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *_: Any, **options: Any) -> "Suggesting":
+            if options:
+                check_names(cls.__init__, options, _with_package(_parameters(cls.__init__), cls))
+            return super().__new__(cls)
+
         def __getattr__(self, name: str) -> Any:
-            if advice := name_here(name, [*dir(self), "rbi"]):
+            if advice := name_here(name, _with_package(dir(self), type(self))):
                 message = f"{type(self).__name__!r} object has no attribute {name!r}{advice}"
-                raise AttributeError(message, name=name, obj=None)  # with obj, Python would suggest another one
+                raise AttributeError(message, name=name, obj=None)
             return super().__getattribute__(name)  # Python's own error, or that of a property

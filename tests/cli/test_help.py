@@ -62,6 +62,28 @@ def test_help_is_short_and_help_all_is_complete(capsys):
     assert len(short.splitlines()) < 50
 
 
+def test_options_of_several_learners_are_listed_once_with_their_defaults(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        cli.main(["offline", "--preset", "fast", "--help-all"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("Dropout of the hidden layer") == shown.count("Weight of CQL's penalty") == 1
+    heads = re.findall(r"--(?:\{([\w,-]+)\}\.)?([\w.-]+)", shown)
+    named = {f"--{part}.{name}" if part else f"--{name}" for parts, name in heads for part in parts.split(",")}
+    assert {each.name for each in pages.options(command_class("offline")) if not each.positional} <= named
+    assert "--{behavior-q,dqfd,bcq,cql}.network.norm {none,layer,hidden,batch} Normalisation" in shown
+    assert "(default: behavior-q: 0.5, dqfd: 0.0, bcq: 0.0, cql: 0.0)" in shown
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_examples_fit_into_80_columns_as_a_shell_reads_them(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    line = command_class(name).EXAMPLE
+    shown = pages.example(line)
+    assert all(len(part) <= 80 for part in shown)
+    assert shlex.split("\n".join(shown).replace("\\\n", "")) == ["example:", *shlex.split(line)]
+
+
 def test_rbi_alone_shows_where_to_start(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([])
@@ -195,13 +217,16 @@ def test_json_has_no_constants_that_parsers_refuse(tmp_path, monkeypatch, capsys
     assert found["result"]["steps"][0]["c_max"] == math.inf
 
 
-def test_json_says_that_a_command_was_interrupted(monkeypatch, capsys):
+@pytest.mark.parametrize("how", ["", "stopped; continue with --resume"])
+def test_an_interrupted_command_says_how_to_continue_in_one_line_and_as_json(how, monkeypatch, capsys):
     def interrupt(_command, _argv):
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(how)
 
     monkeypatch.setattr("rbi.cli.rules.Rules.run", interrupt)
     assert cli.main(["rules", "--json"]) == 130
-    assert json.loads(capsys.readouterr().out) == {"status": 130, "error": "interrupted"}
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"status": 130, "error": how or "interrupted"}
+    assert shown.err == f"rbi: {how or 'interrupted'}\n"
 
 
 def test_json_names_no_folder_for_a_run_to_resume(capsys):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import rbi
 from rbi import cli, runs
 from rbi.cli.train import changed_settings
 from rbi.envs.types import EnvConfig
@@ -84,6 +86,7 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_metrics(how, uninterrupte
     else:
         assert status == cli.INTERRUPTED
         assert b"continue with --resume --out" in err
+        assert err.count(b"rbi: ") == 1
         (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
         assert int(saved.name) >= 10 * 12
     assert cli.main([*LONGER, "--out", str(tmp_path / "run"), "--resume"]) == 0
@@ -133,6 +136,56 @@ def test_a_run_resumes_with_its_own_settings_whatever_the_preset_is_by_now(train
     command = ["train", "--resume", "--out", str(tmp_path / "run"), "--schedule.updates", "80", "--device", "cpu"]
     assert cli.main([*command, "--eval-episodes", "0"]) == 0
     assert runs.read(tmp_path / "run").finished()["last"]["updates"] == 80
+
+
+@pytest.fixture
+def edit_settings(trained, tmp_path):
+    """Change the settings in config.json of a copy of the trained run."""
+    shutil.copytree(trained, tmp_path / "run")
+
+    def edit(change):
+        config = json.loads((tmp_path / "run" / "config.json").read_text())
+        change(config["settings"])
+        (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+        return ["train", "--resume", "--out", str(tmp_path / "run"), "--device", "cpu", "--eval-episodes", "0"]
+
+    return edit
+
+
+def remove_new_settings(settings):
+    del settings["actor"]["reward_scale"], settings["schedule"]["env_processes"], settings["noop_max"]
+
+
+def test_a_run_from_before_there_were_some_settings_resumes_as_it_was(edit_settings, tmp_path, capsys):
+    """Preset `small`, which it was started with, measures the size of rewards by now."""
+    command = edit_settings(remove_new_settings)
+    assert cli.main([*command, "--schedule.updates", "80", "--actor.reward-scale", "10"]) == 2
+    assert "before there was actor.reward_scale, that is, with 1.0, not 10.0; resume" in capsys.readouterr().err
+    assert cli.main([*command, "--schedule.updates", "80"]) == 0
+    err = capsys.readouterr().err
+    assert err.count("it has noop_max = 30, actor.reward_scale = 1.0") == 1
+    assert "env_processes" not in err  # a run may change it
+    settings = runs.read(tmp_path / "run").config["settings"]
+    assert (settings["noop_max"], settings["actor"]["reward_scale"]) == (30, 1.0)
+    assert settings["schedule"]["env_processes"] == 0
+    assert cli.main([*command, "--schedule.updates", "100"]) == 0
+    assert "it has" not in capsys.readouterr().err
+
+
+def test_python_resumes_a_run_from_before_there_were_some_settings(edit_settings, tmp_path):
+    edit_settings(remove_new_settings)
+    run = rbi.train(out=tmp_path / "run", resume=True, updates=80, eval_episodes=0, progress=False, device="cpu")
+    assert run.updates == 80
+    assert runs.read(tmp_path / "run").config["settings"]["actor"]["reward_scale"] == 1
+
+
+def test_a_run_with_a_setting_that_there_is_no_more_names_it(edit_settings, tmp_path, capsys):
+    command = edit_settings(lambda settings: settings["actor"].update(epsilon_bass=0.3))
+    message = "config.json: actor.epsilon_bass = 0.3 is not a setting of rbi"
+    assert cli.main(command) == 2
+    assert message in capsys.readouterr().err
+    with pytest.raises(ValueError, match=re.escape(message)):
+        rbi.train(out=tmp_path / "run", resume=True, progress=False, device="cpu")
 
 
 @pytest.mark.parametrize(

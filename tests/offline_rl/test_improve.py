@@ -28,6 +28,7 @@ from rbi.offline_rl.learner import train
 from rbi.offline_rl.run_log import RunLog, fingerprint
 from rbi.offline_rl.validation import BestCheckpoint, diagnostics, predict_steps
 from rbi.report.collect import collect
+from rbi.report.improve import closing
 from rbi.report.panels import Lines
 from tests.data.episodes import episode
 
@@ -307,8 +308,9 @@ def test_a_stopped_run_resumes_to_the_same_end(how, images, tmp_path, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(BestCheckpoint, "update", update_until_stopped)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as stop:
             rbi.improve(path, out=out, **settings)
+    assert how == "kill" or "stopped; continue with the same options and --resume --out" in str(stop.value)
     assert runs.read(out).result is None
     (saved,) = (out / "checkpoints").iterdir()
     assert json.loads((saved / "state.json").read_text())["counters"]["updates"] == {
@@ -348,6 +350,20 @@ def test_a_run_resumes_only_with_its_data_test_set_and_settings(logs, improved, 
     assert "other episodes are held out than when the run" in capsys.readouterr().err
     assert cli.main(arguments) == 0
     assert_same_run(out, improved)
+
+
+def test_a_run_from_before_there_was_a_setting_resumes_with_its_default(logs, improved, tmp_path, capsys):
+    out = Path(shutil.copytree(improved, tmp_path / "run"))
+    (out / "result.json").unlink()
+    config = json.loads((out / "config.json").read_text())
+    del config["settings"]["max_missing_return"]
+    (out / "config.json").write_text(json.dumps(config))
+    arguments = ["improve", str(logs), *WORDS, "--out", str(out), "--resume"]
+    assert cli.main([*arguments, "--max-missing-return", "0.1"]) == 2
+    assert "before there was max_missing_return, that is, with 0.05, not 0.1;" in capsys.readouterr().err
+    assert cli.main(arguments) == 0
+    assert "it has max_missing_return = 0.05\n" in capsys.readouterr().err
+    assert runs.read(out).config["settings"]["max_missing_return"] == 0.05
 
 
 def test_a_report_about_the_data_does_not_change_it(tmp_path):
@@ -575,6 +591,9 @@ def test_logged_probabilities_of_taken_actions_are_the_weights_and_check_the_clo
     assert result.diagnostics["clone"]["mean_absolute_error"] < 0.1
     assert result.decision.deploy
     assert result.decision.status == "asymptotic"  # no stated range
+    for decision in (result.numbers["decision"], {"refused": "too few"}):
+        run = runs.Run(Path(), {}, [], result.numbers | {"decision": decision})
+        assert sum("is off by" in line for line in closing(run)) == 1
 
 
 def test_without_logged_probabilities_the_decision_is_at_most_a_live_test():

@@ -292,7 +292,7 @@ def test_a_run_that_fails_leaves_no_thread_of_tensorboard_behind(tmp_path):
 def test_ctrl_c_stops_at_a_checkpoint(tmp_path, monkeypatch):
     interrupted = threading.Event()
     monkeypatch.setattr("rbi.online.train.graceful_stop", lambda: contextlib.nullcontext(interrupted))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped after 10 updates; continue with --resume --out .*/run \("):
         train("CartPole-v1", out=tmp_path / "run", callback=lambda _: interrupted.set(), **SHORT, **QUIET)
     assert checkpoint.newest(tmp_path / "run").name == "0000000010"
     assert runs.read(tmp_path / "run").result is None
@@ -673,6 +673,15 @@ def test_environments_of_one_name_cannot_share_a_sweep(tmp_path):
     makers = [lambda **settings: gymnasium.make("CartPole-v1", **settings) for _ in range(2)]
     with pytest.raises(ValueError, match="is the folder of several runs"):
         sweep(makers, out=tmp_path / "s", **SWEEP, **QUIET)
+
+
+def test_an_interrupted_sweep_says_how_to_continue_it_rather_than_its_run(tmp_path, monkeypatch):
+    def interrupt(*_args, **_options):
+        raise KeyboardInterrupt("stopped after 10 updates; continue with --resume --out of the run")
+
+    monkeypatch.setattr("rbi.online.sweep.run_job", interrupt)
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped; the sweep continues with --resume --out .*/s$"):
+        sweep(["CartPole-v1"], out=tmp_path / "s", **SWEEP, **QUIET)
 
 
 def test_a_sweep_of_an_earlier_version_can_be_resumed(tmp_path):

@@ -142,8 +142,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         reason = "out of memory: " if is_out_of_memory(error) else ""
         message = one_line(f"{reason}{str(error) or type(error).__name__}{nearest_path(str(error), argv)}")
         return fail(USAGE_ERROR, message, as_json=as_json)
-    except KeyboardInterrupt:
-        return fail(INTERRUPTED, f"interrupted{how_to_resume(command)}", as_json=as_json)
+    except KeyboardInterrupt as stop:
+        message = one_line(str(stop)) or f"interrupted{how_to_resume(command)}"
+        return fail(INTERRUPTED, message, as_json=as_json)
     finally:
         discard_unwritten()
     return status or 0

@@ -5,7 +5,7 @@ import io
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, TypeVar
 
@@ -73,16 +73,22 @@ class Command(ABC):
 
     def resume_run(self, name: str) -> runs.Writer:
         """The run folder in --out, opened to continue it."""
-        self.check_resume(name)
-        return runs.Writer.reopen(self.out or Path())
-
-    def check_resume(self, name: str) -> None:
-        """Raise ValueError unless --out holds a run of this command with the same settings and seed."""
         if self.out is None:
             raise ValueError("--resume: name the run with --out")
-        runs.check_resumable(
-            self.out, command=name, settings=self.settings(), seed=self.seed, may_change=self.MAY_CHANGE_ON_RESUME
+        settings = self.settings()
+        without = runs.check_resumable(
+            self.out,
+            command=name,
+            settings=settings,
+            seed=self.seed,
+            defaults={option.name: pages.default_of(option) for option in fields(self)},
+            may_change=self.MAY_CHANGE_ON_RESUME,
         )
+        writer = runs.Writer.reopen(self.out)
+        if without:
+            echo(without, stderr=True)
+            runs.save_changed_settings(self.out, settings)
+        return writer
 
     def settings(self) -> dict[str, Any]:
         """The options that config.json stores, apart from the seed."""

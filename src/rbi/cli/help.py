@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import re
 import shutil
 import textwrap
 import types
@@ -26,7 +27,7 @@ HELP = ("-h", "--help")
 HELP_ALL = "--help-all"
 SHARED = ("--out", "--seed", "--overwrite", "--json")
 COMPLETION = "Print a script for tab completion in bash, zsh or fish."
-MAX_WIDTH, INDENT, COMMAND_INDENT = 100, 26, 14
+MAX_WIDTH, INDENT, COMMAND_INDENT, EXAMPLE_WIDTH = 100, 26, 14, 80
 START = (
     ("rbi improve logs.csv", "a better policy from logs, and whether to deploy it"),
     ("rbi train CartPole-v1", "RBI (or Ape-X) in a simulator, here or on Ray"),
@@ -101,7 +102,7 @@ def _options(config: type, default: Any, prefix: str, group: str) -> Iterator[Op
         hint, extras = hints[field.name], list[Any]()
         if typing.get_origin(hint) is typing.Annotated:
             hint, *extras = typing.get_args(hint)
-        value = getattr(default, field.name) if default is not None else _default(field)
+        value = getattr(default, field.name) if default is not None else default_of(field)
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             hidden = any(getattr(extra, "name", None) == "" for extra in extras)
             inner = prefix if hidden else f"{prefix}{field.name.replace('_', '-')}."
@@ -114,7 +115,7 @@ def _options(config: type, default: Any, prefix: str, group: str) -> Iterator[Op
         yield from _options(*part)
 
 
-def _default(field: "dataclasses.Field[Any]") -> Any:
+def default_of(field: "dataclasses.Field[Any]") -> Any:
     return field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
 
 
@@ -193,16 +194,43 @@ def command_page(command: "type[Command]", name: str, default: "Command | None",
     usage = " ".join(["usage:", name, *words, "[OPTIONS]"])
     lines = [usage, "", *wrap(inspect.getdoc(command) or "")]
     if command.EXAMPLE:
-        lines += ["", f"example: {command.EXAMPLE}"]
+        lines += ["", *example(command.EXAMPLE)]
     for group in dict.fromkeys(each.group for each in main) if everything else [None]:
         lines += ["", *wrap(group or ("Options:" if everything else "Main options:"))]
-        for each in main:
-            if group is None or each.group == group:
-                lines += entry(each.head, each.text)
+        for each in merged([each for each in main if group is None or each.group == group]):
+            lines += entry(each.head, each.text)
     lines += entry("-h, --help", "Show the main options.") if everything else []
     if len(main) < len(found):
         lines += ["", f"{len(found) - len(main)} more options: {name} {HELP_ALL}"]
     return "\n".join(lines)
+
+
+def merged(found: list[Option]) -> list[Option]:
+    """Options that several parts of a group have, as one: --{bcq,cql}.learning-rate."""
+    alike: dict[tuple[str, ...], list[Option]] = {}
+    for each in found:
+        part, _, name = each.name.partition(".")
+        alike.setdefault((name or part, each.metavar, each.summary), []).append(each)
+    return [_merged(name, same) if len(same) > 1 else same[0] for (name, *_), same in alike.items()]
+
+
+def _merged(name: str, same: list[Option]) -> Option:
+    parts = [each.name.partition(".")[0].removeprefix("--") for each in same]
+    defaults = [each.default for each in same]
+    if len(set(defaults)) > 1:
+        defaults = [", ".join(f"{part}: {default}" for part, default in zip(parts, defaults, strict=True))]
+    return dataclasses.replace(same[0], name=f"--{{{','.join(parts)}}}.{name}", default=defaults[0])
+
+
+def example(line: str) -> list[str]:
+    """An example, wrapped before options as for a shell: to 80 columns, or to a narrower terminal."""
+    width, lines = min(EXAMPLE_WIDTH, shutil.get_terminal_size().columns), ["example:"]
+    for part in re.split(r" (?=--|&&)", line):
+        if len(f"{lines[-1]} {part} \\") > width:
+            lines[-1:] = [f"{lines[-1]} \\", f"  {part}"]
+        else:
+            lines[-1] += f" {part}"
+    return lines
 
 
 def is_main(command: "type[Command]", option: Option) -> bool:

@@ -25,6 +25,7 @@ from rbi.online.config import (
     TrainConfig,
     default_preset,
     preset_parts,
+    saved_parts,
     unused_settings,
 )
 from rbi.progress import echo
@@ -131,12 +132,9 @@ class Train(Command):
         if given.env == cls.env and not given.envs:  # not typed by the user
             for name in (saved.get("env", ""), *split_envs(saved.get("envs", ""))):
                 id_from_file(name, "it")
-        parts = preset_parts(atari, preset) if not saved else dict(PRESETS[preset])
-        for name in PARTS:
-            if isinstance(part := saved.pop(name, None), dict):
-                known = {key: value for key, value in part.items() if hasattr(parts[name], key)}
-                parts[name] = dataclasses.replace(parts[name], **known)
-        return cls(**parts, **saved)
+        if not saved:
+            return cls(**preset_parts(atari, preset))
+        return cls(**(saved | saved_parts(saved)))
 
     def run(self, argv: Sequence[str]) -> None:
         from rbi.online.run_logger import RunOptions

@@ -71,7 +71,6 @@ class Dataset(Suggesting, Sequence[Episode]):
 
     num_lost = 0
 
-    @with_suggestions
     def __init__(
         self,
         spec: DatasetSpec,

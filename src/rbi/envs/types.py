@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from rbi.config import Ge, Interval, check_fields, parse_env
+from rbi.config import Checked, Ge, Interval, check_fields, parse_env
 from rbi.steps import NO_MASKS
 
 EnvFactory = Callable[..., Any]
@@ -33,7 +33,7 @@ class TimeStep(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EnvConfig:
+class EnvConfig(Checked):
     """Which environment, and the settings that apply to Atari games only."""
 
     id: str

@@ -18,7 +18,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from rbi.config import Ge, Interval, check_fields
+from rbi.config import Checked, Ge, Interval, check_fields
 from rbi.data.sampler import Batch, Sampler
 from rbi.losses import action_values, bcq_filter, cql_penalty, huber, mask_illegal, td_error
 from rbi.networks import NetworkConfig, Networks
@@ -37,7 +37,7 @@ METRICS = ("td_loss", "td_error", "td_q", "cql_penalty", "bcq_allowed")
 
 
 @dataclass(frozen=True)
-class OfflineDQNConfig:
+class OfflineDQNConfig(Checked):
     """Hyperparameters of BCQ and CQL."""
 
     learning_rate: Annotated[float, Interval(gt=0, lt=1)] = 0.0000625

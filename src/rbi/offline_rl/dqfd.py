@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rbi.config import Ge, Gt, Interval, check_fields
+from rbi.config import Checked, Ge, Gt, Interval, check_fields
 from rbi.data.sampler import Sampler
 from rbi.losses import action_values, dqfd_loss, dqfd_loss_grad, huber, l2_loss, max_with_margin
 from rbi.networks import NetworkConfig, Networks
@@ -36,7 +36,7 @@ METRICS = ("dqfd_loss", "dqfd_1_step", "dqfd_n_step", "dqfd_margin", "dqfd_l2", 
 
 
 @dataclass(frozen=True)
-class DQfDConfig:
+class DQfDConfig(Checked):
     """Hyperparameters of DQfD.      (paper: table of hyperparameters, DQfD; the loss weights: Hester et al. 2018)"""
 
     learning_rate: Annotated[float, Interval(gt=0, lt=1)] = 0.0000625

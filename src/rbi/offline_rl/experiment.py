@@ -182,7 +182,8 @@ def offline(
         **dataclasses.asdict(config),
     }
     with RunLog(out, callback, progress=progress) as log:
-        if log.check_folder(NAME, described, seed, resume=resume, overwrite=overwrite, may_change=MAY_CHANGE_ON_RESUME):
+        options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "may_change": MAY_CHANGE_ON_RESUME}
+        if log.check_folder(NAME, described, seed, defaults=default_settings(), **options):
             return completed(log)
         loaded = data if isinstance(data, Dataset) else open_dataset(data, settings=settings)
         name = "data" if isinstance(source, Dataset) else str(source)
@@ -201,6 +202,12 @@ def offline(
             log.state = {"lines": 0, "seconds": 0.0, "evaluation": 0, "validated": 0, "data": fingerprint(source)}
             log.open(experiment.learners())
             return experiment.run(checkpoint_minutes)
+
+
+def default_settings() -> dict[str, Any]:
+    """The settings of a run that was started before there were these: the defaults of their classes."""
+    parts = (dataclasses.asdict(each) for each in (EvaluationConfig(), OfflineConfig()))
+    return {"format_settings": FormatSettings(), "ignore_action_masks": False} | next(parts) | next(parts)
 
 
 def rows_of(rules: Sequence[Rule | str], baselines: Sequence[Baseline]) -> tuple[tuple[str, ...], tuple[Baseline, ...]]:

@@ -1,6 +1,7 @@
 """The output of an offline run: metrics in memory, to a callback, and in a run folder with checkpoints."""
 
 import json
+import shlex
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -42,11 +43,13 @@ class RunLog:
         *,
         resume: bool,
         overwrite: bool,
+        defaults: Mapping[str, Any],
         may_change: Sequence[str] = (),
     ) -> bool:
         """Refuse a folder that this run may not use; True if it holds a complete run to resume, now loaded.
 
-        A run that is resumed is locked until `RunLog` is left.
+        `defaults` are the settings of a run that was started before there were these, as in `runs.check_resumable`. A
+        run that is resumed is locked until `RunLog` is left.
         """
         self.created = {"command": command, "settings": settings, "seed": seed, "overwrite": overwrite}
         self.resumes = resume
@@ -58,7 +61,11 @@ class RunLog:
             runs.check_available(fileio.resolve(self.out), overwrite=overwrite)
             return False
         self.lock = runs.lock_run(self.out)
-        runs.check_resumable(self.out, command=command, settings=settings, seed=seed, may_change=may_change)
+        without = runs.check_resumable(
+            self.out, command=command, settings=settings, seed=seed, defaults=defaults, may_change=may_change
+        )
+        if without:
+            self.echo(without)
         found = runs.read(self.out)
         self.report_damage(found)
         self.metrics, self.numbers = found.metrics, found.result
@@ -70,6 +77,7 @@ class RunLog:
             return
         if self.resumes:
             self.restore(learners)
+            runs.save_changed_settings(self.out, self.created["settings"])
             self.writer = runs.Writer.reopen(self.out, lines=self.state["lines"], lock=self.lock)
         else:
             self.writer = runs.Writer.create(self.out, argv=sys.argv[1:], **self.created)
@@ -124,10 +132,11 @@ class RunLog:
             checkpoint.save_learners(self.writer.path, learners, self.state)
 
     def stop(self) -> None:
-        """Raise KeyboardInterrupt after a checkpoint was saved."""
-        if self.writer is not None:
-            self.echo(f"rbi: stopped; continue with --resume --out {self.out}")
-        raise KeyboardInterrupt
+        """Raise KeyboardInterrupt after a checkpoint was saved; its message says how to continue."""
+        if self.out is None:
+            raise KeyboardInterrupt
+        how = shlex.join(["--resume", "--out", str(self.out)])
+        raise KeyboardInterrupt(f"stopped; continue with the same options and {how} (Python: resume=True)")
 
     def result(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Record the result: the run is complete."""

@@ -56,7 +56,7 @@ PAPER_GAMES = (
 
 
 @dataclass(frozen=True)
-class ActorConfig:
+class ActorConfig(Checked):
     """How actors choose actions."""
 
     rule: str = "reroute(0.1,2)"
@@ -102,7 +102,7 @@ class ActorConfig:
 
 
 @dataclass(frozen=True)
-class LearnerConfig:
+class LearnerConfig(Checked):
     """How the networks are trained."""
 
     batch_size: Annotated[int, Interval(ge=1, le=10_000_000)] = 128
@@ -191,7 +191,7 @@ class Schedule(Checked):
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Checked):
     """All settings of a training run.
 
     The defaults of its parts are the paper's numbers. `rbi.train` and `TrainConfig.preset` start from a preset, by
@@ -288,7 +288,7 @@ class TrainConfig:
 
 def setting_names() -> list[str]:
     """The names that `TrainConfig.changed` takes: parts, and single settings."""
-    parts = (TrainConfig, EnvConfig, *(type(part) for part in PRESETS["paper"].values()))
+    parts: tuple[Any, ...] = (TrainConfig, EnvConfig, *(type(part) for part in PRESETS["paper"].values()))
     return [setting.name for part in parts for setting in dataclasses.fields(part)]
 
 
@@ -304,7 +304,7 @@ def unused_settings(algo: Algorithm) -> set[str]:
 
 
 @dataclass(frozen=True)
-class ClusterConfig:
+class ClusterConfig(Checked):
     """The layout of a run on a Ray cluster (--engine ray)."""
 
     workers: Annotated[int, Interval(ge=0, le=65_536)] = 0
@@ -501,6 +501,16 @@ def preset_parts(env: EnvConfig, preset: Preset | None = None) -> dict[str, Any]
     parts = dict(PRESETS[preset])
     if preset == "small" and has_numbered_states(env):
         parts |= {name: dataclasses.replace(parts[name], **changes) for name, changes in NUMBERED_STATES.items()}
+    return parts
+
+
+def saved_parts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts in the settings of a run folder, perhaps of another version: a setting that they lack has the default
+    of its class, and one that there is no more is left out, for `rbi.runs.check_resumable` to name it."""
+    parts: dict[str, Any] = {}
+    for name, part in PRESETS["paper"].items():
+        names, saved = {setting.name for setting in dataclasses.fields(part)}, settings.get(name, {})
+        parts[name] = type(part)(**{key: value for key, value in saved.items() if key in names})
     return parts
 
 

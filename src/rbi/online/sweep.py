@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import itertools
+import shlex
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from rbi import fileio, runs
 from rbi.config import Device
 from rbi.online.config import PARTS, Algorithm, Preset, TrainConfig, unused_settings
 from rbi.online.run_logger import DivergenceError, RunOptions, take_options
-from rbi.online.train import ENV_SETTINGS, MAY_CHANGE_ON_RESUME, Env, train
+from rbi.online.train import ENV_SETTINGS, Env, check_resumable, train
 from rbi.progress import echo
 from rbi.statistics import score_text
 
@@ -100,7 +101,7 @@ def sweep(
         **{part: getattr(configs[0], part) for part in PARTS},
     }
     if resume:
-        opened = resume_sweep(path, settings, seeds[0])
+        opened = resume_sweep(path, settings, seeds[0], progress=progress)
     else:
         opened = runs.Writer.create(
             path, command="train", settings=settings, seed=seeds[0], argv=argv, overwrite=overwrite
@@ -124,8 +125,8 @@ def sweep(
                 try:
                     run_job(job, options, device, progress=progress, argv=argv)
                 except KeyboardInterrupt:
-                    echo(f"rbi: the sweep continues with --resume --out {writer.path}", stderr=True)
-                    raise
+                    how = shlex.join(["--resume", "--out", str(writer.path)])
+                    raise KeyboardInterrupt(f"stopped; the sweep continues with {how}") from None
         rows = [row_of(runs.read(job.path)) for job in jobs if is_finished(job.path)]
         if not rows:
             raise ValueError(f"{writer.path}: no run of the sweep has a result")
@@ -133,12 +134,11 @@ def sweep(
     return SweepResult(writer.path, [job.path for job in jobs], rows)
 
 
-def resume_sweep(path: Path, settings: dict[str, Any], seed: int) -> runs.Writer:
+def resume_sweep(path: Path, settings: dict[str, Any], seed: int, *, progress: bool) -> runs.Writer:
     """The folder of an earlier sweep with the same settings, opened to continue it."""
     saved = runs.read(path).config.get("settings")
     new = set(ENV_SETTINGS).difference(saved if isinstance(saved, dict) else ())
-    may_change = (*MAY_CHANGE_ON_RESUME, *new)  # earlier sweeps did not store them
-    runs.check_resumable(path, command="train", settings=settings, seed=seed, may_change=may_change)
+    check_resumable(path, settings, seed, tuple(new), progress=progress)  # earlier sweeps did not store them
     writer = runs.Writer.reopen(path)
     runs.save_changed_settings(path, settings)
     return writer

@@ -26,12 +26,13 @@ from rbi.networks import TrunkFactory, cpu_threads
 from rbi.observations import ObservationSpec
 from rbi.online.config import (
     GROUPS,
+    PAPER_MAX_FRAMES,
     PARTS,
-    PRESETS,
     Algorithm,
     Preset,
     TrainConfig,
     default_preset,
+    saved_parts,
     setting_names,
     unknown_setting,
 )
@@ -159,8 +160,7 @@ def train(
         make_engine = engine or Local(device)
         settings = run_settings(chosen, preset) | make_engine.settings
         if resume and path is not None:
-            may_change = (*MAY_CHANGE_ON_RESUME, *make_engine.may_change)
-            runs.check_resumable(path, command="train", settings=settings, seed=seed, may_change=may_change)
+            check_resumable(path, settings, seed, make_engine.may_change, progress=progress)
             check_same_preset(path, chosen.env, preset)
             if (complete := load_complete(path, chosen, trunk)) is not None:
                 if progress:
@@ -189,8 +189,7 @@ def train(
             logger.save()
             named = ["--env", chosen.env.id] if ":" in chosen.env.id else []  # which a run folder may not name
             how = f"{shlex.join([*named, '--resume', '--out', str(writer.path)])} (Python: resume=True)"
-            echo(f"rbi: stopped after {running.updates:,} updates; continue with {how}", stderr=True)
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(f"stopped after {running.updates:,} updates; continue with {how}")
         return logger.finish(stopped=stopped, progress=progress)
 
 
@@ -296,6 +295,21 @@ def measure_reward_scale(env: EnvConfig) -> float:
     return float(10.0 ** round(math.log10(np.median(rewards)))) if len(rewards) else 1.0
 
 
+def check_resumable(
+    path: Path, settings: Mapping[str, Any], seed: int, may_change: Sequence[str] = (), *, progress: bool
+) -> None:
+    """Raise ValueError unless a folder holds a run with these settings; a line names those that it was started without.
+
+    `may_change` names settings of the engine that may differ.
+    """
+    may_change = (*MAY_CHANGE_ON_RESUME, *may_change)
+    without = runs.check_resumable(
+        path, command="train", settings=settings, seed=seed, defaults=default_settings(), may_change=may_change
+    )
+    if without and progress:
+        echo(without, stderr=True)
+
+
 def check_same_preset(path: Path, env: EnvConfig, preset: Preset | None) -> None:
     """Raise ValueError if a run is resumed with another preset, which would have no effect."""
     started = runs.read(path, 0).config["settings"].get("preset") or default_preset(env)
@@ -310,16 +324,23 @@ def run_settings(config: TrainConfig, preset: Preset | None) -> dict[str, Any]:
     return {"algo": config.algo, "env": config.env.id, "preset": preset} | env | parts
 
 
+def default_settings() -> dict[str, Any]:
+    """What config.json would store of a setting that there was not when a run was started: the default of its class,
+    which keeps what was done before, and not that of a preset."""
+    env = EnvConfig("default", max_frames=PAPER_MAX_FRAMES)
+    return {"engine": "local"} | {name: getattr(env, name) for name in ENV_SETTINGS} | saved_parts({})
+
+
 def load_config(path: Path | str) -> TrainConfig:
-    """The settings that a run folder of training was started with."""
+    """The settings that a run folder of training was started with; `default_settings` for those that it lacks."""
     found = runs.read(Path(path)).config
     if found.get("command") != "train":
         raise ValueError(f"{path}: is a run of {found.get('command')!r}, not of 'train'")
     try:
         settings = found["settings"]
-        env = EnvConfig(settings["env"], **{name: settings[name] for name in ENV_SETTINGS})
-        parts = {name: dataclasses.replace(PRESETS["paper"][name], **settings[name]) for name in PARTS}
-        return TrainConfig(env, settings["algo"], **parts)
+        of_env = {name: default for name, default in default_settings().items() if name in ENV_SETTINGS} | settings
+        env = EnvConfig(settings["env"], **{name: of_env[name] for name in ENV_SETTINGS})
+        return TrainConfig(env, settings["algo"], **saved_parts(settings))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: its config.json cannot be used to resume: {error}") from None
 

@@ -173,7 +173,7 @@ def closing(run: Run) -> list[str]:
         lines.append(f"{episodes} test episodes are too few for an interval of the gain: hold out more or log more.")
     if values["q_explained_variance"] is not None and values["q_explained_variance"] <= 0:
         lines.append("Q does not explain the test returns: the actions that it prefers may be noise.")
-    if "clone" in values:
+    if "clone" in values and decision.get("verdict") != "deploy":  # whose reasons have it
         clone = values["clone"]
         lines.append(
             f"Compared with the logged probabilities, the clone of beta is off by {clone['mean_absolute_error']:.3f} "

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Protocol, get_args, runtime_checkabl
 import numpy as np
 
 from rbi import fileio
-from rbi.config import Interval, check_fields
+from rbi.config import Checked, Interval, check_fields
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, Episode, RejectedEpisode
 from rbi.data.formats.agc import AgcConfig
@@ -45,7 +45,7 @@ Format = Literal[
 
 
 @dataclass(frozen=True)
-class FormatSettings:
+class FormatSettings(Checked):
     """How data is read: properties that it does not state, and settings of single formats."""
 
     overrides: SpecOverrides = field(default_factory=SpecOverrides)

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 
-from rbi.config import Interval, check_fields
+from rbi.config import Checked, Interval, check_fields
 from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
 from rbi.data.formats.agc_repair import (
     COUNTERS,
@@ -67,7 +67,7 @@ BLOCK = 64
 
 
 @dataclass(frozen=True)
-class AgcConfig:
+class AgcConfig(Checked):
     """Settings of the Atari Grand Challenge reader."""
 
     game: Game | None = None

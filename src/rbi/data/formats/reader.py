@@ -11,7 +11,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from rbi.config import Ge, check_fields
+from rbi.config import Checked, Ge, check_fields
 from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, RejectedEpisode
 
 FAULTS = (
@@ -25,7 +25,7 @@ OF_RUN_FOLDERS = ("metrics.jsonl", "rejected.jsonl")
 
 
 @dataclass(frozen=True)
-class SpecOverrides:
+class SpecOverrides(Checked):
     """Properties of a dataset that its files do not state, or state wrongly."""
 
     env: str = ""

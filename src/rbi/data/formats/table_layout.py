@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rbi.data.formats.reader import natural
-from rbi.suggestions import nearest
+from rbi.suggestions import Suggesting, nearest
 
 SHOWN_COLUMNS = 30
 STEP_COLUMNS = {
@@ -36,7 +36,7 @@ OWN_COLUMNS = {"abandoned": ("abandoned",), "source": ("source",), "line": ("lin
 
 
 @dataclass(frozen=True)
-class TableConfig:
+class TableConfig(Suggesting):
     """The columns of a table. Columns with the usual names are found without these options."""
 
     episode: str | None = None
