@@ -19,7 +19,8 @@ MISSING = frozenset(("", "na", "n/a", "nan", "null", "none"))
 ISO_DATE = re.compile(r"\s*\d{4}-\d{2}-\d{2}([T ]\d.*)?\s*$")
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 BOOLEANS = {"true": 1.0, "false": 0.0}
-FLAGS = {"0": False, "1": True, "False": False, "True": True, "false": False, "true": True}
+FLAGS = {"0": False, "1": True, "false": False, "true": True, "f": False, "t": True, "no": False, "yes": True}
+FLAGS |= {"n": False, "y": True}
 
 
 class ListShape(NamedTuple):
@@ -139,20 +140,23 @@ class Block:
         self.note_texts(wrong, texts, codes, name, "is not a date such as 2026-05-31")
         return values[codes]
 
-    def flags(self, name: str) -> Array:
-        """`[N]` booleans; False where a value is neither true nor false, which is noted."""
+    def flags(self, name: str, *, noted: bool = True) -> Array:
+        """`[N]` booleans; False where a value is neither true nor false, which is `noted`."""
         column = self.column(name)
         if not is_text(column.type):
-            values = self.numbers(name)
+            values = self.numbers(name, noted=noted)
+            if not noted:
+                return values == 1
             self.note(np.isnan(values), name, values, "is missing")
             self.note((values != 0) & (values != 1), name, values, "is neither true nor false")
             return values == 1
         given, codes = encode(column)
         texts = [(text or "").strip() for text in given]
         flags = [parse_flag(text) for text in texts]
-        self.note(np.array([not text for text in texts], bool)[codes], name, None, "is missing")
-        wrong = [flag is None for flag in flags]
-        self.note_texts(wrong, texts, codes, name, "is neither true nor false")
+        if noted:
+            self.note(np.array([not text for text in texts], bool)[codes], name, None, "is missing")
+            wrong = [flag is None for flag in flags]
+            self.note_texts(wrong, texts, codes, name, "is neither true nor false")
         return np.array([bool(flag) for flag in flags], bool)[codes]
 
     def texts(self, name: str) -> Array:
@@ -212,6 +216,11 @@ class Block:
     def holds_text(self, name: str) -> bool:
         """Whether the column is not of a number type."""
         return is_text(self.column(name).type)
+
+    def holds_names(self, name: str) -> bool:
+        """Whether the column holds texts or integers."""
+        kind = self.column(name).type
+        return is_text(kind) or require_package("pyarrow").types.is_integer(kind)
 
     def holds_dates(self, name: str) -> bool:
         """Whether the column is of a type of dates or times."""
@@ -301,9 +310,13 @@ def parse_days(text: str | None) -> float:
 
 
 def parse_flag(text: str) -> bool | None:
-    """True or False in one of the usual spellings, else None."""
-    found = FLAGS.get(text)
-    return FLAGS.get(text.capitalize(), FLAGS.get(text.removesuffix(".0"))) if found is None else found
+    """True or False in one of the usual spellings, else None.
+
+    >>> [parse_flag(text) for text in ("TRUE", "n", "1.0", "2")]
+    [True, False, True, None]
+    """
+    number = float(text) if is_number(text) else None
+    return number == 1 if number in (0, 1) else FLAGS.get(text.lower())
 
 
 # Types and shapes
