@@ -1100,7 +1100,7 @@ def test_episode_ids_may_be_integers_of_64_bits(tmp_path, kind, missing, monkeyp
         pq.write_table(pa.table(columns | {"episode_id": pa.array(columns["episode_id"], pa.uint64())}), path)
     found = load_episodes(path)
     assert len(found) == 200 - missing
-    reasons = ["episode_id is missing", "step 0 is missing before this"] if missing else []
+    reasons = ["episode_id is missing", "step 0 is missing before this, as t counts steps"] if missing else []
     assert [item.reason for item in found.rejected] == reasons
 
 
@@ -1415,3 +1415,69 @@ def test_flags_may_be_spelled_in_the_usual_ways(tmp_path, texts):
             f"line {3 if path.suffix == '.csv' else 2}: terminated 'ja' is neither true nor false"
         )
         flags["terminated"][1] = true
+
+
+def test_a_log_in_which_no_row_is_an_end_says_how_it_becomes_one_of_single_steps(file, capsys):
+    columns = {"terminal": ["T1", "T2"], "obs_0": [1, 2], "action": [0, 1], "reward": [0, 1]}
+    [problem] = read(table(file, columns))
+    assert problem.reason == "terminal 'T1' is neither true nor false"
+    said = capsys.readouterr().err
+    assert "each end ('terminal'), which no row is: drop these columns if every row is an episode" in said
+    assert len(read(file, one_step=True)) == 2
+
+
+def test_steps_that_are_no_whole_numbers_are_times(file, capsys):
+    """Such as hours since the beginning of a stay; whole numbers are counts, of which a lost one is noticed."""
+    columns = TWO_EPISODES | {"t": [4.5, 0, 0, 0.25, 8]}
+    first, second = read(table(file, columns, terminated=[True, False, False, False, False]))
+    assert (first.observations[:, 0].tolist(), len(second)) == ([1.5, 0.5], 3)
+    assert "column 't' holds times" in capsys.readouterr().err
+    mixed = {name: [column[row] for row in (1, 2, 0, 3, 4)] for name, column in columns.items()}
+    assert len(read(table(file, mixed, terminated=[False, False, True, False, False]))) == 2
+    problem, _ = read(table(file, TWO_EPISODES, t=[0, 15, 0, 1, 2]))
+    assert problem.reason == "step 1 is missing before this, as t counts steps"
+
+
+def test_missing_numbers_of_pandas_excel_and_sql_are_missing(tmp_path):
+    texts = ["#N/A", "<NA>", "NaT", r"\N", "NULL", "1.5"]
+    path = as_csv(tmp_path / "log.csv", {"age": texts, "action": [0, 1] * 3, "reward": [1] * 6})
+    found = load_episodes(path, settings=asking(observations=("age",), one_step=True))
+    assert found.arrays["observations"].tolist() == [[1.5, 1]] * 5 + [[1.5, 0]]
+
+
+def test_numbers_in_other_notations_are_rejected_with_the_right_one(tmp_path):
+    path = as_csv(tmp_path / "log.csv", OFFERS, paid=["1,5", "$2", "50%", "1.5"])
+    rejected = load_episodes(path, settings=asking(**ASKED)).rejected
+    assert [item.reason for item in rejected] == [
+        f"paid {text!r} is not a number such as 1200.5" for text in ("1,5", "$2", "50%")
+    ]
+
+
+def test_actions_that_no_row_has_are_said(file, capsys):
+    for offers, said in (([1, 2, 3, 1], True), ([10, 0, 20, 30], True), ([0, 1, 0, 2], False), ([0, 2, 0, 3], False)):
+        table(file, OFFERS, offer=offers)
+        load_episodes(file, settings=asking(**ASKED))
+        text = f"rows have 3 of the {max(offers) + 1} actions 0 to {max(offers)}, and the others get some probability"
+        assert (text.replace("3 of", f"{len(set(offers))} of") in capsys.readouterr().err) == said
+    load_episodes(table(file, OFFERS, offer=[1, 2, 3, 1]), settings=asking(actions=4, **ASKED))
+    assert "rows have" not in capsys.readouterr().err
+
+
+def test_a_missing_value_among_the_names_of_actions_is_said(tmp_path, capsys):
+    path = as_csv(tmp_path / "log.csv", OFFERS, offer=["mail", "NA", "none", ""])
+    found = load_episodes(path, settings=asking(**ASKED))
+    assert found.spec.action_names == ("NA", "mail", "none")
+    said = capsys.readouterr().err
+    assert "'NA' is an action like the others: leave the cell empty where no action was taken" in said
+    assert "'none' is" not in said
+
+
+def test_categories_that_differ_in_case_or_spaces_only_are_said(file, capsys):
+    load_episodes(table(file, OFFERS, segment=["new", "old", "new ", "vip"]), settings=asking(**ASKED))
+    assert "'segment' has 'new' and 'new ', which are two categories" in capsys.readouterr().err
+
+
+def test_durations_are_refused_with_what_to_write():
+    frame = pa.table(TWO_EPISODES | {"t": pa.array(range(5), pa.duration("s"))})
+    with pytest.raises(ValueError, match=r"column 't': cannot be read \(it holds duration\[s\]\): make it numbers"):
+        Dataset.from_frame(frame)

@@ -15,7 +15,8 @@ from rbi.data.episode import Array
 from rbi.data.formats.reader import require_package
 
 FEW_TEXTS, FEW_TEXTS_ROWS = 100, 1000
-MISSING = frozenset(("", "na", "n/a", "nan", "null", "none"))
+MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "#n/a", "<na>", "nat", r"\n"))
+"""As pandas, R, Excel and SQL write missing values."""
 ISO_DATE = re.compile(r"\s*\d{4}-\d{2}-\d{2}([T ]\d.*)?\s*$")
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 BOOLEANS = {"true": 1.0, "false": 0.0}
@@ -115,6 +116,9 @@ class Block:
         if is_text(column.type):
             numbers = fast_numbers(column)
             return self.parse_numbers(column, name, noted=noted) if numbers is None else numbers
+        if pa.types.is_temporal(column.type) or pa.types.is_nested(column.type):
+            what = f"cannot be read (it holds {column.type}): make it numbers, such as seconds"
+            raise ValueError(f"{self.path}, column {name!r}: {what}")
         with as_value_error(self.path, name):
             if pa.types.is_boolean(column.type):
                 column = column.cast("uint8")
@@ -125,8 +129,10 @@ class Block:
         texts, codes = encode(column)
         values = np.array([parse_number(text) for text in texts])
         if noted:
-            wrong = [text is not None and is_word(text) for text in texts]
-            self.note_texts(wrong, texts, codes, name, "is not a number")
+            words = [text if text is not None and is_word(text) else "" for text in texts]
+            wrong = [any(map(str.isdecimal, word)) for word in words]
+            self.note_texts(wrong, texts, codes, name, "is not a number such as 1200.5")
+            self.note_texts([word != "" for word in words], texts, codes, name, "is not a number")
         return values[codes]
 
     def days(self, name: str) -> Array:
@@ -296,13 +302,13 @@ def is_number(text: str) -> bool:
 def parse_days(text: str | None) -> float:
     """Days since 1970-01-01 of a date or time in ISO 8601, in UTC unless it names its zone; NaN for anything else.
 
-    >>> parse_days("1970-01-02T12:00"), parse_days("2/1/1970")
-    (1.5, nan)
+    >>> parse_days("1970-01-02T12:00"), parse_days("1970-01-03 00:00:00 UTC"), parse_days("2/1/1970")
+    (1.5, 2.0, nan)
     """
     if text is None or not ISO_DATE.match(text):
         return math.nan
     try:
-        found = datetime.datetime.fromisoformat(text.strip())
+        found = datetime.datetime.fromisoformat(text.strip().removesuffix(" UTC"))
     except ValueError:
         return math.nan
     zoned = found if found.tzinfo else found.replace(tzinfo=datetime.UTC)

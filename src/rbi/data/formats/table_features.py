@@ -4,6 +4,7 @@ A dataset that was read from a table keeps its observed columns in `DatasetSpec.
 training data in `Policy.columns`; later rows are encoded with them, so that every number keeps its place.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -171,6 +172,10 @@ class ColumnScan:
             )
         if "" in feature.categories:
             return f"{name!r} is missing in {self.blank:,} rows, which have a category of their own"
+        seen: dict[str, str] = {}
+        for text in texts:
+            if (other := seen.setdefault(text.strip().casefold(), text)) != text:
+                return f"{name!r} has {other!r} and {text!r}, which are two categories"
         rules = [f"dates in {name!r} become days since 1970-01-01"] if feature.is_date else []
         if not (feature.categories or feature.is_date) and (alike := self.alike()):
             rules.append(f"{name!r} has numbers that are equal in 32 bits, such as {alike}: subtract the smallest one")
@@ -231,7 +236,7 @@ class OrderScan:
             if id_ is None or id_ == self.last:
                 continue
             if id_ in self.seen:
-                self.returning[2 if steps is None else int(np.nan_to_num(steps[row]).clip(0, 2))] += 1
+                self.returning[2 if steps is None else math.ceil(np.nan_to_num(steps[row]).clip(0, 2))] += 1
             self.seen.add(id_)
             self.last = id_
 
@@ -335,7 +340,9 @@ class EndScan:
             f"; {odd!r} changes {self.changing[odd]:,} times before an end: if it says which rows belong together, "
             f"name it with {option('episode')} or {option('player')}"
         )
-        return f"no column identifies episodes: {whose} are cut after each end ({ends})" + (warning if odd else "")
+        nowhere = ", which no row is: drop these columns if every row is an episode"
+        rule = f"no column identifies episodes: {whose} are cut after each end ({ends})"
+        return rule + (warning if odd else "") + (nowhere if not self.ends else "")
 
 
 def encode_ids(block: Block, name: str) -> tuple[list[str | None], Array]:
@@ -361,6 +368,8 @@ class Scan:
         self.action_ids: set[int] | None = set()
         """The different actions; None if there are very many."""
         self.first_step, self.lowest_step, self.has_dates = 1, np.inf, False
+        self.later = self.fractions = 0
+        """Rows: those with a step number above 0, and with one that is not whole."""
         self.rows = self.file = 0
 
     def add(self, block: Block, file: int = 0) -> None:
@@ -372,9 +381,11 @@ class Scan:
             column.add(block)
         if step and (self.has_dates or block.begins_with_date(step)):
             self.has_dates = True
-        elif step and self.first_step:
+        elif step:
             numbers = block.numbers(step, noted=False)
-            self.first_step = int(not (numbers == 0).any())
+            self.later += int((numbers > 0).sum())
+            self.fractions += int((np.isfinite(numbers) & (numbers != np.floor(numbers))).sum())
+            self.first_step = int(self.first_step and not (numbers == 0).any())
             self.lowest_step = float(np.fmin.reduce(numbers, initial=self.lowest_step))
         if self.order:
             if file != self.file:
@@ -391,13 +402,24 @@ class Scan:
             if len(self.action_ids) > MAX_CATEGORIES:
                 self.action_ids = None
 
+    def gaps_text(self) -> str:
+        """What numbers of actions no row has, if 0 or half of them are among these; else empty."""
+        found, largest = self.action_ids or {0}, self.largest_action
+        if 0 in found and 2 * len(found) > largest + 1:
+            return ""
+        return (
+            f"rows have {len(found):,} of the {largest + 1:,} actions 0 to {largest:,}, and the others get some "
+            "probability all the same: number actions from 0 without gaps, or name them"
+        )
+
     @property
     def steps_are(self) -> StepKind:
         """What the column of steps holds: counts from 0 or 1, or times that order the rows of an episode."""
         if self.has_dates:
             return "dates"
         counts_on = self.ends is not None and self.ends.counts_on
-        return "times" if counts_on or UNIX_TIME <= self.lowest_step < np.inf else "counts"
+        is_time = UNIX_TIME <= self.lowest_step < np.inf or 0 < self.later <= 2 * self.fractions
+        return "times" if counts_on or is_time else "counts"
 
     @property
     def scattered(self) -> int:

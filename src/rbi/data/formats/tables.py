@@ -25,7 +25,7 @@ from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, Feature, 
 from rbi.data.formats.episode_rows import EpisodeRowsReader, episode_columns
 from rbi.data.formats.reader import SpecOverrides, find_files, name_in, require_package
 from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
-from rbi.data.formats.table_columns import Block, ListShape
+from rbi.data.formats.table_columns import Block, ListShape, is_missing
 from rbi.data.formats.table_features import FRAME, Scan, TableSchema, to_table
 from rbi.data.formats.table_files import CsvFiles, FeatherFiles, FrameFiles, JsonFiles, ParquetFiles, TableFiles
 from rbi.data.formats.table_layout import ROW_ROLES, STEP_COLUMNS, LayoutFinder, TableConfig
@@ -288,6 +288,8 @@ class TableReader:
                 raise ValueError(f"{path}: {wide[0]} is of {found} actions, {layout.action_mask[0]} of {width}")
             width = found or width
         counted = width or len(names) or min(scan.largest_action + 1, MAX_ACTIONS)
+        if not (width or names or self.overrides.num_actions or self.overrides.env) and (said := scan.gaps_text()):
+            echo(f"{path}: {said}", stderr=True)
         actions = self.overrides.num_actions or (self.own_spec.num_actions if self.own_spec else counted)
         if actions < 1:
             if not scan.rows:
@@ -332,6 +334,10 @@ class TableReader:
                     differ = "differ only in upper case or spaces, and are two actions"
                     echo(f"{path}: the actions {other!r} and {name!r} {differ}", stderr=True)
                     break
+            for name in names:
+                if is_missing(name) and name.strip().casefold() != "none":
+                    rule = "leave the cell empty where no action was taken"
+                    echo(f"{path}: {name!r} is an action like the others: {rule}", stderr=True)
         return names
 
     def features(self, scan: Scan) -> tuple[Feature, ...]:
@@ -572,7 +578,8 @@ class TableReader:
             if len(wrong):
                 at = int(wrong[0])
                 twice = at > 0 and steps[at] == steps[at - 1]
-                reason = f"step {steps[at]} comes twice" if twice else f"step {expected[at]} is missing before this"
+                missing = f"step {expected[at]} is missing before this, as {self.layout.step} counts steps"
+                reason = f"step {steps[at]} comes twice" if twice else missing
                 reasons.setdefault(e, (int(order[start + at]), reason))
         return order
 
