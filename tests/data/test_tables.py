@@ -208,8 +208,8 @@ BROKEN = [
     (changed("reward", 1, float("inf")), 1, "reward inf is not possible"),
     (changed("reward", 1, 1e300), 1, r"reward 1e\+300 is not possible"),
     (changed("action", 1, None), 1, "action is missing"),
-    (changed("action", 1, 1.5), 1, "action 1.5 is not a whole number"),
-    (changed("action", 1, -2), 1, "action -2 is negative"),
+    (changed("action", 1, 1.5), 1, "action 1.5 is not a whole number: actions are names, or numbers from 0"),
+    (changed("action", 1, -2), 1, "action -2 is negative: actions are names, or numbers from 0"),
     (changed("action", 1, 3), 1, "action 3 is too large: there are 3"),
     (changed("obs_1", 1, float("nan")), 1, "obs_1 is missing"),
     (changed("t", 1, 0), 1, "step 0 comes twice"),
@@ -1451,6 +1451,9 @@ def test_numbers_in_other_notations_are_rejected_with_the_right_one(tmp_path):
     assert [item.reason for item in rejected] == [
         f"paid {text!r} is not a number such as 1200.5" for text in ("1,5", "$2", "50%")
     ]
+    path = as_csv(tmp_path / "log.csv", TWO_EPISODES, t=[0, 1, "6/1/2026", "10:30", 2])
+    [item] = load_episodes(path).rejected
+    assert item.reason == "t '6/1/2026' is neither a number nor a date such as 2026-05-31"
 
 
 def test_actions_that_no_row_has_are_said(file, capsys):

@@ -130,8 +130,10 @@ class Block:
         values = np.array([parse_number(text) for text in texts])
         if noted:
             words = [text if text is not None and is_word(text) else "" for text in texts]
-            wrong = [any(map(str.isdecimal, word)) for word in words]
-            self.note_texts(wrong, texts, codes, name, "is not a number such as 1200.5")
+            digits = [any(map(str.isdecimal, word)) for word in words]
+            times = [has and not {"/", ":"}.isdisjoint(word) for has, word in zip(digits, words, strict=True)]
+            self.note_texts(times, texts, codes, name, "is neither a number nor a date such as 2026-05-31")
+            self.note_texts(digits, texts, codes, name, "is not a number such as 1200.5")
             self.note_texts([word != "" for word in words], texts, codes, name, "is not a number")
         return values[codes]
 

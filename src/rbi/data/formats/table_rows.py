@@ -185,8 +185,9 @@ class Checker:
         """Integers from 0; 0 where they are not."""
         values = finite_numbers(block, name)
         odd, negative, large = values != np.floor(values), values < 0, values >= below
-        block.note(odd, name, values, "is not a whole number")
-        block.note(negative, name, values, "is negative")
+        rule = ": actions are names, or numbers from 0" if name == self.layout.action else ""
+        block.note(odd, name, values, f"is not a whole number{rule}")
+        block.note(negative, name, values, f"is negative{rule}")
         block.note(large, name, values, f"is too large: there are {below}, from 0 to {below - 1}")
         return np.where(odd | negative | large, 0, values).astype(np.int64)
 
