@@ -155,12 +155,13 @@ def test_a_frame_with_the_usual_columns_of_episodes_is_not_read_as_a_bandit_log(
              "terminated": [False, True, True]}  # fmt: skip
     found = Dataset.from_frame(pa.table(steps))
     assert [(len(e), e.score) for e in found] == [(2, 1.0), (1, 2.0)]
-    del steps["episode_id"]
-    with pytest.raises(ValueError, match=r"name it with episode=, or drop its columns of episodes and ends if every"):
-        Dataset.from_frame(pa.table(steps))
-    steps["done"] = steps.pop("terminated")
-    with pytest.raises(ValueError, match="name it with episode="):
-        Dataset.from_frame(pa.table(steps), terminated="done")
+    ends, ids = steps.pop("terminated"), steps.pop("episode_id")
+    for without_ids, named in ((steps | {"terminated": ends}, {}), (steps | {"over": ends}, {"terminated": "over"})):
+        found = Dataset.from_frame(pa.table(without_ids), **named)
+        assert [(len(e), e.score) for e in found] == [(2, 1.0), (1, 2.0)]
+    told = r"with truncated=, or both, or drop its columns of episodes and ends if every"
+    with pytest.raises(ValueError, match=told):
+        Dataset.from_frame(pa.table(steps | {"episode_id": ids}))
 
 
 @pytest.mark.parametrize(

@@ -208,8 +208,8 @@ BROKEN = [
     (changed("reward", 1, float("inf")), 1, "reward inf is not possible"),
     (changed("reward", 1, 1e300), 1, r"reward 1e\+300 is not possible"),
     (changed("action", 1, None), 1, "action is missing"),
-    (changed("action", 1, 1.5), 1, "action 1.5 is not a whole number"),
-    (changed("action", 1, -2), 1, "action -2 is negative"),
+    (changed("action", 1, 1.5), 1, "action 1.5 is not a whole number: actions are names, or numbers from 0"),
+    (changed("action", 1, -2), 1, "action -2 is negative: actions are names, or numbers from 0"),
     (changed("action", 1, 3), 1, "action 3 is too large: there are 3"),
     (changed("obs_1", 1, float("nan")), 1, "obs_1 is missing"),
     (changed("t", 1, 0), 1, "step 0 comes twice"),
@@ -330,7 +330,7 @@ def test_without_t_rows_count_as_they_come(file):
     [
         ({"reward": None}, "no column of rewards .*--table.reward.*its columns are 'episode_id', 't'"),
         ({"action": None}, "no column of actions .*--table.action.*its columns are 'episode_id', 't'"),
-        ({"episode_id": None}, "no column of episodes .*--table.one-step"),
+        (dict.fromkeys(("episode_id", "terminated", "truncated")), "no column of episodes .*--table.one-step"),
         ({"obs_0": None, "obs_1": None}, "no columns of observations"),
         ({"action": None, "obs_0": None, "obs_1": None}, "no column of actions .*no columns of observations"),
         ({"terminated": None, "truncated": None}, "--table.terminated, .* with --table.truncated"),
@@ -1100,7 +1100,7 @@ def test_episode_ids_may_be_integers_of_64_bits(tmp_path, kind, missing, monkeyp
         pq.write_table(pa.table(columns | {"episode_id": pa.array(columns["episode_id"], pa.uint64())}), path)
     found = load_episodes(path)
     assert len(found) == 200 - missing
-    reasons = ["episode_id is missing", "step 0 is missing before this"] if missing else []
+    reasons = ["episode_id is missing", "step 0 is missing before this, as t counts steps"] if missing else []
     assert [item.reason for item in found.rejected] == reasons
 
 
@@ -1266,3 +1266,221 @@ def test_rows_without_values_at_the_end_of_a_spreadsheet_are_no_rows(tmp_path):
     path.write_bytes(gzip.compress(b"age,offer,paid\n20,0,1\n"))
     with pytest.raises(ValueError, match=r"log.csv: is compressed by gzip, so that its name must end with \.gz"):
         load_episodes(path, settings=settings)
+
+
+# Tables without a column of episodes
+
+
+def without_ids(columns, **changes):
+    return columns | {"episode_id": None, "t": None} | changes
+
+
+@given(some_episodes(frames=((3,),)), st.sampled_from([".csv", ".parquet"]), st.integers(1, 7), st.integers(50, 400))
+@settings(max_examples=8)
+def test_rows_in_order_are_cut_after_each_end(episodes, suffix, block_rows, block_bytes):
+    columns = flat_columns(episodes, np.random.default_rng(0))
+    order = np.lexsort((columns["t"], [int(name[1:]) for name in columns["episode_id"]])).tolist()
+    columns = {name: [column[row] for row in order] for name, column in columns.items() if name != "player"}
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_files, "PARQUET_BLOCK_ROWS", block_rows)
+        patch.setattr(table_files, "TEXT_BLOCK_BYTES", block_bytes)
+        path = Path(folder) / f"log{suffix}"
+        wanted = read(table(path, columns), actions=ACTIONS)
+        for steps in (None, columns["t"], list(range(len(order)))):  # none, of the episode, of the table
+            found = read(table(path, without_ids(columns, t=steps)), actions=ACTIONS)
+            for one, other in zip(found, wanted, strict=True):
+                assert_same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("terminated", "truncated"), [("done", "timeout"), ("terminal", None), ("terminals", "timeouts"), ("dones", "cut")]
+)
+def test_flags_of_other_libraries_are_known_by_their_names_and_said(file, terminated, truncated, capsys):
+    over = [a or b for a, b in zip(TWO_EPISODES["terminated"], TWO_EPISODES["truncated"], strict=True)]
+    columns = without_ids(TWO_EPISODES, terminated=None, truncated=None)
+    columns |= {terminated: over, truncated: TWO_EPISODES["truncated"]} if truncated else {terminated: over}
+    table(file, columns)
+    named = {"truncated": "cut"} if truncated == "cut" else {}
+    first, second = read(file, **named)
+    assert (first.terminated.tolist(), first.truncated.tolist()) == ([False, True], [False, False])
+    is_done = terminated in ("done", "dones")  # which is true at time limits, too
+    assert (second.terminated[-1], second.truncated[-1]) == (not is_done, truncated is not None)
+    ends = f"{terminated!r} or {truncated!r}" if truncated else f"{terminated!r}"
+    assert f"no column identifies episodes: its rows are cut after each end ({ends})\n" in capsys.readouterr().err
+    frame = pa.table({name: column for name, column in columns.items() if column is not None})
+    assert [len(e) for e in Dataset.from_frame(frame, **named)] == [2, 3]
+
+
+def test_rows_after_the_last_end_are_an_episode_without_end(file):
+    table(file, without_ids(TWO_EPISODES, truncated=None))
+    good, problem = read(file)
+    assert (len(good), problem.line) == (2, 4 if file.suffix == ".csv" else 3)
+    assert "an episode without end" in problem.reason
+
+
+def test_an_episode_without_end_ends_where_steps_count_anew_or_time_goes_back(file):
+    ends = {"terminated": [False, False, False, False, True], "truncated": None, "episode_id": None}
+    noon = datetime.datetime(2026, 5, 31, 12)
+    for t in ([0, 1, 0, 1, 2], [7, 8, 0, 1, 2], [noon + datetime.timedelta(hours=h) for h in (3, 4, 0, 1, 2)]):
+        table(file, TWO_EPISODES | ends | {"t": t, "obs_0": [*range(5)]} | {"reward": [0.0, 0, 1, 2, 3]})
+        if t[0] == 0:
+            problem, good = read(file)
+            assert "without end" in problem.reason
+            assert good.rewards.tolist() == [1, 2, 3]
+        else:  # too often for the number of ends
+            with pytest.raises(ValueError, match=r"not in the order of 't' \(1 rows do not follow the one"):
+                read(file)
+
+
+@pytest.mark.parametrize("block", [1, 1 << 18])
+@pytest.mark.parametrize("count", ["none", "of episodes", "of players", "times"])
+def test_rows_of_several_players_may_be_interleaved(file, block, count, monkeypatch, capsys):
+    """Each player's rows are cut after their ends, as if they were tables of their own."""
+    monkeypatch.setattr(table_files, "PARQUET_BLOCK_ROWS", block)
+    monkeypatch.setattr(table_files, "TEXT_BLOCK_BYTES", block)
+    rng = np.random.default_rng(0)
+    lengths = {"u7": [3, 1, 2], "u8": [2, 2], "u9": [4, 1, 1, 3]}
+    left = {name: [(e, t, t == steps - 1) for e, steps in enumerate(of) for t in range(steps)]
+            for name, of in lengths.items()}  # fmt: skip
+    rows, on = [], {name: iter(range(100)) for name in left}
+    while any(left.values()):
+        name = str(rng.choice([name for name in left if left[name]]))
+        rows.append((name, *left[name].pop(0), next(on[name])))
+    t = {"none": None, "of episodes": [row[2] for row in rows], "of players": [row[4] for row in rows]}
+    t["times"] = [datetime.datetime(2026, 1, 1, 0, minute) for minute in range(len(rows))]
+    columns = {"t": t[count], "player": [row[0] for row in rows], "done": [row[3] for row in rows]}
+    columns |= {"obs_0": [row[1] for row in rows], "reward": [1] * len(rows), "action": [0] * len(rows)}
+    found = read(table(file, columns))
+    assert {name: [len(e) for e in found if e.player == name] for name in lengths} == lengths
+    assert all(len(np.unique(e.observations)) == 1 for e in found)
+    said = capsys.readouterr().err
+    assert "the rows of each 'player' are cut after each end ('done')" in said
+    assert "they are sorted by player" in said
+
+
+def test_a_column_of_ids_that_changes_before_an_end_is_said(file, capsys):
+    columns = without_ids(TWO_EPISODES, action=[0, 1, 1, 1, 0], row_id=[*range(5)])
+    for sessions, said in (([1, 1, 2, 2, 2], False), ([1, 2, 2, 1, 2], True)):
+        read(table(file, columns, session_id=sessions))
+        warning = "'session_id' changes 3 times before an end: if it says which rows belong together, name it with --table.episode or --table.player"  # noqa: E501
+        assert (warning in capsys.readouterr().err) == said
+    read(file, episode="session_id")
+    assert "session_id" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("t", ["none", "times", "counts", "player"])
+def test_an_episode_goes_on_in_the_next_file_only_if_something_says_so(file, t):
+    columns = without_ids(TWO_EPISODES | ({"player": ["a"] * 5} if t == "player" else {}), terminated=[False] * 5)
+    columns["t"] = {"times": [10**9 + n for n in range(5)], "counts": [*range(5)]}.get(t)
+    columns["truncated"] = [False, False, False, True, True]
+    for number, (start, stop) in enumerate([(0, 2), (2, 5)]):
+        table(file.with_stem(str(number)), {name: c and c[start:stop] for name, c in columns.items()})
+    if t in ("counts", "player"):
+        columns["t"] = None if t == "player" else [0, 1, 2, 3, 0]
+        table(file.with_stem("1"), {name: c and c[2:5] for name, c in columns.items()})
+        assert [len(e) for e in read(file.parent, actions=3)] == [4, 1]
+        return
+    first, rest, good = read(file.parent, actions=3)
+    assert (first.source, "without end" in first.reason) == (f"0{file.suffix}", True)
+    assert rest.reason == "may be the rest of the last episode of the file before, which has no end there"
+    assert (good.source, len(good)) == (f"1{file.suffix}", 1)
+
+
+def test_rows_in_no_order_of_time_are_refused_without_a_column_of_episodes(file):
+    rng = np.random.default_rng(0)
+    for t in ([n % 3 for n in range(60)], [n % 3 + 1 for n in range(60)], [*range(60)], [10**9 + n for n in range(60)]):
+        order = rng.permutation(60)
+        columns = {"t": [t[n] for n in order], "done": [n % 3 == 2 for n in order.tolist()]}
+        columns |= {name: [0] * 60 for name in ("obs_0", "action", "reward")}
+        with pytest.raises(
+            ValueError, match=r"its rows are not in the order of 't' .*: sort it by t, or name a column"
+        ):
+            read(table(file, columns))
+
+
+FLAG_TEXTS = ["yes/no", "Y/n", "t/f", "TRUE/false", "1/0", "1.0/0.0", "1.00/0", " True/False "]
+
+
+@pytest.mark.parametrize("texts", FLAG_TEXTS)
+def test_flags_may_be_spelled_in_the_usual_ways(tmp_path, texts):
+    true, false = texts.split("/")
+    flags = {name: [true if flag else false for flag in TWO_EPISODES[name]] for name in ("terminated", "truncated")}
+    masks = {f"action_mask_{a}": [true, true, true, true, true] for a in range(3)}
+    for path in (tmp_path / "log.csv", tmp_path / "log.parquet"):
+        first, second = read(table(path, TWO_EPISODES | masks, **flags))
+        assert (first.terminated[-1], second.truncated[-1], second.terminated[-1]) == (True, True, False)
+        flags["terminated"][1] = "ja"
+        problem, _ = read(table(path, TWO_EPISODES, **flags))
+        assert str(problem).endswith(
+            f"line {3 if path.suffix == '.csv' else 2}: terminated 'ja' is neither true nor false"
+        )
+        flags["terminated"][1] = true
+
+
+def test_a_log_in_which_no_row_is_an_end_says_how_it_becomes_one_of_single_steps(file, capsys):
+    columns = {"terminal": ["T1", "T2"], "obs_0": [1, 2], "action": [0, 1], "reward": [0, 1]}
+    [problem] = read(table(file, columns))
+    assert problem.reason == "terminal 'T1' is neither true nor false"
+    said = capsys.readouterr().err
+    assert "each end ('terminal'), which no row is: drop these columns if every row is an episode" in said
+    assert len(read(file, one_step=True)) == 2
+
+
+def test_steps_that_are_no_whole_numbers_are_times(file, capsys):
+    """Such as hours since the beginning of a stay; whole numbers are counts, of which a lost one is noticed."""
+    columns = TWO_EPISODES | {"t": [4.5, 0, 0, 0.25, 8]}
+    first, second = read(table(file, columns, terminated=[True, False, False, False, False]))
+    assert (first.observations[:, 0].tolist(), len(second)) == ([1.5, 0.5], 3)
+    assert "column 't' holds times" in capsys.readouterr().err
+    mixed = {name: [column[row] for row in (1, 2, 0, 3, 4)] for name, column in columns.items()}
+    assert len(read(table(file, mixed, terminated=[False, False, True, False, False]))) == 2
+    problem, _ = read(table(file, TWO_EPISODES, t=[0, 15, 0, 1, 2]))
+    assert problem.reason == "step 1 is missing before this, as t counts steps"
+
+
+def test_missing_numbers_of_pandas_excel_and_sql_are_missing(tmp_path):
+    texts = ["#N/A", "<NA>", "NaT", r"\N", "NULL", "1.5"]
+    path = as_csv(tmp_path / "log.csv", {"age": texts, "action": [0, 1] * 3, "reward": [1] * 6})
+    found = load_episodes(path, settings=asking(observations=("age",), one_step=True))
+    assert found.arrays["observations"].tolist() == [[1.5, 1]] * 5 + [[1.5, 0]]
+
+
+def test_numbers_in_other_notations_are_rejected_with_the_right_one(tmp_path):
+    path = as_csv(tmp_path / "log.csv", OFFERS, paid=["1,5", "$2", "50%", "1.5"])
+    rejected = load_episodes(path, settings=asking(**ASKED)).rejected
+    assert [item.reason for item in rejected] == [
+        f"paid {text!r} is not a number such as 1200.5" for text in ("1,5", "$2", "50%")
+    ]
+    path = as_csv(tmp_path / "log.csv", TWO_EPISODES, t=[0, 1, "6/1/2026", "10:30", 2])
+    [item] = load_episodes(path).rejected
+    assert item.reason == "t '6/1/2026' is neither a number nor a date such as 2026-05-31"
+
+
+def test_actions_that_no_row_has_are_said(file, capsys):
+    for offers, said in (([1, 2, 3, 1], True), ([10, 0, 20, 30], True), ([0, 1, 0, 2], False), ([0, 2, 0, 3], False)):
+        table(file, OFFERS, offer=offers)
+        load_episodes(file, settings=asking(**ASKED))
+        text = f"rows have 3 of the {max(offers) + 1} actions 0 to {max(offers)}, and the others get some probability"
+        assert (text.replace("3 of", f"{len(set(offers))} of") in capsys.readouterr().err) == said
+    load_episodes(table(file, OFFERS, offer=[1, 2, 3, 1]), settings=asking(actions=4, **ASKED))
+    assert "rows have" not in capsys.readouterr().err
+
+
+def test_a_missing_value_among_the_names_of_actions_is_said(tmp_path, capsys):
+    path = as_csv(tmp_path / "log.csv", OFFERS, offer=["mail", "NA", "none", ""])
+    found = load_episodes(path, settings=asking(**ASKED))
+    assert found.spec.action_names == ("NA", "mail", "none")
+    said = capsys.readouterr().err
+    assert "'NA' is an action like the others: leave the cell empty where no action was taken" in said
+    assert "'none' is" not in said
+
+
+def test_categories_that_differ_in_case_or_spaces_only_are_said(file, capsys):
+    load_episodes(table(file, OFFERS, segment=["new", "old", "new ", "vip"]), settings=asking(**ASKED))
+    assert "'segment' has 'new' and 'new ', which are two categories" in capsys.readouterr().err
+
+
+def test_durations_are_refused_with_what_to_write():
+    frame = pa.table(TWO_EPISODES | {"t": pa.array(range(5), pa.duration("s"))})
+    with pytest.raises(ValueError, match=r"column 't': cannot be read \(it holds duration\[s\]\): make it numbers"):
+        Dataset.from_frame(frame)

@@ -193,8 +193,8 @@ class Dataset(Suggesting, Sequence[Episode]):
         """A dataset from a pandas or polars DataFrame, or a pyarrow Table, with one row per step.
 
         Arguments are column names. Columns with the usual names (`episode_id`, `t`, `obs_0`, ...) are found without
-        them. Without a column of episodes or of their ends, every row is an episode of one step, as in the log of a
-        bandit.
+        them. Without a column of episodes, rows in the order of time are cut after each end; without ends either, every
+        row is an episode of one step, as in the log of a bandit.
         Observed columns of text become one-hot vectors, dates days since 1970-01-01, missing numbers the median with a
         further feature that says so; `like`, an earlier dataset or its spec, encodes them with its categories and
         medians, and actions with its names. The other columns of an earlier dataset are found without arguments, too.

@@ -18,15 +18,15 @@ from rbi.data.formats.convert import LAYOUT_EPISODES, frame_layout, is_image, sp
 from rbi.data.formats.reader import FAULTS, SpecOverrides, end_flags, max_action, name_in, one_line
 from rbi.data.formats.table_columns import Block, is_list
 from rbi.data.formats.table_files import FrameFiles, TableFiles
-from rbi.data.formats.table_layout import TableConfig
+from rbi.data.formats.table_layout import STEP_COLUMNS, TableConfig
 from rbi.steps import FrameLayout
 
 NAMES = {
     "observations": ("obs", "observations", "observation"),
     "action": ("acts", "actions", "action"),
     "reward": ("rews", "rewards", "reward"),
-    "terminated": ("terminal", "terminals", "terminated", "terminateds", "terminations", "dones", "done"),
-    "truncated": ("truncated", "truncateds", "truncations", "timeouts"),
+    "terminated": STEP_COLUMNS["terminated"],
+    "truncated": STEP_COLUMNS["truncated"],
 }
 
 

@@ -15,11 +15,13 @@ from rbi.data.episode import Array
 from rbi.data.formats.reader import require_package
 
 FEW_TEXTS, FEW_TEXTS_ROWS = 100, 1000
-MISSING = frozenset(("", "na", "n/a", "nan", "null", "none"))
+MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "#n/a", "<na>", "nat", r"\n"))
+"""As pandas, R, Excel and SQL write missing values."""
 ISO_DATE = re.compile(r"\s*\d{4}-\d{2}-\d{2}([T ]\d.*)?\s*$")
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 BOOLEANS = {"true": 1.0, "false": 0.0}
-FLAGS = {"0": False, "1": True, "False": False, "True": True, "false": False, "true": True}
+FLAGS = {"0": False, "1": True, "false": False, "true": True, "f": False, "t": True, "no": False, "yes": True}
+FLAGS |= {"n": False, "y": True}
 
 
 class ListShape(NamedTuple):
@@ -114,6 +116,9 @@ class Block:
         if is_text(column.type):
             numbers = fast_numbers(column)
             return self.parse_numbers(column, name, noted=noted) if numbers is None else numbers
+        if pa.types.is_temporal(column.type) or pa.types.is_nested(column.type):
+            what = f"cannot be read (it holds {column.type}): make it numbers, such as seconds"
+            raise ValueError(f"{self.path}, column {name!r}: {what}")
         with as_value_error(self.path, name):
             if pa.types.is_boolean(column.type):
                 column = column.cast("uint8")
@@ -124,8 +129,12 @@ class Block:
         texts, codes = encode(column)
         values = np.array([parse_number(text) for text in texts])
         if noted:
-            wrong = [text is not None and is_word(text) for text in texts]
-            self.note_texts(wrong, texts, codes, name, "is not a number")
+            words = [text if text is not None and is_word(text) else "" for text in texts]
+            digits = [any(map(str.isdecimal, word)) for word in words]
+            times = [has and not {"/", ":"}.isdisjoint(word) for has, word in zip(digits, words, strict=True)]
+            self.note_texts(times, texts, codes, name, "is neither a number nor a date such as 2026-05-31")
+            self.note_texts(digits, texts, codes, name, "is not a number such as 1200.5")
+            self.note_texts([word != "" for word in words], texts, codes, name, "is not a number")
         return values[codes]
 
     def days(self, name: str) -> Array:
@@ -139,20 +148,23 @@ class Block:
         self.note_texts(wrong, texts, codes, name, "is not a date such as 2026-05-31")
         return values[codes]
 
-    def flags(self, name: str) -> Array:
-        """`[N]` booleans; False where a value is neither true nor false, which is noted."""
+    def flags(self, name: str, *, noted: bool = True) -> Array:
+        """`[N]` booleans; False where a value is neither true nor false, which is `noted`."""
         column = self.column(name)
         if not is_text(column.type):
-            values = self.numbers(name)
+            values = self.numbers(name, noted=noted)
+            if not noted:
+                return values == 1
             self.note(np.isnan(values), name, values, "is missing")
             self.note((values != 0) & (values != 1), name, values, "is neither true nor false")
             return values == 1
         given, codes = encode(column)
         texts = [(text or "").strip() for text in given]
         flags = [parse_flag(text) for text in texts]
-        self.note(np.array([not text for text in texts], bool)[codes], name, None, "is missing")
-        wrong = [flag is None for flag in flags]
-        self.note_texts(wrong, texts, codes, name, "is neither true nor false")
+        if noted:
+            self.note(np.array([not text for text in texts], bool)[codes], name, None, "is missing")
+            wrong = [flag is None for flag in flags]
+            self.note_texts(wrong, texts, codes, name, "is neither true nor false")
         return np.array([bool(flag) for flag in flags], bool)[codes]
 
     def texts(self, name: str) -> Array:
@@ -212,6 +224,11 @@ class Block:
     def holds_text(self, name: str) -> bool:
         """Whether the column is not of a number type."""
         return is_text(self.column(name).type)
+
+    def holds_names(self, name: str) -> bool:
+        """Whether the column holds texts or integers."""
+        kind = self.column(name).type
+        return is_text(kind) or require_package("pyarrow").types.is_integer(kind)
 
     def holds_dates(self, name: str) -> bool:
         """Whether the column is of a type of dates or times."""
@@ -287,13 +304,13 @@ def is_number(text: str) -> bool:
 def parse_days(text: str | None) -> float:
     """Days since 1970-01-01 of a date or time in ISO 8601, in UTC unless it names its zone; NaN for anything else.
 
-    >>> parse_days("1970-01-02T12:00"), parse_days("2/1/1970")
-    (1.5, nan)
+    >>> parse_days("1970-01-02T12:00"), parse_days("1970-01-03 00:00:00 UTC"), parse_days("2/1/1970")
+    (1.5, 2.0, nan)
     """
     if text is None or not ISO_DATE.match(text):
         return math.nan
     try:
-        found = datetime.datetime.fromisoformat(text.strip())
+        found = datetime.datetime.fromisoformat(text.strip().removesuffix(" UTC"))
     except ValueError:
         return math.nan
     zoned = found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
@@ -301,9 +318,13 @@ def parse_days(text: str | None) -> float:
 
 
 def parse_flag(text: str) -> bool | None:
-    """True or False in one of the usual spellings, else None."""
-    found = FLAGS.get(text)
-    return FLAGS.get(text.capitalize(), FLAGS.get(text.removesuffix(".0"))) if found is None else found
+    """True or False in one of the usual spellings, else None.
+
+    >>> [parse_flag(text) for text in ("TRUE", "n", "1.0", "2")]
+    [True, False, True, None]
+    """
+    number = float(text) if is_number(text) else None
+    return number == 1 if number in (0, 1) else FLAGS.get(text.lower())
 
 
 # Types and shapes

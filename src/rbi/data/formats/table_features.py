@@ -4,9 +4,10 @@ A dataset that was read from a table keeps its observed columns in `DatasetSpec.
 training data in `Policy.columns`; later rows are encoded with them, so that every number keeps its place.
 """
 
+import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,8 @@ NUMBER_OR_DATE = re.compile(
 )
 UNIX_TIME = 1e8
 """Steps are not counted up to this: it is a day in 1973, in seconds."""
+MAX_UNORDERED = 0.1
+"""Rows that may be out of order before a table without a column of episodes is refused, as a share of ends."""
 MANY_TEXTS = 20
 """More texts than this, of which most occur once, identify rows."""
 FRAME = Path("DataFrame")
@@ -169,6 +172,10 @@ class ColumnScan:
             )
         if "" in feature.categories:
             return f"{name!r} is missing in {self.blank:,} rows, which have a category of their own"
+        seen: dict[str, str] = {}
+        for text in texts:
+            if (other := seen.setdefault(text.strip().casefold(), text)) != text:
+                return f"{name!r} has {other!r} and {text!r}, which are two categories"
         rules = [f"dates in {name!r} become days since 1970-01-01"] if feature.is_date else []
         if not (feature.categories or feature.is_date) and (alike := self.alike()):
             rules.append(f"{name!r} has numbers that are equal in 32 bits, such as {alike}: subtract the smallest one")
@@ -229,13 +236,119 @@ class OrderScan:
             if id_ is None or id_ == self.last:
                 continue
             if id_ in self.seen:
-                self.returning[2 if steps is None else int(np.nan_to_num(steps[row]).clip(0, 2))] += 1
+                self.returning[2 if steps is None else math.ceil(np.nan_to_num(steps[row]).clip(0, 2))] += 1
             self.seen.add(id_)
             self.last = id_
 
     def scattered(self, first_step: int) -> int:
         """How often an episode goes on after another one; a second episode with the same id begins anew instead."""
         return sum(count for step, count in self.returning.items() if step > first_step)
+
+
+class EndScan:
+    """What the flags of ends say of the order of the rows, in a table without a column of episodes."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.flags = [name for name in (layout.terminated, layout.truncated) if name]
+        self.step, self.player, self.ids = layout.step, layout.player, layout.unused_ids
+        self.columns = (*self.flags, self.step, self.player, *self.ids)
+        self.last: dict[str | None, tuple[bool, float]] = {}
+        """Whether the last row of each player so far is an end, and its step number or time."""
+        self.latest: str | None = None
+        """The player of the last row so far."""
+        self.is_new_file = False
+        self.ends = self.interleaved = self.backward = 0
+        """Rows: those that are ends; those that go on with an episode after rows of another player, or with a smaller
+        number than the row before."""
+        self.uncounted = [0, 0]
+        """Rows that do not have the next number, nor begin an episode with the first one, which is 0 or 1."""
+        self.lowest, self.num_lowest = np.inf, 0
+        self.changing: Counter[str] = Counter()
+        """Rows that go on with an episode although an unused id changes, by its column."""
+        self.repeating: set[str] = set()
+        """Columns of ids that occur more than once."""
+
+    def begin_file(self) -> None:
+        self.is_new_file = not self.player
+
+    def add(self, block: Block) -> None:
+        over = np.logical_or.reduce([block.flags(name, noted=False) for name in self.flags])
+        texts, codes = encode_ids(block, self.player) if self.player else ([None], np.zeros(len(block), np.int64))
+        numbers = np.zeros(len(block))
+        if self.step:
+            is_date = block.begins_with_date(self.step)
+            numbers = np.nan_to_num(block.days(self.step) if is_date else block.numbers(self.step, noted=False))
+            self.count_lowest(numbers)
+        self.ends += int(over.sum())
+        order = np.argsort(codes, kind="stable")
+        same = codes[order][1:] == codes[order][:-1]
+        before, after = order[:-1][same], order[1:][same]  # consecutive rows of a player
+        going_on = ~over[before]
+        self.interleaved += int((going_on & (after != before + 1)).sum())
+        self.add_numbers(going_on, numbers[before], numbers[after])
+        for name in filter(block.holds_names, self.ids):
+            known, ids = encode_ids(block, name)
+            self.changing[name] += int((going_on & (ids[after] != ids[before])).sum())
+            if len(known) < len(block):
+                self.repeating.add(name)
+        heads, tails = np.append(True, ~same), np.append(~same, True)
+        for head, tail in zip(order[heads].tolist(), order[tails].tolist(), strict=True):
+            name = texts[codes[head]]
+            was_over, number = self.last.pop(name, (True, 0.0))
+            self.interleaved += not was_over and (head > 0 or name != self.latest)
+            if self.is_new_file:  # an episode may go on there, but times may go back
+                number = min(number, float(numbers[head]))
+            self.add_numbers(np.array([not was_over]), np.array([number]), numbers[[head]])
+            self.last[name] = bool(over[tail]), float(numbers[tail])
+        self.latest, self.is_new_file = texts[codes[-1]], False
+
+    def add_numbers(self, going_on: Array, before: Array, after: Array) -> None:
+        """Count the rows `after` those `before` that are not in order."""
+        self.backward += int((going_on & (after < before)).sum())
+        for first in (0, 1):
+            self.uncounted[first] += int(((after != first) & ~(going_on & (after == before + 1))).sum())
+
+    def count_lowest(self, numbers: Array) -> None:
+        lowest = min(self.lowest, float(numbers.min()))
+        self.num_lowest = int((numbers == lowest).sum()) + self.num_lowest * (lowest == self.lowest)
+        self.lowest = lowest
+
+    @property
+    def counts_on(self) -> bool:
+        """Whether the steps are not counted in each episode anew, but through the table, or through a player's rows."""
+        return self.step is not None and self.num_lowest <= len(self.last) and self.num_lowest < self.ends
+
+    def scattered(self, _first_step: int) -> int:
+        return self.interleaved
+
+    def check(self, path: Path, steps_are: StepKind, first_step: int, option: Callable[[str], str]) -> None:
+        """Raise ValueError if the rows are in no order of time."""
+        odd = self.uncounted[first_step] if steps_are == "counts" else self.backward
+        if self.step and odd > MAX_UNORDERED * self.ends:
+            raise ValueError(
+                f"{path}: its rows are not in the order of {self.step!r} ({odd:,} rows do not follow the one before), "
+                f"and no column identifies episodes: sort it by {self.step}, or name a column with "
+                f"{option('episode')}, or one whose rows are an order of their own with {option('player')}"
+            )
+
+    def rule_text(self, option: Callable[[str], str]) -> str:
+        """How the rows become episodes."""
+        ends = " or ".join(map(repr, self.flags))
+        whose = f"the rows of each {self.player!r}" if self.player else "its rows"
+        odd = next((name for name in self.ids if self.changing[name] and name in self.repeating), "")
+        warning = (
+            f"; {odd!r} changes {self.changing[odd]:,} times before an end: if it says which rows belong together, "
+            f"name it with {option('episode')} or {option('player')}"
+        )
+        nowhere = ", which no row is: drop these columns if every row is an episode"
+        rule = f"no column identifies episodes: {whose} are cut after each end ({ends})"
+        return rule + (warning if odd else "") + (nowhere if not self.ends else "")
+
+
+def encode_ids(block: Block, name: str) -> tuple[list[str | None], Array]:
+    """The distinct ids of a column as texts, and the index of each row's id."""
+    column = block.column(name)
+    return encode(column if block.holds_text(name) else column.cast("string"))
 
 
 class Scan:
@@ -246,13 +359,17 @@ class Scan:
         observed = layout.observations if layout.texts and need_texts else ()
         self.counted = {layout.action: ColumnScan(layout.action, is_observed=False)} if need_actions else {}
         self.counted |= {name: ColumnScan(name, is_observed=True) for name in observed}
-        self.order = OrderScan(layout) if need_order else None
-        needed = (layout.step, layout.episode if need_order else None, *self.counted)
+        self.ends = EndScan(layout) if layout.cut_at_ends else None
+        self.order = self.ends or (OrderScan(layout) if need_order else None)
+        more = self.ends.columns if self.ends else (layout.episode if need_order else None,)
+        needed = (layout.step, *more, *self.counted)
         self.columns = tuple(dict.fromkeys(name for name in needed if name))
         self.largest_action = -1
         self.action_ids: set[int] | None = set()
         """The different actions; None if there are very many."""
         self.first_step, self.lowest_step, self.has_dates = 1, np.inf, False
+        self.later = self.fractions = 0
+        """Rows: those with a step number above 0, and with one that is not whole."""
         self.rows = self.file = 0
 
     def add(self, block: Block, file: int = 0) -> None:
@@ -264,9 +381,11 @@ class Scan:
             column.add(block)
         if step and (self.has_dates or block.begins_with_date(step)):
             self.has_dates = True
-        elif step and self.first_step:
+        elif step:
             numbers = block.numbers(step, noted=False)
-            self.first_step = int(not (numbers == 0).any())
+            self.later += int((numbers > 0).sum())
+            self.fractions += int((np.isfinite(numbers) & (numbers != np.floor(numbers))).sum())
+            self.first_step = int(self.first_step and not (numbers == 0).any())
             self.lowest_step = float(np.fmin.reduce(numbers, initial=self.lowest_step))
         if self.order:
             if file != self.file:
@@ -283,10 +402,24 @@ class Scan:
             if len(self.action_ids) > MAX_CATEGORIES:
                 self.action_ids = None
 
+    def gaps_text(self) -> str:
+        """What numbers of actions no row has, if 0 or half of them are among these; else empty."""
+        found, largest = self.action_ids or {0}, self.largest_action
+        if 0 in found and 2 * len(found) > largest + 1:
+            return ""
+        return (
+            f"rows have {len(found):,} of the {largest + 1:,} actions 0 to {largest:,}, and the others get some "
+            "probability all the same: number actions from 0 without gaps, or name them"
+        )
+
     @property
     def steps_are(self) -> StepKind:
         """What the column of steps holds: counts from 0 or 1, or times that order the rows of an episode."""
-        return "dates" if self.has_dates else "times" if UNIX_TIME <= self.lowest_step < np.inf else "counts"
+        if self.has_dates:
+            return "dates"
+        counts_on = self.ends is not None and self.ends.counts_on
+        is_time = UNIX_TIME <= self.lowest_step < np.inf or 0 < self.later <= 2 * self.fractions
+        return "times" if counts_on or is_time else "counts"
 
     @property
     def scattered(self) -> int:

@@ -16,8 +16,8 @@ STEP_COLUMNS = {
     "step": ("t",),
     "action": ("action", "actions"),
     "reward": ("reward", "rewards"),
-    "terminated": ("terminated", "terminateds"),
-    "truncated": ("truncated", "truncateds"),
+    "terminated": ("terminated", "terminateds", "terminations", "terminal", "terminals", "done", "dones"),
+    "truncated": ("truncated", "truncateds", "truncations", "timeout", "timeouts"),
     "action_prob": (
         "action_prob", "action_logp", "propensity", "propensity_score", "propensities", "pscore", "action_probability",
         "logging_prob", "logging_probability",
@@ -26,9 +26,12 @@ STEP_COLUMNS = {
     "life_lost": ("life_lost",),
     "final": ("final_obs", "new_obs"),
 }  # fmt: skip
-"""Usual names of columns: ours and RLlib's."""
+"""Usual names of columns: ours, and those of RLlib, D4RL and Gym."""
+DONE = ("done", "dones")
+"""Names of flags that Gym set at time limits, too."""
 BANDIT_COLUMNS = {"action": ("item_id",), "reward": ("click",), "action_prob": ("propensity_score",)}
 """Names in the Open Bandit Dataset, one row per decision."""
+ID_NAME = re.compile(r"(?i:(^|[_. -])(uu|gu)?id)$|[a-z](Id|ID|UUID)$")
 PER_ACTION = ("action_mask_", "behavior_prob_")
 """What the names of columns of one action each begin with; a number or the action's name follows."""
 OWN_COLUMNS = {"abandoned": ("abandoned",), "source": ("source",), "line": ("line",)}
@@ -40,7 +43,8 @@ class TableConfig(Suggesting):
     """The columns of a table. Columns with the usual names are found without these options."""
 
     episode: str | None = None
-    """Column that identifies the episode (default: episode_id, eps_id or episode)."""
+    """Column that identifies the episode (default: episode_id, eps_id or episode; without one, rows in the order of
+    time are cut after each end)."""
     step: str | None = None
     """Column that counts the steps of an episode, from 0 or 1, or holds their times (default: t, or the order of the
     rows)."""
@@ -50,9 +54,10 @@ class TableConfig(Suggesting):
     reward: str | None = None
     """Column of rewards (default: reward or rewards)."""
     terminated: str | None = None
-    """Column that is true where the environment terminated (default: terminated)."""
+    """Column that is true where the environment terminated (default: terminated, terminal, done or another usual
+    name)."""
     truncated: str | None = None
-    """Column that is true where the episode was cut off (default: truncated)."""
+    """Column that is true where the episode was cut off (default: truncated, timeout or another usual name)."""
     observations: tuple[str, ...] = ()
     """Observed columns in this order, or prefixes of their names such as obs_. Text columns are one-hot encoded, dates
     become days; a missing number becomes the median, with a further feature that says so, a missing text a category
@@ -66,7 +71,8 @@ class TableConfig(Suggesting):
     """Column of lists with the probabilities of all actions, or the prefix of one column per action (default:
     behavior_probs, or behavior_prob_0, behavior_prob_1, ..., or behavior_prob_call, ... for actions with names)."""
     player: str | None = None
-    """Column that names who played (default: player)."""
+    """Column that names who played (default: player). Without a column of episodes, the rows of each are an order of
+    their own, whether or not they stand together."""
     one_step: bool = False
     """Every row is an episode of one step, as in the log of a bandit."""
     features_of: str | None = None
@@ -178,6 +184,15 @@ class Layout:
     abandoned: str | None = None
     source: str | None = None
     line: str | None = None
+    cut_at_ends: bool = False
+    """Whether no column identifies episodes: the flags of their ends do."""
+    unused_ids: tuple[str, ...] = ()
+    """Then: columns without a meaning whose names end with id."""
+
+    @property
+    def is_done_column(self) -> bool:
+        """Whether `terminated` may be set at time limits, too."""
+        return self.terminated in DONE and self.truncated is not None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -243,7 +258,7 @@ class LayoutFinder:
         bandit = {"item_id", "click"} <= names and not {"action", "actions"} & names
         usual = STEP_COLUMNS | (BANDIT_COLUMNS if bandit else {}) | (OWN_COLUMNS if self.own else {})
         single = {role: self.single(role, usual.get(role, ())) for role in STEP_COLUMNS | OWN_COLUMNS}
-        one_step = config.one_step or (bandit and not config.episode)
+        one_step, cut_at_ends = config.one_step or (bandit and not config.episode), False
         action_mask = self.per_action("action_mask", PER_ACTION[0])
         behavior_probs = self.per_action("behavior_probs", PER_ACTION[1])
         others = {*single.values(), *action_mask, *behavior_probs}
@@ -253,8 +268,10 @@ class LayoutFinder:
         else:
             how = "drop its columns of episodes and ends" if self.frame else f"pass {self.option('one_step')}"
             more = f", or {how} if every row is an episode"
-            self.required("episode", single["episode"], STEP_COLUMNS["episode"], more)
-            if not single["terminated"] and not single["truncated"]:
+            if single["terminated"] or single["truncated"]:
+                cut_at_ends = not single["episode"]
+            else:
+                self.required("episode", single["episode"], STEP_COLUMNS["episode"], more)
                 self.missing.append(
                     "nothing says where episodes end: name a column that is true where the environment terminated with "
                     f"{self.option('terminated')}, one that is true where the episode was cut off with "
@@ -276,8 +293,14 @@ class LayoutFinder:
             action_mask=action_mask,
             behavior_probs=behavior_probs,
             action_labels=self.labels(action_mask, behavior_probs),
+            cut_at_ends=cut_at_ends,
+            unused_ids=self.unused_ids({*others, *observations}) if cut_at_ends else (),
             **single,
         )
+
+    def unused_ids(self, used: Container[str | None]) -> tuple[str, ...]:
+        """Columns without a meaning that may say whose rows are whose."""
+        return tuple(name for name in self.names if ID_NAME.search(name) and name not in used)
 
     def option(self, role: str) -> str:
         """How the user names a column."""

@@ -51,12 +51,20 @@ class Rows:
         steps = {name: column[start:stop] for name, column in self.steps.items()}
         return replace(self, faults=faults, steps=steps, **{k: v[start:stop] for k, v in self.arrays().items()})
 
-    def sorted(self) -> "Rows":
-        """By episode, in the order in which they first appear, and by step number within each."""
-        assert self.ids is not None
-        assert self.numbers is not None
-        _, firsts, which = np.unique(self.ids, return_index=True, return_inverse=True)
-        order = np.lexsort((self.numbers, firsts[which]))
+    def begins(self, first_step: int | None) -> Array:
+        """`[N - 1]` booleans: whether an episode begins with the next row, in a table whose flags tell them apart:
+        after an end, with another player, where the steps count from `first_step` again or times go back."""
+        found: Array = (self.steps["terminated"] | self.steps["truncated"])[:-1]
+        if self.player is not None:
+            found |= self.player[1:] != self.player[:-1]
+        if self.numbers is not None:
+            found |= (self.numbers[1:] == first_step) | (self.numbers[1:] < self.numbers[:-1])
+        return found
+
+    def sorted(self, ids: Array, numbers: Array | None = None) -> "Rows":
+        """By ids, in the order in which they first appear, and by numbers, or in the order of the rows, within each."""
+        _, firsts, which = np.unique(ids, return_index=True, return_inverse=True)
+        order = np.lexsort((firsts[which],) if numbers is None else (numbers, firsts[which]))
         place = np.argsort(order)
         faults = {int(place[row]): reason for row, reason in self.faults.items()}
         steps = {name: column[order] for name, column in self.steps.items()}
@@ -131,6 +139,8 @@ class Checker:
             "life_lost": block.flags(layout.life_lost) if layout.life_lost else np.zeros(size, bool),
             "observations": self.observations(block),
         }
+        if layout.is_done_column:
+            steps["terminated"] = np.logical_and(steps["terminated"], np.logical_not(steps["truncated"]))
         if layout.action_prob:
             steps["action_probs"] = self.probabilities(block, layout.action_prob)
         if layout.action_mask:
@@ -175,8 +185,9 @@ class Checker:
         """Integers from 0; 0 where they are not."""
         values = finite_numbers(block, name)
         odd, negative, large = values != np.floor(values), values < 0, values >= below
-        block.note(odd, name, values, "is not a whole number")
-        block.note(negative, name, values, "is negative")
+        rule = ": actions are names, or numbers from 0" if name == self.layout.action else ""
+        block.note(odd, name, values, f"is not a whole number{rule}")
+        block.note(negative, name, values, f"is negative{rule}")
         block.note(large, name, values, f"is too large: there are {below}, from 0 to {below - 1}")
         return np.where(odd | negative | large, 0, values).astype(np.int64)
 

@@ -25,11 +25,11 @@ from rbi.data.episode import MAX_ACTIONS, Array, DatasetSpec, Episode, Feature, 
 from rbi.data.formats.episode_rows import EpisodeRowsReader, episode_columns
 from rbi.data.formats.reader import SpecOverrides, find_files, name_in, require_package
 from rbi.data.formats.rllib import PICKLED, UNPICKLED, without_repeats
-from rbi.data.formats.table_columns import Block, ListShape
+from rbi.data.formats.table_columns import Block, ListShape, is_missing
 from rbi.data.formats.table_features import FRAME, Scan, TableSchema, to_table
 from rbi.data.formats.table_files import CsvFiles, FeatherFiles, FrameFiles, JsonFiles, ParquetFiles, TableFiles
 from rbi.data.formats.table_layout import ROW_ROLES, STEP_COLUMNS, LayoutFinder, TableConfig
-from rbi.data.formats.table_rows import MISSING_ID, Checker, Rows
+from rbi.data.formats.table_rows import MISSING_ID, Checker, Rows, number_ids
 from rbi.data.store import CONFIG, is_store, read_config
 from rbi.progress import echo
 from rbi.steps import IMAGE_STACK
@@ -159,7 +159,7 @@ class TableReader:
             self.schema = TableSchema()
         own, names = self.own_spec is not None, self.column_names(self.paths[0])
         finder = LayoutFinder(self.paths[0], names, config, self.schema.earlier, own=own, frame=in_memory)
-        self.layout, self.table_roles = finder.layout(), finder.roles
+        self.layout, self.table_roles, self.option = finder.layout(), finder.roles, finder.option
         if said := finder.said():
             echo(f"{path}: {said}", stderr=True)
         # without masks a policy may choose what is not possible
@@ -170,6 +170,8 @@ class TableReader:
             missing = [name for name in self.layout.columns if name not in present]
             if missing:
                 raise ValueError(f"{other}: no column {missing[0]!r}, which {self.paths[0].name} has")
+            shared = tuple(name for name in self.layout.unused_ids if name in present)
+            self.layout = replace(self.layout, unused_ids=shared)
 
     def check_encoding(self, own: DatasetSpec, earlier: str | None) -> None:
         """Raise ValueError if a file of ours is not encoded as the earlier data."""
@@ -226,7 +228,9 @@ class TableReader:
             if isinstance(block, Block):
                 scan.add(block, file)
         self.check_order(scan)
-        if scan.steps_are != "counts" and not scan.scattered:
+        if scan.ends:
+            echo(f"{self.path}: {scan.ends.rule_text(self.option)}", stderr=True)
+        elif scan.steps_are != "counts" and not scan.scattered:
             order = "which are the order of the steps of an episode"
             echo(f"{self.path}: column {self.layout.step!r} holds times, {order}", stderr=True)
         names, lists = self.action_names(scan), self.observed_lists
@@ -245,7 +249,7 @@ class TableReader:
             accept_unknown=self.accept_unknown,
             first_step=scan.first_step,
             steps_are=scan.steps_are,
-            scattered=bool(scan.scattered and self.layout.step),
+            scattered=bool(scan.scattered and (self.layout.step or scan.ends)),
         )
 
     def find_spec(self, scan: Scan, names: tuple[str, ...]) -> DatasetSpec:
@@ -284,6 +288,8 @@ class TableReader:
                 raise ValueError(f"{path}: {wide[0]} is of {found} actions, {layout.action_mask[0]} of {width}")
             width = found or width
         counted = width or len(names) or min(scan.largest_action + 1, MAX_ACTIONS)
+        if not (width or names or self.overrides.num_actions or self.overrides.env) and (said := scan.gaps_text()):
+            echo(f"{path}: {said}", stderr=True)
         actions = self.overrides.num_actions or (self.own_spec.num_actions if self.own_spec else counted)
         if actions < 1:
             if not scan.rows:
@@ -297,7 +303,9 @@ class TableReader:
 
     def check_order(self, scan: Scan) -> None:
         """Raise ValueError if rows would have to be sorted and cannot be."""
-        if not self.layout.step and scan.scattered > MAX_RETURNS:
+        if scan.ends:
+            scan.ends.check(self.paths[0], scan.steps_are, scan.first_step, self.option)
+        elif not self.layout.step and scan.scattered > MAX_RETURNS:
             raise ValueError(
                 f"{self.paths[0]}: the rows of its episodes do not stand together ({scan.scattered:,} times one goes "
                 f"on after another): sort it by {self.layout.episode} and time, or name the column of steps or times"
@@ -326,6 +334,10 @@ class TableReader:
                     differ = "differ only in upper case or spaces, and are two actions"
                     echo(f"{path}: the actions {other!r} and {name!r} {differ}", stderr=True)
                     break
+            for name in names:
+                if is_missing(name) and name.strip().casefold() != "none":
+                    rule = "leave the cell empty where no action was taken"
+                    echo(f"{path}: {name!r} is an action like the others: {rule}", stderr=True)
         return names
 
     def features(self, scan: Scan) -> tuple[Feature, ...]:
@@ -370,14 +382,15 @@ class TableReader:
     def load(self) -> Dataset:
         """All episodes in memory; every file is parsed once."""
         names = (self.layout.episode, self.layout.player, self.layout.source)
+        scan = self.new_scan()
+        columns = tuple(dict.fromkeys((*self.layout.columns, *scan.columns)))
         blocks = [
             (file, block.compact(names) if isinstance(block, Block) else block)
-            for file, block in trimming(self.blocks(self.layout.columns))
+            for file, block in trimming(self.blocks(columns))
         ]
-        scan = self.new_scan()
         self.checker = self.make_checker(scan, blocks)
         if scan.lost_texts and self.files.is_text:  # text that looks like numbers for thousands of lines
-            blocks = list(self.blocks(self.layout.columns))
+            blocks = list(self.blocks(columns))
             self.checker = self.make_checker(self.new_scan(), blocks)
         blocks.reverse()
         builder = DatasetBuilder(self.spec, sum(len(block) for _, block in blocks if isinstance(block, Block)))
@@ -412,10 +425,8 @@ class TableReader:
                     yield self.episodes(Rows.join(held), seen, ids)
                 last = MISSING_ID
                 seen.clear()
-            earlier = file
-            if rows.ids is not None:
-                numbered = filled(rows.ids, last)
-                rows, last = replace(rows, ids=numbered), int(numbered[-1])
+            rows = self.with_ids(rows, held, last, seen if file != earlier else None)
+            earlier, last = file, last if rows.ids is None else int(rows.ids[-1])
             held.append(rows)
             if complete := self.split(held):
                 yield self.episodes(complete, seen, ids)
@@ -426,7 +437,8 @@ class TableReader:
         self, blocks: Iterable[tuple[int, Block | RejectedEpisode]], ids: dict[Any, int]
     ) -> Iterator["Chunk"]:
         """The episodes of blocks in which their rows do not stand together; all rows are in memory at once."""
-        by = f"{self.layout.episode} and {self.layout.step}"
+        cut = self.layout.cut_at_ends
+        by = self.layout.player if cut else f"{self.layout.episode} and {self.layout.step}"
         echo(f"{self.path}: the rows of its episodes do not stand together; they are sorted by {by}", stderr=True)
         held: list[Rows] = []
         for file, block in blocks:
@@ -434,10 +446,35 @@ class TableReader:
                 yield Chunk(self.empty(), [(0, block)])
             else:
                 rows = self.checker.rows(block, file, ids)
-                assert rows.ids is not None
-                held.append(replace(rows, ids=filled(rows.ids, MISSING_ID)))
+                held.append(rows if rows.ids is None else replace(rows, ids=filled(rows.ids, MISSING_ID)))
         if held:
-            yield self.episodes(Rows.join(held).sorted(), set(), ids)
+            rows = Rows.join(held)
+            if rows.ids is not None:
+                rows = rows.sorted(rows.ids, rows.numbers)
+            elif rows.player is not None:
+                rows = self.with_ids(rows.sorted(number_ids(rows.player, {})), [], 0, None)
+            yield self.episodes(rows, set(), ids)
+
+    def with_ids(self, rows: Rows, held: list[Rows], last: int, doubtful: set[int] | None) -> Rows:
+        """Rows with the ids of their episodes: where these are missing those of the row before, and where the table has
+        none numbers, by the flags of ends. One-step episodes have no ids.
+
+        `held`: rows that the first episode may continue, `last`: their id. By the flags nothing may tell whether it
+        does at the beginning of a file, where `doubtful` is given; its number joins them then.
+        """
+        if not self.layout.cut_at_ends:
+            return rows if rows.ids is None else replace(rows, ids=filled(rows.ids, last))
+        first_step = self.checker.first_step if self.checker.steps_are == "counts" else None
+        begins = np.append(True, rows.begins(first_step))
+        if held:
+            before = replace(held[-1], ids=None)
+            edge = Rows.join([before.take(len(before) - 1, len(before)), rows.take(0, 1)])
+            begins[0] = edge.begins(first_step)[0]
+        says_so = rows.player is not None or (rows.numbers is not None and first_step is not None)
+        if doubtful is not None and not begins[0] and not says_so:
+            begins[0] = True
+            doubtful.add(last + 1)
+        return replace(rows, ids=last + np.cumsum(begins))
 
     def split(self, held: list[Rows]) -> Rows | None:
         """Take the complete episodes out of the rows that are held; the last one may continue."""
@@ -474,7 +511,8 @@ class TableReader:
         for e, name in repeated.items():
             again = f"{self.layout.episode} {texts.get(name, name)!r} comes back after other episodes"
             rule = "the rows of an episode must stand together, and no two episodes may share an id"
-            reasons[e] = int(starts[e]), f"{again}: {rule}"
+            rest = "may be the rest of the last episode of the file before, which has no end there"
+            reasons[e] = int(starts[e]), rest if self.layout.cut_at_ends else f"{again}: {rule}"
         return self.assemble(rows, starts, reasons)
 
     def assemble(self, rows: Rows, starts: Array, reasons: dict[int, tuple[int, str]] | None = None) -> "Chunk":
@@ -540,7 +578,8 @@ class TableReader:
             if len(wrong):
                 at = int(wrong[0])
                 twice = at > 0 and steps[at] == steps[at - 1]
-                reason = f"step {steps[at]} comes twice" if twice else f"step {expected[at]} is missing before this"
+                missing = f"step {expected[at]} is missing before this, as {self.layout.step} counts steps"
+                reason = f"step {steps[at]} comes twice" if twice else missing
                 reasons.setdefault(e, (int(order[start + at]), reason))
         return order
 
