@@ -152,5 +152,5 @@ def test_monitor_warns_of_several_episodes_of_one_player():
     assert outcome(300, 300).warning == outcome(1, 1).warning == ""  # without names all are of one
     found = outcome(300, 20)
     assert "(300 episodes of 300 and 300 episodes of 20 players)" in found.warning
-    assert found.summary().endswith("Give one random episode of each player.")
+    assert found.summary().endswith("Make players the unit (--unit player).")
     assert found.to_dict()["warning"] == found.warning

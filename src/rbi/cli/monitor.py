@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from rbi import fileio, runs
+from rbi.certification.evidence import Unit
 from rbi.certification.monitor import monitor
 from rbi.cli.data import FromData
 from rbi.config import Interval
@@ -51,6 +52,9 @@ class Monitor(FromData):
     accept_equal: bool = False
     """Accept more equal episodes than chance explains, as where a schedule repeats the same contexts. Copies would
     count as evidence."""
+    unit: Unit = "episode"
+    """What is independent. player: compare means over players, each by the mean return of their episodes, where the
+    policy was assigned by player. The logs have to name them."""
 
     def run(self, argv: Sequence[str]) -> int:
         from rbi.report import improve as report
@@ -66,6 +70,7 @@ class Monitor(FromData):
             confidence=self.confidence,
             gamma=self.gamma,
             accept_equal=self.accept_equal,
+            unit=self.unit,
             format=self.format,
             settings=self.format_settings if self.policy is None else self.settings_as_trained(self.policy),
         )
