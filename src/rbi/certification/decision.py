@@ -489,8 +489,8 @@ def result_text(evidence: Evidence, settings: Settings, chosen: Candidate) -> st
     )
     if evidence.unit == "player":
         text += (
-            f" They are of {evidence.players:,} players, each of whom counts once, by their mean over episodes: this is the "
-            "mean gain per episode of a random new player. Weighted by episodes, the estimate is "
+            f" They are of {evidence.players:,} players, each of whom counts once, by their mean over episodes: it is "
+            "the mean gain per episode of a random new player. Weighted by episodes, the estimate is "
             f"{chosen.estimates['episode_weighted']:+.4g}."
         )
     return text
