@@ -107,6 +107,15 @@ def test_logged_probabilities_are_the_weights_of_the_observed_gain():
     assert found["observed_gain"]["mean"] == approx(np.mean(gains))
 
 
+def test_intervals_are_over_clusters_if_these_are_given():
+    steps, clusters = some_pair(np.random.default_rng(0), 600, 3), np.repeat(np.arange(10), 60)
+    found = policy_diff(steps, np.random.default_rng(0), clusters=clusters)["overall"]
+    assert found["expected_gain"] == mean_over_clusters(steps.expected_gains, clusters, np.random.default_rng(0))
+    by_episode = policy_diff(steps, np.random.default_rng(0))["overall"]
+    assert found["episodes"] == by_episode["episodes"]
+    assert found["expected_gain"]["interval"] != by_episode["expected_gain"]["interval"]
+
+
 def test_the_interval_is_wider_if_steps_of_an_episode_are_correlated():
     rng = np.random.default_rng(0)
     episode = np.repeat(np.arange(50), 20)
