@@ -461,7 +461,7 @@ def measure_players(repetitions, numbers=PLAYER_NUMBERS, names=tuple(POPULATIONS
             cells = {"episode": Cell(world, counts.sum(), alpha), "player": Cell(world, players, alpha)}
             for done in range(0, repetitions, at_once):
                 x = world.draw(rng, min(at_once, repetitions - done))
-                cells["episode"].add(x, rng, repetitions)
+                cells["episode"].add(rng.permuted(x, axis=1), rng, repetitions)  # as `bounds.lower_bound` does
                 cells["player"].add(np.add.reduceat(x, counts.cumsum() - counts, axis=1) / counts, rng, repetitions)
             for unit, cell in cells.items():
                 size = {"unit": unit, "players": players, "episodes": int(counts.sum())}
